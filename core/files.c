@@ -32,8 +32,10 @@ static void make_folder(const char *path) {
     struct stat info;
     if (mkdir(path, 0777) == 0) return;
     int reason = errno;
-    if (stat(path, &info) == 0 && S_ISDIR(info.st_mode)) return;
-    die("%s: cannot make this folder: %s", path, strerror(reason));
+    bool there = stat(path, &info) == 0;
+    if (there && S_ISDIR(info.st_mode)) return;
+    if (reason != EEXIST) die("%s: cannot make this folder: %s", path, strerror(reason));
+    die("%s: cannot make this folder: %s has this name", path, there ? "a file" : "a link that leads nowhere");
 }
 
 void make_folders(const char *path) {

@@ -1,5 +1,6 @@
 /* All rounding matches facebookresearch/detr (datasets/transforms.py, datasets/coco.py): sizes in Python's double
  * arithmetic, boxes in float, one operation at a time (-ffp-contract=off in the Makefile). */
+#include "core/integers.h"
 #include "data/detection_augment.h"
 
 #include <math.h>
@@ -74,10 +75,6 @@ DetectionAugment detection_augment_of(const DetectionAugmentSettings *s, bool tr
 }
 
 /* == Draws ======================================================================================================== */
-
-static int smaller(int a, int b) {
-    return a < b ? a : b;
-}
 
 /* The short side becomes `scale`, and the long one is truncated to an integer.  If the long side would exceed max_size,
  * the short side is instead max_size short / long, rounded half to even. */

@@ -421,7 +421,9 @@ check "and the run in it stays as it was" $?
 mkdir half && : >half/log.csv
 refuses "a folder where a run saved nothing" 1 'half/log.csv|--run-dir' $tiny --epochs 1 --run-dir half
 : >file
-refuses "a file in place of the run folder" 1 'file|cannot make this folder' $tiny --epochs 1 --run-dir file
+refuses "a file in place of the run folder" 1 'cannot make this folder: a file has this name' $tiny --epochs 1 --run-dir file
+ln -s nowhere dangling
+refuses "a link that leads nowhere as run folder" 1 'dangling|leads nowhere' $tiny --epochs 1 --run-dir dangling
 refuses "a file in place of its parent" 1 'file' $tiny --epochs 1 --run-dir file/run
 if [ "$(id -u)" -ne 0 ]; then
     mkdir locked && chmod 555 locked

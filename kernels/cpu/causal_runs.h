@@ -17,12 +17,12 @@
 #ifndef VIT_KERNELS_CPU_CAUSAL_RUNS_H
 #define VIT_KERNELS_CPU_CAUSAL_RUNS_H
 
+#include "core/integers.h"
 #include "kernels/cpu/softmax_tiles.h"
 
 /* Queries that go through a block of keys together, so that it is fetched once: some tiles of QUERIES. */
 enum { ROWS = 4 * QUERIES };
 
-static inline int larger(int a, int b) { return a > b ? a : b; }
 
 /* == What a query sees ============================================================================================ */
 

@@ -14,6 +14,7 @@
  * imaginary.  Two patterns are computed at a time and not stored, so that there is no tensor [N,D,E], and what a head
  * needs besides the spectra of the weights stays in the second-level cache.  FFTW took 4 to 10 times as long for a
  * transform of 49 to 7056 tokens, because its vectors lie along a transform instead of across TILE of them. */
+#include "core/integers.h"
 #include "kernels/cpu/fft.h"
 
 #include <assert.h>
@@ -133,7 +134,6 @@ static void load_table(float *z, const float *first, size_t row, size_t step, in
         }
 }
 
-static int smaller(int a, int b) { return a < b ? a : b; }
 
 /* A row of scalars for each of up to TILE pairs of wb, in the lanes while they are transformed. */
 static void transform_scalars(float *to, const float *wb, int patterns, float scale, Work own, const Shape *s) {

@@ -9,10 +9,10 @@
  * are read front to back, the others [rows,Dp] with Dp = D rounded up to whole vectors and zeros in the padding. */
 #include <limits.h>
 
+#include "core/integers.h"
 #include "kernels/cpu/softmax_pairs.h"
 #include "kernels/cpu/softmax_tiles.h"
 
-static int larger(int a, int b) { return a > b ? a : b; }
 
 /* == What a query sees ============================================================================================ */
 

@@ -3,6 +3,7 @@
 #ifndef VIT_KERNELS_CPU_SOFTMAX_TILES_H
 #define VIT_KERNELS_CPU_SOFTMAX_TILES_H
 
+#include "core/integers.h"
 #include "kernels/cpu/activations.h"
 #include "kernels/cpu/workspace.h"
 #include "kernels/kernels.h"
@@ -11,7 +12,6 @@
  * panel more: with a class token, 256 others would leave it alone in a block of its own. */
 enum { QUERIES = 32, STEP = 256, PANEL = TILE_VECS * TILE, KEYS = STEP + PANEL };
 
-static inline int smaller(int a, int b) { return a < b ? a : b; }
 static inline int keys_next(int j, int end) { return end - j <= KEYS ? end - j : STEP; }
 static inline size_t panels_floats(int keys, int D) { return (size_t)(keys + PANEL - 1) / PANEL * PANEL * D; }
 

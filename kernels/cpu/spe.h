@@ -3,6 +3,7 @@
 #ifndef VIT_KERNELS_CPU_SPE_H
 #define VIT_KERNELS_CPU_SPE_H
 
+#include "core/integers.h"
 #include "kernels/cpu/activations.h"
 #include "kernels/cpu/workspace.h"
 #include "kernels/kernels.h"
@@ -43,8 +44,6 @@ static inline SpeBlock spe_block_take(float **next, SpeSizes s) {
     return w;
 }
 
-static inline int spe_smaller(int a, int b) { return a < b ? a : b; }
-
 /* q (part 0) or k (part 1) of image b, token n, head h in [B,N,3,H,D]. */
 static inline size_t spe_at(SpeSizes s, int b, int n, int part, int h) {
     return ((((size_t)b * s.N + n) * 3 + part) * s.H + h) * s.D;
@@ -74,7 +73,7 @@ static inline void spe_apply(real *coded, const real *qkv, const SpeBlock *w, Sp
     size_t image = spe_at(s, 1, 0, 0, 0);
     for (int t = 0; t < rows; t++)
         for (int b = 0; b < s.B; b += SPE_IMAGES) {
-            int images = spe_smaller(SPE_IMAGES, s.B - b);
+            int images = smaller(SPE_IMAGES, s.B - b);
             size_t at = spe_at(s, b, first + t, part, h);
             if (t + SPE_AHEAD < rows) {
                 size_t next = spe_at(s, b, first + t + SPE_AHEAD, part, h);
@@ -97,7 +96,7 @@ static inline void spe_apply_backward(real *dqkv, const real *dcoded, const real
             for (int j = 0; j < s.Dp; j += TILE)
                 tile_transpose(w->turned + (size_t)j * s.Dp + i, s.Dp, code + (size_t)i * s.Dp + j, s.Dp);
         for (int b = 0; b < s.B; b += SPE_IMAGES) {
-            int images = spe_smaller(SPE_IMAGES, s.B - b);
+            int images = smaller(SPE_IMAGES, s.B - b);
             size_t at = spe_at(s, b, first + t, part, h);
             if (t + SPE_AHEAD < rows) {
                 size_t next = spe_at(s, b, first + t + SPE_AHEAD, part, h);

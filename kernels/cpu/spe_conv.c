@@ -94,10 +94,10 @@ void spe_conv_forward(real *coded, const real *qkv, const SpeConv *spe, const At
 #pragma omp for schedule(static)
         for (int item = 0; item < 2 * H * s.chunks; item++) {
             int h = item / 2 / s.chunks, part = item % 2, begin = item / 2 % s.chunks * SPE_CHUNK;
-            int end = spe_smaller(begin + SPE_CHUNK, N);
+            int end = smaller(begin + SPE_CHUNK, N);
             head_prepare(&w, spe, s, part, h);
             for (int first = begin; first < end; first += SPE_BLOCK) {
-                int rows = spe_smaller(SPE_BLOCK, end - first);
+                int rows = smaller(SPE_BLOCK, end - first);
                 make_codes(&w, spe, s, h, first, rows);
                 spe_apply(coded, qkv, &w.block, s, part, h, first, rows);
             }
@@ -154,12 +154,12 @@ void spe_conv_backward(real *dqkv, const SpeConvGradients *d, const real *dcoded
 #pragma omp for schedule(static)
         for (int item = 0; item < 2 * H * s.chunks; item++) {
             int h = item / 2 / s.chunks, part = item % 2, begin = item / 2 % s.chunks * SPE_CHUNK;
-            int end = spe_smaller(begin + SPE_CHUNK, N);
+            int end = smaller(begin + SPE_CHUNK, N);
             head_prepare(&w, spe, s, part, h);
             memset(w.dfilter, 0, (size_t)D * s.K * sizeof(float));
             memset(w.de, 0, square * sizeof(float));
             for (int first = begin; first < end; first += SPE_BLOCK) {
-                int rows = spe_smaller(SPE_BLOCK, end - first);
+                int rows = smaller(SPE_BLOCK, end - first);
                 make_codes(&w, spe, s, h, first, rows);
                 spe_apply_backward(dqkv, dcoded, qkv, &w.block, s, part, h, first, rows);
                 code_gradients(&w, spe, s, h, first, rows);

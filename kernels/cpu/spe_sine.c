@@ -190,11 +190,11 @@ void spe_sine_forward(real *coded, const real *qkv, const SpeSine *spe, const At
         int ready = -1; /* the head that is prepared */
 #pragma omp for schedule(static)
         for (int item = 0; item < H * s.chunks; item++) {
-            int h = item / s.chunks, begin = item % s.chunks * SPE_CHUNK, end = spe_smaller(begin + SPE_CHUNK, N);
+            int h = item / s.chunks, begin = item % s.chunks * SPE_CHUNK, end = smaller(begin + SPE_CHUNK, N);
             if (h != ready) head_prepare(&w, spe, s, h);
             ready = h;
             for (int first = begin; first < end; first += SPE_BLOCK) {
-                int rows = spe_smaller(SPE_BLOCK, end - first);
+                int rows = smaller(SPE_BLOCK, end - first);
                 for (int part = 0; part < 2; part++) {
                     angles_at(&w, s, part, first, rows);
                     make_codes(&w, s, rows);
@@ -278,7 +278,7 @@ void spe_sine_backward(real *dqkv, const SpeSineGradients *d, const real *dcoded
         clear_gradients(&w, s);
 #pragma omp for schedule(static)
         for (int item = 0; item < H * s.chunks; item++) {
-            int h = item / s.chunks, begin = item % s.chunks * SPE_CHUNK, end = spe_smaller(begin + SPE_CHUNK, N);
+            int h = item / s.chunks, begin = item % s.chunks * SPE_CHUNK, end = smaller(begin + SPE_CHUNK, N);
             if (h != ready) {
                 if (ready >= 0) head_gradients(&w, spe, s, ready);
                 clear_gradients(&w, s);
@@ -286,7 +286,7 @@ void spe_sine_backward(real *dqkv, const SpeSineGradients *d, const real *dcoded
                 ready = h;
             }
             for (int first = begin; first < end; first += SPE_BLOCK) {
-                int rows = spe_smaller(SPE_BLOCK, end - first);
+                int rows = smaller(SPE_BLOCK, end - first);
                 for (int part = 0; part < 2; part++) {
                     angles_at(&w, s, part, first, rows);
                     make_codes(&w, s, rows);

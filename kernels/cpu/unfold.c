@@ -3,6 +3,7 @@
  * input (y, x) is read by the windows with i stride <= y + pad < i stride + k, and the same for j and for frames. */
 #include <string.h>
 
+#include "core/integers.h"
 #include "kernels/cpu/activations.h"
 #include "kernels/kernels.h"
 
@@ -42,28 +43,43 @@ static void window_line(real *out, const real *line, int xi, const Unfold *s) {
     }
 }
 
-/* A window of tokens that are all there: row [C,k*k] = tokens [k*k,C] from the first one on, or back, turned a tile at a
- * time. */
-static void window_turned(real *row, real *first, bool back, const Unfold *s) {
+/* From a window's first token to its tap-th, in numbers. */
+static size_t tap_offset(const Unfold *s, int tap) {
+    return ((size_t)(tap / s->k) * (size_t)s->Wi + (size_t)(tap % s->k)) * (size_t)s->C;
+}
+
+/* A window of tokens that are all there, turned a tile at a time: row [C,k*k] = tokens [k*k,C] from the first one on. */
+static void window_to_row(real *row, const real *first, const Unfold *s) {
     int taps = s->k * s->k, C = s->C;
     float from[TILE * TILE] = {0}, to[TILE * TILE];
-    real *token[TILE];
     for (int tap = 0; tap < taps; tap += TILE) {
-        int count = taps - tap < TILE ? taps - tap : TILE;
-        for (int t = 0; t < count; t++)
-            token[t] = first + ((size_t)((tap + t) / s->k) * (size_t)s->Wi + (size_t)((tap + t) % s->k)) * (size_t)C;
+        int count = smaller(taps - tap, TILE);
+        const real *token[TILE];
+        for (int t = 0; t < count; t++) token[t] = first + tap_offset(s, tap + t);
         for (int c = 0; c < C; c += TILE) {
-            int channels = C - c < TILE ? C - c : TILE;
-            real *here = row + (size_t)c * (size_t)taps + tap;
-            if (back) {
-                for (int l = 0; l < channels; l++) vec_store(from + l * TILE, real_load_part(here + l * taps, count));
-                tile_transpose(to, TILE, from, TILE);
-                for (int t = 0; t < count; t++) real_store_part(token[t] + c, vec_load(to + t * TILE), channels);
-            } else {
-                for (int t = 0; t < count; t++) vec_store(from + t * TILE, real_load_part(token[t] + c, channels));
-                tile_transpose(to, TILE, from, TILE);
-                for (int l = 0; l < channels; l++) real_store_part(here + l * taps, vec_load(to + l * TILE), count);
-            }
+            int channels = smaller(C - c, TILE);
+            real *out = row + (size_t)c * (size_t)taps + tap;
+            for (int t = 0; t < count; t++) vec_store(from + t * TILE, real_load_part(token[t] + c, channels));
+            tile_transpose(to, TILE, from, TILE);
+            for (int l = 0; l < channels; l++) real_store_part(out + l * taps, vec_load(to + l * TILE), count);
+        }
+    }
+}
+
+/* The other way: tokens [k*k,C] from the first one on = row [C,k*k]. */
+static void row_to_window(real *first, const real *row, const Unfold *s) {
+    int taps = s->k * s->k, C = s->C;
+    float from[TILE * TILE] = {0}, to[TILE * TILE];
+    for (int tap = 0; tap < taps; tap += TILE) {
+        int count = smaller(taps - tap, TILE);
+        real *token[TILE];
+        for (int t = 0; t < count; t++) token[t] = first + tap_offset(s, tap + t);
+        for (int c = 0; c < C; c += TILE) {
+            int channels = smaller(C - c, TILE);
+            const real *in = row + (size_t)c * (size_t)taps + tap;
+            for (int l = 0; l < channels; l++) vec_store(from + l * TILE, real_load_part(in + l * taps, count));
+            tile_transpose(to, TILE, from, TILE);
+            for (int t = 0; t < count; t++) real_store_part(token[t] + c, vec_load(to + t * TILE), channels);
         }
     }
 }
@@ -87,7 +103,7 @@ void unfold_forward(real *cols, const real *x, const Unfold *s, int B) {
                 int y0 = i * s->stride - s->pad, x0 = j * s->stride - s->pad;
                 if (is_whole(s, y0, x0)) {
                     const real *first = x + ((size_t)b * (size_t)s->Hi + (size_t)y0) * (size_t)s->Wi * (size_t)s->C;
-                    window_turned(out, (real *)first + (size_t)x0 * (size_t)s->C, false, s);
+                    window_to_row(out, first + (size_t)x0 * (size_t)s->C, s);
                     continue;
                 }
                 for (int f = f0; f < f0 + time.k; f++)
@@ -143,7 +159,7 @@ static void unfold_backward_tiles(real *dx, const real *dcols, const Unfold *s, 
             if (lines < s->k || s->Wi % s->k) memset(to, 0, (size_t)lines * line * sizeof *to);
             for (int j = 0; j < windows.columns && lines == s->k; j++) {
                 size_t window = ((size_t)b * (size_t)windows.rows + (size_t)i) * (size_t)windows.columns + (size_t)j;
-                window_turned((real *)dcols + window * row, to + (size_t)j * (size_t)s->k * (size_t)s->C, true, s);
+                row_to_window(to + (size_t)j * (size_t)s->k * (size_t)s->C, dcols + window * row, s);
             }
         }
 }

@@ -9,6 +9,7 @@
  * The iteration for Z starts from A(a, b)^T divided by its own largest column sum, which the published code calls
  * `exact`; its default `original` divides by the largest one of the batch.  There the means are over segments of the
  * token sequence, and the convolution is one along the sequence with a filter for each head. */
+#include "core/integers.h"
 #include "layers/attention/low_rank.h"
 #include "layers/attention/qkv.h"
 #include "layers/depthwise.h"
@@ -21,7 +22,6 @@ typedef struct {
     real *means, *dmeans; /* [B,L,2,H,D] kept; scratch */
 } Nystrom;
 
-static int smaller(int a, int b) { return a < b ? a : b; }
 
 static void nystrom_declare(Attention *a, Params *params) {
     Nystrom *s = a->state;

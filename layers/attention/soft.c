@@ -10,6 +10,7 @@
  * it convolves v with one filter for each head. */
 #include <math.h>
 
+#include "core/integers.h"
 #include "layers/attention/low_rank.h"
 #include "layers/depthwise.h"
 #include "layers/layer_norm.h"
@@ -29,7 +30,6 @@ typedef struct {
     real *dqv, *dmix, *dcols, *dlandmarks, *dsquare;    /* scratch */
 } Soft;
 
-static int smaller(int a, int b) { return a < b ? a : b; }
 
 /* The side r of the squares: the smallest with at most `landmarks` whole squares along each side of the grid, or the
  * grid's shorter side if that is smaller. */

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 
 #include "core/die.h"
+#include "core/integers.h"
 #include "layers/attention/qkv.h"
 
 typedef enum { SHIFT_NONE, SHIFT_ALTERNATE } Shift;
@@ -43,7 +44,6 @@ typedef struct {
     float *table, *dtable; /* [(2wt-1)(2wh-1)(2ww-1),H] */
 } Window;
 
-static int smaller(int a, int b) { return a < b ? a : b; }
 
 static void window_declare(Attention *a, Params *params) {
     Window *s = a->state;
