@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(MOST_WARPS *WARP)
 
     bool idle = at.y >= s.rings.grid.rows;
     int column = -1;
-    Held held;
+    Held held = {NOTHING, {}, {}};
     auto visit = [&](Patch p, int buffer, int k) {
         int dy = at.box.y0 + 2 * p.row - at.y;
         if (idle || beyond(s, dy)) return;
@@ -209,8 +209,7 @@ __global__ void __launch_bounds__(MOST_WARPS *WARP)
 
     bool idle = at.y >= s.rings.grid.rows;
     int column = -1;
-    Held held;
-    held.rows = NOTHING;
+    Held held = {NOTHING, {}, {}};
     float sum[2][2][2] = {};
     auto visit = [&](Patch p, int buffer, int k) {
         int dy_patch = at.box.y0 + 2 * p.row - at.y;
