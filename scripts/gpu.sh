@@ -232,7 +232,7 @@ missing() {
 # The shared libraries of programs, but for the C library, the driver's and those that PyTorch brings.
 libraries_of() { # programs
     ldd "$@" | sed -n 's/.*=> \(\/[^ ]*\) (.*/\1/p' | sort -u |
-        grep -vE '/lib(c|m|dl|pthread|rt|resolv|cuda|cublas|cublasLt|cudart|cudnn[a-z_]*|cufft|nccl)\.so'
+        sed -E '/\/lib(c|m|dl|pthread|rt|resolv|cuda|cublas|cublasLt|cudart|cudnn[a-z_]*|cufft|nccl)\.so/d'
 }
 
 bundled_programs() {

@@ -126,6 +126,13 @@ status=$?
 complains 1 'bundle: needs |xz|strip|nvcc|gcc|cuBLASLt|oneDNN' && [ ! -e "$here/build/gpu-staging" ]
 check "gpu.sh bundle names all that it lacks before it builds anything" $? "status $status: $(cat err)"
 
+# tests/parity is such a program in a build for a GPU.
+libraries=$(sed -n '/^libraries_of() /,/^}/p' "$root/scripts/gpu.sh")
+(eval "$libraries" && libraries_of "$(command -v cat)") >out
+status=$?
+[ $status -eq 0 ] && [ -n "$libraries" ] && [ ! -s out ]
+check "gpu.sh bundle: a program that needs the C library alone" $? "status $status: $(cat out)"
+
 # == The Makefile's toolkit ==========================================================================================
 
 # A toolkit as pip installs it, and a driver that does not answer.
