@@ -119,7 +119,9 @@ GPU_ARCH := $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/
 CUDA_ARCH ?= $(if $(GPU_ARCH),sm_$(GPU_ARCH),sm_80 sm_90)
 GENCODE := $(foreach a,$(CUDA_ARCH),-gencode arch=$(a:sm_%=compute_%),code=$(a)) \
            $(if $(GPU_ARCH),,-gencode arch=compute_90,code=compute_90)
-NVCC_FLAGS := -std=c++17 -O3 $(GENCODE) --expt-relaxed-constexpr -lineinfo $(CPPFLAGS_ALL) \
+# Lines of the source for profilers and compute-sanitizer: more than half of a program's bytes.
+NVCC_LINES ?= -lineinfo
+NVCC_FLAGS := -std=c++17 -O3 $(GENCODE) --expt-relaxed-constexpr $(NVCC_LINES) $(CPPFLAGS_ALL) \
               -Xcompiler -Wall,-Wextra $(if $(filter 1,$(WERROR)),-Werror all-warnings) $(NVCCFLAGS)
 # The longest first: one of them takes as long as ten others.
 CU_SOURCES := $(shell ls -S kernels/cuda/*.cu) tests/emulate/check_values.cu
