@@ -22,7 +22,8 @@
 #   make VIDEO=0    no video files, where FFmpeg's libraries are there but not wanted
 #   make report     what was found; make BACKEND=cuda report likewise
 #
-# For CUDA: CUDA_HOME, CUDNN_HOME, NCCL_HOME, CUDA_ARCH="sm_80 sm_90", CUDNN=0, CUFFT=0, NCCL=0.  To copy the program to another
+# For CUDA: CUDA_HOME, CUDNN_HOME, NCCL_HOME, CUDA_ARCH="sm_80 sm_90", CUDNN=0, CUFFT=0, NCCL=0; NVCC_LINES= makes programs half as
+# large, without the lines of the source that profilers and compute-sanitizer show.  To copy the program to another
 # machine, build it with ARCH=x86-64-v3 MPI=0 NCCL=0: train_vit then needs the driver, libcublasLt and libcufft (beside it, or in
 # LD_LIBRARY_PATH).
 #
