@@ -22,8 +22,8 @@
 #   make VIDEO=0    no video files, where FFmpeg's libraries are there but not wanted
 #   make report     what was found; make BACKEND=cuda report likewise
 #
-# For CUDA: CUDA_HOME, CUDNN_HOME, NCCL_HOME, CUDA_ARCH="sm_80 sm_90", CUDNN=0, CUFFT=0, NCCL=0; NVCC_LINES= makes programs half as
-# large, without the lines of the source that profilers and compute-sanitizer show.  To copy the program to another
+# For CUDA: CUDA_HOME, CUDNN_HOME, NCCL_HOME, CUDA_ARCH="sm_80 sm_90", CUDNN=0, CUFFT=0, NCCL=0; NVCC_LINES= makes programs a third
+# smaller, without the lines of the source that profilers and compute-sanitizer show.  To copy the program to another
 # machine, build it with ARCH=x86-64-v3 MPI=0 NCCL=0: train_vit then needs the driver, libcublasLt and libcufft (beside it, or in
 # LD_LIBRARY_PATH).
 #
@@ -120,7 +120,7 @@ GPU_ARCH := $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/
 CUDA_ARCH ?= $(if $(GPU_ARCH),sm_$(GPU_ARCH),sm_80 sm_90)
 GENCODE := $(foreach a,$(CUDA_ARCH),-gencode arch=$(a:sm_%=compute_%),code=$(a)) \
            $(if $(GPU_ARCH),,-gencode arch=compute_90,code=compute_90)
-# Lines of the source for profilers and compute-sanitizer: more than half of a program's bytes.
+# The lines of the source, for profilers and compute-sanitizer, are a third of a program's bytes.
 NVCC_LINES ?= -lineinfo
 NVCC_FLAGS := -std=c++17 -O3 $(GENCODE) --expt-relaxed-constexpr $(NVCC_LINES) $(CPPFLAGS_ALL) \
               -Xcompiler -Wall,-Wextra $(if $(filter 1,$(WERROR)),-Werror all-warnings) $(NVCCFLAGS)

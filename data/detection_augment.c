@@ -1,10 +1,10 @@
 /* All rounding matches facebookresearch/detr (datasets/transforms.py, datasets/coco.py): sizes in Python's double
  * arithmetic, boxes in float, one operation at a time (-ffp-contract=off in the Makefile). */
-#include "core/integers.h"
 #include "data/detection_augment.h"
 
 #include <math.h>
 
+#include "core/integers.h"
 #include "core/rng.h"
 
 /* == Settings ===================================================================================================== */

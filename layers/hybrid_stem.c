@@ -18,6 +18,7 @@
 #include <string.h>
 
 #include "core/die.h"
+#include "core/integers.h"
 #include "layers/pieces.h"
 
 enum { EXPANSION = 4, STEM_HALVINGS = 2 };
@@ -189,8 +190,6 @@ static size_t input_bytes(const StemUnit *unit, int B) {
     return (size_t)B * (size_t)unit->H * (size_t)unit->W * (size_t)unit->shape.in * sizeof(real);
 }
 
-static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
-
 static GroupNorm norm_of(const StemUnit *unit, int B) {
     return (GroupNorm){unit->norm.w, unit->norm.b, unit->mean, unit->rstd, B, (int)places_of(unit), unit->shape.out,
                        STEM_GROUPS, PYTORCH_NORM_EPS};
@@ -227,9 +226,9 @@ static BlockBytes largest_block(const HybridStem *stem, int B) {
     BlockBytes bytes = {0};
     for (int i = 0; i < stem->stages; i++) {
         const StemBlock *first = stem->blocks[i];
-        bytes.h1 = larger(bytes.h1, output_bytes(&first->conv1, B));
-        bytes.h2 = larger(bytes.h2, output_bytes(&first->conv2, B));
-        bytes.y = larger(bytes.y, output_bytes(&first->conv3, B));
+        bytes.h1 = larger_size(bytes.h1, output_bytes(&first->conv1, B));
+        bytes.h2 = larger_size(bytes.h2, output_bytes(&first->conv2, B));
+        bytes.y = larger_size(bytes.y, output_bytes(&first->conv3, B));
     }
     return bytes;
 }
@@ -255,7 +254,7 @@ static void inference_plan(HybridStem *stem, Plan *plan, const char *prefix, int
     BlockBytes bytes = largest_block(stem, B);
     StemUnit *first = &stem->first;
     size_t stats = (size_t)B * STEM_GROUPS * sizeof(float);
-    plan_keep(plan, prefix, "pooled", &stem->pooled, larger(pooled_count(stem, B) * sizeof(real), bytes.y));
+    plan_keep(plan, prefix, "pooled", &stem->pooled, larger_size(pooled_count(stem, B) * sizeof(real), bytes.y));
     plan_keep(plan, prefix, "mean", &first->mean, stats);
     plan_keep(plan, prefix, "rstd", &first->rstd, stats);
     plan_alias(plan, &first->raw, &stem->h);
@@ -297,7 +296,7 @@ void hybrid_stem_plan(HybridStem *stem, Plan *plan, const char *prefix, int B) {
     for (int i = 0; i < stem->unit_count; i++) {
         const StemUnit *unit = stem->units[i];
         GroupNorm norm = norm_of(unit, B);
-        weights = larger(weights, (size_t)unit->rows.out * (size_t)unit->rows.fan * sizeof(float));
+        weights = larger_size(weights, (size_t)unit->rows.out * (size_t)unit->rows.fan * sizeof(float));
         plan_workspace(plan, convolution_workspace(&unit->shape, &(ImageShape){B, unit->H, unit->W}));
         plan_workspace(plan, group_norm_workspace(&norm));
     }

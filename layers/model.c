@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "core/integers.h"
 #include "kernels/kernels.h"
 
 void model_plan(Model *model, int batch, bool training, void (*activations)(Plan *plan, void *owner), void *owner) {
@@ -13,10 +14,8 @@ void model_plan(Model *model, int batch, bool training, void (*activations)(Plan
     activations(&model->training, owner);
 }
 
-static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
-
 static size_t planned_bytes(const Model *model) {
-    return larger(plan_bytes(&model->training), plan_bytes(&model->inference));
+    return larger_size(plan_bytes(&model->training), plan_bytes(&model->inference));
 }
 
 static void keep_weights(Model *model, bool keeps) {
@@ -40,7 +39,7 @@ void model_set_training(Model *model, bool training) {
 }
 
 size_t model_activation_bytes(const Model *model) {
-    return planned_bytes(model) + larger(model->training.workspace, model->inference.workspace);
+    return planned_bytes(model) + larger_size(model->training.workspace, model->inference.workspace);
 }
 
 FinalGradients model_final_gradients(const Model *model, GradientsListener listener) {

@@ -18,6 +18,7 @@
 #include <string.h>
 
 #include "core/die.h"
+#include "core/integers.h"
 #include "layers/pieces.h"
 
 static const float BATCHNORM_EPS = 1e-5f;
@@ -156,8 +157,6 @@ bool resnet_fits(const ResNet *net, int B, int H, int W) {
     return true;
 }
 
-static size_t most(size_t a, size_t b) { return a > b ? a : b; }
-
 static size_t reals(size_t rows, int channels) { return rows * (size_t)channels * sizeof(real); }
 
 /* Plans h1 and h2 of a block.  In a stage's first block h1 has the grid of the previous stage. */
@@ -174,9 +173,9 @@ static void frozen_plan(ResNet *net, Plan *plan, int stages) {
     real **first[2] = {&net->stem, &net->pooled};
     Bottleneck *keeper = net->blocks[0];
     for (int s = 0; s < stages; s++) {
-        bytes[s % 2] = most(bytes[s % 2], y_bytes(net, s));
-        h1 = most(h1, h1_bytes(net, s, 0));
-        h2 = most(h2, h2_bytes(net, s));
+        bytes[s % 2] = larger_size(bytes[s % 2], y_bytes(net, s));
+        h1 = larger_size(h1, h1_bytes(net, s, 0));
+        h2 = larger_size(h2, h2_bytes(net, s));
     }
     plan_keep(plan, net->config.prefix, "stem", &net->stem, bytes[0]);
     if (stages > 1) plan_keep(plan, net->config.prefix, "pooled", &net->pooled, bytes[1]);
@@ -211,8 +210,8 @@ static void backward_plan(ResNet *net, Plan *plan) {
     size_t h1 = 0, h2 = 0;
     PlanMark mark = plan_mark(plan);
     for (int s = FIRST_TRAINED; s < RESNET_STAGES; s++) {
-        h1 = most(h1, h1_bytes(net, s, 0));
-        h2 = most(h2, h2_bytes(net, s));
+        h1 = larger_size(h1, h1_bytes(net, s, 0));
+        h2 = larger_size(h2, h2_bytes(net, s));
         if (s + 1 < RESNET_STAGES) plan_borrow(plan, net->config.prefix, "dy", &net->dy[s], y_bytes(net, s));
     }
     plan_borrow(plan, net->config.prefix, "dh1", &net->dh1, h1);

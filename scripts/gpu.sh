@@ -244,7 +244,7 @@ bundled_programs() {
     [ "$REHEARSAL" ] || echo "$BF16/train_detr"
 }
 
-# With the lines of the source the bundle would be more than twice as large as without, and no longer fit.
+# The lines of the source are left out: with them the bundle had 53 MiB, and what is sent with the tree 74.
 build_for_bundle() {
     for precision in FP32 BF16; do
         build=$FP32

@@ -14,13 +14,13 @@
  * imaginary.  Two patterns are computed at a time and not stored, so that there is no tensor [N,D,E], and what a head
  * needs besides the spectra of the weights stays in the second-level cache.  FFTW took 4 to 10 times as long for a
  * transform of 49 to 7056 tokens, because its vectors lie along a transform instead of across TILE of them. */
-#include "core/integers.h"
 #include "kernels/cpu/fft.h"
 
 #include <assert.h>
 #include <math.h>
 #include <string.h>
 
+#include "core/integers.h"
 #include "kernels/cpu/activations.h"
 #include "kernels/cpu/workspace.h"
 #include "kernels/kernels.h"

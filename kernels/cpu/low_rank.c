@@ -14,6 +14,7 @@
  * Nothing is saved: the V of all steps would need more memory than q, k, v and y together, and save the backward pass
  * only 6 of its 72 products of L x L matrices.
  * Copies have rows of whole vectors, and whole tiles of rows, so that they can be transposed; padding is zero. */
+#include "core/integers.h"
 #include "kernels/cpu/activations.h"
 #include "kernels/cpu/workspace.h"
 #include "kernels/kernels.h"
@@ -61,8 +62,6 @@ typedef struct {
     float *sums;                                 /* [Np or Lp] */
 } Work;
 
-static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
-
 /* *floats counts the floats taken; `next` may be NULL to count only. */
 static float *take(float **next, size_t *floats, size_t n) {
     *floats += workspace_line_up(n);
@@ -71,7 +70,7 @@ static float *take(float **next, size_t *floats, size_t n) {
 
 static Work work_take(const Shape *s, bool backward, float *next, size_t *floats) {
     size_t tokens = (size_t)s->Np * s->Dp, landmarks = (size_t)s->Lp * s->Dp, square = (size_t)s->L * s->Lp;
-    size_t most = larger((size_t)s->Np, (size_t)s->Lp);
+    size_t most = larger_size((size_t)s->Np, (size_t)s->Lp);
     Work w = {0};
     *floats = 0;
 #define TAKE(field, n) w.field = take(&next, floats, n)
@@ -107,7 +106,7 @@ static Work work_take(const Shape *s, bool backward, float *next, size_t *floats
         if (!s->gaussian) TAKE(db, landmarks);
         TAKE(dt, landmarks);
         TAKE(du, landmarks);
-        TAKE(slope, larger((size_t)s->N * s->Lp, (size_t)s->L * s->Np));
+        TAKE(slope, larger_size((size_t)s->N * s->Lp, (size_t)s->L * s->Np));
         TAKE(g, square);
         TAKE(dw, square);
         TAKE(n2, square);

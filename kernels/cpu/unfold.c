@@ -43,7 +43,7 @@ static void window_line(real *out, const real *line, int xi, const Unfold *s) {
     }
 }
 
-/* From a window's first token to its tap-th, in numbers. */
+/* The tap-th token of a window lies this many numbers behind the first. */
 static size_t tap_offset(const Unfold *s, int tap) {
     return ((size_t)(tap / s->k) * (size_t)s->Wi + (size_t)(tap % s->k)) * (size_t)s->C;
 }
@@ -66,7 +66,7 @@ static void window_to_row(real *row, const real *first, const Unfold *s) {
     }
 }
 
-/* The other way: tokens [k*k,C] from the first one on = row [C,k*k]. */
+/* The way back: tokens [k*k,C] from the first one on = row [C,k*k]. */
 static void row_to_window(real *first, const real *row, const Unfold *s) {
     int taps = s->k * s->k, C = s->C;
     float from[TILE * TILE] = {0}, to[TILE * TILE];

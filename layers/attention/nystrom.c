@@ -22,7 +22,6 @@ typedef struct {
     real *means, *dmeans; /* [B,L,2,H,D] kept; scratch */
 } Nystrom;
 
-
 static void nystrom_declare(Attention *a, Params *params) {
     Nystrom *s = a->state;
     int side = landmarks_of(a), M = a->M;

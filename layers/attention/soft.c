@@ -30,7 +30,6 @@ typedef struct {
     real *dqv, *dmix, *dcols, *dlandmarks, *dsquare;    /* scratch */
 } Soft;
 
-
 /* The side r of the squares: the smallest with at most `landmarks` whole squares along each side of the grid, or the
  * grid's shorter side if that is smaller. */
 static int stride_for(int landmarks, Grid grid) {

@@ -44,7 +44,6 @@ typedef struct {
     float *table, *dtable; /* [(2wt-1)(2wh-1)(2ww-1),H] */
 } Window;
 
-
 static void window_declare(Attention *a, Params *params) {
     Window *s = a->state;
     const WindowSettings *settings = config_settings(a->settings, &window_settings);
