@@ -25,7 +25,8 @@ typedef struct {
 void run_folder_choose(char path[RUN_PATH_SIZE], const char *stem);
 
 /* Creates or reopens the folder and writes config.ini.  A new log begins with `header` and never replaces another
- * run's.  A resumed log loses the rows written after its state was saved; if an older version wrote it with fewer
+ * run's, unless that run ended before it trained: without a row and without a checkpoint.  If another process trains in
+ * the folder, the error names it.  A resumed log loses the rows written after its state was saved; if an older version wrote it with fewer
  * columns, the first ones of `header`, new rows have only those.  Removes temporary files of killed runs.  class_names
  * [classes], mean and std [3] of the pixels may be NULL.  Names and settings that are not UTF-8 are errors, because
  * checkpoints cannot store them. */

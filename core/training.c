@@ -357,8 +357,8 @@ void training_open(Training *t, const TrainingStart *start) {
     check_length(t);
     t->mixed = distributed_tally(kernels_instructions());
     check_ranks_begin_alike(t);
-    folder_open(t, start);
     catch_signals();
+    folder_open(t, start);
     t->started = now_seconds();
     t->before = t->state.seconds;
     t->first_step = t->state.step;

@@ -125,8 +125,8 @@ typedef struct {
     const float *mean, *std; /* [3]: of the pixels, or NULL; stored with the weights */
 } TrainingStart;
 
-/* Allocates the optimizer's memory, loads the state if a run is resumed, opens the run folder (by default the next
- * unused name, the same on all ranks) and begins to catch signals. */
+/* Allocates the optimizer's memory, loads the state if a run is resumed, begins to catch signals and opens the run
+ * folder (by default the next unused name, the same on all ranks). */
 void training_open(Training *t, const TrainingStart *start);
 
 /* Rejects a batch that the ranks cannot share equally; unit: of what it has, "images". */
