@@ -16,6 +16,7 @@
 #include "core/files.h"
 #include "core/progress.h"
 #include "core/signals.h"
+#include "core/threads.h"
 #include "core/text.h"
 #include "core/version.h"
 #include "data/clip_file.h"
@@ -398,6 +399,7 @@ static int check(const Settings *s) {
 int main(int argc, char **argv) {
     Config config;
     standard_files_open();
+    threads_check();
     config_init(&config, NULL);
     Settings *s = config_add(&config, &settings);
     config_read_arguments(&config, argc, argv);

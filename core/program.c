@@ -7,6 +7,7 @@
 #include "core/distributed.h"
 #include "core/files.h"
 #include "core/signals.h"
+#include "core/threads.h"
 #include "core/version.h"
 #include "kernels/kernels.h"
 
@@ -285,6 +286,7 @@ static int ask_for_arguments(const Program *program) {
 int program_main(const Program *program, void *run, Training *t, int argc, char **argv) {
     standard_files_open();
     distributed_begin();
+    threads_check();
     if (argc < 2) return ask_for_arguments(program);
     config_init(&t->config, "config");
     program->settings(run, &t->config);

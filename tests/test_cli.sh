@@ -713,22 +713,6 @@ cd ..
 same_run whole.5/run kill/run
 check "killed and resumed: the same run bit for bit" $? "differs: $differs"
 
-# Two processes in one folder: the second names the first.
-"$vit" $tiny --epochs 1000000 --run-dir live >out.live 2>&1 &
-live=$!
-until [ -s live/log.csv ] || ! kill -0 $live 2>/dev/null; do moment; done
-holder="process $live of this machine"
-[ -e /proc/locks ] || holder='another process'
-refuses "a second start in the folder of a live run" 1 "live/log.csv: $holder is training in this folder" $tiny --run-dir live
-until [ -e live/state.safetensors ] || ! kill -0 $live 2>/dev/null; do moment; done
-refuses "the same when it has saved its state" 1 "live/log.csv: $holder is training in this folder" $tiny --run-dir live
-refuses "and a second process that would resume it" 1 "live/log.csv: $holder is training in this folder" --resume live
-kill $live
-wait $live
-live=$?
-tail -n 1 out.live | grep -q '^stopped by SIGTERM' && [ "$live" -eq 143 ]
-check "the live run goes on until it is stopped" $? "status $live: $(tail -n 1 out.live)"
-
 # A long evaluation at the end of each of two epochs of one batch, and the signal in the first.
 examined="$model --train-limit 32 --test-limit $([ "$slow" = 1 ] && echo 2000 || echo 15000) --batch-size 32
           --micro-batch 8 --epochs 2 --warmup-epochs 0 --log-every 1 --run-dir run"
