@@ -178,7 +178,7 @@ static void check_settings(void *context) {
                       run->model->dim.count);
     transform_check(config, run->transform, run->model->img_size[0], run->model->img_size[1]);
     layer_decay_check(config, run->layer_decay, run->model);
-    cosine_check(config, run->schedule, run->training.s->epochs);
+    if (!run->training.mode) cosine_fit(config, run->schedule, run->training.s->epochs);
     data_check(config, run->data);
     dataset_describe(&run->train, run->data->data, run->data->data_dir);
     normalise(run, &run->train);
@@ -881,6 +881,8 @@ static void mode_predict(void *context) {
     size_t done = 0;
     bool clips = run->model->frames > 1;
     int top = run->looks->top_frames;
+    if (!clips && config_origin(&run->training.config, "top_frames"))
+        config_reject(&run->training.config, "top_frames", "of clips only, and this model is one of images");
     pictures_find(&images, &run->modes->predict, clips);
     model_open(run, 1, *picture != 0); /* the training plan keeps the tensors that the pictures show */
     linear_keep_weights(images.count > 1 || clips);
@@ -951,7 +953,8 @@ static const ProgramMode modes[] = {
     {"eval", mode_eval, .needs_weights = true, .outputs = {"confusion", "per_class"}},
     {.name = "bench", .run = mode_bench},
     {"show_batch", mode_show_batch, .alone = true},
-    {"predict", mode_predict, .alone = true, .needs_weights = true, .outputs = {"attention", "json"}},
+    {"predict", mode_predict, .alone = true, .needs_weights = true, .outputs = {"attention", "json"},
+     .settings = {"top_frames"}},
     {"parity", mode_parity, .alone = true, .outputs = {"out"}, .needs_output = true},
     {.name = NULL},
 };

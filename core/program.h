@@ -34,6 +34,7 @@ typedef struct {
     bool together;          /* may be chosen together with others of which this is said and that have its function */
     const char *outputs[4]; /* the settings that name output files of this mode only; NULL-terminated */
     bool needs_output;      /* outputs[0] must be given */
+    const char *settings[6]; /* other settings that count in this mode only and are never saved; NULL-terminated */
 } ProgramMode;
 
 typedef struct {
