@@ -56,6 +56,8 @@ char *run_folder_config(const char *checkpoint) { return metadata_of(checkpoint,
 
 char *run_folder_choices(const char *state) { return metadata_of(state, "vit.c.choices", "kernels' choices"); }
 
+char *run_folder_device(const char *state) { return metadata_of(state, "vit.c.device", "device"); }
+
 bool run_folder_normalisation(float mean[3], float std[3], const char *checkpoint) {
     Error error;
     SafeTensors st;

@@ -57,6 +57,9 @@ char *run_folder_config(const char *checkpoint);
 /* What kernels had chosen when a state was saved (kernels_choices), or NULL; the caller frees it. */
 char *run_folder_choices(const char *state);
 
+/* What a state was computed by (checkpoint_device), or NULL; the caller frees it. */
+char *run_folder_device(const char *state);
+
 /* Reads mean and std of the pixels from a checkpoint; false if it has none. */
 bool run_folder_normalisation(float mean[3], float std[3], const char *checkpoint);
 

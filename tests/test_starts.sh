@@ -28,6 +28,17 @@ check "OMP_THREAD_LIMIT=0 is refused" $? "status $status: $(head -n 1 err)"
 OMP_NUM_THREADS=4 OMP_THREAD_LIMIT=1 run $tiny --epochs 1 --run-dir limited
 [ "$status" -eq 0 ] && grep -q '^CPU, 1 threads' out
 check "OMP_THREAD_LIMIT=1 leaves one thread" $? "status $status: $(head -n 1 out)"
+# Sums of another number of threads have another order, which the run says.
+run $tiny --epochs 1 --run-dir alone
+cp -R alone pair
+run --resume alone --epochs 2
+[ "$status" -eq 0 ] && ! grep -q 'sums have another order' out
+check "a run that is resumed with as many threads has nothing to say" $? "$(sed -n 2p out)"
+OMP_NUM_THREADS=2 run --resume pair --epochs 2
+[ "$status" -eq 0 ] && grep -q '^the saved state was computed by CPU, 1 threads, .* agree to rounding, not to the bit$' out
+check "with another number of threads it says so" $? "$(sed -n 2p out)"
+worst=$(curves_agree alone pair 1e-4)
+check "and agrees to rounding" $? "$worst"
 for program in train_ar train_detr pack_dataset; do
     OMP_NUM_THREADS=4294967296 "$build/$program" --version >out 2>err
     status=$?
