@@ -429,7 +429,7 @@ cp a/log.csv log.before
 refuses "a folder that holds a run" 1 'a/log.csv|--resume a|--run-dir' $tiny --epochs 1 --run-dir a
 cmp -s a/log.csv log.before
 check "and the run in it stays as it was" $?
-mkdir half && : >half/log.csv
+mkdir half && printf 'step,epoch\n2,1\n' >half/log.csv
 refuses "a folder where a run saved nothing" 1 'half/log.csv|--run-dir' $tiny --epochs 1 --run-dir half
 : >file
 refuses "a file in place of the run folder" 1 'cannot make this folder: a file has this name' $tiny --epochs 1 --run-dir file
@@ -451,7 +451,7 @@ check "without --run-dir runs are numbered" $? "$(ls runs 2>/dev/null | tr '\n' 
 pid=$!
 wait_for $pid '^8,' busy/log.csv
 kill -s STOP $pid
-refuses "--resume of a run that is running" 1 'busy/log.csv|another process' --resume busy
+refuses "--resume of a run that is running" 1 'busy/log.csv|is training in this folder' --resume busy
 kill -s KILL $pid
 wait $pid 2>/dev/null
 refuses "--resume of a missing folder" 1 'nowhere/state.safetensors|--resume' --resume nowhere

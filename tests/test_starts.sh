@@ -56,7 +56,6 @@ holder="process $live of this machine"
 refuses "a second start in the folder of a live run" 1 "live/log.csv: $holder is training in this folder" $tiny --run-dir live
 until [ -e live/state.safetensors ] || ! kill -0 $live 2>/dev/null; do moment; done
 refuses "the same when it has saved its state" 1 "live/log.csv: $holder is training in this folder" $tiny --run-dir live
-refuses "and a second process that would resume it" 1 "live/log.csv: $holder is training in this folder" --resume live
 kill $live
 wait $live
 live=$?
