@@ -46,6 +46,17 @@ for program in train_ar train_detr pack_dataset; do
     check "$program refuses it, too" $? "status $status: $(head -n 1 err)"
 done
 
+# == Settings that do not count ======================================================================================
+
+vit=$build/pack_dataset
+for pair in data:shapes out:x resize:8 limit:3 split:val; do
+    refuses "pack_dataset --check with --${pair%:*}" 2 "--${pair%:*}: not together with --check" --check none \
+        "--${pair%:*}" "${pair#*:}"
+done
+refuses "pack_dataset --quality without a JPEG" 2 '--quality: counts only where JPEGs are made' --data shapes --out none \
+    --quality 50
+vit=$build/train_vit
+
 # == The folder of a live run ========================================================================================
 
 "$vit" $tiny --epochs 1000000 --run-dir live >out.live 2>&1 &
