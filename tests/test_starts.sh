@@ -1,6 +1,6 @@
 #!/bin/sh
-# What a program meets when it starts: numbers of threads that cannot be, a run that goes on in the same folder.  TAP on
-# standard output, evidence behind '# '.
+# What a program meets when it starts: numbers of threads that cannot be, settings that do not count, a state that another
+# device saved, a run that goes on in the same folder.  TAP on standard output, evidence behind '# '.
 
 # shellcheck disable=SC2012,SC2015,SC2046,SC2086 # settings are lists of words; no name here holds a space
 . "$(dirname "$0")/tap.sh"
