@@ -8,7 +8,7 @@
 # == Threads =========================================================================================================
 
 # The OpenMP library has lines of its own for values that it does not take.
-for value in 4294967296 99999999999 99999999999999999999 0 -1 abc '' 2, 1,0; do
+for value in 4294967296 99999999999 99999999999999999999 0 -1 abc '' '2,' 1,0; do
     OMP_NUM_THREADS=$value "$vit" $tiny --epochs 1 --run-dir none >out 2>err.all
     status=$?
     grep '^train_vit: ' err.all >err
