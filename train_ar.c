@@ -411,7 +411,8 @@ static void words(const void *context, TrainingWords which, char *text, size_t s
     case WORDS_STEP: snprintf(text, size, "  bits %.4f", bits_of(state->loss_sum / (double)state->loss_count)); break;
     case WORDS_COLUMNS: break;
     case WORDS_EVALUATED: snprintf(text, size, "%.6f", run->bits); break;
-    case WORDS_LAST: break;
+    case WORDS_LAST:
+    case WORDS_LAST_EVALUATED: break;
     case WORDS_EVALUATION: snprintf(text, size, "%.4f bits per byte", run->bits); break;
     case WORDS_RESULT: snprintf(text, size, "%.4f bits per byte, best %.4f", run->bits, best); break;
     case WORDS_BEST: snprintf(text, size, "best %.4f bits per byte", best); break;

@@ -163,6 +163,18 @@ static void normalise(const Run *run, Dataset *dataset) {
     for (int c = 0; c < s->std.count; c++) dataset->std[c] = s->std.at[c];
 }
 
+/* Size, classes and statistics of the data.  --describe and --bench look at no data: where the number of classes is a
+ * setting, they do without its files. */
+static void describe_data(Run *run) {
+    bool alone = (run->modes->describe || run->modes->bench) && run->model->num_classes;
+    if (!alone) {
+        dataset_describe(&run->train, run->data->data, run->data->data_dir);
+        return;
+    }
+    memcpy(run->train.mean, imagenet_mean, sizeof imagenet_mean);
+    memcpy(run->train.std, imagenet_std, sizeof imagenet_std);
+}
+
 static void use_settings(void *context) { vit_use_settings(&((Run *)context)->training.config); }
 
 /* Checks settings of several groups, and sets what is known about the data without its files: size, classes,
@@ -180,7 +192,7 @@ static void check_settings(void *context) {
     layer_decay_check(config, run->layer_decay, run->model);
     cosine_check(config, run->schedule, run->training.s->epochs);
     data_check(config, run->data);
-    dataset_describe(&run->train, run->data->data, run->data->data_dir);
+    describe_data(run);
     normalise(run, &run->train);
     if (!run->model->num_classes) run->model->num_classes = run->train.classes;
     if (run->clips->samples_per_clip > 1 && run->sampler->repeated_aug)
@@ -288,15 +300,16 @@ static void split_open(Run *run, Dataset *split, bool train) {
 }
 
 static void data_open(Run *run, bool train) {
+    bool evaluates = !train || training_evaluates(&run->training);
     if (train) split_open(run, &run->train, true);
-    split_open(run, &run->test, false);
+    if (evaluates) split_open(run, &run->test, false);
     if (!distributed_agree((double)run->test.count, 0))
         die("%s: %zu test images here, but other ranks have more or fewer", run->test.name, run->test.count);
     if (train)
         training_fit_batch(&run->training, loader_length(&run->train, (LoaderConfig[]){samples_of(run, true)}),
                            run->train.name);
     if (train) loading_open(run, &run->loader, &run->train, true);
-    loading_open(run, &run->test_loader, &run->test, false);
+    if (evaluates) loading_open(run, &run->test_loader, &run->test, false);
 }
 
 /* == The model ==================================================================================================== */
@@ -583,7 +596,8 @@ static void words(const void *context, TrainingWords which, char *text, size_t s
     case WORDS_STEP: break;
     case WORDS_COLUMNS: snprintf(text, size, ",,%s", divergence); break;
     case WORDS_EVALUATED: snprintf(text, size, "%.3f,%.3f,%s", a->top1, a->top5, divergence); break;
-    case WORDS_LAST: snprintf(text, size, "%s,%s", ended, equal); break;
+    case WORDS_LAST:
+    case WORDS_LAST_EVALUATED: snprintf(text, size, "%s,%s", ended, equal); break;
     case WORDS_EVALUATION: snprintf(text, size, "top-1 %.2f %%  top-5 %.2f %%", a->top1, a->top5); break;
     case WORDS_RESULT: snprintf(text, size, "top-1 %.2f %%, best %.2f %%", a->top1, state->best); break;
     case WORDS_BEST: snprintf(text, size, "best top-1 %.2f %%", state->best); break;

@@ -29,9 +29,10 @@ typedef enum {
     WORDS_COLUMNS,    /* its columns in a row of log.csv, with those of an evaluation empty */
     WORDS_EVALUATED,  /* the same, in the row after an evaluation */
     WORDS_LAST,       /* its last columns in a row */
+    WORDS_LAST_EVALUATED, /* the same, in the row after an evaluation */
     WORDS_EVALUATION, /* results of the last evaluation, for the epoch's line: "top-1 61.20 %  top-5 93.10 %" */
     WORDS_RESULT,     /* final result, for the run's last line */
-    WORDS_BEST        /* the same if there was nothing left to train: only state.best is known */
+    WORDS_BEST        /* the same if this process has evaluated nothing: only state.best is known */
 } TrainingWords;
 
 /* Every function receives `run`, the program's own data. */
@@ -101,6 +102,7 @@ typedef struct {
     double validation_loss; /* of the last evaluation */
     char *mixed;         /* ranks use different instructions: how many which; else NULL */
     bool stopping;       /* a rank has received a signal, and all ranks know it */
+    bool evaluated;      /* this process has */
 
     TrainingPending pending[2]; /* updates whose results have not been read, from `settled` on; step i in i mod 2 */
     uint64_t launched, settled;
@@ -139,6 +141,9 @@ int training_micro_batch(const Training *t, size_t most);
 /* Call before data are loaded.  If batch_size exceeds the `images` of an epoch, a default value is reduced to that,
  * with a message, and a value given by the user is rejected. */
 void training_fit_batch(Training *t, size_t images, const char *data);
+
+/* Will the run evaluate, and so need a validation split?  Not with eval_every 0. */
+bool training_evaluates(const Training *t);
 
 /* == Inside a step ================================================================================================ */
 
