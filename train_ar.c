@@ -150,7 +150,8 @@ static void check_settings(void *context) {
             config_reject(config, others[i], "not in train_ar, which draws: --sample, --complete, --prompt");
     if (config_origin(config, "prompt") && !*run->draw->prompt)
         config_reject(config, "prompt", "an empty text: give at least one byte, or --sample without a prompt");
-    training_check_ranks(&run->training, "sequences");
+    run->training.unit = "sequences";
+    training_check_ranks(&run->training);
     if (*run->modes->parity) {
         parity_open(run);
     } else {
@@ -681,7 +682,6 @@ static const Program program = {
     .settings = add_settings, .chooser = "attn", .use = use_settings, .check = check_settings,
     .modes = modes,
     .training = {.columns = "bits",
-                 .unit = "sequences",
                  .decimals = 2,
                  .advice = "a lower lr or a longer warm-up",
                  .open = training_data_and_model, .announce = announce, .load = load_batches, .stalled = stalled,

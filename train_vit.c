@@ -184,7 +184,8 @@ static void check_settings(void *context) {
     const Config *config = &run->training.config;
     if (*run->modes->parity) parity_open(run);
     vit_check_settings(config);
-    training_check_ranks(&run->training, "images");
+    run->training.unit = run->model->frames > 1 ? "clips" : "images";
+    training_check_ranks(&run->training);
     if (*run->looks->attention && run->model->dim.count > 1)
         config_reject(config, "attention", "pictures are of one token grid, and this model has %d stages",
                       run->model->dim.count);
@@ -537,12 +538,11 @@ static void announce(void *context) {
     const Run *run = context;
     const VitSettings *s = run->model;
     const Dataset *d = &run->train;
-    const char *examples = d->clips ? "clips" : "images";
     char attn[VIT_ATTN_SIZE];
     if (distributed_ranks() > 1)
         printf("%d ranks, %d %s of each batch on every one\n", distributed_ranks(),
-               training_local_batch(&run->training), examples);
-    print_line("%s: %zu training and %zu test %s, %d classes\n", d->name, d->count, run->test.count, examples,
+               training_local_batch(&run->training), run->training.unit);
+    print_line("%s: %zu training and %zu test %s, %d classes\n", d->name, d->count, run->test.count, run->training.unit,
                d->classes);
     if (d->height && !has_model_size(run))
         print_line("%s: images of %dx%d are resized to img_size %dx%d: "
@@ -552,7 +552,7 @@ static void announce(void *context) {
            vit_attn_names(s, attn), run->vit.model.params.parameters, (double)vit_macs(&run->vit) / 1e6,
            s->frames > 1 ? "a clip" : "an image", (double)model_activation_bytes(&run->vit.model) / (1 << 20));
     print_line("%s: %d epochs of %llu batches of %d %s, %d at a time\n", run->training.s->run_dir,
-               run->training.s->epochs, (unsigned long long)run->training.batches, run->training.s->batch_size, examples,
+               run->training.s->epochs, (unsigned long long)run->training.batches, run->training.s->batch_size, run->training.unit,
                run->vit.model.batch);
 }
 

@@ -99,7 +99,7 @@ static void check_ranks_agree(const Training *t) {
             (unsigned long long)t->state.step);
 }
 
-static const char *unit_of(const Training *t) { return t->calls->unit ? t->calls->unit : "images"; }
+static const char *unit_of(const Training *t) { return t->unit ? t->unit : "images"; }
 
 void training_fit_batch(Training *t, size_t images, const char *data) {
     int batch = t->s->batch_size, ranks = distributed_ranks(), most = images < (size_t)batch ? (int)images : batch;
@@ -116,10 +116,10 @@ bool training_evaluates(const Training *t) { return t->s->eval_every > 0; }
 
 /* == Parts of a batch ============================================================================================= */
 
-void training_check_ranks(const Training *t, const char *unit) {
+void training_check_ranks(const Training *t) {
     int batch = t->s->batch_size, ranks = distributed_ranks();
     if (batch % ranks)
-        config_reject(&t->config, "batch_size", "%d %s cannot be shared equally by %d ranks", batch, unit, ranks);
+        config_reject(&t->config, "batch_size", "%d %s cannot be shared equally by %d ranks", batch, unit_of(t), ranks);
 }
 
 int training_local_batch(const Training *t) { return t->s->batch_size / distributed_ranks(); }

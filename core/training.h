@@ -40,7 +40,6 @@ typedef struct {
     const char *columns; /* the program's own columns of log.csv, between speed and stall: "top1,top5" */
     const char *last_columns; /* more of its own at the end of a row, "tau_ended,tau_equal", or NULL */
     const char *advice;  /* what to try if the loss is not finite: "a lower lr" */
-    const char *unit;    /* what a batch is of, in messages; NULL: "images" */
     int decimals;        /* of images/s in the progress line; the log has one more */
 
     /* Called first: opens the data, builds the model with its initial weights, then calls training_open, which replaces
@@ -86,6 +85,7 @@ typedef struct {
     Config config;
     TrainingSettings *s;
     const AdamWSettings *adamw;
+    const char *unit; /* what a batch consists of, in messages: "clips"; NULL: "images" */
     const char *mode; /* "eval": the mode that runs instead of training; NULL: training */
     bool resumed;     /* a run is continued from its state */
     char **saved;     /* [settings]: resumed: the values that were saved with it */
@@ -131,8 +131,8 @@ typedef struct {
  * unused name, the same on all ranks) and begins to catch signals. */
 void training_open(Training *t, const TrainingStart *start);
 
-/* Rejects a batch that the ranks cannot share equally; unit: of what it has, "images". */
-void training_check_ranks(const Training *t, const char *unit);
+/* Rejects a batch that the ranks cannot share equally. */
+void training_check_ranks(const Training *t);
 /* The images of such a batch that this rank processes, and how many of them at a time: micro_batch, or if that is 0 as
  * few parts of nearly equal size as there are with at most `most` images in each. */
 int training_local_batch(const Training *t);
