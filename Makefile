@@ -241,8 +241,8 @@ $(BUILD)/flags: FORCE
 	@echo '$(CC) $(FLAGS) $(NVCC_FLAGS) $(CXXFLAGS_ALL)' | cmp -s - $@ || echo '$(CC) $(FLAGS) $(NVCC_FLAGS) $(CXXFLAGS_ALL)' > $@
 FORCE:
 
-# Weights of 22 bits are rounded from doubles that are Pillow's to the last bit.
-$(BUILD)/data/resample.o: private FLAGS += -ffp-contract=off
+# Weights of 22 bits are rounded from doubles that are Pillow's to the last bit, frames of a clip from numpy's.
+$(BUILD)/data/clips.o $(BUILD)/data/resample.o: private FLAGS += -ffp-contract=off
 
 # gcc 12 crashes when it vectorises a maximum by fmax for arm64, which tests do here and there.
 $(BUILD)/tests/%.o: private FLAGS += $(if $(filter aarch64%,$(MACHINE)),-fno-tree-loop-vectorize)

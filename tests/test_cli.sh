@@ -104,16 +104,22 @@ done <<END
 --attn+linear+--pool+cls+--relative+permute 5754664
 END
 
-# ViT's and the hybrids' counts are timm's, PVT's and FLatten's those of their own programs;
+# DeiT's, Swin's, the hybrids' and ViT's counts are timm's, ViT's with dim^2 + dim more for the hidden layer of its head;
+# PVT's and FLatten's are those of their own programs, CSwin's of the layers in its paper;
 # the hierarchies' are those of the plain reading of the LiSA paper.
 while read -r config params; do
     run --describe --config "$root/configs/imagenet/$config.ini" --micro-batch 1
     grep -q "^params: $params$" out
     check "configs/imagenet/$config.ini has $params parameters" $? "$(tail -n 3 out | tr '\n' ' ')"
 done <<END
-vit-b 86567656
-vit-l 304326632
-vit-h 632045800
+vit-b 87158248
+vit-l 305376232
+vit-h 633685480
+deit-tiny-timm 5717416
+deit-small 22050664
+deit-base 86567656
+swin-b 87768224
+cswin-b 77382184
 lisanet-i 6364456
 lisanet-s 24725320
 lisanet-b 50610496
@@ -121,6 +127,8 @@ hylisanet-s 23996552
 hylisanet-b 49991008
 pvt-tiny 13229288
 pvt-small 24485864
+pvt-medium 44208104
+pvt-large 61369320
 flatten-pvt-tiny 12150504
 flatten-pvt-tiny-reduced 13343976
 flatten-pvt-small 21670248
@@ -138,6 +146,10 @@ while read -r config macs; do
 done <<END
 pvt-tiny 1933000
 pvt-small 3816000
+pvt-medium 6660000
+pvt-large 9810000
+swin-b 15430000
+cswin-b 14960000
 flatten-pvt-tiny 2037000
 flatten-pvt-small 4030000
 vit-tiny-r-s16 434000
@@ -575,6 +587,13 @@ succeeds "--predict of foreign weights" $model --predict test:0 --init foreign.s
 grep -q '^foreign.safetensors: no settings of train_vit .* heads 2, pool gap, .* mean 0.*, std 0' out &&
     grep -qE '^test:0: class [0-9]+ [0-9.]+ %, class' out
 check "says what they are taken for, and has no names for their classes" $? "$(tail -n 1 out)"
+grep -q '^foreign.safetensors: WARNING: .* the shapes of its weights fit any: heads 2 (--heads) is assumed, .* without an error$' out
+check "and warns that their number of heads is assumed" $? "$(grep WARNING out)"
+succeeds "--init of one's own weights" --predict test:0 --init a/last.safetensors
+! grep -q WARNING out
+check "which tell it, without a warning" $? "$(grep WARNING out)"
+refuses "the weights of another kind of head" 1 'foreign.safetensors|classifier is head linear|head linear is needed' \
+    --predict test:0 --init foreign.safetensors $model --head tanh
 run $init foreign.safetensors --dim 32 --patch-size 4
 grep -q '^foreign.safetensors: its tensors are those of --dim 16 --depth 2 --patch-size 8 --mlp-ratio 4 --pool gap --img-size 32 --num-classes 10; ' out
 check "the settings that weights of another size need are named" $? "$(tail -n 2 out)"
