@@ -4,7 +4,7 @@
 #
 #   BUILD=build/cpu sh tests/test_extras.sh
 
-# shellcheck disable=SC2015,SC2046,SC2086,SC2154 # settings are lists of words
+# shellcheck disable=SC2015,SC2016,SC2046,SC2086,SC2154 # settings are lists of words; a program written here
 . "$(dirname "$0")/tap.sh"
 detr=$build/train_detr
 plain=$(command -v python3 || echo /usr/bin/python3) # its standard library only
