@@ -150,7 +150,8 @@ static void check_settings(void *context) {
             config_reject(config, others[i], "not in train_ar, which draws: --sample, --complete, --prompt");
     if (config_origin(config, "prompt") && !*run->draw->prompt)
         config_reject(config, "prompt", "an empty text: give at least one byte, or --sample without a prompt");
-    training_check_ranks(&run->training, "sequences");
+    run->training.unit = "sequences";
+    training_check_ranks(&run->training);
     if (*run->modes->parity) {
         parity_open(run);
     } else {
@@ -411,7 +412,8 @@ static void words(const void *context, TrainingWords which, char *text, size_t s
     case WORDS_STEP: snprintf(text, size, "  bits %.4f", bits_of(state->loss_sum / (double)state->loss_count)); break;
     case WORDS_COLUMNS: break;
     case WORDS_EVALUATED: snprintf(text, size, "%.6f", run->bits); break;
-    case WORDS_LAST: break;
+    case WORDS_LAST:
+    case WORDS_LAST_EVALUATED: break;
     case WORDS_EVALUATION: snprintf(text, size, "%.4f bits per byte", run->bits); break;
     case WORDS_RESULT: snprintf(text, size, "%.4f bits per byte, best %.4f", run->bits, best); break;
     case WORDS_BEST: snprintf(text, size, "best %.4f bits per byte", best); break;
@@ -680,7 +682,6 @@ static const Program program = {
     .settings = add_settings, .chooser = "attn", .use = use_settings, .check = check_settings,
     .modes = modes,
     .training = {.columns = "bits",
-                 .unit = "sequences",
                  .decimals = 2,
                  .advice = "a lower lr or a longer warm-up",
                  .open = training_data_and_model, .announce = announce, .load = load_batches, .stalled = stalled,

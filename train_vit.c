@@ -169,6 +169,18 @@ static void normalise(const Run *run, Dataset *dataset) {
     for (int c = 0; c < s->std.count; c++) dataset->std[c] = s->std.at[c];
 }
 
+/* Size, classes and statistics of the data.  --describe and --bench look at no data: where the number of classes is a
+ * setting, they do without its files. */
+static void describe_data(Run *run) {
+    bool alone = (run->modes->describe || run->modes->bench) && run->model->num_classes;
+    if (!alone) {
+        dataset_describe(&run->train, run->data->data, run->data->data_dir);
+        return;
+    }
+    memcpy(run->train.mean, imagenet_mean, sizeof imagenet_mean);
+    memcpy(run->train.std, imagenet_std, sizeof imagenet_std);
+}
+
 static void use_settings(void *context) { vit_use_settings(&((Run *)context)->training.config); }
 
 /* Checks settings of several groups, and sets what is known about the data without its files: size, classes,
@@ -178,7 +190,8 @@ static void check_settings(void *context) {
     const Config *config = &run->training.config;
     if (*run->modes->parity) parity_open(run);
     vit_check_settings(config);
-    training_check_ranks(&run->training, "images");
+    run->training.unit = run->model->frames > 1 ? "clips" : "images";
+    training_check_ranks(&run->training);
     if (*run->looks->attention && run->model->dim.count > 1)
         config_reject(config, "attention", "pictures are of one token grid, and this model has %d stages",
                       run->model->dim.count);
@@ -188,7 +201,7 @@ static void check_settings(void *context) {
         config_reject(config, "real_labels", "'%s' would be read by --eval only", run->looks->real_labels);
     cosine_check(config, run->schedule, run->training.s->epochs);
     data_check(config, run->data);
-    dataset_describe(&run->train, run->data->data, run->data->data_dir);
+    describe_data(run);
     normalise(run, &run->train);
     if (!run->model->num_classes) run->model->num_classes = run->train.classes;
     if (run->clips->samples_per_clip > 1 && run->sampler->repeated_aug)
@@ -305,8 +318,9 @@ static void real_open(Run *run) {
 }
 
 static void data_open(Run *run, bool train) {
+    bool evaluates = !train || training_evaluates(&run->training);
     if (train) split_open(run, &run->train, true);
-    split_open(run, &run->test, false);
+    if (evaluates) split_open(run, &run->test, false);
     if (!distributed_agree((double)run->test.count, 0))
         die("%s: %zu test images here, but other ranks have more or fewer", run->test.name, run->test.count);
     if (*run->looks->real_labels) real_open(run);
@@ -314,7 +328,7 @@ static void data_open(Run *run, bool train) {
         training_fit_batch(&run->training, loader_length(&run->train, (LoaderConfig[]){samples_of(run, true)}),
                            run->train.name);
     if (train) loading_open(run, &run->loader, &run->train, true);
-    loading_open(run, &run->test_loader, &run->test, false);
+    if (evaluates) loading_open(run, &run->test_loader, &run->test, false);
 }
 
 /* == The model ==================================================================================================== */
@@ -553,12 +567,11 @@ static void announce(void *context) {
     const Run *run = context;
     const VitSettings *s = run->model;
     const Dataset *d = &run->train;
-    const char *examples = d->clips ? "clips" : "images";
     char attn[VIT_ATTN_SIZE];
     if (distributed_ranks() > 1)
         printf("%d ranks, %d %s of each batch on every one\n", distributed_ranks(),
-               training_local_batch(&run->training), examples);
-    print_line("%s: %zu training and %zu test %s, %d classes\n", d->name, d->count, run->test.count, examples,
+               training_local_batch(&run->training), run->training.unit);
+    print_line("%s: %zu training and %zu test %s, %d classes\n", d->name, d->count, run->test.count, run->training.unit,
                d->classes);
     if (d->height && !has_model_size(run))
         print_line("%s: images of %dx%d are resized to img_size %dx%d: "
@@ -568,7 +581,7 @@ static void announce(void *context) {
            vit_attn_names(s, attn), run->vit.model.params.parameters, (double)vit_macs(&run->vit) / 1e6,
            s->frames > 1 ? "a clip" : "an image", (double)model_activation_bytes(&run->vit.model) / (1 << 20));
     print_line("%s: %d epochs of %llu batches of %d %s, %d at a time\n", run->training.s->run_dir,
-               run->training.s->epochs, (unsigned long long)run->training.batches, run->training.s->batch_size, examples,
+               run->training.s->epochs, (unsigned long long)run->training.batches, run->training.s->batch_size, run->training.unit,
                run->vit.model.batch);
 }
 
@@ -612,7 +625,8 @@ static void words(const void *context, TrainingWords which, char *text, size_t s
     case WORDS_STEP: break;
     case WORDS_COLUMNS: snprintf(text, size, ",,%s", divergence); break;
     case WORDS_EVALUATED: snprintf(text, size, "%.3f,%.3f,%s", a->top1, a->top5, divergence); break;
-    case WORDS_LAST: snprintf(text, size, "%s,%s", ended, equal); break;
+    case WORDS_LAST:
+    case WORDS_LAST_EVALUATED: snprintf(text, size, "%s,%s", ended, equal); break;
     case WORDS_EVALUATION: snprintf(text, size, "top-1 %.2f %%  top-5 %.2f %%", a->top1, a->top5); break;
     case WORDS_RESULT: snprintf(text, size, "top-1 %.2f %%, best %.2f %%", a->top1, state->best); break;
     case WORDS_BEST: snprintf(text, size, "best top-1 %.2f %%", state->best); break;

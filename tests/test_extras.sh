@@ -338,13 +338,23 @@ check "and refuses a file of another kind" $? "$(head -n 1 err)"
 cat >drawn.py <<'END'
 import sys
 sys.path.insert(0, sys.argv[1] + "/scripts")
-import plot_run, plot_attention, numpy as np
+import plot_gap, plot_run, plot_attention, numpy as np
 axes = plot_run.plt.subplots()[1]
 rows = plot_run.read_log("whole")
 assert plot_run.draw_loss(axes, range(len(rows)), rows, "#0072b2", "whole")
 dashed = [line for line in axes.lines if line.get_linestyle() == "--"]
 assert len(dashed) == 1 and [f"{y:.6f}" for y in dashed[0].get_ydata()] == [
     line.split(",")[10] for line in open("whole/log.csv").read().split()[1:] if line.split(",")[10]]
+
+# Nothing is drawn over anything else: a detector's two titles, the end of a curve, the legend of plot_gap.py.
+plot_run.draw(["boxes"], "titles.png", [])
+left, right = plot_run.plt.gcf().axes
+assert "validation" in left.get_title("left") and left.get_tightbbox().x1 < right.get_tightbbox().x0
+plot_run.label_ends(axes, [(1, 98.85, "#000000")])
+assert axes.texts[-1].get_text() == "98.85 %"
+plot_gap.draw(plot_gap.runs_of_folder("pairs"), ["a:b"], "gap.png")
+axes = plot_run.plt.gca()
+assert axes.get_legend().get_window_extent().y1 < axes.bbox.y0
 
 # Two layers of two tokens: heads averaged, half of each residual, products in the order of the layers.
 a, b = np.array([[[.2, .8], [.5, .5]]]), np.array([[[1, 0], [.25, .75]]])

@@ -140,6 +140,15 @@ check "one damaged image of a small set does not end a run" $? "$(head -n 1 err)
 mv images/val images/valid
 succeeds "valid in place of val" --data images $named --run-dir valid.run
 mv images/valid images/val
+mkdir trained && cp -R images/train trained
+refuses "a set without validation images" 1 'trained/val|eval_every 0' --data trained $named --run-dir blind
+succeeds "eval_every 0 trains without them" --data trained $named --eval-every 0 --run-dir blind
+[ -f blind/last.safetensors ] && [ ! -e blind/best.safetensors ] && last_row blind | cut -d , -f 7,8,11 | grep -qx ',,' &&
+    grep -q '33 training and 0 test images' out && grep -q 'not evaluated; checkpoints' out
+check "and has last weights, no best ones, and no accuracy" $? "$(last_row blind) $(tail -n 1 out)"
+run --init blind/last.safetensors --eval --data images
+[ "$status" -eq 0 ] && grep -q '^top1:' out
+check "and --eval measures it on another set" $? "$(tail -n 1 out) $(head -n 1 err)"
 
 # == Training ========================================================================================================
 
