@@ -30,6 +30,7 @@ enum { SEEN_PICTURE = 1, SEEN_VIDEO = 2 };
 
 static void add_file(Pictures *pictures, FTSENT *entry, bool clips) {
     bool picture = image_has_name(entry->fts_name), video = video_has_name(entry->fts_name);
+    if (picture || video) file_refuse_output(entry->fts_path, entry->fts_statp);
     if (clips ? video : picture) add(pictures, entry->fts_path, true);
     entry->fts_parent->fts_number |= picture ? SEEN_PICTURE : video ? SEEN_VIDEO : 0;
 }
@@ -66,10 +67,13 @@ void pictures_find(Pictures *pictures, const ConfigList *given, bool clips) {
     *pictures = (Pictures){.count = 0};
     for (int i = 0; i < given->count; i++) {
         struct stat info;
-        if (stat(given->items[i], &info) == 0 && S_ISDIR(info.st_mode))
+        bool there = stat(given->items[i], &info) == 0;
+        if (there && S_ISDIR(info.st_mode)) {
             add_folder(pictures, given->items[i], clips);
-        else
-            add(pictures, given->items[i], false);
+            continue;
+        }
+        if (there) file_refuse_output(given->items[i], &info);
+        add(pictures, given->items[i], false);
     }
 }
 
