@@ -46,9 +46,13 @@ static void add_folder(Pictures *pictures, const char *folder, bool clips) {
     if (!tree) die("%s: cannot open this folder: %s", folder, strerror(errno));
     for (FTSENT *entry; (errno = 0, entry = fts_read(tree));) {
         if (entry->fts_info == FTS_D && is_hidden(entry)) fts_set(tree, entry, FTS_SKIP);
-        if (entry->fts_info == FTS_DNR || entry->fts_info == FTS_ERR)
+        bool closed = entry->fts_info == FTS_DNR && entry->fts_level > FTS_ROOTLEVEL;
+        if (closed)
+            warn("%s: cannot read this folder: %s; left out", entry->fts_path, strerror(entry->fts_errno));
+        else if (entry->fts_info == FTS_DNR || entry->fts_info == FTS_ERR)
             die("%s: cannot read this folder: %s", entry->fts_path, strerror(entry->fts_errno));
-        bool file = entry->fts_info == FTS_F || entry->fts_info == FTS_NS || entry->fts_info == FTS_SLNONE;
+        bool file = entry->fts_info == FTS_F || entry->fts_info == FTS_DEFAULT || entry->fts_info == FTS_NS ||
+                    entry->fts_info == FTS_SLNONE; /* what cannot be read is told of when it is its turn */
         if (file && !is_hidden(entry)) add_file(pictures, entry, clips);
         bool frames = entry->fts_info == FTS_DP && entry->fts_number == SEEN_PICTURE;
         if (clips && frames) add(pictures, entry->fts_path, true);
