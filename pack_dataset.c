@@ -14,6 +14,7 @@
 #include "core/config.h"
 #include "core/die.h"
 #include "core/files.h"
+#include "core/limits.h"
 #include "core/progress.h"
 #include "core/signals.h"
 #include "core/text.h"
@@ -395,7 +396,8 @@ static int check(const Settings *s) {
 
 /* == Main ========================================================================================================= */
 
-int main(int argc, char **argv) {
+/* Apart from main, so that its locals are not on the stack before limits_open. */
+__attribute__((noinline)) static int run(int argc, char **argv) {
     Config config;
     standard_files_open();
     config_init(&config, NULL);
@@ -416,4 +418,9 @@ int main(int argc, char **argv) {
     standard_output_check();
     config_free(&config);
     return status;
+}
+
+int main(int argc, char **argv) {
+    limits_open(argv);
+    return run(argc, argv);
 }

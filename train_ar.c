@@ -531,17 +531,35 @@ static void read_halves(const Run *run, uint8_t *tokens, int copies) {
     }
 }
 
-static void print_text(const Run *run, const uint8_t *tokens, int count, size_t length) {
-    const char *path = run->modes->out;
-    FILE *out = *path ? fopen(path, "wbe") : stdout;
-    if (!out) die("%s: cannot be written", path);
-    for (int i = 0; i < count; i++) {
-        if (count > 1) fprintf(out, "%s== %d ==\n", i ? "\n" : "", i + 1);
-        if (*path) fwrite(tokens + (size_t)i * length, 1, length, out);
-        else sequences_print_text(out, tokens + (size_t)i * length, length);
+typedef struct {
+    const uint8_t *tokens; /* [count,length] */
+    int count;
+    size_t length;
+    bool printable;
+} DrawnText;
+
+static bool put_text(FILE *out, const void *content) {
+    const DrawnText *t = content;
+    for (int i = 0; i < t->count && !ferror(out); i++) {
+        const uint8_t *text = t->tokens + (size_t)i * t->length;
+        if (t->count > 1) fprintf(out, "%s== %d ==\n", i ? "\n" : "", i + 1);
+        if (t->printable) sequences_print_text(out, text, t->length);
+        else fwrite(text, 1, t->length, out);
     }
-    if (!*path) fputc('\n', out);
-    else if (fclose(out)) die("%s: cannot be written", path);
+    return !ferror(out);
+}
+
+/* Into --out or, without one, on the screen. */
+static bool write_drawn(const Run *run, const uint8_t *tokens, int count, size_t length, Error *error) {
+    const SequenceSet *set = &run->set;
+    const char *path = run->modes->out;
+    const DrawnText text = {tokens, count, length, !*path};
+    if (set->kind == SEQUENCES_IMAGES) return sequences_write_sheet(set, path, tokens, count, error);
+    if (set->kind == SEQUENCES_AUDIO) return sequences_write_wav(set, path, tokens, (size_t)count * length, error);
+    if (*path) return file_replace(path, put_text, &text, error);
+    put_text(stdout, &text);
+    putchar('\n');
+    return true;
 }
 
 static void check_drawing(const Run *run) {
@@ -598,11 +616,7 @@ static void mode_draw(void *context) {
                                  .weights = run->training.s->init},
                   *run->modes->out ? show_drawing : NULL);
     progress_end();
-    bool written = set->kind == SEQUENCES_IMAGES ? sequences_write_sheet(set, run->modes->out, tokens, count, &error)
-                   : set->kind == SEQUENCES_AUDIO
-                       ? sequences_write_wav(set, run->modes->out, tokens, (size_t)count * length, &error)
-                       : (print_text(run, tokens, count, length), true);
-    if (!written) die("%s", error.text);
+    if (!write_drawn(run, tokens, count, length, &error)) die("%s: %s", run->modes->out, error.text);
     if (*run->modes->out)
         print_line("%s: %d %s of %s\n", run->modes->out, count, count == 1 ? "sequence" : "sequences", set->name);
     if (*run->draw->attention) look_at(run, tokens);

@@ -683,7 +683,8 @@ static void match_classes(Run *run) {
 static void mode_eval(void *context) {
     Run *run = context;
     ClassNames names = {0};
-    bool matrix = *run->looks->confusion != 0, counts = matrix || *run->looks->per_class;
+    bool matrix = *run->looks->confusion != 0, counts = matrix || *run->looks->per_class, written = true;
+    Error error;
     confusion_check_path(run->looks->confusion);
     data_open(run, false);
     match_classes(run);
@@ -696,7 +697,8 @@ static void mode_eval(void *context) {
     if (distributed_rank() > 0) return;
     progress_show(true, "%zu test images of %s", run->test.count, run->test.name);
     if (counts && !run->training.stopping)
-        confusion_report(&run->confusion, run->looks->confusion, run->looks->per_class, class_names(run, &names));
+        written = confusion_report(&run->confusion, run->looks->confusion, run->looks->per_class,
+                                   class_names(run, &names), &error);
     class_names_free(&names);
     if (run->failed) printf("failed: %zu videos\n", run->failed);
     printf("loss: %.6f\n", run->training.validation_loss);
@@ -704,6 +706,7 @@ static void mode_eval(void *context) {
     if (run->real.images)
         printf("real: %.4f of %.0f images with labels\n",
                run->real_counted > 0 ? 100 * run->real_right / run->real_counted : 0, run->real_counted);
+    if (!written) die("%s", error.text);
 }
 
 static void bench_batch(void *context, bool training) {
@@ -996,7 +999,7 @@ static const ProgramMode modes[] = {
     {"describe", mode_describe, .alone = true},
     {"eval", mode_eval, .needs_weights = true, .outputs = {"confusion", "per_class"}},
     {.name = "bench", .run = mode_bench},
-    {"show_batch", mode_show_batch, .alone = true},
+    {"show_batch", mode_show_batch, .alone = true, .outputs = {"show_batch"}},
     {"predict", mode_predict, .alone = true, .needs_weights = true, .outputs = {"attention", "json"}},
     {"parity", mode_parity, .alone = true, .outputs = {"out"}, .needs_output = true},
     {.name = NULL},

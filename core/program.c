@@ -6,6 +6,7 @@
 #include "core/die.h"
 #include "core/distributed.h"
 #include "core/files.h"
+#include "core/limits.h"
 #include "core/signals.h"
 #include "core/version.h"
 #include "kernels/kernels.h"
@@ -49,6 +50,10 @@ static void resolve_resume(Training *t, const ModeSettings *modes, bool looks) {
     Error error;
     if (!*modes->resume) return;
     run_folder_of(folder, modes->resume);
+    for (int i = 0; run_folder_files[i] && looks; i++) {
+        run_folder_file(last, folder, run_folder_files[i]);
+        file_note(last);
+    }
     run_folder_file(last, folder, "last.safetensors");
     const char *given = config_origin(&t->config, "run_dir");
     if (!looks && given && !strncmp(given, "--run", 5) && strcmp(t->s->run_dir, folder))
@@ -203,6 +208,32 @@ static void check_outputs(const ProgramMode *list, const ProgramMode *chosen, co
     }
 }
 
+/* An output that cannot be written, or that would replace an input or another output, ends the call before its work
+ * begins. */
+static void claim_outputs(const ProgramMode *mode, const Config *config) {
+    Error error;
+    for (int i = 0; mode->outputs[i]; i++) {
+        const char *name = mode->outputs[i], *path = config_string(config, name);
+        if (!*path) continue;
+        if (!file_claim(path, config_origin(config, name), &error)) config_reject(config, name, "%s", error.text);
+        if (!file_try(path, &error)) die("%s: %s", path, error.text);
+    }
+}
+
+/* The same for a new run's folder, in which files may lie; that of a run that was begun is refused when it is opened. */
+static void claim_folder(const Training *t) {
+    static char paths[8][RUN_PATH_SIZE];
+    char log[RUN_PATH_SIZE];
+    Error error;
+    if (t->resumed || !*t->s->run_dir) return;
+    run_folder_file(log, t->s->run_dir, "log.csv");
+    if (file_exists(log)) return;
+    for (int i = 0; run_folder_files[i]; i++) {
+        run_folder_file(paths[i], t->s->run_dir, run_folder_files[i]);
+        if (!file_claim(paths[i], "run_dir's", &error)) config_reject(&t->config, "run_dir", "%s", error.text);
+    }
+}
+
 static void print_help(const Program *program, const Config *config) {
     printf("%s", program->introduction);
     if (program->lists) program->lists();
@@ -263,6 +294,8 @@ static int run_mode(const Program *program, void *run, Training *t, const ModeSe
     if (kernels_unsupported()) die_usage("%s", kernels_unsupported());
     if (!alone) signals_open();
     if (!meet_ranks(&t->config, alone)) return 0;
+    if (distributed_rank() == 0 && mode) claim_outputs(mode, &t->config);
+    if (distributed_rank() == 0 && !mode) claim_folder(t);
     if (alone) return mode->run(run), 0;
     collective_open();
     if (mode) mode->run(run);
@@ -282,7 +315,9 @@ static int ask_for_arguments(const Program *program) {
     return 2;
 }
 
-int program_main(const Program *program, void *run, Training *t, int argc, char **argv) {
+/* Apart from program_main, so that its locals are not on the stack before limits_open. */
+__attribute__((noinline)) static int program_run(const Program *program, void *run, Training *t, int argc,
+                                                 char **argv) {
     standard_files_open();
     distributed_begin();
     if (argc < 2) return ask_for_arguments(program);
@@ -301,4 +336,9 @@ int program_main(const Program *program, void *run, Training *t, int argc, char 
     int status = run_mode(program, run, t, modes);
     standard_output_check();
     return status;
+}
+
+int program_main(const Program *program, void *run, Training *t, int argc, char **argv) {
+    limits_open(argv);
+    return program_run(program, run, t, argc, argv);
 }

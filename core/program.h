@@ -32,7 +32,8 @@ typedef struct {
                                have the same settings */
     bool needs_weights;     /* requires --init or --resume */
     bool together;          /* may be chosen together with others of which this is said and that have its function */
-    const char *outputs[4]; /* the settings that name output files of this mode only; NULL-terminated */
+    const char *outputs[4]; /* the settings that name output files of this mode only; NULL-terminated.  They
+                               are tried and compared with the inputs before `run` is called (core/files.h) */
     bool needs_output;      /* outputs[0] must be given */
 } ProgramMode;
 

@@ -80,6 +80,8 @@ void run_folder_classes(ClassNames *names, const char *checkpoint) {
     safetensors_close(&st);
 }
 
+const char *const run_folder_files[] = {"config.ini", "last.safetensors", "best.safetensors", "state.safetensors", NULL};
+
 /* == The log ====================================================================================================== */
 
 static void log_flush(const RunFolder *folder) {
@@ -238,7 +240,7 @@ static void metadata_fill(RunFolder *folder, const Config *config, const char *c
 
 void run_folder_open(RunFolder *folder, const char *path, const Config *config, const char *const *class_names,
                      int classes, const float *mean, const float *std, const char *header, const RunState *resumed) {
-    static const char *const names[] = {"config.ini", "last.safetensors", "best.safetensors", "state.safetensors"};
+    Error error;
     char config_path[RUN_PATH_SIZE], left[RUN_PATH_SIZE];
     snprintf(folder->path, sizeof folder->path, "%s", path);
     if (distributed_rank() > 0) return;
@@ -250,9 +252,9 @@ void run_folder_open(RunFolder *folder, const char *path, const Config *config, 
         log_reopen(folder, header, resumed->log_bytes);
     else
         log_create(folder, header);
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        run_folder_file(left, folder->path, names[i]);
-        file_remove_stale(left);
+    for (const char *const *name = run_folder_files; *name; name++) {
+        run_folder_file(left, folder->path, *name);
+        if (!file_try(left, &error)) die("%s: %s", left, error.text); /* not only at the end of the first epoch */
     }
     run_folder_file(config_path, folder->path, "config.ini");
     write_text(config_path, folder->config);
