@@ -501,11 +501,14 @@ static void mode_bench(void *context) {
 
 /* == Drawing ====================================================================================================== */
 
-/* The bytes of --prompt, in which \n is a new line; *length of them.  Without a prompt, text begins with a new line. */
+/* The bytes of --prompt, in which \n is a new line; *length of them.  Without a prompt, text begins with a new line, or
+ * with byte 0 if the vocabulary is too small for that. */
 static uint8_t *prompt_bytes(const Run *run, size_t *length) {
-    const char *text = *run->draw->prompt ? run->draw->prompt : "\n";
+    const char *text = run->draw->prompt;
     uint8_t *bytes = xcalloc(strlen(text) + 1, 1, "the prompt");
-    for (*length = 0; *text; text++) {
+    *length = !*text;
+    if (!*text && run->model_settings->vocabulary > '\n') *bytes = '\n';
+    for (; *text; text++) {
         bool line = text[0] == '\\' && text[1] == 'n';
         bytes[(*length)++] = line ? '\n' : (uint8_t)*text;
         text += line;
@@ -666,13 +669,15 @@ static void mode_parity(void *context) {
 
 /* == Main ========================================================================================================= */
 
+#define DRAWS .alone = true, .needs_weights = true, .together = true, \
+              .settings = {"length", "temperature", "top_k", "top_p"}
 static const ProgramMode modes[] = {
     {"describe", mode_describe, .alone = true},
-    {"eval", mode_eval, .needs_weights = true, .outputs = {NULL}},
+    {"eval", mode_eval, .needs_weights = true, .settings = {"eval_split"}},
     {.name = "bench", .run = mode_bench},
-    {"sample", mode_draw, .alone = true, .needs_weights = true, .together = true, .outputs = {"out", "attention"}},
-    {"complete", mode_draw, .alone = true, .needs_weights = true, .together = true, .outputs = {"out", "attention"}},
-    {"prompt", mode_draw, .alone = true, .needs_weights = true, .together = true, .outputs = {"out"}},
+    {"sample", mode_draw, DRAWS, .outputs = {"out", "attention"}},
+    {"complete", mode_draw, DRAWS, .outputs = {"out", "attention"}},
+    {"prompt", mode_draw, DRAWS, .outputs = {"out"}},
     {"parity", mode_parity, .alone = true, .outputs = {"out"}, .needs_output = true},
     {.name = NULL},
 };

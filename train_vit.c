@@ -197,9 +197,7 @@ static void check_settings(void *context) {
                       run->model->dim.count);
     transform_check(config, run->transform, run->model->img_size[0], run->model->img_size[1]);
     layer_decay_check(config, run->layer_decay, run->model);
-    if (*run->looks->real_labels && !config_chosen(config, "eval"))
-        config_reject(config, "real_labels", "'%s' would be read by --eval only", run->looks->real_labels);
-    cosine_check(config, run->schedule, run->training.s->epochs);
+    if (!run->training.mode) cosine_fit(config, run->schedule, run->training.s->epochs);
     data_check(config, run->data);
     describe_data(run);
     normalise(run, &run->train);
@@ -930,6 +928,8 @@ static void mode_predict(void *context) {
     size_t done = 0;
     bool clips = run->model->frames > 1;
     int top = run->looks->top_frames;
+    if (!clips && config_origin(&run->training.config, "top_frames"))
+        config_reject(&run->training.config, "top_frames", "of clips only, and this model is one of images");
     pictures_find(&images, &run->modes->predict, clips);
     model_open(run, 1, *picture != 0); /* the training plan keeps the tensors that the pictures show */
     linear_keep_weights(images.count > 1 || clips);
@@ -997,10 +997,12 @@ static void print_lists(void) {
 
 static const ProgramMode modes[] = {
     {"describe", mode_describe, .alone = true},
-    {"eval", mode_eval, .needs_weights = true, .outputs = {"confusion", "per_class"}},
+    {"eval", mode_eval, .needs_weights = true, .outputs = {"confusion", "per_class"},
+     .settings = {"real_labels"}},
     {.name = "bench", .run = mode_bench},
     {"show_batch", mode_show_batch, .alone = true, .outputs = {"show_batch"}},
-    {"predict", mode_predict, .alone = true, .needs_weights = true, .outputs = {"attention", "json"}},
+    {"predict", mode_predict, .alone = true, .needs_weights = true, .outputs = {"attention", "json"},
+     .settings = {"top_frames"}},
     {"parity", mode_parity, .alone = true, .outputs = {"out"}, .needs_output = true},
     {.name = NULL},
 };

@@ -8,6 +8,7 @@
 #include "core/files.h"
 #include "core/limits.h"
 #include "core/signals.h"
+#include "core/threads.h"
 #include "core/version.h"
 #include "kernels/kernels.h"
 
@@ -234,6 +235,23 @@ static void claim_folder(const Training *t) {
     }
 }
 
+/* Refuses settings that count only in modes which were not chosen. */
+static void check_settings(const ProgramMode *list, const ProgramMode *chosen, const Config *config) {
+    char owners[256] = "";
+    const char *name = NULL;
+    for (const ProgramMode *m = list; m->name && !name; m++)
+        for (int i = 0; m->settings[i] && !name; i++)
+            if (config_origin(config, m->settings[i]) && !(chosen && is_among(m->settings[i], chosen->settings)))
+                name = m->settings[i];
+    if (!name) return;
+    for (const ProgramMode *m = list; m->name; m++) {
+        size_t used = strlen(owners);
+        if (is_among(name, m->settings))
+            snprintf(owners + used, sizeof owners - used, "%s--%s", used ? ", " : "", m->name);
+    }
+    config_reject(config, name, "counts only with %s", owners);
+}
+
 static void print_help(const Program *program, const Config *config) {
     printf("%s", program->introduction);
     if (program->lists) program->lists();
@@ -288,6 +306,7 @@ static int run_mode(const Program *program, void *run, Training *t, const ModeSe
     t->mode = mode ? mode->name : NULL;
     bool alone = mode && mode->alone;
     check_outputs(program->modes, mode, &t->config);
+    check_settings(program->modes, mode, &t->config);
     if (t->saved) compare_with_saved(t, t->saved);
     program->check(run);
     kernels_init();
@@ -320,6 +339,7 @@ __attribute__((noinline)) static int program_run(const Program *program, void *r
                                                  char **argv) {
     standard_files_open();
     distributed_begin();
+    threads_check();
     if (argc < 2) return ask_for_arguments(program);
     config_init(&t->config, "config");
     program->settings(run, &t->config);

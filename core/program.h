@@ -35,6 +35,7 @@ typedef struct {
     const char *outputs[4]; /* the settings that name output files of this mode only; NULL-terminated.  They
                                are tried and compared with the inputs before `run` is called (core/files.h) */
     bool needs_output;      /* outputs[0] must be given */
+    const char *settings[6]; /* other settings that count in this mode only and are never saved; NULL-terminated */
 } ProgramMode;
 
 typedef struct {

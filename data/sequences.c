@@ -150,8 +150,8 @@ static SequencesKind kind_of(const SequencesSettings *s, char path[DATASET_PATH]
     if (is_name(s->data, NAMED)) {
         SequencesKind kind = is_name(s->data, NAMED_IMAGES) ? SEQUENCES_IMAGES : SEQUENCES_TEXT;
         if (s->kind && s->kind != kind)
-            die_usage("kind: %s is %s: leave kind out, or give a path as data", s->data,
-                      kind == SEQUENCES_IMAGES ? "a set of images" : "text");
+            die_usage("data: %s is %s, but another kind was given, or is that of the weights: choose data of that kind",
+                      s->data, kind == SEQUENCES_IMAGES ? "a set of images" : "text");
         return kind;
     }
     if (s->kind) return s->kind;

@@ -282,6 +282,17 @@ refuses "relative positions without linear attention" 2 '--relative|linear|rippl
 refuses "heads that do not divide dim" 2 '--heads|5|192' --heads 5
 refuses "patch_size that does not divide img_size" 2 '--patch-size|5|32x32' --patch-size 5
 refuses "longer warm-up than training" 2 '--warmup-epochs|9|5' --epochs 5 --warmup-epochs 9
+printf 'warmup_epochs = 5\n' >warm.ini
+run --config warm.ini $model --train-limit 64 --test-limit 32 --batch-size 16 --epochs 2 --run-dir shortened
+[ "$status" -eq 0 ] && [ ! -s err ] && grep -q '^warmup_epochs = 0$' shortened/config.ini &&
+    grep -q '^warmup_epochs: 5 (warm.ini:1) is more than the 2 epochs of the run: shortened to 0 ' out
+check "a warm-up of a file that is longer than the run is shortened" $? "$(head -n 1 out) $(head -n 1 err)"
+run $model --train-limit 64 --test-limit 32 --batch-size 16 --epochs 5 --run-dir default
+[ "$status" -eq 0 ] && [ ! -s err ] && grep -q '^warmup_epochs = 0$' default/config.ini && ! grep -q '^warmup' out
+check "the default one is, in silence" $? "$(head -n 1 out) $(head -n 1 err)"
+printf 'epochs = 2\nwarmup_epochs = 5\n' >both.ini
+refuses "longer warm-up than training in one file" 2 'both.ini:2: warmup_epochs|5|2' --config both.ini
+refuses "frames to name without --predict" 2 '--top-frames: counts only with --predict' $tiny --top-frames 2 --run-dir none
 mkdir -p mnist
 for split in train t10k; do
     { printf '\0\0\010\003\0\0\0\200\0\0\0\034\0\0\0\034'; head -c 100352 /dev/zero; } >mnist/$split-images-idx3-ubyte

@@ -42,6 +42,7 @@ static void spin_briefly(void) {
 
 void kernels_init(void) {
     spin_briefly();
+    if (omp_get_max_threads() > omp_get_thread_limit()) omp_set_num_threads(omp_get_thread_limit());
     onednn_catch_exceptions();
 }
 
