@@ -408,6 +408,13 @@ static void side_end(cudaStream_t first) {
     workspace = main_workspace;
 }
 
+/* The stream that goes beside keeps its order, so the next linear_backward waits for this too. */
+void linear_backward_weight_beside(float *dw, float *db, const real *dy, const real *x, const LinearShape *s) {
+    cudaStream_t first = side_begin();
+    linear_backward_weight(dw, db, dy, x, s);
+    side_end(first);
+}
+
 void linear_backward(real *dx, float *dw, float *db, const real *dy, const real *x, const float *w,
                      const LinearShape *s) {
     real_copy(w); /* rounded before the streams part */
