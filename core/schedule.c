@@ -28,7 +28,7 @@ const ConfigGroup cosine_settings = {CONFIG_GROUP(CosineSettings, cosine_entries
 void cosine_check(const Config *config, CosineSettings *s, int epochs) {
     if (!config_origin(config, "warmup_epochs")) s->warmup_epochs = fminf(s->warmup_epochs, (float)(epochs / 10));
     if (s->warmup_epochs > (float)epochs)
-        config_reject(config, "warmup_epochs", "%g is more than epochs %d", (double)s->warmup_epochs, epochs);
+        config_reject(config, "warmup_epochs", "{warmup_epochs} is more than {epochs}");
 }
 
 float cosine_peak(const CosineSettings *s, int batch_size) {
