@@ -14,6 +14,7 @@
 #include "core/config.h"
 #include "core/die.h"
 #include "core/files.h"
+#include "core/limits.h"
 #include "core/progress.h"
 #include "core/signals.h"
 #include "core/threads.h"
@@ -312,6 +313,7 @@ static int pack(const Settings *s) {
     static Packed packed[WINDOW];
     static const double FLUSH_SECONDS = 10;
     Dataset dataset;
+    Error error;
     size_t begun, damaged = 0;
     char lost[48] = "";
     int quality = makes_jpegs(s) ? s->quality : 0;
@@ -321,6 +323,7 @@ static int pack(const Settings *s) {
 
     signals_open();
     if (file_exists(s->out)) die("%s: is there already: remove it first, or give another --out", s->out);
+    if (!dataset_known(s->data, &error)) die_usage("--data: %s", error.text);
     dataset_open(&dataset, s->data, s->data_dir, s->split == 0, (size_t)s->limit);
     if (dataset.clips && !dataset.read) die_usage("--data %s: clips that are drawn as they are needed", s->data);
     if (dataset.clips && s->raw) die_usage("--raw: of images only; videos become JPEGs by --jpeg");
@@ -409,7 +412,8 @@ static void check_given(const Config *config, const Settings *s) {
         config_reject(config, "quality", "counts only where JPEGs are made: --resize without --raw, --jpeg or --fps");
 }
 
-int main(int argc, char **argv) {
+/* Apart from main, so that its locals are not on the stack before limits_open. */
+__attribute__((noinline)) static int run(int argc, char **argv) {
     Config config;
     standard_files_open();
     threads_check();
@@ -431,4 +435,9 @@ int main(int argc, char **argv) {
     standard_output_check();
     config_free(&config);
     return status;
+}
+
+int main(int argc, char **argv) {
+    limits_open(argv);
+    return run(argc, argv);
 }

@@ -145,11 +145,11 @@ static bool all_finite(const float *x, const Param *p, const SafeTensor *tensor,
 static bool tensor_read(const Param *p, const SafeTensors *st, const char *name, float *host, const CheckpointFit *fit,
                         Missing *missing, Error *error) {
     const SafeTensor *tensor = safetensors_find(st, name);
+    bool fitted = fit && fit->fit(host + p->offset, p, tensor, fit->context);
     if (!tensor) {
-        if (!missing->count++) snprintf(missing->first, sizeof missing->first, "%s", name);
+        if (!fitted && !missing->count++) snprintf(missing->first, sizeof missing->first, "%s", name);
         return true;
     }
-    bool fitted = fit && fit->fit(host + p->offset, p, tensor, fit->context);
     if (!fitted && !checkpoint_shape_fits(p, tensor, error)) return false;
     if (!fitted && !safetensors_to_float(tensor, host + p->offset, error)) return false;
     return all_finite(host + p->offset, p, tensor, error);
@@ -211,7 +211,8 @@ void checkpoint_load_weights(Params *params, const char *path, const CheckpointF
             path);
     if (!checkpoint_read_weights(params, params->values, &st, "", fit, &error)) die("%s", error.text);
     for (int i = 0; i < st.count; i++)
-        if (!params_find(params, st.tensors[i].name))
+        if (!params_find(params, st.tensors[i].name) &&
+            !(fit && fit->left && !strncmp(st.tensors[i].name, fit->left, strlen(fit->left))))
             die("%s: tensor '%s' has no place in this model: another attn, feature_map, relative, pool, pos_embed or "
                 "depth?",
                 path, st.tensors[i].name);

@@ -29,9 +29,12 @@ void checkpoint_save_weights(const Params *params, const float *arena, const cha
                              int metadata_count);
 
 /* Converts a tensor of the file whose shape or layout differs from the parameter's: `fit` fills `to` [p->size] from it
- * and returns true.  It returns false if it has no conversion: then the tensor must match the parameter as it is. */
+ * and returns true.  It returns false if it has no conversion: then the tensor must match the parameter as it is.  `tensor`
+ * is NULL for a parameter that is not in the file.  Tensors of the file whose names begin with `left` may have no place in
+ * the model; NULL: none. */
 typedef struct {
     bool (*fit)(float *to, const Param *p, const SafeTensor *tensor, void *context);
+    const char *left;
     void *context;
 } CheckpointFit;
 

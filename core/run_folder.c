@@ -14,8 +14,8 @@
 #include "core/files.h"
 #include "core/text.h"
 
-enum { CONFIG_FILE, FIRST_CHECKPOINT, FILES = 4 };
-static const char *const files[FILES] = {"config.ini", "last.safetensors", "best.safetensors", "state.safetensors"};
+enum { CONFIG_FILE, FIRST_CHECKPOINT };
+const char *const run_folder_files[] = {"config.ini", "last.safetensors", "best.safetensors", "state.safetensors", NULL};
 
 void run_folder_file(char path[RUN_PATH_SIZE], const char *folder, const char *name) {
     path_join(path, RUN_PATH_SIZE, folder, name);
@@ -133,8 +133,8 @@ static bool log_open(RunFolder *folder) {
 /* Did the run in this folder end before it trained?  Then its log has no rows, and it saved no weights. */
 static bool is_untrained(const RunFolder *folder, const char *header) {
     char path[RUN_PATH_SIZE], begun[1024];
-    for (int i = FIRST_CHECKPOINT; i < FILES; i++) {
-        run_folder_file(path, folder->path, files[i]);
+    for (int i = FIRST_CHECKPOINT; run_folder_files[i]; i++) {
+        run_folder_file(path, folder->path, run_folder_files[i]);
         if (file_exists(path)) return false;
     }
     size_t length = fread(begun, 1, sizeof begun, folder->log), whole = strlen(header);
@@ -292,6 +292,7 @@ static void metadata_fill(RunFolder *folder, const Config *config, const char *c
 
 void run_folder_open(RunFolder *folder, const char *path, const Config *config, const char *const *class_names,
                      int classes, const float *mean, const float *std, const char *header, const RunState *resumed) {
+    Error error;
     char config_path[RUN_PATH_SIZE], left[RUN_PATH_SIZE];
     snprintf(folder->path, sizeof folder->path, "%s", path);
     if (distributed_rank() > 0) return;
@@ -303,11 +304,11 @@ void run_folder_open(RunFolder *folder, const char *path, const Config *config, 
         log_reopen(folder, header, resumed->log_bytes);
     else
         log_create(folder, header);
-    for (int i = 0; i < FILES; i++) {
-        run_folder_file(left, folder->path, files[i]);
-        file_remove_stale(left);
+    for (const char *const *name = run_folder_files; *name; name++) {
+        run_folder_file(left, folder->path, *name);
+        if (!file_try(left, &error)) die("%s: %s", left, error.text); /* not only at the end of the first epoch */
     }
-    run_folder_file(config_path, folder->path, files[CONFIG_FILE]);
+    run_folder_file(config_path, folder->path, run_folder_files[CONFIG_FILE]);
     write_text(config_path, folder->config);
 }
 

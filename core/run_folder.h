@@ -21,6 +21,9 @@ typedef struct {
     char *config, *classes, normalisation[128];
 } RunFolder;
 
+/* The names of the files in it but log.csv, ending with NULL. */
+extern const char *const run_folder_files[];
+
 /* Writes the next unused runs/<stem>-<number> to path. */
 void run_folder_choose(char path[RUN_PATH_SIZE], const char *stem);
 

@@ -58,13 +58,12 @@ static void *wait_for_signals(void *unused) {
     return NULL;
 }
 
-/* nohup's SIGHUP stays ignored; a shell's background jobs come with SIGINT ignored, which kill -INT may still send.  A
- * file that outgrows `ulimit -f` is an error of that write, with its message, and not the end of the process; so is
- * output whose reader has gone (`| head`), and what is to be saved is saved. */
+/* nohup's SIGHUP stays ignored; a shell's background jobs come with SIGINT ignored, which kill -INT may still send.
+ * Output whose reader has gone (`| head`) is an error of that write, with its message, and not the end of the process:
+ * what is to be saved is saved. */
 void signals_open(void) {
     pthread_t thread;
     struct sigaction before;
-    signal(SIGXFSZ, SIG_IGN);
     signal(SIGPIPE, SIG_IGN);
     sigemptyset(&awaited);
     for (int i = 0; i < CAUGHT; i++) {

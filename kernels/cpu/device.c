@@ -160,6 +160,8 @@ double memory_peak_gbytes(void) {
 
 bool device_shares_cores(void) { return true; }
 
+bool device_keeps(size_t bytes) { return (void)bytes, false; }
+
 /* Four images of DeiT-tiny with 256 tokens make products run at full speed in float32, and a layer's activations then
  * stay in the second-level cache; with more threads than two each has two images of its own.  In bfloat16 twice as many
  * (docs/performance.md). */
