@@ -144,7 +144,8 @@ static void check_settings(void *context) {
     const Config *config = &run->training.config;
     if (config_origin(config, "prompt") && !*run->draw->prompt)
         config_reject(config, "prompt", "an empty text: give at least one byte, or --sample without a prompt");
-    training_check_ranks(&run->training, "sequences");
+    run->training.unit = "sequences";
+    training_check_ranks(&run->training);
     if (*run->modes->parity) {
         parity_open(run);
     } else {
@@ -405,7 +406,8 @@ static void words(const void *context, TrainingWords which, char *text, size_t s
     case WORDS_STEP: snprintf(text, size, "  bits %.4f", bits_of(state->loss_sum / (double)state->loss_count)); break;
     case WORDS_COLUMNS: break;
     case WORDS_EVALUATED: snprintf(text, size, "%.6f", run->bits); break;
-    case WORDS_LAST: break;
+    case WORDS_LAST:
+    case WORDS_LAST_EVALUATED: break;
     case WORDS_EVALUATION: snprintf(text, size, "%.4f bits per byte", run->bits); break;
     case WORDS_RESULT: snprintf(text, size, "%.4f bits per byte, best %.4f", run->bits, best); break;
     case WORDS_BEST: snprintf(text, size, "best %.4f bits per byte", best); break;
@@ -493,11 +495,14 @@ static void mode_bench(void *context) {
 
 /* == Drawing ====================================================================================================== */
 
-/* The bytes of --prompt, in which \n is a new line; *length of them.  Without a prompt, text begins with a new line. */
+/* The bytes of --prompt, in which \n is a new line; *length of them.  Without a prompt, text begins with a new line, or
+ * with byte 0 if the vocabulary is too small for that. */
 static uint8_t *prompt_bytes(const Run *run, size_t *length) {
-    const char *text = *run->draw->prompt ? run->draw->prompt : "\n";
+    const char *text = run->draw->prompt;
     uint8_t *bytes = xcalloc(strlen(text) + 1, 1, "the prompt");
-    for (*length = 0; *text; text++) {
+    *length = !*text;
+    if (!*text && run->model_settings->vocabulary > '\n') *bytes = '\n';
+    for (; *text; text++) {
         bool line = text[0] == '\\' && text[1] == 'n';
         bytes[(*length)++] = line ? '\n' : (uint8_t)*text;
         text += line;
@@ -523,17 +528,35 @@ static void read_halves(const Run *run, uint8_t *tokens, int copies) {
     }
 }
 
-static void print_text(const Run *run, const uint8_t *tokens, int count, size_t length) {
-    const char *path = run->modes->out;
-    FILE *out = *path ? fopen(path, "wbe") : stdout;
-    if (!out) die("%s: cannot be written", path);
-    for (int i = 0; i < count; i++) {
-        if (count > 1) fprintf(out, "%s== %d ==\n", i ? "\n" : "", i + 1);
-        if (*path) fwrite(tokens + (size_t)i * length, 1, length, out);
-        else sequences_print_text(out, tokens + (size_t)i * length, length);
+typedef struct {
+    const uint8_t *tokens; /* [count,length] */
+    int count;
+    size_t length;
+    bool printable;
+} DrawnText;
+
+static bool put_text(FILE *out, const void *content) {
+    const DrawnText *t = content;
+    for (int i = 0; i < t->count && !ferror(out); i++) {
+        const uint8_t *text = t->tokens + (size_t)i * t->length;
+        if (t->count > 1) fprintf(out, "%s== %d ==\n", i ? "\n" : "", i + 1);
+        if (t->printable) sequences_print_text(out, text, t->length);
+        else fwrite(text, 1, t->length, out);
     }
-    if (!*path) fputc('\n', out);
-    else if (fclose(out)) die("%s: cannot be written", path);
+    return !ferror(out);
+}
+
+/* Into --out or, without one, on the screen. */
+static bool write_drawn(const Run *run, const uint8_t *tokens, int count, size_t length, Error *error) {
+    const SequenceSet *set = &run->set;
+    const char *path = run->modes->out;
+    const DrawnText text = {tokens, count, length, !*path};
+    if (set->kind == SEQUENCES_IMAGES) return sequences_write_sheet(set, path, tokens, count, error);
+    if (set->kind == SEQUENCES_AUDIO) return sequences_write_wav(set, path, tokens, (size_t)count * length, error);
+    if (*path) return file_replace(path, put_text, &text, error);
+    put_text(stdout, &text);
+    putchar('\n');
+    return true;
 }
 
 static void check_drawing(const Run *run) {
@@ -590,11 +613,7 @@ static void mode_draw(void *context) {
                                  .weights = run->training.s->init},
                   *run->modes->out ? show_drawing : NULL);
     progress_end();
-    bool written = set->kind == SEQUENCES_IMAGES ? sequences_write_sheet(set, run->modes->out, tokens, count, &error)
-                   : set->kind == SEQUENCES_AUDIO
-                       ? sequences_write_wav(set, run->modes->out, tokens, (size_t)count * length, &error)
-                       : (print_text(run, tokens, count, length), true);
-    if (!written) die("%s", error.text);
+    if (!write_drawn(run, tokens, count, length, &error)) die("%s: %s", run->modes->out, error.text);
     if (*run->modes->out)
         print_line("%s: %d %s of %s\n", run->modes->out, count, count == 1 ? "sequence" : "sequences", set->name);
     if (*run->draw->attention) look_at(run, tokens);
@@ -644,17 +663,16 @@ static void mode_parity(void *context) {
 
 /* == Main ========================================================================================================= */
 
+#define DRAWS .alone = true, .needs_weights = true, .together = true, \
+              .settings = {"length", "temperature", "top_k", "top_p"}
 static const ProgramMode modes[] = {
     {"describe", "print the layers, parameters, multiply-adds and memory of the model", mode_describe, .alone = true},
     {"eval", "measure the bits per byte of --init or --resume on the test split", mode_eval, .needs_weights = true,
-     .outputs = {NULL}},
+     .settings = {"eval_split"}},
     {"bench", "measure the speed of training and inference", mode_bench, .outputs = {NULL}},
-    {"sample", "draw N pictures or sounds into --out, or texts", mode_draw, .alone = true, .needs_weights = true,
-     .together = true, .outputs = {"out", "attention"}},
-    {"complete", "draw the lower halves of these pictures into --out", mode_draw, .alone = true,
-     .needs_weights = true, .together = true, .outputs = {"out", "attention"}},
-    {"prompt", "continue this text", mode_draw, .alone = true, .needs_weights = true, .together = true,
-     .outputs = {"out"}},
+    {"sample", "draw N pictures or sounds into --out, or texts", mode_draw, DRAWS, .outputs = {"out", "attention"}},
+    {"complete", "draw the lower halves of these pictures into --out", mode_draw, DRAWS, .outputs = {"out", "attention"}},
+    {"prompt", "continue this text", mode_draw, DRAWS, .outputs = {"out"}},
     {"parity", "run one step on inputs from a file, and write its gradients to --out", mode_parity,
      .alone = true, .outputs = {"out"}, .needs_output = true},
     {.name = NULL},
@@ -693,7 +711,6 @@ static const Program program = {
     .settings = add_settings, .chooser = "attn", .use = use_settings, .check = check_settings,
     .modes = modes,
     .training = {.columns = "bits",
-                 .unit = "sequences",
                  .decimals = 2,
                  .advice = "a lower lr or a longer warm-up",
                  .open = training_data_and_model, .announce = announce, .load = load_batches, .stalled = stalled,

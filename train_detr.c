@@ -116,6 +116,7 @@ typedef struct {
     int *target_labels;
     const char **names;      /* [num_classes]: categories by their id, "" for none */
     double found[COCO_NUMBERS]; /* the last evaluation's, 0 to 1, -1 for none */
+    double infer_s;             /* its seconds an image on this rank, without waiting for pictures */
     CocoResults *results;       /* where an evaluation lists all detections, or NULL */
     DetectionPart bench;        /* what --bench trains on */
 } Run;
@@ -227,10 +228,10 @@ static void loading_close(void *context) {
 }
 
 /* Without boxes, training is impossible and AP undefined; but detections can still be written. */
-static void check_boxes(const Run *run, bool train) {
+static void check_boxes(const Run *run, bool train, bool evaluates) {
     if (train && !run->train.targets)
         die("%s: %s has no boxes to learn from", run->train.name, run->data->train_annotations);
-    if (!run->val.boxes && (train || !*run->outputs->results))
+    if (evaluates && !run->val.boxes && (train || !*run->outputs->results))
         die("%s: %s has no boxes to evaluate by%s", run->val.name, run->data->val_annotations,
             train ? "" : ": --results FILE writes the detections");
 }
@@ -243,19 +244,20 @@ static void find_names(Run *run, const Coco *coco) {
 
 static void data_open(Run *run, bool train) {
     uint64_t seed = run->training.s->seed;
+    bool evaluates = !train || training_evaluates(&run->training);
     if (train) {
         detection_set_open(&run->train, run->data, true, seed);
         check_classes(run, &run->train);
         training_fit_batch(&run->training, (size_t)run->train.coco.image_count, run->train.name);
         loader_of(run, &run->loader, &run->train, true);
     }
-    detection_set_open(&run->val, run->data, false, seed);
-    check_boxes(run, train);
-    check_classes(run, &run->val);
+    if (evaluates) detection_set_open(&run->val, run->data, false, seed);
+    check_boxes(run, train, evaluates);
+    if (evaluates) check_classes(run, &run->val);
     if (!distributed_agree(run->val.coco.image_count, 0))
         die("%s: %d validation images here, but other ranks have more or fewer", run->val.name,
             run->val.coco.image_count);
-    loader_of(run, &run->val_loader, &run->val, false);
+    if (evaluates) loader_of(run, &run->val_loader, &run->val, false);
     find_names(run, train ? &run->train.coco : &run->val.coco);
 }
 
@@ -489,20 +491,24 @@ static void list_found(CocoResults *results, const Run *run, const double *found
 /* Runs the model on every image of the validation split, each rank on its share; a signal ends it early. */
 static void detect_all(Run *run, double *found) {
     size_t count = (size_t)run->val.coco.image_count, done = 0;
+    double seconds = 0;
     ValidationSum sum = {0};
     DetectionPart part;
     detection_start(&run->val_loader, 0, 0);
     while (!stop_signal && detection_next(&run->val_loader, &part)) {
+        double began = now_seconds();
         detr_load(&run->detr, part.pixels, &part.size[0][0], run->val.mean, run->val.std, part.n, part.height,
                   part.width);
         detr_forward(&run->detr);
         detect(run, &part, found, &sum);
+        seconds += now_seconds() - began;
         done += (size_t)part.n;
         progress_show(false, "evaluating %zu/%zu", done * (size_t)distributed_ranks(), count);
     }
     double sums[] = {sum.loss, sum.boxes};
     training_sum(&run->training, sums, 2);
     run->training.validation_loss = sums[0] / fmax(sums[1], 1);
+    run->infer_s = seconds / fmax((double)done, 1);
 }
 
 /* Makes the layers use the parameters or their EMA. */
@@ -589,7 +595,11 @@ static void words(const void *context, TrainingWords which, char *text, size_t s
     double ap = run->found[COCO_AP], ap50 = run->found[COCO_AP50];
     int used = 0;
     switch (which) {
-    case WORDS_LAST: break;
+    case WORDS_LAST: snprintf(text, size, ",,,"); break;
+    case WORDS_LAST_EVALUATED:
+        snprintf(text, size, "%.5f,%.5f,%.5f,%.6f", run->found[COCO_AP_SMALL], run->found[COCO_AP_MEDIUM],
+                 run->found[COCO_AP_LARGE], run->infer_s);
+        break;
     case WORDS_STEP: snprintf(text, size, "  class error %.0f %%", m[CLASS_ERROR]); break;
     case WORDS_EVALUATED: used = snprintf(text, size, "%.5f,%.5f", ap, ap50); /* fall through */
     case WORDS_COLUMNS:
@@ -906,7 +916,7 @@ static const ProgramMode modes[] = {
      .needs_weights = true, .outputs = {"results"}},
     {"bench", "measure the speed of training and inference", mode_bench, .outputs = {NULL}},
     {"predict", "tell what these images show and where", mode_predict, .alone = true, .needs_weights = true,
-     .outputs = {"json"}},
+     .outputs = {"json", "draw"}},
     {"parity", "run one step on inputs from a file, and write its gradients to --out", mode_parity,
      .alone = true, .outputs = {"out"}, .needs_output = true},
     {.name = NULL},
@@ -943,6 +953,7 @@ static const Program program = {
     .settings = add_settings, .chooser = "attn", .use = use_settings, .check = check_settings,
     .modes = modes,
     .training = {.columns = "ap,ap50,focal,l1,giou,class_error",
+                 .last_columns = "ap_small,ap_medium,ap_large,infer_s",
                  .advice = "a lower lr",
                  .decimals = 1,
                  .open = training_data_and_model, .announce = announce, .load = load_batches, .stalled = stalled,

@@ -10,6 +10,7 @@
 #include "core/config_parts.h"
 #include "core/die.h"
 #include "core/error.h"
+#include "core/files.h"
 
 enum { INCLUDE_DEPTH = 8, FILE_LIMIT = 1 << 20 };
 
@@ -181,6 +182,7 @@ bool config_load_file(Config *config, const char *path, const char *label, const
     if (label) snprintf(prefix, sizeof prefix, "%s: ", label);
     FILE *in = fopen(path, "rb");
     if (!in) return refuse(error, "%scannot open '%s': %s", prefix, path, strerror(errno));
+    file_note(path);
     bool ok = read_whole(&s, in, prefix, &text);
     fclose(in);
     ok = ok && load_text(&s);

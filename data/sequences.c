@@ -142,8 +142,9 @@ static bool has_images(const char *folder) {
 
 static SequencesKind kind_of_file(const char *path) {
     char head[12] = "";
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) die("%s: cannot open: %s", path, strerror(errno));
+    Error error;
+    int fd = file_open(path, &error);
+    if (fd < 0) die("%s: %s", path, error.text);
     ssize_t got = pread(fd, head, sizeof head, 0);
     close(fd);
     if (got >= 8 && !memcmp(head, "VIT.PACK", 8)) return SEQUENCES_IMAGES;

@@ -233,6 +233,26 @@ static void test_best_weights(void **state) {
     for (int i = 0; i < N; i++) assert_true(last[i] > 0.5f && last[i] < (float)(i + 1) + 0.5f);
 }
 
+/* With eval_every 0 nothing is evaluated, so that no weights are the best ones. */
+static void test_never_evaluated(void **state) {
+    (void)state;
+    float last[N];
+    const Result *r = TOY("--run-dir", "never", "--eval-every", "0");
+    assert_int_equal(r->status, 0);
+    assert_string_equal(r->trace, " open announce load0.0 step step+ step step+ step+ load1.0"
+                                  " load1.0 step+ step step+ step step+ load2.0"
+                                  " load2.0 step step+ step step+ step+ close");
+    assert_non_null(strstr(r->out, ": not evaluated; checkpoints and log.csv are in never\n"));
+    read_weights(last, "never", "last");
+    assert_int_equal(access(in_folder("never/best.safetensors"), F_OK), -1);
+    assert_non_null(strstr(TOY("--resume", "never")->out, "all 3 epochs are done, not evaluated: "));
+    r = TOY("--resume", "never", "--eval-every", "1", "--epochs", "4");
+    assert_non_null(strstr(r->out, ": best "));
+    read_weights(last, "never", "best");
+    r = TOY("--resume", "never", "--eval-every", "0", "--epochs", "5");
+    assert_non_null(strstr(r->out, ": best "));
+}
+
 /* Stopped in every step of the run in turn. */
 static void test_stopped_and_resumed(void **state) {
     (void)state;
@@ -322,8 +342,8 @@ static void test_help(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_order_of_calls), cmocka_unit_test(test_best_weights),
-        cmocka_unit_test(test_stopped_and_resumed), cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_which_settings_win), cmocka_unit_test(test_help),
+        cmocka_unit_test(test_never_evaluated), cmocka_unit_test(test_stopped_and_resumed),
+        cmocka_unit_test(test_refusals), cmocka_unit_test(test_which_settings_win), cmocka_unit_test(test_help),
     };
     setenv("GOMP_SPINCOUNT", "1000", 1); /* else kernels_init starts the child again, as this program */
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
