@@ -709,7 +709,7 @@ static const Program program = {
         "  train_ar --resume runs/shapes-sparse-strided-001 --eval  measure bits per byte on the test split\n"
         "  train_ar --init runs/book.txt-softmax-001/best.safetensors --prompt \"Call me\" --sample 3\n"
         "  train_ar --config configs/ar/cifar10.ini --describe\n",
-    .basics = basics, .example = "train_ar --config configs/ar/shapes-demo.ini", .word = "sparse-fixed",
+    .basics = basics, .example = "train_ar --data shapes", .word = "sparse-fixed",
     .reference = "docs/settings-ar.md",
     .settings = add_settings, .chooser = "attn", .use = use_settings, .check = check_settings,
     .modes = modes,

@@ -992,7 +992,7 @@ static const ProgramMode modes[] = {
      .outputs = {"confusion", "per_class"}, .settings = {"real_labels"}},
     {"bench", "measure the speed of training and inference", mode_bench, .outputs = {NULL}},
     {"show_batch", "write the first training images as the model sees them to a PNG file", mode_show_batch,
-     .alone = true},
+     .alone = true, .outputs = {"show_batch"}},
     {"predict", "name what these images or videos show", mode_predict, .alone = true, .needs_weights = true,
      .outputs = {"attention", "json"}, .settings = {"top_frames"}},
     {"parity", "run one step on inputs from a file, and write its gradients to --out", mode_parity,
