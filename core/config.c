@@ -759,6 +759,10 @@ void config_reject(const Config *config, const char *name, const char *format, .
     die_usage("%s: %s", label, message);
 }
 
+void config_limit(const Config *config, const char *name, double count, const char *what) {
+    if (count > INT_MAX) config_reject(config, name, "%.4g %s are more than the limit of 2^31 - 1", count, what);
+}
+
 void config_require_utf8(const Config *config) {
     for (int i = 0; i < config->count; i++) {
         const ConfigEntry *entry = config->items[i].entry;

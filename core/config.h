@@ -206,6 +206,10 @@ bool config_counts(const Config *config, int i);
 _Noreturn void config_reject(const Config *config, const char *name, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
+/* Refuses more than 2^31 - 1 of something, which loops of int could not count: config_reject of the setting that made
+ * them so many.  `what` are they: "tokens". */
+void config_limit(const Config *config, const char *name, double count, const char *what);
+
 /* The list of settings for --help: by section, aligned, at most 100 columns. */
 void config_help(const Config *config, FILE *out);
 
