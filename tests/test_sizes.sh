@@ -15,7 +15,7 @@ sized() {
     status=$?
     case $status in
     0)  ! grep -qE 'nan|inf|: -' out || echo "odd numbers: $(grep -E 'nan|inf|: -' out | head -n 1)"
-        awk -F ': ' '$1 ~ /^(params|macs|activation_bytes)$/ { n++; if ($2 < 1 || $2 >= 9.22e18) bad = $0 }
+        awk -F ': ' '$1 ~ /^(params|macs|activation_bytes)$/ { n++; if ($2 < 1 || $2 > 9223372036854775808) bad = $0 }
                      END { if (bad || n < 2) print "no possible counts: " bad }' out
         ;;
     2)  [ "$(wc -l <err)" -eq 1 ] || echo "$(wc -l <err) lines"
@@ -31,7 +31,7 @@ seconds=10
 ldd "$vit" 2>/dev/null | grep -qE 'lib(asan|ubsan)' && seconds=60
 
 while read -r name settings; do
-    for attn in $operators; do
+    for attn in $operators "lisa --lisa-fft 2d --lisa-patterns 256" "sa10 --lisa-patterns 256"; do
         said=$(sized $seconds "$vit" --attn $attn $settings)
         [ -z "$said" ] || echo "$attn: $said"
     done >wrong
@@ -48,7 +48,31 @@ deep --img-size 4096 --patch-size 1 --pool gap --dim 64 --heads 64 --depth 256
 class-token --img-size 4096 --patch-size 1 --pool cls --dim 8 --heads 1 --depth 2
 stages --img-size 4096 --patch-size 1 --pool gap --dim 8,16384 --heads 1 --depth 256 --mlp-ratio 64
 batch --img-size 2048 --patch-size 2 --pool gap --dim 8 --heads 1 --depth 1 --batch-size 1000000 --micro-batch 1000000
+many-pairs --img-size 1024 --patch-size 1 --pool gap --dim 192 --heads 6 --depth 40
+patterns --img-size 1024 --patch-size 1 --pool gap --dim 64 --heads 1 --depth 1
 large-patches --frames 1024 --img-size 4096 --patch-size 256 --pool gap --dim 16384 --heads 1
+LINES
+
+head -c 100000 /dev/zero >text
+# program NAME SETTINGS: the same for the others
+while read -r program name settings; do
+    said=$(sized $seconds "$build/$program" $settings)
+    check "$program, $name: $settings" $((${#said} > 0)) "$said$(tail -n 1 out | cut -c 1-80)$(head -n 1 err | cut -c 1-120)"
+done <<'LINES'
+train_ar long --tokens 16777216 --data text --kind text --attn softmax --dim 8 --heads 1 --depth 1
+train_ar long-strided --tokens 16777216 --data text --kind text --attn sparse-strided --dim 8 --heads 1 --depth 1
+train_ar long-fixed --tokens 16777216 --data text --kind text --attn sparse-fixed --dim 8 --heads 1 --depth 1
+train_ar wide --tokens 16777216 --data text --kind text --attn softmax --dim 16384 --heads 1 --depth 1
+train_ar deep --tokens 65536 --data text --kind text --attn softmax --dim 16384 --heads 1 --depth 1024
+train_ar picture --image-side 1024 --attn sparse-strided --dim 16 --heads 1 --depth 2
+train_ar batch --tokens 65536 --data text --kind text --attn softmax --batch-size 1000000 --micro-batch 1000000
+train_ar keys --tokens 1024 --data text --kind text --attn softmax --dim 16384 --heads 1 --qk-ratio 16 --mlp-ratio 64
+train_detr largest --image-size 8192
+train_detr wide --image-size 8192 --backbone-width 1024 --dim 16384
+train_detr deep --image-size 8192 --backbone-blocks 99,99,99,99 --encoder-layers 64 --decoder-layers 64
+train_detr queries --image-size 8192 --queries 65536 --num-classes 65536 --ffn 65536
+train_detr ripple --image-size 8192 --attn ripple
+train_detr linear --image-size 8192x32 --attn linear --heads 1 --dim 16384
 LINES
 
 echo "1..$count"
