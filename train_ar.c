@@ -165,7 +165,9 @@ static int micro_batch_choose(const Run *run) {
     enum { ROWS_FOR_DIM = 6, MOST_ROWS = 4096 };
     size_t dim = (size_t)run->model_settings->dim, rows = activations_at_once() / dim, least = ROWS_FOR_DIM * dim;
     if (least > MOST_ROWS) least = MOST_ROWS;
-    return training_micro_batch(&run->training, (rows > least ? rows : least) / (size_t)run->shape.n);
+    int micro = training_micro_batch(&run->training, (rows > least ? rows : least) / (size_t)run->shape.n);
+    config_limit(&run->training.config, "micro_batch", (double)micro * run->shape.n, "tokens at a time");
+    return micro;
 }
 
 static int eval_step(const Run *run) {
