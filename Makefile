@@ -179,7 +179,7 @@ $(BUILD)/tests/emulate/fibers.o $(BUILD)/tests/emulate/arithmetic.o $(BUILD)/tes
 # The kernels of the models whose bytes are counted: calls of tests/emulate/traffic.cpp in the place of the sanitizers.
 COUNTED := $(patsubst %,$(BUILD)/counted/%.o,tests/emulate/emulate $(addprefix kernels/cuda/,cross_entropy feature_mlp gelu \
     global_filter images l2_normalize layernorm linear linear_attention linear_gelu lisa_dense lisa_fft low_rank optimizer \
-    patterns ripple_pairs ripple_weights runtime softmax_attention spe_conv spe_sine thresholded_attention tokens \
+    patterns ripple_pairs ripple_weights runtime softmax_attention softmax_head spe_conv spe_sine thresholded_attention tokens \
     weighted_attention))
 $(COUNTED) $(BUILD)/counted/tests/emulate/test_traffic.o: \
     private CXXFLAGS_ALL := $(UNSANITIZED) -fsanitize=thread --param tsan-instrument-func-entry-exit=0
@@ -241,8 +241,8 @@ $(BUILD)/flags: FORCE
 	@echo '$(CC) $(FLAGS) $(NVCC_FLAGS) $(CXXFLAGS_ALL)' | cmp -s - $@ || echo '$(CC) $(FLAGS) $(NVCC_FLAGS) $(CXXFLAGS_ALL)' > $@
 FORCE:
 
-# Weights of 22 bits are rounded from doubles that are Pillow's to the last bit.
-$(BUILD)/data/resample.o: private FLAGS += -ffp-contract=off
+# Weights of 22 bits are rounded from doubles that are Pillow's to the last bit, frames of a clip from numpy's.
+$(BUILD)/data/clips.o $(BUILD)/data/resample.o: private FLAGS += -ffp-contract=off
 
 # gcc 12 crashes when it vectorises a maximum by fmax for arm64, which tests do here and there.
 $(BUILD)/tests/%.o: private FLAGS += $(if $(filter aarch64%,$(MACHINE)),-fno-tree-loop-vectorize)

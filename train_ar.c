@@ -501,11 +501,14 @@ static void mode_bench(void *context) {
 
 /* == Drawing ====================================================================================================== */
 
-/* The bytes of --prompt, in which \n is a new line; *length of them.  Without a prompt, text begins with a new line. */
+/* The bytes of --prompt, in which \n is a new line; *length of them.  Without a prompt, text begins with a new line, or
+ * with byte 0 if the vocabulary is too small for that. */
 static uint8_t *prompt_bytes(const Run *run, size_t *length) {
-    const char *text = *run->draw->prompt ? run->draw->prompt : "\n";
+    const char *text = run->draw->prompt;
     uint8_t *bytes = xcalloc(strlen(text) + 1, 1, "the prompt");
-    for (*length = 0; *text; text++) {
+    *length = !*text;
+    if (!*text && run->model_settings->vocabulary > '\n') *bytes = '\n';
+    for (; *text; text++) {
         bool line = text[0] == '\\' && text[1] == 'n';
         bytes[(*length)++] = line ? '\n' : (uint8_t)*text;
         text += line;
@@ -531,17 +534,35 @@ static void read_halves(const Run *run, uint8_t *tokens, int copies) {
     }
 }
 
-static void print_text(const Run *run, const uint8_t *tokens, int count, size_t length) {
-    const char *path = run->modes->out;
-    FILE *out = *path ? fopen(path, "wbe") : stdout;
-    if (!out) die("%s: cannot be written", path);
-    for (int i = 0; i < count; i++) {
-        if (count > 1) fprintf(out, "%s== %d ==\n", i ? "\n" : "", i + 1);
-        if (*path) fwrite(tokens + (size_t)i * length, 1, length, out);
-        else sequences_print_text(out, tokens + (size_t)i * length, length);
+typedef struct {
+    const uint8_t *tokens; /* [count,length] */
+    int count;
+    size_t length;
+    bool printable;
+} DrawnText;
+
+static bool put_text(FILE *out, const void *content) {
+    const DrawnText *t = content;
+    for (int i = 0; i < t->count && !ferror(out); i++) {
+        const uint8_t *text = t->tokens + (size_t)i * t->length;
+        if (t->count > 1) fprintf(out, "%s== %d ==\n", i ? "\n" : "", i + 1);
+        if (t->printable) sequences_print_text(out, text, t->length);
+        else fwrite(text, 1, t->length, out);
     }
-    if (!*path) fputc('\n', out);
-    else if (fclose(out)) die("%s: cannot be written", path);
+    return !ferror(out);
+}
+
+/* Into --out or, without one, on the screen. */
+static bool write_drawn(const Run *run, const uint8_t *tokens, int count, size_t length, Error *error) {
+    const SequenceSet *set = &run->set;
+    const char *path = run->modes->out;
+    const DrawnText text = {tokens, count, length, !*path};
+    if (set->kind == SEQUENCES_IMAGES) return sequences_write_sheet(set, path, tokens, count, error);
+    if (set->kind == SEQUENCES_AUDIO) return sequences_write_wav(set, path, tokens, (size_t)count * length, error);
+    if (*path) return file_replace(path, put_text, &text, error);
+    put_text(stdout, &text);
+    putchar('\n');
+    return true;
 }
 
 static void check_drawing(const Run *run) {
@@ -598,11 +619,7 @@ static void mode_draw(void *context) {
                                  .weights = run->training.s->init},
                   *run->modes->out ? show_drawing : NULL);
     progress_end();
-    bool written = set->kind == SEQUENCES_IMAGES ? sequences_write_sheet(set, run->modes->out, tokens, count, &error)
-                   : set->kind == SEQUENCES_AUDIO
-                       ? sequences_write_wav(set, run->modes->out, tokens, (size_t)count * length, &error)
-                       : (print_text(run, tokens, count, length), true);
-    if (!written) die("%s", error.text);
+    if (!write_drawn(run, tokens, count, length, &error)) die("%s: %s", run->modes->out, error.text);
     if (*run->modes->out)
         print_line("%s: %d %s of %s\n", run->modes->out, count, count == 1 ? "sequence" : "sequences", set->name);
     if (*run->draw->attention) look_at(run, tokens);
@@ -652,13 +669,15 @@ static void mode_parity(void *context) {
 
 /* == Main ========================================================================================================= */
 
+#define DRAWS .alone = true, .needs_weights = true, .together = true, \
+              .settings = {"length", "temperature", "top_k", "top_p"}
 static const ProgramMode modes[] = {
     {"describe", mode_describe, .alone = true},
-    {"eval", mode_eval, .needs_weights = true, .outputs = {NULL}},
+    {"eval", mode_eval, .needs_weights = true, .settings = {"eval_split"}},
     {.name = "bench", .run = mode_bench},
-    {"sample", mode_draw, .alone = true, .needs_weights = true, .together = true, .outputs = {"out", "attention"}},
-    {"complete", mode_draw, .alone = true, .needs_weights = true, .together = true, .outputs = {"out", "attention"}},
-    {"prompt", mode_draw, .alone = true, .needs_weights = true, .together = true, .outputs = {"out"}},
+    {"sample", mode_draw, DRAWS, .outputs = {"out", "attention"}},
+    {"complete", mode_draw, DRAWS, .outputs = {"out", "attention"}},
+    {"prompt", mode_draw, DRAWS, .outputs = {"out"}},
     {"parity", mode_parity, .alone = true, .outputs = {"out"}, .needs_output = true},
     {.name = NULL},
 };

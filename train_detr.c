@@ -919,7 +919,7 @@ static const ProgramMode modes[] = {
     {"describe", mode_describe, .alone = true},
     {"eval", mode_eval, .needs_weights = true, .outputs = {"results"}},
     {.name = "bench", .run = mode_bench},
-    {"predict", mode_predict, .alone = true, .needs_weights = true, .outputs = {"json"}},
+    {"predict", mode_predict, .alone = true, .needs_weights = true, .outputs = {"json", "draw"}},
     {"parity", mode_parity, .alone = true, .outputs = {"out"}, .needs_output = true},
     {.name = NULL},
 };

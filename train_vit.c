@@ -29,6 +29,7 @@
 #include "data/loader.h"
 #include "data/mixup.h"
 #include "data/pictures.h"
+#include "data/real_labels.h"
 #include "data/sampler.h"
 #include "data/sheet.h"
 #include "data/videos.h"
@@ -43,7 +44,7 @@
 
 /* Settings of modes that only this program has. */
 typedef struct {
-    const char *show_batch, *confusion, *per_class, *attention;
+    const char *show_batch, *confusion, *per_class, *real_labels, *attention;
     int top_frames;
 } LookSettings;
 
@@ -56,6 +57,9 @@ static const ConfigEntry look_entries[] = {
              "draws it)"},
     {F(STRING, per_class), .command_line_only = true, .argument = "FILE",
      .help = "With --eval: write images, top-1, top-5 and precision of each class (CSV)"},
+    {F(STRING, real_labels), .command_line_only = true, .argument = "FILE",
+     .help = "With --eval on ImageNet's validation images: the labels of ImageNet ReaL (real.json), by which a second "
+             "top-1 is counted"},
     {F(STRING, attention), .command_line_only = true, .argument = "FILE",
      .help = "With --predict: write the attention weights of every layer and head to this safetensors file, which "
              "scripts/plot_attention.py draws"},
@@ -105,6 +109,8 @@ typedef struct {
     DeviceGraph *graph; /* of a step, if it is one micro-batch on one rank */
     Accuracy accuracy;   /* of the last evaluation */
     Confusion confusion; /* filled by evaluations; unused without classes */
+    RealLabels real;     /* empty without real_labels */
+    double real_right, real_counted; /* of the last evaluation: images of which a label is named, images with labels */
     Views views;         /* filled by evaluations of videos */
     size_t failed;       /* videos that the last one could not read, which count as wrong */
     int last_micro_batch; /* size of the one whose activations are still in memory */
@@ -191,7 +197,7 @@ static void check_settings(void *context) {
                       run->model->dim.count);
     transform_check(config, run->transform, run->model->img_size[0], run->model->img_size[1]);
     layer_decay_check(config, run->layer_decay, run->model);
-    cosine_check(config, run->schedule, run->training.s->epochs);
+    if (!run->training.mode) cosine_fit(config, run->schedule, run->training.s->epochs);
     data_check(config, run->data);
     describe_data(run);
     normalise(run, &run->train);
@@ -260,6 +266,7 @@ static void loading_open(Run *run, Loader *loader, const Dataset *dataset, bool 
     config.batch_size = train ? run->training.s->batch_size : micro * distributed_ranks();
     config.rank = distributed_rank();
     config.ranks = distributed_ranks();
+    if (run->real.images) config.max_damaged = 0; /* another image would take its place */
     config.part = micro;
     config.pool = run->workers;
     config.allocate = host_malloc;
@@ -272,6 +279,7 @@ static void loading_close(void *context) {
     loader_close(&run->loader);
     loader_close(&run->test_loader);
     loader_pool_close(run->workers);
+    real_labels_close(&run->real);
 }
 
 /* Are the images used at their own size, with at most padding and cropping? */
@@ -300,12 +308,20 @@ static void split_open(Run *run, Dataset *split, bool train) {
     normalise(run, split);
 }
 
+static void real_open(Run *run) {
+    const char *path = run->looks->real_labels;
+    Error error;
+    if (run->test.clips) config_reject(&run->training.config, "real_labels", "%s has no images, but clips", run->test.name);
+    if (!real_labels_open(&run->real, path, &run->test, !run->data->test_limit, &error)) die("%s: %s", path, error.text);
+}
+
 static void data_open(Run *run, bool train) {
     bool evaluates = !train || training_evaluates(&run->training);
     if (train) split_open(run, &run->train, true);
     if (evaluates) split_open(run, &run->test, false);
     if (!distributed_agree((double)run->test.count, 0))
         die("%s: %zu test images here, but other ranks have more or fewer", run->test.name, run->test.count);
+    if (*run->looks->real_labels) real_open(run);
     if (train)
         training_fit_batch(&run->training, loader_length(&run->train, (LoaderConfig[]){samples_of(run, true)}),
                            run->train.name);
@@ -452,13 +468,22 @@ static int label_of(const Run *run, int label) {
     return run->class_of ? run->class_of[label] : label;
 }
 
-/* sums: top-1, top-5, loss. */
-static void count_outcome(Run *run, double sums[3], int label, const float *logits) {
+/* What an evaluation adds up over its images. */
+enum { TOP1, TOP5, LOSS, REAL_RIGHT, REAL_COUNTED, SUMS };
+
+static void count_outcome(Run *run, double sums[SUMS], size_t index, int label, const float *logits) {
     Outcome found = outcome_of(logits, run->model->num_classes, label);
-    sums[0] += found.place < 1;
-    sums[1] += found.place < 5;
-    sums[2] += found.loss;
+    sums[TOP1] += found.place < 1;
+    sums[TOP5] += found.place < 5;
+    sums[LOSS] += found.loss;
     if (run->confusion.classes) confusion_add(&run->confusion, label, &found);
+    if (!run->real.images) return;
+    size_t count;
+    const int *labels = real_labels_of(&run->real, index, &count);
+    bool right = false;
+    for (size_t i = 0; i < count; i++) right |= label_of(run, labels[i]) == found.predicted;
+    sums[REAL_RIGHT] += right;
+    sums[REAL_COUNTED] += count > 0;
 }
 
 /* The place in the epoch of sample b of a part, of which each video has loader_views. */
@@ -467,7 +492,7 @@ static size_t view_of(const Run *run, const LoaderPart *part, int b) {
 }
 
 /* Each rank counts its share of the videos, whichever rank saw which of their views. */
-static void count_videos(Run *run, double sums[3]) {
+static void count_videos(Run *run, double sums[SUMS]) {
     Views *views = &run->views;
     bool stopping = distributed_any(stop_signal != 0);
     if (!stopping) views_sum(views);
@@ -475,7 +500,7 @@ static void count_videos(Run *run, double sums[3]) {
     size_t first = views->videos * rank / ranks, end = views->videos * (rank + 1) / ranks;
     for (size_t v = first; !stopping && v < end; v++)
         if (views_complete(views, v, run->test.name))
-            count_outcome(run, sums, views->labels[v], views_logits(views, v));
+            count_outcome(run, sums, v, views->labels[v], views_logits(views, v));
     run->failed = views->failed;
     views_close(views);
 }
@@ -487,7 +512,7 @@ static double evaluate(void *context) {
     Model *model = &run->vit.model;
     LoaderPart images;
     size_t count = run->test.count, done = 0;
-    double sums[3] = {0}; /* top-1, top-5, loss */
+    double sums[SUMS] = {0};
     int C = run->model->num_classes;
     if (model->params.ema) params_view(&model->params, model->params.ema);
     model_set_training(model, false);
@@ -502,18 +527,20 @@ static double evaluate(void *context) {
             const float *logits = run->logits + (size_t)b * (size_t)C;
             int label = label_of(run, images.labels[b]);
             if (run->test.clips) views_add(&run->views, view_of(run, &images, b), label, logits);
-            else count_outcome(run, sums, label, logits);
+            else count_outcome(run, sums, view_of(run, &images, b), label, logits);
         }
         done += (size_t)images.n;
         progress_show(false, "evaluating %zu/%zu", done * (size_t)distributed_ranks(),
                       count * (size_t)loader_views(&run->test_loader));
     }
     if (run->test.clips) count_videos(run, sums);
-    training_sum(&run->training, sums, 3);
+    training_sum(&run->training, sums, SUMS);
     if (model_trains(model)) model_set_training(model, true);
     params_view(&model->params, model->params.values);
-    run->accuracy = (Accuracy){100 * sums[0] / (double)count, 100 * sums[1] / (double)count};
-    run->training.validation_loss = sums[2] / (double)count;
+    run->accuracy = (Accuracy){100 * sums[TOP1] / (double)count, 100 * sums[TOP5] / (double)count};
+    run->training.validation_loss = sums[LOSS] / (double)count;
+    run->real_right = sums[REAL_RIGHT];
+    run->real_counted = sums[REAL_COUNTED];
     return run->accuracy.top1;
 }
 
@@ -654,7 +681,8 @@ static void match_classes(Run *run) {
 static void mode_eval(void *context) {
     Run *run = context;
     ClassNames names = {0};
-    bool matrix = *run->looks->confusion != 0, counts = matrix || *run->looks->per_class;
+    bool matrix = *run->looks->confusion != 0, counts = matrix || *run->looks->per_class, written = true;
+    Error error;
     confusion_check_path(run->looks->confusion);
     data_open(run, false);
     match_classes(run);
@@ -667,11 +695,16 @@ static void mode_eval(void *context) {
     if (distributed_rank() > 0) return;
     progress_show(true, "%zu test images of %s", run->test.count, run->test.name);
     if (counts && !run->training.stopping)
-        confusion_report(&run->confusion, run->looks->confusion, run->looks->per_class, class_names(run, &names));
+        written = confusion_report(&run->confusion, run->looks->confusion, run->looks->per_class,
+                                   class_names(run, &names), &error);
     class_names_free(&names);
     if (run->failed) printf("failed: %zu videos\n", run->failed);
     printf("loss: %.6f\n", run->training.validation_loss);
     printf("top1: %.4f top5: %.4f\n", run->accuracy.top1, run->accuracy.top5);
+    if (run->real.images)
+        printf("real: %.4f of %.0f images with labels\n",
+               run->real_counted > 0 ? 100 * run->real_right / run->real_counted : 0, run->real_counted);
+    if (!written) die("%s", error.text);
 }
 
 static void bench_batch(void *context, bool training) {
@@ -895,6 +928,8 @@ static void mode_predict(void *context) {
     size_t done = 0;
     bool clips = run->model->frames > 1;
     int top = run->looks->top_frames;
+    if (!clips && config_origin(&run->training.config, "top_frames"))
+        config_reject(&run->training.config, "top_frames", "of clips only, and this model is one of images");
     pictures_find(&images, &run->modes->predict, clips);
     model_open(run, 1, *picture != 0); /* the training plan keeps the tensors that the pictures show */
     linear_keep_weights(images.count > 1 || clips);
@@ -962,10 +997,12 @@ static void print_lists(void) {
 
 static const ProgramMode modes[] = {
     {"describe", mode_describe, .alone = true},
-    {"eval", mode_eval, .needs_weights = true, .outputs = {"confusion", "per_class"}},
+    {"eval", mode_eval, .needs_weights = true, .outputs = {"confusion", "per_class"},
+     .settings = {"real_labels"}},
     {.name = "bench", .run = mode_bench},
-    {"show_batch", mode_show_batch, .alone = true},
-    {"predict", mode_predict, .alone = true, .needs_weights = true, .outputs = {"attention", "json"}},
+    {"show_batch", mode_show_batch, .alone = true, .outputs = {"show_batch"}},
+    {"predict", mode_predict, .alone = true, .needs_weights = true, .outputs = {"attention", "json"},
+     .settings = {"top_frames"}},
     {"parity", mode_parity, .alone = true, .outputs = {"out"}, .needs_output = true},
     {.name = NULL},
 };

@@ -16,6 +16,7 @@
 #include "core/config_text.h"
 #include "core/die.h"
 #include "core/error.h"
+#include "core/files.h"
 #include "core/text.h"
 
 enum { INCLUDE_DEPTH = 8, FILE_LIMIT = 1 << 20, LABEL_SIZE = 512, LINE_LIMIT = 8192 };
@@ -593,6 +594,7 @@ static bool load_file(Config *config, const char *path, const char *label, const
     if (label) snprintf(prefix, sizeof prefix, "%s: ", label);
     FILE *in = fopen(path, "rb");
     if (!in) return refuse(error, "%scannot open '%s': %s", prefix, path, strerror(errno));
+    file_note(path);
     bool ok = read_whole(&s, in, prefix, &text);
     fclose(in);
     ok = ok && load_text(&s);

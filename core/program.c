@@ -6,7 +6,9 @@
 #include "core/die.h"
 #include "core/distributed.h"
 #include "core/files.h"
+#include "core/limits.h"
 #include "core/signals.h"
+#include "core/threads.h"
 #include "core/version.h"
 #include "kernels/kernels.h"
 
@@ -49,6 +51,10 @@ static void resolve_resume(Training *t, const ModeSettings *modes, bool looks) {
     Error error;
     if (!*modes->resume) return;
     run_folder_of(folder, modes->resume);
+    for (int i = 0; run_folder_files[i] && looks; i++) {
+        run_folder_file(last, folder, run_folder_files[i]);
+        file_note(last);
+    }
     run_folder_file(last, folder, "last.safetensors");
     const char *given = config_origin(&t->config, "run_dir");
     if (!looks && given && !strncmp(given, "--run", 5) && strcmp(t->s->run_dir, folder))
@@ -203,6 +209,49 @@ static void check_outputs(const ProgramMode *list, const ProgramMode *chosen, co
     }
 }
 
+/* An output that cannot be written, or that would replace an input or another output, ends the call before its work
+ * begins. */
+static void claim_outputs(const ProgramMode *mode, const Config *config) {
+    Error error;
+    for (int i = 0; mode->outputs[i]; i++) {
+        const char *name = mode->outputs[i], *path = config_string(config, name);
+        if (!*path) continue;
+        if (!file_claim(path, config_origin(config, name), &error)) config_reject(config, name, "%s", error.text);
+        if (!file_try(path, &error)) die("%s: %s", path, error.text);
+    }
+}
+
+/* The same for a new run's folder, in which files may lie; that of a run that was begun is refused when it is opened. */
+static void claim_folder(const Training *t) {
+    static char paths[8][RUN_PATH_SIZE];
+    char log[RUN_PATH_SIZE];
+    Error error;
+    if (t->resumed || !*t->s->run_dir) return;
+    run_folder_file(log, t->s->run_dir, "log.csv");
+    if (file_exists(log)) return;
+    for (int i = 0; run_folder_files[i]; i++) {
+        run_folder_file(paths[i], t->s->run_dir, run_folder_files[i]);
+        if (!file_claim(paths[i], "run_dir's", &error)) config_reject(&t->config, "run_dir", "%s", error.text);
+    }
+}
+
+/* Refuses settings that count only in modes which were not chosen. */
+static void check_settings(const ProgramMode *list, const ProgramMode *chosen, const Config *config) {
+    char owners[256] = "";
+    const char *name = NULL;
+    for (const ProgramMode *m = list; m->name && !name; m++)
+        for (int i = 0; m->settings[i] && !name; i++)
+            if (config_origin(config, m->settings[i]) && !(chosen && is_among(m->settings[i], chosen->settings)))
+                name = m->settings[i];
+    if (!name) return;
+    for (const ProgramMode *m = list; m->name; m++) {
+        size_t used = strlen(owners);
+        if (is_among(name, m->settings))
+            snprintf(owners + used, sizeof owners - used, "%s--%s", used ? ", " : "", m->name);
+    }
+    config_reject(config, name, "counts only with %s", owners);
+}
+
 static void print_help(const Program *program, const Config *config) {
     printf("%s", program->introduction);
     if (program->lists) program->lists();
@@ -257,12 +306,15 @@ static int run_mode(const Program *program, void *run, Training *t, const ModeSe
     t->mode = mode ? mode->name : NULL;
     bool alone = mode && mode->alone;
     check_outputs(program->modes, mode, &t->config);
+    check_settings(program->modes, mode, &t->config);
     if (t->saved) compare_with_saved(t, t->saved);
     program->check(run);
     kernels_init();
     if (kernels_unsupported()) die_usage("%s", kernels_unsupported());
     if (!alone) signals_open();
     if (!meet_ranks(&t->config, alone)) return 0;
+    if (distributed_rank() == 0 && mode) claim_outputs(mode, &t->config);
+    if (distributed_rank() == 0 && !mode) claim_folder(t);
     if (alone) return mode->run(run), 0;
     collective_open();
     if (mode) mode->run(run);
@@ -282,9 +334,12 @@ static int ask_for_arguments(const Program *program) {
     return 2;
 }
 
-int program_main(const Program *program, void *run, Training *t, int argc, char **argv) {
+/* Apart from program_main, so that its locals are not on the stack before limits_open. */
+__attribute__((noinline)) static int program_run(const Program *program, void *run, Training *t, int argc,
+                                                 char **argv) {
     standard_files_open();
     distributed_begin();
+    threads_check();
     if (argc < 2) return ask_for_arguments(program);
     config_init(&t->config, "config");
     program->settings(run, &t->config);
@@ -301,4 +356,9 @@ int program_main(const Program *program, void *run, Training *t, int argc, char 
     int status = run_mode(program, run, t, modes);
     standard_output_check();
     return status;
+}
+
+int program_main(const Program *program, void *run, Training *t, int argc, char **argv) {
+    limits_open(argv);
+    return program_run(program, run, t, argc, argv);
 }

@@ -32,8 +32,10 @@ typedef struct {
                                have the same settings */
     bool needs_weights;     /* requires --init or --resume */
     bool together;          /* may be chosen together with others of which this is said and that have its function */
-    const char *outputs[4]; /* the settings that name output files of this mode only; NULL-terminated */
+    const char *outputs[4]; /* the settings that name output files of this mode only; NULL-terminated.  They
+                               are tried and compared with the inputs before `run` is called (core/files.h) */
     bool needs_output;      /* outputs[0] must be given */
+    const char *settings[6]; /* other settings that count in this mode only and are never saved; NULL-terminated */
 } ProgramMode;
 
 typedef struct {

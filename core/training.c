@@ -251,6 +251,9 @@ static void announce(const Training *t) {
     if (t->mixed) printf("ranks use different instructions (%s): they agree to rounding, not to the bit\n", t->mixed);
     t->calls->announce(t->run);
     if (t->changes && *t->changes) printf("settings changed: %s\n", t->changes);
+    if (t->computed_by)
+        printf("the saved state was computed by %s: sums have another order here, and results agree to rounding, not to "
+               "the bit\n", t->computed_by);
     if (t->chosen_anew) printf("kernels do not take the choices of the saved run: %s\n", t->chosen_anew);
     if (state->step && !is_over(t))
         printf("resumed at epoch %llu, after %llu of its batches\n", (unsigned long long)state->epoch + 1,
@@ -360,8 +363,8 @@ void training_open(Training *t, const TrainingStart *start) {
     check_length(t);
     t->mixed = distributed_tally(kernels_instructions());
     check_ranks_begin_alike(t);
-    folder_open(t, start);
     catch_signals();
+    folder_open(t, start);
     t->started = now_seconds();
     t->before = t->state.seconds;
     t->first_step = t->state.step;
@@ -438,11 +441,16 @@ static bool end_epoch(Training *t) {
 
 /* Before memory is planned, which may depend on them. */
 static void take_choices(Training *t) {
-    char path[RUN_PATH_SIZE];
+    char path[RUN_PATH_SIZE], here[CHECKPOINT_DEVICE];
     run_folder_file(path, t->s->run_dir, "state.safetensors");
     char *choices = run_folder_choices(path);
     if (choices) t->chosen_anew = kernels_take_choices(choices);
     free(choices);
+    checkpoint_device(here);
+    t->computed_by = run_folder_device(path);
+    if (!t->computed_by || strcmp(t->computed_by, here)) return;
+    free(t->computed_by);
+    t->computed_by = NULL;
 }
 
 int training_run(Training *t) {

@@ -131,8 +131,9 @@ static bool has_images(const char *folder) {
 
 static SequencesKind kind_of_file(const char *path) {
     char head[12] = "";
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) die("%s: cannot open: %s", path, strerror(errno));
+    Error error;
+    int fd = file_open(path, &error);
+    if (fd < 0) die("%s: %s", path, error.text);
     ssize_t got = pread(fd, head, sizeof head, 0);
     close(fd);
     if (got >= 8 && !memcmp(head, "VIT.PACK", 8)) return SEQUENCES_IMAGES;
@@ -149,8 +150,8 @@ static SequencesKind kind_of(const SequencesSettings *s, char path[DATASET_PATH]
     if (is_name(s->data, NAMED)) {
         SequencesKind kind = is_name(s->data, NAMED_IMAGES) ? SEQUENCES_IMAGES : SEQUENCES_TEXT;
         if (s->kind && s->kind != kind)
-            die_usage("kind: %s is %s: leave kind out, or give a path as data", s->data,
-                      kind == SEQUENCES_IMAGES ? "a set of images" : "text");
+            die_usage("data: %s is %s, but another kind was given, or is that of the weights: choose data of that kind",
+                      s->data, kind == SEQUENCES_IMAGES ? "a set of images" : "text");
         return kind;
     }
     if (s->kind) return s->kind;

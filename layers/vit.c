@@ -286,6 +286,20 @@ static char *shapeless_settings(const Config *config, const Config *other) {
     return text;
 }
 
+/* Weights load with any number of heads.  Published models with one width have heads of 64 numbers. */
+static void print_heads(const char *path, const Config *config, const VitSettings *s) {
+    int dim = s->dim.at[0], published = dim / 64, used = 0;
+    char heads[64] = "", usual[96] = "";
+    const char *origin = config_origin(config, "heads");
+    for (int i = 0; i < s->heads.count && used < 48; i++)
+        used += snprintf(heads + used, sizeof heads - (size_t)used, i ? ",%d" : "%d", s->heads.at[i]);
+    if (s->dim.count == 1 && dim % 64 == 0 && s->heads.at[0] != published)
+        snprintf(usual, sizeof usual, "; timm's models of dim %d have %d (--heads %d)", dim, published, published);
+    print_line("%s: WARNING: nothing in this file tells the number of heads, and the shapes of its weights fit any: heads %s "
+               "(%s) is assumed, and a wrong number gives wrong results without an error%s\n",
+               path, heads, origin ? origin : "the default", usual);
+}
+
 void vit_print_assumptions(const char *path, const Config *config, const float *mean, const float *std) {
     static const char *const pools[] = {POOLS};
     const VitSettings *s = config_settings(config, &vit_settings);
@@ -296,6 +310,7 @@ void vit_print_assumptions(const char *path, const Config *config, const float *
                s->img_size[1], (double)mean[0], (double)mean[1], (double)mean[2], (double)std[0], (double)std[1],
                (double)std[2]);
     free(more);
+    print_heads(path, config, s);
 }
 
 void vit_print_other_attention(const char *path, const Config *config, const Config *origin) {

@@ -150,6 +150,8 @@ TABLES = {
         ("dwconv377", "lisanet-i-dwconv7"), ("gf", "lisanet-i-gf"), ("lambda", "lisanet-i-lambda"),
         ("rsa", "lisanet-i-rsa"), ("lisa", "lisanet-i"))),
     "hosts": ("Transformers with attention or patches of their own, ImageNet-1k", "hosts,imagenet1k", imagenet(
+        ("deit_tiny", "deit-tiny-timm"), ("deit_small", "deit-small"), ("deit_base", "deit-base"),
+        ("pvt_medium", "pvt-medium"), ("pvt_large", "pvt-large"), ("swin_b", "swin-b"), ("cswin_b", "cswin-b"),
         ("pvt_tiny", "pvt-tiny"), ("pvt_small", "pvt-small"),
         ("pvt_v2_b0", "pvt-v2-b0"), ("pvt_v2_b1", "pvt-v2-b1"), ("pvt_v2_b2", "pvt-v2-b2"),
         ("pvt_v2_b2_li", "pvt-v2-b2-li"), ("swin_t", "swin-t"), ("swin_s", "swin-s"),
@@ -174,6 +176,13 @@ TABLES = {
     "sparse-2": ("Sparse Transformer, Table 2: patterns", "sparse-transformer,2 patterns", density(
         ("enwik8 dense", "enwik8-dense"), ("enwik8 fixed", "enwik8"), ("enwik8 strided", "enwik8-strided"),
         ("cifar10 dense", "cifar10-dense"), ("cifar10 fixed", "cifar10-fixed"), ("cifar10 strided", "cifar10"))),
+    "vit-1": ("Vision transformer, Table 1: sizes; ours with the classifier of pre-training", "vit,1 models", imagenet(
+        ("ViT-Base", "vit-b"), ("ViT-Large", "vit-l"), ("ViT-Huge", "vit-h"))),
+    "vit-2": ("Vision transformer, Table 2: fine-tuned.  Rows of JFT cannot be run by anyone: that data set is not public",
+              "vit,2 fine-tuned", [Row("ViT-L/16 I21k: pre-training", "imagenet/vit-l-21k")] + [
+                  Row("ViT-L/16 I21k: " + data, "finetune/vit-l16-" + config, after="imagenet-vit-l-21k")
+                  for data, config in (("ImageNet", "imagenet"), ("CIFAR-10", "cifar10"), ("CIFAR-100", "cifar100"),
+                                       ("Oxford Pets", "pets"), ("Oxford Flowers", "flowers"))]),
     "density": ("Sparse Transformers at a small size: CIFAR-100's images", None, density(
         ("dense", "cifar100-dense"), ("fixed", "cifar100-fixed"), ("strided", "cifar100"))),
     "study": ("The claims at a small size: CIFAR-100, no position embedding (configs/cpu/study.ini)", None, [

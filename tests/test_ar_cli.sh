@@ -53,6 +53,18 @@ refuses "split heads that are one" 2 '--scheme|two heads' $net --attn sparse-str
 refuses "a setting of another attention" 2 '--summary|sparse-fixed' $tiny --summary 4
 refuses "data's positions of a text" 2 '--embedding|attention' $net --data enwik8 --kind text --embedding data --describe
 refuses "a warm-up longer than the run" 2 '--warmup-steps|99|5 steps' $tiny --warmup-steps 99 --epochs 1 --run-dir none
+for pair in temperature:5 top-k:3 top-p:0.5 length:3; do
+    refuses "--${pair%:*} in training" 2 "--${pair%:*}: counts only with --sample, --complete, --prompt" $tiny \
+        "--${pair%:*}" "${pair#*:}" --run-dir none
+    refuses "--${pair%:*} with --bench" 2 "--${pair%:*}: counts only with --sample" $tiny --bench "--${pair%:*}" "${pair#*:}"
+done
+refuses "--eval-split in training" 2 '--eval-split: counts only with --eval' $tiny --eval-split train --run-dir none
+printf 'warmup_steps = 99\n' >warm.ini
+run --config warm.ini $net $sparse --grey --image-side 8 --train-limit 40 --test-limit 9 --validation-images 9 --batch-size 8 \
+    --epochs 4 --run-dir shortened
+[ "$status" -eq 0 ] && [ ! -s err ] && grep -q '^warmup_steps = 2$' shortened/config.ini &&
+    grep -q '^warmup_steps: 99 (warm.ini:1) is more than the 20 steps of the run: shortened to 2 ' out
+check "a warm-up of a file that is longer than the run is shortened" $? "$(head -n 1 out) $(head -n 1 err)"
 refuses "windows further apart than long" 2 '--eval-step|65|64' $tiny --eval-step 65
 refuses "batch larger than the data" 2 '--batch-size|41|40 training sequences' $tiny --batch-size 41 --run-dir none
 refuses "tokens above the vocabulary" 1 'shapes|vocabulary is 16' $tiny --vocabulary 16 --run-dir none
@@ -194,6 +206,13 @@ refuses "a prompt that is longer than that" 2 '--prompt|40 bytes|32' --init text
     --prompt 0123456789012345678901234567890123456789
 refuses "--complete for a text" 2 '--complete|no images' --init text/best.safetensors --complete drawn.png --out x.png
 awk 'BEGIN { for (i = 0; i < 3000; i++) printf "%c", i * i % 90 + 32 }' >letters.txt
+refuses "data of another kind than the weights" 2 'data: shapes is a set of images|or is that of the weights' \
+    --init text/best.safetensors --data shapes --eval
+awk 'BEGIN { for (i = 0; i < 3000; i++) printf "%c", i * i % 7 + 1 }' >few.txt
+succeeds "a vocabulary of 8" $text --data ./few.txt --vocabulary 8 --epochs 1 --run-dir eight
+succeeds "samples of it begin with byte 0, as it has no new line" --init eight/best.safetensors --sample 2 --length 9 --out eight.txt
+[ "$(sed -n '/^==/!p' eight.txt | head -c 1 | od -An -tu1 | tr -d ' ')" = 0 ]
+check "which they do" $? "$(od -An -tu1 eight.txt | head -n 1)"
 succeeds "a vocabulary of 128" $text --data ./letters.txt --vocabulary 128 --epochs 1 --run-dir ascii
 refuses "a prompt with bytes outside of it" 1 '--prompt|byte 195|128' --init ascii/best.safetensors \
     --prompt "$(printf '\303\244')"

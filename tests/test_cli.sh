@@ -104,16 +104,22 @@ done <<END
 --attn+linear+--pool+cls+--relative+permute 5754664
 END
 
-# ViT's and the hybrids' counts are timm's, PVT's and FLatten's those of their own programs;
+# DeiT's, Swin's, the hybrids' and ViT's counts are timm's, ViT's with dim^2 + dim more for the hidden layer of its head;
+# PVT's and FLatten's are those of their own programs, CSwin's of the layers in its paper;
 # LiSA's hierarchies have the classifier with which its Table 5 comes out, and that of its Table 11.
 while read -r config params; do
     run --describe --config "$root/configs/imagenet/$config.ini" --micro-batch 1
     grep -q "^params: $params$" out
     check "configs/imagenet/$config.ini has $params parameters" $? "$(tail -n 3 out | tr '\n' ' ')"
 done <<END
-vit-b 86567656
-vit-l 304326632
-vit-h 632045800
+vit-b 87158248
+vit-l 305376232
+vit-h 633685480
+deit-tiny-timm 5717416
+deit-small 22050664
+deit-base 86567656
+swin-b 87768224
+cswin-b 77382184
 lisanet-i 6364456
 lisanet-s 24725320
 lisanet-b 50610496
@@ -126,6 +132,8 @@ hylisanet-b-linear 46928992
 flatten-deit-tiny 6190888
 pvt-tiny 13229288
 pvt-small 24485864
+pvt-medium 44208104
+pvt-large 61369320
 flatten-pvt-tiny 12150504
 flatten-pvt-tiny-reduced 13343976
 flatten-pvt-small 21670248
@@ -143,6 +151,10 @@ while read -r config macs; do
 done <<END
 pvt-tiny 1933000
 pvt-small 3816000
+pvt-medium 6660000
+pvt-large 9810000
+swin-b 15430000
+cswin-b 14960000
 flatten-pvt-tiny 2037000
 flatten-pvt-small 4030000
 vit-tiny-r-s16 434000
@@ -275,6 +287,17 @@ refuses "relative positions without linear attention" 2 '--relative|linear|rippl
 refuses "heads that do not divide dim" 2 '--heads|5|192' --heads 5
 refuses "patch_size that does not divide img_size" 2 '--patch-size|5|32x32' --patch-size 5
 refuses "longer warm-up than training" 2 '--warmup-epochs|9|5' --epochs 5 --warmup-epochs 9
+printf 'warmup_epochs = 5\n' >warm.ini
+run --config warm.ini $model --train-limit 64 --test-limit 32 --batch-size 16 --epochs 2 --run-dir shortened
+[ "$status" -eq 0 ] && [ ! -s err ] && grep -q '^warmup_epochs = 0$' shortened/config.ini &&
+    grep -q '^warmup_epochs: 5 (warm.ini:1) is more than the 2 epochs of the run: shortened to 0 ' out
+check "a warm-up of a file that is longer than the run is shortened" $? "$(head -n 1 out) $(head -n 1 err)"
+run $model --train-limit 64 --test-limit 32 --batch-size 16 --epochs 5 --run-dir default
+[ "$status" -eq 0 ] && [ ! -s err ] && grep -q '^warmup_epochs = 0$' default/config.ini && ! grep -q '^warmup' out
+check "the default one is, in silence" $? "$(head -n 1 out) $(head -n 1 err)"
+printf 'epochs = 2\nwarmup_epochs = 5\n' >both.ini
+refuses "longer warm-up than training in one file" 2 'both.ini:2: warmup_epochs|5|2' --config both.ini
+refuses "frames to name without --predict" 2 '--top-frames: counts only with --predict' $tiny --top-frames 2 --run-dir none
 mkdir -p mnist
 for split in train t10k; do
     { printf '\0\0\010\003\0\0\0\200\0\0\0\034\0\0\0\034'; head -c 100352 /dev/zero; } >mnist/$split-images-idx3-ubyte
@@ -580,6 +603,13 @@ succeeds "--predict of foreign weights" $model --predict test:0 --init foreign.s
 grep -q '^foreign.safetensors: no settings of train_vit .* heads 2, pool gap, .* mean 0.*, std 0' out &&
     grep -qE '^test:0: class [0-9]+ [0-9.]+ %, class' out
 check "says what they are taken for, and has no names for their classes" $? "$(tail -n 1 out)"
+grep -q '^foreign.safetensors: WARNING: .* the shapes of its weights fit any: heads 2 (--heads) is assumed, .* without an error$' out
+check "and warns that their number of heads is assumed" $? "$(grep WARNING out)"
+succeeds "--init of one's own weights" --predict test:0 --init a/last.safetensors
+! grep -q WARNING out
+check "which tell it, without a warning" $? "$(grep WARNING out)"
+refuses "the weights of another kind of head" 1 'foreign.safetensors|classifier is head linear|head linear is needed' \
+    --predict test:0 --init foreign.safetensors $model --head tanh
 run $init foreign.safetensors --dim 32 --patch-size 4
 grep -q '^foreign.safetensors: its tensors are those of --dim 16 --depth 2 --patch-size 8 --mlp-ratio 4 --pool gap --img-size 32 --num-classes 10; ' out
 check "the settings that weights of another size need are named" $? "$(tail -n 2 out)"

@@ -214,10 +214,11 @@ static float *values_of(const Vit *vit, const Param *p) {
     return x;
 }
 
-/* What the tensor has to hold, from `start`, what it held before. */
+/* What the tensor has to hold, from `start`, what it held before.  before: NULL for a tensor of a new head. */
 static float *wanted_of(const Vit *after, const Param *p, const Param *before, const float *start) {
     float *wanted = check_poison(p->size);
-    if (p->grid.axes) grid_resample(wanted, p, start, &before->grid);
+    if (!before) params_draw(&after->model.params, p, check_seed() + 1, wanted);
+    else if (p->grid.axes) grid_resample(wanted, p, start, &before->grid);
     else if (p->size != before->size) params_draw(&after->model.params, p, check_seed() + 1, wanted);
     else memcpy(wanted, start, p->size * sizeof *wanted);
     return wanted;
@@ -234,7 +235,8 @@ static void weights_fit(const Vit *before, const char *path, const char *name, c
     FittedWeights fitted = fit_weights(&after.model, path, &before->model, head, check_seed() + 1);
     for (int t = 0; t < params_count(&after.model.params); t++) {
         const Param *p = params_at(&after.model.params, t), *origin = params_find(&before->model.params, p->name);
-        float *start = values_of(before, origin), *x = values_of(&after, p);
+        if (fitted.to_head && !strncmp(p->name, "head.", 5)) origin = NULL;
+        float *start = origin ? values_of(before, origin) : NULL, *x = values_of(&after, p);
         float *wanted = wanted_of(&after, p, origin, start);
         if (memcmp(x, wanted, p->size * sizeof *x)) fail_msg("%s: not what was expected", p->name);
         free(wanted);
@@ -264,6 +266,27 @@ static void test_weights(void **state) {
                 ": resampled bicubically: pos_embed from 2x3 to 5x3 and 2 more\n");
     weights_fit(&before, path, "num_classes", "5", "head.",
                 ": its head has 3 classes, this model 5: the head is drawn afresh\n");
+    weights_fit(&before, path, "head", "tanh", "head.",
+                ": its classifier is head linear, this model's head tanh: it is drawn afresh\n");
+    vit_destroy(&before);
+    config_free(&config);
+}
+
+/* ViT is pre-trained with one hidden layer in its classifier, and fine-tuned without. */
+static void test_heads(void **state) {
+    (void)state;
+    Vit before;
+    Config config;
+    const char *path = in_folder("tanh.safetensors");
+    create(&before, &config, "head", "tanh");
+    params_initialize(&before.model.params, check_seed());
+    checkpoint_save_weights(&before.model.params, before.model.params.values, path, NULL, 0);
+    weights_fit(&before, path, "head", "tanh", "head.", "");
+    weights_fit(&before, path, "head", "tanh", NULL, "");
+    weights_fit(&before, path, NULL, NULL, "head.",
+                ": its classifier is head tanh, this model's head linear: it is drawn afresh\n");
+    weights_fit(&before, path, "head", "mlp", "head.",
+                ": its classifier is head tanh, this model's head mlp: it is drawn afresh\n");
     vit_destroy(&before);
     config_free(&config);
 }
@@ -277,6 +300,7 @@ int main(void) {
         cmocka_unit_test(test_grids),
         cmocka_unit_test(test_models),
         cmocka_unit_test(test_weights),
+        cmocka_unit_test(test_heads),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

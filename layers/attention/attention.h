@@ -9,7 +9,7 @@
 #include "core/config.h"
 #include "core/params.h"
 #include "core/plan.h"
-#include "kernels/kernels.h"
+#include "layers/projection.h"
 
 typedef struct Attention Attention;
 typedef struct AttentionOp AttentionOp;
@@ -86,6 +86,7 @@ struct Attention {
     Grid grid;                    /* of the tokens other than a class token */
     bool qkv_bias;
     void *state;
+    Projection *last;             /* the one whose output is y and whose backward pass takes dy as it is, or NULL */
     const DetectorFrame *detector; /* NULL unless in a detector's encoder */
 };
 

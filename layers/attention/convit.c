@@ -82,6 +82,7 @@ static void convit_declare(Attention *a, Params *params) {
     params_declare(params, &s->v_w, &s->dv_w, a->prefix, "v.weight", INIT_TRUNC_NORMAL, true, 2, (int[]){M, M});
     params_draw_with(params, identity);
     projection_declare(&s->frame.proj, params, a->prefix, "proj", M, M);
+    a->last = &s->frame.proj;
     params_declare(params, &s->pos_w, &s->dpos_w, a->prefix, "pos_proj.weight", INIT_TRUNC_NORMAL, true, 2,
                    (int[]){H, position_features(a->grid)});
     params_draw_with(params, convolution);

@@ -22,6 +22,7 @@ static void gf_declare(Attention *a, Params *params) {
                    shape + image);
     params_in_time(params, (ParamTime){TIME_FREQUENCIES, 0, g.frames, 0, true});
     projection_declare(&s->proj, params, a->prefix, "proj", a->M, a->M);
+    a->last = &s->proj;
 }
 
 static void gf_plan(Attention *a, Plan *plan, int B) {
