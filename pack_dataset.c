@@ -311,6 +311,7 @@ static int pack(const Settings *s) {
     static Packed packed[WINDOW];
     static const double FLUSH_SECONDS = 10;
     Dataset dataset;
+    Error error;
     size_t begun, damaged = 0;
     char lost[48] = "";
     int quality = (s->resize && !s->raw) || s->jpeg || s->fps > 0 ? s->quality : 0;
@@ -320,6 +321,7 @@ static int pack(const Settings *s) {
 
     signals_open();
     if (file_exists(s->out)) die("%s: is there already: remove it first, or give another --out", s->out);
+    if (!dataset_known(s->data, &error)) die_usage("--data: %s", error.text);
     dataset_open(&dataset, s->data, s->data_dir, s->split == 0, (size_t)s->limit);
     if (dataset.clips && !dataset.read) die_usage("--data %s: clips that are drawn as they are needed", s->data);
     if (dataset.clips && s->raw) die_usage("--raw: of images only; videos become JPEGs by --jpeg");

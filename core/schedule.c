@@ -50,7 +50,7 @@ void cosine_fit(const Config *config, CosineSettings *s, int epochs) {
     bool chosen = config_origin(config, "warmup_epochs");
     if (chosen && given <= (float)epochs) return;
     if (chosen && given_together(config, "warmup_epochs", "epochs", true))
-        config_reject(config, "warmup_epochs", "%g is more than epochs %d", (double)given, epochs);
+        config_reject(config, "warmup_epochs", "{warmup_epochs} is more than {epochs}");
     if (chosen) tell_shortened(config, "warmup_epochs", (double)given, epochs, "epochs", (double)fits);
     s->warmup_epochs = fits;
 }

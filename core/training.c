@@ -105,7 +105,7 @@ void training_fit_batch(Training *t, size_t images, const char *data) {
     int batch = t->s->batch_size, ranks = distributed_ranks(), most = images < (size_t)batch ? (int)images : batch;
     if (most == batch) return;
     if (config_origin(&t->config, "batch_size") || most < ranks)
-        config_reject(&t->config, "batch_size", "%d is more than the %zu training %s", batch, images, unit_of(t));
+        config_reject(&t->config, "batch_size", "{batch_size} is more than the %zu training %s", images, unit_of(t));
     t->s->batch_size = most / ranks * ranks;
     if (distributed_rank() == 0)
         printf("%s: %zu training %s are fewer than the default batch_size of %d: batch_size is %d\n", data, images,
@@ -119,7 +119,8 @@ bool training_evaluates(const Training *t) { return t->s->eval_every > 0; }
 void training_check_ranks(const Training *t) {
     int batch = t->s->batch_size, ranks = distributed_ranks();
     if (batch % ranks)
-        config_reject(&t->config, "batch_size", "%d %s cannot be shared equally by %d ranks", batch, unit_of(t), ranks);
+        config_reject(&t->config, "batch_size", "{batch_size} is not a multiple of the %d ranks, which share the %s "
+                                               "equally", ranks, unit_of(t));
 }
 
 int training_local_batch(const Training *t) { return t->s->batch_size / distributed_ranks(); }
@@ -343,8 +344,8 @@ static void check_length(const Training *t) {
     const RunState *state = &t->state;
     double left = is_over(t) ? 0 : (double)((uint64_t)t->s->epochs - state->epoch) * (double)t->batches;
     if ((double)state->step + left >= (double)INT_MAX)
-        config_reject(&t->config, "epochs", "%d epochs of %llu batches from step %llu on are more than 2^31 - 1 steps",
-                      t->s->epochs, (unsigned long long)t->batches, (unsigned long long)state->step);
+        config_reject(&t->config, "epochs", "{epochs}, of %llu batches each, makes more than 2^31 - 1 steps from "
+                                           "step %llu on", (unsigned long long)t->batches, (unsigned long long)state->step);
 }
 
 void training_open(Training *t, const TrainingStart *start) {

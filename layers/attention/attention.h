@@ -15,7 +15,7 @@ typedef struct Attention Attention;
 typedef struct AttentionOp AttentionOp;
 
 struct AttentionOp {
-    const char *name, *summary;
+    const char *name, *summary, *paper; /* begins like ConfigChoice */
     /* The groups of settings that the operator reads, NULL-terminated, or NULL for none.  Operators may share a group.
      * The groups in grid_settings need a grid that is the same for every batch and are not offered in a detector. */
     const ConfigGroup *const *settings, *const *grid_settings;

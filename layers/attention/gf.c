@@ -6,6 +6,7 @@
 #include <math.h>
 
 #include "layers/attention/attention.h"
+#include "layers/attention/papers.h"
 #include "layers/projection.h"
 
 typedef struct {
@@ -61,6 +62,7 @@ static size_t gf_macs(const Attention *a) {
 const AttentionOp gf_op = {
     .name = "gf",
     .summary = "learned filter for each channel in the frequency domain (GFNet)",
+    .paper = PAPER_GF,
     .needs_grid = true,
     .takes_frames = true,
     .state_size = sizeof(Gf),
