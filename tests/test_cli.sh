@@ -584,7 +584,7 @@ check "without --run-dir runs are numbered" $? "$(ls runs 2>/dev/null | tr '\n' 
 pid=$!
 wait_for $pid '^8,' busy/log.csv
 kill -s STOP $pid
-refuses "--resume of a run that is running" 1 'busy/log.csv|another process' --resume busy
+refuses "--resume of a run that is running" 1 'busy/log.csv|is training in this folder' --resume busy
 kill -s KILL $pid
 wait $pid 2>/dev/null
 refuses "--resume of a missing folder" 1 'nowhere/state.safetensors|--resume' --resume nowhere
