@@ -163,6 +163,28 @@ static void normalise(const Run *run, Dataset *dataset) {
     for (int c = 0; c < s->std.count; c++) dataset->std[c] = s->std.at[c];
 }
 
+/* What is known of the data.  That of a checkpoint may be gone, or lie elsewhere: the checkpoint has what --predict needs
+ * of it.  A mode that needs more will miss it when it opens the data. */
+static void describe_data(Run *run) {
+    const char *data = run->data->data, *init = run->training.s->init;
+    const char *origin = config_origin(&run->training.config, "data");
+    bool typed = origin && !strncmp(origin, "--", 2);
+    int size[2] = {0, 0};
+    ClassNames names;
+    Dataset *d = &run->train;
+    if (!run->training.mode || !*init || typed || dataset_is_there(data)) {
+        dataset_describe(d, data, run->data->data_dir);
+        return;
+    }
+    run_folder_image_size(size, init); /* checkpoints without it are of folders, whose images differ */
+    run_folder_classes(&names, init);
+    *d = (Dataset){.height = size[0], .width = size[1], .classes = names.count};
+    snprintf(d->name, sizeof d->name, "%.31s", data);
+    memcpy(d->mean, imagenet_mean, sizeof d->mean);
+    memcpy(d->std, imagenet_std, sizeof d->std);
+    class_names_free(&names);
+}
+
 static void use_settings(void *context) { vit_use_settings(&((Run *)context)->training.config); }
 
 /* Checks settings of several groups, and sets what is known about the data without its files: size, classes,
@@ -180,7 +202,7 @@ static void check_settings(void *context) {
     layer_decay_check(config, run->layer_decay, run->model);
     cosine_check(config, run->schedule, run->training.s->epochs);
     data_check(config, run->data);
-    dataset_describe(&run->train, run->data->data, run->data->data_dir);
+    describe_data(run);
     normalise(run, &run->train);
     if (!run->model->num_classes) run->model->num_classes = run->train.classes;
     if (run->clips->samples_per_clip > 1 && run->sampler->repeated_aug)
@@ -517,6 +539,7 @@ static void training_data_and_model(void *context) {
                                                    .class_names = run->train.class_names,
                                                    .mean = run->train.mean,
                                                    .std = run->train.std,
+                                                   .image_size = (int[]){run->train.height, run->train.width},
                                                    .classes = run->train.classes});
 }
 

@@ -17,6 +17,9 @@ extern const ConfigGroup data_settings;
 /* Checks that mean and std have three numbers or none, and that no std is 0. */
 void data_check(const Config *config, const DataSettings *s);
 
+/* Whether `data` names a kind of data set, or a folder or file that is one. */
+bool dataset_is_there(const char *data);
+
 /* Opens the data set that `data` names:
  *   shapes                              the embedded data set
  *   moving-shapes, moving-shapes-sense, -turn, -size, -pair   the embedded clips (data/moving_shapes.h)

@@ -154,6 +154,7 @@ static SequencesKind kind_of(const SequencesSettings *s, char path[DATASET_PATH]
                       kind == SEQUENCES_IMAGES ? "a set of images" : "text");
         return kind;
     }
+    file_note(path);
     if (s->kind) return s->kind;
     if (stat(path, &info)) {
         if (errno != ENOENT && errno != ENOTDIR) die("%s: cannot open: %s", path, strerror(errno));
