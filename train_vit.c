@@ -172,16 +172,32 @@ static void normalise(const Run *run, Dataset *dataset) {
     for (int c = 0; c < s->std.count; c++) dataset->std[c] = s->std.at[c];
 }
 
-/* Size, classes and statistics of the data.  --describe and --bench look at no data: where the number of classes is a
- * setting, they do without its files. */
+/* Size, classes and statistics of the data, whose files may be gone, or lie elsewhere: --describe and --bench do without
+ * them where the number of classes is a setting, and a checkpoint has what --predict needs.  A mode that needs more will
+ * miss the data when it opens them. */
 static void describe_data(Run *run) {
+    const char *data = run->data->data, *init = run->training.s->init;
+    const char *origin = config_origin(&run->training.config, "data");
+    bool typed = origin && !strncmp(origin, "--", 2);
     bool alone = (run->modes->describe || run->modes->bench) && run->model->num_classes;
-    if (!alone) {
-        dataset_describe(&run->train, run->data->data, run->data->data_dir);
+    bool told = run->training.mode && *init && !typed && !dataset_is_there(data);
+    int size[2] = {0, 0};
+    ClassNames names;
+    Dataset *d = &run->train;
+    if (!alone && !told) {
+        dataset_describe(d, data, run->data->data_dir);
         return;
     }
-    memcpy(run->train.mean, imagenet_mean, sizeof imagenet_mean);
-    memcpy(run->train.std, imagenet_std, sizeof imagenet_std);
+    memcpy(d->mean, imagenet_mean, sizeof d->mean);
+    memcpy(d->std, imagenet_std, sizeof d->std);
+    if (alone) return;
+    run_folder_image_size(size, init); /* checkpoints without it are of folders, whose images differ */
+    run_folder_classes(&names, init);
+    d->height = size[0];
+    d->width = size[1];
+    d->classes = names.count;
+    snprintf(d->name, sizeof d->name, "%.31s", data);
+    class_names_free(&names);
 }
 
 static void use_settings(void *context) { vit_use_settings(&((Run *)context)->training.config); }
@@ -560,6 +576,7 @@ static void training_data_and_model(void *context) {
                                                    .class_names = run->train.class_names,
                                                    .mean = run->train.mean,
                                                    .std = run->train.std,
+                                                   .image_size = (int[]){run->train.height, run->train.width},
                                                    .classes = run->train.classes});
 }
 

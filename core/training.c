@@ -309,7 +309,7 @@ static void folder_open(Training *t, const TrainingStart *start) {
     snprintf(header, sizeof header, "%s,%s,%s%s%s", first_columns, t->calls->columns, last_columns, more ? "," : "",
              more ? more : "");
     run_folder_open(&t->folder, t->s->run_dir, &t->config, start->class_names, start->classes, start->mean,
-                    start->std, header, t->resumed ? &t->state : NULL);
+                    start->std, start->image_size, header, t->resumed ? &t->state : NULL);
     snprintf(last_words, sizeof last_words, "%s --resume %s goes on from the last checkpoint", t->program,
              t->s->run_dir);
     distributed_last_words(last_words);

@@ -200,6 +200,12 @@ if [ -s clip.mp4 ]; then
     check "--predict of a folder of videos" $? "$(cat out err)"
     grep -qE '"file": "clips/clip.mp4".*"frames": \[\{"frame": [0-9]+, "time": [0-9.]+, "probability": ' named.json
     check "--json has the clip's frames" $? "$(cat named.json)"
+    mv videos away
+    cp out before
+    run --init seen/last.safetensors --predict clips --top-frames 2 --json named.json
+    [ "$status" -eq 0 ] && cmp -s out before
+    check "without the videos that it was trained on, too" $? "$(head -n 1 out) $(head -n 1 err)"
+    mv away videos
     succeeds "--predict without frames" --init seen/last.safetensors --predict clip.mp4 --top-frames 0
     ! grep -q themselves out
     check "names none" $?
