@@ -39,7 +39,7 @@ refuses "as training does" 1 'datasets/ssv2|no such folder' --config "$root/conf
 
 clip="$model --frames 8 --tubelet 3 --describe"
 refuses "an operator without an axis of time" 2 '--frames|--attn focused-reduced|frames 1' --attn focused-reduced $clip
-refuses "a torus of rows and columns" 2 '--lisa-fft|2d|--frames 4' --attn lisa --lisa-fft 2d $clip
+refuses "a torus of rows and columns" 2 '--lisa-fft|2d|--frames 8' --attn lisa --lisa-fft 2d $clip
 refuses "rotations by row and column" 2 '--relative|rope-2d|rope-3d' --attn linear --relative rope-2d $clip
 refuses "an algorithm of rings without time" 2 '--ripple-algo|window|sat' --attn ripple --ripple-algo window $clip
 refuses "an even tubelet" 2 '--tubelet|2' $clip --tubelet 2
