@@ -14,9 +14,9 @@ Bits per byte are those of the best weights on the test split, from test.txt, wh
 without one, the least of the validation split in log.csv.  ImageNet ReaL's top-1 is from a test.txt that the user writes:
 `train_vit --init RUN/best.safetensors --eval --real-labels real.json >RUN/test.txt`.
 Parameters and multiply-adds come from `train_vit --describe`, speeds and memory from bench.json in the run's folder,
-which scripts/reproduce.sh --bench writes; seconds an image are those of a detector's last evaluation.  The papers' results are in docs/paper_tables.csv, where the metrics `note`
-and `source` are text: what the paper says of a row, and where numbers stand that are of no table named here.  A row
-without a run shows only those.
+which scripts/reproduce.sh --bench writes; seconds an image are those of a detector's last evaluation.  The papers'
+results are in docs/paper_tables.csv, where the metrics `note` and `source` are text: what else is to be said of a row,
+and where its numbers stand if they are of no table named here.  A row without a run shows only those.
 Needs only Python.
 """
 
@@ -162,9 +162,8 @@ TABLES = {
         ("cswin_t", "cswin-t"), ("cswin_s", "cswin-s"),
         ("vit_tiny_r_s16_p8", "vit-tiny-r-s16"), ("vit_small_r26_s32", "vit-small-r26-s32"),
         ("vit_base_r50_s16", "vit-base-r50-s16"))),
-    "flatten": ("FLatten Transformer: focused attention in its hosts, ImageNet-1k", "flatten,imagenet1k", [
-        Row("deit_tiny", "imagenet/deit", "--heads", "3", run="imagenet-deit-3-heads")] + imagenet(
-        ("flatten_deit_tiny", "flatten-deit-tiny"),
+    "flatten": ("FLatten Transformer: focused attention in its hosts, ImageNet-1k", "flatten,imagenet1k", imagenet(
+        ("deit_tiny", "deit-tiny-timm"), ("flatten_deit_tiny", "flatten-deit-tiny"),
         ("pvt_tiny", "pvt-tiny"), ("flatten_pvt_tiny", "flatten-pvt-tiny"),
         ("pvt_small", "pvt-small"), ("flatten_pvt_small", "flatten-pvt-small"),
         ("pvt_v2_b0", "pvt-v2-b0"), ("flatten_pvt_v2_b0", "flatten-pvt-v2-b0"),
@@ -212,7 +211,7 @@ TABLES = {
 MEASURED = {"imagenet/block"}
 
 # Tables whose multiply-adds contain no transforms: LiSA's 4 and 12 count a block's linear layers and norms alone, and
-# the counts of its hierarchies come out so (docs/results.md), while those of its Tables 3, 13 and 14 contain transforms.
+# the counts of its hierarchies come out so (docs/results.md); those of its Tables 3, 13 and 14 contain transforms.
 NO_TRANSFORMS = {"lisa-4", "lisa-5", "lisa-6", "lisa-7", "lisa-8"}
 
 # What is shown of a row: the paper's metric, the heading, our key, decimals.
@@ -380,8 +379,8 @@ def print_table(name, runs):
             left, right, difference = cell(numbers.get(metric), *found, decimals)
             cells += [left, right, difference] if paper else [right]
         notes = [status(row, runs) if isinstance(row, Row) else "no config here"]
-        notes += [f"paper: {numbers['note']}"] if "note" in numbers else []
-        print(f"| {known} | " + " | ".join(cells) + " | " + "; ".join(filter(None, notes)) + " |")
+        cells.append("; ".join(filter(None, [*notes, numbers.get("note")])))
+        print(f"| {known} | " + " | ".join(cells) + " |")
     sources = {}
     for row, numbers in paper.items():
         sources.setdefault(numbers.get("source"), []).append(row)
