@@ -42,7 +42,7 @@ typedef struct {
 
 #define F(KIND, field) CONFIG_FIELD(KIND, OutputSettings, field)
 static const ConfigEntry output_entries[] = {
-    {F(STRING, results), .section = "modes", .command_line_only = true, .argument = "FILE",
+    {F(STRING, results), .section = "in place of training", .command_line_only = true, .argument = "FILE",
      .help = "With --eval: also write all detections to this file, in COCO's JSON format"},
     {F(STRING, draw), .command_line_only = true, .argument = "FILE",
      .help = "With --predict of one image: write the image with its boxes, class names and scores to this PNG file"},
@@ -92,6 +92,7 @@ enum { FOCAL, L1, GIOU, CLASS_ERROR };
 typedef struct {
     Training training; /* training.s: the settings that all programs share */
     const ModeSettings *modes;
+    const PredictSettings *predict;
     const OutputSettings *outputs;
     const DetectionSetSettings *data;
     const LoaderSettings *loading;
@@ -123,6 +124,7 @@ typedef struct {
 static void add_settings(void *context, Config *config) {
     Run *run = context;
     run->modes = config_add(config, &mode_settings);
+    run->predict = config_add(config, &predict_settings);
     run->outputs = config_add(config, &output_settings);
     run->data = config_add(config, &detection_set_settings);
     run->loading = config_add(config, &loader_settings);
@@ -138,6 +140,7 @@ static void add_settings(void *context, Config *config) {
     config_default(config, "batch_size", "16");
     config_default(config, "weight_decay", "1e-4");
     config_default(config, "clip_grad", "0.1");
+    config_example(config, "feature_map", "--share-heads"); /* which only mlp does without */
     config_explain(config, "describe", "Print parts, parameters and multiply-adds of an image of image_size, and stop");
     config_explain(config, "eval", "Print COCO's twelve numbers of --init or --resume on the validation split, and "
                                    "stop");
@@ -164,9 +167,8 @@ static void check_settings(void *context) {
     Run *run = context;
     int batch = run->training.s->batch_size;
     if (batch < distributed_ranks())
-        config_reject(&run->training.config, "batch_size", "%d images cannot be shared by %d ranks", batch,
-                      distributed_ranks());
-    if (*run->outputs->draw && !run->modes->predict.count)
+        config_reject(&run->training.config, "batch_size", "{batch_size} is less than the %d ranks", distributed_ranks());
+    if (*run->outputs->draw && !run->predict->predict.count)
         die_usage("--draw: '%s' would be written by --predict of one picture only", run->outputs->draw);
     if (run->backbone->lr_backbone == 0) run->model->freeze_backbone = true;
     if (*run->modes->parity) run->model->dropout = 0;
@@ -177,8 +179,8 @@ static void check_settings(void *context) {
 static void check_classes(Run *run, const DetectionSet *set) {
     if (!run->model->num_classes) run->model->num_classes = set->classes;
     if (run->model->num_classes < set->classes)
-        config_reject(&run->training.config, "num_classes", "%d, but %s has the category %d", run->model->num_classes,
-                      set->name, set->classes - 1);
+        config_reject(&run->training.config, "num_classes", "{num_classes} is too few: {data} has the category %d",
+                      set->classes - 1);
 }
 
 /* The number of classes if only the model is needed, without data. */
@@ -277,7 +279,7 @@ static void check_heads(const Run *run, const char *checkpoint) {
     add_settings(&other, &config);
     if (text && config_try_text(&config, text, strlen(text), checkpoint, &error) &&
         other.model->heads != run->model->heads)
-        config_reject(&run->training.config, "heads", "%d, but %s was trained with %d", run->model->heads, checkpoint,
+        config_reject(&run->training.config, "heads", "{heads}, but %s was trained with %d", checkpoint,
                       other.model->heads);
     config_free(&config);
     free(text);
@@ -841,11 +843,11 @@ static bool predict(Run *run, Prediction *p, const char *name, Error *error) {
 
 static void mode_predict(void *context) {
     Run *run = context;
-    Prediction p = {.json.wanted = *run->modes->json != 0};
+    Prediction p = {.json.wanted = *run->predict->json != 0};
     Pictures pictures;
     Error error;
     size_t done = 0;
-    pictures_find(&pictures, &run->modes->predict, false);
+    pictures_find(&pictures, &run->predict->predict, false);
     if (*run->outputs->draw && pictures.count != 1)
         die_usage("--draw: '%s' would be written by --predict of one picture only", run->outputs->draw);
     find_classes(run);
@@ -868,7 +870,7 @@ static void mode_predict(void *context) {
         predictions_fail(&p.json, name, error.text);
     }
     if (!done) die("none of the %zu pictures can be read", pictures.count);
-    predictions_write(&p.json, run->modes->json);
+    predictions_write(&p.json, run->predict->json);
     pictures_free(&pictures);
     free(p.detections);
     host_free(p.pixels);
@@ -908,37 +910,47 @@ static void mode_parity(void *context) {
 
 /* == Main ========================================================================================================= */
 
-static void print_lists(void) {
-    printf("Attention operators of the encoder (--attn):\n");
-    for (int i = 0; attention_operators[i]; i++)
-        if (attention_operators[i]->takes_mask)
-            printf("  %-24s %s\n", attention_operators[i]->name, attention_operators[i]->summary);
-}
-
 static const ProgramMode modes[] = {
-    {"describe", mode_describe, .alone = true},
-    {"eval", mode_eval, .needs_weights = true, .outputs = {"results"}},
-    {.name = "bench", .run = mode_bench},
-    {"predict", mode_predict, .alone = true, .needs_weights = true, .outputs = {"json"}},
-    {"parity", mode_parity, .alone = true, .outputs = {"out"}, .needs_output = true},
+    {"describe", "print the parts, parameters and multiply-adds of the model", mode_describe, .alone = true},
+    {"eval", "print COCO's twelve numbers of --init or --resume on the validation images", mode_eval,
+     .needs_weights = true, .outputs = {"results"}},
+    {"bench", "measure the speed of training and inference", mode_bench, .outputs = {NULL}},
+    {"predict", "tell what these images show and where", mode_predict, .alone = true, .needs_weights = true,
+     .outputs = {"json", "draw"}},
+    {"parity", "run one step on inputs from a file, and write its gradients to --out", mode_parity,
+     .alone = true, .outputs = {"out"}, .needs_output = true},
+    {.name = NULL},
+};
+
+static const HelpLine basics[] = {
+    {"data", "shapes, which are built in, or COCO's folder"},
+    {"num_classes", "number of categories: 91 for COCO"},
+    {"attn", "the attention operator of the encoder; --help lists all of them"},
+    {"scale_max", "the largest short side to which training images are resized"},
+    {"epochs", "passes over the training images"},
+    {"batch_size", "images in a step of the optimizer"},
+    {"lr", "initial learning rate; --lr-backbone is that of the backbone"},
+    {"precision", "of activations: float32 or bfloat16"},
+    {"init", "begin with these weights of a whole detector"},
+    {"resume", "continue the run in this folder"},
+    {"run_dir", "where log and checkpoints go; otherwise a new folder in runs/"},
+    {"seed", "of all random numbers"},
     {.name = NULL},
 };
 
 static const Program program = {
     .name = "train_detr",
-    .introduction =
-        "train_detr trains detectors: SMCA-DETR on a ResNet, from COCO's files to COCO's twelve numbers.\n\n"
-        "  train_detr --config configs/coco/shapes-demo.ini        built-in scenes, minutes on a CPU\n"
-        "  train_detr --config configs/coco/smca.ini --data coco   train on COCO's folder\n"
-        "  train_detr --resume runs/coco-detr-softmax-001          go on where a run stopped\n"
-        "  train_detr --resume runs/coco-detr-softmax-001 --eval --results detections.json\n"
+    .introduction = "train_detr trains detectors, SMCA-DETR on a ResNet, and measures COCO's twelve numbers.",
+    .examples =
+        "  train_detr --config configs/coco/shapes-demo.ini         train on the built-in scenes, minutes\n"
+        "  train_detr --config configs/coco/smca.ini --data coco    train on COCO's folder\n"
+        "  train_detr --resume runs/shapes-detr-softmax-001         go on where a run stopped\n"
         "  train_detr --init best.safetensors --predict street.jpg --draw boxes.png\n"
-        "  train_detr --config configs/coco/smca-ripple.ini --describe\n\n",
-    .beginning =
-        "  train_detr --config configs/coco/shapes-demo.ini       train on built-in scenes, minutes on a CPU\n"
-        "  train_detr --resume runs/shapes-detr-softmax-001       go on where a run stopped\n"
-        "  train_detr --init runs/shapes-detr-softmax-001/best.safetensors --predict street.jpg --draw boxes.png\n",
-    .settings = add_settings, .chooser = "attn", .use = use_settings, .check = check_settings, .lists = print_lists,
+        "  train_detr --resume runs/coco-detr-softmax-001 --eval --results detections.json\n"
+        "  train_detr --config configs/coco/smca-ripple.ini --describe\n",
+    .basics = basics, .example = "train_detr --config configs/coco/shapes-demo.ini", .word = "ripple",
+    .reference = "docs/settings-detr.md",
+    .settings = add_settings, .chooser = "attn", .use = use_settings, .check = check_settings,
     .modes = modes,
     .training = {.columns = "ap,ap50,focal,l1,giou,class_error",
                  .last_columns = "ap_small,ap_medium,ap_large,infer_s",

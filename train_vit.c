@@ -50,7 +50,7 @@ typedef struct {
 
 #define F(KIND, field) CONFIG_FIELD(KIND, LookSettings, field)
 static const ConfigEntry look_entries[] = {
-    {F(STRING, show_batch), .section = "modes", .command_line_only = true, .argument = "FILE",
+    {F(STRING, show_batch), .section = "in place of training", .command_line_only = true, .argument = "FILE",
      .help = "Write the first training images as the model sees them, with their labels, to this PNG file, and stop"},
     {F(STRING, confusion), .command_line_only = true, .argument = "FILE",
      .help = "With --eval: write how many images of each class were taken for which (CSV; scripts/plot_confusion.py "
@@ -80,6 +80,7 @@ typedef struct {
 typedef struct {
     Training training; /* training.s: the settings that all programs share */
     const ModeSettings *modes;
+    const PredictSettings *predict;
     const LookSettings *looks;
     const DataSettings *data;
     const LoaderSettings *loading;
@@ -119,6 +120,7 @@ typedef struct {
 static void add_settings(void *context, Config *config) {
     Run *run = context;
     run->modes = config_add(config, &mode_settings);
+    run->predict = config_add(config, &predict_settings);
     run->looks = config_add(config, &look_settings);
     run->data = config_add(config, &data_settings);
     run->loading = config_add(config, &loader_settings);
@@ -153,10 +155,11 @@ static void parity_open(Run *run) {
     int *size = run->model->img_size, *frames = &run->model->frames, found[2], count;
     parity_images(&run->parity, path, found, &count);
     if (config_origin(&run->training.config, "frames") && *frames != count)
-        die("%s: has %d frame%s for each label, but frames is %d", path, count, count > 1 ? "s" : "", *frames);
+        config_die(&run->training.config, "%s: has %d frame%s for each label, which is not {frames}", path, count,
+                   count > 1 ? "s" : "");
     *frames = count;
     if (config_origin(&run->training.config, "img_size") && memcmp(size, found, sizeof found))
-        die("%s: images are %dx%d, but img_size is %dx%d", path, found[0], found[1], size[0], size[1]);
+        config_die(&run->training.config, "%s: images are %dx%d, which is not {img_size}", path, found[0], found[1]);
     memcpy(size, found, sizeof found);
 }
 
@@ -193,20 +196,17 @@ static void check_settings(void *context) {
     run->training.unit = run->model->frames > 1 ? "clips" : "images";
     training_check_ranks(&run->training);
     if (*run->looks->attention && run->model->dim.count > 1)
-        config_reject(config, "attention", "pictures are of one token grid, and this model has %d stages",
+        config_reject(config, "attention", "pictures show one token grid, but {dim} makes %d stages",
                       run->model->dim.count);
     transform_check(config, run->transform, run->model->img_size[0], run->model->img_size[1]);
     layer_decay_check(config, run->layer_decay, run->model);
-    if (*run->looks->real_labels && !config_chosen(config, "eval"))
-        config_reject(config, "real_labels", "'%s' would be read by --eval only", run->looks->real_labels);
-    cosine_check(config, run->schedule, run->training.s->epochs);
+    if (!run->training.mode) cosine_fit(config, run->schedule, run->training.s->epochs);
     data_check(config, run->data);
     describe_data(run);
     normalise(run, &run->train);
     if (!run->model->num_classes) run->model->num_classes = run->train.classes;
     if (run->clips->samples_per_clip > 1 && run->sampler->repeated_aug)
-        config_reject(config, "samples_per_clip", "%d, but repeated_aug repeats clips, too: use one of them",
-                      run->clips->samples_per_clip);
+        config_reject(config, "samples_per_clip", "{samples_per_clip} and {repeated_aug} both repeat clips: use one of them");
 }
 
 /* == Data ========================================================================================================= */
@@ -295,16 +295,15 @@ static void split_open(Run *run, Dataset *split, bool train) {
     const Config *config = &run->training.config;
     const Dataset *d = &run->train;
     if (d->height && !config_origin(config, "img_size") && !has_model_size(run))
-        config_reject(config, "img_size", "%dx%d, but images of %s are %dx%d", s->img_size[0], s->img_size[1], d->name,
-                      d->height, d->width);
+        config_reject(config, "data", "{data} has images of %dx%d, but the model takes {img_size}", d->height, d->width);
     if (s->frames > 1 && !d->clips)
-        config_reject(config, "frames", "%d, but %s has images: give a set of clips, such as moving-shapes", s->frames,
-                      d->name);
+        config_reject(config, "frames", "{frames} makes clips, but {data} has images: give a set of clips, such as "
+                                        "moving-shapes");
     if (train && run->clips->samples_per_clip > 1 && !d->clips)
-        config_reject(config, "samples_per_clip", "%d, but %s has images: repeated_aug repeats those",
-                      run->clips->samples_per_clip, d->name);
+        config_reject(config, "samples_per_clip", "{samples_per_clip} repeats clips, but {data} has images, which repeated_aug "
+                                                  "repeats");
     if (s->num_classes < d->classes)
-        config_reject(config, "num_classes", "%d, but %s has %d", s->num_classes, d->name, d->classes);
+        config_reject(config, "num_classes", "{num_classes} is less than the %d classes of {data}", d->classes);
     dataset_open(split, run->data->data, run->data->data_dir, train,
                  (size_t)(train ? run->data->train_limit : run->data->test_limit));
     normalise(run, split);
@@ -683,7 +682,8 @@ static void match_classes(Run *run) {
 static void mode_eval(void *context) {
     Run *run = context;
     ClassNames names = {0};
-    bool matrix = *run->looks->confusion != 0, counts = matrix || *run->looks->per_class;
+    bool matrix = *run->looks->confusion != 0, counts = matrix || *run->looks->per_class, written = true;
+    Error error;
     confusion_check_path(run->looks->confusion);
     data_open(run, false);
     match_classes(run);
@@ -696,7 +696,8 @@ static void mode_eval(void *context) {
     if (distributed_rank() > 0) return;
     progress_show(true, "%zu test images of %s", run->test.count, run->test.name);
     if (counts && !run->training.stopping)
-        confusion_report(&run->confusion, run->looks->confusion, run->looks->per_class, class_names(run, &names));
+        written = confusion_report(&run->confusion, run->looks->confusion, run->looks->per_class,
+                                   class_names(run, &names), &error);
     class_names_free(&names);
     if (run->failed) printf("failed: %zu videos\n", run->failed);
     printf("loss: %.6f\n", run->training.validation_loss);
@@ -704,6 +705,7 @@ static void mode_eval(void *context) {
     if (run->real.images)
         printf("real: %.4f of %.0f images with labels\n",
                run->real_counted > 0 ? 100 * run->real_right / run->real_counted : 0, run->real_counted);
+    if (!written) die("%s", error.text);
 }
 
 static void bench_batch(void *context, bool training) {
@@ -920,14 +922,16 @@ static void mode_predict(void *context) {
     const char *picture = run->looks->attention;
     ClassNames owned = {0};
     const char *const *names = class_names(run, &owned);
-    Predictions json = {.wanted = *run->modes->json != 0};
+    Predictions json = {.wanted = *run->predict->json != 0};
     PredictedClip clip;
     Pictures images;
     Error error;
     size_t done = 0;
     bool clips = run->model->frames > 1;
     int top = run->looks->top_frames;
-    pictures_find(&images, &run->modes->predict, clips);
+    if (!clips && config_origin(&run->training.config, "top_frames"))
+        config_reject(&run->training.config, "top_frames", "of clips only, and this model is one of images");
+    pictures_find(&images, &run->predict->predict, clips);
     model_open(run, 1, *picture != 0); /* the training plan keeps the tensors that the pictures show */
     linear_keep_weights(images.count > 1 || clips);
     if (clips) clip = predicted_clip_open(run);
@@ -947,7 +951,7 @@ static void mode_predict(void *context) {
     }
     if (!done) die("none of the %zu %s can be read", images.count, clips ? "clips" : "pictures");
     if (clips) predicted_clip_close(&clip);
-    predictions_write(&json, run->modes->json);
+    predictions_write(&json, run->predict->json);
     pictures_free(&images);
     class_names_free(&owned);
 }
@@ -982,42 +986,51 @@ static void mode_parity(void *context) {
 
 /* == Main ========================================================================================================= */
 
-static void print_lists(void) {
-    printf("Attention operators (--attn):\n");
-    for (int i = 0; attention_operators[i]; i++)
-        printf("  %-24s %s\n", attention_operators[i]->name, attention_operators[i]->summary);
-    printf("\nFeature maps of linear and ripple attention (--feature-map):\n");
-    for (int i = 0; feature_maps[i]; i++) printf("  %-24s %s\n", feature_maps[i]->name, feature_maps[i]->summary);
-    printf("\nRelative positions in linear attention (--relative):\n");
-    for (int i = 0; relative_kinds[i]; i++) printf("  %-24s %s\n", relative_kinds[i]->name, relative_kinds[i]->summary);
-}
-
 static const ProgramMode modes[] = {
-    {"describe", mode_describe, .alone = true},
-    {"eval", mode_eval, .needs_weights = true, .outputs = {"confusion", "per_class"}},
-    {.name = "bench", .run = mode_bench},
-    {"show_batch", mode_show_batch, .alone = true},
-    {"predict", mode_predict, .alone = true, .needs_weights = true, .outputs = {"attention", "json"}},
-    {"parity", mode_parity, .alone = true, .outputs = {"out"}, .needs_output = true},
+    {"describe", "print the layers, parameters, multiply-adds and memory of the model", mode_describe, .alone = true},
+    {"eval", "measure the accuracy of --init or --resume on the test images", mode_eval, .needs_weights = true,
+     .outputs = {"confusion", "per_class"}, .settings = {"real_labels"}},
+    {"bench", "measure the speed of training and inference", mode_bench, .outputs = {NULL}},
+    {"show_batch", "write the first training images as the model sees them to a PNG file", mode_show_batch,
+     .alone = true},
+    {"predict", "name what these images or videos show", mode_predict, .alone = true, .needs_weights = true,
+     .outputs = {"attention", "json"}, .settings = {"top_frames"}},
+    {"parity", "run one step on inputs from a file, and write its gradients to --out", mode_parity,
+     .alone = true, .outputs = {"out"}, .needs_output = true},
+    {.name = NULL},
+};
+
+static const HelpLine basics[] = {
+    {"data", "a known data set, or a folder with train/<class>/ and val/<class>/"},
+    {"attn", "the attention operator; --help lists all of them"},
+    {"img_size", "height and width of the images that the model sees"},
+    {"patch_size", "side of the square of pixels that becomes a token"},
+    {"epochs", "passes over the training images"},
+    {"batch_size", "images in a step of the optimizer"},
+    {"lr", "highest learning rate"},
+    {"precision", "of activations: float32 or bfloat16"},
+    {"init", "begin with these weights (safetensors, timm's names)"},
+    {"resume", "continue the run in this folder"},
+    {"run_dir", "where log and checkpoints go; otherwise a new folder in runs/"},
+    {"seed", "of all random numbers"},
     {.name = NULL},
 };
 
 static const Program program = {
     .name = "train_vit",
-    .introduction =
-        "train_vit trains vision transformers for image classification.\n\n"
-        "  train_vit --config configs/cpu/shapes.ini               train on the built-in shapes, minutes\n"
-        "  train_vit --config configs/cpu/shapes.ini --attn linear the same with another operator\n"
-        "  train_vit --config configs/cifar100/ripple.ini          train on files (scripts/fetch_cifar.sh)\n"
-        "  train_vit --resume runs/shapes-ripple-001               go on where a run stopped\n"
-        "  train_vit --resume runs/shapes-ripple-001 --eval        measure its last weights\n"
-        "  train_vit --init runs/shapes-ripple-001/best.safetensors --predict photos --json found.json\n"
-        "  train_vit --attn ripple --img-size 224 --patch-size 16 --describe\n\n",
-    .beginning =
-        "  train_vit --config configs/cpu/shapes.ini     train on the built-in shapes, two minutes\n"
-        "  train_vit --resume runs/shapes-ripple-001     go on where a run stopped\n"
-        "  train_vit --init runs/shapes-ripple-001/best.safetensors --predict cat.png\n",
-    .settings = add_settings, .chooser = "attn", .use = use_settings, .check = check_settings, .lists = print_lists,
+    .introduction = "train_vit trains vision transformers for image classification.",
+    .examples =
+        "  train_vit --config configs/cpu/shapes.ini                 train on the built-in shapes, minutes\n"
+        "  train_vit --data photos --img-size 224 --patch-size 16    train on your own folder of images\n"
+        "  train_vit --resume runs/shapes-ripple-001                 go on where a run stopped\n"
+        "  train_vit --init runs/shapes-ripple-001/best.safetensors --predict cat.png\n"
+        "  train_vit --config configs/cpu/shapes.ini --attn linear   the first with another operator\n"
+        "  train_vit --config configs/cifar100/ripple.ini            train on files (scripts/fetch_cifar.sh)\n"
+        "  train_vit --resume runs/shapes-ripple-001 --eval          measure its last weights\n"
+        "  train_vit --attn ripple --img-size 224 --patch-size 16 --describe\n",
+    .basics = basics, .example = "train_vit --config configs/cpu/shapes.ini", .word = "lisa",
+    .reference = "docs/settings.md",
+    .settings = add_settings, .chooser = "attn", .use = use_settings, .check = check_settings,
     .modes = modes,
     .training = {.columns = "top1,top5,jsd",
                  .last_columns = "tau_ended,tau_equal",

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "core/die.h"
+#include "core/distributed.h"
 #include "core/files.h"
 #include "kernels/kernels.h"
 
@@ -58,11 +59,17 @@ void checkpoint_save_weights(const Params *params, const float *arena, const cha
     arenas_save(params, &arena, (const char *const[]){""}, 1, path, metadata, metadata_count);
 }
 
+void checkpoint_device(char text[CHECKPOINT_DEVICE]) {
+    int used = snprintf(text, CHECKPOINT_DEVICE, "%s", kernels_device());
+    if (distributed_ranks() > 1 && used < CHECKPOINT_DEVICE)
+        snprintf(text + used, (size_t)(CHECKPOINT_DEVICE - used), ", %d ranks", distributed_ranks());
+}
+
 void checkpoint_save_state(const Params *params, const RunState *state, const char *path, const SafeMetadata *metadata,
                            int metadata_count) {
     const float *arenas[] = {params->values, params->exp_avg, params->exp_avg_sq, params->ema};
     const char *prefixes[] = {"param.", "exp_avg.", "exp_avg_sq.", "ema."};
-    char run[512], seconds[64];
+    char run[512], seconds[64], device[CHECKPOINT_DEVICE];
     SafeMetadata all[MAX_METADATA];
     snprintf(run, sizeof run,
              "%" PRIu64 " %" PRIu64 " %" PRIu64 " %.17g %" PRIu64 " %.17g %" PRIu64
@@ -74,8 +81,10 @@ void checkpoint_save_state(const Params *params, const RunState *state, const ch
     snprintf(seconds, sizeof seconds, "%.3f", state->seconds);
     all[metadata_count] = (SafeMetadata){"vit.c.run", run};
     all[metadata_count + 1] = (SafeMetadata){"vit.c.seconds", seconds}; /* separate: not reproducible */
-    all[metadata_count + 2] = (SafeMetadata){"vit.c.choices", kernels_choices()};
-    metadata_count += *all[metadata_count + 2].value ? 3 : 2;
+    checkpoint_device(device);
+    all[metadata_count + 2] = (SafeMetadata){"vit.c.device", device};
+    all[metadata_count + 3] = (SafeMetadata){"vit.c.choices", kernels_choices()};
+    metadata_count += *all[metadata_count + 3].value ? 4 : 3;
     arenas_save(params, arenas, prefixes, params->ema ? 4 : 3, path, all, metadata_count);
 }
 

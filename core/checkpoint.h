@@ -9,7 +9,7 @@
 #include "core/params.h"
 #include "core/safetensors.h"
 
-enum { RUN_MEASURED = 4 };
+enum { RUN_MEASURED = 4, CHECKPOINT_DEVICE = 512 };
 
 typedef struct {
     uint64_t step;      /* optimizer steps done */
@@ -48,6 +48,10 @@ void checkpoint_load_weights(Params *params, const char *path, const CheckpointF
 /* Reads the parameters whose names begin with `prefix` from a file of weights, where the names may lack the prefix.
  * Other tensors of the file are ignored. */
 void checkpoint_load_part(Params *params, const char *prefix, const char *path);
+
+/* What a state is computed by: the device with its number of threads, and the ranks.  Another one adds in another order,
+ * so the state has it as vit.c.device. */
+void checkpoint_device(char text[CHECKPOINT_DEVICE]);
 
 void checkpoint_save_state(const Params *params, const RunState *state, const char *path, const SafeMetadata *metadata,
                            int metadata_count);

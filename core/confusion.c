@@ -124,16 +124,18 @@ void confusion_check_path(const char *path) {
         die_usage("--confusion %s: writes a CSV file: name it .csv, and scripts/plot_confusion.py draws it", path);
 }
 
-void confusion_report(const Confusion *confusion, const char *matrix, const char *classes, const char *const *names) {
+bool confusion_report(const Confusion *confusion, const char *matrix, const char *classes, const char *const *names,
+                      Error *error) {
     Table table = {confusion, names};
-    Error error;
-    if (*matrix && !file_replace(matrix, put_matrix, &table, &error)) die("%s: %s", matrix, error.text);
+    if (*matrix && !file_replace(matrix, put_matrix, &table, error)) return refuse(error, "%s: %s", matrix, error->text);
     if (*matrix) print_line("%s: %d classes, and what their images were taken for\n", matrix, confusion->classes);
-    if (*classes && !file_replace(classes, put_classes, &table, &error)) die("%s: %s", classes, error.text);
+    if (*classes && !file_replace(classes, put_classes, &table, error))
+        return refuse(error, "%s: %s", classes, error->text);
     int worst = worst_class(confusion);
-    if (!*classes || worst < 0) return;
+    if (!*classes || worst < 0) return true;
     char number[32];
     snprintf(number, sizeof number, "class %d", worst);
     print_line("%s: %d classes, the lowest top-1 is %.2f %%, of %s\n", classes, confusion->classes,
                100 * confusion->top1[worst] / confusion->images[worst], names ? names[worst] : number);
+    return true;
 }

@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 
+#include "core/error.h"
 #include "core/outcome.h"
 
 /* Counts of images; doubles, so that ranks can sum them. */
@@ -26,11 +27,13 @@ void confusion_sum(Confusion *confusion);
 /* Dies if the path ends in .png: the file will be CSV. */
 void confusion_check_path(const char *path);
 
-/* Writes each file whose path is given and reports it on stdout.  Dies with the file and the reason.
+/* Writes each file whose path is given and reports it on stdout.  On failure returns false with the file and the reason
+ * in `error`.
  * matrix:  CSV with a row for each true class and a column for each predicted one, both labelled with their names
  *          [classes], or with their indices if names is NULL.
  * classes: CSV with class,name,images,top1,top5,precision, the last three in percent, and empty where the divisor
  *          is zero. */
-void confusion_report(const Confusion *confusion, const char *matrix, const char *classes, const char *const *names);
+bool confusion_report(const Confusion *confusion, const char *matrix, const char *classes, const char *const *names,
+                      Error *error);
 
 #endif

@@ -49,18 +49,59 @@ void make_folders(const char *path) {
     make_folder(part);
 }
 
-/* == Whole files ================================================================================================== */
+/* == Inputs and outputs of one call =============================================================================== */
 
-static bool require_regular(const struct stat *info, Error *error) {
-    if (S_ISREG(info->st_mode)) return true;
-    return refuse(error, "%s, expected a file", S_ISDIR(info->st_mode) ? "a folder" : "not a regular file");
+typedef struct {
+    dev_t device;
+    ino_t inode;
+} FileId;
+
+enum { MOST_NOTED = 256, MOST_CLAIMED = 16 };
+
+/* The first inputs.  All that are opened before outputs are claimed have room here, and later ones meet the claims. */
+static FileId noted[MOST_NOTED];
+static atomic_int noted_count;
+
+static struct {
+    FileId id; /* all zero: there is no such file yet */
+    const char *path, *setting;
+} claimed[MOST_CLAIMED];
+static int claimed_count;
+
+static FileId id_of(const struct stat *info) { return (FileId){info->st_dev, info->st_ino}; }
+
+static bool same_file(FileId a, FileId b) { return a.inode && a.inode == b.inode && a.device == b.device; }
+
+void file_refuse_output(const char *path, const struct stat *info) {
+    for (int i = 0; i < claimed_count; i++)
+        if (same_file(claimed[i].id, id_of(info)))
+            die_usage("%s: an input of this call, which %s %s would replace: give the output another name", path,
+                      claimed[i].setting, claimed[i].path);
 }
+
+/* Every file that is opened to be read as a whole passes here. */
+static bool accept_input(const char *path, const struct stat *info, Error *error) {
+    if (!S_ISREG(info->st_mode))
+        return refuse(error, "%s, expected a file", S_ISDIR(info->st_mode) ? "a folder" : "not a regular file");
+    file_refuse_output(path, info);
+    int i = noted_count < MOST_NOTED ? noted_count++ : MOST_NOTED;
+    if (i < MOST_NOTED) noted[i] = id_of(info);
+    return true;
+}
+
+void file_note(const char *path) {
+    struct stat info;
+    Error error;
+    if (stat(path, &info) == 0) accept_input(path, &info, &error);
+}
+
+/* == Whole files ================================================================================================== */
 
 int file_open(const char *path, Error *error) {
     struct stat info;
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) return refuse_errno(error, "cannot open"), -1;
-    if (fstat(fd, &info) ? refuse_errno(error, "cannot read") : require_regular(&info, error)) return fd;
+    if (fstat(fd, &info) ? refuse_errno(error, "cannot read") : accept_input(path, &info, error)) return fd;
     close(fd);
     return -1;
 }
@@ -70,7 +111,6 @@ int file_open(const char *path, Error *error) {
 static bool read_open(int fd, size_t most, uint8_t **bytes, size_t *room, size_t *size, Error *error) {
     struct stat status;
     if (fstat(fd, &status)) return refuse_errno(error, "cannot read");
-    if (!require_regular(&status, error)) return false;
     if ((uintmax_t)status.st_size > most)
         return refuse(error, "%jd bytes, expected at most %zu", (intmax_t)status.st_size, most);
     size_t want = (size_t)status.st_size, have = 0;
@@ -96,8 +136,8 @@ static bool read_open(int fd, size_t most, uint8_t **bytes, size_t *room, size_t
 }
 
 bool file_read_again(const char *path, size_t most, uint8_t **bytes, size_t *room, size_t *size, Error *error) {
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) return refuse_errno(error, "cannot open");
+    int fd = file_open(path, error);
+    if (fd < 0) return false;
     bool ok = read_open(fd, most, bytes, room, size, error);
     close(fd);
     return ok;
@@ -153,7 +193,8 @@ static bool is_stale(const char *ending, const struct stat *info) {
     return time(NULL) - info->st_mtime > ABANDONED;
 }
 
-void file_remove_stale(const char *path) {
+/* Removes temporary files left by processes that were killed while replacing this file. */
+static void remove_stale(const char *path) {
     char copy[PLACE_SIZE], place[PLACE_SIZE], folder[PLACE_SIZE];
     Error error;
     if (!follow_links(place, path, &error)) return;
@@ -192,9 +233,10 @@ static bool write_in_place(const char *path, bool (*fill)(FILE *file, const void
     return false;
 }
 
-/* Opens the folder first, so that nothing has been changed if that fails. */
+/* Opens the folder first, so that nothing has been changed if that fails.  A trial ends before the old file would be
+ * replaced. */
 static bool replace_regular(const char *path, bool (*fill)(FILE *file, const void *content), const void *content,
-                            Error *error) {
+                            bool trial, Error *error) {
     char temporary[PLACE_SIZE], folder[PLACE_SIZE], host[HOST_SIZE];
     host_name(host);
     snprintf(folder, sizeof folder, "%s", path);
@@ -205,11 +247,11 @@ static bool replace_regular(const char *path, bool (*fill)(FILE *file, const voi
     }
     int fd = open(dirname(folder), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) return refuse_errno(error, "cannot open its folder");
-    file_remove_stale(path);
+    remove_stale(path);
     FILE *file = fopen(temporary, "wxe");
     bool ok = file ? write_open(file, fill, content, error) : refuse_errno(error, "cannot write");
-    if (ok && rename(temporary, path)) ok = refuse_errno(error, "cannot rename into place");
-    if (!ok)
+    if (ok && !trial && rename(temporary, path)) ok = refuse_errno(error, "cannot rename into place");
+    if (!ok || trial)
         unlink(temporary);
     else if (fsync(fd) && errno != EINVAL) /* EINVAL: the file system cannot sync folders */
         ok = refuse_errno(error, "cannot flush its folder");
@@ -217,14 +259,29 @@ static bool replace_regular(const char *path, bool (*fill)(FILE *file, const voi
     return ok;
 }
 
-bool file_replace(const char *path, bool (*fill)(FILE *file, const void *content), const void *content, Error *error) {
+/* Opening a pipe would wait for its reader, and closing it again would end the reader's input. */
+static bool try_in_place(const char *path, bool pipe, Error *error) {
+    if (pipe) return access(path, W_OK) == 0 || refuse_errno(error, "cannot write");
+    int fd = open(path, O_WRONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+    bool ok = (fd >= 0 && write(fd, "", 0) == 0) || refuse_errno(error, "cannot write");
+    if (fd >= 0) close(fd);
+    return ok;
+}
+
+static bool replace(const char *path, bool (*fill)(FILE *file, const void *content), const void *content, bool trial,
+                    Error *error) {
     char place[PLACE_SIZE];
     struct stat info;
     if (stat(path, &info) == 0) {
         if (S_ISDIR(info.st_mode)) return refuse(error, "cannot write: a folder");
+        if (!S_ISREG(info.st_mode) && trial) return try_in_place(path, S_ISFIFO(info.st_mode), error);
         if (!S_ISREG(info.st_mode)) return write_in_place(path, fill, content, error);
     }
-    return follow_links(place, path, error) && replace_regular(place, fill, content, error);
+    return follow_links(place, path, error) && replace_regular(place, fill, content, trial, error);
+}
+
+bool file_replace(const char *path, bool (*fill)(FILE *file, const void *content), const void *content, Error *error) {
+    return replace(path, fill, content, false, error);
 }
 
 typedef struct {
@@ -239,6 +296,49 @@ static bool fill_bytes(FILE *file, const void *content) {
 
 bool file_write(const char *path, const void *bytes, size_t size, Error *error) {
     return file_replace(path, fill_bytes, &(Bytes){bytes, size}, error);
+}
+
+bool file_try(const char *path, Error *error) { return replace(path, fill_bytes, &(Bytes){"", 1}, true, error); }
+
+/* Where the file is or would be: its name in a folder. */
+static bool place_of(FileId *folder, char name[PLACE_SIZE], const char *path, Error *error) {
+    char place[PLACE_SIZE], copy[PLACE_SIZE];
+    struct stat info;
+    if (!follow_links(place, path, error)) return false;
+    memcpy(copy, place, sizeof copy);
+    snprintf(name, PLACE_SIZE, "%s", basename(copy));
+    *folder = stat(dirname(place), &info) == 0 ? id_of(&info) : (FileId){0};
+    return true;
+}
+
+static bool same_place(const char *a, const char *b, Error *error) {
+    char name_a[PLACE_SIZE], name_b[PLACE_SIZE];
+    FileId folder_a, folder_b;
+    return place_of(&folder_a, name_a, a, error) && place_of(&folder_b, name_b, b, error) &&
+           same_file(folder_a, folder_b) && !strcmp(name_a, name_b);
+}
+
+bool file_claim(const char *path, const char *setting, Error *error) {
+    static const char advice[] = "give it another name";
+    static const char *const streams[] = {[STDOUT_FILENO] = "output", [STDERR_FILENO] = "error"};
+    struct stat info = {0}, stream;
+    bool there = stat(path, &info) == 0;
+    if (there && !S_ISREG(info.st_mode)) return true; /* it takes what is written and replaces nothing */
+    FileId id = there ? id_of(&info) : (FileId){0};
+    for (int i = 0; i < noted_count && i < MOST_NOTED; i++)
+        if (same_file(id, noted[i]))
+            return refuse(error, "%s is an input of this call, too, and would be replaced: %s", path, advice);
+    for (int i = 0; i < claimed_count; i++)
+        if (same_file(id, claimed[i].id) || same_place(path, claimed[i].path, error))
+            return refuse(error, "%s is the file of %s, too: %s", path, claimed[i].setting, advice);
+    for (int fd = STDOUT_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fstat(fd, &stream) == 0 && same_file(id, id_of(&stream)))
+            return refuse(error, "%s is where standard %s goes, which would be lost: %s", path, streams[fd], advice);
+    if (claimed_count == MOST_CLAIMED) return refuse(error, "%s: more than %d outputs", path, MOST_CLAIMED);
+    claimed[claimed_count].id = id;
+    claimed[claimed_count].path = path;
+    claimed[claimed_count++].setting = setting;
+    return true;
 }
 
 void write_text(const char *path, const char *text) {
@@ -286,10 +386,10 @@ static void maps_remember(const char *path, const char *bytes, size_t size) {
 
 bool file_map(const char *path, const void **bytes, size_t *size, Error *error) {
     struct stat info;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) return refuse_errno(error, "cannot open");
+    int fd = file_open(path, error);
+    if (fd < 0) return false;
     void *map = NULL;
-    bool ok = fstat(fd, &info) ? refuse_errno(error, "cannot read") : require_regular(&info, error);
+    bool ok = fstat(fd, &info) == 0 || refuse_errno(error, "cannot read");
     if (ok && info.st_size) {
         map = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_SHARED, fd, 0);
         if (map == MAP_FAILED) ok = refuse_errno(error, "cannot map");

@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <sys/stat.h>
 
 #include "core/error.h"
 
@@ -34,8 +35,23 @@ bool file_read_again(const char *path, size_t most, uint8_t **bytes, size_t *roo
  * If the path is a symbolic link, its target is replaced.  A device or a pipe is written to directly. */
 bool file_replace(const char *path, bool (*fill)(FILE *file, const void *content), const void *content, Error *error);
 
-/* Removes temporary files left by processes that were killed while replacing this file. */
-void file_remove_stale(const char *path);
+/* Whether file_replace could succeed now, to be asked before long work begins: writes one byte to a temporary file and
+ * removes it; a device is opened and written nothing, a pipe is not opened.  On failure returns false with the reason in
+ * `error`. */
+bool file_try(const char *path, Error *error);
+
+/* Makes the path an output of this call; `setting` names it in messages and must stay valid.  Returns false with the
+ * reason in `error` if it is a regular file that is also an input - one that the functions above or below have opened,
+ * or file_note was told of -, another output, or where standard output or error goes.  From here on a function of this header that is to open
+ * this file to read it ends the program, before the file is lost.  Files are compared by device and inode.  Not
+ * thread-safe. */
+bool file_claim(const char *path, const char *setting, Error *error);
+
+/* Notes an input that is opened by other means, if it is there. */
+void file_note(const char *path);
+
+/* Ends the program if `info` is of an output of this call: it is about to become an input, by the name `path`. */
+void file_refuse_output(const char *path, const struct stat *info);
 
 /* file_replace with these bytes as the content. */
 bool file_write(const char *path, const void *bytes, size_t size, Error *error);

@@ -6,7 +6,10 @@
 #include "core/die.h"
 #include "core/distributed.h"
 #include "core/files.h"
+#include "core/help.h"
+#include "core/limits.h"
 #include "core/signals.h"
+#include "core/threads.h"
 #include "core/version.h"
 #include "kernels/kernels.h"
 
@@ -14,34 +17,41 @@
 
 #define F(KIND, field) CONFIG_FIELD(KIND, ModeSettings, field)
 static const ConfigEntry entries[] = {
-    {F(BOOL, help), .section = "modes", .command_line_only = true, .help = "Print this help (also -h)"},
-    {F(BOOL, help_markdown), .command_line_only = true, .help = "Print the settings as Markdown tables"},
-    {F(BOOL, version), .command_line_only = true, .help = "Print the version"},
-    {F(STRING, config), .command_line_only = true, .argument = "FILE",
-     .help = "Read settings from this INI file; settings on the command line take precedence"},
-    {F(STRING, resume), .command_line_only = true, .argument = "FOLDER",
-     .help = "Continue the run in this folder from its last saved state, with the same results as without a break"},
-    {F(BOOL, describe), .command_line_only = true,
+    {F(BOOL, describe), .section = "in place of training", .command_line_only = true,
      .help = "Print layers, parameters, multiply-adds and memory, and stop"},
     {F(BOOL, eval), .command_line_only = true,
      .help = "Evaluate the weights of --init or --resume on the validation split, and stop"},
     {F(BOOL, bench), .command_line_only = true,
      .help = "Measure training and inference speed on random images, print one line of JSON, and stop"},
-    {F(LIST, predict), .command_line_only = true, .argument = "IMAGE...",
-     .help = "Print the predictions for these PNG or JPEG images, or for all in these folders, and stop"},
-    {F(STRING, json), .command_line_only = true, .argument = "FILE",
-     .help = "With --predict: also write the predictions to this JSON file, an object for every image"},
     {F(STRING, parity), .command_line_only = true, .argument = "IN",
      .help = "Run one forward and backward pass on the inputs in this safetensors file, and stop; parameters in the "
              "file replace the model's"},
     {F(STRING, out), .command_line_only = true, .argument = "FILE",
      .help = "With --parity: write outputs, loss and grad.<parameter> to this safetensors file"},
+    {F(STRING, config), .section = "general", .command_line_only = true, .argument = "FILE",
+     .help = "Read settings from this INI file; settings on the command line take precedence"},
+    {F(STRING, resume), .command_line_only = true, .argument = "FOLDER",
+     .help = "Continue the run in this folder from its last saved state, with the same results as without a break"},
     {F(CHOICE, isa), "auto", .command_line_only = true, CONFIG_CHOICES("auto", "avx2", "avx512"),
      .noun = "set of instructions",
      .help = "Instructions of the CPU to be used, where the program has code for several (auto: the newest)"},
+    {F(STRING, help), .command_line_only = true, .argument = "[WORD]", .alone = "all",
+     .help = "Print this help, or the part of it about one operator, setting or section; -h prints one screen"},
+    {F(BOOL, help_markdown), .command_line_only = true, .help = "Print the settings as Markdown tables"},
+    {F(BOOL, version), .command_line_only = true, .help = "Print the version"},
 };
 #undef F
 const ConfigGroup mode_settings = {CONFIG_GROUP(ModeSettings, entries)};
+
+#define F(KIND, field) CONFIG_FIELD(KIND, PredictSettings, field)
+static const ConfigEntry predict_entries[] = {
+    {F(LIST, predict), .section = "in place of training", .command_line_only = true, .argument = "IMAGE...",
+     .help = "Print the predictions for these PNG or JPEG images, or for all in these folders, and stop"},
+    {F(STRING, json), .command_line_only = true, .argument = "FILE",
+     .help = "With --predict: also write the predictions to this JSON file, an object for every image"},
+};
+#undef F
+const ConfigGroup predict_settings = {CONFIG_GROUP(PredictSettings, predict_entries)};
 
 /* Converts --resume's value to the run's folder (for training) or to its last weights (for a mode). */
 static void resolve_resume(Training *t, const ModeSettings *modes, bool looks) {
@@ -49,6 +59,10 @@ static void resolve_resume(Training *t, const ModeSettings *modes, bool looks) {
     Error error;
     if (!*modes->resume) return;
     run_folder_of(folder, modes->resume);
+    for (int i = 0; run_folder_files[i] && looks; i++) {
+        run_folder_file(last, folder, run_folder_files[i]);
+        file_note(last);
+    }
     run_folder_file(last, folder, "last.safetensors");
     const char *given = config_origin(&t->config, "run_dir");
     if (!looks && given && !strncmp(given, "--run", 5) && strcmp(t->s->run_dir, folder))
@@ -109,7 +123,7 @@ static void compare_with_saved(Training *t, char *const *saved) {
     for (int i = 0; i < config->count; i++) {
         const char *name = config_name(config, i);
         char *value = config_value(config, i);
-        bool own = !strncmp(config_section(config, i), "modes", 5) || is_among(name, places);
+        bool own = config_command_line_only(config, i) || is_among(name, places);
         bool chosen_later = !strcmp(name, "num_classes") && !strcmp(value, "0");
         if (!own && !chosen_later && strcmp(value, saved[i])) {
             if (is_kept(config, i))
@@ -203,11 +217,47 @@ static void check_outputs(const ProgramMode *list, const ProgramMode *chosen, co
     }
 }
 
-static void print_help(const Program *program, const Config *config) {
-    printf("%s", program->introduction);
-    if (program->lists) program->lists();
-    printf("\n");
-    config_help(config, stdout);
+/* An output that cannot be written, or that would replace an input or another output, ends the call before its work
+ * begins. */
+static void claim_outputs(const ProgramMode *mode, const Config *config) {
+    Error error;
+    for (int i = 0; mode->outputs[i]; i++) {
+        const char *name = mode->outputs[i], *path = config_string(config, name);
+        if (!*path) continue;
+        if (!file_claim(path, config_origin(config, name), &error)) config_reject(config, name, "%s", error.text);
+        if (!file_try(path, &error)) die("%s: %s", path, error.text);
+    }
+}
+
+/* The same for a new run's folder, in which files may lie; that of a run that was begun is refused when it is opened. */
+static void claim_folder(const Training *t) {
+    static char paths[8][RUN_PATH_SIZE];
+    char log[RUN_PATH_SIZE];
+    Error error;
+    if (t->resumed || !*t->s->run_dir) return;
+    run_folder_file(log, t->s->run_dir, "log.csv");
+    if (file_exists(log)) return;
+    for (int i = 0; run_folder_files[i]; i++) {
+        run_folder_file(paths[i], t->s->run_dir, run_folder_files[i]);
+        if (!file_claim(paths[i], "run_dir's", &error)) config_reject(&t->config, "run_dir", "%s", error.text);
+    }
+}
+
+/* Refuses settings that count only in modes which were not chosen. */
+static void check_settings(const ProgramMode *list, const ProgramMode *chosen, const Config *config) {
+    char owners[256] = "";
+    const char *name = NULL;
+    for (const ProgramMode *m = list; m->name && !name; m++)
+        for (int i = 0; m->settings[i] && !name; i++)
+            if (config_origin(config, m->settings[i]) && !(chosen && is_among(m->settings[i], chosen->settings)))
+                name = m->settings[i];
+    if (!name) return;
+    for (const ProgramMode *m = list; m->name; m++) {
+        size_t used = strlen(owners);
+        if (is_among(name, m->settings))
+            snprintf(owners + used, sizeof owners - used, "%s--%s", used ? ", " : "", m->name);
+    }
+    config_reject(config, name, "counts only with %s", owners);
 }
 
 /* The settings that must be equal on all ranks, one per line: all except file locations, thread counts and
@@ -239,7 +289,7 @@ static bool meet_ranks(const Config *config, bool alone) {
     return !alone || distributed_rank() == 0;
 }
 
-static bool helps_only(const ModeSettings *modes) { return modes->help || modes->help_markdown || modes->version; }
+static bool helps_only(const ModeSettings *modes) { return *modes->help || modes->help_markdown || modes->version; }
 
 static int run_mode(const Program *program, void *run, Training *t, const ModeSettings *modes) {
     int status = 0;
@@ -250,19 +300,22 @@ static int run_mode(const Program *program, void *run, Training *t, const ModeSe
     }
     if (helps && !meet_ranks(&t->config, true)) return 0;
     if (modes->version) return printf("%s %s\n", program->name, VIT_VERSION), 0;
-    if (modes->help) return print_help(program, &t->config), 0;
+    if (*modes->help) return help_print(program, &t->config, modes->help), 0;
     if (modes->help_markdown) return config_markdown(&t->config, stdout), 0;
 
     const ProgramMode *mode = choose_mode(program->modes, t);
     t->mode = mode ? mode->name : NULL;
     bool alone = mode && mode->alone;
     check_outputs(program->modes, mode, &t->config);
+    check_settings(program->modes, mode, &t->config);
     if (t->saved) compare_with_saved(t, t->saved);
     program->check(run);
     kernels_init();
     if (kernels_unsupported()) die_usage("%s", kernels_unsupported());
     if (!alone) signals_open();
     if (!meet_ranks(&t->config, alone)) return 0;
+    if (distributed_rank() == 0 && mode) claim_outputs(mode, &t->config);
+    if (distributed_rank() == 0 && !mode) claim_folder(t);
     if (alone) return mode->run(run), 0;
     collective_open();
     if (mode) mode->run(run);
@@ -276,15 +329,16 @@ static int run_mode(const Program *program, void *run, Training *t, const ModeSe
 /* Without arguments the defaults would train for days on the embedded data set, which nobody intends: prints examples.
  * Status 2, as for any wrong command line. */
 static int ask_for_arguments(const Program *program) {
-    if (distributed_rank() == 0)
-        fprintf(stderr, "%s: nothing to do was given, for example\n\n%s\n%s --help lists every mode and setting\n",
-                program->name, program->beginning, program->name);
+    if (distributed_rank() == 0) help_beginner(program);
     return 2;
 }
 
-int program_main(const Program *program, void *run, Training *t, int argc, char **argv) {
+/* Apart from program_main, so that its locals are not on the stack before limits_open. */
+__attribute__((noinline)) static int program_run(const Program *program, void *run, Training *t, int argc,
+                                                 char **argv) {
     standard_files_open();
     distributed_begin();
+    threads_check();
     if (argc < 2) return ask_for_arguments(program);
     config_init(&t->config, "config");
     program->settings(run, &t->config);
@@ -301,4 +355,9 @@ int program_main(const Program *program, void *run, Training *t, int argc, char 
     int status = run_mode(program, run, t, modes);
     standard_output_check();
     return status;
+}
+
+int program_main(const Program *program, void *run, Training *t, int argc, char **argv) {
+    limits_open(argv);
+    return program_run(program, run, t, argc, argv);
 }

@@ -105,7 +105,7 @@ void training_fit_batch(Training *t, size_t images, const char *data) {
     int batch = t->s->batch_size, ranks = distributed_ranks(), most = images < (size_t)batch ? (int)images : batch;
     if (most == batch) return;
     if (config_origin(&t->config, "batch_size") || most < ranks)
-        config_reject(&t->config, "batch_size", "%d is more than the %zu training %s", batch, images, unit_of(t));
+        config_reject(&t->config, "batch_size", "{batch_size} is more than the %zu training %s", images, unit_of(t));
     t->s->batch_size = most / ranks * ranks;
     if (distributed_rank() == 0)
         printf("%s: %zu training %s are fewer than the default batch_size of %d: batch_size is %d\n", data, images,
@@ -119,7 +119,8 @@ bool training_evaluates(const Training *t) { return t->s->eval_every > 0; }
 void training_check_ranks(const Training *t) {
     int batch = t->s->batch_size, ranks = distributed_ranks();
     if (batch % ranks)
-        config_reject(&t->config, "batch_size", "%d %s cannot be shared equally by %d ranks", batch, unit_of(t), ranks);
+        config_reject(&t->config, "batch_size", "{batch_size} is not a multiple of the %d ranks, which share the %s "
+                                               "equally", ranks, unit_of(t));
 }
 
 int training_local_batch(const Training *t) { return t->s->batch_size / distributed_ranks(); }
@@ -251,6 +252,9 @@ static void announce(const Training *t) {
     if (t->mixed) printf("ranks use different instructions (%s): they agree to rounding, not to the bit\n", t->mixed);
     t->calls->announce(t->run);
     if (t->changes && *t->changes) printf("settings changed: %s\n", t->changes);
+    if (t->computed_by)
+        printf("the saved state was computed by %s: sums have another order here, and results agree to rounding, not "
+               "to the bit\n", t->computed_by);
     if (t->chosen_anew) printf("kernels do not take the choices of the saved run: %s\n", t->chosen_anew);
     if (state->step && !is_over(t))
         printf("resumed at epoch %llu, after %llu of its batches\n", (unsigned long long)state->epoch + 1,
@@ -340,8 +344,8 @@ static void check_length(const Training *t) {
     const RunState *state = &t->state;
     double left = is_over(t) ? 0 : (double)((uint64_t)t->s->epochs - state->epoch) * (double)t->batches;
     if ((double)state->step + left >= (double)INT_MAX)
-        config_reject(&t->config, "epochs", "%d epochs of %llu batches from step %llu on are more than 2^31 - 1 steps",
-                      t->s->epochs, (unsigned long long)t->batches, (unsigned long long)state->step);
+        config_reject(&t->config, "epochs", "{epochs}, of %llu batches each, makes more than 2^31 - 1 steps from "
+                                           "step %llu on", (unsigned long long)t->batches, (unsigned long long)state->step);
 }
 
 void training_open(Training *t, const TrainingStart *start) {
@@ -360,8 +364,8 @@ void training_open(Training *t, const TrainingStart *start) {
     check_length(t);
     t->mixed = distributed_tally(kernels_instructions());
     check_ranks_begin_alike(t);
-    folder_open(t, start);
     catch_signals();
+    folder_open(t, start);
     t->started = now_seconds();
     t->before = t->state.seconds;
     t->first_step = t->state.step;
@@ -438,11 +442,16 @@ static bool end_epoch(Training *t) {
 
 /* Before memory is planned, which may depend on them. */
 static void take_choices(Training *t) {
-    char path[RUN_PATH_SIZE];
+    char path[RUN_PATH_SIZE], here[CHECKPOINT_DEVICE];
     run_folder_file(path, t->s->run_dir, "state.safetensors");
     char *choices = run_folder_choices(path);
     if (choices) t->chosen_anew = kernels_take_choices(choices);
     free(choices);
+    checkpoint_device(here);
+    t->computed_by = run_folder_device(path);
+    if (!t->computed_by || strcmp(t->computed_by, here)) return;
+    free(t->computed_by);
+    t->computed_by = NULL;
 }
 
 int training_run(Training *t) {

@@ -91,6 +91,7 @@ typedef struct {
     char **saved;     /* [settings]: resumed: the values that were saved with it */
     char *changes;    /* resumed: changed settings, "lr 0.001 -> 0.0005, ...", or "" */
     const char *chosen_anew; /* resumed: why kernels cannot take the choices that the run has, or NULL */
+    char *computed_by; /* resumed: the device and ranks of the saved state if they are others, or NULL */
     const char *reordered; /* resumed: name of a changed setting that changes the batches of an epoch, or NULL */
 
     Params *params;
@@ -127,8 +128,8 @@ typedef struct {
     const float *mean, *std; /* [3]: of the pixels, or NULL; stored with the weights */
 } TrainingStart;
 
-/* Allocates the optimizer's memory, loads the state if a run is resumed, opens the run folder (by default the next
- * unused name, the same on all ranks) and begins to catch signals. */
+/* Allocates the optimizer's memory, loads the state if a run is resumed, begins to catch signals and opens the run
+ * folder (by default the next unused name, the same on all ranks). */
 void training_open(Training *t, const TrainingStart *start);
 
 /* Rejects a batch that the ranks cannot share equally. */

@@ -30,6 +30,7 @@ enum { SEEN_PICTURE = 1, SEEN_VIDEO = 2 };
 
 static void add_file(Pictures *pictures, FTSENT *entry, bool clips) {
     bool picture = image_has_name(entry->fts_name), video = video_has_name(entry->fts_name);
+    if (picture || video) file_refuse_output(entry->fts_path, entry->fts_statp);
     if (clips ? video : picture) add(pictures, entry->fts_path, true);
     entry->fts_parent->fts_number |= picture ? SEEN_PICTURE : video ? SEEN_VIDEO : 0;
 }
@@ -45,9 +46,13 @@ static void add_folder(Pictures *pictures, const char *folder, bool clips) {
     if (!tree) die("%s: cannot open this folder: %s", folder, strerror(errno));
     for (FTSENT *entry; (errno = 0, entry = fts_read(tree));) {
         if (entry->fts_info == FTS_D && is_hidden(entry)) fts_set(tree, entry, FTS_SKIP);
-        if (entry->fts_info == FTS_DNR || entry->fts_info == FTS_ERR)
+        bool closed = entry->fts_info == FTS_DNR && entry->fts_level > FTS_ROOTLEVEL;
+        if (closed)
+            warn("%s: cannot read this folder: %s; left out", entry->fts_path, strerror(entry->fts_errno));
+        else if (entry->fts_info == FTS_DNR || entry->fts_info == FTS_ERR)
             die("%s: cannot read this folder: %s", entry->fts_path, strerror(entry->fts_errno));
-        bool file = entry->fts_info == FTS_F || entry->fts_info == FTS_NS || entry->fts_info == FTS_SLNONE;
+        bool file = entry->fts_info == FTS_F || entry->fts_info == FTS_DEFAULT || entry->fts_info == FTS_NS ||
+                    entry->fts_info == FTS_SLNONE; /* what cannot be read is told of when it is its turn */
         if (file && !is_hidden(entry)) add_file(pictures, entry, clips);
         bool frames = entry->fts_info == FTS_DP && entry->fts_number == SEEN_PICTURE;
         if (clips && frames) add(pictures, entry->fts_path, true);
@@ -66,10 +71,13 @@ void pictures_find(Pictures *pictures, const ConfigList *given, bool clips) {
     *pictures = (Pictures){.count = 0};
     for (int i = 0; i < given->count; i++) {
         struct stat info;
-        if (stat(given->items[i], &info) == 0 && S_ISDIR(info.st_mode))
+        bool there = stat(given->items[i], &info) == 0;
+        if (there && S_ISDIR(info.st_mode)) {
             add_folder(pictures, given->items[i], clips);
-        else
-            add(pictures, given->items[i], false);
+            continue;
+        }
+        if (there) file_refuse_output(given->items[i], &info);
+        add(pictures, given->items[i], false);
     }
 }
 

@@ -22,7 +22,8 @@ typedef struct {
 /* The pictures of the list, in its order.  A folder is replaced by all files in it and in its subfolders that have the
  * extension of a picture (image_has_name), hidden ones excepted, each folder sorted by name.  With `clips` it is
  * replaced by its videos (video_has_name), and a folder of pictures without videos stands for itself: they are frames.
- * Ends the process if a folder cannot be read or holds nothing of the kind. */
+ * Ends the process if a folder of the list cannot be read or holds nothing of the kind; a folder in it that cannot be
+ * read is left out, and a warning says so. */
 void pictures_find(Pictures *pictures, const ConfigList *given, bool clips);
 void pictures_free(Pictures *pictures);
 

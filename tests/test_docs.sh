@@ -69,7 +69,7 @@ for page in ["README.md", "CONTRIBUTING.md", *sorted(glob.glob("docs/*.md"))]:
         if "://" not in link and not os.path.exists(os.path.join(os.path.dirname(page), link)):
             wrong.append(f"{page}: no {link}")
     for name in re.findall(r"\b(?:configs|scripts|tests|docs)/[\w/.-]+\.(?:ini|sh|py|csv|c|h|md)\b", text):
-        if not os.path.exists(name) and not re.search(r"/[A-Z]+\.|\bx\.", name):
+        if not os.path.exists(name) and not re.search(r"/[A-Z]+[.-]|\bx\.", name):
             wrong.append(f"{page}: no {name}")
 known = set(re.findall(r"--[a-z][a-z0-9-]*", open(sys.argv[1]).read()))
 commands = "\n".join(line for line in open("README.md").read().splitlines() if "train_" in line)

@@ -234,7 +234,7 @@ the end of the file expected
 [[0], [1], [2], [0], [1], [1]] [0]
 END
 refuses "ReaL labels that are not there" 1 'nowhere.json|No such file' $weights --eval --real-labels nowhere.json
-refuses "ReaL labels without --eval" 2 '--real-labels|real.json|--eval only' $weights --real-labels real.json
+refuses "ReaL labels without --eval" 2 '--real-labels|counts only with --eval' $weights --real-labels real.json
 echo '[[0], [1], [2], [0], [1], [1]]' >real.json
 refuses "ReaL labels of images without numbers" 1 'real.json|ILSVRC2012_val_00000001.JPEG|images/val/ape/colour420.jpg' \
     --init folder/last.safetensors --data images --eval --real-labels real.json

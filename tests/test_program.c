@@ -130,14 +130,17 @@ static void mode_odd(void *context) {
     fprintf(run->trace, " odd %d", run->training.s->batch_size);
 }
 
-static const ProgramMode modes[] = {{"describe", mode_odd, .alone = true},
-                                    {"eval", mode_odd, .needs_weights = true},
-                                    {"odd", mode_odd, .alone = true, .outputs = {"sheet"}},
-                                    {"parity", mode_odd, .alone = true, .outputs = {"out"}, .needs_output = true},
+static const ProgramMode modes[] = {{"describe", "describe", mode_odd, .alone = true},
+                                    {"eval", "evaluate", mode_odd, .needs_weights = true},
+                                    {"odd", "be odd", mode_odd, .alone = true, .outputs = {"sheet"}},
+                                    {"parity", "compare", mode_odd, .alone = true, .outputs = {"out"}, .needs_output = true},
                                     {.name = NULL}};
 
+static const HelpLine basics[] = {{"epochs", "passes"}, {.name = NULL}};
+
 static const Program program = {
-    .name = "toy", .introduction = "A toy.\n\n", .settings = add_settings, .check = check_settings, .modes = modes,
+    .name = "toy", .introduction = "toy is a toy.", .examples = "  toy --describe\n", .basics = basics,
+    .example = "toy", .word = "w", .reference = "nothing", .settings = add_settings, .check = check_settings, .modes = modes,
     .training = {.columns = "score,noted", .advice = "another toy", .open = toy_open, .announce = toy_announce,
                  .load = toy_load, .stalled = toy_stalled, .rate = toy_rate, .step = toy_step, .measure = toy_measure,
                  .evaluate = toy_evaluate, .words = toy_words},
@@ -320,10 +323,20 @@ static void test_help(void **state) {
     const Result *r = TOY("--help");
     assert_int_equal(r->status, 0);
     assert_string_equal(r->trace, "");
-    assert_int_equal(strncmp(r->out, "A toy.\n\n", 8), 0);
+    assert_int_equal(strncmp(r->out, "toy is a toy.\n", 14), 0);
     assert_words(r->out, WORDS("--resume FOLDER", "--odd TEXT", "--ema-decay", "default 3)", "--bench-seconds"));
+    r = TOY("-h");
+    assert_int_equal(r->status, 0);
+    assert_words(r->out, WORDS("toy is a toy.\n", "  toy --describe\n", "  --epochs N           passes (", "--odd TEXT",
+                               "be odd\n", "--help w", "nothing"));
+    r = TOY("--help", "epochs");
+    assert_int_equal(r->status, 0);
+    assert_int_equal(strncmp(r->out, "training:\n  --epochs N", 22), 0);
+    r = TOY("--help", "epohcs");
+    assert_int_equal(r->status, 2);
+    assert_words(r->errors, WORDS("--help: nothing here is called 'epohcs' (did you mean 'epochs'?)"));
     r = TOY("--help-markdown");
-    assert_int_equal(strncmp(r->out, "### modes\n", 10), 0);
+    assert_int_equal(strncmp(r->out, "### training\n", 13), 0);
 }
 
 int main(void) {

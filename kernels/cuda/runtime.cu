@@ -453,6 +453,14 @@ void real_download(float *host, const real *device, size_t n) {
 
 bool device_shares_cores(void) { return false; }
 
+/* Half of what is free: the optimiser, workspaces and the loader's images are still to come. */
+bool device_keeps(size_t bytes) {
+    size_t free_bytes, all_bytes;
+    device_open();
+    CUDA_TRY(cudaMemGetInfo(&free_bytes, &all_bytes));
+    return bytes <= free_bytes / 2;
+}
+
 /* 64 Ki tokens 768 wide: hundreds of tiles for every multiprocessor in every product, and a few GiB of what a block of
  * DeiT keeps. */
 size_t activations_at_once(void) { return (size_t)768 << 16; }

@@ -14,6 +14,7 @@
 
 #include "core/die.h"
 #include "core/integers.h"
+#include "layers/attention/papers.h"
 #include "layers/attention/qkv.h"
 
 typedef enum { SHIFT_NONE, SHIFT_ALTERNATE } Shift;
@@ -147,6 +148,7 @@ static void window_weights(const Attention *a, float *weights, int b, int head, 
 const AttentionOp window_op = {
     .name = "swin",
     .summary = "softmax within windows that shift from block to block (Swin)",
+    .paper = PAPER_SWIN,
     .settings = ATTENTION_SETTINGS(&window_settings),
     .needs_grid = true,
     .takes_frames = true,
