@@ -83,7 +83,7 @@ void step_cosine_fit(const Config *config, StepCosineSettings *s, uint64_t steps
     bool chosen = config_origin(config, "warmup_steps");
     if (chosen && given <= steps) return;
     if (chosen && given_together(config, "warmup_steps", "epochs", false))
-        config_reject(config, "warmup_steps", "%d is more than the %llu steps of the run", s->warmup_steps,
+        config_reject(config, "warmup_steps", "{warmup_steps} is more than the %llu steps of {epochs}",
                       (unsigned long long)steps);
     if (chosen) tell_shortened(config, "warmup_steps", (double)given, (double)steps, "steps", (double)fits);
     s->warmup_steps = (int)fits;

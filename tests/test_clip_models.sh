@@ -26,6 +26,15 @@ hylisanet-s 26368656 41597509632
 hylisanet-b 54006256 105854441472
 TABLE
 
+# The configs name folders that are not here.
+run --config "$root/configs/video/lisanet-i-softmax.ini" --dim 16 --depth 1 --heads 2 --img-size 32 --bench --bench-seconds 0.1 \
+    --batch-size 2
+[ "$status" -eq 0 ] && grep -q '"train_images_per_s": [1-9]' out
+check "--bench needs no data where the number of classes is known" $? "$(head -n 1 err)"
+refuses "and does where it is not" 1 'datasets/ssv2|no such folder' --config "$root/configs/video/lisanet-i-softmax.ini" \
+    --num-classes 0 --bench
+refuses "as training does" 1 'datasets/ssv2|no such folder' --config "$root/configs/video/lisanet-i-softmax.ini"
+
 # == Refusals ========================================================================================================
 
 clip="$model --frames 8 --tubelet 3 --describe"
