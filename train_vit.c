@@ -328,7 +328,8 @@ static void split_open(Run *run, Dataset *split, bool train) {
 static void real_open(Run *run) {
     const char *path = run->looks->real_labels;
     Error error;
-    if (run->test.clips) config_reject(&run->training.config, "real_labels", "%s has no images, but clips", run->test.name);
+    if (run->test.clips)
+        config_reject(&run->training.config, "real_labels", "%s has no images, but clips", run->test.name);
     if (!real_labels_open(&run->real, path, &run->test, !run->data->test_limit, &error)) die("%s: %s", path, error.text);
 }
 

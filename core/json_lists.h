@@ -42,7 +42,8 @@ typedef struct {
     const JsonField *fields; /* NULL: the records are no objects, but lists of at most JSON_INTEGERS_MOST integers */
     int field_count;
     /* Called for each record: value[i] is the value of fields[i] if bit i of `present` is set; strings are valid until
-     * it returns.  Of a list of integers, value[i].integer for i < present.  If it returns false, with the reason in `error`, the file is refused. */
+     * it returns.  Of a list of integers `present` is the number, and value[i].integer for i < present are they.  If it
+     * returns false, with the reason in `error`, the file is refused. */
     bool (*take)(void *state, const JsonValue *value, uint32_t present, Error *error);
 } JsonList;
 

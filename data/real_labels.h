@@ -1,5 +1,5 @@
-/* ImageNet ReaL's labels (Beyer et al. 2020, "Are we done with ImageNet?"): real.json is a list with a list of labels for
- * each validation image, in the order of their names, ILSVRC2012_val_00000001.JPEG and so on.  Each of an image's labels
+/* ImageNet ReaL's labels (Beyer et al. 2020, "Are we done with ImageNet?"): real.json is a list with a list of labels
+ * for each validation image, in the order of their names, ILSVRC2012_val_00000001.JPEG and so on.  Each of an image's labels
  * is right; an image without labels does not count. */
 #ifndef VIT_DATA_REAL_LABELS_H
 #define VIT_DATA_REAL_LABELS_H
@@ -14,8 +14,8 @@ typedef struct {
     int classes;
 } RealLabels;
 
-/* Reads the file for these images, which are found in it by the numbers in their names.  With `whole` it must have as many
- * images as the data set.  On failure returns false with one line in `error`; there is then nothing to close. */
+/* Reads the file for these images, which are found in it by the numbers in their names.  With `whole` it must have as
+ * many images as the data set.  On failure returns false with one line in `error`; there is then nothing to close. */
 bool real_labels_open(RealLabels *real, const char *path, const Dataset *dataset, bool whole, Error *error);
 
 /* The labels of an image of the data set, *count of them, in the numbers of its classes. */

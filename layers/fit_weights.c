@@ -97,7 +97,8 @@ static void compare_heads(const Fit *fit) {
     const char *to = head_kind(params_find(params, "head.fc1.weight"), params_find(params, "head.norm.weight"));
     safetensors_close(&st);
     if (!has_head || !strcmp(from, to)) return;
-    if (!fit->head) die("%s: its classifier is head %s, this model's head %s: head %s is needed", done->path, from, to, from);
+    if (!fit->head)
+        die("%s: its classifier is head %s, this model's head %s: head %s is needed", done->path, from, to, from);
     done->from_head = from;
     done->to_head = to;
 }
@@ -134,7 +135,8 @@ void fitted_weights_print(const FittedWeights *fitted, FILE *out) {
     if (fitted->resampled > 1) snprintf(more, sizeof more, " and %d more", fitted->resampled - 1);
     if (fitted->resampled) {
         char from[48], to[48];
-        static const char *const words[] = {[RESAMPLED_ANTIALIASED] = "bicubically", [RESAMPLED_BICUBIC] = "bicubically",
+        static const char *const words[] = {[RESAMPLED_ANTIALIASED] = "bicubically",
+                                            [RESAMPLED_BICUBIC] = "bicubically",
                                             [RESAMPLED_BILINEAR] = "bilinearly",
                                             [RESAMPLED_GEOMETRIC] = "at timm's geometric distances"};
         const char *how = words[fitted->first->resampled];

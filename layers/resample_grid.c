@@ -6,8 +6,8 @@
  * resample_abs_pos_embed (layers/pos_embed.py) calls that.  Without antialias a = -3/4, the nearest four values count
  * whatever the grids' sizes, and those beyond an edge are the edge's.  timm's resize_rel_pos_bias_table (without scipy)
  * puts the old entries of offsets at distances 1, 1 + q, 1 + q + q^2, ... from the middle, with the q for which the last
- * ones reach the edge of the new grid, and interpolates bilinearly between those.  The frames of clips, [outer,prefix + t*h*w,inner]
- * or [tables,t,h,w], are resampled bilinearly without it. */
+ * ones reach the edge of the new grid, and interpolates bilinearly between those.  The frames of clips,
+ * [outer,prefix + t*h*w,inner] or [tables,t,h,w], are resampled bilinearly without antialias. */
 #include "layers/resample_grid.h"
 
 #include <math.h>

@@ -299,8 +299,8 @@ static void print_heads(const char *path, const Config *config, const VitSetting
         used += snprintf(heads + used, sizeof heads - (size_t)used, i ? ",%d" : "%d", s->heads.at[i]);
     if (s->dim.count == 1 && dim % 64 == 0 && s->heads.at[0] != published)
         snprintf(usual, sizeof usual, "; timm's models of dim %d have %d (--heads %d)", dim, published, published);
-    print_line("%s: WARNING: nothing in this file tells the number of heads, and the shapes of its weights fit any: heads %s "
-               "(%s) is assumed, and a wrong number gives wrong results without an error%s\n",
+    print_line("%s: WARNING: nothing in this file tells the number of heads, and the shapes of its weights fit any: "
+               "heads %s (%s) is assumed, and a wrong number gives wrong results without an error%s\n",
                path, heads, origin ? origin : "the default", usual);
 }
 

@@ -1,4 +1,4 @@
-"""How long the tables' rows take to train and what they need in memory, estimated from counts; tables.py --hours prints it.
+"""How long the tables' rows take to train and in how much memory, estimated from counts; for tables.py --hours.
 
     hours  = epochs x samples x 6 x multiply-adds / (share x peak) / 3600
 
@@ -61,7 +61,8 @@ def describe(row, program, path):
     more = ["--num-classes", "91"] if row.program == "train_detr" else []
     if not os.access(program, os.X_OK):
         return {}
-    out = subprocess.run([program, "--config", path, *row.arguments, *more, "--describe"], text=True, capture_output=True).stdout
+    command = [program, "--config", path, *row.arguments, *more, "--describe"]
+    out = subprocess.run(command, text=True, capture_output=True).stdout
     found = {name: int(value) for name, value in re.findall(r"^(\w+): (\d+)$", out, re.M)}
     at_once = re.search(r"^memory for (\d+) \w+ at a time", out, re.M)
     found["at_once"] = int(at_once.group(1)) if at_once else 1

@@ -200,7 +200,7 @@ def kinetics400(work):
         with open(work.find(f"{split}.csv"), newline="", encoding="utf-8") as file:
             head, *rows[split] = csv.reader(file)
         if head[:4] != ["label", "youtube_id", "time_start", "time_end"]:
-            fail(f"{work.reading}: begins with {','.join(head)[:60]}, expected label,youtube_id,time_start,time_end,split")
+            fail(f"{work.reading}: begins with {','.join(head)[:60]}, expected label,youtube_id,time_start,time_end")
         rows[split].insert(0, head)
         for row in rows[split][1:]:
             wanted[f"{row[1]}_{int(row[2]):06d}_{int(row[3]):06d}"] = split
@@ -350,8 +350,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", choices=SETS)
     parser.add_argument("downloads", metavar="DOWNLOADS")
-    parser.add_argument("--data-dir", default="datasets", metavar="FOLDER", help="where the data set goes (default datasets)")
-    parser.add_argument("--expect", type=counts_of, default={}, metavar="COUNTS", help="other counts than the published")
+    parser.add_argument("--data-dir", default="datasets", metavar="FOLDER",
+                        help="where the data set goes (default datasets)")
+    parser.add_argument("--expect", type=counts_of, default={}, metavar="COUNTS",
+                        help="other counts than the published")
     arguments = parser.parse_args()
     if not os.path.isdir(arguments.downloads):
         fail(f"{arguments.downloads}: no such folder")
@@ -373,7 +375,7 @@ def main():
     except KeyboardInterrupt:
         print(f"prepare_data.py: interrupted: {work.made} is incomplete", file=sys.stderr)
         sys.exit(130)
-    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, ValueError, KeyError, IndexError, struct.error) as e:
+    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, struct.error, EOFError, ValueError, LookupError) as e:
         fail(f"{work.reading}: damaged, or another file than its name says: {e}")
     except OSError as e:
         fail(f"{e.filename or work.reading}: {e.strerror or e}")

@@ -36,8 +36,8 @@ static const ConfigEntry entries[] = {
     {CONFIG_FIELD(CHOICE, WindowSettings, shift), "alternate", CONFIG_CHOICES("none", "alternate"),
      .help = "Windows of every other block of a stage are shifted by half their side, or none are"},
     {CONFIG_FIELD(BOOL, WindowSettings, bias_geometric), "false",
-     .help = "Relative position biases of --init for windows of another side are resized as in timm, between old ones at "
-             "geometrically growing distances; false: bicubically, as in Swin's own program"},
+     .help = "Relative position biases of --init for windows of another side are resized as in timm, between old ones "
+             "at geometrically growing distances; false: bicubically, as in Swin's own program"},
 };
 
 static const ConfigGroup window_settings = {CONFIG_GROUP(WindowSettings, entries)};
