@@ -23,6 +23,28 @@ done
 [ -z "$unhelpful" ]
 check "every script tells what it does, and does nothing else" $? "${unhelpful:-all}"
 
+# Python's scripts without any module that Python itself does not bring.
+if command -v python3 >/dev/null 2>&1; then
+    mkdir absent
+    for module in PIL av decord ffcv matplotlib mmaction numpy onnx onnxruntime pycocotools scipy timm torch torchvision; do
+        echo "raise ImportError('$module is kept from this script')" >"absent/$module.py"
+    done
+    unhelpful=
+    number=0
+    for script in "$root"/scripts/*.py "$root"/tests/reference/*.py; do
+        grep -q '^if __name__ == "__main__"' "$script" || continue # a module of others
+        number=$((number + 1))
+        for flag in -h --help; do
+            PYTHONPATH=$PWD/absent PYTHONDONTWRITEBYTECODE=1 timeout 20 python3 "$script" $flag >out 2>err &&
+                [ ! -s err ] && [ "$(wc -w <out)" -ge 8 ] || unhelpful="$unhelpful ${script##*/}"
+        done
+    done
+    [ -z "$unhelpful" ] && [ "$number" -ge 40 ]
+    check "every Python script has --help without numpy, PyTorch or matplotlib" $? "$number scripts,${unhelpful:- all}"
+else
+    skip "every Python script has --help without numpy, PyTorch or matplotlib" "no python3"
+fi
+
 # == scripts/deps.sh =================================================================================================
 
 # machine PROGRAM...: a new machine that has these.
