@@ -30,6 +30,7 @@ kernels have no bfloat16).
 
 import argparse
 import contextlib
+import importlib.util
 import json
 import math
 import os
@@ -497,6 +498,10 @@ def main():
             PARSER.error("ripple attention lives on the grid: --pool gap")
     if "onnx" in arguments.modes.split(",") and (not arguments.inference or arguments.precision != "float32"):
         PARSER.error("--modes: onnx is measured with --inference in float32 alone")
+    if "onnx" in arguments.modes.split(","):
+        lacking = [name for name in ("onnx", "onnxruntime") if not importlib.util.find_spec(name)]
+        if lacking:
+            PARSER.error(f"--modes: onnx needs {' and '.join(lacking)}: pip install {' '.join(lacking)}, or leave it out")
     batches = arguments.batch
     for kind in arguments.models.split(","):
         for mode in arguments.modes.split(","):
