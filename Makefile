@@ -200,7 +200,7 @@ OBJECTS := $(CU_SOURCES:%.cu=$(BUILD)/%.o) $(SOURCES:%.c=$(BUILD)/%.o) $(EMULATO
 PROGRAMS := train_vit train_detr train_ar pack_dataset
 
 all: $(PROGRAMS:%=$(BUILD)/%)
-.PHONY: all install install-built uninstall tidy cuda test-cuda sanitize-cuda need-nvcc need-gpu emulate test tests thread-tests benches fuzz clean report report-device FORCE
+.PHONY: need-clang all install install-built uninstall tidy cuda test-cuda sanitize-cuda need-nvcc need-gpu emulate test tests thread-tests benches fuzz clean report report-device FORCE
 .SECONDARY:
 
 # == What was found ==================================================================================================
@@ -351,7 +351,7 @@ endif
 
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/libvit.a
 	@echo "LINK $@"
-	@$(LINK) $(LINK_FLAGS) $^ -o $@ $(LIBRARIES) -lcmocka
+	@$(LINK) $(LINK_FLAGS) $^ -o $@ $(LIBRARIES) $(if $(filter test_%,$(notdir $@)),-lcmocka)
 
 # It makes its own videos, for which it is linked with the libraries.
 ifeq ($(VIDEO),1)
@@ -416,7 +416,8 @@ test: $(PROGRAMS:%=$(BUILD)/%) $(TESTS) $(TOOLS) $(SHIMS)
 
 # What a user of the programs needs; the other scripts build, test and measure in a checkout.
 PREFIX ?= /usr/local
-SHARED := $(wildcard configs/*/*.ini) $(addprefix scripts/,convert_weights.py fetch_cifar.sh plot_attention.py plot_model.py plot_run.py)
+SHARED := $(wildcard configs/*/*.ini) $(addprefix scripts/,convert_weights.py fetch_cifar.sh plot_attention.py plot_model.py plot_run.py plots.py) \
+          tests/reference/safetensors_io.py # plots.py and this one are modules of the scripts
 DOCUMENTS := README.md CHANGELOG.md CONTRIBUTING.md LICENSE $(wildcard docs/*.md docs/*.csv docs/images/*)
 VERSION := $(shell sed -n 's/.*VIT_VERSION "\(.*\)"/\1/p' core/version.h)
 SHARE := $(PREFIX)/share/vit.c
@@ -459,8 +460,9 @@ compile_commands.json: FORCE
 # Both are clean: .clang-tidy and .cppcheck say what is off, and why.  data/image.c holds stb's implementation, whose
 # findings would be counted as ours.
 tidy: compile_commands.json
-	@command -v clang-tidy >/dev/null && command -v cppcheck >/dev/null || \
-		{ echo "make tidy needs clang-tidy and cppcheck: apt-get install clang-tidy cppcheck"; exit 1; }
+	@command -v clang-tidy >/dev/null && command -v cppcheck >/dev/null && \
+		echo '#include <omp.h>' | clang -fopenmp -fsyntax-only -x c - 2>/dev/null || { echo "make tidy needs clang-tidy," \
+		"cppcheck and clang's omp.h: apt-get install clang clang-tidy cppcheck libomp-dev"; exit 1; }
 	@printf '%s\n' $(filter-out data/image.c,$(SOURCES)) $(PROGRAMS:%=%.c) $(wildcard kernels/cpu/launcher/*.c) | xargs -P $$(nproc) -n 1 clang-tidy -p . --quiet
 	@cppcheck --project=compile_commands.json --enable=warning,performance,portability --suppressions-list=.cppcheck \
 		--error-exitcode=1 --quiet -j $$(nproc) --template='{file}:{line}: {severity}: {message} [{id}]'
@@ -483,7 +485,9 @@ build/fuzz/fuzz_video: FUZZ_LIBRARIES := $(VIDEO_LIBRARIES) -lcmocka
 $(patsubst %,$(BUILD)/%.o,data/pillow data/randaugment data/detection_augment detection/coco_eval detection/postprocess \
     tests/test_randaugment): private FLAGS += -ffp-contract=off
 
-fuzz: $(FUZZERS)
+fuzz: need-clang $(FUZZERS)
+need-clang:
+	@command -v clang >/dev/null || { echo "make fuzz needs clang with libFuzzer: sh scripts/deps.sh test installs it"; exit 1; }
 build/fuzz/%.o: %.c
 	@mkdir -p $(@D)
 	@clang $(FUZZ_FLAGS) -MMD -c $< -o $@

@@ -58,9 +58,9 @@ typedef struct {
 
 #define F(KIND, field) CONFIG_FIELD(KIND, BackboneSettings, field)
 static const ConfigEntry backbone_entries[] = {
-    {F(STRING, backbone_weights), .section = "model", .argument = "FILE",
+    {F(STRING, backbone_weights), .section = "model", .argument = "WEIGHTS", /* no FILE, which must not be empty */
      .help = "Initial weights of the backbone, unless --init is given: a safetensors file with torchvision's names, as "
-             "scripts/convert_weights.py writes"},
+             "scripts/convert_weights.py writes; '' for none where a config names one"},
     {F(FLOAT, lr_backbone), "1e-5", .section = "training", .min = 0, .max = 100,
      .help = "Initial learning rate of the backbone (0: the backbone is not trained)"},
 };

@@ -38,6 +38,14 @@ BUILD=${BUILD:-build/cpu}
     echo "scripts/bench.sh: $PYTHON has no torch: set PYTHON to a Python that has" >&2
     exit 1
 }
+case " $MODES " in
+*" onnx "*)
+    "$PYTHON" -c 'import onnx, onnxruntime' 2>/dev/null || {
+        echo "scripts/bench.sh: $PYTHON has no onnx or no onnxruntime: pip install onnx onnxruntime, or set MODES=\"eager compile\"" >&2
+        exit 1
+    }
+    ;;
+esac
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 trap 'exit 130' INT TERM

@@ -17,6 +17,30 @@ import subprocess
 import sys
 import tempfile
 
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--modes", default="eager,compile")
+    parser.add_argument("--tokens", type=int, default=1024)
+    parser.add_argument("--dim", type=int, default=768)
+    parser.add_argument("--depth", type=int, default=12)
+    parser.add_argument("--heads", type=int, default=12)
+    parser.add_argument("--ratio", type=int, default=4, help="hidden width of the MLP as a multiple of dim")
+    parser.add_argument("--batch", type=int, default=4)
+    parser.add_argument("--gelu", choices=("tanh", "sigmoid"), default="tanh")
+    parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
+    parser.add_argument("--threads", type=int, help="default: PyTorch's own choice")
+    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--warmup", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no step after so many seconds of them")
+    parser.add_argument("--sample", action="store_true", help="draw sequences instead of training")
+    parser.add_argument("--check", metavar="TRAIN_AR", help="compare with this program, measure no time")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    ARGUMENTS = arguments()  # before the imports below, so that --help needs none of them
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -198,23 +222,8 @@ def check(arguments, program):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--modes", default="eager,compile")
-    parser.add_argument("--tokens", type=int, default=1024)
-    parser.add_argument("--dim", type=int, default=768)
-    parser.add_argument("--depth", type=int, default=12)
-    parser.add_argument("--heads", type=int, default=12)
-    parser.add_argument("--ratio", type=int, default=4, help="hidden width of the MLP as a multiple of dim")
-    parser.add_argument("--batch", type=int, default=4)
-    parser.add_argument("--gelu", choices=("tanh", "sigmoid"), default="tanh")
-    parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--steps", type=int, default=5)
-    parser.add_argument("--warmup", type=int, default=2)
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no step after so many seconds of them")
-    parser.add_argument("--sample", action="store_true", help="draw sequences instead of training")
-    parser.add_argument("--check", metavar="TRAIN_AR", help="compare with this program, measure no time")
-    arguments = parser.parse_args()
+    arguments = ARGUMENTS
+    arguments.threads = arguments.threads or torch.get_num_threads()
     torch.set_num_threads(arguments.threads)
     if arguments.check:
         sys.exit(check(arguments, arguments.check))

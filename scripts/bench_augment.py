@@ -15,6 +15,20 @@ import sys
 import tempfile
 import time
 
+
+def arguments():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder")
+    parser.add_argument("--policy", default="rand-m9-mstd0.5-inc1")
+    parser.add_argument("--binary", default="build/cpu/tests/bench_augment")
+    parser.add_argument("--count", type=int, default=250)
+    parser.add_argument("--turns", type=int, default=5)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    ARGUMENTS = arguments()  # before the imports below, so that --help needs none of them
+
 import numpy as np
 import PIL
 import PIL.ImageOps
@@ -47,13 +61,7 @@ def timm_round(transform, images):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("folder")
-    parser.add_argument("--policy", default="rand-m9-mstd0.5-inc1")
-    parser.add_argument("--binary", default="build/cpu/tests/bench_augment")
-    parser.add_argument("--count", type=int, default=250)
-    parser.add_argument("--turns", type=int, default=5)
-    options = parser.parse_args()
+    options = ARGUMENTS
     torch.set_num_threads(1)
     allow_no_bits()
     print(f"Pillow {PIL.__version__}, timm {timm.__version__}, torchvision {torchvision.__version__}, {options.policy}")

@@ -14,6 +14,10 @@ import sys
 import tempfile
 import time
 
+if __name__ == "__main__" and sys.argv[1:] in (["-h"], ["--help"]):
+    print(__doc__)
+    sys.exit()
+
 from PIL import Image
 
 
@@ -83,6 +87,8 @@ def ffcv_ms(files, seconds):
 
 
 def main():
+    if len(sys.argv) != 4:
+        sys.exit("bench_loader.py: expected torchvision or ffcv, a folder and seconds: see --help")
     program, folder, seconds = sys.argv[1], sys.argv[2], float(sys.argv[3])
     files = sorted(glob.glob(os.path.join(folder, "train", "*", "*")))
     ms = {"torchvision": torchvision_ms, "ffcv": ffcv_ms}[program](files, seconds)

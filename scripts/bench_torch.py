@@ -30,6 +30,7 @@ kernels have no bfloat16).
 
 import argparse
 import contextlib
+import importlib.util
 import json
 import math
 import os
@@ -37,6 +38,38 @@ import statistics
 import sys
 import tempfile
 import time
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--models", default="softmax,linear,ripple-groups,ripple-weights,ripple-sat")
+    parser.add_argument("--modes", default="eager,compile")
+    parser.add_argument("--batch", type=int, nargs="+", default=[64], help="one or several batch sizes")
+    parser.add_argument("--steps", type=int, default=7)
+    parser.add_argument("--warmup", type=int, default=2)
+    parser.add_argument("--threads", type=int, help="default: PyTorch's own choice")
+    parser.add_argument("--img-size", type=int, default=32)
+    parser.add_argument("--frames", type=int, default=1, help="of a clip; models softmax, linear and lisa")
+    parser.add_argument("--patch-size", type=int, default=2)
+    parser.add_argument("--dim", type=int, default=192)
+    parser.add_argument("--depth", type=int, default=12)
+    parser.add_argument("--heads", type=int, default=6)
+    parser.add_argument("--num-classes", type=int, default=100)
+    parser.add_argument("--pool", choices=("cls", "gap"), help="default: cls for softmax, gap for the others")
+    parser.add_argument("--r-max", type=int, default=4)
+    parser.add_argument("--ripple-layers", type=int, default=9)
+    parser.add_argument("--lisa-patterns", type=int, default=16)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--precision", choices=("float32", "bfloat16"), help="default: float32, on CUDA bfloat16")
+    parser.add_argument("--uploads", action="store_true", help="also measure training on images that are uploaded")
+    parser.add_argument("--attention", action="store_true", help="time scaled_dot_product_attention alone, on CUDA")
+    parser.add_argument("--inference", action="store_true", help="no training; also allows --modes onnx")
+    parser.add_argument("--check", action="store_true", help="compare with the float64 reference, measure no time")
+    return parser, parser.parse_args()
+
+
+if __name__ == "__main__":
+    PARSER, ARGUMENTS = arguments()  # before the imports below, so that --help needs none of them
 
 import torch
 import torch.nn.functional as F
@@ -448,31 +481,8 @@ def check():
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--models", default="softmax,linear,ripple-groups,ripple-weights,ripple-sat")
-    parser.add_argument("--modes", default="eager,compile")
-    parser.add_argument("--batch", type=int, nargs="+", default=[64], help="one or several batch sizes")
-    parser.add_argument("--steps", type=int, default=7)
-    parser.add_argument("--warmup", type=int, default=2)
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--img-size", type=int, default=32)
-    parser.add_argument("--frames", type=int, default=1, help="of a clip; models softmax, linear and lisa")
-    parser.add_argument("--patch-size", type=int, default=2)
-    parser.add_argument("--dim", type=int, default=192)
-    parser.add_argument("--depth", type=int, default=12)
-    parser.add_argument("--heads", type=int, default=6)
-    parser.add_argument("--num-classes", type=int, default=100)
-    parser.add_argument("--pool", choices=("cls", "gap"), help="default: cls for softmax, gap for the others")
-    parser.add_argument("--r-max", type=int, default=4)
-    parser.add_argument("--ripple-layers", type=int, default=9)
-    parser.add_argument("--lisa-patterns", type=int, default=16)
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--precision", choices=("float32", "bfloat16"), help="default: float32, on CUDA bfloat16")
-    parser.add_argument("--uploads", action="store_true", help="also measure training on images that are uploaded")
-    parser.add_argument("--attention", action="store_true", help="time scaled_dot_product_attention alone, on CUDA")
-    parser.add_argument("--inference", action="store_true", help="no training; also allows --modes onnx")
-    parser.add_argument("--check", action="store_true", help="compare with the float64 reference, measure no time")
-    arguments = parser.parse_args()
+    arguments = ARGUMENTS
+    arguments.threads = arguments.threads or torch.get_num_threads()
     arguments.precision = arguments.precision or ("bfloat16" if arguments.device == "cuda" else "float32")
     torch.set_num_threads(arguments.threads)
     if arguments.device == "cuda":
@@ -483,11 +493,15 @@ def main():
         sys.exit(check() > 0)
     for kind in arguments.models.split(","):
         if kind not in MODELS and not kind.startswith("timm:"):
-            parser.error(f"--models: unknown model '{kind}' (one of {', '.join(MODELS)})")
+            PARSER.error(f"--models: unknown model '{kind}' (one of {', '.join(MODELS)})")
         if kind.startswith("ripple") and arguments.pool == "cls":
-            parser.error("ripple attention lives on the grid: --pool gap")
+            PARSER.error("ripple attention lives on the grid: --pool gap")
     if "onnx" in arguments.modes.split(",") and (not arguments.inference or arguments.precision != "float32"):
-        parser.error("--modes: onnx is measured with --inference in float32 alone")
+        PARSER.error("--modes: onnx is measured with --inference in float32 alone")
+    if "onnx" in arguments.modes.split(","):
+        lacking = [name for name in ("onnx", "onnxruntime") if not importlib.util.find_spec(name)]
+        if lacking:
+            PARSER.error(f"--modes: onnx needs {' and '.join(lacking)}: pip install {' '.join(lacking)}, or leave it out")
     batches = arguments.batch
     for kind in arguments.models.split(","):
         for mode in arguments.modes.split(","):

@@ -23,6 +23,20 @@ import sys
 import tempfile
 import time
 
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--video", help="measure this file")
+    parser.add_argument("--harsh", action="store_true", help="encode a film of harsh colours")
+    parser.add_argument("--program", default="build/cpu/tests/bench_video")
+    parser.add_argument("--same", nargs="+", metavar="FILE", help="compare the pixels of these files, measure nothing")
+    parser.add_argument("--runs", type=int, default=5)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    ARGUMENTS = arguments()  # before the imports below, so that --help needs none of them
+
 import numpy
 
 try:
@@ -167,13 +181,7 @@ def same(program, paths):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--video", help="measure this file")
-    parser.add_argument("--harsh", action="store_true", help="encode a film of harsh colours")
-    parser.add_argument("--program", default="build/cpu/tests/bench_video")
-    parser.add_argument("--same", nargs="+", metavar="FILE", help="compare the pixels of these files, measure nothing")
-    parser.add_argument("--runs", type=int, default=5)
-    arguments = parser.parse_args()
+    arguments = ARGUMENTS
     if arguments.same:
         sys.exit(same(arguments.program, arguments.same) > 0)
     with tempfile.TemporaryDirectory() as folder:
@@ -200,4 +208,5 @@ def main():
             print(f"{name:24s} {whole:14.0f} {clips:14.0f}")
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -14,6 +14,10 @@ import subprocess
 import sys
 import tempfile
 
+if __name__ == "__main__" and sys.argv[1:] in (["-h"], ["--help"]):
+    print(__doc__)
+    sys.exit()
+
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 FLAGS = ["-std=gnu11", "-O3", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-Wno-psabi", "-I" + ROOT, "-I" + ROOT + "/kernels/cpu"]
 X86 = "-mprefer-vector-width=512"

@@ -29,6 +29,20 @@ import re
 import sys
 import zipfile
 
+
+def arguments():
+    parser = argparse.ArgumentParser(description="PyTorch's weights for train_vit and train_detr, as safetensors.")
+    parser.add_argument("--backbone", action="store_true", help="the backbone alone, of a detector's checkpoint")
+    parser.add_argument("pth", help="torchvision's ResNet-50, a checkpoint of DETR or SMCA-DETR, or a vision "
+                                    "transformer of DeiT, timm, Swin, CSwin, PVT, PVTv2 or the FLatten "
+                                    "Transformer")
+    parser.add_argument("out", help="the safetensors file to write")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    ARGUMENTS = arguments()  # before the imports below, so that --help needs none of them
+
 import numpy as np
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tests", "reference"))
@@ -315,13 +329,7 @@ def convert(path, backbone_alone):
 
 
 def main():
-    parser = argparse.ArgumentParser(description="PyTorch's weights for train_vit and train_detr, as safetensors.")
-    parser.add_argument("--backbone", action="store_true", help="the backbone alone, of a detector's checkpoint")
-    parser.add_argument("pth", help="torchvision's ResNet-50, a checkpoint of DETR or SMCA-DETR, or a vision "
-                                    "transformer of DeiT, timm, Swin, CSwin, PVT, PVTv2 or the FLatten "
-                                    "Transformer")
-    parser.add_argument("out", help="the safetensors file to write")
-    args = parser.parse_args()
+    args = ARGUMENTS
     tensors = convert(args.pth, args.backbone)
     try:
         safetensors_io.write(args.out, tensors, {"converted_from": os.path.basename(args.pth)})

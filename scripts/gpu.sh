@@ -411,7 +411,6 @@ test_worker() { # number
 }
 
 stage_test() {
-    need_gpu test
     mkdir "$scratch/taken"
     for build in $BF16 $FP32; do for test in $LONG_TESTS; do echo "$build $test"; done; done >"$scratch/queue"
     for build in $BF16 $FP32; do for test in $TESTS; do echo "$build $test"; done; done >>"$scratch/queue"
@@ -425,7 +424,6 @@ stage_test() {
 }
 
 stage_parity() {
-    need_gpu parity
     if [ -d build/gpu-parity ]; then
         run_ours parity "CUDA against CPU" env CUDA_FP32="$FP32/train_vit" CUDA_BF16="$BF16/train_vit" \
             PARITY="$FP32/tests/parity" sh tests/cuda_vs_cpu.sh compare build/gpu-parity
@@ -436,7 +434,6 @@ stage_parity() {
 }
 
 stage_sanitize() {
-    need_gpu sanitize
     command -v compute-sanitizer >/dev/null || { echo "no compute-sanitizer here" && return; }
     for tool in memcheck racecheck; do
         for test in ${SANITIZE_TESTS:-test_layers test_attention test_ripple}; do
@@ -474,7 +471,6 @@ theirs() { # case, mode, arguments...
 
 # What is wanted most comes first: BUDGET may end it.
 stage_bench() {
-    need_gpu bench
     for who in vit.c $MODES; do
         bench_case "DeiT-tiny 224 batch 512" "$who" softmax cls timm "$LARGE"
         for attn in ${ATTN:-softmax linear ripple}; do
@@ -494,7 +490,6 @@ bench_case() { # case, vit.c or PyTorch's mode, operator, pool, PyTorch's model,
 }
 
 stage_attention() {
-    need_gpu attention
     for who in vit.c PyTorch; do
         if [ $who = vit.c ]; then
             # shellcheck disable=SC2086 # two words
@@ -513,7 +508,6 @@ stage_attention() {
 
 # Grids that are in block.csv already are not measured again.
 stage_block() {
-    need_gpu block
     printf '#!/bin/sh\nLD_LIBRARY_PATH="%s" exec "%s" "$@"\n' "$PWD/build/gpu-lib:$LD_LIBRARY_PATH" \
         "$PWD/$BF16/train_vit" >"$scratch/train_vit"
     chmod +x "$scratch/train_vit"
@@ -538,7 +532,6 @@ transforms_case() { # operator, grid, VIT_TRANSFORMS
 }
 
 stage_detector() {
-    need_gpu detector
     for config in smca smca-la smca-ripple; do
         run_ours detector "$config" "$BF16/train_detr" --config configs/coco/$config.ini --image-size 800x1066 --bench \
             --bench-seconds $SECONDS_EACH --batch-size 2 || continue
@@ -604,7 +597,6 @@ worth_waiting() {
 rows_of_log() { [ -e "$KEEP/runs/$1/log.csv" ] && wc -l <"$KEEP/runs/$1/log.csv" || echo 0; }
 
 stage_train() {
-    need_gpu train
     [ -e "$KEEP/cifar-100-binary/train.bin" ] || fail "train: $KEEP has no cifar-100-binary: receive its parts first"
     if ! training; then
         [ -x "$BF16/train_vit" ] || fail "train: no $BF16/train_vit: build first"
@@ -713,8 +705,8 @@ for stage; do
     case $stage in
     bundle | parts | plan | table) ;;
     build | test | parity | sanitize | bench | attention | block | detector | receive | train | state)
-        [ "${opened:-}" ] || open_results "$stage"
-        opened=1
+        case $stage in build | receive | state) ;; *) need_gpu "$stage" ;; esac # before anything is built
+        opens=${opens:-$stage}
         ;;
     *)
         echo "scripts/gpu.sh: '$stage': expected plan, bundle, parts, build, test, parity, sanitize, bench, attention," \
@@ -723,6 +715,7 @@ for stage; do
         ;;
     esac
 done
+[ ! "${opens:-}" ] || open_results "$opens"
 for stage; do
     [ "$stage" = plan ] || echo "== $stage"
     "stage_$stage"

@@ -32,6 +32,28 @@ import os
 import struct
 import sys
 
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="*", metavar="FILE", help="file that train_vit or train_ar --attention wrote")
+    parser.add_argument("--out", required=True, metavar="PNG", help="picture to write")
+    parser.add_argument("--queries", metavar="N,N",
+                        help="which of the query tokens in the files, from 0 (default: all)")
+    parser.add_argument("--layers", metavar="N,N", help="which layers, from 1 (default: all)")
+    parser.add_argument("--heads", metavar="N,N", help="which heads, from 1 (default: all)")
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument("--spatial", action="store_true", help="the spatial weights instead of the whole attention")
+    kind.add_argument("--rollout", action="store_true", help="what reaches the classifier's head through all layers")
+    kind.add_argument("--norms", action="store_true", help="the length of the tokens, layer by layer")
+    kind.add_argument("--rank", action="store_true", help="the rank of the attention matrices, layer by layer")
+    kind.add_argument("--patterns", action="store_true", help="no file: which keys the patterns of train_ar see")
+    parser.add_argument("--overlay", action="store_true", help="the maps over the image, in grey")
+    return parser, parser.parse_args()
+
+
+if __name__ == "__main__":
+    PARSER, ARGUMENTS = arguments()  # before the imports below, so that --help needs none of them
+
 import plots  # noqa: F401  finds matplotlib, so it comes first
 
 import numpy as np
@@ -435,23 +457,9 @@ def chosen(option, text, count, first):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("files", nargs="*", metavar="FILE", help="file that train_vit or train_ar --attention wrote")
-    parser.add_argument("--out", required=True, metavar="PNG", help="picture to write")
-    parser.add_argument("--queries", metavar="N,N",
-                        help="which of the query tokens in the files, from 0 (default: all)")
-    parser.add_argument("--layers", metavar="N,N", help="which layers, from 1 (default: all)")
-    parser.add_argument("--heads", metavar="N,N", help="which heads, from 1 (default: all)")
-    kind = parser.add_mutually_exclusive_group()
-    kind.add_argument("--spatial", action="store_true", help="the spatial weights instead of the whole attention")
-    kind.add_argument("--rollout", action="store_true", help="what reaches the classifier's head through all layers")
-    kind.add_argument("--norms", action="store_true", help="the length of the tokens, layer by layer")
-    kind.add_argument("--rank", action="store_true", help="the rank of the attention matrices, layer by layer")
-    kind.add_argument("--patterns", action="store_true", help="no file: which keys the patterns of train_ar see")
-    parser.add_argument("--overlay", action="store_true", help="the maps over the image, in grey")
-    arguments = parser.parse_args()
+    arguments = ARGUMENTS
     if bool(arguments.files) == arguments.patterns:
-        parser.error("--patterns takes no file" if arguments.patterns else "expected a file")
+        PARSER.error("--patterns takes no file" if arguments.patterns else "expected a file")
     which = "spatial" if arguments.spatial else "weights"
     files, path = [], "drawing"
     try:

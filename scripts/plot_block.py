@@ -10,6 +10,17 @@ import argparse
 import csv
 import sys
 
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("csv", help="CSV file that scripts/bench_block.sh wrote")
+    parser.add_argument("--out", required=True, metavar="PNG", help="picture to write")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    ARGUMENTS = arguments()  # before the imports below, so that --help needs none of them
+
 import plots  # noqa: F401  finds matplotlib, so it comes first
 
 import matplotlib.pyplot as plt
@@ -76,10 +87,7 @@ def print_table(rows):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("csv", help="CSV file that scripts/bench_block.sh wrote")
-    parser.add_argument("--out", required=True, metavar="PNG", help="picture to write")
-    arguments = parser.parse_args()
+    arguments = ARGUMENTS
     try:
         rows = read(arguments.csv)
         draw(rows, arguments.out)

@@ -14,6 +14,18 @@ import csv
 import os
 import sys
 
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", metavar="CSV", help="what --confusion wrote")
+    parser.add_argument("--out", metavar="PNG", help="picture to write (default: the file's name with .png)")
+    parser.add_argument("--worst", metavar="N", type=int, help="only the N classes that are named rightly least often")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    ARGUMENTS = arguments()  # before the imports below, so that --help needs none of them
+
 import plots  # noqa: F401  finds matplotlib, so it comes first
 
 import numpy as np
@@ -112,11 +124,7 @@ def print_pairs(names, counts):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("file", metavar="CSV", help="what --confusion wrote")
-    parser.add_argument("--out", metavar="PNG", help="picture to write (default: the file's name with .png)")
-    parser.add_argument("--worst", metavar="N", type=int, help="only the N classes that are named rightly least often")
-    arguments = parser.parse_args()
+    arguments = ARGUMENTS
     out = arguments.out or os.path.splitext(arguments.file)[0] + ".png"
     path = arguments.file
     try:

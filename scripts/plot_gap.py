@@ -19,6 +19,19 @@ import re
 import statistics
 import sys
 
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", metavar="RUNS", help="folder of the runs, or a file that --save wrote")
+    parser.add_argument("pairs", nargs="+", metavar="ROW:ROW", help="the row that leads and the one it is compared with")
+    parser.add_argument("--out", metavar="FILE", default="gap.png", help="picture to write (default gap.png)")
+    parser.add_argument("--save", metavar="FILE", help="file in which the runs' epochs are kept")
+    return parser, parser.parse_args()
+
+
+if __name__ == "__main__":
+    PARSER, ARGUMENTS = arguments()  # before the imports below, so that --help needs none of them
+
 import plots  # noqa: F401  finds matplotlib, so it comes first
 
 import matplotlib.pyplot as plt
@@ -107,17 +120,12 @@ def draw(runs, pairs, out):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", metavar="RUNS", help="folder of the runs, or a file that --save wrote")
-    parser.add_argument("pairs", nargs="+", metavar="ROW:ROW", help="the row that leads and the one it is compared with")
-    parser.add_argument("--out", metavar="FILE", default="gap.png", help="picture to write (default gap.png)")
-    parser.add_argument("--save", metavar="FILE", help="file in which the runs' epochs are kept")
-    arguments = parser.parse_args()
+    arguments = ARGUMENTS
     for pair in arguments.pairs:
         if pair.count(":") != 1:
-            parser.error(f"'{pair}': expected two rows with a colon between them, as study-ripple:study-linear")
+            PARSER.error(f"'{pair}': expected two rows with a colon between them, as study-ripple:study-linear")
     if len(arguments.pairs) > len(COLOURS):
-        parser.error(f"at most {len(COLOURS)} pairs in one picture")
+        PARSER.error(f"at most {len(COLOURS)} pairs in one picture")
     try:
         runs = runs_of_folder(arguments.runs) if os.path.isdir(arguments.runs) else runs_of_file(arguments.runs)
         draw(runs, arguments.pairs, arguments.out)

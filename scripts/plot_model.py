@@ -10,6 +10,18 @@ import argparse
 import os
 import sys
 
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("checkpoint", help="weights of train_vit (safetensors)")
+    parser.add_argument("--out", required=True, metavar="PNG", help="picture to write")
+    parser.add_argument("--columns", type=int, metavar="N", help="tokens in a row of the grid (default: a square grid)")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    ARGUMENTS = arguments()  # before the imports below, so that --help needs none of them
+
 import plots  # noqa: F401  finds matplotlib, so it comes first
 
 import numpy as np
@@ -99,11 +111,7 @@ def draw(tensors, columns, out):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("checkpoint", help="weights of train_vit (safetensors)")
-    parser.add_argument("--out", required=True, metavar="PNG", help="picture to write")
-    parser.add_argument("--columns", type=int, metavar="N", help="tokens in a row of the grid (default: a square grid)")
-    arguments = parser.parse_args()
+    arguments = ARGUMENTS
     try:
         tensors, _ = read_safetensors(arguments.checkpoint)
         if "patch_embed.proj.weight" not in tensors:

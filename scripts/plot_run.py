@@ -22,6 +22,19 @@ import math
 import os
 import sys
 
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", nargs="+", metavar="RUN_DIR", help="folder with a log.csv")
+    parser.add_argument("--out", metavar="FILE", help="picture to write (default: curve.png in the first folder)")
+    parser.add_argument("--jsd", action="store_true", help="draw the divergence of the spatial weights instead")
+    parser.add_argument("--level", action="append", default=[], metavar="NAME=VALUE", help="bits per byte to compare with")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    ARGUMENTS = arguments()  # before the imports below, so that --help needs none of them
+
 import plots  # noqa: F401  finds matplotlib, so it comes first
 
 import matplotlib.pyplot as plt
@@ -242,12 +255,7 @@ def draw_divergence(folders, out):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", nargs="+", metavar="RUN_DIR", help="folder with a log.csv")
-    parser.add_argument("--out", metavar="FILE", help="picture to write (default: curve.png in the first folder)")
-    parser.add_argument("--jsd", action="store_true", help="draw the divergence of the spatial weights instead")
-    parser.add_argument("--level", action="append", default=[], metavar="NAME=VALUE", help="bits per byte to compare with")
-    arguments = parser.parse_args()
+    arguments = ARGUMENTS
     try:
         levels = [(name, float(value)) for name, value in (level.rsplit("=", 1) for level in arguments.level)]
     except ValueError:

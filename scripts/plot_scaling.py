@@ -9,6 +9,17 @@ import argparse
 import csv
 import sys
 
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("csv", help="CSV file that scripts/scaling.sh wrote")
+    parser.add_argument("--out", required=True, metavar="PNG", help="picture to write")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    ARGUMENTS = arguments()  # before the imports below, so that --help needs none of them
+
 import plots  # noqa: F401  finds matplotlib, so it comes first
 
 import matplotlib.pyplot as plt
@@ -50,10 +61,7 @@ def draw(path, out):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("csv", help="CSV file that scripts/scaling.sh wrote")
-    parser.add_argument("--out", required=True, metavar="PNG", help="picture to write")
-    arguments = parser.parse_args()
+    arguments = ARGUMENTS
     try:
         draw(arguments.csv, arguments.out)
     except (OSError, KeyError, ValueError) as error:

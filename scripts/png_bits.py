@@ -12,6 +12,18 @@ import io
 import struct
 import sys
 
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("pack", help="a file of pack_dataset --raw")
+    parser.add_argument("--side", type=int, help="resize to this height and width by Pillow's BOX filter")
+    parser.add_argument("--grey", action="store_true", help="one channel")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    ARGUMENTS = arguments()  # before the imports below, so that --help needs none of them
+
 import plots  # noqa: F401  finds a Python that has Pillow, so it comes first
 
 from PIL import Image
@@ -34,11 +46,7 @@ def pictures(path):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("pack", help="a file of pack_dataset --raw")
-    parser.add_argument("--side", type=int, help="resize to this height and width by Pillow's BOX filter")
-    parser.add_argument("--grey", action="store_true", help="one channel")
-    arguments = parser.parse_args()
+    arguments = ARGUMENTS
     bits = values = 0
     for picture in pictures(arguments.pack):
         if arguments.side:

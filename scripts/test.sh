@@ -20,6 +20,18 @@ TOTALS=$scratch/totals
 export TOTALS
 : >"$TOTALS"
 
+# A short log as it is; of a long one first the lines that say what is wrong, which may stand anywhere when several
+# compilers run at once, and then its end.
+show() { # log
+    if [ "$(wc -l <"$1")" -le 80 ]; then
+        cat "$1"
+    else
+        grep -nE '(error:|warning:|undefined reference|\*\*\*)' "$1" | head -n 40
+        echo ...
+        tail -n 40 "$1"
+    fi
+}
+
 # One check that is not a test program: quiet when it passes, its output when it does not.
 check() { # name, command...
     name=$1
@@ -31,8 +43,7 @@ check() { # name, command...
         echo 1 0 >>"$TOTALS"
     else
         printf 'FAILED %-24s %3d s\n' "$name" $(($(date +%s) - start))
-        if [ "$(wc -l <"$log")" -le 80 ]; then cat "$log"; else head -n 10 "$log" && echo ... && tail -n 70 "$log"; fi |
-            sed 's/^/       | /'
+        show "$log" | sed 's/^/       | /'
         echo 0 1 >>"$TOTALS"
         return 1
     fi

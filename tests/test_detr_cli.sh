@@ -221,6 +221,8 @@ safetensors shape.safetensors '{"conv1.weight":{"dtype":"F32","shape":[2,3,7,7],
 refuses "a backbone of another shape" 1 'shape.safetensors|conv1.weight|[2,3,7,7]|[4,3,7,7]' $tiny \
     --backbone-weights shape.safetensors --run-dir none
 refuses "a backbone that is not there" 1 'lost.safetensors|scripts/convert_weights.py' $tiny --backbone-weights lost.safetensors --run-dir none
+echo 'backbone_weights = lost.safetensors' >lost.ini
+succeeds "and is not asked for where its name is empty" --config lost.ini $tiny --epochs 1 --backbone-weights '' --run-dir bare
 cp run/best.safetensors backbone.safetensors
 succeeds "a detector's backbone is a backbone" $tiny --epochs 1 --backbone-weights backbone.safetensors --run-dir body
 rm backbone.safetensors

@@ -74,6 +74,32 @@ installed=$(find "$there/share/vit.c/configs" -name '*.ini' | wc -l)
 [ "$installed" -gt 0 ] && [ "$installed" -eq "$(find "$root/configs" -name '*.ini' | wc -l)" ]
 check "every config is installed" $? "$installed"
 
+# Each script starts: it tells what it does, and finds its own modules where it is installed.
+MPLCONFIGDIR=$work
+export MPLCONFIGDIR
+scripts=0
+for script in "$there"/share/vit.c/scripts/*; do
+    name=$(basename "$script")
+    [ "$name" != plots.py ] || continue # a module
+    scripts=$((scripts + 1))
+    case $name in *.py) with=${python:-$(command -v python3)} ;; *) with=sh ;; esac
+    if [ ! "$with" ]; then
+        skip "$name starts where it is installed" "no python3"
+        continue
+    fi
+    "$with" "$script" --help >out 2>err && [ -s out ] && [ ! -s err ]
+    check "$name --help where it is installed" $? "$(tail -n 1 err)"
+    [ "$with" != sh ] || continue
+    if "$with" -c 'import matplotlib, numpy' 2>/dev/null; then
+        PYTHONDONTWRITEBYTECODE=1 PYTHONPATH="$there/share/vit.c/scripts" "$with" -c "import ${name%.py}" 2>err
+        check "and what $name imports is there" $? "$(tail -n 1 err)"
+    else
+        skip "and what $name imports is there" "no python3 with matplotlib"
+    fi
+done
+[ "$scripts" -ge 5 ]
+check "all of the scripts" $? "$scripts"
+
 (cd "$work" && sh "$there/share/vit.c/scripts/fetch_cifar.sh" >out 2>err)
 [ $? -eq 2 ] && grep -q usage err
 check "fetch_cifar.sh runs where it is installed" $? "$(head -n 1 err)"

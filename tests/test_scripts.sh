@@ -23,6 +23,26 @@ done
 [ -z "$unhelpful" ]
 check "every script tells what it does, and does nothing else" $? "${unhelpful:-all}"
 
+# Python's scripts without any module that Python itself does not bring.
+if command -v python3 >/dev/null 2>&1; then
+    mkdir absent
+    for module in PIL av decord ffcv matplotlib mmaction numpy onnx onnxruntime pycocotools scipy timm torch torchvision; do
+        echo "raise ImportError('$module is kept from this script')" >"absent/$module.py"
+    done
+    unhelpful=
+    number=0
+    for script in "$root"/scripts/*.py "$root"/tests/reference/*.py; do
+        grep -q '^if __name__ == "__main__"' "$script" || continue # a module of others
+        number=$((number + 1))
+        PYTHONPATH=$PWD/absent PYTHONDONTWRITEBYTECODE=1 timeout 20 python3 "$script" --help >out 2>err &&
+            [ ! -s err ] && [ "$(wc -w <out)" -ge 8 ] || unhelpful="$unhelpful ${script##*/}"
+    done
+    [ -z "$unhelpful" ] && [ "$number" -ge 40 ]
+    check "every Python script has --help without numpy, PyTorch or matplotlib" $? "$number scripts,${unhelpful:- all}"
+else
+    skip "every Python script has --help without numpy, PyTorch or matplotlib" "no python3"
+fi
+
 # == scripts/deps.sh =================================================================================================
 
 # machine PROGRAM...: a new machine that has these.
@@ -108,6 +128,36 @@ env -i PATH="$PWD/bin" HOME="$PWD" TMPDIR="$PWD" CC=clang sh "$root/scripts/deps
 status=$?
 complains 1 'libdnnl-dev' && ! grep -q 'gcc' err
 check "CC=clang asks for no gcc" $? "status $status: $(cat err)"
+
+# == What is missing is said before anything is built ================================================================
+
+machine getconf make
+stands_in python3 'case $* in *onnx*) exit 1 ;; esac'
+env -i PATH="$PWD/bin" BATCHES=1 sh "$root/scripts/bench.sh" >out 2>err
+status=$?
+complains 1 'python3|onnx|MODES'
+check "bench.sh asks for ONNX Runtime in one line" $? "status $status: $(tail -n 1 err)"
+
+machine make
+env -i PATH="$PWD/bin" make -s -C "$root" fuzz >out 2>err
+[ $? -ne 0 ] && grep -q 'make fuzz needs clang.*deps.sh test' out && ! grep -q 'CC\|FUZZ' out
+check "make fuzz asks for clang" $? "$(tail -n 1 out)"
+
+if [ -e /dev/nvidiactl ] || nvidia-smi -L >/dev/null 2>&1; then
+    skip "gpu.sh looks for a GPU before it builds" "there is a GPU here"
+else
+    OUT=$PWD/back KEEP=$PWD/kept sh "$root/scripts/gpu.sh" build test >out 2>err
+    status=$?
+    complains 1 'gpu.sh test|NVIDIA GPU' && [ ! -s out ] && [ ! -e back ] && [ ! -e kept ]
+    check "gpu.sh looks for a GPU before it builds" $? "status $status: $(tail -n 1 err)"
+fi
+
+mkdir cut
+for i in $(seq 200); do echo "CC file$i.c"; [ "$i" -ne 50 ] || echo "file50.c:3:1: error: a mistake"; done >cut/log
+sed -n '/^show()/,/^}/p' "$root/scripts/test.sh" >cut/show.sh
+(. ./cut/show.sh && show cut/log) >out
+grep -q 'file50.c:3:1: error' out && head -n 1 out | grep -q error && tail -n 1 out | grep -q file200 && [ "$(wc -l <out)" -lt 60 ]
+check "test.sh shows an error in the middle of a long log first" $? "$(head -n 1 out)"
 
 # == scripts/test.sh without what it needs ===========================================================================
 

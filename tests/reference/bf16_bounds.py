@@ -28,6 +28,10 @@ import os
 import sys
 import zlib
 
+if __name__ == "__main__" and sys.argv[1:] in (["-h"], ["--help"]):
+    print(__doc__)
+    sys.exit()
+
 import numpy as np
 import torch
 

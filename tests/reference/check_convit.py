@@ -14,6 +14,20 @@ import shlex
 import sys
 import tempfile
 
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("binary", help="build/cpu/train_vit")
+    for name, default in (("img-size", 224), ("patch-size", 16), ("dim", 192), ("heads", 6), ("depth", 12),
+                          ("local-layers", 10), ("num-classes", 1000)):
+        parser.add_argument("--" + name, type=int, default=default)
+    parser.add_argument("--keep", metavar="DIR", help="leave the files there")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    ARGUMENTS = arguments()  # before the imports below, so that --help needs none of them
+
 import numpy as np
 import timm
 import torch
@@ -57,13 +71,7 @@ def check_pool(arguments, pool, directory):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("binary", help="build/cpu/train_vit")
-    for name, default in (("img-size", 224), ("patch-size", 16), ("dim", 192), ("heads", 6), ("depth", 12),
-                          ("local-layers", 10), ("num-classes", 1000)):
-        parser.add_argument("--" + name, type=int, default=default)
-    parser.add_argument("--keep", metavar="DIR", help="leave the files there")
-    arguments = parser.parse_args()
+    arguments = ARGUMENTS
     print(f"timm {timm.__version__}, torch {torch.__version__}")
     failures = 0
     with tempfile.TemporaryDirectory() as temporary:

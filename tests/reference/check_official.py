@@ -18,6 +18,20 @@ import sys
 import tempfile
 import types
 
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("binary", help="build/cpu/train_vit")
+    parser.add_argument("checkout", help="a folder of the authors' repository")
+    parser.add_argument("models", nargs="*", metavar="MODEL", help="names in MODELS below; without any, those of them that "
+                        "TESTED has and the checkout too")
+    parser.add_argument("--keep", metavar="DIR", help="leave the files there")
+    return parser, parser.parse_args()
+
+
+if __name__ == "__main__":
+    PARSER, ARGUMENTS = arguments()  # before the imports below, so that --help needs none of them
+
 import numpy as np
 import torch
 
@@ -91,20 +105,14 @@ def check(binary, checkout, name, directory):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("binary", help="build/cpu/train_vit")
-    parser.add_argument("checkout", help="a folder of the authors' repository")
-    parser.add_argument("models", nargs="*", metavar="MODEL", help=f"{', '.join(MODELS)}; without any, those of "
-                        f"{', '.join(TESTED)} that are in the checkout")
-    parser.add_argument("--keep", metavar="DIR", help="leave the files there")
-    arguments = parser.parse_args()
+    arguments = ARGUMENTS
     here = [name for name in MODELS if os.path.isfile(os.path.join(arguments.checkout, MODELS[name][0]))]
     models = arguments.models or [name for name in TESTED if name in here]
     for name in models:
         if name not in here:
-            parser.error(f"{name}: {f'no {MODELS[name][0]} in {arguments.checkout}' if name in MODELS else 'unknown'}")
+            PARSER.error(f"{name}: {f'no {MODELS[name][0]} in {arguments.checkout}' if name in MODELS else 'unknown'}")
     if not models:
-        parser.error(f"{arguments.checkout}: no model of {', '.join(MODELS)} in it")
+        PARSER.error(f"{arguments.checkout}: no model of {', '.join(MODELS)} in it")
     print(f"torch {torch.__version__}, numpy {np.__version__}")
     failures = 0
     with tempfile.TemporaryDirectory() as temporary:

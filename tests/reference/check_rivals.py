@@ -28,6 +28,19 @@ import types
 import warnings
 from unittest import mock
 
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("binary", help="build/cpu/train_vit")
+    parser.add_argument("checkouts", help="folder with OWNER/NAME for every repository")
+    parser.add_argument("--only", help="operators, with commas between them (default: all)")
+    parser.add_argument("--verbose", action="store_true", help="every tensor")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    ARGUMENTS = arguments()  # before the imports below, so that --help needs none of them
+
 import timm.layers
 import torch
 import torch._inductor.config
@@ -492,18 +505,13 @@ def check(binary, name, checkout, config, tolerance, verbose):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("binary", help="build/cpu/train_vit")
-    parser.add_argument("checkouts", help="folder with OWNER/NAME for every repository")
-    parser.add_argument("--only", default=",".join(OFFICIAL), help="operators, with commas between them")
-    parser.add_argument("--verbose", action="store_true", help="every tensor")
-    arguments = parser.parse_args()
+    arguments = ARGUMENTS
     warnings.simplefilter("ignore")  # about old Python and PyTorch in their code
     torch.set_default_dtype(torch.float64)
     torch.set_num_threads(1)
     failures, checked = 0, 0
     print(f"torch {torch.__version__}; logits, worst gradient:")
-    for name in arguments.only.split(","):
+    for name in arguments.only.split(",") if arguments.only else OFFICIAL:
         repository, _, settings, *tolerance = OFFICIAL[name]
         checkout = os.path.abspath(os.path.join(arguments.checkouts, repository))
         if not os.path.isdir(checkout):

@@ -30,6 +30,20 @@ import sys
 import tempfile
 import warnings
 
+
+def arguments():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("checkout")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--images", default="160x196,128x224", help="height and width of each image of the batch")
+    parser.add_argument("--as-drawn", action="store_true", help="leave the ReLUs that rounding decides, and name them")
+    parser.add_argument("--work", help="folder for the files (default: a temporary one)")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    ARGUMENTS = arguments()  # before the imports below, so that --help needs none of them
+
 import numpy as np
 import torch
 
@@ -310,13 +324,7 @@ def size(text):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("checkout")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--images", default="160x196,128x224", help="height and width of each image of the batch")
-    parser.add_argument("--as-drawn", action="store_true", help="leave the ReLUs that rounding decides, and name them")
-    parser.add_argument("--work", help="folder for the files (default: a temporary one)")
-    args = parser.parse_args()
+    args = ARGUMENTS
     torch.manual_seed(args.seed)
     warnings.filterwarnings("ignore")
     work = args.work or tempfile.mkdtemp()

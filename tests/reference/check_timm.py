@@ -20,6 +20,19 @@ import subprocess
 import sys
 import tempfile
 
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("binary", nargs="?", help="build/cpu/train_vit")
+    parser.add_argument("--checkpoint", help="a safetensors file of a softmax model of ours")
+    parser.add_argument("--operators", action="store_true", help="compare our reference's operators with timm's")
+    parser.add_argument("--keep", metavar="DIR", help="leave the files there")
+    return parser, parser.parse_args()
+
+
+if __name__ == "__main__":
+    PARSER, ARGUMENTS = arguments()  # before the imports below, so that --help needs none of them
+
 import numpy as np
 import timm
 import torch
@@ -151,14 +164,9 @@ def check_checkpoint(path):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("binary", nargs="?", help="build/cpu/train_vit")
-    parser.add_argument("--checkpoint", help="a safetensors file of a softmax model of ours")
-    parser.add_argument("--operators", action="store_true", help="compare our reference's operators with timm's")
-    parser.add_argument("--keep", metavar="DIR", help="leave the files there")
-    arguments = parser.parse_args()
+    arguments = ARGUMENTS
     if not arguments.binary and not arguments.checkpoint and not arguments.operators:
-        parser.error("give the program, a --checkpoint or --operators")
+        PARSER.error("give the program, a --checkpoint or --operators")
     failures = 0
     if arguments.checkpoint:
         check_checkpoint(arguments.checkpoint)

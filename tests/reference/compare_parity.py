@@ -11,6 +11,19 @@ bfloat16 activations, the measure is ||got - want|| / ||want||, and the gradient
 import argparse
 import sys
 
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("fixture")
+    parser.add_argument("output")
+    parser.add_argument("--tolerance", type=float, default=1e-5)
+    parser.add_argument("--whole", action="store_true", help="norms, and all gradients as one")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    ARGUMENTS = arguments()  # before the imports below, so that --help needs none of them
+
 import numpy as np
 
 import safetensors_io
@@ -73,12 +86,7 @@ def compare_whole(got, want, tolerance):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("fixture")
-    parser.add_argument("output")
-    parser.add_argument("--tolerance", type=float, default=1e-5)
-    parser.add_argument("--whole", action="store_true", help="norms, and all gradients as one")
-    arguments = parser.parse_args()
+    arguments = ARGUMENTS
     want, metadata = safetensors_io.read(arguments.fixture)
     got, _ = safetensors_io.read(arguments.output)
     if arguments.whole:

@@ -14,7 +14,12 @@ Run as a program it checks itself: outputs do not depend on how much padding the
 """
 
 import math
+import sys
 from dataclasses import dataclass, replace
+
+if __name__ == "__main__" and sys.argv[1:] in (["-h"], ["--help"]):
+    print(__doc__)
+    sys.exit()
 
 import torch
 import torch.nn.functional as F

@@ -8,6 +8,10 @@ import shlex
 import subprocess
 import sys
 
+if __name__ == "__main__" and sys.argv[1:] in (["-h"], ["--help"]):
+    print(__doc__)
+    sys.exit()
+
 import safetensors_io
 
 

@@ -8,6 +8,10 @@ import subprocess
 import sys
 import tempfile
 
+if __name__ == "__main__" and sys.argv[1:] in (["-h"], ["--help"]):
+    print(__doc__)
+    sys.exit()
+
 import numpy as np
 
 

@@ -5,7 +5,12 @@ as in rival_operators.py.  Letters as in vit_reference.py, and E patterns, T ent
 Run as a program it checks the circular sums against torch.fft, as the paper's Figure 7 writes them.
 """
 
+import sys
 from types import SimpleNamespace
+
+if __name__ == "__main__" and sys.argv[1:] in (["-h"], ["--help"]):
+    print(__doc__)
+    sys.exit()
 
 import torch
 import torch.nn.functional as F

@@ -20,6 +20,16 @@ import itertools
 import os
 import sys
 
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    ARGUMENTS = arguments()  # before the imports below, so that --help needs none of them
+
 import numpy as np
 import PIL
 import timm
@@ -101,10 +111,8 @@ def build():
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--check", action="store_true")
     tensors = build()
-    if not parser.parse_args().check:
+    if not ARGUMENTS.check:
         safetensors_io.write(FIXTURE, tensors, {"pillow": PIL.__version__, "timm": timm.__version__,
                                                 "torchvision": torchvision.__version__})
         print(f"{FIXTURE}: {len(tensors['cases'])} cases, {os.path.getsize(FIXTURE)} bytes")

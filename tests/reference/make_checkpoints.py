@@ -11,6 +11,10 @@ import argparse
 import os
 import sys
 
+if __name__ == "__main__" and sys.argv[1:] in (["-h"], ["--help"]):
+    print(__doc__)
+    sys.exit()
+
 import torch
 
 

@@ -9,6 +9,11 @@ moved_boxes.txt:  width height mirror steps { width height left top crop_width c
 
 import os
 import random
+import sys
+
+if __name__ == "__main__" and sys.argv[1:] in (["-h"], ["--help"]):
+    print(__doc__)
+    sys.exit()
 
 import torch
 

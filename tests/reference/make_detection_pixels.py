@@ -8,6 +8,11 @@ result in hexadecimal.  The picture has the formula of tests/test_pictures.c."""
 
 import os
 import random
+import sys
+
+if __name__ == "__main__" and sys.argv[1:] in (["-h"], ["--help"]):
+    print(__doc__)
+    sys.exit()
 
 import numpy
 from PIL import Image

@@ -15,6 +15,10 @@ softmax in the encoder.
 import os
 import sys
 
+if __name__ == "__main__" and sys.argv[1:] in (["-h"], ["--help"]):
+    print(__doc__)
+    sys.exit()
+
 import numpy as np
 import torch
 

@@ -11,6 +11,10 @@ by rounding and this reference run in float32 stays within an eighth of the tole
 import os
 import sys
 
+if __name__ == "__main__" and sys.argv[1:] in (["-h"], ["--help"]):
+    print(__doc__)
+    sys.exit()
+
 import numpy as np
 import torch
 

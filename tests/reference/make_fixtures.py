@@ -19,6 +19,18 @@ import os
 import sys
 import zlib
 
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("cases", nargs="*", metavar="CASE", help="names in CASES below (default: all)")
+    parser.add_argument("--check", action="store_true", help="compare with the files instead of writing them")
+    parser.add_argument("--out", help="directory of the fixtures (default: tests/fixtures)")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    ARGUMENTS = arguments()  # before the imports below, so that --help needs none of them
+
 import numpy as np
 import torch
 
@@ -307,15 +319,11 @@ def check(case, path):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("cases", nargs="*", metavar="CASE", help=", ".join(CASES))
-    parser.add_argument("--check", action="store_true", help="compare with the files instead of writing them")
-    parser.add_argument("--out", default=FIXTURES, help="directory of the fixtures")
-    arguments = parser.parse_args()
+    arguments = ARGUMENTS
     torch.set_num_threads(1)  # the order of sums, hence the bytes
     mistakes = 0
     for case in arguments.cases or CASES:
-        path = os.path.join(arguments.out, case + ".safetensors")
+        path = os.path.join(arguments.out or FIXTURES, case + ".safetensors")
         if arguments.check:
             mistakes += check(case, path)
             continue

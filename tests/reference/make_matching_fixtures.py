@@ -4,6 +4,11 @@ tests/test_matching.c forms by the same arithmetic.
     python3 tests/reference/make_matching_fixtures.py"""
 
 import os
+import sys
+
+if __name__ == "__main__" and sys.argv[1:] in (["-h"], ["--help"]):
+    print(__doc__)
+    sys.exit()
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment

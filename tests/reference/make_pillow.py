@@ -17,6 +17,10 @@ import os
 import subprocess
 import sys
 
+if __name__ == "__main__" and sys.argv[1:] in (["-h"], ["--help"]):
+    print(__doc__)
+    sys.exit()
+
 import numpy as np
 import PIL
 from PIL import Image

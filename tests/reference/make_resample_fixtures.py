@@ -11,6 +11,10 @@ tests/fixtures/finetune/resample.safetensors.  Needs a current PyTorch and timm.
 import os
 import sys
 
+if __name__ == "__main__" and sys.argv[1:] in (["-h"], ["--help"]):
+    print(__doc__)
+    sys.exit()
+
 import numpy as np
 import torch
 import torch.nn.functional as F

@@ -10,6 +10,11 @@ Gradients are those of sum(features * dfeatures).  Metadata: blocks, width.
 A value near zero before a ReLU could fall on the other side in float32, so numbers are drawn until none is."""
 
 import os
+import sys
+
+if __name__ == "__main__" and sys.argv[1:] in (["-h"], ["--help"]):
+    print(__doc__)
+    sys.exit()
 
 import numpy as np
 import torch

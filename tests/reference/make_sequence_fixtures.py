@@ -12,6 +12,10 @@ import os
 import sys
 from dataclasses import dataclass
 
+if __name__ == "__main__" and sys.argv[1:] in (["-h"], ["--help"]):
+    print(__doc__)
+    sys.exit()
+
 import numpy as np
 import torch
 import torch.nn.functional as F

@@ -7,6 +7,11 @@ Tensors: logits [L,B,Q,C], boxes [L,B,Q,4], target_boxes [T,4], labels [T], firs
 focal, l1, giou and share of wrong classes in the last layer), query [L,T], dlogits, dboxes.  Metadata: box_count."""
 
 import os
+import sys
+
+if __name__ == "__main__" and sys.argv[1:] in (["-h"], ["--help"]):
+    print(__doc__)
+    sys.exit()
 
 import numpy as np
 import torch

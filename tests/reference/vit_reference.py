@@ -26,7 +26,12 @@ Run as a program it checks itself: gradients by finite differences, and what the
 """
 
 import math
+import sys
 from dataclasses import dataclass, make_dataclass, replace
+
+if __name__ == "__main__" and sys.argv[1:] in (["-h"], ["--help"]):
+    print(__doc__)
+    sys.exit()
 
 import torch
 import torch.nn.functional as F
