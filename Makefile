@@ -24,8 +24,8 @@
 #
 # For CUDA: CUDA_HOME, CUDNN_HOME, NCCL_HOME, CUDA_ARCH="sm_80 sm_90", CUDNN=0, CUFFT=0, NCCL=0; NVCC_LINES= makes programs a third
 # smaller, without the lines of the source that profilers and compute-sanitizer show.  To copy the program to another
-# machine, build it with ARCH=x86-64-v3 MPI=0 NCCL=0: train_vit then needs the driver, libcublasLt and libcufft (beside it, or in
-# LD_LIBRARY_PATH).
+# machine, build it with ARCH=x86-64-v3 MPI=0 NCCL=0: train_vit then needs the driver, libcublasLt, libcufft and libcudnn (beside
+# it, or in LD_LIBRARY_PATH).
 #
 # scripts/deps.sh installs what is missing.
 
@@ -137,7 +137,7 @@ LIBRARIES := $(foreach l,inih jansson jpeg $(WEBP_LIBRARIES:-l%=%) xxhash,$(call
 LINK_FLAGS := -cudart static $(addprefix -L,$(CUDA_LIBRARIES)) -Xlinker --as-needed -Xlinker -rpath='$$ORIGIN$(addprefix :,$(CUDA_LIBRARIES))' \
               -Xcompiler -static-libgcc,-static-libstdc++
 
-# cuDNN, for the detector's convolutions: CUDNN_HOME, else the toolkit's.
+# cuDNN, for the convolutions of the detector's backbone and of hybrid stems: CUDNN_HOME, else the toolkit's.
 CUDNN_HOME ?= $(CUDA_HOME)
 CUDNN ?= $(if $(wildcard $(CUDNN_HOME)/include/cudnn.h /usr/include/cudnn.h),1,0)
 ifeq ($(CUDNN),1)
@@ -213,7 +213,7 @@ report-device:
 	@echo "vit.c for CUDA, $(PRECISION), $(or $(shell $(NVCC) --version 2>/dev/null | sed -n 's/.*release \([^,]*\),.*/nvcc \1/p'),no nvcc) in $(CUDA_HOME), $(CUDA_ARCH)"
 	$(call line,$(wildcard $(CUDA_HOME)/include/cublasLt.h),"cuBLASLt","the matrix products; part of the CUDA toolkit (CUDA_HOME)")
 	$(if $(filter 1,$(NCCL)),@echo "  found    NCCL",@echo "  without  NCCL: one GPU only; NCCL_HOME says where it is; it needs MPI")
-	$(if $(filter 1,$(CUDNN)),@echo "  found    cuDNN",@echo "  without  cuDNN: the detector's convolutions take plain kernels, which are slow; CUDNN_HOME says where it is")
+	$(if $(filter 1,$(CUDNN)),@echo "  found    cuDNN",@echo "  without  cuDNN: convolutions (detector, hybrid stems) take plain kernels, which are slow; CUDNN_HOME says where it is")
 	$(if $(filter 1,$(CUFFT)),@echo "  found    cuFFT",@echo "  without  cuFFT: lisa and gf transform in shared memory alone; part of the CUDA toolkit")
 else
 report-device:
@@ -267,7 +267,7 @@ $(BUILD)/%.o: %.cpp $(BUILD)/flags
 
 LINK_FLAGS := $(if $(NVCC),$(GENCODE) $(LINK_FLAGS),$(if $(CXXFLAGS_ALL),$(CXXFLAGS_ALL) $(WRAPPED),$(FLAGS)))
 
-# From an archive a program takes what it needs, and the libraries that needs: train_vit no cuDNN.
+# From an archive a program takes what it needs, and with --as-needed only the libraries that this needs.
 $(BUILD)/libvit.a: $(OBJECTS)
 	@rm -f $@
 	@ar rcs $@ $^
@@ -380,11 +380,12 @@ need-gpu:
 	@[ -e /dev/nvidiactl ] || nvidia-smi -L >/dev/null 2>&1 || \
 		{ echo "make $(MAKECMDGOALS) needs an NVIDIA GPU, and there is none here"; exit 1; }
 
+# In float32 test_model makes more than 100,000 forward passes, and shares the GPU with the other tests.
 test-cuda: need-gpu need-nvcc
 	@$(MAKE) --no-print-directory BACKEND=cuda PRECISION=FP32 all tests
 	@$(MAKE) --no-print-directory BACKEND=cuda PRECISION=BF16 all tests
 	@$(MAKE) --no-print-directory all build/cpu/tests/parity
-	@BUILD=build/cuda-fp32 sh tests/run.sh $(DEVICE_TESTS)
+	@BUILD=build/cuda-fp32 VIT_TEST_TIMEOUT=3600 sh tests/run.sh $(DEVICE_TESTS)
 	@BUILD=build/cuda sh tests/run.sh $(DEVICE_TESTS)
 	@sh tests/cuda_vs_cpu.sh
 

@@ -4,17 +4,18 @@
 #   sh scripts/gpu.sh                      all stages but those of the data, on a machine with a GPU and the CUDA toolkit
 #   sh scripts/gpu.sh build test parity    only these stages, in this order
 #
-# A GPU may be lent for half an hour: a bare machine without compiler, libraries and network, with a Python that has
+# A GPU may be lent for 30 or 45 minutes: a bare machine without compiler, libraries and network, with a Python that has
 # PyTorch; a copy of the tree, of at most 64 MiB, goes there with every command, and the files in $OUT, a folder that is
 # emptied before each, come back.
 #
-#   sh scripts/gpu.sh plan       prints the commands for such half hours, what to send with each and what comes back
+#   sh scripts/gpu.sh plan       prints the commands for such loans, what to send with each and what comes back
 #   sh scripts/gpu.sh bundle     before the first one: builds everything into build/gpu.tar.xz, and what the stage train
 #                                needs into build/gpu-train.tar.xz; the stage build unpacks them there
 #   sh scripts/gpu.sh parts      before the second one: splits CIFAR-100 into build/gpu-send/
 #
 #   build      unpacks the bundle if there is one, else builds both precisions, their tests and benchmarks
-#   test       the kernel tests in both precisions, eight at a time, with random inputs
+#   test       the kernel tests in both precisions, eight at a time, with random inputs; float32's test_model reduced
+#   alone      float32's test_model in full: more than 100,000 forward passes, which want the GPU for themselves
 #   parity     whole models, CUDA against CPU
 #   sanitize   compute-sanitizer: memcheck and racecheck, on reduced cases
 #   bench      images per second of vit.c and PyTorch: DeiT-tiny 224, and 16 x 16 tokens with softmax, linear, ripple;
@@ -69,6 +70,8 @@ BACK_ALL=64  # MiB of all of them
 BACK_FILES=8
 JOBS=$(getconf _NPROCESSORS_ONLN)
 LONG_TESTS="test_model test_detr test_resnet" # begun first, in bfloat16 first
+ALONE=test_model
+DETECTOR="--image-size 800x1066 --batch-size 2"
 HEADER=stage,case,who,metric,value
 
 DICTIONARIES="dict=256MiB dict=128MiB dict=64MiB dict=16MiB" # of xz
@@ -81,19 +84,21 @@ if [ "$REHEARSAL" ]; then
     DICTIONARIES=preset=0 SECONDS_EACH=0.1 STEPS=1 GRIDS=2 SHARES="512 256"
     LARGE="--img-size 16 --patch-size 8 --dim 32 --depth 1 --heads 2 --num-classes 10 --batch-size 2"
     SMALL="--img-size 8 --patch-size 2 --dim 32 --depth 1 --heads 2 --num-classes 10 --batch-size 2"
-    ROUNDS=1 BATCH=1 OPERATORS="linear ripple" TESTS=${TESTS:-test_masked} LONG_TESTS=
+    ROUNDS=1 BATCH=1 OPERATORS="linear ripple" TESTS=${TESTS:-test_masked} LONG_TESTS= ALONE=test_masked
+    DETECTOR="--image-size 32x48 --batch-size 1 --backbone-blocks 1,1,1,1 --backbone-width 4 --dim 16 --ffn 24 --heads 2
+        --encoder-layers 1 --decoder-layers 1 --queries 9"
     VIT_TEST_REDUCED=1 ASAN_OPTIONS=detect_leaks=0 # of the emulator
     export ROUNDS BATCH OPERATORS VIT_TEST_REDUCED ASAN_OPTIONS
 fi
 TESTS=${TESTS:-$(sh tests/run.sh --device-tests)}
 
-# The toolkit's libraries, and those that PyTorch brings.
+# The toolkit's libraries and those that PyTorch brings, for our programs alone: with them PyTorch might load another cuBLAS
+# than its own.
 nvidia=$("$PYTHON" -c 'import glob, nvidia; print(":".join(glob.glob(list(nvidia.__path__)[0] + "/*/lib")))' \
     2>/dev/null)
-LD_LIBRARY_PATH=${nvidia:+:$nvidia}${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-LD_LIBRARY_PATH=${CUDA_HOME:-/usr/local/cuda}/lib64$LD_LIBRARY_PATH
+OUR_LIBRARIES=${CUDA_HOME:-/usr/local/cuda}/lib64${nvidia:+:$nvidia}${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 PATH=$PATH:${CUDA_HOME:-/usr/local/cuda}/bin
-export LD_LIBRARY_PATH PATH
+export PATH
 
 scratch=$(mktemp -d) || exit 1
 trap 'rm -rf "$scratch"' EXIT
@@ -114,6 +119,7 @@ open_results() {
     [ -s "$KEEP/gpu.csv" ] || echo "$HEADER" >"$KEEP/gpu.csv"
     touch "$KEEP/gpu.log"
     cp "$KEEP/gpu.csv" "$KEEP/gpu.log" "$OUT" || fail "$1: OUT=$OUT cannot be written to"
+    [ ! -s "$KEEP/block.csv" ] || cp "$KEEP/block.csv" "$OUT"
 }
 
 add() { # stage, case, who, metric, value
@@ -156,11 +162,11 @@ run() { # stage, what, command...
     return 1
 }
 
-# A program of the bundle, with its libraries, which are for nobody else: Python would take them for its own.
+# A program of the bundle, with its libraries.
 run_ours() { # stage, what, command...
     ours_stage=$1 ours_name=$2
     shift 2
-    run "$ours_stage" "$ours_name" env LD_LIBRARY_PATH="$PWD/build/gpu-lib:$LD_LIBRARY_PATH" "$@"
+    run "$ours_stage" "$ours_name" env LD_LIBRARY_PATH="$PWD/build/gpu-lib:$OUR_LIBRARIES" "$@"
 }
 
 number() { # key: the number of "key": in the last line of JSON
@@ -216,7 +222,7 @@ split_file() {
         ls -l "$2"
 }
 
-# == Here, before the first half hour =================================================================================
+# == Here, before the first loan =======================================================================================
 
 # What is missing for a bundle, an item a line.  The Makefile knows its libraries.
 missing() {
@@ -240,8 +246,7 @@ bundled_programs() {
         for test in $TESTS; do echo "$build/tests/$test"; done
         echo "$build/train_vit"
     done
-    printf '%s\n' "$FP32/tests/parity" "$BF16/tests/bench_attention"
-    [ "$REHEARSAL" ] || echo "$BF16/train_detr"
+    printf '%s\n' "$FP32/tests/parity" "$BF16/tests/bench_attention" "$BF16/train_detr"
 }
 
 # The lines of the source are left out: with them the bundle had 53 MiB, and what is sent with the tree 74.
@@ -313,56 +318,71 @@ stage_plan() {
     cifar=$SEND/cifar-100-binary.tar.xz
     cat <<PLAN
 Each command takes less than ten minutes and 64 MiB of files each way; \$OUT, emptied before each command, is what comes
-back.  Half hours begin with a bare machine, and commands follow each other at once: between them the machine may go.
+back.  A loan begins with a bare machine, and commands follow each other at once: between them the machine may go.  What
+must come back first runs first, so a loan that ends early loses the least: 30 minutes are enough for the commands above
+the line "45 minutes", with three minutes for the machine's start and one for each command's files.
 
 before: here, with make, nvcc and xz
   run   sh scripts/gpu.sh bundle parts
 
-half hour 1: is it right, and how fast is it?  Mend the worst thing that is found before going on.
+loan 1: is it right, and how fast is it?  Mend the worst thing that is found before going on.
   send  $BUNDLE
-  run   BUDGET=560 sh scripts/gpu.sh build test parity table
+  run   BUDGET=420 sh scripts/gpu.sh build parity bench table
   back  gpu.csv gpu.log
   send  $BUNDLE
-  run   BUDGET=560 sh scripts/gpu.sh build bench table
+  run   BUDGET=420 sh scripts/gpu.sh build test table
   back  gpu.csv gpu.log
   send  $BUNDLE
-  run   BUDGET=560 GRIDS="14 28 56" sh scripts/gpu.sh build bench attention block table
+  run   BUDGET=420 GRIDS="14 28 56" sh scripts/gpu.sh build bench attention block table
   back  gpu.csv gpu.log block.csv
-
-half hour 2: the rows of Table 2 that are the paper's claim
-  send  $TRAIN_BUNDLE $cifar.1-of-3
-  run   BUDGET=560 sh scripts/gpu.sh build receive
-  back  gpu.csv gpu.log
-  send  $cifar.2-of-3
-  run   BUDGET=560 sh scripts/gpu.sh receive
-  back  gpu.csv gpu.log
-  send  $cifar.3-of-3
-  run   BUDGET=560 sh scripts/gpu.sh receive train
-  back  gpu.csv gpu.log ripple-no-ape.csv
-  run   BUDGET=560 sh scripts/gpu.sh train
-  back  gpu.csv gpu.log ripple-no-ape.csv
-  run   BUDGET=300 sh scripts/gpu.sh train state
-  back  gpu.csv gpu.log *.csv *.tar.1-of-*
-  run   BUDGET=60 sh scripts/gpu.sh state
+45 minutes:
+  send  $BUNDLE
+  run   BUDGET=420 sh scripts/gpu.sh build detector block table
+  back  gpu.csv gpu.log block.csv
+  send  $BUNDLE
+  run   BUDGET=420 sh scripts/gpu.sh build alone sanitize table
   back  gpu.csv gpu.log
 
-half hour 3, and more like it: the parts of the run to be continued, which came back, lie in $SEND
+loan 2: the rows of Table 2 that are the paper's claim
   send  $TRAIN_BUNDLE $cifar.1-of-3
-  run   BUDGET=560 sh scripts/gpu.sh build receive
+  run   BUDGET=120 sh scripts/gpu.sh build receive
   back  gpu.csv gpu.log
   send  $cifar.2-of-3
-  run   BUDGET=560 sh scripts/gpu.sh receive
+  run   BUDGET=60 sh scripts/gpu.sh receive
   back  gpu.csv gpu.log
   send  $cifar.3-of-3
-  run   BUDGET=560 sh scripts/gpu.sh receive
+  run   BUDGET=420 sh scripts/gpu.sh receive train state
+  back  gpu.csv gpu.log ripple-no-ape.csv *.tar.1-of-*
+  run   BUDGET=420 sh scripts/gpu.sh train state
+  back  gpu.csv gpu.log ripple-no-ape.csv *.tar.1-of-*
+  run   BUDGET=240 sh scripts/gpu.sh train state
+  back  gpu.csv gpu.log ripple-no-ape.csv *.tar.1-of-*
+45 minutes:
+  run   BUDGET=420 sh scripts/gpu.sh train state
+  back  gpu.csv gpu.log ripple-no-ape.csv *.tar.1-of-*
+  run   BUDGET=240 sh scripts/gpu.sh train state
+  back  gpu.csv gpu.log ripple-no-ape.csv *.tar.1-of-*
+
+loan 3, and more like it: the parts of the run to be continued, which came back, lie in $SEND
+  send  $TRAIN_BUNDLE $cifar.1-of-3
+  run   BUDGET=120 sh scripts/gpu.sh build receive
+  back  gpu.csv gpu.log
+  send  $cifar.2-of-3
+  run   BUDGET=60 sh scripts/gpu.sh receive
+  back  gpu.csv gpu.log
+  send  $cifar.3-of-3
+  run   BUDGET=60 sh scripts/gpu.sh receive
   back  gpu.csv gpu.log
   send  $SEND/deit-la-no-ape.tar.[1-3]-of-*
-  run   BUDGET=560 sh scripts/gpu.sh receive
+  run   BUDGET=60 sh scripts/gpu.sh receive
   back  gpu.csv gpu.log
   send  $SEND/deit-la-no-ape.tar.[4-9]-of-*
-  run   ROWS=deit-la-no-ape BUDGET=560 sh scripts/gpu.sh receive train
-  back  gpu.csv gpu.log deit-la-no-ape.csv
-  run   ROWS=deit-la-no-ape BUDGET=300 sh scripts/gpu.sh train state
+  run   ROWS=deit-la-no-ape BUDGET=420 sh scripts/gpu.sh receive train state
+  back  gpu.csv gpu.log deit-la-no-ape.csv deit-la-no-ape.tar.1-of-*
+  run   ROWS=deit-la-no-ape BUDGET=420 sh scripts/gpu.sh train state
+  back  gpu.csv gpu.log deit-la-no-ape.csv deit-la-no-ape.tar.1-of-*
+45 minutes:
+  run   ROWS=deit-la-no-ape BUDGET=480 sh scripts/gpu.sh train state
   back  gpu.csv gpu.log deit-la-no-ape.csv deit-la-no-ape.tar.1-of-*
 PLAN
 }
@@ -405,7 +425,9 @@ test_worker() { # number
     mkdir "$scratch"
     while read -r build test; do
         mkdir "$taken/$(echo "$build $test" | tr '/ ' '__')" 2>/dev/null || continue
-        run_ours test "$build $test" env BUILD="$build" OMP_NUM_THREADS=2 VIT_TEST_TIMEOUT="$LIMIT" sh tests/run.sh "$test" ||
+        less=
+        [ "$build $test" != "$FP32 $ALONE" ] || less=VIT_TEST_REDUCED=1
+        run_ours test "$build $test" env $less BUILD="$build" OMP_NUM_THREADS=2 VIT_TEST_TIMEOUT="$LIMIT" sh tests/run.sh "$test" ||
             echo "$build $test" >>"$failed"
     done <"$queue"
 }
@@ -421,6 +443,10 @@ stage_test() {
     done
     wait
     [ ! -e "$scratch/failed" ] || failures=$((failures + $(wc -l <"$scratch/failed")))
+}
+
+stage_alone() {
+    run_ours alone "$FP32 $ALONE" env BUILD="$FP32" VIT_TEST_TIMEOUT="$LIMIT" sh tests/run.sh $ALONE
 }
 
 stage_parity() {
@@ -508,7 +534,7 @@ stage_attention() {
 
 # Grids that are in block.csv already are not measured again.
 stage_block() {
-    printf '#!/bin/sh\nLD_LIBRARY_PATH="%s" exec "%s" "$@"\n' "$PWD/build/gpu-lib:$LD_LIBRARY_PATH" \
+    printf '#!/bin/sh\nLD_LIBRARY_PATH="%s" exec "%s" "$@"\n' "$PWD/build/gpu-lib:$OUR_LIBRARIES" \
         "$PWD/$BF16/train_vit" >"$scratch/train_vit"
     chmod +x "$scratch/train_vit"
     run block "LiSA's block" env TRAIN_VIT="$scratch/train_vit" TORCH_PYTHON="$PYTHON" TORCH_DEVICE=cuda PYTHON="$PYTHON" \
@@ -533,8 +559,9 @@ transforms_case() { # operator, grid, VIT_TRANSFORMS
 
 stage_detector() {
     for config in smca smca-la smca-ripple; do
-        run_ours detector "$config" "$BF16/train_detr" --config configs/coco/$config.ini --image-size 800x1066 --bench \
-            --bench-seconds $SECONDS_EACH --batch-size 2 || continue
+        # shellcheck disable=SC2086 # several words
+        run_ours detector "$config" "$BF16/train_detr" --config configs/coco/$config.ini $DETECTOR --bench \
+            --bench-seconds $SECONDS_EACH || continue
         for metric in train_images_per_s infer_images_per_s peak_bytes; do
             add detector "$config 800 x 1066" vit.c $metric "$(number $metric)"
         done
@@ -564,7 +591,7 @@ stage_receive() {
 # shellcheck disable=SC2016 # it is that shell which expands them
 trainer='
     cd "$KEEP" || exit 1
-    LD_LIBRARY_PATH=$KEEP/program/gpu-lib:$LD_LIBRARY_PATH
+    export LD_LIBRARY_PATH=$KEEP/program/gpu-lib:$OUR_LIBRARIES
     for row in $ROWS; do
         run=runs/$row
         [ ! -e "$run/done" ] || continue
@@ -604,7 +631,7 @@ stage_train() {
         mkdir -p "$KEEP/program" "$KEEP/runs"
         cp -R configs "$BF16/train_vit" "$KEEP/program"
         [ ! -d build/gpu-lib ] || cp -R build/gpu-lib "$KEEP/program"
-        export KEEP ROWS REHEARSAL
+        export KEEP ROWS REHEARSAL OUR_LIBRARIES
         setsid sh -c "$trainer" </dev/null >>"$KEEP/train.log" 2>&1 &
         echo $! >"$KEEP/trainer"
     fi
@@ -700,17 +727,17 @@ stage_table() {
 
 # == What was asked for ===============================================================================================
 
-[ $# -gt 0 ] || set -- build test parity sanitize bench attention block detector table
+[ $# -gt 0 ] || set -- build test alone parity sanitize bench attention block detector table
 for stage; do
     case $stage in
     bundle | parts | plan | table) ;;
-    build | test | parity | sanitize | bench | attention | block | detector | receive | train | state)
+    build | test | alone | parity | sanitize | bench | attention | block | detector | receive | train | state)
         case $stage in build | receive | state) ;; *) need_gpu "$stage" ;; esac # before anything is built
         opens=${opens:-$stage}
         ;;
     *)
-        echo "scripts/gpu.sh: '$stage': expected plan, bundle, parts, build, test, parity, sanitize, bench, attention," \
-            "block, detector, receive, train, state or table" >&2
+        echo "scripts/gpu.sh: '$stage': expected plan, bundle, parts, build, test, alone, parity, sanitize, bench," \
+            "attention, block, detector, receive, train, state or table" >&2
         exit 2
         ;;
     esac

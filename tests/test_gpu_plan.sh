@@ -1,5 +1,5 @@
 #!/bin/sh
-# scripts/gpu.sh: its plan for a GPU that is lent for half an hour, followed command by command with tiny sizes on
+# scripts/gpu.sh: its plan for a GPU that is lent for 30 or 45 minutes, followed command by command with tiny sizes on
 # machines that have nothing but what such a machine has; and what it refuses.
 #
 #   BUILD=build/emulate-FP32 sh tests/test_gpu_plan.sh    with the emulated kernels in both precisions
@@ -100,6 +100,7 @@ cat >torch <<'TORCH'
 for word; do
     case $word in --*) grep -q "\"$word\"" scripts/bench_torch.py || { echo "no option $word" >&2; exit 2; } ;; esac
 done
+[ -z "${LD_LIBRARY_PATH:-}" ] || { echo "PyTorch gets our libraries: $LD_LIBRARY_PATH" >&2 && exit 2; }
 case "$*" in
 *'--device cuda'*) ;;
 *) echo "PyTorch is not to compute on the GPU: $*" >&2 && exit 2 ;;
@@ -200,8 +201,19 @@ rm -rf keep back?
 
 gpu plan
 cp out plan
-[ "$status" -eq 0 ] && [ "$(grep -c '^half hour' plan)" -ge 3 ] && [ "$(grep -c '^  run ' plan)" -ge 10 ]
-check "gpu.sh plan: three half hours" $? "$(grep -c '^  run ' plan) commands"
+[ "$status" -eq 0 ] && [ "$(grep -c '^loan' plan)" -ge 3 ] && [ "$(grep -c '^  run ' plan)" -ge 10 ]
+check "gpu.sh plan: three loans" $? "$(grep -c '^  run ' plan) commands"
+# Three minutes for the start, and for each command its budget and a minute for its files.
+awk '/^loan/ { used = 180; most = 1800; name = $1 " " $2 }
+     /^45 minutes:/ { most = 2700; extended++ }
+     /^  run / && used {
+         if (!match($0, /BUDGET=[0-9]+/)) { print name " has a command without BUDGET"; bad = 1; next }
+         budget = substr($0, RSTART + 7, RLENGTH - 7) + 0
+         used += 60 + budget
+         if (budget > 540 || used > most) { print name " takes " used " s of " most; bad = 1 }
+     }
+     END { exit bad || extended < 3 }' plan >late
+check "gpu.sh plan: each loan within 30 minutes, and within 45 with what follows" $? "$(cat late)"
 
 # Stops what was left training on a machine that goes.
 machine_goes() {
@@ -253,66 +265,66 @@ follow() { # what is sent; what is run; what comes back
     for file in "$there"/out/*.tar.*; do [ ! -e "$file" ] || cp "$file" "$here/build/gpu-send/"; done
 }
 
-# Results that must be there once the half hour is over.
-half_hour_over() {
+# Results that must be there once the loan is over.
+loan_over() {
     csv=$there/out/gpu.csv
-    case $half in
+    case $loan in
     1)
         ! grep -q 'passed,0$\|left_out' "$csv" && [ "$(grep -c '^test,.*passed,1$' "$csv")" -ge 1 ]
-        check "half hour 1: nothing failed, nothing was left out" $? "$(grep -c 'passed,1$' "$csv") checks"
+        check "loan 1: nothing failed, nothing was left out" $? "$(grep -c 'passed,1$' "$csv") checks"
         for case in 'DeiT-tiny 224 batch 512' '16 x 16 tokens batch 512 ripple'; do
             for who in vit.c 'PyTorch compile' 'PyTorch eager' 'PyTorch compile with uploads'; do
                 grep -q "^bench,$case,$who,train_images_per_s,[0-9.]*[1-9]" "$csv" || echo "$case, $who: nothing"
             done
         done >wrong
         [ ! -s wrong ]
-        check "half hour 1: speeds of vit.c and of PyTorch in each mode, with and without uploads" $? "$(cat wrong)"
+        check "loan 1: speeds of vit.c and of PyTorch in each mode, with and without uploads" $? "$(cat wrong)"
         grep -q '^attention,.*,vit.c,backward_ms,[0-9.]*[1-9]' "$csv" && grep -q '^attention,.*,PyTorch,' "$csv" &&
             grep -q '^vit.c,lisa,' "$there/out/block.csv" && grep -q '^PyTorch eager,lisa,' "$there/out/block.csv"
-        check "half hour 1: attention, and LiSA's block" $?
+        check "loan 1: attention, and LiSA's block" $?
         for case in 'lisa 2 x 2 by blocks' 'lisa 2 x 2 by cufft' 'gf 2 x 2 by blocks' 'gf 2 x 2 by cufft'; do
             grep -q "^block,$case,vit.c,train_images_per_s,[0-9.]*[1-9]" "$csv" || echo "$case: nothing"
         done >wrong
         [ ! -s wrong ]
-        check "half hour 1: both kinds of Fourier transforms" $? "$(cat wrong)"
+        check "loan 1: both kinds of Fourier transforms" $? "$(cat wrong)"
         [ "$(grep -c '^parity,CUDA against CPU,check,passed,1$' "$csv")" -eq 1 ]
-        check "half hour 1: whole models agree with the CPU's" $?
+        check "loan 1: whole models agree with the CPU's" $?
         # The C library's own are there on every machine.
         for file in "$there"/tree/build/*/train_vit "$there"/tree/build/*/tests/test_*; do
             case $file in *.log) ;; *) LD_LIBRARY_PATH=$there/tree/build/gpu-lib ldd "$file" ;; esac
         done | grep '=>' | grep -vE 'gpu-lib/|/lib(c|m|dl|pthread|rt|resolv)\.so' >wrong
         [ ! -s wrong ]
-        check "half hour 1: the bundle has the libraries that its programs need" $? "$(head -n 1 wrong)"
+        check "loan 1: the bundle has the libraries that its programs need" $? "$(head -n 1 wrong)"
         grep -q 'with uploads' "$there/last-table" && grep -q '^DeiT-tiny 224 .*train_images_per_s' "$there/last-table"
-        check "half hour 1: the table" $?
+        check "loan 1: the table" $?
         ;;
     2)
         grep -q '^train,ripple-no-ape,check,passed,1$' "$csv" && grep -q '^train,ripple-no-ape 2 epochs,vit.c,top1,' "$csv"
-        check "half hour 2: the first row is trained and has an accuracy" $?
+        check "loan 2: the first row is trained and has an accuracy" $?
         reached=$(tail -n 1 "$work/deit.csv" | cut -d , -f 1)
         ;;
     3)
         head -n "${kept:-1}" "$there/out/deit-la-no-ape.csv" | cmp -s - "$work/kept.csv" &&
             [ "$(tail -n 1 "$there/out/deit-la-no-ape.csv" | cut -d , -f 1)" -gt "$reached" ]
-        check "half hour 3: the second row went on where it was" $? "from step $reached"
+        check "loan 3: the second row went on where it was" $? "from step $reached"
         ;;
     esac
 }
 
-half=0
+loan=0
 while IFS= read -r line <&3; do
     case $line in
     'before: '*) send= ;;
-    'half hour '*)
-        [ "$half" -eq 0 ] || half_hour_over
-        half=$((half + 1))
+    'loan '*)
+        [ "$loan" -eq 0 ] || loan_over
+        loan=$((loan + 1))
         machine_goes
         machine "$there"
         ;;
     '  send  '*) send=${line#  send  } ;;
     '  run   '*)
         command=${line#  run   }
-        if [ "$half" -eq 0 ]; then
+        if [ "$loan" -eq 0 ]; then
             (cd "$here" && sh -c "$command") >out 2>err
             status=$?
             check "$command" $status "$(grep -h 'MiB' out | paste -sd ' ' -)"
@@ -324,7 +336,7 @@ while IFS= read -r line <&3; do
         send=
         case $command in *table*) cp out "$there/last-table" ;; esac
         # The log as far as the state that came back goes, which is what a continued log begins with.
-        if [ "$half" -eq 2 ] && [ -e "$there/out/deit-la-no-ape.tar.1-of-1" ]; then
+        if [ "$loan" -eq 2 ] && [ -e "$there/out/deit-la-no-ape.tar.1-of-1" ]; then
             tar -xOf "$there/out/deit-la-no-ape.tar.1-of-1" runs/deit-la-no-ape/log.csv >"$work/deit.csv"
             kept=$(($(wc -l <"$work/deit.csv") * 3 / 4)) # the last rows may be younger than the state
             head -n $kept "$work/deit.csv" >"$work/kept.csv"
@@ -332,9 +344,9 @@ while IFS= read -r line <&3; do
         ;;
     esac
 done 3<plan
-half_hour_over
+loan_over
 
-# A later command of the same half hour has what the earlier ones found, and no time left is no failure.
+# A later command of the same loan has what the earlier ones found, and no time left is no failure.
 copy_tree "$there/tree"
 (cd "$there/tree" && env -i PATH="$there/bin" TMPDIR="$there/tmp" OUT="$there/again" GPU_REHEARSAL=1 GPU_BUILDS="$builds" \
     BUDGET=1 sh scripts/gpu.sh test) >out 2>err
