@@ -107,7 +107,7 @@ typedef struct {
     float *logits;   /* host [micro_batch,C] */
     int *class_of;   /* maps the data's classes to the model's; NULL: the same */
     int *boxes;      /* host [micro_batch + 2,4]: the boxes of random erasing */
-    DeviceGraph *graph; /* of a step, if it is one micro-batch on one rank */
+    DeviceGraph *graph; /* of a micro-batch */
     Accuracy accuracy;   /* of the last evaluation */
     Confusion confusion; /* filled by evaluations; unused without classes */
     RealLabels real;     /* empty without real_labels */
@@ -172,16 +172,32 @@ static void normalise(const Run *run, Dataset *dataset) {
     for (int c = 0; c < s->std.count; c++) dataset->std[c] = s->std.at[c];
 }
 
-/* Size, classes and statistics of the data.  --describe and --bench look at no data: where the number of classes is a
- * setting, they do without its files. */
+/* Size, classes and statistics of the data, whose files may be gone, or lie elsewhere: --describe and --bench do without
+ * them where the number of classes is a setting, and a checkpoint has what --predict needs.  A mode that needs more will
+ * miss the data when it opens them. */
 static void describe_data(Run *run) {
+    const char *data = run->data->data, *init = run->training.s->init;
+    const char *origin = config_origin(&run->training.config, "data");
+    bool typed = origin && !strncmp(origin, "--", 2);
     bool alone = (run->modes->describe || run->modes->bench) && run->model->num_classes;
-    if (!alone) {
-        dataset_describe(&run->train, run->data->data, run->data->data_dir);
+    bool told = run->training.mode && *init && !typed && !dataset_is_there(data);
+    int size[2] = {0, 0};
+    ClassNames names;
+    Dataset *d = &run->train;
+    if (!alone && !told) {
+        dataset_describe(d, data, run->data->data_dir);
         return;
     }
-    memcpy(run->train.mean, imagenet_mean, sizeof imagenet_mean);
-    memcpy(run->train.std, imagenet_std, sizeof imagenet_std);
+    memcpy(d->mean, imagenet_mean, sizeof d->mean);
+    memcpy(d->std, imagenet_std, sizeof d->std);
+    if (alone) return;
+    run_folder_image_size(size, init); /* checkpoints without it are of folders, whose images differ */
+    run_folder_classes(&names, init);
+    d->height = size[0];
+    d->width = size[1];
+    d->classes = names.count;
+    snprintf(d->name, sizeof d->name, "%.31s", data);
+    class_names_free(&names);
 }
 
 static void use_settings(void *context) { vit_use_settings(&((Run *)context)->training.config); }
@@ -424,7 +440,8 @@ static void micro_step(Run *run, int first, int B, bool last) {
     int batch = run->training.s->batch_size;
     vit_draw_drops(vit, run->training.s->seed, (uint32_t)run->training.state.step, (size_t)first, B);
     vit_load_targets(vit, run->targets, B);
-    bool same = B == batch && run->model->dropout <= 0; /* every step's kernels have the same arguments */
+    /* The kernels have the same arguments every time, and no sum over ranks begins among them (docs/distributed.md). */
+    bool same = B == vit->model.batch && run->model->dropout <= 0 && !(last && distributed_ranks() > 1);
     if (!same || device_graph_begin(&run->graph)) {
         vit_forward(vit, B, true);
         vit_loss(vit, B, 1.0f / (float)batch);
@@ -559,6 +576,7 @@ static void training_data_and_model(void *context) {
                                                    .class_names = run->train.class_names,
                                                    .mean = run->train.mean,
                                                    .std = run->train.std,
+                                                   .image_size = (int[]){run->train.height, run->train.width},
                                                    .classes = run->train.classes});
 }
 

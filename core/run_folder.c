@@ -76,6 +76,15 @@ bool run_folder_normalisation(float mean[3], float std[3], const char *checkpoin
     return there;
 }
 
+bool run_folder_image_size(int size[2], const char *checkpoint) {
+    char *text = metadata_of(checkpoint, "vit.c.image_size", "images' size");
+    bool there = text && sscanf(text, "%dx%d", &size[0], &size[1]) == 2;
+    if (text && !(there && size[0] >= 0 && size[1] >= 0))
+        die("%s: vit.c.image_size is '%.100s', expected height x width", checkpoint, text);
+    free(text);
+    return there;
+}
+
 void run_folder_classes(ClassNames *names, const char *checkpoint) {
     Error error;
     SafeTensors st;
@@ -272,7 +281,7 @@ void run_folder_log(RunFolder *folder, const char *format, ...) {
 /* == The folder =================================================================================================== */
 
 static void metadata_fill(RunFolder *folder, const Config *config, const char *const *class_names, int classes,
-                          const float *mean, const float *std) {
+                          const float *mean, const float *std, const int *image_size) {
     config_require_utf8(config);
     for (int c = 0; class_names && c < classes; c++)
         if (!text_is_utf8(class_names[c]))
@@ -284,6 +293,10 @@ static void metadata_fill(RunFolder *folder, const Config *config, const char *c
     folder->metadata[1] = (SafeMetadata){"vit.c.config", folder->config};
     folder->metadata[2] = (SafeMetadata){"vit.c.classes", folder->classes};
     folder->metadata_count = 3;
+    if (image_size) {
+        snprintf(folder->image_size, sizeof folder->image_size, "%dx%d", image_size[0], image_size[1]);
+        folder->metadata[folder->metadata_count++] = (SafeMetadata){"vit.c.image_size", folder->image_size};
+    }
     if (!mean || !std) return;
     snprintf(folder->normalisation, sizeof folder->normalisation, "%.9g %.9g %.9g %.9g %.9g %.9g", (double)mean[0],
              (double)mean[1], (double)mean[2], (double)std[0], (double)std[1], (double)std[2]);
@@ -291,12 +304,13 @@ static void metadata_fill(RunFolder *folder, const Config *config, const char *c
 }
 
 void run_folder_open(RunFolder *folder, const char *path, const Config *config, const char *const *class_names,
-                     int classes, const float *mean, const float *std, const char *header, const RunState *resumed) {
+                     int classes, const float *mean, const float *std, const int *image_size, const char *header,
+                     const RunState *resumed) {
     Error error;
     char config_path[RUN_PATH_SIZE], left[RUN_PATH_SIZE];
     snprintf(folder->path, sizeof folder->path, "%s", path);
     if (distributed_rank() > 0) return;
-    metadata_fill(folder, config, class_names, classes, mean, std);
+    metadata_fill(folder, config, class_names, classes, mean, std, image_size);
     make_folders(folder->path);
     run_folder_file(folder->log_path, folder->path, "log.csv");
     folder->log_columns = count_columns(header);

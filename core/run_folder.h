@@ -16,9 +16,9 @@ typedef struct {
     char path[RUN_PATH_SIZE], log_path[RUN_PATH_SIZE];
     FILE *log;
     int log_columns; /* columns per row; a resumed log with fewer keeps its number */
-    SafeMetadata metadata[4]; /* stored in every checkpoint, so that --eval and --predict need no config */
+    SafeMetadata metadata[5]; /* stored in every checkpoint, so that --eval and --predict need no config */
     int metadata_count;
-    char *config, *classes, normalisation[128];
+    char *config, *classes, normalisation[128], image_size[32];
 } RunFolder;
 
 /* The names of the files in it but log.csv, ending with NULL. */
@@ -31,10 +31,12 @@ void run_folder_choose(char path[RUN_PATH_SIZE], const char *stem);
  * run's, unless that run ended before it trained: without a row and without a checkpoint.  If another process trains in
  * the folder, the error names it.  A resumed log loses the rows written after its state was saved; if an older version wrote it with fewer
  * columns, the first ones of `header`, new rows have only those.  Removes temporary files of killed runs.  class_names
- * [classes], mean and std [3] of the pixels may be NULL.  Names and settings that are not UTF-8 are errors, because
+ * [classes], mean and std [3] of the pixels, and height and width of the data set's images, 0 where they differ,
+ * image_size [2], may be NULL.  Names and settings that are not UTF-8 are errors, because
  * checkpoints cannot store them. */
 void run_folder_open(RunFolder *folder, const char *path, const Config *config, const char *const *class_names,
-                     int classes, const float *mean, const float *std, const char *header, const RunState *resumed);
+                     int classes, const float *mean, const float *std, const int *image_size, const char *header,
+                     const RunState *resumed);
 
 /* Appends a row with a value for every column of `header` and flushes it.  If somebody removed the log, it is created
  * again. */
@@ -65,6 +67,9 @@ char *run_folder_device(const char *state);
 
 /* Reads mean and std of the pixels from a checkpoint; false if it has none. */
 bool run_folder_normalisation(float mean[3], float std[3], const char *checkpoint);
+
+/* Reads the size of the images of the data set it was trained on, 0x0 where they differ; false if it has none. */
+bool run_folder_image_size(int size[2], const char *checkpoint);
 
 /* Reads the class names from a checkpoint; if it has none, names->count is 0. */
 void run_folder_classes(ClassNames *names, const char *checkpoint);

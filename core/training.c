@@ -253,8 +253,8 @@ static void announce(const Training *t) {
     t->calls->announce(t->run);
     if (t->changes && *t->changes) printf("settings changed: %s\n", t->changes);
     if (t->computed_by)
-        printf("the saved state was computed by %s: sums have another order here, and results agree to rounding, not to "
-               "the bit\n", t->computed_by);
+        printf("the saved state was computed by %s: sums have another order here, and results agree to rounding, not "
+               "to the bit\n", t->computed_by);
     if (t->chosen_anew) printf("kernels do not take the choices of the saved run: %s\n", t->chosen_anew);
     if (state->step && !is_over(t))
         printf("resumed at epoch %llu, after %llu of its batches\n", (unsigned long long)state->epoch + 1,
@@ -309,7 +309,7 @@ static void folder_open(Training *t, const TrainingStart *start) {
     snprintf(header, sizeof header, "%s,%s,%s%s%s", first_columns, t->calls->columns, last_columns, more ? "," : "",
              more ? more : "");
     run_folder_open(&t->folder, t->s->run_dir, &t->config, start->class_names, start->classes, start->mean,
-                    start->std, header, t->resumed ? &t->state : NULL);
+                    start->std, start->image_size, header, t->resumed ? &t->state : NULL);
     snprintf(last_words, sizeof last_words, "%s --resume %s goes on from the last checkpoint", t->program,
              t->s->run_dir);
     distributed_last_words(last_words);

@@ -126,6 +126,7 @@ typedef struct {
     const char *const *class_names; /* [classes], or NULL; stored with the weights */
     int classes;
     const float *mean, *std; /* [3]: of the pixels, or NULL; stored with the weights */
+    const int *image_size;   /* [2]: of all images of the data set, 0 where they differ, or NULL; stored likewise */
 } TrainingStart;
 
 /* Allocates the optimizer's memory, loads the state if a run is resumed, begins to catch signals and opens the run

@@ -107,6 +107,15 @@ static const DatasetKind *kind_of(const char *data, const char *folder, char pat
     return named ? named : kind_of_path(data, path);
 }
 
+bool dataset_is_there(const char *data) {
+    char path[DATASET_PATH];
+    bool exists = strlen(data) < DATASET_PATH && file_exists(data), there = false;
+    for (int i = 0; i < KINDS && !there; i++)
+        there = (kinds[i]->name && !strcmp(data, kinds[i]->name)) ||
+                (exists && kinds[i]->find && kinds[i]->find(path, data));
+    return there;
+}
+
 /* == ImageNet: <folder>/imagenet, once it is there, holds images in folders or packed files ======================= */
 
 static void imagenet_open(Dataset *dataset, const char *folder, bool train, size_t limit) {

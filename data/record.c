@@ -154,6 +154,7 @@ void record_read_header(const char *path, RecordHeader *header) {
     uint8_t bytes[sizeof *header];
     Error error;
     int fd = open_or_die(path);
+    file_note(path);
     ssize_t got = pread(fd, bytes, sizeof bytes, 0);
     close(fd);
     if (got < 0) die("%s: cannot read: %s", path, strerror(errno));

@@ -159,6 +159,7 @@ static SequencesKind kind_of(const SequencesSettings *s, char path[DATASET_PATH]
     snprintf(path, DATASET_PATH, "%s", s->data);
     if (!strcmp(s->data, "enwik8")) path_join(path, DATASET_PATH, *s->data_dir ? s->data_dir : "datasets", "enwik8");
     if (kind_named(s->data)) return kind_named(s->data);
+    file_note(path);
     if (s->kind) return s->kind;
     if (stat(path, &info)) {
         if (errno != ENOENT && errno != ENOTDIR) die("%s: cannot open: %s", path, strerror(errno));

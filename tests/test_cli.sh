@@ -227,7 +227,7 @@ END
 
 # DeiT's, Swin's, the hybrids' and ViT's counts are timm's, ViT's with dim^2 + dim more for the hidden layer of its head;
 # PVT's and FLatten's are those of their own programs, CSwin's of the layers in its paper;
-# the hierarchies' are those of the plain reading of the LiSA paper.
+# LiSA's hierarchies have the classifier with which its Table 5 comes out, and that of its Table 11.
 while read -r config params; do
     run --describe --config "$root/configs/imagenet/$config.ini" --micro-batch 1
     grep -q "^params: $params$" out
@@ -246,6 +246,11 @@ lisanet-s 24725320
 lisanet-b 50610496
 hylisanet-s 23996552
 hylisanet-b 49991008
+lisanet-s-linear 22978888
+lisanet-b-linear 47548480
+hylisanet-s-linear 22250120
+hylisanet-b-linear 46928992
+flatten-deit-tiny 6190888
 pvt-tiny 13229288
 pvt-small 24485864
 pvt-medium 44208104
@@ -562,7 +567,7 @@ cp a/log.csv log.before
 refuses "a folder that holds a run" 1 'a/log.csv|--resume a|--run-dir' $tiny --epochs 1 --run-dir a
 cmp -s a/log.csv log.before
 check "and the run in it stays as it was" $?
-mkdir half && : >half/log.csv
+mkdir half && printf 'step,epoch\n2,1\n' >half/log.csv
 refuses "a folder where a run saved nothing" 1 'half/log.csv|--run-dir' $tiny --epochs 1 --run-dir half
 : >file
 refuses "a file in place of the run folder" 1 'cannot make this folder: a file has this name' $tiny --epochs 1 --run-dir file

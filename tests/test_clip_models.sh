@@ -26,6 +26,15 @@ hylisanet-s 26368656 41597509632
 hylisanet-b 54006256 105854441472
 TABLE
 
+# The configs name folders that are not here.
+run --config "$root/configs/video/lisanet-i-softmax.ini" --dim 16 --depth 1 --heads 2 --img-size 32 --bench --bench-seconds 0.1 \
+    --batch-size 2
+[ "$status" -eq 0 ] && grep -q '"train_images_per_s": [1-9]' out
+check "--bench needs no data where the number of classes is known" $? "$(head -n 1 err)"
+refuses "and does where it is not" 1 'datasets/ssv2|no such folder' --config "$root/configs/video/lisanet-i-softmax.ini" \
+    --num-classes 0 --bench
+refuses "as training does" 1 'datasets/ssv2|no such folder' --config "$root/configs/video/lisanet-i-softmax.ini"
+
 # == Refusals ========================================================================================================
 
 clip="$model --frames 8 --tubelet 3 --describe"
@@ -191,6 +200,12 @@ if [ -s clip.mp4 ]; then
     check "--predict of a folder of videos" $? "$(cat out err)"
     grep -qE '"file": "clips/clip.mp4".*"frames": \[\{"frame": [0-9]+, "time": [0-9.]+, "probability": ' named.json
     check "--json has the clip's frames" $? "$(cat named.json)"
+    mv videos away
+    cp out before
+    run --init seen/last.safetensors --predict clips --top-frames 2 --json named.json
+    [ "$status" -eq 0 ] && cmp -s out before
+    check "without the videos that it was trained on, too" $? "$(head -n 1 out) $(head -n 1 err)"
+    mv away videos
     succeeds "--predict without frames" --init seen/last.safetensors --predict clip.mp4 --top-frames 0
     ! grep -q themselves out
     check "names none" $?

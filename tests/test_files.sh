@@ -293,5 +293,31 @@ status=$?
 complains 1 'val2017.json|not a regular file' && [ ! -e detr ]
 check "annotations that are a pipe are not waited for" $? "status $status $(head -n 1 err)"
 
+# == A model without its data =========================================================================================
+
+# what of the data a prediction needs is in the checkpoint: names, mean and std, and whether pictures are all of one size
+pictures lost cat dog
+mkdir -p fixed
+"$pack" --data shapes --limit 64 --out fixed/train.pack >out 2>err
+"$pack" --data shapes --split val --limit 64 --out fixed/val.pack >out 2>err
+for data in lost fixed; do
+    run $small --data $data --num-classes 0 --img-size 32 --run-dir of.$data
+    bmp seen >seen.bmp
+    run --init of.$data/last.safetensors --predict seen.bmp
+    cp out before
+    mv $data away
+    run --init of.$data/last.safetensors --predict seen.bmp
+    [ "$status" -eq 0 ] && [ -s before ] && cmp -s out before
+    check "--predict without the data: $data" $? "$(head -n 1 out) $(head -n 1 err)"
+    mkdir -p elsewhere
+    (cd elsewhere && "$vit" --init "../of.$data/last.safetensors" --predict ../seen.bmp >../out 2>../err)
+    [ $? -eq 0 ] && sed 's|^\.\./||' out | cmp -s - before
+    check "and from another folder" $? "$(head -n 1 out) $(head -n 1 err)"
+    refuses "but --eval wants it" 2 "data|$data" --init of.$data/last.safetensors --eval
+    refuses "and --data that is typed has to be there" 2 "data|nowhere" --init of.$data/last.safetensors \
+        --predict seen.bmp --data nowhere
+    mv away $data
+done
+
 echo "1..$count"
 [ "$failures" -eq 0 ]

@@ -129,7 +129,17 @@ complains 2 'printed|standard output'
 check "an output where standard output goes" $? "status $status $(head -n 1 err)"
 refused "$ar" "train_ar --out is --init" 2 '--out|input of this call' --init $text --sample 1 --out $text
 refused "$ar" "train_ar --attention is --out" 2 '--attention|--out' --init $text --sample 1 --out x.png --attention ./x.png
-cmp -s kept $weights && cmp -s kept.text $text
+refused "$ar" "train_ar --out is --data" 2 '--out|input of this call' --init $text --data book.txt --sample 1 --out book.txt
+"$pack" --data shapes --limit 32 --raw --out shapes.pack >out 2>err
+cp shapes.pack kept.pack
+refuses "--confusion is --data" 2 '--confusion|input of this call' --init $weights --eval --data shapes.pack \
+    --confusion shapes.pack
+mkdir -p pets/train/cat pets/val/cat
+cp picture.png pets/train/cat
+cp picture.png pets/val/cat
+refuses "--confusion is a picture of the evaluated data" 2 'pets/val/cat/picture.png|--confusion' --eval \
+    --init $weights --data pets --img-size 32 --confusion pets/val/cat/picture.png
+cmp -s kept $weights && cmp -s kept.text $text && cmp -s kept.pack shapes.pack && cmp -s picture.png pets/val/cat/picture.png
 check "no input was harmed" $?
 refused "$pack" "pack_dataset --out is there" 1 'book.txt|is there already' --data shapes --limit 4 --out book.txt
 [ "$(head -c 8 book.txt)" = 'All work' ]
