@@ -797,6 +797,7 @@ static void test_settings_that_do_not_count(void **state) {
 
 static void call_check(void *user) {
     Fixture *f = user;
+    config_free(&f->config);
     settle(f, "", "attn = ripple\n", 1, (const char *const[]){"--rings=13"});
     config_settle(&f->config);
 }
