@@ -179,7 +179,7 @@ $(BUILD)/tests/emulate/fibers.o $(BUILD)/tests/emulate/arithmetic.o $(BUILD)/tes
 # The kernels of the models whose bytes are counted: calls of tests/emulate/traffic.cpp in the place of the sanitizers.
 COUNTED := $(patsubst %,$(BUILD)/counted/%.o,tests/emulate/emulate $(addprefix kernels/cuda/,cross_entropy feature_mlp gelu \
     global_filter images l2_normalize layernorm linear linear_attention linear_gelu lisa_dense lisa_fft low_rank optimizer \
-    patterns ripple_pairs ripple_weights runtime softmax_attention spe_conv spe_sine thresholded_attention tokens \
+    patterns ripple_pairs ripple_weights runtime softmax_attention softmax_head spe_conv spe_sine thresholded_attention tokens \
     weighted_attention))
 $(COUNTED) $(BUILD)/counted/tests/emulate/test_traffic.o: \
     private CXXFLAGS_ALL := $(UNSANITIZED) -fsanitize=thread --param tsan-instrument-func-entry-exit=0
@@ -241,8 +241,8 @@ $(BUILD)/flags: FORCE
 	@echo '$(CC) $(FLAGS) $(NVCC_FLAGS) $(CXXFLAGS_ALL)' | cmp -s - $@ || echo '$(CC) $(FLAGS) $(NVCC_FLAGS) $(CXXFLAGS_ALL)' > $@
 FORCE:
 
-# Weights of 22 bits are rounded from doubles that are Pillow's to the last bit.
-$(BUILD)/data/resample.o: private FLAGS += -ffp-contract=off
+# Weights of 22 bits are rounded from doubles that are Pillow's to the last bit, frames of a clip from numpy's.
+$(BUILD)/data/clips.o $(BUILD)/data/resample.o: private FLAGS += -ffp-contract=off
 
 # gcc 12 crashes when it vectorises a maximum by fmax for arm64, which tests do here and there.
 $(BUILD)/tests/%.o: private FLAGS += $(if $(filter aarch64%,$(MACHINE)),-fno-tree-loop-vectorize)
@@ -468,7 +468,7 @@ tidy: compile_commands.json
 # == Fuzzing: clang's libFuzzer, the parsers alone ===================================================================
 
 FUZZ_FLAGS := -std=gnu11 -O1 $(SANITIZERS) -fsanitize=fuzzer $(CPPFLAGS_ALL)
-FUZZ_SOURCES := core/class_names.c core/config.c core/config_text.c core/safetensors.c core/die.c core/error.c core/files.c \
+FUZZ_SOURCES := core/class_names.c $(wildcard core/config*.c) core/foreign_names.c core/safetensors.c core/die.c core/error.c core/files.c \
                 core/json_lists.c core/text.c data/cifar.c data/clip_file.c data/clips.c data/coco.c data/dataset.c data/image.c data/jpeg.c $(WEBP_SOURCE) \
                 data/mnist.c data/mu_law.c data/record.c data/resample.c $(SOUND_SOURCE) $(VIDEO_SOURCE) data/video_names.c data/videos.c detection/coco_results.c detection/coco_eval.c
 

@@ -17,6 +17,7 @@
 #include "core/limits.h"
 #include "core/progress.h"
 #include "core/signals.h"
+#include "core/threads.h"
 #include "core/text.h"
 #include "core/version.h"
 #include "data/clip_file.h"
@@ -305,45 +306,49 @@ static size_t pack_window(RecordWriter *writer, Packed *packed, Scratch *scratch
     return damaged;
 }
 
+static bool makes_jpegs(const Settings *s) { return (s->resize && !s->raw) || s->jpeg || s->fps > 0; }
+
 static int pack(const Settings *s) {
     enum { WINDOW = 256 };
     static Packed packed[WINDOW];
     static const double FLUSH_SECONDS = 10;
     Dataset dataset;
+    Error error;
     size_t begun, damaged = 0;
     char lost[48] = "";
-    int quality = (s->resize && !s->raw) || s->jpeg || s->fps > 0 ? s->quality : 0;
+    int quality = makes_jpegs(s) ? s->quality : 0;
     int options[] = {(int)lrintf(100 * s->fps), s->resize, quality, s->raw + 2 * s->jpeg};
     uint64_t recipe = 0;
     for (int i = 0; i < 4; i++) recipe = recipe << 16 | (uint64_t)options[i];
 
+    signals_open();
     if (file_exists(s->out)) die("%s: is there already: remove it first, or give another --out", s->out);
+    if (!dataset_known(s->data, &error)) die_usage("--data: %s", error.text);
     dataset_open(&dataset, s->data, s->data_dir, s->split == 0, (size_t)s->limit);
     if (dataset.clips && !dataset.read) die_usage("--data %s: clips that are drawn as they are needed", s->data);
     if (dataset.clips && s->raw) die_usage("--raw: of images only; videos become JPEGs by --jpeg");
     if (!dataset.clips && (s->jpeg || s->fps > 0)) die_usage("--%s: of videos only", s->jpeg ? "jpeg" : "fps");
+    catch_signals();
     RecordWriter *writer = record_create(s->out, &dataset, s->split == 0, recipe, &begun);
     if (begun) print_line("%s: goes on after %zu of %zu images\n", s->out, begun, dataset.count);
     Scratch *scratch = scratch_open(s->threads);
     double started = now_seconds(), flushed = started;
-    signals_open();
-    catch_signals();
     for (size_t i = begun; i < dataset.count && !stop_signal; i += WINDOW) {
         size_t left = dataset.count - i;
         int n = left < WINDOW ? (int)left : WINDOW;
         damaged += pack_window(writer, packed, scratch, &dataset, i, n, s);
-        if (now_seconds() - flushed > FLUSH_SECONDS || stop_signal) {
+        if (now_seconds() - flushed > FLUSH_SECONDS) {
             record_flush(writer);
             flushed = now_seconds();
         }
         show("packing", i + (size_t)n, dataset.count, begun, started, i + (size_t)n == dataset.count || stop_signal);
     }
     scratch_close(scratch, s->threads);
+    record_flush(writer);
     if (stop_signal) {
         printf("stopped by %s: the same command goes on from here\n", stop_signal_name());
         return 128 + (int)stop_signal;
     }
-    record_flush(writer);
     record_finish(writer, dataset.height, dataset.width);
     if (damaged) snprintf(lost, sizeof lost, ", %zu of them damaged", damaged);
     print_line("%s: %zu %s of %d classes%s\n", s->out, dataset.count, things(&dataset), dataset.classes, lost);
@@ -396,10 +401,22 @@ static int check(const Settings *s) {
 
 /* == Main ========================================================================================================= */
 
+/* Refuses what was given and does not count. */
+static void check_given(const Config *config, const Settings *s) {
+    for (int i = 0; *s->check && i < config->count; i++) {
+        const char *name = config_name(config, i);
+        if (config_origin(config, name) && strcmp(name, "check") && strcmp(name, "threads"))
+            config_reject(config, name, "not together with --check, which takes --threads alone");
+    }
+    if (config_origin(config, "quality") && !makes_jpegs(s))
+        config_reject(config, "quality", "counts only where JPEGs are made: --resize without --raw, --jpeg or --fps");
+}
+
 /* Apart from main, so that its locals are not on the stack before limits_open. */
 __attribute__((noinline)) static int run(int argc, char **argv) {
     Config config;
     standard_files_open();
+    threads_check();
     config_init(&config, NULL);
     Settings *s = config_add(&config, &settings);
     config_read_arguments(&config, argc, argv);
@@ -410,7 +427,7 @@ __attribute__((noinline)) static int run(int argc, char **argv) {
         if (fflush(stdout) != 0 || ferror(stdout)) die("standard output: cannot write all of it");
         return 0;
     }
-    if (*s->check && (*s->out || *s->data)) die_usage("--check: not together with --data or --out");
+    check_given(&config, s);
     if (!*s->check && !*s->data) die_usage("--data: which data set? (pack_dataset --help)");
     if (!*s->check && !*s->out) die_usage("--out: which file is to be made? (pack_dataset --help)");
     if (!s->threads) s->threads = omp_get_max_threads();

@@ -53,7 +53,7 @@ typedef struct {
 
 #define F(KIND, field) CONFIG_FIELD(KIND, DrawSettings, field)
 static const ConfigEntry draw_entries[] = {
-    {F(INT, sample), "1", .section = "modes", .min = 1, .max = 65536, .command_line_only = true, .argument = "N",
+    {F(INT, sample), "1", .section = "in place of training", .min = 1, .max = 65536, .command_line_only = true, .argument = "N",
      .help = "Draw N sequences: pictures or sound into --out, text on the screen, and stop"},
     {F(LIST, complete), .command_line_only = true, .argument = "IMAGE...",
      .help = "Draw the lower halves of these pictures, each --sample times, into --out; each is a whole picture or its "
@@ -91,7 +91,7 @@ typedef struct {
     float *losses;      /* host [micro_batch,n] */
     double bits;        /* a token, of the last evaluation */
     int prompt;         /* rows that drawing reads at once, at least 1 */
-    DeviceGraph *graph; /* of a step, if it is one micro-batch on one rank */
+    DeviceGraph *graph; /* of a micro-batch */
 } Run;
 
 static double bits_of(double nats) { return nats / log(2); }
@@ -117,8 +117,6 @@ static void add_settings(void *context, Config *config) {
     config_explain(config, "eval", "Measure bits per byte of --init or --resume on the test split, and stop");
     config_explain(config, "bench", "Measure the speed of training and inference on random tokens, print one line of "
                                     "JSON, and stop");
-    config_explain(config, "predict", "Not in this program, which draws: --sample, --complete, --prompt");
-    config_explain(config, "json", "Not in this program");
     config_explain(config, "parity", "One forward and backward pass on the `tokens` of this safetensors file, images "
                                      "[B,H,W,C] or text [B,n+1]; parameters in it replace the model's");
     config_explain(config, "out", "Where --parity writes logits, loss and grad.<parameter>, and where what is drawn "
@@ -144,13 +142,10 @@ static void parity_open(Run *run);
 static void check_settings(void *context) {
     Run *run = context;
     const Config *config = &run->training.config;
-    const char *const others[] = {"predict", "json"};
-    for (int i = 0; i < 2; i++)
-        if (config_origin(config, others[i]))
-            config_reject(config, others[i], "not in train_ar, which draws: --sample, --complete, --prompt");
     if (config_origin(config, "prompt") && !*run->draw->prompt)
         config_reject(config, "prompt", "an empty text: give at least one byte, or --sample without a prompt");
-    training_check_ranks(&run->training, "sequences");
+    run->training.unit = "sequences";
+    training_check_ranks(&run->training);
     if (*run->modes->parity) {
         parity_open(run);
     } else {
@@ -158,8 +153,7 @@ static void check_settings(void *context) {
         run->shape = shape_of(&run->set);
     }
     if (run->evaluation->eval_step > run->shape.n)
-        config_reject(config, "eval_step", "%d is more than the %d tokens of a sequence", run->evaluation->eval_step,
-                      run->shape.n);
+        config_reject(config, "eval_step", "{eval_step} is more than the %d tokens of a sequence", run->shape.n);
     sequence_model_check(config, &run->shape);
 }
 
@@ -243,7 +237,7 @@ static void model_open(Run *run, int batch, SequencePurpose purpose) {
     SequenceModel *m = &run->model;
     const char *init = run->training.s->init;
     sequence_model_create(m, &run->training.config, &run->shape);
-    if (*init) sequence_model_check_weights(m, init, heads_of(init));
+    if (*init) sequence_model_check_weights(m, &run->training.config, init, heads_of(init));
     if (purpose == SEQUENCE_SAMPLE) sequence_model_plan_sampling(m, batch, run->prompt);
     else sequence_model_plan(m, batch, purpose);
     sequence_model_allocate(m);
@@ -257,7 +251,8 @@ static void model_open(Run *run, int batch, SequencePurpose purpose) {
 static void check_tokens(const Run *run, const uint8_t *tokens, size_t count, const char *from) {
     int V = run->model_settings->vocabulary;
     for (size_t i = 0; V < 256 && i < count; i++)
-        if (tokens[i] >= V) die("%s: has the byte %d, but vocabulary is %d", from, tokens[i], V);
+        if (tokens[i] >= V)
+            config_die(&run->training.config, "%s: has the byte %d, which is beyond {vocabulary}", from, tokens[i]);
 }
 
 static void load_tokens(Run *run, const uint8_t *tokens, int B) {
@@ -276,7 +271,8 @@ static double micro_step(Run *run, int first, int B, bool last) {
     int batch = t->s->batch_size, n = m->shape.n;
     double loss = 0;
     sequence_model_draw_drops(m, t->s->seed, (uint32_t)t->state.step, (size_t)first);
-    bool same = B == batch && m->settings.dropout <= 0 && m->settings.embedding_dropout <= 0;
+    bool same = B == m->model.batch && m->settings.dropout <= 0 && m->settings.embedding_dropout <= 0 &&
+                !(last && distributed_ranks() > 1);
     if (!same || device_graph_begin(&run->graph)) {
         sequence_model_forward(m, B, true);
         sequence_model_loss(m, B, 1.0f / ((float)n * (float)batch));
@@ -413,7 +409,8 @@ static void words(const void *context, TrainingWords which, char *text, size_t s
     case WORDS_STEP: snprintf(text, size, "  bits %.4f", bits_of(state->loss_sum / (double)state->loss_count)); break;
     case WORDS_COLUMNS: break;
     case WORDS_EVALUATED: snprintf(text, size, "%.6f", run->bits); break;
-    case WORDS_LAST: break;
+    case WORDS_LAST:
+    case WORDS_LAST_EVALUATED: break;
     case WORDS_EVALUATION: snprintf(text, size, "%.4f bits per byte", run->bits); break;
     case WORDS_RESULT: snprintf(text, size, "%.4f bits per byte, best %.4f", run->bits, best); break;
     case WORDS_BEST: snprintf(text, size, "best %.4f bits per byte", best); break;
@@ -501,11 +498,14 @@ static void mode_bench(void *context) {
 
 /* == Drawing ====================================================================================================== */
 
-/* The bytes of --prompt, in which \n is a new line; *length of them.  Without a prompt, text begins with a new line. */
+/* The bytes of --prompt, in which \n is a new line; *length of them.  Without a prompt, text begins with a new line, or
+ * with byte 0 if the vocabulary is too small for that. */
 static uint8_t *prompt_bytes(const Run *run, size_t *length) {
-    const char *text = *run->draw->prompt ? run->draw->prompt : "\n";
+    const char *text = run->draw->prompt;
     uint8_t *bytes = xcalloc(strlen(text) + 1, 1, "the prompt");
-    for (*length = 0; *text; text++) {
+    *length = !*text;
+    if (!*text && run->model_settings->vocabulary > '\n') *bytes = '\n';
+    for (; *text; text++) {
         bool line = text[0] == '\\' && text[1] == 'n';
         bytes[(*length)++] = line ? '\n' : (uint8_t)*text;
         text += line;
@@ -666,37 +666,57 @@ static void mode_parity(void *context) {
 
 /* == Main ========================================================================================================= */
 
+#define DRAWS .alone = true, .needs_weights = true, .together = true, \
+              .settings = {"length", "temperature", "top_k", "top_p"}
 static const ProgramMode modes[] = {
-    {"describe", mode_describe, .alone = true},
-    {"eval", mode_eval, .needs_weights = true, .outputs = {NULL}},
-    {.name = "bench", .run = mode_bench},
-    {"sample", mode_draw, .alone = true, .needs_weights = true, .together = true, .outputs = {"out", "attention"}},
-    {"complete", mode_draw, .alone = true, .needs_weights = true, .together = true, .outputs = {"out", "attention"}},
-    {"prompt", mode_draw, .alone = true, .needs_weights = true, .together = true, .outputs = {"out"}},
-    {"parity", mode_parity, .alone = true, .outputs = {"out"}, .needs_output = true},
+    {"describe", "print the layers, parameters, multiply-adds and memory of the model", mode_describe, .alone = true},
+    {"eval", "measure the bits per byte of --init or --resume on the test split", mode_eval, .needs_weights = true,
+     .settings = {"eval_split"}},
+    {"bench", "measure the speed of training and inference", mode_bench, .outputs = {NULL}},
+    {"sample", "draw N pictures or sounds into --out, or texts", mode_draw, DRAWS,
+     .outputs = {"out", "attention"}},
+    {"complete", "draw the lower halves of these pictures into --out", mode_draw, DRAWS,
+     .outputs = {"out", "attention"}},
+    {"prompt", "continue this text", mode_draw, DRAWS,
+     .outputs = {"out"}},
+    {"parity", "run one step on inputs from a file, and write its gradients to --out", mode_parity,
+     .alone = true, .outputs = {"out"}, .needs_output = true},
+    {.name = NULL},
+};
+
+static const HelpLine basics[] = {
+    {"data", "shapes, cifar10, enwik8, a file of text or sound, or a folder"},
+    {"attn", "which tokens before it a token attends to; --help lists the choices"},
+    {"tokens", "length of a sequence of text or sound"},
+    {"dim", "width of the model; --depth is its number of blocks"},
+    {"epochs", "passes over the training sequences"},
+    {"batch_size", "sequences in a step of the optimizer"},
+    {"lr", "highest learning rate"},
+    {"precision", "of activations: float32 or bfloat16"},
+    {"init", "begin with these weights (safetensors)"},
+    {"resume", "continue the run in this folder"},
+    {"run_dir", "where log and checkpoints go; otherwise a new folder in runs/"},
+    {"seed", "of all random numbers"},
     {.name = NULL},
 };
 
 static const Program program = {
     .name = "train_ar",
-    .introduction =
-        "train_ar trains Sparse Transformers as density models of bytes: of images, text and sound.\n\n"
-        "  train_ar --config configs/ar/shapes-demo.ini            train on the built-in shapes, minutes\n"
-        "  train_ar --config configs/ar/shapes-demo.ini --attn softmax  the same with dense attention\n"
-        "  train_ar --data book.txt --tokens 512                   train on any file\n"
-        "  train_ar --resume runs/shapes-sparse-strided-001        go on where a run stopped\n"
-        "  train_ar --resume runs/shapes-sparse-strided-001 --eval bits per byte of the test split\n"
+    .introduction = "train_ar trains Sparse Transformers as density models of bytes: of images, text and sound.",
+    .examples =
+        "  train_ar --config configs/ar/shapes-demo.ini             train on the built-in shapes, minutes\n"
+        "  train_ar --data book.txt --tokens 512                    train on any file\n"
+        "  train_ar --resume runs/shapes-sparse-strided-001         go on where a run stopped\n"
         "  train_ar --init runs/shapes-sparse-strided-001/best.safetensors --sample 16 --out drawn.png\n"
+        "  train_ar --config configs/ar/shapes-demo.ini --attn softmax    the first with dense attention\n"
+        "  train_ar --resume runs/shapes-sparse-strided-001 --eval  measure bits per byte on the test split\n"
         "  train_ar --init runs/book.txt-softmax-001/best.safetensors --prompt \"Call me\" --sample 3\n"
-        "  train_ar --config configs/ar/cifar10.ini --describe\n\n",
-    .beginning =
-        "  train_ar --config configs/ar/shapes-demo.ini  train on the built-in shapes, minutes\n"
-        "  train_ar --data book.txt --tokens 512         train on any file\n"
-        "  train_ar --init runs/shapes-sparse-strided-001/best.safetensors --sample 16 --out drawn.png\n",
+        "  train_ar --config configs/ar/cifar10.ini --describe\n",
+    .basics = basics, .example = "train_ar --data shapes", .word = "sparse-fixed",
+    .reference = "docs/settings-ar.md",
     .settings = add_settings, .chooser = "attn", .use = use_settings, .check = check_settings,
     .modes = modes,
     .training = {.columns = "bits",
-                 .unit = "sequences",
                  .decimals = 2,
                  .advice = "a lower lr or a longer warm-up",
                  .open = training_data_and_model, .announce = announce, .load = load_batches, .stalled = stalled,

@@ -42,7 +42,7 @@ typedef struct {
 
 #define F(KIND, field) CONFIG_FIELD(KIND, OutputSettings, field)
 static const ConfigEntry output_entries[] = {
-    {F(STRING, results), .section = "modes", .command_line_only = true, .argument = "FILE",
+    {F(STRING, results), .section = "in place of training", .command_line_only = true, .argument = "FILE",
      .help = "With --eval: also write all detections to this file, in COCO's JSON format"},
     {F(STRING, draw), .command_line_only = true, .argument = "FILE",
      .help = "With --predict of one image: write the image with its boxes, class names and scores to this PNG file"},
@@ -92,6 +92,7 @@ enum { FOCAL, L1, GIOU, CLASS_ERROR };
 typedef struct {
     Training training; /* training.s: the settings that all programs share */
     const ModeSettings *modes;
+    const PredictSettings *predict;
     const OutputSettings *outputs;
     const DetectionSetSettings *data;
     const LoaderSettings *loading;
@@ -115,6 +116,7 @@ typedef struct {
     int *target_labels;
     const char **names;      /* [num_classes]: categories by their id, "" for none */
     double found[COCO_NUMBERS]; /* the last evaluation's, 0 to 1, -1 for none */
+    double infer_s;             /* its seconds an image on this rank, without waiting for pictures */
     CocoResults *results;       /* where an evaluation lists all detections, or NULL */
     DetectionPart bench;        /* what --bench trains on */
 } Run;
@@ -122,6 +124,7 @@ typedef struct {
 static void add_settings(void *context, Config *config) {
     Run *run = context;
     run->modes = config_add(config, &mode_settings);
+    run->predict = config_add(config, &predict_settings);
     run->outputs = config_add(config, &output_settings);
     run->data = config_add(config, &detection_set_settings);
     run->loading = config_add(config, &loader_settings);
@@ -137,6 +140,7 @@ static void add_settings(void *context, Config *config) {
     config_default(config, "batch_size", "16");
     config_default(config, "weight_decay", "1e-4");
     config_default(config, "clip_grad", "0.1");
+    config_example(config, "feature_map", "--share-heads"); /* which only mlp does without */
     config_explain(config, "describe", "Print parts, parameters and multiply-adds of an image of image_size, and stop");
     config_explain(config, "eval", "Print COCO's twelve numbers of --init or --resume on the validation split, and "
                                    "stop");
@@ -163,9 +167,8 @@ static void check_settings(void *context) {
     Run *run = context;
     int batch = run->training.s->batch_size;
     if (batch < distributed_ranks())
-        config_reject(&run->training.config, "batch_size", "%d images cannot be shared by %d ranks", batch,
-                      distributed_ranks());
-    if (*run->outputs->draw && !run->modes->predict.count)
+        config_reject(&run->training.config, "batch_size", "{batch_size} is less than the %d ranks", distributed_ranks());
+    if (*run->outputs->draw && !run->predict->predict.count)
         die_usage("--draw: '%s' would be written by --predict of one picture only", run->outputs->draw);
     if (run->backbone->lr_backbone == 0) run->model->freeze_backbone = true;
     if (*run->modes->parity) run->model->dropout = 0;
@@ -176,8 +179,8 @@ static void check_settings(void *context) {
 static void check_classes(Run *run, const DetectionSet *set) {
     if (!run->model->num_classes) run->model->num_classes = set->classes;
     if (run->model->num_classes < set->classes)
-        config_reject(&run->training.config, "num_classes", "%d, but %s has the category %d", run->model->num_classes,
-                      set->name, set->classes - 1);
+        config_reject(&run->training.config, "num_classes", "{num_classes} is too few: {data} has the category %d",
+                      set->classes - 1);
 }
 
 /* The number of classes if only the model is needed, without data. */
@@ -225,10 +228,10 @@ static void loading_close(void *context) {
 }
 
 /* Without boxes, training is impossible and AP undefined; but detections can still be written. */
-static void check_boxes(const Run *run, bool train) {
+static void check_boxes(const Run *run, bool train, bool evaluates) {
     if (train && !run->train.targets)
         die("%s: %s has no boxes to learn from", run->train.name, run->data->train_annotations);
-    if (!run->val.boxes && (train || !*run->outputs->results))
+    if (evaluates && !run->val.boxes && (train || !*run->outputs->results))
         die("%s: %s has no boxes to evaluate by%s", run->val.name, run->data->val_annotations,
             train ? "" : ": --results FILE writes the detections");
 }
@@ -241,19 +244,20 @@ static void find_names(Run *run, const Coco *coco) {
 
 static void data_open(Run *run, bool train) {
     uint64_t seed = run->training.s->seed;
+    bool evaluates = !train || training_evaluates(&run->training);
     if (train) {
         detection_set_open(&run->train, run->data, true, seed);
         check_classes(run, &run->train);
         training_fit_batch(&run->training, (size_t)run->train.coco.image_count, run->train.name);
         loader_of(run, &run->loader, &run->train, true);
     }
-    detection_set_open(&run->val, run->data, false, seed);
-    check_boxes(run, train);
-    check_classes(run, &run->val);
+    if (evaluates) detection_set_open(&run->val, run->data, false, seed);
+    check_boxes(run, train, evaluates);
+    if (evaluates) check_classes(run, &run->val);
     if (!distributed_agree(run->val.coco.image_count, 0))
         die("%s: %d validation images here, but other ranks have more or fewer", run->val.name,
             run->val.coco.image_count);
-    loader_of(run, &run->val_loader, &run->val, false);
+    if (evaluates) loader_of(run, &run->val_loader, &run->val, false);
     find_names(run, train ? &run->train.coco : &run->val.coco);
 }
 
@@ -275,7 +279,7 @@ static void check_heads(const Run *run, const char *checkpoint) {
     add_settings(&other, &config);
     if (text && config_try_text(&config, text, strlen(text), checkpoint, &error) &&
         other.model->heads != run->model->heads)
-        config_reject(&run->training.config, "heads", "%d, but %s was trained with %d", run->model->heads, checkpoint,
+        config_reject(&run->training.config, "heads", "{heads}, but %s was trained with %d", checkpoint,
                       other.model->heads);
     config_free(&config);
     free(text);
@@ -487,20 +491,24 @@ static void list_found(CocoResults *results, const Run *run, const double *found
 /* Runs the model on every image of the validation split, each rank on its share; a signal ends it early. */
 static void detect_all(Run *run, double *found) {
     size_t count = (size_t)run->val.coco.image_count, done = 0;
+    double seconds = 0;
     ValidationSum sum = {0};
     DetectionPart part;
     detection_start(&run->val_loader, 0, 0);
     while (!stop_signal && detection_next(&run->val_loader, &part)) {
+        double began = now_seconds();
         detr_load(&run->detr, part.pixels, &part.size[0][0], run->val.mean, run->val.std, part.n, part.height,
                   part.width);
         detr_forward(&run->detr);
         detect(run, &part, found, &sum);
+        seconds += now_seconds() - began;
         done += (size_t)part.n;
         progress_show(false, "evaluating %zu/%zu", done * (size_t)distributed_ranks(), count);
     }
     double sums[] = {sum.loss, sum.boxes};
     training_sum(&run->training, sums, 2);
     run->training.validation_loss = sums[0] / fmax(sums[1], 1);
+    run->infer_s = seconds / fmax((double)done, 1);
 }
 
 /* Makes the layers use the parameters or their EMA. */
@@ -587,7 +595,11 @@ static void words(const void *context, TrainingWords which, char *text, size_t s
     double ap = run->found[COCO_AP], ap50 = run->found[COCO_AP50];
     int used = 0;
     switch (which) {
-    case WORDS_LAST: break;
+    case WORDS_LAST: snprintf(text, size, ",,,"); break;
+    case WORDS_LAST_EVALUATED:
+        snprintf(text, size, "%.5f,%.5f,%.5f,%.6f", run->found[COCO_AP_SMALL], run->found[COCO_AP_MEDIUM],
+                 run->found[COCO_AP_LARGE], run->infer_s);
+        break;
     case WORDS_STEP: snprintf(text, size, "  class error %.0f %%", m[CLASS_ERROR]); break;
     case WORDS_EVALUATED: used = snprintf(text, size, "%.5f,%.5f", ap, ap50); /* fall through */
     case WORDS_COLUMNS:
@@ -831,11 +843,11 @@ static bool predict(Run *run, Prediction *p, const char *name, Error *error) {
 
 static void mode_predict(void *context) {
     Run *run = context;
-    Prediction p = {.json.wanted = *run->modes->json != 0};
+    Prediction p = {.json.wanted = *run->predict->json != 0};
     Pictures pictures;
     Error error;
     size_t done = 0;
-    pictures_find(&pictures, &run->modes->predict, false);
+    pictures_find(&pictures, &run->predict->predict, false);
     if (*run->outputs->draw && pictures.count != 1)
         die_usage("--draw: '%s' would be written by --predict of one picture only", run->outputs->draw);
     find_classes(run);
@@ -858,7 +870,7 @@ static void mode_predict(void *context) {
         predictions_fail(&p.json, name, error.text);
     }
     if (!done) die("none of the %zu pictures can be read", pictures.count);
-    predictions_write(&p.json, run->modes->json);
+    predictions_write(&p.json, run->predict->json);
     pictures_free(&pictures);
     free(p.detections);
     host_free(p.pixels);
@@ -898,39 +910,50 @@ static void mode_parity(void *context) {
 
 /* == Main ========================================================================================================= */
 
-static void print_lists(void) {
-    printf("Attention operators of the encoder (--attn):\n");
-    for (int i = 0; attention_operators[i]; i++)
-        if (attention_operators[i]->takes_mask)
-            printf("  %-24s %s\n", attention_operators[i]->name, attention_operators[i]->summary);
-}
-
 static const ProgramMode modes[] = {
-    {"describe", mode_describe, .alone = true},
-    {"eval", mode_eval, .needs_weights = true, .outputs = {"results"}},
-    {.name = "bench", .run = mode_bench},
-    {"predict", mode_predict, .alone = true, .needs_weights = true, .outputs = {"json", "draw"}},
-    {"parity", mode_parity, .alone = true, .outputs = {"out"}, .needs_output = true},
+    {"describe", "print the parts, parameters and multiply-adds of the model", mode_describe, .alone = true},
+    {"eval", "print COCO's twelve numbers of --init or --resume on the validation images", mode_eval,
+     .needs_weights = true, .outputs = {"results"}},
+    {"bench", "measure the speed of training and inference", mode_bench, .outputs = {NULL}},
+    {"predict", "tell what these images show and where", mode_predict, .alone = true, .needs_weights = true,
+     .outputs = {"json", "draw"}},
+    {"parity", "run one step on inputs from a file, and write its gradients to --out", mode_parity,
+     .alone = true, .outputs = {"out"}, .needs_output = true},
+    {.name = NULL},
+};
+
+static const HelpLine basics[] = {
+    {"data", "shapes, which are built in, or COCO's folder"},
+    {"num_classes", "number of categories: 91 for COCO"},
+    {"attn", "the attention operator of the encoder; --help lists all of them"},
+    {"scale_max", "the largest short side to which training images are resized"},
+    {"epochs", "passes over the training images"},
+    {"batch_size", "images in a step of the optimizer"},
+    {"lr", "initial learning rate; --lr-backbone is that of the backbone"},
+    {"precision", "of activations: float32 or bfloat16"},
+    {"init", "begin with these weights of a whole detector"},
+    {"resume", "continue the run in this folder"},
+    {"run_dir", "where log and checkpoints go; otherwise a new folder in runs/"},
+    {"seed", "of all random numbers"},
     {.name = NULL},
 };
 
 static const Program program = {
     .name = "train_detr",
-    .introduction =
-        "train_detr trains detectors: SMCA-DETR on a ResNet, from COCO's files to COCO's twelve numbers.\n\n"
-        "  train_detr --config configs/coco/shapes-demo.ini        built-in scenes, minutes on a CPU\n"
-        "  train_detr --config configs/coco/smca.ini --data coco   train on COCO's folder\n"
-        "  train_detr --resume runs/coco-detr-softmax-001          go on where a run stopped\n"
-        "  train_detr --resume runs/coco-detr-softmax-001 --eval --results detections.json\n"
+    .introduction = "train_detr trains detectors, SMCA-DETR on a ResNet, and measures COCO's twelve numbers.",
+    .examples =
+        "  train_detr --config configs/coco/shapes-demo.ini         train on the built-in scenes, minutes\n"
+        "  train_detr --config configs/coco/smca.ini --data coco    train on COCO's folder\n"
+        "  train_detr --resume runs/shapes-detr-softmax-001         go on where a run stopped\n"
         "  train_detr --init best.safetensors --predict street.jpg --draw boxes.png\n"
-        "  train_detr --config configs/coco/smca-ripple.ini --describe\n\n",
-    .beginning =
-        "  train_detr --config configs/coco/shapes-demo.ini       train on built-in scenes, minutes on a CPU\n"
-        "  train_detr --resume runs/shapes-detr-softmax-001       go on where a run stopped\n"
-        "  train_detr --init runs/shapes-detr-softmax-001/best.safetensors --predict street.jpg --draw boxes.png\n",
-    .settings = add_settings, .chooser = "attn", .use = use_settings, .check = check_settings, .lists = print_lists,
+        "  train_detr --resume runs/coco-detr-softmax-001 --eval --results detections.json\n"
+        "  train_detr --config configs/coco/smca-ripple.ini --describe\n",
+    .basics = basics, .example = "train_detr --config configs/coco/shapes-demo.ini", .word = "ripple",
+    .reference = "docs/settings-detr.md",
+    .settings = add_settings, .chooser = "attn", .use = use_settings, .check = check_settings,
     .modes = modes,
     .training = {.columns = "ap,ap50,focal,l1,giou,class_error",
+                 .last_columns = "ap_small,ap_medium,ap_large,infer_s",
                  .advice = "a lower lr",
                  .decimals = 1,
                  .open = training_data_and_model, .announce = announce, .load = load_batches, .stalled = stalled,

@@ -29,6 +29,7 @@
 #include "data/loader.h"
 #include "data/mixup.h"
 #include "data/pictures.h"
+#include "data/real_labels.h"
 #include "data/sampler.h"
 #include "data/sheet.h"
 #include "data/videos.h"
@@ -43,19 +44,22 @@
 
 /* Settings of modes that only this program has. */
 typedef struct {
-    const char *show_batch, *confusion, *per_class, *attention;
+    const char *show_batch, *confusion, *per_class, *real_labels, *attention;
     int top_frames;
 } LookSettings;
 
 #define F(KIND, field) CONFIG_FIELD(KIND, LookSettings, field)
 static const ConfigEntry look_entries[] = {
-    {F(STRING, show_batch), .section = "modes", .command_line_only = true, .argument = "FILE",
+    {F(STRING, show_batch), .section = "in place of training", .command_line_only = true, .argument = "FILE",
      .help = "Write the first training images as the model sees them, with their labels, to this PNG file, and stop"},
     {F(STRING, confusion), .command_line_only = true, .argument = "FILE",
      .help = "With --eval: write how many images of each class were taken for which (CSV; scripts/plot_confusion.py "
              "draws it)"},
     {F(STRING, per_class), .command_line_only = true, .argument = "FILE",
      .help = "With --eval: write images, top-1, top-5 and precision of each class (CSV)"},
+    {F(STRING, real_labels), .command_line_only = true, .argument = "FILE",
+     .help = "With --eval on ImageNet's validation images: the labels of ImageNet ReaL (real.json), by which a second "
+             "top-1 is counted"},
     {F(STRING, attention), .command_line_only = true, .argument = "FILE",
      .help = "With --predict: write the attention weights of every layer and head to this safetensors file, which "
              "scripts/plot_attention.py draws"},
@@ -76,6 +80,7 @@ typedef struct {
 typedef struct {
     Training training; /* training.s: the settings that all programs share */
     const ModeSettings *modes;
+    const PredictSettings *predict;
     const LookSettings *looks;
     const DataSettings *data;
     const LoaderSettings *loading;
@@ -102,9 +107,11 @@ typedef struct {
     float *logits;   /* host [micro_batch,C] */
     int *class_of;   /* maps the data's classes to the model's; NULL: the same */
     int *boxes;      /* host [micro_batch + 2,4]: the boxes of random erasing */
-    DeviceGraph *graph; /* of a step, if it is one micro-batch on one rank */
+    DeviceGraph *graph; /* of a micro-batch */
     Accuracy accuracy;   /* of the last evaluation */
     Confusion confusion; /* filled by evaluations; unused without classes */
+    RealLabels real;     /* empty without real_labels */
+    double real_right, real_counted; /* of the last evaluation: images of which a label is named, images with labels */
     Views views;         /* filled by evaluations of videos */
     size_t failed;       /* videos that the last one could not read, which count as wrong */
     int last_micro_batch; /* size of the one whose activations are still in memory */
@@ -113,6 +120,7 @@ typedef struct {
 static void add_settings(void *context, Config *config) {
     Run *run = context;
     run->modes = config_add(config, &mode_settings);
+    run->predict = config_add(config, &predict_settings);
     run->looks = config_add(config, &look_settings);
     run->data = config_add(config, &data_settings);
     run->loading = config_add(config, &loader_settings);
@@ -147,10 +155,11 @@ static void parity_open(Run *run) {
     int *size = run->model->img_size, *frames = &run->model->frames, found[2], count;
     parity_images(&run->parity, path, found, &count);
     if (config_origin(&run->training.config, "frames") && *frames != count)
-        die("%s: has %d frame%s for each label, but frames is %d", path, count, count > 1 ? "s" : "", *frames);
+        config_die(&run->training.config, "%s: has %d frame%s for each label, which is not {frames}", path, count,
+                   count > 1 ? "s" : "");
     *frames = count;
     if (config_origin(&run->training.config, "img_size") && memcmp(size, found, sizeof found))
-        die("%s: images are %dx%d, but img_size is %dx%d", path, found[0], found[1], size[0], size[1]);
+        config_die(&run->training.config, "%s: images are %dx%d, which is not {img_size}", path, found[0], found[1]);
     memcpy(size, found, sizeof found);
 }
 
@@ -163,25 +172,33 @@ static void normalise(const Run *run, Dataset *dataset) {
     for (int c = 0; c < s->std.count; c++) dataset->std[c] = s->std.at[c];
 }
 
-/* What is known of the data.  That of a checkpoint may be gone, or lie elsewhere: the checkpoint has what --predict needs
- * of it.  A mode that needs more will miss it when it opens the data. */
+/* Size, classes and statistics of the data.  --describe and --bench look at no data: where the number of classes is a
+ * setting, they do without its files.  The data of a checkpoint may be gone, or lie elsewhere: the checkpoint has what
+ * --predict needs of it, and a mode that needs more will miss it when it opens the data. */
 static void describe_data(Run *run) {
-    const char *data = run->data->data, *init = run->training.s->init;
-    const char *origin = config_origin(&run->training.config, "data");
+    const Config *config = &run->training.config;
+    const char *data = run->data->data, *init = run->training.s->init, *origin = config_origin(config, "data");
     bool typed = origin && !strncmp(origin, "--", 2);
-    int size[2] = {0, 0};
-    ClassNames names;
+    bool lost = run->training.mode && *init && !typed && !dataset_is_there(data);
+    bool alone = (run->modes->describe || run->modes->bench) && run->model->num_classes;
     Dataset *d = &run->train;
-    if (!run->training.mode || !*init || typed || dataset_is_there(data)) {
+    Error error;
+    if (!lost && !dataset_known(data, &error)) config_reject(config, "data", "%s", error.text);
+    if (!lost && !alone) {
         dataset_describe(d, data, run->data->data_dir);
         return;
     }
+    memcpy(d->mean, imagenet_mean, sizeof imagenet_mean);
+    memcpy(d->std, imagenet_std, sizeof imagenet_std);
+    if (!lost) return;
+    ClassNames names;
+    int size[2] = {0, 0};
     run_folder_image_size(size, init); /* checkpoints without it are of folders, whose images differ */
     run_folder_classes(&names, init);
-    *d = (Dataset){.height = size[0], .width = size[1], .classes = names.count};
     snprintf(d->name, sizeof d->name, "%.31s", data);
-    memcpy(d->mean, imagenet_mean, sizeof d->mean);
-    memcpy(d->std, imagenet_std, sizeof d->std);
+    d->height = size[0];
+    d->width = size[1];
+    d->classes = names.count;
     class_names_free(&names);
 }
 
@@ -194,20 +211,20 @@ static void check_settings(void *context) {
     const Config *config = &run->training.config;
     if (*run->modes->parity) parity_open(run);
     vit_check_settings(config);
-    training_check_ranks(&run->training, "images");
+    run->training.unit = run->model->frames > 1 ? "clips" : "images";
+    training_check_ranks(&run->training);
     if (*run->looks->attention && run->model->dim.count > 1)
-        config_reject(config, "attention", "pictures are of one token grid, and this model has %d stages",
+        config_reject(config, "attention", "pictures show one token grid, but {dim} makes %d stages",
                       run->model->dim.count);
     transform_check(config, run->transform, run->model->img_size[0], run->model->img_size[1]);
     layer_decay_check(config, run->layer_decay, run->model);
-    cosine_check(config, run->schedule, run->training.s->epochs);
+    if (!run->training.mode) cosine_fit(config, run->schedule, run->training.s->epochs);
     data_check(config, run->data);
     describe_data(run);
     normalise(run, &run->train);
     if (!run->model->num_classes) run->model->num_classes = run->train.classes;
     if (run->clips->samples_per_clip > 1 && run->sampler->repeated_aug)
-        config_reject(config, "samples_per_clip", "%d, but repeated_aug repeats clips, too: use one of them",
-                      run->clips->samples_per_clip);
+        config_reject(config, "samples_per_clip", "{samples_per_clip} and {repeated_aug} both repeat clips: use one of them");
 }
 
 /* == Data ========================================================================================================= */
@@ -269,6 +286,7 @@ static void loading_open(Run *run, Loader *loader, const Dataset *dataset, bool 
     config.batch_size = train ? run->training.s->batch_size : micro * distributed_ranks();
     config.rank = distributed_rank();
     config.ranks = distributed_ranks();
+    if (run->real.images) config.max_damaged = 0; /* another image would take its place */
     config.part = micro;
     config.pool = run->workers;
     config.allocate = host_malloc;
@@ -281,6 +299,7 @@ static void loading_close(void *context) {
     loader_close(&run->loader);
     loader_close(&run->test_loader);
     loader_pool_close(run->workers);
+    real_labels_close(&run->real);
 }
 
 /* Are the images used at their own size, with at most padding and cropping? */
@@ -294,31 +313,39 @@ static void split_open(Run *run, Dataset *split, bool train) {
     const Config *config = &run->training.config;
     const Dataset *d = &run->train;
     if (d->height && !config_origin(config, "img_size") && !has_model_size(run))
-        config_reject(config, "img_size", "%dx%d, but images of %s are %dx%d", s->img_size[0], s->img_size[1], d->name,
-                      d->height, d->width);
+        config_reject(config, "data", "{data} has images of %dx%d, but the model takes {img_size}", d->height, d->width);
     if (s->frames > 1 && !d->clips)
-        config_reject(config, "frames", "%d, but %s has images: give a set of clips, such as moving-shapes", s->frames,
-                      d->name);
+        config_reject(config, "frames", "{frames} makes clips, but {data} has images: give a set of clips, such as "
+                                        "moving-shapes");
     if (train && run->clips->samples_per_clip > 1 && !d->clips)
-        config_reject(config, "samples_per_clip", "%d, but %s has images: repeated_aug repeats those",
-                      run->clips->samples_per_clip, d->name);
+        config_reject(config, "samples_per_clip", "{samples_per_clip} repeats clips, but {data} has images, which repeated_aug "
+                                                  "repeats");
     if (s->num_classes < d->classes)
-        config_reject(config, "num_classes", "%d, but %s has %d", s->num_classes, d->name, d->classes);
+        config_reject(config, "num_classes", "{num_classes} is less than the %d classes of {data}", d->classes);
     dataset_open(split, run->data->data, run->data->data_dir, train,
                  (size_t)(train ? run->data->train_limit : run->data->test_limit));
     normalise(run, split);
 }
 
+static void real_open(Run *run) {
+    const char *path = run->looks->real_labels;
+    Error error;
+    if (run->test.clips) config_reject(&run->training.config, "real_labels", "%s has no images, but clips", run->test.name);
+    if (!real_labels_open(&run->real, path, &run->test, !run->data->test_limit, &error)) die("%s: %s", path, error.text);
+}
+
 static void data_open(Run *run, bool train) {
+    bool evaluates = !train || training_evaluates(&run->training);
     if (train) split_open(run, &run->train, true);
-    split_open(run, &run->test, false);
+    if (evaluates) split_open(run, &run->test, false);
     if (!distributed_agree((double)run->test.count, 0))
         die("%s: %zu test images here, but other ranks have more or fewer", run->test.name, run->test.count);
+    if (*run->looks->real_labels) real_open(run);
     if (train)
         training_fit_batch(&run->training, loader_length(&run->train, (LoaderConfig[]){samples_of(run, true)}),
                            run->train.name);
     if (train) loading_open(run, &run->loader, &run->train, true);
-    loading_open(run, &run->test_loader, &run->test, false);
+    if (evaluates) loading_open(run, &run->test_loader, &run->test, false);
 }
 
 /* == The model ==================================================================================================== */
@@ -415,7 +442,8 @@ static void micro_step(Run *run, int first, int B, bool last) {
     int batch = run->training.s->batch_size;
     vit_draw_drops(vit, run->training.s->seed, (uint32_t)run->training.state.step, (size_t)first, B);
     vit_load_targets(vit, run->targets, B);
-    bool same = B == batch && run->model->dropout <= 0; /* every step's kernels have the same arguments */
+    /* The kernels have the same arguments every time, and no sum over ranks begins among them (docs/distributed.md). */
+    bool same = B == vit->model.batch && run->model->dropout <= 0 && !(last && distributed_ranks() > 1);
     if (!same || device_graph_begin(&run->graph)) {
         vit_forward(vit, B, true);
         vit_loss(vit, B, 1.0f / (float)batch);
@@ -460,13 +488,22 @@ static int label_of(const Run *run, int label) {
     return run->class_of ? run->class_of[label] : label;
 }
 
-/* sums: top-1, top-5, loss. */
-static void count_outcome(Run *run, double sums[3], int label, const float *logits) {
+/* What an evaluation adds up over its images. */
+enum { TOP1, TOP5, LOSS, REAL_RIGHT, REAL_COUNTED, SUMS };
+
+static void count_outcome(Run *run, double sums[SUMS], size_t index, int label, const float *logits) {
     Outcome found = outcome_of(logits, run->model->num_classes, label);
-    sums[0] += found.place < 1;
-    sums[1] += found.place < 5;
-    sums[2] += found.loss;
+    sums[TOP1] += found.place < 1;
+    sums[TOP5] += found.place < 5;
+    sums[LOSS] += found.loss;
     if (run->confusion.classes) confusion_add(&run->confusion, label, &found);
+    if (!run->real.images) return;
+    size_t count;
+    const int *labels = real_labels_of(&run->real, index, &count);
+    bool right = false;
+    for (size_t i = 0; i < count; i++) right |= label_of(run, labels[i]) == found.predicted;
+    sums[REAL_RIGHT] += right;
+    sums[REAL_COUNTED] += count > 0;
 }
 
 /* The place in the epoch of sample b of a part, of which each video has loader_views. */
@@ -475,7 +512,7 @@ static size_t view_of(const Run *run, const LoaderPart *part, int b) {
 }
 
 /* Each rank counts its share of the videos, whichever rank saw which of their views. */
-static void count_videos(Run *run, double sums[3]) {
+static void count_videos(Run *run, double sums[SUMS]) {
     Views *views = &run->views;
     bool stopping = distributed_any(stop_signal != 0);
     if (!stopping) views_sum(views);
@@ -483,7 +520,7 @@ static void count_videos(Run *run, double sums[3]) {
     size_t first = views->videos * rank / ranks, end = views->videos * (rank + 1) / ranks;
     for (size_t v = first; !stopping && v < end; v++)
         if (views_complete(views, v, run->test.name))
-            count_outcome(run, sums, views->labels[v], views_logits(views, v));
+            count_outcome(run, sums, v, views->labels[v], views_logits(views, v));
     run->failed = views->failed;
     views_close(views);
 }
@@ -495,7 +532,7 @@ static double evaluate(void *context) {
     Model *model = &run->vit.model;
     LoaderPart images;
     size_t count = run->test.count, done = 0;
-    double sums[3] = {0}; /* top-1, top-5, loss */
+    double sums[SUMS] = {0};
     int C = run->model->num_classes;
     if (model->params.ema) params_view(&model->params, model->params.ema);
     model_set_training(model, false);
@@ -510,18 +547,20 @@ static double evaluate(void *context) {
             const float *logits = run->logits + (size_t)b * (size_t)C;
             int label = label_of(run, images.labels[b]);
             if (run->test.clips) views_add(&run->views, view_of(run, &images, b), label, logits);
-            else count_outcome(run, sums, label, logits);
+            else count_outcome(run, sums, view_of(run, &images, b), label, logits);
         }
         done += (size_t)images.n;
         progress_show(false, "evaluating %zu/%zu", done * (size_t)distributed_ranks(),
                       count * (size_t)loader_views(&run->test_loader));
     }
     if (run->test.clips) count_videos(run, sums);
-    training_sum(&run->training, sums, 3);
+    training_sum(&run->training, sums, SUMS);
     if (model_trains(model)) model_set_training(model, true);
     params_view(&model->params, model->params.values);
-    run->accuracy = (Accuracy){100 * sums[0] / (double)count, 100 * sums[1] / (double)count};
-    run->training.validation_loss = sums[2] / (double)count;
+    run->accuracy = (Accuracy){100 * sums[TOP1] / (double)count, 100 * sums[TOP5] / (double)count};
+    run->training.validation_loss = sums[LOSS] / (double)count;
+    run->real_right = sums[REAL_RIGHT];
+    run->real_counted = sums[REAL_COUNTED];
     return run->accuracy.top1;
 }
 
@@ -547,12 +586,11 @@ static void announce(void *context) {
     const Run *run = context;
     const VitSettings *s = run->model;
     const Dataset *d = &run->train;
-    const char *examples = d->clips ? "clips" : "images";
     char attn[VIT_ATTN_SIZE];
     if (distributed_ranks() > 1)
         printf("%d ranks, %d %s of each batch on every one\n", distributed_ranks(),
-               training_local_batch(&run->training), examples);
-    print_line("%s: %zu training and %zu test %s, %d classes\n", d->name, d->count, run->test.count, examples,
+               training_local_batch(&run->training), run->training.unit);
+    print_line("%s: %zu training and %zu test %s, %d classes\n", d->name, d->count, run->test.count, run->training.unit,
                d->classes);
     if (d->height && !has_model_size(run))
         print_line("%s: images of %dx%d are resized to img_size %dx%d: "
@@ -562,7 +600,7 @@ static void announce(void *context) {
            vit_attn_names(s, attn), run->vit.model.params.parameters, (double)vit_macs(&run->vit) / 1e6,
            s->frames > 1 ? "a clip" : "an image", (double)model_activation_bytes(&run->vit.model) / (1 << 20));
     print_line("%s: %d epochs of %llu batches of %d %s, %d at a time\n", run->training.s->run_dir,
-               run->training.s->epochs, (unsigned long long)run->training.batches, run->training.s->batch_size, examples,
+               run->training.s->epochs, (unsigned long long)run->training.batches, run->training.s->batch_size, run->training.unit,
                run->vit.model.batch);
 }
 
@@ -606,7 +644,8 @@ static void words(const void *context, TrainingWords which, char *text, size_t s
     case WORDS_STEP: break;
     case WORDS_COLUMNS: snprintf(text, size, ",,%s", divergence); break;
     case WORDS_EVALUATED: snprintf(text, size, "%.3f,%.3f,%s", a->top1, a->top5, divergence); break;
-    case WORDS_LAST: snprintf(text, size, "%s,%s", ended, equal); break;
+    case WORDS_LAST:
+    case WORDS_LAST_EVALUATED: snprintf(text, size, "%s,%s", ended, equal); break;
     case WORDS_EVALUATION: snprintf(text, size, "top-1 %.2f %%  top-5 %.2f %%", a->top1, a->top5); break;
     case WORDS_RESULT: snprintf(text, size, "top-1 %.2f %%, best %.2f %%", a->top1, state->best); break;
     case WORDS_BEST: snprintf(text, size, "best top-1 %.2f %%", state->best); break;
@@ -683,6 +722,9 @@ static void mode_eval(void *context) {
     if (run->failed) printf("failed: %zu videos\n", run->failed);
     printf("loss: %.6f\n", run->training.validation_loss);
     printf("top1: %.4f top5: %.4f\n", run->accuracy.top1, run->accuracy.top5);
+    if (run->real.images)
+        printf("real: %.4f of %.0f images with labels\n",
+               run->real_counted > 0 ? 100 * run->real_right / run->real_counted : 0, run->real_counted);
     if (!written) die("%s", error.text);
 }
 
@@ -900,14 +942,16 @@ static void mode_predict(void *context) {
     const char *picture = run->looks->attention;
     ClassNames owned = {0};
     const char *const *names = class_names(run, &owned);
-    Predictions json = {.wanted = *run->modes->json != 0};
+    Predictions json = {.wanted = *run->predict->json != 0};
     PredictedClip clip;
     Pictures images;
     Error error;
     size_t done = 0;
     bool clips = run->model->frames > 1;
     int top = run->looks->top_frames;
-    pictures_find(&images, &run->modes->predict, clips);
+    if (!clips && config_origin(&run->training.config, "top_frames"))
+        config_reject(&run->training.config, "top_frames", "of clips only, and this model is one of images");
+    pictures_find(&images, &run->predict->predict, clips);
     model_open(run, 1, *picture != 0); /* the training plan keeps the tensors that the pictures show */
     linear_keep_weights(images.count > 1 || clips);
     if (clips) clip = predicted_clip_open(run);
@@ -927,7 +971,7 @@ static void mode_predict(void *context) {
     }
     if (!done) die("none of the %zu %s can be read", images.count, clips ? "clips" : "pictures");
     if (clips) predicted_clip_close(&clip);
-    predictions_write(&json, run->modes->json);
+    predictions_write(&json, run->predict->json);
     pictures_free(&images);
     class_names_free(&owned);
 }
@@ -962,42 +1006,51 @@ static void mode_parity(void *context) {
 
 /* == Main ========================================================================================================= */
 
-static void print_lists(void) {
-    printf("Attention operators (--attn):\n");
-    for (int i = 0; attention_operators[i]; i++)
-        printf("  %-24s %s\n", attention_operators[i]->name, attention_operators[i]->summary);
-    printf("\nFeature maps of linear and ripple attention (--feature-map):\n");
-    for (int i = 0; feature_maps[i]; i++) printf("  %-24s %s\n", feature_maps[i]->name, feature_maps[i]->summary);
-    printf("\nRelative positions in linear attention (--relative):\n");
-    for (int i = 0; relative_kinds[i]; i++) printf("  %-24s %s\n", relative_kinds[i]->name, relative_kinds[i]->summary);
-}
-
 static const ProgramMode modes[] = {
-    {"describe", mode_describe, .alone = true},
-    {"eval", mode_eval, .needs_weights = true, .outputs = {"confusion", "per_class"}},
-    {.name = "bench", .run = mode_bench},
-    {"show_batch", mode_show_batch, .alone = true, .outputs = {"show_batch"}},
-    {"predict", mode_predict, .alone = true, .needs_weights = true, .outputs = {"attention", "json"}},
-    {"parity", mode_parity, .alone = true, .outputs = {"out"}, .needs_output = true},
+    {"describe", "print the layers, parameters, multiply-adds and memory of the model", mode_describe, .alone = true},
+    {"eval", "measure the accuracy of --init or --resume on the test images", mode_eval, .needs_weights = true,
+     .outputs = {"confusion", "per_class"}, .settings = {"real_labels"}},
+    {"bench", "measure the speed of training and inference", mode_bench, .outputs = {NULL}},
+    {"show_batch", "write the first training images as the model sees them to a PNG file", mode_show_batch,
+     .alone = true, .outputs = {"show_batch"}},
+    {"predict", "name what these images or videos show", mode_predict, .alone = true, .needs_weights = true,
+     .outputs = {"attention", "json"}, .settings = {"top_frames"}},
+    {"parity", "run one step on inputs from a file, and write its gradients to --out", mode_parity,
+     .alone = true, .outputs = {"out"}, .needs_output = true},
+    {.name = NULL},
+};
+
+static const HelpLine basics[] = {
+    {"data", "a known data set, or a folder with train/<class>/ and val/<class>/"},
+    {"attn", "the attention operator; --help lists all of them"},
+    {"img_size", "height and width of the images that the model sees"},
+    {"patch_size", "side of the square of pixels that becomes a token"},
+    {"epochs", "passes over the training images"},
+    {"batch_size", "images in a step of the optimizer"},
+    {"lr", "highest learning rate"},
+    {"precision", "of activations: float32 or bfloat16"},
+    {"init", "begin with these weights (safetensors, timm's names)"},
+    {"resume", "continue the run in this folder"},
+    {"run_dir", "where log and checkpoints go; otherwise a new folder in runs/"},
+    {"seed", "of all random numbers"},
     {.name = NULL},
 };
 
 static const Program program = {
     .name = "train_vit",
-    .introduction =
-        "train_vit trains vision transformers for image classification.\n\n"
-        "  train_vit --config configs/cpu/shapes.ini               train on the built-in shapes, minutes\n"
-        "  train_vit --config configs/cpu/shapes.ini --attn linear the same with another operator\n"
-        "  train_vit --config configs/cifar100/ripple.ini          train on files (scripts/fetch_cifar.sh)\n"
-        "  train_vit --resume runs/shapes-ripple-001               go on where a run stopped\n"
-        "  train_vit --resume runs/shapes-ripple-001 --eval        measure its last weights\n"
-        "  train_vit --init runs/shapes-ripple-001/best.safetensors --predict photos --json found.json\n"
-        "  train_vit --attn ripple --img-size 224 --patch-size 16 --describe\n\n",
-    .beginning =
-        "  train_vit --config configs/cpu/shapes.ini     train on the built-in shapes, two minutes\n"
-        "  train_vit --resume runs/shapes-ripple-001     go on where a run stopped\n"
-        "  train_vit --init runs/shapes-ripple-001/best.safetensors --predict cat.png\n",
-    .settings = add_settings, .chooser = "attn", .use = use_settings, .check = check_settings, .lists = print_lists,
+    .introduction = "train_vit trains vision transformers for image classification.",
+    .examples =
+        "  train_vit --config configs/cpu/shapes.ini                 train on the built-in shapes, minutes\n"
+        "  train_vit --data photos --img-size 224 --patch-size 16    train on your own folder of images\n"
+        "  train_vit --resume runs/shapes-ripple-001                 go on where a run stopped\n"
+        "  train_vit --init runs/shapes-ripple-001/best.safetensors --predict cat.png\n"
+        "  train_vit --config configs/cpu/shapes.ini --attn linear   the first with another operator\n"
+        "  train_vit --config configs/cifar100/ripple.ini            train on files (scripts/fetch_cifar.sh)\n"
+        "  train_vit --resume runs/shapes-ripple-001 --eval          measure its last weights\n"
+        "  train_vit --attn ripple --img-size 224 --patch-size 16 --describe\n",
+    .basics = basics, .example = "train_vit --config configs/cpu/shapes.ini", .word = "lisa",
+    .reference = "docs/settings.md",
+    .settings = add_settings, .chooser = "attn", .use = use_settings, .check = check_settings,
     .modes = modes,
     .training = {.columns = "top1,top5,jsd",
                  .last_columns = "tau_ended,tau_equal",

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "core/die.h"
+#include "core/distributed.h"
 #include "core/files.h"
 #include "kernels/kernels.h"
 
@@ -58,11 +59,17 @@ void checkpoint_save_weights(const Params *params, const float *arena, const cha
     arenas_save(params, &arena, (const char *const[]){""}, 1, path, metadata, metadata_count);
 }
 
+void checkpoint_device(char text[CHECKPOINT_DEVICE]) {
+    int used = snprintf(text, CHECKPOINT_DEVICE, "%s", kernels_device());
+    if (distributed_ranks() > 1 && used < CHECKPOINT_DEVICE)
+        snprintf(text + used, (size_t)(CHECKPOINT_DEVICE - used), ", %d ranks", distributed_ranks());
+}
+
 void checkpoint_save_state(const Params *params, const RunState *state, const char *path, const SafeMetadata *metadata,
                            int metadata_count) {
     const float *arenas[] = {params->values, params->exp_avg, params->exp_avg_sq, params->ema};
     const char *prefixes[] = {"param.", "exp_avg.", "exp_avg_sq.", "ema."};
-    char run[512], seconds[64];
+    char run[512], seconds[64], device[CHECKPOINT_DEVICE];
     SafeMetadata all[MAX_METADATA];
     snprintf(run, sizeof run,
              "%" PRIu64 " %" PRIu64 " %" PRIu64 " %.17g %" PRIu64 " %.17g %" PRIu64
@@ -74,8 +81,10 @@ void checkpoint_save_state(const Params *params, const RunState *state, const ch
     snprintf(seconds, sizeof seconds, "%.3f", state->seconds);
     all[metadata_count] = (SafeMetadata){"vit.c.run", run};
     all[metadata_count + 1] = (SafeMetadata){"vit.c.seconds", seconds}; /* separate: not reproducible */
-    all[metadata_count + 2] = (SafeMetadata){"vit.c.choices", kernels_choices()};
-    metadata_count += *all[metadata_count + 2].value ? 3 : 2;
+    checkpoint_device(device);
+    all[metadata_count + 2] = (SafeMetadata){"vit.c.device", device};
+    all[metadata_count + 3] = (SafeMetadata){"vit.c.choices", kernels_choices()};
+    metadata_count += *all[metadata_count + 3].value ? 4 : 3;
     arenas_save(params, arenas, prefixes, params->ema ? 4 : 3, path, all, metadata_count);
 }
 
@@ -136,11 +145,11 @@ static bool all_finite(const float *x, const Param *p, const SafeTensor *tensor,
 static bool tensor_read(const Param *p, const SafeTensors *st, const char *name, float *host, const CheckpointFit *fit,
                         Missing *missing, Error *error) {
     const SafeTensor *tensor = safetensors_find(st, name);
+    bool fitted = fit && fit->fit(host + p->offset, p, tensor, fit->context);
     if (!tensor) {
-        if (!missing->count++) snprintf(missing->first, sizeof missing->first, "%s", name);
+        if (!fitted && !missing->count++) snprintf(missing->first, sizeof missing->first, "%s", name);
         return true;
     }
-    bool fitted = fit && fit->fit(host + p->offset, p, tensor, fit->context);
     if (!fitted && !checkpoint_shape_fits(p, tensor, error)) return false;
     if (!fitted && !safetensors_to_float(tensor, host + p->offset, error)) return false;
     return all_finite(host + p->offset, p, tensor, error);
@@ -202,7 +211,8 @@ void checkpoint_load_weights(Params *params, const char *path, const CheckpointF
             path);
     if (!checkpoint_read_weights(params, params->values, &st, "", fit, &error)) die("%s", error.text);
     for (int i = 0; i < st.count; i++)
-        if (!params_find(params, st.tensors[i].name))
+        if (!params_find(params, st.tensors[i].name) &&
+            !(fit && fit->left && !strncmp(st.tensors[i].name, fit->left, strlen(fit->left))))
             die("%s: tensor '%s' has no place in this model: another attn, feature_map, relative, pool, pos_embed or "
                 "depth?",
                 path, st.tensors[i].name);

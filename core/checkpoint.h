@@ -9,7 +9,7 @@
 #include "core/params.h"
 #include "core/safetensors.h"
 
-enum { RUN_MEASURED = 4 };
+enum { RUN_MEASURED = 4, CHECKPOINT_DEVICE = 512 };
 
 typedef struct {
     uint64_t step;      /* optimizer steps done */
@@ -29,9 +29,12 @@ void checkpoint_save_weights(const Params *params, const float *arena, const cha
                              int metadata_count);
 
 /* Converts a tensor of the file whose shape or layout differs from the parameter's: `fit` fills `to` [p->size] from it
- * and returns true.  It returns false if it has no conversion: then the tensor must match the parameter as it is. */
+ * and returns true.  It returns false if it has no conversion: then the tensor must match the parameter as it is.  `tensor`
+ * is NULL for a parameter that is not in the file.  Tensors of the file whose names begin with `left` may have no place in
+ * the model; NULL: none. */
 typedef struct {
     bool (*fit)(float *to, const Param *p, const SafeTensor *tensor, void *context);
+    const char *left;
     void *context;
 } CheckpointFit;
 
@@ -45,6 +48,10 @@ void checkpoint_load_weights(Params *params, const char *path, const CheckpointF
 /* Reads the parameters whose names begin with `prefix` from a file of weights, where the names may lack the prefix.
  * Other tensors of the file are ignored. */
 void checkpoint_load_part(Params *params, const char *prefix, const char *path);
+
+/* What a state is computed by: the device with its number of threads, and the ranks.  Another one adds in another order,
+ * so the state has it as vit.c.device. */
+void checkpoint_device(char text[CHECKPOINT_DEVICE]);
 
 void checkpoint_save_state(const Params *params, const RunState *state, const char *path, const SafeMetadata *metadata,
                            int metadata_count);

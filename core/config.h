@@ -62,6 +62,12 @@ typedef struct {
     const void *at[CONFIG_NUMBERS]; /* elements of the entry's table */
 } ConfigItems;
 
+/* What --help says of a choice that has a story: an operator, for example. */
+typedef struct {
+    const char *name, *summary; /* summary: one line */
+    const char *paper;          /* "Title (Authors, year), where"; NULL: none */
+} ConfigChoice;
+
 typedef struct {
     const char *name; /* lower case with underscores; users may write dashes instead */
     ConfigType type;
@@ -73,6 +79,9 @@ typedef struct {
     const void *const *table; /* CONFIG_ITEM, _ITEMS: pointers to structs that begin with const char *name, then NULL */
     bool (*offers)(const void *item); /* which elements of the table may be chosen; NULL: all */
     const char *noun;        /* what error messages call a choice: "operator"; NULL is "value" */
+    const char *list;        /* --help lists the choices under this heading; the table has structs like ConfigChoice */
+    const ConfigChoice *about; /* [choice_count], in place of `choices`, for CONFIG_CHOICE with `list` */
+    const char *alone;       /* CONFIG_STRING: the value of --name without one; NULL: a value is needed */
     const char *argument;    /* placeholder in --help: "FOLDER"; NULL: chosen by type */
     bool command_line_only;  /* a mode, not a property of the run: refused in files and never saved */
     const char *section;     /* heading in files and help; NULL is the section of the previous entry */
@@ -151,6 +160,10 @@ void config_default(Config *config, const char *name, const char *value);
 /* Replaces the table's help by what the setting means in this program.  `help` is not copied and must stay valid. */
 void config_explain(Config *config, const char *name, const char *help);
 
+/* Further words that the examples of a listed setting's choices need in this program, such as "--share-heads".  They
+ * are not copied and must stay valid. */
+void config_example(Config *config, const char *name, const char *words);
+
 /* Resets every setting to its default, as if nothing had been read; the structs keep their addresses. */
 void config_reset(Config *config);
 
@@ -171,7 +184,8 @@ bool config_try_text(Config *config, const char *text, size_t length, const char
 void config_read_text(Config *config, const char *text, size_t length, const char *where);
 
 /* Reads the file that --<file_key> names, wherever it occurs in argv, then all of argv[1...]: "--name value" or
- * "--name=value".  -h means --help if there is a setting of that name.  If a name is repeated, the last value wins; a
+ * "--name=value".  -h means --help if there is a setting of that name, and gives it the value "-h" if it is a string
+ * and no other value follows.  If a name is repeated, the last value wins; a
  * repeated list is appended to.  An empty value for a file or folder is an error, because a shell passes one for an
  * unset variable.  argv must outlive the config. */
 bool config_try_arguments(Config *config, int argc, char *const *argv, Error *error);
@@ -201,17 +215,43 @@ char *config_value(const Config *config, int i);
 /* Is setting i in use in this run, as far as is known? */
 bool config_counts(const Config *config, int i);
 
-/* For checks that the table cannot express: ends the program with "<place>: <name>: <message>", where the place is the
- * origin of the value, for instance "configs/x.ini:12: heads: 5 does not divide dim 192". */
+/* For checks that the table cannot express: ends the program with "<place>: <message>".  In `format`, {dim} stands for
+ * a setting with its value and where that came from, and {heads=%d} gives the value to be shown, for instance one
+ * stage's.  Of `name` and the settings in braces, the message blames the one that was given most explicitly: on the
+ * command line, then in a file, then in a checkpoint, and a default last; among equals `name`.  The place is that
+ * setting's, and where the format begins with it, only its value is repeated.  For example, "{heads} does not divide
+ * {dim}" gives
+ *
+ *     --heads: 5 does not divide dim 192 (the default; --dim sets it)
+ *     configs/x.ini:12: dim: heads 3 (the default; --heads sets it) does not divide dim 100 */
 _Noreturn void config_reject(const Config *config, const char *name, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+
+/* Ends the program with a message about something else, such as a file (exit status 1), in which {dim} stands for a
+ * setting, its value and where that came from. */
+_Noreturn void config_die(const Config *config, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* Refuses more than 2^31 - 1 of something, which loops of int could not count: config_reject of the setting that made
  * them so many.  `what` are they: "tokens". */
 void config_limit(const Config *config, const char *name, double count, const char *what);
 
-/* The list of settings for --help: by section, aligned, at most 100 columns. */
+/* All settings for --help, at most 100 columns wide: by section in the order in which a user asks (data, model,
+ * training, modes), then lists of choices (ConfigEntry.list), then the settings that go with some of them. */
 void config_help(const Config *config, FILE *out);
+
+/* One word's part of --help: a choice of a listed setting with its summary, paper, settings and an example (`example`
+ * and the setting that chooses it), a setting, or a section.  False: there is no such word, and `error` says what comes
+ * near. */
+bool config_help_topic(const Config *config, const char *word, const char *example, FILE *out, Error *error);
+
+/* "--img-size HxW"; returns how many characters. */
+int config_put_option(FILE *out, const Config *config, const char *name);
+
+/* The default of a setting as text. */
+const char *config_initial(const Config *config, const char *name);
+
+/* Is setting i only for the command line: a mode, not a property of the run? */
+bool config_command_line_only(const Config *config, int i);
 
 /* The settings as an INI file with sections and comments.  Reading it back gives the same settings bit for bit. */
 void config_write(const Config *config, FILE *out);

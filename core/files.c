@@ -193,7 +193,8 @@ static bool is_stale(const char *ending, const struct stat *info) {
     return time(NULL) - info->st_mtime > ABANDONED;
 }
 
-void file_remove_stale(const char *path) {
+/* Removes temporary files left by processes that were killed while replacing this file. */
+static void remove_stale(const char *path) {
     char copy[PLACE_SIZE], place[PLACE_SIZE], folder[PLACE_SIZE];
     Error error;
     if (!follow_links(place, path, &error)) return;
@@ -246,7 +247,7 @@ static bool replace_regular(const char *path, bool (*fill)(FILE *file, const voi
     }
     int fd = open(dirname(folder), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) return refuse_errno(error, "cannot open its folder");
-    file_remove_stale(path);
+    remove_stale(path);
     FILE *file = fopen(temporary, "wxe");
     bool ok = file ? write_open(file, fill, content, error) : refuse_errno(error, "cannot write");
     if (ok && !trial && rename(temporary, path)) ok = refuse_errno(error, "cannot rename into place");

@@ -53,9 +53,6 @@ void file_note(const char *path);
 /* Ends the program if `info` is of an output of this call: it is about to become an input, by the name `path`. */
 void file_refuse_output(const char *path, const struct stat *info);
 
-/* Removes temporary files left by processes that were killed while replacing this file. */
-void file_remove_stale(const char *path);
-
 /* file_replace with these bytes as the content. */
 bool file_write(const char *path, const void *bytes, size_t size, Error *error);
 

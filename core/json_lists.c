@@ -182,6 +182,20 @@ static bool to_value(JsonValue *value, const json_t *item, JsonKind kind) {
     }
 }
 
+static bool take_integers(Reader *r, const json_t *record) {
+    JsonValue integers[JSON_INTEGERS_MOST];
+    size_t count = json_array_size(record);
+    Error error = {.text = ""};
+    if (!json_is_array(record)) return refuse_here(r, "expected a list of integers");
+    if (count > JSON_INTEGERS_MOST) return refuse_here(r, "more than %d integers", JSON_INTEGERS_MOST);
+    for (size_t i = 0; i < count; i++) {
+        const json_t *item = json_array_get(record, i);
+        if (!json_is_integer(item)) return refuse_here(r, "expected a list of integers");
+        integers[i].integer = json_integer_value(item);
+    }
+    return r->list->take(r->state, integers, (uint32_t)count, &error) || refuse_here(r, "%s", error.text);
+}
+
 static bool take_record(Reader *r, const json_t *record) {
     static const char *const expected[] = {"an integer", "0 or 1", "a number", "an array of four numbers",
                                            "a text of 1 to 1023 bytes"};
@@ -189,6 +203,7 @@ static bool take_record(Reader *r, const json_t *record) {
     JsonValue value[JSON_FIELDS_MOST];
     uint32_t present = 0;
     Error error = {.text = ""};
+    if (!r->list->fields) return take_integers(r, record);
     if (!json_is_object(record)) return refuse_here(r, "expected an object");
     for (int i = 0; i < r->list->field_count; i++) {
         const JsonField *field = &r->list->fields[i];

@@ -23,6 +23,8 @@ enum { JSON_FIELDS_MOST = 8, JSON_TEXT_MOST = 1023 };
 /* Maximum size of a record, and of a value outside the lists, in bytes of the file. */
 enum { JSON_RECORD_MOST = 16 << 20 };
 
+enum { JSON_INTEGERS_MOST = 4096 };
+
 typedef struct {
     const char *name;
     JsonKind kind;
@@ -37,10 +39,10 @@ typedef union {
 
 typedef struct {
     const char *name; /* key of the list in the file's top-level object; NULL: the file itself is the list */
-    const JsonField *fields;
+    const JsonField *fields; /* NULL: the records are no objects, but lists of at most JSON_INTEGERS_MOST integers */
     int field_count;
     /* Called for each record: value[i] is the value of fields[i] if bit i of `present` is set; strings are valid until
-     * it returns.  If it returns false, with the reason in `error`, the file is refused. */
+     * it returns.  Of a list of integers, value[i].integer for i < present.  If it returns false, with the reason in `error`, the file is refused. */
     bool (*take)(void *state, const JsonValue *value, uint32_t present, Error *error);
 } JsonList;
 

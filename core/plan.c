@@ -17,6 +17,10 @@ void plan_start(Plan *plan, bool training) {
     plan->guarded = guarded;
 }
 
+static size_t room_for(const Plan *plan, size_t bytes) {
+    return (bytes + PLAN_ALIGN - 1) / PLAN_ALIGN * PLAN_ALIGN + (plan->guarded ? PLAN_GUARD : 0);
+}
+
 static void plan_add(Plan *plan, const char *prefix, const char *name, void *slot, size_t bytes, bool scratch) {
     if (plan->count == plan->capacity) {
         plan->capacity = plan->capacity ? 2 * plan->capacity : 64;
@@ -33,7 +37,8 @@ static void plan_add(Plan *plan, const char *prefix, const char *name, void *slo
     t->scratch = scratch;
     t->absent = false;
     t->reused = false;
-    *top += (bytes + PLAN_ALIGN - 1) / PLAN_ALIGN * PLAN_ALIGN + (plan->guarded ? PLAN_GUARD : 0);
+    t->spare = false;
+    *top += room_for(plan, bytes);
     if (*top > *peak) *peak = *top;
 }
 
@@ -43,6 +48,15 @@ void plan_keep(Plan *plan, const char *prefix, const char *name, void *slot, siz
 
 void plan_borrow(Plan *plan, const char *prefix, const char *name, void *slot, size_t bytes) {
     plan_add(plan, prefix, name, slot, bytes, true);
+}
+
+void plan_spare(Plan *plan, const char *prefix, const char *name, void *slot, size_t bytes) {
+    plan_add(plan, prefix, name, slot, 0, true);
+    PlanTensor *t = &plan->items[plan->count - 1];
+    t->spare = true;
+    t->offset = plan->spare;
+    t->bytes = bytes;
+    plan->spare += room_for(plan, bytes);
 }
 
 void plan_without(Plan *plan, void *slot) {
@@ -79,17 +93,23 @@ void plan_reuse(Plan *plan, PlanMark mark) {
     plan->keep_top = mark.keep_top;
 }
 
-size_t plan_bytes(const Plan *plan) { return plan->keep_peak + plan->scratch_peak; }
-
-static char *plan_address(const Plan *plan, const PlanTensor *t) {
-    return plan->memory + (t->scratch ? plan->keep_peak : 0) + t->offset;
+size_t plan_bytes(const Plan *plan) {
+    return plan->keep_peak + plan->scratch_peak + (plan->has_room ? plan->spare : 0);
 }
+
+/* Kept tensors, then scratch, then spare ones. */
+static char *plan_address(const Plan *plan, const PlanTensor *t) {
+    size_t before = t->spare ? plan->keep_peak + plan->scratch_peak : t->scratch ? plan->keep_peak : 0;
+    return plan->memory + before + t->offset;
+}
+
+static bool is_there(const Plan *plan, const PlanTensor *t) { return !t->absent && (!t->spare || plan->has_room); }
 
 void plan_bind(Plan *plan, void *memory) {
     plan->memory = memory;
     for (int i = 0; i < plan->count; i++) {
         const PlanTensor *t = &plan->items[i];
-        char *address = t->absent ? NULL : plan_address(plan, t);
+        char *address = is_there(plan, t) ? plan_address(plan, t) : NULL;
         memcpy(t->slot, &address, sizeof address);
     }
     kernels_reserve(plan->workspace);
@@ -105,14 +125,14 @@ void plan_poison(Plan *plan) {
     free(poison);
 }
 
-/* Scratch and reused tensors overlap, so one layer's guard may lie inside another's tensor: only guards of kept tensors
- * whose memory is not reused are checked. */
+/* Scratch and reused tensors overlap, so one layer's guard may lie inside another's tensor: only guards of kept and spare
+ * tensors whose memory is not reused are checked. */
 const char *plan_overrun(const Plan *plan) {
     unsigned char guard[PLAN_GUARD];
     if (!plan->guarded || !plan->training) return NULL;
     for (int i = 0; i < plan->count; i++) {
         const PlanTensor *t = &plan->items[i];
-        if (t->scratch || t->reused) continue;
+        if (!is_there(plan, t) || (t->scratch && !t->spare) || t->reused) continue;
         device_download(guard, plan_address(plan, t) + t->bytes, sizeof guard);
         for (size_t g = 0; g < sizeof guard; g++)
             if (guard[g] != 0xFF) return t->name;

@@ -16,6 +16,7 @@ typedef struct {
     bool scratch;
     bool absent; /* declared by plan_without */
     bool reused; /* its memory is reused before its backward pass, which recomputes it */
+    bool spare;  /* planned by plan_spare */
 } PlanTensor;
 
 typedef struct {
@@ -24,6 +25,8 @@ typedef struct {
     bool training;
     bool guarded; /* for tests: guard words after every tensor, and new memory is filled with NaN */
     size_t keep_top, keep_peak, scratch_top, scratch_peak; /* bytes */
+    size_t spare;  /* of plan_spare's tensors */
+    bool has_room; /* set between planning and plan_bytes: those have memory */
     size_t workspace;                                      /* bytes that the kernels need */
     char *memory;
 } Plan;
@@ -42,6 +45,10 @@ void plan_keep(Plan *plan, const char *prefix, const char *name, void *slot, siz
 /* A scratch tensor, which lives until plan_release is called with an earlier mark. */
 void plan_borrow(Plan *plan, const char *prefix, const char *name, void *slot, size_t bytes);
 
+/* A tensor of a training plan that lives as long as plan_keep's if the plan has_room; if not, the slot is NULL and its
+ * owner computes again what it would have kept. */
+void plan_spare(Plan *plan, const char *prefix, const char *name, void *slot, size_t bytes);
+
 /* The slot is NULL while this plan is bound: for a tensor that only the other of two plans has. */
 void plan_without(Plan *plan, void *slot);
 
@@ -59,7 +66,7 @@ void plan_release(Plan *plan, PlanMark mark);
  * backward pass (activation checkpointing). */
 void plan_reuse(Plan *plan, PlanMark mark);
 
-/* Bytes of kept tensors and scratch together, without workspace. */
+/* Bytes of kept tensors and scratch together, and if it has_room of the spare ones, without workspace. */
 size_t plan_bytes(const Plan *plan);
 
 /* Points every slot into `memory`, which has plan_bytes bytes, and so makes this the plan in use. */

@@ -6,8 +6,10 @@
 #include "core/die.h"
 #include "core/distributed.h"
 #include "core/files.h"
+#include "core/help.h"
 #include "core/limits.h"
 #include "core/signals.h"
+#include "core/threads.h"
 #include "core/version.h"
 #include "kernels/kernels.h"
 
@@ -15,34 +17,41 @@
 
 #define F(KIND, field) CONFIG_FIELD(KIND, ModeSettings, field)
 static const ConfigEntry entries[] = {
-    {F(BOOL, help), .section = "modes", .command_line_only = true, .help = "Print this help (also -h)"},
-    {F(BOOL, help_markdown), .command_line_only = true, .help = "Print the settings as Markdown tables"},
-    {F(BOOL, version), .command_line_only = true, .help = "Print the version"},
-    {F(STRING, config), .command_line_only = true, .argument = "FILE",
-     .help = "Read settings from this INI file; settings on the command line take precedence"},
-    {F(STRING, resume), .command_line_only = true, .argument = "FOLDER",
-     .help = "Continue the run in this folder from its last saved state, with the same results as without a break"},
-    {F(BOOL, describe), .command_line_only = true,
+    {F(BOOL, describe), .section = "in place of training", .command_line_only = true,
      .help = "Print layers, parameters, multiply-adds and memory, and stop"},
     {F(BOOL, eval), .command_line_only = true,
      .help = "Evaluate the weights of --init or --resume on the validation split, and stop"},
     {F(BOOL, bench), .command_line_only = true,
      .help = "Measure training and inference speed on random images, print one line of JSON, and stop"},
-    {F(LIST, predict), .command_line_only = true, .argument = "IMAGE...",
-     .help = "Print the predictions for these PNG or JPEG images, or for all in these folders, and stop"},
-    {F(STRING, json), .command_line_only = true, .argument = "FILE",
-     .help = "With --predict: also write the predictions to this JSON file, an object for every image"},
     {F(STRING, parity), .command_line_only = true, .argument = "IN",
      .help = "Run one forward and backward pass on the inputs in this safetensors file, and stop; parameters in the "
              "file replace the model's"},
     {F(STRING, out), .command_line_only = true, .argument = "FILE",
      .help = "With --parity: write outputs, loss and grad.<parameter> to this safetensors file"},
+    {F(STRING, config), .section = "general", .command_line_only = true, .argument = "FILE",
+     .help = "Read settings from this INI file; settings on the command line take precedence"},
+    {F(STRING, resume), .command_line_only = true, .argument = "FOLDER",
+     .help = "Continue the run in this folder from its last saved state, with the same results as without a break"},
     {F(CHOICE, isa), "auto", .command_line_only = true, CONFIG_CHOICES("auto", "avx2", "avx512"),
      .noun = "set of instructions",
      .help = "Instructions of the CPU to be used, where the program has code for several (auto: the newest)"},
+    {F(STRING, help), .command_line_only = true, .argument = "[WORD]", .alone = "all",
+     .help = "Print this help, or the part of it about one operator, setting or section; -h prints one screen"},
+    {F(BOOL, help_markdown), .command_line_only = true, .help = "Print the settings as Markdown tables"},
+    {F(BOOL, version), .command_line_only = true, .help = "Print the version"},
 };
 #undef F
 const ConfigGroup mode_settings = {CONFIG_GROUP(ModeSettings, entries)};
+
+#define F(KIND, field) CONFIG_FIELD(KIND, PredictSettings, field)
+static const ConfigEntry predict_entries[] = {
+    {F(LIST, predict), .section = "in place of training", .command_line_only = true, .argument = "IMAGE...",
+     .help = "Print the predictions for these PNG or JPEG images, or for all in these folders, and stop"},
+    {F(STRING, json), .command_line_only = true, .argument = "FILE",
+     .help = "With --predict: also write the predictions to this JSON file, an object for every image"},
+};
+#undef F
+const ConfigGroup predict_settings = {CONFIG_GROUP(PredictSettings, predict_entries)};
 
 /* Converts --resume's value to the run's folder (for training) or to its last weights (for a mode). */
 static void resolve_resume(Training *t, const ModeSettings *modes, bool looks) {
@@ -114,7 +123,7 @@ static void compare_with_saved(Training *t, char *const *saved) {
     for (int i = 0; i < config->count; i++) {
         const char *name = config_name(config, i);
         char *value = config_value(config, i);
-        bool own = !strncmp(config_section(config, i), "modes", 5) || is_among(name, places);
+        bool own = config_command_line_only(config, i) || is_among(name, places);
         bool chosen_later = !strcmp(name, "num_classes") && !strcmp(value, "0");
         if (!own && !chosen_later && strcmp(value, saved[i])) {
             if (is_kept(config, i))
@@ -234,11 +243,21 @@ static void claim_folder(const Training *t) {
     }
 }
 
-static void print_help(const Program *program, const Config *config) {
-    printf("%s", program->introduction);
-    if (program->lists) program->lists();
-    printf("\n");
-    config_help(config, stdout);
+/* Refuses settings that count only in modes which were not chosen. */
+static void check_settings(const ProgramMode *list, const ProgramMode *chosen, const Config *config) {
+    char owners[256] = "";
+    const char *name = NULL;
+    for (const ProgramMode *m = list; m->name && !name; m++)
+        for (int i = 0; m->settings[i] && !name; i++)
+            if (config_origin(config, m->settings[i]) && !(chosen && is_among(m->settings[i], chosen->settings)))
+                name = m->settings[i];
+    if (!name) return;
+    for (const ProgramMode *m = list; m->name; m++) {
+        size_t used = strlen(owners);
+        if (is_among(name, m->settings))
+            snprintf(owners + used, sizeof owners - used, "%s--%s", used ? ", " : "", m->name);
+    }
+    config_reject(config, name, "counts only with %s", owners);
 }
 
 /* The settings that must be equal on all ranks, one per line: all except file locations, thread counts and
@@ -270,7 +289,7 @@ static bool meet_ranks(const Config *config, bool alone) {
     return !alone || distributed_rank() == 0;
 }
 
-static bool helps_only(const ModeSettings *modes) { return modes->help || modes->help_markdown || modes->version; }
+static bool helps_only(const ModeSettings *modes) { return *modes->help || modes->help_markdown || modes->version; }
 
 static int run_mode(const Program *program, void *run, Training *t, const ModeSettings *modes) {
     int status = 0;
@@ -281,13 +300,14 @@ static int run_mode(const Program *program, void *run, Training *t, const ModeSe
     }
     if (helps && !meet_ranks(&t->config, true)) return 0;
     if (modes->version) return printf("%s %s\n", program->name, VIT_VERSION), 0;
-    if (modes->help) return print_help(program, &t->config), 0;
+    if (*modes->help) return help_print(program, &t->config, modes->help), 0;
     if (modes->help_markdown) return config_markdown(&t->config, stdout), 0;
 
     const ProgramMode *mode = choose_mode(program->modes, t);
     t->mode = mode ? mode->name : NULL;
     bool alone = mode && mode->alone;
     check_outputs(program->modes, mode, &t->config);
+    check_settings(program->modes, mode, &t->config);
     if (t->saved) compare_with_saved(t, t->saved);
     program->check(run);
     kernels_init();
@@ -309,9 +329,7 @@ static int run_mode(const Program *program, void *run, Training *t, const ModeSe
 /* Without arguments the defaults would train for days on the embedded data set, which nobody intends: prints examples.
  * Status 2, as for any wrong command line. */
 static int ask_for_arguments(const Program *program) {
-    if (distributed_rank() == 0)
-        fprintf(stderr, "%s: nothing to do was given, for example\n\n%s\n%s --help lists every mode and setting\n",
-                program->name, program->beginning, program->name);
+    if (distributed_rank() == 0) help_beginner(program);
     return 2;
 }
 
@@ -320,6 +338,7 @@ __attribute__((noinline)) static int program_run(const Program *program, void *r
                                                  char **argv) {
     standard_files_open();
     distributed_begin();
+    threads_check();
     if (argc < 2) return ask_for_arguments(program);
     config_init(&t->config, "config");
     program->settings(run, &t->config);

@@ -14,6 +14,9 @@
 #include "core/files.h"
 #include "core/text.h"
 
+enum { CONFIG_FILE, FIRST_CHECKPOINT };
+const char *const run_folder_files[] = {"config.ini", "last.safetensors", "best.safetensors", "state.safetensors", NULL};
+
 void run_folder_file(char path[RUN_PATH_SIZE], const char *folder, const char *name) {
     path_join(path, RUN_PATH_SIZE, folder, name);
 }
@@ -53,6 +56,8 @@ char *run_folder_config(const char *checkpoint) { return metadata_of(checkpoint,
 
 char *run_folder_choices(const char *state) { return metadata_of(state, "vit.c.choices", "kernels' choices"); }
 
+char *run_folder_device(const char *state) { return metadata_of(state, "vit.c.device", "device"); }
+
 bool run_folder_normalisation(float mean[3], float std[3], const char *checkpoint) {
     Error error;
     SafeTensors st;
@@ -89,35 +94,88 @@ void run_folder_classes(ClassNames *names, const char *checkpoint) {
     safetensors_close(&st);
 }
 
-const char *const run_folder_files[] = {"config.ini", "last.safetensors", "best.safetensors", "state.safetensors", NULL};
-
 /* == The log ====================================================================================================== */
 
 static void log_flush(const RunFolder *folder) {
     if (fflush(folder->log) != 0) die("%s: cannot write: %s", folder->log_path, strerror(errno));
 }
 
+/* The process that holds the lock of this open file, as Linux lists it (proc(5), /proc/locks); 0: not known, for
+ * instance because it runs on another machine. */
+static long lock_holder(FILE *file) {
+    char line[256];
+    struct stat info;
+    long process, holder = 0;
+    unsigned long long inode;
+    FILE *locks = fopen("/proc/locks", "re");
+    if (!locks) return 0;
+    bool known = fstat(fileno(file), &info) == 0;
+    while (known && !holder && fgets(line, sizeof line, locks))
+        if (sscanf(line, "%*s FLOCK %*s %*s %ld %*x:%*x:%llu", &process, &inode) == 2 && inode == info.st_ino)
+            holder = process;
+    fclose(locks);
+    return holder;
+}
+
 /* Two processes in one folder would mix their rows and checkpoints.  On file systems without locks this is not
  * checked. */
 static void log_lock(const RunFolder *folder) {
-    if (flock(fileno(folder->log), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
-        die("%s: another process is training in this folder", folder->log_path);
+    if (flock(fileno(folder->log), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return;
+    long process = lock_holder(folder->log);
+    char which[96] = "another process, perhaps of another machine,";
+    if (process > 0) snprintf(which, sizeof which, "process %ld of this machine", process);
+    die("%s: %s is training in this folder: stop it first, or train in another folder", folder->log_path, which);
 }
 
-/* Not even when two runs start at the same moment. */
-static void log_create(RunFolder *folder, const char *header) {
+/* Opens and locks a log that is there; false: there is none. */
+static bool log_open(RunFolder *folder) {
+    struct stat info;
+    folder->log = fopen(folder->log_path, "r+e");
+    if (!folder->log && errno == ENOENT) return false;
+    if (!folder->log) die("%s: cannot open: %s", folder->log_path, strerror(errno));
+    if (fstat(fileno(folder->log), &info) == 0 && !S_ISREG(info.st_mode))
+        die("%s: not a regular file, expected the log of this run", folder->log_path);
+    log_lock(folder);
+    return true;
+}
+
+/* Did the run in this folder end before it trained?  Then its log has no rows, and it saved no weights. */
+static bool is_untrained(const RunFolder *folder, const char *header) {
+    char path[RUN_PATH_SIZE], begun[1024];
+    for (int i = FIRST_CHECKPOINT; run_folder_files[i]; i++) {
+        run_folder_file(path, folder->path, run_folder_files[i]);
+        if (file_exists(path)) return false;
+    }
+    size_t length = fread(begun, 1, sizeof begun, folder->log), whole = strlen(header);
+    return length <= whole + 1 && !memcmp(begun, header, length < whole ? length : whole) &&
+           (length <= whole || begun[whole] == '\n');
+}
+
+/* The log of a folder that has one: of a run that goes on elsewhere, of one that can be resumed, or of one that ended
+ * before it trained, whose folder is taken over. */
+static void log_take_over(RunFolder *folder, const char *header) {
     char state[RUN_PATH_SIZE];
-    folder->log = fopen(folder->log_path, "w+xe");
-    if (!folder->log && errno == EEXIST) {
-        run_folder_file(state, folder->path, "state.safetensors");
-        if (file_exists(state))
-            die("%s: there is a run in this folder already: --resume %s continues it, another --run-dir starts afresh",
-                folder->log_path, folder->path);
+    if (!log_open(folder)) die("%s: cannot open: a link that leads nowhere, or just removed", folder->log_path);
+    run_folder_file(state, folder->path, "state.safetensors");
+    if (file_exists(state))
+        die("%s: there is a run in this folder already: --resume %s continues it, another --run-dir starts afresh",
+            folder->log_path, folder->path);
+    if (!is_untrained(folder, header))
         die("%s: here a run ended before it saved anything: remove the folder or choose another --run-dir",
             folder->log_path);
-    }
-    if (!folder->log) die("%s: cannot open: %s", folder->log_path, strerror(errno));
-    log_lock(folder);
+    if (ftruncate(fileno(folder->log), 0) || fseek(folder->log, 0, SEEK_SET))
+        die("%s: cannot write: %s", folder->log_path, strerror(errno));
+}
+
+/* Never replaces the log of another run, not even when two runs start at the same moment. */
+static void log_create(RunFolder *folder, const char *header) {
+    folder->log = fopen(folder->log_path, "w+xe");
+    if (folder->log)
+        log_lock(folder);
+    else if (errno == EEXIST)
+        log_take_over(folder, header);
+    else
+        die("%s: cannot open: %s", folder->log_path, strerror(errno));
     fprintf(folder->log, "%s\n", header);
     log_flush(folder);
 }
@@ -142,17 +200,11 @@ static void log_check_header(RunFolder *folder, const char *header) {
 
 /* If the log was removed, a new one is begun.  If the state has no log length, the log is left as it is. */
 static void log_reopen(RunFolder *folder, const char *header, uint64_t saved_bytes) {
-    folder->log = fopen(folder->log_path, "r+e");
-    if (!folder->log && errno == ENOENT) {
+    if (!log_open(folder)) {
         warn("%s: missing: a new one begins, without the rows up to here", folder->log_path);
         log_create(folder, header);
         return;
     }
-    if (!folder->log) die("%s: cannot open: %s", folder->log_path, strerror(errno));
-    struct stat info;
-    if (fstat(fileno(folder->log), &info) == 0 && !S_ISREG(info.st_mode))
-        die("%s: not a regular file, expected the log of this run", folder->log_path);
-    log_lock(folder);
     log_check_header(folder, header);
     bool ok = fseek(folder->log, 0, SEEK_END) == 0;
     long length = ok ? ftell(folder->log) : -1;
@@ -270,7 +322,7 @@ void run_folder_open(RunFolder *folder, const char *path, const Config *config, 
         run_folder_file(left, folder->path, *name);
         if (!file_try(left, &error)) die("%s: %s", left, error.text); /* not only at the end of the first epoch */
     }
-    run_folder_file(config_path, folder->path, "config.ini");
+    run_folder_file(config_path, folder->path, run_folder_files[CONFIG_FILE]);
     write_text(config_path, folder->config);
 }
 

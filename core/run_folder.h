@@ -28,7 +28,8 @@ extern const char *const run_folder_files[];
 void run_folder_choose(char path[RUN_PATH_SIZE], const char *stem);
 
 /* Creates or reopens the folder and writes config.ini.  A new log begins with `header` and never replaces another
- * run's.  A resumed log loses the rows written after its state was saved; if an older version wrote it with fewer
+ * run's, unless that run ended before it trained: without a row and without a checkpoint.  If another process trains in
+ * the folder, the error names it.  A resumed log loses the rows written after its state was saved; if an older version wrote it with fewer
  * columns, the first ones of `header`, new rows have only those.  Removes temporary files of killed runs.  class_names
  * [classes], mean and std [3] of the pixels, and height and width of the data set's images, 0 where they differ,
  * image_size [2], may be NULL.  Names and settings that are not UTF-8 are errors, because
@@ -60,6 +61,9 @@ char *run_folder_config(const char *checkpoint);
 
 /* What kernels had chosen when a state was saved (kernels_choices), or NULL; the caller frees it. */
 char *run_folder_choices(const char *state);
+
+/* What a state was computed by (checkpoint_device), or NULL; the caller frees it. */
+char *run_folder_device(const char *state);
 
 /* Reads mean and std of the pixels from a checkpoint; false if it has none. */
 bool run_folder_normalisation(float mean[3], float std[3], const char *checkpoint);

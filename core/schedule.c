@@ -5,6 +5,26 @@
 #include "core/schedule.h"
 
 #include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/distributed.h"
+
+/* Were both settings given on the command line, or both in the same file? */
+static bool given_together(const Config *config, const char *a, const char *b, bool in_file) {
+    const char *origin = config_origin(config, a), *other = config_origin(config, b);
+    if (!origin || !other) return false;
+    if (!strncmp(origin, "--", 2)) return !strncmp(other, "--", 2);
+    const char *line = strrchr(origin, ':');
+    return in_file && line && !strncmp(origin, other, (size_t)(line - origin) + 1);
+}
+
+static void tell_shortened(const Config *config, const char *name, double given, double most, const char *unit,
+                           double fits) {
+    if (distributed_rank() == 0)
+        printf("%s: %g (%s) is more than the %.0f %s of the run: shortened to %g (a tenth of them, rounded down)\n",
+               name, given, config_origin(config, name), most, unit, fits);
+}
 
 /* == Warm-up and cosine =========================================================================================== */
 
@@ -17,7 +37,7 @@ static const ConfigEntry cosine_entries[] = {
     {F(FLOAT, lr_min), "1e-5", .min = 0, .max = 100, .help = "Learning rate at the end of the cosine"},
     {F(FLOAT, lr_warmup), "1e-6", .min = 0, .max = 100, .help = "Learning rate at the start of the warm-up"},
     {F(FLOAT, warmup_epochs), "5", .min = 0, .max = 1e6,
-     .help = "Epochs of linear warm-up; the default is limited to a tenth of epochs"},
+     .help = "Epochs of linear warm-up; the default, and one longer than the run, shrink to a tenth of epochs"},
     {F(CHOICE, lr_schedule), "epoch",
      CONFIG_CHOICES([LR_EVERY_EPOCH] = "epoch", [LR_EVERY_STEP] = "step"),
      .help = "Change the learning rate once per epoch, as timm does, or with every step"},
@@ -25,10 +45,14 @@ static const ConfigEntry cosine_entries[] = {
 #undef F
 const ConfigGroup cosine_settings = {CONFIG_GROUP(CosineSettings, cosine_entries)};
 
-void cosine_check(const Config *config, CosineSettings *s, int epochs) {
-    if (!config_origin(config, "warmup_epochs")) s->warmup_epochs = fminf(s->warmup_epochs, (float)(epochs / 10));
-    if (s->warmup_epochs > (float)epochs)
-        config_reject(config, "warmup_epochs", "%g is more than epochs %d", (double)s->warmup_epochs, epochs);
+void cosine_fit(const Config *config, CosineSettings *s, int epochs) {
+    float given = s->warmup_epochs, fits = fminf(given, (float)(epochs / 10)); /* whole epochs */
+    bool chosen = config_origin(config, "warmup_epochs");
+    if (chosen && given <= (float)epochs) return;
+    if (chosen && given_together(config, "warmup_epochs", "epochs", true))
+        config_reject(config, "warmup_epochs", "{warmup_epochs} is more than {epochs}");
+    if (chosen) tell_shortened(config, "warmup_epochs", (double)given, epochs, "epochs", (double)fits);
+    s->warmup_epochs = fits;
 }
 
 float cosine_peak(const CosineSettings *s, int batch_size) {
@@ -49,18 +73,20 @@ static const ConfigEntry step_cosine_entries[] = {
     {F(FLOAT, lr), "1e-3", .section = "training", .min = 0, .max = 100,
      .help = "Peak learning rate of AdamW, reached at the end of the warm-up; from there half a cosine leads to 0"},
     {F(INT, warmup_steps), "5000", .min = 0, .max = 1e9,
-     .help = "Steps of linear warm-up; the default is limited to a tenth of all steps"},
+     .help = "Steps of linear warm-up; the default, and one longer than the run, shrink to a tenth of all steps"},
 };
 #undef F
 const ConfigGroup step_cosine_settings = {CONFIG_GROUP(StepCosineSettings, step_cosine_entries)};
 
 void step_cosine_fit(const Config *config, StepCosineSettings *s, uint64_t steps) {
-    uint64_t most = config_origin(config, "warmup_steps") ? steps : steps / 10;
-    if ((uint64_t)s->warmup_steps <= most) return;
-    if (config_origin(config, "warmup_steps"))
-        config_reject(config, "warmup_steps", "%d is more than the %llu steps of the run", s->warmup_steps,
+    uint64_t given = (uint64_t)s->warmup_steps, fits = given < steps / 10 ? given : steps / 10;
+    bool chosen = config_origin(config, "warmup_steps");
+    if (chosen && given <= steps) return;
+    if (chosen && given_together(config, "warmup_steps", "epochs", false))
+        config_reject(config, "warmup_steps", "{warmup_steps} is more than the %llu steps of {epochs}",
                       (unsigned long long)steps);
-    s->warmup_steps = (int)most;
+    if (chosen) tell_shortened(config, "warmup_steps", (double)given, (double)steps, "steps", (double)fits);
+    s->warmup_steps = (int)fits;
 }
 
 float step_cosine_lr(const StepCosineSettings *s, uint64_t step, uint64_t steps) {

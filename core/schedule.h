@@ -17,8 +17,10 @@ typedef struct {
 
 extern const ConfigGroup cosine_settings;
 
-/* Sets the default of warmup_epochs for that number of epochs, and rejects one that is too long. */
-void cosine_check(const Config *config, CosineSettings *s, int epochs);
+/* Sets the default of warmup_epochs for that number of epochs.  A longer warm-up than that is shortened to the default,
+ * with a line on stdout, unless it was given together with epochs, on the command line or in one file: then it is
+ * rejected. */
+void cosine_fit(const Config *config, CosineSettings *s, int epochs);
 
 /* The peak learning rate for that batch size. */
 float cosine_peak(const CosineSettings *s, int batch_size);
@@ -35,7 +37,8 @@ typedef struct {
 
 extern const ConfigGroup step_cosine_settings;
 
-/* Sets the default of warmup_steps for that number of steps, and rejects one that is too long. */
+/* The same for warmup_steps and that number of steps, which data and batch_size determine, too: a longer warm-up is
+ * rejected only if the command line gives it and epochs. */
 void step_cosine_fit(const Config *config, StepCosineSettings *s, uint64_t steps);
 
 /* The learning rate of step 1, 2, ... of `steps`: lr step / W in the warm-up of W, then half a cosine that begins at its

@@ -4,9 +4,13 @@
 #include <signal.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/die.h"
+
+extern char *program_invocation_short_name;
 
 atomic_int stop_signal;
 
@@ -19,6 +23,20 @@ enum { CAUGHT = sizeof caught / sizeof *caught };
 static sigset_t awaited;
 static atomic_bool catching;
 
+static const char *name_of(int number) {
+    int i = 0;
+    while (i < CAUGHT - 1 && caught[i].number != number) i++;
+    return caught[i].name;
+}
+
+/* Not through stdio, whose lock a blocked thread may hold. */
+static void say_second(int number) {
+    char text[160];
+    int length = snprintf(text, sizeof text, "%.64s: ended at once by a second signal, %s: what was not saved is "
+                          "lost\n", program_invocation_short_name, name_of(number));
+    if (write(STDERR_FILENO, text, (size_t)length) < 0) return;
+}
+
 /* Restores and triggers the signal's default action. */
 static void end_by(int number) {
     signal(number, SIG_DFL);
@@ -30,10 +48,12 @@ static void *wait_for_signals(void *unused) {
     (void)unused;
     for (int number;;) {
         if (sigwait(&awaited, &number) != 0) continue;
-        if (catching && !stop_signal)
+        if (catching && !stop_signal) {
             stop_signal = number;
-        else
+        } else {
+            if (catching) say_second(number);
             end_by(number);
+        }
     }
     return NULL;
 }
@@ -60,7 +80,5 @@ void signals_open(void) {
 void catch_signals(void) { catching = true; }
 
 const char *stop_signal_name(void) {
-    for (int i = 0; i < CAUGHT; i++)
-        if (caught[i].number == stop_signal) return caught[i].name;
-    return "a signal to another rank";
+    return stop_signal ? name_of(stop_signal) : "a signal to another rank";
 }

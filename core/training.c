@@ -36,8 +36,9 @@ static const ConfigEntry entries[] = {
      .help = "Folder for config.ini, log.csv and the checkpoints (default: the next free "
              "runs/<data>-<model>-<number>)"},
     {F(STRING, init), .argument = "FILE", .help = "Safetensors file with the initial weights"},
-    {F(INT, eval_every), "1", .min = 1, .max = 1e6,
-     .help = "Number of epochs from one evaluation to the next; the last epoch is always evaluated"},
+    {F(INT, eval_every), "1", .min = 0, .max = 1e6,
+     .help = "Number of epochs from one evaluation to the next; the last epoch is always evaluated (0: never, and the data "
+             "need no validation split; there is no best.safetensors then)"},
     {F(INT, log_every), "50", .min = 1, .max = 1e8, .help = "Number of steps from one row of log.csv to the next"},
     {F(FLOAT, bench_seconds), "5", .min = 0.1, .max = 3600,
      .help = "Seconds for which --bench measures training, and then inference; batch_size becomes smaller where four "
@@ -98,25 +99,28 @@ static void check_ranks_agree(const Training *t) {
             (unsigned long long)t->state.step);
 }
 
-static const char *unit_of(const Training *t) { return t->calls->unit ? t->calls->unit : "images"; }
+static const char *unit_of(const Training *t) { return t->unit ? t->unit : "images"; }
 
 void training_fit_batch(Training *t, size_t images, const char *data) {
     int batch = t->s->batch_size, ranks = distributed_ranks(), most = images < (size_t)batch ? (int)images : batch;
     if (most == batch) return;
     if (config_origin(&t->config, "batch_size") || most < ranks)
-        config_reject(&t->config, "batch_size", "%d is more than the %zu training %s", batch, images, unit_of(t));
+        config_reject(&t->config, "batch_size", "{batch_size} is more than the %zu training %s", images, unit_of(t));
     t->s->batch_size = most / ranks * ranks;
     if (distributed_rank() == 0)
         printf("%s: %zu training %s are fewer than the default batch_size of %d: batch_size is %d\n", data, images,
                unit_of(t), batch, t->s->batch_size);
 }
 
+bool training_evaluates(const Training *t) { return t->s->eval_every > 0; }
+
 /* == Parts of a batch ============================================================================================= */
 
-void training_check_ranks(const Training *t, const char *unit) {
+void training_check_ranks(const Training *t) {
     int batch = t->s->batch_size, ranks = distributed_ranks();
     if (batch % ranks)
-        config_reject(&t->config, "batch_size", "%d %s cannot be shared equally by %d ranks", batch, unit, ranks);
+        config_reject(&t->config, "batch_size", "{batch_size} is not a multiple of the %d ranks, which share the %s "
+                                               "equally", ranks, unit_of(t));
 }
 
 int training_local_batch(const Training *t) { return t->s->batch_size / distributed_ranks(); }
@@ -228,7 +232,7 @@ static void log_row(Training *t, TrainingWords columns) {
     RunState *state = &t->state;
     char own[WORDS_SIZE], last[WORDS_SIZE], validation[32] = "";
     words(t, columns, own);
-    words(t, WORDS_LAST, last);
+    words(t, columns == WORDS_EVALUATED ? WORDS_LAST_EVALUATED : WORDS_LAST, last);
     if (columns == WORDS_EVALUATED) snprintf(validation, sizeof validation, "%.6f", t->validation_loss);
     run_folder_log(&t->folder, "%llu,%llu,%.6f,%.8g,%.6g,%.*f,%s,%.3f,%s,%.1f,%zu%s%s", (unsigned long long)state->step,
                    (unsigned long long)state->epoch + 1, mean_loss(state), (double)state->lr,
@@ -248,6 +252,9 @@ static void announce(const Training *t) {
     if (t->mixed) printf("ranks use different instructions (%s): they agree to rounding, not to the bit\n", t->mixed);
     t->calls->announce(t->run);
     if (t->changes && *t->changes) printf("settings changed: %s\n", t->changes);
+    if (t->computed_by)
+        printf("the saved state was computed by %s: sums have another order here, and results agree to rounding, not "
+               "to the bit\n", t->computed_by);
     if (t->chosen_anew) printf("kernels do not take the choices of the saved run: %s\n", t->chosen_anew);
     if (state->step && !is_over(t))
         printf("resumed at epoch %llu, after %llu of its batches\n", (unsigned long long)state->epoch + 1,
@@ -256,10 +263,10 @@ static void announce(const Training *t) {
 }
 
 /* The last line: the result, the duration and the folder; or that there was nothing left to train. */
-static void report(const Training *t, TrainingWords result) {
-    char text[WORDS_SIZE], elapsed[32];
+static void report(const Training *t) {
+    char text[WORDS_SIZE] = "not evaluated", elapsed[32];
     if (distributed_rank() > 0) return;
-    words(t, result, text);
+    if (t->state.best >= 0) words(t, t->evaluated ? WORDS_RESULT : WORDS_BEST, text);
     duration_text(elapsed, sizeof elapsed, now_seconds() - t->started);
     if (t->state.step == t->first_step)
         print_line("all %d epochs are done, %s: a higher --epochs trains on\n", t->s->epochs, text);
@@ -337,8 +344,8 @@ static void check_length(const Training *t) {
     const RunState *state = &t->state;
     double left = is_over(t) ? 0 : (double)((uint64_t)t->s->epochs - state->epoch) * (double)t->batches;
     if ((double)state->step + left >= (double)INT_MAX)
-        config_reject(&t->config, "epochs", "%d epochs of %llu batches from step %llu on are more than 2^31 - 1 steps",
-                      t->s->epochs, (unsigned long long)t->batches, (unsigned long long)state->step);
+        config_reject(&t->config, "epochs", "{epochs}, of %llu batches each, makes more than 2^31 - 1 steps from "
+                                           "step %llu on", (unsigned long long)t->batches, (unsigned long long)state->step);
 }
 
 void training_open(Training *t, const TrainingStart *start) {
@@ -357,8 +364,8 @@ void training_open(Training *t, const TrainingStart *start) {
     check_length(t);
     t->mixed = distributed_tally(kernels_instructions());
     check_ranks_begin_alike(t);
-    folder_open(t, start);
     catch_signals();
+    folder_open(t, start);
     t->started = now_seconds();
     t->before = t->state.seconds;
     t->first_step = t->state.step;
@@ -405,6 +412,7 @@ static bool evaluate(Training *t) {
     char found[WORDS_SIZE];
     double percent = t->calls->evaluate(t->run);
     if (t->stopping) return false;
+    t->evaluated = true;
     words(t, WORDS_EVALUATION, found);
     progress_show(true, "epoch %llu/%d  %s", (unsigned long long)t->state.epoch + 1, t->s->epochs, found);
     log_row(t, WORDS_EVALUATED);
@@ -422,7 +430,7 @@ static bool end_epoch(Training *t) {
     stop_on_bad_weights(t);
     check_ranks_agree(t);
     if (!last) t->calls->load(t->run, state->epoch + 1, 0);
-    if (!last && (state->epoch + 1) % (uint64_t)t->s->eval_every != 0)
+    if (!training_evaluates(t) || (!last && (state->epoch + 1) % (uint64_t)t->s->eval_every != 0))
         log_row(t, WORDS_COLUMNS);
     else if (!evaluate(t))
         return false;
@@ -434,20 +442,24 @@ static bool end_epoch(Training *t) {
 
 /* Before memory is planned, which may depend on them. */
 static void take_choices(Training *t) {
-    char path[RUN_PATH_SIZE];
+    char path[RUN_PATH_SIZE], here[CHECKPOINT_DEVICE];
     run_folder_file(path, t->s->run_dir, "state.safetensors");
     char *choices = run_folder_choices(path);
     if (choices) t->chosen_anew = kernels_take_choices(choices);
     free(choices);
+    checkpoint_device(here);
+    t->computed_by = run_folder_device(path);
+    if (!t->computed_by || strcmp(t->computed_by, here)) return;
+    free(t->computed_by);
+    t->computed_by = NULL;
 }
 
 int training_run(Training *t) {
     if (t->resumed) take_choices(t);
     t->calls->open(t->run);
     announce(t);
-    TrainingWords result = is_over(t) ? WORDS_BEST : WORDS_RESULT;
     while (!is_over(t))
         if (!train_epoch(t) || !end_epoch(t)) return stop_early(t);
-    report(t, result);
+    report(t);
     return 0;
 }

@@ -29,9 +29,10 @@ typedef enum {
     WORDS_COLUMNS,    /* its columns in a row of log.csv, with those of an evaluation empty */
     WORDS_EVALUATED,  /* the same, in the row after an evaluation */
     WORDS_LAST,       /* its last columns in a row */
+    WORDS_LAST_EVALUATED, /* the same, in the row after an evaluation */
     WORDS_EVALUATION, /* results of the last evaluation, for the epoch's line: "top-1 61.20 %  top-5 93.10 %" */
     WORDS_RESULT,     /* final result, for the run's last line */
-    WORDS_BEST        /* the same if there was nothing left to train: only state.best is known */
+    WORDS_BEST        /* the same if this process has evaluated nothing: only state.best is known */
 } TrainingWords;
 
 /* Every function receives `run`, the program's own data. */
@@ -39,7 +40,6 @@ typedef struct {
     const char *columns; /* the program's own columns of log.csv, between speed and stall: "top1,top5" */
     const char *last_columns; /* more of its own at the end of a row, "tau_ended,tau_equal", or NULL */
     const char *advice;  /* what to try if the loss is not finite: "a lower lr" */
-    const char *unit;    /* what a batch is of, in messages; NULL: "images" */
     int decimals;        /* of images/s in the progress line; the log has one more */
 
     /* Called first: opens the data, builds the model with its initial weights, then calls training_open, which replaces
@@ -85,11 +85,13 @@ typedef struct {
     Config config;
     TrainingSettings *s;
     const AdamWSettings *adamw;
+    const char *unit; /* what a batch consists of, in messages: "clips"; NULL: "images" */
     const char *mode; /* "eval": the mode that runs instead of training; NULL: training */
     bool resumed;     /* a run is continued from its state */
     char **saved;     /* [settings]: resumed: the values that were saved with it */
     char *changes;    /* resumed: changed settings, "lr 0.001 -> 0.0005, ...", or "" */
     const char *chosen_anew; /* resumed: why kernels cannot take the choices that the run has, or NULL */
+    char *computed_by; /* resumed: the device and ranks of the saved state if they are others, or NULL */
     const char *reordered; /* resumed: name of a changed setting that changes the batches of an epoch, or NULL */
 
     Params *params;
@@ -101,6 +103,7 @@ typedef struct {
     double validation_loss; /* of the last evaluation */
     char *mixed;         /* ranks use different instructions: how many which; else NULL */
     bool stopping;       /* a rank has received a signal, and all ranks know it */
+    bool evaluated;      /* this process has */
 
     TrainingPending pending[2]; /* updates whose results have not been read, from `settled` on; step i in i mod 2 */
     uint64_t launched, settled;
@@ -126,12 +129,12 @@ typedef struct {
     const int *image_size;   /* [2]: of all images of the data set, 0 where they differ, or NULL; stored likewise */
 } TrainingStart;
 
-/* Allocates the optimizer's memory, loads the state if a run is resumed, opens the run folder (by default the next
- * unused name, the same on all ranks) and begins to catch signals. */
+/* Allocates the optimizer's memory, loads the state if a run is resumed, begins to catch signals and opens the run
+ * folder (by default the next unused name, the same on all ranks). */
 void training_open(Training *t, const TrainingStart *start);
 
-/* Rejects a batch that the ranks cannot share equally; unit: of what it has, "images". */
-void training_check_ranks(const Training *t, const char *unit);
+/* Rejects a batch that the ranks cannot share equally. */
+void training_check_ranks(const Training *t);
 /* The images of such a batch that this rank processes, and how many of them at a time: micro_batch, or if that is 0 as
  * few parts of nearly equal size as there are with at most `most` images in each. */
 int training_local_batch(const Training *t);
@@ -140,6 +143,9 @@ int training_micro_batch(const Training *t, size_t most);
 /* Call before data are loaded.  If batch_size exceeds the `images` of an epoch, a default value is reduced to that,
  * with a message, and a value given by the user is rejected. */
 void training_fit_batch(Training *t, size_t images, const char *data);
+
+/* Will the run evaluate, and so need a validation split?  Not with eval_every 0. */
+bool training_evaluates(const Training *t);
 
 /* == Inside a step ================================================================================================ */
 

@@ -69,12 +69,14 @@ static void segments(int *index, int F, const ClipChoice *c) {
     }
 }
 
+/* The products and the sum are rounded one by one, as numpy rounds them in TSN's and mmaction2's loaders: of 6 frames and
+ * 7 segments the fourth is frame 2, and without rounding it were 3. */
 static void tsn(int *index, int F, const ClipChoice *c) {
-    int64_t T0 = c->frames, K = c->train ? 1 : c->s.test_clips, k = c->train ? 0 : c->clip;
-    int length = F / c->frames;
-    for (int64_t i = 0; i < T0; i++) {
-        if (c->train && length) index[i] = (int)i * length + (int)below(c, (int)i, length);
-        else index[i] = (int)((i * (K + 1) + k + 1) * F / ((K + 1) * T0));
+    int T0 = c->frames, K = c->train ? 1 : c->s.test_clips, k = c->train ? 0 : c->clip, length = F / T0;
+    double tick = (double)F / T0;
+    for (int i = 0; i < T0; i++) {
+        if (c->train && length) index[i] = i * length + (int)below(c, i, length);
+        else index[i] = (int)(i * tick + tick * (k + 1) / (K + 1));
     }
 }
 

@@ -7,7 +7,8 @@
  *             frame of [a_i, b_i], both ends included; a single view floor((a_i + b_i) / 2), view k of K
  *             a_i + floor(seg (k+1) / (K+1))
  *   tsn       training i floor(F / T0) + U{0 .. floor(F / T0) - 1}, so that the last F mod T0 frames are never seen;
- *             view k of K floor((i + (k+1) / (K+1)) F / T0), which also serves for training where F < T0
+ *             view k of K floor(i F/T0 + F/T0 (k+1) / (K+1)), in doubles as numpy computes it; this also serves for
+ *             training where F < T0
  *
  * A video shorter than the clip repeats frames; the order is never changed.
  * Source: SlowFast (dense, which UniFormer and MViT share), UniFormer's Something-Something loader (segments), Wang et

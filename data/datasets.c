@@ -36,13 +36,6 @@ static const ConfigEntry entries[] = {
 #undef F
 const ConfigGroup data_settings = {CONFIG_GROUP(DataSettings, entries)};
 
-void data_check(const Config *config, const DataSettings *s) {
-    if (s->mean.count && s->mean.count != 3) config_reject(config, "mean", "expected three numbers, one a channel");
-    if (s->std.count && s->std.count != 3) config_reject(config, "std", "expected three numbers, one a channel");
-    for (int c = 0; c < s->std.count; c++)
-        if (s->std.at[c] <= 0) config_reject(config, "std", "%g: expected numbers above 0", (double)s->std.at[c]);
-}
-
 static const DatasetKind imagenet_kind;
 
 /* In the order in which a path is checked for them. */
@@ -65,7 +58,7 @@ enum { KINDS = sizeof kinds / sizeof *kinds, IMAGENET_CLASSES = 1000 };
 
 static const DatasetKind *kind_of_path(const char *data, char path[DATASET_PATH]) {
     struct stat info;
-    if (strlen(data) >= DATASET_PATH) die("data: %.100s...: path too long", data);
+    if (strlen(data) >= DATASET_PATH) die("%.100s...: path too long", data);
     if (stat(data, &info) == 0) {
         for (int i = 0; i < KINDS; i++)
             if (kinds[i]->find && kinds[i]->find(path, data)) return kinds[i];
@@ -75,33 +68,47 @@ static const DatasetKind *kind_of_path(const char *data, char path[DATASET_PATH]
             "train-images-idx3-ubyte (MNIST) is in this folder", data);
     }
     if (errno != ENOENT && errno != ENOTDIR) die("%s: cannot open: %s", data, strerror(errno));
-    if (strchr(data, '/')) die("data: %s: no such folder or file", data);
+    die("%s: no such folder or file", data);
+}
+
+static const DatasetKind *kind_named(const char *data) {
+    for (int i = 0; i < KINDS; i++)
+        if (kinds[i]->name && !strcmp(data, kinds[i]->name)) return kinds[i];
+    return NULL;
+}
+
+bool dataset_known(const char *data, Error *error) {
+    struct stat info;
     const char *names[KINDS];
     int count = 0;
+    bool missing = stat(data, &info) && errno == ENOENT;
+    if (kind_named(data) || strchr(data, '/') || !missing) return true;
     for (int i = 0; i < KINDS; i++)
         if (kinds[i]->name) names[count++] = kinds[i]->name;
     const char *near = nearest_word(data, names, count);
-    if (near) die_usage("data: unknown data set '%s' (did you mean '%s'?)", data, near);
-    die_usage("data: '%s' is neither shapes, moving-shapes, cifar10, cifar100, mnist or imagenet nor a folder or packed file",
-              data);
+    if (near) return refuse(error, "unknown data set '%s' (did you mean '%s'?)", data, near);
+    return refuse(error, "'%s' is neither shapes, moving-shapes, cifar10, cifar100, mnist or imagenet nor a folder or "
+                         "packed file", data);
+}
+
+void data_check(const Config *config, const DataSettings *s) {
+    if (s->mean.count && s->mean.count != 3) config_reject(config, "mean", "expected three numbers, one a channel");
+    if (s->std.count && s->std.count != 3) config_reject(config, "std", "expected three numbers, one a channel");
+    for (int c = 0; c < s->std.count; c++)
+        if (s->std.at[c] <= 0) config_reject(config, "std", "%g: expected numbers above 0", (double)s->std.at[c]);
 }
 
 /* path: where the data set is; `folder` if `data` is the name of a kind. */
 static const DatasetKind *kind_of(const char *data, const char *folder, char path[DATASET_PATH]) {
-    for (int i = 0; i < KINDS; i++) {
-        if (!kinds[i]->name || strcmp(data, kinds[i]->name)) continue;
-        snprintf(path, DATASET_PATH, "%s", folder && *folder ? folder : "datasets");
-        return kinds[i];
-    }
-    return kind_of_path(data, path);
+    const DatasetKind *named = kind_named(data);
+    if (named) snprintf(path, DATASET_PATH, "%s", folder && *folder ? folder : "datasets");
+    return named ? named : kind_of_path(data, path);
 }
 
 bool dataset_is_there(const char *data) {
     char path[DATASET_PATH];
-    bool exists = strlen(data) < DATASET_PATH && file_exists(data), there = false;
-    for (int i = 0; i < KINDS && !there; i++)
-        there = (kinds[i]->name && !strcmp(data, kinds[i]->name)) ||
-                (exists && kinds[i]->find && kinds[i]->find(path, data));
+    bool there = kind_named(data) != NULL, exists = strlen(data) < DATASET_PATH && file_exists(data);
+    for (int i = 0; i < KINDS && exists && !there; i++) there = kinds[i]->find && kinds[i]->find(path, data);
     return there;
 }
 

@@ -20,6 +20,10 @@ void data_check(const Config *config, const DataSettings *s);
 /* Whether `data` names a kind of data set, or a folder or file that is one. */
 bool dataset_is_there(const char *data);
 
+/* Is this the name of a data set, or a path?  Only a word that is neither is unknown; whether a path leads to a data set is
+ * found out when it is opened. */
+bool dataset_known(const char *data, Error *error);
+
 /* Opens the data set that `data` names:
  *   shapes                              the embedded data set
  *   moving-shapes, moving-shapes-sense, -turn, -size, -pair   the embedded clips (data/moving_shapes.h)

@@ -35,25 +35,29 @@ static const ConfigEntry entries[] = {
 };
 #undef F
 
-static void check_scales(const Config *c, const char *name, int least, int most, int step) {
+/* `prefix` is that of the settings' names. */
+static void check_scales(const Config *c, const char *prefix, int least, int most, int step) {
+    char name[32];
+    snprintf(name, sizeof name, "%s_step", prefix);
     if ((most - least) / step >= DETECTION_SCALES)
-        config_reject(c, name, "%d to %d in steps of %d are more than %d sizes", least, most, step, DETECTION_SCALES);
+        config_reject(c, name, "{%s_step} makes more than %d sizes from {%s_min} to {%s_max}", prefix, DETECTION_SCALES,
+                      prefix, prefix);
 }
 
 static void check(const Config *c, const void *settings) {
     const DetectionAugmentSettings *s = settings;
     if (s->scale_min > s->scale_max)
-        config_reject(c, "scale_min", "%d is more than scale_max %d", s->scale_min, s->scale_max);
+        config_reject(c, "scale_min", "{scale_min} is more than {scale_max}");
     if (s->scale_max > s->max_size)
-        config_reject(c, "scale_max", "%d is more than max_size %d", s->scale_max, s->max_size);
+        config_reject(c, "scale_max", "{scale_max} is more than {max_size}");
     if (s->eval_scale > s->max_size)
-        config_reject(c, "eval_scale", "%d is more than max_size %d", s->eval_scale, s->max_size);
-    check_scales(c, "scale_step", s->scale_min, s->scale_max, s->scale_step);
+        config_reject(c, "eval_scale", "{eval_scale} is more than {max_size}");
+    check_scales(c, "scale", s->scale_min, s->scale_max, s->scale_step);
     if (s->crop_scale_min > s->crop_scale_max)
-        config_reject(c, "crop_scale_min", "%d is more than crop_scale_max %d", s->crop_scale_min, s->crop_scale_max);
-    check_scales(c, "crop_scale_step", s->crop_scale_min, s->crop_scale_max, s->crop_scale_step);
+        config_reject(c, "crop_scale_min", "{crop_scale_min} is more than {crop_scale_max}");
+    check_scales(c, "crop_scale", s->crop_scale_min, s->crop_scale_max, s->crop_scale_step);
     if (s->crop_min > s->crop_max)
-        config_reject(c, "crop_min", "%d is more than crop_max %d", s->crop_min, s->crop_max);
+        config_reject(c, "crop_min", "{crop_min} is more than {crop_max}");
 }
 
 const ConfigGroup detection_augment_settings = {CONFIG_GROUP(DetectionAugmentSettings, entries), .check = check};

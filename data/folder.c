@@ -263,8 +263,8 @@ void folder_open(Dataset *dataset, const char *path, bool train, size_t limit) {
     Folder *folder = xcalloc(1, sizeof *folder, "an image folder");
     path_join(folder->root, sizeof folder->root, path, split_name(path, train));
     if (!is_folder(folder->root))
-        die("%s: no such folder: expected the %s images in %s/<class>/", folder->root, train ? "training" : "test",
-            folder->root);
+        die("%s: no such folder: expected the %s images in %s/<class>/%s", folder->root, train ? "training" : "test",
+            folder->root, train ? "" : " (eval_every 0 trains without)");
     list_classes(&folder->classes, folder->root);
     check_same_classes(path, &folder->classes, train);
     folder->class_names = xcalloc(folder->classes.count, sizeof *folder->class_names, "class names");

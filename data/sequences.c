@@ -54,16 +54,6 @@ static const ConfigEntry entries[] = {
 };
 #undef F
 
-static void check(const Config *config, const void *settings) {
-    const SequencesSettings *s = settings;
-    double sum = 0;
-    for (int i = 0; i < s->shares.count; i++) sum += (double)s->shares.at[i];
-    if (s->shares.count != SEQUENCES_SPLITS || sum <= 0)
-        config_reject(config, "shares", "expected three numbers: the shares of training, validation and test");
-}
-
-const ConfigGroup sequences_settings = {CONFIG_GROUP(SequencesSettings, entries), .check = check};
-
 /* == What `data` is =============================================================================================== */
 
 static const char *const image_sets[] = {"shapes", "cifar10", "cifar100", "mnist", "imagenet", "enwik8"};
@@ -74,6 +64,27 @@ static bool is_name(const char *data, int names) {
         if (!strcmp(data, image_sets[i])) return true;
     return false;
 }
+
+static SequencesKind kind_named(const char *data) {
+    return is_name(data, NAMED_IMAGES) ? SEQUENCES_IMAGES : is_name(data, NAMED) ? SEQUENCES_TEXT : SEQUENCES_AUTO;
+}
+
+static void check(const Config *config, const void *settings) {
+    const SequencesSettings *s = settings;
+    SequencesKind named = kind_named(s->data);
+    double sum = 0;
+    for (int i = 0; i < s->shares.count; i++) sum += (double)s->shares.at[i];
+    if (s->shares.count != SEQUENCES_SPLITS || sum <= 0)
+        config_reject(config, "shares", "expected three numbers: the shares of training, validation and test");
+    if (named && s->kind && s->kind != named)
+        config_reject(config, "kind", "{data} is %s, not {kind}: choose data of that kind, or kind auto",
+                      named == SEQUENCES_IMAGES ? "a set of images" : "text");
+    const char *near = named || strchr(s->data, '/') || file_exists(s->data) ? NULL
+                                                                             : nearest_word(s->data, image_sets, NAMED);
+    if (near) config_reject(config, "data", "unknown data set '%s' (did you mean '%s'?)", s->data, near);
+}
+
+const ConfigGroup sequences_settings = {CONFIG_GROUP(SequencesSettings, entries), .check = check};
 
 static bool is_wav_name(const char *name) {
     const char *dot = strrchr(name, '.');
@@ -144,23 +155,15 @@ static SequencesKind kind_of_file(const char *path) {
 /* What `data` is read as; for text and audio, `path` is where it lies. */
 static SequencesKind kind_of(const SequencesSettings *s, char path[DATASET_PATH]) {
     struct stat info;
-    if (strlen(s->data) >= DATASET_PATH) die("data: %.100s...: path too long", s->data);
+    if (strlen(s->data) >= DATASET_PATH) die("%.100s...: path too long", s->data);
     snprintf(path, DATASET_PATH, "%s", s->data);
     if (!strcmp(s->data, "enwik8")) path_join(path, DATASET_PATH, *s->data_dir ? s->data_dir : "datasets", "enwik8");
-    if (is_name(s->data, NAMED)) {
-        SequencesKind kind = is_name(s->data, NAMED_IMAGES) ? SEQUENCES_IMAGES : SEQUENCES_TEXT;
-        if (s->kind && s->kind != kind)
-            die_usage("kind: %s is %s: leave kind out, or give a path as data", s->data,
-                      kind == SEQUENCES_IMAGES ? "a set of images" : "text");
-        return kind;
-    }
+    if (kind_named(s->data)) return kind_named(s->data);
     file_note(path);
     if (s->kind) return s->kind;
     if (stat(path, &info)) {
         if (errno != ENOENT && errno != ENOTDIR) die("%s: cannot open: %s", path, strerror(errno));
-        const char *near = strchr(path, '/') ? NULL : nearest_word(path, image_sets, NAMED);
-        if (near) die_usage("data: unknown data set '%s' (did you mean '%s'?)", path, near);
-        die("data: %s: no such file or folder", path);
+        die("%s: no such file or folder", path);
     }
     if (!S_ISDIR(info.st_mode)) return kind_of_file(path);
     return !has_images(path) && has_wavs(path) ? SEQUENCES_AUDIO : SEQUENCES_IMAGES;
@@ -224,7 +227,7 @@ void sequences_describe(SequenceSet *set, const SequencesSettings *s) {
     if (set->kind != SEQUENCES_IMAGES) return describe_stream(set, s, path);
     Dataset dataset;
     dataset_describe(&dataset, s->data, s->data_dir);
-    if (dataset.clips) die_usage("data: %s has clips, which are no sequences of bytes here", dataset.name);
+    if (dataset.clips) die_usage("%s has clips, which are no sequences of bytes here: give images, text or sound as data", dataset.name);
     describe_images(set, s, &dataset);
     dataset_close(&dataset);
 }

@@ -52,25 +52,22 @@ static const ConfigEntry entries[] = {
 static void check(const Config *config, const void *settings) {
     const TransformSettings *s = settings;
     if (s->crop_area_min > s->crop_area_max)
-        config_reject(config, "crop_area_min", "%g is more than crop_area_max %g", (double)s->crop_area_min,
-                      (double)s->crop_area_max);
+        config_reject(config, "crop_area_min", "{crop_area_min} is more than {crop_area_max}");
     if (s->crop_ratio_min > s->crop_ratio_max)
-        config_reject(config, "crop_ratio_min", "%g is more than crop_ratio_max %g", (double)s->crop_ratio_min,
-                      (double)s->crop_ratio_max);
+        config_reject(config, "crop_ratio_min", "{crop_ratio_min} is more than {crop_ratio_max}");
     if (s->short_side_min > s->short_side_max)
-        config_reject(config, "short_side_min", "%d is more than short_side_max %d", s->short_side_min,
-                      s->short_side_max);
+        config_reject(config, "short_side_min", "{short_side_min} is more than {short_side_max}");
 }
 
 const ConfigGroup transform_settings = {CONFIG_GROUP(TransformSettings, entries), .check = check};
 
 void transform_check(const Config *config, const TransformSettings *s, int height, int width) {
     if (s->eval_resize && s->eval_resize < (height < width ? height : width))
-        config_reject(config, "eval_resize", "%d is less than img_size %dx%d", s->eval_resize, height, width);
+        config_reject(config, "eval_resize", "{eval_resize} is less than {img_size}");
     int least = s->short_side_min ? s->short_side_min : s->short_side_max;
+    const char *name = s->short_side_min ? "short_side_min" : "short_side_max";
     if (least && (least < height || least < width))
-        config_reject(config, s->short_side_min ? "short_side_min" : "short_side_max",
-                      "%d is less than img_size %dx%d", least, height, width);
+        config_reject(config, name, "{%s} is less than {img_size}", name);
 }
 
 /* == Draws ======================================================================================================== */

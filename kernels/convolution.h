@@ -48,7 +48,7 @@ typedef struct {
 } StridedDepthwise;
 /* y [B,T*Ho*Wo,C] real with row stride y_row. */
 void strided_depthwise_forward(real *y, const real *x, const float *w, const StridedDepthwise *shape, int B);
-/* dx (=), laid out like x;  dw (+=). */
+/* dx (=), laid out like x;  dw (+=).  The workspace is depthwise_workspace(&shape->window) or more. */
 void strided_depthwise_backward(real *dx, float *dw, const real *dy, const real *x, const float *w,
                                 const StridedDepthwise *shape, int B);
 

@@ -95,6 +95,10 @@ void real_download(float *host, const real *device, size_t n);
  * is chosen by it. */
 size_t activations_at_once(void);
 
+/* True if there is room for `bytes` more of device memory, and it is faster on this device to keep a result of forward for
+ * the backward pass there than to compute it again with the gradient.  Results are the same. */
+bool device_keeps(size_t bytes);
+
 /* True if kernels run on the host's own cores, so that other threads of the program slow them down. */
 bool device_shares_cores(void);
 

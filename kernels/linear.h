@@ -27,7 +27,11 @@ void linear_backward_input(real *dx, const real *dy, const float *w, const Linea
 /* dw += dy^T x, db += column sums of dy.  dw [out,in] (+=);  db [out] (+=) or NULL. */
 void linear_backward_weight(float *dw, float *db, const real *dy, const real *x, const LinearShape *shape);
 
-/* Both of these: dx (=), dw (+=), db (+=) or NULL.  dx may not overlap dy or x. */
+/* The same, but it may still be under way when the next functions are called, until linear_backward returns: until then
+ * dw and db must not be touched, dy and x not be written. */
+void linear_backward_weight_beside(float *dw, float *db, const real *dy, const real *x, const LinearShape *shape);
+
+/* linear_backward_input and linear_backward_weight: dx (=), dw (+=), db (+=) or NULL.  dx may not overlap dy or x. */
 void linear_backward(real *dx, float *dw, float *db, const real *dy, const real *x, const float *w,
                      const LinearShape *shape);
 
@@ -36,7 +40,7 @@ void linear_gelu_forward(real *a, real *g, const real *x, const float *w, const 
 /* The gradient through a linear layer and the GELU before it, y = gelu(a) w^T:
  *   da = (dy w) gelu'(a),  g = gelu(a) again, with the bits of forward,  and the gradients of two layers' biases, db of
  *   y's and da_sums of a's: column sums of dy and of da.
- * da, g [n,in] (=);  da_sums [in], db [out] (+=);  dy [n,out];  a [n,in];  w [out,in].  da may not be a. */
+ * da [n,in] (=);  g [n,in] (=), or NULL where forward's is still there;  da_sums [in], db [out] (+=);  dy [n,out];  a [n,in];  w [out,in].  da may not be a. */
 void linear_gelu_backward(real *da, real *g, float *da_sums, float *db, const real *dy, const real *a, const float *w,
                           const LinearShape *shape);
 size_t linear_gelu_workspace(const LinearShape *shape);

@@ -20,10 +20,13 @@ typedef struct {
 } LayerNorm;
 
 /* Factors s of a residual branch, for drop path: row i has scale[i / rows], so `rows` is the number of tokens in an
- * image.  s = 1 if the pointer to the struct is NULL or scale is NULL. */
+ * image.  s = 1 if the pointer to the struct is NULL or scale is NULL.
+ * sums [M] (+=) or NULL, for add_layernorm_backward alone: the column sums of the branch's gradient as it is stored, which
+ * are the gradient of a bias that ends the branch. */
 typedef struct {
     const float *scale;
     int rows;
+    float *sums;
 } RowScale;
 
 /* h = w (x - mean) rstd + b over the last dimension.  h, x [n,M] real.  h may be x. */
@@ -60,7 +63,7 @@ size_t heads_norm_workspace(int D);
 
 /* y = x/2 (1 + erf(x / sqrt 2)).  y, x [n] real.  y may be x. */
 void gelu_forward(real *y, const real *x, size_t n);
-/* dx = dy gelu'(x), and y = gelu(x) again, so that forward's y need not be stored.  dx (=), may be dy;  y (=). */
+/* dx = dy gelu'(x), and y = gelu(x) again, so that forward's y need not be stored.  dx (=), may be dy;  y (=) or NULL. */
 void gelu_backward(real *dx, real *y, const real *dy, const real *x, size_t n);
 
 /* The same for y = x sigmoid(1.702 x). */

@@ -6,6 +6,8 @@
 
 #include <string.h>
 
+#include "layers/attention/papers.h"
+
 /* == Settings ===================================================================================================== */
 
 typedef struct {
@@ -21,12 +23,17 @@ typedef struct {
     int summary, sub_blocks;
 } FixedSettings;
 
-static const char *const attn_names[] = {"softmax", "sparse-strided", "sparse-fixed"};
 static const char *const set_names[CAUSAL_SETS] = {"dense", "window", "column", "strided", "block", "summary", "fixed"};
+
+static const ConfigChoice attentions[] = {
+    [ATTEND_SOFTMAX] = {"softmax", "dense causal attention, to all tokens before", PAPER_ATTENTION},
+    [ATTEND_STRIDED] = {"sparse-strided", "softmax over the tokens just before and the token's column", PAPER_SPARSE},
+    [ATTEND_FIXED] = {"sparse-fixed", "softmax over the token's block and all blocks' ends", PAPER_SPARSE},
+};
 
 static const ConfigEntry entries[] = {
     {CONFIG_FIELD(CHOICE, CausalSettings, attn), "softmax", .section = "model",
-     .choices = attn_names, .choice_count = 3, .noun = "attention",
+     .about = attentions, .choice_count = 3, .noun = "attention", .list = "Attention",
      .help = "Which tokens before it a token attends to: all (softmax), its neighbours and its column "
              "(sparse-strided), or its block and the ends of all blocks (sparse-fixed)"},
 };
@@ -70,7 +77,7 @@ static Attend attn_of(const Config *config) {
     return ((const CausalSettings *)config_settings(config, &causal_settings))->attn;
 }
 
-const char *causal_attn_name(const Config *config) { return attn_names[attn_of(config)]; }
+const char *causal_attn_name(const Config *config) { return attentions[attn_of(config)].name; }
 
 void causal_use_settings(Config *config) {
     if (attn_of(config) != ATTEND_SOFTMAX) config_use(config, &sparse_settings);
@@ -106,11 +113,10 @@ static void check_sets(const Config *config, const SparseSettings *s, Attend att
     char unknown[32];
     if (!*s->sets) return;
     if (s->scheme != SCHEME_INTERLEAVED)
-        config_reject(config, "sets", "'%s', but scheme %s has no list of sets", s->sets,
-                      s->scheme == SCHEME_MERGED ? "merged" : "split");
+        config_reject(config, "sets", "{sets} is a list of sets, but {scheme} takes none");
     if (!read_sets(sets, s->sets, attn, unknown))
-        config_reject(config, "sets", "'%s' is none of the sets of %s: %s, %s, dense (%d at most)", unknown,
-                      attn_names[attn], set_names[sets_of[attn][0]], set_names[sets_of[attn][1]], MOST_SETS);
+        config_reject(config, "sets", "{sets} has '%s', but the sets of {attn} are %s, %s and dense, %d at most", unknown,
+                      set_names[sets_of[attn][0]], set_names[sets_of[attn][1]], MOST_SETS);
 }
 
 void causal_check_settings(const Config *config, int n, int stride, int heads) {
@@ -118,19 +124,19 @@ void causal_check_settings(const Config *config, int n, int stride, int heads) {
     const FixedSettings *fixed = config_settings(config, &fixed_settings);
     Attend attn = attn_of(config);
     if (stride > n)
-        config_reject(config, "stride", "%d is more than the %d tokens of a sequence: use %d at most", stride, n, n);
+        config_reject(config, "stride", "{stride=%d} is more than the %d tokens of a sequence: use %d at most", stride, n, n);
     if (attn == ATTEND_SOFTMAX) return;
     check_sets(config, s, attn);
     if (s->scheme == SCHEME_SPLIT && heads < 2)
-        config_reject(config, "scheme", "split divides the heads between two sets, but heads is 1: use two heads, or "
-                      "merged");
+        config_reject(config, "scheme", "{scheme} divides the heads between two sets, which {heads} does not allow: use two "
+                                        "heads, or merged");
     if (attn != ATTEND_FIXED) return;
     if (fixed->summary > stride)
-        config_reject(config, "summary", "%d is more than the %d tokens of a block (stride): use %d at most",
-                      fixed->summary, stride, stride);
+        config_reject(config, "summary", "{summary} is more than the %d tokens of a block, which {stride} makes: use %d at most",
+                      stride, stride);
     if (fixed->sub_blocks > stride / fixed->summary)
-        config_reject(config, "sub_blocks", "%d of %d tokens do not fit in a block of %d (stride): use %d at most",
-                      fixed->sub_blocks, fixed->summary, stride, stride / fixed->summary);
+        config_reject(config, "sub_blocks", "{sub_blocks} times {summary} is more than the %d tokens of a block, which {stride} "
+                                            "makes: use %d at most", stride, stride / fixed->summary);
 }
 
 CausalPattern causal_pattern(const Config *config, int block, int stride, int heads) {

@@ -21,7 +21,8 @@ static bool takes_mask(const void *op) { return ((const AttentionOp *)op)->takes
 #define F(KIND, field) CONFIG_FIELD(KIND, DetrSettings, field)
 static const ConfigEntry entries[] = {
     {F(ITEM, attn), "softmax", .section = "model", .table = (const void *const *)attention_operators,
-     .offers = takes_mask, .noun = "operator", .help = "Attention operator of the encoder"},
+     .offers = takes_mask, .noun = "operator", .list = "Attention operators of the encoder",
+     .help = "Attention operator of the encoder"},
     {F(INTS, backbone_blocks), "3,4,6,3", .min = 1, .max = 99,
      .help = "Number of blocks in each of the four stages of the ResNet backbone (ResNet-50: 3,4,6,3)"},
     {F(INT, backbone_width), "64", .min = 1, .max = 1024,
@@ -51,11 +52,10 @@ static void settings_check(const Config *config, const void *settings) {
     if (s->backbone_blocks.count != RESNET_STAGES)
         config_reject(config, "backbone_blocks", "expected four numbers from 1 to 99, as 3,4,6,3, got %d",
                       s->backbone_blocks.count);
-    if (s->dim % s->heads) config_reject(config, "heads", "%d does not divide dim %d", s->heads, s->dim);
-    if (s->dim % 4) config_reject(config, "dim", "%d: sine positions need a multiple of 4", s->dim);
+    if (s->dim % s->heads) config_reject(config, "heads", "{heads} does not divide {dim}");
+    if (s->dim % 4) config_reject(config, "dim", "{dim} is not a multiple of 4, which sine positions need");
     if (s->encoder_layers + s->decoder_layers > 99)
-        config_reject(config, "decoder_layers", "%d, and %d in the encoder: at most 99 together", s->decoder_layers,
-                      s->encoder_layers);
+        config_reject(config, "decoder_layers", "{decoder_layers} and {encoder_layers} are more than 99 together");
 }
 
 const ConfigGroup detr_settings = {CONFIG_GROUP(DetrSettings, entries), .check = settings_check};

@@ -73,8 +73,39 @@ static bool fit_head(const Fit *fit, float *to, const Param *p, const SafeTensor
     return true;
 }
 
+static bool is_of_head(const char *name) { return !strncmp(name, "head.", 5); }
+
+/* A classifier of another kind than the file's (the setting head) is drawn afresh whole. */
+static bool fit_other_head(const Fit *fit, float *to, const Param *p) {
+    if (!fit->done->to_head || !is_of_head(p->name)) return false;
+    params_draw(&fit->model->params, p, fit->seed, to);
+    return true;
+}
+
+static const char *head_kind(bool hidden, bool norm) { return !hidden ? "linear" : norm ? "mlp" : "tanh"; }
+
+/* Compares the kinds of classifier of a file that has one and of the model; refuses others unless `fit` draws heads. */
+static void compare_heads(const Fit *fit) {
+    const Params *params = &fit->model->params;
+    FittedWeights *done = fit->done;
+    SafeTensors st;
+    Error error;
+    bool has_head = false;
+    if (!safetensors_open(&st, done->path, &error)) die("%s", error.text);
+    for (int i = 0; i < st.count; i++) has_head |= is_of_head(st.tensors[i].name);
+    const char *from = head_kind(safetensors_find(&st, "head.fc1.weight"), safetensors_find(&st, "head.norm.weight"));
+    const char *to = head_kind(params_find(params, "head.fc1.weight"), params_find(params, "head.norm.weight"));
+    safetensors_close(&st);
+    if (!has_head || !strcmp(from, to)) return;
+    if (!fit->head) die("%s: its classifier is head %s, this model's head %s: head %s is needed", done->path, from, to, from);
+    done->from_head = from;
+    done->to_head = to;
+}
+
 static bool fit_tensor(float *to, const Param *p, const SafeTensor *tensor, void *context) {
-    return fit_frames(context, to, p, tensor) || fit_grid(context, to, p, tensor) || fit_head(context, to, p, tensor);
+    if (fit_other_head(context, to, p)) return true;
+    return tensor && (fit_frames(context, to, p, tensor) || fit_grid(context, to, p, tensor) ||
+                      fit_head(context, to, p, tensor));
 }
 
 FittedWeights fit_weights(Model *model, const char *path, const Model *origin, const char *head, uint64_t seed) {
@@ -86,7 +117,8 @@ FittedWeights fit_weights_inflated(Model *model, const char *path, const Model *
     FittedWeights done = {.path = path};
     Fit fit = {model, origin, head, seed, rule, &done};
     other_weights_refuse(model, path);
-    checkpoint_load_weights(&model->params, path, &(CheckpointFit){fit_tensor, &fit});
+    compare_heads(&fit);
+    checkpoint_load_weights(&model->params, path, &(CheckpointFit){fit_tensor, done.to_head ? "head." : NULL, &fit});
     return done;
 }
 
@@ -102,7 +134,10 @@ void fitted_weights_print(const FittedWeights *fitted, FILE *out) {
     if (fitted->resampled > 1) snprintf(more, sizeof more, " and %d more", fitted->resampled - 1);
     if (fitted->resampled) {
         char from[48], to[48];
-        const char *how = fitted->first->resampled == RESAMPLED_BILINEAR ? "bilinearly" : "bicubically";
+        static const char *const words[] = {[RESAMPLED_ANTIALIASED] = "bicubically", [RESAMPLED_BICUBIC] = "bicubically",
+                                            [RESAMPLED_BILINEAR] = "bilinearly",
+                                            [RESAMPLED_GEOMETRIC] = "at timm's geometric distances"};
+        const char *how = words[fitted->first->resampled];
         print_line_to(out, "%s: resampled %s: %s from %s to %s%s\n", fitted->path, how, fitted->first->name,
                       grid_text(from, fitted->from.positions), grid_text(to, fitted->first->grid.positions), more);
     }
@@ -110,6 +145,9 @@ void fitted_weights_print(const FittedWeights *fitted, FILE *out) {
     if (fitted->inflated > 1) snprintf(more, sizeof more, " and %d more", fitted->inflated - 1);
     if (fitted->inflated)
         print_line_to(out, "%s: of images, extended in time: %s%s\n", fitted->path, fitted->clip->name, more);
+    if (fitted->to_head)
+        print_line_to(out, "%s: its classifier is head %s, this model's head %s: it is drawn afresh\n", fitted->path,
+                      fitted->from_head, fitted->to_head);
     if (fitted->classes)
         print_line_to(out, "%s: its head has %zu classes, this model %d: the head is drawn afresh\n", fitted->path,
                       fitted->classes, fitted->head->shape[0]);

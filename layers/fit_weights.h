@@ -1,5 +1,6 @@
 /* Loads weights of a model with another resolution or other classes, for fine-tuning.  Tables on a token grid of
- * another size are resampled (resample_grid.h), and a classifier for another number of classes is initialised anew. */
+ * another size are resampled (resample_grid.h), and a classifier for another number of classes, or with other layers, is
+ * initialised anew. */
 #ifndef VIT_LAYERS_FIT_WEIGHTS_H
 #define VIT_LAYERS_FIT_WEIGHTS_H
 
@@ -15,7 +16,8 @@ typedef struct {
     const Param *first; /* the first of these tables */
     ParamGrid from;     /* its grid in the file */
     const Param *head;  /* weight or bias of the classifier, if it was initialised anew */
-    size_t classes;     /* number of classes in the file, or 0 if the classifier was loaded */
+    size_t classes;     /* number of classes in the file, or 0 if the classifier was loaded, or was of another kind: */
+    const char *from_head, *to_head; /* the kinds in the file and of the model (the setting head), or NULL */
     int inflated;       /* number of tensors that were extended in time */
     const Param *clip;  /* the first of them */
 } FittedWeights;
@@ -23,8 +25,8 @@ typedef struct {
 /* Reads every parameter of the model from a file of weights, after params_allocate.
  * origin: the model that the file was made for, declared but without memory: its grids are the file's.  NULL, or with
  *         nothing declared: a table along one dimension is taken to be of a square grid.
- * head:   the prefix of the tensors [classes,...] that are drawn from `seed` where the file has other classes; NULL:
- *         they have to be the same.
+ * head:   the prefix of the tensors [classes,...] that are drawn from `seed` where the file has other classes, or a
+ *         classifier of another kind; NULL: they have to be the same.
  * Dies with what is different where the weights are another model's (other_weights.h), and as checkpoint_load_weights
  * does where something does not fit even so. */
 FittedWeights fit_weights(Model *model, const char *path, const Model *origin, const char *head, uint64_t seed);

@@ -45,8 +45,8 @@ int layer_decay_group(const VitSettings *model, const char *name) {
 void layer_decay_check(const Config *config, const LayerDecaySettings *s, const VitSettings *model) {
     int groups = layer_decay_groups(model);
     if (s->layer_decay < 1 && groups > PIECE_RATES)
-        config_reject(config, "layer_decay", "%g, but depth makes %d groups of layers and at most %d can differ",
-                      (double)s->layer_decay, groups, PIECE_RATES);
+        config_reject(config, "layer_decay", "{layer_decay} is for at most %d groups of layers, but {depth} makes %d",
+                      PIECE_RATES, groups);
 }
 
 void layer_decay_apply(Vit *vit, const LayerDecaySettings *s) {

@@ -3,7 +3,8 @@
  *           2. c = a, or its depthwise 3x3 convolution over the grid (PVTv2's convolutional MLP)
  *           3. g = drop(gelu(c))   4. f = g W2^T + b2
  * backward  4. dg = df W2, dW2 += df^T g, db2   3. dc = drop(dg) gelu'(c)   2. da   1. dh = da W1, dW1 += da^T h, db1
- * saves     a and c [n,hidden]; g is computed again, which takes less time than reading it from memory.
+ * saves     a and c [n,hidden], and g where the device has room for it and gains by it; elsewhere g is computed again, which
+ *           on a CPU takes less time than reading it from memory.
  * Without convolution and dropout GELU and the biases' gradients are part of a product (kernels/linear.h). */
 #include "layers/mlp.h"
 
@@ -22,6 +23,9 @@ void mlp_plan(Mlp *mlp, Plan *plan, const char *prefix, size_t n) {
     plan_keep(plan, prefix, "a", &mlp->a, bytes);
     if (mlp->convolves) plan_keep(plan, prefix, "c", &mlp->c, bytes);
     plan_borrow(plan, prefix, "g", &mlp->g, bytes);
+    if (plan->training && !mlp->again && !mlp->convolves && !mlp->sigmoid)
+        plan_spare(plan, prefix, "kept", &mlp->kept, bytes);
+    else plan_without(plan, &mlp->kept);
     if (plan->training) plan_borrow(plan, prefix, "dg", &mlp->dg, bytes);
     if (plan->training && mlp->convolves) plan_borrow(plan, prefix, "da", &mlp->da, bytes);
     if (mlp->convolves) plan_workspace(plan, depthwise_workspace(&mlp->dwconv.shape));
@@ -50,8 +54,9 @@ void mlp_forward(const Mlp *mlp, real *f, const real *h, const Dropout *dropout,
     size_t n = (size_t)B * (size_t)N;
     const Projection *fc1 = &mlp->fc1;
     if (f && is_plain(mlp, dropout)) {
-        linear_gelu_forward(mlp->a, mlp->g, h, fc1->w, fc1->b, &(LinearShape){n, fc1->in, fc1->out, 0});
-        projection_forward(&mlp->fc2, f, mlp->g, n);
+        real *g = mlp->kept ? mlp->kept : mlp->g;
+        linear_gelu_forward(mlp->a, g, h, fc1->w, fc1->b, &(LinearShape){n, fc1->in, fc1->out, 0});
+        projection_forward(&mlp->fc2, f, g, n);
         return;
     }
     projection_forward(fc1, mlp->a, h, n);
@@ -68,8 +73,10 @@ void mlp_backward(const Mlp *mlp, real *dh, const real *df, const real *h, const
     size_t n = (size_t)B * (size_t)N;
     LinearShape fc1 = {n, mlp->fc1.in, mlp->fc1.out, 0}, fc2 = {n, mlp->fc2.in, mlp->fc2.out, 0};
     if (is_plain(mlp, dropout)) {
-        linear_gelu_backward(mlp->dg, mlp->g, mlp->fc1.db, mlp->fc2.db, df, mlp->a, mlp->fc2.w, &fc2);
-        linear_backward_weight(mlp->fc2.dw, NULL, df, mlp->g, &fc2);
+        const real *g = mlp->kept ? mlp->kept : mlp->g;
+        if (mlp->kept) linear_backward_weight_beside(mlp->fc2.dw, NULL, df, g, &fc2);
+        linear_gelu_backward(mlp->dg, mlp->kept ? NULL : mlp->g, mlp->fc1.db, mlp->fc2.db, df, mlp->a, mlp->fc2.w, &fc2);
+        if (!mlp->kept) linear_backward_weight_beside(mlp->fc2.dw, NULL, df, g, &fc2);
         linear_backward(dh, mlp->fc1.dw, NULL, mlp->dg, h, mlp->fc1.w, &fc1);
         return;
     }

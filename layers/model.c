@@ -25,6 +25,8 @@ static void keep_weights(Model *model, bool keeps) {
 }
 
 void model_allocate(Model *model) {
+    size_t least = planned_bytes(model);
+    model->training.has_room = model->training.spare && device_keeps(least + model->training.spare);
     model->memory = device_malloc(planned_bytes(model), "activations");
     model_set_training(model, model_trains(model));
     keep_weights(model, false); /* they may not be loaded yet */

@@ -12,6 +12,7 @@ typedef struct {
     int in, out;
     float *w, *dw; /* [out,in] */
     float *b, *db; /* [out], NULL without bias */
+    bool summed;   /* db is made elsewhere, and not by projection_backward */
 } Projection;
 
 /* A projection without bias: declares prefix + name + ".weight" (truncated normal, standard deviation 0.02). */
@@ -56,8 +57,9 @@ static inline void projection_forward(const Projection *p, real *y, const real *
 /* dx (=), or NULL if no layer before this one is trained;  parameters (+=). */
 static inline void projection_backward(const Projection *p, real *dx, const real *dy, const real *x, size_t n) {
     LinearShape shape = {n, p->in, p->out, 0};
-    if (dx) linear_backward(dx, p->dw, p->db, dy, x, p->w, &shape);
-    else linear_backward_weight(p->dw, p->db, dy, x, &shape);
+    float *db = p->summed ? NULL : p->db;
+    if (dx) linear_backward(dx, p->dw, db, dy, x, p->w, &shape);
+    else linear_backward_weight(p->dw, db, dy, x, &shape);
 }
 
 static inline size_t projection_macs(const Projection *p, size_t n) { return n * (size_t)p->in * (size_t)p->out; }

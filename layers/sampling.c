@@ -11,7 +11,7 @@
 
 #define F(KIND, field) CONFIG_FIELD(KIND, SamplingSettings, field)
 static const ConfigEntry entries[] = {
-    {F(FLOAT, temperature), "1", .section = "modes", .min = 0, .max = 100, .command_line_only = true,
+    {F(FLOAT, temperature), "1", .section = "in place of training", .min = 0, .max = 100, .command_line_only = true,
      .help = "With --sample, --complete and --prompt: what logits are divided by (0: the likeliest token)"},
     {F(INT, top_k), "0", .min = 0, .max = 256, .command_line_only = true,
      .help = "Likewise: draw from the likeliest so many tokens only (0: from all)"},

@@ -74,16 +74,15 @@ static int key_width(const SequenceModelSettings *s) { return (int)lrintf((float
 void sequence_model_check(const Config *config, const SequenceShape *shape) {
     const SequenceModelSettings *s = config_settings(config, &sequence_model_settings);
     int keys = key_width(s);
-    if (s->dim % s->heads) config_reject(config, "heads", "%d does not divide dim %d", s->heads, s->dim);
+    if (s->dim % s->heads) config_reject(config, "heads", "{heads} does not divide {dim}");
     if (keys < 1 || keys % s->heads)
-        config_reject(config, "qk_ratio", "%g of dim %d is %d, which %d heads do not divide", (double)s->qk_ratio,
-                      s->dim, keys, s->heads);
+        config_reject(config, "qk_ratio", "{qk_ratio} of {dim} is %d, which {heads} does not divide", keys);
     if ((int)((float)s->dim * s->mlp_ratio) < 1)
-        config_reject(config, "mlp_ratio", "%g of dim %d leaves no hidden unit", (double)s->mlp_ratio, s->dim);
+        config_reject(config, "mlp_ratio", "{mlp_ratio} of {dim} leaves no hidden unit");
     if (s->embedding == EMBEDDING_DATA && !shape->height)
-        config_reject(config, "embedding", "data is of images, and these sequences are none: use attention");
+        config_reject(config, "embedding", "{embedding} is for images, and these sequences are none: use attention");
     if (1 + 2 * s->depth > DROPOUT_SITES)
-        config_reject(config, "depth", "%d is more than the %d blocks that dropout can tell apart", s->depth,
+        config_reject(config, "depth", "{depth} is more than the %d blocks that dropout can tell apart",
                       (DROPOUT_SITES - 1) / 2);
     config_limit(config, "dim", (double)s->dim * shape->n, "numbers of one sequence's tokens");
     causal_check_settings(config, shape->n, sequence_model_stride(s, shape), s->heads);
@@ -235,7 +234,7 @@ static int blocks_there(const SafeTensors *file) {
     return depth;
 }
 
-void sequence_model_check_weights(const SequenceModel *m, const char *path, int heads) {
+void sequence_model_check_weights(const SequenceModel *m, const Config *config, const char *path, int heads) {
     static const char *const names[] = {"pos_embed.row", "pos_embed.column", "pos_embed.channel"};
     const int *entries_here = m->positions.entries;
     SafeTensors file;
@@ -250,17 +249,17 @@ void sequence_model_check_weights(const SequenceModel *m, const char *path, int 
     if (!vocabulary || !there[0])
         die("%s: no weights of train_ar: there is no tensor 'token_embed.weight' or 'pos_embed.row'", path);
     if (vocabulary != m->settings.vocabulary)
-        die("%s: of a vocabulary of %d tokens, but vocabulary is %d", path, vocabulary, m->settings.vocabulary);
+        config_die(config, "%s: its vocabulary is %d, which is not {vocabulary}", path, vocabulary);
     if (starts != m->shape.starts)
         die("%s: of %s, but the sequences here are %s: use the same kind of data", path,
             starts ? "images or sound" : "text", m->shape.starts ? "images or sound" : "text");
-    if (dim != m->settings.dim) die("%s: of tokens of width %d, but dim is %d", path, dim, m->settings.dim);
-    if (depth != m->settings.depth) die("%s: of %d blocks, but depth is %d", path, depth, m->settings.depth);
+    if (dim != m->settings.dim) config_die(config, "%s: its width is %d, which is not {dim}", path, dim);
+    if (depth != m->settings.depth) config_die(config, "%s: its blocks are %d, which is not {depth}", path, depth);
     if (memcmp(there, entries_here, sizeof there))
         die("%s: of sequences with positions %d x %d x %d, but those here have %d x %d x %d: use the same data, tokens "
             "and stride", path, there[0], there[1], there[2], entries_here[0], entries_here[1], entries_here[2]);
     if (heads && heads != m->settings.heads)
-        die("%s: trained with %d heads, but heads is %d", path, heads, m->settings.heads);
+        config_die(config, "%s: it was trained with %d heads, which is not {heads}", path, heads);
 }
 
 /* == Activations ================================================================================================== */

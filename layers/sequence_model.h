@@ -93,7 +93,7 @@ typedef struct {
 void sequence_model_create(SequenceModel *m, const Config *config, const SequenceShape *shape);
 /* Dies where the weights in the file `path` are of a model with another vocabulary, width, depth, length or start;
  * `heads` is the number of heads that they were trained with, which their shapes do not tell, 0 if unknown. */
-void sequence_model_check_weights(const SequenceModel *m, const char *path, int heads);
+void sequence_model_check_weights(const SequenceModel *m, const Config *config, const char *path, int heads);
 /* Plans activations for up to `batch` sequences.  Allocates nothing. */
 void sequence_model_plan(SequenceModel *m, int batch, SequencePurpose purpose);
 /* The same for SEQUENCE_SAMPLE with prompts, of which sequence_model_fill takes up to `prompt` rows, 1 or more. */

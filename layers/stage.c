@@ -109,6 +109,7 @@ static void block_plan(Stage *stage, int i, Plan *plan, int B) {
     char prefix[PARAM_NAME_SIZE];
     block->attention.op->plan(&block->attention, plan, B);
     snprintf(prefix, sizeof prefix, "%.40smlp.", block->prefix);
+    block->mlp.again = stage->recompute;
     mlp_plan(&block->mlp, plan, prefix, (size_t)B * (size_t)block->attention.N);
 }
 
@@ -159,7 +160,7 @@ const real *stage_output(const Stage *stage) {
 /* The drop path of half-block `half`: one factor for the tokens that an image has at station s. */
 static RowScale drop_path(const Stage *stage, const Station *s, int half, int B, bool drop) {
     size_t first = (size_t)(2 * stage->first + half) * (size_t)B;
-    return (RowScale){drop && stage->drops ? stage->stream->keep + first : NULL, s->N};
+    return (RowScale){drop && stage->drops ? stage->stream->keep + first : NULL, s->N, NULL};
 }
 
 /* Block i's dropout of that kind. */
@@ -252,6 +253,15 @@ static void exchange(real **a, real **b) {
     *b = kept;
 }
 
+/* Whether the norm after half-block `half` sums the gradient of the bias that ends it, from its gradient in registers: not
+ * of an MLP, where the product that reads df does (kernels/linear.h), nor where dropout comes between. */
+static float *sums_in_norm(const Stage *stage, int half, bool drop) {
+    Projection *last = stage->blocks[half / 2].attention.last;
+    if (half % 2 || !last) return NULL;
+    last->summed = dropout_of(stage, half / 2, SITE_ATTENTION, drop).rate <= 0;
+    return last->summed ? last->db : NULL;
+}
+
 /* Adds the gradient through the norm, from dh, to dx, and computes df = scale dx if there is a scale. */
 static void station_backward(const Stage *stage, const Station *s, const real *dres, const RowScale *scale, int B) {
     Stream *stream = stage->stream;
@@ -293,6 +303,7 @@ void stage_backward(Stage *stage, int B, bool drop, FinalGradients *final) {
     for (int half = 2 * stage->config.depth - 1; half >= 0; half--, s--) {
         const Block *block = &stage->blocks[half / 2];
         RowScale scale = drop_path(stage, s, half, B, drop);
+        scale.sums = sums_in_norm(stage, half, drop);
         station_backward(stage, s, dres, &scale, B);
         if (s->N > s[-1].N) class_leaves(stage, s, scale.scale != NULL, B);
         const real *df = drop_output(stage, stream->df, scale.scale ? stream->df : stream->dx, half, B, drop);

@@ -24,7 +24,7 @@ static const AttentionOp *const conv_blocks[] = {&conv_op, &sepconv_op, NULL};
 #define F(KIND, field) CONFIG_FIELD(KIND, VitSettings, field)
 static const ConfigEntry entries[] = {
     {F(ITEMS, attn), "softmax", .section = "model", .table = (const void *const *)attention_operators,
-     .noun = "operator",
+     .noun = "operator", .list = "Attention operators",
      .help = "Attention operator of the blocks; with several stages one or a list, such as lisa,lisa,softmax,softmax"},
     {F(SIZE, img_size), "32", .min = 1, .max = 4096, .help = "Height and width of the images that the model takes"},
     {F(INT, frames), "1", .min = 1, .max = 1024,
@@ -129,9 +129,9 @@ static int depth_of(const VitSettings *s) {
 
 static void check_stage(const Config *config, const VitSettings *s, int i) {
     StageConfig c = stage_config(s, i);
-    if (c.dim % c.heads) config_reject(config, "heads", "%d does not divide dim %d", c.heads, c.dim);
+    if (c.dim % c.heads) config_reject(config, "heads", "{heads=%d} does not divide {dim=%d}", c.heads, c.dim);
     if ((int)((float)c.dim * c.mlp_ratio) < 1)
-        config_reject(config, "mlp_ratio", "%g of dim %d leaves no hidden unit", (double)c.mlp_ratio, c.dim);
+        config_reject(config, "mlp_ratio", "{mlp_ratio=%g} of {dim=%d} leaves no hidden unit", (double)c.mlp_ratio, c.dim);
 }
 
 /* As many values as dim has, or one for all. */
@@ -145,9 +145,10 @@ static void check_lists(const Config *config, const VitSettings *s) {
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
         if (lists[i].count != 1 && lists[i].count != stages)
             config_reject(config, lists[i].name,
-                          "%d values, but dim has %d: give one for each stage, or one for all", lists[i].count, stages);
+                          "{%s} has %d values, but {dim} has %d: give one for each stage, or one for all", lists[i].name,
+                          lists[i].count, stages);
     if (s->conv_stages > stages)
-        config_reject(config, "conv_stages", "%d, but dim has values for %d stage%s", s->conv_stages, stages,
+        config_reject(config, "conv_stages", "{conv_stages} is more than the %d stage%s of {dim}", stages,
                       stages > 1 ? "s" : "");
 }
 
@@ -156,20 +157,21 @@ static void check_patch_pad(const Config *config, const VitSettings *s, const in
     int width = 2 * s->patch_size - 1;
     if (s->patch_pad == 0) return;
     if (!s->patch_overlap)
-        config_reject(config, "patch_pad", "%d, but only overlapping patches are padded: use patch_overlap true",
-                      s->patch_pad);
+        config_reject(config, "patch_pad", "{patch_pad} pads patches that overlap, but {patch_overlap} has none: use "
+                                           "patch_overlap true");
     if (s->patch_pad >= width)
-        config_reject(config, "patch_pad", "%d pixels hold a whole patch of patch_size %d, which is %d wide",
-                      s->patch_pad, s->patch_size, width);
+        config_reject(config, "patch_pad", "{patch_pad} holds a whole patch, which is %d pixels wide with {patch_size}",
+                      width);
     for (int i = 0; i < 2; i++)
         if (sides[i] + 2 * s->patch_pad < width)
-            config_reject(config, "patch_pad", "%d leaves no patch, %d wide, on img_size %dx%d", s->patch_pad, width,
-                          s->img_size[0], s->img_size[1]);
+            config_reject(config, "patch_pad", "{patch_pad} leaves no patch, which is %d pixels wide with {patch_size}, on "
+                          "{img_size}", width);
 }
 
 /* Whole patches of what the first embedding reads, pixels or a stem's features, and again from stage to stage. */
 static void check_patches(const Config *config, const VitSettings *s) {
     int stages = stage_count(s), side = s->patch_size << (stages - 1), sides[2] = {s->img_size[0], s->img_size[1]};
+    const char *is_not = s->stem == STEM_HYBRID ? "are not multiples" : "is not a multiple";
     char of[96] = "";
     if (s->stem == STEM_HYBRID) {
         const StemSettings *stem = config_settings(config, &hybrid_stem_settings);
@@ -178,21 +180,21 @@ static void check_patches(const Config *config, const VitSettings *s) {
         snprintf(of, sizeof of, "the stem's %dx%d features of ", sides[0], sides[1]);
     }
     if (s->patch_merging && s->patch_overlap)
-        config_reject(config, "patch_merging", "merged patches do not overlap: use patch_overlap false");
+        config_reject(config, "patch_merging", "{patch_merging} and {patch_overlap} exclude each other: merged patches do "
+                                               "not overlap");
     if (s->patch_merging && stages == 1)
-        config_reject(config, "patch_merging", "dim has values for 1 stage, and only later ones begin with it");
+        config_reject(config, "patch_merging", "{patch_merging} begins the stages after the first, but {dim} makes only one");
     if (s->patch_norm && s->patch_overlap)
-        config_reject(config, "patch_norm", "overlapping patches have a norm anyway: use patch_overlap false or "
-                                            "patch_norm false");
+        config_reject(config, "patch_norm", "{patch_norm} and {patch_overlap} exclude each other: overlapping patches have "
+                                            "a norm anyway");
     check_patch_pad(config, s, sides);
     for (int i = 0; i < 2 && !s->patch_overlap; i++) {
         if (sides[i] % s->patch_size)
-            config_reject(config, "patch_size", "%d does not divide %simg_size %dx%d", s->patch_size, of,
-                          s->img_size[0], s->img_size[1]);
+            config_reject(config, "img_size", "%s{img_size} %s of {patch_size}", of, is_not);
         if (sides[i] % side)
-            config_reject(config, "patch_size",
-                          "%d, doubled by every stage after the first of %d, does not divide %simg_size %dx%d: "
-                          "use another img_size%s", s->patch_size, stages, of, s->img_size[0], s->img_size[1],
+            config_reject(config, "img_size",
+                          "%s{img_size} %s of %d, which is {patch_size} doubled by every stage after the first of %d: "
+                          "use another img_size%s", of, is_not, side, stages,
                           s->patch_merging ? "" : " or patch_overlap true");
     }
 }
@@ -207,22 +209,24 @@ static void check_frames(const Config *config, const VitSettings *s) {
             config_reject(config, sizes[i].name, "%d: a size in time is odd, so that a frame is in its middle",
                           sizes[i].size);
     if (s->tubelet > s->frames)
-        config_reject(config, "tubelet", "%d frames, but frames is %d", s->tubelet, s->frames);
+        config_reject(config, "tubelet", "{tubelet} is more than {frames}");
     if (s->frames > 1 && s->patch_merging)
-        config_reject(config, "patch_merging", "joins rows and columns of tokens, and no frames: use frames 1");
+        config_reject(config, "patch_merging", "{patch_merging} joins rows and columns of tokens, but {frames} makes clips: "
+                                               "use frames 1");
     if (s->frames > 1 && s->stem != STEM_NONE)
-        config_reject(config, "stem", "reads single images, but frames is %d: use stem none", s->frames);
+        config_reject(config, "stem", "{stem} reads single images, but {frames} makes clips: use stem none");
 }
 
 static void check_mlp(const Config *config, const VitSettings *s) {
     if (s->mlp_relu && !s->mlp_conv)
-        config_reject(config, "mlp_relu", "stands before the MLP's convolution: use mlp_conv true too");
+        config_reject(config, "mlp_relu", "{mlp_relu} puts a ReLU before the MLP's convolution, but {mlp_conv} has none: use "
+                                          "mlp_conv true too");
 }
 
 /* The setting for which every token of the last stage must be on the grid, or NULL. */
 static const char *grid_setting(const VitSettings *s) {
     if (s->mlp_conv) return "mlp_conv";
-    if (s->pos_embed == POSITIONS_CONV) return "pos_embed conv";
+    if (s->pos_embed == POSITIONS_CONV) return "pos_embed";
     return s->conv_stages > 0 && s->conv_stages == stage_count(s) ? "conv_stages" : NULL;
 }
 
@@ -232,16 +236,16 @@ static void check_class_token(const Config *config, const VitSettings *s) {
     int joins = attention_class_block(attn, config), depth = depth_of(s);
     if (s->pool != POOL_CLS) return;
     if (grid)
-        config_reject(config, "pool", "%s has no place for a class token: use pool gap", grid);
+        config_reject(config, "pool", "{%s} has no place for the class token of {pool}: use pool gap", grid);
     if (attn->needs_grid && !attn->class_block)
-        config_reject(config, "pool", "attn %s has no place for a class token: use pool gap", attn->name);
+        config_reject(config, "pool", "{attn=%s} has no place for the class token of {pool}: use pool gap", attn->name);
     if (stage_count(s) > 1 && joins > 0)
-        config_reject(config, "pool", "attn %s adds the class token before block %d, which only a single stage can do: "
-                      "use pool gap", attn->name, joins);
+        config_reject(config, "pool", "{attn=%s} adds the class token of {pool} before block %d, which only a single stage "
+                      "can do, but {dim} makes more: use pool gap", attn->name, joins);
     if (joins >= depth)
         config_reject(config, "pool",
-                      "attn %s adds the class token before block %d, but with depth %d block %d is the last: "
-                      "use pool gap", attn->name, joins, depth, depth - 1);
+                      "{attn=%s} adds the class token of {pool} before block %d, but with {depth=%d} block %d is the "
+                      "last: use pool gap", attn->name, joins, depth, depth - 1);
 }
 
 void vit_check_settings(const Config *config) {
@@ -253,15 +257,15 @@ void vit_check_settings(const Config *config) {
     check_mlp(config, s);
     check_class_token(config, s);
     if (s->dropout > 0 && later_tokens_site(depth_of(s), stage_count(s) - 1) >= DROPOUT_SITES)
-        config_reject(config, "dropout", "%g, but %d blocks have more places for it than %d", (double)s->dropout,
-                      depth_of(s), DROPOUT_SITES);
+        config_reject(config, "dropout", "{dropout} has more places in the %d blocks of {depth} than the %d that "
+                                         "random numbers can tell apart", depth_of(s), DROPOUT_SITES);
 }
 
 void vit_check_heads(const char *path, const Config *config, const VitSettings *origin) {
     const VitSettings *s = config_settings(config, &vit_settings);
     for (int i = 0; i < stage_count(s) && i < stage_count(origin); i++) {
         int here = list_int(&s->heads, i), there = list_int(&origin->heads, i);
-        if (here != there) config_reject(config, "heads", "%d, but %s was trained with %d", here, path, there);
+        if (here != there) config_reject(config, "heads", "{heads=%d}, but %s was trained with %d", here, path, there);
     }
 }
 
@@ -286,6 +290,20 @@ static char *shapeless_settings(const Config *config, const Config *other) {
     return text;
 }
 
+/* Weights load with any number of heads.  Published models with one width have heads of 64 numbers. */
+static void print_heads(const char *path, const Config *config, const VitSettings *s) {
+    int dim = s->dim.at[0], published = dim / 64, used = 0;
+    char heads[64] = "", usual[96] = "";
+    const char *origin = config_origin(config, "heads");
+    for (int i = 0; i < s->heads.count && used < 48; i++)
+        used += snprintf(heads + used, sizeof heads - (size_t)used, i ? ",%d" : "%d", s->heads.at[i]);
+    if (s->dim.count == 1 && dim % 64 == 0 && s->heads.at[0] != published)
+        snprintf(usual, sizeof usual, "; timm's models of dim %d have %d (--heads %d)", dim, published, published);
+    print_line("%s: WARNING: nothing in this file tells the number of heads, and the shapes of its weights fit any: heads %s "
+               "(%s) is assumed, and a wrong number gives wrong results without an error%s\n",
+               path, heads, origin ? origin : "the default", usual);
+}
+
 void vit_print_assumptions(const char *path, const Config *config, const float *mean, const float *std) {
     static const char *const pools[] = {POOLS};
     const VitSettings *s = config_settings(config, &vit_settings);
@@ -296,6 +314,7 @@ void vit_print_assumptions(const char *path, const Config *config, const float *
                s->img_size[1], (double)mean[0], (double)mean[1], (double)mean[2], (double)std[0], (double)std[1],
                (double)std[2]);
     free(more);
+    print_heads(path, config, s);
 }
 
 void vit_print_other_attention(const char *path, const Config *config, const Config *origin) {

@@ -62,7 +62,8 @@ void vit_check_settings(const Config *config);
 /* Weights in the file `path` were trained with `origin`: rejects other numbers of heads, which the shapes of the
  * weights do not tell. */
 void vit_check_heads(const char *path, const Config *config, const VitSettings *origin);
-/* On stdout, what weights are taken for whose file tells no settings. */
+/* On stdout, what weights are taken for whose file tells no settings, and a warning that their shapes fit any number of
+ * heads. */
 void vit_print_assumptions(const char *path, const Config *config, const float *mean, const float *std);
 /* On stdout, a line if the weights in the file, of settings `origin`, are used with other values of attention settings on
  * which no tensor's shape depends. */

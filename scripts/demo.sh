@@ -20,12 +20,12 @@ make VARIANTS= -j"$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)"
 
 # Only what a demo has written: files of anyone else stay.
 if [ -e "$run/log.csv" ]; then
-    echo "== removing the demo run of before from $run"
+    echo "== removing the previous demo from $run"
     (cd "$run" && rm -f config.ini log.csv best.safetensors last.safetensors state.safetensors attention.safetensors \
         curve.png attention.png)
 fi
 
-echo "== training"
+echo "== training: one to two minutes on two cores"
 status=0
 ./build/cpu/train_vit --config configs/cpu/shapes.ini --run-dir "$run" "$@" || status=$?
 if [ "$status" -ne 0 ]; then

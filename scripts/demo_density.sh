@@ -20,12 +20,12 @@ make -j"$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)"
 
 # Only what a demo has written: files of anyone else stay.
 if [ -e "$run/log.csv" ]; then
-    echo "== removing the demo run of before from $run"
+    echo "== removing the previous demo from $run"
     (cd "$run" && rm -f config.ini log.csv best.safetensors last.safetensors state.safetensors curve.png drawn.png \
         completed.png half.png test.txt shapes.pack)
 fi
 
-echo "== training"
+echo "== training: about half an hour on two cores; the line below tells the time that is left"
 status=0
 ./build/cpu/train_ar --config configs/ar/shapes-demo.ini --run-dir "$run" "$@" || status=$?
 if [ "$status" -ne 0 ]; then

@@ -20,11 +20,11 @@ make -j"$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)"
 
 # Only what a demo has written: files of anyone else stay.
 if [ -e "$run/log.csv" ]; then
-    echo "== removing the demo run of before from $run"
+    echo "== removing the previous demo from $run"
     (cd "$run" && rm -f config.ini log.csv best.safetensors last.safetensors state.safetensors curve.png boxes.png)
 fi
 
-echo "== training"
+echo "== training: about 45 minutes on two cores; the line below tells the time that is left"
 status=0
 ./build/cpu/train_detr --config configs/coco/shapes-demo.ini --run-dir "$run" "$@" || status=$?
 if [ "$status" -ne 0 ]; then

@@ -5,8 +5,9 @@
 #   sh scripts/deps.sh demo     and matplotlib, for the plots, libwebp, for WebP pictures, libsndfile and
 #                               libsamplerate, for sound, and FFmpeg's libraries, for videos
 #   sh scripts/deps.sh mpi      and Open MPI, for several processes
-#   sh scripts/deps.sh test     and Open MPI, libwebp, libsndfile, libsamplerate, FFmpeg's libraries, cmocka, clang's fuzzer and what
-#                               arm64 needs, for scripts/test.sh
+#   sh scripts/deps.sh test     everything that scripts/test.sh uses: what demo and mpi install, cmocka, g++ for the
+#                               emulated CUDA kernels, clang with its OpenMP and its fuzzer, Python, and a compiler
+#                               and an emulator for arm64
 #   sh scripts/deps.sh arm64    the libraries for arm64, unpacked below build/arm64-root: nothing is installed
 #
 # Libraries are looked for by compiling and linking a program with them, so a copy in /usr/local, or in CPPFLAGS and
@@ -33,6 +34,11 @@ has_compiler() { # without flags, as ccache gcc may be its name
     ${CC:-gcc} -fsyntax-only "$scratch/empty.c" >/dev/null 2>&1
 }
 
+has_cxx() {
+    printf '%s\n' '#include <vector>' 'int main() { return (int)std::vector<int>().size(); }' >"$scratch/empty.cpp"
+    g++ "$scratch/empty.cpp" -o "$scratch/empty" >/dev/null 2>&1
+}
+
 # Does a program that includes the header and is linked with the flags build?  cmocka.h wants its four friends first.
 # Where there is no compiler to try it, is the header where packages put it?
 has_library() { # header [flag...]
@@ -50,7 +56,9 @@ has_library() { # header [flag...]
     ${CC:-gcc} ${CPPFLAGS:-} ${CFLAGS:-} "$scratch/probe.c" -o "$scratch/probe" ${LDFLAGS:-} "$@" >/dev/null 2>&1
 }
 
-# libFuzzer and the sanitizers are a package of their own beside clang.
+# clang comes without OpenMP, and without libFuzzer and the sanitizers: each is a package of its own.
+has_clang_openmp() { (CC=${1:-clang} && has_library omp.h -fopenmp); }
+
 has_fuzzer() {
     printf '%s\n' '#include <stddef.h>' '#include <stdint.h>' \
         'int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);' \
@@ -86,7 +94,7 @@ look() {
     has_program make || missing make "builds the program" make
     has_library stdlib.h || { compiler=; missing "the C library's headers" "every C program" libc6-dev; }
     case ${CC:-gcc} in # gcc brings its own
-    *clang*) has_library omp.h -fopenmp || missing OpenMP "several threads" libomp-dev ;;
+    *clang*) has_clang_openmp "$CC" || missing OpenMP "several threads" "$(openmp_package "$CC")" ;;
     esac
     has_library dnnl.h -ldnnl || missing oneDNN "matrix products and convolutions" libdnnl-dev
     has_library ini.h -linih || missing inih "config files" libinih-dev
@@ -94,10 +102,9 @@ look() {
     has_library stb/stb_image.h || missing stb_image "reading and writing pictures" libstb-dev
     has_library jpeglib.h -ljpeg || missing libjpeg-turbo "reading JPEG" libjpeg-dev
     has_library xxhash.h -lxxhash || missing xxHash "checksums of packed data sets" libxxhash-dev
-    if [ "$demo" ]; then
-        has_matplotlib || missing matplotlib "the plots" python3-matplotlib
-    fi
     if [ "$demo$test" ]; then
+        has_program python3 || missing Python "scripts" python3
+        has_matplotlib || missing matplotlib "the plots" python3-matplotlib
         has_library webp/decode.h -lwebp || missing libwebp "reading WebP" libwebp-dev
         has_library sndfile.h -lsndfile || missing libsndfile "reading WAV" libsndfile1-dev
         has_library samplerate.h -lsamplerate || missing libsamplerate "converting the rate of sound" libsamplerate0-dev
@@ -112,7 +119,10 @@ look() {
     fi
     if [ "$test" ]; then
         has_library cmocka.h -lcmocka || missing cmocka "the tests" libcmocka-dev
-        has_program clang || missing clang "the fuzzers" clang
+        has_cxx || missing g++ "the emulated CUDA kernels" g++
+        has_program xz || missing xz "the archive for a lent GPU" xz-utils
+        has_program clang || missing clang "its build and the fuzzers" clang
+        has_clang_openmp || missing "clang's OpenMP" "its build" "$(openmp_package clang)"
         has_fuzzer || missing "clang's libFuzzer" "the fuzzers" "$(fuzzer_package)"
         if [ "$(uname -m)" = x86_64 ] && has_program apt-get; then
             has_program aarch64-linux-gnu-gcc || missing "a compiler for arm64" "its build" gcc-aarch64-linux-gnu
@@ -134,17 +144,23 @@ compiler_package() {
     echo gcc
 }
 
-# The fuzzer's package bears clang's version: libclang-rt-14-dev on Debian 12, and libclang-common-14-dev where the two
-# are not separate.
-fuzzer_package() {
-    version=$(clang -dumpversion 2>/dev/null | cut -d. -f1)
+# The first of these packages that there is, with the version of the compiler in the place of VERSION; that of Debian's
+# clang where the compiler is not installed yet.
+package_of() { # compiler, packages...
+    version=$($1 -dumpversion 2>/dev/null | cut -d. -f1) # "ccache clang" is two words
     [ "$version" ] || version=$(apt-cache depends clang 2>/dev/null | sed -n 's/.*Depends: clang-\([0-9]*\)$/\1/p')
-    for package in "libclang-rt-$version-dev" "libclang-common-$version-dev"; do
-        apt-cache show "$package" >/dev/null 2>&1 && break
-        package=libclang-rt-dev
+    shift
+    for package; do
+        package=$(echo "$package" | sed "s/VERSION/$version/")
+        ! apt-cache show "$package" >/dev/null 2>&1 || break
     done
     printf '%s\n' "$package"
 }
+
+openmp_package() { package_of "$1" libomp-VERSION-dev libomp-dev; }
+
+# Debian 12 has libclang-rt-14-dev; elsewhere it is a part of libclang-common.
+fuzzer_package() { package_of clang libclang-rt-VERSION-dev libclang-common-VERSION-dev libclang-rt-dev; }
 
 as_root() {
     if [ "$(id -u)" -eq 0 ]; then
@@ -179,12 +195,7 @@ install_packages() {
         sudo true || fail "sudo refuses: $by_hand"
     fi
     as_root apt-get -q update >"$scratch/log" 2>&1 # if this fails, older lists may still do
-    case $packages in # clang's version may be known only now
-    *' libclang-'*)
-        after=${packages#* libclang-}
-        packages="${packages%% libclang-*} $(fuzzer_package)${after#"${after%% *}"}"
-        ;;
-    esac
+    look # clang's version may be known only now
     printf 'installing:%s\n' "$packages"
     # shellcheck disable=SC2086 # a list
     as_root apt-get -q -y -o DPkg::Lock::Timeout=120 install --no-install-recommends $packages >>"$scratch/log" 2>&1 ||

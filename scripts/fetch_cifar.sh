@@ -11,6 +11,11 @@ home=https://www.cs.toronto.edu/~kriz
 data=${1:-}
 folder=${2:-datasets}
 
+next() {
+    say "$folder/$inside is complete.  Train on it, for instance with"
+    say "    ./build/cpu/train_vit --config configs/cpu/ripple.ini --data $data --data-dir $folder"
+}
+
 say() { echo "fetch_cifar.sh: $*" >&2; }
 fail() { say "$@"; exit 1; }
 
@@ -51,7 +56,7 @@ download() {
 }
 
 if all_there; then
-    say "$folder/$inside is complete"
+    next
     exit 0
 fi
 mkdir -p "$folder" || fail "$folder: cannot make the folder"
@@ -85,4 +90,4 @@ mv -f "$unpack/$inside"/* "$folder/$inside"
 rm -rf "$unpack"
 all_there || fail "$folder/$inside: files are missing or have the wrong size: delete $whole and run this again"
 rm "$whole"
-say "$folder/$inside: use it with --data $data --data-dir $folder"
+next

@@ -101,7 +101,7 @@ def draw(runs, pairs, out):
     axes.set_xlabel("epoch")
     axes.set_xlim(left=0)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False)
+    axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(0, -0.14))  # below the curves, which fill the axes
     figure.tight_layout()
     figure.savefig(out, dpi=144)
 

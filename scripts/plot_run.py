@@ -133,7 +133,7 @@ def draw_accuracy(axes, x, rows, colour, label):
     return (*points[-1], colour)
 
 
-def label_ends(axes, ends, form="{:.1f} %"):
+def label_ends(axes, ends, form="{:.2f} %"):
     """The last results at the right edge, pushed apart where they would overlap."""
     if not ends:
         return
@@ -176,8 +176,8 @@ def draw(folders, out, levels):
         colour = COLOURS[i % len(COLOURS)]
         validated |= draw_loss(left, x, rows, colour, name)
         ends.append(draw_accuracy(right, x, rows, colour, name))
-    layer = ", last decoder layer" if validated and all(map(detects, logs)) else ""
-    left.set_title(f"training loss and, dashed, validation loss{layer}" if validated else "training loss")
+    loss = "last decoder layer's loss" if validated and all(map(detects, logs)) else "training loss"
+    left.set_title(f"{loss}; dashed: validation" if validated else loss)
     density = all(map(is_density, logs))
     right.set_title("AP50 (and AP), %" if all(map(detects, logs)) else
                     "bits per byte, validation" if density else "top-1 accuracy on the test images, %")
@@ -195,7 +195,7 @@ def draw(folders, out, levels):
         right.set_ylim(left.get_ylim())
     else:
         right.set_ylim(0, 100 if max(end[1] for end in ends if end) > 50 else None)
-    label_ends(right, [end for end in ends if end], "{:.3f}" if density else "{:.1f} %")
+    label_ends(right, [end for end in ends if end], "{:.3f}" if density else "{:.2f} %")
     rows = -(-len(names) // LEGEND_COLUMNS)
     figure.tight_layout(w_pad=3, rect=(0, 0, 1, 1 - 0.07 * rows))
     if len(names) > 1:

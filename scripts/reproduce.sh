@@ -49,16 +49,22 @@ for wanted; do
 done
 mkdir -p "$RUNS" || exit 1
 
+setting() { sed -n "s/^$2 *= *//p" "$1/config.ini"; } # folder, name
+
 finished() { # folder
     [ -f "$1/state.safetensors" ] && [ -f "$1/config.ini" ] || return 1
-    epochs=$(sed -n 's/^epochs *= *//p' "$1/config.ini")
     last=$(tail -n 1 "$1/log.csv" | cut -d , -f 2,7)
-    [ "${last%,*}" = "$epochs" ] && [ -n "${last#*,}" ]
+    [ "${last%,*}" = "$(setting "$1" epochs)" ] && { [ -n "${last#*,}" ] || [ "$(setting "$1" eval_every)" = 0 ]; }
 }
 
 result() { # folder, program
     last=$(tail -n 1 "$1/log.csv" | cut -d , -f 7)
-    if [ "$2" = train_ar ]; then echo "$last bits"; else echo "$last %"; fi
+    case $last,$2 in ,*) echo "not evaluated" ;; *,train_ar) echo "$last bits" ;; *) echo "$last %" ;; esac
+}
+
+# The weights that a row starts from: the best ones, or the last ones of a run that was never evaluated.
+weights_of() { # folder
+    if [ ! -f "$1/best.safetensors" ] && finished "$1"; then echo "$1/last.safetensors"; else echo "$1/best.safetensors"; fi
 }
 
 # The best weights of a density model, once, on the test split.
@@ -80,8 +86,8 @@ echo "$rows" | while read -r name after program arguments; do
     [ $# -eq 0 ] || [ -n "$wanted" ] || continue
     extra="$EXTRA $warm_up"
     [ "$program" = train_vit ] || extra=$EXTRA
-    size=64
-    [ "$program" != train_ar ] || size=16
+    size=64 # of a batch in a measurement
+    case $table,$program in *,train_ar) size=16 ;; lisa-7,*) size=32 ;; esac # the latter as in the paper
     config=${arguments#--config }
     config=${config%% *}
     [ -f "$config" ] || { echo "$name: $config is not there"; continue; }
@@ -97,7 +103,7 @@ echo "$rows" | while read -r name after program arguments; do
     for seed in $SEEDS; do
         of_seed=
         [ "$SEEDS" = 0 ] || of_seed=-seed$seed
-        folder=$RUNS/$name$of_seed weights=$RUNS/$after$of_seed/best.safetensors init=
+        folder=$RUNS/$name$of_seed weights=$(weights_of "$RUNS/$after$of_seed") init=
         [ "$after" = - ] || init="--init $weights"
         if finished "$folder"; then
             echo "$name, seed $seed: done before, $(result "$folder" "$program")"

@@ -3,15 +3,20 @@
 
     python3 scripts/tables.py runs/paper                     every table, with the runs in that folder
     python3 scripts/tables.py --table ripple-2 runs/a runs/b one table
+    python3 scripts/tables.py --table lisa-4 runs/block.csv  with what scripts/bench_block.sh measured
     python3 scripts/tables.py --rows ripple-2                the runs for scripts/reproduce.sh: name, the run whose
                                                             weights it starts from or -, program, arguments
+    python3 scripts/tables.py --hours                        hours and memory that training takes, estimated (hours.py)
 
 A run belongs to a row by the name of its folder: `cifar100-ripple`, or `cifar100-ripple-seed3`; several seeds become a
 mean and its standard error.  Accuracy is that of the last epoch in log.csv; an unfinished run is marked with its epoch.
 Bits per byte are those of the best weights on the test split, from test.txt, which scripts/reproduce.sh writes; of a run
-without one, the least of the validation split in log.csv.
-Parameters and multiply-adds come from `train_vit --describe`, speeds from bench.json in the run's folder, which
-scripts/reproduce.sh writes.  The papers' results are in docs/paper_tables.csv; a row without a run shows only those.
+without one, the least of the validation split in log.csv.  ImageNet ReaL's top-1 is from a test.txt that the user writes:
+`train_vit --init RUN/best.safetensors --eval --real-labels real.json >RUN/test.txt`.
+Parameters and multiply-adds come from `train_vit --describe`, speeds and memory from bench.json in the run's folder,
+which scripts/reproduce.sh --bench writes; seconds an image are those of a detector's last evaluation.  The papers' results are in docs/paper_tables.csv, where the metrics `note`
+and `source` are text: what the paper says of a row, and where numbers stand that are of no table named here.  A row
+without a run shows only those.
 Needs only Python.
 """
 
@@ -24,18 +29,20 @@ import re
 import subprocess
 import sys
 
+import hours
+
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PROGRAMS = {name: os.environ.get(name.upper(), os.path.join(ROOT, "build", "cpu", name))
             for name in ("train_vit", "train_detr", "train_ar")}
 
 
 class Row:
-    """One row: the paper's name for it, and our run: a program, a config, settings on top of it, and the run whose best
-    weights it starts from."""
+    """One row: the paper's name for it, and our run: a program, a config, settings on top of it, the run whose weights
+    it starts from, and the number of views of a sample whose multiply-adds the paper adds up."""
 
-    def __init__(self, paper, config, *arguments, run=None, after=None, program="train_vit"):
+    def __init__(self, paper, config, *arguments, run=None, after=None, program="train_vit", views=1):
         self.paper, self.config, self.arguments, self.after = paper, config, list(arguments), after
-        self.program = program
+        self.program, self.views = program, views
         self.run = run or config.replace("/", "-")
 
 
@@ -119,39 +126,50 @@ TABLES = {
         ("D=1", "patterns-1"), ("D=4", "patterns-4"), ("D=8", "patterns-8"), ("D=16", ""))),
     "lisa-3d": ("LiSA, Table 3(d): local and global kernels, ImageNet-1k", "lisa,3d kernel size", lisanet_i(
         ("local3", "kernel-3"), ("local5", "kernel-5"), ("local7", "kernel-7"), ("global", ""))),
-    "lisa-4": ("LiSA, Table 4: one block, measured by scripts/bench_block.sh", "lisa,4/12 block b32 M192 A6000", [
-        *(block("softmax", side) for side in (7, 14, 28, 56)),
-        *(block(operator, side) for operator in ("convattn", "lisa") for side in (7, 14, 28, 56, 84))]),
+    "lisa-4": ("LiSA, Tables 4 (its caption: RTX A5000) and 12 (RTX A6000): one block, batch 32, measured by "
+               "scripts/bench_block.sh", "lisa,4/12 block b32 M192", [
+                   block(operator, side) for operator in ("softmax", "convattn", "lisa")
+                   for side in (7, 14, 28, 56, 84)]),
     "lisa-5": ("LiSA, Table 5: hierarchical models, ImageNet-1k", "lisa,5 imagenet1k 300ep", imagenet(
         ("LiSANet-S", "lisanet-s"), ("HyLiSANet-S", "hylisanet-s"), ("LiSANet-B", "lisanet-b"),
-        ("HyLiSANet-B", "hylisanet-b"))),
+        ("HyLiSANet-B", "hylisanet-b"), ("LiSANet-S, linear classifier", "lisanet-s-linear"),
+        ("HyLiSANet-S, linear classifier", "hylisanet-s-linear"), ("LiSANet-B, linear classifier", "lisanet-b-linear"),
+        ("HyLiSANet-B, linear classifier", "hylisanet-b-linear"))),
     "lisa-6": ("LiSA, Table 6: pre-trained on ImageNet-21K, fine-tuned on ImageNet-1k", "lisa,6 imagenet21k pretrained", [
         Row("HyLiSANet-S, pre-training", "imagenet/hylisanet-s-21k"),
         Row("HyLiSANet-B, pre-training", "imagenet/hylisanet-b-21k"),
         Row("HyLiSANet-S", "imagenet/hylisanet-s-finetune", after="imagenet-hylisanet-s-21k"),
         Row("HyLiSANet-B", "imagenet/hylisanet-b-finetune", after="imagenet-hylisanet-b-21k")]),
-    "lisa-7": ("LiSA, Table 7: throughput, ImageNet-1k", "lisa,7 throughput RTX6000 b32", imagenet(
+    "lisa-7": ("LiSA, Table 7: batch 32 on an RTX 6000, ImageNet-1k", "lisa,7 throughput RTX6000 b32", imagenet(
         ("LiSANet-B", "lisanet-b"), ("HyLiSANet-B", "hylisanet-b"))),
     "lisa-13": ("LiSA, Table 13: a higher resolution, ImageNet-1k", "lisa,13 resolution LiSANet-I", lisanet_i(
         ("224", "")) + [Row("384", "imagenet/lisanet-i-384", after="imagenet-lisanet-i")]),
-    "lisa-8": ("LiSA, Table 8: clips, Kinetics-400", "lisa,8 kinetics400", video(
-        ("HyLiSANet-S", "hylisanet-s"), ("HyLiSANet-B", "hylisanet-b"))),
+    "lisa-8": ("LiSA, Table 8: 16 x 1 x 4 views of clips, Kinetics-400", "lisa,8 kinetics400", [
+        Row("HyLiSANet-S", "video/hylisanet-s", after="imagenet-hylisanet-s", views=4),
+        Row("HyLiSANet-B", "video/hylisanet-b", after="imagenet-hylisanet-b", views=4)]),
+    "lisa-9": ("LiSA, Table 9: Mask R-CNN on COCO, 1x", "lisa,9 coco mask-rcnn 1x", []),
+    "lisa-10": ("LiSA, Table 10: Semantic FPN on ADE-20K", "lisa,10 ade20k semantic fpn", []),
     "lisa-14": ("LiSA, Table 14: operators on clips, Something-Something V2", "lisa,14 something-something-v2", video(
         ("softmax", "lisanet-i-softmax"), ("softmax+rpe", "lisanet-i-softmax-rpe"),
         ("dwconv377", "lisanet-i-dwconv7"), ("gf", "lisanet-i-gf"), ("lambda", "lisanet-i-lambda"),
         ("rsa", "lisanet-i-rsa"), ("lisa", "lisanet-i"))),
     "hosts": ("Transformers with attention or patches of their own, ImageNet-1k", "hosts,imagenet1k", imagenet(
+        ("deit_tiny", "deit-tiny-timm"), ("deit_small", "deit-small"), ("deit_base", "deit-base"),
+        ("pvt_medium", "pvt-medium"), ("pvt_large", "pvt-large"), ("swin_b", "swin-b"), ("cswin_b", "cswin-b"),
         ("pvt_tiny", "pvt-tiny"), ("pvt_small", "pvt-small"),
         ("pvt_v2_b0", "pvt-v2-b0"), ("pvt_v2_b1", "pvt-v2-b1"), ("pvt_v2_b2", "pvt-v2-b2"),
         ("pvt_v2_b2_li", "pvt-v2-b2-li"), ("swin_t", "swin-t"), ("swin_s", "swin-s"),
         ("cswin_t", "cswin-t"), ("cswin_s", "cswin-s"),
         ("vit_tiny_r_s16_p8", "vit-tiny-r-s16"), ("vit_small_r26_s32", "vit-small-r26-s32"),
         ("vit_base_r50_s16", "vit-base-r50-s16"))),
-    "flatten": ("FLatten Transformer: focused attention in its hosts, ImageNet-1k", "flatten,imagenet1k", imagenet(
+    "flatten": ("FLatten Transformer: focused attention in its hosts, ImageNet-1k", "flatten,imagenet1k", [
+        Row("deit_tiny", "imagenet/deit", "--heads", "3", run="imagenet-deit-3-heads")] + imagenet(
+        ("flatten_deit_tiny", "flatten-deit-tiny"),
         ("pvt_tiny", "pvt-tiny"), ("flatten_pvt_tiny", "flatten-pvt-tiny"),
         ("pvt_small", "pvt-small"), ("flatten_pvt_small", "flatten-pvt-small"),
         ("pvt_v2_b0", "pvt-v2-b0"), ("flatten_pvt_v2_b0", "flatten-pvt-v2-b0"),
-        ("flatten_pvt_v2_b1", "flatten-pvt-v2-b1"), ("flatten_pvt_v2_b2", "flatten-pvt-v2-b2"),
+        ("pvt_v2_b1", "pvt-v2-b1"), ("flatten_pvt_v2_b1", "flatten-pvt-v2-b1"),
+        ("pvt_v2_b2", "pvt-v2-b2"), ("flatten_pvt_v2_b2", "flatten-pvt-v2-b2"),
         ("swin_t", "swin-t"), ("flatten_swin_t", "flatten-swin-t"), ("swin_s", "swin-s"),
         ("flatten_swin_s", "flatten-swin-s"),
         ("cswin_t", "cswin-t"), ("flatten_cswin_t", "flatten-cswin-t"),
@@ -162,6 +180,13 @@ TABLES = {
     "sparse-2": ("Sparse Transformer, Table 2: patterns", "sparse-transformer,2 patterns", density(
         ("enwik8 dense", "enwik8-dense"), ("enwik8 fixed", "enwik8"), ("enwik8 strided", "enwik8-strided"),
         ("cifar10 dense", "cifar10-dense"), ("cifar10 fixed", "cifar10-fixed"), ("cifar10 strided", "cifar10"))),
+    "vit-1": ("Vision transformer, Table 1: sizes; ours with the classifier of pre-training", "vit,1 models", imagenet(
+        ("ViT-Base", "vit-b"), ("ViT-Large", "vit-l"), ("ViT-Huge", "vit-h"))),
+    "vit-2": ("Vision transformer, Table 2: fine-tuned", "vit,2 fine-tuned", [
+        Row("ViT-L/16 I21k: pre-training", "imagenet/vit-l-21k")] + [
+        Row("ViT-L/16 I21k: " + data, "finetune/vit-l16-" + config, after="imagenet-vit-l-21k")
+        for data, config in (("ImageNet", "imagenet"), ("CIFAR-10", "cifar10"), ("CIFAR-100", "cifar100"),
+                             ("Oxford Pets", "pets"), ("Oxford Flowers", "flowers"))]),
     "density": ("Sparse Transformers at a small size: CIFAR-100's images", None, density(
         ("dense", "cifar100-dense"), ("fixed", "cifar100-fixed"), ("strided", "cifar100"))),
     "study": ("The claims at a small size: CIFAR-100, no position embedding (configs/cpu/study.ini)", None, [
@@ -186,14 +211,25 @@ TABLES = {
 # Configs of what is measured and not trained.
 MEASURED = {"imagenet/block"}
 
+# Tables whose multiply-adds contain no transforms: LiSA's 4 and 12 count a block's linear layers and norms alone, and
+# the counts of its hierarchies come out so (docs/results.md), while those of its Tables 3, 13 and 14 contain transforms.
+NO_TRANSFORMS = {"lisa-4", "lisa-5", "lisa-6", "lisa-7", "lisa-8"}
+
 # What is shown of a row: the paper's metric, the heading, our key, decimals.
-SHOWN = [("FLOPs", "10^6 multiply-adds", "mmacs", 1), ("params_M", "params, M", "params", 2), ("gmacs", "GMACs", "gmacs", 2), ("top1", "top-1, %", "top1", 2),
-         ("top5", "top-5, %", "top5", 2), ("AP", "AP", "ap", 1), ("speed", "images/s", "speed", 0),
-         ("bits_per_dim", "bits per byte", "bits", 2), ("time_per_iter", "seconds a step", "seconds", 2)]
+SHOWN = [("FLOPs", "10^6 multiply-adds", "mmacs", 1), ("params_M", "params, M", "params", 2),
+         ("gmacs", "GMACs", "gmacs", 2), ("top1", "top-1, %", "top1", 2), ("top5", "top-5, %", "top5", 2),
+         ("real", "ReaL, %", "real", 2),
+         ("AP", "AP", "ap", 1), ("APS", "AP small", "ap_small", 1), ("APM", "AP medium", "ap_medium", 1),
+         ("APL", "AP large", "ap_large", 1), ("infer_s", "seconds an image", "infer_s", 3),
+         *((metric, metric, metric, 1) for metric in ("APb", "APb50", "APb75", "APm", "APm50", "APm75", "mIoU")),
+         ("speed", "images/s", "speed", 0), ("mem_GB", "memory, GB", "mem_GB", 1),
+         ("mem_MB", "memory, MB", "mem_MB", 1), ("infer_ms", "inference, ms", "infer_ms", 1),
+         ("train_ms", "training, ms", "train_ms", 1), ("bits_per_dim", "bits per byte", "bits", 2),
+         ("time_per_iter", "seconds a step", "seconds", 2)]
 
 
 def paper_numbers(table):
-    """{row: {metric: value}} of one table; any img_s metric is the speed."""
+    """{row: {metric: value}} of one table; any img_s metric is the speed; `note` and `source` are text."""
     numbers = {}
     if not table:
         return numbers
@@ -201,15 +237,16 @@ def paper_numbers(table):
         for source, name, row, metric, value in csv.reader(file):
             if f"{source},{name}" == table:
                 metric = "speed" if metric.startswith("img_s") else "gmacs" if metric.lower() == "gflops" else metric
-                numbers.setdefault(row, {})[metric] = float(value) / (1e6 if metric == "FLOPs" else 1)
+                text = metric in ("note", "source")
+                scale = 1e6 if metric == "FLOPs" else 1
+                numbers.setdefault(row, {})[metric] = value if text else float(value) / scale
     return numbers
 
 
 def describe(row, cache={}):
-    """params (those that are trained) and macs by --describe, or {} where the program is missing or refuses."""
+    """params (those that are trained) and macs, with and without transforms, by --describe, or {} where the program is
+    missing or refuses."""
     program, more = PROGRAMS[row.program], ["--num-classes", "91"] if row.program == "train_detr" else []
-    if row.config.endswith("-21k"):  # counted without its files
-        more = ["--data", "imagenet", "--num-classes", "21841"]
     path = os.path.join(ROOT, "configs", row.config + ".ini")
     key = (path, tuple(row.arguments))
     if key not in cache:
@@ -217,51 +254,67 @@ def describe(row, cache={}):
         if os.path.exists(path) and os.access(program, os.X_OK):
             result = subprocess.run([program, "--config", path, *row.arguments, *more, "--describe"], text=True,
                                     capture_output=True)
-            found = dict(re.findall(r"^(params|macs|trainable_params): (\d+)$", result.stdout, re.M))
+            found = dict(re.findall(r"^(\w+): (\d+)$", result.stdout, re.M))
             if result.returncode:
                 sys.stderr.write(result.stderr)
             elif found:
-                params = int(found.get("trainable_params", found["params"]))
-                cache[key] = {"params": params / 1e6, "gmacs": int(found["macs"]) / 1e9}
+                params, macs = int(found.get("trainable_params", found["params"])), int(found["macs"]) * row.views
+                bare = int(found.get("macs_without_transforms", found["macs"])) * row.views
+                cache[key] = {"params": params / 1e6, "gmacs": macs / 1e9, "gmacs bare": bare / 1e9}
                 if row.config in MEASURED:
-                    cache[key] = {"mmacs": int(found["macs"]) / 1e6}
+                    cache[key] = {"mmacs": macs / 1e6, "mmacs bare": bare / 1e6}
     return cache[key]
 
 
 def read_run(folder):
-    """{'top1', 'top5', 'ap', 'bits', 'epoch', 'epochs', 'speed', 'seconds'} of one run's folder, as far as it has them."""
+    """Results by our keys of SHOWN, and 'epoch' and 'epochs', of one run's folder, as far as it has them."""
     run = {}
     with open(os.path.join(folder, "log.csv"), newline="") as file:
         for line in csv.DictReader(file):
             if line.get("top1"):
                 run.update(top1=float(line["top1"]), top5=float(line["top5"]), epoch=int(line["epoch"]))
             if line.get("ap"):
-                run.update(ap=100 * float(line["ap"]), epoch=int(line["epoch"]))
+                parts = {key: float(line[key]) for key in ("ap", "ap_small", "ap_medium", "ap_large") if line.get(key)}
+                run.update({key: 100 * part for key, part in parts.items() if part >= 0}, epoch=int(line["epoch"]))
+                run.update({"infer_s": float(line["infer_s"])} if line.get("infer_s") else {})
             if line.get("bits"):
                 run.update(bits=min(float(line["bits"]), run.get("bits", math.inf)), epoch=int(line["epoch"]))
     test = os.path.join(folder, "test.txt")
     if os.path.exists(test):
         with open(test) as file:
-            bits = re.search(r"^bits: ([0-9.]+)$", file.read(), re.M)
-            run.update({"bits": float(bits.group(1))} if bits else {})
+            run.update({key: float(value) for key, value in re.findall(r"^(bits|real): ([0-9.]+)\b", file.read(), re.M)})
     with open(os.path.join(folder, "config.ini")) as file:
-        epochs = re.search(r"^epochs *= *(\d+)", file.read(), re.M)
-        run["epochs"] = int(epochs.group(1)) if epochs else None
+        settings = dict(re.findall(r"^(epochs|eval_every) *= *(\d+)", file.read(), re.M))
+        run["epochs"] = int(settings["epochs"]) if "epochs" in settings else None
+    if settings.get("eval_every") == "0":
+        run["epoch"] = int(line["epoch"])
     bench = os.path.join(folder, "bench.json")
     if os.path.exists(bench):
         with open(bench) as file:
             speeds = json.load(file)
         if "infer_images_per_s" in speeds:
             run["speed"] = speeds["infer_images_per_s"]
+            run["mem_GB"] = (speeds["infer_bytes"] + 4 * speeds["params"]) / 1e9
         else:
             run["seconds"] = speeds["train_batch_seconds"]
     return run
 
 
-def find_runs(folders):
-    """{name without -seedN: [run]} of the folders and of the folders in them."""
+def read_block(path):
+    """{name of the row: [run]} of the file that scripts/bench_block.sh writes; memory is that of inference."""
+    with open(path, newline="") as file:
+        return {f"block-{line['operator']}-{line['grid']}": [{
+            "infer_ms": float(line["infer_ms"]), "train_ms": float(line["train_ms"]),
+            "mem_MB": int(line["infer_bytes"]) / 1e6}] for line in csv.DictReader(file) if line["by"] == "vit.c"}
+
+
+def find_runs(given_names):
+    """{name without -seedN: [run]} of the folders and of the folders in them, and of bench_block.sh's files."""
     runs = {}
-    for given in folders:
+    for given in given_names:
+        if given.endswith(".csv"):
+            runs.update(read_block(given))
+            continue
         inside = [os.path.join(given, name) for name in sorted(os.listdir(given))]
         for folder in [given] + inside:
             if os.path.exists(os.path.join(folder, "log.csv")):
@@ -277,10 +330,11 @@ def mean_and_error(values):
     return mean, math.sqrt(sum((v - mean) ** 2 for v in values) / (len(values) - 1) / len(values))
 
 
-def ours(row, runs, key):
-    """(value or None, its standard error or None) of what this project has for the row."""
+def ours(row, runs, key, bare):
+    """(value or None, its standard error or None) of what this project has for the row; bare: multiply-adds without
+    transforms."""
     if key in ("params", "gmacs", "mmacs"):
-        return describe(row).get(key), None
+        return describe(row).get(key + " bare" if bare and key != "params" else key), None
     values = [run[key] for run in runs.get(row.run, []) if key in run]
     return mean_and_error(values) if values else (None, None)
 
@@ -310,40 +364,53 @@ def print_table(name, runs):
     title, table, rows = TABLES[name]
     paper = paper_numbers(table)
     lost = sorted(set(paper) - {row.paper for row in rows})
+    bare = name in NO_TRANSFORMS
     shown = [column for column in SHOWN
              if any(column[0] in numbers for numbers in paper.values())
-             or any(ours(row, runs, column[2])[0] is not None for row in rows)]
+             or any(ours(row, runs, column[2], bare)[0] is not None for row in rows)]
     print(f"## {title}  (`--table {name}`)\n")
     print("| model | " + " | ".join(f"{heading}: paper | ours | diff." if paper else heading
                                     for _, heading, _, _ in shown) + " | runs |")
     print("|---|" + "--:|" * (len(shown) * (3 if paper else 1)) + "---|")
-    for row in rows:
-        cells = []
+    for row in [*rows, *lost]:
+        known = row.paper if isinstance(row, Row) else row
+        cells, numbers = [], paper.get(known, {})
         for metric, _, key, decimals in shown:
-            left, right, difference = cell(paper.get(row.paper, {}).get(metric), *ours(row, runs, key), decimals)
+            found = ours(row, runs, key, bare) if isinstance(row, Row) else (None, None)
+            left, right, difference = cell(numbers.get(metric), *found, decimals)
             cells += [left, right, difference] if paper else [right]
-        print(f"| {row.paper} | " + " | ".join(cells) + f" | {status(row, runs)} |")
-    for row in lost:
-        print(f"| {row} | in the paper, no config here |")
-    print()
+        notes = [status(row, runs) if isinstance(row, Row) else "no config here"]
+        notes += [f"paper: {numbers['note']}"] if "note" in numbers else []
+        print(f"| {known} | " + " | ".join(cells) + " | " + "; ".join(filter(None, notes)) + " |")
+    sources = {}
+    for row, numbers in paper.items():
+        sources.setdefault(numbers.get("source"), []).append(row)
+    print("".join(f"\n{source}: {', '.join(names)}\n" for source, names in sources.items() if source))
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", nargs="*", metavar="RUN", help="folders of runs, or folders that hold them")
+    parser.add_argument("runs", nargs="*", metavar="RUN", help="folders of runs, folders that hold them, or block.csv")
     parser.add_argument("--table", choices=TABLES, help="print only this table")
+    parser.add_argument("--hours", action="store_true", help="print estimated hours and memory of training instead")
     parser.add_argument("--rows", choices=TABLES, help="print the runs of a table and their arguments")
     arguments = parser.parse_args()
+    if arguments.rows and not TABLES[arguments.rows][2]:
+        sys.exit(f"{arguments.rows}: its models are not in this project")
     if arguments.rows and any(row.config in MEASURED for row in TABLES[arguments.rows][2]):
         sys.exit(f"{arguments.rows}: nothing to train here, sh scripts/bench_block.sh measures it")
     if arguments.rows:
         for row in TABLES[arguments.rows][2]:
             print(row.run, row.after or "-", row.program, "--config", f"configs/{row.config}.ini", *row.arguments)
         return
-    for folder in arguments.runs:
-        if not os.path.isdir(folder):
-            print(f"{folder}: no such folder, so no runs from there", file=sys.stderr)
-    runs = find_runs([folder for folder in arguments.runs if os.path.isdir(folder)])
+    if arguments.hours:
+        hours.print_tables({name: TABLES[name] for name in ([arguments.table] if arguments.table else TABLES)}, PROGRAMS)
+        return
+    there = [name for name in arguments.runs if os.path.isdir(name) or name.endswith(".csv") and os.path.isfile(name)]
+    for name in arguments.runs:
+        if name not in there:
+            print(f"{name}: no such folder, so no runs from there", file=sys.stderr)
+    runs = find_runs(there)
     for name in [arguments.table] if arguments.table else TABLES:
         print_table(name, runs)
 

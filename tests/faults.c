@@ -1,6 +1,9 @@
 /* Calls that fail when they are told to, put before a program by LD_PRELOAD (tests/test_faults.sh):
  *
  *   VIT_FAULT=write|sync|rename|seek|memory   which calls
+ *   VIT_FAULT=signal                          none: after the n-th call that changes a file or a folder the process gets
+ *                                             signals, and waits until it has taken them
+ *   VIT_FAULT_SIGNALS="15 2"                  which
  *   VIT_FAULT_AT=n                            the n-th of them fails; 0: none
  *   VIT_FAULT_ON=1                            and so do all after it, as on a disk that stays full
  *   VIT_FAULT_OTHERS=1                        only calls by other threads than the main one count
@@ -13,6 +16,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <malloc.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -27,7 +31,7 @@ extern void *__libc_calloc(size_t count, size_t size);
 extern void *__libc_realloc(void *memory, size_t size);
 extern void *__libc_memalign(size_t alignment, size_t size);
 
-typedef enum { NONE, WRITE, SYNC, RENAME, SEEK, MEMORY } Kind;
+typedef enum { NONE, WRITE, SYNC, RENAME, SEEK, MEMORY, SIGNAL, KINDS } Kind;
 
 static Kind chosen;
 static long fail_at;
@@ -41,14 +45,30 @@ static bool fails(Kind kind) {
     return fail_at && (n == fail_at || (fail_on && n > fail_at));
 }
 
+/* A call has changed a file or a folder. */
+static void happened(void) {
+    if (!fails(SIGNAL)) return;
+    int kept = errno;
+    const char *list = getenv("VIT_FAULT_SIGNALS");
+    for (char *end; list && *list; list = end) {
+        int number = (int)strtol(list, &end, 10);
+        sigset_t pending;
+        kill(getpid(), number);
+        do usleep(2000);
+        while (sigpending(&pending) == 0 && sigismember(&pending, number));
+        usleep(10000); /* for the thread that took it */
+    }
+    errno = kept;
+}
+
 /* == The program ================================================================================================== */
 
 static int (*real_main)(int argc, char **argv, char **environment);
 
 static int begin(int argc, char **argv, char **environment) {
-    static const char *const names[] = {"", "write", "sync", "rename", "seek", "memory"};
+    static const char *const names[] = {"", "write", "sync", "rename", "seek", "memory", "signal"};
     const char *kind = getenv("VIT_FAULT"), *at = getenv("VIT_FAULT_AT");
-    for (int i = 1; i < 6; i++)
+    for (int i = 1; i < KINDS; i++)
         if (kind && !strcmp(kind, names[i])) chosen = (Kind)i;
     fail_at = at ? atol(at) : 0;
     fail_on = getenv("VIT_FAULT_ON") != NULL;
@@ -106,12 +126,18 @@ static bool stream_fails(FILE *file) {
 
 ssize_t write(int fd, const void *bytes, size_t size) {
     NEXT(write);
-    return write_fails(fd) ? -1 : next(fd, bytes, size);
+    if (write_fails(fd)) return -1;
+    ssize_t written = next(fd, bytes, size);
+    if (is_file(fd)) happened();
+    return written;
 }
 
 ssize_t pwrite(int fd, const void *bytes, size_t size, off_t at) {
     NEXT(pwrite);
-    return write_fails(fd) ? -1 : next(fd, bytes, size, at);
+    if (write_fails(fd)) return -1;
+    ssize_t written = next(fd, bytes, size, at);
+    happened();
+    return written;
 }
 
 size_t fwrite(const void *bytes, size_t size, size_t count, FILE *file) {
@@ -121,7 +147,10 @@ size_t fwrite(const void *bytes, size_t size, size_t count, FILE *file) {
 
 int fflush(FILE *file) {
     NEXT(fflush);
-    return file && stream_fails(file) ? EOF : next(file);
+    if (file && stream_fails(file)) return EOF;
+    int status = next(file);
+    if (file && is_file(fileno(file))) happened();
+    return status;
 }
 
 int vfprintf(FILE *file, const char *format, va_list arguments) {
@@ -131,8 +160,9 @@ int vfprintf(FILE *file, const char *format, va_list arguments) {
 
 int fclose(FILE *file) {
     NEXT(fclose);
-    bool lost = stream_fails(file);
+    bool lost = stream_fails(file), regular = is_file(fileno(file));
     int status = next(file);
+    if (regular) happened();
     if (lost) errno = ENOSPC;
     return lost ? EOF : status;
 }
@@ -155,9 +185,13 @@ int fdatasync(int fd) {
 
 int rename(const char *from, const char *to) {
     NEXT(rename);
-    if (!fails(RENAME)) return next(from, to);
-    errno = EIO;
-    return -1;
+    if (fails(RENAME)) {
+        errno = EIO;
+        return -1;
+    }
+    int status = next(from, to);
+    happened();
+    return status;
 }
 
 off_t lseek(int fd, off_t offset, int whence) {
@@ -183,9 +217,40 @@ long ftell(FILE *file) {
 
 int ftruncate(int fd, off_t length) {
     NEXT(ftruncate);
-    if (!fails(SEEK)) return next(fd, length);
-    errno = EIO;
-    return -1;
+    if (fails(SEEK)) {
+        errno = EIO;
+        return -1;
+    }
+    int status = next(fd, length);
+    happened();
+    return status;
+}
+
+/* == What makes files and folders ================================================================================= */
+
+FILE *fopen(const char *path, const char *mode) {
+    NEXT(fopen);
+    FILE *file = next(path, mode);
+    if (strpbrk(mode, "wa+") && file && is_file(fileno(file))) happened();
+    return file;
+}
+
+int open(const char *path, int flags, ...) {
+    NEXT(open);
+    va_list arguments;
+    va_start(arguments, flags);
+    mode_t mode = flags & O_CREAT ? va_arg(arguments, mode_t) : 0;
+    va_end(arguments);
+    int fd = next(path, flags, mode);
+    if (flags & O_CREAT) happened();
+    return fd;
+}
+
+int mkdir(const char *path, mode_t mode) {
+    NEXT(mkdir);
+    int status = next(path, mode);
+    happened();
+    return status;
 }
 
 /* == Memory ======================================================================================================= */

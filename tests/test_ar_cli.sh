@@ -46,16 +46,28 @@ refuses "stride longer than a sequence" 2 '--stride|65|64 tokens' $tiny --stride
 refuses "c above l" 2 '--summary|9|8 tokens of a block' $net --attn sparse-fixed --image-side 8 --grey --summary 9 --describe
 refuses "sub-blocks that do not fit" 2 '--sub-blocks|3|use 2' $net --attn sparse-fixed --image-side 8 --grey --summary 4 \
     --sub-blocks 3 --describe
-refuses "a set of the other pattern" 2 "--sets|'block'|window, column, dense" $tiny --sets window,block
-refuses "an empty name among the sets" 2 '--sets|window, column, dense' $tiny --sets window,,column
+refuses "a set of the other pattern" 2 "--sets|'block'|window, column and dense" $tiny --sets window,block
+refuses "an empty name among the sets" 2 '--sets|window, column and dense' $tiny --sets window,,column
 refuses "sets that merged does not have" 2 '--sets|merged' $tiny --scheme merged
 refuses "split heads that are one" 2 '--scheme|two heads' $net --attn sparse-strided --scheme split --heads 1 --describe
 refuses "a setting of another attention" 2 '--summary|sparse-fixed' $tiny --summary 4
 refuses "data's positions of a text" 2 '--embedding|attention' $net --data enwik8 --kind text --embedding data --describe
 refuses "a warm-up longer than the run" 2 '--warmup-steps|99|5 steps' $tiny --warmup-steps 99 --epochs 1 --run-dir none
+for pair in temperature:5 top-k:3 top-p:0.5 length:3; do
+    refuses "--${pair%:*} in training" 2 "--${pair%:*}: counts only with --sample, --complete, --prompt" $tiny \
+        "--${pair%:*}" "${pair#*:}" --run-dir none
+    refuses "--${pair%:*} with --bench" 2 "--${pair%:*}: counts only with --sample" $tiny --bench "--${pair%:*}" "${pair#*:}"
+done
+refuses "--eval-split in training" 2 '--eval-split: counts only with --eval' $tiny --eval-split train --run-dir none
+printf 'warmup_steps = 99\n' >warm.ini
+run --config warm.ini $net $sparse --grey --image-side 8 --train-limit 40 --test-limit 9 --validation-images 9 --batch-size 8 \
+    --epochs 4 --run-dir shortened
+[ "$status" -eq 0 ] && [ ! -s err ] && grep -q '^warmup_steps = 2$' shortened/config.ini &&
+    grep -q '^warmup_steps: 99 (warm.ini:1) is more than the 20 steps of the run: shortened to 2 ' out
+check "a warm-up of a file that is longer than the run is shortened" $? "$(head -n 1 out) $(head -n 1 err)"
 refuses "windows further apart than long" 2 '--eval-step|65|64' $tiny --eval-step 65
 refuses "batch larger than the data" 2 '--batch-size|41|40 training sequences' $tiny --batch-size 41 --run-dir none
-refuses "tokens above the vocabulary" 1 'shapes|vocabulary is 16' $tiny --vocabulary 16 --run-dir none
+refuses "tokens above the vocabulary" 1 'shapes|beyond --vocabulary 16' $tiny --vocabulary 16 --run-dir none
 refuses "--eval without weights" 2 '--eval|--init|--resume' --eval
 refuses "--sample without weights" 2 '--sample|--init' --sample 4 --out x.png
 refuses "--parity without --out" 2 '--parity|--out' --parity x
@@ -145,16 +157,16 @@ check "nine images by four: every byte once" $? "$(tr '\n' ' ' <out)"
 
 succeeds "--init begins another run" $tiny --epochs 1 --init run/best.safetensors --run-dir init
 refuses "--init of a file that is not there" 1 'lost.safetensors' $tiny --init lost.safetensors --run-dir none
-refuses "--init of another vocabulary" 1 'run/best.safetensors|256|vocabulary is 200' $tiny --vocabulary 200 \
+refuses "--init of another vocabulary" 1 'run/best.safetensors|256|--vocabulary 200' $tiny --vocabulary 200 \
     --init run/best.safetensors --run-dir none
 refuses "--init of another length" 1 'run/best.safetensors|8 x 8 x 1|4 x 4 x 1' $tiny --image-side 4 \
     --init run/best.safetensors --run-dir none
-refuses "--init of other heads" 1 'run/best.safetensors|2 heads|4' $tiny --heads 4 --init run/best.safetensors --run-dir none
-refuses "--init of another depth" 1 'run/best.safetensors|blocks|depth is 3' $tiny --depth 3 --init run/best.safetensors \
+refuses "--init of other heads" 1 'run/best.safetensors|2 heads|--heads 4' $tiny --heads 4 --init run/best.safetensors --run-dir none
+refuses "--init of another depth" 1 'run/best.safetensors|blocks|--depth 3' $tiny --depth 3 --init run/best.safetensors \
     --run-dir none
 refuses "--init of pictures for a text" 1 'run/best.safetensors|images|text' $net --data ./zeros.bin --kind text --tokens 64 \
     --init run/best.safetensors --run-dir none
-refuses "--init of another width" 1 'run/best.safetensors|width 16|dim is 32' $tiny --dim 32 --init run/best.safetensors \
+refuses "--init of another width" 1 'run/best.safetensors|width is 16|--dim 32' $tiny --dim 32 --init run/best.safetensors \
     --run-dir none
 safetensors empty.safetensors '{}' 0
 refuses "--init of no weights of this program" 1 'empty.safetensors|train_ar' $tiny --init empty.safetensors --run-dir none
@@ -194,6 +206,13 @@ refuses "a prompt that is longer than that" 2 '--prompt|40 bytes|32' --init text
     --prompt 0123456789012345678901234567890123456789
 refuses "--complete for a text" 2 '--complete|no images' --init text/best.safetensors --complete drawn.png --out x.png
 awk 'BEGIN { for (i = 0; i < 3000; i++) printf "%c", i * i % 90 + 32 }' >letters.txt
+refuses "data of another kind than the weights" 2 '--data: shapes is a set of images|kind text (text/best.safetensors:' \
+    --init text/best.safetensors --data shapes --eval
+awk 'BEGIN { for (i = 0; i < 3000; i++) printf "%c", i * i % 7 + 1 }' >few.txt
+succeeds "a vocabulary of 8" $text --data ./few.txt --vocabulary 8 --epochs 1 --run-dir eight
+succeeds "samples of it begin with byte 0, as it has no new line" --init eight/best.safetensors --sample 2 --length 9 --out eight.txt
+[ "$(sed -n '/^==/!p' eight.txt | head -c 1 | od -An -tu1 | tr -d ' ')" = 0 ]
+check "which they do" $? "$(od -An -tu1 eight.txt | head -n 1)"
 succeeds "a vocabulary of 128" $text --data ./letters.txt --vocabulary 128 --epochs 1 --run-dir ascii
 refuses "a prompt with bytes outside of it" 1 '--prompt|byte 195|128' --init ascii/best.safetensors \
     --prompt "$(printf '\303\244')"

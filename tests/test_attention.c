@@ -122,6 +122,47 @@ static void test_softmax_attention(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) softmax_case(cases[i]);
 }
 
+/* A CUDA backend has two ways for up to 256 tokens (kernels/cuda/softmax_head.cu), which give the same bits; elsewhere both
+ * are one.  With scores far below zero a weight that is wrong for a key past the last one would be infinite. */
+static void ways_case(int B, int N, int H, int D, bool low) {
+    size_t n = (size_t)B * N * H * D;
+    AttentionShape shape = {B, N, H, D};
+    static const char *const ways[] = {"rows", "heads"};
+    float *qkv = normals(3 * n, 1), *dy = normals(n, 1), *got[2];
+    printf("softmax by rows and by heads B %d N %d H %d D %d%s\n", B, N, H, D, low ? ", scores far below zero" : "");
+    for (size_t i = 0; low && i < 3 * n; i++)
+        if (i / (H * D) % 3 < 2) qkv[i] = qkv[i] / 4 + (i / (H * D) % 3 ? -30 : 30);
+    real *d_qkv = upload_real(qkv, 3 * n), *d_dy = upload_real(dy, n), *d_y = poisoned_real(n);
+    float *d_lse = poisoned((size_t)B * H * N);
+    kernels_reserve(softmax_attention_workspace(N, D));
+    softmax_attention_forward(d_y, d_lse, d_qkv, &shape);
+    for (int way = 0; way < 2; way++) {
+        real *d_dqkv = poisoned_real(3 * n);
+        setenv("VIT_FLASH", ways[way], 1);
+        softmax_attention_backward(d_dqkv, d_dy, d_y, d_lse, d_qkv, &shape);
+        got[way] = download_real(d_dqkv, 3 * n);
+    }
+    unsetenv("VIT_FLASH");
+    for (size_t i = 0; i < 3 * n; i++) assert_true(isfinite(got[0][i]));
+    if (strstr(kernels_device(), "emulated") || !strncmp(kernels_device(), "CPU", 3))
+        assert_memory_equal(got[0], got[1], 3 * n * sizeof(float));
+    double *want = zeros(3 * n);
+    for (size_t i = 0; i < 3 * n; i++) want[i] = got[0][i];
+    assert_true(check_close_step("by heads", got[1], want, 3 * n, roundings(5), REAL_STEP));
+    release_all();
+}
+
+static void test_softmax_ways(void **state) {
+    (void)state;
+    const int sizes[][2] = {{1, 3}, {16, 16}, {17, 32}, {64, 20}, {65, 33}, {197, 32}, {208, 64}, {256, 8}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        ways_case(1, sizes[i][0], 1 + (int)(i % 2), sizes[i][1], i % 2);
+    for (int i = 0; i < 3; i++) {
+        unsigned drawn = (unsigned)(1e6f * fabsf(*normals(1, 1)));
+        ways_case(1, 1 + (int)(drawn % 131), 2, 1 + (int)(drawn / 131 % 64), i == 1);
+    }
+}
+
 /* Scores that climb by thousands from key to key: the last key takes everything, and nothing overflows. */
 static void test_softmax_large_scores(void **state) {
     (void)state;
@@ -450,6 +491,7 @@ int main(void) {
     kernels_init();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_softmax_attention), cmocka_unit_test(test_softmax_large_scores),
+        cmocka_unit_test(test_softmax_ways),
         cmocka_unit_test(test_softmax_nan),       cmocka_unit_test(test_linear_attention),
         cmocka_unit_test(test_linear_keys_apart),
         cmocka_unit_test(test_feature_mlp),       cmocka_unit_test(test_feature_nan),

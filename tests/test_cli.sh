@@ -26,6 +26,127 @@ for operator in $names; do grep -q "^  $operator  *[a-z]" out || missing="$missi
 check "--help names every operator and each describes itself" $? "$operators operators, missing:${missing:- none}"
 [ -z "$(awk 'length > 100' out)" ]
 check "--help keeps to 100 columns" $? "$(awk 'length > 100' out | head -n 1)"
+grep -n '^[^ ].*:$' out | awk -F: '{ at[$2] = $1 } END { exit !(at["data"] && at["data"] < at["model"] &&
+    at["model"] < at["training"] && at["training"] < at["in place of training"] && at["training"] < at["run"]) }' &&
+    ! grep -q 'Not in this' out && [ "$(grep -n '^Attention operators' out | cut -d : -f 1)" -gt "$(grep -n '^run:' out | cut -d : -f 1)" ]
+check "--help goes from data to model, training, modes, files and operators" $? "$(grep '^[^ ].*:$' out | tr '\n' ' ')"
+
+# -h is one screen, with what matters most.
+wrong=
+for pair in 'train_vit img-size patch-size show-batch' 'train_detr num-classes scale-max' 'train_ar tokens dim sample complete prompt'; do
+    program=${pair%% *}
+    "$build/$program" -h >out 2>err && [ ! -s err ] && [ "$(wc -l <out)" -le 30 ] && [ -z "$(awk 'length > 100' out)" ] &&
+        [ "$(grep -c "^  $program --" out)" -eq 4 ] && [ "$(grep -c '^  --' out)" -ge 17 ] ||
+        wrong="$wrong $program: $(wc -l <out) lines, $(awk 'length > 100' out)"
+    for setting in data attn epochs batch-size lr precision init resume run-dir seed describe eval bench parity ${pair#* }; do
+        grep -q "^  --$setting " out || wrong="$wrong $program --$setting"
+    done
+done
+[ -z "$wrong" ]
+check "-h is one screen of every program" $? "wrong:${wrong:- none}"
+
+# --help WORD: each operator of each program with its paper, and an example that works.
+wrong=
+for program in train_vit train_detr train_ar; do
+    "$build/$program" --help >all
+    for operator in $(sed -n '/^Attention .*(--attn)\|^Attention (--attn)\|^Feature maps\|^Relative/,/^$/s/^  \([a-z0-9-]*\) .*/\1/p' all); do
+        "$build/$program" --help "$operator" >out 2>err && grep -q "^--[a-z-]* $operator: " out &&
+            { [ "$operator" = none ] || grep -q '^Paper: .*arXiv:[0-9]' out; } || wrong="$wrong $program $operator"
+        example=$(sed -n "s/^  $program \(--config\)/\1/p" out)
+        (cd "$root" && "$build/$program" $example --num-classes 10 --describe || "$build/$program" $example --describe) \
+            >shown 2>&1 || wrong="$wrong $example: $(tail -n 1 shown)"
+    done
+done
+[ -z "$wrong" ]
+check "--help shows each operator with its paper and an example that works" $? "wrong:${wrong:- none}"
+run --help lisa
+[ "$(grep -c '^  --lisa-' out)" -eq 4 ] && ! grep -q '^  --r-max' out
+check "--help lisa shows the settings of lisa" $? "$(grep '^  --' out | tr '\n' ' ')"
+run --help learning-rate
+complains 2 "'learning-rate'|'lr'"
+check "--help of a word that is another tool's names ours" $? "$(head -n 1 err)"
+refuses "--help of an unknown word, with the nearest" 2 "'rippel'|'ripple'" --help rippel
+refuses "--help of another tool's word" 2 "'gpu'|build/cuda/train_vit" --help gpu
+
+# Names of settings that users of other tools type, in each program that has not got them itself.
+wrong=
+names=$(sed -n 's/^    {"\([a-z0-9_]*\)", {.*/\1/p' "$root/core/foreign_names.c")
+for program in train_vit train_detr train_ar; do
+    "$build/$program" --help >all
+    for name in $names; do
+        flag=--$(echo "$name" | tr _ -)
+        grep -q -e "^  $flag\( \|\$\)" all && continue
+        "$build/$program" "$flag" >out 2>err
+        [ $? -eq 2 ] && [ "$(wc -l <err)" -eq 1 ] && [ ! -s out ] || wrong="$wrong $program $flag"
+        ours=$(sed -n "s/.*unknown setting; here it is \(--[a-z0-9-]*\).*/\1/p" err)
+        if [ -n "$ours" ]; then
+            grep -q -e "^  $ours\( \|\$\)" all || wrong="$wrong $program $flag -> $ours"
+        else
+            grep -q "unknown setting: [a-zA-Z-][^(]* [^(]* [^(]*" err || wrong="$wrong $program $flag: $(cat err)"
+        fi
+    done
+done
+[ -z "$wrong" ] && [ "$(echo "$names" | wc -l)" -gt 150 ]
+check "a setting's name in other tools is answered with ours, or with a sentence" $? "wrong:${wrong:- none}"
+while read -r typed ours; do
+    run $typed
+    complains 2 "$ours"
+    check "$typed: $ours" $? "$(head -n 1 err)"
+done <<'END'
+--gpu build/cuda/train_vit|CUDA_VISIBLE_DEVICES
+--device=cuda build/cuda/train_vit
+--batch --batch-size
+--learning-rate --lr
+--pretrained --init
+--output-dir --run-dir
+--num-workers --workers
+--model attn|configs/
+--export safetensors
+--no-flip --flip false
+--fp16 bfloat16
+--test --eval
+END
+
+# No message names a setting that nobody typed without saying where its value came from; and what was typed is blamed.
+printf '[model]\ndim = 64\nheads = 2\npatch_size = 8\n' >sized.ini
+printf '[data]\ndata = cifar20\n' >named.ini
+while IFS=: read -r arguments said; do
+    run $arguments --describe
+    complains 2 "$said"
+    check "$arguments: $said" $? "$(head -n 1 err)"
+done <<'END'
+--img-size 30:--img-size: 30|patch_size 4 (the default; --patch-size sets it)
+--img-size 30 --patch-size 4:--img-size: 30|of --patch-size 4
+--patch-size 5:--patch-size: |img_size 32 (the default; --img-size sets it)
+--dim 100:--dim: heads 6 (the default; --heads sets it) does not divide dim 100
+--config sized.ini --img-size 30:--img-size: 30|patch_size 8 (sized.ini:4)
+--config sized.ini --heads 3:--heads: 3|dim 64 (sized.ini:2)
+--config sized.ini --dim 65:--dim: heads 2 (sized.ini:3)
+--config sized.ini --heads 3 --dim 64:--heads: 3 does not divide --dim 64
+--config sized.ini --pool cls --attn ripple:--pool: --attn ripple
+--r-max 3:--r-max: attn softmax (the default; --attn sets it)
+--attn inception --heads 1:--heads: 1|--attn inception
+--mlp-conv --pool cls:--pool: --mlp-conv true
+--stem hybrid --stem-width 32 --frames 4 --patch-size 1:--stem: hybrid|--frames 4
+--eval-resize 8:--eval-resize: 8|img_size 32 (the default
+--config named.ini:named.ini:2: data: unknown data set 'cifar20'|'cifar10'
+END
+"$build/train_ar" --kind text --describe >out 2>err
+status=$?
+complains 2 '--kind: data shapes (the default; --data sets it) is a set of images, not kind text'
+check "train_ar --kind text of a set of images" $? "$(head -n 1 err)"
+# Settings in the braces of a message exist, and the one that is named first is among them.
+wrong=$(cd "$root" && awk '/config_(reject|die)\(/ { call = "" ; open = 1 } open { call = call " " $0 }
+    open && /;$/ { print call; open = 0 }' core/*.c layers/*.c layers/attention/*.c data/*.c train_*.c | python3 -c '
+import re, sys
+known = {name.replace("-", "_") for page in ("", "-detr", "-ar")
+         for name in re.findall(r"^\| `(?:--)?([a-z0-9_-]+)", open(f"docs/settings{page}.md").read(), re.M)}
+for line in sys.stdin:
+    text = "".join(re.findall(r"\"((?:[^\"\\]|\\.)*)\"", line.split("config_", 1)[1]))
+    for name in re.findall(r"\{([^}=]*)", text):
+        if "%" not in name and name not in known: print(name, "in", text[:60])')
+[ -z "$wrong" ]
+check "messages name settings that exist" $? "wrong:${wrong:- none}"
 refused=
 for file in "$root"/configs/*/*.ini; do
     program=train_vit data='--num-classes 10 --data cifar100'
@@ -104,23 +225,36 @@ done <<END
 --attn+linear+--pool+cls+--relative+permute 5754664
 END
 
-# ViT's and the hybrids' counts are timm's, PVT's and FLatten's those of their own programs;
-# the hierarchies' are those of the plain reading of the LiSA paper.
+# DeiT's, Swin's, the hybrids' and ViT's counts are timm's, ViT's with dim^2 + dim more for the hidden layer of its head;
+# PVT's and FLatten's are those of their own programs, CSwin's of the layers in its paper;
+# LiSA's hierarchies have the classifier with which its Table 5 comes out, and that of its Table 11.
 while read -r config params; do
     run --describe --config "$root/configs/imagenet/$config.ini" --micro-batch 1
     grep -q "^params: $params$" out
     check "configs/imagenet/$config.ini has $params parameters" $? "$(tail -n 3 out | tr '\n' ' ')"
 done <<END
-vit-b 86567656
-vit-l 304326632
-vit-h 632045800
+vit-b 87158248
+vit-l 305376232
+vit-h 633685480
+deit-tiny-timm 5717416
+deit-small 22050664
+deit-base 86567656
+swin-b 87768224
+cswin-b 77382184
 lisanet-i 6364456
 lisanet-s 24725320
 lisanet-b 50610496
 hylisanet-s 23996552
 hylisanet-b 49991008
+lisanet-s-linear 22978888
+lisanet-b-linear 47548480
+hylisanet-s-linear 22250120
+hylisanet-b-linear 46928992
+flatten-deit-tiny 6190888
 pvt-tiny 13229288
 pvt-small 24485864
+pvt-medium 44208104
+pvt-large 61369320
 flatten-pvt-tiny 12150504
 flatten-pvt-tiny-reduced 13343976
 flatten-pvt-small 21670248
@@ -138,6 +272,10 @@ while read -r config macs; do
 done <<END
 pvt-tiny 1933000
 pvt-small 3816000
+pvt-medium 6660000
+pvt-large 9810000
+swin-b 15430000
+cswin-b 14960000
 flatten-pvt-tiny 2037000
 flatten-pvt-small 4030000
 vit-tiny-r-s16 434000
@@ -190,48 +328,48 @@ fi
 refuses "unknown setting, with the nearest" 2 '--atn|--attn' --atn ripple
 refuses "unknown operator, with the nearest" 2 "--attn|'rippel'|'ripple'" --attn rippel
 stages='--dim 16,32 --patch-size 4 --heads 2'
-refuses "fewer depths than stages" 2 '--depth|2 values|dim has 3' --dim 8,16,32 --heads 2 --depth 1,2
+refuses "fewer depths than stages" 2 '--depth|2 values|--dim 8,16,32 has 3' --dim 8,16,32 --heads 2 --depth 1,2
 refuses "heads that do not divide a later stage" 2 '--heads|3|dim 32' --dim 18,32 --heads 3
-refuses "as many operators as no hierarchy has" 2 '--attn|3 values|dim has 2' $stages --attn softmax,linear,lisa
+refuses "as many operators as no hierarchy has" 2 '--attn|3 values|--dim 16,32 has 2' $stages --attn softmax,linear,lisa
 refuses "an unknown operator in a list" 2 "--attn|'swim'|'swin'" $stages --attn softmax,swim
-refuses "as many windows as no hierarchy has" 2 '--window|3 values|dim has 2' $stages --attn swin --window 7,7,7
+refuses "as many windows as no hierarchy has" 2 '--window|3 values|--dim 16,32 has 2' $stages --attn swin --window 7,7,7
 refuses "a window that no operator has" 2 '--window|softmax,linear|swin' $stages --attn softmax,linear --window 3
-refuses "merged patches that overlap" 2 '--patch-merging|patch_overlap' $stages --patch-merging --patch-overlap
-refuses "merged patches in one stage" 2 '--patch-merging|1 stage' --patch-merging
-refuses "a second norm of patches" 2 '--patch-norm|patch_overlap' $stages --patch-norm --patch-overlap
-refuses "merging that halves an odd grid" 2 '--patch-size|36x36' $stages --patch-merging --img-size 36
-refuses "a class token that one of two operators has no place for" 2 '--pool|swin|no place|gap' $stages --attn softmax,swin --pool cls
+refuses "merged patches that overlap" 2 '--patch-merging: true|--patch-overlap true exclude' $stages --patch-merging --patch-overlap
+refuses "merged patches in one stage" 2 '--patch-merging|dim 192 (the default; --dim sets it) makes only one' --patch-merging
+refuses "a second norm of patches" 2 '--patch-norm: true|--patch-overlap true exclude' $stages --patch-norm --patch-overlap
+refuses "merging that halves an odd grid" 2 '--img-size: 36 is not|of 8|--patch-size 4 doubled' $stages --patch-merging --img-size 36
+refuses "a class token that one of two operators has no place for" 2 '--pool|--attn swin has no place|pool cls|gap' $stages --attn softmax,swin --pool cls
 refuses "more convolution stages than stages" 2 '--conv-stages|3|2 stages' $stages --conv-stages 3
-refuses "stages that halve an odd grid" 2 '--patch-size|36x36|patch_overlap' $stages --img-size 36
-refuses "as many stripes as no hierarchy has" 2 '--stripe|3 values|dim has 2' $stages --attn cswin --stripe 1,2,7
+refuses "stages that halve an odd grid" 2 '--img-size: 36 is not|of 8|patch_overlap' $stages --img-size 36
+refuses "as many stripes as no hierarchy has" 2 '--stripe|3 values|--dim 16,32 has 2' $stages --attn cswin --stripe 1,2,7
 refuses "stripes that do not divide the grid" 2 "--stripe|3|stage 0's 8x8|0 for the whole grid" $stages --attn cswin --stripe 3
 refuses "stripes that one side divides" 2 "--stripe|3|stage 0's 6x8" $stages --attn cswin-focused --stripe 3 --img-size 24x32
 refuses "stripes for an odd number of heads" 2 '--heads|3 in stage 0|even|stripe 0' --dim 18,32 --heads 3,2 --attn cswin --stripe 2
 refuses "a stripe that no operator has" 2 '--stripe|swin|cswin' $stages --attn swin --stripe 2
 refuses "a class token in stripes" 2 '--pool|cswin|no place|gap' $stages --attn cswin --stripe 2 --pool cls
-refuses "clips in an operator without time" 2 '--frames|focused-reduced|no frames' --attn focused-reduced --pool gap --data moving-shapes --img-size 64 --frames 4
+refuses "clips in an operator without time" 2 '--frames|focused-reduced|only rows and columns' --attn focused-reduced --pool gap --data moving-shapes --img-size 64 --frames 4
 refuses "padding of patches that do not overlap" 2 '--patch-pad|2|patch_overlap true' $stages --patch-pad 2
-refuses "padding that holds a whole patch" 2 '--patch-pad|7|7 wide' $stages --patch-overlap --patch-pad 7
+refuses "padding that holds a whole patch" 2 '--patch-pad|7|7 pixels wide' $stages --patch-overlap --patch-pad 7
 refuses "patches wider than image and padding" 2 '--patch-pad|1|no patch|4x32' $stages --patch-overlap --patch-pad 1 --img-size 4x32
-refuses "as many reductions as no hierarchy has" 2 '--reduction|3 values|dim has 2' $stages --attn reduced --reduction 8,4,2
+refuses "as many reductions as no hierarchy has" 2 '--reduction|3 values|--dim 16,32 has 2' $stages --attn reduced --reduction 8,4,2
 refuses "a reduction that no stage has room for" 2 "--reduction|5|stage 1's 4x4" $stages --attn reduced --reduction 2,5
 refuses "a ReLU before a convolution that is not there" 2 '--mlp-relu|mlp_conv' --mlp-relu
 refuses "a class token that joins late in a hierarchy" 2 '--pool|convit|single stage|gap' $stages --attn convit \
     --pool cls
 refuses "a class token among reduced keys" 2 "--pool|stage 1's keys|reduction 1" $stages --attn reduced \
     --reduction 4,2 --pool cls
-refuses "a class token in front of convolution blocks" 2 '--pool|conv_stages|gap' $stages --conv-stages 2 --pool cls
+refuses "a class token in front of convolution blocks" 2 '--pool|--conv-stages 2|gap' $stages --conv-stages 2 --pool cls
 refuses "a stem's stages without a stem" 2 '--stem-blocks|hybrid' --stem-blocks 2,2
 stem='--stem hybrid --stem-width 32 --patch-size 1'
-refuses "features that are no whole patches" 2 "--patch-size|3 does not divide the stem's 8x8 features|32x32" \
+refuses "features that are no whole patches" 2 "--patch-size: the stem's 8x8 features of img_size 32 (the default|not multiples of patch_size 3" \
     $stem --patch-size 3
-refuses "features that stages cannot halve" 2 "--patch-size|1, doubled|3x3 features of img_size 36x36|patch_overlap" \
+refuses "features that stages cannot halve" 2 "--img-size: the stem's 3x3 features of img_size 36 are not multiples of 2|--patch-size 1 doubled|patch_overlap" \
     $stem --img-size 36 --stem-blocks 1,1,1 $stages --patch-size 1
 refuses "channels without groups" 2 '--stem-width|48|multiple of 32' $stem --stem-width 48
 refuses "a stage of no blocks" 2 '--stem-blocks|0 in a list' $stem --stem-blocks 1,0
 refuses "more stages than a stem has" 2 '--stem-blocks|5 values|4 stages' $stem --stem-blocks 1,1,1,1,1
-refuses "a class token with mlp_conv" 2 '--pool|mlp_conv|gap' --mlp-conv --pool cls
-refuses "a class token with pos_embed conv" 2 '--pool|pos_embed conv|gap' --pos-embed conv --pool cls
+refuses "a class token with mlp_conv" 2 '--pool|--mlp-conv true|gap' --mlp-conv --pool cls
+refuses "a class token with pos_embed conv" 2 '--pool|--pos-embed conv|gap' --pos-embed conv --pool cls
 refuses "numbers without an end" 2 "--dim|expected an integer|''" --dim 16,
 refuses "unknown pool" 2 "--pool|'mean'|cls, gap or gap-raw" --pool mean
 refuses "text for an integer" 2 "--dim|'wide'|integer" --dim wide
@@ -240,7 +378,7 @@ refuses "text for a number" 2 "--lr|'fast'|number" --lr fast
 refuses "NaN for a number" 2 "--lr|'nan'" --lr nan
 refuses "number out of range" 2 '--drop-path|1.5|0.99' --drop-path 1.5
 refuses "integer out of range" 2 '--heads|0|from 1' --heads 0
-refuses "more groups of layers than learning rates" 2 '--layer-decay|0.9|65 groups|64' --depth 63 --layer-decay 0.9
+refuses "more groups of layers than learning rates" 2 '--layer-decay|0.9|64 groups|--depth 63 makes 65' --depth 63 --layer-decay 0.9
 refuses "integer that overflows" 2 '--epochs|99999999999999999999' --epochs 99999999999999999999
 refuses "unknown augmentation policy" 2 "--aa|'original'|rand-m9-mstd0.5-inc1" --aa original-mstd0.5
 refuses "unknown part of a policy" 2 "--aa|'q3'|mstd0.5" --aa rand-m9-q3
@@ -265,11 +403,22 @@ refuses "an odd share" 2 'inception_heads|odd' --attn inception --pool gap --dim
 refuses "one head split" 2 '--sparse-heads|union' --attn sparse-fixed --sparse-heads split --heads 1 --describe
 refuses "unknown feature map, with the nearest" 2 "--feature-map|'performr'|'performer'" --feature-map performr
 refuses "unknown relative encoding, with the nearest" 2 "--relative|'ropes'|'rope'" --relative ropes
-refuses "ripple with features that may be negative" 2 '--feature-map|ripple|rfa' --attn ripple --feature-map rfa
+refuses "ripple with features that may be negative" 2 '--feature-map|--attn ripple|rfa' --attn ripple --feature-map rfa
 refuses "relative positions without linear attention" 2 '--relative|linear|ripple' --attn ripple --relative rope
 refuses "heads that do not divide dim" 2 '--heads|5|192' --heads 5
-refuses "patch_size that does not divide img_size" 2 '--patch-size|5|32x32' --patch-size 5
+refuses "patch_size that does not divide img_size" 2 '--patch-size: img_size 32 (the default; --img-size sets it) is not a multiple|5' --patch-size 5
 refuses "longer warm-up than training" 2 '--warmup-epochs|9|5' --epochs 5 --warmup-epochs 9
+printf 'warmup_epochs = 5\n' >warm.ini
+run --config warm.ini $model --train-limit 64 --test-limit 32 --batch-size 16 --epochs 2 --run-dir shortened
+[ "$status" -eq 0 ] && [ ! -s err ] && grep -q '^warmup_epochs = 0$' shortened/config.ini &&
+    grep -q '^warmup_epochs: 5 (warm.ini:1) is more than the 2 epochs of the run: shortened to 0 ' out
+check "a warm-up of a file that is longer than the run is shortened" $? "$(head -n 1 out) $(head -n 1 err)"
+run $model --train-limit 64 --test-limit 32 --batch-size 16 --epochs 5 --run-dir default
+[ "$status" -eq 0 ] && [ ! -s err ] && grep -q '^warmup_epochs = 0$' default/config.ini && ! grep -q '^warmup' out
+check "the default one is, in silence" $? "$(head -n 1 out) $(head -n 1 err)"
+printf 'epochs = 2\nwarmup_epochs = 5\n' >both.ini
+refuses "longer warm-up than training in one file" 2 'both.ini:2: warmup_epochs|5|2' --config both.ini
+refuses "frames to name without --predict" 2 '--top-frames: counts only with --predict' $tiny --top-frames 2 --run-dir none
 mkdir -p mnist
 for split in train t10k; do
     { printf '\0\0\010\003\0\0\0\200\0\0\0\034\0\0\0\034'; head -c 100352 /dev/zero; } >mnist/$split-images-idx3-ubyte
@@ -280,7 +429,7 @@ refuses "two test crops" 2 '--test-crops|1 or 3' --test-crops 2
 run --data moving-shapes --frames 4 --img-size 64 --show-batch clips.png
 [ "$status" -eq 0 ] && grep -q '16 training clips of moving-shapes' out && [ -s clips.png ]
 check "--show-batch draws clips" $? "$(cat out err)"
-refuses "other images than the default img_size" 2 'img_size|32x32|28x28' --data mnist --data-dir .
+refuses "other images than the default img_size" 2 '--data: mnist has images of 28x28|img_size 32 (the default' --data mnist --data-dir .
 run $model --data mnist --data-dir . --img-size 32 --batch-size 64 --epochs 1 --run-dir resized
 [ "$status" -eq 0 ] && grep -q '28x28 are resized to img_size 32x32' out
 check "images of another size are resized when img_size asks for it" $? "$(grep resized out) $(head -n 1 err)"
@@ -309,9 +458,9 @@ for flag in resume init run-dir config out parity attention predict data-dir; do
     refuses "an empty --$flag" 2 "--$flag|empty|variable" --$flag ""
 done
 refuses "an empty file among others" 2 '--predict|empty' --predict test:0 ""
-refuses "an empty --data" 2 "data: ''" --data "" --run-dir never
+refuses "an empty --data" 2 "--data: ''" --data "" --run-dir never
 run
-[ "$status" -eq 2 ] && [ ! -s out ] && [ "$(grep -c '^  train_vit --' err)" -eq 3 ] && grep -q -e '--help' err &&
+[ "$status" -eq 2 ] && [ ! -s out ] && [ "$(grep -c '^  train_vit --' err)" -eq 4 ] && grep -q -e '--help' err &&
     [ ! -e runs ]
 check "without arguments it says what to begin with and trains nothing" $? "status $status: $(head -n 1 err)"
 
@@ -327,7 +476,7 @@ refuses "folder for a config file" 2 "--config|'.'" --config .
 # == Wrong data ======================================================================================================
 
 refuses "misspelt data set" 2 "data|'cifra10'|'cifar10'" --data cifra10
-refuses "missing data folder" 1 'data|nowhere/cifar|no such folder' --data nowhere/cifar
+refuses "missing data folder" 1 'nowhere/cifar|no such folder' --data nowhere/cifar
 refuses "data set that was not fetched" 1 'nowhere/data_batch_1.bin|fetch_cifar.sh' --data cifar10 --data-dir nowhere
 mkdir empty short count label
 refuses "folder without data" 1 'empty|train.bin|data_batch_1.bin' --data empty
@@ -418,7 +567,7 @@ cp a/log.csv log.before
 refuses "a folder that holds a run" 1 'a/log.csv|--resume a|--run-dir' $tiny --epochs 1 --run-dir a
 cmp -s a/log.csv log.before
 check "and the run in it stays as it was" $?
-mkdir half && : >half/log.csv
+mkdir half && printf 'step,epoch\n2,1\n' >half/log.csv
 refuses "a folder where a run saved nothing" 1 'half/log.csv|--run-dir' $tiny --epochs 1 --run-dir half
 : >file
 refuses "a file in place of the run folder" 1 'cannot make this folder: a file has this name' $tiny --epochs 1 --run-dir file
@@ -440,7 +589,7 @@ check "without --run-dir runs are numbered" $? "$(ls runs 2>/dev/null | tr '\n' 
 pid=$!
 wait_for $pid '^8,' busy/log.csv
 kill -s STOP $pid
-refuses "--resume of a run that is running" 1 'busy/log.csv|another process' --resume busy
+refuses "--resume of a run that is running" 1 'busy/log.csv|is training in this folder' --resume busy
 kill -s KILL $pid
 wait $pid 2>/dev/null
 refuses "--resume of a missing folder" 1 'nowhere/state.safetensors|--resume' --resume nowhere
@@ -575,6 +724,13 @@ succeeds "--predict of foreign weights" $model --predict test:0 --init foreign.s
 grep -q '^foreign.safetensors: no settings of train_vit .* heads 2, pool gap, .* mean 0.*, std 0' out &&
     grep -qE '^test:0: class [0-9]+ [0-9.]+ %, class' out
 check "says what they are taken for, and has no names for their classes" $? "$(tail -n 1 out)"
+grep -q '^foreign.safetensors: WARNING: .* the shapes of its weights fit any: heads 2 (--heads) is assumed, .* without an error$' out
+check "and warns that their number of heads is assumed" $? "$(grep WARNING out)"
+succeeds "--init of one's own weights" --predict test:0 --init a/last.safetensors
+! grep -q WARNING out
+check "which tell it, without a warning" $? "$(grep WARNING out)"
+refuses "the weights of another kind of head" 1 'foreign.safetensors|classifier is head linear|head linear is needed' \
+    --predict test:0 --init foreign.safetensors $model --head tanh
 run $init foreign.safetensors --dim 32 --patch-size 4
 grep -q '^foreign.safetensors: its tensors are those of --dim 16 --depth 2 --patch-size 8 --mlp-ratio 4 --pool gap --img-size 32 --num-classes 10; ' out
 check "the settings that weights of another size need are named" $? "$(tail -n 2 out)"
@@ -640,7 +796,7 @@ safetensors bad.safetensors '{"clips":{"dtype":"F32","shape":[1,4,3,4,4],"data_o
 refuses "--parity of clips of four channels" 1 "bad.safetensors|'clips'|[B,3,frames,H,W]" $parity bad.safetensors
 safetensors bad.safetensors "{$images,${clips%0,768*}776,1544]},$labels}" 1544
 refuses "--parity of images and clips" 1 "bad.safetensors|'images'|'clips'" $parity bad.safetensors
-refuses "--parity whose patches do not fit its images" 2 '--patch-size|5|8x8' $parity in.safetensors --patch-size 5
+refuses "--parity whose patches do not fit its images" 2 '--patch-size|img_size 8|of patch_size 5' $parity in.safetensors --patch-size 5
 [ ! -e parity.out ]
 check "a refused --parity writes nothing" $?
 

@@ -26,16 +26,25 @@ hylisanet-s 26368656 41597509632
 hylisanet-b 54006256 105854441472
 TABLE
 
+# The configs name folders that are not here.
+run --config "$root/configs/video/lisanet-i-softmax.ini" --dim 16 --depth 1 --heads 2 --img-size 32 --bench --bench-seconds 0.1 \
+    --batch-size 2
+[ "$status" -eq 0 ] && grep -q '"train_images_per_s": [1-9]' out
+check "--bench needs no data where the number of classes is known" $? "$(head -n 1 err)"
+refuses "and does where it is not" 1 'datasets/ssv2|no such folder' --config "$root/configs/video/lisanet-i-softmax.ini" \
+    --num-classes 0 --bench
+refuses "as training does" 1 'datasets/ssv2|no such folder' --config "$root/configs/video/lisanet-i-softmax.ini"
+
 # == Refusals ========================================================================================================
 
 clip="$model --frames 8 --tubelet 3 --describe"
-refuses "an operator without an axis of time" 2 '--frames|attn focused-reduced|frames 1' --attn focused-reduced $clip
-refuses "a torus of rows and columns" 2 '--lisa-fft|2d|attn lisa has 4' --attn lisa --lisa-fft 2d $clip
+refuses "an operator without an axis of time" 2 '--frames|--attn focused-reduced|frames 1' --attn focused-reduced $clip
+refuses "a torus of rows and columns" 2 '--lisa-fft|2d|--frames 8' --attn lisa --lisa-fft 2d $clip
 refuses "rotations by row and column" 2 '--relative|rope-2d|rope-3d' --attn linear --relative rope-2d $clip
 refuses "an algorithm of rings without time" 2 '--ripple-algo|window|sat' --attn ripple --ripple-algo window $clip
 refuses "an even tubelet" 2 '--tubelet|2' $clip --tubelet 2
 refuses "an even kernel" 2 '--time-kernel|4' $clip --time-kernel 4
-refuses "tubelets longer than the clip" 2 '--tubelet|3|frames is 2' $clip --frames 2
+refuses "tubelets longer than the clip" 2 '--tubelet|3|--frames 2' $clip --frames 2
 for operator in softmax linear efficient hydra castling focused lisa sa9 sa9-heads sa10 sa11 gf dwconv7 lambda rsa ripple \
     ripple-log ripple-explicit-softmax sparse-strided sparse-fixed relu-linear nystrom soft swin cswin cswin-focused reduced convattn \
     inception convit; do
@@ -140,8 +149,8 @@ fi
 
 twice="--data moving-shapes --img-size 64 $model --frames 5 --train-limit 96 --test-limit 8 --batch-size 16 --micro-batch 5
        --warmup-epochs 0 --epochs 2 --samples-per-clip 2 --mixup 0.8 --crop-padding 4 --log-every 1 --run-dir run"
-refuses "samples of clips that are repeated" 2 '--samples-per-clip|2|repeated_aug' $twice --repeated-aug
-refuses "samples of clips of a set of images" 2 '--samples-per-clip|2|shapes has images|repeated_aug' $tiny --samples-per-clip 2 \
+refuses "samples of clips that are repeated" 2 '--samples-per-clip|2|--repeated-aug true' $twice --repeated-aug
+refuses "samples of clips of a set of images" 2 '--samples-per-clip|2|shapes|has images|repeated_aug' $tiny --samples-per-clip 2 \
     --epochs 1 --run-dir none
 mkdir whole stopped
 (cd whole && "$vit" $twice >out 2>err && grep -q '2 epochs of 12 batches of 16 clips, 5 at a time' out)

@@ -100,6 +100,37 @@ static void tsn_frames(void **state) {
     frames_are(choice_of(SAMPLING_TSN, 2, 1, 2, 1), 12, FRAMES(4, 10));
 }
 
+/* mmaction2's and TSN's loaders compute (np.arange(T0) * tick + tick / 2.0).astype(np.int32) with tick = F / float(T0).
+ * Of all pairs of F <= 64 and T0 <= 16 that is floor((2i + 1) F / 2 T0) but for these frames, which numpy 2.4 gives one
+ * lower. */
+static void tsn_frames_of_numpy(void **state) {
+    (void)state;
+    static const struct {
+        int F, T0, i;
+    } lower[] = {
+        {4, 14, 10}, {6, 7, 3}, {6, 9, 7}, {8, 12, 7}, {8, 12, 10}, {8, 14, 10}, {10, 11, 5}, {10, 15, 7},
+        {10, 15, 10}, {12, 7, 3}, {12, 9, 7}, {12, 14, 3}, {16, 12, 7}, {16, 12, 10}, {16, 14, 10}, {18, 13, 6},
+        {18, 15, 12}, {20, 11, 5}, {20, 15, 7}, {20, 15, 10}, {22, 15, 7}, {24, 7, 3}, {24, 9, 7}, {24, 14, 3},
+        {28, 10, 7}, {30, 11, 5}, {30, 13, 6}, {32, 12, 7}, {32, 12, 10}, {32, 14, 10}, {34, 7, 3}, {36, 13, 6},
+        {36, 15, 12}, {38, 13, 6}, {40, 11, 5}, {40, 15, 7}, {40, 15, 10}, {42, 15, 7}, {42, 15, 12}, {44, 15, 7},
+        {46, 11, 5}, {48, 7, 3}, {48, 9, 7}, {48, 14, 3}, {56, 10, 7}, {60, 11, 5}, {60, 13, 6}, {62, 13, 6},
+        {64, 12, 7}, {64, 12, 10}, {64, 14, 10}};
+    size_t at = 0, count = sizeof lower / sizeof *lower;
+    for (int F = 1; F <= 64; F++) {
+        for (int T0 = 1; T0 <= 16; T0++) {
+            ClipChoice choice = choice_of(SAMPLING_TSN, T0, 1, 1, 0);
+            int got[16];
+            clip_frames(got, F, 0, &choice);
+            for (int i = 0; i < T0; i++) {
+                bool listed = at < count && lower[at].F == F && lower[at].T0 == T0 && lower[at].i == i;
+                assert_int_equal(got[i], (2 * i + 1) * F / (2 * T0) - listed);
+                at += listed;
+            }
+        }
+    }
+    assert_int_equal(at, count);
+}
+
 /* Training: every frame of a segment, ends included, and no other; of TSN's, the last five of 37 never. */
 static void training_frames(void **state) {
     (void)state;
@@ -1092,6 +1123,7 @@ int main(void) {
         cmocka_unit_test(dense_frames_at_a_rate),
         cmocka_unit_test(segment_frames),
         cmocka_unit_test(tsn_frames),
+        cmocka_unit_test(tsn_frames_of_numpy),
         cmocka_unit_test(training_frames),
         cmocka_unit_test(a_frame_tells_nothing_by_counting),
         cmocka_unit_test(borders_would_tell),

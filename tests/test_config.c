@@ -12,6 +12,7 @@
 
 #include <cmocka.h>
 
+#include "core/foreign_names.h"
 #include "tests/check.h"
 #include "tests/scratch.h"
 
@@ -323,6 +324,32 @@ static void test_short_help(void **state) {
     config_free(&f.config);
 }
 
+/* A string that may stand alone takes the word behind it. */
+static void test_help_with_a_word(void **state) {
+    (void)state;
+    static const ConfigEntry help_entries[] = {
+        {"help", CONFIG_STRING, .command_line_only = true, .section = "modes", .alone = "all", .help = "print help"}};
+    static const ConfigGroup help_group = {help_entries, 1, sizeof(char *), NULL};
+    static const struct {
+        const char *first, *second, *value;
+    } cases[] = {{"--help", "--describe", "all"}, {"-h", "--describe", "-h"}, {"--help", "lisa", "lisa"},
+                 {"-h", "lisa", "lisa"}, {"--help=lr", "--describe", "lr"}};
+    for (int i = 0; i < 5; i++) {
+        Fixture f;
+        begin(&f);
+        const char *const *help = config_add(&f.config, &help_group);
+        assert_true(arguments(&f, 2, cases[i].first, cases[i].second));
+        assert_string_equal(*help, cases[i].value);
+        config_free(&f.config);
+    }
+    Fixture f;
+    begin(&f);
+    config_add(&f.config, &help_group);
+    assert_false(arguments(&f, 1, "--help="));
+    assert_string_equal(f.error.text, "--help: the value is empty: is a variable of the shell not set?");
+    config_free(&f.config);
+}
+
 /* == Files ====================================================================================================== */
 
 static void put_file(const char *name, const char *text) {
@@ -427,6 +454,75 @@ static void call_reject_argument(void *user) {
 
 static void call_reject_default(void *user) {
     config_reject(&((Fixture *)user)->config, "batch_size", "too small");
+}
+
+/* A check that names three settings, one with a value of its own, after they were given in these places. */
+typedef struct {
+    const char *saved, *file, *arguments[5], *said;
+} Blame;
+
+static void call_blame(void *user) {
+    const Blame *blame = user;
+    Fixture f;
+    char *argv[8] = {"program"};
+    int argc = 1;
+    begin(&f);
+    while (argc < 6 && blame->arguments[argc - 1]) argv[argc] = (char *)blame->arguments[argc - 1], argc++;
+    config_read_text(&f.config, blame->saved, strlen(blame->saved), "state");
+    if (*blame->file) config_read_file(&f.config, blame->file);
+    config_read_arguments(&f.config, argc, argv);
+    config_reject(&f.config, "batch_size", "{batch_size} does not fit {img_size}, %d%% of {%s=%d}: %s", 7, "steps", 3, "{lr}");
+}
+
+static void test_blame(void **state) {
+    (void)state;
+    static Blame cases[] = {
+        {"", "", {0}, "batch_size: 64 (the default; --batch-size sets it) does not fit img_size 224 (the default; "
+                      "--img-size sets it), 7% of steps 3 (the default; --steps sets it): {lr}\n"},
+        {"", "", {"--batch-size", "5"}, "--batch-size: 5 does not fit img_size 224 (the default; --img-size sets it), 7% of "
+                                        "steps 3 (the default; --steps sets it): {lr}\n"},
+        {"", "", {"--img_size=30x40"}, "--img_size: batch_size 64 (the default; --batch-size sets it) does not fit img_size "
+                                       "30x40, 7% of steps 3 (the default; --steps sets it): {lr}\n"},
+        {"", "", {"--img-size", "30", "--batch-size", "5"}, "--batch-size: 5 does not fit --img-size 30, 7% of steps 3 (the "
+                                                            "default; --steps sets it): {lr}\n"},
+        {"batch_size = 5\nimg_size = 30\n", "", {"--steps", "9"},
+         "--steps: batch_size 5 (state:1) does not fit img_size 30 (state:2), 7% of steps 3: {lr}\n"},
+        {"batch_size = 5\n", "outer.ini", {0}, "outer.ini:2: img_size: batch_size 5 (state:1) does not fit img_size 40, 7% "
+                                               "of steps 3 (inner.ini:1): {lr}\n"},
+        {"img_size = 30\nsteps = 9\n", "", {0}, "state:1: img_size: batch_size 64 (the default; --batch-size sets it) does "
+                                                "not fit img_size 30, 7% of steps 3 (state:2): {lr}\n"},
+    };
+    put_file("inner.ini", "steps = 9\n");
+    put_file("outer.ini", "include = inner.ini\nimg_size = 40\n");
+    char here[4096];
+    assert_non_null(getcwd(here, sizeof here));
+    assert_int_equal(chdir(folder), 0);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[1024];
+        assert_int_equal(status_of(call_blame, &cases[i], text, sizeof text), 2);
+        assert_string_equal(strstr(text, ": ") + 2, cases[i].said);
+    }
+    assert_int_equal(chdir(here), 0);
+}
+
+/* A value that the program put in a default's place is not called one; a file is no setting, and is to blame itself. */
+static void call_die(void *user) {
+    Fixture *f = user;
+    char *argv[] = {"program", "--steps=9"};
+    config_read_arguments(&f->config, 2, argv);
+    f->settings->batch_size = 12;
+    config_die(&f->config, "%s: is for {batch_size}, {steps} and {nothing}", "a{lr}");
+}
+
+static void test_sourced(void **state) {
+    (void)state;
+    Fixture f;
+    char text[1024];
+    begin(&f);
+    assert_int_equal(status_of(call_die, &f, text, sizeof text), 1);
+    assert_string_equal(strstr(text, ": ") + 2,
+                        "a{lr}: is for batch_size 12 (not given; --batch-size sets it), --steps 9 and nothing\n");
+    config_free(&f.config);
 }
 
 /* `call` must say `said` after the program's name and exit with status 2. */
@@ -650,20 +746,20 @@ static void test_settings_that_do_not_count(void **state) {
     static const struct {
         const char *saved, *file, *arguments[4], *error;
     } cases[] = {
-        {"", "", {"--rings", "9"}, "--rings: attn softmax has no such setting; it belongs to ripple"},
-        {"", "", {"--rings", "4"}, "--rings: attn softmax has no such setting; it belongs to ripple"},
-        {"", "rings = 9\n", {0}, "choice.ini:1: rings: attn softmax has no such setting; it belongs to ripple"},
+        {"", "", {"--rings", "9"}, "--rings: attn softmax (the default; --attn sets it) has no such setting; it belongs to ripple"},
+        {"", "", {"--rings", "4", "--attn", "lisa"}, "--rings: --attn lisa has no such setting; it belongs to ripple"},
+        {"", "rings = 9\n", {0}, "choice.ini:1: rings: attn softmax (the default; --attn sets it) has no such setting; it belongs to ripple"},
         {"", "attn = lisa\nrings = 9\n", {0},
-         "choice.ini:2: rings: attn lisa has no such setting; it belongs to ripple"},
+         "choice.ini:1) has no such setting; it belongs to ripple"},
         {"", "attn = lisa\nrings = 4\n", {0}, NULL},
         {"", "attn = ripple\nrings = 9\n", {"--attn", "lisa"}, NULL},
         {"attn = ripple\nrings = 9\n", "", {"--attn", "lisa"}, NULL},
         {"attn = softmax\nrings = 9\n", "", {0}, NULL},
-        {"attn = ripple\n", "", {"--patterns", "3"}, "--patterns: attn ripple has no such setting; it belongs to lisa"},
+        {"attn = ripple\n", "", {"--patterns", "3"}, "--patterns: attn ripple (state:1) has no such setting; it belongs to lisa"},
         {"", "attn = ripple\nrings = 9\n", {0}, NULL},
         {"", "include = rings.ini\nattn = lisa\n", {0}, NULL}, /* the file that includes has the say */
         {"", "include = lisa.ini\nrings = 9\n", {0},
-         "choice.ini:2: rings: attn lisa has no such setting; it belongs to ripple"},
+         "lisa.ini:1) has no such setting; it belongs to ripple"},
     };
     put_file("rings.ini", "attn = ripple\nrings = 9\n");
     put_file("lisa.ini", "attn = lisa\n");
@@ -708,6 +804,101 @@ static void call_check(void *user) {
 static void test_group_check(void **state) {
     (void)state;
     expect_usage(call_check, "--rings: 13 brings bad luck\n");
+}
+
+/* A list of choices with their papers, and what --help says of one word. */
+static const ConfigChoice about[] = {{"near", "only neighbours", "On Neighbours (A, 2001)"}, {"far", "all others", NULL}};
+static const ConfigEntry listed_entries[] = {
+    {"reach", CONFIG_CHOICE, .initial = "far", .about = about, .choice_count = 2, .list = "Reaches", .section = "model",
+     .help = "how far"},
+};
+static const ConfigGroup listed_group = {.entries = listed_entries, .count = 1, .size = sizeof(int)};
+
+static bool topic(Fixture *f, const char *word, char *text, size_t size) {
+    FILE *out = fmemopen(text, size, "w");
+    assert_non_null(out);
+    bool found = config_help_topic(&f->config, word, "train --x", out, &f->error);
+    fclose(out);
+    return found;
+}
+
+static void test_topics(void **state) {
+    (void)state;
+    Fixture f;
+    char text[4096];
+    begin(&f);
+    config_add(&f.config, &listed_group);
+    config_add_for(&f.config, &ring_group, "reach", "wide, near");
+    assert_true(topic(&f, "near", text, sizeof text));
+    assert_string_equal(text, "--reach near: only neighbours\nPaper: On Neighbours (A, 2001)\n\n  train --x --reach near\n\n"
+                              "attention with reach wide, near:\n  --rings N                   rings (integer from 1 to 64; "
+                              "default 4)\n");
+    assert_true(topic(&f, "far", text, sizeof text));
+    assert_string_equal(text, "--reach far: all others\n\n  train --x --reach far\n\nIt has no settings of its own.\n");
+    static const char *const same[] = {"batch_size", "batch-size", "--batch-size"};
+    for (int i = 0; i < 3; i++) {
+        assert_true(topic(&f, same[i], text, sizeof text));
+        assert_string_equal(text, "training:\n  --batch-size N              images in a step, over all ranks (integer from 1 "
+                                  "to 65536; default 64)\n");
+    }
+    assert_true(topic(&f, "training", text, sizeof text));
+    assert_non_null(strstr(text, "--batch-size N"));
+    assert_non_null(strstr(text, "--seed N"));
+    assert_null(strstr(text, "--attn"));
+    static const struct {
+        const char *word, *said;
+    } unknown[] = {{"nearr", "--help: nothing here is called 'nearr' (did you mean 'near'?)"},
+                   {"batchsize", "--help: nothing here is called 'batchsize' (did you mean 'batch_size'?)"},
+                   {"learning-rate", "--help: nothing here is called 'learning-rate' (did you mean 'lr'?)"},
+                   {"zzzzzz", "--help: nothing here is called 'zzzzzz' (--help alone prints everything)"}};
+    for (int i = 0; i < 4; i++) {
+        assert_false(topic(&f, unknown[i].word, text, sizeof text));
+        assert_string_equal(f.error.text, unknown[i].said);
+    }
+    char *all = printed(&f.config, config_help);
+    assert_non_null(strstr(all, "\nReaches (--reach):\n  near                     only neighbours\n"));
+    assert_true(strstr(all, "\ndata:\n") || !strncmp(all, "data:\n", 6));
+    assert_true(strstr(all, "\nmodel:\n") < strstr(all, "\ntraining:\n"));
+    assert_true(strstr(all, "\ntraining:\n") < strstr(all, "\nReaches"));
+    assert_true(strstr(all, "\nReaches") < strstr(all, "\nattention with reach wide, near:"));
+    free(all);
+    config_free(&f.config);
+}
+
+/* Every name of other tools is written as settings are, stands once, and gets an answer of its own: a setting of this
+ * program where it has one of the table's, else a sentence.  Where the table names only settings that a program lacks,
+ * the name is unknown. */
+static void test_foreign_names(void **state) {
+    (void)state;
+    Fixture f;
+    const char *name, *setting;
+    int settings = 0, sentences = 0;
+    begin(&f);
+    for (int i = 0; (name = foreign_name_at(i)); i++) {
+        assert_int_equal(strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789_"), strlen(name));
+        for (int k = 0; k < i; k++) assert_string_not_equal(name, foreign_name_at(k));
+        const char *sentence = foreign_name(&f.config, name, &setting);
+        assert_true(!setting || !sentence);
+        settings += setting != NULL;
+        sentences += sentence != NULL;
+    }
+    assert_true(settings > 10 && sentences > 50);
+    static const struct {
+        const char *argument, *said;
+    } cases[] = {{"--batch", "--batch: unknown setting; here it is --batch-size N"},
+                 {"--zzzzzz", "--zzzzzz: unknown setting"},
+                 {"--gradient-checkpointing", "--gradient-checkpointing: unknown setting: this program has no activation "
+                                              "checkpointing; a lower --micro-batch saves memory"},
+                 {"--no-flip", "--no-flip: unknown setting: switch mirroring off with --flip false"},
+                 {"--data_path=x", "--data_path: unknown setting; here it is --data FOLDER"}};
+    for (int i = 0; i < 5; i++) {
+        char *argv[] = {"program", (char *)cases[i].argument};
+        assert_false(config_try_arguments(&f.config, 2, argv, &f.error));
+        assert_string_equal(f.error.text, cases[i].said);
+    }
+    assert_false(config_try_text(&f.config, "batch = 4\n", 10, "x", &f.error));
+    assert_string_equal(f.error.text, "x:1: batch: unknown setting; here it is batch_size");
+    config_free(&f.config);
 }
 
 static void test_help(void **state) {
@@ -781,9 +972,12 @@ int main(void) {
         cmocka_unit_test(test_text),
         cmocka_unit_test(test_arguments),
         cmocka_unit_test(test_short_help),
+        cmocka_unit_test(test_help_with_a_word),
         cmocka_unit_test(test_file_and_command_line),
         cmocka_unit_test(test_include),
         cmocka_unit_test(test_dying),
+        cmocka_unit_test(test_blame),
+        cmocka_unit_test(test_sourced),
         cmocka_unit_test(test_round_trip),
         cmocka_unit_test(test_long_string),
         cmocka_unit_test(test_saved_text),
@@ -792,6 +986,8 @@ int main(void) {
         cmocka_unit_test(test_settings_that_do_not_count),
         cmocka_unit_test(test_group_check),
         cmocka_unit_test(test_shared_settings), cmocka_unit_test(test_help),
+        cmocka_unit_test(test_topics),
+        cmocka_unit_test(test_foreign_names),
         cmocka_unit_test(test_markdown),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

@@ -123,6 +123,9 @@ static void test_convolution(void **state) {
         {2, 6, 5, {8, 8, 3, 1, true}, true, true, true},
         {1, 8, 6, {8, 16, 1, 2, true}, false, false, false},
         {1, 1, 2, {2, 3, 7, 2, true}, false, false, false},
+        {2, 6, 5, {8, 26, 3, 1, false}, true, true, true},
+        {1, 7, 8, {4, 26, 3, 2, true}, false, true, false},
+        {2, 5, 6, {7, 26, 1, 1, false}, true, true, false},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) convolution_case(cases[i]);
     if (full_or_reduced("large convolutions", 1, 0)) {

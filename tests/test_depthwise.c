@@ -134,6 +134,7 @@ static void strided_case(int B, StridedDepthwise d) {
         if (i % s->y_row >= (size_t)s->C) r.y[i] += y_before[i];
     for (size_t i = 0; i < nx; i++)
         if (i % s->x_row >= (size_t)s->C) r.dx[i] += dx_before[i];
+    kernels_reserve(depthwise_workspace(s));
     strided_depthwise_forward(d_y, d_x, d_w, &d, B);
     strided_depthwise_backward(d_dx, d_dw, d_dy, d_x, d_w, &d, B);
     assert_true(close_real("y", d_y, r.y, ny));
@@ -155,6 +156,7 @@ static void test_strided(void **state) {
     strided_case(3, (StridedDepthwise){{{4, 6, 5}, 17, 3, 17, 17, 20, 0}, 3}); /* every frame by itself */
     strided_case(1, (StridedDepthwise){{{2, 4, 3}, 5, 5, 5, 7, 5, 7}, 2}); /* longer than the clip */
     strided_case(1, (StridedDepthwise){{{16, 2, 2}, 3, 7, 3, 3, 3, 15}, 1});
+    strided_case(300, (StridedDepthwise){{{1, 3, 2}, 4, 3, 4, 4, 4, 0}, 2}); /* several images to a block */
 }
 
 static void set(Vit *vit, const char *name, const float *values) {

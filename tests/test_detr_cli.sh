@@ -131,10 +131,26 @@ cp "$root"/tests/corpus/jpeg/grey.jpg coco/train2017/grey.jpg
 
 succeeds "train_detr trains" $tiny --epochs 3 --run-dir run --log-every 2
 [ "$(head -n 1 run/log.csv)" = \
-    step,epoch,loss,lr,grad_norm,images_per_s,ap,ap50,focal,l1,giou,class_error,stall,val_loss,wall_s,peak_bytes ]
+    step,epoch,loss,lr,grad_norm,images_per_s,ap,ap50,focal,l1,giou,class_error,stall,val_loss,wall_s,peak_bytes,$(
+    )ap_small,ap_medium,ap_large,infer_s ]
 check "the log's columns" $? "$(head -n 1 run/log.csv)"
+awk -F , 'NR > 1 && (NF != 20 || ($7 == "") != ($17 == "") || ($7 == "") != ($20 == "")) { wrong = 1 }
+          $7 != "" && NR > 1 { rows++; if (!($20 > 0 && $20 < 10)) wrong = 1 } END { exit !(rows == 3 && !wrong) }' \
+    run/log.csv
+check "AP by size and seconds an image in the rows of evaluations" $? "$(last_row run)"
+run --init run/last.safetensors --eval
+sizes=$(sed -n 's/^ Average Precision.*area= *\(small\|medium\| large\|large\) .*= *//p' out | tr '\n' ' ')
+[ "$status" -eq 0 ] && [ "$sizes" = "$(last_row run | awk -F , '{ printf "%.3f %.3f %.3f ", $17, $18, $19 }')" ]
+check "which are those that --eval prints" $? "$sizes: $(last_row run)"
 awk -F , 'NR == 2 { first = $3 } END { exit !(NR == 10 && $1 == 15 && $3 < first && $7 >= 0 && $8 >= $7) }' run/log.csv
 check "has a row for every second step and each epoch, and the loss falls" $? "$(last_row run)"
+cp -R coco blind && rm -r blind/val2017 blind/annotations/instances_val2017.json
+refuses "no validation annotations" 1 'blind/annotations/instances_val2017.json' $net $small --data blind --batch-size 2 \
+    --epochs 1 --run-dir blinded
+succeeds "eval_every 0 trains without them" $net $small --data blind --batch-size 2 --epochs 1 --eval-every 0 \
+    --run-dir blinded
+[ -f blinded/last.safetensors ] && [ ! -e blinded/best.safetensors ] && [ "$(last_row blinded | cut -d , -f 7,8,17)" = ,, ]
+check "and has last weights and no best ones" $? "$(last_row blinded)"
 run $tiny --epochs 3 --run-dir again --log-every 2 --workers 3
 same_run run again
 check "the same bits again, with another number of workers" $? "differs: $differs"

@@ -4,7 +4,7 @@
 #
 #   BUILD=build/cpu sh tests/test_extras.sh
 
-# shellcheck disable=SC2015,SC2046,SC2086,SC2154 # settings are lists of words
+# shellcheck disable=SC2015,SC2016,SC2046,SC2086,SC2154 # settings are lists of words; a program written here
 . "$(dirname "$0")/tap.sh"
 detr=$build/train_detr
 plain=$(command -v python3 || echo /usr/bin/python3) # its standard library only
@@ -210,6 +210,114 @@ refuses "--draw of a folder of pictures" 2 '--draw|one picture' --init boxes/las
     --draw c.png
 vit=$build/train_vit
 
+# == Tables of the papers ============================================================================================
+
+cat >rows.py <<'END'
+"""Every row has a config, which describes a model, and every row of the papers is shown; so does every other config."""
+import glob, os, subprocess, sys
+root, build = sys.argv[1:]
+sys.path.insert(0, os.path.join(root, "scripts"))
+for name in ("train_vit", "train_detr", "train_ar"):
+    os.environ[name.upper()] = os.path.join(build, name)
+import tables
+absent = {"lisa-9", "lisa-10"}  # models that are not in this project
+nobodys = ("JFT", "VTAB")  # rows of weights that are not public, and of 19 tasks that are no one data set
+wrong, rows, runs = [], 0, {row.run for table in tables.TABLES.values() for row in table[2]}
+for name, (title, paper, table) in tables.TABLES.items():
+    numbers = tables.paper_numbers(paper)
+    wrong += [f"{name}: no numbers of the paper"] * (paper is not None and not numbers)
+    wrong += [f"{name}: {lost} of the paper is not shown" for lost in set(numbers) - {row.paper for row in table}
+              if name not in absent and not any(word in lost for word in nobodys)]
+    for row in table:
+        rows += 1
+        found = tables.describe(row)
+        wrong += [f"{name}: {row.config} describes no model"] * (not found.get("params") and not found.get("mmacs"))
+        wrong += [f"{name}: {row.run} starts from {row.after}, which no table trains"] * (row.after not in {None} | runs)
+for program, folders in {"train_vit": ("cifar100", "cpu", "finetune", "imagenet", "video"), "train_ar": ("ar",)}.items():
+    for config in (config for folder in folders for config in glob.glob(f"{root}/configs/{folder}/*.ini")):
+        told = subprocess.run([tables.PROGRAMS[program], "--config", config, "--describe"], capture_output=True, text=True)
+        wrong += [f"{config}: {told.stderr.strip()}"] * (told.returncode != 0 or "params:" not in told.stdout)
+print("\n".join(wrong) or f"{rows} rows")
+sys.exit(bool(wrong))
+END
+"$plain" rows.py "$root" "$build" >out 2>err
+check "every row of tables.py and every config describes a model, and every row of the papers is shown" $? \
+    "$(tail -n 1 out) $(tail -n 1 err)"
+grep -vqE '^[^,]*(,[^,"]*|,"[^"]*"){4}$' "$root/docs/paper_tables.csv"
+[ $? -eq 1 ]
+check "paper_tables.csv has five fields in every line" $?
+
+# shows NAME WORDS TABLE RUN...: a line of that table has all of the words.
+shows() {
+    name=$1 words=$2 table=$3
+    shift 3
+    TRAIN_VIT=$build/train_vit "$plain" "$root/scripts/tables.py" --table "$table" "$@" >out 2>err
+    status=$?
+    line=$(grep -F -- "${words%%|*}" out | head -n 1)
+    rest=$words
+    while [ "$rest" ]; do
+        case $line in *"${rest%%|*}"*) ;; *) status=1 ;; esac
+        case $rest in *'|'*) rest=${rest#*|} ;; *) rest= ;; esac
+    done
+    check "$name" $status "$line $(head -n 1 err)"
+}
+
+mkdir -p paper/coco-smca paper/imagenet-hylisanet-s-21k paper/imagenet-lisanet-b
+printf 'epoch,ap,ap_small,ap_medium,ap_large,infer_s\n50,0.415,0.225,-1,0.6,0.0501\n' >paper/coco-smca/log.csv
+echo 'epochs = 50' >paper/coco-smca/config.ini
+shows "AP by size and the time of an image" 'smca |41.0 | 41.5 | +0.5|21.9 | 22.5|44.3 | –|59.1 | 60.0|0.059 | 0.050|one seed' \
+    ripple-3 paper
+printf 'step,epoch,loss,lr,grad_norm,images_per_s,top1\n9,90,1,0,1,1,\n' >paper/imagenet-hylisanet-s-21k/log.csv
+printf 'epochs = 90\neval_every = 0\n' >paper/imagenet-hylisanet-s-21k/config.ini
+shows "a run that was never evaluated is one" 'HyLiSANet-S, pre-training|one seed' lisa-6 paper
+printf 'epoch,top1,top5\n300,84,97\n' >paper/imagenet-lisanet-b/log.csv
+echo 'epochs = 300' >paper/imagenet-lisanet-b/config.ini
+echo '{"params": 50610496, "infer_images_per_s": 200.0, "infer_bytes": 1797558016}' >paper/imagenet-lisanet-b/bench.json
+shows "throughput and memory, and multiply-adds without transforms" 'LiSANet-B |– | 10.42|347 | 200|2.0 | 2.0 ' lisa-7 paper
+printf 'by,operator,grid,infer_ms,train_ms,infer_bytes\nvit.c,lisa,7,1.5,4.25,20000000\nPyTorch,lisa,7,9,9,\n' >block.csv
+shows "what bench_block.sh measured" 'lisa 7x7 |18.3 | 20.0 | +1.7|1.2 | 1.5 | +0.3|3.2 | 4.2' lisa-4 block.csv
+shows "what the paper could not run" 'softmax 84x84 |22200.0 | 22243.7|out of memory' lisa-4
+shows "and where other numbers stand" "LiSA's Table 5 and FLatten's Figure 6: cswin_t" hosts
+mkdir paper/finetune-vit-l16-imagenet
+printf 'epoch,top1,top5\n8,85.1,97\n' >paper/finetune-vit-l16-imagenet/log.csv
+echo 'epochs = 8' >paper/finetune-vit-l16-imagenet/config.ini
+printf 'top1: 85.1000 top5: 97.0000\nreal: 88.7000 of 46837 images with labels\n' >paper/finetune-vit-l16-imagenet/test.txt
+shows "ImageNet ReaL" 'I21k: ImageNet |85.30 | 85.10 | -0.20 | 88.62 | 88.70 | +0.08' vit-2 paper
+shows "weights that nobody has are named" 'ViT-H/14 JFT: CIFAR-10 |99.50|JFT-300M, which is not public' vit-2
+
+# Hours are operations over their rate, memory 16 bytes a parameter (20 with an average) and the activations.
+for row in 'ripple-2 cifar100/deit deit 300 50000 3 16 64' 'vit-2 finetune/vit-l16-imagenet ViT-L/16.I21k:.ImageNet 8 1281167 4 20 64'; do
+    set -- $row
+    run --config "$root/configs/$2.ini" --describe
+    at_once=$(sed -n 's/^memory for \([0-9]*\) images at a time.*/\1/p' out)
+    wanted=$(awk -v samples=$(($4 * $5)) -v passes=$6 -v bytes=$7 -v images=$8 -v at_once="$at_once" '
+        /^params: / { params = $2 } /^macs: / { macs = $2 } /^activation_bytes: / { kept = $2 }
+        END { work = samples * passes * 2 * macs / 3600
+              printf "%.1f %.1f %.1f %.1f", work / (0.72 * 224e9), work / (0.3 * 989e12), (bytes * params + kept) / 2^30,
+                     (bytes * params + images * kept / at_once / 2) / 2^30 }' out)
+    TRAIN_VIT=$build/train_vit "$plain" "$root/scripts/tables.py" --hours --table "$1" >hours
+    got=$(grep "^| $3 |" hours | cut -d '|' -f 5-8 | tr -d ',|' | tr -s ' ')
+    same "estimated hours and memory of $2" "${got# }" "$wanted "
+done
+
+# reproduce.sh with a program that says how it was called.
+mkdir -p programs && printf '#!/bin/sh\necho "${0##*/} $*"\n' >programs/train_vit && chmod +x programs/train_vit
+reproduce() { RUNS=$work/paper TRAIN_VIT=$work/programs/train_vit PYTHON=$plain sh "$root/scripts/reproduce.sh" "$@" >out 2>err; }
+reproduce lisa-6 hylisanet-s-finetune
+grep -q 'hylisanet-s-21k/best.safetensors, which is not there: run imagenet-hylisanet-s-21k first' out
+check "a row waits for the one whose weights it needs" $? "$(tail -n 1 out) $(head -n 1 err)"
+touch paper/imagenet-hylisanet-s-21k/state.safetensors paper/imagenet-hylisanet-s-21k/last.safetensors
+reproduce lisa-6 hylisanet-s-21k hylisanet-s-finetune
+grep -q 'hylisanet-s-21k, seed 0: done before, not evaluated' out && grep -q 'train_vit --config .*finetune.ini --init .*21k/last.safetensors' out
+check "and starts from the last weights of one that was never evaluated" $? "$(tail -n 1 out) $(head -n 1 err)"
+reproduce lisa-8 hylisanet-s
+grep -q 'hylisanet-s/best.safetensors, which is not there: run imagenet-hylisanet-s first' out
+check "clips start from the weights of images" $? "$(tail -n 1 out) $(head -n 1 err)"
+reproduce --bench lisa-7 lisanet-b && size=$(cat paper/imagenet-lisanet-b/bench.json)
+reproduce --bench lisa-5 hylisanet-s && size="$size $(cat paper/imagenet-hylisanet-s/bench.json)"
+case $size in *'--bench --batch-size 32 '*'--bench --batch-size 64') ;; *) false ;; esac
+check "Table 7 is measured with its batch of 32" $? "$size"
+
 # == TensorBoard =====================================================================================================
 
 cat >events.py <<'END'
@@ -338,13 +446,23 @@ check "and refuses a file of another kind" $? "$(head -n 1 err)"
 cat >drawn.py <<'END'
 import sys
 sys.path.insert(0, sys.argv[1] + "/scripts")
-import plot_run, plot_attention, numpy as np
+import plot_gap, plot_run, plot_attention, numpy as np
 axes = plot_run.plt.subplots()[1]
 rows = plot_run.read_log("whole")
 assert plot_run.draw_loss(axes, range(len(rows)), rows, "#0072b2", "whole")
 dashed = [line for line in axes.lines if line.get_linestyle() == "--"]
 assert len(dashed) == 1 and [f"{y:.6f}" for y in dashed[0].get_ydata()] == [
     line.split(",")[10] for line in open("whole/log.csv").read().split()[1:] if line.split(",")[10]]
+
+# Nothing is drawn over anything else: a detector's two titles, the end of a curve, the legend of plot_gap.py.
+plot_run.draw(["boxes"], "titles.png", [])
+left, right = plot_run.plt.gcf().axes
+assert "validation" in left.get_title("left") and left.get_tightbbox().x1 < right.get_tightbbox().x0
+plot_run.label_ends(axes, [(1, 98.85, "#000000")])
+assert axes.texts[-1].get_text() == "98.85 %"
+plot_gap.draw(plot_gap.runs_of_folder("pairs"), ["a:b"], "gap.png")
+axes = plot_run.plt.gca()
+assert axes.get_legend().get_window_extent().y1 < axes.bbox.y0
 
 # Two layers of two tokens: heads averaged, half of each residual, products in the order of the layers.
 a, b = np.array([[[.2, .8], [.5, .5]]]), np.array([[[1, 0], [.25, .75]]])

@@ -1,7 +1,8 @@
 #!/bin/sh
 # Calls that fail: every write, flush to the disk, renaming and cutting of a short run, and allocations all over it
 # (tests/faults.c fails them, one in each run).  The program has to end with one line and status 1, or to go on; resumed
-# without faults it is the undisturbed run, bit for bit.  TAP on standard output, evidence behind '# '.
+# without faults it is the undisturbed run, bit for bit.  So it is after a signal at any change of a file or folder.  TAP
+# on standard output, evidence behind '# '.
 #
 #   VIT_TEST_SEED=17 sh tests/test_faults.sh      other allocations than the last time's
 #
@@ -118,6 +119,58 @@ begin_run() { rm -rf run; }
 sweep "no write succeeds from some moment on" write $(few 4 12) "$vit" $settings --run-dir run
 unset VIT_FAULT_ON
 
+# == Signals at every change of a file or a folder ====================================================================
+
+# again: the same command where nothing was trained, else --resume: both give the undisturbed run.  A run that logged
+# rows and then lost all it had not saved is the user's to remove.
+again() {
+    lines=0
+    [ ! -e run/log.csv ] || lines=$(wc -l <run/log.csv)
+    if [ -e run/state.safetensors ] || [ "$lines" -lt 2 ]; then
+        set -- --run-dir run
+        [ ! -e run/state.safetensors ] || set -- --resume run
+        [ "$1" = --resume ] || set -- $settings "$@"
+        "$vit" "$@" >out.2 2>err.2 || { wrong="the same command: $(head -n 1 err.2)"; return 1; }
+        same_run whole run || { wrong="differs in $differs"; return 1; }
+        went_on=$((went_on + 1))
+    else
+        run $settings --run-dir run
+        complains 1 'run/log.csv|ended before it saved' || { wrong="with rows: $(head -n 1 err)"; return 1; }
+        with_rows=$((with_rows + 1))
+    fi
+}
+
+# signals NAME SIGNALS STATUS MOST: runs that get these signals at a change; they say so, unless a first one came when the
+# last step was done, or is SIGKILL; afterwards `again` holds.
+signals() {
+    rm -rf run
+    fault signal 0 "$vit" $settings --run-dir run
+    all=$(cat calls) went_on=0 with_rows=0 told=0 wrong=
+    for n in $(numbers "$all" "$4"); do
+        rm -rf run
+        VIT_FAULT_SIGNALS=$2
+        export VIT_FAULT_SIGNALS
+        fault signal $n "$vit" $settings --run-dir run
+        unset VIT_FAULT_SIGNALS
+        wanted=$3
+        case $2 in
+        15) if grep -q '^done in ' out; then wanted=0; else grep -q '^stopped by SIGTERM .* and saved: ' out; fi ;;
+        *' '*) [ "$(wc -l <err)" -eq 1 ] && grep -q '^train_vit: ended at once by a second signal, SIGINT: ' err ;;
+        *) true ;;
+        esac && told=$((told + 1)) || wrong="says $(head -n 1 err)"
+        [ "$status" -eq $wanted ] || wrong="status $status"
+        [ -n "$wrong" ] || again
+        [ -z "$wrong" ] || { wrong="; change $n: $wrong"; break; }
+    done
+    [ -z "$wrong" ] && [ "$told" -gt 0 ] && [ "$went_on" -gt 0 ]
+    check "$1" $? "of $all changes $told ended as they should, $went_on went on, $with_rows left rows alone$wrong"
+}
+
+rm -rf run
+signals "SIGTERM at a change" 15 143 $(few 8 60)
+signals "a second signal at a change" "15 2" 130 $(few 6 60)
+signals "SIGKILL at a change" 9 137 $(few 6 60)
+
 # == Pictures through the loader's threads ===========================================================================
 
 mkdir -p pictures
@@ -160,6 +213,24 @@ for kind in write sync rename seek; do
     sweep "packing: a $kind fails" $kind $(few 4 20) "$pack" --data pictures --resize 8 --out run.pack
 done
 sweep "packing: an allocation fails" memory $(few 6 24) "$pack" --data pictures --resize 8 --out run.pack
+
+begin_run
+fault signal 0 "$pack" --data pictures --resize 8 --out run.pack
+all=$(cat calls) stopped=0 wrong=
+VIT_FAULT_SIGNALS=15
+export VIT_FAULT_SIGNALS
+for n in $(numbers "$all" $(few 4 40)); do
+    begin_run
+    fault signal $n "$pack" --data pictures --resize 8 --out run.pack
+    if [ "$status" -eq 143 ] && grep -q '^stopped by SIGTERM: the same command ' out; then stopped=$((stopped + 1))
+    elif [ "$status" -ne 0 ]; then wrong="status $status: $(tail -n 1 out) $(head -n 1 err)"
+    fi
+    [ -n "$wrong" ] || afterwards
+    [ -z "$wrong" ] || { wrong="; change $n: $wrong"; break; }
+done
+unset VIT_FAULT_SIGNALS
+[ -z "$wrong" ] && [ "$stopped" -gt 0 ]
+check "packing: SIGTERM at a change" $? "of $all changes $stopped stopped it$wrong"
 
 echo "1..$count"
 [ "$failures" -eq 0 ]

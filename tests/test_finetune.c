@@ -41,7 +41,10 @@ static int case_agrees(const SafeTensors *st, const char *name) {
     from.positions.frames = 1;
     to = (ParamGrid){from.axis, from.axes, from.prefix, {1, to.positions.rows, to.positions.columns}};
     Param p = declared(after, to);
-    p.resampled = !strcmp(other, "bicubic") ? RESAMPLED_BICUBIC : *other ? RESAMPLED_BILINEAR : RESAMPLED_ANTIALIASED;
+    p.resampled = !strcmp(other, "bicubic")     ? RESAMPLED_BICUBIC
+                  : !strcmp(other, "geometric") ? RESAMPLED_GEOMETRIC
+                  : *other                      ? RESAMPLED_BILINEAR
+                                                : RESAMPLED_ANTIALIASED;
     assert_true(grid_of_tensor(&found, &p, &from, before->ndim, before->shape));
     assert_int_equal(found.positions.rows, from.positions.rows);
     assert_int_equal(found.positions.columns, from.positions.columns);
@@ -63,7 +66,8 @@ static int case_agrees(const SafeTensors *st, const char *name) {
 
 static void test_interpolation(void **state) {
     static const char *const names[] = {"pos_embed", "smaller", "one_each", "wa", "toeplitz", "point",
-                                        "swin", "swin_smaller", "swin_narrow", "pvt", "pvt_cls"};
+                                        "swin", "swin_smaller", "swin_narrow", "timm", "timm_smaller",
+                                        "timm_narrow", "timm_one_axis", "pvt", "pvt_cls"};
     Error error;
     SafeTensors st;
     int ok = 1;
@@ -193,6 +197,28 @@ static void test_models(void **state) {
     }
 }
 
+/* Swin's relative position biases are resized as the setting says. */
+static void test_window_rules(void **state) {
+    static const char *const values[] = {"false", "true"};
+    static const Resampled rules[] = {RESAMPLED_BICUBIC, RESAMPLED_GEOMETRIC};
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        Config config;
+        Vit vit;
+        config_init(&config, NULL);
+        vit_add_settings(&config);
+        settings_read(&config, "img_size = 32\npatch_size = 8\nnum_classes = 3\ndim = 8\ndepth = 1\nheads = 2\n"
+                               "attn = swin\nwindow = 2\n");
+        settings_put(&config, "bias_geometric", values[i]);
+        vit_create(&vit, &config);
+        const Param *table = params_find(&vit.model.params, "blocks.0.attn.relative_position_bias_table");
+        assert_non_null(table);
+        assert_int_equal(table->resampled, rules[i]);
+        vit_destroy(&vit);
+        config_free(&config);
+    }
+}
+
 /* == Weights of one model in another ============================================================================== */
 
 /* 2 x 3 tokens behind a class token, and three classes. */
@@ -214,10 +240,11 @@ static float *values_of(const Vit *vit, const Param *p) {
     return x;
 }
 
-/* What the tensor has to hold, from `start`, what it held before. */
+/* What the tensor has to hold, from `start`, what it held before.  before: NULL for a tensor of a new head. */
 static float *wanted_of(const Vit *after, const Param *p, const Param *before, const float *start) {
     float *wanted = check_poison(p->size);
-    if (p->grid.axes) grid_resample(wanted, p, start, &before->grid);
+    if (!before) params_draw(&after->model.params, p, check_seed() + 1, wanted);
+    else if (p->grid.axes) grid_resample(wanted, p, start, &before->grid);
     else if (p->size != before->size) params_draw(&after->model.params, p, check_seed() + 1, wanted);
     else memcpy(wanted, start, p->size * sizeof *wanted);
     return wanted;
@@ -234,7 +261,8 @@ static void weights_fit(const Vit *before, const char *path, const char *name, c
     FittedWeights fitted = fit_weights(&after.model, path, &before->model, head, check_seed() + 1);
     for (int t = 0; t < params_count(&after.model.params); t++) {
         const Param *p = params_at(&after.model.params, t), *origin = params_find(&before->model.params, p->name);
-        float *start = values_of(before, origin), *x = values_of(&after, p);
+        if (fitted.to_head && !strncmp(p->name, "head.", 5)) origin = NULL;
+        float *start = origin ? values_of(before, origin) : NULL, *x = values_of(&after, p);
         float *wanted = wanted_of(&after, p, origin, start);
         if (memcmp(x, wanted, p->size * sizeof *x)) fail_msg("%s: not what was expected", p->name);
         free(wanted);
@@ -264,6 +292,27 @@ static void test_weights(void **state) {
                 ": resampled bicubically: pos_embed from 2x3 to 5x3 and 2 more\n");
     weights_fit(&before, path, "num_classes", "5", "head.",
                 ": its head has 3 classes, this model 5: the head is drawn afresh\n");
+    weights_fit(&before, path, "head", "tanh", "head.",
+                ": its classifier is head linear, this model's head tanh: it is drawn afresh\n");
+    vit_destroy(&before);
+    config_free(&config);
+}
+
+/* ViT is pre-trained with one hidden layer in its classifier, and fine-tuned without. */
+static void test_heads(void **state) {
+    (void)state;
+    Vit before;
+    Config config;
+    const char *path = in_folder("tanh.safetensors");
+    create(&before, &config, "head", "tanh");
+    params_initialize(&before.model.params, check_seed());
+    checkpoint_save_weights(&before.model.params, before.model.params.values, path, NULL, 0);
+    weights_fit(&before, path, "head", "tanh", "head.", "");
+    weights_fit(&before, path, "head", "tanh", NULL, "");
+    weights_fit(&before, path, NULL, NULL, "head.",
+                ": its classifier is head tanh, this model's head linear: it is drawn afresh\n");
+    weights_fit(&before, path, "head", "mlp", "head.",
+                ": its classifier is head tanh, this model's head mlp: it is drawn afresh\n");
     vit_destroy(&before);
     config_free(&config);
 }
@@ -276,7 +325,9 @@ int main(void) {
         cmocka_unit_test(test_frames),
         cmocka_unit_test(test_grids),
         cmocka_unit_test(test_models),
+        cmocka_unit_test(test_window_rules),
         cmocka_unit_test(test_weights),
+        cmocka_unit_test(test_heads),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -140,6 +140,15 @@ check "one damaged image of a small set does not end a run" $? "$(head -n 1 err)
 mv images/val images/valid
 succeeds "valid in place of val" --data images $named --run-dir valid.run
 mv images/valid images/val
+mkdir trained && cp -R images/train trained
+refuses "a set without validation images" 1 'trained/val|eval_every 0' --data trained $named --run-dir blind
+succeeds "eval_every 0 trains without them" --data trained $named --eval-every 0 --run-dir blind
+[ -f blind/last.safetensors ] && [ ! -e blind/best.safetensors ] && last_row blind | cut -d , -f 7,8,11 | grep -qx ',,' &&
+    grep -q '33 training and 0 test images' out && grep -q 'not evaluated; checkpoints' out
+check "and has last weights, no best ones, and no accuracy" $? "$(last_row blind) $(tail -n 1 out)"
+run --init blind/last.safetensors --eval --data images
+[ "$status" -eq 0 ] && grep -q '^top1:' out
+check "and --eval measures it on another set" $? "$(tail -n 1 out) $(head -n 1 err)"
 
 # == Training ========================================================================================================
 
@@ -171,6 +180,76 @@ check "train on pixels" $? "$(last_row pixels) $(head -n 1 err)"
 run --eval --init folder/last.safetensors
 [ "$status" -eq 0 ] && grep -q '6 test images of images' out
 check "evaluate" $? "$(tail -n 1 out) $(head -n 1 err)"
+
+# ImageNet ReaL: several labels for an image, or none, in the order of the numbers in the images' names.
+for image in ape/2:grey ape/5:colour420 bee/1:grey bee/6:colour420 cat/3:grey cat/4:colour420; do
+    place=${image%:*}
+    mkdir -p real/val/${place%/*}
+    cp "$root/tests/corpus/jpeg/${image#*:}.jpg" real/val/${place%/*}/ILSVRC2012_val_0000000${place#*/}.JPEG
+done
+weights="--init folder/last.safetensors --data real"
+run $weights --predict test:0 test:1 test:2 test:3 test:4 test:5
+named=$(sed -n 's/^test:.: ape .*/0/p; s/^test:.: bee .*/1/p; s/^test:.: cat .*/2/p' out | tr '\n' ' ')
+set -- $named
+# Named right, wrong, without labels, right among others, wrong, wrong; in the order of numbers 1 to 6.
+echo "[[], [$1], [$((($5 + 1) % 3))], [$((($6 + 2) % 3)), $((($6 + 1) % 3))], [$((($2 + 1) % 3))], [0, 1, 2]]" >real.json
+run $weights --eval --real-labels real.json
+[ "$status" -eq 0 ] && [ $# -eq 6 ] && [ "$(tail -n 1 out)" = "real: 40.0000 of 5 images with labels" ]
+check "ImageNet ReaL: two of five images with labels are named right" $? "$named $(tail -n 1 out) $(head -n 1 err)"
+tail -n 3 out | head -n 2 >plain
+mkdir real.packed
+packs --data real --split val --out real.packed/val.pack
+run --init folder/last.safetensors --data real.packed --eval --real-labels real.json
+[ "$(tail -n 1 out)" = "real: 40.0000 of 5 images with labels" ] && tail -n 3 out | head -n 2 | cmp -s - plain
+check "and packed" $? "$(tail -n 1 out) $(head -n 1 err)"
+run $weights --eval --test-limit 2 --real-labels real.json # numbers 2 and 6
+[ "$(tail -n 1 out)" = "real: 100.0000 of 2 images with labels" ]
+check "and the first ones by their own numbers" $? "$(tail -n 1 out) $(head -n 1 err)"
+echo '[[], [], [], [], [], []]' >real.json
+run $weights --eval --real-labels real.json
+[ "$status" -eq 0 ] && [ "$(tail -n 1 out)" = "real: 0.0000 of 0 images with labels" ]
+check "and without labels" $? "$(tail -n 1 out)"
+while read -r words; do
+    read -r text
+    echo "$text" >real.json
+    refuses "ReaL labels: $text" 1 "real.json|$words" $weights --eval --real-labels real.json
+done <<'END'
+labels for 5 images|6 test images
+[[0], [1], [2], [0], [1]]
+labels for 7 images|6 test images
+[[0], [1], [2], [0], [1], [1], [1]]
+[1]: expected a list of integers
+[[0], 1, [2], [0], [1], [1]]
+[1]: expected a list of integers
+[[0], [1.5], [2], [0], [1], [1]]
+[2]: label 3|3 classes
+[[0], [1], [0, 3], [0], [1], [1]]
+[2]: label -1|3 classes
+[[0], [1], [-1], [0], [1], [1]]
+cut short
+[[0], [1], [2], [0], [1], [1]
+expected an array
+{"labels": [[0]]}
+the end of the file expected
+[[0], [1], [2], [0], [1], [1]] [0]
+END
+refuses "ReaL labels that are not there" 1 'nowhere.json|No such file' $weights --eval --real-labels nowhere.json
+refuses "ReaL labels without --eval" 2 '--real-labels|counts only with --eval' $weights --real-labels real.json
+echo '[[0], [1], [2], [0], [1], [1]]' >real.json
+refuses "ReaL labels of images without numbers" 1 'real.json|ILSVRC2012_val_00000001.JPEG|images/val/ape/colour420.jpg' \
+    --init folder/last.safetensors --data images --eval --real-labels real.json
+mv real/val/cat/ILSVRC2012_val_00000003.JPEG real/val/cat/ILSVRC2012_val_00000001.JPEG
+refuses "ReaL labels of two images of one number" 1 'real.json|val/cat/ILSVRC2012_val_00000001.JPEG|same number' $weights --eval \
+    --real-labels real.json
+mv real/val/cat/ILSVRC2012_val_00000001.JPEG real/val/cat/ILSVRC2012_val_00000007.JPEG
+refuses "ReaL labels without an image's" 1 'real.json|labels for 6 images|val/cat/ILSVRC2012_val_00000007.JPEG' $weights \
+    --eval --real-labels real.json
+cp "$root/tests/corpus/jpeg/cut.jpg" real/val/cat/ILSVRC2012_val_00000003.JPEG
+rm real/val/cat/ILSVRC2012_val_00000007.JPEG
+run $weights --eval --real-labels real.json
+[ "$status" -eq 1 ] && tail -n 1 err | grep -q 'ILSVRC2012_val_00000003.JPEG'
+check "no other image takes the place of a damaged one" $? "$(tail -n 1 err)"
+
 run --init folder/last.safetensors --predict images/val/ape/grey.jpg test:0
 [ "$status" -eq 0 ] && [ "$(wc -l <out)" -eq 2 ] && grep -q ape out
 check "predict" $? "$(head -n 1 out) $(head -n 1 err)"
@@ -193,10 +272,10 @@ mkdir -p holes/train/dog
 cp images/val/ape/grey.jpg holes/train/dog/
 refuses "a class that val lacks" 1 'holes|class dog is in train but not in val' --data holes $model
 refuses "too few classes in the model" 2 '--num-classes|2|3' --data images $model --num-classes 2
-refuses "short sides below img_size" 2 '--short-side-max|15|16x16' --data images $model --short-side-max 15
+refuses "short sides below img_size" 2 '--short-side-max|15|--img-size 16' --data images $model --short-side-max 15
 refuses "short sides in the wrong order" 2 '--short-side-min|20|18' --data images $model --short-side-min 20 \
     --short-side-max 18
-refuses "eval_resize below img_size" 2 '--eval-resize|8|16x16' --data images $model --eval-resize 8
+refuses "eval_resize below img_size" 2 '--eval-resize|8|--img-size 16' --data images $model --eval-resize 8
 refuses "a crop with no area" 2 '--crop-area-min|0.9|0.5' --data images $model --crop-area-min 0.9 --crop-area-max 0.5
 refuses "a packed file cut short in training" 1 'cut-train.pack|cut short' --data cut-train.pack $model
 

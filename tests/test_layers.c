@@ -73,7 +73,7 @@ static void norm_case(NormCase k) {
     float *d_mean = poisoned(k.n), *d_rstd = poisoned(k.n);
 
     const LayerNorm norm = {d_w, d_b, d_mean, d_rstd, k.n, k.M, k.eps};
-    const RowScale s = {d_scale, ROWS_PER_SCALE};
+    RowScale s = {d_scale, ROWS_PER_SCALE, NULL};
     add_layernorm_forward(d_y, d_h, d_x, d_f, &s, &norm);
     double *y = zeros(size), *dy = zeros(size), *df = zeros(size);
     for (size_t i = 0; i < size; i++) y[i] = x[i] + (k.scaled ? (double)scale[i / k.M / ROWS_PER_SCALE] : 1) * f[i];
@@ -115,6 +115,23 @@ static void norm_case(NormCase k) {
     if (k.scaled) assert_true(close_real("df", d_df, df, size));
     else
         for (size_t i = 0; i < size; i++) assert_true(isnan(got_df[i])); /* left alone */
+
+    /* The same with the branch's sums. */
+    float *sums = normals(k.M, 1), *d_sums = upload(sums, k.M), *plain_dw = download(d_dw, k.M);
+    float *again_dw = upload(dw, k.M), *again_db = upload(db, k.M);
+    real *again = upload_real(dres, size), *again_df = poisoned_real(size);
+    s.sums = d_sums;
+    add_layernorm_backward(again, again_df, again_dw, again_db, again, d_dh, d_y, &s, &norm);
+    float *got_dy = download_real(again, size), *branch = k.scaled ? download_real(again_df, size) : got_dy;
+    assert_memory_equal(got_dy, download_real(d_dres, size), size * sizeof(float));
+    assert_memory_equal(download_real(again_df, size), got_df, size * sizeof(float));
+    assert_memory_equal(download(again_dw, k.M), plain_dw, k.M * sizeof(float));
+    assert_memory_equal(download(again_db, k.M), download(d_db, k.M), k.M * sizeof(float));
+    double *want_sums = zeros(k.M), *sums_size = zeros(k.M);
+    for (int j = 0; j < k.M; j++) add_term(&want_sums[j], &sums_size[j], sums[j]);
+    for (size_t i = 0; i < size; i++) add_term(&want_sums[i % k.M], &sums_size[i % k.M], branch[i]);
+    assert_true(check_sums("sums of the branch", download(d_sums, k.M), want_sums, sums_size, k.M, 1e-5));
+    s.sums = NULL;
     if (k.M == 1) { /* the norm of a single number does not depend on it */
         release_all();
         return;
@@ -164,12 +181,20 @@ static void linear_case(size_t n, int in, int out, bool bias) {
     linear_forward(d_y, d_x, d_w, bias ? d_b : NULL, &shape);
     linear_backward_input(d_dx, d_dy, d_w, &shape);
     linear_backward_weight(d_dw, bias ? d_db : NULL, d_dy, d_x, &shape);
-    real *both_dx = poisoned_real(n * in);
-    float *both_dw = upload(dw, size), *both_db = upload(db, out);
+    /* Both at once, and 16 bytes further on in memory, where the library may promise less: the same bits. */
+    enum { REALS = 16 / sizeof(real), FLOATS = 16 / sizeof(float) };
+    real *both_dx = poisoned_real(n * in + REALS) + REALS;
+    float *both_dw = poisoned(size + FLOATS) + FLOATS, *both_db = upload(db, out);
+    device_upload(both_dw, dw, size * sizeof *dw);
     linear_backward(both_dx, both_dw, bias ? both_db : NULL, d_dy, d_x, d_w, &shape);
     assert_memory_equal(download_real(both_dx, n * in), download_real(d_dx, n * in), n * in * sizeof(float));
     assert_memory_equal(download(both_dw, size), download(d_dw, size), size * sizeof *dw);
     assert_memory_equal(download(both_db, out), download(d_db, out), out * sizeof *db);
+    float *beside_dw = upload(dw, size), *beside_db = upload(db, out);
+    linear_backward_weight_beside(beside_dw, bias ? beside_db : NULL, d_dy, d_x, &shape);
+    linear_backward(both_dx, both_dw, NULL, d_dy, d_x, d_w, &shape);
+    assert_memory_equal(download(beside_dw, size), download(d_dw, size), size * sizeof *dw);
+    assert_memory_equal(download(beside_db, out), download(d_db, out), out * sizeof *db);
     bool few = size < 10; /* all of them may cancel */
     assert_true(close_sums("y", download_real(d_y, n * out), y, y_size, n * out, few));
     assert_true(close_sums("dx", download_real(d_dx, n * in), dx, dx_size, n * in, few));
@@ -332,7 +357,12 @@ static void linear_gelu_case(size_t n, int in, int out) {
         }
     assert_true(close_sums("da", download_real(d_da, hidden), da, da_size, hidden, few));
     assert_memory_equal(download_real(again, hidden), download_real(d_g, hidden), hidden * sizeof(float));
-    float *rounded = download_real(d_da, hidden);
+    float *rounded = download_real(d_da, hidden), *db_alone = upload(before, in), *y_db_alone = upload(y_before, out);
+    real *da_alone = poisoned_real(hidden); /* where g is still there */
+    linear_gelu_backward(da_alone, NULL, db_alone, y_db_alone, d_dy, d_a, upload(w2, size), &(LinearShape){n, in, out, 0});
+    assert_memory_equal(download_real(da_alone, hidden), rounded, hidden * sizeof(float));
+    assert_memory_equal(download(db_alone, in), download(d_db, in), in * sizeof(float));
+    assert_memory_equal(download(y_db_alone, out), download(d_y_db, out), out * sizeof(float));
     double *want = widened(before, in);
     for (size_t i = 0; i < hidden; i++) want[i % (size_t)in] += rounded[i];
     for (int j = 0; j < in; j++) db_size[j] += fabs((double)before[j]);

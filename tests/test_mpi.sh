@@ -144,7 +144,7 @@ fails_in_ranks() {
     check "$name" $? "status $status, $(ours | wc -l) lines: $(ours | head -n 1)"
 }
 
-fails_in_ranks "a batch that ranks cannot share" 5 '24 images cannot be shared equally by 5 ranks' $model --run-dir no
+fails_in_ranks "a batch that ranks cannot share" 5 '24 is not a multiple of the 5 ranks' $model --run-dir no
 fails_in_ranks "an unknown setting" 3 "rank 0: --no-such" $model --no-such 1
 fails_in_ranks "a folder that has a run" 2 'there is a run in this folder already' $model --epochs 1 --run-dir one
 ranks 4 --dim 24 --heads 2 --depth 2 --patch-size 8 --train-limit 98 --test-limit 8 --epochs 1 --run-dir shrunk

@@ -130,14 +130,17 @@ static void mode_odd(void *context) {
     fprintf(run->trace, " odd %d", run->training.s->batch_size);
 }
 
-static const ProgramMode modes[] = {{"describe", mode_odd, .alone = true},
-                                    {"eval", mode_odd, .needs_weights = true},
-                                    {"odd", mode_odd, .alone = true, .outputs = {"sheet"}},
-                                    {"parity", mode_odd, .alone = true, .outputs = {"out"}, .needs_output = true},
+static const ProgramMode modes[] = {{"describe", "describe", mode_odd, .alone = true},
+                                    {"eval", "evaluate", mode_odd, .needs_weights = true},
+                                    {"odd", "be odd", mode_odd, .alone = true, .outputs = {"sheet"}},
+                                    {"parity", "compare", mode_odd, .alone = true, .outputs = {"out"}, .needs_output = true},
                                     {.name = NULL}};
 
+static const HelpLine basics[] = {{"epochs", "passes"}, {.name = NULL}};
+
 static const Program program = {
-    .name = "toy", .introduction = "A toy.\n\n", .settings = add_settings, .check = check_settings, .modes = modes,
+    .name = "toy", .introduction = "toy is a toy.", .examples = "  toy --describe\n", .basics = basics,
+    .example = "toy", .word = "w", .reference = "nothing", .settings = add_settings, .check = check_settings, .modes = modes,
     .training = {.columns = "score,noted", .advice = "another toy", .open = toy_open, .announce = toy_announce,
                  .load = toy_load, .stalled = toy_stalled, .rate = toy_rate, .step = toy_step, .measure = toy_measure,
                  .evaluate = toy_evaluate, .words = toy_words},
@@ -230,6 +233,26 @@ static void test_best_weights(void **state) {
     for (int i = 0; i < N; i++) assert_true(last[i] > 0.5f && last[i] < (float)(i + 1) + 0.5f);
 }
 
+/* With eval_every 0 nothing is evaluated, so that no weights are the best ones. */
+static void test_never_evaluated(void **state) {
+    (void)state;
+    float last[N];
+    const Result *r = TOY("--run-dir", "never", "--eval-every", "0");
+    assert_int_equal(r->status, 0);
+    assert_string_equal(r->trace, " open announce load0.0 step step+ step step+ step+ load1.0"
+                                  " load1.0 step+ step step+ step step+ load2.0"
+                                  " load2.0 step step+ step step+ step+ close");
+    assert_non_null(strstr(r->out, ": not evaluated; checkpoints and log.csv are in never\n"));
+    read_weights(last, "never", "last");
+    assert_int_equal(access(in_folder("never/best.safetensors"), F_OK), -1);
+    assert_non_null(strstr(TOY("--resume", "never")->out, "all 3 epochs are done, not evaluated: "));
+    r = TOY("--resume", "never", "--eval-every", "1", "--epochs", "4");
+    assert_non_null(strstr(r->out, ": best "));
+    read_weights(last, "never", "best");
+    r = TOY("--resume", "never", "--eval-every", "0", "--epochs", "5");
+    assert_non_null(strstr(r->out, ": best "));
+}
+
 /* Stopped in every step of the run in turn. */
 static void test_stopped_and_resumed(void **state) {
     (void)state;
@@ -300,17 +323,27 @@ static void test_help(void **state) {
     const Result *r = TOY("--help");
     assert_int_equal(r->status, 0);
     assert_string_equal(r->trace, "");
-    assert_int_equal(strncmp(r->out, "A toy.\n\n", 8), 0);
+    assert_int_equal(strncmp(r->out, "toy is a toy.\n", 14), 0);
     assert_words(r->out, WORDS("--resume FOLDER", "--odd TEXT", "--ema-decay", "default 3)", "--bench-seconds"));
+    r = TOY("-h");
+    assert_int_equal(r->status, 0);
+    assert_words(r->out, WORDS("toy is a toy.\n", "  toy --describe\n", "  --epochs N           passes (", "--odd TEXT",
+                               "be odd\n", "--help w", "nothing"));
+    r = TOY("--help", "epochs");
+    assert_int_equal(r->status, 0);
+    assert_int_equal(strncmp(r->out, "training:\n  --epochs N", 22), 0);
+    r = TOY("--help", "epohcs");
+    assert_int_equal(r->status, 2);
+    assert_words(r->errors, WORDS("--help: nothing here is called 'epohcs' (did you mean 'epochs'?)"));
     r = TOY("--help-markdown");
-    assert_int_equal(strncmp(r->out, "### modes\n", 10), 0);
+    assert_int_equal(strncmp(r->out, "### training\n", 13), 0);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_order_of_calls), cmocka_unit_test(test_best_weights),
-        cmocka_unit_test(test_stopped_and_resumed), cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_which_settings_win), cmocka_unit_test(test_help),
+        cmocka_unit_test(test_never_evaluated), cmocka_unit_test(test_stopped_and_resumed),
+        cmocka_unit_test(test_refusals), cmocka_unit_test(test_which_settings_win), cmocka_unit_test(test_help),
     };
     setenv("GOMP_SPINCOUNT", "1000", 1); /* else kernels_init starts the child again, as this program */
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

@@ -513,9 +513,29 @@ static void weights_free(Weights *w) {
     free(w->dalpha);
 }
 
-/* alpha, o and p of token i and head h by the contract; returns r^ (R when the process is not ended early). */
+/* The paper's equations 5 and 6 and its appendix C.3.  It prints sticks that are counted from `first` 1 on, and a
+ * denominator of R - r^ + `added`, 2.  Returns r^ (R when the process is not ended early). */
+static int break_sticks(double *alpha, const double *o, int R, double tau, int first, int added) {
+    double left = 1, taken = 0;
+    for (int r = 0; r < R; r++) {
+        double s = 1 / (1 + (R - r - first) * exp(-o[r]));
+        alpha[r] = s * left;
+        left *= 1 - s;
+    }
+    alpha[R] = left;
+    for (int r = 0; r < R; r++) {
+        if (tau > 0 && 1 - taken - alpha[r] < tau) {
+            for (int j = r; j <= R; j++) alpha[j] = (1 - taken) / (R - r + added);
+            return r;
+        }
+        taken += alpha[r];
+    }
+    return R;
+}
+
+/* alpha, o and p of token i and head h by the contract; returns r^. */
 static int weights_row(const Weights *w, size_t i, int h, double *alpha, double *o, double *p) {
-    int D = w->D, R = w->R, end = R;
+    int D = w->D, R = w->R;
     const double *v = w->qkv + (i * 3 * w->H + 2 * w->H + h) * D;
     for (int a = 0; a < D; a++) {
         p[a] = w->bp[a];
@@ -531,22 +551,7 @@ static int weights_row(const Weights *w, size_t i, int h, double *alpha, double 
         for (int r = 0; r < R; r++) alpha[r] /= sum;
         return R;
     }
-    double left = 1;
-    for (int r = 0; r < R; r++) {
-        double s = 1 / (1 + (R - r) * exp(-o[r]));
-        alpha[r] = s * left;
-        left *= 1 - s;
-    }
-    alpha[R] = left;
-    double taken = 0;
-    for (int r = 0; r < R; r++) {
-        if (1 - taken - alpha[r] < w->tau) {
-            end = r;
-            for (int j = r; j <= R; j++) alpha[j] = (1 - taken) / (R - r + 1);
-            break;
-        }
-        taken += alpha[r];
-    }
+    int end = break_sticks(alpha, o, R, w->tau, 0, 1);
     if (w->truncate) alpha[R] = 0;
     return end;
 }
@@ -817,6 +822,50 @@ static void weights_at_the_ends(void **state) {
     device_free(qkv);
 }
 
+static double sum_of(const double *x, int n) {
+    double sum = 0;
+    for (int i = 0; i < n; i++) sum += x[i];
+    return sum;
+}
+
+/* Where the kernels leave the paper's letter, and why: with the denominator of equation 6 as printed the weights of a
+ * process that ends early do not sum to 1, which section 3.1 demands of them, and with C.3's sticks as printed the last
+ * stick is 1 whatever its logit, so that the merged group never has a weight. */
+static void weights_deviate_from_the_letter(void **state) {
+    (void)state;
+    enum { R = 4, H = 2, D = 8, N = 500 };
+    for (int ending = 0; ending < 2; ending++) {
+        Weights w = weights_of(N, H, D, R, false, ending ? 0.2f : 0, false, 7000 + 10 * (uint32_t)ending);
+        avoid_ties(&w);
+        WeightsResult got = weights_run(&w);
+        double alpha[R + 1], o[R], p[D], printed[R + 1];
+        int ended = 0;
+        for (int row = 0; row < N * H; row++) {
+            const float *found = got.alpha + row * (R + 1);
+            double sum = 0;
+            for (int r = 0; r <= R; r++) sum += (double)found[r];
+            assert_true(fabs(sum - 1) < 1e-5);
+            int end = weights_row(&w, (size_t)row / H, row % H, alpha, o, p);
+            if (ending && end < R) {
+                ended++;
+                assert_int_equal(break_sticks(printed, o, R, w.tau, 0, 2), end);
+                double mass = 1 - sum_of(alpha, end);
+                assert_true(fabs(sum_of(printed, R + 1) - (1 - mass / (R - end + 2))) < 1e-12);
+                assert_true(fabs((double)found[R] - mass / (R - end + 1)) < 1e-4 * mass);
+                assert_true(found[R] > 1.15 * printed[R]); /* (R - r^ + 2) / (R - r^ + 1) is 6/5 or more */
+            }
+            if (!ending) {
+                break_sticks(printed, o, R, 0, 1, 2);
+                assert_true(printed[R] == 0 && fabs(sum_of(printed, R) - 1) < 1e-12);
+                assert_true(found[R] > 0);
+            }
+        }
+        if (ending) assert_true(ended > N / 10);
+        weights_result_free(&got);
+        weights_free(&w);
+    }
+}
+
 static void fixed_weights_repeat(void **state) {
     (void)state;
     float weights[5] = {0.5f, 0.25f, 0.125f, 0.0625f, 0.0625f}, *host = check_poison(7 * 5);
@@ -836,7 +885,7 @@ int main(void) {
         cmocka_unit_test(nan_stays_in_its_image),        cmocka_unit_test(broken_results_are_rejected),
         cmocka_unit_test(costs_are_positive_and_ordered), cmocka_unit_test(weights_match_formulas),
         cmocka_unit_test(weights_match_differences),     cmocka_unit_test(weights_at_the_ends),
-        cmocka_unit_test(fixed_weights_repeat),
+        cmocka_unit_test(weights_deviate_from_the_letter), cmocka_unit_test(fixed_weights_repeat),
     };
     kernels_init();
     int failed = cmocka_run_group_tests(tests, NULL, NULL);

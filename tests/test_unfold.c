@@ -120,7 +120,7 @@ static void residual_case(int B, int N, int M, bool scaled) {
     real *d_x = upload_real(x, size), *d_f = upload_real(f, size), *d_y = poisoned_real(size),
          *d_df = poisoned_real(size);
     float *d_scale = upload(scale, B);
-    const RowScale factors = {scaled ? d_scale : NULL, N};
+    const RowScale factors = {scaled ? d_scale : NULL, N, NULL};
     double *y = zeros(size), *df = zeros(size);
     printf("residual sum B %d N %d M %d%s\n", B, N, M, scaled ? ", scaled" : "");
     for (size_t i = 0; i < size; i++) {

@@ -42,6 +42,7 @@ static void spin_briefly(void) {
 
 void kernels_init(void) {
     spin_briefly();
+    if (omp_get_max_threads() > omp_get_thread_limit()) omp_set_num_threads(omp_get_thread_limit());
     onednn_catch_exceptions();
 }
 
@@ -158,6 +159,8 @@ double memory_peak_gbytes(void) {
 }
 
 bool device_shares_cores(void) { return true; }
+
+bool device_keeps(size_t bytes) { return (void)bytes, false; }
 
 /* Four images of DeiT-tiny with 256 tokens make products run at full speed in float32, and a layer's activations then
  * stay in the second-level cache; with more threads than two each has two images of its own.  In bfloat16 twice as many

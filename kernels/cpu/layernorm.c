@@ -1,7 +1,7 @@
 /* Layer norm over the last dimension, alone or joined with the residual sum before it.
  *   forward   y = x + s f,  mu = mean_m y,  r = 1/sqrt(var_m y + eps),  h = w (y - mu) r + b
  *   backward  xh = (y - mu) r,  g = w dh,  dy = dres + r (g - mean_m g - xh mean_m(g xh)),  df = s dy,
- *             dw += sum_n dh xh,  db += sum_n dh
+ *             dw += sum_n dh xh,  db += sum_n dh,  sums += sum_n df
  *   saves     mu, r.   Source: Ba et al. 2016, section 3.
  *
  * A row stays in the first-level cache between its passes, so memory sees each array once. Sums run in TILE lanes
@@ -59,19 +59,20 @@ void add_layernorm_forward(real *y, real *h, const real *x, const real *f, const
     }
 }
 
-/* Per thread: dw and db of the present chunk, then their totals, [4,Mp]. */
-static size_t work_floats(int M) { return (size_t)4 * tile_round_up(M); }
+/* Per thread: dw, db and the branch's sums of the present chunk, then their totals, [6,Mp]. */
+enum { KINDS = 3 };
+static size_t work_floats(int M) { return (size_t)2 * KINDS * tile_round_up(M); }
 
 size_t layernorm_workspace(int M) { return workspace_bytes(work_floats(M)); }
 
-static void flush(float *work, int Mp) {
-    for (int j = 0; j < 2 * Mp; j += TILE) {
-        vec_store(work + 2 * Mp + j, vec_load(work + 2 * Mp + j) + vec_load(work + j));
+static void flush(float *work, int kinds, int Mp) {
+    for (int j = 0; j < kinds * Mp; j += TILE) {
+        vec_store(work + KINDS * Mp + j, vec_load(work + KINDS * Mp + j) + vec_load(work + j));
         vec_store(work + j, vec_set(0));
     }
 }
 
-TILE_INLINE void backward_row(real *dy, real *df, float *dw, float *db, const real *dres, const real *dh, const real *y,
+TILE_INLINE void backward_row(real *dy, real *df, float *dw, float *db, float *sums, const real *dres, const real *dh, const real *y,
                               float s, const float *w, float mu, float r, int M) {
     vec sum = {0}, sum_xh = {0};
     for (int j = 0; j < M; j += TILE) {
@@ -90,6 +91,7 @@ TILE_INLINE void backward_row(real *dy, real *df, float *dw, float *db, const re
         if (dres) dx += real_load_part(dres + j, M - j);
         real_store_part(dy + j, dx, M - j);
         if (df) real_store_part(df + j, s * dx, M - j);
+        if (sums) vec_store(sums + j, vec_load(sums + j) + real_load_part((df ? df : dy) + j, M - j));
     }
 }
 
@@ -97,7 +99,8 @@ void add_layernorm_backward(real *dy, real *df, float *dw, float *db, const real
                             const RowScale *s, const LayerNorm *norm) {
     const LayerNorm l = *norm;
     const float *scale = s ? s->scale : NULL;
-    int M = l.M, Mp = tile_round_up(M), rows = scale ? s->rows : 1;
+    float *sums = s ? s->sums : NULL;
+    int M = l.M, Mp = tile_round_up(M), rows = scale ? s->rows : 1, kinds = sums ? KINDS : KINDS - 1;
 #pragma omp parallel
     {
         float *work = kernels_workspace(work_floats(M));
@@ -106,19 +109,21 @@ void add_layernorm_backward(real *dy, real *df, float *dw, float *db, const real
 #pragma omp for schedule(static)
         for (size_t i = 0; i < l.n; i++) {
             size_t at = i * M;
-            backward_row(dy + at, scale ? df + at : NULL, work, work + Mp, dres ? dres + at : NULL, dh + at, y + at,
-                         scale ? scale[i / rows] : 1, l.w, l.mean[i], l.rstd[i], M);
-            if (++done % CHUNK == 0) flush(work, Mp);
+            backward_row(dy + at, scale ? df + at : NULL, work, work + Mp, sums ? work + 2 * Mp : NULL,
+                         dres ? dres + at : NULL, dh + at, y + at, scale ? scale[i / rows] : 1, l.w, l.mean[i],
+                         l.rstd[i], M);
+            if (++done % CHUNK == 0) flush(work, kinds, Mp);
         }
-        flush(work, Mp);
+        flush(work, kinds, Mp);
 #pragma omp barrier
         int threads = omp_get_num_threads();
 #pragma omp for schedule(static)
         for (int j = 0; j < M; j++)
             for (int t = 0; t < threads; t++) {
-                const float *totals = workspace_of(t, work_floats(M)) + 2 * Mp;
+                const float *totals = workspace_of(t, work_floats(M)) + KINDS * Mp;
                 dw[j] += totals[j];
                 db[j] += totals[Mp + j];
+                if (sums) sums[j] += totals[2 * Mp + j];
             }
     }
 }

@@ -344,6 +344,10 @@ void linear_gelu_forward(real *a, real *g, const real *x, const float *w, const 
     gelu_forward(g, a, shape->n * (size_t)shape->out);
 }
 
+void linear_backward_weight_beside(float *dw, float *db, const real *dy, const real *x, const LinearShape *shape) {
+    linear_backward_weight(dw, db, dy, x, shape);
+}
+
 size_t linear_gelu_workspace(const LinearShape *shape) { return (void)shape, 0; }
 
 void linear_gelu_backward(real *da, real *g, float *da_sums, float *db, const real *dy, const real *a, const float *w,

@@ -1,5 +1,5 @@
 /* Activations as passes of their own.  F::value(x) is the activation;  F::gradient(dx, y, dy, x) sets the gradient and,
- * since the backward pass of the next layer needs it, the activation again. */
+ * since the backward pass of the next layer needs it, the activation again; where y is NULL it is not stored. */
 #ifndef VIT_KERNELS_CUDA_ACTIVATION_CUH
 #define VIT_KERNELS_CUDA_ACTIVATION_CUH
 
@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(ACTIVATION_THREADS)
             float g, v;
             F::gradient(g, v, to_float(dy[i]), to_float(x[i]));
             dx[i] = to_real(g);
-            y[i] = to_real(v);
+            if (y) y[i] = to_real(v);
         }
         return;
     }
@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(ACTIVATION_THREADS)
 #pragma unroll
     for (int j = 0; j < W; j++) F::gradient(g[j], v[j], g[j], v[j]);
     store(dx + i, g);
-    store(y + i, v);
+    if (y) store(y + i, v);
 }
 
 template <typename F>

@@ -224,7 +224,7 @@ void convolution_forward(real *y, const real *x, const real *add, const void *fo
     size_t apart = y == add ? aligned_bytes(n) : 0;
     const float *w = static_cast<const float *>(folded);
     Frame frame = frame_of(c, H, W);
-    const LibraryConvolution *l =
+    LibraryConvolution *l =
         is_product(c) ? NULL : library_convolution(LIBRARY_FORWARD, c, images_in(frame, B, H, W));
     size_t around = l ? aligned_bytes(frame_count(frame, c, B)) : 0;
     size_t bytes = apart + around + (l ? library_workspace(l) : 0);
@@ -233,9 +233,9 @@ void convolution_forward(real *y, const real *x, const real *add, const void *fo
     real *product = apart ? reinterpret_cast<real *>(workspace) : y;
     LinearShape linear = {rows, c->in, c->out, 0};
     if (is_product(c)) linear_forward(product, x, w, NULL, &linear);
-    else if (l)
-        library_forward(l, product, framed(workspace + apart, x, frame, c, B, H, W), w, workspace + apart + around);
-    else LAUNCH(plain_forward_kernel, (unsigned)ceil_div(n, WARPS), THREADS, 0, product, x, w, geometry_of(c, H, W), n);
+    else if (!l || !library_forward(l, product, framed(workspace + apart, x, frame, c, B, H, W), w,
+                                    workspace + apart + around))
+        LAUNCH(plain_forward_kernel, (unsigned)ceil_div(n, WARPS), THREADS, 0, product, x, w, geometry_of(c, H, W), n);
     if (is_wide(c->out, y, product, add))
         LAUNCH((finish_kernel<WIDE>), (unsigned)ceil_div(n, THREADS * WIDE), THREADS, 0, y, product, add, shift, relu,
                c->out, n);
@@ -269,20 +269,18 @@ void convolution_backward_input(real *dx, const real *add, const real *dy, const
     size_t n = (size_t)B * H * W * c->in;
     const float *w = static_cast<const float *>(folded);
     Frame frame = frame_of(c, H, W);
-    const LibraryConvolution *l = library_convolution(LIBRARY_INPUT, c, images_in(frame, B, H, W));
+    LibraryConvolution *l = library_convolution(LIBRARY_INPUT, c, images_in(frame, B, H, W));
     size_t around = l ? aligned_bytes(frame_count(frame, c, B)) : 0, bytes = around + (l ? library_workspace(l) : 0);
     kernels_reserve(bytes);
     char *workspace = static_cast<char *>(kernels_workspace(bytes));
     if (add && add != dx) device_copy(dx, add, n * sizeof *dx);
-    if (l && frame.needed) { /* its stride is more than 1, so there is nothing to add to */
-        real *copy = reinterpret_cast<real *>(workspace);
-        library_input(l, copy, w, dy, false, workspace + around);
-        LAUNCH(unframe_kernel, (unsigned)ceil_div(n, THREADS), THREADS, 0, dx, copy, frame, H, W, c->in, n);
-    } else if (l) {
-        library_input(l, dx, w, dy, add, workspace);
-    } else
+    /* Where a frame is needed, the stride is more than 1, and there is nothing to add to. */
+    real *to = frame.needed ? reinterpret_cast<real *>(workspace) : dx;
+    if (!l || !library_input(l, to, w, dy, add && !frame.needed, workspace + around))
         LAUNCH(plain_input_kernel, (unsigned)ceil_div(n, THREADS), THREADS, 0, dx, w, dy, geometry_of(c, H, W),
                add != NULL, n);
+    else if (frame.needed)
+        LAUNCH(unframe_kernel, (unsigned)ceil_div(n, THREADS), THREADS, 0, dx, to, frame, H, W, c->in, n);
     if (below) relu_gradient(dx, dx, below, n);
 }
 
@@ -313,17 +311,16 @@ void convolution_backward_weight(float *dw, const real *dy, const real *x, const
     int B = images->B, H = images->Hi, W = images->Wi;
     size_t n = weight_count(c), rows = positions(B, H, W, c->stride);
     Frame frame = frame_of(c, H, W);
-    const LibraryConvolution *l =
+    LibraryConvolution *l =
         is_product(c) ? NULL : library_convolution(LIBRARY_WEIGHT, c, images_in(frame, B, H, W));
     size_t apart = convolution_workspace(c, images), around = l ? aligned_bytes(frame_count(frame, c, B)) : 0;
     size_t bytes = apart + around + (l ? library_workspace(l) : 0);
     kernels_reserve(bytes);
     char *workspace = static_cast<char *>(kernels_workspace(bytes));
     float *sum = reinterpret_cast<float *>(workspace);
-    if (l) {
-        real *rounded_sum = reinterpret_cast<real *>(workspace);
-        library_weight(l, rounded_sum, framed(workspace + apart, x, frame, c, B, H, W), dy,
-                       workspace + apart + around);
+    real *rounded_sum = reinterpret_cast<real *>(workspace);
+    if (l && library_weight(l, rounded_sum, framed(workspace + apart, x, frame, c, B, H, W), dy,
+                            workspace + apart + around)) {
         add_scaled(dw, rounded_sum, scale, c);
         return;
     }

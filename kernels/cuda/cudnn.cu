@@ -3,6 +3,8 @@
  * shape has an algorithm. */
 #include <device.cuh>
 
+#include <stdio.h>
+
 #include "kernels/cuda/library.h"
 
 #ifdef VIT_CUDNN
@@ -18,6 +20,15 @@ extern "C" {
         cudnnStatus_t status_ = (call);                                                                \
         if (status_ != CUDNN_STATUS_SUCCESS) cuda_fail(#call, __FILE__, __LINE__, cudnnGetErrorString(status_)); \
     } while (0)
+
+/* cuDNN 9 has reasons, each a status of its own. */
+static bool unsupported(cudnnStatus_t status) {
+#ifdef CUDNN_STATUS_CATEGORY
+    return CUDNN_STATUS_CATEGORY(status) == CUDNN_STATUS_NOT_SUPPORTED;
+#else
+    return status == CUDNN_STATUS_NOT_SUPPORTED;
+#endif
+}
 
 /* Most workspace an algorithm may ask for. */
 static const size_t WORKSPACE_MOST = (size_t)512 << 20;
@@ -88,7 +99,7 @@ static void library_search(LibraryConvolution *l) {
                                                                answers);
         if (status == CUDNN_STATUS_SUCCESS) library_choose(l, answers, count);
     }
-    if (status != CUDNN_STATUS_SUCCESS && status != CUDNN_STATUS_NOT_SUPPORTED) CUDNN_TRY(status);
+    if (!unsupported(status)) CUDNN_TRY(status);
 }
 
 static void close_all(void) {
@@ -125,8 +136,7 @@ static bool same_images(const LibraryImages &a, const LibraryImages &b) {
     return a.B == b.B && a.H == b.H && a.W == b.W && a.top == b.top && a.left == b.left;
 }
 
-const LibraryConvolution *library_convolution(LibraryDirection direction, const Convolution *c,
-                                              const LibraryImages &images) {
+LibraryConvolution *library_convolution(LibraryDirection direction, const Convolution *c, const LibraryImages &images) {
     LibraryConvolution *l = NULL, *oldest = convolutions;
     for (int i = 0; i < CONVOLUTIONS && !l; i++) {
         LibraryConvolution *o = &convolutions[i];
@@ -149,36 +159,48 @@ const LibraryConvolution *library_convolution(LibraryDirection direction, const 
 
 size_t library_workspace(const LibraryConvolution *l) { return l->workspace; }
 
-void library_forward(const LibraryConvolution *l, real *y, const real *x, const float *w, void *workspace) {
-    const float one = 1, zero = 0;
-    CUDNN_TRY(cudnnConvolutionForward(handle, &one, l->x, x, l->w, real_copy(w), l->convolution,
-                                      (cudnnConvolutionFwdAlgo_t)l->algorithm, workspace, l->workspace, &zero, l->y,
-                                      y));
+/* Whether the library computed it: its estimates may name an algorithm that it has nothing to run for. */
+static bool library_did(LibraryConvolution *l, const char *call, cudnnStatus_t status) {
+    if (status == CUDNN_STATUS_SUCCESS) return true;
+    if (!unsupported(status)) cuda_fail(call, __FILE__, __LINE__, cudnnGetErrorString(status));
+    fprintf(stderr,
+            "%s does not support what cuDNN proposed for a %d x %d convolution of %d to %d channels: a plain kernel, which "
+            "is slow, takes its place\n",
+            call, l->c.k, l->c.k, l->c.in, l->c.out);
+    l->found = false;
+    return false;
 }
 
-void library_input(const LibraryConvolution *l, real *dx, const float *w, const real *dy, bool accumulate,
-                   void *workspace) {
+bool library_forward(LibraryConvolution *l, real *y, const real *x, const float *w, void *workspace) {
+    const float one = 1, zero = 0;
+    return library_did(l, "cudnnConvolutionForward",
+                       cudnnConvolutionForward(handle, &one, l->x, x, l->w, real_copy(w), l->convolution,
+                                               (cudnnConvolutionFwdAlgo_t)l->algorithm, workspace, l->workspace, &zero,
+                                               l->y, y));
+}
+
+bool library_input(LibraryConvolution *l, real *dx, const float *w, const real *dy, bool accumulate, void *workspace) {
     const float one = 1, keep = accumulate;
-    CUDNN_TRY(cudnnConvolutionBackwardData(handle, &one, l->w, real_copy(w), l->y, dy, l->convolution,
-                                           (cudnnConvolutionBwdDataAlgo_t)l->algorithm, workspace, l->workspace, &keep,
-                                           l->x, dx));
+    return library_did(l, "cudnnConvolutionBackwardData",
+                       cudnnConvolutionBackwardData(handle, &one, l->w, real_copy(w), l->y, dy, l->convolution,
+                                                    (cudnnConvolutionBwdDataAlgo_t)l->algorithm, workspace,
+                                                    l->workspace, &keep, l->x, dx));
 }
 
-void library_weight(const LibraryConvolution *l, real *dw, const real *x, const real *dy, void *workspace) {
+bool library_weight(LibraryConvolution *l, real *dw, const real *x, const real *dy, void *workspace) {
     const float one = 1, zero = 0;
-    CUDNN_TRY(cudnnConvolutionBackwardFilter(handle, &one, l->x, x, l->y, dy, l->convolution,
-                                             (cudnnConvolutionBwdFilterAlgo_t)l->algorithm, workspace, l->workspace,
-                                             &zero, l->w, dw));
+    return library_did(l, "cudnnConvolutionBackwardFilter",
+                       cudnnConvolutionBackwardFilter(handle, &one, l->x, x, l->y, dy, l->convolution,
+                                                      (cudnnConvolutionBwdFilterAlgo_t)l->algorithm, workspace,
+                                                      l->workspace, &zero, l->w, dw));
 }
 
 #else
 
-const LibraryConvolution *library_convolution(LibraryDirection, const Convolution *, const LibraryImages &) {
-    return NULL;
-}
+LibraryConvolution *library_convolution(LibraryDirection, const Convolution *, const LibraryImages &) { return NULL; }
 size_t library_workspace(const LibraryConvolution *) { return 0; }
-void library_forward(const LibraryConvolution *, real *, const real *, const float *, void *) {}
-void library_input(const LibraryConvolution *, real *, const float *, const real *, bool, void *) {}
-void library_weight(const LibraryConvolution *, real *, const real *, const real *, void *) {}
+bool library_forward(LibraryConvolution *, real *, const real *, const float *, void *) { return false; }
+bool library_input(LibraryConvolution *, real *, const float *, const real *, bool, void *) { return false; }
+bool library_weight(LibraryConvolution *, real *, const real *, const real *, void *) { return false; }
 
 #endif

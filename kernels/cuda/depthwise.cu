@@ -2,7 +2,7 @@
  * 32 channels with their border into shared memory, a lane to a channel and a warp to a line of tokens, whose eight
  * sums share what is read.  Weight gradients: each block sums its share of all tiles, and a second kernel joins the
  * blocks' parts, and the channels that share a weight, in a fixed order. */
-#include "kernels/cuda/tiles.cuh"
+#include "kernels/cuda/depthwise.cuh"
 #include "kernels/kernels.h"
 
 enum { SIDE = 8, THREADS = SIDE * WARP, PARTS = 128 };
@@ -160,18 +160,10 @@ __global__ void __launch_bounds__(THREADS)
 
 /* == Launches ===================================================================================================== */
 
-template <typename Launch>
-static void with_size(int k, Launch launch) {
-    if (k == 1) launch(Constant<1>());
-    else if (k == 3) launch(Constant<3>());
-    else if (k == 5) launch(Constant<5>());
-    else launch(Constant<7>());
-}
-
 static void convolve(real *y, const real *add, const real *x, const float *w, const float *b, Depthwise s, int B,
                      bool reverse) {
     Tiles t = tiles_of(&s);
-    with_size(s.k, [&](auto size) {
+    with_kernel_size(s.k, [&](auto size) {
         constexpr int K = size.value, LINE = SIDE + K - 1;
         LAUNCH((depthwise_kernel<K>), (unsigned)(B * s.grid.frames) * t.down * t.across * t.channels, THREADS,
                LINE * LINE * WARP * sizeof(real), y, add, x, w, b, s, t, reverse);
@@ -196,7 +188,7 @@ void depthwise_backward(real *dx, const real *add, float *dw, float *db, const r
     float *parts = static_cast<float *>(kernels_workspace(depthwise_workspace(shape)));
     turned.x_row = s.y_row;
     turned.y_row = s.x_row;
-    with_size(s.k, [&](auto size) {
+    with_kernel_size(s.k, [&](auto size) {
         constexpr int K = size.value, LINE = SIDE + K - 1;
         LAUNCH((depthwise_weight_kernel<K>), count * depthwise_frames(&s) * t.channels, THREADS,
                THREADS * sizeof(float) + (LINE * LINE + SIDE * SIDE) * WARP * sizeof(real), parts, dy, x, s, t, tiles);

@@ -1,32 +1,37 @@
 /* Depthwise convolution of which only every stride-th row and column of every frame is computed;
  * kernels/cpu/depthwise_strided.c has the formulas.  A thread computes one number of y or of dx; neighbouring threads have
- * neighbouring channels.  A block sums one tap's gradient of 32 channels over all images in a fixed order. */
-#include "kernels/cuda/rows.cuh"
+ * neighbouring channels.  For the weights' gradient a block has 32 channels, one tap in time and a slice of the images, a
+ * lane has the k x k sums of a channel, and add_parts joins the slices in order. */
+#include "kernels/cuda/divisor.cuh"
+#include "kernels/cuda/depthwise.cuh"
 #include "kernels/kernels.h"
 
-enum { THREADS = 256, WARPS = THREADS / WARP };
+enum {
+    THREADS = 256,
+    WARPS = THREADS / WARP,
+    BLOCKS = 1056 /* wanted for the weights' gradient: eight for each multiprocessor of an H200 */
+};
 
 struct Shape {
     Depthwise s;
     int stride, kt, Ho, Wo;
+    Divisor by_area, by_Wo;
 };
 
 static Shape shape_of(const StridedDepthwise *d) {
     const Grid &grid = d->window.grid;
-    return {d->window, d->stride, depthwise_frames(&d->window), convolution_side(grid.rows, d->stride), convolution_side(grid.columns, d->stride)};
+    int Ho = convolution_side(grid.rows, d->stride), Wo = convolution_side(grid.columns, d->stride);
+    return {d->window, d->stride, depthwise_frames(&d->window), Ho, Wo, divisor_of(Ho * Wo), divisor_of(Wo)};
 }
 
-/* A result (f,i,j) of an image: the place of its window's first tap, and its number among all images' results. */
+/* The place of the first tap of an image's result `at`. */
 struct Window {
-    size_t image;
     int f, top, left;
 };
 
-DEVICE Window window_of(size_t place, Shape d) {
-    int area = d.Ho * d.Wo, results = d.s.grid.frames * area;
-    size_t image = place / results;
-    int at = (int)(place - image * results), f = at / area, within = at - f * area;
-    return {image, f - d.kt / 2, within / d.Wo * d.stride - d.s.k / 2, within % d.Wo * d.stride - d.s.k / 2};
+DEVICE Window window_of(int at, const Shape &d) {
+    int within, column, f = divided(at, d.by_area, &within), row = divided(within, d.by_Wo, &column);
+    return {f - d.kt / 2, row * d.stride - d.s.k / 2, column * d.stride - d.s.k / 2};
 }
 
 /* The token that a tap of a window lies on, of its image; -1: none. */
@@ -40,11 +45,12 @@ DEVICE int token_of(Window o, int tap, Shape d) {
 /* y [n] = sums over windows. */
 __global__ void __launch_bounds__(THREADS)
     strided_kernel(real *y, const real *__restrict__ x, const float *__restrict__ w, Shape d, size_t n) {
-    size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x, place = i / d.s.C;
+    int results = d.s.grid.frames * d.Ho * d.Wo, taps = d.kt * d.s.k * d.s.k;
+    size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x, place = quotient(i, d.s.C), image = quotient(place, results);
     if (i >= n) return;
-    int c = (int)(i - place * d.s.C), taps = d.kt * d.s.k * d.s.k;
-    Window o = window_of(place, d);
-    x += o.image * grid_tokens(d.s.grid) * d.s.x_row + c;
+    int c = (int)(i - place * d.s.C);
+    Window o = window_of((int)(place - image * results), d);
+    x += image * grid_tokens(d.s.grid) * d.s.x_row + c;
     float sum = 0;
     for (int tap = 0; tap < taps; tap++) {
         int token = token_of(o, tap, d);
@@ -56,10 +62,10 @@ __global__ void __launch_bounds__(THREADS)
 /* dx [n]: token (t,i,j) is in the windows whose tap there is i + k/2 - r = stride o, t + kt/2 - u = f. */
 __global__ void __launch_bounds__(THREADS)
     strided_input_kernel(real *dx, const real *__restrict__ dy, const float *__restrict__ w, Shape d, size_t n) {
-    size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x, place = i / d.s.C, N = grid_tokens(d.s.grid),
-           image = place / N;
+    int N = grid_tokens(d.s.grid), k = d.s.k;
+    size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x, place = quotient(i, d.s.C), image = quotient(place, N);
     if (i >= n) return;
-    int c = (int)(i - place * d.s.C), k = d.s.k;
+    int c = (int)(i - place * d.s.C);
     GridPlace at = grid_place(d.s.grid, (int)(place - image * N));
     int ti = at.t + d.kt / 2, yi = at.y + k / 2, xi = at.x + k / 2;
     dy += image * d.s.grid.frames * d.Ho * d.Wo * d.s.y_row + c;
@@ -75,25 +81,45 @@ __global__ void __launch_bounds__(THREADS)
     dx[place * d.s.x_row + c] = to_real(sum);
 }
 
-/* Block (channel group, tap): dw += the sum over `places` results of all images. */
+/* parts [slices][C,taps]: blocks (channel group, tap in time, slice of `each` of the B images). */
+template <int K>
 __global__ void __launch_bounds__(THREADS)
-    strided_weight_kernel(float *dw, const real *__restrict__ dy, const real *__restrict__ x, Shape d, size_t places) {
+    strided_weight_kernel(float *parts, const real *__restrict__ dy, const real *__restrict__ x, Shape d, int B,
+                          int each) {
     SHARED(float, sums); /* [WARPS][WARP] */
-    int taps = d.kt * d.s.k * d.s.k, tap = (int)blockIdx.y, c = (int)blockIdx.x * WARP + lane_id();
-    float sum = 0;
-    for (size_t place = warp_id(); place < places && c < d.s.C; place += WARPS) {
-        Window o = window_of(place, d);
-        int token = token_of(o, tap, d);
-        if (token < 0) continue;
-        size_t row = o.image * grid_tokens(d.s.grid) + token;
-        sum += to_float(dy[place * d.s.y_row + c]) * to_float(x[row * d.s.x_row + c]);
+    int c = (int)blockIdx.x * WARP + lane_id(), frame = (int)blockIdx.y, slice = (int)blockIdx.z;
+    int rows = d.s.grid.rows, columns = d.s.grid.columns, results = d.s.grid.frames * d.Ho * d.Wo;
+    int last = (slice + 1) * each < B ? (slice + 1) * each : B;
+    float sum[K * K] = {};
+    for (int image = slice * each; image < last && c < d.s.C; image++) {
+        const real *from = x + (size_t)image * grid_tokens(d.s.grid) * d.s.x_row + c;
+        const real *result = dy + (size_t)image * results * d.s.y_row + c;
+        for (int at = warp_id(); at < results; at += WARPS) {
+            Window o = window_of(at, d);
+            int t = o.f + frame;
+            if (t < 0 || t >= d.s.grid.frames) continue;
+            float g = to_float(result[(size_t)at * d.s.y_row]);
+#pragma unroll
+            for (int i = 0; i < K; i++)
+#pragma unroll
+                for (int j = 0; j < K; j++) {
+                    int yi = o.top + i, xi = o.left + j;
+                    bool inside = yi >= 0 && yi < rows && xi >= 0 && xi < columns;
+                    if (inside) sum[i * K + j] += g * to_float(from[((size_t)(t * rows + yi) * columns + xi) * d.s.x_row]);
+                }
+        }
     }
-    sums[threadIdx.x] = sum;
-    block_sync();
-    if (warp_id() || c >= d.s.C) return;
-    float total = 0;
-    for (int i = 0; i < WARPS; i++) total += sums[i * WARP + lane_id()];
-    dw[c * taps + tap] += total;
+    parts += ((size_t)slice * d.s.C + c) * d.kt * K * K + frame * K * K;
+#pragma unroll
+    for (int tap = 0; tap < K * K; tap++) {
+        block_sync();
+        sums[threadIdx.x] = sum[tap];
+        block_sync();
+        if (warp_id() || c >= d.s.C) continue;
+        float total = 0;
+        for (int i = 0; i < WARPS; i++) total += sums[i * WARP + lane_id()];
+        parts[tap] = total;
+    }
 }
 
 void strided_depthwise_forward(real *y, const real *x, const float *w, const StridedDepthwise *shape, int B) {
@@ -105,8 +131,15 @@ void strided_depthwise_forward(real *y, const real *x, const float *w, const Str
 void strided_depthwise_backward(real *dx, float *dw, const real *dy, const real *x, const float *w,
                                 const StridedDepthwise *shape, int B) {
     Shape d = shape_of(shape);
-    size_t n = (size_t)B * grid_tokens(d.s.grid) * d.s.C, places = (size_t)B * d.s.grid.frames * d.Ho * d.Wo;
-    dim3 blocks((unsigned)ceil_div(d.s.C, WARP), (unsigned)(d.kt * d.s.k * d.s.k));
-    LAUNCH(strided_weight_kernel, blocks, THREADS, THREADS * sizeof(float), dw, dy, x, d, places);
+    size_t n = (size_t)B * grid_tokens(d.s.grid) * d.s.C, groups = ceil_div(d.s.C, WARP);
+    size_t bytes = depthwise_workspace(&d.s), count = (size_t)d.s.C * depthwise_taps(&d.s);
+    size_t most = bytes / (count * sizeof(float));
+    int each = (int)ceil_div(B, blocks_for(BLOCKS, groups * d.kt, most)), slices = (int)ceil_div(B, each);
+    float *parts = static_cast<float *>(kernels_workspace(bytes));
+    with_kernel_size(d.s.k, [&](auto size) {
+        LAUNCH((strided_weight_kernel<size.value>), dim3((unsigned)groups, (unsigned)d.kt, (unsigned)slices), THREADS,
+               THREADS * sizeof(float), parts, dy, x, d, B, each);
+    });
+    add_parts(dw, NULL, parts, slices, (int)count);
     LAUNCH(strided_input_kernel, (unsigned)ceil_div(n, THREADS), THREADS, 0, dx, dy, w, d, n);
 }

@@ -148,20 +148,6 @@ DEVICE void mma_bf16(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-/* The same product of floats, exactly: every lane needs two rows of A and two columns of B, so four shuffles for four
- * multiply-adds. */
-DEVICE void mma_float(float (&c)[4], const float (&a)[8], const float (&b)[4]) {
-    int g = lane_id() / 4, t = lane_id() % 4;
-#pragma unroll
-    for (int k = 0; k < 16; k++) {
-        int holder = k % 8 / 2, i = k / 8 * 4 + k % 2, j = k / 8 * 2 + k % 2;
-        float top = warp_shuffle(a[i], 4 * g + holder), low = warp_shuffle(a[i + 2], 4 * g + holder);
-        float left = warp_shuffle(b[j], 8 * t + holder), right = warp_shuffle(b[j], 8 * t + 4 + holder);
-        c[0] += top * left;
-        c[1] += top * right;
-        c[2] += low * left;
-        c[3] += low * right;
-    }
-}
+#include "kernels/cuda/mma_float.cuh"
 
 #endif

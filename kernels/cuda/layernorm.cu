@@ -134,7 +134,7 @@ void add_layernorm_forward(real *y, real *h, const real *x, const real *f, const
 
 size_t layernorm_workspace(int M) {
     int held = held_values(true, M), parts = held ? backward_residents(held) * MULTIPROCESSORS : COLUMN_PARTS;
-    return (size_t)parts * 2 * (size_t)M * sizeof(float);
+    return (size_t)parts * 3 * (size_t)M * sizeof(float);
 }
 
 /* part[j] = what the warps of the block hold of column j, one warp after the other. */
@@ -155,20 +155,21 @@ DEVICE void join_warps(float *part, const float (&mine)[V / W][W], float *shared
     block_sync();
 }
 
-/* dy and df; with V also the block's share of dw and db, parts[block] [2,M]. */
-template <int W, int V>
+/* dy and df; with V also the block's share of dw, db and, if SUMS, the branch's sums, parts[block] [2 or 3,M]. */
+template <int W, int V, bool SUMS>
 __global__ void __launch_bounds__(THREADS, backward_residents(V))
     layernorm_backward_kernel(real *dy, real *df, float *parts, const real *dres, const real *__restrict__ dh,
                               const real *__restrict__ y, const float *scale, int rows_per_scale,
                               const float *__restrict__ w, const float *__restrict__ mean,
                               const float *__restrict__ rstd, size_t n, int M) {
     constexpr int HELD = V ? V / W : 1;
+    constexpr bool ALL_HELD = V && !(SUMS && V == 16); /* there the registers of two blocks are not enough */
     const int pieces = pieces_of<W, V>(M);
-    float weight[HELD][W] = {}, dw[HELD][W] = {}, db[HELD][W] = {};
+    float weight[HELD][W] = {}, dw[HELD][W] = {}, db[HELD][W] = {}, sums[HELD][W] = {};
 #pragma unroll
     for (int k = 0; k < V / W; k++) {
         int j = (k * WARP + lane_id()) * W;
-        if (j < M) load(weight[k], w + j);
+        if (ALL_HELD && j < M) load(weight[k], w + j);
     }
     for (size_t i = (size_t)blockIdx.x * WARPS + warp_id(); i < n; i += (size_t)gridDim.x * WARPS) {
         size_t at = i * M;
@@ -180,8 +181,8 @@ __global__ void __launch_bounds__(THREADS, backward_residents(V))
             if (j >= M) continue;
             load(g[slot], dh + at + j);
             load(xh[slot], y + at + j);
-            if (V && dres) load(rest[slot], dres + at + j);
-            if (!V) load(weight[slot], w + j);
+            if (ALL_HELD && dres) load(rest[slot], dres + at + j);
+            if (!ALL_HELD) load(weight[slot], w + j);
 #pragma unroll
             for (int e = 0; e < W; e++) {
                 xh[slot][e] = (xh[slot][e] - mu) * r;
@@ -197,11 +198,11 @@ __global__ void __launch_bounds__(THREADS, backward_residents(V))
         for (int k = 0; k < pieces; k++) {
             int j = (k * WARP + lane_id()) * W, slot = V ? k : 0;
             if (j >= M) continue;
+            if (!ALL_HELD && dres) load(rest[slot], dres + at + j);
             if (!V) {
                 load(g[slot], dh + at + j);
                 load(xh[slot], y + at + j);
                 load(weight[slot], w + j);
-                if (dres) load(rest[slot], dres + at + j);
 #pragma unroll
                 for (int e = 0; e < W; e++) {
                     g[slot][e] *= weight[slot][e];
@@ -211,53 +212,68 @@ __global__ void __launch_bounds__(THREADS, backward_residents(V))
 #pragma unroll
             for (int e = 0; e < W; e++) g[slot][e] = r * (g[slot][e] - mean_g - xh[slot][e] * mean_gxh) + rest[slot][e];
             store(dy + at + j, g[slot]);
-            if (!scale) continue;
+            if (scale) {
 #pragma unroll
-            for (int e = 0; e < W; e++) g[slot][e] *= s;
-            store(df + at + j, g[slot]);
+                for (int e = 0; e < W; e++) g[slot][e] *= s;
+                store(df + at + j, g[slot]);
+            }
+            if (SUMS && V)
+#pragma unroll
+                for (int e = 0; e < W; e++) sums[slot][e] += to_float(to_real(g[slot][e]));
         }
     }
     if constexpr (V > 0) {
         SHARED(float, shared); /* [WARPS,M] */
-        float *part = parts + (size_t)blockIdx.x * 2 * M;
+        float *part = parts + (size_t)blockIdx.x * (SUMS ? 3 : 2) * M;
         join_warps<W, V>(part, dw, shared, M);
         join_warps<W, V>(part + M, db, shared, M);
+        if (SUMS) join_warps<W, V>(part + 2 * M, sums, shared, M);
     }
 }
 
-/* Long or unaligned rows: dw and db of the rows of one part, a thread to a column.  parts [COLUMN_PARTS][2,M]. */
+/* Long or unaligned rows: dw and db of the rows of one part, and the sums of df, which may be NULL, a thread to a column.
+ * parts [COLUMN_PARTS][2 or 3,M]. */
 __global__ void __launch_bounds__(THREADS)
     layernorm_columns_kernel(float *parts, const real *__restrict__ dh, const real *__restrict__ y,
-                             const float *__restrict__ mean, const float *__restrict__ rstd, size_t n, int M) {
+                             const real *__restrict__ df, const float *__restrict__ mean,
+                             const float *__restrict__ rstd, size_t n, int M) {
     int j = (int)(blockIdx.y * THREADS + threadIdx.x);
     size_t each = (n + gridDim.x - 1) / gridDim.x, first = blockIdx.x * each;
     size_t last = first + each < n ? first + each : n;
-    float dw = 0, db = 0;
+    float dw = 0, db = 0, sum = 0;
+    int kinds = df ? 3 : 2;
     if (j >= M) return;
 #pragma unroll 4
     for (size_t i = first; i < last; i++) {
         float g = to_float(dh[i * M + j]);
         dw += g * (to_float(y[i * M + j]) - mean[i]) * rstd[i];
         db += g;
+        if (df) sum += to_float(df[i * M + j]);
     }
-    parts[(size_t)blockIdx.x * 2 * M + j] = dw;
-    parts[(size_t)blockIdx.x * 2 * M + M + j] = db;
+    parts += (size_t)blockIdx.x * kinds * M;
+    parts[j] = dw;
+    parts[M + j] = db;
+    if (df) parts[2 * M + j] = sum;
 }
 
 void add_layernorm_backward(real *dy, real *df, float *dw, float *db, const real *dres, const real *dh, const real *y,
                             const RowScale *s, const LayerNorm *norm) {
     const float *scale = s ? s->scale : NULL, *w = norm->w, *mean = norm->mean, *rstd = norm->rstd;
+    float *sums = s ? s->sums : NULL;
     size_t n = norm->n;
     int M = norm->M, rows_per_scale = scale ? s->rows : 1;
     bool wide = is_wide(M, dy, scale ? df : NULL, dres, dh, y, w);
     float *parts = static_cast<float *>(kernels_workspace(layernorm_workspace(M)));
     unsigned blocks;
     size_t shared = (size_t)WARPS * M * sizeof(float);
-#define BACKWARD(W, V, shared)                                                                            \
-    do {                                                                                                  \
-        blocks = blocks_for(n, WARPS, backward_residents(V) * MULTIPROCESSORS);                           \
-        LAUNCH((layernorm_backward_kernel<W, V>), blocks, THREADS, shared, dy, df, parts, dres, dh, y, scale, \
-               rows_per_scale, w, mean, rstd, n, M);                                                      \
+#define BACKWARD_AND(W, V, SUMS, shared)                                                                            \
+    LAUNCH((layernorm_backward_kernel<W, V, SUMS>), blocks, THREADS, shared, dy, df, parts, dres, dh, y, scale, \
+           rows_per_scale, w, mean, rstd, n, M)
+#define BACKWARD(W, V, shared)                                                  \
+    do {                                                                        \
+        blocks = blocks_for(n, WARPS, backward_residents(V) * MULTIPROCESSORS); \
+        if (V && sums) BACKWARD_AND(W, V, true, shared);                        \
+        else BACKWARD_AND(W, V, false, shared);                                 \
     } while (0)
     switch (held_values(wide, M)) {
     case 8: BACKWARD(WIDE, 8, shared); break;
@@ -268,9 +284,10 @@ void add_layernorm_backward(real *dy, real *df, float *dw, float *db, const real
         if (wide) BACKWARD(WIDE, 0, 0);
         else BACKWARD(1, 0, 0);
         blocks = blocks_for(n, WARPS, COLUMN_PARTS);
-        LAUNCH(layernorm_columns_kernel, dim3(blocks, (unsigned)ceil_div(M, THREADS)), THREADS, 0, parts, dh, y, mean,
-               rstd, n, M);
+        LAUNCH(layernorm_columns_kernel, dim3(blocks, (unsigned)ceil_div(M, THREADS)), THREADS, 0, parts, dh, y,
+               !sums ? NULL : scale ? df : dy, mean, rstd, n, M);
     }
 #undef BACKWARD
-    add_parts(dw, db, parts, (int)blocks, M);
+#undef BACKWARD_AND
+    add_parts_to({{dw, db, sums}, {M, M, sums ? M : 0}}, parts, (int)blocks, sums ? 3 * M : 2 * M);
 }

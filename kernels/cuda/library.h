@@ -14,15 +14,15 @@ struct LibraryImages {
 };
 
 /* Prepares a shape when it is first seen.  NULL: the library has no deterministic algorithm for it. */
-const LibraryConvolution *library_convolution(LibraryDirection direction, const Convolution *c,
-                                              const LibraryImages &images);
+LibraryConvolution *library_convolution(LibraryDirection direction, const Convolution *c, const LibraryImages &images);
 
 size_t library_workspace(const LibraryConvolution *l);
 
-/* w is float, as parameters are.  `accumulate` adds to what is in dx. */
-void library_forward(const LibraryConvolution *l, real *y, const real *x, const float *w, void *workspace);
-void library_input(const LibraryConvolution *l, real *dx, const float *w, const real *dy, bool accumulate,
-                   void *workspace);
-void library_weight(const LibraryConvolution *l, real *dw, const real *x, const real *dy, void *workspace);
+/* w is float, as parameters are.  `accumulate` adds to what is in dx.
+ * False: the library proposed an algorithm and does not support it after all.  Nothing was written, and from now on
+ * library_convolution returns NULL for this shape. */
+bool library_forward(LibraryConvolution *l, real *y, const real *x, const float *w, void *workspace);
+bool library_input(LibraryConvolution *l, real *dx, const float *w, const real *dy, bool accumulate, void *workspace);
+bool library_weight(LibraryConvolution *l, real *dw, const real *x, const real *dy, void *workspace);
 
 #endif

@@ -57,6 +57,10 @@ static cudaEvent_t forked, joined;
 /* How many of the library's proposals are measured. */
 enum { PROPOSALS = 6 };
 
+/* Bytes of the widest access of the library's kernels.  Beyond it the place of a tensor must not matter: the same product
+ * elsewhere takes the same algorithm, and gives the same bits. */
+enum { MOST_ALIGNED = 16 };
+
 enum Kind { FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHT };
 
 struct Product {
@@ -64,7 +68,7 @@ struct Product {
     size_t n;
     int in, out, row; /* row: numbers from one row of y, or dy, to the next */
     bool bias, found; /* found: the library has an algorithm */
-    unsigned aligned; /* what all addresses are multiples of, at most 256 */
+    unsigned aligned; /* what all addresses are multiples of, at most MOST_ALIGNED */
     cublasLtMatmulDesc_t matmul;
     cublasLtMatrixLayout_t a, b, d;
     cublasLtMatmulAlgo_t algorithm;
@@ -131,14 +135,18 @@ static int product_create(Product *p, const real *bias, cublasLtMatmulHeuristicR
     }
     p->a = s.a_transposed ? layout(REAL_TYPE, s.k, s.m, s.k) : layout(REAL_TYPE, s.m, s.k, s.m);
     p->b = s.b_transposed ? layout(REAL_TYPE, s.n, s.k, s.b_ld) : layout(REAL_TYPE, s.k, s.n, s.b_ld);
-    p->d = layout(p->kind == BACKWARD_WEIGHT ? CUDA_R_32F : REAL_TYPE, s.m, s.n, s.d_ld);
+    cudaDataType_t type = p->kind == BACKWARD_WEIGHT ? CUDA_R_32F : REAL_TYPE;
+    p->d = layout(type, s.m, s.n, s.d_ld);
 
     cublasLtMatmulPreference_t preference;
     int found = 0;
     CUBLAS_TRY(cublasLtMatmulPreferenceCreate(&preference));
     prefer(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, (uint64_t)WORKSPACE_BYTES);
-    /* The parts of a split sum must be added as float and in a fixed order. */
-    prefer(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, (uint32_t)CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
+    /* The parts of a split sum must be added as float and in a fixed order.  In place they are added one after the other
+     * (cublasLt.h), as what D is. */
+    uint32_t in_place = type == CUDA_R_32F ? CUBLASLT_REDUCTION_SCHEME_INPLACE : CUBLASLT_REDUCTION_SCHEME_NONE;
+    prefer(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+           (uint32_t)CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE | in_place);
     prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, (uint32_t)p->aligned);
     prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, (uint32_t)p->aligned);
     prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, (uint32_t)p->aligned);
@@ -302,7 +310,7 @@ static void plain_product(T *d, const real *a, const real *b, const real *bias, 
 /* == The three products of a layer ================================================================================ */
 
 static unsigned alignment(const void *a, const void *b, const void *bias, const void *d) {
-    uintptr_t bits = (uintptr_t)a | (uintptr_t)b | (uintptr_t)bias | (uintptr_t)d | 256;
+    uintptr_t bits = (uintptr_t)a | (uintptr_t)b | (uintptr_t)bias | (uintptr_t)d | MOST_ALIGNED;
     return (unsigned)(bits & (~bits + 1));
 }
 
@@ -398,6 +406,13 @@ static void side_end(cudaStream_t first) {
     CUDA_TRY(cudaEventRecord(joined, side_stream));
     kernels_stream = first;
     workspace = main_workspace;
+}
+
+/* The stream that goes beside keeps its order, so the next linear_backward waits for this too. */
+void linear_backward_weight_beside(float *dw, float *db, const real *dy, const real *x, const LinearShape *s) {
+    cudaStream_t first = side_begin();
+    linear_backward_weight(dw, db, dy, x, s);
+    side_end(first);
 }
 
 void linear_backward(real *dx, float *dw, float *db, const real *dy, const real *x, const float *w,

@@ -152,7 +152,7 @@ __global__ void __launch_bounds__(THREADS, 2)
                 total[e] += to_float(to_real(v[e]));
             }
             store(y + at, v);
-            store(g + at, u);
+            if (g) store(g + at, u);
         } else {
             store(y + at, v);
 #pragma unroll

@@ -3,6 +3,7 @@
  * gradients walk the tables' entries, which they read once for ROWS tokens of some heads, since wa is larger than what a
  * head has.  A long sum is made of the sums of few terms, against rounding.  Written for any size and any offsets, not
  * for the matrix units: where a circle or torus is large, fft has the work. */
+#include "kernels/cuda/banks.cuh"
 #include "kernels/cuda/fragments.cuh"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/kernels.h"
@@ -138,11 +139,13 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* tile [rows,columns] = element(row, column) for tokens first + row that are there, else 0. */
+/* tile [rows,columns], rows ld apart, = element(row, column) for tokens first + row that are there, else 0. */
 template <typename Element>
-DEVICE void fill(float *tile, int rows, int columns, int first, int N, Element element) {
-    for (int at = threadIdx.x; at < rows * columns; at += THREADS)
-        tile[at] = first + at / columns < N ? element(first + at / columns, at % columns) : 0;
+DEVICE void fill(float *tile, int rows, int columns, int ld, int first, int N, Element element) {
+    for (int at = threadIdx.x; at < rows * columns; at += THREADS) {
+        int i = at / columns, c = at % columns;
+        tile[i * ld + c] = first + i < N ? element(first + i, c) : 0;
+    }
 }
 
 /* P[i][j] = sum_e S[i][e] wb[t(i,j),e] of tile rows; token numbers given, S of token i's row. */
@@ -161,7 +164,7 @@ __global__ void __launch_bounds__(THREADS)
     float *v = p + ROWS * COLUMNS;                        /* [COLUMNS,D] */
     int first = (int)(blockIdx.x % s.blocks) * ROWS;
     Head h = head_at(s, blockIdx.x / s.blocks);
-    fill(own, ROWS, s.E, first, s.N, [&](int i, int e) { return to_float(patterns[h.s + (size_t)e * s.N + i]); });
+    fill(own, ROWS, s.E, s.E, first, s.N, [&](int i, int e) { return to_float(patterns[h.s + (size_t)e * s.N + i]); });
     block_sync();
     for (int at = threadIdx.x; at < ROWS * s.D; at += THREADS) {
         sum[at] = 0;
@@ -170,7 +173,7 @@ __global__ void __launch_bounds__(THREADS)
     for (int j = 0; j < s.N; j += COLUMNS) {
         for (int at = threadIdx.x; at < ROWS * COLUMNS; at += THREADS)
             p[at] = weight_of(own + at / COLUMNS * s.E, wb, first + at / COLUMNS, j + at % COLUMNS, s);
-        fill(v, COLUMNS, s.D, j, s.N, [&](int key, int c) { return to_float(qkv[h.v + key * h.qkv_row + c]); });
+        fill(v, COLUMNS, s.D, s.D, j, s.N, [&](int key, int c) { return to_float(qkv[h.v + key * h.qkv_row + c]); });
         block_sync();
         for (int at = threadIdx.x; at < ROWS * s.D; at += THREADS) {
             float part = 0;
@@ -192,20 +195,20 @@ __global__ void __launch_bounds__(THREADS)
     SHARED(float, sum);                                         /* [ROWS,E] */
     float *own = sum + ROWS * s.E, *t = own + ROWS * s.D; /* [ROWS,D], [ROWS,COLUMNS] */
     float *v = t + ROWS * COLUMNS;                        /* [COLUMNS,D] */
-    int first = (int)(blockIdx.x % s.blocks) * ROWS;
+    int first = (int)(blockIdx.x % s.blocks) * ROWS, ld = odd_ld(s.D);
     Head h = head_at(s, blockIdx.x / s.blocks);
-    fill(own, ROWS, s.D, first, s.N, [&](int i, int c) { return to_float(dy[h.y + i * h.y_row + c]); });
+    fill(own, ROWS, s.D, s.D, first, s.N, [&](int i, int c) { return to_float(dy[h.y + i * h.y_row + c]); });
     block_sync();
     for (int at = threadIdx.x; at < ROWS * s.E; at += THREADS) {
         sum[at] = 0;
         for (int c = 0; c < s.D; c++) sum[at] += own[at / s.E * s.D + c] * b[(size_t)c * s.E + at % s.E];
     }
     for (int j = 0; j < s.N; j += COLUMNS) {
-        fill(v, COLUMNS, s.D, j, s.N, [&](int key, int c) { return to_float(qkv[h.v + key * h.qkv_row + c]); });
+        fill(v, COLUMNS, s.D, ld, j, s.N, [&](int key, int c) { return to_float(qkv[h.v + key * h.qkv_row + c]); });
         block_sync();
         for (int at = threadIdx.x; at < ROWS * COLUMNS; at += THREADS) {
             t[at] = 0;
-            for (int c = 0; c < s.D; c++) t[at] += own[at / COLUMNS * s.D + c] * v[at % COLUMNS * s.D + c];
+            for (int c = 0; c < s.D; c++) t[at] += own[at / COLUMNS * s.D + c] * v[at % COLUMNS * ld + c];
         }
         block_sync();
         for (int at = threadIdx.x; at < ROWS * s.E; at += THREADS) {
@@ -232,8 +235,8 @@ __global__ void __launch_bounds__(THREADS)
     Head h = head_at(s, blockIdx.x / s.blocks);
     for (int at = threadIdx.x; at < ROWS * s.D; at += THREADS) sum[at] = 0;
     for (int i = 0; i < s.N; i += COLUMNS) {
-        fill(seen, COLUMNS, s.E, i, s.N, [&](int n, int e) { return to_float(patterns[h.s + (size_t)e * s.N + n]); });
-        fill(g, COLUMNS, s.D, i, s.N, [&](int n, int c) { return to_float(dy[h.y + n * h.y_row + c]); });
+        fill(seen, COLUMNS, s.E, s.E, i, s.N, [&](int n, int e) { return to_float(patterns[h.s + (size_t)e * s.N + n]); });
+        fill(g, COLUMNS, s.D, s.D, i, s.N, [&](int n, int c) { return to_float(dy[h.y + n * h.y_row + c]); });
         block_sync();
         for (int at = threadIdx.x; at < COLUMNS * ROWS; at += THREADS)
             p[at] = weight_of(seen + at / ROWS * s.E, wb, i + at / ROWS, first + at % ROWS, s);
@@ -455,7 +458,7 @@ LISA_BACKWARD(lisa_dense_backward) {
     float *ds = static_cast<float *>(kernels_workspace(lisa_dense_workspace(&lisa->patterns, B)));
     float *shares = ds + (size_t)at.heads * at.N * E, *tables = shares + (size_t)at.heads * D * E;
     LAUNCH(lisa_dense_patterns_backward_kernel, blocks, THREADS,
-           (ROWS * ((size_t)D + E + COLUMNS) + COLUMNS * D) * sizeof(float), ds, dy, qkv, lisa->wb, lisa->b, at);
+           (ROWS * ((size_t)D + E + COLUMNS) + COLUMNS * odd_ld(D)) * sizeof(float), ds, dy, qkv, lisa->wb, lisa->b, at);
     LAUNCH(lisa_dense_values_backward_kernel, blocks, THREADS,
            (ROWS * (size_t)D + COLUMNS * ((size_t)E + ROWS + D)) * sizeof(float), dqkv, dy, s, lisa->wb, at);
     LAUNCH(lisa_dense_queries_keys_kernel, dim3(groups * at.blocks, 2), THREADS,

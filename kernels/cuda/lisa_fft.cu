@@ -5,7 +5,7 @@
  *              backward pass dS, summed over the channels
  *   mix        a block for each head and L channels: y, summed over the patterns
  *   queries    the same blocks: dq^ and dK, which read the same spectra of weights, and values: dV
- *   weights    a block for a few patterns, L channels and a slice of the heads: its share of dWa and dWb
+ *   weights    a block for a few patterns, L channels and a slice of the heads: its share of dWa, dWb and db
  * queries, values and weights transform the same products twice: sums over patterns and sums over heads meet in no
  * block, and a transform is cheaper than the traffic of what it makes.  Heads go by in chunks, so that workspace does
  * not grow with the batch. */
@@ -39,7 +39,7 @@ struct Shape {
     int first_head;    /* of this launch */
     int slices, slice; /* of the heads of a launch, and heads in one */
     int heads;         /* in this launch */
-    Divisor by_H, by_E, by_L, by_groups, by_parts, by_together, by_tables; /* tables: D channels' and wb */
+    Divisor by_H, by_L, by_groups, by_parts, by_together, by_tables; /* tables: D channels' and wb */
 };
 
 /* Pairs of patterns of a block of `patterns`, and blocks for all of them. */
@@ -108,7 +108,6 @@ static Shape shape_of(const Patterns *p) {
     s.each = (int)ceil_div(twos, s.parts);
     s.slices = s.slice = 1;
     s.by_H = divisor_of(H);
-    s.by_E = divisor_of(E);
     s.by_L = divisor_of(s.L);
     s.by_groups = divisor_of(s.groups);
     s.by_parts = divisor_of(s.parts);
@@ -501,6 +500,16 @@ DEVICE void add_values_weights(Complex *dwb, const Complex *z, const Complex *v,
     block_sync();
 }
 
+/* A slice's share of db[c,e] = sum dy[i,c] s_e[i] of two patterns: the frequency 0 of z = F(s_e dy). */
+DEVICE void add_bias(float *db, const Complex *z, int channels, bool second, bool first, const Shape &s) {
+    for (int l = threadIdx.x; l < channels; l += THREADS) {
+        Complex sum = z[(size_t)l * s.N];
+        float *to = db + (size_t)l * s.E;
+        to[0] = first ? sum.x : to[0] + sum.x;
+        if (second) to[1] = first ? sum.y : to[1] + sum.y;
+    }
+}
+
 /* dwa of two patterns, `next` apart, [L,P] each; z = F(ds_e q^). */
 DEVICE void add_keys_weights(Complex *dwa, size_t next, const Complex *z, const Complex *k, int channels, bool first,
                              const Shape &s) {
@@ -514,8 +523,8 @@ DEVICE void add_keys_weights(Complex *dwa, size_t next, const Complex *z, const 
 }
 
 __global__ void __launch_bounds__(THREADS, RESIDENT)
-    lisa_weights_backward_kernel(Complex *dwa, Complex *dwb, const real *dy, const real *patterns, const float *ds,
-                                 const real *qk, const Complex *k, const Complex *v, Shape s) {
+    lisa_weights_backward_kernel(Complex *dwa, Complex *dwb, float *db, const real *dy, const real *patterns,
+                                 const float *ds, const real *qk, const Complex *k, const Complex *v, Shape s) {
     SHARED(Complex, z);
     Complex *shared_a = behind(z, s), *shared_b = shared_a + (size_t)2 * s.each * s.L * s.P; /* [2 each,L,P], [2 each,P] */
     int group, part, slice = divided(divided((int)blockIdx.x, s.by_groups, &group), s.by_parts, &part);
@@ -524,6 +533,7 @@ __global__ void __launch_bounds__(THREADS, RESIDENT)
     size_t all = 2 * (size_t)s.twos;
     dwa += ((slice * all + 2 * first) * s.D + c) * s.P;
     dwb += (((size_t)slice * s.groups + group) * all + 2 * first) * s.P;
+    db += ((size_t)slice * s.D + c) * s.E;
     Complex *sum_a = s.kept ? shared_a : dwa, *sum_b = s.kept ? shared_b : dwb;
     size_t next = s.kept ? (size_t)s.L * s.P : (size_t)s.D * s.P;
     for (int n = 0; n < s.slice && slice * s.slice + n < s.heads; n++) {
@@ -532,6 +542,7 @@ __global__ void __launch_bounds__(THREADS, RESIDENT)
         for (int two = 0; two < twos; two++) {
             int e = 2 * (first + two);
             transform_outer(z, patterns + at.s, e, dy + at.y + c, at.y_row, channels, s);
+            add_bias(db + e, z, channels, e + 1 < s.E, n == 0, s);
             add_values_weights(sum_b + 2 * two * s.P, z, v + spectrum, channels, n == 0, s);
             transform_outer(z, ds + head * s.E * s.N, e, qk + at.qk + c, at.qk_row, channels, s);
             add_keys_weights(sum_a + 2 * two * next, next, z, k + spectrum, channels, n == 0, s);
@@ -573,24 +584,6 @@ __global__ void __launch_bounds__(THREADS, RESIDENT)
         x[0] += scale * z[two * s.N + t].x;
         if (at.e + 2 * two + 1 < s.E) x[1] += scale * z[two * s.N + t].y;
     });
-}
-
-/* A slice's share of db[c,e] = sum dy[i,c] S_e[i]. */
-__global__ void __launch_bounds__(THREADS)
-    lisa_bias_backward_kernel(float *db, const real *dy, const real *patterns, Shape s) {
-    int slice = blockIdx.x;
-    for (int at = threadIdx.x; at < s.D * s.E; at += THREADS) {
-        int e, c = divided(at, s.by_E, &e);
-        float total = 0;
-        for (int n = 0; n < s.slice && slice * s.slice + n < s.heads; n++) {
-            Head head = head_at(s, slice * s.slice + n);
-            float sum = 0;
-            for (int i = 0; i < s.N; i++)
-                sum += to_float(dy[head.y + i * head.y_row + c]) * to_float(patterns[head.s + (size_t)e * s.N + i]);
-            total += sum;
-        }
-        db[(size_t)slice * s.D * s.E + at] = total;
-    }
 }
 
 /* == Launches ===================================================================================================== */
@@ -657,10 +650,9 @@ static void blocks_backward(void *work, real *dqkv, real *dqk, const LisaGradien
                of_keys(w, at), at);
         LAUNCH(lisa_values_kernel, by_channels, THREADS, values_bytes(at.fft, at.L), dqkv, dy, s, of_values(w, at), at);
         LAUNCH(lisa_weights_backward_kernel, (unsigned)(at.parts * at.groups * at.slices), THREADS,
-               weights_bytes(at.fft, at.L, at.kept ? at.each : 0), w.dwa, w.dwb, dy, s, w.ds, qk, w.k, w.v, at);
+               weights_bytes(at.fft, at.L, at.kept ? at.each : 0), w.dwa, w.dwb, w.db, dy, s, w.ds, qk, w.k, w.v, at);
         LAUNCH(lisa_weights_finish_kernel, table_blocks(at), THREADS, sequences_bytes(at.fft, at.together), d->wa,
                d->wb, w.dwa, w.dwb, at);
-        LAUNCH(lisa_bias_backward_kernel, (unsigned)at.slices, THREADS, 0, w.db, dy, s, at);
         add_parts(d->b, NULL, w.db, at.slices, at.D * at.E);
     }
 }

@@ -2,6 +2,7 @@
  * derivatives, are those of kernels/cpu/patterns.c.  Every thread has its own outputs and walks the sum in order; where
  * the table is the same for all channels, a block of ROWS tokens shares the N x N weights of COLUMNS others in shared
  * memory, and the table's gradient is summed there (pair_tiles.cuh) if it fits.  A long sum is made of the sums of COLUMNS terms, against rounding. */
+#include "kernels/cuda/banks.cuh"
 #include "kernels/cuda/pair_tiles.cuh"
 #include "kernels/kernels.h"
 
@@ -48,11 +49,12 @@ DEVICE float weight_of(const Z *z, const float *w, int i, int j, int c, const Sh
     return sum;
 }
 
-/* tile [rows,columns] = tokens first .. of `from`, whose rows lie `row` apart; zeros where there is no token. */
-DEVICE void fill(float *tile, int rows, int columns, int first, const real *from, int row, int N) {
+/* tile [rows,columns], rows ld apart, = tokens first .. of `from`, whose rows lie `row` apart; zeros where there is no
+ * token. */
+DEVICE void fill(float *tile, int rows, int columns, int ld, int first, const real *from, int row, int N) {
     for (int at = threadIdx.x; at < rows * columns; at += THREADS) {
-        int i = first + at / columns;
-        tile[at] = i < N ? to_float(from[(size_t)i * row + at % columns]) : 0;
+        int i = first + at / columns, c = at % columns;
+        tile[at / columns * ld + c] = i < N ? to_float(from[(size_t)i * row + c]) : 0;
     }
 }
 
@@ -65,20 +67,20 @@ __global__ void __launch_bounds__(THREADS)
     SHARED(float, sum);                                                                /* [ROWS,E] */
     float *own = sum + ROWS * s.E, *t = own + ROWS * s.D,
           *keys = t + ROWS * COLUMNS; /* [ROWS,D], [ROWS,COLUMNS], [COLUMNS,D] */
-    int first = (int)(blockIdx.x % s.blocks) * ROWS;
+    int first = (int)(blockIdx.x % s.blocks) * ROWS, ld = odd_ld(s.D);
     Head h = head_at(s, blockIdx.x / s.blocks);
-    fill(own, ROWS, s.D, first, x + h.x, s.x_row, s.N);
+    fill(own, ROWS, s.D, s.D, first, x + h.x, s.x_row, s.N);
     block_sync();
     for (int at = threadIdx.x; at < ROWS * s.E; at += THREADS) {
         sum[at] = 0;
         for (int c = 0; base && c < s.D; c++) sum[at] += own[at / s.E * s.D + c] * base[(size_t)c * s.E + at % s.E];
     }
     for (int j = 0; j < s.N; j += COLUMNS) {
-        fill(keys, COLUMNS, s.D, j, k + h.k, s.k_row, s.N);
+        fill(keys, COLUMNS, s.D, ld, j, k + h.k, s.k_row, s.N);
         block_sync();
         for (int at = threadIdx.x; at < ROWS * COLUMNS; at += THREADS) {
             t[at] = 0;
-            for (int c = 0; c < s.D; c++) t[at] += own[at / COLUMNS * s.D + c] * keys[at % COLUMNS * s.D + c];
+            for (int c = 0; c < s.D; c++) t[at] += own[at / COLUMNS * s.D + c] * keys[at % COLUMNS * ld + c];
         }
         block_sync();
         for (int at = threadIdx.x; at < ROWS * s.E; at += THREADS) {
@@ -101,28 +103,29 @@ __global__ void __launch_bounds__(THREADS)
     patterns_spread_kernel(real *out, const real *add, const real *in, const real *z, const float *__restrict__ w,
                            const float *__restrict__ base, Shape s) {
     constexpr int SEEN = KEYS ? (int)COLUMNS : (int)ROWS; /* queries whose z the block holds at a time */
+    int z_ld = odd_ld(s.E);
     SHARED(float, sum);                                                                     /* [ROWS,D] */
-    float *zs = sum + ROWS * s.D, *p = zs + SEEN * s.E,
+    float *zs = sum + ROWS * s.D, *p = zs + SEEN * z_ld,
           *others = p + ROWS * COLUMNS; /* [SEEN,E], [ROWS,COLUMNS], [COLUMNS,D] */
     int first = (int)(blockIdx.x % s.blocks) * ROWS;
     Head h = head_at(s, blockIdx.x / s.blocks);
     size_t from = KEYS ? h.x : h.k, to = KEYS ? h.k : h.x;
     int from_row = KEYS ? s.x_row : s.k_row, to_row = KEYS ? s.k_row : s.x_row;
-    if (!KEYS) fill(zs, ROWS, s.E, first, z + h.z, s.z_row, s.N);
+    if (!KEYS) fill(zs, ROWS, s.E, z_ld, first, z + h.z, s.z_row, s.N);
     block_sync();
     for (int at = threadIdx.x; at < ROWS * s.D; at += THREADS) {
         sum[at] = 0;
         for (int e = 0; !KEYS && base && e < s.E; e++)
-            sum[at] += zs[at / s.D * s.E + e] * base[(size_t)(at % s.D) * s.E + e];
+            sum[at] += zs[at / s.D * z_ld + e] * base[(size_t)(at % s.D) * s.E + e];
     }
     for (int o = 0; o < s.N; o += COLUMNS) {
-        if (KEYS) fill(zs, COLUMNS, s.E, o, z + h.z, s.z_row, s.N);
-        fill(others, COLUMNS, s.D, o, in + from, from_row, s.N);
+        if (KEYS) fill(zs, COLUMNS, s.E, z_ld, o, z + h.z, s.z_row, s.N);
+        fill(others, COLUMNS, s.D, s.D, o, in + from, from_row, s.N);
         block_sync();
         for (int at = threadIdx.x; at < ROWS * COLUMNS; at += THREADS) {
             int row = at / COLUMNS, n = at % COLUMNS;
-            p[at] = KEYS ? weight_of(zs + n * s.E, w, o + n, first + row, 0, s)
-                         : weight_of(zs + row * s.E, w, first + row, o + n, 0, s);
+            p[at] = KEYS ? weight_of(zs + n * z_ld, w, o + n, first + row, 0, s)
+                         : weight_of(zs + row * z_ld, w, first + row, o + n, 0, s);
         }
         block_sync();
         for (int at = threadIdx.x; at < ROWS * s.D; at += THREADS) {
@@ -148,7 +151,7 @@ __global__ void __launch_bounds__(THREADS)
     float *keys = own + ROWS * s.D;    /* [COLUMNS,D] */
     int first = (int)(blockIdx.x % s.blocks) * ROWS;
     Head h = head_at(s, blockIdx.x / s.blocks);
-    fill(own, ROWS, s.D, first, x + h.x, s.x_row, s.N);
+    fill(own, ROWS, s.D, s.D, first, x + h.x, s.x_row, s.N);
     for (int begin = 0; begin < ROWS * s.E; begin += THREADS) {
         int at = begin + threadIdx.x, row = at / s.E, e = at % s.E;
         bool mine = at < ROWS * s.E;
@@ -157,7 +160,7 @@ __global__ void __launch_bounds__(THREADS)
         for (int c = 0; mine && base && c < s.D; c++) sum += own[row * s.D + c] * base[(size_t)c * s.E + e];
         for (int j = 0; j < s.N; j += COLUMNS) {
             float part = 0;
-            fill(keys, COLUMNS, s.D, j, k + h.k, s.k_row, s.N);
+            fill(keys, COLUMNS, s.D, s.D, j, k + h.k, s.k_row, s.N);
             block_sync();
             for (int n = 0; mine && n < COLUMNS; n++) {
                 const float *entry = entry_of(w, first + row, j + n, 0, s);
@@ -301,7 +304,7 @@ size_t patterns_workspace(const Patterns *p, int B) {
 }
 
 static void launch_fz(real *fz, const real *x, const real *k, const float *w, const float *base, const Shape &s) {
-    size_t rows = (ROWS + COLUMNS) * (size_t)s.D * sizeof(float);
+    size_t rows = (ROWS * (size_t)s.D + COLUMNS * (size_t)odd_ld(s.D)) * sizeof(float);
     if (s.channels > 1)
         LAUNCH(patterns_channels_collect_kernel, s.heads * s.blocks, THREADS, rows, fz, x, k, w, base, s);
     else
@@ -313,7 +316,8 @@ template <bool KEYS>
 static void launch_spread(real *out, const real *add, const real *in, const real *z, const float *w, const float *base,
                           const Shape &s) {
     size_t bytes =
-        ((ROWS + COLUMNS) * (size_t)s.D + (KEYS ? (int)COLUMNS : (int)ROWS) * (size_t)s.E + ROWS * COLUMNS) * sizeof(float);
+        ((ROWS + COLUMNS) * (size_t)s.D + (KEYS ? (int)COLUMNS : (int)ROWS) * (size_t)odd_ld(s.E) + ROWS * COLUMNS) *
+        sizeof(float);
     if (s.channels > 1)
         LAUNCH((patterns_channels_spread_kernel<KEYS>), s.heads * s.blocks, THREADS, 0, out, add, in, z, w, base, s);
     else LAUNCH((patterns_spread_kernel<KEYS>), s.heads * s.blocks, THREADS, bytes, out, add, in, z, w, base, s);

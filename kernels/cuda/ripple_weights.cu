@@ -14,6 +14,7 @@ enum {
     ROW = TOKENS + 4, /* of a logit or weight in shared memory, a token each: aligned, not all in one bank */
     COLUMNS = WARP,   /* of v at once */
     MOST_WARPS = 8,
+    BACKWARD_WARPS = 6, /* with 168 registers, two blocks in a multiprocessor */
     MOST_PARTS = 264,        /* two blocks for each multiprocessor of an H200 */
     SHARED_LIMIT = 96 * 1024 /* two blocks in a multiprocessor */
 };
@@ -262,7 +263,7 @@ DEVICE void add_stick_gradient(float *part, const real *v, int row, int tokens, 
     }
 }
 
-__global__ void __launch_bounds__(MOST_WARPS *WARP)
+__global__ void __launch_bounds__(BACKWARD_WARPS *WARP, 2)
     ripple_weights_backward_kernel(real *dqkv, float *parts, const float *dalpha, const float *alpha, const float *o,
                                    const real *qkv, const float *c, Shape s) {
     SHARED(float, shared);
@@ -329,9 +330,9 @@ static Shape shape_of(const RippleSticks *sticks, const StickBreaking *rule, con
     return s;
 }
 
-static int warps_for(const Shape &s, size_t floats) {
+static int warps_for(const Shape &s, size_t floats, int most) {
     int warps = (int)(SHARED_LIMIT / (floats * sizeof(float)));
-    if (warps > MOST_WARPS) warps = MOST_WARPS;
+    if (warps > most) warps = most;
     return warps < 1 ? 1 : warps < s.H ? warps : s.H;
 }
 
@@ -343,7 +344,7 @@ static void project(const Buffers &w, const Shape &s, const RippleSticks *sticks
 static void weights_forward(float *alpha, float *o, const real *qkv, const RippleSticks *sticks, const Shape &s) {
     Buffers w = workspace_of(s);
     size_t floats = forward_floats(s.G);
-    int warps = warps_for(s, floats);
+    int warps = warps_for(s, floats, MOST_WARPS);
     project(w, s, sticks);
     LAUNCH(ripple_weights_forward_kernel, (unsigned)ceil_div(s.n, TOKENS), warps * WARP, warps * floats * sizeof(float),
            alpha, o, qkv, w.c, w.e, s);
@@ -354,7 +355,7 @@ static void weights_backward(real *dqkv, const RippleSticksGradients *d, const f
     Buffers w = workspace_of(s);
     size_t floats = backward_floats(s.G), projections = s.heads ? s.H : 1,
            elements = projections * s.D * (s.D + 1) + (size_t)s.H * s.R * s.D;
-    int warps = warps_for(s, floats), parts = (int)blocks_for(s.n, TOKENS, w.most_parts);
+    int warps = warps_for(s, floats, BACKWARD_WARPS), parts = (int)blocks_for(s.n, TOKENS, w.most_parts);
     project(w, s, sticks);
     LAUNCH(ripple_weights_backward_kernel, parts, warps * WARP, warps * floats * sizeof(float), dqkv, w.parts, dalpha,
            alpha, o, qkv, w.c, s);

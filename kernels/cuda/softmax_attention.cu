@@ -4,7 +4,8 @@
  *   backward  two kernels of the same shape, so that no sum crosses blocks and every run gives the same bits:
  *             by queries   delta = dy.y,  s = q k^T,  t = dy v^T,  ds = p (t - delta),  dq = ds k / sqrt D
  *             by keys      s^T = k q^T,  t^T = v dy^T,  dv = p^T dy,  dk = ds^T q / sqrt D
- *             which is seven products where one kernel with atomic sums needs five
+ *             which is seven products where one kernel with atomic sums needs five, or one that has all keys of a
+ *             head in a block (softmax_head.cu)
  *   saves     lse [B,H,N].
  *
  * Exponentials are powers of two: the factor log2(e) / sqrt D is applied to a score as it is shifted.  Head widths are
@@ -861,6 +862,7 @@ size_t softmax_attention_workspace(int N, int D) {
 void softmax_attention_backward(real *dqkv, const real *dy, const real *y, const float *lse, const real *qkv,
                                 const AttentionShape *shape) {
     int B = shape->B, N = shape->N, H = shape->H, D = shape->D;
+    if (softmax_backward_heads(dqkv, dy, y, lse, qkv, shape)) return;
     float *delta = static_cast<float *>(kernels_workspace(softmax_attention_workspace(N, D)));
     Shape s = shape_of(N, H, D, is_wide(D, dqkv, dy, qkv));
     backward<PLAIN>(dqkv, delta, dy, y, lse, qkv, B, s, [](unsigned, Shape) {});

@@ -3,6 +3,7 @@
 #ifndef VIT_KERNELS_CUDA_SOFTMAX_TILES_CUH
 #define VIT_KERNELS_CUDA_SOFTMAX_TILES_CUH
 
+#include "kernels/attention_shape.h"
 #include "kernels/cuda/tiles.cuh"
 
 enum { THREADS = 128, WARPS = THREADS / WARP, STREAM = 64, WIDEST = 128 };
@@ -129,6 +130,13 @@ DEVICE void fill(float (&x)[T][2], float value) {
 #pragma unroll
     for (int r = 0; r < T; r++) x[r][0] = x[r][1] = value;
 }
+
+/* dqkv by a block to each head (softmax_head.cu), with the bits of the two kernels that share a head by rows.  Returns
+ * false where that is not possible or, as by default in a float build, not asked for: by heads it goes where heads have at
+ * most 64 channels and there are at most 256 tokens.  VIT_FLASH=heads and VIT_FLASH=rows in the environment ask for one of
+ * the two wherever it is possible. */
+bool softmax_backward_heads(real *dqkv, const real *dy, const real *y, const float *lse, const real *qkv,
+                            const AttentionShape *shape);
 
 /* == Heads wider than 128 ========================================================================================= */
 

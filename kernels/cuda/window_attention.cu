@@ -7,8 +7,6 @@
 #include "kernels/cuda/rows.cuh"
 #include "kernels/kernels.h"
 
-enum { OWNED = ROWS / WARPS };
-
 /* Most blocks of a head in the backward pass, and floats that all blocks leave in workspace unless one leaves more. */
 static const size_t part_blocks_most = 256, part_floats_most = 1 << 22;
 
@@ -60,7 +58,7 @@ DEVICE void load_tile(float *tile, int rows, const real *head, size_t row, const
                       int D) {
     for (int at = threadIdx.x; at < rows * D; at += THREADS) {
         int token = places[at / D].token;
-        tile[at] = token >= 0 ? to_float(head[token * row + at % D]) : pad ? pad[at % D] : 0;
+        tile[at / D * odd_ld(D) + at % D] = token >= 0 ? to_float(head[token * row + at % D]) : pad ? pad[at % D] : 0;
     }
 }
 
@@ -82,7 +80,8 @@ DEVICE float score(float product, int i, int j, int region, int key_region, int 
 /* The head's rows of the places with a token = scale times sum. */
 DEVICE void put_rows(real *head, size_t row, const float *sum, float scale, const WindowPlace *places, int D) {
     for (int at = threadIdx.x; at < ROWS * D; at += THREADS)
-        if (places[at / D].token >= 0) head[places[at / D].token * row + at % D] = to_real(scale * sum[at]);
+        if (places[at / D].token >= 0)
+            head[places[at / D].token * row + at % D] = to_real(scale * sum[at / D * odd_ld(D) + at % D]);
 }
 
 /* == Forward ====================================================================================================== */
@@ -97,9 +96,10 @@ DEVICE void see(float *p, const WindowPlace *queries, const WindowPlace *keys, i
 
 /* Blocks: tile, then head.  The running softmax of each row is its warp's. */
 __global__ void __launch_bounds__(THREADS) window_forward_kernel(real *y, float *lse, const real *qkv, Shape s) {
+    int ld = odd_ld(s.D);
     SHARED(float, q);                                                /* [ROWS,D] */
-    float *sum = q + ROWS * s.D, *k = sum + ROWS * s.D;              /* [ROWS,D], [COLUMNS,D] */
-    float *v = k + COLUMNS * s.D, *p = v + COLUMNS * s.D;            /* [COLUMNS,D], [ROWS,COLUMNS] */
+    float *sum = q + ROWS * ld, *k = sum + ROWS * ld;                /* [ROWS,D], [COLUMNS,D] */
+    float *v = k + COLUMNS * ld, *p = v + COLUMNS * ld;              /* [COLUMNS,D], [ROWS,COLUMNS] */
     float *factor = p + ROWS * COLUMNS;                              /* [ROWS] */
     WindowPlace *queries = reinterpret_cast<WindowPlace *>(factor + ROWS), *keys = queries + ROWS;
     Tile at = tile_of(blockIdx.x / s.H, (int)(blockIdx.x % s.H), s);
@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(THREADS) window_forward_kernel(real *y, float 
     load_places(queries, ROWS, true, at.window, at.first, s);
     block_sync();
     load_tile(q, ROWS, head, 3 * at.M, NULL, queries, s.D);
-    for (int i = threadIdx.x; i < ROWS * s.D; i += THREADS) sum[i] = 0;
+    for (int i = threadIdx.x; i < ROWS * ld; i += THREADS) sum[i] = 0;
     for (int j = 0; j < s.n; j += COLUMNS) {
         load_places(keys, COLUMNS, false, at.window, j, s);
         block_sync();
@@ -131,7 +131,7 @@ __global__ void __launch_bounds__(THREADS) window_forward_kernel(real *y, float 
             if (lane_id() == 0) factor[row] = shrink;
         }
         block_sync();
-        for (int i = threadIdx.x; i < ROWS * s.D; i += THREADS) sum[i] *= factor[i / s.D];
+        for (int i = threadIdx.x; i < ROWS * ld; i += THREADS) sum[i] *= factor[i / ld];
         block_sync();
         accumulate(sum, p, v, s.D);
         block_sync();
@@ -143,7 +143,7 @@ __global__ void __launch_bounds__(THREADS) window_forward_kernel(real *y, float 
         if (queries[row].token >= 0) lse[at.lse + queries[row].token] = most[i] + logf(total[i]);
     }
     block_sync();
-    for (int i = threadIdx.x; i < ROWS * s.D; i += THREADS) sum[i] *= factor[i / s.D];
+    for (int i = threadIdx.x; i < ROWS * ld; i += THREADS) sum[i] *= factor[i / ld];
     block_sync();
     put_rows(y + at.y, at.M, sum, 1, queries, s.D);
 }
@@ -186,10 +186,11 @@ DEVICE void add_offsets(float *part, const float *ds, int j, const Tile &at, con
 __global__ void __launch_bounds__(THREADS)
     window_queries_kernel(real *dqkv, float *parts, const real *dy, const real *y, const float *lse, const real *qkv,
                           Shape s) {
+    int ld = odd_ld(s.D);
     SHARED(float, q);                                                /* [ROWS,D] */
-    float *g = q + ROWS * s.D, *sum = g + ROWS * s.D;                /* [ROWS,D] */
-    float *k = sum + ROWS * s.D, *v = k + COLUMNS * s.D;             /* [COLUMNS,D] */
-    float *p = v + COLUMNS * s.D, *t = p + ROWS * COLUMNS;           /* [ROWS,COLUMNS] */
+    float *g = q + ROWS * ld, *sum = g + ROWS * ld;                  /* [ROWS,D] */
+    float *k = sum + ROWS * ld, *v = k + COLUMNS * ld;               /* [COLUMNS,D] */
+    float *p = v + COLUMNS * ld, *t = p + ROWS * COLUMNS;            /* [ROWS,COLUMNS] */
     float *delta = t + ROWS * COLUMNS, *sums = delta + ROWS;         /* [ROWS] */
     WindowPlace *queries = reinterpret_cast<WindowPlace *>(sums + ROWS), *keys = queries + ROWS;
     int h = (int)(blockIdx.x % s.H);
@@ -204,7 +205,7 @@ __global__ void __launch_bounds__(THREADS)
         load_tile(q, ROWS, head, 3 * at.M, NULL, queries, s.D);
         load_tile(g, ROWS, dy + at.y, at.M, NULL, queries, s.D);
         load_sums(delta, sums, ROWS, dy, y, lse, queries, at, s.D);
-        for (int i = threadIdx.x; i < ROWS * s.D; i += THREADS) sum[i] = 0;
+        for (int i = threadIdx.x; i < ROWS * ld; i += THREADS) sum[i] = 0;
         for (int j = 0; j < s.n; j += COLUMNS) {
             load_places(keys, COLUMNS, false, at.window, j, s);
             block_sync();
@@ -233,10 +234,11 @@ __global__ void __launch_bounds__(THREADS)
 __global__ void __launch_bounds__(THREADS)
     window_keys_kernel(real *dqkv, float *parts, const real *dy, const real *y, const float *lse, const real *qkv,
                        Shape s) {
+    int ld = odd_ld(s.D);
     SHARED(float, k);                                                /* [ROWS,D] */
-    float *v = k + ROWS * s.D, *dk = v + ROWS * s.D;                 /* [ROWS,D] */
-    float *dv = dk + ROWS * s.D, *q = dv + ROWS * s.D;               /* [ROWS,D], [COLUMNS,D] */
-    float *g = q + COLUMNS * s.D, *p = g + COLUMNS * s.D;            /* [COLUMNS,D], [ROWS,COLUMNS] */
+    float *v = k + ROWS * ld, *dk = v + ROWS * ld;                   /* [ROWS,D] */
+    float *dv = dk + ROWS * ld, *q = dv + ROWS * ld;                 /* [ROWS,D], [COLUMNS,D] */
+    float *g = q + COLUMNS * ld, *p = g + COLUMNS * ld;              /* [COLUMNS,D], [ROWS,COLUMNS] */
     float *t = p + ROWS * COLUMNS, *delta = t + ROWS * COLUMNS;      /* [ROWS,COLUMNS], [COLUMNS] */
     float *sums = delta + COLUMNS;                                   /* [COLUMNS] */
     WindowPlace *keys = reinterpret_cast<WindowPlace *>(sums + COLUMNS), *queries = keys + ROWS;
@@ -251,7 +253,7 @@ __global__ void __launch_bounds__(THREADS)
         load_places(keys, ROWS, false, at.window, at.first, s);
         block_sync();
         load_keys(k, v, ROWS, head, keys, at, s);
-        for (int i = threadIdx.x; i < ROWS * s.D; i += THREADS) dk[i] = dv[i] = 0;
+        for (int i = threadIdx.x; i < ROWS * ld; i += THREADS) dk[i] = dv[i] = 0;
         for (int j = 0; j < s.n; j += COLUMNS) {
             load_places(queries, COLUMNS, true, at.window, j, s);
             block_sync();
@@ -279,8 +281,8 @@ __global__ void __launch_bounds__(THREADS)
         for (int c = threadIdx.x; c < s.D; c += THREADS)
             for (int row = 0; row < ROWS && at.first + row < s.n; row++) {
                 if (keys[row].token >= 0) continue;
-                part[c] += s.scale * dk[row * s.D + c];
-                part[M + c] += dv[row * s.D + c];
+                part[c] += s.scale * dk[row * ld + c];
+                part[M + c] += dv[row * ld + c];
             }
         block_sync();
     }

@@ -61,13 +61,13 @@ int attention_class_block(const AttentionOp *op, const Config *settings) {
 
 int attention_stage_number(const Attention *a, const char *name, const ConfigInts *list) {
     if (list->count != 1 && list->count != a->stages)
-        config_reject(a->settings, name, "%d values, but dim has %d: give one for each stage, or one for all",
-                      list->count, a->stages);
+        config_reject(a->settings, name, "{%s} has %d values, but {dim} has %d: give one for each stage, or one for all",
+                      name, list->count, a->stages);
     return list->at[list->count > 1 ? a->stage : 0];
 }
 
 static void set_width(Attention *a, int M, int heads) {
-    if (M % heads) config_reject(a->settings, "heads", "%d does not divide dim %d", heads, M);
+    if (M % heads) config_reject(a->settings, "heads", "{heads=%d} does not divide {dim=%d}", heads, M);
     a->M = M;
     a->H = heads;
     a->D = M / heads;
@@ -78,13 +78,14 @@ static void set_width(Attention *a, int M, int heads) {
 static void check(const Attention *a, bool class_token) {
     const FeatureMapSettings *features = config_settings(a->settings, &feature_map_settings);
     if (a->op->needs_grid && class_token && !a->op->class_block)
-        config_reject(a->settings, "pool", "attn %s has no place for a class token: use pool gap", a->op->name);
-    if (a->grid.frames > 1 && !a->op->takes_frames)
-        config_reject(a->settings, "frames", "attn %s knows rows and columns of tokens, but no frames: use frames 1",
+        config_reject(a->settings, "pool", "{attn=%s} has no place for the class token of {pool}: use pool gap",
                       a->op->name);
+    if (a->grid.frames > 1 && !a->op->takes_frames)
+        config_reject(a->settings, "frames", "{frames} makes clips, but {attn=%s} knows only rows and columns of tokens: "
+                      "use frames 1", a->op->name);
     if (a->op->needs_positive && features->feature_map->negative)
-        config_reject(a->settings, "feature_map", "attn %s cannot weigh features that may be negative, as those of %s",
-                      a->op->name, features->feature_map->name);
+        config_reject(a->settings, "feature_map", "{attn=%s} cannot weigh features that may be negative, as those of "
+                      "{feature_map}", a->op->name);
     if (a->op->check) a->op->check(a);
 }
 

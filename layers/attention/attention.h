@@ -9,13 +9,13 @@
 #include "core/config.h"
 #include "core/params.h"
 #include "core/plan.h"
-#include "kernels/kernels.h"
+#include "layers/projection.h"
 
 typedef struct Attention Attention;
 typedef struct AttentionOp AttentionOp;
 
 struct AttentionOp {
-    const char *name, *summary;
+    const char *name, *summary, *paper; /* begins like ConfigChoice */
     /* The groups of settings that the operator reads, NULL-terminated, or NULL for none.  Operators may share a group.
      * The groups in grid_settings need a grid that is the same for every batch and are not offered in a detector. */
     const ConfigGroup *const *settings, *const *grid_settings;
@@ -86,6 +86,7 @@ struct Attention {
     Grid grid;                    /* of the tokens other than a class token */
     bool qkv_bias;
     void *state;
+    Projection *last;             /* the one whose output is y and whose backward pass takes dy as it is, or NULL */
     const DetectorFrame *detector; /* NULL unless in a detector's encoder */
 };
 

@@ -12,6 +12,7 @@
  * head's sum is scaled to unit norm instead of divided by the sum of s, and step 4 is a convolution along the token
  * sequence with nine taps and one filter for each head. */
 #include "layers/attention/linear_core.h"
+#include "layers/attention/papers.h"
 #include "layers/attention/qkv.h"
 #include "layers/depthwise.h"
 
@@ -113,6 +114,7 @@ static void castling_weights(const Attention *a, float *weights, int b, int head
 const AttentionOp castling_op = {
     .name = "castling",
     .summary = "linear angular attention, depthwise 3x3 on v (Castling-ViT)",
+    .paper = PAPER_CASTLING,
     .settings = ATTENTION_SETTINGS(&castling_settings),
     .needs_grid = true,
     .takes_frames = true,

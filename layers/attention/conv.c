@@ -6,6 +6,7 @@
  * backward  4. dc   3. dg   2. da   1. dx
  * saves     a, c; g is formed again. */
 #include "layers/attention/attention.h"
+#include "layers/attention/papers.h"
 #include "layers/depthwise.h"
 #include "layers/projection.h"
 
@@ -92,6 +93,7 @@ static size_t conv_macs(const Attention *a) {
 const AttentionOp conv_op = {
     .name = "conv",
     .summary = "pointwise, depthwise 5x5, pointwise: the mixer of convolution blocks",
+    .paper = PAPER_UNIFORMER,
     .declare = conv_declare,
     CONV_OP,
 };
@@ -99,6 +101,7 @@ const AttentionOp conv_op = {
 const AttentionOp sepconv_op = {
     .name = "sepconv",
     .summary = "pointwise, GELU, depthwise 7x7, pointwise: MetaFormer's SepConv",
+    .paper = PAPER_METAFORMER,
     .declare = sepconv_declare,
     CONV_OP,
 };

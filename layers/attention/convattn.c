@@ -17,6 +17,7 @@
 #include <stdlib.h>
 
 #include "core/die.h"
+#include "layers/attention/papers.h"
 #include "layers/attention/qkv.h"
 #include "layers/depthwise.h"
 
@@ -228,6 +229,7 @@ static void convattn_weights(const Attention *a, float *weights, int b, int head
 const AttentionOp convattn_op = {
     .name = "convattn",
     .summary = "softmax after depthwise 3x3 and a norm on q, k, v, plus q (MViTv2)",
+    .paper = PAPER_MVITV2,
     .settings = ATTENTION_SETTINGS(&convattn_settings),
     .needs_grid = true,
     .takes_frames = true,

@@ -19,6 +19,7 @@
 #include <stdlib.h>
 
 #include "core/die.h"
+#include "layers/attention/papers.h"
 #include "layers/attention/qkv.h"
 
 typedef struct {
@@ -71,7 +72,7 @@ static void convolution(float *x, const Param *p, uint64_t seed, uint32_t tensor
 
 /* Rejects widths with which the arena would have a gap between qk and v. */
 static void convit_check(const Attention *a) {
-    if (a->M % 4) config_reject(a->settings, "dim", "%d is not a multiple of 4, as attn convit needs it", a->M);
+    if (a->M % 4) config_reject(a->settings, "dim", "{dim=%d} is not a multiple of 4, which {attn=%s} needs", a->M, a->op->name);
 }
 
 static void convit_declare(Attention *a, Params *params) {
@@ -82,6 +83,7 @@ static void convit_declare(Attention *a, Params *params) {
     params_declare(params, &s->v_w, &s->dv_w, a->prefix, "v.weight", INIT_TRUNC_NORMAL, true, 2, (int[]){M, M});
     params_draw_with(params, identity);
     projection_declare(&s->frame.proj, params, a->prefix, "proj", M, M);
+    a->last = &s->frame.proj;
     params_declare(params, &s->pos_w, &s->dpos_w, a->prefix, "pos_proj.weight", INIT_TRUNC_NORMAL, true, 2,
                    (int[]){H, position_features(a->grid)});
     params_draw_with(params, convolution);
@@ -182,6 +184,7 @@ static const AttentionOp *convit_in_block(const Config *settings, int block) {
 const AttentionOp convit_op = {
     .name = "convit",
     .summary = "softmax attention and attention by position, mixed by a gate (ConViT)",
+    .paper = PAPER_CONVIT,
     .settings = ATTENTION_SETTINGS(&convit_settings),
     .needs_grid = true,
     .takes_frames = true,

@@ -9,6 +9,7 @@
  * Of clips a stripe goes through all frames, which is ours.
  * cswin-focused has focused linear attention within the stripes (Han et al. 2023, FLatten Transformer). */
 #include "layers/attention/qkv.h"
+#include "layers/attention/papers.h"
 #include "layers/attention/stripes.h"
 
 typedef struct {
@@ -44,11 +45,12 @@ static void cswin_check(const Attention *a) {
     if (stripe == 0) return;
     if (a->grid.rows % stripe || a->grid.columns % stripe)
         config_reject(a->settings, "stripe",
-                      "%d does not divide stage %d's %dx%d tokens: use a divisor, 0 for the whole grid, or another "
-                      "img_size", stripe, a->stage, a->grid.rows, a->grid.columns);
+                      "{stripe=%d} does not divide stage %d's %dx%d tokens, which {img_size} and {patch_size} make: "
+                      "use a divisor, 0 for the whole grid, or another img_size", stripe, a->stage, a->grid.rows, a->grid.columns);
     if (a->H % 2)
-        config_reject(a->settings, "heads", "%d in stage %d cannot be shared by vertical and horizontal stripes: use "
-                      "an even number, or stripe 0 there", a->H, a->stage);
+        config_reject(a->settings, "heads", "{heads=%d} in stage %d is odd, but {attn=%s} divides the heads between "
+                      "vertical and horizontal stripes: use an even number, or stripe 0 there", a->H, a->stage,
+                      a->op->name);
 }
 
 static void cswin_declare(Attention *a, Params *params) {
@@ -108,6 +110,7 @@ static void cswin_weights(const Attention *a, float *weights, int b, int head, i
 const AttentionOp cswin_op = {
     .name = "cswin",
     .summary = "softmax within vertical and horizontal stripes, 3x3 on v (CSwin)",
+    .paper = PAPER_CSWIN,
     .settings = ATTENTION_SETTINGS(&stripe_settings),
     .needs_grid = true,
     .takes_frames = true,
@@ -125,6 +128,7 @@ const AttentionOp cswin_op = {
 const AttentionOp cswin_focused_op = {
     .name = "cswin-focused",
     .summary = "focused attention within vertical and horizontal stripes (FLatten)",
+    .paper = PAPER_FLATTEN,
     .settings = ATTENTION_SETTINGS(&stripe_settings, &focused_settings),
     .needs_grid = true,
     .takes_frames = true,

@@ -3,6 +3,7 @@
  * backward  2. dmix   1. dx
  * saves     mix. */
 #include "layers/attention/attention.h"
+#include "layers/attention/papers.h"
 #include "layers/depthwise.h"
 #include "layers/projection.h"
 
@@ -49,6 +50,7 @@ static size_t dwconv_macs(const Attention *a) {
 const AttentionOp dwconv7_op = {
     .name = "dwconv7",
     .summary = "depthwise 7x7 convolution, no queries, keys and values (ConvNeXt)",
+    .paper = PAPER_CONVNEXT,
     .needs_grid = true,
     .takes_frames = true,
     .state_size = sizeof(Dwconv),

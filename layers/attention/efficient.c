@@ -5,6 +5,7 @@
  * saves     qkv, phi = [rho, kappa], mix, den, kv.
  * Step 3 is linear attention with a denominator of one, since rho sums to one over channels and kappa over tokens. */
 #include "layers/attention/linear_core.h"
+#include "layers/attention/papers.h"
 #include "layers/attention/qkv.h"
 
 typedef struct {
@@ -54,6 +55,7 @@ static void efficient_weights(const Attention *a, float *weights, int b, int hea
 const AttentionOp efficient_op = {
     .name = "efficient",
     .summary = "efficient attention: softmax of q over channels, of k over tokens",
+    .paper = PAPER_EFFICIENT,
     .takes_frames = true,
     .state_size = sizeof(Efficient),
     .declare = efficient_declare,

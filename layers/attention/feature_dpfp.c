@@ -4,6 +4,8 @@
  * saves     phi [B,N,2,H,F]. */
 #include "layers/attention/feature_map.h"
 
+#include "layers/attention/papers.h"
+
 static int dpfp_features(int D) { return 2 * D; }
 
 static void dpfp_declare(FeatureMap *map, const Attention *a, Params *params) {
@@ -31,6 +33,7 @@ static size_t dpfp_row_macs(size_t D, size_t F) {
 const FeatureMapKind feature_map_dpfp = {
     .name = "dpfp",
     .summary = "products of neighbouring channels, no parameters (Schlag et al. 2021)",
+    .paper = PAPER_DPFP,
     .features = dpfp_features,
     .declare = dpfp_declare,
     .workspace = dpfp_workspace,

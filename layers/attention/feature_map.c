@@ -16,7 +16,8 @@ const FeatureMapKind *const feature_maps[] = {FEATURE_MAPS(ROW) NULL};
 
 static const ConfigEntry entries[] = {
     {CONFIG_FIELD(ITEM, FeatureMapSettings, feature_map), "mlp", .section = "attention",
-     .table = (const void *const *)feature_maps, .noun = "map", .help = "Feature map of linear and ripple attention"},
+     .table = (const void *const *)feature_maps, .noun = "map",
+     .list = "Feature maps of linear and ripple attention", .help = "Feature map of linear and ripple attention"},
 };
 
 const ConfigGroup feature_map_settings = {CONFIG_GROUP(FeatureMapSettings, entries)};
@@ -25,8 +26,8 @@ void feature_map_declare(FeatureMap *map, const Attention *a, Params *params) {
     map->kind = ((const FeatureMapSettings *)config_settings(a->settings, &feature_map_settings))->feature_map;
     map->per_head = a->detector && a->detector->per_head;
     if (map->per_head && !map->kind->per_head)
-        config_reject(a->settings, "feature_map", "%s has no weights for each head: use mlp, or share_heads true",
-                      map->kind->name);
+        config_reject(a->settings, "feature_map", "{feature_map} has no weights for each head, which {share_heads} asks "
+                      "for: use mlp, or share_heads true");
     map->F = map->kind->features(a->D);
     map->kind->declare(map, a, params);
 }

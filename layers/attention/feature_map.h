@@ -8,7 +8,7 @@
 typedef struct FeatureMap FeatureMap;
 
 typedef struct FeatureMapKind {
-    const char *name, *summary;
+    const char *name, *summary, *paper; /* begins like ConfigChoice */
     bool per_head; /* supports separate weights for each head (DetectorFrame.per_head) */
     bool negative; /* features may be negative: linear attention uses DENOMINATOR_CLAMP, ripple attention rejects it */
     int (*features)(int D); /* F */

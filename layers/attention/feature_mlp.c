@@ -8,6 +8,7 @@
  * weight decay.  With mlp-random-w1 it is not trained but drawn anew in every step. */
 #include "core/rng.h"
 #include "layers/attention/feature_map.h"
+#include "layers/attention/papers.h"
 
 static int mlp_features(int D) { return D; }
 
@@ -65,6 +66,7 @@ static size_t mlp_row_macs(size_t D, size_t F) { return D * D + 2 * D * F; }
     const FeatureMapKind id = {                                   \
         .name = label,                                            \
         .summary = text,                                          \
+        .paper = PAPER_RIPPLE,                                    \
         .features = mlp_features,                                 \
         .per_head = heads,                                        \
         .declare = declare_function,                              \

@@ -10,6 +10,7 @@
 
 #include "core/rng.h"
 #include "layers/attention/feature_map.h"
+#include "layers/attention/papers.h"
 
 static int rfa_features(int D) { return 2 * D; }
 static int performer_features(int D) { return D; }
@@ -92,10 +93,11 @@ static size_t random_row_macs(size_t D, size_t F) {
     return D * D;
 }
 
-#define RANDOM_MAP(id, label, text, prefix, signs)  \
+#define RANDOM_MAP(id, label, text, cited, prefix, signs) \
     const FeatureMapKind id = {                     \
         .name = label,                              \
         .summary = text,                            \
+        .paper = cited,                             \
         .negative = signs,                          \
         .features = prefix##_features,              \
         .declare = random_declare,                  \
@@ -106,6 +108,7 @@ static size_t random_row_macs(size_t D, size_t F) {
         .row_macs = random_row_macs,                \
     }
 
-RANDOM_MAP(feature_map_rfa, "rfa", "random sines and cosines, drawn anew in every step (Peng et al. 2021)", rfa, true);
+RANDOM_MAP(feature_map_rfa, "rfa", "random sines and cosines, drawn anew in every step (Peng et al. 2021)",
+           PAPER_RFA, rfa, true);
 RANDOM_MAP(feature_map_performer, "performer",
-           "random exponentials, drawn anew in every step (Choromanski et al. 2020)", performer, false);
+           "random exponentials, drawn anew in every step (Choromanski et al. 2020)", PAPER_PERFORMER, performer, false);

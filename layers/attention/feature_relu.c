@@ -6,6 +6,8 @@
  * for that ablation. */
 #include "layers/attention/feature_map.h"
 
+#include "layers/attention/papers.h"
+
 static int relu_features(int D) { return D; }
 
 static void relu_declare(FeatureMap *map, const Attention *a, Params *params) {
@@ -27,10 +29,11 @@ static void relu_backward(const FeatureMap *map, const Attention *a, real *dqkv,
 
 static size_t relu_row_macs(size_t D, size_t F) { return D * F; }
 
-#define RELU_MAP(id, label, text)      \
+#define RELU_MAP(id, label, text, cited) \
     const FeatureMapKind id = {        \
         .name = label,                 \
         .summary = text,               \
+        .paper = cited,                \
         .features = relu_features,     \
         .declare = relu_declare,       \
         .workspace = relu_workspace,   \
@@ -39,5 +42,6 @@ static size_t relu_row_macs(size_t D, size_t F) { return D * F; }
         .row_macs = relu_row_macs,     \
     }
 
-RELU_MAP(feature_map_t2r, "t2r", "relu of a learned layer (Kasai et al. 2021)");
-RELU_MAP(feature_map_mlp_no_fc, "mlp-no-fc", "the same as t2r: the ripple attention paper's mlp without its layer");
+RELU_MAP(feature_map_t2r, "t2r", "relu of a learned layer (Kasai et al. 2021)", PAPER_T2R);
+RELU_MAP(feature_map_mlp_no_fc, "mlp-no-fc", "the same as t2r: the ripple attention paper's mlp without its layer",
+         PAPER_RIPPLE);

@@ -3,6 +3,7 @@
  * backward  the same steps in reverse
  * saves     qkv, mix, and what the core saves. */
 #include "layers/attention/focused_core.h"
+#include "layers/attention/papers.h"
 #include "layers/attention/qkv.h"
 
 typedef struct {
@@ -59,6 +60,7 @@ static void focused_spatial(const Attention *a, float *weights, int b, int head,
 const AttentionOp focused_op = {
     .name = "focused",
     .summary = "focused linear attention: features to the power p, 5x5 on v (FLatten)",
+    .paper = PAPER_FLATTEN,
     .settings = ATTENTION_SETTINGS(&focused_settings),
     .needs_grid = true,
     .takes_frames = true,

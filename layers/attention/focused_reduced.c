@@ -8,6 +8,7 @@
 
 #include "core/die.h"
 #include "layers/attention/focused_core.h"
+#include "layers/attention/papers.h"
 #include "layers/attention/reduced_keys.h"
 
 typedef struct {
@@ -87,6 +88,7 @@ static void focused_reduced_spatial(const Attention *a, float *weights, int b, i
 const AttentionOp focused_reduced_op = {
     .name = "focused-reduced",
     .summary = "focused attention to fewer keys: convolved squares (FLatten's PVT)",
+    .paper = PAPER_FLATTEN,
     .settings = ATTENTION_SETTINGS(&reduction_settings, &focused_settings),
     .needs_grid = true,
     .state_size = sizeof(FocusedReduced),

@@ -6,6 +6,7 @@
 #include <math.h>
 
 #include "layers/attention/attention.h"
+#include "layers/attention/papers.h"
 #include "layers/projection.h"
 
 typedef struct {
@@ -22,6 +23,7 @@ static void gf_declare(Attention *a, Params *params) {
                    shape + image);
     params_in_time(params, (ParamTime){TIME_FREQUENCIES, 0, g.frames, 0, true});
     projection_declare(&s->proj, params, a->prefix, "proj", a->M, a->M);
+    a->last = &s->proj;
 }
 
 static void gf_plan(Attention *a, Plan *plan, int B) {
@@ -60,6 +62,7 @@ static size_t gf_macs(const Attention *a) {
 const AttentionOp gf_op = {
     .name = "gf",
     .summary = "learned filter for each channel in the frequency domain (GFNet)",
+    .paper = PAPER_GF,
     .needs_grid = true,
     .takes_frames = true,
     .state_size = sizeof(Gf),

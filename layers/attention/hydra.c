@@ -5,6 +5,8 @@
  * saves     qkv, mix, inverse = 1 / |q|, 1 / |k|, kv.   The setting `heads` has no influence. */
 #include "layers/attention/qkv.h"
 
+#include "layers/attention/papers.h"
+
 typedef struct {
     QkvFrame frame;
     float *inverse;  /* [B,N,2] */
@@ -50,6 +52,7 @@ static size_t hydra_macs(const Attention *a) {
 const AttentionOp hydra_op = {
     .name = "hydra",
     .summary = "hydra attention: cosine features, as many heads as channels",
+    .paper = PAPER_HYDRA,
     .takes_frames = true,
     .state_size = sizeof(Hydra),
     .declare = hydra_declare,

@@ -12,6 +12,7 @@
  * The numbers in the LiSA paper, 6.36 M parameters and 1.28 G multiply-adds, imply dim 216 with L = 96, that is 9 heads
  * of which four attend; no other division of 180 to 320 channels gives both numbers. */
 #include "layers/attention/attention.h"
+#include "layers/attention/papers.h"
 #include "layers/depthwise.h"
 #include "layers/projection.h"
 
@@ -50,15 +51,15 @@ static int low_heads(const Attention *a) {
 static void inception_check(const Attention *a) {
     int low = low_heads(a);
     if (a->H < 2)
-        config_reject(a->settings, "heads", "%d: attn inception needs at least two, since some heads attend and the "
-                      "channels of the others are convolved", a->H);
+        config_reject(a->settings, "heads", "{heads=%d} is too few for {attn=%s}: some heads attend, and the channels of "
+                      "the others are convolved", a->H, a->op->name);
     if (low >= a->H)
-        config_reject(a->settings, "inception_heads", "%d leaves no channel to convolve: at most %d of heads %d", low,
-                      a->H - 1, a->H);
+        config_reject(a->settings, "inception_heads", "{inception_heads=%d} with {heads=%d} leaves no channel to convolve: "
+                      "use %d at most", low, a->H, a->H - 1);
     if ((a->M - low * a->D) % 2)
         config_reject(a->settings, "dim",
-                      "%d minus %d heads of %d channels is odd, but attn inception divides these channels into halves: "
-                      "change dim, heads or inception_heads", a->M, low, a->D);
+                      "{dim=%d} minus %d heads of %d channels is odd, but {attn=%s} divides these channels into halves: "
+                      "change dim, heads or inception_heads", a->M, low, a->D, a->op->name);
 }
 
 static void inception_declare(Attention *a, Params *params) {
@@ -170,6 +171,7 @@ static size_t inception_macs(const Attention *a) {
 const AttentionOp inception_op = {
     .name = "inception",
     .summary = "channels divided among convolution, max pooling and softmax (iFormer)",
+    .paper = PAPER_INCEPTION,
     .settings = ATTENTION_SETTINGS(&inception_settings),
     .needs_grid = true,
     .takes_frames = true,

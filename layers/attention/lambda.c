@@ -16,6 +16,7 @@
 
 #include "core/die.h"
 #include "layers/attention/attention.h"
+#include "layers/attention/papers.h"
 #include "layers/projection.h"
 
 static const float EPSILON = 1e-6f;
@@ -128,6 +129,7 @@ static void lambda_weights(const Attention *a, float *weights, int b, int head, 
 const AttentionOp lambda_op = {
     .name = "lambda",
     .summary = "values weighted by the query times a learned vector for each offset",
+    .paper = PAPER_LAMBDA,
     .needs_grid = true,
     .takes_frames = true,
     .state_size = sizeof(Lambda),

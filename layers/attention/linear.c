@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "layers/attention/feature_map.h"
+#include "layers/attention/papers.h"
 #include "layers/attention/qkv.h"
 #include "layers/attention/relative.h"
 
@@ -103,13 +104,13 @@ static void linear_weights(const Attention *a, float *weights, int b, int head, 
 static void linear_check(const Attention *a) {
     const RelativeSettings *relative = config_settings(a->settings, &relative_settings);
     if (a->grid.frames > 1 && relative && !strcmp(relative->relative->name, "rope-2d"))
-        config_reject(a->settings, "relative", "rope-2d knows no frames, and attn linear has %d: use rope-3d",
-                      a->grid.frames);
+        config_reject(a->settings, "relative", "{relative} knows no frames, but {frames} makes clips: use rope-3d");
 }
 
 const AttentionOp linear_op = {
     .name = "linear",
     .summary = "linear attention with a learned feature map (DeiT-LA)",
+    .paper = PAPER_LINEAR,
     .settings = ATTENTION_SETTINGS(&feature_map_settings),
     .grid_settings = ATTENTION_SETTINGS(&relative_settings),
     .takes_mask = true,

@@ -15,6 +15,7 @@
 #include <stdlib.h>
 
 #include "core/die.h"
+#include "layers/attention/papers.h"
 #include "layers/attention/qkv.h"
 #include "layers/layer_norm.h"
 
@@ -56,7 +57,7 @@ static void settings_check(const Config *config, const void *settings) {
         config_reject(config, "lisa_kernel", "%d: a window around a token has side 3, 5 or 7; 0 is the whole image",
                       s->lisa_kernel);
     if (s->lisa_kernel && s->lisa_algo != ALGORITHM_AUTO && s->lisa_algo != ALGORITHM_FIRST)
-        config_reject(config, "lisa_algo", "fft goes with lisa_kernel 0 alone: use auto or dense");
+        config_reject(config, "lisa_algo", "{lisa_algo} has no windows, but {lisa_kernel} asks for them: use auto or dense");
 }
 
 static const ConfigGroup patterns_settings = {CONFIG_GROUP(PatternsSettings, patterns_entries)};
@@ -90,8 +91,7 @@ typedef struct {
 static void lisa_check(const Attention *a) {
     const LisaSettings *c = settings_of(a);
     if (a->grid.frames > 1 && !c->lisa_kernel && c->lisa_fft == FFT_2D)
-        config_reject(a->settings, "lisa_fft", "2d knows no frames, and attn lisa has %d: use 1d or 3d",
-                      a->grid.frames);
+        config_reject(a->settings, "lisa_fft", "{lisa_fft} knows no frames, but {frames} makes clips: use 1d or 3d");
 }
 
 static Offsets lisa_offsets(const Attention *a) {
@@ -110,8 +110,8 @@ static const LisaAlgorithm *algorithm_choose(const Attention *a, const Patterns 
     if (asked != ALGORITHM_AUTO) {
         best = &algorithms[asked - ALGORITHM_FIRST];
         if (isinf(best->cost(patterns)))
-            config_reject(a->settings, "lisa_algo", "%s has no room for a grid of %d x %d: use auto or dense",
-                          best->name, a->grid.rows, a->grid.columns);
+            config_reject(a->settings, "lisa_algo", "{lisa_algo} has no room for the %d x %d tokens that {img_size} and "
+                          "{patch_size} make: use auto or dense", a->grid.rows, a->grid.columns);
         return best;
     }
     for (int i = 1; i < ALGORITHMS; i++)
@@ -352,6 +352,7 @@ static void sa9_heads_declare(Attention *a, Params *p) { weighted_declare(a, p, 
 const AttentionOp lisa_op = {
     .name = "lisa",
     .summary = "lightweight structure-aware attention by circular convolutions (LiSA)",
+    .paper = PAPER_LISA,
     .settings = ATTENTION_SETTINGS(&patterns_settings, &lisa_settings),
     .check = lisa_check,
     .declare = lisa_declare,
@@ -361,6 +362,7 @@ const AttentionOp lisa_op = {
 const AttentionOp sa10_op = {
     .name = "sa10",
     .summary = "structure-aware attention on q.k, Toeplitz weights (LiSA paper, Eq. 10)",
+    .paper = PAPER_LISA,
     .settings = ATTENTION_SETTINGS(&patterns_settings),
     .declare = sa10_declare,
     LISA_OP,
@@ -369,6 +371,7 @@ const AttentionOp sa10_op = {
 const AttentionOp sa11_op = {
     .name = "sa11",
     .summary = "structure-aware attention on the Hadamard products of q and k (Eq. 11)",
+    .paper = PAPER_LISA,
     .settings = ATTENTION_SETTINGS(&patterns_settings),
     .declare = sa11_declare,
     LISA_OP,
@@ -387,6 +390,7 @@ const AttentionOp sa11_op = {
 const AttentionOp sa9_op = {
     .name = "sa9",
     .summary = "q.k times a position weight, no softmax (Eq. 9)",
+    .paper = PAPER_LISA,
     .declare = sa9_declare,
     WEIGHTED_OP,
 };
@@ -394,6 +398,7 @@ const AttentionOp sa9_op = {
 const AttentionOp sa9_heads_op = {
     .name = "sa9-heads",
     .summary = "sa9 with position weights for each head",
+    .paper = PAPER_LISA,
     .declare = sa9_heads_declare,
     WEIGHTED_OP,
 };

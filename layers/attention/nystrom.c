@@ -11,6 +11,7 @@
  * token sequence, and the convolution is one along the sequence with a filter for each head. */
 #include "core/integers.h"
 #include "layers/attention/low_rank.h"
+#include "layers/attention/papers.h"
 #include "layers/attention/qkv.h"
 #include "layers/depthwise.h"
 
@@ -75,6 +76,7 @@ static size_t nystrom_macs(const Attention *a) {
 const AttentionOp nystrom_op = {
     .name = "nystrom",
     .summary = "softmax attention approximated with landmarks (Nystromformer)",
+    .paper = PAPER_NYSTROM,
     .settings = ATTENTION_SETTINGS(&landmarks_settings),
     .needs_grid = true,
     .takes_frames = true,

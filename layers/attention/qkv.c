@@ -5,7 +5,8 @@
 
 #include "core/die.h"
 
-void qkv_declare(QkvFrame *f, const Attention *a, Params *params) {
+void qkv_declare(QkvFrame *f, Attention *a, Params *params) {
+    a->last = &f->proj;
     if (a->detector) {
         projection_declare_as(&f->qkv, params, a->prefix, "in_proj_", a->M, 3 * a->M, INIT_XAVIER_UNIFORM, INIT_ZEROS);
         projection_declare_as(&f->proj, params, a->prefix, "out_proj.", a->M, a->M, INIT_XAVIER_UNIFORM, INIT_ZEROS);

@@ -15,7 +15,7 @@ typedef struct {
     real *with_pos;        /* [B,N,M] scratch: x + pos, in a detector */
 } QkvFrame;
 
-void qkv_declare(QkvFrame *f, const Attention *a, Params *params);
+void qkv_declare(QkvFrame *f, Attention *a, Params *params);
 /* Scratch is valid until the caller's plan_release. */
 void qkv_plan(QkvFrame *f, const Attention *a, Plan *plan, int B);
 void qkv_forward_in(const QkvFrame *f, const Attention *a, const real *x, int B);

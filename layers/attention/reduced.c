@@ -10,6 +10,7 @@
 #include <stdlib.h>
 
 #include "core/die.h"
+#include "layers/attention/papers.h"
 #include "layers/attention/reduced_keys.h"
 
 typedef struct {
@@ -42,8 +43,9 @@ static int class_at_entry(const Config *settings) {
 static void reduced_check(const Attention *a) {
     int cells = cells_of(a), r = cells ? 1 : reduction_of(a);
     if (a->N > grid_tokens(a->grid) && (cells || r > 1))
-        config_reject(a->settings, "pool", "a class token is in no square or cell of stage %d's keys: use pool gap, or "
-                      "reduction 1 there", a->stage);
+        config_reject(a->settings, "pool", "{pool} has a class token, which is in none of the squares or cells that "
+                      "are stage %d's keys with {attn=%s}: use pool gap, or reduction 1 there", a->stage,
+                      a->op->name);
 }
 
 static void reduced_declare(Attention *a, Params *params) {
@@ -119,6 +121,7 @@ static void reduced_weights(const Attention *a, float *weights, int b, int head,
 const AttentionOp reduced_op = {
     .name = "reduced",
     .summary = "softmax to fewer keys: convolved squares or means of cells (PVT, PVTv2)",
+    .paper = PAPER_PVT,
     .settings = ATTENTION_SETTINGS(&reduction_settings, &cell_settings),
     .needs_grid = true,
     .takes_frames = true,

@@ -16,8 +16,8 @@ int reduction_of(const Attention *a) {
     const ReductionSettings *s = config_settings(a->settings, &reduction_settings);
     int r = attention_stage_number(a, "reduction", &s->reduction);
     if (r > a->grid.rows || r > a->grid.columns)
-        config_reject(a->settings, "reduction", "%d is more than a side of stage %d's %dx%d tokens", r, a->stage,
-                      a->grid.rows, a->grid.columns);
+        config_reject(a->settings, "reduction", "{reduction=%d} is more than a side of stage %d's %dx%d tokens, which "
+                      "{img_size} and {patch_size} make", r, a->stage, a->grid.rows, a->grid.columns);
     return r;
 }
 

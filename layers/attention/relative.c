@@ -15,6 +15,7 @@ const RelativeKind *const relative_kinds[] = {&relative_none, RELATIVE_KINDS(ROW
 static const ConfigEntry entries[] = {
     {CONFIG_FIELD(ITEM, RelativeSettings, relative), "none", .section = "attention",
      .table = (const void *const *)relative_kinds, .noun = "encoding",
+     .list = "Relative positions in linear attention",
      .help = "Relative position encoding of linear attention"},
 };
 

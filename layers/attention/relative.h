@@ -9,7 +9,7 @@
 typedef struct Relative Relative;
 
 typedef struct RelativeKind {
-    const char *name, *summary;
+    const char *name, *summary, *paper; /* begins like ConfigChoice; paper NULL: none */
     bool numerator; /* turns the features in the numerator only; the denominator uses them without positions */
     void (*declare)(Relative *r, const Attention *a, Params *params);
     void (*plan)(Relative *r, const Attention *a, Plan *plan, int B);

@@ -4,6 +4,7 @@
  * saves     turned, order [H,N,F]: the powers of pi.
  * pi [H,F] is a buffer that is drawn at initialisation and stored in checkpoints with the weights. */
 #include "core/rng.h"
+#include "layers/attention/papers.h"
 #include "layers/attention/relative.h"
 
 /* Fills each row with a random permutation of 0 .. n-1 (Fisher-Yates shuffle). */
@@ -41,6 +42,7 @@ static void turn_backward(const Relative *r, const Attention *a, real *dphi, int
 const RelativeKind relative_permute = {
     .name = "permute",
     .summary = "permutes token n's features n times (PermuteFormer, Chen 2021)",
+    .paper = PAPER_PERMUTE,
     .declare = permute_declare,
     .plan = permute_plan,
     .turn = turn,

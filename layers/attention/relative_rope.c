@@ -6,6 +6,8 @@
  * rope-3d is the same for images, and in clips a third of the pairs each by frame, row and column. */
 #include "layers/attention/relative.h"
 
+#include "layers/attention/papers.h"
+
 static void rope_plan(Relative *r, const Attention *a, Plan *plan, int B) {
     (void)B;
     plan_keep(plan, a->prefix, "turns", &r->turns, (size_t)a->N * (size_t)(r->F / 2) * 2 * sizeof *r->turns);
@@ -33,6 +35,7 @@ static size_t rope_macs(const Relative *r, const Attention *a) {
     const RelativeKind id = {                 \
         .name = label,                        \
         .summary = text,                      \
+        .paper = PAPER_ROPE,                  \
         .numerator = true,                    \
         .plan = rope_plan,                    \
         .turn = turn_function,                \

@@ -8,6 +8,7 @@
 #include <math.h>
 
 #include "core/rng.h"
+#include "layers/attention/papers.h"
 #include "layers/attention/relative.h"
 
 enum { SINES = 12, TAPS = 200 };
@@ -97,6 +98,7 @@ static size_t spe_macs(const Relative *r, const Attention *a) {
 const RelativeKind relative_sincspe = {
     .name = "sincspe",
     .summary = "stochastic positional encoding with learned sines (Liutkus et al. 2021)",
+    .paper = PAPER_SPE,
     .declare = sine_declare,
     .plan = sine_plan,
     .draw = sine_draw,
@@ -148,6 +150,7 @@ static void conv_code_backward(const Relative *r, const Attention *a, real *dqkv
 const RelativeKind relative_convspe = {
     .name = "convspe",
     .summary = "stochastic positional encoding with learned filters (Liutkus et al. 2021)",
+    .paper = PAPER_SPE,
     .declare = conv_declare,
     .plan = conv_plan,
     .draw = conv_draw,

@@ -9,6 +9,7 @@
  * Differences from EfficientViT: its epsilon is 1e-15, and it has a batch norm after Wproj where this model has the
  * block's layer norms.  Its MLP with a depthwise 3x3 convolution is the setting mlp_conv. */
 #include "layers/attention/linear_core.h"
+#include "layers/attention/papers.h"
 #include "layers/depthwise.h"
 #include "layers/projection.h"
 
@@ -90,6 +91,7 @@ static void relu_linear_weights(const Attention *a, float *weights, int b, int h
 const AttentionOp relu_linear_op = {
     .name = "relu-linear",
     .summary = "multi-scale linear attention with ReLU features (EfficientViT)",
+    .paper = PAPER_EFFICIENTVIT,
     .needs_grid = true,
     .takes_frames = true,
     .state_size = sizeof(ReluLinear),

@@ -13,6 +13,7 @@
 #include "core/die.h"
 #include "core/integers.h"
 #include "layers/attention/feature_map.h"
+#include "layers/attention/papers.h"
 #include "layers/attention/qkv.h"
 
 /* == Settings ===================================================================================================== */
@@ -100,8 +101,9 @@ static void rings_set(RippleRings *rings, const Attention *a, Rings kind) {
     if (kind == RINGS_LOG)
         for (R = 0; 1 << R <= longest; R++) continue;
     if (R >= RIPPLE_MAX_GROUPS)
-        config_reject(a->settings, "attn", "%s would need %d rings on a grid of %d x %d, but at most %d are supported",
-                      a->op->name, R + 1, a->grid.rows, a->grid.columns, RIPPLE_MAX_GROUPS);
+        config_reject(a->settings, "attn", "{attn=%s} would need %d rings on the %d x %d tokens that {img_size} and "
+                      "{patch_size} make, but at most %d are supported", a->op->name, R + 1, a->grid.rows,
+                      a->grid.columns, RIPPLE_MAX_GROUPS);
     rings->grid = a->grid;
     rings->G = R + 1;
     for (int r = 0; r <= R; r++) rings->bound[r] = kind == RINGS_LOG && r > 0 ? 1 << (r - 1) : r;
@@ -127,8 +129,8 @@ static const RippleAlgorithm *algorithm_choose(const Attention *a, const RippleR
     if (asked != ALGORITHM_AUTO) {
         best = &algorithms[asked - ALGORITHM_FIRST];
         if (clip && !best->clips)
-            config_reject(a->settings, "ripple_algo", "%s knows no frames, and attn %s has %d: use auto, sat or naive",
-                          best->name, a->op->name, a->grid.frames);
+            config_reject(a->settings, "ripple_algo", "{ripple_algo} knows no frames, but {frames} makes clips: use auto, "
+                          "sat or naive");
         return best;
     }
     RippleRings priced = *rings;
@@ -393,6 +395,7 @@ extern const AttentionOp linear_op, softmax_op;
     const AttentionOp id = {                                                                                    \
         .name = label,                                                                                          \
         .summary = text,                                                                                        \
+        .paper = PAPER_RIPPLE,                                                                                  \
         .settings = ATTENTION_SETTINGS(&feature_map_settings, &ripple_settings),                \
         .grid_settings = ATTENTION_SETTINGS(&ripple_blocks_settings),                           \
         .needs_grid = true,                                                                                     \
@@ -479,6 +482,7 @@ static const AttentionOp *explicit_in_block(const Config *settings, int block) {
 const AttentionOp ripple_explicit_softmax_op = {
     .name = "ripple-explicit-softmax",
     .summary = "ripple's weighted sum of a softmax inside each ring: for small grids",
+    .paper = PAPER_RIPPLE,
     .settings = ATTENTION_SETTINGS(&ripple_settings),
     .grid_settings = ATTENTION_SETTINGS(&ripple_blocks_settings),
     .needs_grid = true,

@@ -15,6 +15,8 @@
  * max(|z|, 1e-6). */
 #include "layers/attention/qkv.h"
 
+#include "layers/attention/papers.h"
+
 typedef struct {
     QkvFrame frame;
     Patterns channels, shared; /* H1's offsets, and those of H2 and G: D patterns each */
@@ -129,6 +131,7 @@ static size_t rsa_macs(const Attention *a) {
 const AttentionOp rsa_op = {
     .name = "rsa",
     .summary = "relational self-attention: kernels and values from sums by offset (RSA)",
+    .paper = PAPER_RSA,
     .needs_grid = true,
     .no_qkv_bias = true,
     .takes_frames = true,

@@ -12,6 +12,7 @@
 
 #include "core/integers.h"
 #include "layers/attention/low_rank.h"
+#include "layers/attention/papers.h"
 #include "layers/depthwise.h"
 #include "layers/layer_norm.h"
 #include "layers/projection.h"
@@ -145,6 +146,7 @@ static size_t soft_macs(const Attention *a) {
 const AttentionOp soft_op = {
     .name = "soft",
     .summary = "attention with a Gaussian kernel, approximated with landmarks (SOFT)",
+    .paper = PAPER_SOFT,
     .settings = ATTENTION_SETTINGS(&landmarks_settings),
     .needs_grid = true,
     .takes_frames = true,

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #include "core/die.h"
+#include "layers/attention/papers.h"
 #include "layers/attention/qkv.h"
 
 typedef enum { RPE_NONE, RPE_SHARED, RPE_HEADS } Rpe;
@@ -130,6 +131,7 @@ static void softmax_weights(const Attention *a, float *weights, int b, int head,
 const AttentionOp softmax_op = {
     .name = "softmax",
     .summary = "scaled dot-product attention (DeiT)",
+    .paper = PAPER_ATTENTION,
     .grid_settings = ATTENTION_SETTINGS(&rpe_settings),
     .takes_mask = true,
     .takes_frames = true,

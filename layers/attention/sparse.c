@@ -15,6 +15,8 @@
 #include "core/integers.h"
 #include "layers/attention/qkv.h"
 
+#include "layers/attention/papers.h"
+
 typedef enum { SETS_ALTERNATE, SETS_UNION, SETS_SPLIT } Sets;
 
 typedef struct {
@@ -63,18 +65,19 @@ static int summary_of(const Attention *a) {
 static void sparse_check(const Attention *a) {
     int l = stride_of(a);
     if (l > a->N)
-        config_reject(a->settings, "sparse_stride", "%d is more than the %d tokens: use %d at most, or 0", l, a->N,
-                      a->N);
+        config_reject(a->settings, "sparse_stride", "{sparse_stride} is more than the %d tokens that {img_size} and "
+                      "{patch_size} make: use %d at most, or 0", a->N, a->N);
     if (settings_of(a)->sparse_heads == SETS_SPLIT && a->H < 2)
-        config_reject(a->settings, "sparse_heads", "split divides the heads between two sets of keys, but heads is 1: "
-                      "use two heads, or union");
+        config_reject(a->settings, "sparse_heads", "{sparse_heads} divides the heads between two sets of keys, which "
+                      "{heads=%d} does not allow: use two heads, or union", a->H);
 }
 
 static void fixed_check(const Attention *a) {
     int l = stride_of(a), c = summary_of(a);
     sparse_check(a);
     if (c > l)
-        config_reject(a->settings, "sparse_c", "%d is more than the %d tokens of a block: use %d at most", c, l, l);
+        config_reject(a->settings, "sparse_c", "{sparse_c} is more than the %d tokens of a block, which "
+                      "{sparse_stride} makes: use %d at most", l, l);
 }
 
 static void sparse_declare(Attention *a, Params *params, bool fixed) {
@@ -177,6 +180,7 @@ static void sparse_weights(const Attention *a, float *weights, int b, int head, 
 const AttentionOp sparse_strided_op = {
     .name = "sparse-strided",
     .summary = "softmax over neighbours and the query's column (Sparse Transformers)",
+    .paper = PAPER_SPARSE,
     .settings = ATTENTION_SETTINGS(&sparse_settings),
     .check = sparse_check,
     .declare = strided_declare,
@@ -186,6 +190,7 @@ const AttentionOp sparse_strided_op = {
 const AttentionOp sparse_fixed_op = {
     .name = "sparse-fixed",
     .summary = "softmax over the query's block and all blocks' ends (Sparse Transformers)",
+    .paper = PAPER_SPARSE,
     .settings = ATTENTION_SETTINGS(&sparse_settings, &sparse_fixed_settings),
     .check = fixed_check,
     .declare = fixed_declare,

@@ -2,12 +2,15 @@
  *
  * The heuristic offers several algorithms that add in different orders, so that a program which mixes two of them up
  * has other bits.  One of them splits the sum and needs workspace, whose content it destroys; where the preference
- * allows sums that are rounded between parts, or of no fixed order, such an algorithm comes first.  An algorithm may
- * rely on every alignment that its preference promised, which without a promise is 256 bytes, and is good for the
- * problem that it was found for only.  With VIT_STANDIN_DENIES there is none for every other problem. */
+ * allows sums whose parts are rounded as D is, one that adds such parts apart or in place comes first, and where it
+ * promises an alignment of more than 16 bytes, another.  An algorithm may rely on every alignment that its preference
+ * promised, which without a promise is 256 bytes, and is good for the problem that it was found for only.  With
+ * VIT_STANDIN_DENIES there is none for every other problem. */
 #include <cublasLt.h>
 #include <math.h>
 #include <string.h>
+
+#include <algorithm>
 
 #include "tests/emulate/standin.h"
 
@@ -239,7 +242,7 @@ static bool supported(const Problem &p) {
     return known_epilogue(m.epilogue);
 }
 
-enum Sum { STRAIGHT, BACKWARDS, PAIRS, SPLIT, SPLIT_ROUNDED, SPLIT_UNORDERED };
+enum Sum { STRAIGHT, BACKWARDS, PAIRS, SPLIT, SPLIT_ROUNDED, SPLIT_IN_PLACE };
 
 namespace {
 /* In an algorithm's opaque words. */
@@ -298,9 +301,10 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
         matmul->epilogue == CUBLASLT_EPILOGUE_DEFAULT && p.k >= PARTS && split_bytes(p, PARTS) <= preference->workspace;
     std::vector<Sum> sums;
     if (split && schemes & CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE) sums.push_back(SPLIT_ROUNDED);
-    if (split && schemes & CUBLASLT_REDUCTION_SCHEME_INPLACE) sums.push_back(SPLIT_UNORDERED);
+    if (split && schemes & CUBLASLT_REDUCTION_SCHEME_INPLACE) sums.push_back(SPLIT_IN_PLACE);
     if (split && schemes & CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE) sums.push_back(SPLIT);
     for (Sum s : {STRAIGHT, PAIRS, BACKWARDS}) sums.push_back(s);
+    if (*std::min_element(preference->aligned, preference->aligned + 4) > 16) std::swap(sums.front(), sums.back());
     for (int i = 0; i < wanted && i < (int)sums.size(); i++) {
         bool parts = sums[(size_t)i] >= SPLIT;
         Algorithm algorithm = {MARK, hash, sums[(size_t)i], parts ? (uint32_t)PARTS : 1u, {}, 0, {}};
@@ -408,15 +412,17 @@ static void product_column(const Problem &p, const Algorithm &algorithm, float *
                   : algorithm.sum >= SPLIT ? (p.k + algorithm.parts - 1) / algorithm.parts
                                            : p.k;
     std::vector<float> part(p.m);
-    size_t count = (p.k + each - 1) / each, turn = algorithm.sum == SPLIT_UNORDERED ? random_below((uint32_t)count) : 0;
+    size_t count = (p.k + each - 1) / each;
     for (size_t i = 0; i < p.m; i++) sum[i] = 0;
     for (size_t i = 0; i < count; i++) {
-        size_t first = (i + turn) % count * each, last = first + each < p.k ? first + each : p.k;
+        size_t first = i * each, last = first + each < p.k ? first + each : p.k;
         for (size_t j = 0; j < p.m; j++) part[j] = 0;
         add_columns(part.data(), a, b, p.m, first, last, algorithm.sum == BACKWARDS);
         if (algorithm.sum == SPLIT_ROUNDED && p.d.type == CUDA_R_16BF)
             for (size_t j = 0; j < p.m; j++) part[j] = bf16_widen(bf16_round(part[j]));
         add(sum, part.data(), p.m);
+        if (algorithm.sum == SPLIT_IN_PLACE && p.d.type == CUDA_R_16BF)
+            for (size_t j = 0; j < p.m; j++) sum[j] = bf16_widen(bf16_round(sum[j]));
     }
 }
 

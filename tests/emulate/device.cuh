@@ -1,8 +1,9 @@
-/* Device primitives for a CPU: the names of kernels/cuda/device.cuh, with every thread of a block a fiber.  One block
- * runs at a time.
+/* Device primitives for a CPU: the names of kernels/cuda/device.cuh, with every thread of a block a fiber.  A few blocks
+ * are under way at a time.
  *
  * What shows as a wrong number or in AddressSanitizer: a missing barrier, as threads take turns in an order that changes
- * from turn to turn; a race between blocks, as they run in an order drawn from the seed; a read of shared memory that
+ * from turn to turn; a race between blocks, as they begin in an order drawn from the seed, and at a barrier of one another
+ * goes on (traffic.h has those without a barrier in between); a read of shared memory that
  * nobody wrote, which is full of NaN, or a write beyond it; a read of an asynchronous copy, which arrives only when it is
  * waited for.  What ends the test: a barrier or an exchange at which threads arrive from different places, or that some
  * never reach; an exchange with a lane that has exited; a copy that nobody waited for; addresses that are not aligned.
@@ -197,6 +198,7 @@ void emulate_mma(float *c, const uint32_t *a, const uint32_t *b, const void *pla
 EMULATE_INLINE void mma_bf16(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
     emulate_mma(c, a, b, EMULATE_PLACE);
 }
+/* The code of kernels/cuda/mma_float.cuh, for all lanes where they meet. */
 void emulate_mma_float(float *c, const float *a, const float *b, const void *place);
 EMULATE_INLINE void mma_float(float (&c)[4], const float (&a)[8], const float (&b)[4]) {
     emulate_mma_float(c, a, b, EMULATE_PLACE);

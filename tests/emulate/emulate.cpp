@@ -16,13 +16,13 @@ struct Copies {
 };
 static std::vector<Copies> copies;
 
-void emulate_copies_reset(int threads) {
-    if (copies.size() < (size_t)threads) copies.resize((size_t)threads);
-    for (int i = 0; i < threads; i++) copies[i].pending.clear();
+void emulate_copies_reset(int first, int threads) {
+    if (copies.size() < (size_t)(first + threads)) copies.resize((size_t)(first + threads));
+    for (int i = first; i < first + threads; i++) copies[i].pending.clear();
 }
 
-bool emulate_copies_pending(int threads) {
-    for (int i = 0; i < threads; i++)
+bool emulate_copies_pending(int first, int threads) {
+    for (int i = first; i < first + threads; i++)
         if (!copies[i].pending.empty()) return true;
     return false;
 }

@@ -7,15 +7,21 @@
 /* Ends the test: `what` is a kernel or a primitive. */
 [[noreturn]] void emulate_fail(const char *what, const char *why);
 
-/* The number in its block of the thread that runs. */
+/* Ends the test: blocks of the kernel that runs do `what` in no order. */
+[[noreturn]] void emulate_race(const char *what);
+
+/* The number of the thread that runs, among those of all blocks that have begun. */
 int emulate_current();
 
-/* How many blocks of all launches have started. */
-extern uint32_t emulate_blocks_run;
+/* How many blocks of all launches have started, and which of them runs. */
+extern uint32_t emulate_blocks_run, emulate_block_number;
 
-/* A block of `threads` starts: no copy is on its way.  And ends: whether any still is. */
-void emulate_copies_reset(int threads);
-bool emulate_copies_pending(int threads);
+/* How many blocks are under way at a time, at most as many as at the start; 1: they run one after the other. */
+extern int emulate_residents;
+
+/* A block of `threads`, numbered from `first`, starts: no copy is on its way.  And ends: whether any still is. */
+void emulate_copies_reset(int first, int threads);
+bool emulate_copies_pending(int first, int threads);
 
 /* How far apart the values of neighbouring lanes lie that emulate_exchange_all returns. */
 enum { SLOT_BYTES = 64 };

@@ -1,5 +1,6 @@
-/* The threads of a block as fibers of one CPU thread; see device.cuh.  A fiber runs until it waits at a barrier; when
- * the last one that lives arrives, all line up again, in an order that changes from barrier to barrier.
+/* The threads of a few blocks as fibers of one CPU thread; see device.cuh.  A fiber runs until it waits at a barrier; when
+ * the last one of its block that lives arrives, all line up again, in an order that changes from barrier to barrier, and
+ * another block may go on in their place.
  *
  * This file is compiled without the sanitizers, since nothing here touches a kernel's memory: what it does happens some
  * millions of times a second. */
@@ -9,6 +10,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include <algorithm>
 #include <vector>
 
 #ifndef __x86_64__
@@ -25,16 +27,23 @@ __attribute__((weak)) void __sanitizer_finish_switch_fiber(void *fake_stack, con
 
 dim3 emulate_thread, emulate_block, emulate_block_dim, emulate_grid_dim;
 void *emulate_shared;
-uint32_t emulate_blocks_run;
+uint32_t emulate_blocks_run, emulate_block_number;
 
 void emulate_fail(const char *what, const char *why) {
     fprintf(stderr, "emulated %s: %s\n", what, why);
     abort();
 }
 
+static const char *kernel_name;
+
+void emulate_race(const char *what) {
+    fprintf(stderr, "emulated %s: blocks %s\n", kernel_name, what);
+    abort();
+}
+
 /* == Fibers ======================================================================================================= */
 
-enum { STACK_BYTES = 256 * 1024, MAX_THREADS = 1024, MAX_WARPS = MAX_THREADS / WARP };
+enum { STACK_BYTES = 256 * 1024, MAX_THREADS = 1024, RESIDENTS = 3, FIBERS = RESIDENTS * MAX_THREADS };
 enum State { RUNNABLE, AT_WARP, AT_BLOCK, DONE };
 
 #ifdef __x86_64__
@@ -80,30 +89,40 @@ struct Group {
     int live, waiting;
 };
 
-static Fiber fibers[MAX_THREADS];
+/* A block that has begun: fibers first .. first + MAX_THREADS - 1 are its threads. */
+struct Resident {
+    int first;
+    Group group;
+    dim3 index;
+    void *shared;
+    uint32_t number; /* of all blocks of all launches */
+    int queue[MAX_THREADS], queue_first, queue_count; /* who may run, first come first served: a ring */
+};
+
+static Fiber fibers[FIBERS];
+static Resident residents[RESIDENTS];
+static int resident_count; /* those that have not ended come first in `living` */
+static Resident *living[RESIDENTS], *here;
 static Context launcher;
 static void *launcher_fake_stack;
 static const void *launcher_stack;
 static size_t launcher_stack_size;
 static int current, thread_count, turn;
-static Group block, warps[MAX_WARPS];
-static int last_product[MAX_WARPS]; /* at which of its exchanges a warp last multiplied */
-static const char *kernel_name;
+static Group warps[FIBERS / WARP];
+static int last_product[FIBERS / WARP]; /* at which of its exchanges a warp last multiplied */
 static const std::function<void()> *kernel_body;
 
-/* Who may run, first come first served: a ring. */
-static int queue[MAX_THREADS], queue_first, queue_count;
-
 static void enqueue(int i) {
+    Resident *r = &residents[i / MAX_THREADS];
     fibers[i].state = RUNNABLE;
-    queue[(queue_first + queue_count++) % MAX_THREADS] = i;
+    r->queue[(r->queue_first + r->queue_count++) % MAX_THREADS] = i;
 }
 
 /* Threads first .. first+n-1 that are in `state` line up: forwards, backwards or from somewhere in the middle. */
 static void line_up(int first, int n, State state) {
     turn++;
     for (int k = 0; k < n; k++) {
-        int i = first + (turn % 2 ? n - 1 - k : (int)((k + 7u * turn) % n));
+        int i = first + (turn % 2 ? n - 1 - k : (int)((k + 7u * (unsigned)turn) % (unsigned)n));
         if (fibers[i].state == state) enqueue(i);
     }
 }
@@ -121,7 +140,31 @@ static void check_places(int first, int n, State state) {
 }
 
 static int warp_first(int i) { return i / WARP * WARP; }
-static int warp_size(int i) { return thread_count - warp_first(i) < WARP ? thread_count - warp_first(i) : WARP; }
+static int warp_size(int i) {
+    int left = thread_count - warp_first(i) % MAX_THREADS;
+    return left < WARP ? left : WARP;
+}
+
+/* splitmix64 */
+static uint64_t random_state;
+static uint64_t draw() {
+    uint64_t x = random_state += 0x9E3779B97F4A7C15u;
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ x >> 27) * 0x94D049BB133111EBu;
+    return x ^ x >> 31;
+}
+
+static void go_to(Resident *r) {
+    here = r;
+    emulate_block = r->index;
+    emulate_shared = r->shared;
+    emulate_block_number = r->number;
+}
+
+/* At a barrier of a block any other may go on: some stay far behind, as they do where a multiprocessor is busy. */
+static void visit() {
+    if (resident_count > 1) go_to(living[draw() % (unsigned)resident_count]);
+}
 
 static void open_barriers(int i) {
     Group *warp = &warps[i / WARP];
@@ -130,27 +173,41 @@ static void open_barriers(int i) {
         check_places(warp_first(i), warp_size(i), AT_WARP);
         line_up(warp_first(i), warp_size(i), AT_WARP);
     }
-    if (block.live && block.waiting == block.live) {
-        block.waiting = 0;
-        check_places(0, thread_count, AT_BLOCK);
-        line_up(0, thread_count, AT_BLOCK);
+    Group *block = &here->group;
+    if (block->live && block->waiting == block->live) {
+        block->waiting = 0;
+        check_places(here->first, thread_count, AT_BLOCK);
+        line_up(here->first, thread_count, AT_BLOCK);
+        visit();
     }
+}
+
+/* The first fiber that runs comes from the launcher, whose stack is learnt here. */
+static void launcher_learn() {
+    if (__sanitizer_finish_switch_fiber && !launcher_stack)
+        __sanitizer_finish_switch_fiber(NULL, &launcher_stack, &launcher_stack_size);
+}
+
+/* Takes the next of this block's queue, which is not empty, and returns it. */
+static int take_next() {
+    current = here->queue[here->queue_first];
+    here->queue_first = (here->queue_first + 1) % MAX_THREADS;
+    here->queue_count--;
+    emulate_thread = fibers[current].thread;
+    return current;
 }
 
 /* The next in the queue takes over; the launcher when all threads are done, or none can go on. */
 static void switch_from(int me) {
     Context *to = &launcher;
-    if (queue_count) {
-        current = queue[queue_first];
-        queue_first = (queue_first + 1) % MAX_THREADS;
-        queue_count--;
-        if (current == me) return;
+    if (here->queue_count) {
+        if (take_next() == me) return;
         to = &fibers[current].context;
-        emulate_thread = fibers[current].thread;
     } else if (__sanitizer_start_switch_fiber) {
         __sanitizer_start_switch_fiber(NULL, launcher_stack, launcher_stack_size);
     }
     context_switch(&fibers[me].context, to);
+    launcher_learn();
 }
 
 static void wait_at(State state, Place place) {
@@ -158,10 +215,10 @@ static void wait_at(State state, Place place) {
     fibers[me].state = state;
     fibers[me].place = place;
     if (state == AT_WARP) warps[me / WARP].waiting++;
-    if (state == AT_BLOCK) block.waiting++;
+    if (state == AT_BLOCK) here->group.waiting++;
     if (state == DONE) {
         warps[me / WARP].live--;
-        block.live--;
+        here->group.live--;
     }
     open_barriers(me);
     switch_from(me);
@@ -173,64 +230,60 @@ void emulate_warp_sync(const void *place) { wait_at(AT_WARP, {__builtin_return_a
 int emulate_current() { return current; }
 
 static void fiber_main() {
-    /* The first fiber of a block comes from the launcher, whose stack is learnt here. */
-    if (__sanitizer_finish_switch_fiber && !launcher_stack)
-        __sanitizer_finish_switch_fiber(NULL, &launcher_stack, &launcher_stack_size);
+    launcher_learn();
     (*kernel_body)();
     wait_at(DONE, {});
     abort();
 }
 
-static void run_block() {
-    block = {thread_count, 0};
-    emulate_blocks_run++;
-    queue_first = queue_count = 0;
+/* Block `index` begins in the place of `r`. */
+static void start_block(Resident *r, dim3 index, size_t shared_bytes) {
+    *r = {r->first, {thread_count, 0}, index, r->shared, ++emulate_blocks_run, {}, 0, 0};
+    memset(r->shared, 0xFF, shared_bytes);
     for (int i = 0; i < thread_count; i++) {
-        Fiber *f = &fibers[i];
+        Fiber *f = &fibers[r->first + i];
         dim3 b = emulate_block_dim;
+        int warp = (r->first + i) / WARP;
         if (!f->stack && !(f->stack = static_cast<char *>(malloc(STACK_BYTES)))) emulate_fail(kernel_name, "no memory");
         context_create(&f->context, f->stack, fiber_main);
         f->state = RUNNABLE;
         f->exchanges = 0;
         f->thread = dim3(i % b.x, i / b.x % b.y, i / (b.x * b.y));
         if (i % WARP == 0) {
-            warps[i / WARP] = {0, 0};
-            last_product[i / WARP] = 0;
+            warps[warp] = {0, 0};
+            last_product[warp] = 0;
         }
-        warps[i / WARP].live++;
+        warps[warp].live++;
     }
-    emulate_copies_reset(thread_count);
-    line_up(0, thread_count, RUNNABLE);
-    current = queue[queue_first];
-    queue_first = (queue_first + 1) % MAX_THREADS;
-    queue_count--;
-    emulate_thread = fibers[current].thread;
+    emulate_copies_reset(r->first, thread_count);
+    line_up(r->first, thread_count, RUNNABLE);
+}
+
+/* Blocks go on until one of them, `here` then, has no thread that can. */
+static void run_blocks() {
+    take_next();
     launcher_stack = NULL;
     if (__sanitizer_start_switch_fiber)
         __sanitizer_start_switch_fiber(&launcher_fake_stack, fibers[current].stack, STACK_BYTES);
     context_switch(&launcher, &fibers[current].context);
     if (__sanitizer_finish_switch_fiber) __sanitizer_finish_switch_fiber(launcher_fake_stack, NULL, NULL);
-    if (block.live) emulate_fail(kernel_name, "some threads wait at a barrier that others never reach");
-    if (emulate_copies_pending(thread_count)) emulate_fail(kernel_name, "a block ends before its copies have arrived");
+    if (here->group.live) emulate_fail(kernel_name, "some threads wait at a barrier that others never reach");
+    if (emulate_copies_pending(here->first, thread_count))
+        emulate_fail(kernel_name, "a block ends before its copies have arrived");
 }
 
 /* == Launches ===================================================================================================== */
 
 /* A test that draws one prints it and finds the emulator's, which is there before main. */
-static uint64_t random_state = [] {
+[[maybe_unused]] static const bool seeded = [] {
     char seed[17];
     snprintf(seed, sizeof seed, "%x", (unsigned)((uint64_t)time(NULL) * 0x9E3779B97F4A7C15u >> 32));
     setenv("VIT_TEST_SEED", seed, 0);
-    return strtoull(getenv("VIT_TEST_SEED"), NULL, 16);
+    random_state = strtoull(getenv("VIT_TEST_SEED"), NULL, 16);
+    return true;
 }();
 
-/* splitmix64 */
-static uint64_t draw() {
-    uint64_t x = random_state += 0x9E3779B97F4A7C15u;
-    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
-    x = (x ^ x >> 27) * 0x94D049BB133111EBu;
-    return x ^ x >> 31;
-}
+int emulate_residents = RESIDENTS;
 
 /* The numbers below n in an order of their own. */
 static std::vector<uint32_t> shuffled(size_t n) {
@@ -251,24 +304,41 @@ void emulate_launch(const char *kernel, dim3 grid, dim3 threads, size_t shared_b
     if (grid.x < 1 || grid.y < 1 || grid.z < 1 || grid.x > 0x7fffffff || grid.y > 65535 || grid.z > 65535)
         emulate_fail(kernel, "impossible grid");
     if (shared_bytes > 227 * 1024) emulate_fail(kernel, "more shared memory than a multiprocessor has");
-    if (posix_memalign(&emulate_shared, 128, shared_bytes ? shared_bytes : 1)) emulate_fail(kernel, "no memory");
     kernel_name = kernel;
     kernel_body = &body;
     emulate_grid_dim = grid;
     emulate_block_dim = threads;
     turn = (int)(draw() % 1024);
-    for (uint32_t i : shuffled((size_t)grid.x * grid.y * grid.z)) {
-        emulate_block = dim3(i % grid.x, i / grid.x % grid.y, i / grid.x / grid.y);
-        memset(emulate_shared, 0xFF, shared_bytes);
-        run_block();
+    std::vector<uint32_t> order = shuffled((size_t)grid.x * grid.y * grid.z);
+    size_t started = 0;
+    int most = emulate_residents < (int)order.size() ? emulate_residents : (int)order.size();
+    auto start = [&](Resident *r) {
+        uint32_t i = order[started++];
+        start_block(r, dim3(i % grid.x, i / grid.x % grid.y, i / grid.x / grid.y), shared_bytes);
+    };
+    for (resident_count = 0; resident_count < most; resident_count++) {
+        Resident *r = living[resident_count] = &residents[resident_count];
+        r->first = resident_count * MAX_THREADS;
+        if (posix_memalign(&r->shared, 128, shared_bytes ? shared_bytes : 1)) emulate_fail(kernel, "no memory");
+        start(r);
     }
-    free(emulate_shared);
+    while (resident_count) {
+        go_to(living[draw() % (unsigned)resident_count]);
+        run_blocks();
+        if (started < order.size()) {
+            start(here);
+            continue;
+        }
+        Resident *last = living[--resident_count];
+        *std::find(living, living + resident_count, here) = last;
+    }
+    for (int i = 0; i < most; i++) free(residents[i].shared);
 }
 
 /* == Warp exchange, the matrix instruction ========================================================================= */
 
 /* Two sets of slots by turns: a lane that writes its next value cannot disturb one that still reads this one. */
-alignas(16) static unsigned char slots[2][MAX_THREADS][SLOT_BYTES];
+alignas(16) static unsigned char slots[2][FIBERS][SLOT_BYTES];
 
 /* The current warp's slots after all lanes have filled theirs. */
 static unsigned char (*exchange(const void *mine, size_t bytes, Place place))[SLOT_BYTES] {
@@ -317,32 +387,42 @@ struct Bf16Operands {
     float c[4];
     uint16_t a[8], b[4];
 };
-static float widened(float x) { return x; }
-static float widened(uint16_t x) { return bf16_value(x); }
-
-static void multiply_rows(float (&c)[16][8], const float (&a)[16][16], const float (&b)[16][8], Bf16Operands) {
-    for (int i = 0; i < 16; i++) emulate_tensor_core(c[i], a[i], b);
-}
-static void multiply_rows(float (&c)[16][8], const float (&a)[16][16], const float (&b)[16][8], FloatOperands) {
-    for (int i = 0; i < 16; i++)
-        for (int k = 0; k < 16; k++)
-            for (int j = 0; j < 8; j++) c[i][j] += a[i][k] * b[k][j];
-}
 
 /* C += A B for the whole warp, by the first lane that comes: the others find their part in their slots. */
-template <typename T>
-static void multiply(unsigned char (*lanes)[SLOT_BYTES]) {
+static void multiply(unsigned char (*lanes)[SLOT_BYTES], Bf16Operands) {
     float a[16][16], b[16][8], c[16][8];
     for (int lane = 0; lane < WARP; lane++) {
-        const T *from = reinterpret_cast<const T *>(lanes[lane]);
-        for (int i = 0; i < 8; i++) a[a_row(lane, i)][a_column(lane, i)] = widened(from->a[i]);
-        for (int i = 0; i < 4; i++) b[b_row(lane, i)][b_column(lane)] = widened(from->b[i]);
+        const Bf16Operands *from = reinterpret_cast<const Bf16Operands *>(lanes[lane]);
+        for (int i = 0; i < 8; i++) a[a_row(lane, i)][a_column(lane, i)] = bf16_value(from->a[i]);
+        for (int i = 0; i < 4; i++) b[b_row(lane, i)][b_column(lane)] = bf16_value(from->b[i]);
         for (int i = 0; i < 4; i++) c[c_row(lane, i)][c_column(lane, i)] = from->c[i];
     }
-    multiply_rows(c, a, b, T());
+    for (int i = 0; i < 16; i++) emulate_tensor_core(c[i], a[i], b);
     for (int lane = 0; lane < WARP; lane++) {
-        T *to = reinterpret_cast<T *>(lanes[lane]);
+        Bf16Operands *to = reinterpret_cast<Bf16Operands *>(lanes[lane]);
         for (int i = 0; i < 4; i++) to->c[i] = c[c_row(lane, i)][c_column(lane, i)];
+    }
+}
+
+/* The GPU's own code for floats, one lane after the other: all have brought what they would shuffle, so that a shuffle
+ * takes the other lane's number from where this lane has its own. */
+namespace own {
+static unsigned char (*lanes)[SLOT_BYTES];
+static int lane;
+static inline int lane_id() { return lane; }
+static inline float warp_shuffle(const float &mine, int from) {
+    ptrdiff_t at = reinterpret_cast<const unsigned char *>(&mine) - lanes[lane];
+    return *reinterpret_cast<const float *>(lanes[from] + at);
+}
+#include "kernels/cuda/mma_float.cuh"
+} // namespace own
+
+static void multiply(unsigned char (*lanes)[SLOT_BYTES], FloatOperands) {
+    own::lanes = lanes;
+    for (int lane = 0; lane < WARP; lane++) {
+        FloatOperands *mine = reinterpret_cast<FloatOperands *>(lanes[lane]);
+        own::lane = lane;
+        own::mma_float(mine->c, mine->a, mine->b);
     }
 }
 
@@ -351,7 +431,7 @@ static void multiply_once(float *c, const T &mine, Place place) {
     static_assert(sizeof mine <= SLOT_BYTES, "fits its slot");
     int me = current, lane = me % WARP, *last = &last_product[me / WARP];
     unsigned char(*lanes)[SLOT_BYTES] = exchange_all(&mine, sizeof mine, place);
-    if (*last != fibers[me].exchanges) multiply<T>(lanes);
+    if (*last != fibers[me].exchanges) multiply(lanes, T());
     *last = fibers[me].exchanges;
     memcpy(c, reinterpret_cast<const T *>(lanes[lane])->c, 4 * sizeof *c);
 }

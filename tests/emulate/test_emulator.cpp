@@ -258,6 +258,41 @@ static void test_missing_barrier(void **) {
     assert_true(wrong > 0);
 }
 
+/* What one block writes and another reads, or overwrites, in the same launch: every block leaves its number and counts
+ * with what stands there after a barrier. */
+__global__ void between_blocks_kernel(int *y, int *last) {
+    if (threadIdx.x == 0) last[0] = (int)blockIdx.x;
+    block_sync();
+    if (threadIdx.x == 0) y[blockIdx.x] = last[0];
+}
+
+/* Of 8 blocks how many do not find their own number. */
+static int surprised(int residents) {
+    enum { BLOCKS = 8 };
+    int at_start = emulate_residents, *y = reinterpret_cast<int *>(numbers(BLOCKS)),
+        *last = reinterpret_cast<int *>(numbers(1)), got[BLOCKS], wrong = 0;
+    emulate_residents = residents;
+    RUN(between_blocks_kernel, BLOCKS, 64, 0, y, last);
+    emulate_residents = at_start;
+    device_download(got, y, sizeof got);
+    for (int i = 0; i < BLOCKS; i++) wrong += got[i] != i;
+    device_free(y);
+    device_free(last);
+    return wrong;
+}
+
+/* One after the other, blocks never meet. */
+static void test_between_blocks(void **) {
+    int wrong = 0;
+    assert_true(emulate_residents > 1);
+    for (int launch = 0; launch < 10; launch++) {
+        assert_int_equal(surprised(1), 0);
+        wrong += surprised(emulate_residents) > 0;
+    }
+    printf("  found in %d launches of 10\n", wrong);
+    assert_true(wrong >= 5);
+}
+
 /* == Arithmetic =================================================================================================== */
 
 /* c + n products of a and b. */
@@ -299,6 +334,35 @@ static void test_matrix_instruction(void **) {
     float *y = numbers(32);
     RUN(truncated_kernel, 1, 32, 0, y);
     for (float one : taken(y, 32)) assert_true(one == 1);
+}
+
+/* The product of floats, lane by lane, against the definition of the layout (kernels/cuda/fragments.cuh). */
+__global__ void whole_float_product_kernel(float *y, const float *a, const float *b) {
+    int g = lane_id() / 4, t = lane_id() % 4;
+    float mine[8], other[4], c[4];
+    for (int i = 0; i < 8; i++) mine[i] = a[(g + 8 * (i / 2 % 2)) * 16 + 2 * t + i % 2 + 8 * (i / 4)];
+    for (int i = 0; i < 4; i++) other[i] = b[(2 * t + i % 2 + 8 * (i / 2)) * 8 + g];
+    for (int i = 0; i < 4; i++) c[i] = (float)i;
+    mma_float(c, mine, other);
+    for (int i = 0; i < 4; i++) y[(g + 8 * (i / 2)) * 8 + 2 * t + i % 2] = c[i];
+}
+static void test_float_product(void **) {
+    enum { A = 16 * 16, B = 16 * 8, C = 16 * 8 };
+    float *a = numbers(A), *b = numbers(B), *y = numbers(C), host_a[A], host_b[B];
+    for (int i = 0; i < A; i++) host_a[i] = (float)(i * 37 % 101 - 50); /* whose sums are exact */
+    for (int i = 0; i < B; i++) host_b[i] = (float)(i * 53 % 89 - 44);
+    device_upload(a, host_a, sizeof host_a);
+    device_upload(b, host_b, sizeof host_b);
+    RUN(whole_float_product_kernel, 1, 32, 0, y, a, b);
+    std::vector<float> got = taken(y, C);
+    for (int i = 0; i < 16; i++)
+        for (int j = 0; j < 8; j++) {
+            float want = (float)(j % 2 + 2 * (i / 8));
+            for (int k = 0; k < 16; k++) want += host_a[i * 16 + k] * host_b[k * 8 + j];
+            assert_true(got[i * 8 + j] == want);
+        }
+    device_free(a);
+    device_free(b);
 }
 
 /* Distance of got from want in units of the last place of want. */
@@ -371,8 +435,9 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_meetings),          cmocka_unit_test(test_copies),
         cmocka_unit_test(test_right),             cmocka_unit_test(test_blocks),
-        cmocka_unit_test(test_missing_barrier),   cmocka_unit_test(test_tensor_core),
-        cmocka_unit_test(test_matrix_instruction), cmocka_unit_test(test_special_functions),
+        cmocka_unit_test(test_missing_barrier),   cmocka_unit_test(test_between_blocks),
+        cmocka_unit_test(test_tensor_core),       cmocka_unit_test(test_matrix_instruction),
+        cmocka_unit_test(test_float_product),     cmocka_unit_test(test_special_functions),
         cmocka_unit_test(test_rounded_parameters), cmocka_unit_test(test_divisors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

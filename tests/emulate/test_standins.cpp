@@ -801,6 +801,25 @@ static void products() {
                                              sizeof parts, NULL);
         EXPECT(parts == CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE);
     });
+    passes("sums in place, of one order; another algorithm where more than 16 bytes of alignment are promised", [] {
+        std::vector<float> A = numbers(1000, 1), B = numbers(1000, 2), first, aligned;
+        uint16_t *a = uploaded(rounded(&A)), *b = uploaded(rounded(&B));
+        auto product = [&](unsigned promised) {
+            Product p;
+            float *d = device<float>(p.m * p.n);
+            cudaStream_t s = stream();
+            p.out = CUDA_R_32F;
+            p.schemes = CUBLASLT_REDUCTION_SCHEME_INPLACE;
+            p.aligned = promised;
+            p.prepare();
+            p.run(a, b, d, s);
+            cudaStreamSynchronize(s);
+            return downloaded(d, p.m * p.n);
+        };
+        first = product(16), aligned = product(32);
+        EXPECT(first != aligned);
+        for (int run = 0; run < 8; run++) EXPECT(product(16) == first);
+    });
     passes("a product in a graph keeps its bias's address", [] {
         Product p;
         std::vector<float> A = numbers(p.k * p.m, 1), B = numbers(p.k * p.n, 2);

@@ -1,8 +1,12 @@
 /* The count of bytes that kernels move, by kernels whose bytes are known. */
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 extern "C" {
 #include <cmocka.h>
@@ -70,6 +74,43 @@ static void test_copies(void **) {
     assert_traffic(2 * N * sizeof(float), 2 * N * sizeof(float), 2 * N * sizeof(float));
 }
 
+/* Blocks add to one number, and read or write what another block writes, without any barrier. */
+enum { RACE_ADD, RACE_READ, RACE_BEFORE, RACE_NONE };
+__global__ void race_kernel(float *to, int how) {
+    if (threadIdx.x) return;
+    if (how == RACE_ADD) to[0] += 1;
+    if (how == RACE_READ) to[2 + blockIdx.x] = to[3 + blockIdx.x];
+    if (how == RACE_BEFORE) to[4] = to[blockIdx.x ? 4 : 8];
+    if (how == RACE_NONE) to[8 * blockIdx.x] += to[8 * blockIdx.x + 1];
+}
+static bool races(int how) {
+    int ends[2], status;
+    char text[256];
+    assert_int_equal(pipe(ends), 0);
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        signal(SIGABRT, SIG_DFL);
+        dup2(ends[1], STDERR_FILENO);
+        LAUNCH(race_kernel, BLOCKS, THREADS, 0, y, how);
+        device_synchronize();
+        _exit(0);
+    }
+    close(ends[1]);
+    ssize_t n = read(ends[0], text, sizeof text - 1);
+    text[n > 0 ? n : 0] = 0;
+    close(ends[0]);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    printf("  %s", n > 0 ? text : "no race\n");
+    return WIFSIGNALED(status) && strstr(text, "emulated race_kernel: blocks ");
+}
+static void test_races(void **) {
+    assert_true(races(RACE_ADD));
+    assert_true(races(RACE_READ));
+    assert_true(races(RACE_BEFORE));
+    assert_true(!races(RACE_NONE));
+}
+
 int main(void) {
     kernels_init();
     x = static_cast<float *>(device_malloc(N * sizeof *x, "test"));
@@ -79,6 +120,7 @@ int main(void) {
         cmocka_unit_test(test_again),
         cmocka_unit_test(test_sectors),
         cmocka_unit_test(test_copies),
+        cmocka_unit_test(test_races),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -17,10 +17,16 @@ struct Sector {
     uint32_t launch[2], bytes[2], block[2];
 };
 
+/* The blocks that touched two bytes last. */
+struct Touched {
+    uint32_t writer, readers[2];
+};
+
 static uintptr_t memory;
 static size_t memory_bytes;
 static Sector *sectors; /* addresses that take no room until they are used */
-static uint32_t launch;
+static Touched *halves; /* likewise */
+static uint32_t launch, launch_first; /* its first block */
 static bool running;
 static Traffic traffic;
 
@@ -33,6 +39,7 @@ bool traffic_counts() { return sectors != NULL; }
 
 void traffic_begin() {
     launch++;
+    launch_first = emulate_blocks_run + 1;
     traffic = {};
     running = true;
 }
@@ -42,17 +49,38 @@ Traffic traffic_end() {
     return traffic;
 }
 
-static void table_make() {
-    size_t bytes = memory_bytes / SECTOR * sizeof *sectors;
+template <typename T>
+static T *table(size_t each) {
+    size_t bytes = memory_bytes / each * sizeof(T);
     void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (p == MAP_FAILED) emulate_fail("traffic", "no addresses for the table of sectors");
-    sectors = static_cast<Sector *>(p);
+    if (p == MAP_FAILED) emulate_fail("traffic", "no addresses for a table of memory");
+    return static_cast<T *>(p);
+}
+
+static bool is_other(uint32_t block) { return block >= launch_first && block != emulate_block_number; }
+
+static inline void check_race(size_t at, size_t bytes, Direction d) {
+    for (size_t i = at / 2; 2 * i < at + bytes; i++) {
+        Touched *t = &halves[i];
+        if (is_other(t->writer)) emulate_race(d == WRITE ? "write the same address" : "read what another writes");
+        if (d == WRITE) {
+            if (is_other(t->readers[0]) || is_other(t->readers[1])) emulate_race("write what another reads");
+            t->writer = emulate_block_number;
+        } else if (t->readers[0] != emulate_block_number) {
+            t->readers[1] = t->readers[0];
+            t->readers[0] = emulate_block_number;
+        }
+    }
 }
 
 static inline void touch(const void *p, size_t bytes, Direction d) {
     size_t at = (uintptr_t)p - memory;
     if (at >= memory_bytes || !running) return;
-    if (!sectors) table_make();
+    if (!sectors) {
+        sectors = table<Sector>(SECTOR);
+        halves = table<Touched>(2);
+    }
+    check_race(at, bytes, d);
     traffic.asked += bytes;
     while (bytes) {
         size_t offset = at % SECTOR, here = bytes < SECTOR - offset ? bytes : SECTOR - offset;
@@ -64,8 +92,8 @@ static inline void touch(const void *p, size_t bytes, Direction d) {
         }
         traffic.floor += (size_t)__builtin_popcount(mask & ~s->bytes[d]);
         s->bytes[d] |= mask;
-        if (s->block[d] != emulate_blocks_run) traffic.moved += SECTOR;
-        s->block[d] = emulate_blocks_run;
+        if (s->block[d] != emulate_block_number) traffic.moved += SECTOR;
+        s->block[d] = emulate_block_number;
         at += here;
         bytes -= here;
     }
@@ -88,6 +116,6 @@ void __tsan_read_range(void *p, unsigned long bytes) { touch(p, bytes, READ); }
 void __tsan_write_range(void *p, unsigned long bytes) { touch(p, bytes, WRITE); }
 void __tsan_vptr_update(void **, void *) {}
 void __tsan_vptr_read(void **) {}
-void __tsan_init() {}
+void __tsan_init() { emulate_residents = 1; } /* so that what a block has fetched is known */
 uint8_t __tsan_atomic8_load(const volatile uint8_t *p, int) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
 }

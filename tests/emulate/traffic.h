@@ -1,4 +1,6 @@
-/* Bytes of device memory that kernels move, counted in a build that calls a function before every load and store. */
+/* Bytes of device memory that kernels move, counted in a build that calls a function before every load and store, which
+ * also ends the program where two blocks of a launch touch the same two bytes and one of them writes: a race, as blocks
+ * have no order. */
 #ifndef VIT_TESTS_EMULATE_TRAFFIC_H
 #define VIT_TESTS_EMULATE_TRAFFIC_H
 

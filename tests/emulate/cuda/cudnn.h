@@ -5,6 +5,7 @@
 #include <cuda_runtime.h>
 
 typedef enum { CUDNN_STATUSES(VALUE_OF) } cudnnStatus_t;
+#define CUDNN_STATUS_CATEGORY(status) ((status) / 1000 * 1000)
 typedef enum { CUDNN_DATA_TYPES(VALUE_OF) } cudnnDataType_t;
 typedef enum { CUDNN_FORMATS(VALUE_OF) } cudnnTensorFormat_t;
 typedef enum { CUDNN_MODES(VALUE_OF) } cudnnConvolutionMode_t;

@@ -1,0 +1,202 @@
+/* Messages about settings: which of them is to blame, where its value came from, and what an unknown name may mean. */
+#include <limits.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/config_parts.h"
+#include "core/die.h"
+#include "core/foreign_names.h"
+#include "core/text.h"
+
+void config_put_flag(FILE *out, const char *name) {
+    fputs("--", out);
+    for (; *name; name++) fputc(*name == '_' ? '-' : *name, out);
+}
+
+/* == Unknown names ============================================================================================== */
+
+/* The setting of this config that is nearest to `name`, NULL if none is near. */
+static const char *nearest_setting(const Config *config, bool in_file, const char *name) {
+    const char **names = xcalloc((size_t)config->count + 1, sizeof *names, "names of settings");
+    int count = 0;
+    for (int i = 0; i < config->count; i++)
+        if (!in_file || !config->items[i].entry->command_line_only) names[count++] = config->items[i].entry->name;
+    if (in_file) names[count++] = "include";
+    const char *near = nearest_word(name, names, count);
+    free(names);
+    return near;
+}
+
+char *config_suggestion(const Config *config, bool in_file, const char *name) {
+    char *text;
+    size_t size;
+    FILE *out = config_open_text(&text, &size);
+    const char *setting, *answer = foreign_name(config, name, &setting);
+    const char *near = setting || answer ? NULL : nearest_setting(config, in_file, name);
+    if (answer) fprintf(out, ": %s", answer);
+    if (setting) {
+        fputs("; here it is ", out);
+        if (in_file) fputs(setting, out);
+        else config_put_option(out, config, setting);
+    }
+    if (near) {
+        fputs(" (did you mean ", out);
+        if (in_file) fprintf(out, "'%s'", near);
+        else config_put_flag(out, near);
+        fputs("?)", out);
+    }
+    config_close_text(out, &text, "a message");
+    return text;
+}
+
+/* == Where a value came from ==================================================================================== */
+
+void config_label(const char *origin, const char *name, char *label, size_t size) {
+    bool named = !origin || config_is_name(origin);
+    snprintf(label, size, "%s%s%s", origin ? origin : "", named ? "" : ": ", origin && named ? "" : name);
+}
+
+/* The value alone, or `given` in its place, and for a default that it is one. */
+static void put_value(FILE *out, const struct ConfigItem *item, const char *given) {
+    char *value = given ? NULL : config_current_text(item);
+    const char *text = given ? given : value;
+    fputs(*text ? text : "''", out);
+    if (!item->origin) { /* a program may have put something else in the place of a default */
+        fputs(given || !strcmp(value, item->initial) ? " (the default; " : " (not given; ", out);
+        config_put_flag(out, item->entry->name);
+        fputs(" sets it)", out);
+    }
+    free(value);
+}
+
+/* What config_sourced returns. */
+static void put_sourced(FILE *out, const struct ConfigItem *item, const char *given) {
+    const char *name = item->entry->name, *origin = item->origin;
+    bool typed = origin && config_is_name(origin) && origin[1] == '-';
+    size_t length = strlen(name);
+    for (size_t k = 0; typed && k <= length; k++) /* --resume sets run_dir, too */
+        typed = origin[k + 2] == name[k] || (origin[k + 2] == '-' && name[k] == '_');
+    if (typed) config_put_flag(out, name);
+    else fputs(name, out);
+    fputc(' ', out);
+    put_value(out, item, given);
+    if (origin && !typed) fprintf(out, " (%s)", origin);
+}
+
+char *config_sourced(const Config *config, int i) {
+    char *text;
+    size_t size;
+    FILE *out = config_open_text(&text, &size);
+    put_sourced(out, &config->items[i], NULL);
+    config_close_text(out, &text, "a message");
+    return text;
+}
+
+/* == Rejections ================================================================================================= */
+
+/* In a format braces enclose settings; in the message, where arguments may have braces of their own, these do. */
+enum { OPEN = '\1', CLOSE = '\2' };
+
+/* The first setting in a message, as [OPEN name CLOSE] or [OPEN name=value CLOSE]. */
+typedef struct {
+    const char *begin, *end; /* of the whole, the marks among it; begin NULL: there is none */
+    int setting;             /* -1: this program has no such setting */
+    char name[64], value[64]; /* the value to be shown in place of the setting's own; "": none */
+} Mention;
+
+static Mention next_mention(const Config *config, const char *message) {
+    Mention m = {0};
+    const char *open = strchr(message, OPEN), *close = open ? strchr(open, CLOSE) : NULL;
+    if (!close) return m;
+    sscanf(open + 1, "%63[^=\2]=%63[^\2]", m.name, m.value);
+    m.begin = open;
+    m.end = close + 1;
+    m.setting = config_find(config, m.name, strlen(m.name));
+    return m;
+}
+
+/* Was a given more explicitly than b?  A file that includes another one has the say. */
+static bool outranks(const struct ConfigItem *a, const struct ConfigItem *b) {
+    if (a->level != b->level) return a->level > b->level;
+    return a->level == LEVEL_FILE && a->depth < b->depth;
+}
+
+static int blamed(const Config *config, int named, const char *message) {
+    int worst = named;
+    for (Mention m = next_mention(config, message); m.begin; m = next_mention(config, m.end))
+        if (m.setting >= 0 && outranks(&config->items[m.setting], &config->items[worst])) worst = m.setting;
+    return worst;
+}
+
+/* The settings in the message spelled out.  The place names `worst` already, unless that is -1. */
+static void put_message(FILE *out, const Config *config, int worst, const char *message) {
+    const char *at = message;
+    for (Mention m = next_mention(config, at); m.begin; m = next_mention(config, at)) {
+        const char *given = *m.value ? m.value : NULL;
+        fprintf(out, "%.*s", (int)(m.begin - at), at);
+        at = m.end;
+        if (m.setting < 0) {
+            fputs(m.name, out);
+        } else if (m.setting != worst) {
+            put_sourced(out, &config->items[m.setting], given);
+        } else {
+            if (m.begin > message) fprintf(out, "%s ", m.name);
+            put_value(out, &config->items[m.setting], given);
+        }
+    }
+    fputs(at, out);
+}
+
+enum { MESSAGE = 1024 };
+
+/* The format with its arguments, its braces as marks. */
+static void fill_in(char message[MESSAGE], const char *format, va_list arguments) {
+    char marked[CONFIG_LABEL];
+    snprintf(marked, sizeof marked, "%s", format);
+    for (char *c = marked; *c; c++) *c = (char)(*c == '{' ? OPEN : *c == '}' ? CLOSE : *c);
+    vsnprintf(message, MESSAGE, marked, arguments);
+}
+
+void config_reject(const Config *config, const char *name, const char *format, ...) {
+    char message[MESSAGE], label[CONFIG_LABEL], *text;
+    size_t size;
+    va_list arguments;
+    va_start(arguments, format);
+    fill_in(message, format, arguments);
+    va_end(arguments);
+    int worst = blamed(config, config_must_find(config, name), message);
+    config_label(config->items[worst].origin, config->items[worst].entry->name, label, sizeof label);
+    FILE *out = config_open_text(&text, &size);
+    put_message(out, config, worst, message);
+    config_close_text(out, &text, "a message");
+    die_usage("%s: %s", label, text);
+}
+
+void config_die(const Config *config, const char *format, ...) {
+    char message[MESSAGE], *text;
+    size_t size;
+    va_list arguments;
+    va_start(arguments, format);
+    fill_in(message, format, arguments);
+    va_end(arguments);
+    FILE *out = config_open_text(&text, &size);
+    put_message(out, config, -1, message);
+    config_close_text(out, &text, "a message");
+    die("%s", text);
+}
+
+void config_limit(const Config *config, const char *name, double count, const char *what) {
+    if (count > INT_MAX) config_reject(config, name, "%.4g %s are more than the limit of 2^31 - 1", count, what);
+}
+
+void config_require_utf8(const Config *config) {
+    for (int i = 0; i < config->count; i++) {
+        const ConfigEntry *entry = config->items[i].entry;
+        if (entry->type != CONFIG_STRING || entry->command_line_only || !config_counts(config, i)) continue;
+        const char *value = *(const char *const *)config->items[i].field;
+        if (!text_is_utf8(value))
+            config_reject(config, entry->name, "'%s' is not UTF-8, and checkpoints could not hold it: rename it",
+                          value);
+    }
+}
