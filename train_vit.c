@@ -172,31 +172,33 @@ static void normalise(const Run *run, Dataset *dataset) {
     for (int c = 0; c < s->std.count; c++) dataset->std[c] = s->std.at[c];
 }
 
-/* Size, classes and statistics of the data, whose files may be gone, or lie elsewhere: --describe and --bench do without
- * them where the number of classes is a setting, and a checkpoint has what --predict needs.  A mode that needs more will
- * miss the data when it opens them. */
+/* Size, classes and statistics of the data.  --describe and --bench look at no data: where the number of classes is a
+ * setting, they do without its files.  The data of a checkpoint may be gone, or lie elsewhere: the checkpoint has what
+ * --predict needs of it, and a mode that needs more will miss it when it opens the data. */
 static void describe_data(Run *run) {
-    const char *data = run->data->data, *init = run->training.s->init;
-    const char *origin = config_origin(&run->training.config, "data");
+    const Config *config = &run->training.config;
+    const char *data = run->data->data, *init = run->training.s->init, *origin = config_origin(config, "data");
     bool typed = origin && !strncmp(origin, "--", 2);
+    bool lost = run->training.mode && *init && !typed && !dataset_is_there(data);
     bool alone = (run->modes->describe || run->modes->bench) && run->model->num_classes;
-    bool told = run->training.mode && *init && !typed && !dataset_is_there(data);
-    int size[2] = {0, 0};
-    ClassNames names;
     Dataset *d = &run->train;
-    if (!alone && !told) {
+    Error error;
+    if (!lost && !dataset_known(data, &error)) config_reject(config, "data", "%s", error.text);
+    if (!lost && !alone) {
         dataset_describe(d, data, run->data->data_dir);
         return;
     }
-    memcpy(d->mean, imagenet_mean, sizeof d->mean);
-    memcpy(d->std, imagenet_std, sizeof d->std);
-    if (alone) return;
+    memcpy(d->mean, imagenet_mean, sizeof imagenet_mean);
+    memcpy(d->std, imagenet_std, sizeof imagenet_std);
+    if (!lost) return;
+    ClassNames names;
+    int size[2] = {0, 0};
     run_folder_image_size(size, init); /* checkpoints without it are of folders, whose images differ */
     run_folder_classes(&names, init);
+    snprintf(d->name, sizeof d->name, "%.31s", data);
     d->height = size[0];
     d->width = size[1];
     d->classes = names.count;
-    snprintf(d->name, sizeof d->name, "%.31s", data);
     class_names_free(&names);
 }
 

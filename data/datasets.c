@@ -92,8 +92,6 @@ bool dataset_known(const char *data, Error *error) {
 }
 
 void data_check(const Config *config, const DataSettings *s) {
-    Error error;
-    if (!dataset_known(s->data, &error)) config_reject(config, "data", "%s", error.text);
     if (s->mean.count && s->mean.count != 3) config_reject(config, "mean", "expected three numbers, one a channel");
     if (s->std.count && s->std.count != 3) config_reject(config, "std", "expected three numbers, one a channel");
     for (int c = 0; c < s->std.count; c++)
@@ -109,10 +107,8 @@ static const DatasetKind *kind_of(const char *data, const char *folder, char pat
 
 bool dataset_is_there(const char *data) {
     char path[DATASET_PATH];
-    bool exists = strlen(data) < DATASET_PATH && file_exists(data), there = false;
-    for (int i = 0; i < KINDS && !there; i++)
-        there = (kinds[i]->name && !strcmp(data, kinds[i]->name)) ||
-                (exists && kinds[i]->find && kinds[i]->find(path, data));
+    bool there = kind_named(data) != NULL, exists = strlen(data) < DATASET_PATH && file_exists(data);
+    for (int i = 0; i < KINDS && exists && !there; i++) there = kinds[i]->find && kinds[i]->find(path, data);
     return there;
 }
 

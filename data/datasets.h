@@ -14,14 +14,15 @@ typedef struct {
 
 extern const ConfigGroup data_settings;
 
-/* Checks that `data` is known, that mean and std have three numbers or none, and that no std is 0. */
+/* Checks that mean and std have three numbers or none, and that no std is 0. */
 void data_check(const Config *config, const DataSettings *s);
+
+/* Whether `data` names a kind of data set, or a folder or file that is one. */
+bool dataset_is_there(const char *data);
 
 /* Is this the name of a data set, or a path?  Only a word that is neither is unknown; whether a path leads to a data set is
  * found out when it is opened. */
 bool dataset_known(const char *data, Error *error);
-/* Whether `data` names a kind of data set, or a folder or file that is one. */
-bool dataset_is_there(const char *data);
 
 /* Opens the data set that `data` names:
  *   shapes                              the embedded data set

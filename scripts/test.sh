@@ -238,7 +238,7 @@ if check "scripts/deps.sh" sh scripts/deps.sh test; then
     check "make SANITIZE=1" make -k -j"$JOBS" SANITIZE=1 all tests
     # Of the shell tests those that attack: the others start a program some thousand times, which takes minutes here.
     # shellcheck disable=SC2046 # names of tests
-    VIT_TEST_QUICK=1 VIT_TEST_REDUCED=1 suite build/cpu-asan $(programs) test_files test_imagenet test_extras
+    VIT_TEST_QUICK=1 VIT_TEST_REDUCED=1 suite build/cpu-asan $(programs) test_files test_imagenet test_extras test_sizes
 
     # Only what has threads of its own: OpenMP's barriers are unknown to ThreadSanitizer, so OpenMP has one thread here.
     echo "-- build/cpu-tsan: the loaders under ThreadSanitizer"

@@ -313,7 +313,7 @@ for data in lost fixed; do
     (cd elsewhere && "$vit" --init "../of.$data/last.safetensors" --predict ../seen.bmp >../out 2>../err)
     [ $? -eq 0 ] && sed 's|^\.\./||' out | cmp -s - before
     check "and from another folder" $? "$(head -n 1 out) $(head -n 1 err)"
-    refuses "but --eval wants it" 2 "data|$data" --init of.$data/last.safetensors --eval
+    refuses "but --eval wants it" 1 "$data: no such folder" --init of.$data/last.safetensors --eval
     refuses "and --data that is typed has to be there" 2 "data|nowhere" --init of.$data/last.safetensors \
         --predict seen.bmp --data nowhere
     mv away $data

@@ -75,5 +75,52 @@ train_detr ripple --image-size 8192 --attn ripple
 train_detr linear --image-size 8192x32 --attn linear --heads 1 --dim 16384
 LINES
 
+# == Counts by formula, against counting one by one ==================================================================
+
+# macs SETTINGS: the multiply-adds of one block of width 12 on a grid with so many rows and columns
+macs() { "$vit" --dim 12 --depth 1 --patch-size 1 --pool gap "$@" --describe 2>&1 | sed -n 's/^macs: //p'; }
+
+seed=${VIT_TEST_SEED:-$(date +%s)}
+echo "# SEED=$seed"
+awk -v seed="$seed" 'BEGIN {
+    srand(seed)
+    for (i = 0; i < 12; i++) {
+        rows = 1 + int(7 * rand()); columns = 1 + int(7 * rand()); n = rows * columns
+        l = 1 + int(n * rand()); c = 1 + int(l * rand()); split("union split alternate", how, " ")
+        print rows, columns, l, c, how[1 + int(3 * rand())], rand() < 0.5 ? "sparse-fixed" : "sparse-strided"
+    }
+}' >cases
+while read -r rows columns l c how attn; do
+    fixed=
+    [ "$attn" = sparse-strided ] || fixed="--sparse-c $c"
+    got=$(macs --img-size ${rows}x$columns --heads 3 --attn $attn --sparse-stride $l --sparse-heads $how $fixed)
+    dense=$(macs --img-size ${rows}x$columns --heads 3 --attn softmax)
+    # softmax has 2 N^2 M of them where a sparse set of keys has 2 D for each head and pair
+    awk -v n=$((rows * columns)) -v l="$l" -v c="$c" -v how="$how" -v fixed="$fixed" -v got="$got" -v dense="$dense" '
+        BEGIN {
+            first = how == "split" ? 2 : 3; second = how == "union" ? 3 : how == "split" ? 1 : 0
+            for (h = 0; h < 3; h++) for (i = 0; i < n; i++) for (j = 0; j < n; j++) {
+                near = fixed != "" ? int(i / l) == int(j / l) : (i - j) ^ 2 <= l ^ 2
+                far = fixed != "" ? j % l >= l - c : i % l == j % l
+                pairs += (h < first && near) || (h >= 3 - second && far)
+            }
+            exit !(got != "" && got - dense == 8 * pairs - 24 * n * n)
+        }' || echo "$rows x $columns, stride $l, $attn $how $fixed: $got against $dense"
+done <cases >wrong
+[ ! -s wrong ] && [ "$(wc -l <cases)" -eq 12 ]
+check "pairs of sparse attention" $? "$(head -n 1 wrong)"
+for size in 1x9 4x6 7x7; do
+    for r in 1 2 3 9; do macs --img-size $size --heads 2 --attn ripple-fixed --r-max $r; done | tr '\n' ' ' | awk -v size=$size '
+        # what grows with r_max are the pairs nearer than r_max
+        { split(size, side, "x"); split("1 2 3 9", reach, " ")
+          for (k = 1; k <= 4; k++) for (a = 0; a < side[1]; a++) for (b = 0; b < side[1]; b++)
+              for (x = 0; x < side[2]; x++) for (y = 0; y < side[2]; y++)
+                  p[k] += (a - b) ^ 2 < reach[k] ^ 2 && (x - y) ^ 2 < reach[k] ^ 2
+          exit !(NF == 4 && ($3 - $1) * (p[2] - p[1]) == ($2 - $1) * (p[3] - p[1]) && $2 > $1 &&
+                 ($4 - $1) * (p[2] - p[1]) == ($2 - $1) * (p[4] - p[1])) }' || echo "$size"
+done >wrong
+[ ! -s wrong ]
+check "pairs of ripple attention" $? "$(head -n 1 wrong)"
+
 echo "1..$count"
 [ "$failures" -eq 0 ]
