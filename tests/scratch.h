@@ -80,7 +80,8 @@ static inline int status_of(void (*run)(void *), void *argument, char *text, siz
         _exit(77);
     }
     close(pipes[1]);
-    for (ssize_t got; (got = read(pipes[0], text + have, size - 1 - have)) > 0;) have += (size_t)got;
+    for (ssize_t got = 1; got > 0 && have < size - 1; have += got > 0 ? (size_t)got : 0)
+        got = read(pipes[0], text + have, size - 1 - have);
     text[have] = 0;
     close(pipes[0]);
     waitpid(child, &status, 0);

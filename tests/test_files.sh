@@ -131,9 +131,9 @@ complains 1 'standard output|reader' || [ "$status" -eq 141 ]
 check "a mode whose output is lost has a status of its own" $? "status $status $(head -n 1 err)"
 
 if command -v script >/dev/null 2>&1 && script -qec true /dev/null >/dev/null 2>&1; then
-    TERM=dumb script -qec "$vit $tiny --run-dir dumb" /dev/null >out 2>err </dev/null
+    TERM=dumb script -qec "'$vit' $tiny --run-dir dumb" /dev/null >out 2>err </dev/null
     dumb=$(tr -d '\n' <out | sed "s/$(printf '\r')\$//" | grep -c "$escape")
-    TERM=xterm script -qec "$vit $tiny --run-dir able" /dev/null >out 2>err </dev/null
+    TERM=xterm script -qec "'$vit' $tiny --run-dir able" /dev/null >out 2>err </dev/null
     able=$(tr -d '\n' <out | grep -c "$escape")
     [ "$dumb" -eq 0 ] && [ "$able" -eq 1 ] && [ -e dumb/last.safetensors ]
     check "only a terminal that can is written to with codes" $? "codes: dumb $dumb, xterm $able"

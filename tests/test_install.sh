@@ -11,7 +11,7 @@
 prefix=/opt/vit
 there=$work/root$prefix
 install_or_not() { # install-built, uninstall: what is built is taken as it is
-    make -s -C "$root" BUILD="$build" DESTDIR="$work/root" PREFIX=$prefix "$1" >out 2>err
+    make -s -C "$root" BUILD="${build#"$root"/}" DESTDIR="$work/root" PREFIX=$prefix "$1" >out 2>err
 }
 
 before=$(ls -l "$build/train_vit" "$build/train_detr" "$build/pack_dataset")
