@@ -187,7 +187,7 @@ void config_die(const Config *config, const char *format, ...) {
 }
 
 void config_limit(const Config *config, const char *name, double count, const char *what) {
-    if (count > INT_MAX) config_reject(config, name, "%.4g %s are more than the limit of 2^31 - 1", count, what);
+    if (count > INT_MAX) config_reject(config, name, "{%s} makes %.4g %s, and the limit is 2^31 - 1", name, count, what);
 }
 
 void config_require_utf8(const Config *config) {

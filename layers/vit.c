@@ -411,8 +411,8 @@ static void check_grid(const Config *config, Grid grid, int dim, int depth) {
     config_limit(config, setting, (double)offsets.frames * offsets.rows * offsets.columns, "offsets between tokens");
     config_limit(config, setting, tokens * dim, "numbers of one image's tokens");
     if (pairs > 0x1p53)
-        config_reject(config, setting, "%d blocks of width %d on %.0f tokens: more than 2^53 multiply-adds of all pairs",
-                      depth, dim, tokens);
+        config_reject(config, setting, "{%s} makes %.0f tokens, for which {depth=%d} and {dim=%d} need more than 2^53 "
+                                       "multiply-adds of all pairs", setting, tokens, depth, dim);
 }
 
 static void stage_create(Vit *vit, const Config *config, int i) {
