@@ -306,6 +306,8 @@ static size_t pack_window(RecordWriter *writer, Packed *packed, Scratch *scratch
     return damaged;
 }
 
+static bool makes_jpegs(const Settings *s) { return (s->resize && !s->raw) || s->jpeg || s->fps > 0; }
+
 static int pack(const Settings *s) {
     enum { WINDOW = 256 };
     static Packed packed[WINDOW];
@@ -314,7 +316,7 @@ static int pack(const Settings *s) {
     Error error;
     size_t begun, damaged = 0;
     char lost[48] = "";
-    int quality = (s->resize && !s->raw) || s->jpeg || s->fps > 0 ? s->quality : 0;
+    int quality = makes_jpegs(s) ? s->quality : 0;
     int options[] = {(int)lrintf(100 * s->fps), s->resize, quality, s->raw + 2 * s->jpeg};
     uint64_t recipe = 0;
     for (int i = 0; i < 4; i++) recipe = recipe << 16 | (uint64_t)options[i];
@@ -399,6 +401,17 @@ static int check(const Settings *s) {
 
 /* == Main ========================================================================================================= */
 
+/* Refuses what was given and does not count. */
+static void check_given(const Config *config, const Settings *s) {
+    for (int i = 0; *s->check && i < config->count; i++) {
+        const char *name = config_name(config, i);
+        if (config_origin(config, name) && strcmp(name, "check") && strcmp(name, "threads"))
+            config_reject(config, name, "not together with --check, which takes --threads alone");
+    }
+    if (config_origin(config, "quality") && !makes_jpegs(s))
+        config_reject(config, "quality", "counts only where JPEGs are made: --resize without --raw, --jpeg or --fps");
+}
+
 /* Apart from main, so that its locals are not on the stack before limits_open. */
 __attribute__((noinline)) static int run(int argc, char **argv) {
     Config config;
@@ -414,7 +427,7 @@ __attribute__((noinline)) static int run(int argc, char **argv) {
         if (fflush(stdout) != 0 || ferror(stdout)) die("standard output: cannot write all of it");
         return 0;
     }
-    if (*s->check && (*s->out || *s->data)) die_usage("--check: not together with --data or --out");
+    check_given(&config, s);
     if (!*s->check && !*s->data) die_usage("--data: which data set? (pack_dataset --help)");
     if (!*s->check && !*s->out) die_usage("--out: which file is to be made? (pack_dataset --help)");
     if (!s->threads) s->threads = omp_get_max_threads();

@@ -91,7 +91,7 @@ typedef struct {
     float *losses;      /* host [micro_batch,n] */
     double bits;        /* a token, of the last evaluation */
     int prompt;         /* rows that drawing reads at once, at least 1 */
-    DeviceGraph *graph; /* of a step, if it is one micro-batch on one rank */
+    DeviceGraph *graph; /* of a micro-batch */
 } Run;
 
 static double bits_of(double nats) { return nats / log(2); }
@@ -165,7 +165,9 @@ static int micro_batch_choose(const Run *run) {
     enum { ROWS_FOR_DIM = 6, MOST_ROWS = 4096 };
     size_t dim = (size_t)run->model_settings->dim, rows = activations_at_once() / dim, least = ROWS_FOR_DIM * dim;
     if (least > MOST_ROWS) least = MOST_ROWS;
-    return training_micro_batch(&run->training, (rows > least ? rows : least) / (size_t)run->shape.n);
+    int micro = training_micro_batch(&run->training, (rows > least ? rows : least) / (size_t)run->shape.n);
+    config_limit(&run->training.config, "micro_batch", (double)micro * run->shape.n, "tokens at a time");
+    return micro;
 }
 
 static int eval_step(const Run *run) {
@@ -269,7 +271,8 @@ static double micro_step(Run *run, int first, int B, bool last) {
     int batch = t->s->batch_size, n = m->shape.n;
     double loss = 0;
     sequence_model_draw_drops(m, t->s->seed, (uint32_t)t->state.step, (size_t)first);
-    bool same = B == batch && m->settings.dropout <= 0 && m->settings.embedding_dropout <= 0;
+    bool same = B == m->model.batch && m->settings.dropout <= 0 && m->settings.embedding_dropout <= 0 &&
+                !(last && distributed_ranks() > 1);
     if (!same || device_graph_begin(&run->graph)) {
         sequence_model_forward(m, B, true);
         sequence_model_loss(m, B, 1.0f / ((float)n * (float)batch));
@@ -709,7 +712,7 @@ static const Program program = {
         "  train_ar --resume runs/shapes-sparse-strided-001 --eval  measure bits per byte on the test split\n"
         "  train_ar --init runs/book.txt-softmax-001/best.safetensors --prompt \"Call me\" --sample 3\n"
         "  train_ar --config configs/ar/cifar10.ini --describe\n",
-    .basics = basics, .example = "train_ar --config configs/ar/shapes-demo.ini", .word = "sparse-fixed",
+    .basics = basics, .example = "train_ar --data shapes", .word = "sparse-fixed",
     .reference = "docs/settings-ar.md",
     .settings = add_settings, .chooser = "attn", .use = use_settings, .check = check_settings,
     .modes = modes,

@@ -107,7 +107,7 @@ typedef struct {
     float *logits;   /* host [micro_batch,C] */
     int *class_of;   /* maps the data's classes to the model's; NULL: the same */
     int *boxes;      /* host [micro_batch + 2,4]: the boxes of random erasing */
-    DeviceGraph *graph; /* of a step, if it is one micro-batch on one rank */
+    DeviceGraph *graph; /* of a micro-batch */
     Accuracy accuracy;   /* of the last evaluation */
     Confusion confusion; /* filled by evaluations; unused without classes */
     RealLabels real;     /* empty without real_labels */
@@ -424,7 +424,8 @@ static void micro_step(Run *run, int first, int B, bool last) {
     int batch = run->training.s->batch_size;
     vit_draw_drops(vit, run->training.s->seed, (uint32_t)run->training.state.step, (size_t)first, B);
     vit_load_targets(vit, run->targets, B);
-    bool same = B == batch && run->model->dropout <= 0; /* every step's kernels have the same arguments */
+    /* The kernels have the same arguments every time, and no sum over ranks begins among them (docs/distributed.md). */
+    bool same = B == vit->model.batch && run->model->dropout <= 0 && !(last && distributed_ranks() > 1);
     if (!same || device_graph_begin(&run->graph)) {
         vit_forward(vit, B, true);
         vit_loss(vit, B, 1.0f / (float)batch);
@@ -992,7 +993,7 @@ static const ProgramMode modes[] = {
      .outputs = {"confusion", "per_class"}, .settings = {"real_labels"}},
     {"bench", "measure the speed of training and inference", mode_bench, .outputs = {NULL}},
     {"show_batch", "write the first training images as the model sees them to a PNG file", mode_show_batch,
-     .alone = true},
+     .alone = true, .outputs = {"show_batch"}},
     {"predict", "name what these images or videos show", mode_predict, .alone = true, .needs_weights = true,
      .outputs = {"attention", "json"}, .settings = {"top_frames"}},
     {"parity", "run one step on inputs from a file, and write its gradients to --out", mode_parity,

@@ -1,4 +1,5 @@
 /* Messages about settings: which of them is to blame, where its value came from, and what an unknown name may mean. */
+#include <limits.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -183,6 +184,10 @@ void config_die(const Config *config, const char *format, ...) {
     put_message(out, config, -1, message);
     config_close_text(out, &text, "a message");
     die("%s", text);
+}
+
+void config_limit(const Config *config, const char *name, double count, const char *what) {
+    if (count > INT_MAX) config_reject(config, name, "%.4g %s are more than the limit of 2^31 - 1", count, what);
 }
 
 void config_require_utf8(const Config *config) {

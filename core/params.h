@@ -63,7 +63,8 @@ typedef struct {
 typedef enum {
     RESAMPLED_ANTIALIASED, /* bicubic, antialias=True: timm's position embeddings */
     RESAMPLED_BICUBIC,     /* bicubic without it: the relative position biases of Swin's own program */
-    RESAMPLED_BILINEAR     /* bilinear without it: PVT's positions */
+    RESAMPLED_BILINEAR,    /* bilinear without it: PVT's positions */
+    RESAMPLED_GEOMETRIC    /* timm's resize_rel_pos_bias_table for relative position biases */
 } Resampled;
 
 struct Param {

@@ -37,7 +37,7 @@ static const ConfigEntry cosine_entries[] = {
     {F(FLOAT, lr_min), "1e-5", .min = 0, .max = 100, .help = "Learning rate at the end of the cosine"},
     {F(FLOAT, lr_warmup), "1e-6", .min = 0, .max = 100, .help = "Learning rate at the start of the warm-up"},
     {F(FLOAT, warmup_epochs), "5", .min = 0, .max = 1e6,
-     .help = "Epochs of linear warm-up; the default, and one longer than the run, are shortened to a tenth of epochs"},
+     .help = "Epochs of linear warm-up; the default, and one longer than the run, shrink to a tenth of epochs"},
     {F(CHOICE, lr_schedule), "epoch",
      CONFIG_CHOICES([LR_EVERY_EPOCH] = "epoch", [LR_EVERY_STEP] = "step"),
      .help = "Change the learning rate once per epoch, as timm does, or with every step"},
@@ -73,7 +73,7 @@ static const ConfigEntry step_cosine_entries[] = {
     {F(FLOAT, lr), "1e-3", .section = "training", .min = 0, .max = 100,
      .help = "Peak learning rate of AdamW, reached at the end of the warm-up; from there half a cosine leads to 0"},
     {F(INT, warmup_steps), "5000", .min = 0, .max = 1e9,
-     .help = "Steps of linear warm-up; the default, and one longer than the run, are shortened to a tenth of all steps"},
+     .help = "Steps of linear warm-up; the default, and one longer than the run, shrink to a tenth of all steps"},
 };
 #undef F
 const ConfigGroup step_cosine_settings = {CONFIG_GROUP(StepCosineSettings, step_cosine_entries)};
@@ -83,7 +83,7 @@ void step_cosine_fit(const Config *config, StepCosineSettings *s, uint64_t steps
     bool chosen = config_origin(config, "warmup_steps");
     if (chosen && given <= steps) return;
     if (chosen && given_together(config, "warmup_steps", "epochs", false))
-        config_reject(config, "warmup_steps", "%d is more than the %llu steps of the run", s->warmup_steps,
+        config_reject(config, "warmup_steps", "{warmup_steps} is more than the %llu steps of {epochs}",
                       (unsigned long long)steps);
     if (chosen) tell_shortened(config, "warmup_steps", (double)given, (double)steps, "steps", (double)fits);
     s->warmup_steps = (int)fits;

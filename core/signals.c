@@ -31,10 +31,10 @@ static const char *name_of(int number) {
 
 /* Not through stdio, whose lock a blocked thread may hold. */
 static void say_second(int number) {
-    char line[160];
-    int length = snprintf(line, sizeof line, "%.64s: ended at once by a second signal, %s: what was not saved is lost\n",
-                          program_invocation_short_name, name_of(number));
-    if (write(STDERR_FILENO, line, (size_t)length) < 0) return;
+    char text[160];
+    int length = snprintf(text, sizeof text, "%.64s: ended at once by a second signal, %s: what was not saved is "
+                          "lost\n", program_invocation_short_name, name_of(number));
+    if (write(STDERR_FILENO, text, (size_t)length) < 0) return;
 }
 
 /* Restores and triggers the signal's default action. */

@@ -253,8 +253,8 @@ static void announce(const Training *t) {
     t->calls->announce(t->run);
     if (t->changes && *t->changes) printf("settings changed: %s\n", t->changes);
     if (t->computed_by)
-        printf("the saved state was computed by %s: sums have another order here, and results agree to rounding, not to "
-               "the bit\n", t->computed_by);
+        printf("the saved state was computed by %s: sums have another order here, and results agree to rounding, not "
+               "to the bit\n", t->computed_by);
     if (t->chosen_anew) printf("kernels do not take the choices of the saved run: %s\n", t->chosen_anew);
     if (state->step && !is_over(t))
         printf("resumed at epoch %llu, after %llu of its batches\n", (unsigned long long)state->epoch + 1,

@@ -77,7 +77,7 @@ static void check(const Config *config, const void *settings) {
     if (s->shares.count != SEQUENCES_SPLITS || sum <= 0)
         config_reject(config, "shares", "expected three numbers: the shares of training, validation and test");
     if (named && s->kind && s->kind != named)
-        config_reject(config, "kind", "{data} is %s, not {kind}: use kind auto, or give a path as data",
+        config_reject(config, "kind", "{data} is %s, not {kind}: choose data of that kind, or kind auto",
                       named == SEQUENCES_IMAGES ? "a set of images" : "text");
     const char *near = named || strchr(s->data, '/') || file_exists(s->data) ? NULL
                                                                              : nearest_word(s->data, image_sets, NAMED);

@@ -134,7 +134,10 @@ void fitted_weights_print(const FittedWeights *fitted, FILE *out) {
     if (fitted->resampled > 1) snprintf(more, sizeof more, " and %d more", fitted->resampled - 1);
     if (fitted->resampled) {
         char from[48], to[48];
-        const char *how = fitted->first->resampled == RESAMPLED_BILINEAR ? "bilinearly" : "bicubically";
+        static const char *const words[] = {[RESAMPLED_ANTIALIASED] = "bicubically", [RESAMPLED_BICUBIC] = "bicubically",
+                                            [RESAMPLED_BILINEAR] = "bilinearly",
+                                            [RESAMPLED_GEOMETRIC] = "at timm's geometric distances"};
+        const char *how = words[fitted->first->resampled];
         print_line_to(out, "%s: resampled %s: %s from %s to %s%s\n", fitted->path, how, fitted->first->name,
                       grid_text(from, fitted->from.positions), grid_text(to, fitted->first->grid.positions), more);
     }

@@ -4,7 +4,9 @@
  * in double.  Those weights (Keys' a = -1/2, half-pixel centres, cut off and normalised at the edges, widened when the
  * grid shrinks) are what torch.nn.functional.interpolate(mode="bicubic", antialias=True) uses, and timm's
  * resample_abs_pos_embed (layers/pos_embed.py) calls that.  Without antialias a = -3/4, the nearest four values count
- * whatever the grids' sizes, and those beyond an edge are the edge's.  The frames of clips, [outer,prefix + t*h*w,inner]
+ * whatever the grids' sizes, and those beyond an edge are the edge's.  timm's resize_rel_pos_bias_table (without scipy)
+ * puts the old entries of offsets at distances 1, 1 + q, 1 + q + q^2, ... from the middle, with the q for which the last
+ * ones reach the edge of the new grid, and interpolates bilinearly between those.  The frames of clips, [outer,prefix + t*h*w,inner]
  * or [tables,t,h,w], are resampled bilinearly without it. */
 #include "layers/resample_grid.h"
 
@@ -80,8 +82,35 @@ static int bicubic_weights(double weights[4], int *first, int in, int out, int j
     return last - *first + 1;
 }
 
+/* 1 + q + ... + q^(n-1) */
+static double geometric_sum(double q, int n) { return (pow(q, n) - 1) / (q - 1); }
+
+/* The place of old entry i of `in` in the new grid, of which the middle is 0. */
+static double geometric_place(double q, int in, int i) {
+    int offset = i - in / 2;
+    return offset < 0 ? -geometric_sum(q, -offset) : geometric_sum(q, offset);
+}
+
+/* The two neighbours of a place, or one.  Returns how many there are from *first on. */
+static int geometric_weights(double weights[2], int *first, int in, int out, int j) {
+    double low = 1.01, high = 1.5, q = low;
+    while (high - low > 1e-6) {
+        q = (low + high) / 2;
+        if (geometric_sum(q, in / 2) > out / 2) high = q;
+        else low = q;
+    }
+    int at = j - out / 2, right = 0;
+    while (right < in - 1 && geometric_place(q, in, right) < at) right++;
+    *first = right > 0 ? right - 1 : 0;
+    double left = fmax(at - geometric_place(q, in, *first), 0), rest = fmax(geometric_place(q, in, right) - at, 0);
+    weights[1] = left + rest > 0 ? left / (left + rest) : 0;
+    weights[0] = right > 0 ? 1 - weights[1] : 1;
+    return right > 0 ? 2 : 1;
+}
+
 static int weights_of(double *weights, int *first, const ResampleAxis *axis, int j, Resampled rule) {
     if (rule == RESAMPLED_BILINEAR) return bilinear_weights(weights, first, axis->in, axis->out, j);
+    if (rule == RESAMPLED_GEOMETRIC) return geometric_weights(weights, first, axis->in, axis->out, j);
     if (rule == RESAMPLED_BICUBIC) return bicubic_weights(weights, first, axis->in, axis->out, j);
     return resample_weights(weights, first, axis, RESAMPLE_BICUBIC, j);
 }

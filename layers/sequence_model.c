@@ -84,6 +84,7 @@ void sequence_model_check(const Config *config, const SequenceShape *shape) {
     if (1 + 2 * s->depth > DROPOUT_SITES)
         config_reject(config, "depth", "{depth} is more than the %d blocks that dropout can tell apart",
                       (DROPOUT_SITES - 1) / 2);
+    config_limit(config, "dim", (double)s->dim * shape->n, "numbers of one sequence's tokens");
     causal_check_settings(config, shape->n, sequence_model_stride(s, shape), s->heads);
 }
 

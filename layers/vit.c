@@ -402,6 +402,19 @@ static void first_embedding_create(Vit *vit, const Config *config) {
     if (c->patch_pad) embedding_pad(e, c->patch_pad);
 }
 
+/* Tables have an entry for every offset between two tokens, and the multiply-adds of all pairs of tokens in all blocks
+ * must be countable, too. */
+static void check_grid(const Config *config, Grid grid, int dim, int depth) {
+    Grid offsets = grid_offsets(grid);
+    double tokens = (double)grid.frames * grid.rows * grid.columns, pairs = tokens * tokens * dim * depth;
+    const char *setting = grid.frames > 1 && !config_origin(config, "img_size") ? "frames" : "img_size";
+    config_limit(config, setting, (double)offsets.frames * offsets.rows * offsets.columns, "offsets between tokens");
+    config_limit(config, setting, tokens * dim, "numbers of one image's tokens");
+    if (pairs > 0x1p53)
+        config_reject(config, setting, "%d blocks of width %d on %.0f tokens: more than 2^53 multiply-adds of all pairs",
+                      depth, dim, tokens);
+}
+
 static void stage_create(Vit *vit, const Config *config, int i) {
     const VitSettings *c = &vit->settings;
     Stage *stage = &vit->stages[i], *before = stage - 1;
@@ -413,6 +426,7 @@ static void stage_create(Vit *vit, const Config *config, int i) {
         embedding_create(e, before->config.dim, before->grid.rows, before->grid.columns, false, 2, c->patch_overlap,
                          patches_are_normed(c));
     embedding_take_frames(e, i == 0 ? c->frames : before->grid.frames, i == 0 ? c->tubelet : 1);
+    check_grid(config, e->grid, c->dim.at[i], list_int(&c->depth, i));
     *stage = (Stage){.config = stage_config(c, i),
                      .settings = config,
                      .grid = e->grid,
@@ -520,6 +534,7 @@ static void activations_plan(Plan *plan, void *owner) {
 }
 
 void vit_plan(Vit *vit, int batch, bool training) {
+    config_limit(vit->stages[0].settings, "micro_batch", (double)batch * vit->N, "tokens at a time");
     model_plan(&vit->model, batch, training, activations_plan, vit);
 }
 

@@ -2,6 +2,7 @@
 """Frames a second from one H.264 video with one thread: vit.c, PyAV and decord.
 
     make build/cpu/tests/bench_video && python3 scripts/bench_video.py [--video FILE]
+    python3 scripts/bench_video.py --harsh --runs 0 compares pixels of blocks that have colours of their own
     python3 scripts/bench_video.py --same FILE...   compares pixels only
 
 Needs numpy and PyAV, and measures decord where it is.  Without --video PyAV encodes one: ten seconds of 340x256 at 30
@@ -37,14 +38,16 @@ CLIPS, T, STEP, SAME = 8, 16, 4, 40
 FLAGS = 0x42002  # of libswscale, as in data/video.c: bilinear, full_chroma_int, accurate_rnd
 
 
-def encode(path, frames=300, height=256, width=340):
-    """A texture that moves over another one; colours are smooth, as versions differ in how they enlarge chroma."""
+def encode(path, harsh, frames=300, height=256, width=340):
+    """A texture that moves over another one.  Colours are smooth, or harsh: every block has its own.  Versions differ in
+    how they enlarge chroma."""
+    colours = 3 if harsh else 1
     draw = numpy.random.default_rng(1)
     y, x = numpy.mgrid[:height, :width]
     tint = numpy.stack([40 * y / height, 40 * x / width, 40 - 40 * x / width], 2)
-    ground = draw.integers(0, 128, (height // 4, width // 4, 1)).repeat(4, 0).repeat(4, 1)
+    ground = draw.integers(0, 128, (height // 4, width // 4, colours)).repeat(4, 0).repeat(4, 1)
     ground = (ground + 50 + tint).astype(numpy.uint8)
-    patch = draw.integers(0, 256, (16, 16, 1)).repeat(5, 0).repeat(5, 1).repeat(3, 2).astype(numpy.uint8)
+    patch = draw.integers(0, 256, (16, 16, colours)).repeat(5, 0).repeat(5, 1).repeat(3 // colours, 2).astype(numpy.uint8)
     with av.open(path, "w") as file:
         stream = file.add_stream("libx264", rate=30, options={"crf": "23", "g": "60", "bf": "3"})
         stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
@@ -166,6 +169,7 @@ def same(program, paths):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--video", help="measure this file")
+    parser.add_argument("--harsh", action="store_true", help="encode a film of harsh colours")
     parser.add_argument("--program", default="build/cpu/tests/bench_video")
     parser.add_argument("--same", nargs="+", metavar="FILE", help="compare the pixels of these files, measure nothing")
     parser.add_argument("--runs", type=int, default=5)
@@ -175,7 +179,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         path = arguments.video or folder + "/video.mp4"
         if not arguments.video:
-            encode(path)
+            encode(path, arguments.harsh)
         first = starts(compare(arguments.program, path))
         readers = {
             "vit.c": (lambda: ours(arguments.program, path, "all"),

@@ -4,7 +4,7 @@
     python3 scripts/prepare_data.py imagenet DOWNLOADS     ILSVRC2012_img_train.tar (may be missing),
                                                            ILSVRC2012_img_val.tar, ILSVRC2012_devkit_t12.tar.gz
     python3 scripts/prepare_data.py coco DOWNLOADS         train2017.zip, val2017.zip, annotations_trainval2017.zip
-    python3 scripts/prepare_data.py kinetics DOWNLOADS     train.csv, val.csv, and archives of clips, *.tar or *.tar.gz, in
+    python3 scripts/prepare_data.py kinetics400 DOWNLOADS   train.csv, val.csv, and archives of clips, *.tar or *.tar.gz, in
                                                            any folders: lists keep the clips that are there
     python3 scripts/prepare_data.py ssv2 DOWNLOADS         20bn-something-something-v2-00 and so on, as they are or each
                                                            in a zip file, and train.json, validation.json, labels.json
@@ -193,7 +193,7 @@ def coco(work):
         work.check(split, len(there), published)
 
 
-def kinetics(work):
+def kinetics400(work):
     """Clips of both splits lie in folders of their own, and lists name those that are there: many are gone for good."""
     wanted, rows = {}, {}
     for split in ("train", "val"):
@@ -336,7 +336,7 @@ def flowers(work):
     work.check("val", counts["val"], 6149)
 
 
-SETS = {f.__name__: f for f in (imagenet, coco, kinetics, ssv2, enwik8, pets, flowers)}
+SETS = {f.__name__: f for f in (imagenet, coco, kinetics400, ssv2, enwik8, pets, flowers)}
 
 
 def counts_of(text):

@@ -6,11 +6,13 @@
     python3 scripts/tables.py --table lisa-4 runs/block.csv  with what scripts/bench_block.sh measured
     python3 scripts/tables.py --rows ripple-2                the runs for scripts/reproduce.sh: name, the run whose
                                                             weights it starts from or -, program, arguments
+    python3 scripts/tables.py --hours                        hours and memory that training takes, estimated (hours.py)
 
 A run belongs to a row by the name of its folder: `cifar100-ripple`, or `cifar100-ripple-seed3`; several seeds become a
 mean and its standard error.  Accuracy is that of the last epoch in log.csv; an unfinished run is marked with its epoch.
 Bits per byte are those of the best weights on the test split, from test.txt, which scripts/reproduce.sh writes; of a run
-without one, the least of the validation split in log.csv.
+without one, the least of the validation split in log.csv.  ImageNet ReaL's top-1 is from a test.txt that the user writes:
+`train_vit --init RUN/best.safetensors --eval --real-labels real.json >RUN/test.txt`.
 Parameters and multiply-adds come from `train_vit --describe`, speeds and memory from bench.json in the run's folder,
 which scripts/reproduce.sh --bench writes; seconds an image are those of a detector's last evaluation.  The papers'
 results are in docs/paper_tables.csv, where the metrics `note` and `source` are text: what else is to be said of a row,
@@ -26,6 +28,8 @@ import os
 import re
 import subprocess
 import sys
+
+import hours
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PROGRAMS = {name: os.environ.get(name.upper(), os.path.join(ROOT, "build", "cpu", name))
@@ -177,11 +181,11 @@ TABLES = {
         ("cifar10 dense", "cifar10-dense"), ("cifar10 fixed", "cifar10-fixed"), ("cifar10 strided", "cifar10"))),
     "vit-1": ("Vision transformer, Table 1: sizes; ours with the classifier of pre-training", "vit,1 models", imagenet(
         ("ViT-Base", "vit-b"), ("ViT-Large", "vit-l"), ("ViT-Huge", "vit-h"))),
-    "vit-2": ("Vision transformer, Table 2: fine-tuned.  Rows of JFT cannot be run by anyone: that data set is not public",
-              "vit,2 fine-tuned", [Row("ViT-L/16 I21k: pre-training", "imagenet/vit-l-21k")] + [
-                  Row("ViT-L/16 I21k: " + data, "finetune/vit-l16-" + config, after="imagenet-vit-l-21k")
-                  for data, config in (("ImageNet", "imagenet"), ("CIFAR-10", "cifar10"), ("CIFAR-100", "cifar100"),
-                                       ("Oxford Pets", "pets"), ("Oxford Flowers", "flowers"))]),
+    "vit-2": ("Vision transformer, Table 2: fine-tuned", "vit,2 fine-tuned", [
+        Row("ViT-L/16 I21k: pre-training", "imagenet/vit-l-21k")] + [
+        Row("ViT-L/16 I21k: " + data, "finetune/vit-l16-" + config, after="imagenet-vit-l-21k")
+        for data, config in (("ImageNet", "imagenet"), ("CIFAR-10", "cifar10"), ("CIFAR-100", "cifar100"),
+                             ("Oxford Pets", "pets"), ("Oxford Flowers", "flowers"))]),
     "density": ("Sparse Transformers at a small size: CIFAR-100's images", None, density(
         ("dense", "cifar100-dense"), ("fixed", "cifar100-fixed"), ("strided", "cifar100"))),
     "study": ("The claims at a small size: CIFAR-100, no position embedding (configs/cpu/study.ini)", None, [
@@ -213,6 +217,7 @@ NO_TRANSFORMS = {"lisa-4", "lisa-5", "lisa-6", "lisa-7", "lisa-8"}
 # What is shown of a row: the paper's metric, the heading, our key, decimals.
 SHOWN = [("FLOPs", "10^6 multiply-adds", "mmacs", 1), ("params_M", "params, M", "params", 2),
          ("gmacs", "GMACs", "gmacs", 2), ("top1", "top-1, %", "top1", 2), ("top5", "top-5, %", "top5", 2),
+         ("real", "ReaL, %", "real", 2),
          ("AP", "AP", "ap", 1), ("APS", "AP small", "ap_small", 1), ("APM", "AP medium", "ap_medium", 1),
          ("APL", "AP large", "ap_large", 1), ("infer_s", "seconds an image", "infer_s", 3),
          *((metric, metric, metric, 1) for metric in ("APb", "APb50", "APb75", "APm", "APm50", "APm75", "mIoU")),
@@ -276,8 +281,7 @@ def read_run(folder):
     test = os.path.join(folder, "test.txt")
     if os.path.exists(test):
         with open(test) as file:
-            bits = re.search(r"^bits: ([0-9.]+)$", file.read(), re.M)
-            run.update({"bits": float(bits.group(1))} if bits else {})
+            run.update({key: float(value) for key, value in re.findall(r"^(bits|real): ([0-9.]+)\b", file.read(), re.M)})
     with open(os.path.join(folder, "config.ini")) as file:
         settings = dict(re.findall(r"^(epochs|eval_every) *= *(\d+)", file.read(), re.M))
         run["epochs"] = int(settings["epochs"]) if "epochs" in settings else None
@@ -387,6 +391,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="*", metavar="RUN", help="folders of runs, folders that hold them, or block.csv")
     parser.add_argument("--table", choices=TABLES, help="print only this table")
+    parser.add_argument("--hours", action="store_true", help="print estimated hours and memory of training instead")
     parser.add_argument("--rows", choices=TABLES, help="print the runs of a table and their arguments")
     arguments = parser.parse_args()
     if arguments.rows and not TABLES[arguments.rows][2]:
@@ -396,6 +401,9 @@ def main():
     if arguments.rows:
         for row in TABLES[arguments.rows][2]:
             print(row.run, row.after or "-", row.program, "--config", f"configs/{row.config}.ini", *row.arguments)
+        return
+    if arguments.hours:
+        hours.print_tables({name: TABLES[name] for name in ([arguments.table] if arguments.table else TABLES)}, PROGRAMS)
         return
     there = [name for name in arguments.runs if os.path.isdir(name) or name.endswith(".csv") and os.path.isfile(name)]
     for name in arguments.runs:

@@ -45,7 +45,7 @@ case $build in *BF16*) fused=5 ;; esac
 no_more softmax $((87 - fused)) 3
 no_more linear $((95 - fused)) 3
 no_more ripple $((105 - fused)) 3
-no_more "lisa --lisa-algo fft" $((117 - fused)) 3
+no_more "lisa --lisa-algo fft" $((115 - fused)) 3
 no_more gf $((77 - fused)) 3
 # The predictions, which are matched on the host; sizes, cells and two gradients through the ring; the pixels; the results of
 # the step before.  In bfloat16 also parameters that are rounded, and logits that come back through the ring.

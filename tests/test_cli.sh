@@ -328,16 +328,16 @@ fi
 refuses "unknown setting, with the nearest" 2 '--atn|--attn' --atn ripple
 refuses "unknown operator, with the nearest" 2 "--attn|'rippel'|'ripple'" --attn rippel
 stages='--dim 16,32 --patch-size 4 --heads 2'
-refuses "fewer depths than stages" 2 '--depth|2 values|dim has 3' --dim 8,16,32 --heads 2 --depth 1,2
+refuses "fewer depths than stages" 2 '--depth|2 values|--dim 8,16,32 has 3' --dim 8,16,32 --heads 2 --depth 1,2
 refuses "heads that do not divide a later stage" 2 '--heads|3|dim 32' --dim 18,32 --heads 3
 refuses "as many operators as no hierarchy has" 2 '--attn|3 values|--dim 16,32 has 2' $stages --attn softmax,linear,lisa
 refuses "an unknown operator in a list" 2 "--attn|'swim'|'swin'" $stages --attn softmax,swim
 refuses "as many windows as no hierarchy has" 2 '--window|3 values|--dim 16,32 has 2' $stages --attn swin --window 7,7,7
 refuses "a window that no operator has" 2 '--window|softmax,linear|swin' $stages --attn softmax,linear --window 3
-refuses "merged patches that overlap" 2 '--patch-merging|patch_overlap' $stages --patch-merging --patch-overlap
+refuses "merged patches that overlap" 2 '--patch-merging: true|--patch-overlap true exclude' $stages --patch-merging --patch-overlap
 refuses "merged patches in one stage" 2 '--patch-merging|dim 192 (the default; --dim sets it) makes only one' --patch-merging
-refuses "a second norm of patches" 2 '--patch-norm|patch_overlap' $stages --patch-norm --patch-overlap
-refuses "merging that halves an odd grid" 2 '--img-size: 36 is not|of 8|patch_size 4 (the default' $stages --patch-merging --img-size 36
+refuses "a second norm of patches" 2 '--patch-norm: true|--patch-overlap true exclude' $stages --patch-norm --patch-overlap
+refuses "merging that halves an odd grid" 2 '--img-size: 36 is not|of 8|--patch-size 4 doubled' $stages --patch-merging --img-size 36
 refuses "a class token that one of two operators has no place for" 2 '--pool|--attn swin has no place|pool cls|gap' $stages --attn softmax,swin --pool cls
 refuses "more convolution stages than stages" 2 '--conv-stages|3|2 stages' $stages --conv-stages 3
 refuses "stages that halve an odd grid" 2 '--img-size: 36 is not|of 8|patch_overlap' $stages --img-size 36
@@ -429,7 +429,7 @@ refuses "two test crops" 2 '--test-crops|1 or 3' --test-crops 2
 run --data moving-shapes --frames 4 --img-size 64 --show-batch clips.png
 [ "$status" -eq 0 ] && grep -q '16 training clips of moving-shapes' out && [ -s clips.png ]
 check "--show-batch draws clips" $? "$(cat out err)"
-refuses "other images than the default img_size" 2 'img_size|32x32|28x28' --data mnist --data-dir .
+refuses "other images than the default img_size" 2 '--data: mnist has images of 28x28|img_size 32 (the default' --data mnist --data-dir .
 run $model --data mnist --data-dir . --img-size 32 --batch-size 64 --epochs 1 --run-dir resized
 [ "$status" -eq 0 ] && grep -q '28x28 are resized to img_size 32x32' out
 check "images of another size are resized when img_size asks for it" $? "$(grep resized out) $(head -n 1 err)"
@@ -567,7 +567,7 @@ cp a/log.csv log.before
 refuses "a folder that holds a run" 1 'a/log.csv|--resume a|--run-dir' $tiny --epochs 1 --run-dir a
 cmp -s a/log.csv log.before
 check "and the run in it stays as it was" $?
-mkdir half && : >half/log.csv
+mkdir half && printf 'step,epoch\n2,1\n' >half/log.csv
 refuses "a folder where a run saved nothing" 1 'half/log.csv|--run-dir' $tiny --epochs 1 --run-dir half
 : >file
 refuses "a file in place of the run folder" 1 'cannot make this folder: a file has this name' $tiny --epochs 1 --run-dir file
@@ -589,7 +589,7 @@ check "without --run-dir runs are numbered" $? "$(ls runs 2>/dev/null | tr '\n' 
 pid=$!
 wait_for $pid '^8,' busy/log.csv
 kill -s STOP $pid
-refuses "--resume of a run that is running" 1 'busy/log.csv|another process' --resume busy
+refuses "--resume of a run that is running" 1 'busy/log.csv|is training in this folder' --resume busy
 kill -s KILL $pid
 wait $pid 2>/dev/null
 refuses "--resume of a missing folder" 1 'nowhere/state.safetensors|--resume' --resume nowhere
@@ -796,7 +796,7 @@ safetensors bad.safetensors '{"clips":{"dtype":"F32","shape":[1,4,3,4,4],"data_o
 refuses "--parity of clips of four channels" 1 "bad.safetensors|'clips'|[B,3,frames,H,W]" $parity bad.safetensors
 safetensors bad.safetensors "{$images,${clips%0,768*}776,1544]},$labels}" 1544
 refuses "--parity of images and clips" 1 "bad.safetensors|'images'|'clips'" $parity bad.safetensors
-refuses "--parity whose patches do not fit its images" 2 '--patch-size|5|8x8' $parity in.safetensors --patch-size 5
+refuses "--parity whose patches do not fit its images" 2 '--patch-size|img_size 8|of patch_size 5' $parity in.safetensors --patch-size 5
 [ ! -e parity.out ]
 check "a refused --parity writes nothing" $?
 

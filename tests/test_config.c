@@ -886,10 +886,12 @@ static void test_foreign_names(void **state) {
     static const struct {
         const char *argument, *said;
     } cases[] = {{"--batch", "--batch: unknown setting; here it is --batch-size N"},
-                 {"--num-samples", "--num-samples: unknown setting"},
+                 {"--zzzzzz", "--zzzzzz: unknown setting"},
+                 {"--gradient-checkpointing", "--gradient-checkpointing: unknown setting: this program has no activation "
+                                              "checkpointing; a lower --micro-batch saves memory"},
                  {"--no-flip", "--no-flip: unknown setting: switch mirroring off with --flip false"},
                  {"--data_path=x", "--data_path: unknown setting; here it is --data FOLDER"}};
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 5; i++) {
         char *argv[] = {"program", (char *)cases[i].argument};
         assert_false(config_try_arguments(&f.config, 2, argv, &f.error));
         assert_string_equal(f.error.text, cases[i].said);

@@ -277,6 +277,27 @@ printf 'by,operator,grid,infer_ms,train_ms,infer_bytes\nvit.c,lisa,7,1.5,4.25,20
 shows "what bench_block.sh measured" 'lisa 7x7 |18.3 | 20.0 | +1.7|1.2 | 1.5 | +0.3|3.2 | 4.2' lisa-4 block.csv
 shows "what the paper could not run" 'softmax 84x84 |22200.0 | 22243.7|out of memory' lisa-4
 shows "and where other numbers stand" "LiSA's Table 5 and FLatten's Figure 6: cswin_t" hosts
+mkdir paper/finetune-vit-l16-imagenet
+printf 'epoch,top1,top5\n8,85.1,97\n' >paper/finetune-vit-l16-imagenet/log.csv
+echo 'epochs = 8' >paper/finetune-vit-l16-imagenet/config.ini
+printf 'top1: 85.1000 top5: 97.0000\nreal: 88.7000 of 46837 images with labels\n' >paper/finetune-vit-l16-imagenet/test.txt
+shows "ImageNet ReaL" 'I21k: ImageNet |85.30 | 85.10 | -0.20 | 88.62 | 88.70 | +0.08' vit-2 paper
+shows "weights that nobody has are named" 'ViT-H/14 JFT: CIFAR-10 |99.50|JFT-300M, which is not public' vit-2
+
+# Hours are operations over their rate, memory 16 bytes a parameter (20 with an average) and the activations.
+for row in 'ripple-2 cifar100/deit deit 300 50000 3 16 64' 'vit-2 finetune/vit-l16-imagenet ViT-L/16.I21k:.ImageNet 8 1281167 4 20 64'; do
+    set -- $row
+    run --config "$root/configs/$2.ini" --describe
+    at_once=$(sed -n 's/^memory for \([0-9]*\) images at a time.*/\1/p' out)
+    wanted=$(awk -v samples=$(($4 * $5)) -v passes=$6 -v bytes=$7 -v images=$8 -v at_once="$at_once" '
+        /^params: / { params = $2 } /^macs: / { macs = $2 } /^activation_bytes: / { kept = $2 }
+        END { work = samples * passes * 2 * macs / 3600
+              printf "%.1f %.1f %.1f %.1f", work / (0.72 * 224e9), work / (0.3 * 989e12), (bytes * params + kept) / 2^30,
+                     (bytes * params + images * kept / at_once / 2) / 2^30 }' out)
+    TRAIN_VIT=$build/train_vit "$plain" "$root/scripts/tables.py" --hours --table "$1" >hours
+    got=$(grep "^| $3 |" hours | cut -d '|' -f 5-8 | tr -d ',|' | tr -s ' ')
+    same "estimated hours and memory of $2" "${got# }" "$wanted "
+done
 
 # reproduce.sh with a program that says how it was called.
 mkdir -p programs && printf '#!/bin/sh\necho "${0##*/} $*"\n' >programs/train_vit && chmod +x programs/train_vit

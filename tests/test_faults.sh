@@ -124,7 +124,9 @@ unset VIT_FAULT_ON
 # again: the same command where nothing was trained, else --resume: both give the undisturbed run.  A run that logged
 # rows and then lost all it had not saved is the user's to remove.
 again() {
-    if [ -e run/state.safetensors ] || [ "$(cat run/log.csv 2>/dev/null | wc -l)" -lt 2 ]; then
+    lines=0
+    [ ! -e run/log.csv ] || lines=$(wc -l <run/log.csv)
+    if [ -e run/state.safetensors ] || [ "$lines" -lt 2 ]; then
         set -- --run-dir run
         [ ! -e run/state.safetensors ] || set -- --resume run
         [ "$1" = --resume ] || set -- $settings "$@"

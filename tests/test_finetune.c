@@ -41,7 +41,10 @@ static int case_agrees(const SafeTensors *st, const char *name) {
     from.positions.frames = 1;
     to = (ParamGrid){from.axis, from.axes, from.prefix, {1, to.positions.rows, to.positions.columns}};
     Param p = declared(after, to);
-    p.resampled = !strcmp(other, "bicubic") ? RESAMPLED_BICUBIC : *other ? RESAMPLED_BILINEAR : RESAMPLED_ANTIALIASED;
+    p.resampled = !strcmp(other, "bicubic")     ? RESAMPLED_BICUBIC
+                  : !strcmp(other, "geometric") ? RESAMPLED_GEOMETRIC
+                  : *other                      ? RESAMPLED_BILINEAR
+                                                : RESAMPLED_ANTIALIASED;
     assert_true(grid_of_tensor(&found, &p, &from, before->ndim, before->shape));
     assert_int_equal(found.positions.rows, from.positions.rows);
     assert_int_equal(found.positions.columns, from.positions.columns);
@@ -63,7 +66,8 @@ static int case_agrees(const SafeTensors *st, const char *name) {
 
 static void test_interpolation(void **state) {
     static const char *const names[] = {"pos_embed", "smaller", "one_each", "wa", "toeplitz", "point",
-                                        "swin", "swin_smaller", "swin_narrow", "pvt", "pvt_cls"};
+                                        "swin", "swin_smaller", "swin_narrow", "timm", "timm_smaller",
+                                        "timm_narrow", "timm_one_axis", "pvt", "pvt_cls"};
     Error error;
     SafeTensors st;
     int ok = 1;
@@ -193,6 +197,28 @@ static void test_models(void **state) {
     }
 }
 
+/* Swin's relative position biases are resized as the setting says. */
+static void test_window_rules(void **state) {
+    static const char *const values[] = {"false", "true"};
+    static const Resampled rules[] = {RESAMPLED_BICUBIC, RESAMPLED_GEOMETRIC};
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        Config config;
+        Vit vit;
+        config_init(&config, NULL);
+        vit_add_settings(&config);
+        settings_read(&config, "img_size = 32\npatch_size = 8\nnum_classes = 3\ndim = 8\ndepth = 1\nheads = 2\n"
+                               "attn = swin\nwindow = 2\n");
+        settings_put(&config, "bias_geometric", values[i]);
+        vit_create(&vit, &config);
+        const Param *table = params_find(&vit.model.params, "blocks.0.attn.relative_position_bias_table");
+        assert_non_null(table);
+        assert_int_equal(table->resampled, rules[i]);
+        vit_destroy(&vit);
+        config_free(&config);
+    }
+}
+
 /* == Weights of one model in another ============================================================================== */
 
 /* 2 x 3 tokens behind a class token, and three classes. */
@@ -299,6 +325,7 @@ int main(void) {
         cmocka_unit_test(test_frames),
         cmocka_unit_test(test_grids),
         cmocka_unit_test(test_models),
+        cmocka_unit_test(test_window_rules),
         cmocka_unit_test(test_weights),
         cmocka_unit_test(test_heads),
     };

@@ -31,8 +31,9 @@ for program in train_vit train_detr train_ar pack_dataset; do
     [ -n "$version" ] && [ "$said" = "$program $version" ]
     check "$program --version" $? "$said"
 
-    "$there/bin/$program" --help >long 2>&1 && "$there/bin/$program" -h >short 2>&1 && cmp -s long short
-    check "$program -h is --help" $? "$(head -n 1 short)"
+    "$there/bin/$program" --help >long 2>&1 && "$there/bin/$program" -h >short 2>&1 && [ "$(wc -l <short)" -le 40 ] &&
+        [ "$(head -n 1 short)" = "$(head -n 1 long)" ]
+    check "$program -h is the short form of --help" $? "$(wc -l <short) lines: $(head -n 1 short)"
 
     page=$there/share/man/man1/$program.1
     sed -n 's/^  \(--[a-z0-9-]*\) .*/\1/p; s/^  \([a-z][a-z0-9-]*\)   *[a-z].*/\1/p' long |

@@ -137,15 +137,15 @@ for clip in aaaaaaaaaaa_000001_000011 bbbbbbbbbbb_000000_000010 ddddddddddd_0000
 tar -czf kinetics/train/part_0.tar.gz aaaaaaaaaaa_000001_000011.mp4 eeeeeeeeeee_000001_000011.mp4
 tar -cf kinetics/train/part_1.tar ./bbbbbbbbbbb_000000_000010.mp4
 tar -cf kinetics/val/part_0.tar ddddddddddd_000001_000011.mp4
-lays kinetics "2 train 1 train.csv 1 val 1 val.csv" kinetics --expect train=2,val=1
-grep -q '^train: 2 of 3 clips are there$' out && [ "$(sed -n 3p datasets/kinetics/train.csv)" = '"b, not c",bbbbbbbbbbb,0,10,train' ] &&
-    ! grep -q ccccccccc_ datasets/kinetics/train.csv
+lays kinetics400 "2 train 1 train.csv 1 val 1 val.csv" kinetics --expect train=2,val=1
+grep -q '^train: 2 of 3 clips are there$' out && [ "$(sed -n 3p datasets/kinetics400/train.csv)" = '"b, not c",bbbbbbbbbbb,0,10,train' ] &&
+    ! grep -q ccccccccc_ datasets/kinetics400/train.csv
 check "and its lists have the clips that are there" $? "$(grep clips out | tr '\n' ' ')"
-stops "a clip too few" 'kinetics|2 train|expected 3' kinetics kinetics --expect train=3
+stops "a clip too few" 'kinetics|2 train|expected 3' kinetics400 kinetics --expect train=3
 rm kinetics/val/part_0.tar
-stops "no clip of a split" 'kinetics|none of the 1 clips of val.csv' kinetics kinetics
+stops "no clip of a split" 'kinetics|none of the 1 clips of val.csv' kinetics400 kinetics
 echo 'aaaaaaaaaaa 17' >kinetics/val.csv
-stops "another list" 'kinetics/val.csv|label,youtube_id' kinetics kinetics
+stops "another list" 'kinetics/val.csv|label,youtube_id' kinetics400 kinetics
 
 # == Something-Something V2: its archive in two parts, one of them zipped ============================================
 

@@ -1,6 +1,6 @@
 #!/bin/sh
-# What a program meets when it starts: numbers of threads that cannot be, a run that goes on in the same folder.  TAP on
-# standard output, evidence behind '# '.
+# What a program meets when it starts: numbers of threads that cannot be, settings that do not count, a state that another
+# device saved, a run that goes on in the same folder.  TAP on standard output, evidence behind '# '.
 
 # shellcheck disable=SC2012,SC2015,SC2046,SC2086 # settings are lists of words; no name here holds a space
 . "$(dirname "$0")/tap.sh"
@@ -8,7 +8,7 @@
 # == Threads =========================================================================================================
 
 # The OpenMP library has lines of its own for values that it does not take.
-for value in 4294967296 99999999999 99999999999999999999 0 -1 abc '' 2, 1,0; do
+for value in 4294967296 99999999999 99999999999999999999 0 -1 abc '' '2,' 1,0; do
     OMP_NUM_THREADS=$value "$vit" $tiny --epochs 1 --run-dir none >out 2>err.all
     status=$?
     grep '^train_vit: ' err.all >err
@@ -46,6 +46,17 @@ for program in train_ar train_detr pack_dataset; do
     check "$program refuses it, too" $? "status $status: $(head -n 1 err)"
 done
 
+# == Settings that do not count ======================================================================================
+
+vit=$build/pack_dataset
+for pair in data:shapes out:x resize:8 limit:3 split:val; do
+    refuses "pack_dataset --check with --${pair%:*}" 2 "--${pair%:*}: not together with --check" --check none \
+        "--${pair%:*}" "${pair#*:}"
+done
+refuses "pack_dataset --quality without a JPEG" 2 '--quality: counts only where JPEGs are made' --data shapes --out none \
+    --quality 50
+vit=$build/train_vit
+
 # == The folder of a live run ========================================================================================
 
 "$vit" $tiny --epochs 1000000 --run-dir live >out.live 2>&1 &
@@ -56,7 +67,6 @@ holder="process $live of this machine"
 refuses "a second start in the folder of a live run" 1 "live/log.csv: $holder is training in this folder" $tiny --run-dir live
 until [ -e live/state.safetensors ] || ! kill -0 $live 2>/dev/null; do moment; done
 refuses "the same when it has saved its state" 1 "live/log.csv: $holder is training in this folder" $tiny --run-dir live
-refuses "and a second process that would resume it" 1 "live/log.csv: $holder is training in this folder" --resume live
 kill $live
 wait $live
 live=$?

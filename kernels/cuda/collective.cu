@@ -87,8 +87,8 @@ void collective_close(void) {
 }
 
 /* A failed network leaves NCCL's kernel, and whoever waits for it, where it is: ask before waiting. */
-void collective_wait(void) {
-    while (communicator && cudaStreamQuery(kernels_stream) == cudaErrorNotReady) {
+void collective_wait(cudaEvent_t event) {
+    while (communicator && (event ? cudaEventQuery(event) : cudaStreamQuery(kernels_stream)) == cudaErrorNotReady) {
         ncclResult_t state = ncclSuccess;
         NCCL_TRY(ncclCommGetAsyncError(communicator, &state));
         if (state == ncclSuccess || state == ncclInProgress) {
@@ -123,7 +123,7 @@ void collective_open(void) {
         die("%d ranks, but this build has no NCCL: set NCCL_HOME and make cuda again", distributed_ranks());
 }
 void collective_close(void) {}
-void collective_wait(void) {}
+void collective_wait(cudaEvent_t) {}
 void all_reduce_start(float *x, size_t n) { (void)x, (void)n; }
 void all_reduce_finish(void) {}
 

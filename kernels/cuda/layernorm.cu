@@ -163,12 +163,13 @@ __global__ void __launch_bounds__(THREADS, backward_residents(V))
                               const float *__restrict__ w, const float *__restrict__ mean,
                               const float *__restrict__ rstd, size_t n, int M) {
     constexpr int HELD = V ? V / W : 1;
+    constexpr bool ALL_HELD = V && !(SUMS && V == 16); /* there the registers of two blocks are not enough */
     const int pieces = pieces_of<W, V>(M);
     float weight[HELD][W] = {}, dw[HELD][W] = {}, db[HELD][W] = {}, sums[HELD][W] = {};
 #pragma unroll
     for (int k = 0; k < V / W; k++) {
         int j = (k * WARP + lane_id()) * W;
-        if (j < M) load(weight[k], w + j);
+        if (ALL_HELD && j < M) load(weight[k], w + j);
     }
     for (size_t i = (size_t)blockIdx.x * WARPS + warp_id(); i < n; i += (size_t)gridDim.x * WARPS) {
         size_t at = i * M;
@@ -180,8 +181,8 @@ __global__ void __launch_bounds__(THREADS, backward_residents(V))
             if (j >= M) continue;
             load(g[slot], dh + at + j);
             load(xh[slot], y + at + j);
-            if (V && dres) load(rest[slot], dres + at + j);
-            if (!V) load(weight[slot], w + j);
+            if (ALL_HELD && dres) load(rest[slot], dres + at + j);
+            if (!ALL_HELD) load(weight[slot], w + j);
 #pragma unroll
             for (int e = 0; e < W; e++) {
                 xh[slot][e] = (xh[slot][e] - mu) * r;
@@ -197,11 +198,11 @@ __global__ void __launch_bounds__(THREADS, backward_residents(V))
         for (int k = 0; k < pieces; k++) {
             int j = (k * WARP + lane_id()) * W, slot = V ? k : 0;
             if (j >= M) continue;
+            if (!ALL_HELD && dres) load(rest[slot], dres + at + j);
             if (!V) {
                 load(g[slot], dh + at + j);
                 load(xh[slot], y + at + j);
                 load(weight[slot], w + j);
-                if (dres) load(rest[slot], dres + at + j);
 #pragma unroll
                 for (int e = 0; e < W; e++) {
                     g[slot][e] *= weight[slot][e];

@@ -134,8 +134,13 @@ static Block *block_of(const void *p) {
 
 /* Waits for the uploads too: the last thing that an upload does is to make kernels_stream wait for it. */
 void device_synchronize(void) {
-    collective_wait();
+    collective_wait(NULL);
     CUDA_TRY(cudaStreamSynchronize(kernels_stream));
+}
+
+static void event_wait(cudaEvent_t event) {
+    collective_wait(event);
+    CUDA_TRY(cudaEventSynchronize(event));
 }
 
 void device_free(void *p) {
@@ -309,7 +314,7 @@ static void refuse_in_capture(const char *what) {
 static Slot *slot_take(void) {
     refuse_in_capture("a copy between host and device");
     Slot *slot = &slots[slot_next++ % SLOTS];
-    CUDA_TRY(cudaEventSynchronize(slot->arrived));
+    event_wait(slot->arrived);
     return slot;
 }
 
@@ -358,7 +363,7 @@ void device_uploads_used(void) {
 
 void device_uploads_wait(void) {
     device_open();
-    CUDA_TRY(cudaEventSynchronize(arrived));
+    event_wait(arrived);
 }
 
 void device_download_async(void *host, const void *device, size_t bytes) {
@@ -387,7 +392,7 @@ void device_mark(DeviceMark **mark) {
 }
 
 void device_wait(const DeviceMark *mark) {
-    if (mark) CUDA_TRY(cudaEventSynchronize(mark->event));
+    if (mark) event_wait(mark->event);
 }
 
 void device_mark_free(DeviceMark **mark) {

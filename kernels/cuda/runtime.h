@@ -39,9 +39,9 @@ void linear_close(void);
 /* The library's version. */
 size_t linear_library(void);
 
-/* collective.cu: waits for the stream as long as no sum over ranks has failed, then dies; returns at once with one
- * rank.  To be called before the host waits. */
-void collective_wait(void);
+/* collective.cu: waits for an event, or with NULL for all of kernels_stream, and dies as soon as a sum over ranks has
+ * failed; returns at once with one rank.  To be called before the host waits for either. */
+void collective_wait(cudaEvent_t event);
 
 /* What kernels_exit calls before the stream is gone, where a library was opened that not every program has. */
 extern void (*library_close)(void);

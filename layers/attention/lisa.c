@@ -105,7 +105,8 @@ static Offsets toeplitz(const Attention *a) { return (Offsets){OFFSETS_TOEPLITZ,
 /* With Toeplitz tables there is only the dense algorithm. */
 static const LisaAlgorithm *algorithm_choose(const Attention *a, const Patterns *patterns) {
     const LisaAlgorithm *best = &algorithms[0];
-    Algorithm asked = patterns->offsets.kind == OFFSETS_TOEPLITZ ? ALGORITHM_AUTO : settings_of(a)->lisa_algo;
+    if (patterns->offsets.kind == OFFSETS_TOEPLITZ) return best;
+    Algorithm asked = settings_of(a)->lisa_algo;
     if (asked != ALGORITHM_AUTO) {
         best = &algorithms[asked - ALGORITHM_FIRST];
         if (isinf(best->cost(patterns)))

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 
 #include "core/die.h"
+#include "core/integers.h"
 #include "layers/attention/feature_map.h"
 #include "layers/attention/papers.h"
 #include "layers/attention/qkv.h"
@@ -108,6 +109,19 @@ static void rings_set(RippleRings *rings, const Attention *a, Rings kind) {
     for (int r = 0; r <= R; r++) rings->bound[r] = kind == RINGS_LOG && r > 0 ? 1 << (r - 1) : r;
 }
 
+/* The grid, or where it has so many tokens that counting all pairs would take seconds, a smaller one with sides in about
+ * the same proportions, on which the same algorithm is the fastest. */
+static Grid priced_grid(Grid grid) {
+    enum { MOST_TOKENS = 1 << 15 };
+    if (grid_tokens(grid) <= MOST_TOKENS) return grid;
+    while (grid_tokens(grid) > MOST_TOKENS / 2) {
+        int *longest = grid.rows > grid.columns ? &grid.rows : &grid.columns;
+        if (grid.frames > *longest) longest = &grid.frames;
+        *longest = (*longest + 1) / 2;
+    }
+    return grid;
+}
+
 static const RippleAlgorithm *algorithm_choose(const Attention *a, const RippleRings *rings, int F) {
     const RippleAlgorithm *best = NULL;
     Algorithm asked = settings_of(a)->ripple_algo;
@@ -119,10 +133,12 @@ static const RippleAlgorithm *algorithm_choose(const Attention *a, const RippleR
                           "sat or naive");
         return best;
     }
+    RippleRings priced = *rings;
+    priced.grid = priced_grid(rings->grid);
     for (int i = 0; i < ALGORITHMS; i++) {
         const RippleAlgorithm *other = &algorithms[i];
         if (clip && !other->clips) continue;
-        if (!best || other->cost(rings, a->D, F) < best->cost(rings, a->D, F)) best = other;
+        if (!best || other->cost(&priced, a->D, F) < best->cost(&priced, a->D, F)) best = other;
     }
     return best;
 }
@@ -259,10 +275,8 @@ static size_t window_pairs(const RippleRings *rings) {
     int sides[3] = {rings->grid.rows, rings->grid.columns, rings->grid.frames}, reach = rings->bound[rings->G - 1];
     int apart[3] = {1, 1, rings->ring_time};
     for (int axis = 0; axis < 3; axis++) {
-        size_t near = 0;
-        for (int x = 0; x < sides[axis]; x++)
-            for (int y = 0; y < sides[axis]; y++) near += abs(x - y) * apart[axis] < reach;
-        pairs *= near;
+        int farthest = apart[axis] && reach > 0 ? (reach - 1) / apart[axis] : sides[axis];
+        pairs *= reach > 0 ? near_pairs((size_t)sides[axis], (size_t)farthest) : 0;
     }
     return pairs;
 }

@@ -12,6 +12,7 @@
  * the heads uses A and the others B (split). */
 #include <stdlib.h>
 
+#include "core/integers.h"
 #include "layers/attention/qkv.h"
 
 #include "layers/attention/papers.h"
@@ -134,12 +135,27 @@ static bool sees(const Sparse *s, const Attention *a, int head, int n, int m) {
     return (head < p->first && first) || (head >= a->H - p->second && second);
 }
 
+/* How many pairs of tokens the first set of keys has, the second, and both. */
+static void count_pairs(size_t pairs[3], const SparsePattern *p, int tokens) {
+    size_t N = (size_t)tokens, l = (size_t)p->stride, c = (size_t)p->summary, whole = N / l, rest = N % l;
+    size_t ends = rest > l - c ? rest - (l - c) : 0; /* of the last block, which is cut off */
+    if (p->fixed) {
+        pairs[0] = whole * l * l + rest * rest;
+        pairs[1] = N * (whole * c + ends);
+        pairs[2] = whole * l * c + rest * ends;
+    } else {
+        pairs[0] = near_pairs(N, l);
+        pairs[1] = rest * (whole + 1) * (whole + 1) + (l - rest) * whole * whole;
+        pairs[2] = N + 2 * (N - l);
+    }
+}
+
 static size_t sparse_macs(const Attention *a) {
     const Sparse *s = a->state;
-    size_t pairs = 0;
-    for (int head = 0; head < a->H; head++)
-        for (int n = 0; n < a->N; n++)
-            for (int m = 0; m < a->N; m++) pairs += sees(s, a, head, n, m);
+    size_t of[3], pairs;
+    int first = s->pattern.first, second = s->pattern.second, both = larger(first + second - a->H, 0);
+    count_pairs(of, &s->pattern, a->N);
+    pairs = (size_t)first * of[0] + (size_t)second * of[1] - (size_t)both * of[2];
     return qkv_macs(&s->frame, a) + 2 * pairs * (size_t)a->D;
 }
 

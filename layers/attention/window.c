@@ -23,6 +23,7 @@ typedef struct {
     ConfigInts window;
     int window_time;
     Shift shift;
+    bool bias_geometric;
 } WindowSettings;
 
 static const ConfigEntry entries[] = {
@@ -34,6 +35,9 @@ static const ConfigEntry entries[] = {
              "no more"},
     {CONFIG_FIELD(CHOICE, WindowSettings, shift), "alternate", CONFIG_CHOICES("none", "alternate"),
      .help = "Windows of every other block of a stage are shifted by half their side, or none are"},
+    {CONFIG_FIELD(BOOL, WindowSettings, bias_geometric), "false",
+     .help = "Relative position biases of --init for windows of another side are resized as in timm, between old ones at "
+             "geometrically growing distances; false: bicubically, as in Swin's own program"},
 };
 
 static const ConfigGroup window_settings = {CONFIG_GROUP(WindowSettings, entries)};
@@ -65,7 +69,7 @@ static void window_declare(Attention *a, Params *params) {
     params_shaped_by(params, "window", side, a->stage);
     params_on_grid(params, (ParamGrid){0, 1, 0, offsets});
     params_in_time(params, (ParamTime){TIME_COPIES, 0, offsets.frames, 0, false});
-    params_resampled(params, RESAMPLED_BICUBIC);
+    params_resampled(params, settings->bias_geometric ? RESAMPLED_GEOMETRIC : RESAMPLED_BICUBIC);
     params_in_windows(params, a->grid);
 }
 

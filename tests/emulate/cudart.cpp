@@ -44,8 +44,10 @@ static void initialize();
 
 /* == Counts ======================================================================================================= */
 
-/* How often each kernel and call ran on the device, and how often the host asked to wait, by call. */
+/* How often each kernel and call ran on the device, how often the host asked to wait, by call, and how many graphs it
+ * launched. */
 static std::map<std::string, size_t> ran, waited;
+static size_t replayed;
 static std::map<std::string, Traffic> moved;
 
 static void counts_write() {
@@ -53,6 +55,7 @@ static void counts_write() {
     if (!out) return;
     for (const auto &r : ran) fprintf(out, "ran %zu %s\n", r.second, r.first.c_str());
     for (const auto &w : waited) fprintf(out, "waited %zu %s\n", w.second, w.first.c_str());
+    if (replayed) fprintf(out, "replayed %zu graphs\n", replayed);
     for (const auto &m : moved)
         if (traffic_counts())
             fprintf(out, "moved %zu %zu %zu %s\n", m.second.moved, m.second.floor, m.second.asked, m.first.c_str());
@@ -1041,6 +1044,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
     handle_check("cudaGraphLaunch", exec, "executable graph");
     CUstream_st *s = stream_of("cudaGraphLaunch", stream);
     if (s->capture) fail("cudaGraphLaunch", "launching a graph within a capture is not stood in for");
+    replayed += counts();
     std::vector<OpRef> before = before_next(s), ops;
     before.push_back(exec->last); /* a launch waits for the one before */
     for (const Node &node : exec->nodes) {

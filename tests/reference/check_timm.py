@@ -5,7 +5,7 @@
     python tests/reference/check_timm.py --operators
 
 The first form makes deit_tiny_patch16_224 with random weights (and the same without class token, mean pooled: our
---pool gap), pvt_v2_b0 and pvt_v2_b2_li (on smaller images), swin_tiny_patch4_window7_224, vit_tiny_r_s16_p8_224,
+--pool gap), for configs/imagenet/deit-tiny-timm.ini, pvt_v2_b0 and pvt_v2_b2_li (on smaller images), swin_tiny_patch4_window7_224, vit_tiny_r_s16_p8_224,
 vit_small_r26_s32_224 and vit_base_r50_s16_224 (on smaller images), saves its state dict as safetensors, gives it to
 `train_vit --init` with a batch for --parity, and compares logits, loss and all gradients with what timm computes in
 float64.  The second loads a softmax checkpoint of
@@ -86,8 +86,8 @@ def compare_with(model, command, name, directory, side, classes, take=None, rena
 
 def check_pool(binary, pool, directory):
     """Returns the number of tensors that differ."""
-    command = [*shlex.split(binary), "--attn", "softmax", "--img-size", 224, "--patch-size", 16, "--dim", 192,
-               "--depth", 12, "--heads", 3, "--num-classes", 1000, "--pool", pool, "--pos-embed", "learned"]
+    config = os.path.join(os.path.dirname(__file__), "../../configs/imagenet/deit-tiny-timm.ini")
+    command = [*shlex.split(binary), "--config", config, "--pool", pool]
     model = random_model("deit_tiny_patch16_224", 17, **timm_options(pool))
     return compare_with(model, command, f"deit-{pool}", directory, 224, 1000)
 

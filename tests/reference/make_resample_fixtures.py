@@ -3,9 +3,9 @@
     new = interpolate(table as [1,channels,rows,columns], size, mode="bicubic", antialias=True, align_corners=False)
 
 in float64, positions before the grid copied.  Swin's tables of relative positions are resampled without antialias, as
-its own program does for fine-tuning, and PVT's positions bilinearly, as its does.  That first call is what timm's resample_abs_pos_embed makes, and where timm can
-be imported its result (float32) must be this one.  Writes tests/fixtures/finetune/resample.safetensors; a current
-PyTorch is needed.
+its own program does for fine-tuning, or by timm's resize_rel_pos_bias_table, and PVT's positions bilinearly, as its program
+does.  That first call is what timm's resample_abs_pos_embed makes, and its result (float32) must be this one.  Writes
+tests/fixtures/finetune/resample.safetensors.  Needs a current PyTorch and timm.
 """
 
 import os
@@ -30,10 +30,14 @@ CASES = {
     "swin": (((13, 13), 3), 0, 0, (23, 23)),
     "swin_smaller": (((13, 9), 2), 0, 0, (5, 3)),
     "swin_narrow": (((1, 3), 2), 0, 0, (7, 5)),
+    "timm": (((13, 13), 3), 0, 0, (23, 23)),
+    "timm_smaller": (((13, 9), 2), 0, 0, (5, 3)),
+    "timm_narrow": (((1, 3), 2), 0, 0, (7, 5)),
+    "timm_one_axis": (((13, 7), 2), 0, 0, (13, 15)),
     "pvt": ((1, (8, 8), 3), 1, 0, (12, 11)),
     "pvt_cls": ((1, (7, 7), 2), 1, 1, (4, 10)),
 }
-OTHERS = {"swin": "bicubic", "pvt": "bilinear"}  # without antialias, by the case's first word
+OTHERS = {"swin": "bicubic", "pvt": "bilinear", "timm": "geometric"}  # without antialias, by the case's first word
 
 
 def resampled(table, prefix, grid, size, other):
@@ -42,6 +46,16 @@ def resampled(table, prefix, grid, size, other):
     front, rest = table[:, :prefix], table[:, prefix:].reshape(outer, *grid, inner).permute(0, 3, 1, 2)
     rest = F.interpolate(rest, size=size, mode=other or "bicubic", antialias=not other, align_corners=False)
     return torch.cat([front, rest.permute(0, 2, 3, 1).reshape(outer, -1, inner)], dim=1)
+
+
+def resized_by_timm(table, grid, size):
+    """timm's own function for tables of relative positions, [rows*columns,heads], which computes in the default type"""
+    from timm.layers import resize_rel_pos_bias_table
+    windows = [tuple((side + 1) // 2 for side in sides) for sides in (size, grid)]
+    torch.set_default_dtype(torch.float64)
+    wanted = resize_rel_pos_bias_table(table[0], windows[0], (size[0] * size[1], table.shape[2]), windows[1])
+    torch.set_default_dtype(torch.float32)
+    return wanted[None]
 
 
 def compare_with_timm(table, prefix, grid, size, wanted):
@@ -64,7 +78,10 @@ def main():
         table = random.standard_normal((outer, prefix + grid[0] * grid[1], inner)).astype(np.float32)
         wide = torch.from_numpy(table).double()
         other = OTHERS.get(name.split("_")[0])
-        wanted = resampled(wide, prefix, grid, size, other)
+        if other == "geometric":
+            wanted = resized_by_timm(wide, grid, size)
+        else:
+            wanted = resampled(wide, prefix, grid, size, other)
         two = name == "toeplitz"  # rows and columns in dimensions of their own
         old, new = ((*grid,), size) if two else ((prefix + grid[0] * grid[1],), (prefix + size[0] * size[1],))
         tensors[name + ".from"] = table.reshape(*shape[:axis], *old, *shape[axis + 1:])
