@@ -1,12 +1,23 @@
 #!/bin/sh
-# Everything that CI checks, on this machine: dependencies, the build without warnings, all tests, the tests of clang's
-# build and under AddressSanitizer and UBSan, the loaders under ThreadSanitizer, part of the tests for arm64 under an
-# emulator, the fuzzers for a while, the CUDA build where there is a compiler for it, and the rules of style that grep can
-# check.  The last line is "N passed, N failed"; the exit status is 0 when nothing failed.
+# Tests the program on this machine, after installing what is missing.  The last line is "N passed, N failed"; the exit
+# status is 0 when nothing failed.
+#
+#   sh scripts/test.sh        minutes: the build in float32 without warnings, the tests of units and programs without what
+#                             takes long, and the rules of style that grep can check
+#   sh scripts/test.sh all    half an hour: all that CI checks, also where CI=true.  All tests, with AVX2 alone and with
+#                             bfloat16, too; the tests of clang's build and under AddressSanitizer and UBSan, the loaders
+#                             under ThreadSanitizer, part of the tests for arm64 under an emulator, the fuzzers for a
+#                             while, the emulated CUDA kernels, and the CUDA build where there is a compiler for it
 #
 #   FUZZ_SECONDS=10    seconds for each fuzzer
 #   JOBS=2             compilations and fuzzers that run at once (default: the number of cores)
-case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; esac
+everything=
+case ${1:-} in
+-h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;;
+all) everything=1 ;;
+'') [ "${CI:-}" != true ] || everything=1 ;;
+*) echo "scripts/test.sh: '$1': expected all, or nothing for the tests that take minutes" >&2 && exit 2 ;;
+esac
 set -u
 cd "$(dirname "$0")/.." || exit 1
 
@@ -179,9 +190,20 @@ arm64_model() {
             END { print rows + 0 " rows, worst off by " worst; exit !(rows >= 8 && worst <= 2e-5) }'
 }
 
-# == Everything =======================================================================================================
+# == Minutes, or everything ===========================================================================================
 
-if check "scripts/deps.sh" sh scripts/deps.sh test; then
+# What takes long even so, or needs other builds.
+long_scripts="test_gpu_plan test_faults test_variants test_mpi"
+
+test_some() {
+    echo "-- build/cpu"
+    check "make WERROR=1" make -k -j"$JOBS" WERROR=1 VARIANTS= all tests
+    # shellcheck disable=SC2046 # names of tests
+    VIT_TEST_QUICK=1 VIT_TEST_REDUCED=1 suite build/cpu $(programs) \
+        $(scripts | grep -vxE "$(echo "$long_scripts" | tr ' ' '|')")
+}
+
+test_all() {
     echo "-- build/cpu"
     check "make WERROR=1" make -k -j"$JOBS" WERROR=1 all tests benches
     # The plan for a lent GPU is followed with the emulated kernels.
@@ -300,6 +322,14 @@ if check "scripts/deps.sh" sh scripts/deps.sh test; then
         echo "-- build/cuda: not run, no NVIDIA GPU here"
         check "--help without a GPU" build/cuda/train_vit --help
     fi
+}
+
+if ! check "scripts/deps.sh" sh scripts/deps.sh test; then
+    :
+elif [ "$everything" ]; then
+    test_all
+else
+    test_some
 fi
 
 echo "-- style"
@@ -321,5 +351,9 @@ else
     echo "-- clang-format: not checked, it takes version 14 and the history"
 fi
 
+if [ ! "$everything" ]; then
+    echo "-- left out: what takes long in these tests, $long_scripts, bfloat16, AVX2, clang, arm64, sanitizers, fuzzers, CUDA:"
+    echo "-- sh scripts/test.sh all"
+fi
 awk '{ passed += $1; failed += $2 }
      END { print passed + 0 " passed, " failed + 0 " failed"; exit failed > 0 || passed == 0 }' "$TOTALS"
