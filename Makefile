@@ -417,7 +417,7 @@ test: $(PROGRAMS:%=$(BUILD)/%) $(TESTS) $(TOOLS) $(SHIMS)
 
 # What a user of the programs needs; the other scripts build, test and measure in a checkout.
 PREFIX ?= /usr/local
-SHARED := $(wildcard configs/*/*.ini) $(addprefix scripts/,convert_weights.py fetch_cifar.sh plot_attention.py plot_model.py plot_run.py plots.py) \
+SHARED := $(wildcard configs/*/*.ini) $(addprefix scripts/,convert_weights.py fetch_cifar.sh prepare_data.py plot_attention.py plot_model.py plot_run.py plots.py) \
           tests/reference/safetensors_io.py # plots.py and this one are modules of the scripts
 DOCUMENTS := README.md CHANGELOG.md CONTRIBUTING.md LICENSE $(wildcard docs/*.md docs/*.csv docs/images/*)
 VERSION := $(shell sed -n 's/.*VIT_VERSION "\(.*\)"/\1/p' core/version.h)
