@@ -139,7 +139,7 @@ static bool table_make(Table *table, Resampler *r, int axis_number, const Resamp
 
 /* gcc 12 turns this loop into one instruction, and __builtin_convertvector into sixteen. */
 static inline Sums widen(const uint8_t *x) {
-    Sums wide;
+    Sums wide = {0}; /* gcc 14 does not see that all of it is set */
     for (int i = 0; i < STEP; i++) wide[i] = x[i];
     return wide;
 }

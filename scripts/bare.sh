@@ -1,10 +1,12 @@
 #!/bin/sh
 # Do the two commands of the README work on a machine that has nothing?  Runs them as root in bare installations of
-# other distributions (debootstrap), each in a folder of its own below build/bare, and prints a table.  Needs root,
-# debootstrap and a network; a distribution takes minutes, with TESTS=all as long as scripts/test.sh and more.
+# other distributions (debootstrap) below build/bare, and prints a table.  The tests come first and the demo after them in
+# a fresh copy of the installation, so neither finds what the other has installed.  Needs root, debootstrap and a
+# network; a distribution takes as long as scripts/test.sh and the demo, with names in TESTS minutes.
 #
 #   sh scripts/bare.sh [SUITE...]      debian:bookworm debian:trixie ubuntu:noble
-#   TESTS="test_mpi test_model" ...    after `make WERROR=1`, these tests; all: sh scripts/test.sh; empty: none
+#   TESTS=all ...                      sh scripts/test.sh (the default); names, as "test_mpi test_model": these tests after
+#                                      `make WERROR=1`; empty: none
 #   DEMO=0 ...                         no demo
 #   DEMO="--epochs 1" ...              options of train_vit for it
 #   KEEP=1 ...                         the installations stay, and are no longer bare the next time: for looking into
@@ -22,7 +24,7 @@ fail() {
 
 [ "$(id -u)" -eq 0 ] || fail "needs root, for chroot"
 command -v debootstrap >/dev/null 2>&1 || fail "no debootstrap here: apt-get install debootstrap"
-TESTS=${TESTS-test_mpi test_detr_cli test_model}
+TESTS=${TESTS-all}
 DEMO=${DEMO-}
 bare=$PWD/build/bare
 mkdir -p "$bare" || exit 1
@@ -37,6 +39,24 @@ leave() {
     ! grep -q " $root/" /proc/mounts || fail "$root: something is still mounted there"
     [ "${KEEP:-}" ] || rm -rf "$root"
     root=
+}
+
+# The checkout in a copy of the distribution's bare installation.
+enter() { # what it is for
+    leave
+    root=$bare/$name-$1
+    if [ ! -e "$root/etc/os-release" ]; then
+        rm -rf "$root"
+        cp -a "$bare/$name.bare" "$root" || fail "$root: cannot be written"
+    fi
+    cp /etc/resolv.conf "$root/etc/resolv.conf"
+    # Nothing mounted or unmounted there may reach this machine's own /dev.
+    mount -t proc proc "$root/proc" && mount -t sysfs -o ro sysfs "$root/sys" &&
+        mount --bind /dev "$root/dev" && mount --make-private "$root/dev" &&
+        mount -t tmpfs tmpfs "$root/dev/shm" || fail "$root: cannot mount"
+    rm -rf "$root/vit.c"
+    mkdir -p "$root/vit.c"
+    git ls-files -z --cached --others --exclude-standard | xargs -0 tar cf - | tar xf - -C "$root/vit.c"
 }
 trap leave EXIT
 trap 'exit 130' INT TERM
@@ -92,43 +112,34 @@ step() {
     [ "$status" -eq 0 ] || { failures=$((failures + 1)); tail -n 20 "$bare/$name-$1.log" | sed 's/^/   | /' >&2; }
 }
 
+versions_inside() {
+    versions=$(inside 'echo "gcc $(gcc -dumpfullversion) |" \
+        "$(dpkg-query -W -f "\${Version}" libdnnl-dev 2>/dev/null) |" \
+        "$(mpirun --version 2>/dev/null | sed -n "1s/.* //p")"' 2>/dev/null)
+}
+
 failures=0
 rows=
 [ $# -ne 0 ] || set -- debian:bookworm debian:trixie ubuntu:noble
 for which; do
     distribution=${which%%:*}
     name=$distribution-${which#*:}
-    root=$bare/$name
     row="| $which |"
     echo "== $which" >&2
-    if [ ! -e "$root/etc/os-release" ]; then
-        rm -rf "$root"
-        if ! bootstrap "$distribution" "${which#*:}" "$root" >"$bare/$name-bootstrap.log" 2>&1; then
+    if [ ! -e "$bare/$name.bare/etc/os-release" ]; then
+        rm -rf "$bare/$name.bare"
+        if ! bootstrap "$distribution" "${which#*:}" "$bare/$name.bare" >"$bare/$name-bootstrap.log" 2>&1; then
             tail -n 5 "$bare/$name-bootstrap.log" | sed 's/^/   | /' >&2
             failures=$((failures + 1))
             rows="$rows$row not installed | | | | |
 "
-            leave
+            rm -rf "$bare/$name.bare"
             continue
         fi
     fi
-    cp /etc/resolv.conf "$root/etc/resolv.conf"
-    # Nothing mounted or unmounted there may reach this machine's own /dev.
-    mount -t proc proc "$root/proc" && mount -t sysfs -o ro sysfs "$root/sys" &&
-        mount --bind /dev "$root/dev" && mount --make-private "$root/dev" &&
-        mount -t tmpfs tmpfs "$root/dev/shm" || fail "$root: cannot mount"
-    rm -rf "$root/vit.c"
-    mkdir -p "$root/vit.c"
-    git ls-files -z --cached --others --exclude-standard | xargs -0 tar cf - | tar xf - -C "$root/vit.c"
-
-    demo=
-    if [ "$DEMO" != 0 ]; then
-        step demo "sh scripts/demo.sh $DEMO && [ -s runs/demo/curve.png ] && [ -s runs/demo/attention.png ]"
-        demo=$result
-        accuracy=$(sed -n 's/.*best \([0-9.]* %\).*/\1/p' "$bare/$name-demo.log" | tail -n 1)
-        [ ! "$accuracy" ] || demo="$demo, $accuracy"
-    fi
+    versions=
     tests=
+    [ ! "$TESTS" ] || enter tests
     if [ "$TESTS" = all ]; then
         step tests "sh scripts/test.sh"
         tests="$result, $(tail -n 1 "$bare/$name-tests.log")"
@@ -148,15 +159,23 @@ for which; do
             --heads 2 --patch-size 8 --train-limit 64 --test-limit 32 --batch-size 16 --epochs 1 --warmup-epochs 0"
         tests="$tests; mpirun $result"
     fi
-    versions=$(inside 'echo "gcc $(gcc -dumpfullversion) |" \
-        "$(dpkg-query -W -f "\${Version}" libdnnl-dev 2>/dev/null) |" \
-        "$(mpirun --version 2>/dev/null | sed -n "1s/.* //p")"' 2>/dev/null)
-    rows="$rows$row ${versions:-| |} | $demo | $tests |
+    [ ! "$TESTS" ] || versions_inside
+    demo=
+    if [ "$DEMO" != 0 ]; then
+        enter demo
+        step demo "sh scripts/demo.sh $DEMO && [ -s runs/demo/curve.png ] && [ -s runs/demo/attention.png ]"
+        demo=$result
+        accuracy=$(sed -n 's/.*best \([0-9.]* %\).*/\1/p' "$bare/$name-demo.log" | tail -n 1)
+        [ ! "$accuracy" ] || demo="$demo, $accuracy"
+        [ "$versions" ] || versions_inside
+    fi
+    rows="$rows$row ${versions:-| |} | $tests | $demo |
 "
     leave
+    [ "${KEEP:-}" ] || rm -rf "$bare/$name.bare"
 done
 
-printf '| %s | %s | %s | %s | %s | %s |\n' system compiler oneDNN "Open MPI" demo tests
+printf '| %s | %s | %s | %s | %s | %s |\n' system compiler oneDNN "Open MPI" tests demo
 echo '|---|---|---|---|---|---|'
 printf %s "$rows"
 [ "$failures" -eq 0 ]
