@@ -107,7 +107,7 @@ typedef struct {
     float *logits;   /* host [micro_batch,C] */
     int *class_of;   /* maps the data's classes to the model's; NULL: the same */
     int *boxes;      /* host [micro_batch + 2,4]: the boxes of random erasing */
-    DeviceGraph *graph; /* of a micro-batch */
+    DeviceGraph *graph;  /* of a micro-batch */
     Accuracy accuracy;   /* of the last evaluation */
     Confusion confusion; /* filled by evaluations; unused without classes */
     RealLabels real;     /* empty without real_labels */
