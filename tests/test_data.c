@@ -214,9 +214,13 @@ static void shapes_mean_and_std(void **state) {
 
 static void unknown_data_sets_are_refused(void **state) {
     (void)state;
-    opening_dies((Opening){"shape", NULL, true}, 2, WORDS("'shape'", "'shapes'"));
-    opening_dies((Opening){"mnist-of-fashion", NULL, true}, 2,
-                 WORDS("shapes, cifar10, cifar100, mnist or imagenet", "mnist-of-fashion"));
+    Error error;
+    assert_false(dataset_known("shape", &error));
+    assert_words(error.text, WORDS("'shape'", "'shapes'"));
+    assert_false(dataset_known("mnist-of-fashion", &error));
+    assert_words(error.text, WORDS("shapes, cifar10, cifar100, mnist or imagenet", "mnist-of-fashion"));
+    assert_true(dataset_known("shapes", &error) && dataset_known("./shape", &error));
+    opening_dies((Opening){"./shape", NULL, true}, 1, WORDS("./shape", "no such"));
 }
 
 /* == CIFAR ======================================================================================================== */

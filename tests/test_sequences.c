@@ -765,13 +765,9 @@ static void bad_data(void **state) {
     refused(settings_of(path), 1, WORDS("bad.txt", "18 bytes", "training", "tokens"));
     snprintf(missing, sizeof missing, "%s.not", path);
     refused(settings_of(missing), 1, WORDS("bad.txt.not", "no such file"));
-    refused(settings_of("shaps"), 2, WORDS("shaps", "shapes"));
     refused(settings_of("/dev/null"), 1, WORDS("/dev/null", "not a regular file"));
     refused(settings_of("enwik8"), 1, WORDS("datasets/enwik8", "no such file"));
     SequencesSettings s = settings_of("shapes");
-    s.kind = SEQUENCES_TEXT;
-    refused(s, 2, WORDS("kind", "images"));
-    s = settings_of("shapes");
     s.train_limit = 10;
     s.validation_images = 0;
     s.kind = SEQUENCES_IMAGES;

@@ -4,7 +4,11 @@ imagelabels.mat and setid.mat, for tests/test_prepare.sh.  Needs scipy.
     python3 tests/reference/make_mat.py
 """
 
+import argparse
 import os
+
+if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
 
 import numpy as np
 from scipy.io import savemat
