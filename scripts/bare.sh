@@ -5,8 +5,8 @@
 # network; a distribution takes as long as scripts/test.sh and the demo, with names in TESTS minutes.
 #
 #   sh scripts/bare.sh [SUITE...]      debian:bookworm debian:trixie ubuntu:noble
-#   TESTS=all ...                      sh scripts/test.sh (the default); names, as "test_mpi test_model": these tests after
-#                                      `make WERROR=1`; empty: none
+#   TESTS=all ...                      sh scripts/test.sh all, in place of sh scripts/test.sh; names, as
+#                                      "test_mpi test_model": these tests after `make WERROR=1`; empty: none
 #   DEMO=0 ...                         no demo
 #   DEMO="--epochs 1" ...              options of train_vit for it
 #   KEEP=1 ...                         the installations stay, and are no longer bare the next time: for looking into
@@ -24,7 +24,7 @@ fail() {
 
 [ "$(id -u)" -eq 0 ] || fail "needs root, for chroot"
 command -v debootstrap >/dev/null 2>&1 || fail "no debootstrap here: apt-get install debootstrap"
-TESTS=${TESTS-all}
+TESTS=${TESTS-test.sh}
 DEMO=${DEMO-}
 bare=$PWD/build/bare
 mkdir -p "$bare" || exit 1
@@ -140,8 +140,8 @@ for which; do
     versions=
     tests=
     [ ! "$TESTS" ] || enter tests
-    if [ "$TESTS" = all ]; then
-        step tests "sh scripts/test.sh"
+    if [ "$TESTS" = test.sh ] || [ "$TESTS" = all ]; then
+        step tests "sh scripts/test.sh ${TESTS#test.sh}"
         tests="$result, $(tail -n 1 "$bare/$name-tests.log")"
     elif [ "$TESTS" ]; then
         programs=
