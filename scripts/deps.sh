@@ -196,7 +196,7 @@ install_packages() {
     fi
     as_root apt-get -q update >"$scratch/log" 2>&1 # if this fails, older lists may still do
     look # clang's version may be known only now
-    printf 'installing:%s\n' "$packages"
+    printf 'installing, which takes one to three minutes:%s\n' "$packages"
     # shellcheck disable=SC2086 # a list
     as_root apt-get -q -y -o DPkg::Lock::Timeout=120 install --no-install-recommends $packages >>"$scratch/log" 2>&1 ||
         fail "apt-get could not install$packages: $(trouble)"
