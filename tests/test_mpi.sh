@@ -171,7 +171,7 @@ differ "another operator" 2 'rank 1: attn linear, but rank 0 has attn ripple' "$
 differ "another mode" 2 'rank 1: eval true, but rank 0 has eval false' "--init one/best.safetensors $begin" \
     "--init one/best.safetensors $begin --eval"
 differ "a mode of rank 0 alone" 2 'rank 1: describe false, but rank 0 has describe true' "--describe" ""
-differ "--help of rank 0 alone" 2 'rank 1: help false, but rank 0 has help true' "--help" "$begin"
+differ "--help of rank 0 alone" 2 'rank 1: help none, but rank 0 has help all' "--help" "$begin"
 cp "$vit" ./train_vit && echo >>./train_vit
 mixed_ranks 2 "$vit $model $begin" "./train_vit $model $begin"
 [ "$status" -eq 2 ] && ours | grep -q 'rank 1: this is another build of the program'
