@@ -70,8 +70,8 @@ gpu plans
 complains 2 "'plans'|expected plan"
 check "gpu.sh: an unknown stage" $? "status $status: $(cat err)"
 : >file
-OUT=$work/file gpu test
-complains 1 "test: OUT=$work/file is a file: name a folder"
+OUT=$work/file gpu state
+complains 1 "state: OUT=$work/file is a file: name a folder"
 check "gpu.sh: OUT that is a file" $? "status $status: $(cat err)"
 if [ ! -e /dev/nvidiactl ] && ! nvidia-smi -L >/dev/null 2>&1; then
     OUT=$work/results KEEP=$work/keep gpu parity
