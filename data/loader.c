@@ -163,6 +163,7 @@ static void load_job(Loader *loader, Job *job, size_t position) {
     size_t index = job->samples[0].key.draw % loader->dataset->count;
     if (loader->dataset->clips && !c->train) {
         int view = (int)(position % (size_t)loader_views(loader)), *label = job->samples[0].label;
+        assert(label);
         job->clip = view / c->clips.test_crops;
         job->crop = view % c->clips.test_crops;
         if (!parts_try(&loader->parts, index, job, load_clip)) *label = -1 - *label;

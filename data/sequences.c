@@ -13,6 +13,7 @@
 
 #include "core/die.h"
 #include "core/files.h"
+#include "core/integers.h"
 #include "core/rng.h"
 #include "core/text.h"
 #include "data/datasets.h"
@@ -379,9 +380,8 @@ static void open_audio(SequencesSource *source, int rate) {
     char **names = find_wavs(source->path, &files);
     if (!files) die("%s: no WAV files in this folder", source->path);
     Decoded *decoded = xcalloc(files, sizeof *decoded, "WAV files");
-    int threads = omp_get_max_threads() < AT_ONCE ? omp_get_max_threads() : AT_ONCE;
-    if ((size_t)threads > files) threads = (int)files;
-#pragma omp parallel for schedule(dynamic) num_threads(threads)
+#pragma omp parallel for schedule(dynamic) \
+    num_threads(smaller(omp_get_max_threads(), files < AT_ONCE ? (int)files : AT_ONCE))
     for (size_t i = 0; i < files; i++) decode_wav(&decoded[i], names[i], rate);
     for (size_t i = 0; i < files; i++)
         if (!decoded[i].samples) die("%s: %s", names[i], decoded[i].error.text);

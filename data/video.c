@@ -11,6 +11,7 @@
  * reported no error since the last key frame. */
 #include "data/video.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -147,6 +148,7 @@ static int turns_of(const AVStream *stream) {
 
 static bool decoder_open(VideoReader *v, Error *error) {
     const AVCodec *decoder = NULL;
+    assert(v->format);
     v->stream = ff.av_find_best_stream(v->format, AVMEDIA_TYPE_VIDEO, -1, -1, NULL, 0);
     if (v->stream < 0) return refuse(error, "no video stream");
     AVStream *stream = v->format->streams[v->stream];
@@ -305,6 +307,7 @@ static bool count_frames(VideoReader *v, Error *error) {
 
 static bool list_frames(VideoReader *v, Error *error) {
     bool timeless;
+    assert(v->format);
     int listed = ff.avformat_index_get_entries_count(v->format->streams[v->stream]);
     if (listed > 0 && (size_t)listed > v->size)
         return refuse(error, "%d frames are listed in %zu bytes: the file is damaged", listed, v->size);
@@ -467,30 +470,30 @@ VideoReader *video_open(const uint8_t *bytes, size_t size, size_t most_pixels, E
     return NULL;
 }
 
-void video_close(VideoReader *v) {
-    if (!v) return;
-    format_close(v);
-    ff.avcodec_free_context(&v->codec);
-    ff.av_packet_free(&v->packet);
-    ff.av_frame_free(&v->frame);
-    ff.sws_freeContext(v->scaler);
-    ff.av_free(v->rgb);
-    free(v->turned);
-    free(v->times);
-    free(v->keys);
-    free(v);
+void video_close(VideoReader *reader) {
+    if (!reader) return;
+    format_close(reader);
+    ff.avcodec_free_context(&reader->codec);
+    ff.av_packet_free(&reader->packet);
+    ff.av_frame_free(&reader->frame);
+    ff.sws_freeContext(reader->scaler);
+    ff.av_free(reader->rgb);
+    free(reader->turned);
+    free(reader->times);
+    free(reader->keys);
+    free(reader);
 }
 
-int video_frames(const VideoReader *v) { return v->count; }
-int video_decoded(const VideoReader *v) { return v->decoded; }
+int video_frames(const VideoReader *reader) { return reader->count; }
+int video_decoded(const VideoReader *reader) { return reader->decoded; }
 
-double video_time(const VideoReader *v, int frame) {
-    AVRational base = v->format->streams[v->stream]->time_base;
-    if (v->counted) base = av_inv_q(v->format->streams[v->stream]->avg_frame_rate);
-    return base.den ? (double)(v->times[frame] - v->times[0]) * base.num / base.den : 0;
+double video_time(const VideoReader *reader, int frame) {
+    AVRational base = reader->format->streams[reader->stream]->time_base;
+    if (reader->counted) base = av_inv_q(reader->format->streams[reader->stream]->avg_frame_rate);
+    return base.den ? (double)(reader->times[frame] - reader->times[0]) * base.num / base.den : 0;
 }
 
-double video_fps(const VideoReader *v) {
-    double time = video_time(v, v->count - 1);
-    return time > 0 ? (v->count - 1) / time : 0;
+double video_fps(const VideoReader *reader) {
+    double time = video_time(reader, reader->count - 1);
+    return time > 0 ? (reader->count - 1) / time : 0;
 }

@@ -4,6 +4,7 @@
  * saves     q, k, v, mix, lse. */
 #include "layers/causal_attention.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "layers/attention/papers.h"
@@ -161,6 +162,7 @@ CausalPattern causal_pattern(const Config *config, int block, int stride, int he
     } else {
         char unknown[32];
         int count = *s->sets ? read_sets(sets, s->sets, attn, unknown) : 2;
+        assert(count > 0); /* causal_check_settings has read the sets */
         p.first = p.second = sets[block % count];
     }
     return p;

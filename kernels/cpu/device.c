@@ -82,9 +82,13 @@ static bool multiplies_bfloat16(void) {
 #endif
 }
 
-const char *kernels_unsupported(void) {
+static bool takes_any_processor(void) {
     const char *any = getenv("VIT_ANY_CPU");
-    if (sizeof(real) == 4 || multiplies_bfloat16() || (any && !strcmp(any, "1"))) return NULL;
+    return any && !strcmp(any, "1");
+}
+
+const char *kernels_unsupported(void) {
+    if (sizeof(real) == 4 || multiplies_bfloat16() || takes_any_processor()) return NULL;
     return "built for bfloat16, and this processor cannot multiply it (x86: avx512_bf16; arm64: bf16): build without "
            "PRECISION=BF16, or set VIT_ANY_CPU=1 to run slowly";
 }

@@ -206,7 +206,7 @@ static size_t convattn_macs(const Attention *a) {
 static void convattn_weights(const Attention *a, float *weights, int b, int head, int query) {
     const Convattn *s = a->state;
     int L = grid_tokens(s->keys), q_row = norm_of(s, a, 0, 1).row, k_row = norm_of(s, a, 1, 1).row;
-    size_t size = (size_t)(L - 1) * (size_t)k_row + (size_t)a->D, first = (size_t)(head * a->D);
+    size_t size = (size_t)(L - 1) * (size_t)k_row + (size_t)a->D, first = (size_t)head * (size_t)a->D;
     float *q = xcalloc((size_t)a->D, sizeof *q, "attention picture");
     float *k = xcalloc(size, sizeof *k, "attention picture"), sum = 0, largest = -INFINITY;
     real_download(q, s->normed + ((size_t)b * (size_t)a->N + (size_t)query) * (size_t)q_row + first, (size_t)a->D);
