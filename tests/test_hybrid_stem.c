@@ -20,6 +20,8 @@ typedef struct {
     double *images; /* [B,3,Hi,Wi] */
     int B;
     double nearest; /* least distance of a number from where a ReLU or a maximum would change its mind */
+    double flattest; /* least standard deviation of a normalised group, as a share of the picture's root mean square: what
+                        rounding adds to the picture is divided by it */
 } Reference;
 
 /* Channels last. */
@@ -69,9 +71,12 @@ static Pictures convolve(const Reference *r, const StemUnit *u, Pictures p) {
     return q;
 }
 
-static void normalize(const Reference *r, const StemUnit *u, Pictures p) {
+static void normalize(Reference *r, const StemUnit *u, Pictures p) {
     const double *w = value_of(r, &u->norm.w), *b = value_of(r, &u->norm.b);
     int N = p.H * p.W, width = p.C / 32;
+    double size = 0;
+    for (size_t i = 0; i < numbers(r, &p); i++) size += p.x[i] * p.x[i];
+    size = sqrt(size / (double)numbers(r, &p));
     for (int g = 0; g < r->B * 32; g++) {
         double *x = p.x + (size_t)(g / 32 * N * p.C + g % 32 * width), sum = 0, squares = 0, count = N * width;
         for (int i = 0; i < N * width; i++) sum += x[i / width * p.C + i % width];
@@ -79,6 +84,7 @@ static void normalize(const Reference *r, const StemUnit *u, Pictures p) {
             double d = x[i / width * p.C + i % width] - sum / count;
             squares += d * d;
         }
+        r->flattest = fmin(r->flattest, sqrt(squares / count) / size);
         for (int i = 0; i < N * width; i++) {
             double *at = &x[i / width * p.C + i % width];
             int c = g % 32 * width + i % width;
@@ -87,7 +93,7 @@ static void normalize(const Reference *r, const StemUnit *u, Pictures p) {
     }
 }
 
-static Pictures unit(const Reference *r, const StemUnit *u, Pictures p) {
+static Pictures unit(Reference *r, const StemUnit *u, Pictures p) {
     Pictures q = convolve(r, u, p);
     normalize(r, u, q);
     return q;
@@ -196,7 +202,7 @@ static void stem_close(Stem *s) {
     release_all();
 }
 
-/* Draws parameters and images until no ReLU and no maximum is decided by rounding. */
+/* Samples parameters and images until no ReLU and no maximum is decided by rounding, and no norm enlarges it much. */
 static void draw(Stem *s, Reference *r, float **images, double *out) {
     size_t n = (size_t)B * 3 * (size_t)s->stem.Hi * (size_t)s->stem.Wi;
     do {
@@ -207,9 +213,9 @@ static void draw(Stem *s, Reference *r, float **images, double *out) {
         }
         device_upload(s->params.values, values, s->params.total * sizeof *values);
         *images = normals(n, 1);
-        *r = (Reference){&s->stem, &s->params, wide(values, s->params.total), wide(*images, n), B, INFINITY};
+        *r = (Reference){&s->stem, &s->params, wide(values, s->params.total), wide(*images, n), B, INFINITY, INFINITY};
         features(out, r);
-    } while (r->nearest < 1e-5);
+    } while (r->nearest < 1e-5 || r->flattest < 0.15);
 }
 
 /* Every tensor at a sample of its elements. */
