@@ -1,14 +1,14 @@
 /* train_vit: vision transformers for image classification, from a config file to an accuracy.
  *
  * Read it top to bottom: settings, the data of a run, one training step, evaluation, the callbacks of a training run,
- * the other modes, main.  The loop that calls these is training_run in core/training.c.  The layers are in layers/, the
+ * the other modes, main.  The loop that calls these is training_run in training/training.c.  The layers are in layers/, the
  * arithmetic in kernels/, data sets and augmentation in data/. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/bench.h"
+#include "training/bench.h"
 #include "core/die.h"
 #include "core/distributed.h"
 #include "core/progress.h"

@@ -3,10 +3,10 @@
 
 #include <stdio.h>
 
-#include "core/bench.h"
 #include "core/distributed.h"
 #include "core/rng.h"
 #include "kernels/kernels.h"
+#include "training/bench.h"
 
 void vit_bench(VitRun *run, void (*batch)(void *run, bool training)) {
     const VitSettings *s = run->model;

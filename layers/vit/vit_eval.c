@@ -5,10 +5,10 @@
 
 #include "core/die.h"
 #include "core/distributed.h"
-#include "core/outcome.h"
 #include "core/progress.h"
 #include "core/signals.h"
 #include "core/text.h"
+#include "training/outcome.h"
 
 /* == Counting ===================================================================================================== */
 

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/parity.h"
 #include "kernels/kernels.h"
+#include "training/parity.h"
 
 void vit_parity_open(VitRun *run) {
     const char *path = run->modes->parity;

@@ -6,13 +6,13 @@
 #include <string.h>
 
 #include "core/die.h"
-#include "core/outcome.h"
 #include "core/predictions.h"
-#include "data/image.h"
-#include "data/pictures.h"
-#include "data/videos.h"
+#include "data/images/image.h"
+#include "data/images/pictures.h"
+#include "data/video/videos.h"
 #include "kernels/kernels.h"
-#include "layers/attention_picture.h"
+#include "layers/vit/attention_picture.h"
+#include "training/outcome.h"
 
 /* == Images ======================================================================================================= */
 

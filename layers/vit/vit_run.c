@@ -1,15 +1,14 @@
-#include "layers/vit/vit_run.h"
 
+#include "layers/vit/vit_run.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
 #include "core/die.h"
 #include "core/distributed.h"
-#include "data/image.h"
+#include "data/images/image.h"
 #include "kernels/kernels.h"
-#include "layers/fit_weights.h"
+#include "layers/vit/fit_weights.h"
 
 /* == Settings ===================================================================================================== */
 

@@ -10,18 +10,18 @@
 #define VIT_LAYERS_VIT_VIT_RUN_H
 
 #include "core/confusion.h"
-#include "core/program.h"
-#include "core/schedule.h"
 #include "core/views.h"
-#include "data/clips.h"
-#include "data/datasets.h"
-#include "data/erasing.h"
-#include "data/loader.h"
-#include "data/mixup.h"
-#include "data/real_labels.h"
-#include "data/sampler.h"
-#include "layers/layer_decay.h"
-#include "layers/vit.h"
+#include "data/images/erasing.h"
+#include "data/images/mixup.h"
+#include "data/loading/loader.h"
+#include "data/loading/sampler.h"
+#include "data/sets/datasets.h"
+#include "data/sets/real_labels.h"
+#include "data/video/clips.h"
+#include "layers/vit/layer_decay.h"
+#include "layers/vit/vit.h"
+#include "training/program.h"
+#include "training/schedule.h"
 
 /* == Settings ===================================================================================================== */
 

@@ -5,7 +5,7 @@
 
 #include "core/die.h"
 #include "core/text.h"
-#include "data/sheet.h"
+#include "data/images/sheet.h"
 
 void vit_show_batch(VitRun *run) {
     LoaderConfig config = vit_run_samples(run, true);
