@@ -1,7 +1,7 @@
 /* core/program and core/training, which all programs share, tested with a program of one tensor: what is done in which
  * order, that a resumed run gives the same weights and the same log, the messages for contradictory modes, and the
  * precedence of settings.  The program is also the example of docs/design.md. */
-#include "core/program.h"
+#include "training/program.h"
 
 #include <math.h>
 #include <signal.h>
