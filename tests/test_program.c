@@ -209,10 +209,10 @@ static void read_log(char *text, size_t size, const char *run) {
 
 static void test_order_of_calls(void **state) {
     (void)state;
-    static const char *const rows[] = {"step,epoch,loss,lr,grad_norm,score,mean_step,val_loss,noted\n2,1,",
-                                       ",,1.5,,2\n4,1,", ",0.0625,", ",,2.5,,4\n5,1,", ",,3.0,,5\n6,2,", ",,6.0,,6\n8,2,",
-                                       ",,7.0,,8\n10,2,", ",4.82,8.0,0.250000,10\n12,3,", ",0.03125,", ",,11.5,,12\n14,3,",
-                                       ",,12.5,,14\n15,3,", ",5.37,13.0,0.250000,15\n"};
+    static const char *const rows[] = {
+        "step,epoch,loss,lr,grad_norm,score,mean_step,val_loss,noted\n2,1,", ",,1.5,,2\n4,1,", ",0.0625,",
+        ",,2.5,,4\n5,1,", ",,3.0,,5\n6,2,", ",,6.0,,6\n8,2,", ",,7.0,,8\n10,2,", ",4.82,8.0,0.250000,10\n12,3,",
+        ",0.03125,", ",,11.5,,12\n14,3,", ",,12.5,,14\n15,3,", ",5.37,13.0,0.250000,15\n"};
     const Result *r = TOY("--run-dir", "order");
     char log[4096];
     assert_int_equal(r->status, 0);

@@ -442,10 +442,10 @@ static void test_written_bytes(void **state) {
 
 static void load_state(void *path) {
     Params params = {0};
-    RunState state = {.sums = {{.name = "jsd"}, {.name = "focal"}}, .sum_count = 2};
-    const RunSum *sums = state.sums;
+    RunState state = {.columns = {{.name = "jsd"}, {.name = "focal"}}, .column_count = 2};
+    const LogColumn *c = state.columns;
     checkpoint_load_state(&params, &state, path);
-    bool there = sums[0].sum == 0.5 && sums[0].count == 4 && sums[1].count == 0;
+    bool there = c[0].sum == 0.5 && c[0].count == 4 && c[1].count == 0;
     _exit(state.step == 7 && state.epoch == 1 && state.batch == 2 && there ? 78 : 79);
 }
 

@@ -27,8 +27,8 @@ static void take_columns(Training *t, int first, char *text) {
     for (int i = first; (cell = strsep(&text, ",")); i++) {
         const char *point = strchr(cell, '.');
         if (!*cell) continue;
-        t->columns[i].format = formats[point ? strlen(point + 1) : 0];
-        training_value(t, t->state.sums[i].name, strtod(cell, NULL));
+        t->state.columns[i].format = formats[point ? strlen(point + 1) : 0];
+        training_value(t, t->state.columns[i].name, strtod(cell, NULL));
     }
 }
 
@@ -43,7 +43,7 @@ static int train(const Program *p, void *run, Training *t) {
     const TrainingCalls *c = &p->training;
     char text[SIZE];
     declare(t, c->columns, 0);
-    int middle = t->state.sum_count;
+    int middle = t->state.column_count;
     declare(t, c->last_columns, LOG_LAST);
     c->open(run);
     if (distributed_rank() == 0) c->announce(run), training_announce_resumed(t);

@@ -1,6 +1,6 @@
-/* The interface of programs whose loop was here, by which train_vit and train_detr still run.  It goes, with
- * training/old_program.c, its include in training/program.h, ProgramMode.run and RunState.measured, when both have loops of
- * their own. */
+/* The interface of programs whose loop was here, by which train_vit and train_detr still run.  It goes when both have
+ * loops of their own, with training/old_program.c, its include in training/program.h, ProgramMode.run and
+ * RunState.measured. */
 #ifndef VIT_TRAINING_OLD_PROGRAM_H
 #define VIT_TRAINING_OLD_PROGRAM_H
 
