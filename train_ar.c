@@ -12,7 +12,7 @@
 #include "core/die.h"
 #include "core/distributed.h"
 #include "core/files.h"
-#include "training/outcome.h"
+#include "core/outcome.h"
 #include "training/parity.h"
 #include "training/program.h"
 #include "core/progress.h"
