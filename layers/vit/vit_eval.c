@@ -8,7 +8,7 @@
 #include "core/progress.h"
 #include "core/signals.h"
 #include "core/text.h"
-#include "training/outcome.h"
+#include "core/outcome.h"
 
 /* == Counting ===================================================================================================== */
 

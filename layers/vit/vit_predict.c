@@ -12,7 +12,7 @@
 #include "data/video/videos.h"
 #include "kernels/kernels.h"
 #include "layers/vit/attention_picture.h"
-#include "training/outcome.h"
+#include "core/outcome.h"
 
 /* == Images ======================================================================================================= */
 
