@@ -1,15 +1,11 @@
 /* train_vit: vision transformers for image classification, from a config file to an accuracy.
  *
- * Read it top to bottom: settings, the data of a run, one training step, evaluation, the callbacks of a training run,
- * the other modes, main.  The loop that calls these is training_run in training/training.c.  The layers are in layers/, the
- * arithmetic in kernels/, data sets and augmentation in data/. */
-#include <math.h>
+ * Read it from its end: main, and train above it, show the whole run.  Above them stand, in this order, the settings,
+ * a step, evaluation, and what a run opens and prints.  The model, and the modes in place of training, are in
+ * layers/vit/, the arithmetic is in kernels/, data sets and augmentation are in data/. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "training/bench.h"
-#include "core/die.h"
 #include "core/distributed.h"
 #include "core/progress.h"
 #include "core/signals.h"
@@ -19,8 +15,7 @@
 
 /* == Settings ===================================================================================================== */
 
-static void add_settings(void *context, Config *config) {
-    VitRun *run = context;
+static void add_settings(VitRun *run, Config *config) {
     run->modes = config_add(config, &mode_settings);
     run->predict = config_add(config, &predict_settings);
     run->vit_modes = config_add(config, &vit_mode_settings);
@@ -51,12 +46,9 @@ static void add_settings(void *context, Config *config) {
                                    "resampled to this img_size, and a head of other classes is drawn afresh");
 }
 
-static void use_settings(void *context) { vit_use_settings(&((VitRun *)context)->training.config); }
-
 /* Checks settings of several groups, and sets what is known about the data without its files: size, classes,
  * statistics. */
-static void check_settings(void *context) {
-    VitRun *run = context;
+static void check_settings(VitRun *run) {
     const Config *config = &run->training.config;
     if (*run->modes->parity) vit_parity_open(run);
     vit_check_settings(config);
@@ -74,6 +66,55 @@ static void check_settings(void *context) {
     if (run->clips->samples_per_clip > 1 && run->sampler->repeated_aug)
         config_reject(config, "samples_per_clip", "{samples_per_clip} and {repeated_aug} both repeat clips: use one of them");
 }
+
+/* == Help ========================================================================================================= */
+
+static const ProgramMode modes[] = {
+    {"describe", "print the layers, parameters, multiply-adds and memory of the model", .alone = true},
+    {"eval", "measure the accuracy of --init or --resume on the test images", .needs_weights = true,
+     .outputs = {"confusion", "per_class"}, .settings = {"real_labels"}},
+    {"bench", "measure the speed of training and inference", .outputs = {NULL}},
+    {"show_batch", "write the first training images as the model sees them to a PNG file", .alone = true,
+     .outputs = {"show_batch"}},
+    {"predict", "name what these images or videos show", .alone = true, .needs_weights = true,
+     .outputs = {"attention", "json"}, .settings = {"top_frames"}},
+    {"parity", "run one step on inputs from a file, and write its gradients to --out",
+     .alone = true, .outputs = {"out"}, .needs_output = true},
+    {.name = NULL},
+};
+
+static const HelpLine basics[] = {
+    {"data", "a known data set, or a folder with train/<class>/ and val/<class>/"},
+    {"attn", "the attention operator; --help lists all of them"},
+    {"img_size", "height and width of the images that the model sees"},
+    {"patch_size", "side of the square of pixels that becomes a token"},
+    {"epochs", "passes over the training images"},
+    {"batch_size", "images in a step of the optimizer"},
+    {"lr", "highest learning rate"},
+    {"precision", "of activations: float32 or bfloat16"},
+    {"init", "begin with these weights (safetensors, timm's names)"},
+    {"resume", "continue the run in this folder"},
+    {"run_dir", "where log and checkpoints go; otherwise a new folder in runs/"},
+    {"seed", "of all random numbers"},
+    {.name = NULL},
+};
+
+static const ProgramFacts facts = {
+    .name = "train_vit",
+    .introduction = "train_vit trains vision transformers for image classification.",
+    .examples =
+        "  train_vit --config configs/cpu/shapes.ini                 train on the built-in shapes, minutes\n"
+        "  train_vit --data photos --img-size 224 --patch-size 16    train on your own folder of images\n"
+        "  train_vit --resume runs/shapes-ripple-001                 go on where a run stopped\n"
+        "  train_vit --init runs/shapes-ripple-001/best.safetensors --predict cat.png\n"
+        "  train_vit --config configs/cpu/shapes.ini --attn linear   the first with another operator\n"
+        "  train_vit --config configs/cifar100/ripple.ini            train on files (scripts/fetch_cifar.sh)\n"
+        "  train_vit --resume runs/shapes-ripple-001 --eval          measure its last weights\n"
+        "  train_vit --attn ripple --img-size 224 --patch-size 16 --describe\n",
+    .basics = basics, .example = "train_vit --config configs/cpu/shapes.ini", .word = "lisa",
+    .reference = "docs/settings.md",
+    .chooser = "attn", .modes = modes, .advice = "a lower lr, a longer warm-up or clip_grad",
+};
 
 /* == One step ===================================================================================================== */
 
@@ -103,7 +144,7 @@ static void load_images(VitRun *run, const LoaderPart *part) {
 
 /* Forward and backward pass of the B images in the model, which are those from `first` on in the global batch.  Their
  * losses and gradients are accumulated on the device; after the last images the gradients are summed over the ranks. */
-static void micro_step(VitRun *run, int first, int B, bool last) {
+static void forward_backward(VitRun *run, int first, int B, bool last) {
     Vit *vit = &run->vit;
     int batch = run->training.s->batch_size;
     vit_draw_drops(vit, run->training.s->seed, (uint32_t)run->training.state.step, (size_t)first, B);
@@ -117,42 +158,39 @@ static void micro_step(VitRun *run, int first, int B, bool last) {
         vit_backward(vit, B, true, last ? all_reduce_start : NULL);
         if (same) device_graph_end(&run->graph);
     }
-    run->last_micro_batch = B;
+    run->images_measured += B;
 }
 
-/* Nothing has been found out yet: no gradient, no loss. */
-static void step_begin(VitRun *run) {
-    Params *params = &run->vit.model.params;
-    device_zero(params->grads, params->total * sizeof(float));
-    device_zero(params->found, sizeof *params->found);
+/* Begins a step, with random features and codes of its own if the operator has any. */
+static void step_begin(VitRun *run, float lr) {
+    training_step_begin(&run->training, lr);
     vit_draw_buffers(&run->vit, run->training.s->seed, (uint32_t)run->training.state.step);
 }
 
-/* Trains on the loader's next batch, by micro-batches, with one optimizer step.  Waits for nothing of it: a GPU works on
- * one step while the host prepares the next and uploads its images. */
-static double train_step(void *context) {
+/* --bench: trains on a batch, or classifies one; the images are those that the model has. */
+static void bench_batch(void *context, bool training) {
     VitRun *run = context;
-    LoaderPart images;
+    Training *t = &run->training;
     int begin, end;
-    training_share(&run->training, &begin, &end);
-    step_begin(run);
-    for (int first = begin; first < end; first += images.n) {
-        device_uploads_wait(); /* the loader fills the last part's memory again */
-        loader_next(&run->loader, &images);
-        load_images(run, &images);
-        micro_step(run, first, images.n, first + images.n == end);
+    training_share(t, &begin, &end);
+    model_set_training(&run->vit.model, training);
+    if (training) step_begin(run, 1e-4f);
+    for (int first = begin, B; first < end; first += B) {
+        B = end - first < run->vit.model.batch ? end - first : run->vit.model.batch;
+        vit_load_pixels(&run->vit, run->pixels, run->train.mean, run->train.std, B);
+        if (training) forward_backward(run, first, B, first + B == end);
+        else vit_forward(&run->vit, B, false);
     }
     all_reduce_finish();
-    training_update_unseen(&run->training);
-    return NAN;
+    if (training) training_update_unseen(t);
+    if (training) t->state.step++;
 }
 
 /* == Evaluation =================================================================================================== */
 
 /* The accuracy on the test split, into run->evaluation.  Each rank takes its share of the images.  A signal ends it
  * early, without a result. */
-static double evaluate(void *context) {
-    VitRun *run = context;
+static void evaluate(VitRun *run) {
     Model *model = &run->vit.model;
     LoaderPart images;
     size_t done = 0, views = (size_t)loader_views(&run->test_loader), ranks = (size_t)distributed_ranks();
@@ -171,29 +209,37 @@ static double evaluate(void *context) {
     vit_eval_end(run);
     if (model_trains(model)) model_set_training(model, true);
     params_view(&model->params, model->params.values);
-    return run->evaluation.top1;
+}
+
+static void evaluate_split(VitRun *run) {
+    vit_eval_open(run);
+    evaluate(run);
+    vit_eval_report(run);
 }
 
 /* == Training ===================================================================================================== */
 
-static void training_data_and_model(void *context) {
-    VitRun *run = context;
+/* Data, model and first weights of a training run, or the state of one that is resumed. */
+static void training_data_and_model(VitRun *run) {
+    Training *t = &run->training;
     char stem[128 + VIT_ATTN_SIZE], attn[VIT_ATTN_SIZE];
+    if (t->resumed) training_take_choices(t);
     vit_run_open_data(run, true);
     vit_run_open_model(run, vit_run_micro_batch(run), true);
     snprintf(stem, sizeof stem, "%s-%s", run->train.name, vit_attn_names(run->model, attn));
-    training_open(&run->training, &(TrainingStart){.params = &run->vit.model.params,
-                                                   .batches = run->loader.batches,
-                                                   .stem = stem,
-                                                   .class_names = run->train.class_names,
-                                                   .mean = run->train.mean,
-                                                   .std = run->train.std,
-                                                   .image_size = (int[]){run->train.height, run->train.width},
-                                                   .classes = run->train.classes});
+    training_column(t, "top1", "%.3f", 0);
+    training_column(t, "top5", "%.3f", 0);
+    training_open(t, &(TrainingStart){.params = &run->vit.model.params,
+                                      .batches = run->loader.batches,
+                                      .stem = stem,
+                                      .class_names = run->train.class_names,
+                                      .mean = run->train.mean,
+                                      .std = run->train.std,
+                                      .image_size = (int[]){run->train.height, run->train.width},
+                                      .classes = run->train.classes});
 }
 
-static void announce(void *context) {
-    const VitRun *run = context;
+static void announce(const VitRun *run) {
     const VitSettings *s = run->model;
     const Dataset *d = &run->train;
     char attn[VIT_ATTN_SIZE];
@@ -212,152 +258,84 @@ static void announce(void *context) {
     print_line("%s: %d epochs of %llu batches of %d %s, %d at a time\n", run->training.s->run_dir,
                run->training.s->epochs, (unsigned long long)run->training.batches, run->training.s->batch_size, run->training.unit,
                run->vit.model.batch);
+    training_announce_resumed(&run->training);
 }
 
-static void load_batches(void *context, uint64_t epoch, uint64_t batch) {
-    loader_start(&((VitRun *)context)->loader, (uint32_t)epoch, batch);
-}
-
-static double stalled(const void *context) { return loader_stats(&((const VitRun *)context)->loader).stalled; }
-
-static float learning_rate(const void *context, double epochs) {
-    const VitRun *run = context;
+static float learning_rate(const VitRun *run) {
     float peak = cosine_peak(run->schedule, run->training.s->batch_size);
-    return cosine_lr(run->schedule, peak, run->training.s->epochs, epochs);
+    return cosine_lr(run->schedule, peak, run->training.s->epochs, training_epochs(&run->training));
 }
 
-/* Values of the last step that only ripple's weights have: RunState.measured. */
-enum { DIVERGENCE, TAU_ENDED, TAU_EQUAL };
-
-static void measure(void *context) {
-    VitRun *run = context;
-    double *measured = run->training.state.measured;
-    measured[DIVERGENCE] = vit_divergence(&run->vit, run->last_micro_batch);
-    vit_sticks_ended(&run->vit, run->last_micro_batch, measured + TAU_ENDED);
+/* The result of an evaluation, in the log and behind the epoch. */
+static void note_accuracy(VitRun *run) {
+    const VitEvaluation *e = &run->evaluation;
+    training_value(&run->training, "top1", e->top1);
+    training_value(&run->training, "top5", e->top5);
+    training_evaluated(&run->training, e->top1, "top-1 %.2f %%  top-5 %.2f %%", e->top1, e->top5);
 }
 
-/* A value with six decimals, or nothing. */
-static void measured_text(char text[32], double value) {
-    *text = 0;
-    if (isfinite(value)) snprintf(text, 32, "%.6f", value);
+/* The result in the run's last line. */
+static int report(const VitRun *run) {
+    const Training *t = &run->training;
+    if (t->evaluated) return training_report(t, "top-1 %.2f %%, best %.2f %%", run->evaluation.top1, t->state.best);
+    return training_report(t, "best top-1 %.2f %%", t->state.best);
 }
 
-static void words(const void *context, TrainingWords which, char *text, size_t size) {
-    const VitRun *run = context;
-    const VitEvaluation *a = &run->evaluation;
-    const RunState *state = &run->training.state;
-    char divergence[32], ended[32], equal[32];
-    measured_text(divergence, state->measured[DIVERGENCE]);
-    measured_text(ended, state->measured[TAU_ENDED]);
-    measured_text(equal, state->measured[TAU_EQUAL]);
-    switch (which) {
-    case WORDS_STEP: break;
-    case WORDS_COLUMNS: snprintf(text, size, ",,%s", divergence); break;
-    case WORDS_EVALUATED: snprintf(text, size, "%.3f,%.3f,%s", a->top1, a->top5, divergence); break;
-    case WORDS_LAST:
-    case WORDS_LAST_EVALUATED: snprintf(text, size, "%s,%s", ended, equal); break;
-    case WORDS_EVALUATION: snprintf(text, size, "top-1 %.2f %%  top-5 %.2f %%", a->top1, a->top5); break;
-    case WORDS_RESULT: snprintf(text, size, "top-1 %.2f %%, best %.2f %%", a->top1, state->best); break;
-    case WORDS_BEST: snprintf(text, size, "best top-1 %.2f %%", state->best); break;
-    }
-}
+/* == The run ====================================================================================================== */
 
-/* == Modes in place of training =================================================================================== */
-
-static void mode_describe(void *context) {
-    VitRun *run = context;
-    vit_create(&run->vit, &run->training.config);
-    vit_plan(&run->vit, vit_run_micro_batch(run), true);
-    vit_describe(&run->vit, stdout);
-}
-
-static void mode_eval(void *run) {
-    vit_eval_open(run);
-    evaluate(run);
-    vit_eval_report(run);
-}
-
-static void bench_batch(void *context, bool training) {
-    VitRun *run = context;
+/* Trains from the first or a saved step to the last epoch or a signal; returns the exit status.  Nothing of a step is
+ * waited for: a GPU works on one step while the host prepares the next and uploads its images. */
+static int train(VitRun *run) {
     Training *t = &run->training;
+    LoaderPart images;
     int begin, end;
+    training_data_and_model(run);
+    if (distributed_rank() == 0) announce(run);
     training_share(t, &begin, &end);
-    model_set_training(&run->vit.model, training);
-    if (training) step_begin(run);
-    for (int first = begin, B; first < end; first += B) {
-        B = end - first < run->vit.model.batch ? end - first : run->vit.model.batch;
-        vit_load_pixels(&run->vit, run->pixels, run->train.mean, run->train.std, B);
-        if (training) micro_step(run, first, B, first + B == end);
-        else vit_forward(&run->vit, B, false);
+    for (; training_epoch_left(t); training_epoch_end(t)) {
+        loader_start(&run->loader, (uint32_t)t->state.epoch, t->state.batch);
+        while (training_batch_left(t)) {
+            step_begin(run, learning_rate(run));
+            for (int first = begin; first < end; first += images.n) {
+                device_uploads_wait(); /* the loader fills the last part's memory again */
+                loader_next(&run->loader, &images);
+                load_images(run, &images);
+                forward_backward(run, first, images.n, first + images.n == end);
+            }
+            all_reduce_finish();
+            training_update_unseen(t); /* AdamW */
+            training_step_end(t, loader_stats(&run->loader).stalled);
+            if (training_row_is_due(t) || t->stopping) vit_run_read_columns(run);
+            training_log(t);
+            if (t->stopping) return training_stop_early(t);
+        }
+        training_epoch_trained(t);
+        if (training_epoch_follows(t)) loader_start(&run->loader, (uint32_t)t->state.epoch + 1, 0);
+        if (!training_evaluation_is_due(t)) continue;
+        evaluate(run);
+        if (t->stopping) return training_stop_early(t);
+        note_accuracy(run);
     }
-    all_reduce_finish();
-    if (training) training_update_unseen(t);
-    if (training) t->state.step++;
+    return report(run);
 }
-
-static void mode_bench(void *run) { vit_bench(run, bench_batch); }
-static void mode_show_batch(void *run) { vit_show_batch(run); }
-static void mode_predict(void *run) { vit_predict(run); }
-static void mode_parity(void *run) { vit_parity(run); }
-static void close_data(void *run) { vit_run_close_data(run); }
-
-/* == Main ========================================================================================================= */
-
-static const ProgramMode modes[] = {
-    {"describe", "print the layers, parameters, multiply-adds and memory of the model", mode_describe, .alone = true},
-    {"eval", "measure the accuracy of --init or --resume on the test images", mode_eval, .needs_weights = true,
-     .outputs = {"confusion", "per_class"}, .settings = {"real_labels"}},
-    {"bench", "measure the speed of training and inference", mode_bench, .outputs = {NULL}},
-    {"show_batch", "write the first training images as the model sees them to a PNG file", mode_show_batch,
-     .alone = true, .outputs = {"show_batch"}},
-    {"predict", "name what these images or videos show", mode_predict, .alone = true, .needs_weights = true,
-     .outputs = {"attention", "json"}, .settings = {"top_frames"}},
-    {"parity", "run one step on inputs from a file, and write its gradients to --out", mode_parity,
-     .alone = true, .outputs = {"out"}, .needs_output = true},
-    {.name = NULL},
-};
-
-static const HelpLine basics[] = {
-    {"data", "a known data set, or a folder with train/<class>/ and val/<class>/"},
-    {"attn", "the attention operator; --help lists all of them"},
-    {"img_size", "height and width of the images that the model sees"},
-    {"patch_size", "side of the square of pixels that becomes a token"},
-    {"epochs", "passes over the training images"},
-    {"batch_size", "images in a step of the optimizer"},
-    {"lr", "highest learning rate"},
-    {"precision", "of activations: float32 or bfloat16"},
-    {"init", "begin with these weights (safetensors, timm's names)"},
-    {"resume", "continue the run in this folder"},
-    {"run_dir", "where log and checkpoints go; otherwise a new folder in runs/"},
-    {"seed", "of all random numbers"},
-    {.name = NULL},
-};
-
-static const Program program = {
-    .name = "train_vit",
-    .introduction = "train_vit trains vision transformers for image classification.",
-    .examples =
-        "  train_vit --config configs/cpu/shapes.ini                 train on the built-in shapes, minutes\n"
-        "  train_vit --data photos --img-size 224 --patch-size 16    train on your own folder of images\n"
-        "  train_vit --resume runs/shapes-ripple-001                 go on where a run stopped\n"
-        "  train_vit --init runs/shapes-ripple-001/best.safetensors --predict cat.png\n"
-        "  train_vit --config configs/cpu/shapes.ini --attn linear   the first with another operator\n"
-        "  train_vit --config configs/cifar100/ripple.ini            train on files (scripts/fetch_cifar.sh)\n"
-        "  train_vit --resume runs/shapes-ripple-001 --eval          measure its last weights\n"
-        "  train_vit --attn ripple --img-size 224 --patch-size 16 --describe\n",
-    .basics = basics, .example = "train_vit --config configs/cpu/shapes.ini", .word = "lisa",
-    .reference = "docs/settings.md",
-    .settings = add_settings, .chooser = "attn", .use = use_settings, .check = check_settings,
-    .modes = modes,
-    .training = {.columns = "top1,top5,jsd",
-                 .last_columns = "tau_ended,tau_equal",
-                 .advice = "a lower lr, a longer warm-up or clip_grad",
-                 .open = training_data_and_model, .announce = announce, .load = load_batches, .stalled = stalled,
-                 .rate = learning_rate, .step = train_step, .measure = measure, .evaluate = evaluate, .words = words},
-    .close = close_data,
-};
 
 int main(int argc, char **argv) {
     static VitRun run;
-    return program_main(&program, &run, &run.training, argc, argv);
+    Training *t = &run.training;
+    if (!program_begin(t, &facts, argc, argv)) return t->status;
+    add_settings(&run, &t->config);
+    if (!program_read(t, argc, argv)) return t->status;
+    vit_use_settings(&t->config);
+    if (!program_settle(t)) return t->status;
+    check_settings(&run);
+    if (!program_open(t)) return t->status;
+    if (run.modes->describe) vit_run_describe(&run);
+    else if (run.modes->eval) evaluate_split(&run);
+    else if (run.modes->bench) vit_bench(&run, bench_batch);
+    else if (*run.vit_modes->show_batch) vit_show_batch(&run);
+    else if (run.predict->predict.count) vit_predict(&run);
+    else if (*run.modes->parity) vit_parity(&run);
+    else t->status = train(&run);
+    vit_run_close_data(&run);
+    return program_close(t);
 }

@@ -1,4 +1,4 @@
-/* --bench: the speed of training and inference on random images, as one line of JSON. */
+/* The modes that look at a model without data: its description, and its speed on random images. */
 #include "layers/vit/vit_run.h"
 
 #include <stdio.h>
@@ -8,6 +8,12 @@
 #include "kernels/kernels.h"
 #include "training/bench.h"
 
+void vit_run_describe(VitRun *run) {
+    vit_create(&run->vit, &run->training.config);
+    vit_plan(&run->vit, vit_run_micro_batch(run), true);
+    vit_describe(&run->vit, stdout);
+}
+
 void vit_bench(VitRun *run, void (*batch)(void *run, bool training)) {
     const VitSettings *s = run->model;
     Training *t = &run->training;
@@ -15,7 +21,6 @@ void vit_bench(VitRun *run, void (*batch)(void *run, bool training)) {
     int micro = vit_run_micro_batch(run), C = s->num_classes;
     vit_run_open_model(run, micro, true);
     params_allocate_optimizer(params, false);
-    t->state.lr = 1e-4f;
     for (size_t i = 0; i < (size_t)micro * vit_pixels(s); i++)
         run->pixels[i] = (uint8_t)rng_bits(t->s->seed, RNG_TEST, 0, 0, i);
     for (int b = 0; b < micro; b++) run->labels[b] = b % C;

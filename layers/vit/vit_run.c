@@ -240,6 +240,7 @@ void vit_run_open_model(VitRun *run, int batch, bool training) {
         params_initialize(&vit->model.params, run->training.s->seed);
         vit_draw_buffers(vit, run->training.s->seed, 0);
     }
+    if (training) vit_run_open_columns(run);
     size_t B = (size_t)batch, C = (size_t)run->model->num_classes;
     run->pixels = host_malloc(B * vit_pixels(run->model), "a batch");
     run->labels = xcalloc(B, sizeof *run->labels, "a batch");

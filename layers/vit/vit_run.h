@@ -2,6 +2,7 @@
  * training share.
  *
  *   vit_run.c      data sets and loaders, the model with its first weights
+ *   vit_columns.c  the columns of log.csv that operators measure
  *   vit_eval.c     what an evaluation counts, and what --eval prints of it
  *   vit_predict.c, vit_parity.c, vit_bench.c, vit_show_batch.c   these modes
  *
@@ -75,7 +76,8 @@ typedef struct {
     float *logits;   /* host [micro_batch,C] */
     int *boxes;      /* host [micro_batch + 2,4]: the boxes of random erasing */
     DeviceGraph *graph; /* of a micro-batch */
-    int last_micro_batch; /* size of the one whose activations are still in memory */
+    uint64_t *column_sums, *column_host; /* device, host [depth,ATTENTION_PARTS,ATTENTION_COLUMNS] */
+    double images_measured; /* on this rank since column_sums was read */
     VitEvaluation evaluation;
 } VitRun;
 
@@ -116,6 +118,10 @@ size_t vit_pixels(const VitSettings *s);
 /* Builds the model for `batch` images at a time, sets its initial weights, and allocates the buffers of a batch. */
 void vit_run_open_model(VitRun *run, int batch, bool training);
 
+/* Adds the operators' columns to the log (AttentionColumns), and later what they have measured since the last call. */
+void vit_run_open_columns(VitRun *run);
+void vit_run_read_columns(VitRun *run);
+
 /* == Evaluation =================================================================================================== */
 
 /* Begins to count, after the test split is open.  vit_eval_add counts the images of the part whose logits [n,C] are
@@ -132,6 +138,8 @@ void vit_eval_report(VitRun *run);
 
 /* == Modes in place of training =================================================================================== */
 
+/* --describe: prints the layers with their parameters, multiply-adds and bytes. */
+void vit_run_describe(VitRun *run);
 /* --predict: names what images or videos show; with --json and --attention also writes files. */
 void vit_predict(VitRun *run);
 /* --parity: vit_parity_open, before the settings are checked, takes the images' size for the model's unless the user
