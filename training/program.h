@@ -1,4 +1,4 @@
-/* What the main of every program that trains a model calls, in this order; tests/test_program.c has the smallest one.
+/* What the main of every program that trains a model calls, in this order; tests/core/test_program.c has the smallest one.
  *
  *     static Run run;                      has a Training t, all zero
  *     if (!program_begin(t, &facts, argc, argv)) return t->status;

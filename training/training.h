@@ -1,6 +1,6 @@
 /* A training run of any model, as a library for the loop of a program over epochs, batches and parts of a batch: it
  * keeps the position in the run, the log, the checkpoints and the best weights, and stops on signals.
- * tests/test_program.c, a program of one tensor, shows in which order its functions are called. */
+ * tests/core/test_program.c, a program of one tensor, shows in which order its functions are called. */
 #ifndef VIT_TRAINING_TRAINING_H
 #define VIT_TRAINING_TRAINING_H
 
