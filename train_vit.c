@@ -12,7 +12,7 @@
 #include "core/confusion.h"
 #include "core/die.h"
 #include "core/distributed.h"
-#include "training/outcome.h"
+#include "core/outcome.h"
 #include "training/parity.h"
 #include "core/predictions.h"
 #include "training/program.h"

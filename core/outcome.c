@@ -1,4 +1,4 @@
-#include "training/outcome.h"
+#include "core/outcome.h"
 
 #include <math.h>
 

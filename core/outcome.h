@@ -1,6 +1,6 @@
 /* How well the logits of one image predict its label. */
-#ifndef VIT_TRAINING_OUTCOME_H
-#define VIT_TRAINING_OUTCOME_H
+#ifndef VIT_CORE_OUTCOME_H
+#define VIT_CORE_OUTCOME_H
 
 #include <stddef.h>
 
