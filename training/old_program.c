@@ -15,7 +15,7 @@ static char *words(const Program *p, const void *run, TrainingWords which, char 
     return text;
 }
 
-static void declare(Training *t, const char *list, int place) {
+static void declare(Training *t, const char *list, LogPlace place) {
     char *text = list ? strdup(list) : NULL, *name;
     while ((name = strsep(&text, ","))) training_column(t, name, "%.6f", place); /* the text stays */
 }
@@ -42,7 +42,7 @@ static void take_row(const Program *p, void *run, Training *t, int middle, bool 
 static int train(const Program *p, void *run, Training *t) {
     const TrainingCalls *c = &p->training;
     char text[SIZE];
-    declare(t, c->columns, 0);
+    declare(t, c->columns, LOG_MIDDLE);
     int middle = t->state.column_count;
     declare(t, c->last_columns, LOG_LAST);
     c->open(run);
