@@ -1,0 +1,48 @@
+/* Fourier transforms of tensors in memory by cuFFT, for operators that also have kernels of their own, whose transforms
+ * stay in shared memory (fft.cuh).  VIT_TRANSFORMS in the environment says which an operator takes:
+ *   blocks   its own kernels, wherever a sequence fits into shared memory; this is the default
+ *   cufft    the library */
+#ifndef VIT_KERNELS_LISA_TRANSFORMS_H
+#define VIT_KERNELS_LISA_TRANSFORMS_H
+
+#include <device.cuh>
+
+#include <stddef.h>
+
+#include "kernels/device/runtime.h"
+#include "kernels/tokens/grid.h"
+
+/* == Plans ======================================================================================================== */
+
+/* Of `batch` real tensors x [batch,T,Hg,Wg], or [batch,N] unless `grid`, and their half spectra
+ * X [batch,T,Hg,Wg/2+1], or [batch,N/2+1]; neither direction scales.  A plan is kept for the life of the program. */
+struct Transform {
+    Grid tokens;
+    bool grid;
+    int batch;
+    int N, F;          /* numbers of x and of X */
+    size_t work_bytes; /* of the work area, which is aligned to 256 bytes */
+    int forward, backward; /* the library's handles */
+};
+
+/* False in a build without cuFFT, where none of the functions below may be called. */
+bool transforms_available(void);
+
+/* Makes a plan that is not there yet, which allocates: for *_workspace functions. */
+const Transform *transform_plan(Grid tokens, bool grid, int batch);
+/* X = F x. */
+void transform_forward(const Transform *t, float2 *X, float *x, void *work);
+/* x = F' X; X is destroyed. */
+void transform_backward(const Transform *t, float *x, float2 *X, void *work);
+
+static inline int half_of(Grid tokens, bool grid) {
+    return grid ? tokens.frames * tokens.rows * (tokens.columns / 2 + 1) : grid_tokens(tokens) / 2 + 1;
+}
+
+/* == Which of the two ============================================================================================= */
+
+/* Whether an operator takes cuFFT: where VIT_TRANSFORMS asks for it, or where its own kernels cannot do the work
+ * (`fits` is false); never in a build without cuFFT. */
+bool transforms_by_cufft(bool fits);
+
+#endif
