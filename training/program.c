@@ -364,7 +364,6 @@ bool program_open(Training *t) {
     if (distributed_rank() == 0 && t->mode) claim_outputs(mode_named(t->facts->modes, t->mode), &t->config);
     if (distributed_rank() == 0 && !t->mode) claim_folder(t);
     if (!t->alone) collective_open();
-    if (t->resumed) training_take_choices(t);
     return true;
 }
 

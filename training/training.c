@@ -384,14 +384,6 @@ static void note_device(Training *t) {
     t->computed_by = NULL;
 }
 
-void training_take_choices(Training *t) {
-    char path[RUN_PATH_SIZE];
-    run_folder_file(path, t->s->run_dir, "state.safetensors");
-    char *choices = run_folder_choices(path);
-    if (choices) t->chosen_anew = kernels_take_choices(choices);
-    free(choices);
-}
-
 void training_open(Training *t, const TrainingStart *start) {
     char path[RUN_PATH_SIZE];
     Params *params = t->params = start->params;
@@ -425,7 +417,6 @@ void training_announce_resumed(const Training *t) {
     if (t->computed_by)
         printf("the saved state was computed by %s: sums have another order here, and results agree to rounding, not "
                "to the bit\n", t->computed_by);
-    if (t->chosen_anew) printf("kernels do not take the choices of the saved run: %s\n", t->chosen_anew);
     if (state->step && training_epoch_left(t))
         printf("resumed at epoch %llu, after %llu of its batches\n", (unsigned long long)state->epoch + 1,
                (unsigned long long)state->batch);
