@@ -42,7 +42,8 @@ static const ConfigEntry evaluation_entries[] = {
      CONFIG_CHOICES([SEQUENCES_TRAIN] = "train", [SEQUENCES_VALIDATION] = "validation", [SEQUENCES_TEST] = "test"),
      .help = "What --eval evaluates; training evaluates the validation split"},
 };
-static const ConfigGroup evaluation_settings = {CONFIG_GROUP(EvaluationSettings, evaluation_entries)};
+static const ConfigGroup evaluation_settings = {CONFIG_GROUP(EvaluationSettings, evaluation_entries),
+                                                .change = CHANGE_FREELY};
 
 /* Settings of modes that only this program has. */
 typedef struct {
@@ -195,10 +196,10 @@ static void loading_open(Run *run, SequenceLoader *loader, bool train, Sequences
 
 /* What the files said becomes settings, so that weights can be used without them. */
 static void note_kind(Run *run) {
-    static const char *const kinds[] = {"auto", "images", "text", "audio"};
+    Config *config = &run->training.config;
     Error error;
     if (run->data->kind == SEQUENCES_AUTO &&
-        !config_try_set(&run->training.config, "kind", kinds[run->set.kind], "the data", &error))
+        !config_try_set(config, "kind", config_word(config, "kind", run->set.kind), "the data", &error))
         die("%s", error.text);
 }
 

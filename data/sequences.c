@@ -26,11 +26,11 @@ enum { HELD_OUT = 2000, PHOTOGRAPH_SIDE = 64 };
 
 #define F(KIND, field) CONFIG_FIELD(KIND, SequencesSettings, field)
 static const ConfigEntry entries[] = {
-    {F(STRING, data), "shapes", .section = "data",
+    {F(STRING, data), "shapes", .section = "data", .change = CHANGE_PATH,
      .help = "Data set: shapes (generated images, no files needed), cifar10, cifar100, mnist, imagenet, enwik8, a folder "
              "with the files of one of these or with train/<class>/ and val/<class>/, a file made by pack_dataset, a WAV "
              "file or a folder of them, or any other file, which is read as text"},
-    {F(STRING, data_dir), "datasets", .argument = "FOLDER",
+    {F(STRING, data_dir), "datasets", .argument = "FOLDER", .change = CHANGE_FREELY, .ranks_differ = true,
      .help = "Folder that contains the folders of cifar10, cifar100, mnist and imagenet, and the file enwik8"},
     {F(CHOICE, kind), "auto",
      CONFIG_CHOICES([SEQUENCES_AUTO] = "auto", [SEQUENCES_IMAGES] = "images", [SEQUENCES_TEXT] = "text",
@@ -50,7 +50,7 @@ static const ConfigEntry entries[] = {
              "validate)"},
     {F(UINT64, split_seed), "0", .help = "Which images are held out"},
     {F(INT, train_limit), "0", .min = 0, .max = 1e8, .help = "Use only N of the training sequences (0: all)"},
-    {F(INT, test_limit), "0", .min = 0, .max = 1e8,
+    {F(INT, test_limit), "0", .min = 0, .max = 1e8, .change = CHANGE_FREELY,
      .help = "Use only N of the validation and of the test sequences (0: all)"},
 };
 #undef F
@@ -85,7 +85,8 @@ static void check(const Config *config, const void *settings) {
     if (near) config_reject(config, "data", "unknown data set '%s' (did you mean '%s'?)", s->data, near);
 }
 
-const ConfigGroup sequences_settings = {CONFIG_GROUP(SequencesSettings, entries), .check = check};
+const ConfigGroup sequences_settings = {CONFIG_GROUP(SequencesSettings, entries),
+                                        .change = CHANGE_NEVER, .check = check};
 
 static bool is_wav_name(const char *name) {
     const char *dot = strrchr(name, '.');
