@@ -298,10 +298,6 @@ const char *config_string(const Config *config, const char *name) {
 
 const ConfigEntry *config_entry(const Config *config, int i) { return config->items[i].entry; }
 
-const char *config_section(const Config *config, int i) { return config->items[i].section; }
-
-bool config_command_line_only(const Config *config, int i) { return config->items[i].entry->command_line_only; }
-
 const char *config_name(const Config *config, int i) { return config->items[i].entry->name; }
 
 const char *config_initial(const Config *config, const char *name) {

@@ -224,12 +224,6 @@ const char *config_string(const Config *config, const char *name);
 const ConfigEntry *config_entry(const Config *config, int i);
 const char *config_name(const Config *config, int i);
 
-/* The section of setting i. */
-const char *config_section(const Config *config, int i);
-
-/* Is setting i only for the command line: a mode, not a property of the run? */
-bool config_command_line_only(const Config *config, int i);
-
 /* When a resumed run may change setting i.  CHANGE_UNSAID for settings of the command line alone. */
 ConfigChange config_change(const Config *config, int i);
 
