@@ -430,7 +430,6 @@ static void mode_describe(void *context) {
 static void mode_eval(void *context) {
     Run *run = context;
     SequencesSplit split = run->evaluation->eval_split;
-    static const char *const names[] = {"training", "validation", "test"};
     data_open(run);
     loading_open(run, &run->eval_loader, false, split);
     model_open(run, micro_batch_choose(run), SEQUENCE_EVALUATE);
@@ -438,7 +437,7 @@ static void mode_eval(void *context) {
     if (run->training.stopping) return;
     outcome_require_loss(run->training.validation_loss, run->training.s->init, run->set.name);
     if (distributed_rank() > 0) return;
-    progress_show(true, "%zu %s tokens of %s", sequences_scored(&run->set, split), names[split], run->set.name);
+    progress_show(true, "%zu %s tokens of %s", sequences_scored(&run->set, split), sequences_split_names[split], run->set.name);
     announce_windows(run);
     printf("uniform_bits: %.6f\nhistogram_bits: %.6f\n", log2(run->model_settings->vocabulary),
            sequences_histogram_bits(&run->set, split, 2000));

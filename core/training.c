@@ -27,7 +27,7 @@ static const ConfigEntry entries[] = {
     {F(INT, micro_batch), "0", .min = 0, .max = 1e6,
      .help = "Number of images computed at a time, whose gradients are accumulated to a batch (0: chosen by the "
              "model's size)"},
-    {F(CHOICE, precision), "float32", CONFIG_CHOICES("float32", "bfloat16"),
+    {F(CHOICE, precision), PRECISION_FLOAT32, CONFIG_CHOICES(PRECISION_FLOAT32, PRECISION_BFLOAT16),
      .help = "Precision of activations; that of parameters and sums is float32 always. A program for a GPU is built for "
              "one of them. A CPU needs AVX512-BF16 for bfloat16"},
     {F(UINT64, seed), "0", .change = CHANGE_NEVER, .help = "Seed of all random numbers of the run"},

@@ -60,6 +60,8 @@ static const ConfigEntry entries[] = {
 static const char *const image_sets[] = {"shapes", "cifar10", "cifar100", "mnist", "imagenet", "enwik8"};
 enum { NAMED = sizeof image_sets / sizeof *image_sets, NAMED_IMAGES = NAMED - 1 };
 
+const char *const sequences_split_names[SEQUENCES_SPLITS] = {"training", "validation", "test"};
+
 static bool is_name(const char *data, int names) {
     for (int i = 0; i < names; i++)
         if (!strcmp(data, image_sets[i])) return true;
@@ -407,7 +409,7 @@ static void split_stream(SequenceSet *set, const SequencesSettings *s) {
         if (s->shares.at[i] > 0 && size < n + spare + extra(set))
             die("%s: %zu %s, of which the %s share has %zu: expected at least %zu there: lower tokens or change shares",
                 source->path, source->size, set->kind == SEQUENCES_TEXT ? "bytes" : "samples",
-                (const char *[]){"training", "validation", "test"}[i], size, n + spare + extra(set));
+                sequences_split_names[i], size, n + spare + extra(set));
         source->ranges[i] = (Range){begin, size};
         set->count[i] = size;
     }
@@ -512,6 +514,6 @@ void sequences_name(const SequenceSet *set, SequencesSplit split, size_t index, 
         dataset_name_image(dataset, at, text, size);
     } else {
         snprintf(text, size, "%s: sequence %zu of the %s split", set->source->path, index,
-                 (const char *[]){"training", "validation", "test"}[split]);
+                 sequences_split_names[split]);
     }
 }

@@ -17,8 +17,6 @@
 
 /* == Settings ===================================================================================================== */
 
-#define POOLS "cls", "gap", "gap-raw"
-
 static const AttentionOp *const conv_blocks[] = {&conv_op, &sepconv_op, NULL};
 
 #define F(KIND, field) CONFIG_FIELD(KIND, VitSettings, field)
@@ -74,7 +72,7 @@ static const ConfigEntry entries[] = {
      .help = "Number of stages, from the first, that have convolution blocks in place of attn"},
     {F(ITEM, conv_block), "conv", .table = (const void *const *)conv_blocks, .noun = "convolution block",
      .help = "Convolution of those stages: conv (UniFormer's, 5x5) or sepconv (MetaFormer's, 7x7, twice as wide)"},
-    {F(CHOICE, pool), "gap", CONFIG_CHOICES(POOLS),
+    {F(CHOICE, pool), "gap", CONFIG_CHOICES("cls", "gap", "gap-raw"),
      .help = "Input of the classifier: the class token, which joins the last of several stages, or the mean of all "
              "tokens (global average pooling) after the last norm or, gap-raw, before it: that norm is then there but "
              "unused, as in FLatten's PVT"},
@@ -305,14 +303,13 @@ static void print_heads(const char *path, const Config *config, const VitSetting
 }
 
 void vit_print_assumptions(const char *path, const Config *config, const float *mean, const float *std) {
-    static const char *const pools[] = {POOLS};
     const VitSettings *s = config_settings(config, &vit_settings);
     char attn[VIT_ATTN_SIZE], *more = shapeless_settings(config, NULL);
     print_line("%s: no settings of train_vit in it, taken for attn %s,%s%s heads %d, pool %s, img_size %dx%d, mean "
                "%.4g,%.4g,%.4g, std %.4g,%.4g,%.4g\n",
-               path, vit_attn_names(s, attn), more, *more ? "," : "", s->heads.at[0], pools[s->pool], s->img_size[0],
-               s->img_size[1], (double)mean[0], (double)mean[1], (double)mean[2], (double)std[0], (double)std[1],
-               (double)std[2]);
+               path, vit_attn_names(s, attn), more, *more ? "," : "", s->heads.at[0],
+               config_word(config, "pool", s->pool), s->img_size[0], s->img_size[1], (double)mean[0], (double)mean[1],
+               (double)mean[2], (double)std[0], (double)std[1], (double)std[2]);
     free(more);
     print_heads(path, config, s);
 }
