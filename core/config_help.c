@@ -212,7 +212,7 @@ bool config_help_topic(const Config *config, const char *word, const char *examp
 
 /* == Reference ================================================================================================== */
 
-/* What the column `resumed` says. */
+/* The cell of the column `resumed`. */
 static void put_change(FILE *out, const Config *config, int i) {
     static const char *const words[] = {[CHANGE_UNSAID] = "", [CHANGE_NEVER] = "never",
                                         [CHANGE_BETWEEN_EPOCHS] = "between epochs", [CHANGE_FREELY] = "freely",
@@ -220,7 +220,7 @@ static void put_change(FILE *out, const Config *config, int i) {
                                         [CHANGE_EVERY_CALL] = "of the call"};
     const char *word = words[config_change(config, i)];
     bool differ = config->items[i].entry->ranks_differ;
-    fprintf(out, "%s%s%s", word, *word && differ ? ", " : "", differ ? "by rank" : "");
+    fprintf(out, "%s%s%s%s |", *word || differ ? " " : "", word, *word && differ ? ", " : "", differ ? "by rank" : "");
 }
 
 /* Escapes '|', which would end the table cell. */
@@ -252,9 +252,9 @@ void config_markdown(const Config *config, FILE *out) {
         char *values = config_values_text(entry);
         put_cell(out, mode ? "" : values);
         free(values);
-        fprintf(out, *initial ? " | `%s` | " : " |%s | ", initial);
+        fprintf(out, *initial ? " | `%s` |" : " |%s |", initial);
         put_change(out, config, i);
-        fputs(" | ", out);
+        fputc(' ', out);
         put_cell(out, config->items[i].help);
         fputs(" |\n", out);
     }
