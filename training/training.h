@@ -12,7 +12,7 @@
 
 typedef struct {
     int epochs, batch_size, micro_batch;
-    int precision; /* of activations: 0 float32, 1 bfloat16 */
+    int precision; /* of activations: which of PRECISION_FLOAT32 and PRECISION_BFLOAT16 */
     uint64_t seed;
     const char *run_dir, *init;
     int eval_every, log_every;
