@@ -128,6 +128,16 @@ void config_explain(Config *config, const char *name, const char *help) {
     config->items[config_must_find(config, name)].help = help;
 }
 
+void config_init_like(Config *config, const Config *other) {
+    config_init(config, other->file_key);
+    for (int g = 0; g < other->group_count; g++)
+        config_add_for(config, other->groups[g].group, other->groups[g].chooser, other->groups[g].owners);
+    for (int i = 0; i < config->count; i++) {
+        config->items[i].initial = other->items[i].initial;
+        set_default(config, i);
+    }
+}
+
 void config_example(Config *config, const char *name, const char *words) {
     config->items[config_must_find(config, name)].example = words;
 }
