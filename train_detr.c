@@ -63,7 +63,8 @@ static void check_settings(void *context) {
     DetrRun *run = context;
     int batch = run->training.s->batch_size;
     if (batch < distributed_ranks())
-        config_reject(&run->training.config, "batch_size", "{batch_size} is less than the %d ranks", distributed_ranks());
+        config_reject(&run->training.config, "batch_size", "{batch_size} is less than the %d ranks",
+                      distributed_ranks());
     if (*run->outputs->draw && !run->predict->predict.count)
         die_usage("--draw: '%s' would be written by --predict of one picture only", run->outputs->draw);
     if (run->backbone->lr_backbone == 0) run->model_settings->freeze_backbone = true;

@@ -18,8 +18,8 @@ void detection_loss(DetrRun *run, const DetectionPart *part, double box_count, S
     SetLoss loss;
     int layer, image, count = part->first[part->n];
     detr_predictions(detr, run->logits, run->boxes);
-    if (!set_loss(&loss, run->dlogits, run->dboxes, &run->step_loss, run->logits, run->boxes, &targets, part->n, box_count,
-                  &layer, &image))
+    if (!set_loss(&loss, run->dlogits, run->dboxes, &run->step_loss, run->logits, run->boxes, &targets, part->n,
+                  box_count, &layer, &image))
         stop_on_unmatched(run, part, layer, image);
     detr_load_gradients(detr, run->dlogits, run->dboxes);
     sum->total += loss.total;

@@ -12,11 +12,6 @@
 /* A batch of images of one size, with seven boxes per image, COCO's average. */
 enum { BENCH_BOXES = 7 };
 
-typedef struct {
-    DetrRun *run;
-    DetectionPart part; /* a whole micro-batch */
-} DetrBench;
-
 static void fill(DetectionPart *p, const DetrRun *run, int images) {
     const int *size = run->view->image_size;
     uint64_t seed = run->training.s->seed;
@@ -39,57 +34,59 @@ static void fill(DetectionPart *p, const DetrRun *run, int images) {
     }
 }
 
-static void bench_batch(void *context, bool training) {
-    const DetrBench *bench = context;
-    DetrRun *run = bench->run;
+/* One step on a batch of such images, micro-batch by micro-batch. */
+static void train_batch(DetrRun *run, const DetectionPart *images) {
     Detr *detr = &run->detr;
-    DetectionPart part = bench->part;
+    DetectionPart part = *images;
     StepLoss loss = {0};
     int begin, end;
     training_share(&run->training, &begin, &end);
-    model_set_training(&detr->model, training);
-    if (training) device_zero(detr->model.params.grads, detr->model.params.total * sizeof(float));
-    for (int next = begin; next < end; next += part.n) {
-        part.n = end - next < bench->part.n ? end - next : bench->part.n;
-        part.position = next;
+    model_set_training(&detr->model, true);
+    device_zero(detr->model.params.grads, detr->model.params.total * sizeof(float));
+    for (; begin < end; begin += part.n) {
+        part.n = end - begin < images->n ? end - begin : images->n;
         detr_load(detr, part.pixels, &part.size[0][0], imagenet_mean, imagenet_std, part.n, part.height, part.width);
-        if (training) detr_draw(detr, run->training.s->seed, (uint32_t)run->training.state.step, (size_t)next);
+        detr_draw(detr, run->training.s->seed, (uint32_t)run->training.state.step, (size_t)begin);
         detr_forward(detr);
-        if (training) {
-            detection_loss(run, &part, run->training.s->batch_size * BENCH_BOXES, &loss);
-            detr_backward(detr, next + part.n == end ? all_reduce_start : NULL);
-        } else {
-            detr_predictions(detr, run->logits, run->boxes);
-        }
+        detection_loss(run, &part, run->training.s->batch_size * BENCH_BOXES, &loss);
+        detr_backward(detr, begin + part.n == end ? all_reduce_start : NULL);
     }
-    if (training) {
-        detr_run_update(run, &loss);
-        run->training.state.step++;
+    detr_run_update(run, &loss);
+}
+
+static void infer_batch(DetrRun *run, const DetectionPart *images) {
+    Detr *detr = &run->detr;
+    int begin, end, n;
+    training_share(&run->training, &begin, &end);
+    model_set_training(&detr->model, false);
+    for (; begin < end; begin += n) {
+        n = end - begin < images->n ? end - begin : images->n;
+        detr_load(detr, images->pixels, &images->size[0][0], imagenet_mean, imagenet_std, n, images->height,
+                  images->width);
+        detr_forward(detr);
+        detr_predictions(detr, run->logits, run->boxes);
     }
 }
 
 void detr_bench(DetrRun *run) {
-    Training *t = &run->training;
-    Params *params = t->params = &run->detr.model.params;
-    int H = run->view->image_size[0], W = run->view->image_size[1], images = detr_run_micro_batch(run, H, W);
+    Detr *detr = &run->detr;
+    int H = run->view->image_size[0], W = run->view->image_size[1], micro = detr_run_micro_batch(run, H, W);
+    DetectionPart images;
+    Bench b;
     detr_run_find_classes(run);
-    detr_run_open_model(run, images, H, W, true);
-    detr_run_open_buffers(run, images, BENCH_BOXES, true);
-    params_allocate_optimizer(params, false);
-    t->state.lr = run->schedule->lr;
-    DetrBench context = {.run = run};
-    fill(&context.part, run, images);
-    Bench b = bench(bench_batch, &context, "images", &t->s->batch_size, images * distributed_ranks(),
-                    (double)t->s->bench_seconds);
-    double macs = (double)detr_macs(&run->detr, H, W), training_macs = (double)detr_training_macs(&run->detr, H, W);
-    double per_mac = 2 / 1e9 / distributed_ranks() / b.peak;
-    if (distributed_rank() > 0) return;
-    printf("{\"attn\": \"%s\", \"device\": \"%s\", \"height\": %d, \"width\": %d, \"ranks\": %d, \"batch_size\": %d, "
-           "\"micro_batch\": %d, \"trainable_params\": %zu, \"macs\": %.0f, \"train_images_per_s\": %.4f, "
-           "\"infer_images_per_s\": %.4f, \"train_fastest_s\": %.4f, \"infer_fastest_s\": %.4f, "
-           "\"peak_bytes\": %zu, \"gemm_peak_gflops\": %.1f, \"mfu\": %.4f, \"infer_mfu\": %.4f}\n",
-           run->model_settings->attn->name, kernels_device(), H, W, distributed_ranks(), t->s->batch_size, images,
-           params->parameters, macs, b.train.images_per_s, b.infer.images_per_s, b.train.fastest, b.infer.fastest,
-           device_peak_bytes(), b.peak, per_mac * training_macs * b.train.images_per_s,
-           per_mac * macs * b.infer.images_per_s);
+    detr_run_open_model(run, micro, H, W, true);
+    detr_run_open_buffers(run, micro, BENCH_BOXES, true);
+    fill(&images, run, micro);
+    bench_begin(&b, &run->training, &detr->model.params, run->schedule->lr, micro);
+    while (bench_next(&b)) {
+        if (b.training) train_batch(run, &images);
+        else infer_batch(run, &images);
+    }
+    double macs = (double)detr_macs(detr, H, W);
+    bench_print(&b, run->model_settings->attn->name, (double)detr_training_macs(detr, H, W),
+                "\"height\": %d, \"width\": %d, \"trainable_params\": %zu, \"macs\": %.0f, "
+                "\"train_images_per_s\": %.4f, \"infer_images_per_s\": %.4f, \"train_fastest_s\": %.4f, "
+                "\"infer_fastest_s\": %.4f, \"infer_mfu\": %.4f",
+                H, W, detr->model.params.parameters, macs, b.train.images_per_s, b.infer.images_per_s, b.train.fastest,
+                b.infer.fastest, bench_peak_share(&b, macs, b.infer.images_per_s));
 }

@@ -88,7 +88,7 @@ typedef struct {
 } Prediction;
 
 static bool predict(DetrRun *run, Prediction *p, const char *name, Error *error) {
-    int Q = run->model_settings->queries;
+    int Q = run->model_settings->queries, C = run->model_settings->num_classes + 1;
     CocoDetection *detections = p->detections;
     uint8_t *pixels = p->pixels;
     ImagePart picture;
@@ -102,10 +102,9 @@ static bool predict(DetrRun *run, Prediction *p, const char *name, Error *error)
               draw.width);
     detr_forward(&run->detr);
     detr_predictions(&run->detr, run->logits, run->boxes);
-    outcome_require(run->logits, (size_t)Q * ((size_t)run->model_settings->num_classes + 1), run->training.s->init, name);
+    outcome_require(run->logits, (size_t)Q * (size_t)C, run->training.s->init, name);
     outcome_require(run->boxes, (size_t)Q * 4, run->training.s->init, name);
-    int count = postprocess(detections, Q, run->logits, run->boxes, Q, run->model_settings->num_classes + 1, 1, picture.width,
-                            picture.height);
+    int count = postprocess(detections, Q, run->logits, run->boxes, Q, C, 1, picture.width, picture.height);
     predictions_begin(&p->json, name, picture.width, picture.height);
     tell_detections(run, &p->json, name, detections, count);
     if (*run->outputs->draw) draw_picture(run, &picture, name, detections, count);

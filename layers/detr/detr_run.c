@@ -57,7 +57,8 @@ void detr_run_find_classes(DetrRun *run) {
 int detr_run_micro_batch(const DetrRun *run, int height, int width) {
     int begin, end, given = run->training.s->micro_batch;
     training_share(&run->training, &begin, &end);
-    size_t image = (size_t)(height + 3) / 4 * ((size_t)(width + 3) / 4) * 4 * (size_t)run->model_settings->backbone_width;
+    size_t cells = (size_t)(height + 3) / 4 * ((size_t)(width + 3) / 4);
+    size_t image = cells * 4 * (size_t)run->model_settings->backbone_width;
     size_t most = given > 0 ? (size_t)given : activations_at_once() / image;
     return most < 1 ? 1 : most < (size_t)(end - begin) ? (int)most : end - begin;
 }
@@ -156,12 +157,12 @@ void detr_run_open_model(DetrRun *run, int images, int H, int W, bool training) 
         checkpoint_load_weights(&detr->model.params, t->s->init, NULL);
     } else {
         params_initialize(&detr->model.params, t->s->seed);
-        bool wanted = *backbone && !t->resumed && !run->modes->bench; /* a state has later ones, and --bench needs none */
+        /* A saved state has later ones, and --bench needs none. */
+        bool wanted = *backbone && !t->resumed && !run->modes->bench;
         if (wanted && !file_exists(backbone))
             die("%s: no such file: scripts/convert_weights.py makes it of torchvision's ResNet-50, resnet50-0676ba61.pth; "
                 "--backbone-weights '' begins without it", backbone);
-        if (wanted)
-            checkpoint_load_part(&detr->model.params, detr_backbone_prefix, backbone);
+        if (wanted) checkpoint_load_part(&detr->model.params, detr_backbone_prefix, backbone);
         detr_draw(detr, t->s->seed, 0, 0);
     }
     detr_fold(detr);
