@@ -13,7 +13,7 @@
 #include "core/signals.h"
 #include "core/text.h"
 #include "kernels/kernels.h"
-#include "layers/detr/detr_run.h"
+#include "layers/detr/run.h"
 
 /* == Settings ===================================================================================================== */
 

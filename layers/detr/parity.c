@@ -2,7 +2,7 @@
 #include "core/parity.h"
 #include "detection/parity_batch.h"
 #include "layers/attention/feature_map.h"
-#include "layers/detr/detr_run.h"
+#include "layers/detr/run.h"
 
 void detr_parity(DetrRun *run) {
     const DetrSettings *s = run->model_settings;

@@ -10,7 +10,7 @@
 #include "detection/draw.h"
 #include "detection/postprocess.h"
 #include "kernels/kernels.h"
-#include "layers/detr/detr_run.h"
+#include "layers/detr/run.h"
 
 /* Category names: those in the checkpoint, else those of the data, else none. */
 static void names_open(DetrRun *run) {

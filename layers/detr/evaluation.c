@@ -8,7 +8,7 @@
 #include "core/progress.h"
 #include "core/text.h"
 #include "detection/postprocess.h"
-#include "layers/detr/detr_run.h"
+#include "layers/detr/run.h"
 
 /* The values of one detection, as exchanged between ranks. */
 enum { FOUND_CATEGORY, FOUND_BOX, FOUND_SCORE = FOUND_BOX + 4, FOUND_NUMBERS };

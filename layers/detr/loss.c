@@ -2,7 +2,7 @@
 #include <stdio.h>
 
 #include "core/die.h"
-#include "layers/detr/detr_run.h"
+#include "layers/detr/run.h"
 
 /* Predictions that cannot be matched (not finite) stop the run; the message names the image. */
 static void stop_on_unmatched(const DetrRun *run, const DetectionPart *part, int layer, int image) {

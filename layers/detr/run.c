@@ -1,4 +1,4 @@
-#include "layers/detr/detr_run.h"
+#include "layers/detr/run.h"
 
 #include "core/die.h"
 #include "core/distributed.h"

@@ -1,14 +1,14 @@
 /* One call of train_detr: the detector with its settings, its data and its buffers, which training and the modes in
  * place of training share.
  *
- *   detr_run.c         settings, data sets and loaders, the model with its first weights
- *   detection_loss.c   a step's loss and its gradients, and the loss of a validation image
- *   found.c            the detections of an evaluation, exchanged between ranks, and what --eval prints of them
- *   detr_predict.c, detr_parity.c, detr_bench.c   these modes
+ *   run.c         settings, data sets and loaders, the model with its first weights
+ *   loss.c        a step's loss and its gradients, and the loss of a validation image
+ *   evaluation.c  the detections of an evaluation, exchanged between ranks, and what --eval prints of them
+ *   predict.c, parity.c, bench.c   these modes
  *
  * Letters: B images, Q queries, C class logits, L decoder layers. */
-#ifndef VIT_LAYERS_DETR_DETR_RUN_H
-#define VIT_LAYERS_DETR_DETR_RUN_H
+#ifndef VIT_LAYERS_DETR_RUN_H
+#define VIT_LAYERS_DETR_RUN_H
 
 #include "core/program.h"
 #include "core/schedule.h"

@@ -7,7 +7,7 @@
 #include "core/rng.h"
 #include "data/dataset.h"
 #include "kernels/kernels.h"
-#include "layers/detr/detr_run.h"
+#include "layers/detr/run.h"
 
 /* A batch of images of one size, with seven boxes per image, COCO's average. */
 enum { BENCH_BOXES = 7 };
