@@ -96,7 +96,7 @@ VIDEO_SOURCE := $(if $(filter 1,$(VIDEO)),data/video.c data/video_library.c,data
 CPPFLAGS_ALL := -I. -I$(KERNELS) -D_GNU_SOURCE $(if $(filter FP32,$(PRECISION)),-DVIT_FP32) $(MPI_CPPFLAGS) $(VIDEO_CPPFLAGS) $(CPPFLAGS)
 FLAGS := $(CFLAGS_BASE) $(CFLAGS_WARN) $(CFLAGS_SANITIZE) $(CPPFLAGS_ALL) $(CFLAGS)
 
-SOURCES := $(filter-out data/webp% data/sound% data/video.c data/video_none.c data/video_library.c,$(wildcard core/*.c data/*.c detection/*.c layers/*.c layers/attention/*.c layers/detr/*.c)) \
+SOURCES := $(filter-out data/webp% data/sound% data/video.c data/video_none.c data/video_library.c,$(wildcard core/*.c data/*.c detection/*.c layers/*.c layers/attention/*.c layers/density/*.c layers/detr/*.c)) \
            $(WEBP_SOURCE) $(SOUND_SOURCE) $(VIDEO_SOURCE)
 TESTS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c))
 SHIMS := $(if $(filter cpu,$(BACKEND)),$(BUILD)/tests/faults.so)

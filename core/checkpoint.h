@@ -9,7 +9,13 @@
 #include "core/params.h"
 #include "core/safetensors.h"
 
-enum { RUN_MEASURED = 4, CHECKPOINT_DEVICE = 512 };
+enum { RUN_SUMS = 24, RUN_MEASURED = 4, CHECKPOINT_DEVICE = 512 };
+
+/* A value of the next row of the log, as a sum over `count` samples. */
+typedef struct {
+    const char *name;
+    double sum, count; /* over all ranks; count 0: there is no value yet */
+} RunSum;
 
 typedef struct {
     uint64_t step;      /* optimizer steps done */
@@ -21,7 +27,9 @@ typedef struct {
     uint64_t log_bytes; /* length of log.csv when the state was saved */
     float lr, gradient_norm; /* of the last step; needed if the run stopped before its row of the log was written */
     double seconds;          /* spent training and evaluating, summed over all processes that continued this run */
-    double measured[RUN_MEASURED]; /* other values that the program logs, as of the last row of the log; NaN: none */
+    RunSum sums[RUN_SUMS];   /* [sum_count]: declared before a state is loaded, which has them by their names */
+    int sum_count;
+    double measured[RUN_MEASURED]; /* of program_main only, not saved */
 } RunState;
 
 /* Writes `arena` (values or ema) and the metadata to path.  On failure dies with the operation, path and reason. */

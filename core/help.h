@@ -6,9 +6,9 @@
 
 /* Prints what was asked for, which is the value of --help: "-h", "all" or a word.  An unknown word ends the program
  * (die_usage). */
-void help_print(const Program *program, const Config *config, const char *asked);
+void help_print(const ProgramFacts *program, const Config *config, const char *asked);
 
 /* Examples on stderr, for a call without arguments. */
-void help_beginner(const Program *program);
+void help_beginner(const ProgramFacts *program);
 
 #endif
