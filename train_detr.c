@@ -1,9 +1,9 @@
 /* train_detr: SMCA-DETR, an object detector, from COCO's files to COCO's twelve metrics.
  *
- * Read it top to bottom, like train_vit.c: settings, one training step, evaluation, the callbacks of a training run,
- * main.  The loop that calls these is training_run in core/training.c.  The model is layers/detr, with the modes in
- * place of training in layers/detr/; matching, loss and evaluation are in detection/, pictures and boxes come from
- * data/detection_loader. */
+ * Read it from its end: main, and train above it, show the whole run.  Above them stand, in this order, the settings,
+ * evaluation, and what is logged and printed.  The model is layers/detr.c; its first weights, the loss of a step and the
+ * modes that do not train are in layers/detr/, matching and COCO's metrics in detection/, pictures and boxes come from
+ * data/detection_loader.c. */
 #include <math.h>
 #include <stdio.h>
 
@@ -17,8 +17,7 @@
 
 /* == Settings ===================================================================================================== */
 
-static void add_settings(void *context, Config *config) {
-    DetrRun *run = context;
+static void add_settings(DetrRun *run, Config *config) {
     run->modes = config_add(config, &mode_settings);
     run->predict = config_add(config, &predict_settings);
     run->outputs = config_add(config, &detection_output_settings);
@@ -56,11 +55,8 @@ static void add_settings(void *context, Config *config) {
                                    "names)");
 }
 
-static void use_settings(void *context) { detr_use_settings(&((DetrRun *)context)->training.config); }
-
 /* Checks settings of several groups. */
-static void check_settings(void *context) {
-    DetrRun *run = context;
+static void check_settings(DetrRun *run) {
     int batch = run->training.s->batch_size;
     if (batch < distributed_ranks())
         config_reject(&run->training.config, "batch_size", "{batch_size} is less than the %d ranks",
@@ -71,203 +67,17 @@ static void check_settings(void *context) {
     if (*run->modes->parity) run->model_settings->dropout = 0;
 }
 
-/* == One step ===================================================================================================== */
-
-/* Values of the last step that are logged besides the loss: RunState.measured. */
-enum { FOCAL, L1, GIOU, CLASS_ERROR };
-
-/* Trains on the loader's next batch, part by part, with one optimizer step.  Every rank needs the number of boxes in
- * the whole batch before it begins.  Returns the loss. */
-static double train_step(void *context) {
-    DetrRun *run = context;
-    Detr *detr = &run->detr;
-    RunState *state = &run->training.state;
-    int ranks = distributed_ranks(), boxes = detection_boxes_of(&run->loader, (size_t)state->batch);
-    double box_count = boxes > ranks ? boxes : ranks;
-    int begin, end;
-    DetectionPart part;
-    StepLoss loss = {0};
-    training_share(&run->training, &begin, &end);
-    device_zero(detr->model.params.grads, detr->model.params.total * sizeof(float));
-    for (int next = begin; next < end; next = part.position + part.n) {
-        device_uploads_wait(); /* the loader fills the last part's memory again */
-        detection_next(&run->loader, &part);
-        detr_load(detr, part.pixels, &part.size[0][0], run->train.mean, run->train.std, part.n, part.height,
-                  part.width);
-        detr_draw(detr, run->training.s->seed, (uint32_t)state->step, (size_t)part.position);
-        detr_forward(detr);
-        detection_loss(run, &part, box_count, &loss);
-        detr_backward(detr, part.position + part.n == end ? all_reduce_start : NULL);
-    }
-    detr_run_update(run, &loss);
-    state->measured[FOCAL] = loss.focal;
-    state->measured[L1] = loss.l1;
-    state->measured[GIOU] = loss.giou;
-    state->measured[CLASS_ERROR] = loss.targets > 0 ? 100 * loss.wrong / loss.targets : 0;
-    return loss.total;
-}
-
-/* == Evaluation =================================================================================================== */
-
-/* Runs the model on every image of the validation split, each rank on its share; a signal ends it early. */
-static void detect_all(DetrRun *run, FoundDetections *found) {
-    size_t count = (size_t)run->val.coco.image_count, done = 0;
-    double seconds = 0;
-    ValidationLoss sum = {0};
-    DetectionPart part;
-    detection_start(&run->val_loader, 0, 0);
-    while (!stop_signal && detection_next(&run->val_loader, &part)) {
-        double began = now_seconds();
-        detr_load(&run->detr, part.pixels, &part.size[0][0], run->val.mean, run->val.std, part.n, part.height,
-                  part.width);
-        detr_forward(&run->detr);
-        found_take(found, run, &part, &sum);
-        seconds += now_seconds() - began;
-        done += (size_t)part.n;
-        progress_show(false, "evaluating %zu/%zu", done * (size_t)distributed_ranks(), count);
-    }
-    double sums[] = {sum.loss, sum.boxes};
-    training_sum(&run->training, sums, 2);
-    run->training.validation_loss = sums[0] / fmax(sums[1], 1);
-    run->infer_s = seconds / fmax((double)done, 1);
-}
-
-/* Makes the layers use the parameters or their EMA. */
-static void view(DetrRun *run, float *arena) {
-    params_view(&run->detr.model.params, arena);
-    detr_fold(&run->detr);
-}
-
-/* Computes COCO's metrics into run->found, on all ranks, and lists the detections in `results`. */
-static void find_all(DetrRun *run, CocoResults *results) {
-    Model *model = &run->detr.model;
-    FoundDetections found;
-    Error error;
-    found_open(&found, run);
-    if (model->params.ema) view(run, model->params.ema);
-    model_set_training(model, false);
-    detect_all(run, &found);
-    if (model_trains(model)) model_set_training(model, true);
-    if (model->params.ema) view(run, model->params.values);
-    if (!run->training.stopping) {
-        found_exchange(&found);
-        found_list(&found, run, results);
-        if (!coco_eval(run->found, NULL, &run->val.coco, results->detections, results->count, NULL, &error))
-            die("%s: %s", run->val.name, error.text);
-    }
-    found_close(&found);
-}
-
-static double evaluate(void *context) {
-    DetrRun *run = context;
-    CocoResults results = {0};
-    find_all(run, &results);
-    coco_results_free(&results);
-    return 100 * run->found[COCO_AP];
-}
-
-static void mode_eval(void *context) {
-    DetrRun *run = context;
-    CocoResults results = {0};
-    int at_once = run->view->eval_batch;
-    detr_run_open_data(run, false);
-    detr_eval_check_categories(run);
-    detr_run_open_model(run, at_once, run->shorter, run->longer, false);
-    detr_run_open_buffers(run, at_once, 1, false);
-    validation_loss_open(run);
-    find_all(run, &results);
-    detr_eval_report(run, &results);
-    coco_results_free(&results);
-}
-
-/* == Training ===================================================================================================== */
-
-static void training_data_and_model(void *context) {
-    DetrRun *run = context;
-    char stem[128];
-    detr_run_open_data(run, true);
-    int room = run->loader.parts.room > run->view->eval_batch ? run->loader.parts.room : run->view->eval_batch;
-    detr_run_open_model(run, room, run->shorter, run->longer, true);
-    detr_run_open_buffers(run, room, run->train.most_boxes, true);
-    validation_loss_open(run);
-    snprintf(stem, sizeof stem, "%s-detr-%s", run->train.name, run->model_settings->attn->name);
-    training_open(&run->training, &(TrainingStart){.params = &run->detr.model.params,
-                                                   .batches = run->loader.batches,
-                                                   .stem = stem,
-                                                   .class_names = run->names,
-                                                   .classes = run->model_settings->num_classes});
-    detr_fold(&run->detr); /* a state may have been loaded */
-}
-
-static void announce(void *context) {
-    DetrRun *run = context;
-    const Coco *train = &run->train.coco;
-    if (distributed_ranks() > 1) printf("%d ranks\n", distributed_ranks());
-    print_line("%s: %d training and %d validation images, %zu training boxes of %d categories, %zu images without "
-               "any\n",
-           run->train.name, train->image_count, run->val.coco.image_count, train->annotation_count - train->crowds,
-           train->category_count, train->empty_images);
-    printf("%s: %zu trainable parameters, %.1f million multiply-adds for an image of %d x %d, "
-           "%.0f MiB of activations\n",
-           run->model_settings->attn->name, run->detr.model.params.parameters,
-           (double)detr_macs(&run->detr, run->shorter, run->longer) / 1e6, run->shorter, run->longer,
-           (double)model_activation_bytes(&run->detr.model) / (1 << 20));
-    print_line("%s: %d epochs of %llu batches of %d images, at most %d at a time, %.0f %% of padding if each were "
-               "one\n",
-           run->training.s->run_dir, run->training.s->epochs, (unsigned long long)run->training.batches,
-           run->training.s->batch_size, run->loader.parts.room, 100 * detection_padding(&run->loader));
-}
-
-static void load_batches(void *context, uint64_t epoch, uint64_t batch) {
-    detection_start(&((DetrRun *)context)->loader, (uint32_t)epoch, batch);
-}
-
-static double stalled(const void *context) { return detection_stats(&((const DetrRun *)context)->loader).stalled; }
-
-static float learning_rate(const void *context, double epochs) {
-    return drop_lr(((const DetrRun *)context)->schedule, epochs);
-}
-
-static void words(const void *context, TrainingWords which, char *text, size_t size) {
-    const DetrRun *run = context;
-    const double *m = run->training.state.measured, best = run->training.state.best;
-    double ap = run->found[COCO_AP], ap50 = run->found[COCO_AP50];
-    int used = 0;
-    switch (which) {
-    case WORDS_LAST: snprintf(text, size, ",,,"); break;
-    case WORDS_LAST_EVALUATED:
-        snprintf(text, size, "%.5f,%.5f,%.5f,%.6f", run->found[COCO_AP_SMALL], run->found[COCO_AP_MEDIUM],
-                 run->found[COCO_AP_LARGE], run->infer_s);
-        break;
-    case WORDS_STEP: snprintf(text, size, "  class error %.0f %%", m[CLASS_ERROR]); break;
-    case WORDS_EVALUATED: used = snprintf(text, size, "%.5f,%.5f", ap, ap50); /* fall through */
-    case WORDS_COLUMNS:
-        snprintf(text + used, size - (size_t)used, "%s,%.6f,%.6f,%.6f,%.2f", used ? "" : ",", m[FOCAL], m[L1], m[GIOU],
-                 m[CLASS_ERROR]);
-        break;
-    case WORDS_EVALUATION: snprintf(text, size, "AP %.2f  AP50 %.2f", 100 * ap, 100 * ap50); break;
-    case WORDS_RESULT: snprintf(text, size, "AP %.2f, AP50 %.2f, best AP %.2f", 100 * ap, 100 * ap50, best); break;
-    case WORDS_BEST: snprintf(text, size, "best AP %.2f", best); break;
-    }
-}
-
-/* == Main ========================================================================================================= */
-
-static void mode_describe(void *context) { detr_run_describe(context); }
-static void mode_bench(void *context) { detr_bench(context); }
-static void mode_predict(void *context) { detr_predict(context); }
-static void mode_parity(void *context) { detr_parity(context); }
-static void close_data(void *context) { detr_run_close_data(context); }
+/* == Help ========================================================================================================= */
 
 static const ProgramMode modes[] = {
-    {"describe", "print the parts, parameters and multiply-adds of the model", mode_describe, .alone = true},
-    {"eval", "print COCO's twelve numbers of --init or --resume on the validation images", mode_eval,
-     .needs_weights = true, .outputs = {"results"}},
-    {"bench", "measure the speed of training and inference", mode_bench, .outputs = {NULL}},
-    {"predict", "tell what these images show and where", mode_predict, .alone = true, .needs_weights = true,
+    {"describe", "print the parts, parameters and multiply-adds of the model", .alone = true},
+    {"eval", "print COCO's twelve numbers of --init or --resume on the validation images", .needs_weights = true,
+     .outputs = {"results"}},
+    {"bench", "measure the speed of training and inference", .outputs = {NULL}},
+    {"predict", "tell what these images show and where", .alone = true, .needs_weights = true,
      .outputs = {"json", "draw"}},
-    {"parity", "run one step on inputs from a file, and write its gradients to --out", mode_parity,
-     .alone = true, .outputs = {"out"}, .needs_output = true},
+    {"parity", "run one step on inputs from a file, and write its gradients to --out", .alone = true,
+     .outputs = {"out"}, .needs_output = true},
     {.name = NULL},
 };
 
@@ -287,7 +97,7 @@ static const HelpLine basics[] = {
     {.name = NULL},
 };
 
-static const Program program = {
+static const ProgramFacts facts = {
     .name = "train_detr",
     .introduction = "train_detr trains detectors, SMCA-DETR on a ResNet, and measures COCO's twelve numbers.",
     .examples =
@@ -299,18 +109,217 @@ static const Program program = {
         "  train_detr --config configs/coco/smca-ripple.ini --describe\n",
     .basics = basics, .example = "train_detr --config configs/coco/shapes-demo.ini", .word = "ripple",
     .reference = "docs/settings-detr.md",
-    .settings = add_settings, .chooser = "attn", .use = use_settings, .check = check_settings,
-    .modes = modes,
-    .training = {.columns = "ap,ap50,focal,l1,giou,class_error",
-                 .last_columns = "ap_small,ap_medium,ap_large,infer_s",
-                 .advice = "a lower lr",
-                 .decimals = 1,
-                 .open = training_data_and_model, .announce = announce, .load = load_batches, .stalled = stalled,
-                 .rate = learning_rate, .step = train_step, .evaluate = evaluate, .words = words},
-    .close = close_data,
+    .chooser = "attn", .modes = modes, .advice = "a lower lr", .decimals = 1,
 };
+
+/* == Evaluation =================================================================================================== */
+
+/* Runs the model on every image of the validation split, each rank on its share; a signal ends it early. */
+static void detect_all(DetrRun *run, FoundDetections *found) {
+    size_t count = (size_t)run->val.coco.image_count, done = 0;
+    double seconds = 0;
+    ValidationLoss sum = {0};
+    DetectionPart part;
+    detection_start(&run->val_loader, 0, 0);
+    while (!stop_signal && detection_next(&run->val_loader, &part)) {
+        double began = now_seconds();
+        detr_run_load(run, &part, run->val.mean, run->val.std);
+        detr_forward(&run->detr);
+        found_take(found, run, &part, &sum);
+        seconds += now_seconds() - began;
+        done += (size_t)part.n;
+        progress_show(false, "evaluating %zu/%zu", done * (size_t)distributed_ranks(), count);
+    }
+    double sums[] = {sum.loss, sum.boxes};
+    training_sum(&run->training, sums, 2);
+    run->training.validation_loss = sums[0] / fmax(sums[1], 1);
+    run->infer_s = seconds / fmax((double)done, 1);
+}
+
+/* Makes the layers use the parameters or their EMA. */
+static void view(DetrRun *run, float *arena) {
+    params_view(&run->detr.model.params, arena);
+    detr_fold(&run->detr);
+}
+
+/* COCO's metrics of the validation split into run->found, on all ranks; `results` lists all detections, unless it is
+ * NULL.  The EMA weights are evaluated if there are any.  A signal ends it early, without a result. */
+static void evaluate(DetrRun *run, CocoResults *results) {
+    Model *model = &run->detr.model;
+    CocoResults own = {0}, *list = results ? results : &own;
+    FoundDetections found;
+    Error error;
+    found_open(&found, run);
+    if (model->params.ema) view(run, model->params.ema);
+    model_set_training(model, false);
+    detect_all(run, &found);
+    if (model_trains(model)) model_set_training(model, true);
+    if (model->params.ema) view(run, model->params.values);
+    if (!run->training.stopping) {
+        found_exchange(&found);
+        found_list(&found, run, list);
+        if (!coco_eval(run->found, NULL, &run->val.coco, list->detections, list->count, NULL, &error))
+            die("%s: %s", run->val.name, error.text);
+    }
+    found_close(&found);
+    coco_results_free(&own);
+}
+
+/* --eval */
+static void evaluate_weights(DetrRun *run) {
+    CocoResults results = {0};
+    int at_once = run->view->eval_batch;
+    detr_run_open_data(run, false);
+    detr_eval_check_categories(run);
+    detr_run_open_model(run, at_once, run->shorter, run->longer, false);
+    detr_run_open_buffers(run, at_once, 1, false);
+    validation_loss_open(run);
+    evaluate(run, &results);
+    detr_eval_report(run, &results);
+    coco_results_free(&results);
+}
+
+/* == Training ===================================================================================================== */
+
+/* What log.csv has besides the columns of every program. */
+static void add_columns(Training *t) {
+    if (training_evaluates(t)) {
+        training_column(t, "ap", "%.5f", 0);
+        training_column(t, "ap50", "%.5f", 0);
+    }
+    training_column(t, "focal", "%.6f", 0);
+    training_column(t, "l1", "%.6f", 0);
+    training_column(t, "giou", "%.6f", 0);
+    training_column(t, "class_error", "%.2f", 0);
+    if (!training_evaluates(t)) return;
+    training_column(t, "ap_small", "%.5f", LOG_LAST);
+    training_column(t, "ap_medium", "%.5f", LOG_LAST);
+    training_column(t, "ap_large", "%.5f", LOG_LAST);
+    training_column(t, "infer_s", "%.6f", LOG_LAST);
+}
+
+/* Data, model and first weights of a training run, or the state of one that is resumed. */
+static void training_data_and_model(DetrRun *run) {
+    char stem[128];
+    detr_run_open_data(run, true);
+    int room = run->loader.parts.room > run->view->eval_batch ? run->loader.parts.room : run->view->eval_batch;
+    detr_run_open_model(run, room, run->shorter, run->longer, true);
+    detr_run_open_buffers(run, room, run->train.most_boxes, true);
+    validation_loss_open(run);
+    add_columns(&run->training);
+    snprintf(stem, sizeof stem, "%s-detr-%s", run->train.name, run->model_settings->attn->name);
+    training_open(&run->training, &(TrainingStart){.params = &run->detr.model.params,
+                                                   .batches = run->loader.batches,
+                                                   .stem = stem,
+                                                   .class_names = run->names,
+                                                   .classes = run->model_settings->num_classes});
+    detr_fold(&run->detr); /* a state may have been loaded */
+}
+
+static void announce(DetrRun *run) {
+    const Coco *train = &run->train.coco;
+    if (distributed_ranks() > 1) printf("%d ranks\n", distributed_ranks());
+    print_line("%s: %d training and %d validation images, %zu training boxes of %d categories, %zu images without "
+               "any\n",
+               run->train.name, train->image_count, run->val.coco.image_count, train->annotation_count - train->crowds,
+               train->category_count, train->empty_images);
+    printf("%s: %zu trainable parameters, %.1f million multiply-adds for an image of %d x %d, "
+           "%.0f MiB of activations\n",
+           run->model_settings->attn->name, run->detr.model.params.parameters,
+           (double)detr_macs(&run->detr, run->shorter, run->longer) / 1e6, run->shorter, run->longer,
+           (double)model_activation_bytes(&run->detr.model) / (1 << 20));
+    print_line("%s: %d epochs of %llu batches of %d images, at most %d at a time, %.0f %% of padding if each were "
+               "one\n",
+               run->training.s->run_dir, run->training.s->epochs, (unsigned long long)run->training.batches,
+               run->training.s->batch_size, run->loader.parts.room, 100 * detection_padding(&run->loader));
+    training_announce_resumed(&run->training);
+}
+
+static void note_step(Training *t, const StepLoss *loss) {
+    double class_error = loss->targets > 0 ? 100 * loss->wrong / loss->targets : 0;
+    training_value(t, "focal", loss->focal);
+    training_value(t, "l1", loss->l1);
+    training_value(t, "giou", loss->giou);
+    training_value(t, "class_error", class_error);
+    training_note(t, "  class error %.0f %%", class_error);
+}
+
+static void note_evaluation(DetrRun *run) {
+    Training *t = &run->training;
+    const double *found = run->found;
+    training_value(t, "ap", found[COCO_AP]);
+    training_value(t, "ap50", found[COCO_AP50]);
+    training_value(t, "ap_small", found[COCO_AP_SMALL]);
+    training_value(t, "ap_medium", found[COCO_AP_MEDIUM]);
+    training_value(t, "ap_large", found[COCO_AP_LARGE]);
+    training_value(t, "infer_s", run->infer_s);
+    training_evaluated(t, 100 * found[COCO_AP], "AP %.2f  AP50 %.2f", 100 * found[COCO_AP], 100 * found[COCO_AP50]);
+}
+
+/* The result in the run's last line. */
+static int report(const DetrRun *run) {
+    const Training *t = &run->training;
+    if (!t->evaluated) return training_report(t, "best AP %.2f", t->state.best);
+    return training_report(t, "AP %.2f, AP50 %.2f, best AP %.2f", 100 * run->found[COCO_AP],
+                           100 * run->found[COCO_AP50], t->state.best);
+}
+
+/* Trains from the first or a saved step to the last epoch or a signal; returns the exit status.  The loss is divided by
+ * the number of boxes in the whole batch, which every rank needs before it begins. */
+static int train(DetrRun *run) {
+    Training *t = &run->training;
+    Detr *detr = &run->detr;
+    DetectionPart part;
+    int begin, end;
+    training_data_and_model(run);
+    if (distributed_rank() == 0) announce(run);
+    training_share(t, &begin, &end);
+    for (; training_epoch_left(t); training_epoch_end(t)) {
+        detection_start(&run->loader, (uint32_t)t->state.epoch, t->state.batch);
+        while (training_batch_left(t)) {
+            StepLoss loss = {.boxes = detection_boxes_of(&run->loader, (size_t)t->state.batch)};
+            training_step_begin(t, drop_lr(run->schedule, training_epochs(t)));
+            for (int next = begin; next < end; next += part.n) {
+                device_uploads_wait(); /* the loader fills the last part's memory again */
+                detection_next(&run->loader, &part);
+                detr_run_load(run, &part, run->train.mean, run->train.std);
+                detr_draw(detr, t->s->seed, (uint32_t)t->state.step, (size_t)next);
+                detr_forward(detr);
+                detection_loss(run, &part, &loss); /* matching, loss, and its gradients by the predictions */
+                detr_backward(detr, next + part.n == end ? all_reduce_start : NULL);
+            }
+            detr_run_update(run, &loss); /* AdamW, with the gradients of all ranks */
+            training_step_end(t, detection_stats(&run->loader).stalled);
+            note_step(t, &loss);
+            training_log(t);
+            if (t->stopping) return training_stop_early(t);
+        }
+        training_epoch_trained(t);
+        if (training_epoch_follows(t)) detection_start(&run->loader, (uint32_t)t->state.epoch + 1, 0);
+        if (!training_evaluation_is_due(t)) continue;
+        evaluate(run, NULL);
+        if (t->stopping) return training_stop_early(t);
+        note_evaluation(run);
+    }
+    return report(run);
+}
 
 int main(int argc, char **argv) {
     static DetrRun run;
-    return program_main(&program, &run, &run.training, argc, argv);
+    Training *t = &run.training;
+    if (!program_begin(t, &facts, argc, argv)) return t->status;
+    add_settings(&run, &t->config);
+    if (!program_read(t, argc, argv)) return t->status;
+    detr_use_settings(&t->config);
+    if (!program_settle(t)) return t->status;
+    check_settings(&run);
+    if (!program_open(t)) return t->status;
+    if (run.modes->describe) detr_run_describe(&run);
+    else if (run.modes->eval) evaluate_weights(&run);
+    else if (run.modes->bench) detr_bench(&run);
+    else if (run.predict->predict.count) detr_predict(&run);
+    else if (*run.modes->parity) detr_parity(&run);
+    else t->status = train(&run);
+    detr_run_close_data(&run);
+    return program_close(t);
 }

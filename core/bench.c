@@ -36,14 +36,13 @@ static void begin(Bench *b) {
     begin_phase(b, b->whole > b->least ? FIT : TRAIN);
 }
 
-void bench_begin(Bench *b, Training *t, Params *params, float lr, int micro) {
+void bench_begin(Bench *b, Training *t, Params *params, int micro) {
     *b = (Bench){.images = &t->s->batch_size,
                  .least = micro * distributed_ranks(),
                  .unit = t->unit ? t->unit : "images",
                  .limit = (double)t->s->bench_seconds,
                  .step = &t->state.step};
     t->params = params;
-    t->state.lr = lr;
     params_allocate_optimizer(params, false);
     begin(b);
 }

@@ -1,7 +1,7 @@
 /* --bench: measures the training and inference speed of any model.  The program processes the batches:
  *
  *     Bench b;
- *     bench_begin(&b, training, params, lr, micro);
+ *     bench_begin(&b, training, params, micro);
  *     while (bench_next(&b))
  *         if (b.training) ... one step on a batch of training->s->batch_size ...
  *         else ... one forward pass of such a batch ...
@@ -36,7 +36,7 @@ typedef struct {
  * counted, or two where the device runs beside the host: the time of a batch is then from the end of the one before to
  * its own.  If four training batches would take longer than bench_seconds, t->s->batch_size is first reduced to a
  * multiple of `micro` on every rank.  Allocates the optimizer's memory of `params`.  Reports progress on stderr. */
-void bench_begin(Bench *b, Training *t, Params *params, float lr, int micro);
+void bench_begin(Bench *b, Training *t, Params *params, int micro);
 
 /* True: process one batch, as b->training says; the device may still be working on it at the next call, and the host
  * prepares the next one meanwhile, as in training.  All training batches come first.  False: everything is measured. */

@@ -38,17 +38,17 @@ static void fill(DetectionPart *p, const DetrRun *run, int images) {
 static void train_batch(DetrRun *run, const DetectionPart *images) {
     Detr *detr = &run->detr;
     DetectionPart part = *images;
-    StepLoss loss = {0};
+    StepLoss loss = {.boxes = run->training.s->batch_size * BENCH_BOXES};
     int begin, end;
     training_share(&run->training, &begin, &end);
     model_set_training(&detr->model, true);
-    device_zero(detr->model.params.grads, detr->model.params.total * sizeof(float));
+    training_step_begin(&run->training, run->schedule->lr);
     for (; begin < end; begin += part.n) {
         part.n = end - begin < images->n ? end - begin : images->n;
-        detr_load(detr, part.pixels, &part.size[0][0], imagenet_mean, imagenet_std, part.n, part.height, part.width);
+        detr_run_load(run, &part, imagenet_mean, imagenet_std);
         detr_draw(detr, run->training.s->seed, (uint32_t)run->training.state.step, (size_t)begin);
         detr_forward(detr);
-        detection_loss(run, &part, run->training.s->batch_size * BENCH_BOXES, &loss);
+        detection_loss(run, &part, &loss);
         detr_backward(detr, begin + part.n == end ? all_reduce_start : NULL);
     }
     detr_run_update(run, &loss);
@@ -56,13 +56,13 @@ static void train_batch(DetrRun *run, const DetectionPart *images) {
 
 static void infer_batch(DetrRun *run, const DetectionPart *images) {
     Detr *detr = &run->detr;
-    int begin, end, n;
+    DetectionPart part = *images;
+    int begin, end;
     training_share(&run->training, &begin, &end);
     model_set_training(&detr->model, false);
-    for (; begin < end; begin += n) {
-        n = end - begin < images->n ? end - begin : images->n;
-        detr_load(detr, images->pixels, &images->size[0][0], imagenet_mean, imagenet_std, n, images->height,
-                  images->width);
+    for (; begin < end; begin += part.n) {
+        part.n = end - begin < images->n ? end - begin : images->n;
+        detr_run_load(run, &part, imagenet_mean, imagenet_std);
         detr_forward(detr);
         detr_predictions(detr, run->logits, run->boxes);
     }
@@ -77,7 +77,7 @@ void detr_bench(DetrRun *run) {
     detr_run_open_model(run, micro, H, W, true);
     detr_run_open_buffers(run, micro, BENCH_BOXES, true);
     fill(&images, run, micro);
-    bench_begin(&b, &run->training, &detr->model.params, run->schedule->lr, micro);
+    bench_begin(&b, &run->training, &detr->model.params, micro);
     while (bench_next(&b)) {
         if (b.training) train_batch(run, &images);
         else infer_batch(run, &images);

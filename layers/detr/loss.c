@@ -2,6 +2,7 @@
 #include <stdio.h>
 
 #include "core/die.h"
+#include "core/distributed.h"
 #include "layers/detr/run.h"
 
 /* Predictions that cannot be matched (not finite) stop the run; the message names the image. */
@@ -12,11 +13,12 @@ static void stop_on_unmatched(const DetrRun *run, const DetectionPart *part, int
     training_stop_on_bad(&run->training, what, NAN);
 }
 
-void detection_loss(DetrRun *run, const DetectionPart *part, double box_count, StepLoss *sum) {
+void detection_loss(DetrRun *run, const DetectionPart *part, StepLoss *sum) {
     Detr *detr = &run->detr;
     SetTargets targets = {&part->boxes[0][0], part->labels, part->first};
     SetLoss loss;
-    int layer, image, count = part->first[part->n];
+    int layer, image, count = part->first[part->n], ranks = distributed_ranks();
+    double box_count = sum->boxes > ranks ? sum->boxes : ranks; /* at least 1 for each rank */
     detr_predictions(detr, run->logits, run->boxes);
     if (!set_loss(&loss, run->dlogits, run->dboxes, &run->step_loss, run->logits, run->boxes, &targets, part->n,
                   box_count, &layer, &image))
@@ -34,7 +36,7 @@ void detr_run_update(DetrRun *run, StepLoss *loss) {
     all_reduce_finish();
     double sums[] = {loss->total, loss->focal, loss->l1, loss->giou, loss->wrong, loss->targets};
     training_sum(&run->training, sums, sizeof sums / sizeof *sums);
-    *loss = (StepLoss){sums[0], sums[1], sums[2], sums[3], sums[4], sums[5]};
+    *loss = (StepLoss){sums[0], sums[1], sums[2], sums[3], sums[4], sums[5], loss->boxes};
     training_update(&run->training, loss->total);
     if (!run->detr.settings.freeze_backbone) detr_fold(&run->detr);
 }

@@ -8,7 +8,6 @@ void detr_parity(DetrRun *run) {
     const DetrSettings *s = run->model_settings;
     Detr *detr = &run->detr;
     ParityBatch p;
-    StepLoss loss = {0};
     SafeTensors st;
     Error error;
     if (!safetensors_open(&st, run->modes->parity, &error)) die("%s", error.text);
@@ -24,7 +23,8 @@ void detr_parity(DetrRun *run) {
     real_upload(detr->images, p.images, pixels);
     detr_draw(detr, run->training.s->seed, 0, 0);
     detr_forward(detr);
-    detection_loss(run, &p.part, p.T > 1 ? p.T : 1, &loss);
+    StepLoss loss = {.boxes = p.T};
+    detection_loss(run, &p.part, &loss);
     detr_backward(detr, NULL);
     float total = (float)loss.total;
     size_t L = (size_t)s->decoder_layers, B = (size_t)p.B, Q = (size_t)s->queries, C = (size_t)s->num_classes + 1;

@@ -179,6 +179,10 @@ void detr_run_describe(DetrRun *run) {
     detr_describe(&run->detr, stdout, H, W);
 }
 
+void detr_run_load(DetrRun *run, const DetectionPart *part, const float mean[3], const float std[3]) {
+    detr_load(&run->detr, part->pixels, &part->size[0][0], mean, std, part->n, part->height, part->width);
+}
+
 void detr_run_open_buffers(DetrRun *run, int images, int most_targets, bool training) {
     const DetrSettings *s = run->model_settings;
     SetLossSize size = {training ? s->decoder_layers : 1, images, s->queries, s->num_classes + 1, most_targets};

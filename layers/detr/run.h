@@ -85,6 +85,9 @@ void detr_run_close_data(DetrRun *run);
 /* Builds the model for that many images of H x W or W x H at a time and sets its initial weights. */
 void detr_run_open_model(DetrRun *run, int images, int H, int W, bool training);
 
+/* Loads a part of a batch into the model (detr_load). */
+void detr_run_load(DetrRun *run, const DetectionPart *part, const float mean[3], const float std[3]);
+
 /* Allocates the host's predictions of that many images and, for training, what their loss needs. */
 void detr_run_open_buffers(DetrRun *run, int images, int most_targets, bool training);
 
@@ -94,12 +97,13 @@ void detr_run_open_buffers(DetrRun *run, int images, int most_targets, bool trai
 typedef struct {
     double total, focal, l1, giou;
     double wrong, targets; /* targets whose query has its largest logit at another class, and all of them */
+    int boxes;             /* of the whole batch on all ranks: the others are divided by it */
 } StepLoss;
 
 /* After detr_forward of `part`: takes the predictions to the host, matches them with the part's boxes, adds the loss to
- * *sum and loads its gradients for detr_backward.  box_count: of the whole batch on all ranks, but at least 1 for each
- * rank.  Predictions that cannot be matched (not finite) stop the run; the message names the image. */
-void detection_loss(DetrRun *run, const DetectionPart *part, double box_count, StepLoss *sum);
+ * *sum and loads its gradients for detr_backward.  Predictions that cannot be matched (not finite) stop the run; the
+ * message names the image. */
+void detection_loss(DetrRun *run, const DetectionPart *part, StepLoss *sum);
 
 /* One optimizer step with the gradients of a whole batch, once every rank has its own; sums the loss over ranks. */
 void detr_run_update(DetrRun *run, StepLoss *loss);
