@@ -1,9 +1,9 @@
 /* train_ar: Sparse Transformers as density models of bytes, from a config file to bits per byte and samples.
  *
  * Read it from its end: main, and train above it, show the whole run.  Above them stand, in this order, the settings,
- * the data, evaluation and what is printed.  The model is in layers/sequence_model.c, its attention in
- * layers/causal_attention.c, a step of it and the modes that do not train in layers/density/, data in
- * data/sequences.h. */
+ * the data, evaluation and what is printed.  The model is in layers/density/sequence_model.c, its attention in
+ * layers/density/causal_attention.c, a step of it and the modes that do not train in layers/density/, data in
+ * data/sequences/sequences.h. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,11 +11,11 @@
 
 #include "core/die.h"
 #include "core/distributed.h"
-#include "core/outcome.h"
+#include "training/outcome.h"
 #include "core/progress.h"
 #include "core/signals.h"
 #include "core/text.h"
-#include "data/sequence_baselines.h"
+#include "data/sequences/sequence_baselines.h"
 #include "kernels/kernels.h"
 #include "layers/density/run.h"
 

@@ -1,10 +1,10 @@
 /* The interface of programs whose loop was here, by which train_vit and train_detr still run.  It goes, with
- * core/old_program.c, its include in core/program.h, ProgramMode.run and RunState.measured, when both have loops of
+ * core/old_program.c, its include in training/program.h, ProgramMode.run and RunState.measured, when both have loops of
  * their own. */
 #ifndef VIT_CORE_OLD_PROGRAM_H
 #define VIT_CORE_OLD_PROGRAM_H
 
-#include "core/program.h"
+#include "training/program.h"
 
 typedef enum {
     WORDS_STEP,

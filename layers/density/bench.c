@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "core/bench.h"
+#include "training/bench.h"
 #include "core/die.h"
 #include "core/distributed.h"
 #include "core/rng.h"

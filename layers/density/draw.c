@@ -6,9 +6,9 @@
 #include "core/files.h"
 #include "core/progress.h"
 #include "core/text.h"
-#include "data/sequence_samples.h"
+#include "data/sequences/sequence_samples.h"
 #include "layers/density/run.h"
-#include "layers/sequence_picture.h"
+#include "layers/density/sequence_picture.h"
 
 #define F(KIND, field) CONFIG_FIELD(KIND, DrawSettings, field)
 static const ConfigEntry draw_entries[] = {

@@ -1,5 +1,5 @@
 /* --parity of train_ar: a step on the tokens that another framework was given. */
-#include "core/parity.h"
+#include "training/parity.h"
 
 #include <stdlib.h>
 

@@ -3,11 +3,11 @@
 #ifndef VIT_LAYERS_DENSITY_RUN_H
 #define VIT_LAYERS_DENSITY_RUN_H
 
-#include "core/program.h"
-#include "core/schedule.h"
-#include "data/sequence_loader.h"
-#include "layers/sampling.h"
-#include "layers/sequence_model.h"
+#include "training/program.h"
+#include "training/schedule.h"
+#include "data/sequences/sequence_loader.h"
+#include "layers/density/sampling.h"
+#include "layers/density/sequence_model.h"
 
 /* Settings of what is drawn from a model. */
 typedef struct {

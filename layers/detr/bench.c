@@ -1,11 +1,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/bench.h"
+#include "training/bench.h"
 #include "core/die.h"
 #include "core/distributed.h"
 #include "core/rng.h"
-#include "data/dataset.h"
+#include "data/sets/dataset.h"
 #include "kernels/kernels.h"
 #include "layers/detr/run.h"
 

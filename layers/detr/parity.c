@@ -1,5 +1,5 @@
 #include "core/die.h"
-#include "core/parity.h"
+#include "training/parity.h"
 #include "detection/parity_batch.h"
 #include "layers/attention/feature_map.h"
 #include "layers/detr/run.h"

@@ -3,10 +3,10 @@
 #include <string.h>
 
 #include "core/die.h"
-#include "core/outcome.h"
+#include "training/outcome.h"
 #include "core/predictions.h"
 #include "core/text.h"
-#include "data/pictures.h"
+#include "data/images/pictures.h"
 #include "detection/draw.h"
 #include "detection/postprocess.h"
 #include "kernels/kernels.h"

@@ -10,13 +10,13 @@
 #ifndef VIT_LAYERS_DETR_RUN_H
 #define VIT_LAYERS_DETR_RUN_H
 
-#include "core/program.h"
-#include "core/schedule.h"
-#include "data/detection_loader.h"
-#include "data/size_buckets.h"
+#include "training/program.h"
+#include "training/schedule.h"
+#include "data/detection/detection_loader.h"
+#include "data/detection/size_buckets.h"
 #include "detection/coco_eval.h"
 #include "detection/set_loss.h"
-#include "layers/detr.h"
+#include "layers/detr/detr.h"
 
 /* == Settings ===================================================================================================== */
 

@@ -1,0 +1,550 @@
+#include "training/training.h"
+
+#include <assert.h>
+#include <limits.h>
+#include <math.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/die.h"
+#include "core/distributed.h"
+#include "core/progress.h"
+#include "core/signals.h"
+#include "core/text.h"
+#include "kernels/kernels.h"
+
+/* == Settings ===================================================================================================== */
+
+#define F(KIND, field) CONFIG_FIELD(KIND, TrainingSettings, field)
+static const ConfigEntry entries[] = {
+    {F(INT, epochs), "300", .section = "training", .min = 1, .max = 1e6, .help = "Passes over the training images"},
+    {F(INT, batch_size), "512", .min = 1, .max = 1e6,
+     .help = "Number of images in a step of the optimizer, summed over all ranks"},
+    {F(INT, micro_batch), "0", .min = 0, .max = 1e6,
+     .help = "Number of images computed at a time, whose gradients are accumulated to a batch (0: chosen by the "
+             "model's size)"},
+    {F(CHOICE, precision), "float32", CONFIG_CHOICES("float32", "bfloat16"),
+     .help = "Precision of activations; that of parameters and sums is float32 always. A program for a GPU is built for "
+             "one of them. A CPU needs AVX512-BF16 for bfloat16"},
+    {F(UINT64, seed), "0", .help = "Seed of all random numbers of the run"},
+
+    {F(STRING, run_dir), .section = "run", .argument = "FOLDER",
+     .help = "Folder for config.ini, log.csv and the checkpoints (default: the next free "
+             "runs/<data>-<model>-<number>)"},
+    {F(STRING, init), .argument = "FILE", .help = "Safetensors file with the initial weights"},
+    {F(INT, eval_every), "1", .min = 0, .max = 1e6,
+     .help = "Number of epochs from one evaluation to the next; the last epoch is always evaluated (0: never, and the data "
+             "need no validation split; there is no best.safetensors then)"},
+    {F(INT, log_every), "50", .min = 1, .max = 1e8, .help = "Number of steps from one row of log.csv to the next"},
+    {F(FLOAT, bench_seconds), "5", .min = 0.1, .max = 3600,
+     .help = "Seconds for which --bench measures training, and then inference; batch_size becomes smaller where four "
+             "batches would take longer"},
+};
+#undef F
+const ConfigGroup training_settings = {CONFIG_GROUP(TrainingSettings, entries)};
+
+/* == Values that are none, and machines that are wrong ============================================================ */
+
+static void stop_on_bad(const Training *t, uint64_t step, const char *what, double value) {
+    char kept[RUN_PATH_SIZE + 64] = "nothing has been saved yet";
+    if (isfinite(value)) return;
+    if (t->state.log_bytes) snprintf(kept, sizeof kept, "the last good state is in %s", t->folder.path);
+    progress_end();
+    die("step %llu: %s is %s; %s (try %s)", (unsigned long long)step, what, isnan(value) ? "not a number" : "infinite",
+        kept, t->advice);
+}
+
+void training_stop_on_bad(const Training *t, const char *what, double value) {
+    stop_on_bad(t, t->state.step + 1, what, value);
+}
+
+/* The last update may have overflowed even though its loss and gradient were finite. */
+static void stop_on_bad_weights(const Training *t) {
+    const Param *p = params_not_finite(t->params, t->params->values);
+    if (p) stop_on_bad(t, t->state.step, p->name, NAN);
+}
+
+/* To the bit, as all ranks compute the same update, unless their instructions differ. */
+static bool parameters_agree(const Training *t) {
+    const Params *params = t->params;
+    double sum = 0;
+    for (int i = 0; i < params_count(params) && distributed_ranks() > 1; i++) {
+        const Param *p = params_at(params, i);
+        sum += sum_of_squares(params->values + p->offset, p->size);
+    }
+    return distributed_agree(sum, t->mixed ? 1e-5 : 0);
+}
+
+/* Checks that all ranks agree, because each one reads its own copy of the data and of the weights or state. */
+static void check_ranks_begin_alike(const Training *t) {
+    const RunState *state = &t->state;
+    if (!distributed_agree((double)t->batches, 0))
+        die("the ranks' data sets differ: %llu batches an epoch here, others have more or fewer",
+            (unsigned long long)t->batches);
+    if (!distributed_agree((double)state->step, 0) || !distributed_agree((double)state->batch, 0))
+        die("the ranks' states differ: here step %llu: do all machines see the same run folder?",
+            (unsigned long long)state->step);
+    if (!parameters_agree(t))
+        die("the ranks' first parameters differ: do all machines see the same files of weights?");
+}
+
+/* Ranks update their own copies of the parameters with the same gradients, so a difference means a hardware fault. */
+static void check_ranks_agree(const Training *t) {
+    if (!parameters_agree(t))
+        die("the ranks' parameters differ after step %llu: a machine computes wrongly, or the builds are not the same",
+            (unsigned long long)t->state.step);
+}
+
+static const char *unit_of(const Training *t) { return t->unit ? t->unit : "images"; }
+
+void training_fit_batch(Training *t, size_t images, const char *data) {
+    int batch = t->s->batch_size, ranks = distributed_ranks(), most = images < (size_t)batch ? (int)images : batch;
+    if (most == batch) return;
+    if (config_origin(&t->config, "batch_size") || most < ranks)
+        config_reject(&t->config, "batch_size", "{batch_size} is more than the %zu training %s", images, unit_of(t));
+    t->s->batch_size = most / ranks * ranks;
+    if (distributed_rank() == 0)
+        printf("%s: %zu training %s are fewer than the default batch_size of %d: batch_size is %d\n", data, images,
+               unit_of(t), batch, t->s->batch_size);
+}
+
+bool training_evaluates(const Training *t) { return t->s->eval_every > 0; }
+
+/* == Parts of a batch ============================================================================================= */
+
+void training_check_ranks(const Training *t) {
+    int batch = t->s->batch_size, ranks = distributed_ranks();
+    if (batch % ranks)
+        config_reject(&t->config, "batch_size", "{batch_size} is not a multiple of the %d ranks, which share the %s "
+                                               "equally", ranks, unit_of(t));
+}
+
+int training_local_batch(const Training *t) { return t->s->batch_size / distributed_ranks(); }
+
+int training_micro_batch(const Training *t, size_t most) {
+    int local = training_local_batch(t), given = t->s->micro_batch;
+    if (given > 0) return given < local ? given : local;
+    int passes = most < 1 ? local : (int)(((size_t)local + most - 1) / most);
+    return (local + passes - 1) / passes;
+}
+
+/* == Inside a step ================================================================================================ */
+
+void training_share(const Training *t, int *begin, int *end) {
+    int64_t rank = distributed_rank(), ranks = distributed_ranks();
+    *begin = (int)(t->s->batch_size * rank / ranks);
+    *end = (int)(t->s->batch_size * (rank + 1) / ranks);
+}
+
+void training_sum(Training *t, double *sums, int count) {
+    double all[16];
+    assert(count < 16);
+    for (int i = 0; i < count; i++) all[i] = sums[i];
+    all[count] = stop_signal != 0;
+    distributed_sum(all, count + 1);
+    for (int i = 0; i < count; i++) sums[i] = all[i];
+    t->stopping = all[count] > 0;
+}
+
+/* Waits for the oldest update. */
+static void settle_one(Training *t) {
+    RunState *state = &t->state;
+    int i = (int)(t->settled++ % 2);
+    const TrainingPending *p = &t->pending[i];
+    device_wait(p->done);
+    if (p->unseen) {
+        double loss = t->found[i].loss;
+        training_sum(t, &loss, 1);
+        loss /= t->s->batch_size;
+        stop_on_bad(t, p->step, "the loss", loss);
+        state->loss_sum += loss;
+        state->loss_count++;
+    }
+    state->gradient_norm = (float)sqrt(t->found[i].squares);
+    stop_on_bad(t, p->step, "the norm of the gradient", (double)state->gradient_norm);
+}
+
+/* Waits for the results of all updates. */
+static void settle(Training *t) {
+    while (t->settled < t->launched) settle_one(t);
+}
+
+/* A device of its own works on this step while the host reads what came of the one before. */
+static void update(Training *t, bool unseen) {
+    int i = (int)(t->launched++ % 2);
+    TrainingPending *p = &t->pending[i];
+    p->step = t->state.step + 1;
+    p->unseen = unseen;
+    if (!t->found) t->found = host_malloc(2 * sizeof *t->found, "a step's loss and norm");
+    adamw_start(t->adamw, t->params, t->state.lr, (int)p->step);
+    device_download_async(&t->found[i], t->params->found, sizeof *t->found);
+    device_mark(&p->done);
+    while (t->launched - t->settled > (device_shares_cores() ? 0 : 1)) settle_one(t);
+}
+
+void training_update(Training *t, double loss) {
+    training_stop_on_bad(t, "the loss", loss);
+    update(t, false);
+    t->state.loss_sum += loss;
+    t->state.loss_count++;
+}
+
+void training_update_unseen(Training *t) { update(t, true); }
+
+/* == The log ====================================================================================================== */
+
+void training_column(Training *t, const char *name, const char *format, int place) {
+    RunState *state = &t->state;
+    assert(state->sum_count < RUN_SUMS);
+    t->columns[state->sum_count] = (LogColumn){.format = format, .place = place};
+    state->sums[state->sum_count++] = (RunSum){.name = name};
+}
+
+static int column_of(const Training *t, const char *name) {
+    int i = 0;
+    while (i < t->state.sum_count && strcmp(t->state.sums[i].name, name)) i++;
+    assert(i < t->state.sum_count);
+    return i;
+}
+
+void training_value(Training *t, const char *name, double value) {
+    RunSum *s = &t->state.sums[column_of(t, name)];
+    s->sum = value;
+    s->count = 1;
+}
+
+/* One rank's sums are those of all at once, so that a stop between two rows rounds nothing otherwise. */
+void training_add(Training *t, const char *name, double sum, double count) {
+    int i = column_of(t, name);
+    RunSum *s = &t->state.sums[i];
+    LogColumn *own = &t->columns[i];
+    assert(own->place & LOG_MEAN);
+    *(distributed_ranks() > 1 ? &own->sum : &s->sum) += sum;
+    *(distributed_ranks() > 1 ? &own->count : &s->count) += count;
+}
+
+/* Moves what every rank has added to the means into the state. */
+static void sum_means(Training *t) {
+    double sums[2 * RUN_SUMS] = {0};
+    int count = t->state.sum_count;
+    bool any = false;
+    for (int i = 0; i < count; i++) {
+        LogColumn *own = &t->columns[i];
+        sums[2 * i] = own->sum;
+        sums[2 * i + 1] = own->count;
+        own->sum = own->count = 0;
+        any |= (own->place & LOG_MEAN) != 0;
+    }
+    if (any) distributed_sum(sums, 2 * count);
+    for (int i = 0; i < count && any; i++) {
+        t->state.sums[i].sum += sums[2 * i];
+        t->state.sums[i].count += sums[2 * i + 1];
+    }
+}
+
+/* Forgets the values after a row, or all of them after an epoch. */
+static void forget_values(Training *t, bool all) {
+    for (int i = 0; i < t->state.sum_count; i++)
+        if (all || !(t->columns[i].place & LOG_MEAN)) t->state.sums[i].sum = t->state.sums[i].count = 0;
+}
+
+double training_loss(const Training *t) {
+    return t->state.loss_count ? t->state.loss_sum / (double)t->state.loss_count : NAN;
+}
+
+void training_note(Training *t, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(t->note, sizeof t->note, format, arguments);
+    va_end(arguments);
+}
+
+/* The progress line. */
+static void show(const Training *t) {
+    const RunState *state = &t->state;
+    if (!state->loss_count) return; /* the device has not finished a step since the last row */
+    double elapsed = now_seconds() - t->started, done = (double)(state->step - t->first_step);
+    char eta[32];
+    duration_text(eta, sizeof eta, elapsed / done * (double)(training_steps(t) - state->step));
+    progress_show(state->batch == t->batches || t->stopping,
+                  "epoch %llu/%d  batch %llu/%llu  loss %.4f%s  lr %.2e  %.*f %s/s  ETA %s",
+                  (unsigned long long)state->epoch + 1, t->s->epochs, (unsigned long long)state->batch,
+                  (unsigned long long)t->batches, training_loss(t), t->note, (double)state->lr, t->decimals,
+                  t->images_per_s, unit_of(t), eta);
+}
+
+/* Seconds that the run has trained and evaluated.  If it is killed, those since the last saved state are lost, like its
+ * log rows. */
+static double run_seconds(const Training *t) { return t->before + now_seconds() - t->started; }
+
+/* Appends names or values of the columns that stand in one of the two places, each behind a comma. */
+static int put_columns(const Training *t, char *text, int used, int place, bool names) {
+    for (int i = 0; i < t->state.sum_count; i++) {
+        const RunSum *s = &t->state.sums[i];
+        size_t room = (size_t)(LOG_SIZE - used);
+        assert(room > 64);
+        if ((t->columns[i].place & LOG_LAST) != place) continue;
+        used += snprintf(text + used, room, names ? ",%s" : ",", s->name);
+        room = (size_t)(LOG_SIZE - used);
+        if (!names && s->count > 0 && isfinite(s->sum))
+            used += snprintf(text + used, room, t->columns[i].format, s->sum / s->count);
+    }
+    return used;
+}
+
+static void log_header(const Training *t, char header[LOG_SIZE]) {
+    int used = snprintf(header, LOG_SIZE, "step,epoch,loss,lr,grad_norm,images_per_s");
+    used = put_columns(t, header, used, 0, true);
+    used += snprintf(header + used, (size_t)(LOG_SIZE - used), ",stall,val_loss,wall_s,peak_bytes");
+    put_columns(t, header, used, LOG_LAST, true);
+}
+
+/* Writes a row of log.csv and forgets what it has. */
+static void log_row(Training *t, bool evaluated) {
+    RunState *state = &t->state;
+    char row[LOG_SIZE], validation[32] = "";
+    if (evaluated) snprintf(validation, sizeof validation, "%.6f", t->validation_loss);
+    int used = snprintf(row, sizeof row, "%llu,%llu,%.6f,%.8g,%.6g,%.*f", (unsigned long long)state->step,
+                        (unsigned long long)state->epoch + 1, training_loss(t), (double)state->lr,
+                        (double)state->gradient_norm, t->decimals + 1, t->images_per_s);
+    used = put_columns(t, row, used, 0, false);
+    used += snprintf(row + used, sizeof row - (size_t)used, ",%.3f,%s,%.1f,%zu", t->stall, validation, run_seconds(t),
+                     device_peak_bytes());
+    put_columns(t, row, used, LOG_LAST, false);
+    run_folder_log(&t->folder, row);
+    state->loss_sum = 0;
+    state->loss_count = 0;
+    t->stalled_before += t->stalled;
+    t->seconds = t->images = t->stalled = 0;
+    t->logged = true;
+    forget_values(t, false);
+}
+
+bool training_row_is_due(const Training *t) {
+    return !training_batch_left(t) || t->state.step % (uint64_t)t->s->log_every == 0;
+}
+
+void training_log(Training *t) {
+    bool due = training_row_is_due(t);
+    if (due) sum_means(t);
+    show(t);
+    if (due && training_batch_left(t)) log_row(t, false);
+}
+
+/* == Opening a run ================================================================================================ */
+
+/* Chooses the run folder, by default the next unused name for that stem on all ranks, and sets the advice that is
+ * printed when a rank dies. */
+static void folder_open(Training *t, const TrainingStart *start) {
+    static char path[RUN_PATH_SIZE], last_words[RUN_PATH_SIZE + 128];
+    char header[LOG_SIZE];
+    Error error;
+    if (!*t->s->run_dir) {
+        run_folder_choose(path, start->stem);
+        distributed_broadcast(path, sizeof path);
+        if (!config_try_set(&t->config, "run_dir", path, "the default", &error)) die("%s", error.text);
+    }
+    log_header(t, header);
+    run_folder_open(&t->folder, t->s->run_dir, &t->config, start->class_names, start->classes, start->mean,
+                    start->std, start->image_size, header, t->resumed ? &t->state : NULL);
+    snprintf(last_words, sizeof last_words, "%s --resume %s goes on from the last checkpoint", t->program,
+             t->s->run_dir);
+    distributed_last_words(last_words);
+}
+
+static bool same_names(const ClassNames *names, const char *const *others, int count) {
+    bool same = names->count == count;
+    for (int c = 0; same && c < count; c++) same = !strcmp(names->at[c], others[c]);
+    return same;
+}
+
+/* Is the state's position possible in this run, with this data set? */
+static void check_place(const Training *t, const TrainingStart *start, const char *path) {
+    const RunState *state = &t->state;
+    ClassNames names;
+    if (t->reordered && state->batch)
+        config_reject(&t->config, t->reordered,
+                      "epoch %llu has begun, and %llu of its batches are done: this can change between two epochs only",
+                      (unsigned long long)state->epoch + 1, (unsigned long long)state->batch);
+    if (state->batch > t->batches)
+        die("%s: the run is at batch %llu of an epoch that has %llu: has its data set lost images?", path,
+            (unsigned long long)state->batch, (unsigned long long)t->batches);
+    run_folder_classes(&names, path);
+    if (names.named && start->class_names && !same_names(&names, start->class_names, start->classes))
+        die("%s: the run's %d classes have other names than those of the data set: is it another one now?", path,
+            names.count);
+    class_names_free(&names);
+}
+
+/* Rejects runs whose number of steps does not fit 31 bits. */
+static void check_length(const Training *t) {
+    const RunState *state = &t->state;
+    double left = !training_epoch_left(t) ? 0 : (double)((uint64_t)t->s->epochs - state->epoch) * (double)t->batches;
+    if ((double)state->step + left >= (double)INT_MAX)
+        config_reject(&t->config, "epochs", "{epochs}, of %llu batches each, makes more than 2^31 - 1 steps from "
+                                           "step %llu on", (unsigned long long)t->batches, (unsigned long long)state->step);
+}
+
+/* What the saved state was computed by, if that is not this device. */
+static void note_device(Training *t) {
+    char path[RUN_PATH_SIZE], here[CHECKPOINT_DEVICE];
+    run_folder_file(path, t->s->run_dir, "state.safetensors");
+    checkpoint_device(here);
+    t->computed_by = run_folder_device(path);
+    if (!t->computed_by || strcmp(t->computed_by, here)) return;
+    free(t->computed_by);
+    t->computed_by = NULL;
+}
+
+void training_take_choices(Training *t) {
+    char path[RUN_PATH_SIZE];
+    run_folder_file(path, t->s->run_dir, "state.safetensors");
+    char *choices = run_folder_choices(path);
+    if (choices) t->chosen_anew = kernels_take_choices(choices);
+    free(choices);
+}
+
+void training_open(Training *t, const TrainingStart *start) {
+    char path[RUN_PATH_SIZE];
+    Params *params = t->params = start->params;
+    t->batches = start->batches;
+    params_allocate_optimizer(params, t->adamw->ema_decay > 0);
+    if (params->ema) device_copy(params->ema, params->values, params->total * sizeof(float));
+    t->state.best = -1;
+    for (int i = 0; i < RUN_MEASURED; i++) t->state.measured[i] = NAN;
+    if (t->resumed) {
+        note_device(t);
+        run_folder_file(path, t->s->run_dir, "state.safetensors");
+        checkpoint_load_state(params, &t->state, path);
+        check_place(t, start, path);
+    }
+    check_length(t);
+    t->mixed = distributed_tally(kernels_instructions());
+    check_ranks_begin_alike(t);
+    catch_signals();
+    folder_open(t, start);
+    if (distributed_rank() == 0) printf("%s\n", kernels_device());
+    if (distributed_rank() == 0 && t->mixed)
+        printf("ranks use different instructions (%s): they agree to rounding, not to the bit\n", t->mixed);
+    t->started = now_seconds();
+    t->before = t->state.seconds;
+    t->first_step = t->state.step;
+}
+
+void training_announce_resumed(const Training *t) {
+    const RunState *state = &t->state;
+    if (t->changes && *t->changes) printf("settings changed: %s\n", t->changes);
+    if (t->computed_by)
+        printf("the saved state was computed by %s: sums have another order here, and results agree to rounding, not "
+               "to the bit\n", t->computed_by);
+    if (t->chosen_anew) printf("kernels do not take the choices of the saved run: %s\n", t->chosen_anew);
+    if (state->step && training_epoch_left(t))
+        printf("resumed at epoch %llu, after %llu of its batches\n", (unsigned long long)state->epoch + 1,
+               (unsigned long long)state->batch);
+    fflush(stdout);
+}
+
+/* == Epochs and steps ============================================================================================= */
+
+bool training_epoch_left(const Training *t) { return t->state.epoch < (uint64_t)t->s->epochs; }
+
+bool training_batch_left(const Training *t) { return t->state.batch < t->batches; }
+
+double training_epochs(const Training *t) {
+    return (double)t->state.epoch + (double)t->state.batch / (double)t->batches;
+}
+
+uint64_t training_steps(const Training *t) { return t->batches * (uint64_t)t->s->epochs; }
+
+void training_step_begin(Training *t, float lr) {
+    Params *params = t->params;
+    t->began = now_seconds();
+    t->state.lr = lr;
+    t->logged = false;
+    device_zero(params->grads, params->total * sizeof(float));
+    device_zero(params->found, sizeof *params->found);
+}
+
+void training_step_end(Training *t, double stalled) {
+    t->state.step++;
+    t->state.batch++;
+    t->seconds += now_seconds() - t->began;
+    t->images += t->s->batch_size;
+    t->stalled = stalled - t->stalled_before;
+    t->images_per_s = t->images / t->seconds;
+    t->stall = t->stalled / t->seconds;
+    if (training_row_is_due(t)) settle(t);
+}
+
+static void save(Training *t) {
+    t->state.seconds = run_seconds(t);
+    run_folder_save(&t->folder, t->params, &t->state);
+}
+
+int training_stop_early(Training *t) {
+    progress_end();
+    settle(t);
+    stop_on_bad_weights(t);
+    sum_means(t);
+    save(t);
+    if (distributed_rank() == 0)
+        print_line("stopped by %s after step %llu, in epoch %llu of %d, and saved: %s --resume %s continues\n",
+               stop_signal_name(), (unsigned long long)t->state.step, (unsigned long long)t->state.epoch + 1,
+               t->s->epochs, t->program, t->folder.path);
+    return 128 + (stop_signal ? stop_signal : SIGTERM);
+}
+
+/* == The end of an epoch ========================================================================================== */
+
+void training_epoch_trained(Training *t) {
+    stop_on_bad_weights(t);
+    check_ranks_agree(t);
+}
+
+bool training_epoch_follows(const Training *t) { return t->state.epoch + 1 < (uint64_t)t->s->epochs; }
+
+bool training_evaluation_is_due(const Training *t) {
+    bool chosen = training_evaluates(t) && (t->state.epoch + 1) % (uint64_t)t->s->eval_every == 0;
+    return chosen || (training_evaluates(t) && !training_epoch_follows(t));
+}
+
+void training_evaluated(Training *t, double percent, const char *format, ...) {
+    char text[256];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    t->evaluated = true;
+    progress_show(true, "epoch %llu/%d  %s", (unsigned long long)t->state.epoch + 1, t->s->epochs, text);
+    log_row(t, true);
+    if (!(percent > t->state.best)) return;
+    t->state.best = percent;
+    run_folder_save_weights(&t->folder, t->params, "best.safetensors");
+}
+
+void training_epoch_end(Training *t) {
+    if (!t->logged) log_row(t, false);
+    forget_values(t, true);
+    t->logged = false;
+    t->state.epoch++;
+    t->state.batch = 0;
+    save(t);
+}
+
+int training_report(const Training *t, const char *format, ...) {
+    char text[256] = "not evaluated", elapsed[32];
+    if (distributed_rank() > 0) return 0;
+    va_list arguments;
+    va_start(arguments, format);
+    if (t->state.best >= 0) vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    duration_text(elapsed, sizeof elapsed, now_seconds() - t->started);
+    if (t->state.step == t->first_step)
+        print_line("all %d epochs are done, %s: a higher --epochs trains on\n", t->s->epochs, text);
+    else
+        print_line("done in %s: %s; checkpoints and log.csv are in %s\n", elapsed, text, t->folder.path);
+    return 0;
+}

@@ -1,0 +1,224 @@
+/* A training run of any model, as a library: a program's loop over epochs, batches and micro-batches calls these
+ * functions, which keep the position in the run, the log, the checkpoints and the best weights, and stop on signals.
+ *
+ *     training_open(t, &start);
+ *     for (; training_epoch_left(t); training_epoch_end(t)) {
+ *         ... start loading the batches of epoch t->state.epoch from t->state.batch on
+ *         while (training_batch_left(t)) {
+ *             training_step_begin(t, lr);
+ *             ... load, forward, loss, backward for each part of this rank's share; all_reduce_finish
+ *             training_sum(t, &loss, 1);
+ *             training_update(t, loss);
+ *             training_step_end(t, stalled);
+ *             training_log(t);
+ *             if (t->stopping) return training_stop_early(t);
+ *         }
+ *         training_epoch_trained(t);
+ *         if (training_epoch_follows(t)) ... start loading it
+ *         if (!training_evaluation_is_due(t)) continue;
+ *         ... evaluate, and training_sum at its end
+ *         if (t->stopping) return training_stop_early(t);
+ *         training_evaluated(t, percent, "top-1 %.2f %%", top1);
+ *     }
+ *     return training_report(t, "best %.2f %%", t->state.best);
+ *
+ * tests/test_program.c has a whole program of one tensor. */
+#ifndef VIT_TRAINING_TRAINING_H
+#define VIT_TRAINING_TRAINING_H
+
+#include "training/adamw.h"
+#include "training/run_folder.h"
+#include "kernels/device/device.h"
+
+/* == Settings ===================================================================================================== */
+
+typedef struct {
+    int epochs, batch_size, micro_batch;
+    int precision; /* of activations: 0 float32, 1 bfloat16 */
+    uint64_t seed;
+    const char *run_dir, *init;
+    int eval_every, log_every;
+    float bench_seconds;
+} TrainingSettings;
+
+extern const ConfigGroup training_settings;
+
+/* == A run ======================================================================================================== */
+
+/* A column of log.csv that the program, an operator or an augmentation adds. */
+typedef enum {
+    LOG_MEAN = 1, /* the mean over the samples of the epoch so far; others have the value that was set last */
+    LOG_LAST = 2  /* stands at the end of a row; others stand between speed and stall */
+} LogPlace;
+
+typedef struct {
+    const char *format; /* for printf, of one double */
+    int place;          /* LogPlace, added up */
+    double sum, count;  /* LOG_MEAN: of this rank, since they were last summed over the ranks */
+} LogColumn;
+
+/* An update that the device may still be working on. */
+typedef struct {
+    uint64_t step;
+    bool unseen; /* its loss is on the device, too */
+    DeviceMark *done;
+} TrainingPending;
+
+typedef struct {
+    const struct ProgramFacts *facts; /* training/program.h */
+    const char *program; /* "train_vit" */
+    const char *advice;  /* what to try if the loss is not finite: "a lower lr" */
+    int decimals;        /* of images/s in the progress line; the log has one more */
+    int status;          /* that main returns */
+    Config config;
+    TrainingSettings *s;
+    const AdamWSettings *adamw;
+    const char *unit; /* what a batch consists of, in messages: "clips"; NULL: "images" */
+    const char *mode; /* "eval": the mode that runs instead of training; NULL: training */
+    bool alone;       /* it runs on one rank only */
+    bool resumed;     /* a run is continued from its state */
+    char **saved;     /* [settings]: resumed: the values that were saved with it */
+    char *changes;    /* resumed: changed settings, "lr 0.001 -> 0.0005, ...", or "" */
+    const char *chosen_anew; /* resumed: why kernels cannot take the choices that the run has, or NULL */
+    char *mixed;         /* ranks use different instructions: how many which; else NULL */
+    char *computed_by; /* resumed: the device and ranks of the saved state if they are others, or NULL */
+    const char *reordered; /* resumed: name of a changed setting that changes the batches of an epoch, or NULL */
+
+    Params *params;
+    uint64_t batches; /* per epoch */
+    RunState state;
+    RunFolder folder;
+    LogColumn columns[RUN_SUMS]; /* [state.sum_count], whose values are in state.sums */
+    double images_per_s;         /* since the last row of the log */
+    double stall;                /* fraction of that time spent waiting for the loader */
+    double validation_loss;      /* of the last evaluation, which sets it */
+    bool stopping;               /* a rank has received a signal, and all ranks know it */
+    bool evaluated;              /* this process has */
+    bool logged;                 /* the last step of the epoch has its row */
+    char note[64];               /* of training_note */
+
+    TrainingPending pending[2]; /* updates whose results have not been read, from `settled` on; step i in i mod 2 */
+    uint64_t launched, settled;
+    StepFound *found; /* host_malloc [2]: their results */
+
+    double started; /* when this process began to train */
+    double before;  /* seconds that the run had trained before that */
+    double began;   /* when the step began */
+    uint64_t first_step;
+    double seconds, images, stalled; /* of the steps since the last row */
+    double stalled_before;           /* seconds that steps had waited for the loader at the last row */
+} Training;
+
+/* Arguments of training_open. */
+typedef struct {
+    Params *params;   /* with initial weights, and Param.rate set */
+    uint64_t batches; /* per epoch */
+    const char *stem; /* for the folder's default name: runs/<stem>-001 */
+    const char *const *class_names; /* [classes], or NULL; stored with the weights */
+    int classes;
+    const float *mean, *std; /* [3]: of the pixels, or NULL; stored with the weights */
+    const int *image_size;   /* [2]: of all images of the data set, 0 where they differ, or NULL; stored likewise */
+} TrainingStart;
+
+/* Rejects a batch that the ranks cannot share equally. */
+void training_check_ranks(const Training *t);
+/* The images of such a batch that this rank processes, and how many of them at a time: micro_batch, or if that is 0 as
+ * few parts of nearly equal size as there are with at most `most` images in each. */
+int training_local_batch(const Training *t);
+int training_micro_batch(const Training *t, size_t most);
+
+/* Call before data are loaded.  If batch_size exceeds the `images` of an epoch, a default value is reduced to that,
+ * with a message, and a value given by the user is rejected. */
+void training_fit_batch(Training *t, size_t images, const char *data);
+
+/* Will the run evaluate, and so need a validation split?  Not with eval_every 0. */
+bool training_evaluates(const Training *t);
+
+/* Adds a column to log.csv, before training_open.  `name` and `format`, for printf of one double, must stay valid; a
+ * column that cannot have a value in this run is not to be added. */
+void training_column(Training *t, const char *name, const char *format, int place);
+
+/* Allocates the optimizer's memory, loads the state if a run is resumed, begins to catch signals, opens the run
+ * folder (by default the next unused name, the same on all ranks), and prints the device. */
+void training_open(Training *t, const TrainingStart *start);
+
+/* Resumed: makes kernels take the choices that the run has, before memory is planned, which may depend on them. */
+void training_take_choices(Training *t);
+
+/* Prints what a resumed run changes and where it goes on; nothing for another run. */
+void training_announce_resumed(const Training *t);
+
+/* == Epochs and steps ============================================================================================= */
+
+bool training_epoch_left(const Training *t);
+bool training_batch_left(const Training *t);
+/* Epochs done; within an epoch, its part that is done counts. */
+double training_epochs(const Training *t);
+/* Steps of the whole run. */
+uint64_t training_steps(const Training *t);
+
+/* Begins a step with that learning rate: the gradients and what a step finds are zero. */
+void training_step_begin(Training *t, float lr);
+
+/* This rank processes the images *begin .. *end - 1 of every global batch. */
+void training_share(const Training *t, int *begin, int *end);
+
+/* Sums `sums` [count], count < 16, over all ranks, in place, and sets t->stopping if a rank has received a signal. */
+void training_sum(Training *t, double *sums, int count);
+
+/* One step of AdamW with the gradients in params; `loss` is the mean of all ranks.  Dies if it or the gradient norm is
+ * not finite, so that NaN weights never overwrite a good checkpoint.  A device that runs beside the host is not waited
+ * for: the norm arrives, and is checked, in the next step or before a row of the log.  Call training_sum before it. */
+void training_update(Training *t, double loss);
+
+/* The same where the losses of this rank's images were added up on the device, in params->found->loss, so that nothing
+ * of a step has to be waited for: the mean of all ranks is known later, too.  Calls training_sum. */
+void training_update_unseen(Training *t);
+
+/* The same check for another value of the current step. */
+void training_stop_on_bad(const Training *t, const char *what, double value);
+
+/* Counts the step and its time.  Where a row of the log is due, it waits for the device.  `stalled`: seconds that steps
+ * have waited for the loader since the program began. */
+void training_step_end(Training *t, double stalled);
+
+/* Is a row of the log due after the step that has ended?  Values that are expensive to compute can wait for that. */
+bool training_row_is_due(const Training *t);
+
+/* The value of a column in the next row.  Without one it is empty there.  All ranks must have the same value. */
+void training_value(Training *t, const char *name, double value);
+/* Adds to the mean in a column with LOG_MEAN: the sum of that many samples of this rank. */
+void training_add(Training *t, const char *name, double sum, double count);
+
+/* The mean loss since the last row of the log; NaN: none is known yet. */
+double training_loss(const Training *t);
+/* Words that stand behind the loss in the progress line from here on. */
+void training_note(Training *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* Shows the progress line and writes a row where one is due; the row of an epoch's last step is written by
+ * training_evaluated or training_epoch_end. */
+void training_log(Training *t);
+
+/* Saves the run after a signal, says how it goes on, and returns the exit status that the shell expects. */
+int training_stop_early(Training *t);
+
+/* == The end of an epoch ========================================================================================== */
+
+/* Ends the program if a parameter is not finite, or if the ranks' parameters differ. */
+void training_epoch_trained(Training *t);
+/* Is this not the last epoch? */
+bool training_epoch_follows(const Training *t);
+/* Is this epoch followed by an evaluation?  It takes the EMA weights if there are any, and calls training_sum at its
+ * end, after which t->stopping says that its result is not valid. */
+bool training_evaluation_is_due(const Training *t);
+/* The result of an evaluation: prints it behind the epoch, writes the row of the log, and saves the weights if `percent`
+ * is the highest so far. */
+void training_evaluated(Training *t, double percent, const char *format, ...) __attribute__((format(printf, 3, 4)));
+/* Goes on to the next epoch, and saves the run. */
+void training_epoch_end(Training *t);
+
+/* Prints the last line: the result, as the text says unless nothing was ever evaluated, the duration and the folder; or
+ * that there was nothing left to train.  Returns the exit status. */
+int training_report(const Training *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+#endif
