@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "core/die.h"
-#include "training/outcome.h"
+#include "core/outcome.h"
 #include "core/predictions.h"
 #include "core/text.h"
 #include "data/images/pictures.h"
