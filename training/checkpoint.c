@@ -66,14 +66,14 @@ void checkpoint_device(char text[CHECKPOINT_DEVICE]) {
 }
 
 /* The values that the next row of the log will have, one a line, to be freed. */
-static char *sums_text(const RunState *state) {
+static char *columns_text(const RunState *state) {
     char *text;
     size_t size;
     FILE *out = open_memstream(&text, &size);
     if (!out) die("out of memory for the values of the log");
-    for (int i = 0; i < state->sum_count; i++) {
-        const RunSum *s = &state->sums[i];
-        if (s->count > 0 && isfinite(s->sum)) fprintf(out, "%s %.17g %.17g\n", s->name, s->sum, s->count);
+    for (int i = 0; i < state->column_count; i++) {
+        const LogColumn *c = &state->columns[i];
+        if (c->count > 0 && isfinite(c->sum)) fprintf(out, "%s %.17g %.17g\n", c->name, c->sum, c->count);
     }
     if (fclose(out)) die("out of memory for the values of the log");
     return text;
@@ -83,7 +83,7 @@ void checkpoint_save_state(const Params *params, const RunState *state, const ch
                            int metadata_count) {
     const float *arenas[] = {params->values, params->exp_avg, params->exp_avg_sq, params->ema};
     const char *prefixes[] = {"param.", "exp_avg.", "exp_avg_sq.", "ema."};
-    char run[256], seconds[64], device[CHECKPOINT_DEVICE], *sums = sums_text(state);
+    char run[256], seconds[64], device[CHECKPOINT_DEVICE], *columns = columns_text(state);
     SafeMetadata all[MAX_METADATA];
     snprintf(run, sizeof run, "%" PRIu64 " %" PRIu64 " %" PRIu64 " %.17g %" PRIu64 " %.17g %" PRIu64 " %.9g %.9g",
              state->step, state->epoch, state->batch, state->loss_sum, state->loss_count, state->best, state->log_bytes,
@@ -94,10 +94,10 @@ void checkpoint_save_state(const Params *params, const RunState *state, const ch
     all[metadata_count++] = (SafeMetadata){"vit.c.seconds", seconds}; /* separate: not reproducible */
     checkpoint_device(device);
     all[metadata_count++] = (SafeMetadata){"vit.c.device", device};
-    if (*sums) all[metadata_count++] = (SafeMetadata){"vit.c.log", sums};
+    if (*columns) all[metadata_count++] = (SafeMetadata){"vit.c.log", columns};
     if (*kernels_choices()) all[metadata_count++] = (SafeMetadata){"vit.c.choices", kernels_choices()};
     arenas_save(params, arenas, prefixes, params->ema ? 4 : 3, path, all, metadata_count);
-    free(sums);
+    free(columns);
 }
 
 /* == Reading ====================================================================================================== */
@@ -238,15 +238,15 @@ static bool is_place(const RunState *s) {
            s->gradient_norm >= 0 && isfinite(s->gradient_norm);
 }
 
-static void read_sums(RunState *state, const char *text) {
-    for (int i = 0; i < state->sum_count; i++) {
-        RunSum *s = &state->sums[i];
-        size_t length = strlen(s->name);
+static void read_columns(RunState *state, const char *text) {
+    for (int i = 0; i < state->column_count; i++) {
+        LogColumn *c = &state->columns[i];
         const char *line = text;
-        while (line && (strncmp(line, s->name, length) || line[length] != ' '))
+        size_t length = strlen(c->name);
+        while (line && (strncmp(line, c->name, length) || line[length] != ' '))
             line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL;
-        if (!line || sscanf(line + length, "%lg %lg", &s->sum, &s->count) != 2 || !isfinite(s->sum) || !(s->count > 0))
-            s->sum = s->count = 0;
+        bool found = line && sscanf(line + length, "%lg %lg", &c->sum, &c->count) == 2;
+        if (!found || !isfinite(c->sum) || !(c->count > 0)) c->sum = c->count = 0;
     }
 }
 
@@ -269,7 +269,7 @@ void checkpoint_load_state(Params *params, RunState *state, const char *path) {
     if (!run) die("%s: holds weights, not the state of a run: --init reads weights, --resume wants a run folder", path);
     if (!read_place(state, run) || !is_place(state))
         die("%s: vit.c.run is '%.100s', which is no place in a run", path, run);
-    read_sums(state, safetensors_metadata(&st, "vit.c.log"));
+    read_columns(state, safetensors_metadata(&st, "vit.c.log"));
     const char *seconds = safetensors_metadata(&st, "vit.c.seconds"); /* older versions saved none */
     state->seconds = seconds ? strtod(seconds, NULL) : 0;
     if (!(state->seconds >= 0) || !isfinite(state->seconds)) state->seconds = 0;

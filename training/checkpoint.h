@@ -9,13 +9,20 @@
 #include "training/params.h"
 #include "core/safetensors.h"
 
-enum { RUN_SUMS = 24, RUN_MEASURED = 4, CHECKPOINT_DEVICE = 512 };
+enum { MAX_LOG_COLUMNS = 24, CHECKPOINT_DEVICE = 512 };
 
-/* A value of the next row of the log, as a sum over `count` samples. */
+/* A column of log.csv that a program, an operator or an augmentation adds. */
+typedef enum {
+    LOG_MEAN = 1, /* the mean over the samples of the epoch so far; others have the value that was set last */
+    LOG_LAST = 2  /* stands at the end of a row; others stand between speed and stall */
+} LogPlace;
+
 typedef struct {
-    const char *name;
-    double sum, count; /* over all ranks; count 0: there is no value yet */
-} RunSum;
+    const char *name, *format; /* format: for printf, of one double */
+    int place;                 /* LogPlace, added up */
+    double sum, count;         /* the next row has sum / count, over all ranks; count 0: there is no value yet */
+    double own_sum, own_count; /* LOG_MEAN: what this rank has added since then */
+} LogColumn;
 
 typedef struct {
     uint64_t step;      /* optimizer steps done */
@@ -27,9 +34,8 @@ typedef struct {
     uint64_t log_bytes; /* length of log.csv when the state was saved */
     float lr, gradient_norm; /* of the last step; needed if the run stopped before its row of the log was written */
     double seconds;          /* spent training and evaluating, summed over all processes that continued this run */
-    RunSum sums[RUN_SUMS];   /* [sum_count]: declared before a state is loaded, which has them by their names */
-    int sum_count;
-    double measured[RUN_MEASURED]; /* of program_main only, not saved */
+    LogColumn columns[MAX_LOG_COLUMNS]; /* [column_count]: added before a state is loaded, which has their values */
+    int column_count;
 } RunState;
 
 /* Writes `arena` (values or ema) and the metadata to path.  On failure dies with the operation, path and reason. */

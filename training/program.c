@@ -6,7 +6,7 @@
 #include "core/die.h"
 #include "core/distributed.h"
 #include "core/files.h"
-#include "core/help.h"
+#include "training/help.h"
 #include "core/limits.h"
 #include "core/signals.h"
 #include "core/threads.h"
@@ -190,7 +190,8 @@ static const ProgramMode *choose_mode(const ProgramMode *list, const Training *t
     const ProgramMode *chosen = NULL;
     for (const ProgramMode *m = list; m->name; m++) {
         if (!config_chosen(&t->config, m->name)) continue;
-        if (chosen && !(chosen->together && m->together)) die_usage("--%s: not together with --%s", m->name, chosen->name);
+        if (chosen && !(chosen->together && m->together))
+            die_usage("--%s: not together with --%s", m->name, chosen->name);
         if (!chosen) chosen = m;
     }
     if (chosen && chosen->needs_weights && !*t->s->init)

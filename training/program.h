@@ -1,4 +1,4 @@
-/* What the main of every program that trains a model calls, in this order; tests/test_program.c has the smallest one.
+/* What the main of every program that trains a model calls, in this order; tests/core/test_program.c has the smallest one.
  *
  *     static Run run;                      has a Training t, all zero
  *     if (!program_begin(t, &facts, argc, argv)) return t->status;
@@ -52,7 +52,6 @@ typedef struct {
 typedef struct {
     const char *name;        /* the setting that chooses it: "eval" */
     const char *text;        /* what it does, for -h: a line that fits behind the setting */
-    void (*run)(void *run);  /* of program_main only */
     bool alone;              /* with several ranks only rank 0 runs it; the others end once it is known that all have
                                 the same settings */
     bool needs_weights;      /* requires --init or --resume */
@@ -96,7 +95,5 @@ bool program_open(Training *t);
 
 /* Leaves the other ranks and returns t->status. */
 int program_close(Training *t);
-
-#include "core/old_program.h"
 
 #endif

@@ -15,7 +15,7 @@ enum { RUN_PATH_SIZE = 4096, LOG_COLUMNS = 64, LOG_SIZE = 1024 };
 typedef struct {
     char path[RUN_PATH_SIZE], log_path[RUN_PATH_SIZE];
     FILE *log;
-    int log_order[LOG_COLUMNS], log_columns; /* [log_columns]: which value of a row a column of the file has; -1: none */
+    int log_order[LOG_COLUMNS], log_columns; /* which value of a row each column of the file has; -1: none */
     SafeMetadata metadata[5]; /* stored in every checkpoint, so that --eval and --predict need no config */
     int metadata_count;
     char *config, *classes, normalisation[128], image_size[32];

@@ -197,58 +197,49 @@ void training_update_unseen(Training *t) { update(t, true); }
 /* == The log ====================================================================================================== */
 
 void training_column(Training *t, const char *name, const char *format, int place) {
-    RunState *state = &t->state;
-    assert(state->sum_count < RUN_SUMS);
-    t->columns[state->sum_count] = (LogColumn){.format = format, .place = place};
-    state->sums[state->sum_count++] = (RunSum){.name = name};
+    assert(t->state.column_count < MAX_LOG_COLUMNS);
+    t->state.columns[t->state.column_count++] = (LogColumn){.name = name, .format = format, .place = place};
 }
 
-static int column_of(const Training *t, const char *name) {
-    int i = 0;
-    while (i < t->state.sum_count && strcmp(t->state.sums[i].name, name)) i++;
-    assert(i < t->state.sum_count);
-    return i;
+static LogColumn *column_named(Training *t, const char *name) {
+    LogColumn *c = t->state.columns, *end = c + t->state.column_count;
+    while (c < end && strcmp(c->name, name)) c++;
+    assert(c < end);
+    return c;
 }
 
 void training_value(Training *t, const char *name, double value) {
-    RunSum *s = &t->state.sums[column_of(t, name)];
-    s->sum = value;
-    s->count = 1;
+    LogColumn *c = column_named(t, name);
+    c->sum = value;
+    c->count = 1;
 }
 
 /* One rank's sums are those of all at once, so that a stop between two rows rounds nothing otherwise. */
 void training_add(Training *t, const char *name, double sum, double count) {
-    int i = column_of(t, name);
-    RunSum *s = &t->state.sums[i];
-    LogColumn *own = &t->columns[i];
-    assert(own->place & LOG_MEAN);
-    *(distributed_ranks() > 1 ? &own->sum : &s->sum) += sum;
-    *(distributed_ranks() > 1 ? &own->count : &s->count) += count;
+    LogColumn *c = column_named(t, name);
+    bool one = distributed_ranks() == 1;
+    assert(c->place & LOG_MEAN);
+    *(one ? &c->sum : &c->own_sum) += sum;
+    *(one ? &c->count : &c->own_count) += count;
 }
 
-/* Moves what every rank has added to the means into the state. */
-static void sum_means(Training *t) {
-    double sums[2 * RUN_SUMS] = {0};
-    int count = t->state.sum_count;
-    bool any = false;
-    for (int i = 0; i < count; i++) {
-        LogColumn *own = &t->columns[i];
-        sums[2 * i] = own->sum;
-        sums[2 * i + 1] = own->count;
-        own->sum = own->count = 0;
-        any |= (own->place & LOG_MEAN) != 0;
-    }
-    if (any) distributed_sum(sums, 2 * count);
-    for (int i = 0; i < count && any; i++) {
-        t->state.sums[i].sum += sums[2 * i];
-        t->state.sums[i].count += sums[2 * i + 1];
+/* Sums over the ranks what each has added to the means. */
+static void sum_means(RunState *state) {
+    for (int i = 0; i < state->column_count && distributed_ranks() > 1; i++) {
+        LogColumn *c = &state->columns[i];
+        if (!(c->place & LOG_MEAN)) continue;
+        double sums[] = {c->own_sum, c->own_count};
+        distributed_sum(sums, 2);
+        c->sum += sums[0];
+        c->count += sums[1];
+        c->own_sum = c->own_count = 0;
     }
 }
 
-/* Forgets the values after a row, or all of them after an epoch. */
-static void forget_values(Training *t, bool all) {
-    for (int i = 0; i < t->state.sum_count; i++)
-        if (all || !(t->columns[i].place & LOG_MEAN)) t->state.sums[i].sum = t->state.sums[i].count = 0;
+/* Forgets the values after a row, and after an epoch the means, too. */
+static void forget_values(RunState *state, bool means) {
+    for (int i = 0; i < state->column_count; i++)
+        if (means || !(state->columns[i].place & LOG_MEAN)) state->columns[i].sum = state->columns[i].count = 0;
 }
 
 double training_loss(const Training *t) {
@@ -282,15 +273,13 @@ static double run_seconds(const Training *t) { return t->before + now_seconds() 
 
 /* Appends names or values of the columns that stand in one of the two places, each behind a comma. */
 static int put_columns(const Training *t, char *text, int used, int place, bool names) {
-    for (int i = 0; i < t->state.sum_count; i++) {
-        const RunSum *s = &t->state.sums[i];
-        size_t room = (size_t)(LOG_SIZE - used);
-        assert(room > 64);
-        if ((t->columns[i].place & LOG_LAST) != place) continue;
-        used += snprintf(text + used, room, names ? ",%s" : ",", s->name);
-        room = (size_t)(LOG_SIZE - used);
-        if (!names && s->count > 0 && isfinite(s->sum))
-            used += snprintf(text + used, room, t->columns[i].format, s->sum / s->count);
+    for (int i = 0; i < t->state.column_count; i++) {
+        const LogColumn *c = &t->state.columns[i];
+        assert(used < LOG_SIZE - 64);
+        if ((c->place & LOG_LAST) != place) continue;
+        used += sprintf(text + used, names ? ",%.60s" : ",", c->name);
+        if (!names && c->count > 0 && isfinite(c->sum))
+            used += snprintf(text + used, 60, c->format, c->sum / c->count);
     }
     return used;
 }
@@ -320,7 +309,7 @@ static void log_row(Training *t, bool evaluated) {
     t->stalled_before += t->stalled;
     t->seconds = t->images = t->stalled = 0;
     t->logged = true;
-    forget_values(t, false);
+    forget_values(state, false);
 }
 
 bool training_row_is_due(const Training *t) {
@@ -329,7 +318,7 @@ bool training_row_is_due(const Training *t) {
 
 void training_log(Training *t) {
     bool due = training_row_is_due(t);
-    if (due) sum_means(t);
+    if (due) sum_means(&t->state);
     show(t);
     if (due && training_batch_left(t)) log_row(t, false);
 }
@@ -414,7 +403,6 @@ void training_open(Training *t, const TrainingStart *start) {
     params_allocate_optimizer(params, t->adamw->ema_decay > 0);
     if (params->ema) device_copy(params->ema, params->values, params->total * sizeof(float));
     t->state.best = -1;
-    for (int i = 0; i < RUN_MEASURED; i++) t->state.measured[i] = NAN;
     if (t->resumed) {
         note_device(t);
         run_folder_file(path, t->s->run_dir, "state.safetensors");
@@ -488,7 +476,7 @@ int training_stop_early(Training *t) {
     progress_end();
     settle(t);
     stop_on_bad_weights(t);
-    sum_means(t);
+    sum_means(&t->state);
     save(t);
     if (distributed_rank() == 0)
         print_line("stopped by %s after step %llu, in epoch %llu of %d, and saved: %s --resume %s continues\n",
@@ -527,7 +515,7 @@ void training_evaluated(Training *t, double percent, const char *format, ...) {
 
 void training_epoch_end(Training *t) {
     if (!t->logged) log_row(t, false);
-    forget_values(t, true);
+    forget_values(&t->state, true);
     t->logged = false;
     t->state.epoch++;
     t->state.batch = 0;

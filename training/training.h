@@ -1,28 +1,6 @@
-/* A training run of any model, as a library: a program's loop over epochs, batches and micro-batches calls these
- * functions, which keep the position in the run, the log, the checkpoints and the best weights, and stop on signals.
- *
- *     training_open(t, &start);
- *     for (; training_epoch_left(t); training_epoch_end(t)) {
- *         ... start loading the batches of epoch t->state.epoch from t->state.batch on
- *         while (training_batch_left(t)) {
- *             training_step_begin(t, lr);
- *             ... load, forward, loss, backward for each part of this rank's share; all_reduce_finish
- *             training_sum(t, &loss, 1);
- *             training_update(t, loss);
- *             training_step_end(t, stalled);
- *             training_log(t);
- *             if (t->stopping) return training_stop_early(t);
- *         }
- *         training_epoch_trained(t);
- *         if (training_epoch_follows(t)) ... start loading it
- *         if (!training_evaluation_is_due(t)) continue;
- *         ... evaluate, and training_sum at its end
- *         if (t->stopping) return training_stop_early(t);
- *         training_evaluated(t, percent, "top-1 %.2f %%", top1);
- *     }
- *     return training_report(t, "best %.2f %%", t->state.best);
- *
- * tests/test_program.c has a whole program of one tensor. */
+/* A training run of any model, as a library for the loop of a program over epochs, batches and parts of a batch: it
+ * keeps the position in the run, the log, the checkpoints and the best weights, and stops on signals.
+ * tests/core/test_program.c, a program of one tensor, shows in which order its functions are called. */
 #ifndef VIT_TRAINING_TRAINING_H
 #define VIT_TRAINING_TRAINING_H
 
@@ -44,18 +22,6 @@ typedef struct {
 extern const ConfigGroup training_settings;
 
 /* == A run ======================================================================================================== */
-
-/* A column of log.csv that the program, an operator or an augmentation adds. */
-typedef enum {
-    LOG_MEAN = 1, /* the mean over the samples of the epoch so far; others have the value that was set last */
-    LOG_LAST = 2  /* stands at the end of a row; others stand between speed and stall */
-} LogPlace;
-
-typedef struct {
-    const char *format; /* for printf, of one double */
-    int place;          /* LogPlace, added up */
-    double sum, count;  /* LOG_MEAN: of this rank, since they were last summed over the ranks */
-} LogColumn;
 
 /* An update that the device may still be working on. */
 typedef struct {
@@ -88,14 +54,13 @@ typedef struct {
     uint64_t batches; /* per epoch */
     RunState state;
     RunFolder folder;
-    LogColumn columns[RUN_SUMS]; /* [state.sum_count], whose values are in state.sums */
-    double images_per_s;         /* since the last row of the log */
-    double stall;                /* fraction of that time spent waiting for the loader */
-    double validation_loss;      /* of the last evaluation, which sets it */
-    bool stopping;               /* a rank has received a signal, and all ranks know it */
-    bool evaluated;              /* this process has */
-    bool logged;                 /* the last step of the epoch has its row */
-    char note[64];               /* of training_note */
+    double images_per_s;    /* since the last row of the log */
+    double stall;           /* fraction of that time spent waiting for the loader */
+    double validation_loss; /* of the last evaluation, which sets it */
+    bool stopping;          /* a rank has received a signal, and all ranks know it */
+    bool evaluated;         /* this process has */
+    bool logged;            /* the last step has its row */
+    char note[64];          /* of training_note */
 
     TrainingPending pending[2]; /* updates whose results have not been read, from `settled` on; step i in i mod 2 */
     uint64_t launched, settled;
@@ -211,8 +176,8 @@ bool training_epoch_follows(const Training *t);
 /* Is this epoch followed by an evaluation?  It takes the EMA weights if there are any, and calls training_sum at its
  * end, after which t->stopping says that its result is not valid. */
 bool training_evaluation_is_due(const Training *t);
-/* The result of an evaluation: prints it behind the epoch, writes the row of the log, and saves the weights if `percent`
- * is the highest so far. */
+/* The result of an evaluation: prints it behind the epoch, writes the row of the log, and saves the weights if
+ * `percent` is the highest so far. */
 void training_evaluated(Training *t, double percent, const char *format, ...) __attribute__((format(printf, 3, 4)));
 /* Goes on to the next epoch, and saves the run. */
 void training_epoch_end(Training *t);

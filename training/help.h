@@ -1,6 +1,6 @@
 /* The help of a program: -h is one screen, --help everything, --help WORD one operator, setting or section. */
-#ifndef VIT_CORE_HELP_H
-#define VIT_CORE_HELP_H
+#ifndef VIT_TRAINING_HELP_H
+#define VIT_TRAINING_HELP_H
 
 #include "training/program.h"
 

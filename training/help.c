@@ -1,4 +1,4 @@
-#include "core/help.h"
+#include "training/help.h"
 
 #include <stdlib.h>
 #include <string.h>
