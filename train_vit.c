@@ -167,23 +167,22 @@ static void step_begin(VitRun *run, float lr) {
     vit_draw_buffers(&run->vit, run->training.s->seed, (uint32_t)run->training.state.step);
 }
 
-/* --bench: trains on a batch, or classifies one; the images are those that the model has. */
-static void bench_batch(void *context, bool training) {
-    VitRun *run = context;
-    Training *t = &run->training;
-    int begin, end;
-    training_share(t, &begin, &end);
-    model_set_training(&run->vit.model, training);
-    if (training) step_begin(run, 1e-4f);
-    for (int first = begin, B; first < end; first += B) {
-        B = end - first < run->vit.model.batch ? end - first : run->vit.model.batch;
-        vit_load_pixels(&run->vit, run->pixels, run->train.mean, run->train.std, B);
-        if (training) forward_backward(run, first, B, first + B == end);
-        else vit_forward(&run->vit, B, false);
+/* --bench: trains on batches, then classifies them; the images are those that the model has. */
+static void measure_speed(VitRun *run) {
+    Bench b;
+    vit_bench_begin(&b, run);
+    while (bench_next(&b)) {
+        model_set_training(&run->vit.model, b.training);
+        if (b.training) step_begin(run, 1e-4f);
+        while (bench_part(&b)) {
+            vit_load_pixels(&run->vit, run->pixels, run->train.mean, run->train.std, b.n);
+            if (b.training) forward_backward(run, b.first, b.n, b.last);
+            else vit_forward(&run->vit, b.n, false);
+        }
+        all_reduce_finish();
+        if (b.training) training_update_unseen(&run->training);
     }
-    all_reduce_finish();
-    if (training) training_update_unseen(t);
-    if (training) t->state.step++;
+    vit_bench_print(&b, run);
 }
 
 /* == Evaluation =================================================================================================== */
@@ -331,7 +330,7 @@ int main(int argc, char **argv) {
     if (!program_open(t)) return t->status;
     if (run.modes->describe) vit_run_describe(&run);
     else if (run.modes->eval) evaluate_split(&run);
-    else if (run.modes->bench) vit_bench(&run, bench_batch);
+    else if (run.modes->bench) measure_speed(&run);
     else if (*run.vit_modes->show_batch) vit_show_batch(&run);
     else if (run.predict->predict.count) vit_predict(&run);
     else if (*run.modes->parity) vit_parity(&run);

@@ -5,6 +5,7 @@
 
 #include "core/distributed.h"
 #include "core/progress.h"
+#include "core/rng.h"
 #include "kernels/kernels.h"
 
 enum { FIT, TRAIN, INFER, DONE }; /* Bench.phase */
@@ -19,47 +20,43 @@ static void say(const char *format, ...) {
     va_end(arguments);
 }
 
+static int least(const Bench *b) { return b->micro * distributed_ranks(); }
+
 static void begin_phase(Bench *b, int phase) {
+    const Training *t = b->t;
     b->phase = phase;
     b->training = phase == FIT || phase == TRAIN;
     b->batches = b->timed = 0;
-    if (phase == FIT) say("bench: how long %d %s take ...\n", b->least, b->unit);
-    if (phase == TRAIN) say("bench: training, batches of %d %s, about %g s ...\n", *b->images, b->unit, b->limit);
+    if (phase == FIT) say("bench: how long %d %s take ...\n", t->s->batch_size, t->unit);
+    if (phase == TRAIN)
+        say("bench: training, batches of %d %s, about %g s ...\n", t->s->batch_size, t->unit,
+            (double)t->s->bench_seconds);
     if (phase == INFER) say("bench: inference, the same ...\n");
 }
 
-static void begin(Bench *b) {
-    say("bench: the speed of a large matrix product ...\n");
-    b->peak = gemm_peak_gflops();
-    b->whole = *b->images;
-    if (b->whole > b->least) *b->images = b->least;
-    begin_phase(b, b->whole > b->least ? FIT : TRAIN);
-}
-
 void bench_begin(Bench *b, Training *t, Params *params, int micro) {
-    *b = (Bench){.images = &t->s->batch_size,
-                 .least = micro * distributed_ranks(),
-                 .unit = t->unit ? t->unit : "images",
-                 .limit = (double)t->s->bench_seconds,
-                 .step = &t->state.step};
+    *b = (Bench){.t = t, .micro = micro, .whole = t->s->batch_size};
     t->params = params;
     params_allocate_optimizer(params, false);
-    begin(b);
+    say("bench: the speed of a large matrix product ...\n");
+    b->peak = gemm_peak_gflops();
+    if (b->whole > least(b)) t->s->batch_size = least(b);
+    begin_phase(b, b->whole > least(b) ? FIT : TRAIN);
 }
 
-/* Reduces the batch if four would exceed the limit.  Times the second one; the first is a warm-up. */
+/* Chooses the batch so that four do not exceed the limit.  Times the second one; the first is a warm-up. */
 static void end_fit_batch(Bench *b) {
     enum { BATCHES = 4 };
+    TrainingSettings *s = b->t->s;
     device_synchronize();
-    double now = now_seconds();
-    if (b->batches == 1) b->batch_began = now;
+    double now = now_seconds(), fit = (double)s->bench_seconds / BATCHES / (now - b->batch_began);
+    b->batch_began = now;
     if (b->batches == 1) return;
-    double fit = b->limit / BATCHES / (now - b->batch_began);
     distributed_broadcast(&fit, sizeof fit);
-    *b->images = fit < 1 ? b->least : fit * b->least < b->whole ? (int)fit * b->least : b->whole;
-    if (*b->images < b->whole)
-        say("bench: batches of %d %s in place of %d, which would take longer than bench_seconds %g\n", *b->images,
-            b->unit, b->whole, b->limit);
+    s->batch_size = fit < 1 ? least(b) : fit * least(b) < b->whole ? (int)fit * least(b) : b->whole;
+    if (s->batch_size < b->whole)
+        say("bench: batches of %d %s in place of %d, which would take longer than bench_seconds %g\n", s->batch_size,
+            b->t->unit, b->whole, (double)s->bench_seconds);
     begin_phase(b, TRAIN);
 }
 
@@ -82,7 +79,8 @@ static void end_batch(Bench *b) {
 }
 
 static bool is_phase_over(const Bench *b) {
-    return b->timed == MAX_BATCHES || distributed_any(b->timed >= 3 && now_seconds() - b->phase_began >= b->limit);
+    bool enough = b->timed >= 3 && now_seconds() - b->phase_began >= (double)b->t->s->bench_seconds;
+    return b->timed == MAX_BATCHES || distributed_any(enough);
 }
 
 static void end_phase(Bench *b) {
@@ -90,40 +88,47 @@ static void end_phase(Bench *b) {
         device_wait(b->ends[i]);
         device_mark_free(&b->ends[i]);
     }
-    *(b->training ? &b->train : &b->infer) = (BenchSpeed){*b->images / seconds[b->timed / 2], seconds[0]};
+    *(b->training ? &b->train : &b->infer) = (BenchSpeed){b->t->s->batch_size / seconds[b->timed / 2], seconds[0]};
     begin_phase(b, b->phase + 1);
 }
 
 bool bench_next(Bench *b) {
-    if (b->batches && b->training && b->step) ++*b->step;
+    if (b->batches && b->training) b->t->state.step++;
     if (b->batches && b->phase == FIT) end_fit_batch(b);
     else if (b->batches) end_batch(b);
     if (b->timed && is_phase_over(b)) end_phase(b);
     if (b->phase == DONE) {
         double again = gemm_peak_gflops();
         if (again > b->peak) b->peak = again;
+        return false;
     }
     b->batches++;
-    return b->phase != DONE;
+    b->n = 0;
+    return true;
 }
 
-Bench bench(void (*batch)(void *run, bool training), void *run, const char *unit, int *images, int least,
-            double limit) {
-    Bench b = {.images = images, .least = least, .unit = unit, .limit = limit};
-    begin(&b);
-    while (bench_next(&b)) batch(run, b.training);
-    return b;
+bool bench_part(Bench *b) {
+    int begin, end;
+    training_share(b->t, &begin, &end);
+    b->first = b->n ? b->first + b->n : begin;
+    b->n = end - b->first < b->micro ? end - b->first : b->micro;
+    b->last = b->first + b->n == end;
+    return b->n > 0;
+}
+
+void bench_fill(uint8_t *bytes, size_t n, int limit, uint64_t seed) {
+    for (size_t i = 0; i < n; i++) bytes[i] = (uint8_t)(rng_bits(seed, RNG_TEST, 0, 0, i) % (uint32_t)limit);
 }
 
 double bench_peak_share(const Bench *b, double macs, double images_per_s) {
     return 2 * macs * images_per_s / 1e9 / distributed_ranks() / b->peak;
 }
 
-void bench_print(const Bench *b, const char *attn, double training_macs, const char *own, ...) {
+void bench_print(const Bench *b, const char *attn, double macs, double training_macs, const char *own, ...) {
     va_list arguments;
     if (distributed_rank() > 0) return;
-    printf("{\"attn\": \"%s\", \"device\": \"%s\", \"ranks\": %d, \"batch_size\": %d, \"micro_batch\": %d, ", attn,
-           kernels_device(), distributed_ranks(), *b->images, b->least / distributed_ranks());
+    printf("{\"attn\": \"%s\", \"device\": \"%s\", \"ranks\": %d, \"batch_size\": %d, \"micro_batch\": %d, "
+           "\"macs\": %.0f, ", attn, kernels_device(), distributed_ranks(), b->t->s->batch_size, b->micro, macs);
     va_start(arguments, own);
     vprintf(own, arguments);
     va_end(arguments);

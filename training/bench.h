@@ -1,11 +1,14 @@
 /* --bench: measures the training and inference speed of any model.  The program processes the batches:
  *
  *     Bench b;
- *     bench_begin(&b, training, params, micro);
- *     while (bench_next(&b))
- *         if (b.training) ... one step on a batch of training->s->batch_size ...
- *         else ... one forward pass of such a batch ...
- *     bench_print(&b, attn, macs, "\"train_images_per_s\": %.2f", b.train.images_per_s);
+ *     bench_begin(&b, t, params, micro);
+ *     while (bench_next(&b)) {
+ *         ... training_step_begin, if b.training
+ *         while (bench_part(&b))
+ *             ... forward and, if b.training, backward pass of b.n images, which are those from b.first on in the batch
+ *         ... all_reduce_finish and training_update, if b.training
+ *     }
+ *     bench_print(&b, attn, macs, training_macs, "\"train_images_per_s\": %.2f", b.train.images_per_s);
  */
 #ifndef VIT_TRAINING_BENCH_H
 #define VIT_TRAINING_BENCH_H
@@ -18,16 +21,16 @@ typedef struct {
 } BenchSpeed;
 
 typedef struct {
-    bool training; /* what bench_next wants: a step, or else a forward pass */
+    bool training; /* what the batch is for: a step, or else a forward pass */
+    int first, n;  /* the images of the part */
+    bool last;     /* this rank has no more of the batch */
     BenchSpeed train, infer;
     double peak; /* GFLOP/s of a large matrix product on this device, the better of one run before and one after */
 
-    int *images;      /* the batch size summed over all ranks */
-    int least, whole; /* it may become any multiple of the first; the second is what was asked for */
-    const char *unit; /* what the reports call an image */
-    double limit;     /* seconds for training, and again for inference */
-    uint64_t *step;   /* of the training, which each of its batches advances; NULL: none */
-    int phase, batches, timed; /* of the current phase: how many were begun, and timed */
+    Training *t;
+    int micro; /* images at a time */
+    int whole; /* the batch size that was asked for */
+    int phase, batches, timed;       /* of the current phase: how many were begun, and timed */
     double phase_began, batch_began; /* after the warm-up */
     DeviceMark *ends[2];             /* of the batch before, and of this one */
 } Bench;
@@ -42,17 +45,18 @@ void bench_begin(Bench *b, Training *t, Params *params, int micro);
  * prepares the next one meanwhile, as in training.  All training batches come first.  False: everything is measured. */
 bool bench_next(Bench *b);
 
-/* The same loop for a batch(run, training). */
-Bench bench(void (*batch)(void *run, bool training), void *run, const char *unit, int *images, int least,
-            double limit);
+/* The next part of this rank's share of the batch; false at its end. */
+bool bench_part(Bench *b);
+
+/* Random bytes below `limit`, of which a batch is made. */
+void bench_fill(uint8_t *bytes, size_t n, int limit, uint64_t seed);
 
 /* The share of the device's peak that so many multiply-adds of an image mean at that speed. */
 double bench_peak_share(const Bench *b, double macs, double images_per_s);
 
-/* On rank 0: prints the results as one line of JSON: the operator, the device, the ranks and batches, then the
- * program's own "key": value pairs, then memory and, from the multiply-adds of an image's training, the share of the
- * peak. */
-void bench_print(const Bench *b, const char *attn, double training_macs, const char *own, ...)
-    __attribute__((format(printf, 4, 5)));
+/* On rank 0: prints the results as one line of JSON: what every program's line has, from the multiply-adds of an image's
+ * forward pass and of its training also the share of the peak, and among them the program's own "key": value pairs. */
+void bench_print(const Bench *b, const char *attn, double macs, double training_macs, const char *own, ...)
+    __attribute__((format(printf, 5, 6)));
 
 #endif

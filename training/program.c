@@ -309,6 +309,7 @@ __attribute__((noinline)) static bool begin(Training *t, const ProgramFacts *fac
     t->program = facts->name;
     t->advice = facts->advice;
     t->decimals = facts->decimals;
+    t->unit = "images";
     config_init(&t->config, "config");
     if (argc > 1) return true;
     if (distributed_rank() == 0) help_beginner(facts);
