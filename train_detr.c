@@ -73,11 +73,10 @@ static const ProgramMode modes[] = {
     {"describe", "print the parts, parameters and multiply-adds of the model", .alone = true},
     {"eval", "print COCO's twelve numbers of --init or --resume on the validation images", .needs_weights = true,
      .outputs = {"results"}},
-    {"bench", "measure the speed of training and inference", .outputs = {NULL}},
+    PROGRAM_MODE_BENCH,
     {"predict", "tell what these images show and where", .alone = true, .needs_weights = true,
      .outputs = {"json", "draw"}},
-    {"parity", "run one step on inputs from a file, and write its gradients to --out", .alone = true,
-     .outputs = {"out"}, .needs_output = true},
+    PROGRAM_MODE_PARITY,
     {.name = NULL},
 };
 
@@ -91,10 +90,7 @@ static const HelpLine basics[] = {
     {"lr", "initial learning rate; --lr-backbone is that of the backbone"},
     {"precision", "of activations: float32 or bfloat16"},
     {"init", "begin with these weights of a whole detector"},
-    {"resume", "continue the run in this folder"},
-    {"run_dir", "where log and checkpoints go; otherwise a new folder in runs/"},
-    {"seed", "of all random numbers"},
-    {.name = NULL},
+    PROGRAM_BASICS_OF_A_RUN,
 };
 
 static const ProgramFacts facts = {

@@ -39,9 +39,6 @@ static void add_settings(VitRun *run, Config *config) {
                                       "and folders of both");
     config_explain(config, "parity", "One forward and backward pass on the images or clips and the labels of this "
                                      "safetensors file; parameters in it replace the model's");
-    config_explain(config, "out", "Where --parity writes logits, loss and grad.<parameter>");
-    config_explain(config, "run_dir", "Where config.ini, log.csv and the checkpoints go (default: the next free "
-                                      "runs/<data>-<attn>-<number>)");
     config_explain(config, "init", "Start from these weights (safetensors, timm's names); tables on the token grid are "
                                    "resampled to this img_size, and a head of other classes is drawn afresh");
 }
@@ -73,13 +70,12 @@ static const ProgramMode modes[] = {
     {"describe", "print the layers, parameters, multiply-adds and memory of the model", .alone = true},
     {"eval", "measure the accuracy of --init or --resume on the test images", .needs_weights = true,
      .outputs = {"confusion", "per_class"}, .settings = {"real_labels"}},
-    {"bench", "measure the speed of training and inference", .outputs = {NULL}},
+    PROGRAM_MODE_BENCH,
     {"show_batch", "write the first training images as the model sees them to a PNG file", .alone = true,
      .outputs = {"show_batch"}},
     {"predict", "name what these images or videos show", .alone = true, .needs_weights = true,
      .outputs = {"attention", "json"}, .settings = {"top_frames"}},
-    {"parity", "run one step on inputs from a file, and write its gradients to --out",
-     .alone = true, .outputs = {"out"}, .needs_output = true},
+    PROGRAM_MODE_PARITY,
     {.name = NULL},
 };
 
@@ -93,10 +89,7 @@ static const HelpLine basics[] = {
     {"lr", "highest learning rate"},
     {"precision", "of activations: float32 or bfloat16"},
     {"init", "begin with these weights (safetensors, timm's names)"},
-    {"resume", "continue the run in this folder"},
-    {"run_dir", "where log and checkpoints go; otherwise a new folder in runs/"},
-    {"seed", "of all random numbers"},
-    {.name = NULL},
+    PROGRAM_BASICS_OF_A_RUN,
 };
 
 static const ProgramFacts facts = {

@@ -62,6 +62,17 @@ typedef struct {
     const char *settings[6]; /* other settings that count in this mode only and are never saved; NULL-terminated */
 } ProgramMode;
 
+/* Modes and lines of -h that all programs have. */
+#define PROGRAM_MODE_BENCH {"bench", "measure the speed of training and inference", .outputs = {NULL}}
+#define PROGRAM_MODE_PARITY                                                                           \
+    {"parity", "run one step on inputs from a file, and write its gradients to --out", .alone = true, \
+     .outputs = {"out"}, .needs_output = true}
+#define PROGRAM_BASICS_OF_A_RUN                                                    \
+    {"resume", "continue the run in this folder"},                                 \
+    {"run_dir", "where log and checkpoints go; otherwise a new folder in runs/"},  \
+    {"seed", "of all random numbers"},                                             \
+    {.name = NULL}
+
 /* What a program is called, and what its help says besides the settings. */
 typedef struct ProgramFacts {
     const char *name;         /* "train_vit" */

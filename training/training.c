@@ -32,8 +32,7 @@ static const ConfigEntry entries[] = {
     {F(UINT64, seed), "0", .help = "Seed of all random numbers of the run"},
 
     {F(STRING, run_dir), .section = "run", .argument = "FOLDER",
-     .help = "Folder for config.ini, log.csv and the checkpoints (default: the next free "
-             "runs/<data>-<model>-<number>)"},
+     .help = "Where config.ini, log.csv and the checkpoints go (default: the next free runs/<data>-<attn>-<number>)"},
     {F(STRING, init), .argument = "FILE", .help = "Safetensors file with the initial weights"},
     {F(INT, eval_every), "1", .min = 0, .max = 1e6,
      .help = "Number of epochs from one evaluation to the next; the last epoch is always evaluated (0: never, and the data "
