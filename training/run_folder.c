@@ -53,6 +53,15 @@ static char *metadata_of(const char *checkpoint, const char *key, const char *wh
 
 char *run_folder_config(const char *checkpoint) { return metadata_of(checkpoint, "vit.c.config", "settings"); }
 
+bool run_folder_settings(Config *settings, const Config *like, const char *checkpoint) {
+    char *text = run_folder_config(checkpoint);
+    Error error;
+    config_init_like(settings, like);
+    bool told = text && config_try_text(settings, text, strlen(text), checkpoint, &error);
+    free(text);
+    return told;
+}
+
 char *run_folder_device(const char *state) { return metadata_of(state, "vit.c.device", "device"); }
 
 bool run_folder_normalisation(float mean[3], float std[3], const char *checkpoint) {

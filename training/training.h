@@ -39,7 +39,7 @@ typedef struct {
     Config config;
     TrainingSettings *s;
     const AdamWSettings *adamw;
-    const char *unit; /* what a batch consists of, in messages: "clips"; NULL: "images" */
+    const char *unit; /* what a batch consists of, in messages: "images", unless the program says otherwise */
     const char *mode; /* "eval": the mode that runs instead of training; NULL: training */
     bool alone;       /* it runs on one rank only */
     bool resumed;     /* a run is continued from its state */
