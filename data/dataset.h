@@ -58,6 +58,7 @@ enum { DATASET_PATH = 4096 };
 /* A kind of data set, one entry of the list in data/datasets.c. */
 typedef struct {
     const char *name; /* its name in the setting `data`; NULL: it can only be given as a path */
+    bool generates;   /* it makes as many images or clips as open is asked for */
     /* Whether a data set of this kind lies in or at `path`, which exists; writes to `found` the path to pass to open
      * and describe.  NULL: this kind has no files. */
     bool (*find)(char found[DATASET_PATH], const char *path);
