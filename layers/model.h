@@ -5,8 +5,8 @@
 
 #include <stdio.h>
 
-#include "core/params.h"
-#include "core/plan.h"
+#include "training/params.h"
+#include "training/plan.h"
 #include "layers/final_gradients.h"
 
 typedef struct {
