@@ -475,7 +475,7 @@ tidy: compile_commands.json
 FUZZ_FLAGS := -std=gnu11 -O1 $(SANITIZERS) -fsanitize=fuzzer $(CPPFLAGS_ALL)
 FUZZ_SOURCES := core/class_names.c $(wildcard core/config*.c) core/foreign_names.c core/safetensors.c core/die.c core/error.c core/files.c \
                 core/json_lists.c core/text.c data/sets/cifar.c data/video/clip_file.c data/video/clips.c data/detection/coco.c data/sets/dataset.c data/images/image.c data/images/jpeg.c $(WEBP_SOURCE) \
-                data/sets/mnist.c data/sequences/mu_law.c data/sets/record.c data/images/resample.c $(SOUND_SOURCE) $(VIDEO_SOURCE) data/video/video_names.c data/video/videos.c detection/coco_results.c detection/coco_eval.c
+                data/sets/mnist.c data/sequences/mu_law.c data/sets/record.c data/images/resample.c $(SOUND_SOURCE) $(VIDEO_SOURCE) data/video/video_names.c data/sets/videos.c detection/coco_results.c detection/coco_eval.c
 
 FUZZ_OBJECTS := $(FUZZ_SOURCES:%.c=build/fuzz/%.o)
 

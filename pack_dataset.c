@@ -26,7 +26,7 @@
 #include "data/images/jpeg.h"
 #include "data/sets/record.h"
 #include "data/images/transform.h"
-#include "data/video/videos.h"
+#include "data/sets/videos.h"
 
 /* == Settings ===================================================================================================== */
 

@@ -23,7 +23,7 @@
 #include "core/signals.h"
 #include "core/text.h"
 #include "data/detection/detection_loader.h"
-#include "data/images/pictures.h"
+#include "data/loading/pictures.h"
 #include "data/detection/size_buckets.h"
 #include "detection/coco_eval.h"
 #include "detection/draw.h"

@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 #include "data/detection/detection_loader.h"
-#include "data/sets/shape_scenes.h"
+#include "data/detection/shape_scenes.h"
 #include "tests/check.h"
 #include "tests/ranges.h"
 #include "tests/scratch.h"

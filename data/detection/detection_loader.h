@@ -8,14 +8,14 @@
  * A part is padded to the largest height and the largest width of its images.  A padded image never exceeds shorter x
  * longer or longer x shorter: if a wide and a tall image would exceed both, the part ends before the second of them.
  *
- * data/sets/parts.h shares batches among ranks and threads, and replaces images that cannot be read.  A replacement uses
+ * data/loading/parts.h shares batches among ranks and threads, and replaces images that cannot be read.  A replacement uses
  * the random draws of the image it replaces and is shrunk to fit the space planned for that image; in evaluation its
  * image number is -1, so that it does not count. */
 #ifndef VIT_DATA_DETECTION_DETECTION_LOADER_H
 #define VIT_DATA_DETECTION_DETECTION_LOADER_H
 
 #include "data/detection/detection_set.h"
-#include "data/sets/parts.h"
+#include "data/loading/parts.h"
 
 typedef struct {
     PartsConfig parts;

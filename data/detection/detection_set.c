@@ -8,7 +8,7 @@
 #include "core/files.h"
 #include "core/text.h"
 #include "data/images/jpeg.h"
-#include "data/sets/shape_scenes.h"
+#include "data/detection/shape_scenes.h"
 #include "data/sets/shapes.h"
 
 enum { MOST_PATH = 4096 };

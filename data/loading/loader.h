@@ -12,13 +12,13 @@
  * that are in the same part.  In evaluation it has `views` of them, its clips and crops; a video that cannot be read is
  * replaced in training, but not in evaluation: its label is then -1 - label, and its pixels mean nothing.
  *
- * data/sets/parts.h shares batches among ranks and threads, and replaces images that cannot be read. */
+ * data/loading/parts.h shares batches among ranks and threads, and replaces images that cannot be read. */
 #ifndef VIT_DATA_LOADING_LOADER_H
 #define VIT_DATA_LOADING_LOADER_H
 
 #include "data/video/clips.h"
 #include "data/sets/dataset.h"
-#include "data/sets/parts.h"
+#include "data/loading/parts.h"
 
 typedef struct {
     float label_smoothing;

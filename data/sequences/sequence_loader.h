@@ -6,11 +6,11 @@
  *                an incomplete last batch is dropped
  *   evaluation   every token of the split is scored once, in order; the last batch may be smaller
  *
- * data/sets/parts.h shares batches among ranks and threads, and replaces pictures that cannot be read. */
+ * data/loading/parts.h shares batches among ranks and threads, and replaces pictures that cannot be read. */
 #ifndef VIT_DATA_SEQUENCES_SEQUENCE_LOADER_H
 #define VIT_DATA_SEQUENCES_SEQUENCE_LOADER_H
 
-#include "data/sets/parts.h"
+#include "data/loading/parts.h"
 #include "data/sequences/sequences.h"
 
 typedef struct {

@@ -13,7 +13,7 @@
 #include "data/sets/moving_shapes.h"
 #include "data/sets/record.h"
 #include "data/sets/shapes.h"
-#include "data/video/videos.h"
+#include "data/sets/videos.h"
 
 #define F(KIND, field) CONFIG_FIELD(KIND, DataSettings, field)
 static const ConfigEntry entries[] = {

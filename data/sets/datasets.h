@@ -39,7 +39,7 @@ bool dataset_known(const char *data, Error *error);
  *   cifar10, cifar100, mnist, imagenet  looked for in `folder`
  *   a folder                            with the files of CIFAR or MNIST, with train/<class>/ and val/<class>/, or with
  *                                       train.pack and val.pack
- *   a folder                            with videos or lists of them (data/video/videos.h)
+ *   a folder                            with videos or lists of them (data/sets/videos.h)
  *   a file                              packed by pack_dataset (data/sets/record.h)
  * `limit` is the number of images to use, 0 for all.  They are the first `limit` images, except that folders and packed
  * files are sampled at even intervals, so that all classes remain, and that shapes generates as many as requested.

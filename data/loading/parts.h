@@ -7,8 +7,8 @@
  *
  * An image that cannot be read is named on stderr once and replaced by the next readable image of the data set.  When
  * memory runs out, the process ends instead. */
-#ifndef VIT_DATA_SETS_PARTS_H
-#define VIT_DATA_SETS_PARTS_H
+#ifndef VIT_DATA_LOADING_PARTS_H
+#define VIT_DATA_LOADING_PARTS_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-#include "data/sets/parts.h"
+#include "data/loading/parts.h"
 
 #include <assert.h>
 #include <omp.h>
