@@ -244,7 +244,7 @@ $(BUILD)/flags: FORCE
 FORCE:
 
 # Weights of 22 bits are rounded from doubles that are Pillow's to the last bit, frames of a clip from numpy's.
-$(BUILD)/data/video/clips.o $(BUILD)/data/images/resample.o: private FLAGS += -ffp-contract=off
+$(BUILD)/data/video/clips.o $(BUILD)/data/images/resample.o $(BUILD)/core/resampling.o: private FLAGS += -ffp-contract=off
 
 # gcc 12 crashes when it vectorises a maximum by fmax for arm64, which tests do here and there.
 $(BUILD)/tests/%.o: private FLAGS += $(if $(filter aarch64%,$(MACHINE)),-fno-tree-loop-vectorize)
@@ -474,8 +474,8 @@ tidy: compile_commands.json
 
 FUZZ_FLAGS := -std=gnu11 -O1 $(SANITIZERS) -fsanitize=fuzzer $(CPPFLAGS_ALL)
 FUZZ_SOURCES := core/class_names.c $(wildcard core/config*.c) core/foreign_names.c core/safetensors.c core/die.c core/error.c core/files.c \
-                core/json_lists.c core/text.c data/sets/cifar.c data/video/clip_file.c data/video/clips.c data/detection/coco.c data/sets/dataset.c data/images/image.c data/images/jpeg.c $(WEBP_SOURCE) \
-                data/sets/mnist.c data/sequences/mu_law.c data/sets/record.c data/images/resample.c $(SOUND_SOURCE) $(VIDEO_SOURCE) data/video/video_names.c data/sets/videos.c detection/coco_results.c detection/coco_eval.c
+                core/json_lists.c core/resampling.c core/text.c data/sets/cifar.c data/video/clip_file.c data/video/clips.c data/detection/coco.c data/sets/dataset.c data/images/image.c data/images/jpeg.c $(WEBP_SOURCE) \
+                data/sets/mnist.c data/sequences/mu_law.c data/sets/record.c data/images/resample.c data/images/sample.c $(SOUND_SOURCE) $(VIDEO_SOURCE) data/video/video_names.c data/sets/videos.c detection/coco_results.c detection/coco_eval.c
 
 FUZZ_OBJECTS := $(FUZZ_SOURCES:%.c=build/fuzz/%.o)
 

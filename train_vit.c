@@ -668,7 +668,7 @@ static void mode_show_batch(void *context) {
     const char *path = run->looks->show_batch;
     Error error;
     split_open(run, &run->train, true);
-    int n = sheet_write_training(path, &run->train, &config, &error);
+    int n = loader_write_sheet(path, &run->train, &config, &error);
     if (!n) die("%s: %s", path, error.text);
     print_line("%s: the first %d training %s of %s\n", path, n, config.frames > 1 ? "clips" : "images",
                run->train.name);

@@ -800,7 +800,7 @@ static void clips_are_drawn_as_strips(void **state) {
     const char *path = in_folder("strips.png");
     LoaderConfig config = clips_config(true);
     moving_open(&dataset, MOVING_DIRECTION, true, 0, 1);
-    assert_int_equal(sheet_write_training(path, &dataset, &config, &error), 1);
+    assert_int_equal(loader_write_sheet(path, &dataset, &config, &error), 1);
     assert_true(image_read(&sheet, path, &error));
     static uint8_t clip[CLIP];
     Loader loader;

@@ -73,6 +73,11 @@ int loader_views(const Loader *loader);
  * loads for this loader. */
 void loader_fill(Loader *loader, size_t first, int n, uint8_t *pixels, int *labels);
 
+/* Writes the first training images of a run, at most 64, or 16 clips, as a loader with this transform, seed, frames and
+ * clips gives them, into a picture (data/images/sheet.h).  Returns their number; on failure returns 0 and sets
+ * `error`. */
+int loader_write_sheet(const char *path, const Dataset *dataset, const LoaderConfig *config, Error *error);
+
 /* targets [n,classes]: timm's smoothed one-hot (timm/data/mixup.py): off = s / C, on = 1 - s + s / C. */
 void loader_targets(float *targets, const int *labels, int n, int classes, float smoothing);
 
