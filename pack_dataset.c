@@ -20,6 +20,7 @@
 #include "core/threads.h"
 #include "core/text.h"
 #include "core/version.h"
+#include "data/images/image.h"
 #include "data/video/clip_file.h"
 #include "data/video/clips.h"
 #include "data/sets/datasets.h"

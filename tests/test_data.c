@@ -21,6 +21,7 @@
 #include "core/class_names.h"
 #include "core/files.h"
 #include "data/images/augment.h"
+#include "data/images/webp.h"
 #include "data/sets/cifar.h"
 #include "data/sets/datasets.h"
 #include "data/images/image.h"
@@ -487,7 +488,7 @@ static void webp_pictures(void **state) {
     uint8_t *bytes;
     size_t size;
     assert_true(file_read("tests/corpus/image/rgb.webp", 1 << 20, &bytes, &size, &error));
-    if (!image_webp()) {
+    if (!webp_supported()) {
         assert_false(image_decode(&image, bytes, size, 1 << 20, &error));
         assert_non_null(strstr(error.text, "libwebp"));
         free(bytes);

@@ -18,6 +18,7 @@
 
 #include "data/detection/detection_loader.h"
 #include "data/detection/shape_scenes.h"
+#include "data/images/image.h"
 #include "tests/check.h"
 #include "tests/ranges.h"
 #include "tests/scratch.h"

@@ -19,6 +19,7 @@
 #include <xxhash.h>
 
 #include "core/files.h"
+#include "data/images/webp.h"
 #include "data/sets/datasets.h"
 #include "data/sets/folder.h"
 #include "data/loading/loader.h"
@@ -203,9 +204,9 @@ static void files_that_are_left_out(void **state) {
         snprintf(name, sizeof name, "mixed/train/a/%d.webp", i);
         copy_picture(name, "../image/rgb.webp");
     }
-    int images = image_webp() ? 4 : 1;
+    int images = webp_supported() ? 4 : 1;
     ends_with(open_and_end, data, images,
-              image_webp() ? WORDS("") : WORDS("train: 3 WebP pictures are left out", "libwebp-dev"));
+              webp_supported() ? WORDS("") : WORDS("train: 3 WebP pictures are left out", "libwebp-dev"));
     write_text(in_folder("%s", "mixed/train/a/one.txt"), "");
     write_text(in_folder("%s", "mixed/train/a/two.txt"), "");
     ends_with(open_and_end, data, images, WORDS("train: 2 files are not named like a picture", ".txt"));

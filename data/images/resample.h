@@ -3,8 +3,10 @@
 #ifndef VIT_DATA_IMAGES_RESAMPLE_H
 #define VIT_DATA_IMAGES_RESAMPLE_H
 
+#include <stdbool.h>
+
 #include "core/resampling.h"
-#include "data/images/image.h"
+#include "data/images/pixels.h"
 
 /* Weight tables and intermediate rows; each thread needs its own.  Buffers grow as needed.  Initialise to {0}. */
 typedef struct {
