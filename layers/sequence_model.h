@@ -8,9 +8,8 @@
 #include <stdio.h>
 
 #include "layers/causal_attention.h"
-#include "layers/layer_norm.h"
-#include "layers/mlp.h"
 #include "layers/model.h"
+#include "layers/stage.h"
 
 typedef enum { EMBEDDING_AUTO, EMBEDDING_DATA, EMBEDDING_ATTENTION } PositionTables;
 typedef enum { START_CODE, START_PAPER, START_GPT2 } StartValues;
@@ -42,20 +41,6 @@ void sequence_model_use_settings(Config *config);
 void sequence_model_check(const Config *config, const SequenceShape *shape);
 /* The stride in use: the setting, or if that is 0 an image's row of bytes, else 128. */
 int sequence_model_stride(const SequenceModelSettings *s, const SequenceShape *shape);
-/* A point before a half-block, attention or MLP, or after the last one: the stream x there and its norm h. */
-typedef struct {
-    size_t begin; /* index of its first parameter in the arena; those of the half-block follow */
-    NormPair norm;
-    float eps;
-    real *x, *h;        /* [B,N,M] */
-    float *mean, *rstd; /* [B,N] */
-} SequenceStation;
-
-typedef struct {
-    CausalLayer attention;
-    Mlp mlp;
-    char prefix[PARAM_NAME_SIZE]; /* "blocks.3." */
-} SequenceBlock;
 
 /* TRAIN and EVALUATE work on whole sequences, SAMPLE on one token of each at a time. */
 typedef enum { SEQUENCE_TRAIN, SEQUENCE_EVALUATE, SEQUENCE_SAMPLE } SequencePurpose;
@@ -63,30 +48,24 @@ typedef enum { SEQUENCE_TRAIN, SEQUENCE_EVALUATE, SEQUENCE_SAMPLE } SequencePurp
 typedef struct {
     SequenceModelSettings settings;
     SequenceShape shape;
-    int rows;       /* of a sequence that are computed at a time: n; while sampling 1, or those of a prompt */
     int prompt;     /* while sampling: the most rows that sequence_model_fill takes, */
     int prompts;    /* and of how many sequences at a time; 0: this is no model that samples */
-    int row_bytes;  /* of the bytes of a sequence: n, or n + 1 if the first is given */
-    int stride;
+    int row_bytes;  /* bytes of a sequence: n, or n + 1 if the first is given */
     Model model;
 
     ByteEmbedding positions; /* what the tables are; B, first and N are those of a call */
-    ByteTables tables;
-    ByteGradients dtables;
     float *bytes, *dbytes, *table[BYTE_TABLES], *dtable[BYTE_TABLES], *start, *dstart;
-    SequenceBlock *blocks;     /* [depth] */
-    SequenceStation *stations; /* [2*depth + 1]: 2i before block i's attention, 2i+1 before its MLP, the last at the
-                                  end */
+    Stage stage;        /* the blocks; its N is the rows of a sequence that are computed at a time: n; while sampling 1, or
+                           those of a prompt */
+    Stream stream;
+    CausalFrame frame;
     Projection head;
 
-    uint8_t *tokens;     /* [B,row_bytes] */
-    real *f;             /* [B,N,M] scratch: output of a half-block */
-    real *dx, *dh, *df;  /* [B,N,M] scratch: gradients of the stream, of a half-block's input and of its output */
-    real *logits;        /* [B,N,V]; sequence_model_loss makes their gradients of them */
-    float *loss;         /* [B,N] in nats */
-    float *sums;         /* [B] */
-    Dropout dropout;     /* of this step, with site 0 */
-    char *cache;         /* of all blocks, while sampling */
+    uint8_t *tokens; /* [B,row_bytes] */
+    real *logits;    /* [B,N,V]; sequence_model_loss makes their gradients of them */
+    float *loss;     /* [B,N] in nats */
+    float *sums;     /* [B] */
+    char *cache;     /* of all blocks, while sampling */
 } SequenceModel;
 
 /* Checks the settings and declares every parameter; allocates no device memory yet. */
