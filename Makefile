@@ -74,14 +74,14 @@ WEBP ?= $(shell printf '\043include <webp/decode.h>\n' | $(CC) $(CPPFLAGS) -E -x
 ifeq ($(WEBP),1)
 WEBP_LIBRARIES := -lwebp
 endif
-WEBP_SOURCE := data/webp$(if $(filter 1,$(WEBP)),,_none).c
+WEBP_SOURCE := data/images/webp$(if $(filter 1,$(WEBP)),,_none).c
 
 # libsndfile and libsamplerate, for sound, where the headers of both are.
 SOUND ?= $(shell printf '\043include <sndfile.h>\n\043include <samplerate.h>\n' | $(CC) $(CPPFLAGS) -E -x c - >/dev/null 2>&1 && echo 1 || echo 0)
 ifeq ($(SOUND),1)
 SOUND_LIBRARIES := -lsndfile -lsamplerate
 endif
-SOUND_SOURCE := data/sound$(if $(filter 1,$(SOUND)),,_none).c
+SOUND_SOURCE := data/sequences/sound$(if $(filter 1,$(SOUND)),,_none).c
 
 # FFmpeg's libraries, for video files, where pkg-config knows them.  Programs load them when they open a video; only the
 # tests that make videos are linked with them.
@@ -92,11 +92,11 @@ ifeq ($(VIDEO),1)
 VIDEO_CPPFLAGS := $(patsubst -I%,-isystem %,$(shell pkg-config --cflags $(VIDEO_PACKAGES)))
 VIDEO_LIBRARIES := $(shell pkg-config --libs $(VIDEO_PACKAGES))
 endif
-VIDEO_SOURCE := $(if $(filter 1,$(VIDEO)),data/video.c data/video_library.c,data/video_none.c)
+VIDEO_SOURCE := $(if $(filter 1,$(VIDEO)),data/video/video.c data/video/video_library.c,data/video/video_none.c)
 CPPFLAGS_ALL := -I. -I$(KERNELS) -D_GNU_SOURCE $(if $(filter FP32,$(PRECISION)),-DVIT_FP32) $(MPI_CPPFLAGS) $(VIDEO_CPPFLAGS) $(CPPFLAGS)
 FLAGS := $(CFLAGS_BASE) $(CFLAGS_WARN) $(CFLAGS_SANITIZE) $(CPPFLAGS_ALL) $(CFLAGS)
 
-SOURCES := $(filter-out data/webp% data/sound% data/video.c data/video_none.c data/video_library.c,$(wildcard core/*.c data/*.c detection/*.c layers/*.c layers/attention/*.c)) \
+SOURCES := $(filter-out data/images/webp% data/sequences/sound% data/video/video.c data/video/video_none.c data/video/video_library.c,$(wildcard core/*.c training/*.c data/*/*.c detection/*.c layers/*.c layers/*/*.c)) \
            $(WEBP_SOURCE) $(SOUND_SOURCE) $(VIDEO_SOURCE)
 TESTS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c))
 SHIMS := $(if $(filter cpu,$(BACKEND)),$(BUILD)/tests/faults.so)
@@ -107,7 +107,7 @@ LINK := $(CC)
 LIBRARIES := -linih -ljansson -ljpeg $(WEBP_LIBRARIES) $(SOUND_LIBRARIES) -lxxhash -lpthread -lm -ldl $(MPI_LIBRARIES)
 
 ifeq ($(BACKEND),cpu)
-SOURCES += $(wildcard kernels/cpu/*.c)
+SOURCES += $(filter-out kernels/launcher/%,$(wildcard kernels/*/*.c))
 LIBRARIES += -ldnnl
 endif
 
@@ -125,7 +125,7 @@ NVCC_LINES ?= -lineinfo
 NVCC_FLAGS := -std=c++17 -O3 $(GENCODE) --expt-relaxed-constexpr $(NVCC_LINES) $(CPPFLAGS_ALL) \
               -Xcompiler -Wall,-Wextra $(if $(filter 1,$(WERROR)),-Werror all-warnings) $(NVCCFLAGS)
 # The longest first: one of them takes as long as ten others.
-CU_SOURCES := $(shell ls -S kernels/cuda/*.cu) tests/emulate/check_values.cu
+CU_SOURCES := $(shell ls -S kernels/*/*.cu) tests/emulate/check_values.cu
 LINK := $(NVCC)
 # The static library where there is one: what is left to find on another machine should be little.
 archive = $(if $(filter /%,$(shell $(CC) -print-file-name=lib$(1).a)),-l:lib$(1).a,-l$(1))
@@ -171,16 +171,18 @@ FLAGS := $(FLAGS) -Itests/emulate -O1
 CXXFLAGS_ALL := -std=c++17 -O1 $(SANITIZERS) -fopenmp -Wall -Wextra \
                 -fno-thread-jumps -Wno-unknown-pragmas $(if $(filter 1,$(WERROR)),-Werror) $(CPPFLAGS_ALL)
 CFLAGS_SANITIZE := $(SANITIZERS)
-CU_SOURCES := $(shell ls -S kernels/cuda/*.cu)
+CU_SOURCES := $(shell ls -S kernels/*/*.cu)
 EMULATOR := $(patsubst %.cpp,$(BUILD)/%.o,$(filter-out tests/emulate/test_%,$(wildcard tests/emulate/*.cpp)))
 UNSANITIZED := $(filter-out -g1 -fsanitize% -fno-sanitize%,$(CXXFLAGS_ALL))
 $(BUILD)/tests/emulate/fibers.o $(BUILD)/tests/emulate/arithmetic.o $(BUILD)/tests/emulate/traffic.o: \
     private CXXFLAGS_ALL := $(UNSANITIZED) -O3 $(MARCH)
 # The kernels of the models whose bytes are counted: calls of tests/emulate/traffic.cpp in the place of the sanitizers.
-COUNTED := $(patsubst %,$(BUILD)/counted/%.o,tests/emulate/emulate $(addprefix kernels/cuda/,cross_entropy feature_mlp gelu \
-    global_filter images l2_normalize layernorm linear linear_attention linear_gelu lisa_dense lisa_fft low_rank optimizer \
-    patterns ripple_pairs ripple_weights runtime softmax_attention softmax_head spe_conv spe_sine thresholded_attention tokens \
-    weighted_attention))
+COUNTED := $(patsubst %,$(BUILD)/counted/%.o,tests/emulate/emulate $(patsubst %,kernels/%.cu, \
+    device/runtime landmarks/low_rank linear/gelu linear/linear linear/linear_gelu linear_attention/feature_mlp \
+    linear_attention/linear_attention linear_attention/spe_conv linear_attention/spe_sine lisa/global_filter \
+    lisa/lisa_dense lisa/lisa_fft norm/l2_normalize norm/layernorm offsets/patterns offsets/weighted_attention \
+    ripple/ripple_pairs ripple/ripple_weights softmax/softmax_attention softmax/softmax_head \
+    softmax/thresholded_attention tokens/images tokens/tokens training/cross_entropy training/optimizer))
 $(COUNTED) $(BUILD)/counted/tests/emulate/test_traffic.o: \
     private CXXFLAGS_ALL := $(UNSANITIZED) -fsanitize=thread --param tsan-instrument-func-entry-exit=0
 WRAPPED := $(foreach f,_Z17kernels_workspacem kernels_reserve gemm_peak_gflops memory_peak_gbytes activations_at_once \
@@ -195,7 +197,7 @@ TESTS := $(DEVICE_TESTS:%=$(BUILD)/tests/%) \
          $(if $(filter emulate,$(BACKEND)),$(BUILD)/tests/emulate/test_emulator $(BUILD)/tests/emulate/test_standins)
 endif
 
-OBJECTS := $(CU_SOURCES:%.cu=$(BUILD)/%.o) $(SOURCES:%.c=$(BUILD)/%.o) $(EMULATOR)
+OBJECTS := $(CU_SOURCES:%=$(BUILD)/%.o) $(SOURCES:%.c=$(BUILD)/%.o) $(EMULATOR)
 
 PROGRAMS := train_vit train_detr train_ar pack_dataset
 
@@ -242,20 +244,20 @@ $(BUILD)/flags: FORCE
 FORCE:
 
 # Weights of 22 bits are rounded from doubles that are Pillow's to the last bit, frames of a clip from numpy's.
-$(BUILD)/data/clips.o $(BUILD)/data/resample.o: private FLAGS += -ffp-contract=off
+$(BUILD)/data/video/clips.o $(BUILD)/data/images/resample.o: private FLAGS += -ffp-contract=off
 
 # gcc 12 crashes when it vectorises a maximum by fmax for arm64, which tests do here and there.
 $(BUILD)/tests/%.o: private FLAGS += $(if $(filter aarch64%,$(MACHINE)),-fno-tree-loop-vectorize)
 
 # gcc 14 does not see that stb_image sets the transparent colour before it uses it.
-$(BUILD)/data/image.o: private FLAGS += $(if $(CLANG),,-Wno-maybe-uninitialized)
+$(BUILD)/data/images/image.o: private FLAGS += $(if $(CLANG),,-Wno-maybe-uninitialized)
 
 $(BUILD)/%.o: %.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo "CC $<"
 	@$(CC) $(FLAGS) -MMD -MP -c $< -o $@
 
-$(BUILD)/%.o: %.cu $(BUILD)/flags
+$(BUILD)/%.cu.o: %.cu $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo "$(if $(NVCC),NVCC,C++) $<"
 	@$(if $(NVCC),$(NVCC) $(NVCC_FLAGS),g++ $(CXXFLAGS_ALL) -x c++) -MMD -MP -c $< -o $@
@@ -276,7 +278,7 @@ $(BUILD)/libvit.a: $(OBJECTS)
 
 # A program for a CPU is a launcher and one or more variants: all of the program's objects, compiled for one set of
 # instructions and one precision, in one relocatable object without global symbols.  The launcher finds them by a section
-# of pointers (kernels/cpu/variant.h), in the order in which they are linked, newest instructions first.
+# of pointers (kernels/device/variant.h), in the order in which they are linked, newest instructions first.
 ifeq ($(BACKEND),cpu)
 OBJCOPY ?= $(shell $(CC) -print-prog-name=objcopy)
 # Those beside the one in $(BUILD), each made by a make of its own in $(BUILD)-NAME.
@@ -306,7 +308,7 @@ $(BUILD)/%.variant: $(BUILD)/%.o $(BUILD)/libvit.a
 	@rm $@.all
 
 # For the oldest processor, as it must run where no variant can.
-LAUNCHER := $(BUILD)/launcher/kernels/cpu/launcher/launcher.o $(BUILD)/launcher/kernels/cpu/processor.o
+LAUNCHER := $(BUILD)/launcher/kernels/launcher/launcher.o $(BUILD)/launcher/kernels/device/processor.o
 $(BUILD)/launcher/%.o: %.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo "CC $< (launcher)"
@@ -332,7 +334,7 @@ $(BUILD)/pack_%: $(BUILD)/pack_%.o $(BUILD)/libvit.a
 	@echo "LINK $@"
 	@$(LINK) $(LINK_FLAGS) $^ -o $@ $(LIBRARIES)
 
-$(BUILD)/counted/%.o: %.cu $(BUILD)/flags
+$(BUILD)/counted/%.cu.o: %.cu $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo "C++ $< (counted)"
 	@g++ $(CXXFLAGS_ALL) -x c++ -MMD -MP -c $< -o $@
@@ -458,13 +460,13 @@ compile_commands.json: FORCE
 		sed '1s/^/[/; $$!s/$$/,/; $$s/$$/]/' > $@
 	@echo "$@: $$(grep -c '"file"' $@) files"
 
-# Both are clean: .clang-tidy and .cppcheck say what is off, and why.  data/image.c holds stb's implementation, whose
+# Both are clean: .clang-tidy and .cppcheck say what is off, and why.  data/images/image.c holds stb's implementation, whose
 # findings would be counted as ours.
 tidy: compile_commands.json
 	@command -v clang-tidy >/dev/null && command -v cppcheck >/dev/null && \
 		echo '#include <omp.h>' | clang -fopenmp -fsyntax-only -x c - 2>/dev/null || { echo "make tidy needs clang-tidy," \
 		"cppcheck and clang's omp.h: apt-get install clang clang-tidy cppcheck libomp-dev"; exit 1; }
-	@printf '%s\n' $(filter-out data/image.c,$(SOURCES)) $(PROGRAMS:%=%.c) $(wildcard kernels/cpu/launcher/*.c) | xargs -P $$(nproc) -n 1 clang-tidy -p . --quiet
+	@printf '%s\n' $(filter-out data/images/image.c,$(SOURCES)) $(PROGRAMS:%=%.c) $(wildcard kernels/launcher/*.c) | xargs -P $$(nproc) -n 1 clang-tidy -p . --quiet
 	@cppcheck --project=compile_commands.json --enable=warning,performance,portability --suppressions-list=.cppcheck \
 		--error-exitcode=1 --quiet -j $$(nproc) --template='{file}:{line}: {severity}: {message} [{id}]'
 
@@ -472,18 +474,18 @@ tidy: compile_commands.json
 
 FUZZ_FLAGS := -std=gnu11 -O1 $(SANITIZERS) -fsanitize=fuzzer $(CPPFLAGS_ALL)
 FUZZ_SOURCES := core/class_names.c $(wildcard core/config*.c) core/foreign_names.c core/safetensors.c core/die.c core/error.c core/files.c \
-                core/json_lists.c core/text.c data/cifar.c data/clip_file.c data/clips.c data/coco.c data/dataset.c data/image.c data/jpeg.c $(WEBP_SOURCE) \
-                data/mnist.c data/mu_law.c data/record.c data/resample.c $(SOUND_SOURCE) $(VIDEO_SOURCE) data/video_names.c data/videos.c detection/coco_results.c detection/coco_eval.c
+                core/json_lists.c core/text.c data/sets/cifar.c data/video/clip_file.c data/video/clips.c data/detection/coco.c data/sets/dataset.c data/images/image.c data/images/jpeg.c $(WEBP_SOURCE) \
+                data/sets/mnist.c data/sequences/mu_law.c data/sets/record.c data/images/resample.c $(SOUND_SOURCE) $(VIDEO_SOURCE) data/video/video_names.c data/video/videos.c detection/coco_results.c detection/coco_eval.c
 
 FUZZ_OBJECTS := $(FUZZ_SOURCES:%.c=build/fuzz/%.o)
 
 # stb_image copies zero bytes from NULL.
-build/fuzz/data/image.o: FUZZ_FLAGS += -fno-sanitize=nonnull-attribute
+build/fuzz/data/images/image.o: FUZZ_FLAGS += -fno-sanitize=nonnull-attribute
 
 build/fuzz/fuzz_video: FUZZ_LIBRARIES := $(VIDEO_LIBRARIES) -lcmocka
 
 # Where the last bit is somebody else's - Pillow's, pycocotools', DETR's - no product is fused into a sum.
-$(patsubst %,$(BUILD)/%.o,data/pillow data/randaugment data/detection_augment detection/coco_eval detection/postprocess \
+$(patsubst %,$(BUILD)/%.o,data/images/pillow data/images/randaugment data/detection/detection_augment detection/coco_eval detection/postprocess \
     tests/test_randaugment): private FLAGS += -ffp-contract=off
 
 fuzz: need-clang $(FUZZERS)

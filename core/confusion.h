@@ -5,7 +5,7 @@
 #include <stdbool.h>
 
 #include "core/error.h"
-#include "core/outcome.h"
+#include "training/outcome.h"
 
 /* Counts of images; doubles, so that ranks can sum them. */
 typedef struct {

@@ -5,7 +5,7 @@
 
 #include <stdio.h>
 
-#include "core/params.h"
+#include "training/params.h"
 #include "kernels/kernels.h"
 
 typedef struct {

@@ -49,7 +49,7 @@ except ImportError:
     decord = None
 
 CLIPS, T, STEP, SAME = 8, 16, 4, 40
-FLAGS = 0x42002  # of libswscale, as in data/video.c: bilinear, full_chroma_int, accurate_rnd
+FLAGS = 0x42002  # of libswscale, as in data/video/video.c: bilinear, full_chroma_int, accurate_rnd
 
 
 def encode(path, harsh, frames=300, height=256, width=340):
@@ -150,7 +150,7 @@ def compare(program, path):
 
 
 def converted(frame, library):
-    """The frame's pixels by a libswscale of this machine, as data/video.c asks for them."""
+    """The frame's pixels by a libswscale of this machine, as data/video/video.c asks for them."""
     planar = {"yuv420p": 0, "yuvj420p": 12}  # AVPixelFormat
     height, width, row = frame.height, frame.width, (3 * frame.width + 63) // 64 * 64
     full, matrix = frame.color_range == 2 or frame.format.name == "yuvj420p", 1 if frame.colorspace == 1 else 5

@@ -23,7 +23,7 @@ FLAGS = ["-std=gnu11", "-O3", "-ffp-contract=fast", "-fno-math-errno", "-fno-tra
 X86 = "-mprefer-vector-width=512"
 
 PROBES = """
-#include "kernels/cpu/pairs.h"
+#include "kernels/softmax/pairs.h"
 
 void product(float *c, size_t ldc, const float *a, size_t lda, const float *b, size_t ldb, int k) {
     tile_micro(TILE_ROWS, TILE_VECS, c, ldc, a, lda, 1, b, ldb, k, 1);

@@ -4,7 +4,7 @@
     python3 scripts/png_bits.py val.pack                    every picture by itself, as Pillow writes it
     python3 scripts/png_bits.py val.pack --side 16 --grey   resized and grey, as train_ar sees them
 
-Reads files that pack_dataset made with --raw (data/record.h describes them).  Needs Pillow, which matplotlib brings.
+Reads files that pack_dataset made with --raw (data/sets/record.h describes them).  Needs Pillow, which matplotlib brings.
 """
 
 import argparse

@@ -245,7 +245,7 @@ test_all() {
     # Whether it compiles and what it says: not optimised.
     # shellcheck disable=SC2046 # names of objects
     check "make CC=clang, bfloat16" make -k -j"$JOBS" WERROR=1 CC=clang PRECISION=BF16 VARIANTS= BUILD=build/cpu-clang-bf16 \
-        CFLAGS=-O0 $(printf '%s\n' kernels/cpu/*.c | sed 's|\(.*\)c$|build/cpu-clang-bf16/\1o|')
+        CFLAGS=-O0 $(printf '%s\n' kernels/*/*.c | sed 's|\(.*\)c$|build/cpu-clang-bf16/\1o|')
 
     echo "-- build/arm64: the kernels, one model and the readers of files under qemu"
     if ! command -v aarch64-linux-gnu-gcc >/dev/null 2>&1 || ! command -v qemu-aarch64 >/dev/null 2>&1; then

@@ -8,7 +8,7 @@
 #include <time.h>
 
 #include "core/die.h"
-#include "data/augment.h"
+#include "data/images/augment.h"
 
 static double now(void) {
     struct timespec t;

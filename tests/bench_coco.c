@@ -11,7 +11,7 @@
 #include "core/die.h"
 #include "core/progress.h"
 #include "core/rng.h"
-#include "data/coco.h"
+#include "data/detection/coco.h"
 
 enum { IMAGES = 118287, ANNOTATIONS = 860001, CATEGORIES = 90, CORNERS = 26 };
 

@@ -10,9 +10,9 @@
 
 #include "core/die.h"
 #include "core/progress.h"
-#include "data/datasets.h"
-#include "data/jpeg.h"
-#include "data/loader.h"
+#include "data/sets/datasets.h"
+#include "data/images/jpeg.h"
+#include "data/loading/loader.h"
 
 enum { SIDE = 224 };
 

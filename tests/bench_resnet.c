@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "layers/resnet.h"
+#include "layers/detr/resnet.h"
 #include "tests/bench.h"
 
 int main(int argc, char **argv) {

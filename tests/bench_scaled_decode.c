@@ -6,8 +6,8 @@
 
 #include "core/die.h"
 #include "core/files.h"
-#include "data/image.h"
-#include "data/transform.h"
+#include "data/images/image.h"
+#include "data/images/transform.h"
 
 static double mean_difference(const uint8_t *a, const uint8_t *b, size_t n) {
     double sum = 0;

@@ -10,7 +10,7 @@
 
 #include "core/die.h"
 #include "core/files.h"
-#include "data/video.h"
+#include "data/video/video.h"
 
 static bool count_bytes(void *context, int i, const uint8_t *pixels, int height, int width, Error *error) {
     size_t *sum = context;

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "data/cifar.h"
+#include "data/sets/cifar.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "data/coco.h"
+#include "data/detection/coco.h"
 #include "detection/coco_eval.h"
 #include "detection/coco_results.h"
 

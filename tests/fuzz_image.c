@@ -2,7 +2,7 @@
  * larger image can take seconds to decode. */
 #include <stdlib.h>
 
-#include "data/image.h"
+#include "data/images/image.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -2,8 +2,8 @@
  * and scale.  Images have at most 2^18 pixels, since a few bytes of a larger image can take seconds to decode. */
 #include <stdlib.h>
 
-#include "data/jpeg.h"
-#include "data/resample.h"
+#include "data/images/jpeg.h"
+#include "data/images/resample.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -1,7 +1,7 @@
 /* libFuzzer target: idx files of images and of labels. */
 #include <stdlib.h>
 
-#include "data/mnist.h"
+#include "data/sets/mnist.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

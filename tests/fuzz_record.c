@@ -5,9 +5,9 @@
 
 #include <xxhash.h>
 
-#include "data/clip_file.h"
-#include "data/clips.h"
-#include "data/record.h"
+#include "data/video/clip_file.h"
+#include "data/video/clips.h"
+#include "data/sets/record.h"
 
 static bool add_up(void *context, int i, const Sample *frame, Error *error) {
     volatile uint8_t *sum = context;

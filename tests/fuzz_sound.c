@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "data/sound.h"
+#include "data/sequences/sound.h"
 
 static void try_file(const uint8_t *bytes, size_t size) {
     Error error;

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "data/video.h"
+#include "data/video/video.h"
 #include "tests/encode_video.h"
 
 enum { MOST_PIXELS = 1 << 14, FRAMES = 6 };

@@ -7,9 +7,9 @@
 
 #include <cmocka.h>
 
-#include "core/adamw.h"
+#include "training/adamw.h"
 #include "layers/attention/feature_map.h"
-#include "layers/vit.h"
+#include "layers/vit/vit.h"
 #include "tests/check.h"
 #include "tests/settings.h"
 

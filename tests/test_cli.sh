@@ -137,7 +137,7 @@ complains 2 '--kind: data shapes (the default; --data sets it) is a set of image
 check "train_ar --kind text of a set of images" $? "$(head -n 1 err)"
 # Settings in the braces of a message exist, and the one that is named first is among them.
 wrong=$(cd "$root" && awk '/config_(reject|die)\(/ { call = "" ; open = 1 } open { call = call " " $0 }
-    open && /;$/ { print call; open = 0 }' core/*.c layers/*.c layers/attention/*.c data/*.c train_*.c | python3 -c '
+    open && /;$/ { print call; open = 0 }' core/*.c training/*.c layers/*.c layers/*/*.c data/*/*.c train_*.c | python3 -c '
 import re, sys
 known = {name.replace("-", "_") for page in ("", "-detr", "-ar")
          for name in re.findall(r"^\| `(?:--)?([a-z0-9_-]+)", open(f"docs/settings{page}.md").read(), re.M)}

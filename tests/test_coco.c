@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "data/coco.h"
+#include "data/detection/coco.h"
 #include "tests/check.h"
 #include "tests/scratch.h"
 

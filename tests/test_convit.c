@@ -7,7 +7,7 @@
 #include <cmocka.h>
 #include <omp.h>
 
-#include "layers/vit.h"
+#include "layers/vit/vit.h"
 #include "tests/on_device.h"
 #include "tests/settings.h"
 

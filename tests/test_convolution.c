@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "data/dataset.h"
+#include "data/sets/dataset.h"
 #include "tests/on_device.h"
 
 typedef struct {

@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "data/detection_augment.h"
-#include "data/size_buckets.h"
+#include "data/detection/detection_augment.h"
+#include "data/detection/size_buckets.h"
 #include "tests/check.h"
 #include "tests/ranges.h"
 

@@ -16,8 +16,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "data/detection_loader.h"
-#include "data/shape_scenes.h"
+#include "data/detection/detection_loader.h"
+#include "data/sets/shape_scenes.h"
 #include "tests/check.h"
 #include "tests/ranges.h"
 #include "tests/scratch.h"

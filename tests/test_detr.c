@@ -8,9 +8,9 @@
 
 #include <cmocka.h>
 
-#include "core/checkpoint.h"
-#include "data/dataset.h"
-#include "layers/detr.h"
+#include "training/checkpoint.h"
+#include "data/sets/dataset.h"
+#include "layers/detr/detr.h"
 #include "tests/bf16_bounds.h"
 #include "tests/on_device.h"
 #include "tests/settings.h"

@@ -7,10 +7,10 @@
 
 #include <cmocka.h>
 
-#include "core/checkpoint.h"
-#include "layers/fit_weights.h"
-#include "layers/resample_grid.h"
-#include "layers/vit.h"
+#include "training/checkpoint.h"
+#include "layers/vit/fit_weights.h"
+#include "layers/vit/resample_grid.h"
+#include "layers/vit/vit.h"
 #include "tests/check.h"
 #include "tests/scratch.h"
 #include "tests/settings.h"

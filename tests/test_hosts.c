@@ -9,8 +9,8 @@
 #include <cmocka.h>
 
 #include "layers/attention/stripes.h"
-#include "layers/merging.h"
-#include "layers/vit.h"
+#include "layers/vit/merging.h"
+#include "layers/vit/vit.h"
 #include "tests/on_device.h"
 #include "tests/settings.h"
 

@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "layers/hybrid_stem.h"
+#include "layers/vit/hybrid_stem.h"
 #include "tests/differences.h"
 #include "tests/settings.h"
 

@@ -7,11 +7,11 @@
 
 #include <cmocka.h>
 
-#include "data/augment.h"
-#include "data/erasing.h"
-#include "data/loader.h"
-#include "data/mixup.h"
-#include "data/shapes.h"
+#include "data/images/augment.h"
+#include "data/images/erasing.h"
+#include "data/loading/loader.h"
+#include "data/images/mixup.h"
+#include "data/sets/shapes.h"
 #include "tests/on_device.h"
 
 static const float mean[3] = {0.507f, 0.487f, 0.441f}, std[3] = {0.268f, 0.257f, 0.276f};

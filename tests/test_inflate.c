@@ -7,9 +7,9 @@
 
 #include <cmocka.h>
 
-#include "core/checkpoint.h"
-#include "layers/fit_weights.h"
-#include "layers/vit.h"
+#include "training/checkpoint.h"
+#include "layers/vit/fit_weights.h"
+#include "layers/vit/vit.h"
 #include "tests/on_device.h"
 #include "tests/scratch.h"
 #include "tests/settings.h"

@@ -7,8 +7,8 @@
 
 #include <cmocka.h>
 
-#include "core/adamw.h"
-#include "layers/layer_decay.h"
+#include "training/adamw.h"
+#include "layers/vit/layer_decay.h"
 #include "tests/check.h"
 #include "tests/on_device.h"
 #include "tests/settings.h"

@@ -5,7 +5,7 @@
 
 #include <cmocka.h>
 
-#include "data/dataset.h"
+#include "data/sets/dataset.h"
 #include "tests/on_device.h"
 
 static double *widened(const float *x, size_t n) {
@@ -215,7 +215,7 @@ static void test_linear(void **state) {
     (void)state;
     const int sizes[][3] = {{1, 1, 1},    {7, 5, 3},     {33, 20, 17},  {130, 192, 64},
                             {64, 8, 16},  {3, 768, 10},  {1000, 24, 72},
-                            {77, 63, 33}, {70, 39, 63}, {63, 43, 80}}; /* 63: kernels/cpu/linear.c */
+                            {77, 63, 33}, {70, 39, 63}, {63, 43, 80}}; /* 63: kernels/linear/linear.c */
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         for (int bias = 0; bias < 2; bias++) linear_case((size_t)sizes[i][0], sizes[i][1], sizes[i][2], bias);
 }

@@ -18,7 +18,7 @@ typedef struct {
     bool per_channel;
 } Case;
 
-/* Written apart from kernels/offsets.h: positions as the paper has them, and frames as one more axis. */
+/* Written apart from kernels/offsets/offsets.h: positions as the paper has them, and frames as one more axis. */
 static int entry_of(const Case *k, int i, int j) {
     int N = grid_tokens(k->grid), T = k->grid.frames, Hg = k->grid.rows, Wg = k->grid.columns;
     int dt = i / (Hg * Wg) - j / (Hg * Wg), dy = i / Wg % Hg - j / Wg % Hg, dx = i % Wg - j % Wg;

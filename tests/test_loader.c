@@ -19,12 +19,12 @@
 #include <xxhash.h>
 
 #include "core/files.h"
-#include "data/datasets.h"
-#include "data/folder.h"
-#include "data/loader.h"
-#include "data/mnist.h"
-#include "data/record.h"
-#include "data/shapes.h"
+#include "data/sets/datasets.h"
+#include "data/sets/folder.h"
+#include "data/loading/loader.h"
+#include "data/sets/mnist.h"
+#include "data/sets/record.h"
+#include "data/sets/shapes.h"
 #include "tests/check.h"
 #include "tests/ranges.h"
 #include "tests/scratch.h"

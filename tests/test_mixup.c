@@ -7,11 +7,11 @@
 
 #include <cmocka.h>
 
-#include "data/erasing.h"
-#include "data/loader.h"
-#include "data/mixup.h"
-#include "data/sampler.h"
-#include "data/shapes.h"
+#include "data/images/erasing.h"
+#include "data/loading/loader.h"
+#include "data/images/mixup.h"
+#include "data/loading/sampler.h"
+#include "data/sets/shapes.h"
 #include "tests/check.h"
 #include "tests/ranges.h"
 #include "tests/whole_batch.h"

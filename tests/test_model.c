@@ -12,8 +12,8 @@
 #include <cmocka.h>
 #include <omp.h>
 
-#include "core/checkpoint.h"
-#include "layers/vit.h"
+#include "training/checkpoint.h"
+#include "layers/vit/vit.h"
 #include "tests/bf16_bounds.h"
 #include "tests/on_device.h"
 #include "tests/settings.h"

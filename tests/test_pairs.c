@@ -6,8 +6,8 @@
 
 #include <cmocka.h>
 
-#include "kernels/cpu/causal_pairs.h"
-#include "kernels/cpu/softmax_pairs.h"
+#include "kernels/softmax/causal_pairs.h"
+#include "kernels/softmax/softmax_pairs.h"
 #include "kernels/kernels.h"
 #include "tests/check.h"
 

@@ -13,9 +13,9 @@
 
 #include "core/files.h"
 #include "core/safetensors.h"
-#include "data/jpeg.h"
-#include "data/sheet.h"
-#include "data/transform.h"
+#include "data/images/jpeg.h"
+#include "data/images/sheet.h"
+#include "data/images/transform.h"
 #include "tests/check.h"
 
 /* == Helpers ====================================================================================================== */

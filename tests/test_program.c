@@ -1,6 +1,6 @@
-/* core/program, which all programs share, tested with a program of one tensor: which functions it calls in which order,
+/* training/program, which all programs share, tested with a program of one tensor: which functions it calls in which order,
  * that a resumed run gives the same weights, the messages for contradictory modes, and the precedence of settings. */
-#include "core/program.h"
+#include "training/program.h"
 
 #include <math.h>
 #include <signal.h>

@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include "core/safetensors.h"
-#include "data/augment.h"
+#include "data/images/augment.h"
 #include "tests/check.h"
 #include "tests/ranges.h"
 

@@ -7,9 +7,9 @@
 
 #include <cmocka.h>
 
-#include "core/checkpoint.h"
-#include "data/dataset.h"
-#include "layers/resnet.h"
+#include "training/checkpoint.h"
+#include "data/sets/dataset.h"
+#include "layers/detr/resnet.h"
 #include "tests/bf16_bounds.h"
 #include "tests/on_device.h"
 #include "tests/scratch.h"

@@ -16,7 +16,7 @@
 
 #include <cmocka.h>
 
-#include "core/checkpoint.h"
+#include "training/checkpoint.h"
 #include "tests/check.h"
 #include "tests/scratch.h"
 

@@ -12,11 +12,11 @@
 
 #include <cmocka.h>
 
-#include "core/adamw.h"
-#include "core/checkpoint.h"
-#include "core/schedule.h"
-#include "data/sequences.h"
-#include "layers/sampling.h"
+#include "training/adamw.h"
+#include "training/checkpoint.h"
+#include "training/schedule.h"
+#include "data/sequences/sequences.h"
+#include "layers/density/sampling.h"
 #include "tests/on_device.h"
 #include "tests/settings.h"
 

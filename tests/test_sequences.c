@@ -5,13 +5,13 @@
 #include <math.h>
 
 #include "core/files.h"
-#include "data/image.h"
-#include "data/mu_law.h"
-#include "data/sequence_baselines.h"
-#include "data/sequence_loader.h"
-#include "data/sequence_samples.h"
-#include "data/shapes.h"
-#include "data/sound.h"
+#include "data/images/image.h"
+#include "data/sequences/mu_law.h"
+#include "data/sequences/sequence_baselines.h"
+#include "data/sequences/sequence_loader.h"
+#include "data/sequences/sequence_samples.h"
+#include "data/sets/shapes.h"
+#include "data/sequences/sound.h"
 #include "tests/check.h"
 
 /* == Helpers ====================================================================================================== */

@@ -13,10 +13,10 @@
 #include <string.h>
 
 #include "core/files.h"
-#include "data/clips.h"
-#include "data/datasets.h"
-#include "data/loader.h"
-#include "data/video.h"
+#include "data/video/clips.h"
+#include "data/sets/datasets.h"
+#include "data/loading/loader.h"
+#include "data/video/video.h"
 #include "tests/check.h"
 #include "tests/encode_video.h"
 #include "tests/scratch.h"

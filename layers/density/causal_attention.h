@@ -1,0 +1,67 @@
+/* Causal attention, the operator of a density model.  x [B,N,M] -> y [B,N,M], projections included; queries and keys may
+ * be narrower than values.  What a token sees is dense or one of the sets of kernels/softmax/causal_attention.h. */
+#ifndef VIT_LAYERS_DENSITY_CAUSAL_ATTENTION_H
+#define VIT_LAYERS_DENSITY_CAUSAL_ATTENTION_H
+
+#include "layers/attention/attention.h"
+
+/* == Settings ===================================================================================================== */
+
+typedef enum { ATTEND_SOFTMAX, ATTEND_STRIDED, ATTEND_FIXED } Attend;
+typedef enum { SCHEME_INTERLEAVED, SCHEME_MERGED, SCHEME_SPLIT } SetScheme;
+
+typedef struct {
+    Attend attn;
+} CausalSettings;
+
+/* Adds the settings, `attn` first. */
+void causal_add_settings(Config *config);
+/* Marks those that count with the chosen attn. */
+void causal_use_settings(Config *config);
+/* "softmax", "sparse-strided" or "sparse-fixed". */
+const char *causal_attn_name(const Config *config);
+
+/* Rejects what sequences of n tokens, a stride (which l is called in messages) and so many heads do not allow. */
+void causal_check_settings(const Config *config, int n, int stride, int heads);
+
+/* "window", "window and column": the sets of a pattern's heads. */
+const char *causal_pattern_name(const CausalPattern *pattern, int heads, char text[32]);
+
+/* == The operator ================================================================================================= */
+
+/* What the attentions of a density model share.  The model sets n, stride and Dk before they are declared, the other
+ * members before a forward pass. */
+typedef struct CausalFrame {
+    int n;      /* tokens of a whole sequence */
+    int stride; /* of the patterns */
+    int Dk;     /* width of a head's queries and keys */
+    bool cached;    /* the tokens of a call are token `row` of each sequence, or its first N ones; keys and values go */
+    int row, first; /* through the cache, in which the first of the call's sequences is number `first` */
+} CausalFrame;
+
+/* Attention.state of causal_op. */
+typedef struct {
+    CausalPattern pattern;
+    CausalShape shape;    /* B and N are those of a call */
+    Projection qkv, proj; /* qkv: [2 H Dk + M,M], the rows of q first, then k's and v's */
+    real *act;            /* [B,N,2 H Dk + M] kept: q, k and v */
+    real *mix;            /* [B,N,M] kept: the mixed values, input of proj */
+    float *lse;           /* [B,H,N] kept */
+    real *dact, *dmix;    /* scratch */
+    CausalCache cache;
+} CausalLayer;
+
+/* The attention of a density model's blocks, whose Attention.causal is set.  No table of operators has it. */
+extern const AttentionOp causal_op;
+
+/* Bytes of a cache for B sequences, and the cache in that memory.  With it, tokens that come one after the other give
+ * what a pass over whole sequences gives for them. */
+size_t causal_cache_bytes(const Attention *a, int B);
+void causal_set_cache(const Attention *a, char *memory, int B);
+
+/* Multiply-adds of one sequence's scores, which op->macs has once, and a backward pass computes again. */
+double causal_score_macs(const Attention *a);
+/* The share of dense attention's pairs. */
+double causal_share(const Attention *a);
+
+#endif
