@@ -1,7 +1,7 @@
 /* Sparse Transformer.  tokens x_0 .. x_{n-1} -> logits z [B,n,V], z_p of token p from the tokens before it
  * forward   1. e_i = We[x_i] + positions of i;  row p of the stream is e_{p-1}, and for p = 0 a learned vector; where
  *              the first of n + 1 tokens is given, row p is e_p and z_p is of token p + 1
- *           2. h = norm(blocks(rows)), the blocks and the norm being those of layers/vit/stage.c with causal attention and
+ *           2. h = norm(blocks(rows)), the blocks and the norm being those of layers/stage.c with causal attention and
  *              mlp(u) = W2 g(W1 u + b1) + b2,  g(x) = x sigmoid(1.702 x)
  *              The paper's H + a + b with b of norm(H + a) is the same.
  *           3. z = h Wout^T

@@ -9,7 +9,7 @@
 
 #include "layers/density/causal_attention.h"
 #include "layers/model.h"
-#include "layers/vit/stage.h"
+#include "layers/stage.h"
 
 typedef enum { EMBEDDING_AUTO, EMBEDDING_DATA, EMBEDDING_ATTENTION } PositionTables;
 typedef enum { START_CODE, START_PAPER, START_GPT2 } StartValues;

@@ -4,7 +4,7 @@
  *              h = norm(blocks(tokens)), or without a norm; in the first stage a position embedding is added to tokens,
  *              or in every stage, and in the last one a class token
  *           2. logits = head(pool(h))
- * backward  the same steps in reverse.  Blocks are in layers/vit/stage.c, patch embeddings in layers/vit/embedding.c. */
+ * backward  the same steps in reverse.  Blocks are in layers/stage.c, patch embeddings in layers/vit/embedding.c. */
 #include "layers/vit/vit.h"
 
 #include <math.h>

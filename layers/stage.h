@@ -1,7 +1,7 @@
 /* A stage: consecutive pre-norm blocks with the same tokens and width, whatever their attention.  A plain vision
  * transformer and a density model have one stage, a hierarchical vision transformer has several. */
-#ifndef VIT_LAYERS_VIT_STAGE_H
-#define VIT_LAYERS_VIT_STAGE_H
+#ifndef VIT_LAYERS_STAGE_H
+#define VIT_LAYERS_STAGE_H
 
 #include "layers/attention/attention.h"
 #include "layers/depthwise.h"

@@ -9,7 +9,7 @@
  * saves     every station and what the half-blocks save; with recompute (Chen et al. 2016; Child et al. 2019) only the
  *           input of every block, from which the rest is computed again with the same bits, in memory that all blocks
  *           share. */
-#include "layers/vit/stage.h"
+#include "layers/stage.h"
 
 #include <stdlib.h>
 
