@@ -122,16 +122,8 @@ static void forward_head(const Head *a, const CausalShape *s, Team team, float *
     size_t floats;
     Forward own = forward_take(own_slice, s, a->pattern, a->h, &floats);
     Forward lead = forward_take(slice, s, a->pattern, a->h, &floats);
-    Pass passes[2];
-    int count = passes_of(passes, a->pattern, a->h);
-    for (int pass = 0; pass < count; pass++) {
-        int runs = runs_in(&passes[pass], a->pattern, a->N);
-        for (int n = runs > 1 ? team.part : 0; n < runs; n += runs > 1 ? team.parts : 1) {
-            Run r = run_of(&passes[pass], a->pattern, a->h, a->N, n, own.order);
-            forward_run(&own, &lead, runs > 1 ? &own : &lead, &r, a, runs > 1 ? ALONE : team);
-        }
-        wait_for(team);
-    }
+    for (Runs r = runs_of(a, team, own.order); next_run(&r);)
+        forward_run(&own, &lead, r.workers.parts > 1 ? &lead : &own, &r.run, a, r.workers);
 }
 
 static size_t most_floats(const CausalShape *s, const CausalPattern *p, bool backward);
@@ -288,16 +280,8 @@ static void backward_head(const Head *a, const CausalShape *s, Team team, float 
     size_t floats;
     Backward own = backward_take(own_slice, s, a->pattern, a->h, &floats);
     Backward lead = backward_take(slice, s, a->pattern, a->h, &floats);
-    Pass passes[2];
-    int count = passes_of(passes, a->pattern, a->h);
-    for (int pass = 0; pass < count; pass++) {
-        int runs = runs_in(&passes[pass], a->pattern, a->N);
-        for (int n = runs > 1 ? team.part : 0; n < runs; n += runs > 1 ? team.parts : 1) {
-            Run r = run_of(&passes[pass], a->pattern, a->h, a->N, n, own.order);
-            backward_run(&own, runs > 1 ? &own : &lead, shares, &r, a, runs > 1 ? ALONE : team);
-        }
-        wait_for(team);
-    }
+    for (Runs r = runs_of(a, team, own.order); next_run(&r);)
+        backward_run(&own, r.workers.parts > 1 ? &lead : &own, shares, &r.run, a, r.workers);
 }
 
 void causal_attention_backward(const CausalGradients *d, const real *dy, const real *y, const float *lse,

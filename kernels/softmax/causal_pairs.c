@@ -194,17 +194,9 @@ void causal_pairs_forward(Pairs kind, const Head *a, const CausalShape *s, Team 
     size_t floats;
     Forward own = forward_take(own_slice, s, a->pattern, a->h, &floats);
     Forward lead = forward_take(slice, s, a->pattern, a->h, &floats);
-    Pass passes[2];
-    int count = passes_of(passes, a->pattern, a->h);
     pairs_begin(kind);
-    for (int pass = 0; pass < count; pass++) {
-        int runs = runs_in(&passes[pass], a->pattern, a->N);
-        for (int n = runs > 1 ? team.part : 0; n < runs; n += runs > 1 ? team.parts : 1) {
-            Run r = run_of(&passes[pass], a->pattern, a->h, a->N, n, own.order);
-            forward_run(kind, &own, &lead, runs > 1 ? &own : &lead, &r, a, runs > 1 ? ALONE : team);
-        }
-        wait_for(team);
-    }
+    for (Runs r = runs_of(a, team, own.order); next_run(&r);)
+        forward_run(kind, &own, &lead, r.workers.parts > 1 ? &lead : &own, &r.run, a, r.workers);
     pairs_end(kind);
 }
 
@@ -355,17 +347,9 @@ void causal_pairs_backward(Pairs kind, const Head *a, const CausalShape *s, Team
     size_t floats;
     Backward own = backward_take(own_slice, s, a->pattern, a->h, &floats);
     Backward lead = backward_take(slice, s, a->pattern, a->h, &floats);
-    Pass passes[2];
-    int count = passes_of(passes, a->pattern, a->h);
     pairs_begin(kind);
-    for (int pass = 0; pass < count; pass++) {
-        int runs = runs_in(&passes[pass], a->pattern, a->N);
-        for (int n = runs > 1 ? team.part : 0; n < runs; n += runs > 1 ? team.parts : 1) {
-            Run r = run_of(&passes[pass], a->pattern, a->h, a->N, n, own.order);
-            backward_run(kind, &own, runs > 1 ? &own : &lead, apart, &r, a, runs > 1 ? ALONE : team);
-        }
-        wait_for(team);
-    }
+    for (Runs r = runs_of(a, team, own.order); next_run(&r);)
+        backward_run(kind, &own, r.workers.parts > 1 ? &lead : &own, apart, &r.run, a, r.workers);
     pairs_end(kind);
 }
 

@@ -23,7 +23,6 @@
 /* Queries that go through a block of keys together, so that it is fetched once: some tiles of QUERIES. */
 enum { ROWS = 4 * QUERIES };
 
-
 /* == What a query sees ============================================================================================ */
 
 typedef struct {
@@ -158,7 +157,7 @@ static inline size_t y_at(const Head *a, const CausalShape *s, size_t head) {
     return head / s->H * s->N * a->y_row + (size_t)a->h * s->Dv;
 }
 
-/* Of `parts` threads that do something together, this is number `part`. */
+/* This thread is number `part` of `parts` that do something together. */
 typedef struct {
     int part, parts;
 } Team;
@@ -181,6 +180,39 @@ static inline void wait_for(Team team) {
     if (team.parts > 1) {
 #pragma omp barrier
     }
+}
+
+/* The runs of a head that one member of its team works on, one after the other. */
+typedef struct {
+    const Head *head;
+    Team team, workers; /* who works on the head, and on the current run: this member alone, or the team */
+    int *order;         /* room for the longest run's tokens */
+    Pass passes[2];
+    int pass_count, pass, number;
+    Run run;
+} Runs;
+
+static inline Runs runs_of(const Head *a, Team team, int *order) {
+    Runs r = {.head = a, .team = team, .order = order, .number = -1};
+    r.pass_count = passes_of(r.passes, a->pattern, a->h);
+    return r;
+}
+
+/* Goes to the member's next run, and at the end of a pass waits for the others; false: there is none. */
+static inline bool next_run(Runs *r) {
+    const Head *a = r->head;
+    for (; r->pass < r->pass_count; r->pass++, r->number = -1) {
+        const Pass *pass = &r->passes[r->pass];
+        int count = runs_in(pass, a->pattern, a->N);
+        r->workers = count > 1 ? ALONE : r->team;
+        r->number = r->number >= 0 ? r->number + (count > 1 ? r->team.parts : 1) : count > 1 ? r->team.part : 0;
+        if (r->number < count) {
+            r->run = run_of(pass, a->pattern, a->h, a->N, r->number, r->order);
+            return true;
+        }
+        wait_for(r->team);
+    }
+    return false;
 }
 
 /* Task n of a team's member: back and forth, since later tasks are larger. */
