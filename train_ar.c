@@ -12,7 +12,7 @@
 #include "core/die.h"
 #include "core/distributed.h"
 #include "core/files.h"
-#include "training/outcome.h"
+#include "core/outcome.h"
 #include "training/parity.h"
 #include "training/program.h"
 #include "core/progress.h"
@@ -60,7 +60,7 @@ static const ConfigEntry draw_entries[] = {
              "upper half"},
     {F(STRING, attention), .command_line_only = true, .argument = "FILE",
      .help = "With --sample or --complete: write the attention weights of every layer and head while the first picture was "
-             "drawn to this safetensors file, which scripts/plot_attention.py draws"},
+             "drawn to this safetensors file, which scripts/plots/plot_attention.py draws"},
     {F(STRING, prompt), .command_line_only = true, .argument = "TEXT",
      .help = "Continue this text, --sample times; \\n stands for a new line"},
     {F(INT, length), "0", .min = 0, .max = 1 << 30, .command_line_only = true,

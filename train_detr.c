@@ -13,7 +13,7 @@
 #include "core/die.h"
 #include "core/distributed.h"
 #include "core/files.h"
-#include "training/outcome.h"
+#include "core/outcome.h"
 #include "training/parity.h"
 #include "core/predictions.h"
 #include "training/program.h"

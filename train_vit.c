@@ -12,7 +12,7 @@
 #include "core/confusion.h"
 #include "core/die.h"
 #include "core/distributed.h"
-#include "training/outcome.h"
+#include "core/outcome.h"
 #include "training/parity.h"
 #include "core/predictions.h"
 #include "training/program.h"
@@ -53,7 +53,7 @@ static const ConfigEntry look_entries[] = {
     {F(STRING, show_batch), .section = "in place of training", .command_line_only = true, .argument = "FILE",
      .help = "Write the first training images as the model sees them, with their labels, to this PNG file, and stop"},
     {F(STRING, confusion), .command_line_only = true, .argument = "FILE",
-     .help = "With --eval: write how many images of each class were taken for which (CSV; scripts/plot_confusion.py "
+     .help = "With --eval: write how many images of each class were taken for which (CSV; scripts/plots/plot_confusion.py "
              "draws it)"},
     {F(STRING, per_class), .command_line_only = true, .argument = "FILE",
      .help = "With --eval: write images, top-1, top-5 and precision of each class (CSV)"},
@@ -62,7 +62,7 @@ static const ConfigEntry look_entries[] = {
              "top-1 is counted"},
     {F(STRING, attention), .command_line_only = true, .argument = "FILE",
      .help = "With --predict: write the attention weights of every layer and head to this safetensors file, which "
-             "scripts/plot_attention.py draws"},
+             "scripts/plots/plot_attention.py draws"},
     {F(INT, top_frames), "3", .command_line_only = true, .max = 1000,
      .help = "With --predict of videos: how many frames to name that speak most for the first class. A frame's score "
              "is the probability of that class for a clip that shows this frame alone, which says nothing of classes "

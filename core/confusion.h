@@ -5,7 +5,7 @@
 #include <stdbool.h>
 
 #include "core/error.h"
-#include "training/outcome.h"
+#include "core/outcome.h"
 
 /* Counts of images; doubles, so that ranks can sum them. */
 typedef struct {

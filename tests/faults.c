@@ -1,4 +1,4 @@
-/* Calls that fail when they are told to, put before a program by LD_PRELOAD (tests/test_faults.sh):
+/* Calls that fail when they are told to, put before a program by LD_PRELOAD (tests/programs/test_faults.sh):
  *
  *   VIT_FAULT=write|sync|rename|seek|memory   which calls
  *   VIT_FAULT=signal                          none: after the n-th call that changes a file or a folder the process gets

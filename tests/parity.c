@@ -1,4 +1,4 @@
-/* Makes the input of `train_vit --parity` and compares two of its outputs, for tests/cuda_vs_cpu.sh: on a machine that
+/* Makes the input of `train_vit --parity` and compares two of its outputs, for tests/emulate/cuda_vs_cpu.sh: on a machine that
  * was lent for its GPU there may be no numpy.
  *
  *     parity batch FILE                          4 random images and labels, from VIT_TEST_SEED or the clock

@@ -62,7 +62,7 @@ LISA_BACKWARD(lisa_fft_backward);
 size_t lisa_fft_workspace(const Patterns *patterns, int B);
 
 /* Estimated seconds of forward and backward for one image and one head on this device, with constants measured by
- * tests/bench_lisa.c.  Infinite if the algorithm cannot be used: fft for offsets other than circles and tori, or for
+ * tests/bench/bench_lisa.c.  Infinite if the algorithm cannot be used: fft for offsets other than circles and tori, or for
  * more tokens than its tables have room for. */
 double lisa_dense_cost(const Patterns *patterns);
 double lisa_fft_cost(const Patterns *patterns);

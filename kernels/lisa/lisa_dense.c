@@ -394,7 +394,7 @@ LISA_BACKWARD(lisa_dense_backward) {
 
 /* == Cost ======================================================================================================== */
 
-/* From tests/bench_lisa.c on one core of an EPYC 9005, in nanoseconds: a pair of tokens, channel and pattern, and the
+/* From tests/bench/bench_lisa.c on one core of an EPYC 9005, in nanoseconds: a pair of tokens, channel and pattern, and the
  * start of a run of keys for each channel. */
 double lisa_dense_cost(const Patterns *patterns) {
     const double multiply_add = 0.075, start = 16;

@@ -486,7 +486,7 @@ LISA_BACKWARD(lisa_fft_backward) {
 
 /* == Cost ======================================================================================================== */
 
-/* Nanoseconds for a token, two patterns and sixteen channels, from tests/bench_lisa.c on one core of an EPYC 9005: a
+/* Nanoseconds for a token, two patterns and sixteen channels, from tests/bench/bench_lisa.c on one core of an EPYC 9005: a
  * part that every size pays, and one for each stage of the six transforms.
  * A prime factor r above 7 is worth 0.65 r stages. */
 double lisa_fft_cost(const Patterns *patterns) {

@@ -1,4 +1,4 @@
-/* Writes the attention weights of a density model for scripts/plot_attention.py, which draws them over a picture that is
+/* Writes the attention weights of a density model for scripts/plots/plot_attention.py, which draws them over a picture that is
  * half drawn. */
 #ifndef VIT_LAYERS_DENSITY_SEQUENCE_PICTURE_H
 #define VIT_LAYERS_DENSITY_SEQUENCE_PICTURE_H

@@ -1,4 +1,4 @@
-/* Writes the attention weights of a vision transformer for scripts/plot_attention.py, which draws them. */
+/* Writes the attention weights of a vision transformer for scripts/plots/plot_attention.py, which draws them. */
 #ifndef VIT_LAYERS_VIT_ATTENTION_PICTURE_H
 #define VIT_LAYERS_VIT_ATTENTION_PICTURE_H
 
