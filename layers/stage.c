@@ -279,8 +279,9 @@ static void swap(real **a, real **b) {
     *b = kept;
 }
 
-/* The gradient of the bias that ends half-block `half`, if the norm behind it sums that gradient from what it has in
- * registers, or NULL: behind an MLP the product that reads df sums it (kernels/linear/linear.h), and dropout comes between. */
+/* The gradient of the bias that ends half-block `half`, where the norm behind it sums that from what it has in
+ * registers, otherwise NULL: for an MLP the product that reads df sums it (kernels/linear/linear.h), and with dropout
+ * the norm does not have the bias's gradient. */
 static float *sums_in_norm(const Stage *stage, int half, bool drop) {
     Projection *last = stage->blocks[half / 2].attention.last;
     if (half % 2 || !last) return NULL;

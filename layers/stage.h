@@ -41,8 +41,8 @@ typedef struct {
     Dropout dropout;     /* of this step, with site SITE_TOKENS; rate 0: none */
 } Stream;
 
-/* Plans the scratch, whose largest stage takes `bytes`.  sum: a later block adds the class token.  scales: a half-block's
- * gradient differs from the stream's, by drop path or dropout. */
+/* Plans the scratch: `bytes` for a tensor of the largest stage.  `sum` says that a later block adds the class token,
+ * and `scales` that a half-block's gradient differs from the stream's, by drop path or dropout. */
 void stream_plan(Stream *stream, Plan *plan, size_t bytes, bool sum, bool scales);
 
 /* Dropout.site: SITE_TOKENS is that of the first stage's input.  Behind it each block, counted over all stages, has one
@@ -67,7 +67,7 @@ typedef struct {
     int first;                       /* number of blocks in the previous stages */
     char prefix[PARAM_NAME_SIZE / 2];      /* "", "stages.1." */
     char norm_prefix[PARAM_NAME_SIZE / 2]; /* of the last station's norm */
-    bool bare_end;                         /* there is none */
+    bool bare_end;                         /* the last station has no norm */
     float norm_eps, end_eps;               /* of its blocks' norms, and of the last station's */
     int time_kernel, conv_time_kernel;     /* size in time of convolutions: 1 for images */
     bool class_token, position_conv, mlp_conv, mlp_relu, mlp_sigmoid;
@@ -99,11 +99,11 @@ real *stage_input(const Stage *stage);
 /* The stage's output [B,N,M]: the stream at the last station, or its norm. */
 const real *stage_output(const Stage *stage);
 
-/* drop: with drop path and dropout. */
+/* `drop` asks for drop path and dropout. */
 void stage_forward(Stage *stage, int B, bool drop);
 
-/* From stream->dh, the gradient of the output, to stream->dx, the gradient of the input;  parameters (+=).  Overwrites
- * stream->dh and stream->df. */
+/* Goes from stream->dh, the gradient of the output, to stream->dx, the gradient of the input;  parameters (+=).
+ * Overwrites stream->dh and stream->df. */
 void stage_backward(Stage *stage, int B, bool drop, FinalGradients *final);
 
 /* Multiply-adds of one image's forward pass: of the whole stage, and of a station's convolution. */

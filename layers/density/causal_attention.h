@@ -1,5 +1,5 @@
-/* Causal attention, the operator of a density model.  x [B,N,M] -> y [B,N,M], projections included; queries and keys may
- * be narrower than values.  What a token sees is dense or one of the sets of kernels/softmax/causal_attention.h. */
+/* Causal attention, the operator of a density model.  x [B,N,M] -> y [B,N,M], projections included; queries and keys
+ * may be narrower than values.  What a token sees is dense or one of the sets of kernels/softmax/causal_attention.h. */
 #ifndef VIT_LAYERS_DENSITY_CAUSAL_ATTENTION_H
 #define VIT_LAYERS_DENSITY_CAUSAL_ATTENTION_H
 

@@ -25,7 +25,7 @@ typedef struct {
 } SequenceModelSettings;
 extern const ConfigGroup sequence_model_settings;
 
-/* What a sequence is.  An image's token i is channel i mod C of pixel i div C, pixels row by row. */
+/* Says what a sequence is.  An image's token i is channel i mod C of pixel i div C, pixels row by row. */
 typedef struct {
     int n;                       /* tokens that are predicted */
     int height, width, channels; /* of an image, n = H W C; 0: no image */
@@ -55,8 +55,7 @@ typedef struct {
 
     ByteEmbedding positions; /* what the tables are; B, first and N are those of a call */
     float *bytes, *dbytes, *table[BYTE_TABLES], *dtable[BYTE_TABLES], *start, *dstart;
-    Stage stage;        /* the blocks; its N is the rows of a sequence that are computed at a time: n; while sampling 1, or
-                           those of a prompt */
+    Stage stage; /* its N is the rows of a sequence that are computed at a time: n, or while sampling 1 or a prompt's */
     Stream stream;
     CausalFrame frame;
     Projection head;
@@ -85,7 +84,7 @@ void sequence_model_load(SequenceModel *m, const uint8_t *tokens, int B);
 /* Notes what this step's dropout is a function of, for sequences first .. first+B-1 of the global batch. */
 void sequence_model_draw_drops(SequenceModel *m, uint64_t seed, uint32_t step, size_t first);
 
-/* tokens -> logits [B,n,V].  drop: with dropout. */
+/* tokens -> logits [B,n,V].  `drop` asks for dropout. */
 void sequence_model_forward(SequenceModel *m, int B, bool drop);
 /* The losses [B,n] of the logits, in nats.  In the training plan the logits become `scale` times their gradients:
  * 1 / (n global batch) makes their sum over micro-batches and ranks the gradient of the mean loss. */
@@ -93,13 +92,14 @@ void sequence_model_loss(SequenceModel *m, int B, float scale);
 /* Downloads the losses [B,n], or their sums over each sequence [B].  Both wait for the device. */
 void sequence_model_losses(const SequenceModel *m, float *losses, int B);
 void sequence_model_loss_sums(SequenceModel *m, float *sums, int B);
-/* Every parameter's gradient (+=), after a forward pass and its loss under the training plan with the same B and drop.
- * `final`: as for vit_backward. */
+/* Computes every parameter's gradient (+=), after a forward pass and its loss under the training plan with the same B
+ * and drop.  `final` is that of vit_backward. */
 void sequence_model_backward(SequenceModel *m, int B, bool drop, GradientsListener final);
 
-/* While sampling: the logits [B,V] of row i, from the loaded tokens.  Rows must be asked for in order, from 0 on, */
+/* While sampling, computes the logits [B,V] of row i from the loaded tokens.  Rows must be asked for in order, from 0
+ * on or, after sequence_model_fill, from `count` on. */
 void sequence_model_step(SequenceModel *m, int i, int B);
-/* or from `count` on behind this, which reads rows 0 .. count-1 at once, count <= prompt.  It has no logits. */
+/* Reads rows 0 .. count-1, count <= prompt, at once, without logits. */
 void sequence_model_fill(SequenceModel *m, int count, int B);
 
 /* Multiply-adds of a sequence's forward pass, and of its forward and backward pass. */
@@ -108,8 +108,8 @@ double sequence_model_training_macs(const SequenceModel *m);
 /* Bytes of the caches of B sequences. */
 size_t sequence_model_cache_bytes(const SequenceModel *m, int B);
 
-/* A table of the layers with their parameters, multiply-adds and bytes, then lines `key: value`.  averages: the
- * optimizer keeps an average of the weights, too. */
+/* Prints a table of the layers with their parameters, multiply-adds and bytes, then lines `key: value`.  `averages`
+ * says that the optimizer keeps an average of the weights, too. */
 void sequence_model_describe(const SequenceModel *m, bool averages, FILE *out);
 
 void sequence_model_destroy(SequenceModel *m);
