@@ -14,7 +14,7 @@
 typedef struct {
     SetScheme scheme;
     const char *sets;
-} SparseSettings;
+} SetsSettings;
 
 typedef struct {
     int window;
@@ -40,11 +40,11 @@ static const ConfigEntry entries[] = {
 };
 
 static const ConfigEntry sparse_entries[] = {
-    {CONFIG_FIELD(CHOICE, SparseSettings, scheme), "interleaved", CONFIG_CHOICES("interleaved", "merged", "split"),
+    {CONFIG_FIELD(CHOICE, SetsSettings, scheme), "interleaved", CONFIG_CHOICES("interleaved", "merged", "split"),
      .section = "attention",
      .help = "How the two sets of a sparse attention are used: interleaved, one in each block by the list of sets; "
              "merged, their union in every head; split, one in each half of the heads"},
-    {CONFIG_FIELD(STRING, SparseSettings, sets), "",
+    {CONFIG_FIELD(STRING, SetsSettings, sets), "",
      .help = "The sets of interleaved blocks, a list that repeats: window, column and dense for sparse-strided "
              "(default: window,column), block, summary and dense for sparse-fixed (block,summary)"},
 };
@@ -63,7 +63,7 @@ static const ConfigEntry fixed_entries[] = {
 };
 
 static const ConfigGroup causal_settings = {CONFIG_GROUP(CausalSettings, entries)};
-static const ConfigGroup sparse_settings = {CONFIG_GROUP(SparseSettings, sparse_entries)};
+static const ConfigGroup sparse_settings = {CONFIG_GROUP(SetsSettings, sparse_entries)};
 static const ConfigGroup strided_settings = {CONFIG_GROUP(StridedSettings, strided_entries)};
 static const ConfigGroup fixed_settings = {CONFIG_GROUP(FixedSettings, fixed_entries)};
 
@@ -109,7 +109,7 @@ static int read_sets(CausalSet sets[MOST_SETS], const char *list, Attend attn, c
     return count;
 }
 
-static void check_sets(const Config *config, const SparseSettings *s, Attend attn) {
+static void check_sets(const Config *config, const SetsSettings *s, Attend attn) {
     CausalSet sets[MOST_SETS];
     char unknown[32];
     if (!*s->sets) return;
@@ -121,7 +121,7 @@ static void check_sets(const Config *config, const SparseSettings *s, Attend att
 }
 
 void causal_check_settings(const Config *config, int n, int stride, int heads) {
-    const SparseSettings *s = config_settings(config, &sparse_settings);
+    const SetsSettings *s = config_settings(config, &sparse_settings);
     const FixedSettings *fixed = config_settings(config, &fixed_settings);
     Attend attn = attn_of(config);
     if (stride > n)
@@ -142,7 +142,7 @@ void causal_check_settings(const Config *config, int n, int stride, int heads) {
 
 /* Returns which keys the heads of a block see, by settings that have passed the check. */
 static CausalPattern pattern_of(const Config *config, int block, int stride, int heads) {
-    const SparseSettings *s = config_settings(config, &sparse_settings);
+    const SetsSettings *s = config_settings(config, &sparse_settings);
     const FixedSettings *fixed = config_settings(config, &fixed_settings);
     int window = ((const StridedSettings *)config_settings(config, &strided_settings))->window;
     Attend attn = attn_of(config);
