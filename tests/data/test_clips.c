@@ -188,7 +188,7 @@ static int by_number(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* What is seen of one clip: words that are equal for equal sights. */
+/* Summary of a clip's pixels: words that are equal where the pixels are. */
 typedef struct {
     uint64_t words[T];
     int label;
@@ -196,8 +196,8 @@ typedef struct {
 
 static int by_sight(const void *a, const void *b) { return memcmp(a, b, T * sizeof(uint64_t)); }
 
-/* The accuracy of the best guess from a sight, over equally likely ones: in each group of equal sights the most frequent
- * label. */
+/* The accuracy of the best guess from a sight, over equally likely ones: in each group of equal sights the most
+ * frequent label. */
 static double best_guess(Sight *sights, int count) {
     int right = 0;
     qsort(sights, (size_t)count, sizeof *sights, by_sight);
@@ -307,7 +307,7 @@ static size_t frames_of(uint64_t *hashes, MovingScene scene, int t) {
     return n;
 }
 
-/* What the classes differ by is put into one scene, as if it had been drawn with that label. */
+/* The scene with the other scene's motion, as if it had been drawn with that label. */
 static MovingScene with_motion_of(MovingScene scene, const MovingScene *other) {
     for (int i = 0; i < scene.figures; i++) {
         scene.figure[i].vx = other->figure[i].vx;
@@ -438,8 +438,8 @@ static void moving_statistics(void **state) {
     dataset_close(&dataset);
 }
 
-/* The place of what is bright, as it would move with each velocity: the one that explains a clip best is the label's, so
- * that the loader's frames come in their order and with their label. */
+/* The place of what is bright, as it would move with each velocity: the one that explains a clip best is the label's,
+ * so that the loader's frames come in their order and with their label. */
 static int direction_seen(const uint8_t *clip, int frames) {
     static bool bright[16][MOVING_SIDE][MOVING_SIDE];
     int best = -1, least = INT32_MAX;
@@ -684,8 +684,8 @@ static void forget_openings(void) {
     for (int i = 0; i < OPENED_CLIPS; i++) opened[i] = 0;
 }
 
-/* Each clip of an epoch comes so many times, of the same frames, cut and mirrored otherwise each time; it is opened once
- * for all samples of it in a part; and the bytes are those of samples that are loaded one by one. */
+/* Each clip of an epoch comes so many times, of the same frames, cut and mirrored otherwise each time; it is opened
+ * once for all samples of it in a part; and the bytes are those of samples that are loaded one by one. */
 static void samples_share_a_clip(void **state) {
     enum { SAMPLES = 3, LENGTH = SAMPLES * OPENED_CLIPS, BATCH = 12, CLIP_BYTES = FRAMES * OPENED_BYTES };
     static uint8_t want[LENGTH * CLIP_BYTES];

@@ -99,7 +99,7 @@ static void shapes_are_functions_of_their_index(void **state) {
 
 enum { OUTSIDE, TOUCHED, PARTLY, INSIDE };
 
-/* Of each pixel of an image of the training split: does its shape cover it?  Rounding decides where it is TOUCHED. */
+/* Tells for each pixel of a training image whether the shape covers it.  Rounding decides where it is TOUCHED. */
 static void shape_cover(uint32_t index, uint8_t *cover) {
     ShapesStream s = {check_seed(), 0, index, 0};
     float radius = shapes_uniform(&s, 7, 12), margin = shapes_reach * radius + 0.5f;

@@ -155,7 +155,7 @@ static void pictures_are_mirrored_as_a_whole(void **state) {
 
 /* == Batches ====================================================================================================== */
 
-/* What one image came out as. */
+/* One image as the loader returned it. */
 typedef struct {
     int image, height, width, count;
     float box[SCENES_MOST][4];
@@ -206,7 +206,7 @@ static void check_part(const DetectionLoader *loader, const DetectionPart *part)
     assert_true((height < width ? width : height) <= loader->longer);
 }
 
-/* What one rank sees of an epoch, at the places of the global batches; returns how many. */
+/* Loads one rank's images of an epoch to their places in the global batches, and returns their number. */
 static int load_epoch(DetectionLoaderConfig config, const DetectionSet *set, int workers, uint32_t epoch, size_t from,
                       Got *got) {
     DetectionLoader loader;

@@ -158,7 +158,8 @@ static void part_of_batch(float *y, float *targets, Loader *loader, MixupDraw dr
     release_all();
 }
 
-/* The same numbers for 1, 2 and 3 ranks, each with micro-batches of any size, and the partner is the batch reversed. */
+/* The numbers are equal for 1, 2 and 3 ranks with micro-batches of any size, and an image's partner is the batch
+ * reversed. */
 static void parts_make_the_same_batch(void **state) {
     (void)state;
     enum { MOST = 12 };

@@ -158,8 +158,8 @@ static void rates_may_vary(void **state) {
     }
 }
 
-/* What an edit list cuts away at the start is decoded, since other frames need it, but it is not there: not the frames
- * before a key frame alone, and not a whole group. */
+/* Frames that an edit list cuts away at the start are decoded, since others need them, but are not returned: neither
+ * frames before a key frame nor a whole group. */
 static void edit_lists_cut_the_start(void **state) {
     (void)state;
     for (int k = 0; k < RECIPES; k++)
@@ -308,8 +308,8 @@ static void colours_follow_their_tags(void **state) {
 
 /* == Damage ======================================================================================================= */
 
-/* Every frame that is given is one of those that were encoded, in their order, whatever the file has lost: a packet that
- * the container cannot find is not missed.  True if all frames listed came. */
+/* Every frame that is given is one of those that were encoded, in their order, whatever the file has lost: a packet
+ * that the container cannot find is not missed.  True if all frames listed came. */
 static bool given_frames_are_right(const uint8_t *bytes, size_t size, int *frames, int *concealed) {
     Error error;
     Seen seen = {.count = 0};
@@ -334,7 +334,7 @@ static bool given_frames_are_right(const uint8_t *bytes, size_t size, int *frame
     return complete;
 }
 
-/* What is left of a file is read as far as it is whole: an mp4 has its index at the end and does not open. */
+/* A truncated file is read up to its end; an mp4 has its index at the end and does not open. */
 static void cut_files(void **state) {
     (void)state;
     static const char *const containers[] = {"mp4", "matroska", "avi"};

@@ -274,9 +274,9 @@ static int check_result(const char *algorithm, const Problem *p, const Result *r
     return ok;
 }
 
-/* What a term of a sum may be off by, relative to its size: `chain` float additions in a row; with bfloat16 activations
- * three roundings, of a factor, of the weighted pair and of the result, each by at most 2^-8, of which check_sums
- * allows half for the element's terms and half for the tensor's. */
+/* The error that a term of a sum may have, relative to its size: `chain` float additions in a row; with bfloat16
+ * activations three roundings, of a factor, of the weighted pair and of the result, each by at most 2^-8, of which
+ * check_sums allows half for the element's terms and half for the tensor's. */
 static double sums_tolerance(double chain) { return sizeof(real) == 4 ? chain : 3.0 / 512; }
 
 /* 4e-6 is sixty-four roundings in a row: the longest chain of additions that one element goes through here. */
@@ -702,7 +702,7 @@ static const float *less_start(float *x, size_t n) {
     return x;
 }
 
-/* What storing START + x as `real` moves x by, relative to the root mean square of x. */
+/* The error of storing START + x as `real`, relative to the root mean square of x. */
 static double stored_step(const double *x, size_t n) {
     double squares = 0;
     for (size_t i = 0; i < n; i++) squares += x[i] * x[i];
@@ -828,7 +828,7 @@ static double sum_of(const double *x, int n) {
     return sum;
 }
 
-/* Where the kernels leave the paper's letter, and why: with the denominator of equation 6 as printed the weights of a
+/* The kernels leave the paper's letter in two places: with the denominator of equation 6 as printed the weights of a
  * process that ends early do not sum to 1, which section 3.1 demands of them, and with C.3's sticks as printed the last
  * stick is 1 whatever its logit, so that the merged group never has a weight. */
 static void weights_deviate_from_the_letter(void **state) {
