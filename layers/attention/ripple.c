@@ -18,12 +18,12 @@
 
 /* == Settings ===================================================================================================== */
 
-typedef enum { ALGORITHM_AUTO, ALGORITHM_FIRST } Algorithm; /* ALGORITHM_FIRST + i: algorithms[i] */
+typedef enum { ALGORITHM_AUTO, ALGORITHM_FIRST } RippleChoice; /* ALGORITHM_FIRST + i: algorithms[i] */
 
 typedef struct {
     int r_max;
     float tau;
-    Algorithm ripple_algo;
+    RippleChoice ripple_algo;
 } RippleSettings;
 
 typedef struct {
@@ -124,7 +124,7 @@ static Grid priced_grid(Grid grid) {
 
 static const RippleAlgorithm *algorithm_choose(const Attention *a, const RippleRings *rings, int F) {
     const RippleAlgorithm *best = NULL;
-    Algorithm asked = settings_of(a)->ripple_algo;
+    RippleChoice asked = settings_of(a)->ripple_algo;
     bool clip = a->grid.frames > 1;
     if (asked != ALGORITHM_AUTO) {
         best = &algorithms[asked - ALGORITHM_FIRST];
