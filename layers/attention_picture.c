@@ -1,6 +1,7 @@
 #include "layers/attention_picture.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "core/die.h"
