@@ -1,4 +1,4 @@
-/* pack_dataset: packs a split of any data set that train_vit reads into one file that loads faster (data/record.h).
+/* pack_dataset: packs a split of any data set that train_vit reads into one file that loads faster (data/sets/record.h).
  *
  *   pack_dataset --data datasets/imagenet --split train --out datasets/imagenet/train.pack
  *   pack_dataset --check datasets/imagenet/train.pack
@@ -20,13 +20,13 @@
 #include "core/threads.h"
 #include "core/text.h"
 #include "core/version.h"
-#include "data/clip_file.h"
-#include "data/clips.h"
-#include "data/datasets.h"
-#include "data/jpeg.h"
-#include "data/record.h"
-#include "data/transform.h"
-#include "data/videos.h"
+#include "data/video/clip_file.h"
+#include "data/video/clips.h"
+#include "data/sets/datasets.h"
+#include "data/images/jpeg.h"
+#include "data/sets/record.h"
+#include "data/images/transform.h"
+#include "data/video/videos.h"
 
 /* == Settings ===================================================================================================== */
 

@@ -1,31 +1,31 @@
 /* train_ar: Sparse Transformers as density models of bytes, from a config file to bits per byte and samples.
  *
  * Read it top to bottom: settings, the data and model of a run, one training step, evaluation, the callbacks of a
- * training run, the other modes, main.  The loop that calls these is training_run in core/training.c.  The model is in
- * layers/sequence_model.c, its attention in layers/causal_attention.c, data in data/sequences.h. */
+ * training run, the other modes, main.  The loop that calls these is training_run in training/training.c.  The model is in
+ * layers/density/sequence_model.c, its attention in layers/density/causal_attention.c, data in data/sequences/sequences.h. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/bench.h"
+#include "training/bench.h"
 #include "core/die.h"
 #include "core/distributed.h"
 #include "core/files.h"
 #include "core/outcome.h"
-#include "core/parity.h"
-#include "core/program.h"
+#include "training/parity.h"
+#include "training/program.h"
 #include "core/progress.h"
 #include "core/rng.h"
-#include "core/schedule.h"
+#include "training/schedule.h"
 #include "core/signals.h"
 #include "core/text.h"
-#include "data/sequence_baselines.h"
-#include "data/sequence_loader.h"
-#include "data/sequence_samples.h"
-#include "layers/sampling.h"
-#include "layers/sequence_model.h"
-#include "layers/sequence_picture.h"
+#include "data/sequences/sequence_baselines.h"
+#include "data/sequences/sequence_loader.h"
+#include "data/sequences/sequence_samples.h"
+#include "layers/density/sampling.h"
+#include "layers/density/sequence_model.h"
+#include "layers/density/sequence_picture.h"
 
 /* == Settings ===================================================================================================== */
 
@@ -60,7 +60,7 @@ static const ConfigEntry draw_entries[] = {
              "upper half"},
     {F(STRING, attention), .command_line_only = true, .argument = "FILE",
      .help = "With --sample or --complete: write the attention weights of every layer and head while the first picture was "
-             "drawn to this safetensors file, which scripts/plot_attention.py draws"},
+             "drawn to this safetensors file, which scripts/plots/plot_attention.py draws"},
     {F(STRING, prompt), .command_line_only = true, .argument = "TEXT",
      .help = "Continue this text, --sample times; \\n stands for a new line"},
     {F(INT, length), "0", .min = 0, .max = 1 << 30, .command_line_only = true,

@@ -1,37 +1,37 @@
 /* train_detr: SMCA-DETR, an object detector, from COCO's files to COCO's twelve metrics.
  *
  * Read it top to bottom, like train_vit.c: settings, the data of a run, one training step, evaluation, the callbacks
- * of a training run, the other modes, main.  The loop that calls these is training_run in core/training.c.  The model
- * is layers/detr, matching, loss and evaluation are in detection/, pictures and boxes come from data/detection_loader.
+ * of a training run, the other modes, main.  The loop that calls these is training_run in training/training.c.  The model
+ * is layers/detr/detr, matching, loss and evaluation are in detection/, pictures and boxes come from data/detection/detection_loader.
  * */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/bench.h"
+#include "training/bench.h"
 #include "core/die.h"
 #include "core/distributed.h"
 #include "core/files.h"
 #include "core/outcome.h"
-#include "core/parity.h"
+#include "training/parity.h"
 #include "core/predictions.h"
-#include "core/program.h"
+#include "training/program.h"
 #include "core/progress.h"
 #include "core/rng.h"
-#include "core/schedule.h"
+#include "training/schedule.h"
 #include "core/signals.h"
 #include "core/text.h"
-#include "data/detection_loader.h"
-#include "data/pictures.h"
-#include "data/size_buckets.h"
+#include "data/detection/detection_loader.h"
+#include "data/images/pictures.h"
+#include "data/detection/size_buckets.h"
 #include "detection/coco_eval.h"
 #include "detection/draw.h"
 #include "detection/parity_batch.h"
 #include "detection/postprocess.h"
 #include "detection/set_loss.h"
 #include "layers/attention/feature_map.h"
-#include "layers/detr.h"
+#include "layers/detr/detr.h"
 
 /* == Settings ===================================================================================================== */
 
@@ -308,7 +308,7 @@ static void model_open(Run *run, int images, int H, int W, bool training) {
         detr_draw(detr, t->s->seed, 0, 0);
     }
     detr_fold(detr);
-    /* Two learning rates, and weight decay for everything: core/params stores which apply to each tensor. */
+    /* Two learning rates, and weight decay for everything: training/params stores which apply to each tensor. */
     params_decay_from(&detr->model.params, 0);
     params_set_rate_below(&detr->model.params, detr->backbone_floats, backbone_rate(run));
 }

@@ -1,44 +1,44 @@
 /* train_vit: vision transformers for image classification, from a config file to an accuracy.
  *
  * Read it top to bottom: settings, the data of a run, one training step, evaluation, the callbacks of a training run,
- * the other modes, main.  The loop that calls these is training_run in core/training.c.  The layers are in layers/, the
+ * the other modes, main.  The loop that calls these is training_run in training/training.c.  The layers are in layers/, the
  * arithmetic in kernels/, data sets and augmentation in data/. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/bench.h"
+#include "training/bench.h"
 #include "core/confusion.h"
 #include "core/die.h"
 #include "core/distributed.h"
 #include "core/outcome.h"
-#include "core/parity.h"
+#include "training/parity.h"
 #include "core/predictions.h"
-#include "core/program.h"
+#include "training/program.h"
 #include "core/progress.h"
 #include "core/rng.h"
-#include "core/schedule.h"
+#include "training/schedule.h"
 #include "core/signals.h"
 #include "core/text.h"
 #include "core/views.h"
-#include "data/clips.h"
-#include "data/datasets.h"
-#include "data/erasing.h"
-#include "data/image.h"
-#include "data/loader.h"
-#include "data/mixup.h"
-#include "data/pictures.h"
-#include "data/real_labels.h"
-#include "data/sampler.h"
-#include "data/sheet.h"
-#include "data/videos.h"
+#include "data/video/clips.h"
+#include "data/sets/datasets.h"
+#include "data/images/erasing.h"
+#include "data/images/image.h"
+#include "data/loading/loader.h"
+#include "data/images/mixup.h"
+#include "data/images/pictures.h"
+#include "data/sets/real_labels.h"
+#include "data/loading/sampler.h"
+#include "data/images/sheet.h"
+#include "data/video/videos.h"
 #include "layers/attention/feature_map.h"
 #include "layers/attention/relative.h"
-#include "layers/attention_picture.h"
-#include "layers/fit_weights.h"
-#include "layers/layer_decay.h"
-#include "layers/vit.h"
+#include "layers/vit/attention_picture.h"
+#include "layers/vit/fit_weights.h"
+#include "layers/vit/layer_decay.h"
+#include "layers/vit/vit.h"
 
 /* == Settings ===================================================================================================== */
 
@@ -53,7 +53,7 @@ static const ConfigEntry look_entries[] = {
     {F(STRING, show_batch), .section = "in place of training", .command_line_only = true, .argument = "FILE",
      .help = "Write the first training images as the model sees them, with their labels, to this PNG file, and stop"},
     {F(STRING, confusion), .command_line_only = true, .argument = "FILE",
-     .help = "With --eval: write how many images of each class were taken for which (CSV; scripts/plot_confusion.py "
+     .help = "With --eval: write how many images of each class were taken for which (CSV; scripts/plots/plot_confusion.py "
              "draws it)"},
     {F(STRING, per_class), .command_line_only = true, .argument = "FILE",
      .help = "With --eval: write images, top-1, top-5 and precision of each class (CSV)"},
@@ -62,7 +62,7 @@ static const ConfigEntry look_entries[] = {
              "top-1 is counted"},
     {F(STRING, attention), .command_line_only = true, .argument = "FILE",
      .help = "With --predict: write the attention weights of every layer and head to this safetensors file, which "
-             "scripts/plot_attention.py draws"},
+             "scripts/plots/plot_attention.py draws"},
     {F(INT, top_frames), "3", .command_line_only = true, .max = 1000,
      .help = "With --predict of videos: how many frames to name that speak most for the first class. A frame's score "
              "is the probability of that class for a clip that shows this frame alone, which says nothing of classes "

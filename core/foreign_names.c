@@ -20,7 +20,7 @@
 #define COMPILED "the programs are compiled already, and nothing is compiled while they run"
 #define CLIPS "this program takes no clips; train_vit does"
 #define TOKENS "the number of tokens follows from the size of the images"
-#define LOGS "the run's folder has a log.csv, which scripts/log_to_tensorboard.py and scripts/plot_run.py read"
+#define LOGS "the run's folder has a log.csv, which scripts/plots/log_to_tensorboard.py and scripts/plots/plot_run.py read"
 #define SAVING "the state is saved after every epoch and when the program is interrupted"
 #define NO_WARMUP "this program has no warm-up"
 #define DRAWING "this program draws nothing new; train_ar does, with --sample and --prompt"

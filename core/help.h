@@ -2,7 +2,7 @@
 #ifndef VIT_CORE_HELP_H
 #define VIT_CORE_HELP_H
 
-#include "core/program.h"
+#include "training/program.h"
 
 /* Prints what was asked for, which is the value of --help: "-h", "all" or a word.  An unknown word ends the program
  * (die_usage). */

@@ -14,7 +14,7 @@
 typedef enum {
     RNG_INIT = 1,      /* parameter initialisation: a = tensor index, b = 0 */
     RNG_SHUFFLE,       /* order of an epoch: a = epoch, b = round of the permutation */
-    RNG_CROP,          /* random crop: a = epoch, b = draw: sample index, or data/sampler.h's number */
+    RNG_CROP,          /* random crop: a = epoch, b = draw: sample index, or data/loading/sampler.h's number */
     RNG_FLIP,          /* horizontal flip: a = epoch, b = draw */
     RNG_DROP_PATH,     /* stochastic depth: a = step, b = layer; element = sample within the global batch */
     RNG_SHAPES,        /* the embedded data set: a = split, b = sample index */
@@ -26,7 +26,7 @@ typedef enum {
     RNG_MIXUP,         /* mixup or cutmix of a batch: a = low word of the step, b = high word */
     RNG_FEATURES,      /* random feature maps: a = step, b = block; element within the heads' matrices, head by head */
     RNG_CODES,         /* stochastic positional codes: a = step, b = block */
-    RNG_DROPOUT,       /* a = step, b = which dropout << 20 | image of the global batch; element: kernels/dropout.h */
+    RNG_DROPOUT,       /* a = step, b = which dropout << 20 | image of the global batch; element: kernels/linear/dropout.h */
     RNG_HOLD_OUT,      /* which training images validate: a = b = 0 */
     RNG_WINDOWS,       /* where an epoch's windows of a text begin: a = epoch, b = 0 */
     RNG_SAMPLE,        /* tokens that a density model draws: a = sequence, b = 0; element = position */

@@ -6,7 +6,7 @@
 #include <stdio.h>
 
 #include "core/error.h"
-#include "data/coco.h"
+#include "data/detection/coco.h"
 #include "detection/coco_results.h"
 
 enum {

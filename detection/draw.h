@@ -2,8 +2,8 @@
 #ifndef VIT_DETECTION_DRAW_H
 #define VIT_DETECTION_DRAW_H
 
-#include "data/coco.h"
-#include "data/image.h"
+#include "data/detection/coco.h"
+#include "data/images/image.h"
 #include "detection/coco_results.h"
 
 typedef struct {

@@ -5,7 +5,7 @@
 #define VIT_DETECTION_PARITY_BATCH_H
 
 #include "core/safetensors.h"
-#include "data/detection_loader.h"
+#include "data/detection/detection_loader.h"
 
 typedef struct {
     int B, H, W, T;

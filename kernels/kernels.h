@@ -1,10 +1,10 @@
-/* The interface between the layers and a device.  Both backends, kernels/cpu and kernels/cuda, implement every function
- * of these headers, and a program chooses one by the objects it links.
+/* The interface between the layers and a device.  Both backends, the .c and the .cu files in the folders of kernels/,
+ * implement every function of these headers, and a program chooses one by the objects it links.
  *
  * Letters.  B images, N tokens, M model width (M = H*D), H heads, D head width, F features of a feature map,
  * E inner width of that map or patterns of LiSA, T entries of a table of relative positions, R sticks of ripple
  * attention, G its vicinal groups, C channels or classes, P patch size; Hg x Wg the rows and columns of the token grid
- * (kernels/grid.h, N = Hg*Wg), Hi x Wi the image; n, rows: any number of rows.  Causal attention: B sequences, heads of
+ * (kernels/tokens/grid.h, N = Hg*Wg), Hi x Wi the image; n, rows: any number of rows.  Causal attention: B sequences, heads of
  * Dk for queries and keys and Dv for values, V different bytes.
  *
  * Rules for all functions.
@@ -29,35 +29,35 @@
 #ifndef VIT_KERNELS_H
 #define VIT_KERNELS_H
 
-#include "kernels/attention_shape.h"
-#include "kernels/byte_tokens.h"
-#include "kernels/causal_attention.h"
-#include "kernels/collective.h"
-#include "kernels/convolution.h"
-#include "kernels/device.h"
-#include "kernels/dropout.h"
-#include "kernels/feature_maps.h"
-#include "kernels/global_filter.h"
-#include "kernels/grid.h"
-#include "kernels/group_norm.h"
-#include "kernels/images.h"
-#include "kernels/landmarks.h"
-#include "kernels/linear.h"
-#include "kernels/linear_attention.h"
-#include "kernels/lisa.h"
-#include "kernels/masked_attention.h"
-#include "kernels/norm_gelu.h"
-#include "kernels/norms.h"
-#include "kernels/offsets.h"
-#include "kernels/operator_features.h"
-#include "kernels/optimizer.h"
-#include "kernels/position_attention.h"
-#include "kernels/relative_positions.h"
-#include "kernels/ripple.h"
-#include "kernels/softmax_attention.h"
-#include "kernels/tokens.h"
-#include "kernels/variants.h"
-#include "kernels/windows.h"
+#include "kernels/softmax/attention_shape.h"
+#include "kernels/tokens/byte_tokens.h"
+#include "kernels/softmax/causal_attention.h"
+#include "kernels/device/collective.h"
+#include "kernels/convolution/convolution.h"
+#include "kernels/device/device.h"
+#include "kernels/linear/dropout.h"
+#include "kernels/linear_attention/feature_maps.h"
+#include "kernels/lisa/global_filter.h"
+#include "kernels/tokens/grid.h"
+#include "kernels/norm/group_norm.h"
+#include "kernels/tokens/images.h"
+#include "kernels/landmarks/landmarks.h"
+#include "kernels/linear/linear.h"
+#include "kernels/linear_attention/linear_attention.h"
+#include "kernels/lisa/lisa.h"
+#include "kernels/softmax/masked_attention.h"
+#include "kernels/norm/norm_gelu.h"
+#include "kernels/norm/norms.h"
+#include "kernels/offsets/offsets.h"
+#include "kernels/linear_attention/operator_features.h"
+#include "kernels/training/optimizer.h"
+#include "kernels/softmax/position_attention.h"
+#include "kernels/linear_attention/relative_positions.h"
+#include "kernels/ripple/ripple.h"
+#include "kernels/softmax/softmax_attention.h"
+#include "kernels/tokens/tokens.h"
+#include "kernels/linear_attention/variants.h"
+#include "kernels/tokens/windows.h"
 #include "real.h"
 
 #endif

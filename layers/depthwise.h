@@ -1,10 +1,10 @@
 /* The parameters of a depthwise convolution on the token grid.  x [B,N,C] -> y [B,N,C].  The mathematics and the shape
- * are those of depthwise_forward (kernels/convolution.h). */
+ * are those of depthwise_forward (kernels/convolution/convolution.h). */
 #ifndef VIT_LAYERS_DEPTHWISE_H
 #define VIT_LAYERS_DEPTHWISE_H
 
-#include "core/params.h"
 #include "kernels/kernels.h"
+#include "training/params.h"
 
 typedef struct {
     Depthwise shape;

@@ -1,10 +1,10 @@
-/* The parameters of a layer norm.  The mathematics is that of layernorm_forward and its variants (kernels/norms.h). */
+/* The parameters of a layer norm.  The mathematics is that of layernorm_forward and its variants (kernels/norm/norms.h). */
 #ifndef VIT_LAYERS_LAYER_NORM_H
 #define VIT_LAYERS_LAYER_NORM_H
 
 #include <stdio.h>
 
-#include "core/params.h"
+#include "training/params.h"
 
 typedef struct {
     float *w, *dw, *b, *db; /* [M] */

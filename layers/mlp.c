@@ -5,7 +5,7 @@
  * backward  4. dg = df W2, dW2 += df^T g, db2   3. dc = drop(dg) gelu'(c)   2. da   1. dh = da W1, dW1 += da^T h, db1
  * saves     a and c [n,hidden], and g where the device has room for it and gains by it; elsewhere g is computed again, which
  *           on a CPU takes less time than reading it from memory.
- * Without convolution and dropout GELU and the biases' gradients are part of a product (kernels/linear.h). */
+ * Without convolution and dropout GELU and the biases' gradients are part of a product (kernels/linear/linear.h). */
 #include "layers/mlp.h"
 
 void mlp_declare(Mlp *mlp, Params *params, const char *prefix, int dim, int hidden, const Grid *grid) {

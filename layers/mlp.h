@@ -2,7 +2,7 @@
 #ifndef VIT_LAYERS_MLP_H
 #define VIT_LAYERS_MLP_H
 
-#include "core/plan.h"
+#include "training/plan.h"
 #include "layers/depthwise.h"
 #include "layers/projection.h"
 

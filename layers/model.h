@@ -3,8 +3,8 @@
 #ifndef VIT_LAYERS_MODEL_H
 #define VIT_LAYERS_MODEL_H
 
-#include "core/params.h"
-#include "core/plan.h"
+#include "training/params.h"
+#include "training/plan.h"
 #include "layers/final_gradients.h"
 
 typedef struct {

@@ -3,8 +3,8 @@
 #ifndef VIT_LAYERS_PROJECTION_H
 #define VIT_LAYERS_PROJECTION_H
 
-#include "core/params.h"
 #include "kernels/kernels.h"
+#include "training/params.h"
 
 typedef struct {
     int in, out;

@@ -38,8 +38,8 @@ echo "== eight test images: a star, a ring, a square, a triangle, a cross, a hea
     --predict test:15 test:11 test:12 test:13 test:14 test:16 test:17 test:18
 
 echo "== drawing"
-"$python" scripts/plot_run.py "$run"
-"$python" scripts/plot_attention.py "$run/attention.safetensors" --queries 0,3 --out "$run/attention.png"
+"$python" scripts/plots/plot_run.py "$run"
+"$python" scripts/plots/plot_attention.py "$run/attention.safetensors" --queries 0,3 --out "$run/attention.png"
 
 accuracy=$(awk -F, 'NR > 1 && $7 > best { best = $7 } END { printf "%.2f %%", best }' "$run/log.csv")
 cat <<END

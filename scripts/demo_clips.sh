@@ -39,7 +39,7 @@ fi
 echo "== training on single frames"
 ./build/cpu/train_vit --config $config --frames 1 --tubelet 1 --epochs 2 --run-dir "$run/frames"
 
-"$python" scripts/plot_run.py "$run/clips" --out "$run/curve.png"
+"$python" scripts/plots/plot_run.py "$run/clips" --out "$run/curve.png"
 
 best() { awk -F, 'NR > 1 && $7 > best { best = $7 } END { printf "%.2f %%", best }' "$run/$1/log.csv"; }
 cat <<END

@@ -37,13 +37,13 @@ echo "== bits per byte of pictures that it has not seen, and of three ways witho
 ./build/cpu/train_ar --init "$run/best.safetensors" --eval >"$run/test.txt"
 result() { sed -n "s/^$1: //p" "$run/test.txt"; }
 ./build/cpu/pack_dataset --data shapes --split val --raw --out "$run/shapes.pack" >/dev/null 2>&1
-png=$("$python" scripts/png_bits.py "$run/shapes.pack" --side 16 | sed 's/.*: //')
+png=$("$python" scripts/plots/png_bits.py "$run/shapes.pack" --side 16 | sed 's/.*: //')
 printf '  %-44s %s\n' "uniform noise" 8 "histogram of each position's bytes" "$(result histogram_bits)" \
     "PNG, each picture a file" "$png" "this model" "$(result bits)"
 
 echo "== drawing"
 ./build/cpu/train_ar --init "$run/best.safetensors" --sample 36 --out "$run/drawn.png"
-"$python" scripts/plot_run.py "$run" --level "uniform noise=8" --level "byte histograms=$(result histogram_bits)" \
+"$python" scripts/plots/plot_run.py "$run" --level "uniform noise=8" --level "byte histograms=$(result histogram_bits)" \
     --level "PNG=$png"
 cat <<END
 

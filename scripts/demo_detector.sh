@@ -37,7 +37,7 @@ echo "== evaluating the best weights"
 
 echo "== a scene that it has not seen"
 ./build/cpu/train_detr --init "$run/best.safetensors" --predict val:7 --draw "$run/boxes.png"
-"$python" scripts/plot_run.py "$run"
+"$python" scripts/plots/plot_run.py "$run"
 cat <<END
 
   $run/curve.png    loss and AP while it learned

@@ -21,7 +21,7 @@
 #   bench      images per second of vit.c and PyTorch: DeiT-tiny 224, and 16 x 16 tokens with softmax, linear, ripple;
 #              what gpu.csv has already is not measured again
 #   attention  flash softmax against F.scaled_dot_product_attention, head dims 32 and 64
-#   block      one LiSA block against one softmax block, and LiSA in PyTorch (scripts/bench_block.sh); the blocks of lisa
+#   block      one LiSA block against one softmax block, and LiSA in PyTorch (scripts/bench/bench_block.sh); the blocks of lisa
 #              and gf with transforms in shared memory and by cuFFT
 #   detector   train_detr's three encoders at 800 x 1066
 #   receive    keeps the parts in build/gpu-send, joins and unpacks what is whole
@@ -42,7 +42,7 @@
 #   MODES="compile eager"
 #   CSV=$KEEP/gpu.csv     what the stage table prints
 #   GPU_BUILDS="build/cuda-fp32 build/cuda"   the builds in float32 and bfloat16
-#   GPU_REHEARSAL=1       tiny sizes and no GPU: tests/test_gpu_plan.sh runs the whole plan so, with other builds
+#   GPU_REHEARSAL=1       tiny sizes and no GPU: tests/project/test_gpu_plan.sh runs the whole plan so, with other builds
 case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; esac
 set -u
 cd "$(dirname "$0")/.." || exit 1
@@ -280,7 +280,7 @@ stage_bundle() {
         failures=$((failures + 1))
     done <"$scratch/programs"
     sort -u "$scratch/libraries" | xargs -I{} cp -L {} "$staging/build/gpu-lib/"
-    sh tests/cuda_vs_cpu.sh make "$staging/build/gpu-parity" || failures=$((failures + 1))
+    sh tests/emulate/cuda_vs_cpu.sh make "$staging/build/gpu-parity" || failures=$((failures + 1))
 
     compress "$TRAIN_BUNDLE" -C "$staging" "$BF16/train_vit" build/gpu-lib
     compress "$BUNDLE" -C "$staging" build
@@ -313,7 +313,7 @@ stage_parts() {
         ls -l $SEND
 }
 
-# A line each of what is sent, run and brought back, for tests/test_gpu_plan.sh to follow as well as for people.
+# A line each of what is sent, run and brought back, for tests/project/test_gpu_plan.sh to follow as well as for people.
 stage_plan() {
     cifar=$SEND/cifar-100-binary.tar.xz
     cat <<PLAN
@@ -452,9 +452,9 @@ stage_alone() {
 stage_parity() {
     if [ -d build/gpu-parity ]; then
         run_ours parity "CUDA against CPU" env CUDA_FP32="$FP32/train_vit" CUDA_BF16="$BF16/train_vit" \
-            PARITY="$FP32/tests/parity" sh tests/cuda_vs_cpu.sh compare build/gpu-parity
+            PARITY="$FP32/tests/parity" sh tests/emulate/cuda_vs_cpu.sh compare build/gpu-parity
     else
-        run_ours parity "CUDA against CPU" sh tests/cuda_vs_cpu.sh
+        run_ours parity "CUDA against CPU" sh tests/emulate/cuda_vs_cpu.sh
     fi
     sed -n '/worst:/p' "$scratch/out"
 }
@@ -487,7 +487,7 @@ theirs() { # case, mode, arguments...
     shift 2
     has bench "$what" "PyTorch $mode" && return
     # shellcheck disable=SC2046 # several words
-    run bench "$what PyTorch $mode" "$PYTHON" scripts/bench_torch.py --device cuda --modes "$mode" --steps "$STEPS" \
+    run bench "$what PyTorch $mode" "$PYTHON" scripts/bench/bench_torch.py --device cuda --modes "$mode" --steps "$STEPS" \
         --warmup 5 --uploads $(echo "$*" | sed 's/--batch-size/--batch/') >/dev/null || return
     for metric in train_images_per_s infer_images_per_s peak_bytes; do
         add bench "$what" "PyTorch $mode" $metric "$(number $metric)"
@@ -521,7 +521,7 @@ stage_attention() {
             # shellcheck disable=SC2086 # two words
             run_ours attention "softmax alone $who" "$BF16/tests/bench_attention" $SHARES || continue
         else
-            run attention "softmax alone $who" "$PYTHON" scripts/bench_torch.py --device cuda --attention || continue
+            run attention "softmax alone $who" "$PYTHON" scripts/bench/bench_torch.py --device cuda --attention || continue
         fi
         sed -n 's/.*"tokens": \([0-9]*\).*"head_dim": \([0-9]*\), "forward_ms": \([0-9.]*\), "backward_ms": \([0-9.]*\).*/\1 \2 \3 \4/p' \
             "$scratch/out" >"$scratch/rows"
@@ -539,7 +539,7 @@ stage_block() {
     chmod +x "$scratch/train_vit"
     run block "LiSA's block" env TRAIN_VIT="$scratch/train_vit" TORCH_PYTHON="$PYTHON" TORCH_DEVICE=cuda PYTHON="$PYTHON" \
         MODELS="softmax lisa" NETS= GRIDS="$GRIDS" SECONDS_EACH=${REHEARSAL:+0.}1 OUT="$KEEP/block" \
-        sh scripts/bench_block.sh
+        sh scripts/bench/bench_block.sh
     [ ! -s "$KEEP/block.csv" ] || { cat "$KEEP/block.csv" && cp "$KEEP/block.csv" "$OUT"; }
     for grid in $GRIDS; do
         for attn in lisa gf; do

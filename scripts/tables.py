@@ -3,7 +3,7 @@
 
     python3 scripts/tables.py runs/paper                     every table, with the runs in that folder
     python3 scripts/tables.py --table ripple-2 runs/a runs/b one table
-    python3 scripts/tables.py --table lisa-4 runs/block.csv  with what scripts/bench_block.sh measured
+    python3 scripts/tables.py --table lisa-4 runs/block.csv  with what scripts/bench/bench_block.sh measured
     python3 scripts/tables.py --rows ripple-2                the runs for scripts/reproduce.sh: name, the run whose
                                                             weights it starts from or -, program, arguments
     python3 scripts/tables.py --hours                        hours and memory that training takes, estimated (hours.py)
@@ -127,7 +127,7 @@ TABLES = {
     "lisa-3d": ("LiSA, Table 3(d): local and global kernels, ImageNet-1k", "lisa,3d kernel size", lisanet_i(
         ("local3", "kernel-3"), ("local5", "kernel-5"), ("local7", "kernel-7"), ("global", ""))),
     "lisa-4": ("LiSA, Tables 4 (its caption: RTX A5000) and 12 (RTX A6000): one block, batch 32, measured by "
-               "scripts/bench_block.sh", "lisa,4/12 block b32 M192", [
+               "scripts/bench/bench_block.sh", "lisa,4/12 block b32 M192", [
                    block(operator, side) for operator in ("softmax", "convattn", "lisa")
                    for side in (7, 14, 28, 56, 84)]),
     "lisa-5": ("LiSA, Table 5: hierarchical models, ImageNet-1k", "lisa,5 imagenet1k 300ep", imagenet(
@@ -300,7 +300,7 @@ def read_run(folder):
 
 
 def read_block(path):
-    """{name of the row: [run]} of the file that scripts/bench_block.sh writes; memory is that of inference."""
+    """{name of the row: [run]} of the file that scripts/bench/bench_block.sh writes; memory is that of inference."""
     with open(path, newline="") as file:
         return {f"block-{line['operator']}-{line['grid']}": [{
             "infer_ms": float(line["infer_ms"]), "train_ms": float(line["train_ms"]),
@@ -397,7 +397,7 @@ def main():
     if arguments.rows and not TABLES[arguments.rows][2]:
         sys.exit(f"{arguments.rows}: its models are not in this project")
     if arguments.rows and any(row.config in MEASURED for row in TABLES[arguments.rows][2]):
-        sys.exit(f"{arguments.rows}: nothing to train here, sh scripts/bench_block.sh measures it")
+        sys.exit(f"{arguments.rows}: nothing to train here, sh scripts/bench/bench_block.sh measures it")
     if arguments.rows:
         for row in TABLES[arguments.rows][2]:
             print(row.run, row.after or "-", row.program, "--config", f"configs/{row.config}.ini", *row.arguments)

@@ -70,8 +70,8 @@ suite() { # build folder, names of tests (all)
 }
 
 # The tests that are one C program each.
-programs() { for source in tests/test_*.c; do basename "$source" .c; done; }
-scripts() { for source in tests/test_*.sh; do basename "$source" .sh; done; }
+programs() { for source in tests/*/test_*.c; do basename "$source" .c; done; }
+scripts() { for source in tests/*/test_*.sh; do basename "$source" .sh; done; }
 
 spaced="test_files test_install test_scripts"
 
@@ -90,15 +90,18 @@ no_line() { # pattern, allowed
 # guards end in _H; random bits are drawn by the same lines on every device, so their header asks which compiler reads it;
 # FFmpeg moved what a stream says of its rotation.
 style_ifdef() {
-    sources -name '*.[ch]' | grep -vE '^\./(kernels/|core/distributed\.c$|tests/test_pairs\.c$)' |
+    sources -name '*.[ch]' | grep -vE '^\./(kernels/|core/distributed\.c$|tests/kernels/test_pairs\.c$)' |
         no_line '^[[:space:]]*#[[:space:]]*(if|elif)' \
             ':#ifndef [A-Z0-9_]+_H$|^\./core/rng\.h:[0-9]*:#ifdef __(CUDACC__|cplusplus)$|:#if LIBAV(FORMAT|UTIL)_VERSION_INT '
 }
 
-# kernels.h is the only door to a device: its libraries are included behind it.
+# kernels.h is the only door to a device: outside of kernels/ a file includes it or one of the contracts that it names, and no
+# library of a device.
 style_door() {
+    contracts=$(sed -n 's/^#include "\(.*\)"$/\1/p' kernels/kernels.h | tr '\n' '|')
     sources -name '*.[ch]' | grep -vE '^\./(kernels|tests)/' |
-        no_line '^[[:space:]]*#[[:space:]]*include.*(dnnl|cublas|cudnn|cufft|cuda_|kernels/(cpu|cuda)/)' ''
+        no_line '^[[:space:]]*#[[:space:]]*include.*(dnnl|cublas|cudnn|cufft|cuda_|kernels/)' \
+            "\"(${contracts}kernels/kernels\.h)\"$"
 }
 
 style_paths() {
@@ -228,7 +231,7 @@ test_all() {
     suite build/cpu-portable test_variants
     # shellcheck disable=SC2046 # names of tests
     ONEDNN_MAX_CPU_ISA=AVX2 VIT_TEST_QUICK=1 suite build/cpu-portable $(programs)
-    check "loops in registers" python3 scripts/check_spills.py
+    check "loops in registers" python3 scripts/checks/check_spills.py
 
     if [ -e build/cpu-bf16/train_vit.variant ]; then
         echo "-- build/cpu-bf16: kernels with bfloat16 activations"
@@ -245,7 +248,7 @@ test_all() {
     # Whether it compiles and what it says: not optimised.
     # shellcheck disable=SC2046 # names of objects
     check "make CC=clang, bfloat16" make -k -j"$JOBS" WERROR=1 CC=clang PRECISION=BF16 VARIANTS= BUILD=build/cpu-clang-bf16 \
-        CFLAGS=-O0 $(printf '%s\n' kernels/cpu/*.c | sed 's|\(.*\)c$|build/cpu-clang-bf16/\1o|')
+        CFLAGS=-O0 $(printf '%s\n' kernels/*/*.c | sed 's|\(.*\)c$|build/cpu-clang-bf16/\1o|')
 
     echo "-- build/arm64: the kernels, one model and the readers of files under qemu"
     if ! command -v aarch64-linux-gnu-gcc >/dev/null 2>&1 || ! command -v qemu-aarch64 >/dev/null 2>&1; then
@@ -277,7 +280,7 @@ test_all() {
     check "make fuzz" make -k -j"$JOBS" fuzz
     # Each is one thread: as many beside each other as there are jobs.
     i=0
-    for source in tests/fuzz_*.c; do
+    for source in tests/fuzz/*.c; do
         name=$(basename "$source" .c)
         [ "$name" != fuzz_video ] || pkg-config --exists libavformat || continue # not built
         check "$name" fuzz "build/fuzz/$name" &
@@ -309,7 +312,7 @@ test_all() {
     # Float heads of 33 channels and more on a GPU whose blocks have less shared memory.
     VIT_STANDIN_SM=86 suite build/emulate-FP32 test_softmax test_masked
     check "cuda_vs_cpu, emulated" env ASAN_OPTIONS=detect_leaks=0 \
-        CUDA_FP32=build/emulate-FP32/train_vit CUDA_BF16=build/emulate-BF16/train_vit sh tests/cuda_vs_cpu.sh
+        CUDA_FP32=build/emulate-FP32/train_vit CUDA_BF16=build/emulate-BF16/train_vit sh tests/emulate/cuda_vs_cpu.sh
 
     PATH=$PATH:${CUDA_HOME:-/usr/local/cuda}/bin
     # Where there is no GPU whether it compiles: for one architecture, not optimised, in a third of the time.
@@ -346,7 +349,7 @@ else
 fi
 base=$(changed_since 2>/dev/null)
 if [ "$base" ] && clang-format --version 2>/dev/null | grep -q 'version 14\.'; then
-    check "clang-format" python3 scripts/check_format.py "$base"
+    check "clang-format" python3 scripts/checks/check_format.py "$base"
 else
     echo "-- clang-format: not checked, it takes version 14 and the history"
 fi

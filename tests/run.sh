@@ -1,6 +1,6 @@
 #!/bin/sh
-# Runs the tests of one build: every program $BUILD/tests/test_* and every script tests/test_*.sh, and of the scripts
-# tests/emulated_*.sh those that are named; all report in TAP.  Prints one line for each, the output of failing ones, and
+# Runs the tests of one build: every program $BUILD/tests/test_* and every script tests/*/test_*.sh, and of the
+# scripts tests/emulate/emulated_*.sh those that are named; all report in TAP.  Prints one line for each, the output of failing ones, and
 # the totals; complete logs are in $BUILD/tests/*.log.
 #
 #   BUILD=build/cpu sh tests/run.sh [NAME...]      NAME: only these, as in test_rng
@@ -19,7 +19,7 @@ set -u
 cd "$(dirname "$0")/.." || exit 1
 
 if [ "${1:-}" = --device-tests ]; then
-    grep -lE '^#include "tests/(on_device|differences)\.h"' tests/test_*.c | sed 's|^tests/||; s|\.c$||'
+    grep -lE '^#include "tests/(on_device|differences)\.h"' tests/*/test_*.c | sed 's|.*/||; s|\.c$||'
     exit
 fi
 
@@ -128,8 +128,8 @@ trap 'rm -f "$results"' EXIT
 trap 'exit 130' INT TERM
 
 # First what takes longest, the scripts and the whole models, so that nothing long is left for one core at the end.
-sources=$(for source in tests/test_*.sh tests/test_model.c tests/emulated_*.sh tests/test_*.c; do
-    case $source in tests/emulated_*) [ $# -ne 0 ] || continue ;; esac
+sources=$(for source in tests/*/test_*.sh tests/layers/test_model.c tests/emulate/emulated_*.sh tests/*/test_*.c; do
+    case $source in */emulated_*) [ $# -ne 0 ] || continue ;; esac
     [ -e "$source" ] && wanted "$(basename "${source%.*}")" "$@" && echo "$source"
 done | awk '!seen[$0]++')
 same=$(echo "$sources" | sed 's|.*/||; s|\..*||' | sort | uniq -d)
@@ -140,7 +140,7 @@ elif [ "$sources" ]; then
     echo "$sources" | xargs -n 1 -P "$jobs" sh tests/run.sh --one "$results"
     [ "$(echo "$sources" | wc -l)" -eq "$(wc -l <"$results")" ] || echo 0 1 >>"$results" # one was stopped from outside
 else
-    echo "no tests found: ${*:-tests/test_*}"
+    echo "no tests found: ${*:-tests/*/test_*}"
     echo 0 1 >>"$results"
 fi
 

@@ -2,7 +2,7 @@
 #ifndef VIT_TESTS_WHOLE_BATCH_H
 #define VIT_TESTS_WHOLE_BATCH_H
 
-#include "data/loader.h"
+#include "data/loading/loader.h"
 
 /* Fills pixels [n,height,width,3] and labels [n] and returns n, less than batch_size at the end of the data set. */
 static inline int whole_batch(Loader *loader, size_t batch, uint8_t *pixels, int *labels) {

@@ -12,7 +12,7 @@
 
 /* TILE floats are one register: a wider vector would be kept in memory.  The innermost product keeps TILE_ROWS rows by
  * TILE_VECS vectors of C in registers, beside TILE_VECS of B and one of A: 19 of the 32 of AVX-512, 15 of the 16 of
- * AVX2, 21 of the 32 of NEON.  scripts/check_spills.py holds the compiler to it. */
+ * AVX2, 21 of the 32 of NEON.  scripts/checks/check_spills.py holds the compiler to it. */
 #if defined(__AVX512F__)
 enum { TILE = 16, TILE_ROWS = 8, TILE_VECS = 2 };
 #define TILE_LANES(lane) TILE_LANES_16(lane)

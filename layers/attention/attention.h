@@ -7,8 +7,8 @@
 #include <stdbool.h>
 
 #include "core/config.h"
-#include "core/params.h"
-#include "core/plan.h"
+#include "training/params.h"
+#include "training/plan.h"
 #include "layers/projection.h"
 
 typedef struct Attention Attention;

@@ -6,7 +6,7 @@
  *           4. y = mix Wproj^T + bproj
  * backward  4. dmix   3.-2. dq, dk, dv = (1-g) times content's, dv += g P^T dmix;
  *              dgating = g (1-g) sum (P v - content).dmix, dP = g dmix v^T and on to w   1. dx
- * saves     qkv, mix, content, lse [B,H,N], and P as its factors (kernels/position_attention.h).
+ * saves     qkv, mix, content, lse [B,H,N], and P as its factors (kernels/softmax/position_attention.h).
  * Parameter names are those of facebookresearch/convit.
  *
  * The published code divides the mixed weights by their row sum.  That is omitted here without any effect: both

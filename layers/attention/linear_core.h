@@ -1,5 +1,5 @@
 /* Linear attention from features phi to the output mix, for operators that compute phi themselves.  The mathematics is
- * that of linear_attention_forward (kernels/linear_attention.h). */
+ * that of linear_attention_forward (kernels/linear_attention/linear_attention.h). */
 #ifndef VIT_LAYERS_LINEAR_CORE_H
 #define VIT_LAYERS_LINEAR_CORE_H
 

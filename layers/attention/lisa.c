@@ -7,7 +7,7 @@
  * backward  5. dmix   4. norm   3. dq^, dk^, dv and the tables   2. dq, dk   1. dx
  * saves     qkv, q^ and k^, 1/|q|, 1/|k|, S [B,H,E,N], mix; the norm's input and statistics.
  *
- * The operators differ in t(i,j) (kernels/offsets.h): lisa has a circle over the token sequence (lisa_fft 1d), a torus
+ * The operators differ in t(i,j) (kernels/offsets/offsets.h): lisa has a circle over the token sequence (lisa_fft 1d), a torus
  * over the grid (lisa_fft 2d, for clips 3d), or a window around the query (lisa_kernel); sa9, sa10 and sa11 have
  * Toeplitz tables.
  * sa10's wa is the same for all channels.  The heads share wa, wb and b, as the paper's parameter counts imply. */

@@ -1,9 +1,9 @@
-/* What is different for kernels on a CPU in runtime.cu and linear.cu: the linker calls these in the place of the
+/* Functions of runtime.cu and linear.cu that differ for kernels on a CPU: the linker calls these in the place of the
  * functions that they are named after (-Wl,--wrap). */
 #include <sanitizer/asan_interface.h>
 #include <string.h>
 
-#include "kernels/cuda/runtime.h"
+#include "kernels/device/runtime.h"
 #include "tests/emulate/standin.h"
 
 using namespace standin;

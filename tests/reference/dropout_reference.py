@@ -1,4 +1,4 @@
-"""Dropout as kernels/dropout.h defines it: which elements survive is a function of seed, step, site and image."""
+"""Dropout as kernels/linear/dropout.h defines it: which elements survive is a function of seed, step, site and image."""
 
 import numpy as np
 import torch

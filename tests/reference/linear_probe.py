@@ -1,7 +1,7 @@
-"""Test accuracy of logistic regression on raw pixels of the embedded data set, data/shapes.c: how far a classifier
+"""Test accuracy of logistic regression on raw pixels of the embedded data set, data/sets/shapes.c: how far a classifier
 gets without looking at shapes.  It must stay below 40 %.
 
-    python3 tests/reference/linear_probe.py [CC]      from the repository root; compiles data/shapes.c
+    python3 tests/reference/linear_probe.py [CC]      from the repository root; compiles data/sets/shapes.c
 """
 import ctypes
 import subprocess
@@ -19,7 +19,7 @@ def shapes_library(compiler):
     with tempfile.TemporaryDirectory() as folder:
         path = folder + "/shapes.so"
         command = [compiler, "-std=gnu11", "-O2", "-D_GNU_SOURCE", "-shared", "-fPIC", "-I."]
-        subprocess.run(command + ["data/shapes.c", "core/die.c", "-o", path, "-lm"], check=True)
+        subprocess.run(command + ["data/sets/shapes.c", "core/die.c", "-o", path, "-lm"], check=True)
         return ctypes.CDLL(path)
 
 

@@ -1,5 +1,5 @@
 """Files as torchvision and the official detector publish them, with the right names and shapes and nothing learned, for
-tests/test_convert.sh; and damaged ones.
+tests/project/test_convert.sh; and damaged ones.
 
     python3 tests/reference/make_checkpoints.py FOLDER
 

@@ -4,7 +4,7 @@ resize, crop, resize) by Pillow.
     python3 tests/reference/make_detection_pixels.py
 
 A case: width height mirror steps { width height left top crop_width crop_height } x steps, then the pixels of the
-result in hexadecimal.  The picture has the formula of tests/test_pictures.c."""
+result in hexadecimal.  The picture has the formula of tests/data/test_pictures.c."""
 
 import os
 import random

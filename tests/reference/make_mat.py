@@ -1,5 +1,5 @@
 """Writes tests/fixtures/mat: small files of MATLAB with the structure of ImageNet's meta.mat and of Oxford Flowers'
-imagelabels.mat and setid.mat, for tests/test_prepare.sh.  Needs scipy.
+imagelabels.mat and setid.mat, for tests/project/test_prepare.sh.  Needs scipy.
 
     python3 tests/reference/make_mat.py
 """

@@ -1,5 +1,5 @@
 """Writes tests/fixtures/detection/matching.txt: what scipy's linear_sum_assignment pays for matrices that
-tests/test_matching.c forms by the same arithmetic.
+tests/detection/test_matching.c forms by the same arithmetic.
 
     python3 tests/reference/make_matching_fixtures.py"""
 

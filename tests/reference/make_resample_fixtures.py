@@ -1,4 +1,4 @@
-"""Tables on a grid, carried over to another grid by PyTorch: what layers/resample_grid.c is compared with.
+"""Tables on a grid, carried over to another grid by PyTorch: what layers/vit/resample_grid.c is compared with.
 
     new = interpolate(table as [1,channels,rows,columns], size, mode="bicubic", antialias=True, align_corners=False)
 

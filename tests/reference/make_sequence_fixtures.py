@@ -1,5 +1,5 @@
 """Writes tests/fixtures/sequence/<case>.safetensors: small Sparse Transformers in plain PyTorch float64, N x N masks and
-all, with which tests/test_sequence_model.c and `train_ar --parity` are compared.
+all, with which tests/layers/test_sequence_model.c and `train_ar --parity` are compared.
 
     python3 tests/reference/make_sequence_fixtures.py [FOLDER]
 

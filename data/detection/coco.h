@@ -1,0 +1,92 @@
+/* COCO's annotation files (instances_*.json; https://cocodataset.org/#format-data): images, boxes and categories; the
+ * segmentations are skipped.  Evaluation uses every annotation as it is in the file; training uses coco_targets.
+ *
+ * Refused with a one-line error: invalid or truncated JSON, a record of more than JSON_RECORD_MOST bytes, missing lists
+ * and fields, wrong types, integers outside 64 bits and numbers that are not finite, an id that occurs twice,
+ * annotations of unknown images or categories, category ids outside 0 .. COCO_CATEGORY_MOST, sizes outside
+ * 1 .. IMAGE_MAX_SIDE, a file without images.
+ * Repaired: a missing iscrowd means 0 and a missing area means w h, as users of pycocotools expect.  Boxes that extend
+ * outside their image and boxes without area reach evaluation unchanged; coco_targets clips or drops them. */
+#ifndef VIT_DATA_DETECTION_COCO_H
+#define VIT_DATA_DETECTION_COCO_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/error.h"
+
+enum { COCO_CATEGORY_MOST = 65535 };
+
+typedef struct {
+    int64_t id;
+    const char *file_name;
+    int width, height;
+    size_t first; /* its annotations are first .. first + count - 1 of the table */
+    int count;
+} CocoImage;
+
+typedef struct {
+    int64_t id, image_id, category_id;
+    int image, category; /* indices into the tables of images and categories */
+    bool crowd;          /* iscrowd: one box around a group of objects */
+    double box[4];       /* x, y of the upper left corner, width, height, in pixels */
+    double area;         /* of the segmentation, in pixels */
+} CocoAnnotation;
+
+typedef struct {
+    int64_t id;
+    const char *name;
+} CocoCategory;
+
+typedef struct {
+    CocoImage *images;           /* [image_count], sorted by id */
+    CocoAnnotation *annotations; /* [annotation_count], sorted by image, then in file order */
+    CocoCategory *categories;    /* [category_count], sorted by id */
+    int image_count, category_count;
+    size_t annotation_count;
+
+    /* Counts of unusual annotations, for a warning to the user. */
+    size_t crowds, empty_images;
+    size_t outside;    /* boxes that extend outside their image by more than a pixel, crowds excepted */
+    size_t degenerate; /* boxes with no area left after clipping to the image, crowds excepted */
+    size_t zero_ids;   /* annotations with id 0, which pycocotools confuses with "not matched" */
+
+    size_t image_room, annotation_room, category_room;
+    struct CocoText *text; /* owns the names */
+} Coco;
+
+/* On failure returns false and sets `error`; there is then nothing to close. */
+bool coco_read(Coco *coco, const char *path, Error *error);
+
+/* The same for a file in memory; `piece` has the meaning it has in json_lists_parse. */
+bool coco_parse(Coco *coco, const void *bytes, size_t size, size_t piece, Error *error);
+
+void coco_close(Coco *coco);
+
+/* Builds the same tables from another source: zero a Coco, add entries in any order, call coco_finish.  Strings are
+ * copied. */
+void coco_add_image(Coco *coco, int64_t id, const char *file_name, int width, int height);
+void coco_add_category(Coco *coco, int64_t id, const char *name);
+void coco_add_annotation(Coco *coco, int64_t id, int64_t image_id, int64_t category_id, const double box[4],
+                         double area, bool crowd);
+bool coco_finish(Coco *coco, Error *error); /* on failure returns false, with coco closed */
+
+/* Checks that every picture exists in `folder`.  If not, returns false; `error` names the first missing one and counts
+ * the others. */
+bool coco_check_files(const Coco *coco, const char *folder, Error *error);
+
+/* The index of that id in the table, or -1. */
+int coco_find_image(const Coco *coco, int64_t id);
+int coco_find_category(const Coco *coco, int64_t id);
+
+/* The number of classes as DETR counts them: the largest category id + 1, 91 for COCO.  Labels are the category ids
+ * themselves. */
+int coco_num_classes(const Coco *coco);
+
+/* The training targets of one image, as in DETR (datasets/coco.py): crowds are dropped; boxes are x0, y0, x1, y1 in
+ * float, clipped to the image, and kept if x1 > x0 and y1 > y0.  box [images[image].count,4] and label [the same count]
+ * receive the kept boxes; returns their number.  An image with none is still a sample: all of it is background. */
+int coco_targets(const Coco *coco, int image, float (*box)[4], int *label);
+
+#endif

@@ -1,0 +1,248 @@
+#include "data/detection/detection_set.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/die.h"
+#include "core/files.h"
+#include "core/text.h"
+#include "data/images/jpeg.h"
+#include "data/sets/shape_scenes.h"
+#include "data/sets/shapes.h"
+
+enum { MOST_PATH = 4096 };
+
+#define F(KIND, field) CONFIG_FIELD(KIND, DetectionSetSettings, field)
+static const ConfigEntry entries[] = {
+    {F(STRING, data), "shapes", .section = "data",
+     .help = "Data set: shapes (generated scenes, no files needed), or the folder with COCO's annotations and images"},
+    {F(STRING, train_annotations), "annotations/instances_train2017.json", .argument = "FILE",
+     .help = "COCO's annotations for training: an absolute path, or one relative to the folder of data"},
+    {F(STRING, train_images), "train2017", .argument = "FOLDER",
+     .help = "Folder of the training images: an absolute path, or one relative to the folder of data"},
+    {F(STRING, val_annotations), "annotations/instances_val2017.json", .argument = "FILE",
+     .help = "COCO's annotations for validation: an absolute path, or one relative to the folder of data"},
+    {F(STRING, val_images), "val2017", .argument = "FOLDER",
+     .help = "Folder of the validation images: an absolute path, or one relative to the folder of data"},
+    {F(INT, train_limit), "0", .min = 0, .max = 1e7, .help = "Use only the first N training images (0: all)"},
+    {F(INT, val_limit), "0", .min = 0, .max = 1e7, .help = "Use only the first N validation images (0: all)"},
+    {F(INT, scene_size), "128", .min = SCENES_LEAST_SIDE, .max = 1024,
+     .help = "Side in pixels of the scenes that shapes generates"},
+};
+#undef F
+const ConfigGroup detection_set_settings = {CONFIG_GROUP(DetectionSetSettings, entries)};
+
+/* == Tables ======================================================================================================= */
+
+static void set_finish(DetectionSet *set, const char *name) {
+    snprintf(set->name, sizeof set->name, "%s", name);
+    set->classes = coco_num_classes(&set->coco);
+    set->most_boxes = 1;
+    for (int i = 0; i < set->coco.image_count; i++)
+        if (set->coco.images[i].count > set->most_boxes) set->most_boxes = set->coco.images[i].count;
+    for (size_t i = 0; i < set->coco.annotation_count; i++) set->boxes += !set->coco.annotations[i].crowd;
+    float(*box)[4] = xcalloc((size_t)set->most_boxes, sizeof *box, "boxes");
+    int *label = xcalloc((size_t)set->most_boxes, sizeof *label, "labels");
+    for (int i = 0; i < set->coco.image_count; i++) set->targets += (size_t)coco_targets(&set->coco, i, box, label);
+    free(box);
+    free(label);
+    memcpy(set->mean, imagenet_mean, sizeof set->mean);
+    memcpy(set->std, imagenet_std, sizeof set->std);
+}
+
+/* Prints one line about annotations that are unusable for training. */
+static void mention_oddities(const Coco *coco, const char *json) {
+    char text[256] = "";
+    const struct {
+        size_t count;
+        const char *what;
+    } odd[] = {{coco->degenerate, "without area in their image, left out of training"},
+               {coco->outside, "leaving their image, cut to it in training"},
+               {coco->zero_ids, "with the id 0, which evaluation takes for no match, as pycocotools does"}};
+    for (size_t i = 0, used = 0; i < sizeof odd / sizeof *odd; i++)
+        if (odd[i].count)
+            used += (size_t)snprintf(text + used, sizeof text - used, "%s%zu %s", used ? "; " : "", odd[i].count,
+                                     odd[i].what);
+    if (*text) warn("%s: annotations %s", json, text);
+}
+
+/* Keeps the first images; works because images are sorted by id and annotations by image. */
+static void keep_first(Coco *coco, int limit) {
+    if (!limit || limit >= coco->image_count) return;
+    coco->annotation_count = coco->images[limit].first;
+    coco->image_count = limit;
+}
+
+void detection_set_coco(DetectionSet *set, const char *name, const char *json, const char *folder, int limit) {
+    Error error;
+    *set = (DetectionSet){.folder = strdup(folder)};
+    if (!set->folder) die("%s: out of memory", folder);
+    if (!coco_read(&set->coco, json, &error)) die("%s: %s", json, error.text);
+    keep_first(&set->coco, limit);
+    if (!coco_check_files(&set->coco, folder, &error)) die("%s: %s: %s has them", folder, error.text, json);
+    mention_oddities(&set->coco, json);
+    set_finish(set, name);
+}
+
+void detection_set_scenes(DetectionSet *set, bool train, uint64_t seed, int side, int limit) {
+    *set = (DetectionSet){.seed = seed, .split = !train, .side = side};
+    scenes_coco(&set->coco, seed, set->split, limit ? limit : train ? SCENES_TRAIN : SCENES_TEST, side);
+    set_finish(set, "shapes");
+}
+
+static bool is_shapes(const DetectionSetSettings *s) { return !strcmp(s->data, "shapes"); }
+
+/* "coco" of datasets/coco/ */
+static void name_of_folder(char *name, size_t size, const char *folder) {
+    size_t length = strlen(folder);
+    while (length > 1 && folder[length - 1] == '/') length--;
+    const char *from = folder + length;
+    while (from > folder && from[-1] != '/') from--;
+    text_make_name(name, size, from, (size_t)(folder + length - from));
+    if (!*name || *name == '.') snprintf(name, size, "images");
+}
+
+/* A path relative to the data folder, unless it is absolute. */
+static void find_file(char path[MOST_PATH], const char *folder, const char *name) {
+    if (*name == '/')
+        snprintf(path, MOST_PATH, "%s", name);
+    else
+        path_join(path, MOST_PATH, folder, name);
+}
+
+void detection_set_open(DetectionSet *set, const DetectionSetSettings *s, bool train, uint64_t seed) {
+    char name[sizeof set->name], json[MOST_PATH], folder[MOST_PATH];
+    int limit = train ? s->train_limit : s->val_limit;
+    if (is_shapes(s)) {
+        detection_set_scenes(set, train, seed, s->scene_size, limit);
+        return;
+    }
+    name_of_folder(name, sizeof name, s->data);
+    find_file(json, s->data, train ? s->train_annotations : s->val_annotations);
+    find_file(folder, s->data, train ? s->train_images : s->val_images);
+    detection_set_coco(set, name, json, folder, limit);
+}
+
+int detection_set_classes(const DetectionSetSettings *s) { return is_shapes(s) ? SHAPES_CLASSES + 1 : 0; }
+
+void detection_set_close(DetectionSet *set) {
+    coco_close(&set->coco);
+    free(set->folder);
+    *set = (DetectionSet){.side = 0};
+}
+
+void detection_set_name_image(const DetectionSet *set, size_t index, char *text, size_t size) {
+    if (set->folder)
+        snprintf(text, size, "%s/%s", set->folder, set->coco.images[index].file_name);
+    else
+        snprintf(text, size, "image %zu of %s", index, set->name);
+}
+
+/* == Pictures ===================================================================================================== */
+
+static bool out_of_memory(Error *error) {
+    return refuse_memory(error, 0, "its pixels");
+}
+
+/* Makes room for a picture with contiguous rows. */
+static bool picture_start(ImagePart *picture, SampleBuffer *buffer, int height, int width, Error *error) {
+    size_t stride = (size_t)width * 3;
+    if (!sample_buffer_grow(buffer, stride * (size_t)height)) return out_of_memory(error);
+    *picture = (ImagePart){.pixels = buffer->bytes, .stride = stride, .height = height, .width = width};
+    return true;
+}
+
+/* Mirrors the picture in place, row by row. */
+static void mirror_rows(uint8_t *pixels, int height, int width) {
+    for (int y = 0; y < height; y++) {
+        uint8_t *left = pixels + (size_t)y * (size_t)width * 3, *right = left + (size_t)(width - 1) * 3;
+        for (; left < right; left += 3, right -= 3) {
+            for (int c = 0; c < 3; c++) {
+                uint8_t kept = left[c];
+                left[c] = right[c];
+                right[c] = kept;
+            }
+        }
+    }
+}
+
+static void copy_rows(uint8_t *to, const ImagePart *from) {
+    size_t row = (size_t)from->width * 3;
+    for (int y = 0; y < from->height; y++) memcpy(to + (size_t)y * row, from->pixels + (size_t)y * from->stride, row);
+}
+
+static bool decode_jpeg(TransformScratch *scratch, size_t size, ImagePart *picture, Error *error) {
+    int height, width;
+    if (!scratch->jpeg && !(scratch->jpeg = jpeg_open())) return out_of_memory(error);
+    return jpeg_begin(scratch->jpeg, scratch->bytes.bytes, size, JPEG_MAX_PIXELS, &height, &width, error) &&
+           jpeg_region(scratch->jpeg, 8, (int[]){0, height}, (int[]){0, width}, picture, error);
+}
+
+/* Decodes the file in scratch->bytes into scratch->pixels. */
+static bool decode(TransformScratch *scratch, size_t size, bool mirror, ImagePart *picture, Error *error) {
+    Image image = {.pixels = NULL};
+    ImagePart decoded;
+    if (jpeg_is(scratch->bytes.bytes, size)) {
+        if (!decode_jpeg(scratch, size, &decoded, error)) return false;
+    } else {
+        if (!image_decode(&image, scratch->bytes.bytes, size, IMAGE_MAX_PIXELS, error)) return false;
+        decoded = (ImagePart){image.pixels, (size_t)image.width * 3, 0, 0, image.height, image.width};
+    }
+    bool ok = picture_start(picture, &scratch->pixels, decoded.height, decoded.width, error);
+    if (ok) copy_rows(scratch->pixels.bytes, &decoded);
+    if (ok && mirror) mirror_rows(scratch->pixels.bytes, decoded.height, decoded.width);
+    if (image.pixels) image_free(&image);
+    return ok;
+}
+
+bool detection_picture_read(const char *path, bool mirror, TransformScratch *scratch, ImagePart *picture,
+                            Error *error) {
+    size_t size;
+    return file_read_again(path, IMAGE_MAX_BYTES, &scratch->bytes.bytes, &scratch->bytes.room, &size, error) &&
+           decode(scratch, size, mirror, picture, error);
+}
+
+bool detection_set_read(const DetectionSet *set, int index, bool mirror, TransformScratch *scratch, ImagePart *picture,
+                        Error *error) {
+    const CocoImage *image = &set->coco.images[index];
+    char path[MOST_PATH];
+    if (!set->folder) {
+        int label[SCENES_MOST], box[SCENES_MOST][4];
+        if (!picture_start(picture, &scratch->pixels, set->side, set->side, error)) return false;
+        scenes_draw(set->seed, set->split, (uint32_t)index, set->side, scratch->pixels.bytes, label, box);
+        if (mirror) mirror_rows(scratch->pixels.bytes, set->side, set->side);
+        return true;
+    }
+    path_join(path, sizeof path, set->folder, image->file_name);
+    if (!detection_picture_read(path, mirror, scratch, picture, error)) return false;
+    if (picture->width == image->width && picture->height == image->height) return true;
+    return refuse(error, "%d x %d pixels, but the annotations say %d x %d", picture->width, picture->height,
+                  image->width, image->height);
+}
+
+/* Resizes all of `in` to the step's width x height, and computes only the step's crop of the result. */
+static ResampleAxis axis_of_step(int in, int out, int first, int count) {
+    ResampleAxis axis = resample_whole(in, out);
+    axis.first = first;
+    axis.count = count;
+    return axis;
+}
+
+bool detection_pixels(TransformScratch *scratch, uint8_t *out, size_t stride, const ImagePart *picture,
+                      const DetectionDraw *draw) {
+    ImagePart in = *picture;
+    for (int i = 0; i < draw->steps; i++) {
+        const DetectionStep *s = &draw->step[i];
+        bool last = i == draw->steps - 1;
+        ResampleAxis rows = axis_of_step(in.height, s->height, s->top, s->crop_height);
+        ResampleAxis columns = axis_of_step(in.width, s->width, s->left, s->crop_width);
+        size_t between = (size_t)s->crop_width * 3;
+        if (!last && !sample_buffer_grow(&scratch->crop, between * (size_t)s->crop_height)) return false;
+        if (!resample_strided(&scratch->resampler, last ? out : scratch->crop.bytes, last ? stride : between, &in,
+                              &rows, &columns, RESAMPLE_BILINEAR))
+            return false;
+        in = (ImagePart){scratch->crop.bytes, between, 0, 0, s->crop_height, s->crop_width};
+    }
+    return true;
+}

@@ -1,0 +1,56 @@
+/* Training transforms, in this order: crop, mirror, then RandAugment or colour jitter.  Normalisation, random erasing
+ * and mixup follow on the device (kernels.h, images_mix).  Each is a pure function of (seed, epoch, draw), where draw
+ * is the sample's index or, with repeated augmentation, the number from sampler_draw.  The result therefore does not
+ * depend on the number of threads or ranks, or on whether the run was resumed. */
+#ifndef VIT_DATA_IMAGES_AUGMENT_H
+#define VIT_DATA_IMAGES_AUGMENT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "core/config.h"
+#include "data/images/jitter.h"
+#include "data/images/randaugment.h"
+
+typedef struct {
+    int crop_padding; /* pad with this many black pixels on each side, then crop at random; 0: no crop */
+    bool flip;        /* mirror left and right with probability 1/2 */
+    const char *aa;   /* RandAugment, as timm's --aa string; "": none */
+    RandAugmentResample train_interpolation;
+    float color_jitter; /* strength of colour jitter; cannot be combined with RandAugment */
+} AugmentSettings;
+
+extern const ConfigGroup augment_settings;
+
+/* The settings, with the string aa parsed. */
+typedef struct {
+    AugmentSettings s;
+    RandAugment randaugment;
+} Augment;
+
+/* The settings must have been checked already. */
+Augment augment_of(const AugmentSettings *settings);
+
+/* The random draws of one sample.  The crop starts at (dy, dx) relative to the top left corner of the unpadded image;
+ * each lies in -crop_padding .. crop_padding. */
+typedef struct {
+    int dy, dx;
+    bool mirror;
+    RandAugmentDraw randaugment;
+    bool jittered;
+    JitterDraw jitter;
+} AugmentDraw;
+
+AugmentDraw augment_draw(Augment augment, uint64_t seed, uint32_t epoch, uint32_t index);
+
+/* Whether there is more to do than crop and mirror: RandAugment or colour jitter. */
+bool augment_has_pixels(const Augment *augment);
+
+/* out and in are [height,width,3] and must not overlap.  Crops, then mirrors: torchvision's RandomCrop with
+ * crop_padding and RandomHorizontalFlip, the order DeiT trains CIFAR with. */
+void augment_apply(uint8_t *out, const uint8_t *in, int height, int width, AugmentDraw draw);
+
+/* Applies RandAugment or colour jitter in place.  scratch holds pillow_scratch(height, width) bytes. */
+void augment_pixels(uint8_t *pixels, uint8_t *scratch, int height, int width, const AugmentDraw *draw);
+
+#endif

@@ -1,0 +1,157 @@
+#include "data/images/image.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "core/die.h"
+#include "core/files.h"
+#include "data/images/jpeg.h"
+#include "data/images/resample.h"
+#include "data/images/webp.h"
+
+/* The largest single allocation that stb may request while it decodes one picture: a PNG of 100 bytes can claim a chunk
+ * of 2^30 bytes, and one of a megabyte can decompress to a gigabyte. */
+static _Thread_local size_t ceiling;
+static _Thread_local bool starved; /* a request within that limit failed: out of memory */
+
+static void *bounded_realloc(void *memory, size_t size) {
+    void *larger = size > ceiling ? NULL : realloc(memory, size);
+    starved |= !larger && size <= ceiling;
+    return larger;
+}
+
+static void *bounded_malloc(size_t size) {
+    void *memory = size > ceiling ? NULL : malloc(size);
+    starved |= !memory && size <= ceiling;
+    return memory;
+}
+
+/* This file instantiates stb.  stb only decodes from memory; reading files and checking limits is done here. */
+#define STBI_MALLOC(size) bounded_malloc(size)
+#define STBI_REALLOC(memory, size) bounded_realloc(memory, size)
+#define STBI_FREE(memory) free(memory)
+#define STB_IMAGE_IMPLEMENTATION
+#define STBI_NO_STDIO
+#define STBI_NO_HDR
+#define STBI_NO_LINEAR
+#define STBI_ONLY_PNG
+#define STBI_ONLY_BMP
+#define STBI_MAX_DIMENSIONS IMAGE_MAX_SIDE
+#include <stb/stb_image.h>
+
+#define STB_IMAGE_WRITE_IMPLEMENTATION
+#define STBI_WRITE_NO_STDIO
+#include <stb/stb_image_write.h>
+
+/* == In =========================================================================================================== */
+
+static bool refuse_size(Error *error, int height, int width, size_t most_pixels) {
+    return refuse(error, "%d x %d pixels, expected 1 to %d a side and at most %zu in all", height, width, IMAGE_MAX_SIDE,
+                  most_pixels);
+}
+
+static bool decode_jpeg(Image *image, const uint8_t *bytes, size_t size, size_t most_pixels, Error *error) {
+    int height, width;
+    ImagePart part;
+    JpegReader *reader = jpeg_open();
+    uint8_t *pixels = NULL;
+    bool ok = reader && jpeg_begin(reader, bytes, size, most_pixels, &height, &width, error) &&
+              jpeg_region(reader, 8, (int[]){0, height}, (int[]){0, width}, &part, error);
+    if (ok) pixels = malloc((size_t)height * (size_t)width * 3);
+    if (!reader || (ok && !pixels)) refuse_memory(error, 0, "a picture");
+    if (pixels) memcpy(pixels, part.pixels, (size_t)height * (size_t)width * 3);
+    if (pixels) *image = (Image){height, width, pixels};
+    jpeg_close(reader);
+    return pixels != NULL;
+}
+
+static bool webp_is(const uint8_t *bytes, size_t size) {
+    return size >= 12 && !memcmp(bytes, "RIFF", 4) && !memcmp(bytes + 8, "WEBP", 4);
+}
+
+static bool png_is(const uint8_t *bytes, size_t size) { return size >= 8 && !memcmp(bytes, "\x89PNG\r\n\x1a\n", 8); }
+
+static uint32_t big_endian(const uint8_t *bytes) {
+    return (uint32_t)bytes[0] << 24 | (uint32_t)bytes[1] << 16 | (uint32_t)bytes[2] << 8 | bytes[3];
+}
+
+bool image_decode(Image *image, const uint8_t *bytes, size_t size, size_t most_pixels, Error *error) {
+    int height, width, channels;
+    if (!size || size > IMAGE_MAX_BYTES) return refuse(error, "%zu bytes, expected 1 to %d", size, IMAGE_MAX_BYTES);
+    if (jpeg_is(bytes, size)) return decode_jpeg(image, bytes, size, most_pixels, error);
+    if (webp_is(bytes, size)) return webp_decode(image, bytes, size, most_pixels, error);
+    /* Twice the file while chunks are collected; twice 4 channels of 16 bits a pixel while decompressing; a margin. */
+    ceiling = 2 * size + 16 * most_pixels + (1 << 24);
+    starved = false;
+    bool png = png_is(bytes, size);
+    if (!stbi_info_from_memory(bytes, (int)size, &width, &height, &channels)) {
+        uint32_t most = IMAGE_MAX_SIDE;
+        if (starved) return refuse_memory(error, 0, "a picture");
+        if (png && size >= 24 && (big_endian(bytes + 16) > most || big_endian(bytes + 20) > most))
+            return refuse(error, "%u x %u pixels, expected at most %u a side", big_endian(bytes + 20),
+                          big_endian(bytes + 16), most);
+        if (png) return refuse(error, "a damaged PNG");
+        return refuse(error, "not a JPEG, PNG or BMP picture (%s)", stbi_failure_reason());
+    }
+    if (!png && height < 0 && height >= -IMAGE_MAX_SIDE) height = -height; /* a BMP from the top down */
+    if (height < 1 || width < 1 || height > IMAGE_MAX_SIDE || width > IMAGE_MAX_SIDE ||
+        (size_t)height * (size_t)width > most_pixels) {
+        return refuse_size(error, height, width, most_pixels);
+    }
+    uint8_t *pixels = stbi_load_from_memory(bytes, (int)size, &width, &height, &channels, 3);
+    if (!pixels && starved) return refuse_memory(error, 0, "a picture");
+    if (!pixels) return refuse(error, "a damaged picture (%s)", stbi_failure_reason());
+    *image = (Image){height, width, pixels};
+    return true;
+}
+
+bool image_read(Image *image, const char *path, Error *error) {
+    uint8_t *bytes;
+    size_t size;
+    if (!file_read(path, IMAGE_MAX_BYTES, &bytes, &size, error)) return false;
+    bool ok = image_decode(image, bytes, size, IMAGE_MAX_PIXELS, error);
+    free(bytes);
+    return ok;
+}
+
+bool image_has_name(const char *name) {
+    static const char *const endings[] = {".jpeg", ".jpg", ".jpe", ".png", ".bmp"};
+    const char *dot = strrchr(name, '.');
+    if (dot && !strcasecmp(dot, ".webp")) return image_webp();
+    for (size_t i = 0; dot && i < sizeof endings / sizeof *endings; i++)
+        if (!strcasecmp(dot, endings[i])) return true;
+    return false;
+}
+
+void image_free(Image *image) {
+    stbi_image_free(image->pixels);
+    *image = (Image){.height = 0};
+}
+
+/* == Resize ======================================================================================================= */
+
+void image_resize(uint8_t *out, int out_height, int out_width, const uint8_t *in, int height, int width) {
+    ImagePart part = {.pixels = in, .stride = (size_t)width * 3, .height = height, .width = width};
+    ResampleAxis rows = resample_whole(height, out_height), columns = resample_whole(width, out_width);
+    Resampler resampler = {0};
+    if (!resample(&resampler, out, &part, &rows, &columns, RESAMPLE_BICUBIC))
+        die("out of memory for resizing %d x %d pixels to %d x %d", height, width, out_height, out_width);
+    resampler_free(&resampler);
+}
+
+/* == Out ========================================================================================================== */
+
+bool image_write_png(const char *path, const uint8_t *pixels, int height, int width, Error *error) {
+    int size;
+    if (height < 1 || width < 1 || height > IMAGE_MAX_SIDE || width > IMAGE_MAX_SIDE ||
+        (size_t)height * (size_t)width > IMAGE_MAX_PIXELS) {
+        return refuse_size(error, height, width, IMAGE_MAX_PIXELS);
+    }
+    uint8_t *png = stbi_write_png_to_mem(pixels, width * 3, width, height, 3, &size);
+    if (!png) return refuse_memory(error, 0, "a PNG");
+    bool ok = file_write(path, png, (size_t)size, error);
+    STBIW_FREE(png);
+    return ok;
+}

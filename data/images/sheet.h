@@ -1,0 +1,24 @@
+/* A contact sheet: images side by side, each with the name of its class below, for a person to look at. */
+#ifndef VIT_DATA_IMAGES_SHEET_H
+#define VIT_DATA_IMAGES_SHEET_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "core/error.h"
+#include "data/loading/loader.h"
+
+/* Writes pixels [n,height,width,3] with their labels as a PNG file that is roughly square.  names [classes]; NULL:
+ * labels are written as numbers.  labels NULL: nothing is written.  On failure returns false and sets `error`. */
+bool sheet_write(const char *path, const uint8_t *pixels, int n, int height, int width, const int *labels,
+                 const char *const *names, Error *error);
+
+/* The same for clips [n,frames,height,width,3], each a strip of its frames from left to right. */
+bool sheet_write_clips(const char *path, const uint8_t *pixels, int n, int frames, int height, int width,
+                       const int *labels, const char *const *names, Error *error);
+
+/* Writes the first training images of a run, at most 64, or 16 clips, as a loader with this transform, seed, frames and
+ * clips gives them.  Returns their number; on failure returns 0 and sets `error`. */
+int sheet_write_training(const char *path, const Dataset *dataset, const LoaderConfig *config, Error *error);
+
+#endif

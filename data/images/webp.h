@@ -1,0 +1,10 @@
+/* WebP through libwebp.  The Makefile compiles webp.c where the library is there, else webp_none.c, which says so. */
+#ifndef VIT_DATA_IMAGES_WEBP_H
+#define VIT_DATA_IMAGES_WEBP_H
+
+#include "data/images/image.h"
+
+/* As image_decode, for bytes that begin as a WebP does. */
+bool webp_decode(Image *image, const uint8_t *bytes, size_t size, size_t most_pixels, Error *error);
+
+#endif

@@ -1,0 +1,84 @@
+/* Where images and clips come from.  A data set is a table of labelled images: either all of one size and available as
+ * 8-bit RGB pixels in row-major order, or encoded pictures of any size; or of labelled videos, whose frames are such. */
+#ifndef VIT_DATA_SETS_DATASET_H
+#define VIT_DATA_SETS_DATASET_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/error.h"
+
+/* One image as the data set stores it. */
+typedef struct {
+    const uint8_t *bytes;
+    size_t size;
+    int height, width; /* bytes are pixels [height,width,3]; 0: bytes are an encoded picture file */
+    int label;
+    double time; /* of the frames of a video, in seconds from its first one, where that is known */
+    int frame;   /* of the frames of a video: which one, from 0 on */
+} Sample;
+
+/* A growing buffer for samples that have to be read from disk; initialise to {0}. */
+typedef struct {
+    uint8_t *bytes;
+    size_t room;
+} SampleBuffer;
+
+typedef struct Dataset Dataset;
+typedef struct ClipChoice ClipChoice;
+typedef struct ClipTaker ClipTaker;
+struct Dataset {
+    char name[32];
+    size_t count;
+    int height, width; /* of every image; 0: sizes differ */
+    int classes;
+    const char *const *class_names; /* [classes], or NULL */
+    bool clips;                     /* of videos: read_clip in place of get and read */
+    const int *mirrored; /* [classes]: the class of the mirror image, -1: not to be mirrored; NULL: the same class */
+    float mean[3], std[3];          /* of the training split, for channels scaled to [0,1] */
+    /* get, read and describe are thread-safe.  get writes image `index` as pixels [height,width,3] and its label; it is
+     * NULL if sizes differ.  read returns the stored sample, valid until `buffer` is reused or the data set is closed,
+     * or false with `error` set; it is NULL if get suffices.  describe writes the image's name, for messages. */
+    void (*get)(const Dataset *dataset, size_t index, uint8_t *pixels, int *label);
+    bool (*read)(const Dataset *dataset, size_t index, SampleBuffer *buffer, Sample *sample, Error *error);
+    void (*describe)(const Dataset *dataset, size_t index, char *text, size_t size);
+    /* Thread-safe.  Gives the frames of a clip to `taker` (data/video/clips.h), each valid until the next one; sets *label, even
+     * where it returns false with `error` set.  If videos have files, read returns one whole: an encoded video, or
+     * pictures in a row (data/video/clip_file.h); else it is NULL. */
+    bool (*read_clip)(const Dataset *dataset, size_t index, const ClipChoice *choice, SampleBuffer *buffer,
+                      const ClipTaker *taker, int *label, Error *error);
+    void (*close)(Dataset *dataset);
+    void *state;
+};
+
+/* Size of a buffer for a path, terminating 0 included; longer paths are not supported. */
+enum { DATASET_PATH = 4096 };
+
+/* A kind of data set, one entry of the list in data/sets/datasets.c. */
+typedef struct {
+    const char *name; /* its name in the setting `data`; NULL: it can only be given as a path */
+    /* Whether a data set of this kind lies in or at `path`, which exists; writes to `found` the path to pass to open
+     * and describe.  NULL: this kind has no files. */
+    bool (*find)(char found[DATASET_PATH], const char *path);
+    /* See datasets.h. */
+    void (*open)(Dataset *dataset, const char *path, bool train, size_t limit);
+    void (*describe)(Dataset *dataset, const char *path);
+} DatasetKind;
+
+/* Calls read; for a data set that only has get, calls get with the buffer's memory. */
+bool dataset_read(const Dataset *dataset, size_t index, SampleBuffer *buffer, Sample *sample, Error *error);
+
+/* Writes the image's name for messages, such as "train/n01440764/x.JPEG" or "image 17 of cifar10". */
+void dataset_name_image(const Dataset *dataset, size_t index, char *text, size_t size);
+
+/* Also accepts a data set that was only described. */
+void dataset_close(Dataset *dataset);
+
+/* Channel statistics of ImageNet, used to normalise photographs. */
+extern const float imagenet_mean[3], imagenet_std[3];
+
+/* Grows the buffer to at least `room` bytes; false when out of memory. */
+bool sample_buffer_grow(SampleBuffer *buffer, size_t room);
+
+#endif

@@ -1,0 +1,88 @@
+#include "kernels/device/onednn.h"
+
+#include <dlfcn.h>
+#include <string.h>
+
+#include "kernels/device/device.h"
+
+static dnnl_engine_t engine;
+static dnnl_stream_t stream;
+
+/* == Exceptions =================================================================================================== */
+
+/* oneDNN is C++ and throws through its C interface where memory runs out.  Nobody catches that, so the C++ library ends
+ * the process; this is what it calls then, on the thread that has thrown. */
+static const void *(*thrown_type)(void);
+
+/* std::type_info: its table of functions, then the name. */
+static void on_exception(void) {
+    const void *type = thrown_type ? thrown_type() : NULL;
+    const char *name = type ? ((const char *const *)type)[1] : "unknown";
+    if (!strcmp(name, "St9bad_alloc")) die_at_once("out of memory in oneDNN");
+    die_at_once("oneDNN failed with the C++ exception %s", name);
+}
+
+/* Looked up by name: a C program is not linked with the C++ library, which comes with oneDNN. */
+void onednn_catch_exceptions(void) {
+    void (*(*set)(void (*)(void)))(void);
+    *(void **)&set = dlsym(RTLD_DEFAULT, "_ZSt13set_terminatePFvvE");
+    *(void **)&thrown_type = dlsym(RTLD_DEFAULT, "__cxa_current_exception_type");
+    if (set) set(on_exception);
+}
+
+/* == One engine and one stream ==================================================================================== */
+
+dnnl_engine_t onednn_engine(void) {
+    if (!engine) {
+        DNNL_TRY(dnnl_engine_create(&engine, dnnl_cpu, 0));
+        DNNL_TRY(dnnl_stream_create(&stream, engine, dnnl_stream_default_flags));
+    }
+    return engine;
+}
+
+dnnl_stream_t onednn_stream(void) { return onednn_engine(), stream; }
+
+dnnl_memory_t onednn_memory(DescRef d) {
+    dnnl_memory_t memory;
+    DNNL_TRY(dnnl_memory_create(&memory, d, onednn_engine(), DNNL_MEMORY_NONE));
+    return memory;
+}
+
+DescRef onednn_desc(dnnl_memory_t memory) {
+    DescRef d;
+    DNNL_TRY(dnnl_memory_get_memory_desc(memory, &d));
+    return d;
+}
+
+dnnl_primitive_t onednn_reorder(DescRef to, DescRef from) {
+    dnnl_primitive_desc_t pd;
+    dnnl_primitive_t primitive;
+    DNNL_TRY(dnnl_reorder_primitive_desc_create(&pd, from, onednn_engine(), to, onednn_engine(), NULL));
+    DNNL_TRY(dnnl_primitive_create(&primitive, pd));
+    DNNL_TRY(dnnl_primitive_desc_destroy(pd));
+    return primitive;
+}
+
+void onednn_append_sum(dnnl_post_ops_t ops) {
+#if DNNL_VERSION_MAJOR >= 3
+    DNNL_TRY(dnnl_post_ops_append_sum(ops, 1, 0, dnnl_data_type_undef));
+#else
+    DNNL_TRY(dnnl_post_ops_append_sum(ops, 1));
+#endif
+}
+
+float *onednn_wide(int place, size_t n) {
+    static float *room[WIDE_W + 1];
+    static size_t count[WIDE_W + 1];
+    if (n > count[place]) {
+        device_free(room[place]);
+        room[place] = device_malloc(n * sizeof(float), "widened factors");
+        count[place] = n;
+    }
+    return room[place];
+}
+
+void onednn_execute(dnnl_primitive_t primitive, int count, const dnnl_exec_arg_t *arguments) {
+    DNNL_TRY(dnnl_primitive_execute(primitive, onednn_stream(), count, arguments));
+    DNNL_TRY(dnnl_stream_wait(onednn_stream()));
+}

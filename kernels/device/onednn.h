@@ -1,0 +1,50 @@
+/* What the files on oneDNN share, 2.x and 3.x: checked calls, one engine and one stream, memory without an address. */
+#ifndef VIT_KERNELS_DEVICE_ONEDNN_H
+#define VIT_KERNELS_DEVICE_ONEDNN_H
+
+#include <dnnl.h>
+
+#include "core/die.h"
+#include "real.h"
+
+#define DNNL_TRY(call)                                                                                       \
+    do {                                                                                                     \
+        dnnl_status_t status_ = (call);                                                                      \
+        if (status_ == dnnl_out_of_memory) die("out of memory in oneDNN (%s:%d)", __FILE__, __LINE__);       \
+        if (status_ != dnnl_success)                                                                         \
+            die("oneDNN: %s failed with status %d (%s:%d)", #call, (int)status_, __FILE__, __LINE__);        \
+    } while (0)
+
+/* A description that somebody else owns. */
+#if DNNL_VERSION_MAJOR >= 3
+typedef const_dnnl_memory_desc_t DescRef;
+#else
+typedef const dnnl_memory_desc_t *DescRef;
+#endif
+
+/* The type of activations. */
+#define ONEDNN_REAL (sizeof(real) == 2 ? dnnl_bf16 : dnnl_f32)
+
+/* Has an exception end the process with a line of ours.  To be called before anything of oneDNN is. */
+void onednn_catch_exceptions(void);
+
+dnnl_engine_t onednn_engine(void);
+dnnl_stream_t onednn_stream(void);
+
+dnnl_memory_t onednn_memory(DescRef d);
+DescRef onednn_desc(dnnl_memory_t memory);
+/* The primitive that copies from one layout and type into another. */
+dnnl_primitive_t onednn_reorder(DescRef to, DescRef from);
+
+/* The result is added to what is there. */
+void onednn_append_sum(dnnl_post_ops_t ops);
+
+/* Room for n floats in each of three places, where a library without bfloat16 is given widened numbers.  The first calls
+ * with a size make it. */
+enum { WIDE_X, WIDE_Y, WIDE_W };
+float *onednn_wide(int place, size_t n);
+
+/* Runs and waits. */
+void onednn_execute(dnnl_primitive_t primitive, int count, const dnnl_exec_arg_t *arguments);
+
+#endif

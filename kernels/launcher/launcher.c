@@ -1,0 +1,34 @@
+/* main of every program for a CPU: looks at the processor, and starts the variant of the program that suits it.  This is
+ * compiled for the oldest processor, as it must run on one that can run none of the variants, to say so. */
+#include <stdio.h>
+#include <string.h>
+
+#include "kernels/device/variant.h"
+
+extern char *program_invocation_short_name;
+
+/* The value of the last --isa, "auto" without one.  What is wrong with it is for the program to say. */
+static const char *isa_of(int argc, char **argv) {
+    const char *isa = "auto";
+    for (int i = 1; i < argc; i++) {
+        if (!strncmp(argv[i], "--isa=", 6)) isa = argv[i] + 6;
+        if (!strcmp(argv[i], "--isa") && i + 1 < argc) isa = argv[i + 1];
+    }
+    return isa;
+}
+
+static const Variant *choose(const char *isa) {
+    const Variant *v = variant_find(isa, variant_default_precision(), true);
+    if (!v) v = variant_find("auto", variant_default_precision(), true);
+    return v ? v : variant_find("auto", NULL, true);
+}
+
+int main(int argc, char **argv) {
+    char lacks[80] = "";
+    const Variant *v = choose(isa_of(argc, argv));
+    if (v) return v->main(argc, argv);
+    for (int i = 0; (v = variant_at(i)); i++) processor_runs(v->needs, lacks, sizeof lacks); /* the oldest is the last */
+    fprintf(stderr, "%.64s: this processor is older than any that the program was built for, and lacks %s: build it on "
+                    "this machine\n", program_invocation_short_name, lacks);
+    return 2;
+}

@@ -1,0 +1,52 @@
+/* The linear layer. */
+#ifndef VIT_KERNELS_LINEAR_LINEAR_H
+#define VIT_KERNELS_LINEAR_LINEAR_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "real.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct {
+    size_t n; /* rows */
+    int in, out;
+    int y_row; /* row stride of y and dy, at least out; 0: out */
+} LinearShape;
+
+/* y = x w^T + b.  y [n,out] real with row stride y_row;  x [n,in] real;  w [out,in] float;  b [out] float or NULL. */
+void linear_forward(real *y, const real *x, const float *w, const float *b, const LinearShape *shape);
+/* From a call with true until one with false the weights that linear_forward has seen must not change: it may keep them
+ * in a layout of its own, since for few rows to bring them into it takes as long as the product. */
+void linear_keep_weights(bool keep);
+/* dx = dy w.  dx [n,in] (=);  dy [n,out] with row stride y_row. */
+void linear_backward_input(real *dx, const real *dy, const float *w, const LinearShape *shape);
+/* dw += dy^T x, db += column sums of dy.  dw [out,in] (+=);  db [out] (+=) or NULL. */
+void linear_backward_weight(float *dw, float *db, const real *dy, const real *x, const LinearShape *shape);
+
+/* The same, but it may still be under way when the next functions are called, until linear_backward returns: until then
+ * dw and db must not be touched, dy and x not be written. */
+void linear_backward_weight_beside(float *dw, float *db, const real *dy, const real *x, const LinearShape *shape);
+
+/* linear_backward_input and linear_backward_weight: dx (=), dw (+=), db (+=) or NULL.  dx may not overlap dy or x. */
+void linear_backward(real *dx, float *dw, float *db, const real *dy, const real *x, const float *w,
+                     const LinearShape *shape);
+
+/* A linear layer and the GELU after it: a = x w^T + b, g = gelu(a).  a, g [n,out] real, without row stride. */
+void linear_gelu_forward(real *a, real *g, const real *x, const float *w, const float *b, const LinearShape *shape);
+/* The gradient through a linear layer and the GELU before it, y = gelu(a) w^T:
+ *   da = (dy w) gelu'(a),  g = gelu(a) again, with the bits of forward,  and the gradients of two layers' biases, db of
+ *   y's and da_sums of a's: column sums of dy and of da.
+ * da [n,in] (=);  g [n,in] (=), or NULL where forward's is still there;  da_sums [in], db [out] (+=);  dy [n,out];  a [n,in];  w [out,in].  da may not be a. */
+void linear_gelu_backward(real *da, real *g, float *da_sums, float *db, const real *dy, const real *a, const float *w,
+                          const LinearShape *shape);
+size_t linear_gelu_workspace(const LinearShape *shape);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

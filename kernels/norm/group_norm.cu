@@ -1,0 +1,110 @@
+/* Group norm, channels last; kernels/norm/group_norm.c has the formulas.  A block takes a group of an image, which it
+ * reads three times, or twice to go back: from the second time on the second-level cache has it.  A thread keeps to one
+ * channel, neighbouring threads to neighbouring channels; sums are joined in a fixed order. */
+#include <math.h>
+
+#include "kernels/cuda/fragments.cuh"
+#include "kernels/cuda/rows.cuh"
+#include "kernels/kernels.h"
+
+enum { THREADS = 256, WARPS = THREADS / WARP };
+
+size_t group_norm_workspace(const GroupNorm *g) { return (size_t)g->B * 2 * g->C * sizeof(float); }
+
+/* The channels of a group that a block works on at a time, and this thread's place: every `rows`-th position from
+ * `row` on of every `channels`-th channel from `channel` on. */
+struct Share {
+    int channels, rows, channel, row;
+};
+DEVICE Share share_of(int width) {
+    int channels = width < THREADS ? width : THREADS, rows = THREADS / channels, t = (int)threadIdx.x;
+    return {channels, rows, t < rows * channels ? t % channels : width, t / channels};
+}
+
+__global__ void __launch_bounds__(THREADS)
+    group_norm_forward_kernel(real *y, const real *x, const real *add, bool relu, GroupNorm g) {
+    SHARED(float, scratch); /* [WARPS] */
+    int image = (int)blockIdx.x / g.groups, group = (int)blockIdx.x % g.groups, width = g.C / g.groups;
+    Share s = share_of(width);
+    size_t first = (size_t)image * g.N * g.C + (size_t)group * width;
+    float sum = 0, squares = 0, count = (float)width * g.N;
+    for (int c = s.channel; c < width; c += s.channels)
+        for (int n = s.row; n < g.N; n += s.rows) sum += to_float(x[first + (size_t)n * g.C + c]);
+    float mu = block_sum(sum, scratch) / count;
+    for (int c = s.channel; c < width; c += s.channels)
+        for (int n = s.row; n < g.N; n += s.rows) {
+            float d = to_float(x[first + (size_t)n * g.C + c]) - mu;
+            squares += d * d;
+        }
+    float r = 1 / sqrtf(block_sum(squares, scratch) / count + g.eps);
+    for (int c = s.channel; c < width; c += s.channels) {
+        float w = g.w[group * width + c], b = g.b[group * width + c];
+        for (int n = s.row; n < g.N; n += s.rows) {
+            size_t at = first + (size_t)n * g.C + c;
+            float v = w * (to_float(x[at]) - mu) * r + b;
+            if (add) v += to_float(add[at]);
+            y[at] = to_real(relu && !(v > 0) ? 0 : v);
+        }
+    }
+    if (threadIdx.x) return;
+    g.mean[blockIdx.x] = mu;
+    g.rstd[blockIdx.x] = r;
+}
+
+/* What the threads of one channel have summed, at the thread whose row is 0. */
+DEVICE float channel_sum(float mine, float *shared, const Share &s) {
+    block_sync();
+    shared[threadIdx.x] = mine;
+    block_sync();
+    float sum = 0;
+    for (int row = 0; !s.row && row < s.rows; row++) sum += shared[row * s.channels + (int)threadIdx.x];
+    return sum;
+}
+
+/* dx; parts [B,2,C]: each image's share of dw and of db. */
+__global__ void __launch_bounds__(THREADS)
+    group_norm_backward_kernel(real *dx, float *parts, const real *dy, const real *x, GroupNorm g) {
+    SHARED(float, shared); /* [THREADS], and behind them [WARPS] */
+    float *scratch = shared + THREADS;
+    int image = (int)blockIdx.x / g.groups, group = (int)blockIdx.x % g.groups, width = g.C / g.groups;
+    Share s = share_of(width);
+    size_t first = (size_t)image * g.N * g.C + (size_t)group * width;
+    float mu = g.mean[blockIdx.x], r = g.rstd[blockIdx.x], sum = 0, sum_xh = 0, count = (float)width * g.N;
+    for (int turn = 0; turn < width; turn += s.channels) { /* all threads, for the barriers */
+        int c = s.channel + turn;
+        float db = 0, dw = 0;
+        for (int n = s.row; c < width && n < g.N; n += s.rows) {
+            size_t at = first + (size_t)n * g.C + c;
+            float d = to_float(dy[at]);
+            db += d;
+            dw += d * (to_float(x[at]) - mu) * r;
+        }
+        db = channel_sum(db, shared, s);
+        dw = channel_sum(dw, shared, s);
+        if (s.row || c >= width) continue;
+        int channel = group * width + c;
+        parts[(size_t)image * 2 * g.C + channel] = dw;
+        parts[(size_t)image * 2 * g.C + g.C + channel] = db;
+        sum += g.w[channel] * db;
+        sum_xh += g.w[channel] * dw;
+    }
+    float mean = block_sum(sum, scratch) / count, mean_xh = block_sum(sum_xh, scratch) / count;
+    for (int c = s.channel; c < width; c += s.channels)
+        for (int n = s.row; n < g.N; n += s.rows) {
+            size_t at = first + (size_t)n * g.C + c;
+            float xh = (to_float(x[at]) - mu) * r;
+            dx[at] = to_real(r * (g.w[group * width + c] * to_float(dy[at]) - mean - xh * mean_xh));
+        }
+}
+
+void group_norm_forward(real *y, const real *x, const real *add, bool relu, const GroupNorm *norm) {
+    LAUNCH(group_norm_forward_kernel, (unsigned)(norm->B * norm->groups), THREADS, WARPS * sizeof(float), y, x, add,
+           relu, *norm);
+}
+
+void group_norm_backward(real *dx, float *dw, float *db, const real *dy, const real *x, const GroupNorm *norm) {
+    float *parts = static_cast<float *>(kernels_workspace(group_norm_workspace(norm)));
+    LAUNCH(group_norm_backward_kernel, (unsigned)(norm->B * norm->groups), THREADS, (THREADS + WARPS) * sizeof(float),
+           dx, parts, dy, x, *norm);
+    add_parts(dw, db, parts, norm->B, norm->C);
+}

@@ -1,0 +1,22 @@
+/* Causal attention over sets of keys on products of pairs of bfloat16, one head at a time: the same results as those of
+ * kernels/softmax/causal_attention.c, up to rounding. */
+#ifndef VIT_KERNELS_SOFTMAX_CAUSAL_PAIRS_H
+#define VIT_KERNELS_SOFTMAX_CAUSAL_PAIRS_H
+
+#include "kernels/softmax/causal_runs.h"
+#include "kernels/softmax/pairs.h"
+
+#ifdef VIT_PAIRS
+
+/* Floats of a thread's slice that head h needs. */
+size_t causal_pairs_forward_floats(const CausalShape *s, const CausalPattern *p, int h);
+size_t causal_pairs_backward_floats(const CausalShape *s, const CausalPattern *p, int h);
+
+/* What this member of the team has to do of a head; own, lead: its slice, and that of the team's first member.
+ * Members' slices lie `apart` floats from each other. */
+void causal_pairs_forward(Pairs kind, const Head *a, const CausalShape *s, Team team, float *own, float *lead);
+void causal_pairs_backward(Pairs kind, const Head *a, const CausalShape *s, Team team, float *own, float *lead,
+                           size_t apart);
+
+#endif
+#endif

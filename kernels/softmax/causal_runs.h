@@ -1,0 +1,197 @@
+/* Sets of keys as passes over runs, and who works on them: what both forms of causal attention share.
+ *
+ * A set is a pass over one or more runs.  A run is a list of queries and one of keys, in which each query sees one
+ * stretch of the keys:
+ *   dense     one run of all tokens; query i sees keys 0 .. i
+ *   window    one run of all tokens; i-w+1 .. i
+ *   column    l runs of N/l tokens, each dense
+ *   block     N/l runs of l tokens, each dense
+ *   summary   one run of all tokens and the summaries in order; a prefix of them, and the query's own key beside
+ *   strided   two passes: window of l, then column without the query itself
+ *   fixed     two passes: block, then the summaries of earlier blocks
+ * The second pass goes on from the first one's maxima, sums and unscaled results, which stay in floats between them;
+ * backward, each pass by itself works with the joint log-sum-exp, and the gradients add up.
+ *
+ * Threads take heads, where there are as many for each; otherwise all work on the same head, and share its runs, or the
+ * tiles of its only run. */
+#ifndef VIT_KERNELS_SOFTMAX_CAUSAL_RUNS_H
+#define VIT_KERNELS_SOFTMAX_CAUSAL_RUNS_H
+
+#include "core/integers.h"
+#include "kernels/softmax/softmax_tiles.h"
+
+/* Queries that go through a block of keys together, so that it is fetched once: some tiles of QUERIES. */
+enum { ROWS = 4 * QUERIES };
+
+
+/* == What a query sees ============================================================================================ */
+
+typedef struct {
+    CausalSet set; /* none that takes two passes */
+    int window;
+    bool rest, more; /* the second of two passes, the first of them */
+} Pass;
+
+static inline int passes_of(Pass passes[2], const CausalPattern *p, int h) {
+    CausalSet set = causal_set(p, h);
+    passes[0] = (Pass){.set = set, .window = p->window};
+    if (set != CAUSAL_STRIDED && set != CAUSAL_FIXED) return 1;
+    bool strided = set == CAUSAL_STRIDED;
+    passes[0] = (Pass){.set = strided ? CAUSAL_WINDOW : CAUSAL_BLOCK, .window = p->stride, .more = true};
+    passes[1] = (Pass){.set = strided ? CAUSAL_COLUMN : CAUSAL_SUMMARY, .rest = true};
+    return 2;
+}
+
+/* How many runs a pass over N tokens has, and the tokens in the longest of them. */
+static inline int runs_in(const Pass *pass, const CausalPattern *p, int N) {
+    if (pass->set == CAUSAL_COLUMN) return smaller(p->stride, N);
+    return pass->set == CAUSAL_BLOCK ? (N + p->stride - 1) / p->stride : 1;
+}
+static inline int longest_run(const Pass *pass, const CausalPattern *p, int N) {
+    if (pass->set == CAUSAL_COLUMN) return (N + p->stride - 1) / p->stride;
+    return pass->set == CAUSAL_BLOCK ? smaller(p->stride, N) : N;
+}
+
+typedef struct {
+    const Pass *pass;
+    const CausalPattern *pattern;
+    int h;
+    int queries, keys;
+    const int *q_order, *k_order; /* their tokens; NULL: as they are */
+} Run;
+
+/* Run `number` of a pass; order: room for its longest. */
+static inline Run run_of(const Pass *pass, const CausalPattern *p, int h, int N, int number, int *order) {
+    Run r = {.pass = pass, .pattern = p, .h = h, .queries = N, .keys = N};
+    int l = p->stride, count = 0;
+    if (pass->set == CAUSAL_COLUMN)
+        for (int t = number; t < N; t += l) order[count++] = t;
+    if (pass->set == CAUSAL_BLOCK)
+        for (int t = number * l; t < N && t < (number + 1) * l; t++) order[count++] = t;
+    if (pass->set == CAUSAL_SUMMARY)
+        for (int t = 0; t < N; t++)
+            if (causal_is_summary(p, h, t)) order[count++] = t;
+    if (pass->set == CAUSAL_DENSE || pass->set == CAUSAL_WINDOW) return r;
+    r.k_order = order;
+    r.keys = count;
+    if (pass->set == CAUSAL_SUMMARY) return r;
+    r.q_order = order;
+    r.queries = count;
+    return r;
+}
+
+/* Query i sees the keys from .. to-1, both growing with i. */
+static inline int keys_from(const Run *r, int i) {
+    return r->pass->set == CAUSAL_WINDOW ? larger(0, i + 1 - r->pass->window) : 0;
+}
+static inline int keys_to(const Run *r, int i) {
+    if (r->pass->set != CAUSAL_SUMMARY) return r->pass->set == CAUSAL_COLUMN && r->pass->rest ? i : i + 1;
+    if (r->pass->rest) i = i / r->pattern->stride * r->pattern->stride - 1;
+    return causal_summaries(r->pattern, r->h, i + 1);
+}
+
+/* A first query of those that see key j or a later one, or one before it. */
+static inline int queries_from(const Run *r, int j) {
+    return r->pass->set == CAUSAL_SUMMARY ? j / r->pattern->summary * r->pattern->stride : j;
+}
+/* The queries behind the last one that sees key j or an earlier one. */
+static inline int queries_to(const Run *r, int j) {
+    return r->pass->set == CAUSAL_WINDOW ? smaller(r->queries, j + r->pass->window) : r->queries;
+}
+
+/* Does query i, a token, see its own key beside the run's? */
+static inline bool sees_own(const Run *r, int i) {
+    return r->pass->set == CAUSAL_SUMMARY && !r->pass->rest && !causal_is_summary(r->pattern, r->h, i);
+}
+
+typedef struct {
+    int first, last;
+} Range;
+
+/* Keys that queries i .. i+rows-1 see of those from `begin`, a whole number of panels, to `end`; `first` is a whole
+ * number of panels too. */
+static inline Range keys_seen(const Run *r, int i, int rows, int begin, int end) {
+    int from = keys_from(r, i) / PANEL * PANEL;
+    return (Range){larger(from, begin), smaller(keys_to(r, i + rows - 1), end)};
+}
+
+/* Does every one of the queries see all of the keys? */
+static inline bool all_seen(const Run *r, int i, int rows, int j, int keys) {
+    return keys_from(r, i + rows - 1) <= j && keys_to(r, i) >= j + keys;
+}
+
+/* The longest run of the head's passes, and whether there are two. */
+static inline int longest_of(const CausalPattern *p, int h, int N, bool *two) {
+    Pass passes[2];
+    int count = passes_of(passes, p, h), most = 0;
+    for (int i = 0; i < count; i++) most = larger(most, longest_run(&passes[i], p, N));
+    *two = count == 2;
+    return most;
+}
+
+/* == A head, and who works on it ================================================================================== */
+
+/* The first token's rows of a head. */
+typedef struct {
+    const real *q, *k, *v, *dy;
+    real *y, *dq, *dk, *dv;
+    float *lse;
+    size_t q_row, k_row, v_row, y_row;
+    int N, h, Dk, Dv, Dkp, Dvp;
+    float scale;
+    const CausalPattern *pattern;
+} Head;
+
+static inline Head head_of(const CausalShape *s, const CausalPattern *p, const CausalInputs *in, size_t head) {
+    size_t first = head / s->H * s->N;
+    int h = (int)(head % s->H);
+    Head a = {.q_row = s->q_row, .k_row = s->k_row, .v_row = s->v_row, .y_row = (size_t)s->H * s->Dv, .N = s->N, .h = h,
+              .Dk = s->Dk, .Dv = s->Dv, .Dkp = tile_round_up(s->Dk), .Dvp = tile_round_up(s->Dv),
+              .scale = 1 / sqrtf((float)s->Dk), .pattern = p};
+    a.q = in->q + first * a.q_row + (size_t)h * s->Dk;
+    a.k = in->k + first * a.k_row + (size_t)h * s->Dk;
+    a.v = in->v + first * a.v_row + (size_t)h * s->Dv;
+    return a;
+}
+
+static inline size_t y_at(const Head *a, const CausalShape *s, size_t head) {
+    return head / s->H * s->N * a->y_row + (size_t)a->h * s->Dv;
+}
+
+/* Of `parts` threads that do something together, this is number `part`. */
+typedef struct {
+    int part, parts;
+} Team;
+
+static const Team ALONE = {0, 1};
+
+static inline Team team_of(const CausalShape *s, const CausalPattern *p) {
+    int threads = omp_get_num_threads(), alike = p->split >= s->H ? s->B * s->H : s->B;
+    return alike % threads == 0 ? ALONE : (Team){omp_get_thread_num(), threads};
+}
+
+/* The heads that this thread works on. */
+static inline Range heads_for(Team team, const CausalShape *s) {
+    int all = s->B * s->H, threads = omp_get_num_threads(), share = all / threads;
+    if (team.parts > 1 || threads == 1) return (Range){0, all};
+    return (Range){omp_get_thread_num() * share, (omp_get_thread_num() + 1) * share};
+}
+
+static inline void wait_for(Team team) {
+    if (team.parts > 1) {
+#pragma omp barrier
+    }
+}
+
+/* Task n of a team's member: back and forth, since later tasks are larger. */
+static inline int task_of(Team team, int n) {
+    return n * team.parts + (n % 2 ? team.parts - 1 - team.part : team.part);
+}
+
+/* Keys at a time: a few blocks for each member of the team. */
+static inline int keys_at_once(const Run *r, Team team) {
+    int share = (r->keys / (4 * team.parts) + PANEL - 1) / PANEL * PANEL;
+    return team.parts == 1 ? KEYS : larger(PANEL, smaller(KEYS, share));
+}
+
+#endif

@@ -1,0 +1,75 @@
+/* Token rows: adding the class token and position embedding, mean pooling, and sums of rows. */
+#ifndef VIT_KERNELS_TOKENS_TOKENS_H
+#define VIT_KERNELS_TOKENS_TOKENS_H
+
+#include <stddef.h>
+
+#include "kernels/tokens/grid.h"
+#include "real.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct {
+    int B, N, M; /* images, tokens of each, their width */
+} TokenShape;
+
+/* x[b,t + prefix] = patches[b,t] and, if prefix is 1, x[b,0] = cls; then x[b] += pos.  prefix is 1 if there is a class
+ * token, otherwise 0.
+ * x [B,N,M] real;  patches [B,N-prefix,M] real;  cls [M] float, not read if prefix is 0;  pos [N,M] float or NULL. */
+void embed_forward(real *x, const real *patches, const float *cls, const float *pos, const TokenShape *shape,
+                   int prefix);
+/* dpatches [B,N-prefix,M] (=);  dcls [M] (+=) or NULL;  dpos [N,M] (+=) or NULL;  dx [B,N,M]. */
+void embed_backward(real *dpatches, float *dcls, float *dpos, const real *dx, const TokenShape *shape, int prefix);
+
+/* y[b] = mean of x[b, first .. first+count-1].  y [B,M] real;  x [B,N,M] real. */
+void pool_forward(real *y, const real *x, const TokenShape *shape, int first, int count);
+/* dx [B,N,M] (=), zero for the tokens outside of the mean;  dy [B,M]. */
+void pool_backward(real *dx, const real *dy, const TokenShape *shape, int first, int count);
+
+/* The tokens of each 2 x 2 cell side by side, in the order (row, column) 00, 10, 01, 11 of Swin's patch merging.
+ * cells [B,N/4,4,C], the cells row-major;  x [B,N,C];  the grid's rows and columns are even. */
+void token_cells_forward(real *cells, const real *x, Grid grid, int B, int C);
+/* dx (=): the permutation back. */
+void token_cells_backward(real *dx, const real *dcells, Grid grid, int B, int C);
+
+/* Linear interpolation of `from` rows to `to`, as PyTorch's interpolate(mode="linear"): row i is made of row `row` and, as
+ * much as `next` of 1, of the one behind it. */
+typedef struct {
+    int row;
+    float next;
+} RowBlend;
+GRID_INLINE RowBlend row_blend(int i, int from, int to) {
+    long long place = (2LL * i + 1) * from - to, unit = 2LL * to; /* of the row in units of 1 / unit */
+    if (place < 0) place = 0;
+    RowBlend blend = {(int)(place / unit), (float)(place % unit) / (float)unit};
+    if (blend.row >= from - 1) {
+        blend.row = from - 1;
+        blend.next = 0;
+    }
+    return blend;
+}
+/* Of the rows that are made of row j the first; the same of j + 2 is behind the last. */
+GRID_INLINE int row_blend_first(int j, int from, int to) {
+    long long first = (2LL * j - 1) * to + from - 1;
+    return first < 0 ? 0 : first / (2LL * from) > to ? to : (int)(first / (2LL * from));
+}
+typedef struct {
+    int B, from, to, M;
+    int x_row; /* elements from one row of x to the next */
+} RowStretch;
+/* y [B,to,M] real: the rows of each image of x [B,from,M], stretched.  1 <= from <= to. */
+void rows_stretch_forward(real *y, const real *x, const RowStretch *shape);
+/* dx (+=), laid out like x: adds to the gradient that x already has from its other use. */
+void rows_stretch_backward(real *dx, const real *dy, const RowStretch *shape);
+
+/* y = a + b, or y = a if b is NULL.  y, a, b [n,M] real with row strides y_row, a_row and b_row, at least M.  y may be
+ * a or b if their row strides are equal. */
+void rows_add(real *y, const real *a, const real *b, size_t n, int M, int y_row, int a_row, int b_row);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,300 @@
+/* Causal attention, dense or sparse (Child et al. 2019).  x [B,N,M] -> y [B,N,M]
+ * forward   1. q, k, v = x Wqkv^T + b   2. mix_i = sum_j in S(i) softmax_j(q_i.k_j / sqrt Dk) v_j   3. y = mix Wp^T + b
+ * backward  3. dmix   2. dq, dk, dv from the saved log-sum-exp, tile by tile   1. dx
+ * saves     q, k, v, mix, lse. */
+#include "layers/density/causal_attention.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "layers/attention/papers.h"
+
+/* == Settings ===================================================================================================== */
+
+typedef struct {
+    SetScheme scheme;
+    const char *sets;
+} SparseSettings;
+
+typedef struct {
+    int window;
+} StridedSettings;
+
+typedef struct {
+    int summary, sub_blocks;
+} FixedSettings;
+
+static const char *const set_names[CAUSAL_SETS] = {"dense", "window", "column", "strided", "block", "summary", "fixed"};
+
+static const ConfigChoice attentions[] = {
+    [ATTEND_SOFTMAX] = {"softmax", "dense causal attention, to all tokens before", PAPER_ATTENTION},
+    [ATTEND_STRIDED] = {"sparse-strided", "softmax over the tokens just before and the token's column", PAPER_SPARSE},
+    [ATTEND_FIXED] = {"sparse-fixed", "softmax over the token's block and all blocks' ends", PAPER_SPARSE},
+};
+
+static const ConfigEntry entries[] = {
+    {CONFIG_FIELD(CHOICE, CausalSettings, attn), "softmax", .section = "model",
+     .about = attentions, .choice_count = 3, .noun = "attention", .list = "Attention",
+     .help = "Which tokens before it a token attends to: all (softmax), its neighbours and its column "
+             "(sparse-strided), or its block and the ends of all blocks (sparse-fixed)"},
+};
+
+static const ConfigEntry sparse_entries[] = {
+    {CONFIG_FIELD(CHOICE, SparseSettings, scheme), "interleaved", CONFIG_CHOICES("interleaved", "merged", "split"),
+     .section = "attention",
+     .help = "How the two sets of a sparse attention are used: interleaved, one in each block by the list of sets; "
+             "merged, their union in every head; split, one in each half of the heads"},
+    {CONFIG_FIELD(STRING, SparseSettings, sets), "",
+     .help = "The sets of interleaved blocks, a list that repeats: window, column and dense for sparse-strided "
+             "(default: window,column), block, summary and dense for sparse-fixed (block,summary)"},
+};
+
+static const ConfigEntry strided_entries[] = {
+    {CONFIG_FIELD(INT, StridedSettings, window), "0", .section = "attention", .min = 0, .max = 1e8,
+     .help = "Tokens of sparse-strided's window, its own among them (0: stride; the paper's text has stride + 1); "
+             "merged has stride always"},
+};
+
+static const ConfigEntry fixed_entries[] = {
+    {CONFIG_FIELD(INT, FixedSettings, summary), "32", .section = "attention", .min = 1, .max = 1e6,
+     .help = "Tokens at the end of each block of sparse-fixed that all later tokens attend to (c)"},
+    {CONFIG_FIELD(INT, FixedSettings, sub_blocks), "1", .min = 1, .max = 1024,
+     .help = "Head h of sparse-fixed takes the c tokens before the last h mod sub_blocks times c of each block"},
+};
+
+static const ConfigGroup causal_settings = {CONFIG_GROUP(CausalSettings, entries)};
+static const ConfigGroup sparse_settings = {CONFIG_GROUP(SparseSettings, sparse_entries)};
+static const ConfigGroup strided_settings = {CONFIG_GROUP(StridedSettings, strided_entries)};
+static const ConfigGroup fixed_settings = {CONFIG_GROUP(FixedSettings, fixed_entries)};
+
+void causal_add_settings(Config *config) {
+    config_add(config, &causal_settings);
+    config_add_for(config, &sparse_settings, "attn", "sparse-strided, sparse-fixed");
+    config_add_for(config, &strided_settings, "attn", "sparse-strided");
+    config_add_for(config, &fixed_settings, "attn", "sparse-fixed");
+}
+
+static Attend attn_of(const Config *config) {
+    return ((const CausalSettings *)config_settings(config, &causal_settings))->attn;
+}
+
+const char *causal_attn_name(const Config *config) { return attentions[attn_of(config)].name; }
+
+void causal_use_settings(Config *config) {
+    if (attn_of(config) != ATTEND_SOFTMAX) config_use(config, &sparse_settings);
+    if (attn_of(config) == ATTEND_STRIDED) config_use(config, &strided_settings);
+    if (attn_of(config) == ATTEND_FIXED) config_use(config, &fixed_settings);
+}
+
+/* The sets that an attention has, in the order of the paper. */
+static const CausalSet sets_of[][2] = {
+    [ATTEND_STRIDED] = {CAUSAL_WINDOW, CAUSAL_COLUMN}, [ATTEND_FIXED] = {CAUSAL_BLOCK, CAUSAL_SUMMARY}};
+
+enum { MOST_SETS = 64 };
+
+/* Reads the list of sets into `sets`; returns how many, or 0 and the name that is none of attn's. */
+static int read_sets(CausalSet sets[MOST_SETS], const char *list, Attend attn, char unknown[32]) {
+    int count = 0;
+    while (*list) {
+        size_t length = strcspn(list, ","), begin = strspn(list, " "), end = length;
+        while (end > begin && list[end - 1] == ' ') end--;
+        snprintf(unknown, 32, "%.*s", (int)(end - begin), list + begin);
+        const CausalSet known[] = {sets_of[attn][0], sets_of[attn][1], CAUSAL_DENSE};
+        int which = 0;
+        while (which < 3 && strcmp(unknown, set_names[known[which]])) which++;
+        if (which == 3 || count == MOST_SETS) return 0;
+        sets[count++] = known[which];
+        list += length + (list[length] == ',');
+    }
+    return count;
+}
+
+static void check_sets(const Config *config, const SparseSettings *s, Attend attn) {
+    CausalSet sets[MOST_SETS];
+    char unknown[32];
+    if (!*s->sets) return;
+    if (s->scheme != SCHEME_INTERLEAVED)
+        config_reject(config, "sets", "{sets} is a list of sets, but {scheme} takes none");
+    if (!read_sets(sets, s->sets, attn, unknown))
+        config_reject(config, "sets", "{sets} has '%s', but the sets of {attn} are %s, %s and dense, %d at most", unknown,
+                      set_names[sets_of[attn][0]], set_names[sets_of[attn][1]], MOST_SETS);
+}
+
+void causal_check_settings(const Config *config, int n, int stride, int heads) {
+    const SparseSettings *s = config_settings(config, &sparse_settings);
+    const FixedSettings *fixed = config_settings(config, &fixed_settings);
+    Attend attn = attn_of(config);
+    if (stride > n)
+        config_reject(config, "stride", "{stride=%d} is more than the %d tokens of a sequence: use %d at most", stride, n, n);
+    if (attn == ATTEND_SOFTMAX) return;
+    check_sets(config, s, attn);
+    if (s->scheme == SCHEME_SPLIT && heads < 2)
+        config_reject(config, "scheme", "{scheme} divides the heads between two sets, which {heads} does not allow: use two "
+                                        "heads, or merged");
+    if (attn != ATTEND_FIXED) return;
+    if (fixed->summary > stride)
+        config_reject(config, "summary", "{summary} is more than the %d tokens of a block, which {stride} makes: use %d at most",
+                      stride, stride);
+    if (fixed->sub_blocks > stride / fixed->summary)
+        config_reject(config, "sub_blocks", "{sub_blocks} times {summary} is more than the %d tokens of a block, which {stride} "
+                                            "makes: use %d at most", stride, stride / fixed->summary);
+}
+
+CausalPattern causal_pattern(const Config *config, int block, int stride, int heads) {
+    const SparseSettings *s = config_settings(config, &sparse_settings);
+    const FixedSettings *fixed = config_settings(config, &fixed_settings);
+    int window = ((const StridedSettings *)config_settings(config, &strided_settings))->window;
+    Attend attn = attn_of(config);
+    CausalSet sets[MOST_SETS] = {sets_of[attn][0], sets_of[attn][1]};
+    CausalPattern p = {.first = CAUSAL_DENSE, .second = CAUSAL_DENSE, .split = heads, .stride = stride,
+                       .window = window ? window : stride, .summary = 1, .subblocks = 1};
+    if (attn == ATTEND_SOFTMAX) return p;
+    if (attn == ATTEND_FIXED) {
+        p.summary = fixed->summary;
+        p.subblocks = fixed->sub_blocks;
+    }
+    if (s->scheme == SCHEME_MERGED) {
+        p.first = p.second = attn == ATTEND_FIXED ? CAUSAL_FIXED : CAUSAL_STRIDED;
+    } else if (s->scheme == SCHEME_SPLIT) {
+        p.first = sets[0];
+        p.second = sets[1];
+        p.split = (heads + 1) / 2;
+    } else {
+        char unknown[32];
+        int count = *s->sets ? read_sets(sets, s->sets, attn, unknown) : 2;
+        assert(count > 0); /* causal_check_settings has read the sets */
+        p.first = p.second = sets[block % count];
+    }
+    return p;
+}
+
+const char *causal_pattern_name(const CausalPattern *p, int heads, char text[32]) {
+    if (p->split >= heads) snprintf(text, 32, "%s", set_names[p->first]);
+    else snprintf(text, 32, "%s and %s", set_names[p->first], set_names[p->second]);
+    return text;
+}
+
+/* == Parameters and activations =================================================================================== */
+
+static int width_of_keys(const CausalLayer *a) { return a->shape.H * a->shape.Dk; }
+
+void causal_layer_declare(CausalLayer *a, Params *params) {
+    int row = 2 * width_of_keys(a) + a->M;
+    a->shape.q_row = a->shape.k_row = a->shape.v_row = row;
+    projection_declare(&a->qkv, params, a->prefix, "qkv", a->M, row);
+    projection_declare(&a->proj, params, a->prefix, "proj", a->M, a->M);
+}
+
+void causal_layer_plan(CausalLayer *a, Plan *plan, int B) {
+    size_t rows = (size_t)B * (size_t)a->shape.N, M = (size_t)a->M, row = (size_t)a->qkv.out;
+    CausalShape shape = a->shape;
+    PlanMark mark = plan_mark(plan);
+    shape.B = B;
+    plan_keep(plan, a->prefix, "qkv", &a->act, rows * row * sizeof(real));
+    plan_keep(plan, a->prefix, "mix", &a->mix, rows * M * sizeof(real));
+    plan_keep(plan, a->prefix, "lse", &a->lse, rows * (size_t)a->shape.H * sizeof(float));
+    if (plan->training) {
+        plan_borrow(plan, a->prefix, "dqkv", &a->dact, rows * row * sizeof(real));
+        plan_borrow(plan, a->prefix, "dmix", &a->dmix, rows * M * sizeof(real));
+    }
+    plan_workspace(plan, causal_attention_workspace(&a->pattern, &shape));
+    plan_release(plan, mark);
+}
+
+/* == Forward and backward ========================================================================================= */
+
+/* q, k and v of the fused rows. */
+static CausalInputs inputs_of(const CausalLayer *a) {
+    int keys = width_of_keys(a);
+    return (CausalInputs){a->act, a->act + keys, a->act + 2 * keys};
+}
+
+static CausalShape shape_of(const CausalLayer *a, int B) {
+    CausalShape shape = a->shape;
+    shape.B = B;
+    return shape;
+}
+
+void causal_layer_forward(const CausalLayer *a, real *y, const real *x, int B) {
+    CausalShape shape = shape_of(a, B);
+    CausalInputs in = inputs_of(a);
+    size_t n = (size_t)B * (size_t)shape.N;
+    projection_forward(&a->qkv, a->act, x, n);
+    causal_attention_forward(a->mix, a->lse, &in, &a->pattern, &shape);
+    projection_forward(&a->proj, y, a->mix, n);
+}
+
+void causal_layer_backward(const CausalLayer *a, real *dx, const real *dy, const real *x, int B) {
+    CausalShape shape = shape_of(a, B);
+    CausalInputs in = inputs_of(a);
+    int keys = width_of_keys(a);
+    size_t n = (size_t)B * (size_t)shape.N;
+    projection_backward(&a->proj, a->dmix, dy, a->mix, n);
+    causal_attention_backward(&(CausalGradients){a->dact, a->dact + keys, a->dact + 2 * keys}, a->dmix, a->mix, a->lse,
+                              &in, &a->pattern, &shape);
+    projection_backward(&a->qkv, dx, a->dact, x, n);
+}
+
+/* == One token after the other ==================================================================================== */
+
+static size_t cache_rows(const CausalLayer *a, int n, int B) {
+    return (size_t)B * causal_cache_first(&a->pattern, a->shape.H, n);
+}
+
+static size_t rounded_to_lines(size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+size_t causal_layer_cache_bytes(const CausalLayer *a, int n, int B) {
+    size_t rows = cache_rows(a, n, B);
+    return rounded_to_lines(rows * (size_t)a->shape.Dk * sizeof(real)) +
+           rounded_to_lines(rows * (size_t)a->shape.Dv * sizeof(real));
+}
+
+void causal_layer_set_cache(CausalLayer *a, char *memory, int n, int B) {
+    size_t keys = rounded_to_lines(cache_rows(a, n, B) * (size_t)a->shape.Dk * sizeof(real));
+    a->cache = (CausalCache){(real *)memory, (real *)(memory + keys)};
+}
+
+void causal_layer_step(const CausalLayer *a, real *y, const real *x, int i, int n, int B) {
+    CausalShape shape = shape_of(a, B);
+    CausalInputs in = inputs_of(a);
+    shape.N = n;
+    projection_forward(&a->qkv, a->act, x, (size_t)B);
+    causal_attention_step(a->mix, &a->cache, &in, &a->pattern, &shape, i);
+    projection_forward(&a->proj, y, a->mix, (size_t)B);
+}
+
+void causal_layer_fill(const CausalLayer *a, real *y, const real *x, int count, int n, int first, int B) {
+    CausalShape shape = shape_of(a, B);
+    CausalInputs in = inputs_of(a);
+    size_t begin = cache_rows(a, n, first), rows = (size_t)B * (size_t)count;
+    CausalCache cache = {a->cache.k + begin * (size_t)shape.Dk, a->cache.v + begin * (size_t)shape.Dv};
+    projection_forward(&a->qkv, a->act, x, rows);
+    shape.N = n;
+    causal_cache_fill(&cache, &in, &a->pattern, &shape, count);
+    shape.N = count;
+    causal_attention_forward(a->mix, a->lse, &in, &a->pattern, &shape);
+    projection_forward(&a->proj, y, a->mix, rows);
+}
+
+/* == Counting ===================================================================================================== */
+
+size_t causal_layer_macs(const CausalLayer *a, int n) {
+    return projection_macs(&a->qkv, (size_t)n) + projection_macs(&a->proj, (size_t)n);
+}
+
+static double pairs_of(const CausalLayer *a, int n) {
+    double pairs = 0;
+    for (int h = 0; h < a->shape.H; h++) pairs += causal_pairs(&a->pattern, h, n);
+    return pairs;
+}
+
+double causal_pair_macs(const CausalLayer *a, int n) { return pairs_of(a, n) * (a->shape.Dk + a->shape.Dv); }
+
+double causal_pair_macs_backward(const CausalLayer *a, int n) {
+    return pairs_of(a, n) * (3 * a->shape.Dk + 2 * a->shape.Dv);
+}
+
+double causal_share(const CausalLayer *a, int n) {
+    return pairs_of(a, n) / (a->shape.H * (0.5 * n * (n + 1.0)));
+}

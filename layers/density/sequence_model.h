@@ -1,0 +1,138 @@
+/* The Sparse Transformer as an autoregressive density model (Child et al. 2019): tokens, each one of `vocabulary`
+ * values, to the logits of every token from those before it.  Pre-norm blocks of causal attention and an MLP, learned
+ * embeddings of positions, a linear layer of logits that begins at zero (start_values gpt2: not). */
+#ifndef VIT_LAYERS_DENSITY_SEQUENCE_MODEL_H
+#define VIT_LAYERS_DENSITY_SEQUENCE_MODEL_H
+
+#include <stdint.h>
+#include <stdio.h>
+
+#include "layers/density/causal_attention.h"
+#include "layers/layer_norm.h"
+#include "layers/mlp.h"
+#include "layers/model.h"
+
+typedef enum { EMBEDDING_AUTO, EMBEDDING_DATA, EMBEDDING_ATTENTION } PositionTables;
+typedef enum { START_CODE, START_PAPER, START_GPT2 } StartValues;
+
+/* The settings of the model; causal_attention.h has those of its attention. */
+typedef struct {
+    int vocabulary, dim, depth, heads, stride;
+    float qk_ratio, mlp_ratio;
+    PositionTables embedding;
+    float dropout, embedding_dropout;
+    bool recompute;
+    StartValues start_values;
+} SequenceModelSettings;
+extern const ConfigGroup sequence_model_settings;
+
+/* What a sequence is.  An image's token i is channel i mod C of pixel i div C, pixels row by row. */
+typedef struct {
+    int n;                       /* tokens that are predicted */
+    int height, width, channels; /* of an image, n = H W C; 0: no image */
+    bool starts;                 /* a learned vector stands before the first token, which is predicted, too; else the
+                                    first of n + 1 tokens is given */
+} SequenceShape;
+
+/* Adds the settings of the model and of its attention. */
+SequenceModelSettings *sequence_model_add_settings(Config *config);
+/* Marks the settings that count with the chosen attn. */
+void sequence_model_use_settings(Config *config);
+/* Rejects settings that contradict each other or do not fit such sequences.  sequence_model_create calls it, too. */
+void sequence_model_check(const Config *config, const SequenceShape *shape);
+/* The stride in use: the setting, or if that is 0 an image's row of bytes, else 128. */
+int sequence_model_stride(const SequenceModelSettings *s, const SequenceShape *shape);
+/* A point before a half-block, attention or MLP, or after the last one: the stream x there and its norm h. */
+typedef struct {
+    size_t begin; /* index of its first parameter in the arena; those of the half-block follow */
+    NormPair norm;
+    float eps;
+    real *x, *h;        /* [B,N,M] */
+    float *mean, *rstd; /* [B,N] */
+} SequenceStation;
+
+typedef struct {
+    CausalLayer attention;
+    Mlp mlp;
+    char prefix[PARAM_NAME_SIZE]; /* "blocks.3." */
+} SequenceBlock;
+
+/* TRAIN and EVALUATE work on whole sequences, SAMPLE on one token of each at a time. */
+typedef enum { SEQUENCE_TRAIN, SEQUENCE_EVALUATE, SEQUENCE_SAMPLE } SequencePurpose;
+
+typedef struct {
+    SequenceModelSettings settings;
+    SequenceShape shape;
+    int rows;       /* of a sequence that are computed at a time: n; while sampling 1, or those of a prompt */
+    int prompt;     /* while sampling: the most rows that sequence_model_fill takes, */
+    int prompts;    /* and of how many sequences at a time; 0: this is no model that samples */
+    int row_bytes;  /* of the bytes of a sequence: n, or n + 1 if the first is given */
+    int stride;
+    Model model;
+
+    ByteEmbedding positions; /* what the tables are; B, first and N are those of a call */
+    ByteTables tables;
+    ByteGradients dtables;
+    float *bytes, *dbytes, *table[BYTE_TABLES], *dtable[BYTE_TABLES], *start, *dstart;
+    SequenceBlock *blocks;     /* [depth] */
+    SequenceStation *stations; /* [2*depth + 1]: 2i before block i's attention, 2i+1 before its MLP, the last at the
+                                  end */
+    Projection head;
+
+    uint8_t *tokens;     /* [B,row_bytes] */
+    real *f;             /* [B,N,M] scratch: output of a half-block */
+    real *dx, *dh, *df;  /* [B,N,M] scratch: gradients of the stream, of a half-block's input and of its output */
+    real *logits;        /* [B,N,V]; sequence_model_loss makes their gradients of them */
+    float *loss;         /* [B,N] in nats */
+    float *sums;         /* [B] */
+    Dropout dropout;     /* of this step, with site 0 */
+    char *cache;         /* of all blocks, while sampling */
+} SequenceModel;
+
+/* Checks the settings and declares every parameter; allocates no device memory yet. */
+void sequence_model_create(SequenceModel *m, const Config *config, const SequenceShape *shape);
+/* Dies where the weights in the file `path` are of a model with another vocabulary, width, depth, length or start;
+ * `heads` is the number of heads that they were trained with, which their shapes do not tell, 0 if unknown. */
+void sequence_model_check_weights(const SequenceModel *m, const Config *config, const char *path, int heads);
+/* Plans activations for up to `batch` sequences.  Allocates nothing. */
+void sequence_model_plan(SequenceModel *m, int batch, SequencePurpose purpose);
+/* The same for SEQUENCE_SAMPLE with prompts, of which sequence_model_fill takes up to `prompt` rows, 1 or more. */
+void sequence_model_plan_sampling(SequenceModel *m, int batch, int prompt);
+/* Allocates what was planned, for SEQUENCE_SAMPLE also the caches. */
+void sequence_model_allocate(SequenceModel *m);
+
+/* Uploads host tokens [B,row_bytes], each below the vocabulary. */
+void sequence_model_load(SequenceModel *m, const uint8_t *tokens, int B);
+/* Notes what this step's dropout is a function of, for sequences first .. first+B-1 of the global batch. */
+void sequence_model_draw_drops(SequenceModel *m, uint64_t seed, uint32_t step, size_t first);
+
+/* tokens -> logits [B,n,V].  drop: with dropout. */
+void sequence_model_forward(SequenceModel *m, int B, bool drop);
+/* The losses [B,n] of the logits, in nats.  In the training plan the logits become `scale` times their gradients:
+ * 1 / (n global batch) makes their sum over micro-batches and ranks the gradient of the mean loss. */
+void sequence_model_loss(SequenceModel *m, int B, float scale);
+/* Downloads the losses [B,n], or their sums over each sequence [B].  Both wait for the device. */
+void sequence_model_losses(const SequenceModel *m, float *losses, int B);
+void sequence_model_loss_sums(SequenceModel *m, float *sums, int B);
+/* Every parameter's gradient (+=), after a forward pass and its loss under the training plan with the same B and drop.
+ * `final`: as for vit_backward. */
+void sequence_model_backward(SequenceModel *m, int B, bool drop, GradientsListener final);
+
+/* While sampling: the logits [B,V] of row i, from the loaded tokens.  Rows must be asked for in order, from 0 on, */
+void sequence_model_step(SequenceModel *m, int i, int B);
+/* or from `count` on behind this, which reads rows 0 .. count-1 at once, count <= prompt.  It has no logits. */
+void sequence_model_fill(SequenceModel *m, int count, int B);
+
+/* Multiply-adds of a sequence's forward pass, and of its forward and backward pass. */
+double sequence_model_macs(const SequenceModel *m);
+double sequence_model_training_macs(const SequenceModel *m);
+/* Bytes of the caches of B sequences. */
+size_t sequence_model_cache_bytes(const SequenceModel *m, int B);
+
+/* A table of the layers with their parameters, multiply-adds and bytes, then lines `key: value`.  averages: the
+ * optimizer keeps an average of the weights, too. */
+void sequence_model_describe(const SequenceModel *m, bool averages, FILE *out);
+
+void sequence_model_destroy(SequenceModel *m);
+
+#endif

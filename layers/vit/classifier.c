@@ -1,0 +1,71 @@
+/* Classifier.  x [n,M] -> logits [n,C]
+ * forward   1. a = x W1^T + b1   2. g = gelu(a) or tanh(a)   3. h = norm(g), mlp only   4. logits = h W2^T + b2
+ * backward  4. dh, dW2, db2   3. dg   2. da   1. dx, dW1, db1
+ * saves     a, g and h, which are n rows only: there is nothing to gain by forming them again. */
+#include "layers/vit/classifier.h"
+
+static int hidden_of(HeadKind kind, int dim) { return kind == HEAD_MLP ? 4 * dim : dim; }
+
+void classifier_declare(Classifier *c, Params *params, HeadKind kind, const char *linear, int dim, int classes) {
+    *c = (Classifier){.kind = kind};
+    if (kind == HEAD_LINEAR) {
+        projection_declare(&c->out, params, "", linear, dim, classes);
+        return;
+    }
+    int hidden = hidden_of(kind, dim);
+    projection_declare(&c->fc1, params, "head.", "fc1", dim, hidden);
+    if (kind == HEAD_MLP) layer_norm_declare(&c->norm, params, "head.", "norm", hidden, false);
+    projection_declare(&c->out, params, "head.", "fc2", hidden, classes);
+}
+
+void classifier_plan(Classifier *c, Plan *plan, size_t n) {
+    size_t bytes = n * (size_t)c->fc1.out * sizeof(real);
+    if (c->kind == HEAD_LINEAR) return;
+    plan_keep(plan, "head.", "a", &c->a, bytes);
+    plan_keep(plan, "head.", "g", &c->g, bytes);
+    if (plan->training) plan_borrow(plan, "head.", "dh", &c->dh, bytes);
+    if (c->kind != HEAD_MLP) return;
+    plan_keep(plan, "head.", "h", &c->h, bytes);
+    plan_keep(plan, "head.", "mean", &c->mean, n * sizeof(float));
+    plan_keep(plan, "head.", "rstd", &c->rstd, n * sizeof(float));
+    if (plan->training) plan_borrow(plan, "head.", "dg", &c->dg, bytes);
+    plan_workspace(plan, layernorm_workspace(c->fc1.out));
+}
+
+static LayerNorm norm_of(const Classifier *c, size_t n) {
+    return (LayerNorm){c->norm.w, c->norm.b, c->mean, c->rstd, n, c->fc1.out, PYTORCH_NORM_EPS};
+}
+
+/* What the last layer sees. */
+static const real *features(const Classifier *c, const real *x) {
+    return c->kind == HEAD_LINEAR ? x : c->kind == HEAD_MLP ? c->h : c->g;
+}
+
+void classifier_forward(const Classifier *c, real *logits, const real *x, size_t n) {
+    size_t all = n * (size_t)c->fc1.out;
+    if (c->kind != HEAD_LINEAR) projection_forward(&c->fc1, c->a, x, n);
+    if (c->kind == HEAD_TANH) tanh_forward(c->g, c->a, all);
+    if (c->kind == HEAD_MLP) {
+        LayerNorm norm = norm_of(c, n);
+        gelu_forward(c->g, c->a, all);
+        layernorm_forward(c->h, c->g, &norm);
+    }
+    projection_forward(&c->out, logits, features(c, x), n);
+}
+
+void classifier_backward(const Classifier *c, real *dx, const real *dlogits, const real *x, size_t n) {
+    size_t all = n * (size_t)c->fc1.out;
+    projection_backward(&c->out, c->kind == HEAD_LINEAR ? dx : c->dh, dlogits, features(c, x), n);
+    if (c->kind == HEAD_LINEAR) return;
+    if (c->kind == HEAD_TANH) tanh_backward(c->dh, c->dh, c->g, all);
+    if (c->kind == HEAD_MLP) {
+        LayerNorm norm = norm_of(c, n);
+        add_layernorm_backward(c->dg, NULL, c->norm.dw, c->norm.db, NULL, c->dh, c->g, NULL, &norm);
+        gelu_backward(c->dh, c->g, c->dg, c->a, all);
+    }
+    projection_backward(&c->fc1, dx, c->dh, x, n);
+}
+
+size_t classifier_macs(const Classifier *c, size_t n) {
+    return projection_macs(&c->fc1, n) + projection_macs(&c->out, n);
+}

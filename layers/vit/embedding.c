@@ -1,0 +1,121 @@
+/* Patch embedding, a convolution as a linear layer.  x [B,C,Hi,Wi] or [B,Hi*Wi,C] -> y [B,N,M]
+ * forward   1. cols = windows of x as rows   2. raw = cols W^T + b   3. y = raw or norm(raw)
+ * backward  3. draw   2. dW, db, dcols = draw W   1. dx = the sum over windows
+ * saves     raw where there is a norm; cols are formed again.
+ * Source: Dosovitskiy et al. 2021; overlapping: Wang et al. 2022 (PVTv2), 7x7 windows 4 apart from the image, then 3x3
+ * windows 2 apart; tubelets: Arnab et al. 2021 (ViViT), here with overlap in time, as in UniFormer and MViT. */
+#include "layers/vit/embedding.h"
+
+void embedding_create(Embedding *e, int C, int Hi, int Wi, bool planes, int stride, bool overlap,
+                      bool normed) {
+    int k = overlap ? 2 * stride - 1 : stride;
+    e->windows = (Unfold){Hi, Wi, C, k, stride, overlap ? k / 2 : 0, planes, 0, 0, 0};
+    e->grid = unfold_grid(&e->windows);
+    e->apart = 1;
+    e->normed = normed;
+}
+
+void embedding_pad(Embedding *e, int pad) {
+    e->windows.pad = pad;
+    e->grid = unfold_grid(&e->windows);
+}
+
+void embedding_create_merging(Embedding *e, int C, Grid tokens) {
+    *e = (Embedding){.merges = true};
+    merging_create(&e->merging, C, tokens);
+    e->grid = e->merging.grid;
+}
+
+const char *embedding_kind(const Embedding *e) {
+    return e->merges ? "patch merging" : e->windows.pad ? "overlapping patches" : "patch projection";
+}
+
+void embedding_take_frames(Embedding *e, int frames, int tubelet) {
+    if (e->merges) return; /* of images alone */
+    if (tubelet > 1) e->windows.frames = frames, e->windows.kt = tubelet, e->windows.stride_t = 2;
+    else e->apart = frames;
+    e->grid = unfold_grid(&e->windows);
+    e->grid.frames *= e->apart;
+}
+
+void embedding_declare(Embedding *e, Params *params, const char *prefix, int M) {
+    if (e->merges) {
+        merging_declare(&e->merging, params, prefix, M);
+        return;
+    }
+    const Unfold *s = &e->windows;
+    int fan = s->C * unfold_taps(s);
+    e->proj.in = fan;
+    e->proj.out = M;
+    params_declare(params, (Param){.value = &e->proj.w, .grad = &e->proj.dw, .named = {prefix, "proj.weight"},
+                                   .init = INIT_FAN_IN_UNIFORM, .fan = fan, .decay = true,
+                                   .shape = {M, s->C, s->frames ? s->kt : 0, s->k, s->k},
+                                   .time = {TIME_TAPS, 2, s->kt, 0, true}});
+    params_declare(params, (Param){.value = &e->proj.b, .grad = &e->proj.db, .named = {prefix, "proj.bias"},
+                                   .init = INIT_FAN_IN_UNIFORM, .fan = fan, .shape = {M}});
+    if (e->normed) layer_norm_declare(&e->norm, params, prefix, "norm", M, false);
+}
+
+static size_t rows_of(const Embedding *e, int B) { return (size_t)B * (size_t)grid_tokens(e->grid); }
+
+void embedding_plan(Embedding *e, Plan *plan, const char *prefix, int B) {
+    if (e->merges) {
+        merging_plan(&e->merging, plan, prefix, B);
+        return;
+    }
+    size_t rows = rows_of(e, B), bytes = rows * (size_t)e->proj.out * sizeof(real);
+    if (e->normed) {
+        plan_keep(plan, prefix, "raw", &e->raw, bytes);
+        plan_keep(plan, prefix, "mean", &e->mean, rows * sizeof(float));
+        plan_keep(plan, prefix, "rstd", &e->rstd, rows * sizeof(float));
+        plan_workspace(plan, layernorm_workspace(e->proj.out));
+    }
+    PlanMark mark = plan_mark(plan);
+    plan_borrow(plan, prefix, "cols", &e->cols, rows * (size_t)e->proj.in * sizeof(real));
+    if (plan->training && e->normed) plan_borrow(plan, prefix, "draw", &e->draw, bytes);
+    plan_release(plan, mark);
+}
+
+static void windows_of(const Embedding *e, const real *x, int B) {
+    const Unfold *s = &e->windows;
+    int images = B * e->apart;
+    if (s->planes && s->k == s->stride && !s->frames)
+        patchify(e->cols, x, &(ImageShape){images, s->Hi, s->Wi}, s->k);
+    else unfold_forward(e->cols, x, s, images);
+}
+
+/* The epsilon of timm's pvt_v2 here, whose other norms have TIMM_NORM_EPS. */
+static LayerNorm norm_of(const Embedding *e, int B) {
+    return (LayerNorm){e->norm.w, e->norm.b, e->mean, e->rstd, rows_of(e, B), e->proj.out, PYTORCH_NORM_EPS};
+}
+
+void embedding_forward(const Embedding *e, real *y, const real *x, int B) {
+    if (e->merges) {
+        merging_forward(&e->merging, y, x, B);
+        return;
+    }
+    LayerNorm norm = norm_of(e, B);
+    windows_of(e, x, B);
+    projection_forward(&e->proj, e->normed ? e->raw : y, e->cols, norm.n);
+    if (e->normed) layernorm_forward(y, e->raw, &norm);
+}
+
+void embedding_backward(const Embedding *e, real *dx, const real *dy, const real *x, int B) {
+    if (e->merges) {
+        merging_backward(&e->merging, dx, dy, x, B);
+        return;
+    }
+    size_t rows = rows_of(e, B);
+    const real *draw = e->normed ? e->draw : dy;
+    LayerNorm norm = norm_of(e, B);
+    if (e->normed) add_layernorm_backward(e->draw, NULL, e->norm.dw, e->norm.db, NULL, dy, e->raw, NULL, &norm);
+    windows_of(e, x, B);
+    projection_backward(&e->proj, NULL, draw, e->cols, rows);
+    if (!dx) return;
+    linear_backward_input(e->cols, draw, e->proj.w, &(LinearShape){rows, e->proj.in, e->proj.out, 0});
+    unfold_backward(dx, e->cols, &e->windows, B * e->apart);
+}
+
+size_t embedding_macs(const Embedding *e) {
+    return projection_macs(e->merges ? &e->merging.reduction : &e->proj, rows_of(e, 1));
+}

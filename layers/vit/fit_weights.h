@@ -1,0 +1,41 @@
+/* Loads weights of a model with another resolution or other classes, for fine-tuning.  Tables on a token grid of
+ * another size are resampled (resample_grid.h), and a classifier for another number of classes, or with other layers, is
+ * initialised anew. */
+#ifndef VIT_LAYERS_VIT_FIT_WEIGHTS_H
+#define VIT_LAYERS_VIT_FIT_WEIGHTS_H
+
+#include <stdio.h>
+
+#include "layers/vit/inflate.h"
+#include "layers/model.h"
+
+/* What was changed in the weights. */
+typedef struct {
+    const char *path;
+    int resampled;      /* number of tables that were resampled */
+    const Param *first; /* the first of these tables */
+    ParamGrid from;     /* its grid in the file */
+    const Param *head;  /* weight or bias of the classifier, if it was initialised anew */
+    size_t classes;     /* number of classes in the file, or 0 if the classifier was loaded, or was of another kind: */
+    const char *from_head, *to_head; /* the kinds in the file and of the model (the setting head), or NULL */
+    int inflated;       /* number of tensors that were extended in time */
+    const Param *clip;  /* the first of them */
+} FittedWeights;
+
+/* Reads every parameter of the model from a file of weights, after params_allocate.
+ * origin: the model that the file was made for, declared but without memory: its grids are the file's.  NULL, or with
+ *         nothing declared: a table along one dimension is taken to be of a square grid.
+ * head:   the prefix of the tensors [classes,...] that are drawn from `seed` where the file has other classes, or a
+ *         classifier of another kind; NULL: they have to be the same.
+ * Dies with what is different where the weights are another model's (other_weights.h), and as checkpoint_load_weights
+ * does where something does not fit even so. */
+FittedWeights fit_weights(Model *model, const char *path, const Model *origin, const char *head, uint64_t seed);
+
+/* The same for the weights of an image model where `model` is one of clips: what is resampled, is resampled first. */
+FittedWeights fit_weights_inflated(Model *model, const char *path, const Model *origin, const char *head,
+                                   uint64_t seed, Inflate rule);
+
+/* Prints a line for each kind of change. */
+void fitted_weights_print(const FittedWeights *fitted, FILE *out);
+
+#endif

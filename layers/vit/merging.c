@@ -1,0 +1,52 @@
+/* Patch merging.  x [B,N,C] -> y [B,N/4,M]
+ * forward   1. cells = the four tokens of each 2 x 2 cell side by side   2. h = norm(cells)   3. y = h W^T
+ * backward  3. dW, dh   2. dcells   1. dx, a permutation
+ * saves     the norm's statistics; cells and h are formed again.  Parameter names are timm's. */
+#include "layers/vit/merging.h"
+
+void merging_create(Merging *m, int C, Grid tokens) {
+    *m = (Merging){.tokens = tokens, .grid = {tokens.frames, tokens.rows / 2, tokens.columns / 2}, .C = C};
+}
+
+void merging_declare(Merging *m, Params *params, const char *prefix, int M) {
+    layer_norm_declare(&m->norm, params, prefix, "norm", 4 * m->C, false);
+    projection_declare_weight(&m->reduction, params, prefix, "reduction", 4 * m->C, M);
+}
+
+static size_t rows_of(const Merging *m, int B) { return (size_t)B * (size_t)grid_tokens(m->grid); }
+
+void merging_plan(Merging *m, Plan *plan, const char *prefix, int B) {
+    size_t rows = rows_of(m, B), bytes = rows * 4 * (size_t)m->C * sizeof(real);
+    plan_keep(plan, prefix, "mean", &m->mean, rows * sizeof(float));
+    plan_keep(plan, prefix, "rstd", &m->rstd, rows * sizeof(float));
+    plan_workspace(plan, layernorm_workspace(4 * m->C));
+    PlanMark mark = plan_mark(plan);
+    plan_borrow(plan, prefix, "cells", &m->cells, bytes);
+    plan_borrow(plan, prefix, "h", &m->h, bytes);
+    if (plan->training) plan_borrow(plan, prefix, "dcells", &m->dcells, bytes);
+    plan_release(plan, mark);
+}
+
+static LayerNorm norm_of(const Merging *m, int B) {
+    return (LayerNorm){m->norm.w, m->norm.b, m->mean, m->rstd, rows_of(m, B), 4 * m->C, PYTORCH_NORM_EPS};
+}
+
+static void normed_cells(const Merging *m, const real *x, int B) {
+    LayerNorm norm = norm_of(m, B);
+    token_cells_forward(m->cells, x, m->tokens, B, m->C);
+    layernorm_forward(m->h, m->cells, &norm);
+}
+
+void merging_forward(const Merging *m, real *y, const real *x, int B) {
+    normed_cells(m, x, B);
+    projection_forward(&m->reduction, y, m->h, rows_of(m, B));
+}
+
+void merging_backward(const Merging *m, real *dx, const real *dy, const real *x, int B) {
+    LayerNorm norm = norm_of(m, B);
+    normed_cells(m, x, B);
+    projection_backward(&m->reduction, NULL, dy, m->h, norm.n);
+    linear_backward_input(m->h, dy, m->reduction.w, &(LinearShape){norm.n, 4 * m->C, m->reduction.out, 0});
+    add_layernorm_backward(m->dcells, NULL, m->norm.dw, m->norm.db, NULL, m->h, m->cells, NULL, &norm);
+    if (dx) token_cells_backward(dx, m->dcells, m->tokens, B, m->C);
+}

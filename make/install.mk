@@ -1,0 +1,37 @@
+# make install and make uninstall.
+.PHONY: install install-built uninstall
+
+# What a user of the programs needs; the other scripts build, test and measure in a checkout.
+PREFIX ?= /usr/local
+# plots.py and safetensors_io.py are modules of the scripts.
+SHARED := $(wildcard configs/*/*.ini) $(addprefix scripts/,convert_weights.py fetch_cifar.sh prepare_data.py) \
+          $(addprefix scripts/plots/,plot_attention.py plot_model.py plot_run.py plots.py) tests/reference/safetensors_io.py
+DOCUMENTS := README.md CHANGELOG.md CONTRIBUTING.md LICENSE $(wildcard docs/*.md docs/*.csv docs/images/*)
+VERSION := $(shell sed -n 's/.*VIT_VERSION "\(.*\)"/\1/p' core/version.h)
+SHARE := $(PREFIX)/share/vit.c
+INSTALLED := $(PROGRAMS:%=$(PREFIX)/bin/%) $(PROGRAMS:%=$(PREFIX)/share/man/man1/%.1) $(SHARED:%=$(SHARE)/%) \
+             $(DOCUMENTS:%=$(PREFIX)/share/doc/vit.c/%)
+
+install: $(PROGRAMS:%=$(BUILD)/%)
+	@$(MAKE) --no-print-directory install-built
+
+# As another user than the one who builds: nothing is compiled.
+install-built:
+	@mkdir -p $(BUILD)/man
+	@for program in $(PROGRAMS); do $(BUILD)/$$program --help > $(BUILD)/man/$$program.txt && \
+		awk -f scripts/manpage.awk -v version='$(VERSION)' -v share='$(SHARE)' $(BUILD)/man/$$program.txt \
+			> $(BUILD)/man/$$program.1 || exit 1; done
+	@umask 022 && mkdir -p $(foreach f,bin share/man/man1 share/vit.c share/doc/vit.c,"$(DESTDIR)$(PREFIX)/$f")
+	@install -m 755 $(PROGRAMS:%=$(BUILD)/%) "$(DESTDIR)$(PREFIX)/bin"
+	@install -m 644 $(PROGRAMS:%=$(BUILD)/man/%.1) "$(DESTDIR)$(PREFIX)/share/man/man1"
+	@cp --parents $(SHARED) "$(DESTDIR)$(SHARE)"
+	@cp --parents $(DOCUMENTS) "$(DESTDIR)$(PREFIX)/share/doc/vit.c"
+	@chmod -R u=rwX,go=rX "$(DESTDIR)$(SHARE)" "$(DESTDIR)$(PREFIX)/share/doc/vit.c"
+	@echo "installed in $(DESTDIR)$(PREFIX)"
+
+# Files of anyone else stay, and the folders that hold them.
+uninstall:
+	@rm -f $(foreach f,$(INSTALLED),"$(DESTDIR)$f")
+	@for folder in "$(DESTDIR)$(SHARE)" "$(DESTDIR)$(PREFIX)/share/doc/vit.c"; do \
+		if [ -d "$$folder" ]; then find "$$folder" -depth -type d -empty -delete; fi; done
+	@echo "uninstalled from $(DESTDIR)$(PREFIX)"

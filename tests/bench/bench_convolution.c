@@ -1,0 +1,78 @@
+/* GFLOP/s of every convolution of ResNet-50 at one image size, forward and both backward products, beside the peak of a
+ * large matrix product: which of them does not reach it?
+ *
+ *   build/cpu/tests/bench_convolution [height width [runs]] */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "tests/bench/bench.h"
+
+static real *numbers(size_t n) {
+    float *host = malloc(n * sizeof *host);
+    for (size_t i = 0; i < n; i++) host[i] = (float)(i * 2654435761u % 1000) / 500 - 1;
+    return device_copy_of(host, n);
+}
+
+static void bench(const char *name, Convolution c, int H, int W, int runs) {
+    const ImageShape images = {1, H, W};
+    int Ho = convolution_side(H, c.stride), Wo = convolution_side(W, c.stride);
+    size_t nx = (size_t)H * (size_t)W * (size_t)c.in, ny = (size_t)Ho * (size_t)Wo * (size_t)c.out;
+    size_t nw = (size_t)(c.in * c.out) * (size_t)(c.k * c.k);
+    real *x = numbers(nx), *dx = numbers(nx), *y = numbers(ny), *dy = numbers(ny);
+    float *w = device_malloc(nw * sizeof *w, "bench"), *dw = device_malloc(nw * sizeof *w, "bench");
+    float *scale = device_malloc((size_t)c.out * sizeof *w, "bench");
+    void *folded = device_malloc(convolution_folded_bytes(&c, true), "bench");
+    double best[3] = {1e9, 1e9, 1e9}, gflop = 2e-9 * (double)ny * c.in * c.k * c.k;
+    convolution_fold(folded, w, scale, &c, true);
+    kernels_reserve(convolution_workspace(&c, &images));
+    for (int run = 0; run <= runs; run++) { /* the first prepares the shape */
+        double t[4];
+        t[0] = seconds();
+        convolution_forward(y, x, NULL, folded, scale, &c, true, &images);
+        t[1] = seconds();
+        convolution_backward_input(dx, NULL, dy, folded, x, &c, &images);
+        t[2] = seconds();
+        convolution_backward_weight(dw, dy, x, scale, &c, &images);
+        t[3] = seconds();
+        for (int i = 0; i < 3 && run; i++)
+            if (t[i + 1] - t[i] < best[i]) best[i] = t[i + 1] - t[i];
+    }
+    printf("%-22s %4d -> %4d  %dx%d/%d  %3dx%-3d  forward %6.0f  input %6.0f  weight %6.0f\n", name, c.in, c.out, c.k,
+           c.k, c.stride, H, W, gflop / best[0], gflop / best[1], gflop / best[2]);
+    void *made[] = {x, dx, y, dy, w, dw, scale, folded};
+    for (size_t i = 0; i < sizeof made / sizeof *made; i++) device_free(made[i]);
+}
+
+int main(int argc, char **argv) {
+    int H = argc > 2 ? atoi(argv[1]) : 800, W = argc > 2 ? atoi(argv[2]) : 1066, runs = argc > 3 ? atoi(argv[3]) : 3;
+    kernels_init();
+    printf("%s, peak %.0f GFLOP/s\n", kernels_device(), gemm_peak_gflops());
+    bench("conv1", (Convolution){3, 64, 7, 2, false}, H, W, runs);
+    H = (H + 3) / 4;
+    W = (W + 3) / 4;
+    for (int stage = 0, in = 64; stage < 4; stage++, in = 256 << (stage - 1)) {
+        int width = 64 << stage, stride = stage ? 2 : 1;
+        char name[64];
+        const struct {
+            const char *name;
+            Convolution c;
+        } first[] = {{"conv1, first block", {in, width, 1, 1, false}},
+                     {"conv2, first block", {width, width, 3, stride, false}},
+                     {"downsample", {in, 4 * width, 1, stride, false}}},
+          rest[] = {{"conv1", {4 * width, width, 1, 1, false}},
+                    {"conv2", {width, width, 3, 1, false}},
+                    {"conv3", {width, 4 * width, 1, 1, false}}};
+        for (int i = 0; i < 3; i++) {
+            snprintf(name, sizeof name, "%d %s", stage + 1, first[i].name);
+            bench(name, first[i].c, H, W, runs);
+        }
+        H = convolution_side(H, stride);
+        W = convolution_side(W, stride);
+        for (int i = 0; i < 3; i++) {
+            snprintf(name, sizeof name, "%d %s", stage + 1, rest[i].name);
+            bench(name, rest[i].c, H, W, runs);
+        }
+    }
+    kernels_exit();
+    return 0;
+}

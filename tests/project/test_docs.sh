@@ -1,0 +1,83 @@
+#!/bin/sh
+# Is what the README and the pages say still so?  Figures that stand in two places agree, operators are those of the
+# program, and links, configs, scripts and flags that are named exist.
+#
+#   BUILD=build/cpu sh tests/project/test_docs.sh
+
+# shellcheck disable=SC2016,SC2154 # backticks of Markdown; variables of tap.sh
+. "$(dirname "$0")/../tap.sh"
+plain=$(command -v python3 || echo /usr/bin/python3) # its standard library is enough
+cd "$root" || exit 1
+
+# states NAME WORDS: the README has these words, across the ends of lines.
+readme=$(tr '\n' ' ' <README.md | tr -s ' ')
+states() {
+    case $readme in *"$2"*) verdict=0 ;; *) verdict=1 ;; esac
+    check "$1" $verdict "expected '$2'"
+}
+
+[ "$(wc -l <README.md)" -le 150 ]
+check "the README has 150 lines or fewer" $? "$(wc -l <README.md)"
+
+# == Figures =========================================================================================================
+
+"$plain" - >"$work/out" 2>&1 <<'END'
+import csv
+rows = list(csv.DictReader(open("docs/speed.csv")))
+readme, page = open("README.md").read(), open("docs/performance.md").read()
+assert len(rows) == 6
+for row in rows:
+    line = "| {model} | {precision} | {vitc} | {pytorch} | {ratio} | {machine} |".format(**row)
+    assert line in readme, line
+    assert all(row[name] in page for name in ("vitc", "pytorch", "ratio")), row
+    assert abs(float(row["vitc"]) / float(row["pytorch"]) - float(row["ratio"])) < 0.01, row
+END
+check "the README's speeds are those of docs/speed.csv and docs/performance.md" $? "$(tail -n 1 "$work/out")"
+
+states "tensors beyond PyTorch's autocast" "$(awk -F , '$1 == "cuda" { tensors++; if (!($2 in seen)) fixtures++; seen[$2]
+    if ($4 > most) most = $4 } END { print tensors " tensors of " fixtures " fixtures with at most " most }' \
+    tests/fixtures/bf16_beyond.csv)"
+states "operators compared with their authors' modules" \
+    "$(sed -n '/^OFFICIAL = {/,/^}/p' tests/reference/check_rivals.py | grep -c '": ("') operators and encodings"
+states "ripple's lead over linear attention" "$("$plain" - <<'END'
+import csv, statistics
+last = {}
+for row in csv.DictReader(open("docs/study.csv")):
+    if row["top1"]:
+        last[row["row"], row["seed"]] = float(row["top1"])
+lead = [last["study-ripple", seed] - last["study-linear", seed] for seed in "123"]
+print(f"{statistics.mean(lead):.2f} points with a standard error of {statistics.stdev(lead) / 3 ** 0.5:.2f} over three seeds")
+END
+)"
+
+# == Names ===========================================================================================================
+
+# The operators are the first table of --help.
+"$vit" --help | awk '/^Attention operators/ { on = 1; next } on && !/^  / { exit } on { print $1 }' | sort >"$work/there"
+sed -n '/^## Attention operators/,/^Each works/p' README.md | grep -o '`[a-z0-9-]*`' | tr -d '`' | grep -v '^--' | sort >"$work/named"
+diff "$work/there" "$work/named" >"$work/out"
+check "the README lists the program's operators" $? "$(grep '^[<>]' "$work/out" | tr '\n' ' ')"
+
+# Of flags, those of any program; placeholders such as configs/imagenet/NAME.ini are no names.
+for program in vit detr ar; do "$build/train_$program" --help; done >"$work/help"
+"$plain" - "$work/help" >"$work/out" 2>&1 <<'END'
+import glob, os, re, sys
+wrong = []
+for page in ["README.md", "CONTRIBUTING.md", *sorted(glob.glob("docs/*.md"))]:
+    text = open(page).read()
+    for link in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text):
+        if "://" not in link and not os.path.exists(os.path.join(os.path.dirname(page), link)):
+            wrong.append(f"{page}: no {link}")
+    for name in re.findall(r"\b(?:configs|scripts|tests|docs)/[\w/.-]+\.(?:ini|sh|py|csv|c|h|md)\b", text):
+        if not os.path.exists(name) and not re.search(r"/[A-Z]+[.-]|\bx\.", name):
+            wrong.append(f"{page}: no {name}")
+known = set(re.findall(r"--[a-z][a-z0-9-]*", open(sys.argv[1]).read()))
+commands = "\n".join(line for line in open("README.md").read().splitlines() if "train_" in line)
+wrong += [f"README.md: no flag {flag}" for flag in re.findall(r"(?<!\S)--[a-z][a-z0-9-]*", commands) if flag not in known]
+print("; ".join(wrong) or "all there")
+sys.exit(bool(wrong))
+END
+check "links, files and flags that are named exist" $? "$(tail -n 1 "$work/out")"
+
+echo "1..$count"
+[ "$failures" -eq 0 ]

@@ -1,0 +1,203 @@
+#!/bin/sh
+# What every script says of itself, scripts/deps.sh and scripts/test.sh on machines that lack things, and the plot
+# scripts under a Python that lacks matplotlib.
+#
+#   BUILD=build/cpu sh tests/project/test_scripts.sh
+#
+# What a machine has is what the folder `bin` has, which is all of PATH: links to this machine's programs, and stand-ins
+# for those that would change it.
+
+# shellcheck disable=SC2015,SC2154
+. "$(dirname "$0")/../tap.sh"
+
+# == --help ===========================================================================================================
+
+unhelpful=
+for script in "$root"/scripts/*.sh "$root"/scripts/*/*.sh; do
+    run_script() { timeout 10 sh "$script" "$1" >out 2>err; }
+    for flag in -h --help; do
+        run_script $flag && [ ! -s err ] && [ "$(sed -n 2p "$script")" = "# $(head -n 1 out)" ] && ! grep -qE '^(set|case) ' out ||
+            unhelpful="$unhelpful ${script##*/}"
+    done
+done
+[ -z "$unhelpful" ]
+check "every script tells what it does, and does nothing else" $? "${unhelpful:-all}"
+
+# Python's scripts without any module that Python itself does not bring.
+if command -v python3 >/dev/null 2>&1; then
+    mkdir absent
+    for module in PIL av decord ffcv matplotlib mmaction numpy onnx onnxruntime pycocotools scipy timm torch torchvision; do
+        echo "raise ImportError('$module is kept from this script')" >"absent/$module.py"
+    done
+    unhelpful=
+    number=0
+    for script in "$root"/scripts/*.py "$root"/scripts/*/*.py "$root"/tests/reference/*.py; do
+        grep -q '^if __name__ == "__main__"' "$script" || continue # a module of others
+        number=$((number + 1))
+        PYTHONPATH=$PWD/absent PYTHONDONTWRITEBYTECODE=1 timeout 20 python3 "$script" --help >out 2>err &&
+            [ ! -s err ] && [ "$(wc -w <out)" -ge 8 ] || unhelpful="$unhelpful ${script##*/}"
+    done
+    [ -z "$unhelpful" ] && [ "$number" -ge 40 ]
+    check "every Python script has --help without numpy, PyTorch or matplotlib" $? "$number scripts,${unhelpful:- all}"
+else
+    skip "every Python script has --help without numpy, PyTorch or matplotlib" "no python3"
+fi
+
+# == scripts/deps.sh =================================================================================================
+
+# machine PROGRAM...: a new machine that has these.
+machine() {
+    rm -rf bin
+    mkdir bin
+    for program in sh cat cut dirname env head mkdir mktemp rm sed tail uname "$@"; do
+        ln -s "$(command -v "$program")" "bin/$program"
+    done
+}
+
+# stands_in PROGRAM SCRIPT
+stands_in() {
+    rm -f "bin/$1"
+    printf '#!/bin/sh\n%s\n' "$2" >"bin/$1"
+    chmod +x "bin/$1"
+}
+
+deps() { # ARGUMENTS
+    env -i PATH="$PWD/bin" HOME="$PWD" TMPDIR="$PWD" sh "$root/scripts/deps.sh" "$@" >out 2>err
+    status=$?
+}
+
+# A compiler that compiles nothing but a program without libraries: headers are there, libraries are not.
+poor_gcc='for word; do case $word in -l*) exit 1 ;; *.c) grep -q "include <stb" "$word" && exit 1 ;; esac; done; exit 0'
+
+# Headers that are on this very machine count where there is no compiler to ask, so what is told is checked on one that
+# has a compiler but no library, and of one without a compiler that the compiler is among them.
+machine make grep
+stands_in gcc "$poor_gcc"
+stands_in id 'echo 1000'
+stands_in apt-get 'echo "apt-get $*" >>called; exit 1'
+rm -f called
+deps mpi
+complains 1 "neither root nor sudo|apt-get install| libdnnl-dev| libinih-dev| libjansson-dev| libstb-dev| libjpeg-dev|\
+ libxxhash-dev| libopenmpi-dev| openmpi-bin"
+check "without root or sudo, one line names everything" $? "status $status: $(cat err)"
+[ ! -e called ]
+check "and apt-get is not called" $?
+! grep -q 'network\|libjpeg62' out err
+check "and no network is blamed, nor a package that Debian alone has asked for" $?
+
+machine make grep
+stands_in id 'echo 1000'
+stands_in apt-get 'exit 1'
+deps mpi
+complains 1 'neither root nor sudo| gcc|libopenmpi-dev|openmpi-bin'
+check "without a compiler too, all in one line" $? "status $status: $(cat err)"
+
+machine make grep
+stands_in gcc "$poor_gcc"
+stands_in id 'echo 1000'
+stands_in apt-get 'exit 1'
+stands_in sudo 'exit 1'
+deps
+complains 1 'sudo refuses|as root, apt-get update && apt-get install|libjpeg-dev'
+check "where sudo refuses, the line for root" $? "status $status: $(cat err)"
+
+machine make grep
+stands_in gcc "$poor_gcc"
+stands_in id 'echo 0'
+stands_in apt-get 'case $* in *install*) echo "E: Unable to locate package libstb-dev"; exit 100 ;; esac'
+deps
+complains 1 'Unable to locate package libstb-dev|universe' && ! grep -q network err
+check "a package that the distribution has not is no trouble of the network" $? "status $status: $(cat err)"
+
+stands_in apt-get 'case $* in *install*) echo "E: Failed to fetch x  Temporary failure resolving y"; exit 100 ;; esac'
+deps
+complains 1 'Failed to fetch|network'
+check "a package that cannot be fetched is" $? "status $status: $(cat err)"
+
+machine make grep
+stands_in gcc "$poor_gcc"
+deps
+complains 1 'no apt-get here|jansson|libjpeg-dev'
+check "without apt-get, what to install" $? "status $status: $(cat err)"
+
+machine make grep
+stands_in clang "$poor_gcc"
+stands_in id 'echo 1000'
+stands_in apt-get 'exit 1'
+env -i PATH="$PWD/bin" HOME="$PWD" TMPDIR="$PWD" CC=clang sh "$root/scripts/deps.sh" >out 2>err
+status=$?
+complains 1 'libdnnl-dev' && ! grep -q 'gcc' err
+check "CC=clang asks for no gcc" $? "status $status: $(cat err)"
+
+# == What is missing is said before anything is built ================================================================
+
+machine getconf make
+stands_in python3 'case $* in *onnx*) exit 1 ;; esac'
+env -i PATH="$PWD/bin" BATCHES=1 sh "$root/scripts/bench/bench.sh" >out 2>err
+status=$?
+complains 1 'python3|onnx|MODES'
+check "bench.sh asks for ONNX Runtime in one line" $? "status $status: $(tail -n 1 err)"
+
+machine make
+env -i PATH="$PWD/bin" make -s -C "$root" fuzz >out 2>err
+[ $? -ne 0 ] && grep -q 'make fuzz needs clang.*deps.sh test' out && ! grep -q 'CC\|FUZZ' out
+check "make fuzz asks for clang" $? "$(tail -n 1 out)"
+
+if [ -e /dev/nvidiactl ] || nvidia-smi -L >/dev/null 2>&1; then
+    skip "gpu.sh looks for a GPU before it builds" "there is a GPU here"
+else
+    OUT=$PWD/back KEEP=$PWD/kept sh "$root/scripts/gpu.sh" build test >out 2>err
+    status=$?
+    complains 1 'gpu.sh test|NVIDIA GPU' && [ ! -s out ] && [ ! -e back ] && [ ! -e kept ]
+    check "gpu.sh looks for a GPU before it builds" $? "status $status: $(tail -n 1 err)"
+fi
+
+mkdir cut
+for i in $(seq 200); do echo "CC file$i.c"; [ "$i" -ne 50 ] || echo "file50.c:3:1: error: a mistake"; done >cut/log
+sed -n '/^show()/,/^}/p' "$root/scripts/test.sh" >cut/show.sh
+(. ./cut/show.sh && show cut/log) >out
+grep -q 'file50.c:3:1: error' out && head -n 1 out | grep -q error && tail -n 1 out | grep -q file200 && [ "$(wc -l <out)" -lt 60 ]
+check "test.sh shows an error in the middle of a long log first" $? "$(head -n 1 out)"
+
+# == scripts/test.sh without what it needs ===========================================================================
+
+mkdir checkout
+cp -r "$root/scripts" "$root/docs" checkout
+machine make awk date find getconf grep wc xargs
+stands_in id 'echo 1000'
+env -i PATH="$PWD/bin" HOME="$PWD" TMPDIR="$PWD" sh checkout/scripts/test.sh >out 2>err
+status=$?
+[ "$status" -ne 0 ] && grep -q 'FAILED scripts/deps.sh' out && grep -q 'build/cpu is not built' out &&
+    tail -n 1 out | grep -q ' failed$' && [ "$(wc -l <out)" -lt 40 ]
+check "test.sh says what is missing, and not what a program that is not there would have said" $? \
+    "status $status, $(wc -l <out) lines, $(tail -n 1 out)"
+
+# == scripts/plots/plot_*.py ===============================================================================================
+
+cat >log.csv <<'END'
+step,epoch,loss,lr,grad_norm,images_per_s,top1,top5,jsd,stall
+1,1,2.3,0.001,1,100,,,,0
+2,1,2.2,0.001,1,100,,,,0
+END
+mkdir plotted
+mv log.csv plotted
+# -S leaves out the folders where Debian's matplotlib is, as another Python would.
+if /usr/bin/python3 -c 'import matplotlib' 2>/dev/null; then
+    /usr/bin/python3 -S "$root/scripts/plots/plot_run.py" plotted >out 2>err && [ -s plotted/curve.png ]
+    check "plot_run.py under a Python without matplotlib takes the system's" $? "$(tail -n 1 err)"
+    for script in "$root"/scripts/plots/plot_*.py; do
+        /usr/bin/python3 -S "$script" --help >out 2>err
+        check "and $(basename "$script")" $? "$(tail -n 1 err)"
+    done
+else
+    skip "the system's matplotlib" "none here"
+fi
+if command -v python3 >/dev/null 2>&1; then
+    VIT_SYSTEM_PYTHON=tried python3 -S "$root/scripts/plots/plot_run.py" plotted >out 2>err
+    status=$?
+    complains 1 'plot_run.py|scripts/deps.sh demo'
+    check "where no Python has it, one line says what to do" $? "status $status: $(cat err)"
+fi
+
+echo "1..$count"
+[ $failures -eq 0 ]

@@ -1,0 +1,46 @@
+#include "training/adamw.h"
+
+#include <math.h>
+
+#include "kernels/kernels.h"
+
+#define F(KIND, field) CONFIG_FIELD(KIND, AdamWSettings, field)
+static const ConfigEntry entries[] = {
+    {F(FLOAT, weight_decay), "0.05", .section = "training", .min = 0, .max = 10,
+     .help = "Decoupled weight decay of AdamW; in a vision transformer biases, norms and embeddings have none"},
+    {F(FLOAT, beta1), "0.9", .min = 0, .max = 0.9999999, .help = "Decay of AdamW's first moment"},
+    {F(FLOAT, beta2), "0.999", .min = 0, .max = 0.9999999, .help = "Decay of AdamW's second moment"},
+    {F(FLOAT, eps), "1e-8", .min = 0, .max = 1, .help = "AdamW's epsilon"},
+    {F(FLOAT, clip_grad), "0", .min = 0, .max = 1e8,
+     .help = "Norm to which larger gradients are clipped (0: no clipping)"},
+    {F(FLOAT, ema_decay), "0", .min = 0, .max = 0.9999999,
+     .help = "Decay of an exponential moving average of the parameters, which is then what is evaluated (0: off; DeiT: "
+             "0.99996)"},
+};
+#undef F
+const ConfigGroup adamw_settings = {CONFIG_GROUP(AdamWSettings, entries)};
+
+void adamw_start(const AdamWSettings *s, Params *params, float lr, int t) {
+    step_measure(params->found, params->grads, params->total, s->clip_grad);
+    AdamWStep step = {
+        .lr = lr,
+        .beta1 = s->beta1,
+        .beta2 = s->beta2,
+        .eps = s->eps,
+        .weight_decay = s->weight_decay,
+        .found = params->found,
+        .ema_decay = s->ema_decay,
+        .t = t,
+        .rate_count = params->rate_count,
+        .rates = params->rates,
+    };
+    adamw_update(params->values, params->exp_avg, params->exp_avg_sq, params->ema, params->grads, params->kinds,
+                 params->total, &step);
+}
+
+float adamw_step(const AdamWSettings *s, Params *params, float lr, int t) {
+    StepFound found;
+    adamw_start(s, params, lr, t);
+    device_download(&found, params->found, sizeof found);
+    return (float)sqrt(found.squares);
+}

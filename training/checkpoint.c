@@ -1,0 +1,259 @@
+#include "training/checkpoint.h"
+
+#include <inttypes.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/die.h"
+#include "core/distributed.h"
+#include "core/files.h"
+#include "kernels/kernels.h"
+
+enum { MAX_METADATA = 16 };
+
+/* == Writing ====================================================================================================== */
+
+/* Buffers have no moments. */
+static bool is_stored(const Params *params, const float *arena, const Param *p) {
+    return !p->frozen || (arena != params->exp_avg && arena != params->exp_avg_sq);
+}
+
+/* Appends all tensors of `arena` under `prefix`; names and host copies go to `names` and `host`.  Returns how many. */
+static int entries_append(SafeTensorEntry *entries, char (*names)[PARAM_NAME_SIZE + 16], float *host,
+                          const Params *params, const float *arena, const char *prefix) {
+    int n = 0;
+    device_download(host, arena, params->total * sizeof *host);
+    for (int i = 0; i < params_count(params); i++) {
+        const Param *p = params_at(params, i);
+        if (!is_stored(params, arena, p)) continue;
+        snprintf(names[n], sizeof names[n], "%s%s", prefix, p->name);
+        entries[n] = (SafeTensorEntry){.name = names[n], .dtype = SAFE_F32, .ndim = p->ndim, .data = host + p->offset};
+        for (int d = 0; d < p->ndim; d++) entries[n].shape[d] = (size_t)p->shape[d];
+        n++;
+    }
+    return n;
+}
+
+static void arenas_save(const Params *params, const float *const *arenas, const char *const *prefixes, int arena_count,
+                        const char *path, const SafeMetadata *metadata, int metadata_count) {
+    size_t most = (size_t)arena_count * (size_t)params_count(params);
+    SafeTensorEntry *entries = xcalloc(most, sizeof *entries, "checkpoint");
+    char(*names)[PARAM_NAME_SIZE + 16] = xcalloc(most, sizeof *names, "checkpoint");
+    float *host = xcalloc((size_t)arena_count * params->total, sizeof *host, "checkpoint");
+    Error error;
+    int n = 0;
+    for (int i = 0; i < arena_count; i++)
+        n += entries_append(entries + n, names + n, host + (size_t)i * params->total, params, arenas[i], prefixes[i]);
+    if (!safetensors_write(path, entries, n, metadata, metadata_count, &error))
+        die("%s%s", error.text, file_exists(path) ? ": the file saved before is still whole" : "");
+    free(host);
+    free(names);
+    free(entries);
+}
+
+void checkpoint_save_weights(const Params *params, const float *arena, const char *path, const SafeMetadata *metadata,
+                             int metadata_count) {
+    arenas_save(params, &arena, (const char *const[]){""}, 1, path, metadata, metadata_count);
+}
+
+void checkpoint_device(char text[CHECKPOINT_DEVICE]) {
+    int used = snprintf(text, CHECKPOINT_DEVICE, "%s", kernels_device());
+    if (distributed_ranks() > 1 && used < CHECKPOINT_DEVICE)
+        snprintf(text + used, (size_t)(CHECKPOINT_DEVICE - used), ", %d ranks", distributed_ranks());
+}
+
+void checkpoint_save_state(const Params *params, const RunState *state, const char *path, const SafeMetadata *metadata,
+                           int metadata_count) {
+    const float *arenas[] = {params->values, params->exp_avg, params->exp_avg_sq, params->ema};
+    const char *prefixes[] = {"param.", "exp_avg.", "exp_avg_sq.", "ema."};
+    char run[512], seconds[64], device[CHECKPOINT_DEVICE];
+    SafeMetadata all[MAX_METADATA];
+    snprintf(run, sizeof run,
+             "%" PRIu64 " %" PRIu64 " %" PRIu64 " %.17g %" PRIu64 " %.17g %" PRIu64
+             " %.9g %.9g %.17g %.17g %.17g %.17g",
+             state->step, state->epoch, state->batch, state->loss_sum, state->loss_count, state->best, state->log_bytes,
+             (double)state->lr, (double)state->gradient_norm, state->measured[0], state->measured[1],
+             state->measured[2], state->measured[3]);
+    memcpy(all, metadata, (size_t)metadata_count * sizeof *metadata);
+    snprintf(seconds, sizeof seconds, "%.3f", state->seconds);
+    all[metadata_count] = (SafeMetadata){"vit.c.run", run};
+    all[metadata_count + 1] = (SafeMetadata){"vit.c.seconds", seconds}; /* separate: not reproducible */
+    checkpoint_device(device);
+    all[metadata_count + 2] = (SafeMetadata){"vit.c.device", device};
+    all[metadata_count + 3] = (SafeMetadata){"vit.c.choices", kernels_choices()};
+    metadata_count += *all[metadata_count + 3].value ? 4 : 3;
+    arenas_save(params, arenas, prefixes, params->ema ? 4 : 3, path, all, metadata_count);
+}
+
+/* == Reading ====================================================================================================== */
+
+static void shape_text(char *text, size_t size, int ndim, const size_t *shape) {
+    size_t used = (size_t)snprintf(text, size, "[");
+    for (int d = 0; d < ndim && used < size; d++)
+        used += (size_t)snprintf(text + used, size - used, d ? ",%zu" : "%zu", shape[d]);
+    if (used < size) snprintf(text + used, size - used, "]");
+}
+
+static bool shape_matches(const Param *p, const SafeTensor *tensor) {
+    bool same = tensor->ndim == p->ndim;
+    for (int d = 0; same && d < p->ndim; d++) same = tensor->shape[d] == (size_t)p->shape[d];
+    return same;
+}
+
+static bool refuse_shape(const Param *p, const SafeTensor *tensor, Error *error) {
+    size_t wanted[PARAM_MAX_DIMS];
+    char has[128], needs[128], place[24] = "";
+    for (int d = 0; d < p->ndim; d++) wanted[d] = (size_t)p->shape[d];
+    shape_text(has, sizeof has, tensor->ndim, tensor->shape);
+    shape_text(needs, sizeof needs, p->ndim, wanted);
+    if (p->from.stage >= 0) snprintf(place, sizeof place, " in stage %d", p->from.stage);
+    if (p->from.name)
+        return refuse(error, "%s: %s has shape %s, but this model needs %s: another %s (here %g%s)?", tensor->file,
+                      p->name, has, needs, p->from.name, p->from.value, place);
+    return refuse(error,
+                  "%s: %s has shape %s, but this model needs %s: another dim, depth, img_size, frames, patch_size, "
+                  "pool or class count?",
+                  tensor->file, p->name, has, needs);
+}
+
+bool checkpoint_shape_fits(const Param *p, const SafeTensor *tensor, Error *error) {
+    return shape_matches(p, tensor) || refuse_shape(p, tensor, error);
+}
+
+/* The first missing tensor, and the number of missing tensors. */
+typedef struct {
+    char first[PARAM_NAME_SIZE + 16];
+    int count;
+} Missing;
+
+/* NaN or infinite weights would train, evaluate and predict without an error message, so they are refused.  A second
+ * moment may be infinite after an overflow: its weight is no longer updated from then on. */
+static bool all_finite(const float *x, const Param *p, const SafeTensor *tensor, Error *error) {
+    bool squares = !strncmp(tensor->name, "exp_avg_sq.", 11);
+    size_t bad = 0;
+    while (bad < p->size && (squares ? x[bad] >= 0 : isfinite(x[bad]))) bad++;
+    if (bad == p->size) return true;
+    const char *what = isnan(x[bad]) ? "NaN, not a number," : squares ? "a negative square" : "an infinity";
+    return refuse(error, "%s: %s holds %s at element %zu of %zu: this file is damaged, or its training had diverged",
+                  tensor->file, tensor->name, what, bad, p->size);
+}
+
+/* Reads one tensor into host memory. */
+static bool tensor_read(const Param *p, const SafeTensors *st, const char *name, float *host, const CheckpointFit *fit,
+                        Missing *missing, Error *error) {
+    const SafeTensor *tensor = safetensors_find(st, name);
+    bool fitted = fit && fit->fit(host + p->offset, p, tensor, fit->context);
+    if (!tensor) {
+        if (!fitted && !missing->count++) snprintf(missing->first, sizeof missing->first, "%s", name);
+        return true;
+    }
+    if (!fitted && !checkpoint_shape_fits(p, tensor, error)) return false;
+    if (!fitted && !safetensors_to_float(tensor, host + p->offset, error)) return false;
+    return all_finite(host + p->offset, p, tensor, error);
+}
+
+static bool none_missing(const Missing *missing, const char *file, Error *error) {
+    char others[48] = "";
+    if (missing->count > 1) snprintf(others, sizeof others, ", nor %d others", missing->count - 1);
+    if (missing->count)
+        refuse(error, "%s: no tensor '%s'%s, which this model needs", file, missing->first, others);
+    return !missing->count;
+}
+
+bool checkpoint_read_weights(Params *params, float *arena, const SafeTensors *st, const char *prefix,
+                             const CheckpointFit *fit, Error *error) {
+    float *host = xcalloc(params->total, sizeof *host, "checkpoint");
+    Missing missing = {.count = 0};
+    bool ok = true;
+    for (int i = 0; ok && i < params_count(params); i++) {
+        const Param *p = params_at(params, i);
+        char name[PARAM_NAME_SIZE + 16];
+        if (!is_stored(params, arena, p)) continue;
+        snprintf(name, sizeof name, "%s%s", prefix, p->name);
+        ok = tensor_read(p, st, name, host, fit, &missing, error);
+    }
+    ok = none_missing(&missing, st->file, error) && ok;
+    if (ok) device_upload(arena, host, params->total * sizeof *host);
+    free(host);
+    return ok;
+}
+
+void checkpoint_load_part(Params *params, const char *prefix, const char *path) {
+    Error error;
+    SafeTensors st;
+    size_t length = strlen(prefix);
+    Missing missing = {.count = 0};
+    bool ok = true;
+    float *host = xcalloc(params->total, sizeof *host, "checkpoint");
+    if (!safetensors_open(&st, path, &error)) die("%s", error.text);
+    device_download(host, params->values, params->total * sizeof *host);
+    for (int i = 0; i < params_count(params); i++) {
+        const Param *p = params_at(params, i);
+        if (strncmp(p->name, prefix, length)) continue;
+        const char *name = safetensors_find(&st, p->name) ? p->name : p->name + length;
+        ok = ok && tensor_read(p, &st, name, host, NULL, &missing, &error);
+    }
+    if (!none_missing(&missing, st.file, &error) || !ok) die("%s", error.text);
+    device_upload(params->values, host, params->total * sizeof *host);
+    safetensors_close(&st);
+    free(host);
+}
+
+void checkpoint_load_weights(Params *params, const char *path, const CheckpointFit *fit) {
+    Error error;
+    SafeTensors st;
+    if (!safetensors_open(&st, path, &error)) die("%s", error.text);
+    if (safetensors_metadata(&st, "vit.c.run"))
+        die("%s: this is the state of a run: --resume continues it; --init wants last.safetensors or best.safetensors",
+            path);
+    if (!checkpoint_read_weights(params, params->values, &st, "", fit, &error)) die("%s", error.text);
+    for (int i = 0; i < st.count; i++)
+        if (!params_find(params, st.tensors[i].name) &&
+            !(fit && fit->left && !strncmp(st.tensors[i].name, fit->left, strlen(fit->left))))
+            die("%s: tensor '%s' has no place in this model: another attn, feature_map, relative, pool, pos_embed or "
+                "depth?",
+                path, st.tensors[i].name);
+    safetensors_close(&st);
+}
+
+/* Is this position in a run possible?  Every epoch has at least one step. */
+static bool is_place(const RunState *s) {
+    bool counts = s->step < INT_MAX && s->epoch < INT_MAX && s->batch < INT_MAX && s->epoch + s->batch <= s->step;
+    return counts && isfinite(s->loss_sum) && s->best >= -1 && s->best <= 100 && s->lr >= 0 && isfinite(s->lr) &&
+           s->gradient_norm >= 0 && isfinite(s->gradient_norm);
+}
+
+void checkpoint_load_state(Params *params, RunState *state, const char *path) {
+    Error error;
+    SafeTensors st;
+    if (!safetensors_open(&st, path, &error)) die("%s", error.text);
+    const char *run = safetensors_metadata(&st, "vit.c.run");
+    if (!run) die("%s: holds weights, not the state of a run: --init reads weights, --resume wants a run folder", path);
+    for (int i = 0; i < RUN_MEASURED; i++) state->measured[i] = NAN;
+    int end = 0;
+    int fields = sscanf(run, "%" SCNu64 " %" SCNu64 " %" SCNu64 " %lg %" SCNu64 " %lg %" SCNu64
+                        " %g %g %lg %lg %lg %lg%n", &state->step, &state->epoch, &state->batch, &state->loss_sum,
+                        &state->loss_count, &state->best, &state->log_bytes, &state->lr, &state->gradient_norm,
+                        &state->measured[0], &state->measured[1], &state->measured[2], &state->measured[3], &end);
+    bool whole = fields == 10 || (fields == 13 && !run[end]); /* older versions saved one measured value */
+    if (!whole || !is_place(state))
+        die("%s: vit.c.run is '%.100s', which is no place in a run", path, run);
+    const char *seconds = safetensors_metadata(&st, "vit.c.seconds"); /* older versions saved none */
+    state->seconds = seconds ? strtod(seconds, NULL) : 0;
+    if (!(state->seconds >= 0) || !isfinite(state->seconds)) state->seconds = 0;
+    struct {
+        const char *prefix;
+        float *arena;
+    } parts[] = {{"param.", params->values},
+                 {"exp_avg.", params->exp_avg},
+                 {"exp_avg_sq.", params->exp_avg_sq},
+                 {"ema.", params->ema}};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (parts[i].arena &&
+            !checkpoint_read_weights(params, parts[i].arena, &st, parts[i].prefix, NULL, &error))
+            die("%s", error.text);
+    safetensors_close(&st);
+}

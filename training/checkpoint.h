@@ -1,0 +1,64 @@
+/* Checkpoints, all safetensors.  `last` and `best` hold the weights under timm's names and nothing else, so any other
+ * program can read them.  `state` holds what a run needs to continue bit for bit: weights, moments, EMA, and the
+ * position in the run.  It is one file, replaced by rename: a crash leaves the old state or the new one, never a mix.
+ * */
+#ifndef VIT_TRAINING_CHECKPOINT_H
+#define VIT_TRAINING_CHECKPOINT_H
+
+#include "core/error.h"
+#include "training/params.h"
+#include "core/safetensors.h"
+
+enum { RUN_MEASURED = 4, CHECKPOINT_DEVICE = 512 };
+
+typedef struct {
+    uint64_t step;      /* optimizer steps done */
+    uint64_t epoch;     /* epoch in progress */
+    uint64_t batch;     /* batches of that epoch done */
+    double loss_sum;    /* sum of the losses since the last row of the log */
+    uint64_t loss_count;
+    double best;        /* accuracy or AP, percent; -1 before the first evaluation */
+    uint64_t log_bytes; /* length of log.csv when the state was saved */
+    float lr, gradient_norm; /* of the last step; needed if the run stopped before its row of the log was written */
+    double seconds;          /* spent training and evaluating, summed over all processes that continued this run */
+    double measured[RUN_MEASURED]; /* other values that the program logs, as of the last row of the log; NaN: none */
+} RunState;
+
+/* Writes `arena` (values or ema) and the metadata to path.  On failure dies with the operation, path and reason. */
+void checkpoint_save_weights(const Params *params, const float *arena, const char *path, const SafeMetadata *metadata,
+                             int metadata_count);
+
+/* Converts a tensor of the file whose shape or layout differs from the parameter's: `fit` fills `to` [p->size] from it
+ * and returns true.  It returns false if it has no conversion: then the tensor must match the parameter as it is.
+ * `tensor` is NULL for a parameter that is not in the file.  Tensors of the file whose names begin with `left` may have
+ * no place in the model; NULL: none. */
+typedef struct {
+    bool (*fit)(float *to, const Param *p, const SafeTensor *tensor, void *context);
+    const char *left;
+    void *context;
+} CheckpointFit;
+
+/* True if the file's tensor has the parameter's shape; otherwise the error names both, and the setting behind them. */
+bool checkpoint_shape_fits(const Param *p, const SafeTensor *tensor, Error *error);
+
+/* Reads every parameter from a file of weights.  Dies if one is missing, has the wrong shape and `fit` (may be NULL)
+ * does not convert it, or has a value that is not finite, or if the file has further tensors. */
+void checkpoint_load_weights(Params *params, const char *path, const CheckpointFit *fit);
+
+/* Reads the parameters whose names begin with `prefix` from a file of weights, where the names may lack the prefix.
+ * Other tensors of the file are ignored. */
+void checkpoint_load_part(Params *params, const char *prefix, const char *path);
+
+/* Names what computes a state: the device with its number of threads, and the ranks.  Another one adds in another
+ * order, so the state has it as vit.c.device. */
+void checkpoint_device(char text[CHECKPOINT_DEVICE]);
+
+void checkpoint_save_state(const Params *params, const RunState *state, const char *path, const SafeMetadata *metadata,
+                           int metadata_count);
+void checkpoint_load_state(Params *params, RunState *state, const char *path);
+
+/* Reads every parameter from an open file, ignoring other tensors.  False if one is missing or does not match. */
+bool checkpoint_read_weights(Params *params, float *arena, const SafeTensors *st, const char *prefix,
+                             const CheckpointFit *fit, Error *error);
+
+#endif

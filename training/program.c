@@ -1,0 +1,363 @@
+#include "training/program.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/die.h"
+#include "core/distributed.h"
+#include "core/files.h"
+#include "core/help.h"
+#include "core/limits.h"
+#include "core/signals.h"
+#include "core/threads.h"
+#include "core/version.h"
+#include "kernels/kernels.h"
+
+/* == Settings ===================================================================================================== */
+
+#define F(KIND, field) CONFIG_FIELD(KIND, ModeSettings, field)
+static const ConfigEntry entries[] = {
+    {F(BOOL, describe), .section = "in place of training", .command_line_only = true,
+     .help = "Print layers, parameters, multiply-adds and memory, and stop"},
+    {F(BOOL, eval), .command_line_only = true,
+     .help = "Evaluate the weights of --init or --resume on the validation split, and stop"},
+    {F(BOOL, bench), .command_line_only = true,
+     .help = "Measure training and inference speed on random images, print one line of JSON, and stop"},
+    {F(STRING, parity), .command_line_only = true, .argument = "IN",
+     .help = "Run one forward and backward pass on the inputs in this safetensors file, and stop; parameters in the "
+             "file replace the model's"},
+    {F(STRING, out), .command_line_only = true, .argument = "FILE",
+     .help = "With --parity: write outputs, loss and grad.<parameter> to this safetensors file"},
+    {F(STRING, config), .section = "general", .command_line_only = true, .argument = "FILE",
+     .help = "Read settings from this INI file; settings on the command line take precedence"},
+    {F(STRING, resume), .command_line_only = true, .argument = "FOLDER",
+     .help = "Continue the run in this folder from its last saved state, with the same results as without a break"},
+    {F(CHOICE, isa), "auto", .command_line_only = true, CONFIG_CHOICES("auto", "avx2", "avx512"),
+     .noun = "set of instructions",
+     .help = "Instructions of the CPU to be used, where the program has code for several (auto: the newest)"},
+    {F(STRING, help), .command_line_only = true, .argument = "[WORD]", .alone = "all",
+     .help = "Print this help, or the part of it about one operator, setting or section; -h prints one screen"},
+    {F(BOOL, help_markdown), .command_line_only = true, .help = "Print the settings as Markdown tables"},
+    {F(BOOL, version), .command_line_only = true, .help = "Print the version"},
+};
+#undef F
+const ConfigGroup mode_settings = {CONFIG_GROUP(ModeSettings, entries)};
+
+#define F(KIND, field) CONFIG_FIELD(KIND, PredictSettings, field)
+static const ConfigEntry predict_entries[] = {
+    {F(LIST, predict), .section = "in place of training", .command_line_only = true, .argument = "IMAGE...",
+     .help = "Print the predictions for these PNG or JPEG images, or for all in these folders, and stop"},
+    {F(STRING, json), .command_line_only = true, .argument = "FILE",
+     .help = "With --predict: also write the predictions to this JSON file, an object for every image"},
+};
+#undef F
+const ConfigGroup predict_settings = {CONFIG_GROUP(PredictSettings, predict_entries)};
+
+/* Converts --resume's value to the run's folder (for training) or to its last weights (for a mode). */
+static void resolve_resume(Training *t, const ModeSettings *modes, bool looks) {
+    static char folder[RUN_PATH_SIZE], last[RUN_PATH_SIZE];
+    Error error;
+    if (!*modes->resume) return;
+    run_folder_of(folder, modes->resume);
+    for (int i = 0; run_folder_files[i] && looks; i++) {
+        run_folder_file(last, folder, run_folder_files[i]);
+        file_note(last);
+    }
+    run_folder_file(last, folder, "last.safetensors");
+    const char *given = config_origin(&t->config, "run_dir");
+    if (!looks && given && !strncmp(given, "--run", 5) && strcmp(t->s->run_dir, folder))
+        config_reject(&t->config, "run_dir", "%s, but --resume goes on in %s: copy that folder to fork a run",
+                      t->s->run_dir, folder);
+    const char *key = looks ? "init" : "run_dir", *value = looks ? last : folder;
+    if (!config_try_set(&t->config, key, value, "--resume", &error)) die_usage("%s", error.text);
+}
+
+/* The checkpoint that provides settings the user does not give: the one being resumed, or loaded by a mode. */
+static bool find_base(char path[RUN_PATH_SIZE], const Training *t, const ModeSettings *modes, bool looks) {
+    if (*modes->config && !t->resumed) return false;
+    if (looks)
+        snprintf(path, RUN_PATH_SIZE, "%s", t->s->init);
+    else if (t->resumed)
+        run_folder_file(path, t->s->run_dir, "state.safetensors");
+    return (looks && *t->s->init) || t->resumed;
+}
+
+/* Notes the value of each setting in the run being resumed. */
+static char **values_of(const Config *config) {
+    char **values = xcalloc((size_t)config->count, sizeof *values, "settings");
+    for (int i = 0; i < config->count; i++) values[i] = config_value(config, i);
+    return values;
+}
+
+static bool is_among(const char *name, const char *const *names) {
+    while (*names && strcmp(*names, name)) names++;
+    return *names != NULL;
+}
+
+/* Settings that cannot change when a run is resumed: those of the model, because its state would not fit another one,
+ * and those that determine the order of the images. */
+static bool is_kept(const Config *config, int i) {
+    static const char *const free_of_model[] = {"drop_path", "dropout", "embedding_dropout", "recompute",
+                                                "freeze_backbone", "backbone_weights", "ripple_algo", "lisa_algo",
+                                                NULL};
+    static const char *const others[] = {"seed", "data", "train_limit", "mean", "std", "scene_size", "kind", "tokens",
+                                         "image_side", "grey", "rate", "shares", "validation_images", "split_seed",
+                                         NULL};
+    const char *name = config_name(config, i), *section = config_section(config, i);
+    bool of_model = !strcmp(section, "model") || !strcmp(section, "attention");
+    if (!strcmp(name, "data")) { /* a path may have moved */
+        const char *data = config_string(config, name);
+        return !strpbrk(data, "/.") || !file_exists(data);
+    }
+    return of_model ? !is_among(name, free_of_model) : is_among(name, others);
+}
+
+/* Notes what has changed since the run was saved, and rejects what cannot change. */
+static void compare_with_saved(Training *t, char *const *saved) {
+    static const char *const places[] = {"run_dir", "init", NULL};
+    static const char *const orders[] = {"batch_size", "repeated_aug", "samples_per_clip", "size_window", NULL};
+    const Config *config = &t->config;
+    size_t size;
+    FILE *out = open_memstream(&t->changes, &size);
+    if (!out) die("out of memory for the changed settings");
+    for (int i = 0; i < config->count; i++) {
+        const char *name = config_name(config, i);
+        char *value = config_value(config, i);
+        bool own = config_command_line_only(config, i) || is_among(name, places);
+        bool chosen_later = !strcmp(name, "num_classes") && !strcmp(value, "0");
+        if (!own && !chosen_later && strcmp(value, saved[i])) {
+            if (is_kept(config, i))
+                config_reject(config, name,
+                              "%s, but the run in %s has %s, which it keeps to its end: --init %s/last.safetensors "
+                              "starts another run from its weights", value, t->s->run_dir, saved[i], t->s->run_dir);
+            if (is_among(name, orders)) t->reordered = name;
+            fprintf(out, "%s%s %s -> %s", ftell(out) ? ", " : "", name, *saved[i] ? saved[i] : "none",
+                    *value ? value : "none");
+        }
+        free(value);
+    }
+    if (fclose(out)) die("out of memory for the changed settings");
+}
+
+/* The precision that a run is resumed in is its own; that of mere weights may be another machine's. */
+static void forget_precision(Training *t) {
+    Error error;
+    if (!config_try_set(&t->config, "precision", kernels_default_precision(), "the default", &error))
+        die_usage("%s", error.text);
+}
+
+static void read_settings(Training *t, const ModeSettings *modes, const ProgramMode *list, int argc, char **argv) {
+    char path[RUN_PATH_SIZE], *text = NULL;
+    bool looks = false;
+    config_read_arguments(&t->config, argc, argv);
+    for (int i = 0; list[i].name; i++) looks |= config_chosen(&t->config, list[i].name);
+    t->resumed = *modes->resume && !looks;
+    resolve_resume(t, modes, looks);
+    if (find_base(path, t, modes, looks)) text = run_folder_config(path);
+    if (text) {
+        config_reset(&t->config);
+        config_read_text(&t->config, text, strlen(text), path);
+        if (t->resumed) t->saved = values_of(&t->config);
+        else forget_precision(t);
+        config_read_arguments(&t->config, argc, argv);
+        resolve_resume(t, modes, looks);
+        free(text);
+    }
+    const char *init = config_origin(&t->config, "init");
+    if (t->resumed && init && !strncmp(init, "--init", 6))
+        die_usage("--init: not together with --resume, whose state has weights of its own");
+    if (t->resumed) t->s->init = ""; /* the state has later weights */
+}
+
+/* The main of the variant that the settings ask for; NULL: this one. */
+static ProgramMain *choose_variant(const Training *t, const ModeSettings *modes) {
+    static const char *const sets[] = {"auto", "avx2", "avx512"}, *const precisions[] = {"float32", "bfloat16"};
+    const char *isa = sets[modes->isa], *precision = precisions[t->s->precision];
+    KernelsChoice choice = kernels_choose(isa, precision);
+    if (!choice.refused) return choice.main;
+    const char *origin = config_origin(&t->config, "precision");
+    bool given = origin && !strncmp(origin, "--", 2);
+    if (!strcmp(choice.refused, "isa")) config_reject(&t->config, "isa", "%s: %s", isa, choice.why);
+    if (given) config_reject(&t->config, "precision", "%s: %s", precision, choice.why);
+    config_reject(&t->config, "precision", "%s: %s; --precision %s does without it", precision, choice.why,
+                  kernels_default_precision());
+}
+
+/* == One mode ===================================================================================================== */
+
+/* The chosen mode, after checking that it is the only one and has the weights it needs.  NULL: training. */
+static const ProgramMode *choose_mode(const ProgramMode *list, const Training *t) {
+    const ProgramMode *chosen = NULL;
+    for (const ProgramMode *m = list; m->name; m++) {
+        if (!config_chosen(&t->config, m->name)) continue;
+        bool joins = chosen && chosen->together && m->together && chosen->run == m->run;
+        if (chosen && !joins) die_usage("--%s: not together with --%s", m->name, chosen->name);
+        if (!chosen) chosen = m;
+    }
+    if (chosen && chosen->needs_weights && !*t->s->init)
+        die_usage("--%s: needs weights: --init FILE or --resume FOLDER", chosen->name);
+    return chosen;
+}
+
+/* Several modes may write the same file. */
+static bool is_written(const ProgramMode *chosen, const char *output) {
+    return chosen && is_among(output, chosen->outputs);
+}
+
+static void check_outputs(const ProgramMode *list, const ProgramMode *chosen, const Config *config) {
+    for (const ProgramMode *m = list; m->name; m++) {
+        for (int i = 0; m->outputs[i]; i++) {
+            const char *path = config_string(config, m->outputs[i]);
+            if (m == chosen && m->needs_output && i == 0 && !*path)
+                die_usage("--%s: needs --%s FILE for the results", m->name, m->outputs[i]);
+            if (m != chosen && *path && !is_written(chosen, m->outputs[i]))
+                die_usage("%s: '%s' would be written by --%s only", config_origin(config, m->outputs[i]), path,
+                          m->name);
+        }
+    }
+}
+
+/* An output that cannot be written, or that would replace an input or another output, ends the call before its work
+ * begins. */
+static void claim_outputs(const ProgramMode *mode, const Config *config) {
+    Error error;
+    for (int i = 0; mode->outputs[i]; i++) {
+        const char *name = mode->outputs[i], *path = config_string(config, name);
+        if (!*path) continue;
+        if (!file_claim(path, config_origin(config, name), &error)) config_reject(config, name, "%s", error.text);
+        if (!file_try(path, &error)) die("%s: %s", path, error.text);
+    }
+}
+
+/* The same for a new run's folder, in which files may lie; that of a run that was begun is refused when it is opened. */
+static void claim_folder(const Training *t) {
+    static char paths[8][RUN_PATH_SIZE];
+    char log[RUN_PATH_SIZE];
+    Error error;
+    if (t->resumed || !*t->s->run_dir) return;
+    run_folder_file(log, t->s->run_dir, "log.csv");
+    if (file_exists(log)) return;
+    for (int i = 0; run_folder_files[i]; i++) {
+        run_folder_file(paths[i], t->s->run_dir, run_folder_files[i]);
+        if (!file_claim(paths[i], "run_dir's", &error)) config_reject(&t->config, "run_dir", "%s", error.text);
+    }
+}
+
+/* Refuses settings that count only in modes which were not chosen. */
+static void check_settings(const ProgramMode *list, const ProgramMode *chosen, const Config *config) {
+    char owners[256] = "";
+    const char *name = NULL;
+    for (const ProgramMode *m = list; m->name && !name; m++)
+        for (int i = 0; m->settings[i] && !name; i++)
+            if (config_origin(config, m->settings[i]) && !(chosen && is_among(m->settings[i], chosen->settings)))
+                name = m->settings[i];
+    if (!name) return;
+    for (const ProgramMode *m = list; m->name; m++) {
+        size_t used = strlen(owners);
+        if (is_among(name, m->settings))
+            snprintf(owners + used, sizeof owners - used, "%s--%s", used ? ", " : "", m->name);
+    }
+    config_reject(config, name, "counts only with %s", owners);
+}
+
+/* The settings that must be equal on all ranks, one per line: all except file locations, thread counts and
+ * the instructions of this machine. */
+static char *common_settings(const Config *config) {
+    static const char *const own[] = {"config", "data_dir", "workers", "isa"};
+    char *text;
+    size_t size;
+    FILE *out = open_memstream(&text, &size);
+    if (!out) die("out of memory for the settings as text");
+    for (int i = 0; i < config->count; i++) {
+        bool skip = !config_counts(config, i);
+        for (size_t k = 0; k < sizeof own / sizeof *own; k++) skip |= !strcmp(config_name(config, i), own[k]);
+        if (skip) continue;
+        char *value = config_value(config, i);
+        fprintf(out, "%s %s\n", config_name(config, i), *value ? value : "none");
+        free(value);
+    }
+    if (fclose(out)) die("out of memory for the settings as text");
+    return text;
+}
+
+/* Connects all ranks.  For a mode that rank 0 runs alone they disconnect again; true if this rank continues. */
+static bool meet_ranks(const Config *config, bool alone) {
+    char *settings = common_settings(config);
+    distributed_open(settings);
+    free(settings);
+    if (alone) distributed_close();
+    return !alone || distributed_rank() == 0;
+}
+
+static bool helps_only(const ModeSettings *modes) { return *modes->help || modes->help_markdown || modes->version; }
+
+static int run_mode(const Program *program, void *run, Training *t, const ModeSettings *modes) {
+    int status = 0;
+    bool helps = helps_only(modes);
+    if (!helps || (program->chooser && config_origin(&t->config, program->chooser))) {
+        if (program->use) program->use(run);
+        config_settle(&t->config);
+    }
+    if (helps && !meet_ranks(&t->config, true)) return 0;
+    if (modes->version) return printf("%s %s\n", program->name, VIT_VERSION), 0;
+    if (*modes->help) return help_print(program, &t->config, modes->help), 0;
+    if (modes->help_markdown) return config_markdown(&t->config, stdout), 0;
+
+    const ProgramMode *mode = choose_mode(program->modes, t);
+    t->mode = mode ? mode->name : NULL;
+    bool alone = mode && mode->alone;
+    check_outputs(program->modes, mode, &t->config);
+    check_settings(program->modes, mode, &t->config);
+    if (t->saved) compare_with_saved(t, t->saved);
+    program->check(run);
+    kernels_init();
+    if (kernels_unsupported()) die_usage("%s", kernels_unsupported());
+    if (!alone) signals_open();
+    if (!meet_ranks(&t->config, alone)) return 0;
+    if (distributed_rank() == 0 && mode) claim_outputs(mode, &t->config);
+    if (distributed_rank() == 0 && !mode) claim_folder(t);
+    if (alone) return mode->run(run), 0;
+    collective_open();
+    if (mode) mode->run(run);
+    else status = training_run(t);
+    program->close(run);
+    collective_close();
+    distributed_close();
+    return status;
+}
+
+/* Without arguments the defaults would train for days on the embedded data set, which nobody intends: prints examples.
+ * Status 2, as for any wrong command line. */
+static int ask_for_arguments(const Program *program) {
+    if (distributed_rank() == 0) help_beginner(program);
+    return 2;
+}
+
+/* Apart from program_main, so that its locals are not on the stack before limits_open. */
+__attribute__((noinline)) static int program_run(const Program *program, void *run, Training *t, int argc,
+                                                 char **argv) {
+    standard_files_open();
+    distributed_begin();
+    threads_check();
+    if (argc < 2) return ask_for_arguments(program);
+    config_init(&t->config, "config");
+    program->settings(run, &t->config);
+    const ModeSettings *modes = config_add(&t->config, &mode_settings);
+    t->program = program->name;
+    t->calls = &program->training;
+    t->run = run;
+    t->s = config_add(&t->config, &training_settings);
+    t->adamw = config_add(&t->config, &adamw_settings);
+    config_default(&t->config, "precision", kernels_default_precision());
+    read_settings(t, modes, program->modes, argc, argv);
+    ProgramMain *other = helps_only(modes) ? NULL : choose_variant(t, modes);
+    if (other) return other(argc, argv); /* nothing is open yet, nothing printed */
+    int status = run_mode(program, run, t, modes);
+    standard_output_check();
+    return status;
+}
+
+int program_main(const Program *program, void *run, Training *t, int argc, char **argv) {
+    limits_open(argv);
+    return program_run(program, run, t, argc, argv);
+}

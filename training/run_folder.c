@@ -1,0 +1,348 @@
+#include "training/run_folder.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/die.h"
+#include "core/distributed.h"
+#include "core/files.h"
+#include "core/text.h"
+
+enum { CONFIG_FILE, FIRST_CHECKPOINT };
+const char *const run_folder_files[] = {"config.ini", "last.safetensors", "best.safetensors", "state.safetensors", NULL};
+
+void run_folder_file(char path[RUN_PATH_SIZE], const char *folder, const char *name) {
+    path_join(path, RUN_PATH_SIZE, folder, name);
+}
+
+void run_folder_choose(char path[RUN_PATH_SIZE], const char *stem) {
+    for (int number = 1;; number++) {
+        int length = snprintf(path, RUN_PATH_SIZE, "runs/%s-%03d", stem, number);
+        if (length >= RUN_PATH_SIZE || !file_exists(path)) return;
+    }
+}
+
+void run_folder_of(char path[RUN_PATH_SIZE], const char *given) {
+    char state[RUN_PATH_SIZE];
+    snprintf(path, RUN_PATH_SIZE, "%s", given);
+    size_t length = strlen(path), ending = strlen(".safetensors");
+    if (length > ending && !strcmp(path + length - ending, ".safetensors")) {
+        char *slash = strrchr(path, '/');
+        snprintf(slash ? slash : path, 2, slash ? "" : ".");
+    }
+    run_folder_file(state, path, "state.safetensors");
+    if (!file_exists(state))
+        die("%s: no such file: --resume wants the folder of a run that has saved its state", state);
+}
+
+static char *metadata_of(const char *checkpoint, const char *key, const char *what) {
+    char *copy = NULL;
+    Error error;
+    SafeTensors st;
+    if (!safetensors_open(&st, checkpoint, &error)) die("%s", error.text);
+    const char *text = safetensors_metadata(&st, key);
+    if (text && !(copy = strdup(text))) die("%s: out of memory for its %s", checkpoint, what);
+    safetensors_close(&st);
+    return copy;
+}
+
+char *run_folder_config(const char *checkpoint) { return metadata_of(checkpoint, "vit.c.config", "settings"); }
+
+char *run_folder_choices(const char *state) { return metadata_of(state, "vit.c.choices", "kernels' choices"); }
+
+char *run_folder_device(const char *state) { return metadata_of(state, "vit.c.device", "device"); }
+
+bool run_folder_normalisation(float mean[3], float std[3], const char *checkpoint) {
+    Error error;
+    SafeTensors st;
+    if (!safetensors_open(&st, checkpoint, &error)) die("%s", error.text);
+    const char *text = safetensors_metadata(&st, "vit.c.normalisation");
+    float x[6];
+    bool there = text && sscanf(text, "%g %g %g %g %g %g", x, x + 1, x + 2, x + 3, x + 4, x + 5) == 6;
+    for (int i = 0; i < 6 && there; i++) there = isfinite(x[i]) && (i < 3 || x[i] > 0);
+    if (text && !there)
+        die("%s: vit.c.normalisation is '%.100s', expected a mean and a std of three channels", checkpoint, text);
+    for (int c = 0; c < 3 && there; c++) {
+        mean[c] = x[c];
+        std[c] = x[c + 3];
+    }
+    safetensors_close(&st);
+    return there;
+}
+
+bool run_folder_image_size(int size[2], const char *checkpoint) {
+    char *text = metadata_of(checkpoint, "vit.c.image_size", "images' size");
+    bool there = text && sscanf(text, "%dx%d", &size[0], &size[1]) == 2;
+    if (text && !(there && size[0] >= 0 && size[1] >= 0))
+        die("%s: vit.c.image_size is '%.100s', expected height x width", checkpoint, text);
+    free(text);
+    return there;
+}
+
+void run_folder_classes(ClassNames *names, const char *checkpoint) {
+    Error error;
+    SafeTensors st;
+    if (!safetensors_open(&st, checkpoint, &error)) die("%s", error.text);
+    const char *text = safetensors_metadata(&st, "vit.c.classes");
+    class_names_parse(names, text ? text : "", text ? strlen(text) : 0, '\n');
+    safetensors_close(&st);
+}
+
+/* == The log ====================================================================================================== */
+
+static void log_flush(const RunFolder *folder) {
+    if (fflush(folder->log) != 0) die("%s: cannot write: %s", folder->log_path, strerror(errno));
+}
+
+/* The process that holds the lock of this open file, as Linux lists it (proc(5), /proc/locks); 0: not known, for
+ * instance because it runs on another machine. */
+static long lock_holder(FILE *file) {
+    char line[256];
+    struct stat info;
+    long process, holder = 0;
+    unsigned long long inode;
+    FILE *locks = fopen("/proc/locks", "re");
+    if (!locks) return 0;
+    bool known = fstat(fileno(file), &info) == 0;
+    while (known && !holder && fgets(line, sizeof line, locks))
+        if (sscanf(line, "%*s FLOCK %*s %*s %ld %*x:%*x:%llu", &process, &inode) == 2 && inode == info.st_ino)
+            holder = process;
+    fclose(locks);
+    return holder;
+}
+
+/* Two processes in one folder would mix their rows and checkpoints.  On file systems without locks this is not
+ * checked. */
+static void log_lock(const RunFolder *folder) {
+    if (flock(fileno(folder->log), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return;
+    long process = lock_holder(folder->log);
+    char which[96] = "another process, perhaps of another machine,";
+    if (process > 0) snprintf(which, sizeof which, "process %ld of this machine", process);
+    die("%s: %s is training in this folder: stop it first, or train in another folder", folder->log_path, which);
+}
+
+/* Opens and locks a log that is there; false: there is none. */
+static bool log_open(RunFolder *folder) {
+    struct stat info;
+    folder->log = fopen(folder->log_path, "r+e");
+    if (!folder->log && errno == ENOENT) return false;
+    if (!folder->log) die("%s: cannot open: %s", folder->log_path, strerror(errno));
+    if (fstat(fileno(folder->log), &info) == 0 && !S_ISREG(info.st_mode))
+        die("%s: not a regular file, expected the log of this run", folder->log_path);
+    log_lock(folder);
+    return true;
+}
+
+/* Did the run in this folder end before it trained?  Then its log has no rows, and it saved no weights. */
+static bool is_untrained(const RunFolder *folder, const char *header) {
+    char path[RUN_PATH_SIZE], begun[1024];
+    for (int i = FIRST_CHECKPOINT; run_folder_files[i]; i++) {
+        run_folder_file(path, folder->path, run_folder_files[i]);
+        if (file_exists(path)) return false;
+    }
+    size_t length = fread(begun, 1, sizeof begun, folder->log), whole = strlen(header);
+    return length <= whole + 1 && !memcmp(begun, header, length < whole ? length : whole) &&
+           (length <= whole || begun[whole] == '\n');
+}
+
+/* The log of a folder that has one: of a run that goes on elsewhere, of one that can be resumed, or of one that ended
+ * before it trained, whose folder is taken over. */
+static void log_take_over(RunFolder *folder, const char *header) {
+    char state[RUN_PATH_SIZE];
+    if (!log_open(folder)) die("%s: cannot open: a link that leads nowhere, or just removed", folder->log_path);
+    run_folder_file(state, folder->path, "state.safetensors");
+    if (file_exists(state))
+        die("%s: there is a run in this folder already: --resume %s continues it, another --run-dir starts afresh",
+            folder->log_path, folder->path);
+    if (!is_untrained(folder, header))
+        die("%s: here a run ended before it saved anything: remove the folder or choose another --run-dir",
+            folder->log_path);
+    if (ftruncate(fileno(folder->log), 0) || fseek(folder->log, 0, SEEK_SET))
+        die("%s: cannot write: %s", folder->log_path, strerror(errno));
+}
+
+/* Never replaces the log of another run, not even when two runs start at the same moment. */
+static void log_create(RunFolder *folder, const char *header) {
+    folder->log = fopen(folder->log_path, "w+xe");
+    if (folder->log)
+        log_lock(folder);
+    else if (errno == EEXIST)
+        log_take_over(folder, header);
+    else
+        die("%s: cannot open: %s", folder->log_path, strerror(errno));
+    fprintf(folder->log, "%s\n", header);
+    log_flush(folder);
+}
+
+static int count_columns(const char *row) {
+    int columns = 1;
+    for (; *row; row++) columns += *row == ',';
+    return columns;
+}
+
+/* Columns were added at the end: a log that was begun with fewer is continued with as many as it has. */
+static void log_check_header(RunFolder *folder, const char *header) {
+    char line[1024] = "";
+    if (!fgets(line, sizeof line, folder->log)) line[0] = 0;
+    line[strcspn(line, "\r\n")] = 0;
+    size_t length = strlen(line);
+    bool older = length && !strncmp(line, header, length) && header[length] == ',';
+    if (older) folder->log_columns = count_columns(line);
+    if (!older && strcmp(line, header))
+        warn("%s: its columns are not this program's, which are %s", folder->log_path, header);
+}
+
+/* If the log was removed, a new one is begun.  If the state has no log length, the log is left as it is. */
+static void log_reopen(RunFolder *folder, const char *header, uint64_t saved_bytes) {
+    if (!log_open(folder)) {
+        warn("%s: missing: a new one begins, without the rows up to here", folder->log_path);
+        log_create(folder, header);
+        return;
+    }
+    log_check_header(folder, header);
+    bool ok = fseek(folder->log, 0, SEEK_END) == 0;
+    long length = ok ? ftell(folder->log) : -1;
+    ok = length >= 0;
+    if (ok && !saved_bytes) return;
+    if (ok && (uint64_t)length < saved_bytes)
+        warn("%s: %ld bytes, but it had %llu when the state was saved: rows are missing", folder->log_path, length,
+             (unsigned long long)saved_bytes);
+    else
+        ok = ok && ftruncate(fileno(folder->log), (off_t)saved_bytes) == 0 && fseek(folder->log, 0, SEEK_END) == 0;
+    if (!ok) die("%s: cannot cut back to the saved state: %s", folder->log_path, strerror(errno));
+}
+
+/* Copies the open log file, which has been removed from the folder, to a new file of the same name. */
+static bool log_restore(RunFolder *folder) {
+    char buffer[16384];
+    FILE *copy = fopen(folder->log_path, "w+xe");
+    off_t at = 0;
+    ssize_t got = copy ? 1 : -1;
+    while (got > 0) {
+        got = pread(fileno(folder->log), buffer, sizeof buffer, at);
+        if (got > 0 && fwrite(buffer, 1, (size_t)got, copy) != (size_t)got) got = -1;
+        at += got > 0 ? got : 0;
+    }
+    if (got < 0 || fflush(copy)) {
+        if (copy) unlink(folder->log_path);
+        if (copy) fclose(copy);
+        return false;
+    }
+    fclose(folder->log);
+    folder->log = copy;
+    log_lock(folder);
+    warn("%s: was removed while the run wrote to it, and is there again", folder->log_path);
+    return true;
+}
+
+/* Makes sure that the log's path is the open file.  If not, creates it again, or if another file has replaced it,
+ * appends to that one.  False: there is no file at that path; errno gives the reason. */
+static bool log_keep(RunFolder *folder) {
+    struct stat ours, theirs;
+    if (fstat(fileno(folder->log), &ours)) return true; /* no reason to give it up */
+    if (stat(folder->log_path, &theirs)) return errno != ENOENT || log_restore(folder);
+    if (ours.st_dev == theirs.st_dev && ours.st_ino == theirs.st_ino) return true;
+    FILE *other = fopen(folder->log_path, "r+e");
+    if (!other || fseek(other, 0, SEEK_END)) return other ? fclose(other), false : false;
+    fclose(folder->log);
+    folder->log = other;
+    log_lock(folder);
+    warn("%s: another file took its place: rows go on there", folder->log_path);
+    return true;
+}
+
+static uint64_t log_length(const RunFolder *folder) {
+    struct stat info;
+    log_flush(folder);
+    if (fstat(fileno(folder->log), &info)) die("%s: cannot read its length: %s", folder->log_path, strerror(errno));
+    return (uint64_t)info.st_size;
+}
+
+void run_folder_log(RunFolder *folder, const char *format, ...) {
+    char row[1024], *end = row;
+    va_list arguments;
+    if (!folder->log) return;
+    log_keep(folder); /* an error is reported by the next save, as the folder may be back by then */
+    va_start(arguments, format);
+    vsnprintf(row, sizeof row, format, arguments);
+    va_end(arguments);
+    for (int columns = folder->log_columns; (end = strchr(end, ',')) && --columns; end++) continue;
+    if (end) *end = 0;
+    fprintf(folder->log, "%s\n", row);
+    log_flush(folder);
+}
+
+/* == The folder =================================================================================================== */
+
+static void metadata_fill(RunFolder *folder, const Config *config, const char *const *class_names, int classes,
+                          const float *mean, const float *std, const int *image_size) {
+    config_require_utf8(config);
+    for (int c = 0; class_names && c < classes; c++)
+        if (!text_is_utf8(class_names[c]))
+            die("%s: the name of class %d is not UTF-8, and checkpoints could not hold it: rename it", class_names[c],
+                c);
+    folder->config = config_text(config);
+    folder->classes = class_names_text(class_names, classes);
+    folder->metadata[0] = (SafeMetadata){"format", "pt"};
+    folder->metadata[1] = (SafeMetadata){"vit.c.config", folder->config};
+    folder->metadata[2] = (SafeMetadata){"vit.c.classes", folder->classes};
+    folder->metadata_count = 3;
+    if (image_size) {
+        snprintf(folder->image_size, sizeof folder->image_size, "%dx%d", image_size[0], image_size[1]);
+        folder->metadata[folder->metadata_count++] = (SafeMetadata){"vit.c.image_size", folder->image_size};
+    }
+    if (!mean || !std) return;
+    snprintf(folder->normalisation, sizeof folder->normalisation, "%.9g %.9g %.9g %.9g %.9g %.9g", (double)mean[0],
+             (double)mean[1], (double)mean[2], (double)std[0], (double)std[1], (double)std[2]);
+    folder->metadata[folder->metadata_count++] = (SafeMetadata){"vit.c.normalisation", folder->normalisation};
+}
+
+void run_folder_open(RunFolder *folder, const char *path, const Config *config, const char *const *class_names,
+                     int classes, const float *mean, const float *std, const int *image_size, const char *header,
+                     const RunState *resumed) {
+    Error error;
+    char config_path[RUN_PATH_SIZE], left[RUN_PATH_SIZE];
+    snprintf(folder->path, sizeof folder->path, "%s", path);
+    if (distributed_rank() > 0) return;
+    metadata_fill(folder, config, class_names, classes, mean, std, image_size);
+    make_folders(folder->path);
+    run_folder_file(folder->log_path, folder->path, "log.csv");
+    folder->log_columns = count_columns(header);
+    if (resumed)
+        log_reopen(folder, header, resumed->log_bytes);
+    else
+        log_create(folder, header);
+    for (const char *const *name = run_folder_files; *name; name++) {
+        run_folder_file(left, folder->path, *name);
+        if (!file_try(left, &error)) die("%s: %s", left, error.text); /* not only at the end of the first epoch */
+    }
+    run_folder_file(config_path, folder->path, run_folder_files[CONFIG_FILE]);
+    write_text(config_path, folder->config);
+}
+
+void run_folder_save_weights(const RunFolder *folder, const Params *params, const char *name) {
+    char path[RUN_PATH_SIZE];
+    if (!folder->log) return;
+    run_folder_file(path, folder->path, name);
+    checkpoint_save_weights(params, params->ema ? params->ema : params->values, path, folder->metadata,
+                            folder->metadata_count);
+}
+
+void run_folder_save(RunFolder *folder, const Params *params, RunState *state) {
+    char path[RUN_PATH_SIZE];
+    if (!folder->log) return;
+    if (!log_keep(folder)) die("%s: gone, and cannot be made again: %s", folder->log_path, strerror(errno));
+    uint64_t length = log_length(folder);
+    if (fsync(fileno(folder->log)) != 0 && errno != EINVAL)
+        die("%s: cannot write: %s", folder->log_path, strerror(errno));
+    run_folder_save_weights(folder, params, "last.safetensors");
+    state->log_bytes = length;
+    run_folder_file(path, folder->path, "state.safetensors");
+    checkpoint_save_state(params, state, path, folder->metadata, folder->metadata_count);
+}

@@ -1,0 +1,77 @@
+/* The folder of a run: config.ini, log.csv, and the checkpoints last, best and state (training/checkpoint.h).  Only
+ * rank 0 accesses it; on other ranks these functions do nothing.
+ * On failure all functions die with one line that names the file. */
+#ifndef VIT_TRAINING_RUN_FOLDER_H
+#define VIT_TRAINING_RUN_FOLDER_H
+
+#include <stdio.h>
+
+#include "training/checkpoint.h"
+#include "core/class_names.h"
+#include "core/config.h"
+
+enum { RUN_PATH_SIZE = 4096 };
+
+typedef struct {
+    char path[RUN_PATH_SIZE], log_path[RUN_PATH_SIZE];
+    FILE *log;
+    int log_columns; /* columns per row; a resumed log with fewer keeps its number */
+    SafeMetadata metadata[5]; /* stored in every checkpoint, so that --eval and --predict need no config */
+    int metadata_count;
+    char *config, *classes, normalisation[128], image_size[32];
+} RunFolder;
+
+/* The names of the files in it but log.csv, ending with NULL. */
+extern const char *const run_folder_files[];
+
+/* Writes the next unused runs/<stem>-<number> to path. */
+void run_folder_choose(char path[RUN_PATH_SIZE], const char *stem);
+
+/* Creates or reopens the folder and writes config.ini.  A new log begins with `header` and never replaces another
+ * run's, unless that run ended before it trained: without a row and without a checkpoint.  If another process trains in
+ * the folder, the error names it.  A resumed log loses the rows written after its state was saved; if an older version wrote it with fewer
+ * columns, the first ones of `header`, new rows have only those.  Removes temporary files of killed runs.  class_names
+ * [classes], mean and std [3] of the pixels, and height and width of the data set's images, 0 where they differ,
+ * image_size [2], may be NULL.  Names and settings that are not UTF-8 are errors, because
+ * checkpoints cannot store them. */
+void run_folder_open(RunFolder *folder, const char *path, const Config *config, const char *const *class_names,
+                     int classes, const float *mean, const float *std, const int *image_size, const char *header,
+                     const RunState *resumed);
+
+/* Appends a row with a value for every column of `header` and flushes it.  If somebody removed the log, it is created
+ * again. */
+void run_folder_log(RunFolder *folder, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* Saves the weights used for evaluation - the EMA if there is one - as <name>.safetensors. */
+void run_folder_save_weights(const RunFolder *folder, const Params *params, const char *name);
+
+/* Saves last.safetensors, then the state.  If the process is killed in between, --resume continues from the previous
+ * state and repeats the steps since. */
+void run_folder_save(RunFolder *folder, const Params *params, RunState *state);
+
+/* Writes the path of the file `name` in the folder to path. */
+void run_folder_file(char path[RUN_PATH_SIZE], const char *folder, const char *name);
+
+/* Writes the run's folder to path; `given` is --resume's value, the folder or any checkpoint in it.  Dies if the folder
+ * has no saved state. */
+void run_folder_of(char path[RUN_PATH_SIZE], const char *given);
+
+/* The settings stored in a checkpoint, or NULL; the caller frees them. */
+char *run_folder_config(const char *checkpoint);
+
+/* What kernels had chosen when a state was saved (kernels_choices), or NULL; the caller frees it. */
+char *run_folder_choices(const char *state);
+
+/* What a state was computed by (checkpoint_device), or NULL; the caller frees it. */
+char *run_folder_device(const char *state);
+
+/* Reads mean and std of the pixels from a checkpoint; false if it has none. */
+bool run_folder_normalisation(float mean[3], float std[3], const char *checkpoint);
+
+/* Reads the size of the images of the data set it was trained on, 0x0 where they differ; false if it has none. */
+bool run_folder_image_size(int size[2], const char *checkpoint);
+
+/* Reads the class names from a checkpoint; if it has none, names->count is 0. */
+void run_folder_classes(ClassNames *names, const char *checkpoint);
+
+#endif

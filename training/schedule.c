@@ -1,0 +1,113 @@
+/* The learning rate after t of T epochs, W of them warm-up:
+ *   t < W   lr_warmup + (peak - lr_warmup) t / W
+ *   else    lr_min + (peak - lr_min) (1 + cos(pi t / T)) / 2
+ * The cosine starts at t = 0, not at W: timm's warmup_prefix is off in DeiT's recipe. */
+#include "training/schedule.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/distributed.h"
+
+/* Were both settings given on the command line, or both in the same file? */
+static bool given_together(const Config *config, const char *a, const char *b, bool in_file) {
+    const char *origin = config_origin(config, a), *other = config_origin(config, b);
+    if (!origin || !other) return false;
+    if (!strncmp(origin, "--", 2)) return !strncmp(other, "--", 2);
+    const char *line = strrchr(origin, ':');
+    return in_file && line && !strncmp(origin, other, (size_t)(line - origin) + 1);
+}
+
+static void tell_shortened(const Config *config, const char *name, double given, double most, const char *unit,
+                           double fits) {
+    if (distributed_rank() == 0)
+        printf("%s: %g (%s) is more than the %.0f %s of the run: shortened to %g (a tenth of them, rounded down)\n",
+               name, given, config_origin(config, name), most, unit, fits);
+}
+
+/* == Warm-up and cosine =========================================================================================== */
+
+#define F(KIND, field) CONFIG_FIELD(KIND, CosineSettings, field)
+static const ConfigEntry cosine_entries[] = {
+    {F(FLOAT, lr), "5e-4", .section = "training", .min = 0, .max = 100,
+     .help = "Peak learning rate of AdamW, reached after the warm-up"},
+    {F(INT, lr_base_batch), "0", .min = 0, .max = 1e6,
+     .help = "Batch size that lr is meant for; lr is scaled linearly to batch_size (0: not scaled)"},
+    {F(FLOAT, lr_min), "1e-5", .min = 0, .max = 100, .help = "Learning rate at the end of the cosine"},
+    {F(FLOAT, lr_warmup), "1e-6", .min = 0, .max = 100, .help = "Learning rate at the start of the warm-up"},
+    {F(FLOAT, warmup_epochs), "5", .min = 0, .max = 1e6,
+     .help = "Epochs of linear warm-up; the default, and one longer than the run, shrink to a tenth of epochs"},
+    {F(CHOICE, lr_schedule), "epoch",
+     CONFIG_CHOICES([LR_EVERY_EPOCH] = "epoch", [LR_EVERY_STEP] = "step"),
+     .help = "Change the learning rate once per epoch, as timm does, or with every step"},
+};
+#undef F
+const ConfigGroup cosine_settings = {CONFIG_GROUP(CosineSettings, cosine_entries)};
+
+void cosine_fit(const Config *config, CosineSettings *s, int epochs) {
+    float given = s->warmup_epochs, fits = fminf(given, (float)(epochs / 10)); /* whole epochs */
+    bool chosen = config_origin(config, "warmup_epochs");
+    if (chosen && given <= (float)epochs) return;
+    if (chosen && given_together(config, "warmup_epochs", "epochs", true))
+        config_reject(config, "warmup_epochs", "{warmup_epochs} is more than {epochs}");
+    if (chosen) tell_shortened(config, "warmup_epochs", (double)given, epochs, "epochs", (double)fits);
+    s->warmup_epochs = fits;
+}
+
+float cosine_peak(const CosineSettings *s, int batch_size) {
+    return s->lr * (s->lr_base_batch ? (float)batch_size / (float)s->lr_base_batch : 1);
+}
+
+float cosine_lr(const CosineSettings *s, float peak, int epochs, double done) {
+    double t = s->lr_schedule == LR_EVERY_EPOCH ? floor(done) : done;
+    if (t < s->warmup_epochs) return s->lr_warmup + (peak - s->lr_warmup) * (float)(t / s->warmup_epochs);
+    if (t >= epochs) return s->lr_min;
+    return s->lr_min + (peak - s->lr_min) * (float)(0.5 * (1 + cos(M_PI * t / epochs)));
+}
+
+/* == Warm-up and cosine by steps ================================================================================== */
+
+#define F(KIND, field) CONFIG_FIELD(KIND, StepCosineSettings, field)
+static const ConfigEntry step_cosine_entries[] = {
+    {F(FLOAT, lr), "1e-3", .section = "training", .min = 0, .max = 100,
+     .help = "Peak learning rate of AdamW, reached at the end of the warm-up; from there half a cosine leads to 0"},
+    {F(INT, warmup_steps), "5000", .min = 0, .max = 1e9,
+     .help = "Steps of linear warm-up; the default, and one longer than the run, shrink to a tenth of all steps"},
+};
+#undef F
+const ConfigGroup step_cosine_settings = {CONFIG_GROUP(StepCosineSettings, step_cosine_entries)};
+
+void step_cosine_fit(const Config *config, StepCosineSettings *s, uint64_t steps) {
+    uint64_t given = (uint64_t)s->warmup_steps, fits = given < steps / 10 ? given : steps / 10;
+    bool chosen = config_origin(config, "warmup_steps");
+    if (chosen && given <= steps) return;
+    if (chosen && given_together(config, "warmup_steps", "epochs", false))
+        config_reject(config, "warmup_steps", "{warmup_steps} is more than the %llu steps of {epochs}",
+                      (unsigned long long)steps);
+    if (chosen) tell_shortened(config, "warmup_steps", (double)given, (double)steps, "steps", (double)fits);
+    s->warmup_steps = (int)fits;
+}
+
+float step_cosine_lr(const StepCosineSettings *s, uint64_t step, uint64_t steps) {
+    double W = s->warmup_steps, t = (double)step;
+    if (t < W) return (float)((double)s->lr * t / W);
+    if (step >= steps) return 0;
+    return (float)((double)s->lr / 2 * (1 + cos(M_PI * (t - W) / ((double)steps - W))));
+}
+
+/* == Steps ======================================================================================================== */
+
+#define F(KIND, field) CONFIG_FIELD(KIND, DropSettings, field)
+static const ConfigEntry drop_entries[] = {
+    {F(FLOAT, lr), "1e-4", .section = "training", .min = 0, .max = 100, .help = "Initial learning rate of AdamW"},
+    {F(INT, lr_drop), "40", .min = 0, .max = 1e6,
+     .help = "Epochs after which the learning rate falls to a tenth; it falls again after twice as many (0: never)"},
+};
+#undef F
+const ConfigGroup drop_settings = {CONFIG_GROUP(DropSettings, drop_entries)};
+
+float drop_lr(const DropSettings *s, double done) {
+    int epoch = (int)done;
+    return (float)(s->lr * pow(0.1, s->lr_drop ? epoch / s->lr_drop : 0));
+}

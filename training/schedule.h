@@ -1,0 +1,60 @@
+/* The learning rate over a run: linear warm-up, then half a cosine, as in timm's CosineLRScheduler; or step decay. */
+#ifndef VIT_TRAINING_SCHEDULE_H
+#define VIT_TRAINING_SCHEDULE_H
+
+#include "core/config.h"
+
+/* -- Warm-up and cosine -- */
+
+typedef enum { LR_EVERY_EPOCH, LR_EVERY_STEP } LrSchedule;
+
+typedef struct {
+    float lr;
+    int lr_base_batch;
+    float lr_min, lr_warmup, warmup_epochs;
+    LrSchedule lr_schedule;
+} CosineSettings;
+
+extern const ConfigGroup cosine_settings;
+
+/* Sets the default of warmup_epochs for that number of epochs.  A longer warm-up than that is shortened to the default,
+ * with a line on stdout, unless it was given together with epochs, on the command line or in one file: then it is
+ * rejected. */
+void cosine_fit(const Config *config, CosineSettings *s, int epochs);
+
+/* The peak learning rate for that batch size. */
+float cosine_peak(const CosineSettings *s, int batch_size);
+
+/* The learning rate after `done` (may be fractional) of `epochs` epochs; `peak` is cosine_peak's result. */
+float cosine_lr(const CosineSettings *s, float peak, int epochs, double done);
+
+/* -- Warm-up and cosine by steps -- */
+
+typedef struct {
+    float lr;
+    int warmup_steps;
+} StepCosineSettings;
+
+extern const ConfigGroup step_cosine_settings;
+
+/* Fits warmup_steps to that number of steps, which data and batch_size determine, too: a longer warm-up is
+ * rejected only if the command line gives it and epochs. */
+void step_cosine_fit(const Config *config, StepCosineSettings *s, uint64_t steps);
+
+/* The learning rate of step 1, 2, ... of `steps`: lr step / W in the warm-up of W, then half a cosine that begins at
+ * its end and is 0 in the last step. */
+float step_cosine_lr(const StepCosineSettings *s, uint64_t step, uint64_t steps);
+
+/* -- Steps -- */
+
+typedef struct {
+    float lr;
+    int lr_drop;
+} DropSettings;
+
+extern const ConfigGroup drop_settings;
+
+/* The learning rate after `done` epochs: lr, divided by 10 every lr_drop epochs; lr_drop 0: never. */
+float drop_lr(const DropSettings *s, double done);
+
+#endif

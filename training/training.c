@@ -1,0 +1,465 @@
+#include "training/training.h"
+
+#include <assert.h>
+#include <limits.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/die.h"
+#include "core/distributed.h"
+#include "core/progress.h"
+#include "core/signals.h"
+#include "core/text.h"
+#include "kernels/kernels.h"
+
+enum { WORDS_SIZE = 256 };
+
+/* == Settings ===================================================================================================== */
+
+#define F(KIND, field) CONFIG_FIELD(KIND, TrainingSettings, field)
+static const ConfigEntry entries[] = {
+    {F(INT, epochs), "300", .section = "training", .min = 1, .max = 1e6, .help = "Passes over the training images"},
+    {F(INT, batch_size), "512", .min = 1, .max = 1e6,
+     .help = "Number of images in a step of the optimizer, summed over all ranks"},
+    {F(INT, micro_batch), "0", .min = 0, .max = 1e6,
+     .help = "Number of images computed at a time, whose gradients are accumulated to a batch (0: chosen by the "
+             "model's size)"},
+    {F(CHOICE, precision), "float32", CONFIG_CHOICES("float32", "bfloat16"),
+     .help = "Precision of activations; that of parameters and sums is float32 always. A program for a GPU is built for "
+             "one of them. A CPU needs AVX512-BF16 for bfloat16"},
+    {F(UINT64, seed), "0", .help = "Seed of all random numbers of the run"},
+
+    {F(STRING, run_dir), .section = "run", .argument = "FOLDER",
+     .help = "Folder for config.ini, log.csv and the checkpoints (default: the next free "
+             "runs/<data>-<model>-<number>)"},
+    {F(STRING, init), .argument = "FILE", .help = "Safetensors file with the initial weights"},
+    {F(INT, eval_every), "1", .min = 0, .max = 1e6,
+     .help = "Number of epochs from one evaluation to the next; the last epoch is always evaluated (0: never, and the data "
+             "need no validation split; there is no best.safetensors then)"},
+    {F(INT, log_every), "50", .min = 1, .max = 1e8, .help = "Number of steps from one row of log.csv to the next"},
+    {F(FLOAT, bench_seconds), "5", .min = 0.1, .max = 3600,
+     .help = "Seconds for which --bench measures training, and then inference; batch_size becomes smaller where four "
+             "batches would take longer"},
+};
+#undef F
+const ConfigGroup training_settings = {CONFIG_GROUP(TrainingSettings, entries)};
+
+/* == Values that are none, and machines that are wrong ============================================================ */
+
+static void stop_on_bad(const Training *t, uint64_t step, const char *what, double value) {
+    char kept[RUN_PATH_SIZE + 64] = "nothing has been saved yet";
+    if (isfinite(value)) return;
+    if (t->state.log_bytes) snprintf(kept, sizeof kept, "the last good state is in %s", t->folder.path);
+    progress_end();
+    die("step %llu: %s is %s; %s (try %s)", (unsigned long long)step, what, isnan(value) ? "not a number" : "infinite",
+        kept, t->calls->advice);
+}
+
+void training_stop_on_bad(const Training *t, const char *what, double value) {
+    stop_on_bad(t, t->state.step + 1, what, value);
+}
+
+/* The last update may have overflowed even though its loss and gradient were finite. */
+static void stop_on_bad_weights(const Training *t) {
+    const Param *p = params_not_finite(t->params, t->params->values);
+    if (p) stop_on_bad(t, t->state.step, p->name, NAN);
+}
+
+/* To the bit, as all ranks compute the same update, unless their instructions differ. */
+static bool parameters_agree(const Training *t) {
+    const Params *params = t->params;
+    double sum = 0;
+    for (int i = 0; i < params_count(params) && distributed_ranks() > 1; i++) {
+        const Param *p = params_at(params, i);
+        sum += sum_of_squares(params->values + p->offset, p->size);
+    }
+    return distributed_agree(sum, t->mixed ? 1e-5 : 0);
+}
+
+/* Checks that all ranks agree, because each one reads its own copy of the data and of the weights or state. */
+static void check_ranks_begin_alike(const Training *t) {
+    const RunState *state = &t->state;
+    if (!distributed_agree((double)t->batches, 0))
+        die("the ranks' data sets differ: %llu batches an epoch here, others have more or fewer",
+            (unsigned long long)t->batches);
+    if (!distributed_agree((double)state->step, 0) || !distributed_agree((double)state->batch, 0))
+        die("the ranks' states differ: here step %llu: do all machines see the same run folder?",
+            (unsigned long long)state->step);
+    if (!parameters_agree(t))
+        die("the ranks' first parameters differ: do all machines see the same files of weights?");
+}
+
+/* Ranks update their own copies of the parameters with the same gradients, so a difference means a hardware fault. */
+static void check_ranks_agree(const Training *t) {
+    if (!parameters_agree(t))
+        die("the ranks' parameters differ after step %llu: a machine computes wrongly, or the builds are not the same",
+            (unsigned long long)t->state.step);
+}
+
+static const char *unit_of(const Training *t) { return t->unit ? t->unit : "images"; }
+
+void training_fit_batch(Training *t, size_t images, const char *data) {
+    int batch = t->s->batch_size, ranks = distributed_ranks(), most = images < (size_t)batch ? (int)images : batch;
+    if (most == batch) return;
+    if (config_origin(&t->config, "batch_size") || most < ranks)
+        config_reject(&t->config, "batch_size", "{batch_size} is more than the %zu training %s", images, unit_of(t));
+    t->s->batch_size = most / ranks * ranks;
+    if (distributed_rank() == 0)
+        printf("%s: %zu training %s are fewer than the default batch_size of %d: batch_size is %d\n", data, images,
+               unit_of(t), batch, t->s->batch_size);
+}
+
+bool training_evaluates(const Training *t) { return t->s->eval_every > 0; }
+
+/* == Parts of a batch ============================================================================================= */
+
+void training_check_ranks(const Training *t) {
+    int batch = t->s->batch_size, ranks = distributed_ranks();
+    if (batch % ranks)
+        config_reject(&t->config, "batch_size", "{batch_size} is not a multiple of the %d ranks, which share the %s "
+                                               "equally", ranks, unit_of(t));
+}
+
+int training_local_batch(const Training *t) { return t->s->batch_size / distributed_ranks(); }
+
+int training_micro_batch(const Training *t, size_t most) {
+    int local = training_local_batch(t), given = t->s->micro_batch;
+    if (given > 0) return given < local ? given : local;
+    int passes = most < 1 ? local : (int)(((size_t)local + most - 1) / most);
+    return (local + passes - 1) / passes;
+}
+
+/* == Inside a step ================================================================================================ */
+
+void training_share(const Training *t, int *begin, int *end) {
+    int64_t rank = distributed_rank(), ranks = distributed_ranks();
+    *begin = (int)(t->s->batch_size * rank / ranks);
+    *end = (int)(t->s->batch_size * (rank + 1) / ranks);
+}
+
+void training_sum(Training *t, double *sums, int count) {
+    double all[16];
+    assert(count < 16);
+    for (int i = 0; i < count; i++) all[i] = sums[i];
+    all[count] = stop_signal != 0;
+    distributed_sum(all, count + 1);
+    for (int i = 0; i < count; i++) sums[i] = all[i];
+    t->stopping = all[count] > 0;
+}
+
+/* Waits for the oldest update. */
+static void settle_one(Training *t) {
+    RunState *state = &t->state;
+    int i = (int)(t->settled++ % 2);
+    const TrainingPending *p = &t->pending[i];
+    device_wait(p->done);
+    if (p->unseen) {
+        double loss = t->found[i].loss;
+        training_sum(t, &loss, 1);
+        loss /= t->s->batch_size;
+        stop_on_bad(t, p->step, "the loss", loss);
+        state->loss_sum += loss;
+        state->loss_count++;
+    }
+    state->gradient_norm = (float)sqrt(t->found[i].squares);
+    stop_on_bad(t, p->step, "the norm of the gradient", (double)state->gradient_norm);
+}
+
+void training_settle(Training *t) {
+    while (t->settled < t->launched) settle_one(t);
+}
+
+/* A device of its own works on this step while the host reads what came of the one before. */
+static void update(Training *t, bool unseen) {
+    int i = (int)(t->launched++ % 2);
+    TrainingPending *p = &t->pending[i];
+    p->step = t->state.step + 1;
+    p->unseen = unseen;
+    if (!t->found) t->found = host_malloc(2 * sizeof *t->found, "a step's loss and norm");
+    adamw_start(t->adamw, t->params, t->state.lr, (int)p->step);
+    device_download_async(&t->found[i], t->params->found, sizeof *t->found);
+    device_mark(&p->done);
+    while (t->launched - t->settled > (device_shares_cores() ? 0 : 1)) settle_one(t);
+}
+
+void training_update(Training *t, double loss) {
+    training_stop_on_bad(t, "the loss", loss);
+    update(t, false);
+}
+
+void training_update_unseen(Training *t) { update(t, true); }
+
+/* == What is said and written ===================================================================================== */
+
+static void words(const Training *t, TrainingWords which, char text[WORDS_SIZE]) {
+    *text = 0;
+    t->calls->words(t->run, which, text, WORDS_SIZE);
+}
+
+static double mean_loss(const RunState *state) {
+    return state->loss_count ? state->loss_sum / (double)state->loss_count : NAN;
+}
+
+/* The progress line. */
+static void show(const Training *t) {
+    const RunState *state = &t->state;
+    if (!state->loss_count) return; /* the device has not finished a step since the last row */
+    uint64_t total = t->batches * (uint64_t)t->s->epochs;
+    double elapsed = now_seconds() - t->started, done = (double)(state->step - t->first_step);
+    char eta[32], more[WORDS_SIZE];
+    duration_text(eta, sizeof eta, elapsed / done * (double)(total - state->step));
+    words(t, WORDS_STEP, more);
+    progress_show(state->batch == t->batches || t->stopping,
+                  "epoch %llu/%d  batch %llu/%llu  loss %.4f%s  lr %.2e  %.*f %s/s  ETA %s",
+                  (unsigned long long)state->epoch + 1, t->s->epochs, (unsigned long long)state->batch,
+                  (unsigned long long)t->batches, mean_loss(state), more, (double)state->lr, t->calls->decimals,
+                  t->images_per_s, unit_of(t), eta);
+}
+
+/* Seconds that the run has trained and evaluated.  If it is killed, those since the last saved state are lost, like its
+ * log rows. */
+static double run_seconds(const Training *t) { return t->before + now_seconds() - t->started; }
+
+/* The columns of every row; new versions append columns at the end. */
+static const char first_columns[] = "step,epoch,loss,lr,grad_norm,images_per_s";
+static const char last_columns[] = "stall,val_loss,wall_s,peak_bytes";
+
+/* Writes a row of log.csv and resets the loss and speed sums. */
+static void log_row(Training *t, TrainingWords columns) {
+    RunState *state = &t->state;
+    char own[WORDS_SIZE], last[WORDS_SIZE], validation[32] = "";
+    words(t, columns, own);
+    words(t, columns == WORDS_EVALUATED ? WORDS_LAST_EVALUATED : WORDS_LAST, last);
+    if (columns == WORDS_EVALUATED) snprintf(validation, sizeof validation, "%.6f", t->validation_loss);
+    run_folder_log(&t->folder, "%llu,%llu,%.6f,%.8g,%.6g,%.*f,%s,%.3f,%s,%.1f,%zu%s%s", (unsigned long long)state->step,
+                   (unsigned long long)state->epoch + 1, mean_loss(state), (double)state->lr,
+                   (double)state->gradient_norm, t->calls->decimals + 1, t->images_per_s, own, t->stall, validation,
+                   run_seconds(t), device_peak_bytes(), t->calls->last_columns ? "," : "", last);
+    state->loss_sum = 0;
+    state->loss_count = 0;
+    t->seconds = t->images = t->stalled = 0;
+}
+
+static bool is_over(const Training *t) { return t->state.epoch >= (uint64_t)t->s->epochs; }
+
+static void announce(const Training *t) {
+    const RunState *state = &t->state;
+    if (distributed_rank() > 0) return;
+    printf("%s\n", kernels_device());
+    if (t->mixed) printf("ranks use different instructions (%s): they agree to rounding, not to the bit\n", t->mixed);
+    t->calls->announce(t->run);
+    if (t->changes && *t->changes) printf("settings changed: %s\n", t->changes);
+    if (t->computed_by)
+        printf("the saved state was computed by %s: sums have another order here, and results agree to rounding, not "
+               "to the bit\n", t->computed_by);
+    if (t->chosen_anew) printf("kernels do not take the choices of the saved run: %s\n", t->chosen_anew);
+    if (state->step && !is_over(t))
+        printf("resumed at epoch %llu, after %llu of its batches\n", (unsigned long long)state->epoch + 1,
+               (unsigned long long)state->batch);
+    fflush(stdout);
+}
+
+/* The last line: the result, the duration and the folder; or that there was nothing left to train. */
+static void report(const Training *t) {
+    char text[WORDS_SIZE] = "not evaluated", elapsed[32];
+    if (distributed_rank() > 0) return;
+    if (t->state.best >= 0) words(t, t->evaluated ? WORDS_RESULT : WORDS_BEST, text);
+    duration_text(elapsed, sizeof elapsed, now_seconds() - t->started);
+    if (t->state.step == t->first_step)
+        print_line("all %d epochs are done, %s: a higher --epochs trains on\n", t->s->epochs, text);
+    else
+        print_line("done in %s: %s; checkpoints and log.csv are in %s\n", elapsed, text, t->folder.path);
+}
+
+static void save(Training *t) {
+    t->state.seconds = run_seconds(t);
+    run_folder_save(&t->folder, t->params, &t->state);
+}
+
+/* After a signal: saves the run, reports it, and returns the exit status that the shell expects. */
+static int stop_early(Training *t) {
+    progress_end();
+    training_settle(t);
+    stop_on_bad_weights(t);
+    save(t);
+    if (distributed_rank() == 0)
+        print_line("stopped by %s after step %llu, in epoch %llu of %d, and saved: %s --resume %s continues\n",
+               stop_signal_name(), (unsigned long long)t->state.step, (unsigned long long)t->state.epoch + 1,
+               t->s->epochs, t->program, t->folder.path);
+    return 128 + (stop_signal ? stop_signal : SIGTERM);
+}
+
+/* == The run ====================================================================================================== */
+
+/* Chooses the run folder, by default the next unused name for that stem on all ranks, and sets the advice that is
+ * printed when a rank dies. */
+static void folder_open(Training *t, const TrainingStart *start) {
+    static char path[RUN_PATH_SIZE], last_words[RUN_PATH_SIZE + 128];
+    char header[256];
+    Error error;
+    if (!*t->s->run_dir) {
+        run_folder_choose(path, start->stem);
+        distributed_broadcast(path, sizeof path);
+        if (!config_try_set(&t->config, "run_dir", path, "the default", &error)) die("%s", error.text);
+    }
+    const char *more = t->calls->last_columns;
+    snprintf(header, sizeof header, "%s,%s,%s%s%s", first_columns, t->calls->columns, last_columns, more ? "," : "",
+             more ? more : "");
+    run_folder_open(&t->folder, t->s->run_dir, &t->config, start->class_names, start->classes, start->mean,
+                    start->std, start->image_size, header, t->resumed ? &t->state : NULL);
+    snprintf(last_words, sizeof last_words, "%s --resume %s goes on from the last checkpoint", t->program,
+             t->s->run_dir);
+    distributed_last_words(last_words);
+}
+
+static bool same_names(const ClassNames *names, const char *const *others, int count) {
+    bool same = names->count == count;
+    for (int c = 0; same && c < count; c++) same = !strcmp(names->at[c], others[c]);
+    return same;
+}
+
+/* Is the state's position possible in this run, with this data set? */
+static void check_place(const Training *t, const TrainingStart *start, const char *path) {
+    const RunState *state = &t->state;
+    ClassNames names;
+    if (t->reordered && state->batch)
+        config_reject(&t->config, t->reordered,
+                      "epoch %llu has begun, and %llu of its batches are done: this can change between two epochs only",
+                      (unsigned long long)state->epoch + 1, (unsigned long long)state->batch);
+    if (state->batch > t->batches)
+        die("%s: the run is at batch %llu of an epoch that has %llu: has its data set lost images?", path,
+            (unsigned long long)state->batch, (unsigned long long)t->batches);
+    run_folder_classes(&names, path);
+    if (names.named && start->class_names && !same_names(&names, start->class_names, start->classes))
+        die("%s: the run's %d classes have other names than those of the data set: is it another one now?", path,
+            names.count);
+    class_names_free(&names);
+}
+
+/* Rejects runs whose number of steps does not fit 31 bits. */
+static void check_length(const Training *t) {
+    const RunState *state = &t->state;
+    double left = is_over(t) ? 0 : (double)((uint64_t)t->s->epochs - state->epoch) * (double)t->batches;
+    if ((double)state->step + left >= (double)INT_MAX)
+        config_reject(&t->config, "epochs", "{epochs}, of %llu batches each, makes more than 2^31 - 1 steps from "
+                                           "step %llu on", (unsigned long long)t->batches, (unsigned long long)state->step);
+}
+
+void training_open(Training *t, const TrainingStart *start) {
+    char path[RUN_PATH_SIZE];
+    Params *params = t->params = start->params;
+    t->batches = start->batches;
+    params_allocate_optimizer(params, t->adamw->ema_decay > 0);
+    if (params->ema) device_copy(params->ema, params->values, params->total * sizeof(float));
+    t->state.best = -1;
+    for (int i = 0; i < RUN_MEASURED; i++) t->state.measured[i] = NAN;
+    if (t->resumed) {
+        run_folder_file(path, t->s->run_dir, "state.safetensors");
+        checkpoint_load_state(params, &t->state, path);
+        check_place(t, start, path);
+    }
+    check_length(t);
+    t->mixed = distributed_tally(kernels_instructions());
+    check_ranks_begin_alike(t);
+    catch_signals();
+    folder_open(t, start);
+    t->started = now_seconds();
+    t->before = t->state.seconds;
+    t->first_step = t->state.step;
+}
+
+/* One step with its learning rate and its time. */
+static void train_step(Training *t) {
+    RunState *state = &t->state;
+    double began = now_seconds(), stalled = t->calls->stalled(t->run);
+    state->lr = t->calls->rate(t->run, (double)state->epoch + (double)state->batch / (double)t->batches);
+    double loss = t->calls->step(t->run);
+    if (!isnan(loss)) {
+        state->loss_sum += loss;
+        state->loss_count++;
+    }
+    state->step++;
+    state->batch++;
+    t->seconds += now_seconds() - began;
+    t->images += t->s->batch_size;
+    t->stalled += t->calls->stalled(t->run) - stalled;
+    t->images_per_s = t->images / t->seconds;
+    t->stall = t->stalled / t->seconds;
+}
+
+/* The rest of the epoch; false if a signal ended it early.  end_epoch writes the log row of the last step. */
+static bool train_epoch(Training *t) {
+    RunState *state = &t->state;
+    t->calls->load(t->run, state->epoch, state->batch);
+    while (state->batch < t->batches) {
+        train_step(t);
+        bool last = state->batch == t->batches, row = !last && state->step % (uint64_t)t->s->log_every == 0;
+        if (last || row) training_settle(t);
+        if ((last || row) && t->calls->measure) t->calls->measure(t->run);
+        show(t);
+        if (row) log_row(t, WORDS_COLUMNS);
+        if (t->stopping) return false;
+    }
+    return true;
+}
+
+/* An evaluation, its row in the log, and the weights if they are the best so far; false if a signal arrived meanwhile.
+ * */
+static bool evaluate(Training *t) {
+    char found[WORDS_SIZE];
+    double percent = t->calls->evaluate(t->run);
+    if (t->stopping) return false;
+    t->evaluated = true;
+    words(t, WORDS_EVALUATION, found);
+    progress_show(true, "epoch %llu/%d  %s", (unsigned long long)t->state.epoch + 1, t->s->epochs, found);
+    log_row(t, WORDS_EVALUATED);
+    if (percent > t->state.best) {
+        t->state.best = percent;
+        run_folder_save_weights(&t->folder, t->params, "best.safetensors");
+    }
+    return true;
+}
+
+/* An evaluation if it is due, a row in the log, checkpoints; false if a signal arrived meanwhile. */
+static bool end_epoch(Training *t) {
+    RunState *state = &t->state;
+    bool last = state->epoch + 1 >= (uint64_t)t->s->epochs;
+    stop_on_bad_weights(t);
+    check_ranks_agree(t);
+    if (!last) t->calls->load(t->run, state->epoch + 1, 0);
+    if (!training_evaluates(t) || (!last && (state->epoch + 1) % (uint64_t)t->s->eval_every != 0))
+        log_row(t, WORDS_COLUMNS);
+    else if (!evaluate(t))
+        return false;
+    state->epoch++;
+    state->batch = 0;
+    save(t);
+    return true;
+}
+
+/* Before memory is planned, which may depend on them. */
+static void take_choices(Training *t) {
+    char path[RUN_PATH_SIZE], here[CHECKPOINT_DEVICE];
+    run_folder_file(path, t->s->run_dir, "state.safetensors");
+    char *choices = run_folder_choices(path);
+    if (choices) t->chosen_anew = kernels_take_choices(choices);
+    free(choices);
+    checkpoint_device(here);
+    t->computed_by = run_folder_device(path);
+    if (!t->computed_by || strcmp(t->computed_by, here)) return;
+    free(t->computed_by);
+    t->computed_by = NULL;
+}
+
+int training_run(Training *t) {
+    if (t->resumed) take_choices(t);
+    t->calls->open(t->run);
+    announce(t);
+    while (!is_over(t))
+        if (!train_epoch(t) || !end_epoch(t)) return stop_early(t);
+    report(t);
+    return 0;
+}
