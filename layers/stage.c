@@ -11,6 +11,7 @@
  *           share. */
 #include "layers/stage.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "core/die.h"

@@ -5,6 +5,7 @@
 #include "layers/density/causal_attention.h"
 
 #include <assert.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "layers/attention/papers.h"

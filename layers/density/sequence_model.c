@@ -11,6 +11,7 @@
 #include <assert.h>
 #include <limits.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -119,8 +120,8 @@ static const char *const table_names[BYTE_TABLES] = {"pos_embed.row", "pos_embed
 
 static void table_declare(SequenceModel *m, const char *name, int count, float deviation, float **w, float **dw) {
     Params *params = &m->model.params;
-    params_declare(params, w, dw, "", name, INIT_NORMAL, true, 2, (int[]){count, m->settings.dim});
-    params_start_scaled(params, "", name, deviation);
+    params_declare(params, (Param){.value = w, .grad = dw, .named = {name}, .init = INIT_NORMAL, .decay = true,
+                                   .gain = deviation, .shape = {count, m->settings.dim}});
 }
 
 /* Decides which tables of positions there are: their entries, and what a token's number is divided by. */
@@ -147,8 +148,8 @@ static void embeddings_declare(SequenceModel *m) {
     for (int t = 0; t < tables; t++)
         table_declare(m, table_names[t], m->positions.entries[t], position, &m->table[t], &m->dtable[t]);
     if (!m->shape.starts) return;
-    params_declare(&m->model.params, &m->start, &m->dstart, "", "start", INIT_NORMAL, true, 3, (int[]){1, 1, s->dim});
-    params_start_scaled(&m->model.params, "", "start", token);
+    params_declare(&m->model.params, (Param){.value = &m->start, .grad = &m->dstart, .named = {"start"},
+                                             .init = INIT_NORMAL, .decay = true, .gain = token, .shape = {1, 1, s->dim}});
 }
 
 /* All linear layers of the blocks have first weights of their own. */
@@ -191,7 +192,8 @@ static void head_declare(SequenceModel *m) {
     Params *params = &m->model.params;
     ParamInit init = s->start_values == START_GPT2 ? INIT_TRUNC_NORMAL : INIT_ZEROS;
     m->head = (Projection){.in = s->dim, .out = s->vocabulary};
-    params_declare(params, &m->head.w, &m->head.dw, "", "head.weight", init, true, 2, (int[]){s->vocabulary, s->dim});
+    params_declare(params, (Param){.value = &m->head.w, .grad = &m->head.dw, .named = {"head.weight"}, .init = init,
+                                   .decay = true, .shape = {s->vocabulary, s->dim}});
     start_linear(s, params, "", "head.weight", s->dim, 1);
 }
 

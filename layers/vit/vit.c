@@ -8,6 +8,7 @@
 #include "layers/vit/vit.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -368,16 +369,16 @@ static void entry_declare(Vit *vit, int i) {
     Stage *stage = &vit->stages[i];
     Params *params = &vit->model.params;
     int M = stage->config.dim, prefix = class_in_front(vit, i);
+    Resampled rule = vit->settings.pos_embed == POSITIONS_STAGES ? RESAMPLED_BILINEAR : RESAMPLED_ANTIALIASED;
     char name[PARAM_NAME_SIZE];
     if (stage_has_class(vit, i))
-        params_declare(params, &stage->cls, &stage->dcls, "", "cls_token", INIT_TRUNC_NORMAL, false, 3,
-                       (int[]){1, 1, M});
+        params_declare(params, (Param){.value = &stage->cls, .grad = &stage->dcls, .named = {"cls_token"},
+                                       .init = INIT_TRUNC_NORMAL, .shape = {1, 1, M}});
     if (!position_name(vit, i, name)) return;
-    params_declare(params, &stage->pos, &stage->dpos, "", name, INIT_TRUNC_NORMAL, false, 3,
-                   (int[]){1, prefix + grid_tokens(stage->grid), M});
-    params_on_grid(params, (ParamGrid){1, 1, prefix, stage->grid});
-    params_in_time(params, (ParamTime){TIME_COPIES, 1, stage->grid.frames, prefix, false});
-    if (vit->settings.pos_embed == POSITIONS_STAGES) params_resampled(params, RESAMPLED_BILINEAR);
+    params_declare(params, (Param){.value = &stage->pos, .grad = &stage->dpos, .named = {name},
+                                   .init = INIT_TRUNC_NORMAL, .shape = {1, prefix + grid_tokens(stage->grid), M},
+                                   .grid = {1, 1, prefix, stage->grid}, .resampled = rule,
+                                   .time = {TIME_COPIES, 1, stage->grid.frames, prefix, false}});
 }
 
 static const char stem_prefix[] = "patch_embed.backbone.";

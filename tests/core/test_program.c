@@ -63,7 +63,8 @@ static double distance(const Run *run, float *difference) {
 static void toy_open(void *context) {
     Run *run = context;
     fprintf(run->trace, " open");
-    params_declare(&run->params, &run->w, &run->dw, "", "w", INIT_ZEROS, false, 1, (int[]){N});
+    params_declare(&run->params, (Param){.value = &run->w, .grad = &run->dw, .named = {"w"}, .init = INIT_ZEROS,
+                                         .shape = {N}});
     params_allocate(&run->params, true);
     params_initialize(&run->params, run->training.s->seed);
     training_open(&run->training,
