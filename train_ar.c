@@ -255,7 +255,7 @@ static void training_data_and_model(DensityRun *run) {
     step_cosine_fit(&t->config, run->schedule, run->loader.batches * (uint64_t)t->s->epochs);
     density_open(run, density_micro_batch(run), SEQUENCE_TRAIN);
     snprintf(stem, sizeof stem, "%s-%s", run->set.name, causal_attn_name(&t->config));
-    training_column(t, "bits", "%.6f", 0);
+    training_column(t, "bits", "%.6f", LOG_MIDDLE);
     training_open(t, &(TrainingStart){.params = &run->model.model.params,
                                       .batches = run->loader.batches,
                                       .stem = stem});

@@ -12,16 +12,13 @@
 enum { MAX_LOG_COLUMNS = 24, CHECKPOINT_DEVICE = 512 };
 
 /* A column of log.csv that a program, an operator or an augmentation adds. */
-typedef enum {
-    LOG_MEAN = 1, /* the mean over the samples of the epoch so far; others have the value that was set last */
-    LOG_LAST = 2  /* stands at the end of a row; others stand between speed and stall */
-} LogPlace;
+typedef enum { LOG_MIDDLE, LOG_LAST } LogPlace; /* between speed and stall, or at the end of a row */
 
 typedef struct {
     const char *name, *format; /* format: for printf, of one double */
-    int place;                 /* LogPlace, added up */
-    double sum, count;         /* the next row has sum / count, over all ranks; count 0: there is no value yet */
-    double own_sum, own_count; /* LOG_MEAN: what this rank has added since then */
+    LogPlace place;
+    double sum, count;         /* rows have sum / count; count 0: there is no value in this epoch yet */
+    double own_sum, own_count; /* what this rank has added since the last sum over ranks */
 } LogColumn;
 
 typedef struct {

@@ -193,7 +193,7 @@ void training_update_unseen(Training *t) { update(t, true); }
 
 /* == The log ====================================================================================================== */
 
-void training_column(Training *t, const char *name, const char *format, int place) {
+void training_column(Training *t, const char *name, const char *format, LogPlace place) {
     assert(t->state.column_count < MAX_LOG_COLUMNS);
     t->state.columns[t->state.column_count++] = (LogColumn){.name = name, .format = format, .place = place};
 }
@@ -215,28 +215,25 @@ void training_value(Training *t, const char *name, double value) {
 void training_add(Training *t, const char *name, double sum, double count) {
     LogColumn *c = column_named(t, name);
     bool one = distributed_ranks() == 1;
-    assert(c->place & LOG_MEAN);
     *(one ? &c->sum : &c->own_sum) += sum;
     *(one ? &c->count : &c->own_count) += count;
 }
 
-/* Sums over the ranks what each has added to the means. */
-static void sum_means(RunState *state) {
-    for (int i = 0; i < state->column_count && distributed_ranks() > 1; i++) {
+/* Adds up what the ranks have added to their columns. */
+static void sum_columns(RunState *state) {
+    double sums[2 * MAX_LOG_COLUMNS];
+    int n = state->column_count;
+    for (int i = 0; i < n; i++) {
+        sums[i] = state->columns[i].own_sum;
+        sums[n + i] = state->columns[i].own_count;
+    }
+    distributed_sum(sums, 2 * n);
+    for (int i = 0; i < n; i++) {
         LogColumn *c = &state->columns[i];
-        if (!(c->place & LOG_MEAN)) continue;
-        double sums[] = {c->own_sum, c->own_count};
-        distributed_sum(sums, 2);
-        c->sum += sums[0];
-        c->count += sums[1];
+        c->sum += sums[i];
+        c->count += sums[n + i];
         c->own_sum = c->own_count = 0;
     }
-}
-
-/* Forgets the values after a row, and after an epoch the means, too. */
-static void forget_values(RunState *state, bool means) {
-    for (int i = 0; i < state->column_count; i++)
-        if (means || !(state->columns[i].place & LOG_MEAN)) state->columns[i].sum = state->columns[i].count = 0;
 }
 
 double training_loss(const Training *t) {
@@ -269,11 +266,11 @@ static void show(const Training *t) {
 static double run_seconds(const Training *t) { return t->before + now_seconds() - t->started; }
 
 /* Appends names or values of the columns that stand in one of the two places, each behind a comma. */
-static int put_columns(const Training *t, char *text, int used, int place, bool names) {
+static int put_columns(const Training *t, char *text, int used, LogPlace place, bool names) {
     for (int i = 0; i < t->state.column_count; i++) {
         const LogColumn *c = &t->state.columns[i];
         assert(used < LOG_SIZE - 64);
-        if ((c->place & LOG_LAST) != place) continue;
+        if (c->place != place) continue;
         used += sprintf(text + used, names ? ",%.60s" : ",", c->name);
         if (!names && c->count > 0 && isfinite(c->sum))
             used += snprintf(text + used, 60, c->format, c->sum / c->count);
@@ -283,12 +280,12 @@ static int put_columns(const Training *t, char *text, int used, int place, bool 
 
 static void log_header(const Training *t, char header[LOG_SIZE]) {
     int used = snprintf(header, LOG_SIZE, "step,epoch,loss,lr,grad_norm,images_per_s");
-    used = put_columns(t, header, used, 0, true);
+    used = put_columns(t, header, used, LOG_MIDDLE, true);
     used += snprintf(header + used, (size_t)(LOG_SIZE - used), ",stall,val_loss,wall_s,peak_bytes");
     put_columns(t, header, used, LOG_LAST, true);
 }
 
-/* Writes a row of log.csv and forgets what it has. */
+/* Writes a row of log.csv; loss and speed of the next begin after it. */
 static void log_row(Training *t, bool evaluated) {
     RunState *state = &t->state;
     char row[LOG_SIZE], validation[32] = "";
@@ -296,7 +293,7 @@ static void log_row(Training *t, bool evaluated) {
     int used = snprintf(row, sizeof row, "%llu,%llu,%.6f,%.8g,%.6g,%.*f", (unsigned long long)state->step,
                         (unsigned long long)state->epoch + 1, training_loss(t), (double)state->lr,
                         (double)state->gradient_norm, t->decimals + 1, t->images_per_s);
-    used = put_columns(t, row, used, 0, false);
+    used = put_columns(t, row, used, LOG_MIDDLE, false);
     used += snprintf(row + used, sizeof row - (size_t)used, ",%.3f,%s,%.1f,%zu", t->stall, validation, run_seconds(t),
                      device_peak_bytes());
     put_columns(t, row, used, LOG_LAST, false);
@@ -306,7 +303,6 @@ static void log_row(Training *t, bool evaluated) {
     t->stalled_before += t->stalled;
     t->seconds = t->images = t->stalled = 0;
     t->logged = true;
-    forget_values(state, false);
 }
 
 bool training_row_is_due(const Training *t) {
@@ -315,7 +311,7 @@ bool training_row_is_due(const Training *t) {
 
 void training_log(Training *t) {
     bool due = training_row_is_due(t);
-    if (due) sum_means(&t->state);
+    if (due) sum_columns(&t->state);
     show(t);
     if (due && training_batch_left(t)) log_row(t, false);
 }
@@ -473,7 +469,7 @@ int training_stop_early(Training *t) {
     progress_end();
     settle(t);
     stop_on_bad_weights(t);
-    sum_means(&t->state);
+    sum_columns(&t->state);
     save(t);
     if (distributed_rank() == 0)
         print_line("stopped by %s after step %llu, in epoch %llu of %d, and saved: %s --resume %s continues\n",
@@ -512,7 +508,7 @@ void training_evaluated(Training *t, double percent, const char *format, ...) {
 
 void training_epoch_end(Training *t) {
     if (!t->logged) log_row(t, false);
-    forget_values(&t->state, true);
+    for (int i = 0; i < t->state.column_count; i++) t->state.columns[i].sum = t->state.columns[i].count = 0;
     t->logged = false;
     t->state.epoch++;
     t->state.batch = 0;

@@ -101,7 +101,7 @@ bool training_evaluates(const Training *t);
 
 /* Adds a column to log.csv, before training_open.  `name` and `format`, for printf of one double, must stay valid; a
  * column that cannot have a value in this run is not to be added. */
-void training_column(Training *t, const char *name, const char *format, int place);
+void training_column(Training *t, const char *name, const char *format, LogPlace place);
 
 /* Allocates the optimizer's memory, loads the state if a run is resumed, begins to catch signals, opens the run
  * folder (by default the next unused name, the same on all ranks), and prints the device. */
@@ -150,9 +150,9 @@ void training_step_end(Training *t, double stalled);
 /* Is a row of the log due after the step that has ended?  Values that are expensive to compute can wait for that. */
 bool training_row_is_due(const Training *t);
 
-/* The value of a column in the next row.  Without one it is empty there.  All ranks must have the same value. */
+/* The value of a column from here to the end of the epoch, where it is empty again.  All ranks have the same. */
 void training_value(Training *t, const char *name, double value);
-/* Adds to the mean in a column with LOG_MEAN: the sum of that many samples of this rank. */
+/* Or its value is a mean over the epoch so far: adds the sum of that many samples of this rank. */
 void training_add(Training *t, const char *name, double sum, double count);
 
 /* The mean loss since the last row of the log; NaN: none is known yet. */

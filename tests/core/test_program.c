@@ -1,6 +1,6 @@
-/* core/program and core/training, which all programs share, tested with a program of one tensor: what is done in which
- * order, that a resumed run gives the same weights and the same log, the messages for contradictory modes, and the
- * precedence of settings.  The program is also the example of docs/design.md. */
+/* training/program and training/training, which all programs share, tested with a program of one tensor: what is done
+ * in which order, that a resumed run gives the same weights and the same log, the messages for contradictory modes, and
+ * the precedence of settings.  The program is also the example of docs/design.md. */
 #include "training/program.h"
 
 #include <math.h>
@@ -94,8 +94,8 @@ static void open_model(Toy *toy) {
     params_declare(&toy->params, &toy->w, &toy->dw, "", "w", INIT_ZEROS, false, 1, (int[]){N});
     params_allocate(&toy->params, true);
     params_initialize(&toy->params, t->s->seed);
-    training_column(t, "score", "%.2f", 0);
-    training_column(t, "mean_step", "%.1f", LOG_MEAN);
+    training_column(t, "score", "%.2f", LOG_MIDDLE);
+    training_column(t, "mean_step", "%.1f", LOG_MIDDLE);
     training_column(t, "noted", "%.0f", LOG_LAST);
     training_open(t, &(TrainingStart){.params = &toy->params, .batches = BATCHES, .stem = "toy"});
     fprintf(toy->trace, " open%d.%d", (int)t->state.epoch, (int)t->state.batch);
@@ -327,7 +327,7 @@ static void test_refusals(void **state) {
     }
 }
 
-/* Of defaults, checkpoint, file and command line the last wins; a file keeps the checkpoint's out. */
+/* The last of defaults, checkpoint, file and command line wins; a file keeps the checkpoint's settings out. */
 static void test_which_settings_win(void **state) {
     (void)state;
     FILE *file = fopen(in_folder("eight.ini"), "w");
