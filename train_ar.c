@@ -29,7 +29,8 @@ static const ConfigEntry evaluation_entries[] = {
      CONFIG_CHOICES([SEQUENCES_TRAIN] = "train", [SEQUENCES_VALIDATION] = "validation", [SEQUENCES_TEST] = "test"),
      .help = "What --eval evaluates; training evaluates the validation split"},
 };
-static const ConfigGroup evaluation_settings = {CONFIG_GROUP(EvaluationSettings, evaluation_entries)};
+static const ConfigGroup evaluation_settings = {CONFIG_GROUP(EvaluationSettings, evaluation_entries),
+                                                .change = CHANGE_FREELY};
 
 static void add_settings(DensityRun *run, Config *config) {
     run->modes = config_add(config, &mode_settings);
@@ -160,10 +161,10 @@ static void loading_open(DensityRun *run, SequenceLoader *loader, bool train, Se
 
 /* What the files said becomes settings, so that weights can be used without them. */
 static void note_kind(DensityRun *run) {
-    static const char *const kinds[] = {"auto", "images", "text", "audio"};
+    Config *config = &run->training.config;
     Error error;
     if (run->data->kind == SEQUENCES_AUTO &&
-        !config_try_set(&run->training.config, "kind", kinds[run->set.kind], "the data", &error))
+        !config_try_set(config, "kind", config_word(config, "kind", run->set.kind), "the data", &error))
         die("%s", error.text);
 }
 
@@ -225,7 +226,6 @@ static void announce_windows(const DensityRun *run) {
 /* --eval */
 static void evaluate_split(DensityRun *run) {
     SequencesSplit split = run->evaluation->eval_split;
-    static const char *const names[] = {"training", "validation", "test"};
     data_open(run);
     loading_open(run, &run->eval_loader, false, split);
     density_open(run, density_micro_batch(run), SEQUENCE_EVALUATE);
@@ -233,7 +233,8 @@ static void evaluate_split(DensityRun *run) {
     if (run->training.stopping) return;
     outcome_require_loss(run->training.validation_loss, run->training.s->init, run->set.name);
     if (distributed_rank() > 0) return;
-    progress_show(true, "%zu %s tokens of %s", sequences_scored(&run->set, split), names[split], run->set.name);
+    progress_show(true, "%zu %s tokens of %s", sequences_scored(&run->set, split), sequences_split_names[split],
+                  run->set.name);
     announce_windows(run);
     printf("uniform_bits: %.6f\nhistogram_bits: %.6f\n", log2(run->model_settings->vocabulary),
            sequences_histogram_bits(&run->set, split, 2000));

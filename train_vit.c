@@ -215,12 +215,11 @@ static void evaluate_split(VitRun *run) {
 static void training_data_and_model(VitRun *run) {
     Training *t = &run->training;
     char stem[128 + VIT_ATTN_SIZE], attn[VIT_ATTN_SIZE];
-    if (t->resumed) training_take_choices(t);
     vit_run_open_data(run, true);
     vit_run_open_model(run, vit_run_micro_batch(run), true);
     snprintf(stem, sizeof stem, "%s-%s", run->train.name, vit_attn_names(run->model, attn));
-    training_column(t, "top1", "%.3f", 0);
-    training_column(t, "top5", "%.3f", 0);
+    training_column(t, "top1", "%.3f", LOG_MIDDLE);
+    training_column(t, "top5", "%.3f", LOG_MIDDLE);
     training_open(t, &(TrainingStart){.params = &run->vit.model.params,
                                       .batches = run->loader.batches,
                                       .stem = stem,

@@ -95,7 +95,6 @@ void checkpoint_save_state(const Params *params, const RunState *state, const ch
     checkpoint_device(device);
     all[metadata_count++] = (SafeMetadata){"vit.c.device", device};
     if (*columns) all[metadata_count++] = (SafeMetadata){"vit.c.log", columns};
-    if (*kernels_choices()) all[metadata_count++] = (SafeMetadata){"vit.c.choices", kernels_choices()};
     arenas_save(params, arenas, prefixes, params->ema ? 4 : 3, path, all, metadata_count);
     free(columns);
 }

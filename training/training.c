@@ -21,19 +21,20 @@
 #define F(KIND, field) CONFIG_FIELD(KIND, TrainingSettings, field)
 static const ConfigEntry entries[] = {
     {F(INT, epochs), "300", .section = "training", .min = 1, .max = 1e6, .help = "Passes over the training images"},
-    {F(INT, batch_size), "512", .min = 1, .max = 1e6,
+    {F(INT, batch_size), "512", .min = 1, .max = 1e6, .change = CHANGE_BETWEEN_EPOCHS,
      .help = "Number of images in a step of the optimizer, summed over all ranks"},
     {F(INT, micro_batch), "0", .min = 0, .max = 1e6,
      .help = "Number of images computed at a time, whose gradients are accumulated to a batch (0: chosen by the "
              "model's size)"},
-    {F(CHOICE, precision), "float32", CONFIG_CHOICES("float32", "bfloat16"),
+    {F(CHOICE, precision), PRECISION_FLOAT32, CONFIG_CHOICES(PRECISION_FLOAT32, PRECISION_BFLOAT16),
      .help = "Precision of activations; that of parameters and sums is float32 always. A program for a GPU is built for "
              "one of them. A CPU needs AVX512-BF16 for bfloat16"},
-    {F(UINT64, seed), "0", .help = "Seed of all random numbers of the run"},
+    {F(UINT64, seed), "0", .change = CHANGE_NEVER, .help = "Seed of all random numbers of the run"},
 
-    {F(STRING, run_dir), .section = "run", .argument = "FOLDER",
+    {F(STRING, run_dir), .section = "run", .argument = "FOLDER", .change = CHANGE_EVERY_CALL,
      .help = "Where config.ini, log.csv and the checkpoints go (default: the next free runs/<data>-<attn>-<number>)"},
-    {F(STRING, init), .argument = "FILE", .help = "Safetensors file with the initial weights"},
+    {F(STRING, init), .argument = "FILE", .change = CHANGE_EVERY_CALL,
+     .help = "Safetensors file with the initial weights"},
     {F(INT, eval_every), "1", .min = 0, .max = 1e6,
      .help = "Number of epochs from one evaluation to the next; the last epoch is always evaluated (0: never, and the data "
              "need no validation split; there is no best.safetensors then)"},
@@ -43,7 +44,7 @@ static const ConfigEntry entries[] = {
              "batches would take longer"},
 };
 #undef F
-const ConfigGroup training_settings = {CONFIG_GROUP(TrainingSettings, entries)};
+const ConfigGroup training_settings = {CONFIG_GROUP(TrainingSettings, entries), .change = CHANGE_FREELY};
 
 /* == Values that are none, and machines that are wrong ============================================================ */
 
@@ -381,14 +382,6 @@ static void note_device(Training *t) {
     t->computed_by = NULL;
 }
 
-void training_take_choices(Training *t) {
-    char path[RUN_PATH_SIZE];
-    run_folder_file(path, t->s->run_dir, "state.safetensors");
-    char *choices = run_folder_choices(path);
-    if (choices) t->chosen_anew = kernels_take_choices(choices);
-    free(choices);
-}
-
 void training_open(Training *t, const TrainingStart *start) {
     char path[RUN_PATH_SIZE];
     Params *params = t->params = start->params;
@@ -421,7 +414,6 @@ void training_announce_resumed(const Training *t) {
     if (t->computed_by)
         printf("the saved state was computed by %s: sums have another order here, and results agree to rounding, not "
                "to the bit\n", t->computed_by);
-    if (t->chosen_anew) printf("kernels do not take the choices of the saved run: %s\n", t->chosen_anew);
     if (state->step && training_epoch_left(t))
         printf("resumed at epoch %llu, after %llu of its batches\n", (unsigned long long)state->epoch + 1,
                (unsigned long long)state->batch);

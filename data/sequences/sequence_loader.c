@@ -88,14 +88,13 @@ static size_t length_of(const SequenceLoader *loader) {
 
 static void check_length(const SequenceLoader *loader) {
     const SequenceLoaderConfig *c = &loader->config;
-    static const char *const names[] = {"training", "validation", "test"};
     if (loader->length >= (c->train ? (size_t)c->batch_size : 1) && loader->length < UINT32_MAX) return;
     if (loader->length >= UINT32_MAX) die("%s: more than %u sequences", loader->set->name, UINT32_MAX - 1);
     if (c->train)
         die("batch_size %d: the training split of %s has only %zu sequences: lower batch_size", c->batch_size,
             loader->set->name, loader->length);
     die("%s: its %s split has no sequence of %d tokens: change shares or validation_images", loader->set->name,
-        names[c->split], loader->set->n);
+        sequences_split_names[c->split], loader->set->n);
 }
 
 void sequence_loader_open(SequenceLoader *loader, const SequenceSet *set, const SequenceLoaderConfig *config) {

@@ -26,7 +26,7 @@ static const ConfigEntry backbone_entries[] = {
      .help = "Initial learning rate of the backbone (0: the backbone is not trained)"},
 };
 #undef F
-const ConfigGroup backbone_settings = {CONFIG_GROUP(BackboneSettings, backbone_entries)};
+const ConfigGroup backbone_settings = {CONFIG_GROUP(BackboneSettings, backbone_entries), .change = CHANGE_FREELY};
 
 #define F(KIND, field) CONFIG_FIELD(KIND, DetectionViewSettings, field)
 static const ConfigEntry view_entries[] = {
@@ -37,7 +37,7 @@ static const ConfigEntry view_entries[] = {
     {F(FLOAT, draw_score), "0.3", .min = 0, .max = 1, .help = "Lowest score of the detections that --predict reports"},
 };
 #undef F
-const ConfigGroup detection_view_settings = {CONFIG_GROUP(DetectionViewSettings, view_entries)};
+const ConfigGroup detection_view_settings = {CONFIG_GROUP(DetectionViewSettings, view_entries), .change = CHANGE_FREELY};
 
 /* == Data ========================================================================================================= */
 

@@ -29,7 +29,7 @@ void vit_run_open_columns(VitRun *run) {
         a->sums = run->column_sums + i * SUMS;
         for (int k = 0; columns->names[k]; k++)
             if (!is_in_log(&run->training.state, columns->names[k]))
-                training_column(&run->training, columns->names[k], "%.6f", LOG_MEAN | LOG_LAST);
+                training_column(&run->training, columns->names[k], "%.6f", LOG_LAST);
     }
 }
 
