@@ -29,7 +29,8 @@ static const ConfigEntry evaluation_entries[] = {
      CONFIG_CHOICES([SEQUENCES_TRAIN] = "train", [SEQUENCES_VALIDATION] = "validation", [SEQUENCES_TEST] = "test"),
      .help = "What --eval evaluates; training evaluates the validation split"},
 };
-static const ConfigGroup evaluation_settings = {CONFIG_GROUP(EvaluationSettings, evaluation_entries)};
+static const ConfigGroup evaluation_settings = {CONFIG_GROUP(EvaluationSettings, evaluation_entries),
+                                                .change = CHANGE_FREELY};
 
 static void add_settings(DensityRun *run, Config *config) {
     run->modes = config_add(config, &mode_settings);
@@ -60,8 +61,6 @@ static void add_settings(DensityRun *run, Config *config) {
     config_explain(config, "micro_batch", "Number of sequences computed or drawn at a time; gradients are accumulated "
                                           "to a batch (0: chosen by the model's size)");
     config_explain(config, "seed", "Seed of all random numbers, of training and of what is drawn");
-    config_explain(config, "run_dir", "Where config.ini, log.csv and the checkpoints go (default: the next free "
-                                      "runs/<data>-<attn>-<number>)");
 }
 
 static SequenceShape shape_of(const SequenceSet *set) {
@@ -94,15 +93,14 @@ static const ProgramMode modes[] = {
     {"describe", "print the layers, parameters, multiply-adds and memory of the model", .alone = true},
     {"eval", "measure the bits per byte of --init or --resume on the test split", .needs_weights = true,
      .settings = {"eval_split"}},
-    {"bench", "measure the speed of training and inference", .outputs = {NULL}},
+    PROGRAM_MODE_BENCH,
     {"sample", "draw N pictures or sounds into --out, or texts", DRAWS,
      .outputs = {"out", "attention"}},
     {"complete", "draw the lower halves of these pictures into --out", DRAWS,
      .outputs = {"out", "attention"}},
     {"prompt", "continue this text", DRAWS,
      .outputs = {"out"}},
-    {"parity", "run one step on inputs from a file, and write its gradients to --out",
-     .alone = true, .outputs = {"out"}, .needs_output = true},
+    PROGRAM_MODE_PARITY,
     {.name = NULL},
 };
 
@@ -116,10 +114,7 @@ static const HelpLine basics[] = {
     {"lr", "highest learning rate"},
     {"precision", "of activations: float32 or bfloat16"},
     {"init", "begin with these weights (safetensors)"},
-    {"resume", "continue the run in this folder"},
-    {"run_dir", "where log and checkpoints go; otherwise a new folder in runs/"},
-    {"seed", "of all random numbers"},
-    {.name = NULL},
+    PROGRAM_BASICS_OF_A_RUN,
 };
 
 static const ProgramFacts facts = {
@@ -149,27 +144,28 @@ static int eval_step(const DensityRun *run) {
 static void loading_open(DensityRun *run, SequenceLoader *loader, bool train, SequencesSplit split) {
     int micro = density_micro_batch(run);
     if (!run->workers) run->workers = loader_pool_start(run->loading, device_shares_cores());
-    SequenceLoaderConfig config = {.seed = run->training.s->seed,
-                                   .batch_size = train ? run->training.s->batch_size : micro * distributed_ranks(),
-                                   .train = train,
+    SequenceLoaderConfig config = {.parts = {.seed = run->training.s->seed,
+                                             .batch_size = train ? run->training.s->batch_size
+                                                                 : micro * distributed_ranks(),
+                                             .train = train,
+                                             .rank = distributed_rank(),
+                                             .ranks = distributed_ranks(),
+                                             .part = micro,
+                                             .max_damaged = run->loading->max_damaged,
+                                             .pool = run->workers,
+                                             .allocate = host_malloc,
+                                             .release = host_free},
                                    .split = split,
-                                   .step = eval_step(run),
-                                   .rank = distributed_rank(),
-                                   .ranks = distributed_ranks(),
-                                   .part = micro,
-                                   .max_damaged = run->loading->max_damaged,
-                                   .pool = run->workers,
-                                   .allocate = host_malloc,
-                                   .release = host_free};
+                                   .step = eval_step(run)};
     sequence_loader_open(loader, &run->set, &config);
 }
 
 /* What the files said becomes settings, so that weights can be used without them. */
 static void note_kind(DensityRun *run) {
-    static const char *const kinds[] = {"auto", "images", "text", "audio"};
+    Config *config = &run->training.config;
     Error error;
     if (run->data->kind == SEQUENCES_AUTO &&
-        !config_try_set(&run->training.config, "kind", kinds[run->set.kind], "the data", &error))
+        !config_try_set(config, "kind", config_word(config, "kind", run->set.kind), "the data", &error))
         die("%s", error.text);
 }
 
@@ -180,8 +176,8 @@ static void data_open(DensityRun *run) {
 }
 
 static void loading_close(DensityRun *run) {
-    sequence_loader_close(&run->loader);
-    sequence_loader_close(&run->eval_loader);
+    parts_close(&run->loader.parts);
+    parts_close(&run->eval_loader.parts);
     loader_pool_close(run->workers);
     sequences_close(&run->set);
 }
@@ -196,11 +192,11 @@ static void evaluate(DensityRun *run) {
     Model *model = &run->model.model;
     SequencePart part;
     int n = run->shape.n;
-    size_t done = 0, count = run->eval_loader.length;
+    size_t done = 0, count = run->eval_loader.parts.source.length;
     double sums[2] = {0}; /* nats, tokens */
     if (model->params.ema) params_view(&model->params, model->params.ema);
     model_set_training(model, false);
-    sequence_loader_start(&run->eval_loader, 0, 0);
+    parts_start(&run->eval_loader.parts, 0, 0);
     while (!stop_signal && sequence_loader_next(&run->eval_loader, &part)) {
         density_load(run, part.tokens, part.n);
         sequence_model_forward(&run->model, part.n, false);
@@ -231,7 +227,6 @@ static void announce_windows(const DensityRun *run) {
 /* --eval */
 static void evaluate_split(DensityRun *run) {
     SequencesSplit split = run->evaluation->eval_split;
-    static const char *const names[] = {"training", "validation", "test"};
     data_open(run);
     loading_open(run, &run->eval_loader, false, split);
     density_open(run, density_micro_batch(run), SEQUENCE_EVALUATE);
@@ -239,7 +234,8 @@ static void evaluate_split(DensityRun *run) {
     if (run->training.stopping) return;
     outcome_require_loss(run->training.validation_loss, run->training.s->init, run->set.name);
     if (distributed_rank() > 0) return;
-    progress_show(true, "%zu %s tokens of %s", sequences_scored(&run->set, split), names[split], run->set.name);
+    progress_show(true, "%zu %s tokens of %s", sequences_scored(&run->set, split), sequences_split_names[split],
+                  run->set.name);
     announce_windows(run);
     printf("uniform_bits: %.6f\nhistogram_bits: %.6f\n", log2(run->model_settings->vocabulary),
            sequences_histogram_bits(&run->set, split, 2000));
@@ -258,12 +254,12 @@ static void training_data_and_model(DensityRun *run) {
     training_fit_batch(t, sequences_epoch_length(&run->set), run->set.name);
     loading_open(run, &run->loader, true, SEQUENCES_TRAIN);
     loading_open(run, &run->eval_loader, false, SEQUENCES_VALIDATION);
-    step_cosine_fit(&t->config, run->schedule, run->loader.batches * (uint64_t)t->s->epochs);
+    step_cosine_fit(&t->config, run->schedule, run->loader.parts.batches * (uint64_t)t->s->epochs);
     density_open(run, density_micro_batch(run), SEQUENCE_TRAIN);
     snprintf(stem, sizeof stem, "%s-%s", run->set.name, causal_attn_name(&t->config));
     training_column(t, "bits", "%.6f", LOG_MIDDLE);
     training_open(t, &(TrainingStart){.params = &run->model.model.params,
-                                      .batches = run->loader.batches,
+                                      .batches = run->loader.parts.batches,
                                       .stem = stem});
 }
 
@@ -304,7 +300,7 @@ static int train(DensityRun *run) {
     if (distributed_rank() == 0) announce(run);
     training_share(t, &begin, &end);
     for (; training_epoch_left(t); training_epoch_end(t)) {
-        sequence_loader_start(&run->loader, (uint32_t)t->state.epoch, t->state.batch);
+        parts_start(&run->loader.parts, (uint32_t)t->state.epoch, t->state.batch);
         while (training_batch_left(t)) {
             double loss = 0;
             training_step_begin(t, step_cosine_lr(run->schedule, t->state.step + 1, training_steps(t)));
@@ -316,13 +312,13 @@ static int train(DensityRun *run) {
             all_reduce_finish();
             training_sum(t, &loss, 1);
             training_update(t, loss / ((double)t->s->batch_size * run->shape.n)); /* AdamW */
-            training_step_end(t, sequence_loader_stats(&run->loader).stalled);
+            training_step_end(t, parts_stats(&run->loader.parts).stalled);
             training_note(t, "  bits %.4f", bits_of(training_loss(t)));
             training_log(t);
             if (t->stopping) return training_stop_early(t);
         }
         training_epoch_trained(t);
-        if (training_epoch_follows(t)) sequence_loader_start(&run->loader, (uint32_t)t->state.epoch + 1, 0);
+        if (training_epoch_follows(t)) parts_start(&run->loader.parts, (uint32_t)t->state.epoch + 1, 0);
         if (!training_evaluation_is_due(t)) continue;
         evaluate(run);
         if (t->stopping) return training_stop_early(t);

@@ -39,9 +39,6 @@ static void add_settings(VitRun *run, Config *config) {
                                       "and folders of both");
     config_explain(config, "parity", "One forward and backward pass on the images or clips and the labels of this "
                                      "safetensors file; parameters in it replace the model's");
-    config_explain(config, "out", "Where --parity writes logits, loss and grad.<parameter>");
-    config_explain(config, "run_dir", "Where config.ini, log.csv and the checkpoints go (default: the next free "
-                                      "runs/<data>-<attn>-<number>)");
     config_explain(config, "init", "Start from these weights (safetensors, timm's names); tables on the token grid are "
                                    "resampled to this img_size, and a head of other classes is drawn afresh");
 }
@@ -73,13 +70,12 @@ static const ProgramMode modes[] = {
     {"describe", "print the layers, parameters, multiply-adds and memory of the model", .alone = true},
     {"eval", "measure the accuracy of --init or --resume on the test images", .needs_weights = true,
      .outputs = {"confusion", "per_class"}, .settings = {"real_labels"}},
-    {"bench", "measure the speed of training and inference", .outputs = {NULL}},
+    PROGRAM_MODE_BENCH,
     {"show_batch", "write the first training images as the model sees them to a PNG file", .alone = true,
      .outputs = {"show_batch"}},
     {"predict", "name what these images or videos show", .alone = true, .needs_weights = true,
      .outputs = {"attention", "json"}, .settings = {"top_frames"}},
-    {"parity", "run one step on inputs from a file, and write its gradients to --out",
-     .alone = true, .outputs = {"out"}, .needs_output = true},
+    PROGRAM_MODE_PARITY,
     {.name = NULL},
 };
 
@@ -93,10 +89,7 @@ static const HelpLine basics[] = {
     {"lr", "highest learning rate"},
     {"precision", "of activations: float32 or bfloat16"},
     {"init", "begin with these weights (safetensors, timm's names)"},
-    {"resume", "continue the run in this folder"},
-    {"run_dir", "where log and checkpoints go; otherwise a new folder in runs/"},
-    {"seed", "of all random numbers"},
-    {.name = NULL},
+    PROGRAM_BASICS_OF_A_RUN,
 };
 
 static const ProgramFacts facts = {
@@ -167,23 +160,22 @@ static void step_begin(VitRun *run, float lr) {
     vit_draw_buffers(&run->vit, run->training.s->seed, (uint32_t)run->training.state.step);
 }
 
-/* --bench: trains on a batch, or classifies one; the images are those that the model has. */
-static void bench_batch(void *context, bool training) {
-    VitRun *run = context;
-    Training *t = &run->training;
-    int begin, end;
-    training_share(t, &begin, &end);
-    model_set_training(&run->vit.model, training);
-    if (training) step_begin(run, 1e-4f);
-    for (int first = begin, B; first < end; first += B) {
-        B = end - first < run->vit.model.batch ? end - first : run->vit.model.batch;
-        vit_load_pixels(&run->vit, run->pixels, run->train.mean, run->train.std, B);
-        if (training) forward_backward(run, first, B, first + B == end);
-        else vit_forward(&run->vit, B, false);
+/* --bench: trains on batches, then classifies them; the images are those that the model has. */
+static void measure_speed(VitRun *run) {
+    Bench b;
+    vit_bench_begin(&b, run);
+    while (bench_next(&b)) {
+        model_set_training(&run->vit.model, b.training);
+        if (b.training) step_begin(run, 1e-4f);
+        while (bench_part(&b)) {
+            vit_load_pixels(&run->vit, run->pixels, run->train.mean, run->train.std, b.n);
+            if (b.training) forward_backward(run, b.first, b.n, b.last);
+            else vit_forward(&run->vit, b.n, false);
+        }
+        all_reduce_finish();
+        if (b.training) training_update_unseen(&run->training);
     }
-    all_reduce_finish();
-    if (training) training_update_unseen(t);
-    if (training) t->state.step++;
+    vit_bench_print(&b, run);
 }
 
 /* == Evaluation =================================================================================================== */
@@ -197,7 +189,7 @@ static void evaluate(VitRun *run) {
     if (model->params.ema) params_view(&model->params, model->params.ema);
     model_set_training(model, false);
     vit_eval_begin(run);
-    loader_start(&run->test_loader, 0, 0);
+    parts_start(&run->test_loader.parts, 0, 0);
     while (!stop_signal && loader_next(&run->test_loader, &images)) {
         vit_load_pixels(&run->vit, images.pixels, run->test.mean, run->test.std, images.n);
         vit_forward(&run->vit, images.n, false);
@@ -223,14 +215,13 @@ static void evaluate_split(VitRun *run) {
 static void training_data_and_model(VitRun *run) {
     Training *t = &run->training;
     char stem[128 + VIT_ATTN_SIZE], attn[VIT_ATTN_SIZE];
-    if (t->resumed) training_take_choices(t);
     vit_run_open_data(run, true);
     vit_run_open_model(run, vit_run_micro_batch(run), true);
     snprintf(stem, sizeof stem, "%s-%s", run->train.name, vit_attn_names(run->model, attn));
     training_column(t, "top1", "%.3f", LOG_MIDDLE);
     training_column(t, "top5", "%.3f", LOG_MIDDLE);
     training_open(t, &(TrainingStart){.params = &run->vit.model.params,
-                                      .batches = run->loader.batches,
+                                      .batches = run->loader.parts.batches,
                                       .stem = stem,
                                       .class_names = run->train.class_names,
                                       .mean = run->train.mean,
@@ -293,7 +284,7 @@ static int train(VitRun *run) {
     if (distributed_rank() == 0) announce(run);
     training_share(t, &begin, &end);
     for (; training_epoch_left(t); training_epoch_end(t)) {
-        loader_start(&run->loader, (uint32_t)t->state.epoch, t->state.batch);
+        parts_start(&run->loader.parts, (uint32_t)t->state.epoch, t->state.batch);
         while (training_batch_left(t)) {
             step_begin(run, learning_rate(run));
             for (int first = begin; first < end; first += images.n) {
@@ -304,13 +295,13 @@ static int train(VitRun *run) {
             }
             all_reduce_finish();
             training_update_unseen(t); /* AdamW */
-            training_step_end(t, loader_stats(&run->loader).stalled);
+            training_step_end(t, parts_stats(&run->loader.parts).stalled);
             if (training_row_is_due(t) || t->stopping) vit_run_read_columns(run);
             training_log(t);
             if (t->stopping) return training_stop_early(t);
         }
         training_epoch_trained(t);
-        if (training_epoch_follows(t)) loader_start(&run->loader, (uint32_t)t->state.epoch + 1, 0);
+        if (training_epoch_follows(t)) parts_start(&run->loader.parts, (uint32_t)t->state.epoch + 1, 0);
         if (!training_evaluation_is_due(t)) continue;
         evaluate(run);
         if (t->stopping) return training_stop_early(t);
@@ -331,7 +322,7 @@ int main(int argc, char **argv) {
     if (!program_open(t)) return t->status;
     if (run.modes->describe) vit_run_describe(&run);
     else if (run.modes->eval) evaluate_split(&run);
-    else if (run.modes->bench) vit_bench(&run, bench_batch);
+    else if (run.modes->bench) measure_speed(&run);
     else if (*run.vit_modes->show_batch) vit_show_batch(&run);
     else if (run.predict->predict.count) vit_predict(&run);
     else if (*run.modes->parity) vit_parity(&run);

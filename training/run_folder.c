@@ -62,8 +62,6 @@ bool run_folder_settings(Config *settings, const Config *like, const char *check
     return told;
 }
 
-char *run_folder_choices(const char *state) { return metadata_of(state, "vit.c.choices", "kernels' choices"); }
-
 char *run_folder_device(const char *state) { return metadata_of(state, "vit.c.device", "device"); }
 
 bool run_folder_normalisation(float mean[3], float std[3], const char *checkpoint) {

@@ -64,9 +64,6 @@ char *run_folder_config(const char *checkpoint);
  * than these.  config_free afterwards in either case. */
 bool run_folder_settings(Config *settings, const Config *like, const char *checkpoint);
 
-/* What kernels had chosen when a state was saved (kernels_choices), or NULL; the caller frees it. */
-char *run_folder_choices(const char *state);
-
 /* What a state was computed by (checkpoint_device), or NULL; the caller frees it. */
 char *run_folder_device(const char *state);
 

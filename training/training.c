@@ -21,20 +21,20 @@
 #define F(KIND, field) CONFIG_FIELD(KIND, TrainingSettings, field)
 static const ConfigEntry entries[] = {
     {F(INT, epochs), "300", .section = "training", .min = 1, .max = 1e6, .help = "Passes over the training images"},
-    {F(INT, batch_size), "512", .min = 1, .max = 1e6,
+    {F(INT, batch_size), "512", .min = 1, .max = 1e6, .change = CHANGE_BETWEEN_EPOCHS,
      .help = "Number of images in a step of the optimizer, summed over all ranks"},
     {F(INT, micro_batch), "0", .min = 0, .max = 1e6,
      .help = "Number of images computed at a time, whose gradients are accumulated to a batch (0: chosen by the "
              "model's size)"},
-    {F(CHOICE, precision), "float32", CONFIG_CHOICES("float32", "bfloat16"),
+    {F(CHOICE, precision), PRECISION_FLOAT32, CONFIG_CHOICES(PRECISION_FLOAT32, PRECISION_BFLOAT16),
      .help = "Precision of activations; that of parameters and sums is float32 always. A program for a GPU is built for "
              "one of them. A CPU needs AVX512-BF16 for bfloat16"},
-    {F(UINT64, seed), "0", .help = "Seed of all random numbers of the run"},
+    {F(UINT64, seed), "0", .change = CHANGE_NEVER, .help = "Seed of all random numbers of the run"},
 
-    {F(STRING, run_dir), .section = "run", .argument = "FOLDER",
-     .help = "Folder for config.ini, log.csv and the checkpoints (default: the next free "
-             "runs/<data>-<model>-<number>)"},
-    {F(STRING, init), .argument = "FILE", .help = "Safetensors file with the initial weights"},
+    {F(STRING, run_dir), .section = "run", .argument = "FOLDER", .change = CHANGE_EVERY_CALL,
+     .help = "Where config.ini, log.csv and the checkpoints go (default: the next free runs/<data>-<attn>-<number>)"},
+    {F(STRING, init), .argument = "FILE", .change = CHANGE_EVERY_CALL,
+     .help = "Safetensors file with the initial weights"},
     {F(INT, eval_every), "1", .min = 0, .max = 1e6,
      .help = "Number of epochs from one evaluation to the next; the last epoch is always evaluated (0: never, and the data "
              "need no validation split; there is no best.safetensors then)"},
@@ -44,7 +44,7 @@ static const ConfigEntry entries[] = {
              "batches would take longer"},
 };
 #undef F
-const ConfigGroup training_settings = {CONFIG_GROUP(TrainingSettings, entries)};
+const ConfigGroup training_settings = {CONFIG_GROUP(TrainingSettings, entries), .change = CHANGE_FREELY};
 
 /* == Values that are none, and machines that are wrong ============================================================ */
 
@@ -98,17 +98,15 @@ static void check_ranks_agree(const Training *t) {
             (unsigned long long)t->state.step);
 }
 
-static const char *unit_of(const Training *t) { return t->unit ? t->unit : "images"; }
-
 void training_fit_batch(Training *t, size_t images, const char *data) {
     int batch = t->s->batch_size, ranks = distributed_ranks(), most = images < (size_t)batch ? (int)images : batch;
     if (most == batch) return;
     if (config_origin(&t->config, "batch_size") || most < ranks)
-        config_reject(&t->config, "batch_size", "{batch_size} is more than the %zu training %s", images, unit_of(t));
+        config_reject(&t->config, "batch_size", "{batch_size} is more than the %zu training %s", images, t->unit);
     t->s->batch_size = most / ranks * ranks;
     if (distributed_rank() == 0)
         printf("%s: %zu training %s are fewer than the default batch_size of %d: batch_size is %d\n", data, images,
-               unit_of(t), batch, t->s->batch_size);
+               t->unit, batch, t->s->batch_size);
 }
 
 bool training_evaluates(const Training *t) { return t->s->eval_every > 0; }
@@ -119,7 +117,7 @@ void training_check_ranks(const Training *t) {
     int batch = t->s->batch_size, ranks = distributed_ranks();
     if (batch % ranks)
         config_reject(&t->config, "batch_size", "{batch_size} is not a multiple of the %d ranks, which share the %s "
-                                               "equally", ranks, unit_of(t));
+                                               "equally", ranks, t->unit);
 }
 
 int training_local_batch(const Training *t) { return t->s->batch_size / distributed_ranks(); }
@@ -261,7 +259,7 @@ static void show(const Training *t) {
                   "epoch %llu/%d  batch %llu/%llu  loss %.4f%s  lr %.2e  %.*f %s/s  ETA %s",
                   (unsigned long long)state->epoch + 1, t->s->epochs, (unsigned long long)state->batch,
                   (unsigned long long)t->batches, training_loss(t), t->note, (double)state->lr, t->decimals,
-                  t->images_per_s, unit_of(t), eta);
+                  t->images_per_s, t->unit, eta);
 }
 
 /* Seconds that the run has trained and evaluated.  If it is killed, those since the last saved state are lost, like its
@@ -384,14 +382,6 @@ static void note_device(Training *t) {
     t->computed_by = NULL;
 }
 
-void training_take_choices(Training *t) {
-    char path[RUN_PATH_SIZE];
-    run_folder_file(path, t->s->run_dir, "state.safetensors");
-    char *choices = run_folder_choices(path);
-    if (choices) t->chosen_anew = kernels_take_choices(choices);
-    free(choices);
-}
-
 void training_open(Training *t, const TrainingStart *start) {
     char path[RUN_PATH_SIZE];
     Params *params = t->params = start->params;
@@ -399,7 +389,6 @@ void training_open(Training *t, const TrainingStart *start) {
     params_allocate_optimizer(params, t->adamw->ema_decay > 0);
     if (params->ema) device_copy(params->ema, params->values, params->total * sizeof(float));
     t->state.best = -1;
-    for (int i = 0; i < RUN_MEASURED; i++) t->state.measured[i] = NAN;
     if (t->resumed) {
         note_device(t);
         run_folder_file(path, t->s->run_dir, "state.safetensors");
@@ -425,7 +414,6 @@ void training_announce_resumed(const Training *t) {
     if (t->computed_by)
         printf("the saved state was computed by %s: sums have another order here, and results agree to rounding, not "
                "to the bit\n", t->computed_by);
-    if (t->chosen_anew) printf("kernels do not take the choices of the saved run: %s\n", t->chosen_anew);
     if (state->step && training_epoch_left(t))
         printf("resumed at epoch %llu, after %llu of its batches\n", (unsigned long long)state->epoch + 1,
                (unsigned long long)state->batch);

@@ -12,7 +12,7 @@
 
 typedef struct {
     int epochs, batch_size, micro_batch;
-    int precision; /* of activations: 0 float32, 1 bfloat16 */
+    int precision; /* of activations: which of PRECISION_FLOAT32 and PRECISION_BFLOAT16 */
     uint64_t seed;
     const char *run_dir, *init;
     int eval_every, log_every;
@@ -39,13 +39,12 @@ typedef struct {
     Config config;
     TrainingSettings *s;
     const AdamWSettings *adamw;
-    const char *unit; /* what a batch consists of, in messages: "clips"; NULL: "images" */
+    const char *unit; /* what a batch consists of, in messages: "images", unless the program says otherwise */
     const char *mode; /* "eval": the mode that runs instead of training; NULL: training */
     bool alone;       /* it runs on one rank only */
     bool resumed;     /* a run is continued from its state */
     char **saved;     /* [settings]: resumed: the values that were saved with it */
     char *changes;    /* resumed: changed settings, "lr 0.001 -> 0.0005, ...", or "" */
-    const char *chosen_anew; /* resumed: why kernels cannot take the choices that the run has, or NULL */
     char *mixed;         /* ranks use different instructions: how many which; else NULL */
     char *computed_by; /* resumed: the device and ranks of the saved state if they are others, or NULL */
     const char *reordered; /* resumed: name of a changed setting that changes the batches of an epoch, or NULL */
@@ -106,9 +105,6 @@ void training_column(Training *t, const char *name, const char *format, LogPlace
 /* Allocates the optimizer's memory, loads the state if a run is resumed, begins to catch signals, opens the run
  * folder (by default the next unused name, the same on all ranks), and prints the device. */
 void training_open(Training *t, const TrainingStart *start);
-
-/* Resumed: makes kernels take the choices that the run has, before memory is planned, which may depend on them. */
-void training_take_choices(Training *t);
 
 /* Prints what a resumed run changes and where it goes on; nothing for another run. */
 void training_announce_resumed(const Training *t);

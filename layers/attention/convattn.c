@@ -32,7 +32,7 @@ static const ConfigEntry entries[] = {
              "of them: 2 for 28 x 28 tokens, 4 for 56 x 56)"},
 };
 #undef F
-static const ConfigGroup convattn_settings = {CONFIG_GROUP(ConvattnSettings, entries)};
+static const ConfigGroup convattn_settings = {CONFIG_GROUP(ConvattnSettings, entries), .change = CHANGE_NEVER};
 
 static const float EPSILON = 1e-6f;
 
@@ -66,8 +66,11 @@ static void convattn_declare(Attention *a, Params *params) {
     const char *const w[] = {"norm_q.weight", "norm_k.weight", "norm_v.weight"};
     const char *const b[] = {"norm_q.bias", NULL, "norm_v.bias"};
     for (int i = 0; i < 3; i++) {
-        params_declare(params, &s->w[i], &s->dw[i], a->prefix, w[i], INIT_ONES, false, 1, (int[]){a->D});
-        if (b[i]) params_declare(params, &s->b[i], &s->db[i], a->prefix, b[i], INIT_ZEROS, false, 1, (int[]){a->D});
+        params_declare(params, (Param){.value = &s->w[i], .grad = &s->dw[i], .named = {a->prefix, w[i]},
+                                       .init = INIT_ONES, .shape = {a->D}});
+        if (!b[i]) continue;
+        params_declare(params, (Param){.value = &s->b[i], .grad = &s->db[i], .named = {a->prefix, b[i]},
+                                       .init = INIT_ZEROS, .shape = {a->D}});
     }
 }
 

@@ -18,12 +18,12 @@
 
 /* == Settings ===================================================================================================== */
 
-typedef enum { ALGORITHM_AUTO, ALGORITHM_FIRST } Algorithm; /* ALGORITHM_FIRST + i: algorithms[i] */
+typedef enum { ALGORITHM_AUTO, ALGORITHM_FIRST } RippleChoice; /* ALGORITHM_FIRST + i: algorithms[i] */
 
 typedef struct {
     int r_max;
     float tau;
-    Algorithm ripple_algo;
+    RippleChoice ripple_algo;
 } RippleSettings;
 
 typedef struct {
@@ -37,8 +37,8 @@ static const ConfigEntry entries[] = {
     {CONFIG_FIELD(FLOAT, RippleSettings, tau), "0.001", .min = 0, .max = 1,
      .help = "Threshold of ripple attention's stick breaking: once less than this remains of the stick, the remaining "
              "weights are equal (0: never)"},
-    {CONFIG_FIELD(CHOICE, RippleSettings, ripple_algo), "auto",
-     CONFIG_CHOICES("auto", "dense", "window", "sat", "naive"), .noun = "algorithm",
+    {CONFIG_FIELD(CHOICE, RippleSettings, ripple_algo), "auto", .change = CHANGE_FREELY,
+     CONFIG_CHOICES("auto", "dense", "window", "sat"), .noun = "algorithm", .former = "naive",
      .help = "Algorithm of ripple attention; all compute the same function, and auto chooses the one estimated to be "
              "fastest"},
 };
@@ -52,9 +52,10 @@ static const ConfigEntry blocks_entries[] = {
              "place share its ring)"},
 };
 
-static const ConfigGroup ripple_settings = {CONFIG_GROUP(RippleSettings, entries)};
+static const ConfigGroup ripple_settings = {CONFIG_GROUP(RippleSettings, entries), .change = CHANGE_NEVER};
 /* True if this block uses ripple attention; in a detector's encoder all layers do. */
-static const ConfigGroup ripple_blocks_settings = {CONFIG_GROUP(RippleBlocksSettings, blocks_entries)};
+static const ConfigGroup ripple_blocks_settings = {CONFIG_GROUP(RippleBlocksSettings, blocks_entries),
+                                                   .change = CHANGE_NEVER};
 
 static const RippleSettings *settings_of(const Attention *a) { return config_settings(a->settings, &ripple_settings); }
 
@@ -69,8 +70,7 @@ typedef enum { WEIGHTS_STICKS, WEIGHTS_SOFTMAX, WEIGHTS_FIXED } Weights;
 typedef enum { RINGS_CAPPED, RINGS_LOG, RINGS_ALL } Rings;
 
 /* In the order of ripple_algo. */
-static const RippleAlgorithm algorithms[] = {RIPPLE_ALGORITHM(dense), RIPPLE_ALGORITHM(window), RIPPLE_ALGORITHM(sat),
-                                             RIPPLE_ALGORITHM(naive)};
+static const RippleAlgorithm algorithms[] = {RIPPLE_ALGORITHM(dense), RIPPLE_ALGORITHM(window), RIPPLE_ALGORITHM(sat)};
 enum { ALGORITHMS = sizeof algorithms / sizeof *algorithms };
 
 typedef struct {
@@ -124,13 +124,13 @@ static Grid priced_grid(Grid grid) {
 
 static const RippleAlgorithm *algorithm_choose(const Attention *a, const RippleRings *rings, int F) {
     const RippleAlgorithm *best = NULL;
-    Algorithm asked = settings_of(a)->ripple_algo;
+    RippleChoice asked = settings_of(a)->ripple_algo;
     bool clip = a->grid.frames > 1;
     if (asked != ALGORITHM_AUTO) {
         best = &algorithms[asked - ALGORITHM_FIRST];
         if (clip && !best->clips)
-            config_reject(a->settings, "ripple_algo", "{ripple_algo} knows no frames, but {frames} makes clips: use auto, "
-                          "sat or naive");
+            config_reject(a->settings, "ripple_algo", "{ripple_algo} knows no frames, but {frames} makes clips: use auto "
+                          "or sat");
         return best;
     }
     RippleRings priced = *rings;
@@ -155,13 +155,14 @@ static void weights_declare(Attention *a, Params *params, Weights weights, Rings
     s->per_head = a->detector && a->detector->per_head;
     s->sticks_per_head = weights == WEIGHTS_STICKS ? s->rings.G - 1 : s->rings.G;
     if (!learned(s)) return;
-    int shape[] = {a->H, D, D}, shared = !s->per_head;
-    params_declare(params, &s->wp, &s->dwp, a->prefix, "ripple.proj.weight",
-                   a->detector ? INIT_XAVIER_UNIFORM : INIT_TRUNC_NORMAL, true, 3 - shared, shape + shared);
-    params_declare(params, &s->bp, &s->dbp, a->prefix, "ripple.proj.bias", INIT_ZEROS, false, 2 - shared,
-                   shape + shared);
-    params_declare(params, &s->sticks, &s->dsticks, a->prefix, "ripple.sticks", INIT_TRUNC_NORMAL, false, 3,
-                   (int[]){a->H, s->sticks_per_head, D});
+    int heads = s->per_head ? a->H : 0;
+    params_declare(params, (Param){.value = &s->wp, .grad = &s->dwp, .named = {a->prefix, "ripple.proj.weight"},
+                                   .init = a->detector ? INIT_XAVIER_UNIFORM : INIT_TRUNC_NORMAL, .decay = true,
+                                   .shape = {heads, D, D}});
+    params_declare(params, (Param){.value = &s->bp, .grad = &s->dbp, .named = {a->prefix, "ripple.proj.bias"},
+                                   .init = INIT_ZEROS, .shape = {heads, D}});
+    params_declare(params, (Param){.value = &s->sticks, .grad = &s->dsticks, .named = {a->prefix, "ripple.sticks"},
+                                   .init = INIT_TRUNC_NORMAL, .shape = {a->H, s->sticks_per_head, D}});
 }
 
 static void declare(Attention *a, Params *params, Weights weights, Rings kind, bool truncate) {

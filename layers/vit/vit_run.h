@@ -21,6 +21,7 @@
 #include "data/video/clips.h"
 #include "layers/vit/layer_decay.h"
 #include "layers/vit/vit.h"
+#include "training/bench.h"
 #include "training/program.h"
 #include "training/schedule.h"
 
@@ -147,8 +148,9 @@ void vit_predict(VitRun *run);
  * given. */
 void vit_parity_open(VitRun *run);
 void vit_parity(VitRun *run);
-/* --bench: the speed of training and inference on random images.  `batch` processes one batch (training/bench.h). */
-void vit_bench(VitRun *run, void (*batch)(void *run, bool training));
+/* --bench (training/bench.h): opens the model with random images and labels; prints the results. */
+void vit_bench_begin(Bench *b, VitRun *run);
+void vit_bench_print(const Bench *b, VitRun *run);
 /* --show-batch: writes what training will see first, before anything that is done to whole batches. */
 void vit_show_batch(VitRun *run);
 

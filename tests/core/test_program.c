@@ -91,7 +91,8 @@ static double evaluate(Toy *toy) {
 
 static void open_model(Toy *toy) {
     Training *t = &toy->training;
-    params_declare(&toy->params, &toy->w, &toy->dw, "", "w", INIT_ZEROS, false, 1, (int[]){N});
+    params_declare(&toy->params, (Param){.value = &toy->w, .grad = &toy->dw, .named = {"w"}, .init = INIT_ZEROS,
+                                         .shape = {N}});
     params_allocate(&toy->params, true);
     params_initialize(&toy->params, t->s->seed);
     training_column(t, "score", "%.2f", LOG_MIDDLE);
@@ -362,7 +363,8 @@ static void test_help(void **state) {
     assert_int_equal(r->status, 2);
     assert_words(r->errors, WORDS("--help: nothing here is called 'epohcs' (did you mean 'epochs'?)"));
     r = TOY("--help-markdown");
-    assert_int_equal(strncmp(r->out, "### training\n", 13), 0);
+    assert_int_equal(strncmp(r->out, "The column *resumed* says ", 26), 0);
+    assert_non_null(strstr(r->out, ".\n\n### training\n"));
 }
 
 int main(void) {
