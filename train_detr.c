@@ -180,13 +180,13 @@ static void evaluate_weights(DetrRun *run) {
 /* What log.csv has besides the columns of every program. */
 static void add_columns(Training *t) {
     if (training_evaluates(t)) {
-        training_column(t, "ap", "%.5f", 0);
-        training_column(t, "ap50", "%.5f", 0);
+        training_column(t, "ap", "%.5f", LOG_MIDDLE);
+        training_column(t, "ap50", "%.5f", LOG_MIDDLE);
     }
-    training_column(t, "focal", "%.6f", 0);
-    training_column(t, "l1", "%.6f", 0);
-    training_column(t, "giou", "%.6f", 0);
-    training_column(t, "class_error", "%.2f", 0);
+    training_column(t, "focal", "%.6f", LOG_MIDDLE);
+    training_column(t, "l1", "%.6f", LOG_MIDDLE);
+    training_column(t, "giou", "%.6f", LOG_MIDDLE);
+    training_column(t, "class_error", "%.2f", LOG_MIDDLE);
     if (!training_evaluates(t)) return;
     training_column(t, "ap_small", "%.5f", LOG_LAST);
     training_column(t, "ap_medium", "%.5f", LOG_LAST);

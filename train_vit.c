@@ -218,8 +218,8 @@ static void training_data_and_model(VitRun *run) {
     vit_run_open_data(run, true);
     vit_run_open_model(run, vit_run_micro_batch(run), true);
     snprintf(stem, sizeof stem, "%s-%s", run->train.name, vit_attn_names(run->model, attn));
-    training_column(t, "top1", "%.3f", 0);
-    training_column(t, "top5", "%.3f", 0);
+    training_column(t, "top1", "%.3f", LOG_MIDDLE);
+    training_column(t, "top5", "%.3f", LOG_MIDDLE);
     training_open(t, &(TrainingStart){.params = &run->vit.model.params,
                                       .batches = run->loader.parts.batches,
                                       .stem = stem,

@@ -328,7 +328,7 @@ static void test_refusals(void **state) {
     }
 }
 
-/* Of defaults, checkpoint, file and command line the last wins; a file keeps the checkpoint's out. */
+/* The last of defaults, checkpoint, file and command line wins; a file keeps the checkpoint's settings out. */
 static void test_which_settings_win(void **state) {
     (void)state;
     FILE *file = fopen(in_folder("eight.ini"), "w");

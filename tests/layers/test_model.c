@@ -457,7 +457,7 @@ static void test_stem_weights(void **state) {
 static void test_ended(void **state) {
     enum { R = 2 };
     Case c;
-    uint64_t sums[ATTENTION_PARTS][ATTENTION_COLUMNS], found[ATTENTION_COLUMNS] = {0};
+    uint64_t sums[ATTENTION_PARTS * ATTENTION_COLUMNS], found[ATTENTION_COLUMNS] = {0};
     int ended = 0, equal = 0, rows = 0;
     (void)state;
     case_open(&c, "tests/fixtures/ripple-rmax2-tau.safetensors", "auto");
@@ -481,7 +481,7 @@ static void test_ended(void **state) {
     columns->measure(&measured, c.B);
     device_download(sums, measured.sums, sizeof sums);
     device_free(measured.sums);
-    for (int i = 0; i < ATTENTION_PARTS * ATTENTION_COLUMNS; i++) found[i % ATTENTION_COLUMNS] += sums[0][i];
+    for (int i = 0; i < ATTENTION_PARTS * ATTENTION_COLUMNS; i++) found[i % ATTENTION_COLUMNS] += sums[i];
     printf("tau %g ended %d of %d, %d of them at once\n", 0.05, ended, rows, equal);
     assert_true(ended > rows / 5 && ended < 4 * rows / 5 && equal > 0);
     assert_string_equal(columns->names[1], "tau_ended");

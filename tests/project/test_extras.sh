@@ -61,12 +61,12 @@ check "and is the same run bit for bit" $? "differs: $differs"
 # What an operator measures is a mean over the epoch, whatever its rows and breaks.
 sticks="$tiny --attn ripple --r-max 2 --tau 0.3333 --lr 0.02 --epochs 2"
 run $sticks --log-every 2 --run-dir measured
-stop_run INT '^6,' broken/log.csv $sticks --log-every 2 --run-dir broken
+stop_run INT '^6,' halted/log.csv $sticks --log-every 2 --run-dir halted
 sleep 1.2
 [ "$status" -eq 130 ]
-run --resume broken
-same "a resumed run measures the same" "$(cut -d , -f 1,2,13- broken/log.csv)" "$(cut -d , -f 1,2,13- measured/log.csv)"
-same_run measured broken
+run --resume halted
+same "a resumed run measures the same" "$(cut -d , -f 1,2,13- halted/log.csv)" "$(cut -d , -f 1,2,13- measured/log.csv)"
+same_run measured halted
 check "and is the same run bit for bit" $? "differs: $differs"
 awk -F , 'NR > 1 && !($13 > 0 && $14 > 0 && $14 < 1 && $15 >= 0) { exit 1 } { last = now; now = $13 } END { exit last == now }' \
     measured/log.csv
