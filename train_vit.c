@@ -11,7 +11,7 @@
 #include "core/signals.h"
 #include "core/text.h"
 #include "kernels/kernels.h"
-#include "layers/vit/vit_run.h"
+#include "layers/vit/run.h"
 
 /* == Settings ===================================================================================================== */
 

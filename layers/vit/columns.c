@@ -3,7 +3,7 @@
 
 #include "core/die.h"
 #include "kernels/kernels.h"
-#include "layers/vit/vit_run.h"
+#include "layers/vit/run.h"
 
 enum { SUMS = ATTENTION_PARTS * ATTENTION_COLUMNS }; /* of a block */
 

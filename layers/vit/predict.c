@@ -1,5 +1,5 @@
 /* --predict: names what images and videos show, as evaluation would see them. */
-#include "layers/vit/vit_run.h"
+#include "layers/vit/run.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 
-#include "layers/vit/vit_run.h"
+#include "layers/vit/run.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* The modes that look at a model without data: its description, and its speed on random images. */
-#include "layers/vit/vit_run.h"
+#include "layers/vit/run.h"
 
 #include <stdio.h>
 

@@ -1,5 +1,5 @@
 /* What an evaluation counts: images one by one, videos by the scores of all their views. */
-#include "layers/vit/vit_run.h"
+#include "layers/vit/run.h"
 
 #include <stdio.h>
 

@@ -1,5 +1,5 @@
 /* --parity: one forward and backward pass on the inputs of another framework. */
-#include "layers/vit/vit_run.h"
+#include "layers/vit/run.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* --show-batch: the first training images as a picture. */
-#include "layers/vit/vit_run.h"
+#include "layers/vit/run.h"
 
 #include <stdio.h>
 

@@ -1,14 +1,14 @@
 /* One call of train_vit: the settings, the data, the model and the buffers that training and the modes in place of
  * training share.
  *
- *   vit_run.c      data sets and loaders, the model with its first weights
- *   vit_columns.c  the columns of log.csv that operators measure
- *   vit_eval.c     what an evaluation counts, and what --eval prints of it
- *   vit_predict.c, vit_parity.c, vit_bench.c, vit_show_batch.c   these modes
+ *   run.c         data sets and loaders, the model with its first weights
+ *   columns.c     the columns of log.csv that operators measure
+ *   evaluation.c  what an evaluation counts, and what --eval prints of it
+ *   predict.c, parity.c, bench.c, show_batch.c   these modes
  *
  * Letters: B images or clips, T0 frames, Hi x Wi pixels, C classes. */
-#ifndef VIT_LAYERS_VIT_VIT_RUN_H
-#define VIT_LAYERS_VIT_VIT_RUN_H
+#ifndef VIT_LAYERS_VIT_RUN_H
+#define VIT_LAYERS_VIT_RUN_H
 
 #include "core/confusion.h"
 #include "core/views.h"
