@@ -276,10 +276,7 @@ static void announce(const DensityRun *run) {
     printf("%s: %zu parameters, %.1f million multiply-adds a sequence, %.0f MiB of activations\n",
            causal_attn_name(&run->training.config), model->params.parameters, sequence_model_macs(&run->model) / 1e6,
            (double)model_activation_bytes(model) / (1 << 20));
-    print_line("%s: %d epochs of %llu batches of %d sequences, %d at a time\n", run->training.s->run_dir,
-               run->training.s->epochs, (unsigned long long)run->training.batches, run->training.s->batch_size,
-               model->batch);
-    training_announce_resumed(&run->training);
+    training_announce(&run->training, "%d at a time", model->batch);
 }
 
 /* The result in the run's last line. */

@@ -224,11 +224,8 @@ static void announce(DetrRun *run) {
            run->model_settings->attn->name, run->detr.model.params.parameters,
            (double)detr_macs(&run->detr, run->shorter, run->longer) / 1e6, run->shorter, run->longer,
            (double)model_activation_bytes(&run->detr.model) / (1 << 20));
-    print_line("%s: %d epochs of %llu batches of %d images, at most %d at a time, %.0f %% of padding if each were "
-               "one\n",
-               run->training.s->run_dir, run->training.s->epochs, (unsigned long long)run->training.batches,
-               run->training.s->batch_size, run->loader.parts.room, 100 * detection_padding(&run->loader));
-    training_announce_resumed(&run->training);
+    training_announce(&run->training, "at most %d at a time, %.0f %% of padding if each were one",
+                      run->loader.parts.room, 100 * detection_padding(&run->loader));
 }
 
 static void note_step(Training *t, const StepLoss *loss) {

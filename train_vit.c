@@ -246,10 +246,7 @@ static void announce(const VitRun *run) {
     printf("%s: %zu parameters, %.1f million multiply-adds %s, %.0f MiB of activations\n",
            vit_attn_names(s, attn), run->vit.model.params.parameters, (double)vit_macs(&run->vit) / 1e6,
            s->frames > 1 ? "a clip" : "an image", (double)model_activation_bytes(&run->vit.model) / (1 << 20));
-    print_line("%s: %d epochs of %llu batches of %d %s, %d at a time\n", run->training.s->run_dir,
-               run->training.s->epochs, (unsigned long long)run->training.batches, run->training.s->batch_size, run->training.unit,
-               run->vit.model.batch);
-    training_announce_resumed(&run->training);
+    training_announce(&run->training, "%d at a time", run->vit.model.batch);
 }
 
 static float learning_rate(const VitRun *run) {

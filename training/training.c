@@ -408,8 +408,15 @@ void training_open(Training *t, const TrainingStart *start) {
     t->first_step = t->state.step;
 }
 
-void training_announce_resumed(const Training *t) {
+void training_announce(const Training *t, const char *format, ...) {
     const RunState *state = &t->state;
+    char parts[128];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(parts, sizeof parts, format, arguments);
+    va_end(arguments);
+    print_line("%s: %d epochs of %llu batches of %d %s, %s\n", t->s->run_dir, t->s->epochs,
+               (unsigned long long)t->batches, t->s->batch_size, t->unit, parts);
     if (t->changes && *t->changes) printf("settings changed: %s\n", t->changes);
     if (t->computed_by)
         printf("the saved state was computed by %s: sums have another order here, and results agree to rounding, not "
