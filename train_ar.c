@@ -144,18 +144,19 @@ static int eval_step(const DensityRun *run) {
 static void loading_open(DensityRun *run, SequenceLoader *loader, bool train, SequencesSplit split) {
     int micro = density_micro_batch(run);
     if (!run->workers) run->workers = loader_pool_start(run->loading, device_shares_cores());
-    SequenceLoaderConfig config = {.seed = run->training.s->seed,
-                                   .batch_size = train ? run->training.s->batch_size : micro * distributed_ranks(),
-                                   .train = train,
+    SequenceLoaderConfig config = {.parts = {.seed = run->training.s->seed,
+                                             .batch_size = train ? run->training.s->batch_size
+                                                                 : micro * distributed_ranks(),
+                                             .train = train,
+                                             .rank = distributed_rank(),
+                                             .ranks = distributed_ranks(),
+                                             .part = micro,
+                                             .max_damaged = run->loading->max_damaged,
+                                             .pool = run->workers,
+                                             .allocate = host_malloc,
+                                             .release = host_free},
                                    .split = split,
-                                   .step = eval_step(run),
-                                   .rank = distributed_rank(),
-                                   .ranks = distributed_ranks(),
-                                   .part = micro,
-                                   .max_damaged = run->loading->max_damaged,
-                                   .pool = run->workers,
-                                   .allocate = host_malloc,
-                                   .release = host_free};
+                                   .step = eval_step(run)};
     sequence_loader_open(loader, &run->set, &config);
 }
 
@@ -175,8 +176,8 @@ static void data_open(DensityRun *run) {
 }
 
 static void loading_close(DensityRun *run) {
-    sequence_loader_close(&run->loader);
-    sequence_loader_close(&run->eval_loader);
+    parts_close(&run->loader.parts);
+    parts_close(&run->eval_loader.parts);
     loader_pool_close(run->workers);
     sequences_close(&run->set);
 }
@@ -191,11 +192,11 @@ static void evaluate(DensityRun *run) {
     Model *model = &run->model.model;
     SequencePart part;
     int n = run->shape.n;
-    size_t done = 0, count = run->eval_loader.length;
+    size_t done = 0, count = run->eval_loader.parts.source.length;
     double sums[2] = {0}; /* nats, tokens */
     if (model->params.ema) params_view(&model->params, model->params.ema);
     model_set_training(model, false);
-    sequence_loader_start(&run->eval_loader, 0, 0);
+    parts_start(&run->eval_loader.parts, 0, 0);
     while (!stop_signal && sequence_loader_next(&run->eval_loader, &part)) {
         density_load(run, part.tokens, part.n);
         sequence_model_forward(&run->model, part.n, false);
@@ -253,12 +254,12 @@ static void training_data_and_model(DensityRun *run) {
     training_fit_batch(t, sequences_epoch_length(&run->set), run->set.name);
     loading_open(run, &run->loader, true, SEQUENCES_TRAIN);
     loading_open(run, &run->eval_loader, false, SEQUENCES_VALIDATION);
-    step_cosine_fit(&t->config, run->schedule, run->loader.batches * (uint64_t)t->s->epochs);
+    step_cosine_fit(&t->config, run->schedule, run->loader.parts.batches * (uint64_t)t->s->epochs);
     density_open(run, density_micro_batch(run), SEQUENCE_TRAIN);
     snprintf(stem, sizeof stem, "%s-%s", run->set.name, causal_attn_name(&t->config));
     training_column(t, "bits", "%.6f", LOG_MIDDLE);
     training_open(t, &(TrainingStart){.params = &run->model.model.params,
-                                      .batches = run->loader.batches,
+                                      .batches = run->loader.parts.batches,
                                       .stem = stem});
 }
 
@@ -299,7 +300,7 @@ static int train(DensityRun *run) {
     if (distributed_rank() == 0) announce(run);
     training_share(t, &begin, &end);
     for (; training_epoch_left(t); training_epoch_end(t)) {
-        sequence_loader_start(&run->loader, (uint32_t)t->state.epoch, t->state.batch);
+        parts_start(&run->loader.parts, (uint32_t)t->state.epoch, t->state.batch);
         while (training_batch_left(t)) {
             double loss = 0;
             training_step_begin(t, step_cosine_lr(run->schedule, t->state.step + 1, training_steps(t)));
@@ -311,13 +312,13 @@ static int train(DensityRun *run) {
             all_reduce_finish();
             training_sum(t, &loss, 1);
             training_update(t, loss / ((double)t->s->batch_size * run->shape.n)); /* AdamW */
-            training_step_end(t, sequence_loader_stats(&run->loader).stalled);
+            training_step_end(t, parts_stats(&run->loader.parts).stalled);
             training_note(t, "  bits %.4f", bits_of(training_loss(t)));
             training_log(t);
             if (t->stopping) return training_stop_early(t);
         }
         training_epoch_trained(t);
-        if (training_epoch_follows(t)) sequence_loader_start(&run->loader, (uint32_t)t->state.epoch + 1, 0);
+        if (training_epoch_follows(t)) parts_start(&run->loader.parts, (uint32_t)t->state.epoch + 1, 0);
         if (!training_evaluation_is_due(t)) continue;
         evaluate(run);
         if (t->stopping) return training_stop_early(t);

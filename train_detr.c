@@ -116,7 +116,7 @@ static void detect_all(DetrRun *run, FoundDetections *found) {
     double seconds = 0;
     ValidationLoss sum = {0};
     DetectionPart part;
-    detection_start(&run->val_loader, 0, 0);
+    parts_start(&run->val_loader.parts, 0, 0);
     while (!stop_signal && detection_next(&run->val_loader, &part)) {
         double began = now_seconds();
         detr_run_load(run, &part, run->val.mean, run->val.std);
@@ -205,7 +205,7 @@ static void training_data_and_model(DetrRun *run) {
     add_columns(&run->training);
     snprintf(stem, sizeof stem, "%s-detr-%s", run->train.name, run->model_settings->attn->name);
     training_open(&run->training, &(TrainingStart){.params = &run->detr.model.params,
-                                                   .batches = run->loader.batches,
+                                                   .batches = run->loader.parts.batches,
                                                    .stem = stem,
                                                    .class_names = run->names,
                                                    .classes = run->model_settings->num_classes});
@@ -271,7 +271,7 @@ static int train(DetrRun *run) {
     if (distributed_rank() == 0) announce(run);
     training_share(t, &begin, &end);
     for (; training_epoch_left(t); training_epoch_end(t)) {
-        detection_start(&run->loader, (uint32_t)t->state.epoch, t->state.batch);
+        parts_start(&run->loader.parts, (uint32_t)t->state.epoch, t->state.batch);
         while (training_batch_left(t)) {
             StepLoss loss = {.boxes = detection_boxes_of(&run->loader, (size_t)t->state.batch)};
             training_step_begin(t, drop_lr(run->schedule, training_epochs(t)));
@@ -285,13 +285,13 @@ static int train(DetrRun *run) {
                 detr_backward(detr, next + part.n == end ? all_reduce_start : NULL);
             }
             detr_run_update(run, &loss); /* AdamW, with the gradients of all ranks */
-            training_step_end(t, detection_stats(&run->loader).stalled);
+            training_step_end(t, parts_stats(&run->loader.parts).stalled);
             note_step(t, &loss);
             training_log(t);
             if (t->stopping) return training_stop_early(t);
         }
         training_epoch_trained(t);
-        if (training_epoch_follows(t)) detection_start(&run->loader, (uint32_t)t->state.epoch + 1, 0);
+        if (training_epoch_follows(t)) parts_start(&run->loader.parts, (uint32_t)t->state.epoch + 1, 0);
         if (!training_evaluation_is_due(t)) continue;
         evaluate(run, NULL);
         if (t->stopping) return training_stop_early(t);

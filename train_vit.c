@@ -189,7 +189,7 @@ static void evaluate(VitRun *run) {
     if (model->params.ema) params_view(&model->params, model->params.ema);
     model_set_training(model, false);
     vit_eval_begin(run);
-    loader_start(&run->test_loader, 0, 0);
+    parts_start(&run->test_loader.parts, 0, 0);
     while (!stop_signal && loader_next(&run->test_loader, &images)) {
         vit_load_pixels(&run->vit, images.pixels, run->test.mean, run->test.std, images.n);
         vit_forward(&run->vit, images.n, false);
@@ -221,7 +221,7 @@ static void training_data_and_model(VitRun *run) {
     training_column(t, "top1", "%.3f", LOG_MIDDLE);
     training_column(t, "top5", "%.3f", LOG_MIDDLE);
     training_open(t, &(TrainingStart){.params = &run->vit.model.params,
-                                      .batches = run->loader.batches,
+                                      .batches = run->loader.parts.batches,
                                       .stem = stem,
                                       .class_names = run->train.class_names,
                                       .mean = run->train.mean,
@@ -284,7 +284,7 @@ static int train(VitRun *run) {
     if (distributed_rank() == 0) announce(run);
     training_share(t, &begin, &end);
     for (; training_epoch_left(t); training_epoch_end(t)) {
-        loader_start(&run->loader, (uint32_t)t->state.epoch, t->state.batch);
+        parts_start(&run->loader.parts, (uint32_t)t->state.epoch, t->state.batch);
         while (training_batch_left(t)) {
             step_begin(run, learning_rate(run));
             for (int first = begin; first < end; first += images.n) {
@@ -295,13 +295,13 @@ static int train(VitRun *run) {
             }
             all_reduce_finish();
             training_update_unseen(t); /* AdamW */
-            training_step_end(t, loader_stats(&run->loader).stalled);
+            training_step_end(t, parts_stats(&run->loader.parts).stalled);
             if (training_row_is_due(t) || t->stopping) vit_run_read_columns(run);
             training_log(t);
             if (t->stopping) return training_stop_early(t);
         }
         training_epoch_trained(t);
-        if (training_epoch_follows(t)) loader_start(&run->loader, (uint32_t)t->state.epoch + 1, 0);
+        if (training_epoch_follows(t)) parts_start(&run->loader.parts, (uint32_t)t->state.epoch + 1, 0);
         if (!training_evaluation_is_due(t)) continue;
         evaluate(run);
         if (t->stopping) return training_stop_early(t);

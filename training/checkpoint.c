@@ -120,10 +120,10 @@ static bool refuse_shape(const Param *p, const SafeTensor *tensor, Error *error)
     for (int d = 0; d < p->ndim; d++) wanted[d] = (size_t)p->shape[d];
     shape_text(has, sizeof has, tensor->ndim, tensor->shape);
     shape_text(needs, sizeof needs, p->ndim, wanted);
-    if (p->stage >= 0) snprintf(place, sizeof place, " in stage %d", p->stage);
-    if (p->setting)
+    if (p->from.stage >= 0) snprintf(place, sizeof place, " in stage %d", p->from.stage);
+    if (p->from.name)
         return refuse(error, "%s: %s has shape %s, but this model needs %s: another %s (here %g%s)?", tensor->file,
-                      p->name, has, needs, p->setting, p->setting_value, place);
+                      p->name, has, needs, p->from.name, p->from.value, place);
     return refuse(error,
                   "%s: %s has shape %s, but this model needs %s: another dim, depth, img_size, frames, patch_size, "
                   "pool or class count?",

@@ -96,6 +96,7 @@ struct Attention {
     uint64_t *sums; /* device [ATTENTION_PARTS,ATTENTION_COLUMNS]: the sums of the columns, spread over the parts, which
                        are added up by the reader; NULL: nothing is measured */
     const DetectorFrame *detector; /* NULL unless in a detector's encoder */
+    const struct CausalFrame *causal; /* NULL unless in a density model (layers/density/causal_attention.h) */
 };
 
 /* All operators, NULL-terminated. */

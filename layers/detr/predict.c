@@ -6,7 +6,7 @@
 #include "core/outcome.h"
 #include "core/predictions.h"
 #include "core/text.h"
-#include "data/images/pictures.h"
+#include "data/loading/pictures.h"
 #include "detection/draw.h"
 #include "detection/postprocess.h"
 #include "kernels/kernels.h"

@@ -68,18 +68,18 @@ static void loader_of(DetrRun *run, DetectionLoader *loader, const DetectionSet 
     int at_once = run->view->eval_batch, batch = train ? run->training.s->batch_size : at_once * distributed_ranks();
     if (train) at_once = detr_run_micro_batch(run, run->augment->scale_max, run->augment->max_size);
     if (!run->workers) run->workers = loader_pool_start(run->loading, device_shares_cores());
-    DetectionLoaderConfig config = {.seed = run->training.s->seed,
-                                    .batch_size = batch,
-                                    .train = train,
-                                    .rank = distributed_rank(),
-                                    .ranks = distributed_ranks(),
-                                    .part = at_once,
+    DetectionLoaderConfig config = {.parts = {.seed = run->training.s->seed,
+                                              .batch_size = batch,
+                                              .train = train,
+                                              .rank = distributed_rank(),
+                                              .ranks = distributed_ranks(),
+                                              .part = at_once,
+                                              .max_damaged = run->loading->max_damaged,
+                                              .pool = run->workers,
+                                              .allocate = host_malloc,
+                                              .release = host_free},
                                     .window = run->sizes->size_window,
-                                    .max_damaged = run->loading->max_damaged,
-                                    .augment = detection_augment_of(run->augment, train),
-                                    .pool = run->workers,
-                                    .allocate = host_malloc,
-                                    .release = host_free};
+                                    .augment = detection_augment_of(run->augment, train)};
     detection_open(loader, set, &config);
     if (loader->shorter > run->shorter) run->shorter = loader->shorter;
     if (loader->longer > run->longer) run->longer = loader->longer;

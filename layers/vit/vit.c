@@ -4,10 +4,11 @@
  *              h = norm(blocks(tokens)), or without a norm; in the first stage a position embedding is added to tokens,
  *              or in every stage, and in the last one a class token
  *           2. logits = head(pool(h))
- * backward  the same steps in reverse.  Blocks are in layers/vit/stage.c, patch embeddings in layers/vit/embedding.c. */
+ * backward  the same steps in reverse.  Blocks are in layers/stage.c, patch embeddings in layers/vit/embedding.c. */
 #include "layers/vit/vit.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -368,16 +369,16 @@ static void entry_declare(Vit *vit, int i) {
     Stage *stage = &vit->stages[i];
     Params *params = &vit->model.params;
     int M = stage->config.dim, prefix = class_in_front(vit, i);
+    Resampled rule = vit->settings.pos_embed == POSITIONS_STAGES ? RESAMPLED_BILINEAR : RESAMPLED_ANTIALIASED;
     char name[PARAM_NAME_SIZE];
     if (stage_has_class(vit, i))
-        params_declare(params, &stage->cls, &stage->dcls, "", "cls_token", INIT_TRUNC_NORMAL, false, 3,
-                       (int[]){1, 1, M});
+        params_declare(params, (Param){.value = &stage->cls, .grad = &stage->dcls, .named = {"cls_token"},
+                                       .init = INIT_TRUNC_NORMAL, .shape = {1, 1, M}});
     if (!position_name(vit, i, name)) return;
-    params_declare(params, &stage->pos, &stage->dpos, "", name, INIT_TRUNC_NORMAL, false, 3,
-                   (int[]){1, prefix + grid_tokens(stage->grid), M});
-    params_on_grid(params, (ParamGrid){1, 1, prefix, stage->grid});
-    params_in_time(params, (ParamTime){TIME_COPIES, 1, stage->grid.frames, prefix, false});
-    if (vit->settings.pos_embed == POSITIONS_STAGES) params_resampled(params, RESAMPLED_BILINEAR);
+    params_declare(params, (Param){.value = &stage->pos, .grad = &stage->dpos, .named = {name},
+                                   .init = INIT_TRUNC_NORMAL, .shape = {1, prefix + grid_tokens(stage->grid), M},
+                                   .grid = {1, 1, prefix, stage->grid}, .resampled = rule,
+                                   .time = {TIME_COPIES, 1, stage->grid.frames, prefix, false}});
 }
 
 static const char stem_prefix[] = "patch_embed.backbone.";
@@ -437,10 +438,12 @@ static void stage_create(Vit *vit, const Config *config, int i) {
                      .mlp_conv = c->mlp_conv,
                      .mlp_relu = c->mlp_relu,
                      .drops = c->drop_path > 0,
+                     .drops_hidden = true,
                      .recompute = c->recompute,
                      .last = i == stage_count(c) - 1,
                      .bare_end = !c->stage_norm && i < stage_count(c) - 1,
                      .norm_eps = c->norm_eps,
+                     .end_eps = c->norm_eps,
                      .residual_gain = c->init_scale == INIT_SCALE_DEPTH ? 1 / sqrtf(2 * (float)vit->depth) : 1,
                      .stream = &vit->stream};
     if (stage_count(c) > 1)
@@ -482,20 +485,15 @@ Block *vit_block(const Vit *vit, int i) {
 /* == Activations ================================================================================================== */
 
 /* Scratch has the size of the largest stage. */
-static void stream_plan(Vit *vit, Plan *plan, int B) {
+static void scratch_plan(Vit *vit, Plan *plan, int B) {
     const VitSettings *c = &vit->settings;
-    Stream *s = &vit->stream;
+    bool class_later = has_class_token(vit) && !class_in_front(vit, stage_count(c) - 1);
     size_t bytes = 0;
     for (int i = 0; i < stage_count(c); i++) {
         size_t stage = (size_t)B * (size_t)vit->stages[i].N * (size_t)vit->stages[i].config.dim * sizeof(real);
         if (stage > bytes) bytes = stage;
     }
-    plan_borrow(plan, "", "f", &s->f, bytes);
-    plan_borrow(plan, "", "sum", &s->sum, has_class_token(vit) && !class_in_front(vit, stage_count(c) - 1) ? bytes : 0);
-    if (!plan->training) return;
-    plan_borrow(plan, "", "dx", &s->dx, bytes);
-    plan_borrow(plan, "", "dh", &s->dh, bytes);
-    plan_borrow(plan, "", "df", &s->df, c->drop_path > 0 || c->dropout > 0 ? bytes : 0);
+    stream_plan(&vit->stream, plan, bytes, class_later, c->drop_path > 0 || c->dropout > 0);
 }
 
 static void activations_plan(Plan *plan, void *owner) {
@@ -512,7 +510,7 @@ static void activations_plan(Plan *plan, void *owner) {
     plan_keep(plan, "", "loss", &vit->loss, B * sizeof(float));
     plan_keep(plan, "", "logits", &vit->logits, B * C * sizeof(real));
     plan_keep(plan, "", "pooled", &vit->pooled, B * M * sizeof(real));
-    stream_plan(vit, plan, batch);
+    scratch_plan(vit, plan, batch);
     classifier_plan(&vit->head, plan, B);
     if (plan->training) {
         plan_keep(plan, "", "pairs", &vit->pairs, 2 * B * F * sizeof *vit->pairs);
@@ -724,41 +722,21 @@ double vit_moved_bytes(const Vit *vit, int B) {
     return bytes * B / vit->model.batch + 10 * sizeof(float) * (double)vit->model.params.total;
 }
 
-/* The plan that is described: the training plan, if there is one. */
-static const Plan *plan_of(const Vit *vit) {
-    return model_trains(&vit->model) ? &vit->model.training : &vit->model.inference;
-}
-
-/* Kept bytes of one image below a prefix. */
-static double kept_below(const Vit *vit, const char *prefix) {
-    const Plan *plan = plan_of(vit);
-    size_t total = 0;
-    for (int i = 0; i < plan->count; i++)
-        if (!plan->items[i].scratch && !plan->items[i].reused && !strncmp(plan->items[i].name, prefix, strlen(prefix)))
-            total += plan->items[i].bytes;
-    return (double)total / vit->model.batch;
-}
-
-static void describe_row(const Vit *vit, FILE *out, const char *prefix, const char *what, size_t macs) {
-    fprintf(out, "  %-18s %-28s %10zu %12.3f %12.1f\n", prefix, what, params_size_of(&vit->model.params, prefix),
-            (double)macs / 1e6, kept_below(vit, prefix) / 1024);
-}
-
 static void describe_block(const Vit *vit, FILE *out, const Stage *stage, int i) {
     const Block *block = &stage->blocks[i];
     const Attention *a = &block->attention;
     char prefix[PARAM_NAME_SIZE], what[64];
     if (stage->position_conv) {
         snprintf(prefix, sizeof prefix, "%.40spos_embed", block->prefix);
-        describe_row(vit, out, prefix, "position convolution", station_macs(&stage->stations[2 * i]));
+        model_describe_row(&vit->model, out, prefix, "position convolution", station_macs(&stage->stations[2 * i]));
     }
     snprintf(what, sizeof what, a->op->path ? "%s (%s)" : "%s", a->op->name, a->op->path ? a->op->path(a) : "");
-    describe_row(vit, out, a->prefix, what, a->op->macs(a));
+    model_describe_row(&vit->model, out, a->prefix, what, a->op->macs(a));
     snprintf(prefix, sizeof prefix, "%.40smlp.", block->prefix);
-    describe_row(vit, out, prefix, block->mlp.convolves ? "convolutional MLP" : "MLP",
-                 mlp_macs(&block->mlp, (size_t)a->N));
+    model_describe_row(&vit->model, out, prefix, block->mlp.convolves ? "convolutional MLP" : "MLP",
+                       mlp_macs(&block->mlp, (size_t)a->N));
     snprintf(prefix, sizeof prefix, "%.40snorm", block->prefix);
-    describe_row(vit, out, prefix, "residual stream, two norms", 0);
+    model_describe_row(&vit->model, out, prefix, "residual stream, two norms", 0);
 }
 
 /* "14 x 14 grid", of clips "4 x 14 x 14 grid". */
@@ -775,21 +753,23 @@ static void describe_stage(const Vit *vit, FILE *out, int i) {
         fprintf(out, "  stage %d: %s, %d tokens of %d\n", i, grid_text(grid, stage->grid), stage->N, stage->config.dim);
     embedding_prefix(vit, i, prefix);
     if (i == 0 && has_stem(vit)) {
-        describe_row(vit, out, stem_prefix, "hybrid stem", hybrid_stem_macs(&vit->stem));
+        model_describe_row(&vit->model, out, stem_prefix, "hybrid stem", hybrid_stem_macs(&vit->stem));
         snprintf(prefix, sizeof prefix, "patch_embed.proj.");
     }
-    describe_row(vit, out, prefix, embedding_kind(&vit->embeddings[i]), embedding_macs(&vit->embeddings[i]));
-    if (stage_has_class(vit, i)) describe_row(vit, out, "cls_token", "class token", 0);
-    if (position_name(vit, i, prefix)) describe_row(vit, out, prefix, "position embedding", 0);
+    const Embedding *embedding = &vit->embeddings[i];
+    model_describe_row(&vit->model, out, prefix, embedding_kind(embedding), embedding_macs(embedding));
+    if (stage_has_class(vit, i)) model_describe_row(&vit->model, out, "cls_token", "class token", 0);
+    if (position_name(vit, i, prefix)) model_describe_row(&vit->model, out, prefix, "position embedding", 0);
     for (int j = 0; j < stage->config.depth; j++) describe_block(vit, out, stage, j);
     if (stage->bare_end) {
         snprintf(prefix, sizeof prefix, "%send.", stage->prefix);
-        describe_row(vit, out, prefix, "residual stream", 0);
+        model_describe_row(&vit->model, out, prefix, "residual stream", 0);
         return;
     }
     snprintf(prefix, sizeof prefix, "%snorm.", stage->norm_prefix);
-    describe_row(vit, out, prefix, i + 1 < stage_count(&vit->settings) ? "norm"
-                                   : stage->norm_unused ? "final norm, unused" : "final norm", 0);
+    bool last = i + 1 == stage_count(&vit->settings);
+    const char *what = !last ? "norm" : stage->norm_unused ? "final norm, unused" : "final norm";
+    model_describe_row(&vit->model, out, prefix, what, 0);
 }
 
 void vit_describe(const Vit *vit, FILE *out) {
@@ -802,14 +782,10 @@ void vit_describe(const Vit *vit, FILE *out) {
         fprintf(out, "%d x %d image, %spatches of %d: ", c->img_size[0], c->img_size[1],
                 has_stem(vit) ? "a stem's features, " : "", c->patch_size);
     fprintf(out, "%s, %d tokens of %d\n", grid_text(grid, vit->grid), vit->N, c->dim.at[0]);
-    fprintf(out, "  %-18s %-28s %10s %12s %12s\n", "layer", "", "parameters", "10^6 macs", "KiB/image");
+    model_describe_head(out, "image");
     for (int i = 0; i < stage_count(c); i++) describe_stage(vit, out, i);
-    describe_row(vit, out, "head.", "classifier", classifier_macs(&vit->head, 1));
-    const Plan *plan = plan_of(vit);
-    if (c->recompute) fprintf(out, "recompute: beside the input of each block, one block at a time is kept\n");
-    fprintf(out, "memory for %d images at a time: kept %.1f MiB, scratch %.1f MiB, kernel workspace %.1f MiB\n",
-            vit->model.batch, (double)plan->keep_peak / (1 << 20), (double)plan->scratch_peak / (1 << 20),
-            (double)plan->workspace / (1 << 20));
+    model_describe_row(&vit->model, out, "head.", "classifier", classifier_macs(&vit->head, 1));
+    model_describe_memory(&vit->model, out, "image", c->recompute);
     fprintf(out, "params: %zu\nmacs: %zu\nactivation_bytes: %zu\n", vit->model.params.parameters, vit_macs(vit),
             model_activation_bytes(&vit->model));
     if (vit_transform_macs(vit))

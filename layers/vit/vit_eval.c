@@ -57,7 +57,7 @@ void vit_eval_begin(VitRun *run) {
 
 void vit_eval_add(VitRun *run, const LoaderPart *images) {
     VitEvaluation *e = &run->evaluation;
-    size_t place = images->batch * (size_t)run->test_loader.config.batch_size + (size_t)images->first;
+    size_t place = images->batch * (size_t)run->test_loader.config.parts.batch_size + (size_t)images->first;
     for (int b = 0; b < images->n; b++, place++) { /* place: in the epoch, of which each video has loader_views */
         const float *logits = run->logits + (size_t)b * (size_t)run->model->num_classes;
         int label = label_of(e, images->labels[b]);

@@ -87,11 +87,10 @@ Transform vit_run_transform(const VitRun *run, bool train) {
 }
 
 LoaderConfig vit_run_samples(const VitRun *run, bool train) {
-    return (LoaderConfig){.seed = run->training.s->seed,
-                          .train = train,
+    return (LoaderConfig){.parts = {.seed = run->training.s->seed, .train = train,
+                                    .max_damaged = run->loading->max_damaged},
                           .repeats = sampler_repeats(run->sampler),
                           .pairs = mixup_is_on(run->mixup),
-                          .max_damaged = run->loading->max_damaged,
                           .transform = vit_run_transform(run, train),
                           .frames = run->model->frames,
                           .clips = *run->clips};
@@ -102,20 +101,20 @@ static void loading_open(VitRun *run, Loader *loader, const Dataset *dataset, bo
     int micro = vit_run_micro_batch(run);
     if (!run->workers) run->workers = loader_pool_start(run->loading, device_shares_cores());
     LoaderConfig config = vit_run_samples(run, train);
-    config.batch_size = train ? run->training.s->batch_size : micro * distributed_ranks();
-    config.rank = distributed_rank();
-    config.ranks = distributed_ranks();
-    if (run->evaluation.real.images) config.max_damaged = 0; /* another image would take its place */
-    config.part = micro;
-    config.pool = run->workers;
-    config.allocate = host_malloc;
-    config.release = host_free;
+    config.parts.batch_size = train ? run->training.s->batch_size : micro * distributed_ranks();
+    config.parts.rank = distributed_rank();
+    config.parts.ranks = distributed_ranks();
+    if (run->evaluation.real.images) config.parts.max_damaged = 0; /* another image would take its place */
+    config.parts.part = micro;
+    config.parts.pool = run->workers;
+    config.parts.allocate = host_malloc;
+    config.parts.release = host_free;
     loader_open(loader, dataset, &config);
 }
 
 void vit_run_close_data(VitRun *run) {
-    loader_close(&run->loader);
-    loader_close(&run->test_loader);
+    parts_close(&run->loader.parts);
+    parts_close(&run->test_loader.parts);
     loader_pool_close(run->workers);
     real_labels_close(&run->evaluation.real);
 }

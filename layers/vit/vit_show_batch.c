@@ -5,14 +5,13 @@
 
 #include "core/die.h"
 #include "core/text.h"
-#include "data/images/sheet.h"
 
 void vit_show_batch(VitRun *run) {
     LoaderConfig config = vit_run_samples(run, true);
     const char *path = run->vit_modes->show_batch;
     Error error;
     vit_run_open_split(run, &run->train, true);
-    int n = sheet_write_training(path, &run->train, &config, &error);
+    int n = loader_write_sheet(path, &run->train, &config, &error);
     if (!n) die("%s: %s", path, error.text);
     print_line("%s: the first %d training %s of %s\n", path, n, config.frames > 1 ? "clips" : "images",
                run->train.name);

@@ -91,7 +91,8 @@ static double evaluate(Toy *toy) {
 
 static void open_model(Toy *toy) {
     Training *t = &toy->training;
-    params_declare(&toy->params, &toy->w, &toy->dw, "", "w", INIT_ZEROS, false, 1, (int[]){N});
+    params_declare(&toy->params, (Param){.value = &toy->w, .grad = &toy->dw, .named = {"w"}, .init = INIT_ZEROS,
+                                         .shape = {N}});
     params_allocate(&toy->params, true);
     params_initialize(&toy->params, t->s->seed);
     training_column(t, "score", "%.2f", LOG_MIDDLE);
