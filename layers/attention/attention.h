@@ -124,4 +124,20 @@ void attention_create_detector(Attention *a, const AttentionOp *op, const Config
 void attention_set_grid(Attention *a, Grid grid);
 void attention_destroy(Attention *a);
 
+/* For pictures: weights [L] (=) = softmax over l of q.k_l / sqrt D, with q [D] and k_l the D floats from k + l row on. */
+void attention_softmax(float *weights, const float *q, const float *k, int L, size_t row, int D);
+
+/* For B images: the number of tokens; the bytes of a tensor [B,N,M] and of floats [B,H,N], such as lse; the kernels'
+ * description of queries, keys and values. */
+static inline size_t attention_tokens(const Attention *a, int B) { return (size_t)B * (size_t)a->N; }
+static inline size_t attention_bytes(const Attention *a, int B) {
+    return attention_tokens(a, B) * (size_t)a->M * sizeof(real);
+}
+static inline size_t attention_head_floats(const Attention *a, int B) {
+    return attention_tokens(a, B) * (size_t)a->H * sizeof(float);
+}
+static inline AttentionShape attention_shape(const Attention *a, int B) {
+    return (AttentionShape){B, a->N, a->H, a->D};
+}
+
 #endif

@@ -56,7 +56,7 @@ static void lambda_declare(Attention *a, Params *params) {
 
 static void lambda_plan(Attention *a, Plan *plan, int B) {
     Lambda *s = a->state;
-    size_t bytes = (size_t)B * (size_t)a->N * (size_t)a->M * sizeof(real);
+    size_t bytes = attention_bytes(a, B);
     PlanMark mark = plan_mark(plan);
     plan_keep(plan, a->prefix, "qv", &s->qv_act, 2 * bytes);
     plan_keep(plan, a->prefix, "normed", &s->normed, 2 * bytes);
@@ -71,7 +71,7 @@ static void lambda_plan(Attention *a, Plan *plan, int B) {
 }
 
 static HeadsNorm norm_of(const Attention *a, int B) {
-    return (HeadsNorm){(size_t)B * (size_t)a->N, 2 * a->M, a->H, a->D, EPSILON};
+    return (HeadsNorm){attention_tokens(a, B), 2 * a->M, a->H, a->D, EPSILON};
 }
 
 static PatternSums lambdas_of(const Lambda *s, const Attention *a) {

@@ -17,14 +17,13 @@ extern const ConfigGroup reduction_settings;
 
 typedef struct {
     Projection sr; /* of squares as rows, or of means */
-    NormPair norm;
+    NormLayer norm;
     int cells; /* to a side, or 0 */
     Unfold squares;                 /* of a frame */
     Grid tokens_of_frame, of_frame; /* what is reduced, and what becomes of it */
     int frames;
     Grid grid;          /* all L: of clips the frames below each other, or the tokens in a row */
     real *raw, *z;      /* [B,L,M] kept: before the norm; the result */
-    float *mean, *rstd; /* [B,L] kept */
     real *cols;         /* scratch: [B*L,M*r*r], or the means [B,L,M] */
     real *dz, *draw;    /* scratch: [B,L,M] */
 } ReducedKeys;

@@ -106,24 +106,25 @@ static void sparse_plan(Attention *a, Plan *plan, int B) {
     Sparse *s = a->state;
     PlanMark mark = plan_mark(plan);
     qkv_plan(&s->frame, a, plan, B);
-    plan_keep(plan, a->prefix, "lse", &s->lse, (size_t)B * (size_t)a->H * (size_t)a->N * sizeof(float));
+    plan_keep(plan, a->prefix, "lse", &s->lse, attention_head_floats(a, B));
     plan_workspace(plan, sparse_attention_workspace(&s->pattern, a->N, a->D));
     plan_release(plan, mark);
 }
 
 static void sparse_forward(const Attention *a, real *y, const real *x, int B) {
     const Sparse *s = a->state;
+    AttentionShape shape = attention_shape(a, B);
     qkv_forward_in(&s->frame, a, x, B);
-    sparse_attention_forward(s->frame.mix, s->lse, s->frame.qkv_act, &s->pattern,
-                             &(AttentionShape){B, a->N, a->H, a->D});
+    sparse_attention_forward(s->frame.mix, s->lse, s->frame.qkv_act, &s->pattern, &shape);
     qkv_forward_out(&s->frame, a, y, B);
 }
 
 static void sparse_backward(const Attention *a, real *dx, const real *dy, const real *x, int B) {
     const Sparse *s = a->state;
+    AttentionShape shape = attention_shape(a, B);
     qkv_backward_out(&s->frame, a, dy, B);
     sparse_attention_backward(s->frame.dqkv, s->frame.dmix, s->frame.mix, s->lse, s->frame.qkv_act, &s->pattern,
-                              &(AttentionShape){B, a->N, a->H, a->D});
+                              &shape);
     qkv_backward_in(&s->frame, a, dx, x, B);
 }
 

@@ -41,8 +41,9 @@ void stripes_declare(StripeBranch *s, Params *params) {
     if (s->focused) focused_core_declare(&s->core, &s->stripe, params, NULL);
 }
 
-static AttentionShape shape_of(const StripeBranch *s, int B) {
-    return (AttentionShape){B * stripe_count(s), s->stripe.N, s->stripe.H, s->stripe.D};
+/* The shape of attention within the stripes of B images. */
+static AttentionShape stripe_shape(const StripeBranch *s, int B) {
+    return attention_shape(&s->stripe, B * stripe_count(s));
 }
 
 /* The order of a tensor with one part instead of q, k and v. */
@@ -78,7 +79,7 @@ static const real *rows_of(const StripeBranch *s, const real *qkv, int B) {
 }
 
 void stripes_forward(const StripeBranch *s, real *mix, const real *qkv, int B) {
-    AttentionShape shape = shape_of(s, B);
+    AttentionShape shape = stripe_shape(s, B);
     WindowRows order = part_order(s);
     const real *rows = rows_of(s, qkv, B), *v = rows + 2 * s->stripe.M;
     real *to = reorders(s) ? s->part : mix;
@@ -89,7 +90,7 @@ void stripes_forward(const StripeBranch *s, real *mix, const real *qkv, int B) {
 }
 
 void stripes_backward(const StripeBranch *s, real *dqkv, const real *dmix, const real *qkv, int B) {
-    AttentionShape shape = shape_of(s, B);
+    AttentionShape shape = stripe_shape(s, B);
     WindowRows order = part_order(s);
     const real *rows = rows_of(s, qkv, B), *dy = reorders(s) ? s->part : dmix;
     real *drows = reorders(s) ? s->drows : dqkv, *dv = drows + 2 * s->stripe.M;

@@ -17,9 +17,8 @@ typedef enum { HEAD_LINEAR, HEAD_MLP, HEAD_TANH } HeadKind;
 typedef struct {
     HeadKind kind;
     Projection fc1, out; /* fc1 unless linear */
-    NormPair norm;       /* mlp only */
+    NormLayer norm;      /* mlp only */
     real *a, *g, *h;     /* [n,hidden] kept: fc1's output, the activation's, the norm's */
-    float *mean, *rstd;  /* [n] kept, of the norm */
     real *dh, *dg;       /* [n,hidden] scratch */
 } Classifier;
 
