@@ -55,7 +55,7 @@ static inline void norm_layer_forward(const NormLayer *l, real *y, const real *x
     layernorm_forward(y, x, &norm);
 }
 
-/* dx (=);  parameters (+=). */
+/* Writes dx (=) and adds to the parameters' gradients (+=). */
 static inline void norm_layer_backward(const NormLayer *l, real *dx, const real *dy, const real *x, size_t n) {
     LayerNorm norm = norm_layer_of(l, n);
     add_layernorm_backward(dx, NULL, l->pair.dw, l->pair.db, NULL, dy, x, NULL, &norm);

@@ -99,7 +99,7 @@ static void castling_backward(const Attention *a, real *dx, const real *dy, cons
     qkv_backward_in(&s->frame, a, dx, x, B);
 }
 
-/* As in inference, without step 5. */
+/* Step 5 is not counted, because inference has none. */
 static size_t castling_macs(const Attention *a) {
     const Castling *s = a->state;
     return qkv_macs(&s->frame, a) + linear_core_macs(&s->core, a) + depthwise_macs(&s->conv.shape);

@@ -52,7 +52,7 @@ static void conv_plan(Attention *a, Plan *plan, int B) {
     plan_release(plan, mark);
 }
 
-/* What the depthwise convolution sees, formed from a. */
+/* Returns the input of the depthwise convolution, which is formed from a. */
 static const real *convolved(const Conv *s, size_t n) {
     if (!s->gelu) return s->a;
     gelu_forward(s->g, s->a, n * (size_t)s->conv1.out);

@@ -73,13 +73,13 @@ static void convattn_declare(Attention *a, Params *params) {
     }
 }
 
-/* Attention of N queries to L keys. */
+/* The shape of attention of N queries to L keys. */
 static MaskedAttention strided(const Convattn *s, const Attention *a, int B) {
     Grid keys = {1, s->keys.frames * s->keys.rows, s->keys.columns};
     return (MaskedAttention){.B = B, .H = a->H, .D = a->D, .Q = a->N, .grid = keys, .q_row = a->M, .kv_row = 2 * a->M};
 }
 
-/* Where q (i = 0), k and v lie in pooled and normed. */
+/* The index at which part i (0: q, 1: k, 2: v) begins in pooled and in normed. */
 static size_t part_at(const Convattn *s, const Attention *a, int i) {
     size_t M = (size_t)a->M, q = (size_t)s->batch * (size_t)a->N * M;
     return s->stride == 1 ? (size_t)i * M : i == 0 ? 0 : q + (size_t)(i - 1) * M;
@@ -121,7 +121,7 @@ static StridedDepthwise kv_window(const Convattn *s, const Attention *a) {
     return (StridedDepthwise){window, s->stride};
 }
 
-/* Those of q's channels, before k's and v's. */
+/* The number of weights of q's channels, which stand before those of k and v. */
 static size_t own_weights(const Convattn *s, const Attention *a) {
     return (size_t)depthwise_taps(&s->pool.shape) * (size_t)a->M;
 }

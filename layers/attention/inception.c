@@ -110,7 +110,7 @@ static void inception_plan(Attention *a, Plan *plan, int B) {
     plan_release(plan, mark);
 }
 
-/* Of a frame. */
+/* The shape of the maxima over the tokens of one frame. */
 static NeighbourMax maxima(const Inception *s, const Attention *a) {
     return (NeighbourMax){{1, a->grid.rows, a->grid.columns}, s->C, a->M};
 }

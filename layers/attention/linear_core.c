@@ -4,7 +4,7 @@
 
 #include "core/die.h"
 
-/* How many keys there are. */
+/* The number of keys. */
 static size_t keys_of(const LinearCore *c, const Attention *a) { return (size_t)(c->keys ? c->keys : a->N); }
 
 void linear_core_plan(LinearCore *c, const Attention *a, Plan *plan, int B, int H, int F, Denominator rule) {

@@ -22,7 +22,7 @@
 /* == Settings ===================================================================================================== */
 
 typedef enum { FFT_1D, FFT_2D, FFT_3D } LisaFft;
-typedef enum { ALGORITHM_AUTO, ALGORITHM_FIRST } Algorithm; /* ALGORITHM_FIRST + i: algorithms[i] */
+typedef enum { ALGORITHM_AUTO, ALGORITHM_FIRST } LisaChoice; /* ALGORITHM_FIRST + i: algorithms[i] */
 
 typedef struct {
     int lisa_patterns;
@@ -31,7 +31,7 @@ typedef struct {
 typedef struct {
     int lisa_kernel;
     LisaFft lisa_fft;
-    Algorithm lisa_algo;
+    LisaChoice lisa_algo;
 } LisaSettings;
 
 static const ConfigEntry patterns_entries[] = {
@@ -67,7 +67,7 @@ static const LisaSettings *settings_of(const Attention *a) { return config_setti
 
 /* == lisa, sa10, sa11 ============================================================================================= */
 
-/* In the order of lisa_algo. */
+/* These are in the order of the setting lisa_algo. */
 static const LisaAlgorithm algorithms[] = {LISA_ALGORITHM(dense), LISA_ALGORITHM(fft)};
 enum { ALGORITHMS = sizeof algorithms / sizeof *algorithms };
 
@@ -101,11 +101,11 @@ static Offsets lisa_offsets(const Attention *a) {
 
 static Offsets toeplitz(const Attention *a) { return (Offsets){OFFSETS_TOEPLITZ, a->grid, 0, 0}; }
 
-/* With Toeplitz tables there is only the dense algorithm. */
+/* Toeplitz tables have only the dense algorithm. */
 static const LisaAlgorithm *algorithm_choose(const Attention *a, const Patterns *patterns) {
     const LisaAlgorithm *best = &algorithms[0];
     if (patterns->offsets.kind == OFFSETS_TOEPLITZ) return best;
-    Algorithm asked = settings_of(a)->lisa_algo;
+    LisaChoice asked = settings_of(a)->lisa_algo;
     if (asked != ALGORITHM_AUTO) {
         best = &algorithms[asked - ALGORITHM_FIRST];
         if (isinf(best->cost(patterns)))

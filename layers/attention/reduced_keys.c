@@ -21,7 +21,7 @@ int reduction_of(const Attention *a) {
     return r;
 }
 
-/* Reduction r, or c cells to a side unless that is 0. */
+/* The keys have reduction r, or c cells to a side unless that is 0. */
 static void keys_create(ReducedKeys *k, const Attention *a, int r, int c) {
     k->cells = c;
     k->squares = (Unfold){a->grid.rows, a->grid.columns, a->M, r, r, 0, false, 0, 0, 0};
@@ -79,7 +79,7 @@ static const real *keys_forward(const ReducedKeys *k, const Attention *a, const 
     return k->z;
 }
 
-/* From dz to dx (=), the gradient through z; none where z is x. */
+/* Computes dx (=), the gradient through z, from dz; does nothing where z is x. */
 static void keys_backward(const ReducedKeys *k, const Attention *a, real *dx, const real *x, int B) {
     if (!reduced_keys_differ(k)) return;
     LayerNorm norm = norm_layer_of(&k->norm, reduced_keys_count(k, B));

@@ -33,7 +33,7 @@ int reduction_of(const Attention *a);
 /* Is z another tensor than x? */
 bool reduced_keys_differ(const ReducedKeys *k);
 size_t reduced_keys_count(const ReducedKeys *k, int B);
-/* For pictures: divides the weight of key l among the tokens that it was made of.  weights [N] (+=). */
+/* Divides the weight of key l among the tokens that it was made of, for a picture.  weights [N] (+=). */
 void reduced_keys_spread(const ReducedKeys *k, const Attention *a, float *weights, int l, float weight);
 
 /* The projections before and after such an operator, as qkv.h has them for the others.
@@ -46,7 +46,7 @@ typedef struct {
     real *dx;                   /* [B,N,M] scratch: the gradient through z */
 } ReducedFrame;
 
-/* Reduction r, or c cells to a side unless that is 0. */
+/* The keys have reduction r, or c cells to a side unless that is 0. */
 void reduced_frame_declare(ReducedFrame *f, const Attention *a, Params *params, int r, int c);
 /* Scratch is valid until the caller's plan_release. */
 void reduced_frame_plan(ReducedFrame *f, const Attention *a, Plan *plan, int B);

@@ -14,10 +14,11 @@ typedef struct RelativeKind {
     void (*declare)(Relative *r, const Attention *a, Params *params);
     void (*plan)(Relative *r, const Attention *a, Plan *plan, int B);
     void (*draw)(const Relative *r, const Attention *a, uint64_t seed, uint32_t step); /* as FeatureMapKind's */
-    /* Before the feature map: computes coded from qkv, and the q and k thirds of dqkv from dcoded.  NULL: no change. */
+    /* These compute coded from qkv before the feature map, and the q and k thirds of dqkv from dcoded.  NULL: q and k
+     * stay as they are. */
     void (*code)(const Relative *r, const Attention *a, const real *qkv, int B);
     void (*code_backward)(const Relative *r, const Attention *a, real *dqkv, const real *qkv, int B);
-    /* After the feature map: computes psi from phi, and dphi from dpsi.  NULL: no change. */
+    /* These compute psi from phi after the feature map, and dphi from dpsi.  NULL: the features stay as they are. */
     void (*features)(const Relative *r, const Attention *a, const real *phi, int B);
     void (*features_backward)(const Relative *r, const Attention *a, real *dphi, int B);
     size_t (*macs)(const Relative *r, const Attention *a);
@@ -54,10 +55,10 @@ void relative_draw(const Relative *r, const Attention *a, uint64_t seed, uint32_
  * computing it. */
 const real *relative_code(const Relative *r, const Attention *a, const real *qkv, int B);
 const real *relative_features(const Relative *r, const Attention *a, const real *phi, int B);
-/* Where the gradients of these inputs are to be written: dphi or dpsi, dqkv or dcoded. */
+/* The gradients of these inputs are to be written there: to dphi or dpsi, to dqkv or dcoded. */
 real *relative_features_slot(const Relative *r, real *dphi);
 real *relative_code_slot(const Relative *r, real *dqkv);
-/* From there to dphi and to dqkv (=);  parameters (+=). */
+/* These take the gradients from there to dphi and to dqkv (=);  parameters (+=). */
 void relative_features_backward(const Relative *r, const Attention *a, real *dphi, int B);
 void relative_code_backward(const Relative *r, const Attention *a, real *dqkv, const real *qkv, int B);
 size_t relative_macs(const Relative *r, const Attention *a);

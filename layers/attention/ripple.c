@@ -18,12 +18,12 @@
 
 /* == Settings ===================================================================================================== */
 
-typedef enum { ALGORITHM_AUTO, ALGORITHM_FIRST } Algorithm; /* ALGORITHM_FIRST + i: algorithms[i] */
+typedef enum { ALGORITHM_AUTO, ALGORITHM_FIRST } RippleChoice; /* ALGORITHM_FIRST + i: algorithms[i] */
 
 typedef struct {
     int r_max;
     float tau;
-    Algorithm ripple_algo;
+    RippleChoice ripple_algo;
 } RippleSettings;
 
 typedef struct {
@@ -68,7 +68,7 @@ static bool ripples(const Config *settings, int block) {
 typedef enum { WEIGHTS_STICKS, WEIGHTS_SOFTMAX, WEIGHTS_FIXED } Weights;
 typedef enum { RINGS_CAPPED, RINGS_LOG, RINGS_ALL } Rings;
 
-/* In the order of ripple_algo. */
+/* These are in the order of the setting ripple_algo. */
 static const RippleAlgorithm algorithms[] = {RIPPLE_ALGORITHM(dense), RIPPLE_ALGORITHM(window), RIPPLE_ALGORITHM(sat)};
 enum { ALGORITHMS = sizeof algorithms / sizeof *algorithms };
 
@@ -123,7 +123,7 @@ static Grid priced_grid(Grid grid) {
 
 static const RippleAlgorithm *algorithm_choose(const Attention *a, const RippleRings *rings, int F) {
     const RippleAlgorithm *best = NULL;
-    Algorithm asked = settings_of(a)->ripple_algo;
+    RippleChoice asked = settings_of(a)->ripple_algo;
     bool clip = a->grid.frames > 1;
     if (asked != ALGORITHM_AUTO) {
         best = &algorithms[asked - ALGORITHM_FIRST];
@@ -283,8 +283,8 @@ static size_t weights_macs(const Attention *a) {
     return learned(s) ? (size_t)a->N * (size_t)a->H * (D * D + (size_t)s->sticks_per_head * D) : 0;
 }
 
-/* Counted for the window algorithm, which needs the fewest multiply-adds, whichever algorithm runs: linear attention,
- * the pairs of the window, and the logits of the weights. */
+/* The count is that of the window algorithm, which needs the fewest multiply-adds, whichever algorithm runs: linear
+ * attention, the pairs of the window, and the logits of the weights. */
 static size_t ripple_macs(const Attention *a) {
     const Ripple *s = a->state;
     rings_follow(a);

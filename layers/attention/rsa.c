@@ -121,8 +121,8 @@ static void rsa_backward(const Attention *a, real *dx, const real *dy, const rea
     qkv_backward_in(f, a, dx, x, B);
 }
 
-/* Counted as in the LiSA paper (Table 3): the three sums over m for every channel and e, then their products with q^,
- * kernel and context. */
+/* The count is that of the LiSA paper (Table 3): the three sums over m for every channel and e, then their products
+ * with q^, kernel and context. */
 static size_t rsa_macs(const Attention *a) {
     const Rsa *s = a->state;
     size_t N = (size_t)a->N, M = (size_t)a->M, D = (size_t)a->D;

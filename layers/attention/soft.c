@@ -97,7 +97,7 @@ static void landmarks_forward(const Soft *s, const Attention *a, int B) {
     layernorm_gelu_forward(s->landmarks, s->square, &norm);
 }
 
-/* Adds to dq. */
+/* The gradient is added to that of q. */
 static void landmarks_backward(const Soft *s, const Attention *a, int B) {
     HeadPatches patches = patches_of(s, a);
     LinearShape linear = convolution_of(s, B);

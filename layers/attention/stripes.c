@@ -27,7 +27,7 @@ static int stripe_count(const StripeBranch *s) { return grid_tokens(window_count
 /* Are the tokens of all stripes together, and these heads, in another order than all tokens and heads? */
 static bool reorders(const StripeBranch *s) { return stripe_count(s) > 1 || s->order.C < s->order.M; }
 
-/* What the stripes' setting is in this stage: they divide both sides of the grid. */
+/* The setting of the stripes in this stage, which divide both sides of the grid. */
 static int stripe_setting(const StripeBranch *s) {
     int rows = s->stripe.grid.rows, columns = s->stripe.grid.columns;
     return !reorders(s) ? 0 : rows < columns ? rows : columns;
@@ -71,7 +71,7 @@ void stripes_plan(StripeBranch *s, Plan *plan, int B) {
     if (plan->training) plan_borrow(plan, prefix, "drows", &s->drows, 3 * bytes);
 }
 
-/* q, k and v in the order of stripes. */
+/* Returns q, k and v in the order of stripes. */
 static const real *rows_of(const StripeBranch *s, const real *qkv, int B) {
     if (!reorders(s)) return qkv;
     windows_gather(s->rows, qkv + s->first, &s->order, B);

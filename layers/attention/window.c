@@ -114,7 +114,7 @@ static int find_token(const WindowShape *windows, int token, int *place) {
             if (window_place(windows, window, *place).token == token) return window;
 }
 
-/* What is missing of a sum of one is the weight of places without a token. */
+/* The sum of the weights is less than one by the weight of places without a token. */
 static void window_weights(const Attention *a, float *weights, int b, int head, int query) {
     const Window *s = a->state;
     Grid sides = window_sides(&s->windows);

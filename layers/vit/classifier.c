@@ -30,7 +30,7 @@ void classifier_plan(Classifier *c, Plan *plan, size_t n) {
     if (plan->training) plan_borrow(plan, "head.", "dg", &c->dg, bytes);
 }
 
-/* What the last layer sees. */
+/* Returns the input of the last layer. */
 static const real *features(const Classifier *c, const real *x) {
     return c->kind == HEAD_LINEAR ? x : c->kind == HEAD_MLP ? c->h : c->g;
 }

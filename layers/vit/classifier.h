@@ -11,7 +11,7 @@
 
 typedef enum { HEAD_LINEAR, HEAD_MLP, HEAD_TANH } HeadKind;
 
-/* For the setting's CONFIG_CHOICES, in the order of HeadKind. */
+/* The words of the setting's CONFIG_CHOICES, in the order of HeadKind. */
 #define HEAD_KINDS "linear", "mlp", "tanh"
 
 typedef struct {

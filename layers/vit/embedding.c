@@ -31,7 +31,7 @@ const char *embedding_kind(const Embedding *e) {
 }
 
 void embedding_take_frames(Embedding *e, int frames, int tubelet) {
-    if (e->merges) return; /* of images alone */
+    if (e->merges) return; /* patch merging takes images only */
     if (tubelet > 1) e->windows.frames = frames, e->windows.kt = tubelet, e->windows.stride_t = 2;
     else e->apart = frames;
     e->grid = unfold_grid(&e->windows);

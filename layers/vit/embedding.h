@@ -37,7 +37,7 @@ void embedding_forward(const Embedding *e, real *y, const real *x, int B);
 /* dx (=), or NULL if no layer before this one is trained;  parameters (+=). */
 void embedding_backward(const Embedding *e, real *dx, const real *dy, const real *x, int B);
 size_t embedding_macs(const Embedding *e);
-/* For --describe. */
+/* The name that --describe prints. */
 const char *embedding_kind(const Embedding *e);
 
 #endif
