@@ -448,7 +448,7 @@ static void micro_step(Run *run, int first, int B, bool last) {
     if (!same || device_graph_begin(&run->graph)) {
         vit_forward(vit, B, true);
         vit_loss(vit, B, 1.0f / (float)batch);
-        step_add_losses(vit->model.params.found, vit->loss, B);
+        step_add_losses(vit->model.params.step_stats, vit->loss, B);
         vit_backward(vit, B, true, last ? all_reduce_start : NULL);
         if (same) device_graph_end(&run->graph);
     }
@@ -459,7 +459,7 @@ static void micro_step(Run *run, int first, int B, bool last) {
 static void step_begin(Run *run) {
     Params *params = &run->vit.model.params;
     device_zero(params->grads, params->total * sizeof(float));
-    device_zero(params->found, sizeof *params->found);
+    device_zero(params->step_stats, sizeof *params->step_stats);
     vit_draw_buffers(&run->vit, run->training.s->seed, (uint32_t)run->training.state.step);
 }
 

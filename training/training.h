@@ -106,7 +106,7 @@ typedef struct {
 
     TrainingPending pending[2]; /* updates whose results have not been read, from `settled` on; step i in i mod 2 */
     uint64_t launched, settled;
-    StepFound *found; /* host_malloc [2]: their results */
+    StepStats *step_stats; /* host_malloc [2]: their results */
 
     double started; /* when this process began to train */
     double before;  /* seconds that the run had trained before that */
@@ -159,8 +159,8 @@ void training_sum(Training *t, double *sums, int count);
  * and is checked, in the next step or in training_settle. */
 void training_update(Training *t, double loss);
 
-/* The same where the losses of this rank's images were added up on the device, in params->found->loss, so that nothing
- * of a step has to be waited for: the mean of all ranks joins state.loss_sum later, too.  Calls training_sum. */
+/* The same where the losses of this rank's images were added up on the device, in params->step_stats->loss, so that
+ * nothing of a step has to be waited for: the mean of all ranks joins state.loss_sum later, too.  Calls training_sum. */
 void training_update_unseen(Training *t);
 
 /* Waits for the results of all updates.  The loop calls it before a row of the log, an evaluation and a checkpoint. */
