@@ -37,7 +37,7 @@ static const ConfigEntry entries[] = {
     {CONFIG_FIELD(FLOAT, RippleSettings, tau), "0.001", .min = 0, .max = 1,
      .help = "Threshold of ripple attention's stick breaking: once less than this remains of the stick, the remaining "
              "weights are equal (0: never)"},
-    {CONFIG_FIELD(CHOICE, RippleSettings, ripple_algo), "auto",
+    {CONFIG_FIELD(CHOICE, RippleSettings, ripple_algo), "auto", .change = CHANGE_FREELY,
      CONFIG_CHOICES("auto", "dense", "window", "sat"), .noun = "algorithm", .former = "naive",
      .help = "Algorithm of ripple attention; all compute the same function, and auto chooses the one estimated to be "
              "fastest"},
@@ -52,9 +52,10 @@ static const ConfigEntry blocks_entries[] = {
              "place share its ring)"},
 };
 
-static const ConfigGroup ripple_settings = {CONFIG_GROUP(RippleSettings, entries)};
+static const ConfigGroup ripple_settings = {CONFIG_GROUP(RippleSettings, entries), .change = CHANGE_NEVER};
 /* True if this block uses ripple attention; in a detector's encoder all layers do. */
-static const ConfigGroup ripple_blocks_settings = {CONFIG_GROUP(RippleBlocksSettings, blocks_entries)};
+static const ConfigGroup ripple_blocks_settings = {CONFIG_GROUP(RippleBlocksSettings, blocks_entries),
+                                                   .change = CHANGE_NEVER};
 
 static const RippleSettings *settings_of(const Attention *a) { return config_settings(a->settings, &ripple_settings); }
 

@@ -13,6 +13,7 @@
 
 #include "core/files.h"
 #include "core/safetensors.h"
+#include "data/images/image.h"
 #include "data/images/jpeg.h"
 #include "data/images/sheet.h"
 #include "data/images/transform.h"
