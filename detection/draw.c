@@ -4,11 +4,9 @@
 #include <stdio.h>
 #include <string.h>
 
-/* == Pixels ======================================================================================================= */
+#include "core/integers.h"
 
-static int clamp(int x, int low, int high) {
-    return x < low ? low : x > high ? high : x;
-}
+/* == Pixels ======================================================================================================= */
 
 static void fill(Image *image, int x0, int y0, int x1, int y1, DrawColour colour) {
     x0 = clamp(x0, 0, image->width);

@@ -77,8 +77,7 @@ static void keep_first(Coco *coco, int limit) {
 
 void detection_set_coco(DetectionSet *set, const char *name, const char *json, const char *folder, int limit) {
     Error error;
-    *set = (DetectionSet){.folder = strdup(folder)};
-    if (!set->folder) die("%s: out of memory", folder);
+    *set = (DetectionSet){.folder = xstrdup(folder)};
     if (!coco_read(&set->coco, json, &error)) die("%s: %s", json, error.text);
     keep_first(&set->coco, limit);
     if (!coco_check_files(&set->coco, folder, &error)) die("%s: %s: %s has them", folder, error.text, json);

@@ -14,7 +14,7 @@
 #include "core/rng.h"
 
 /* Scenes draw from the streams of splits that data/sets/shapes does not use. */
-enum { SCENE_SPLIT = 256, NOISE_AT = 4096, ATTEMPTS = 20 };
+enum { SCENE_SPLIT = 256, ATTEMPTS = 20 };
 
 typedef struct {
     int label;
@@ -126,24 +126,10 @@ static void paint_figure(uint8_t *pixels, ShapesStream *s, const Figure *f, int 
     }
 }
 
-/* Uses stream elements from NOISE_AT on, two bytes per channel. */
-static void add_noise(uint8_t *pixels, const ShapesStream *s, int side, float strength) {
-    size_t count = (size_t)side * (size_t)side * 3;
-    for (size_t i = 0; i < count; i += 8) {
-        uint32_t counter[4] = {(uint32_t)((NOISE_AT + i / 2) / 4), s->split, s->index, RNG_SHAPES};
-        RngBlock block = rng_philox(counter, s->seed);
-        for (size_t j = i; j < i + 8 && j < count; j++) {
-            uint32_t bits = block.word[(j - i) / 2] >> (j % 2 * 16);
-            float noise = strength * (float)((int)(bits & 255) - (int)(bits >> 8 & 255));
-            pixels[j] = (uint8_t)(fminf(fmaxf((float)pixels[j] + noise, 0), 255) + 0.5f);
-        }
-    }
-}
-
 int scenes_draw(uint64_t seed, uint32_t split, uint32_t index, int side, uint8_t *pixels, int label[SCENES_MOST],
                 int box[SCENES_MOST][4]) {
     assert(side >= SCENES_LEAST_SIDE);
-    ShapesStream s = {seed, SCENE_SPLIT + split, index, 0};
+    ShapesStream s = {seed, SCENE_SPLIT + split, index, 0, RNG_SHAPES};
     Figure figures[SCENES_MOST];
     int count = place_figures(figures, &s, side);
     for (int i = 0; i < count; i++) {
@@ -153,7 +139,8 @@ int scenes_draw(uint64_t seed, uint32_t split, uint32_t index, int side, uint8_t
     if (!pixels) return count;
     paint_ground(pixels, &s, side);
     for (int i = 0; i < count; i++) paint_figure(pixels, &s, &figures[i], side);
-    add_noise(pixels, &s, side, shapes_uniform(&s, 0, 0.08f));
+    float strength = shapes_uniform(&s, 0, 0.08f);
+    shapes_noise(pixels, NULL, (size_t)side * (size_t)side * 3, 0, &s, strength);
     return count;
 }
 

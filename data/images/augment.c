@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "core/die.h"
+#include "core/integers.h"
 #include "core/rng.h"
 
 #define F(KIND, field) CONFIG_FIELD(KIND, AugmentSettings, field)
@@ -63,10 +64,6 @@ static void mirror_row(uint8_t *row, int width) {
             b[c] = swap;
         }
     }
-}
-
-static int clamp(int x, int low, int high) {
-    return x < low ? low : x > high ? high : x;
 }
 
 void augment_apply(uint8_t *out, const uint8_t *in, int height, int width, AugmentDraw draw) {

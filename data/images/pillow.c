@@ -17,6 +17,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/integers.h"
+
 /* == Tables ======================================================================================================= */
 
 /* Two histograms per channel, so that equal neighbouring values do not increment the same counter in sequence. */
@@ -162,8 +164,6 @@ size_t pillow_scratch(int height, int width) {
     size_t w = (size_t)width;
     return source_size(height, width) + 5 * aligned(w * sizeof(double)) + 2 * aligned(w * sizeof(int)) + ALIGN;
 }
-
-static int clamp(int x, int low, int high) { return x < low ? low : x > high ? high : x; }
 
 static Map map_open(uint8_t *scratch, const uint8_t *pixels, int height, int width, PillowFilter filter,
                     const uint8_t *fill) {

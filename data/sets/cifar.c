@@ -185,7 +185,7 @@ static void cifar_open(Dataset *dataset, int classes, const char *path, bool tra
         load_file(cifar->pixels + first * CIFAR_PIXELS, cifar->labels + first, layout, classes, each, folder, files[i]);
     }
     cifar_describe(dataset, classes);
-    dataset->count = limit && limit < count ? limit : count;
+    dataset->count = dataset_limited(count, limit);
     dataset->class_names = load_names(cifar, layout, classes, folder) ? cifar->names.at : NULL;
     dataset->get = cifar_get;
     dataset->close = cifar_close;

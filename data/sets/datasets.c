@@ -144,8 +144,7 @@ static void imagenet_open(Dataset *dataset, const char *folder, bool train, size
 static void imagenet_describe(Dataset *dataset, const char *folder) {
     (void)folder;
     *dataset = (Dataset){.name = "imagenet", .classes = IMAGENET_CLASSES};
-    memcpy(dataset->mean, imagenet_mean, sizeof imagenet_mean);
-    memcpy(dataset->std, imagenet_std, sizeof imagenet_std);
+    dataset_normalise_photographs(dataset);
 }
 
 static const DatasetKind imagenet_kind = {.name = "imagenet", .open = imagenet_open, .describe = imagenet_describe};
