@@ -65,7 +65,7 @@ static const ConfigEntry entries[] = {
      .help = "Pack nothing, but verify all checksums of this packed file and decode all its images"},
 };
 #undef F
-static const ConfigGroup settings = {CONFIG_GROUP(Settings, entries)};
+static const ConfigGroup settings = {CONFIG_GROUP(Settings, entries), .change = CHANGE_FREELY};
 
 /* == One image ==================================================================================================== */
 

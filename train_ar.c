@@ -42,7 +42,8 @@ static const ConfigEntry evaluation_entries[] = {
      CONFIG_CHOICES([SEQUENCES_TRAIN] = "train", [SEQUENCES_VALIDATION] = "validation", [SEQUENCES_TEST] = "test"),
      .help = "What --eval evaluates; training evaluates the validation split"},
 };
-static const ConfigGroup evaluation_settings = {CONFIG_GROUP(EvaluationSettings, evaluation_entries)};
+static const ConfigGroup evaluation_settings = {CONFIG_GROUP(EvaluationSettings, evaluation_entries),
+                                                .change = CHANGE_FREELY};
 
 /* Settings of modes that only this program has. */
 typedef struct {
@@ -196,10 +197,10 @@ static void loading_open(Run *run, SequenceLoader *loader, bool train, Sequences
 
 /* What the files said becomes settings, so that weights can be used without them. */
 static void note_kind(Run *run) {
-    static const char *const kinds[] = {"auto", "images", "text", "audio"};
+    Config *config = &run->training.config;
     Error error;
     if (run->data->kind == SEQUENCES_AUTO &&
-        !config_try_set(&run->training.config, "kind", kinds[run->set.kind], "the data", &error))
+        !config_try_set(config, "kind", config_word(config, "kind", run->set.kind), "the data", &error))
         die("%s", error.text);
 }
 
@@ -430,7 +431,6 @@ static void mode_describe(void *context) {
 static void mode_eval(void *context) {
     Run *run = context;
     SequencesSplit split = run->evaluation->eval_split;
-    static const char *const names[] = {"training", "validation", "test"};
     data_open(run);
     loading_open(run, &run->eval_loader, false, split);
     model_open(run, micro_batch_choose(run), SEQUENCE_EVALUATE);
@@ -438,7 +438,7 @@ static void mode_eval(void *context) {
     if (run->training.stopping) return;
     outcome_require_loss(run->training.validation_loss, run->training.s->init, run->set.name);
     if (distributed_rank() > 0) return;
-    progress_show(true, "%zu %s tokens of %s", sequences_scored(&run->set, split), names[split], run->set.name);
+    progress_show(true, "%zu %s tokens of %s", sequences_scored(&run->set, split), sequences_split_names[split], run->set.name);
     announce_windows(run);
     printf("uniform_bits: %.6f\nhistogram_bits: %.6f\n", log2(run->model_settings->vocabulary),
            sequences_histogram_bits(&run->set, split, 2000));

@@ -65,7 +65,8 @@ static const ConfigEntry backbone_entries[] = {
      .help = "Initial learning rate of the backbone (0: the backbone is not trained)"},
 };
 #undef F
-static const ConfigGroup backbone_settings = {CONFIG_GROUP(BackboneSettings, backbone_entries)};
+static const ConfigGroup backbone_settings = {CONFIG_GROUP(BackboneSettings, backbone_entries),
+                                              .change = CHANGE_FREELY};
 
 /* Settings for evaluating and showing detections. */
 typedef struct {
@@ -82,7 +83,7 @@ static const ConfigEntry look_entries[] = {
     {F(FLOAT, draw_score), "0.3", .min = 0, .max = 1, .help = "Lowest score of the detections that --predict reports"},
 };
 #undef F
-static const ConfigGroup look_settings = {CONFIG_GROUP(LookSettings, look_entries)};
+static const ConfigGroup look_settings = {CONFIG_GROUP(LookSettings, look_entries), .change = CHANGE_FREELY};
 
 /* == A run ======================================================================================================== */
 

@@ -7,6 +7,7 @@
 #include "core/config_parts.h"
 #include "core/die.h"
 #include "core/error.h"
+#include "core/files.h"
 
 /* == The table ================================================================================================== */
 
@@ -33,6 +34,12 @@ bool config_counts(const Config *config, int i) {
     return !config->settled || !group->chooser || group->used;
 }
 
+ConfigChange config_change(const Config *config, int i) {
+    const ConfigEntry *entry = config->items[i].entry;
+    if (entry->command_line_only) return CHANGE_UNSAID;
+    return entry->change ? entry->change : config->groups[config->items[i].group].group->change;
+}
+
 void config_set_origin(Config *config, int i, const char *origin, Level level) {
     char *copy = strdup(origin);
     if (!copy) die("out of memory for the origin of a setting");
@@ -52,6 +59,7 @@ static void check_entry(const Config *config, int i) {
     if (!config->items[i].section) wrong = "missing section";
     if (!entry->help) wrong = "missing help";
     if (entry->type == CONFIG_LIST && !entry->command_line_only) wrong = "list in files";
+    if (!entry->command_line_only && !config_change(config, i)) wrong = "may a resumed run change it?";
     if (!wrong) return;
     fprintf(stderr, "settings table: %s: %s\n", entry->name, wrong);
     abort();
@@ -288,17 +296,40 @@ const char *config_string(const Config *config, const char *name) {
     return *(const char *const *)item->field;
 }
 
-const char *config_name(const Config *config, int i) { return config->items[i].entry->name; }
+const ConfigEntry *config_entry(const Config *config, int i) { return config->items[i].entry; }
 
-bool config_command_line_only(const Config *config, int i) { return config->items[i].entry->command_line_only; }
+const char *config_name(const Config *config, int i) { return config->items[i].entry->name; }
 
 const char *config_initial(const Config *config, const char *name) {
     return config->items[config_must_find(config, name)].initial;
 }
 
-const char *config_section(const Config *config, int i) { return config->items[i].section; }
-
 char *config_value(const Config *config, int i) { return config_current_text(&config->items[i]); }
+
+const char *config_word(const Config *config, const char *name, int choice) {
+    return config_choice_name(config->items[config_must_find(config, name)].entry, choice);
+}
+
+/* == Resumed runs =============================================================================================== */
+
+bool config_changed(const Config *config, int i, const char *saved) {
+    ConfigChange change = config_change(config, i);
+    if (change == CHANGE_UNSAID || change == CHANGE_EVERY_CALL) return false;
+    char *value = config_value(config, i);
+    bool chosen_again = change == CHANGE_TO_DEFAULT && !strcmp(value, config->items[i].initial);
+    bool changed = !chosen_again && strcmp(value, saved);
+    free(value);
+    return changed;
+}
+
+bool config_may_change(const Config *config, int i) {
+    ConfigChange change = config_change(config, i);
+    if (change == CHANGE_PATH) {
+        const char *path = config_string(config, config_name(config, i));
+        return strpbrk(path, "/.") && file_exists(path);
+    }
+    return change != CHANGE_NEVER && change != CHANGE_TO_DEFAULT;
+}
 
 /* == Settings not in use ======================================================================================== */
 

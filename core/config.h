@@ -68,6 +68,19 @@ typedef struct {
     const char *paper;          /* "Title (Authors, year), where"; NULL: none */
 } ConfigChoice;
 
+/* When a run that is resumed may have another value than it had before.  A group says it of its settings, and an entry
+ * says it where it differs from its group.  There is no default, because a wrong one goes unnoticed: config_add aborts
+ * if a setting that files may hold has none. */
+typedef enum {
+    CHANGE_UNSAID,
+    CHANGE_NEVER,          /* the saved state would not fit: the shape of a model, which samples a data set has */
+    CHANGE_BETWEEN_EPOCHS, /* the order of an epoch's batches follows from it */
+    CHANGE_FREELY,
+    CHANGE_PATH,           /* a file or folder may have moved to another path; a name such as "cifar10" stays */
+    CHANGE_TO_DEFAULT,     /* never, except to the default, for which the program takes the value from the data again */
+    CHANGE_EVERY_CALL      /* a place that this call uses and not a property of the run: the values are not compared */
+} ConfigChange;
+
 typedef struct {
     const char *name; /* lower case with underscores; users may write dashes instead */
     ConfigType type;
@@ -81,9 +94,13 @@ typedef struct {
     const char *noun;        /* what error messages call a choice: "operator"; NULL is "value" */
     const char *list;        /* --help lists the choices under this heading; the table has structs like ConfigChoice */
     const ConfigChoice *about; /* [choice_count], in place of `choices`, for CONFIG_CHOICE with `list` */
+    const char *former;      /* CONFIG_CHOICE: one that earlier versions had; in a saved run it stands for the default */
     const char *alone;       /* CONFIG_STRING: the value of --name without one; NULL: a value is needed */
     const char *argument;    /* placeholder in --help: "FOLDER"; NULL: chosen by type */
     bool command_line_only;  /* a mode, not a property of the run: refused in files and never saved */
+    ConfigChange change;     /* CHANGE_UNSAID: as the group says */
+    bool ranks_differ;       /* the processes of a run may have different values: a folder of one machine's */
+    bool shapeless;          /* of a model: weights load with any value, because no tensor's shape depends on it */
     const char *section;     /* heading in files and help; NULL is the section of the previous entry */
     const char *help;        /* one line, without a full stop */
 } ConfigEntry;
@@ -116,6 +133,7 @@ typedef struct {
     const ConfigEntry *entries;
     int count;
     size_t size; /* of the struct that the entries' fields are in */
+    ConfigChange change; /* of the entries that say nothing else */
     /* Called once everything is read: rejects (config_reject) values that contradict each other.  May be NULL. */
     void (*check)(const Config *config, const void *settings);
 } ConfigGroup;
@@ -203,11 +221,20 @@ bool config_chosen(const Config *config, const char *name);
 /* The value of a setting of type CONFIG_STRING. */
 const char *config_string(const Config *config, const char *name);
 
-/* The name of setting i, i < config->count. */
+/* The entry of setting i, i < config->count, and its name. */
+const ConfigEntry *config_entry(const Config *config, int i);
 const char *config_name(const Config *config, int i);
 
-/* The section of setting i. */
-const char *config_section(const Config *config, int i);
+/* When a resumed run may change setting i.  CHANGE_UNSAID for settings of the command line alone. */
+ConfigChange config_change(const Config *config, int i);
+
+/* Has the run that is resumed another value of setting i than now?  `saved` is the value it had, as text.  False for a
+ * setting that belongs to the call and not to the run.  config_may_change: may the run take the new value? */
+bool config_changed(const Config *config, int i, const char *saved);
+bool config_may_change(const Config *config, int i);
+
+/* The word for choice `choice` of a setting of type CONFIG_CHOICE. */
+const char *config_word(const Config *config, const char *name, int choice);
 
 /* The value of setting i as text, the items of a list separated by spaces.  The caller frees it. */
 char *config_value(const Config *config, int i);
@@ -249,9 +276,6 @@ int config_put_option(FILE *out, const Config *config, const char *name);
 
 /* The default of a setting as text. */
 const char *config_initial(const Config *config, const char *name);
-
-/* Is setting i only for the command line: a mode, not a property of the run? */
-bool config_command_line_only(const Config *config, int i);
 
 /* The settings as an INI file with sections and comments.  Reading it back gives the same settings bit for bit. */
 void config_write(const Config *config, FILE *out);

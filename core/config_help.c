@@ -212,6 +212,17 @@ bool config_help_topic(const Config *config, const char *word, const char *examp
 
 /* == Reference ================================================================================================== */
 
+/* The cell of the column `resumed`. */
+static void put_change(FILE *out, const Config *config, int i) {
+    static const char *const words[] = {[CHANGE_UNSAID] = "", [CHANGE_NEVER] = "never",
+                                        [CHANGE_BETWEEN_EPOCHS] = "between epochs", [CHANGE_FREELY] = "freely",
+                                        [CHANGE_PATH] = "path", [CHANGE_TO_DEFAULT] = "to default",
+                                        [CHANGE_EVERY_CALL] = "of the call"};
+    const char *word = words[config_change(config, i)];
+    bool differ = config->items[i].entry->ranks_differ;
+    fprintf(out, "%s%s%s%s |", *word || differ ? " " : "", word, *word && differ ? ", " : "", differ ? "by rank" : "");
+}
+
 /* Escapes '|', which would end the table cell. */
 static void put_cell(FILE *out, const char *text) {
     for (; *text; text++) fprintf(out, *text == '|' ? "\\|" : "%c", *text);
@@ -219,6 +230,11 @@ static void put_cell(FILE *out, const char *text) {
 
 void config_markdown(const Config *config, FILE *out) {
     int place = 0, before = -1;
+    fputs("The column *resumed* says when a run that is continued with `--resume` may change the setting: never, freely, "
+          "or between epochs but not within one. *path*: files may have moved to another path, but a known data set "
+          "stays. *to default*: only to the default, with which the program takes the value from the data again. *of "
+          "the call*: the setting belongs to each call and not to the run. *by rank*: the processes of a run may have "
+          "different values. A setting that stands only on the command line has none of these.\n\n", out);
     for (int i = next_setting(config, &place, -1); i >= 0; i = next_setting(config, &place, i)) {
         const ConfigEntry *entry = config->items[i].entry;
         bool mode = entry->command_line_only && entry->type == CONFIG_BOOL;
@@ -226,7 +242,7 @@ void config_markdown(const Config *config, FILE *out) {
         if (begins_section(config, before, i)) {
             fprintf(out, "%s### ", before >= 0 ? "\n" : "");
             put_heading(out, config, i);
-            fputs("\n\n| setting | values | default | meaning |\n|---|---|---|---|\n", out);
+            fputs("\n\n| setting | values | default | resumed | meaning |\n|---|---|---|---|---|\n", out);
         }
         before = i;
         fputs("| `", out);
@@ -236,7 +252,9 @@ void config_markdown(const Config *config, FILE *out) {
         char *values = config_values_text(entry);
         put_cell(out, mode ? "" : values);
         free(values);
-        fprintf(out, *initial ? " | `%s` | " : " |%s | ", initial);
+        fprintf(out, *initial ? " | `%s` |" : " |%s |", initial);
+        put_change(out, config, i);
+        fputc(' ', out);
         put_cell(out, config->items[i].help);
         fputs(" |\n", out);
     }

@@ -18,7 +18,7 @@ static const ConfigEntry entries[] = {
              "0.99996)"},
 };
 #undef F
-const ConfigGroup adamw_settings = {CONFIG_GROUP(AdamWSettings, entries)};
+const ConfigGroup adamw_settings = {CONFIG_GROUP(AdamWSettings, entries), .change = CHANGE_FREELY};
 
 void adamw_start(const AdamWSettings *s, Params *params, float lr, int t) {
     step_measure(params->found, params->grads, params->total, s->clip_grad);

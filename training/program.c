@@ -28,11 +28,12 @@ static const ConfigEntry entries[] = {
              "file replace the model's"},
     {F(STRING, out), .command_line_only = true, .argument = "FILE",
      .help = "With --parity: write outputs, loss and grad.<parameter> to this safetensors file"},
-    {F(STRING, config), .section = "general", .command_line_only = true, .argument = "FILE",
+    {F(STRING, config), .section = "general", .command_line_only = true, .ranks_differ = true, .argument = "FILE",
      .help = "Read settings from this INI file; settings on the command line take precedence"},
     {F(STRING, resume), .command_line_only = true, .argument = "FOLDER",
      .help = "Continue the run in this folder from its last saved state, with the same results as without a break"},
-    {F(CHOICE, isa), "auto", .command_line_only = true, CONFIG_CHOICES("auto", "avx2", "avx512"),
+    {F(CHOICE, isa), ISA_AUTO, .command_line_only = true, .ranks_differ = true,
+     CONFIG_CHOICES(ISA_AUTO, ISA_AVX2, ISA_AVX512),
      .noun = "set of instructions",
      .help = "Instructions of the CPU to be used, where the program has code for several (auto: the newest)"},
     {F(STRING, help), .command_line_only = true, .argument = "[WORD]", .alone = "all",
@@ -94,46 +95,23 @@ static bool is_among(const char *name, const char *const *names) {
     return *names != NULL;
 }
 
-/* Settings that cannot change when a run is resumed: those of the model, because its state would not fit another one,
- * and those that determine the order of the images. */
-static bool is_kept(const Config *config, int i) {
-    static const char *const free_of_model[] = {"drop_path", "dropout", "embedding_dropout", "recompute",
-                                                "freeze_backbone", "backbone_weights", "ripple_algo", "lisa_algo",
-                                                NULL};
-    static const char *const others[] = {"seed", "data", "train_limit", "mean", "std", "scene_size", "kind", "tokens",
-                                         "image_side", "grey", "rate", "shares", "validation_images", "split_seed",
-                                         NULL};
-    const char *name = config_name(config, i), *section = config_section(config, i);
-    bool of_model = !strcmp(section, "model") || !strcmp(section, "attention");
-    if (!strcmp(name, "data")) { /* a path may have moved */
-        const char *data = config_string(config, name);
-        return !strpbrk(data, "/.") || !file_exists(data);
-    }
-    return of_model ? !is_among(name, free_of_model) : is_among(name, others);
-}
-
 /* Notes what has changed since the run was saved, and rejects what cannot change. */
 static void compare_with_saved(Training *t, char *const *saved) {
-    static const char *const places[] = {"run_dir", "init", NULL};
-    static const char *const orders[] = {"batch_size", "repeated_aug", "samples_per_clip", "size_window", NULL};
     const Config *config = &t->config;
     size_t size;
     FILE *out = open_memstream(&t->changes, &size);
     if (!out) die("out of memory for the changed settings");
     for (int i = 0; i < config->count; i++) {
+        if (!config_changed(config, i, saved[i])) continue;
         const char *name = config_name(config, i);
         char *value = config_value(config, i);
-        bool own = config_command_line_only(config, i) || is_among(name, places);
-        bool chosen_later = !strcmp(name, "num_classes") && !strcmp(value, "0");
-        if (!own && !chosen_later && strcmp(value, saved[i])) {
-            if (is_kept(config, i))
-                config_reject(config, name,
-                              "%s, but the run in %s has %s, which it keeps to its end: --init %s/last.safetensors "
-                              "starts another run from its weights", value, t->s->run_dir, saved[i], t->s->run_dir);
-            if (is_among(name, orders)) t->reordered = name;
-            fprintf(out, "%s%s %s -> %s", ftell(out) ? ", " : "", name, *saved[i] ? saved[i] : "none",
-                    *value ? value : "none");
-        }
+        if (!config_may_change(config, i))
+            config_reject(config, name,
+                          "%s, but the run in %s has %s, which it keeps to its end: --init %s/last.safetensors "
+                          "starts another run from its weights", value, t->s->run_dir, saved[i], t->s->run_dir);
+        if (config_change(config, i) == CHANGE_BETWEEN_EPOCHS) t->reordered = name;
+        fprintf(out, "%s%s %s -> %s", ftell(out) ? ", " : "", name, *saved[i] ? saved[i] : "none",
+                *value ? value : "none");
         free(value);
     }
     if (fclose(out)) die("out of memory for the changed settings");
@@ -171,8 +149,8 @@ static void read_settings(Training *t, const ModeSettings *modes, const ProgramM
 
 /* The main of the variant that the settings ask for; NULL: this one. */
 static ProgramMain *choose_variant(const Training *t, const ModeSettings *modes) {
-    static const char *const sets[] = {"auto", "avx2", "avx512"}, *const precisions[] = {"float32", "bfloat16"};
-    const char *isa = sets[modes->isa], *precision = precisions[t->s->precision];
+    const char *isa = config_word(&t->config, "isa", modes->isa);
+    const char *precision = config_word(&t->config, "precision", t->s->precision);
     KernelsChoice choice = kernels_choose(isa, precision);
     if (!choice.refused) return choice.main;
     const char *origin = config_origin(&t->config, "precision");
@@ -260,18 +238,14 @@ static void check_settings(const ProgramMode *list, const ProgramMode *chosen, c
     config_reject(config, name, "counts only with %s", owners);
 }
 
-/* The settings that must be equal on all ranks, one per line: all except file locations, thread counts and
- * the instructions of this machine. */
+/* The settings that must be equal on all ranks, one per line. */
 static char *common_settings(const Config *config) {
-    static const char *const own[] = {"config", "data_dir", "workers", "isa"};
     char *text;
     size_t size;
     FILE *out = open_memstream(&text, &size);
     if (!out) die("out of memory for the settings as text");
     for (int i = 0; i < config->count; i++) {
-        bool skip = !config_counts(config, i);
-        for (size_t k = 0; k < sizeof own / sizeof *own; k++) skip |= !strcmp(config_name(config, i), own[k]);
-        if (skip) continue;
+        if (!config_counts(config, i) || config_entry(config, i)->ranks_differ) continue;
         char *value = config_value(config, i);
         fprintf(out, "%s %s\n", config_name(config, i), *value ? value : "none");
         free(value);

@@ -22,20 +22,21 @@ enum { WORDS_SIZE = 256 };
 #define F(KIND, field) CONFIG_FIELD(KIND, TrainingSettings, field)
 static const ConfigEntry entries[] = {
     {F(INT, epochs), "300", .section = "training", .min = 1, .max = 1e6, .help = "Passes over the training images"},
-    {F(INT, batch_size), "512", .min = 1, .max = 1e6,
+    {F(INT, batch_size), "512", .min = 1, .max = 1e6, .change = CHANGE_BETWEEN_EPOCHS,
      .help = "Number of images in a step of the optimizer, summed over all ranks"},
     {F(INT, micro_batch), "0", .min = 0, .max = 1e6,
      .help = "Number of images computed at a time, whose gradients are accumulated to a batch (0: chosen by the "
              "model's size)"},
-    {F(CHOICE, precision), "float32", CONFIG_CHOICES("float32", "bfloat16"),
+    {F(CHOICE, precision), PRECISION_FLOAT32, CONFIG_CHOICES(PRECISION_FLOAT32, PRECISION_BFLOAT16),
      .help = "Precision of activations; that of parameters and sums is float32 always. A program for a GPU is built for "
              "one of them. A CPU needs AVX512-BF16 for bfloat16"},
-    {F(UINT64, seed), "0", .help = "Seed of all random numbers of the run"},
+    {F(UINT64, seed), "0", .change = CHANGE_NEVER, .help = "Seed of all random numbers of the run"},
 
-    {F(STRING, run_dir), .section = "run", .argument = "FOLDER",
+    {F(STRING, run_dir), .section = "run", .argument = "FOLDER", .change = CHANGE_EVERY_CALL,
      .help = "Folder for config.ini, log.csv and the checkpoints (default: the next free "
              "runs/<data>-<model>-<number>)"},
-    {F(STRING, init), .argument = "FILE", .help = "Safetensors file with the initial weights"},
+    {F(STRING, init), .argument = "FILE", .change = CHANGE_EVERY_CALL,
+     .help = "Safetensors file with the initial weights"},
     {F(INT, eval_every), "1", .min = 0, .max = 1e6,
      .help = "Number of epochs from one evaluation to the next; the last epoch is always evaluated (0: never, and the data "
              "need no validation split; there is no best.safetensors then)"},
@@ -45,7 +46,7 @@ static const ConfigEntry entries[] = {
              "batches would take longer"},
 };
 #undef F
-const ConfigGroup training_settings = {CONFIG_GROUP(TrainingSettings, entries)};
+const ConfigGroup training_settings = {CONFIG_GROUP(TrainingSettings, entries), .change = CHANGE_FREELY};
 
 /* == Values that are none, and machines that are wrong ============================================================ */
 
@@ -255,7 +256,6 @@ static void announce(const Training *t) {
     if (t->computed_by)
         printf("the saved state was computed by %s: sums have another order here, and results agree to rounding, not "
                "to the bit\n", t->computed_by);
-    if (t->chosen_anew) printf("kernels do not take the choices of the saved run: %s\n", t->chosen_anew);
     if (state->step && !is_over(t))
         printf("resumed at epoch %llu, after %llu of its batches\n", (unsigned long long)state->epoch + 1,
                (unsigned long long)state->batch);
@@ -440,13 +440,10 @@ static bool end_epoch(Training *t) {
     return true;
 }
 
-/* Before memory is planned, which may depend on them. */
-static void take_choices(Training *t) {
+/* Sets computed_by if this device or number of ranks is not the one that computed the saved state. */
+static void compare_device(Training *t) {
     char path[RUN_PATH_SIZE], here[CHECKPOINT_DEVICE];
     run_folder_file(path, t->s->run_dir, "state.safetensors");
-    char *choices = run_folder_choices(path);
-    if (choices) t->chosen_anew = kernels_take_choices(choices);
-    free(choices);
     checkpoint_device(here);
     t->computed_by = run_folder_device(path);
     if (!t->computed_by || strcmp(t->computed_by, here)) return;
@@ -455,7 +452,7 @@ static void take_choices(Training *t) {
 }
 
 int training_run(Training *t) {
-    if (t->resumed) take_choices(t);
+    if (t->resumed) compare_device(t);
     t->calls->open(t->run);
     announce(t);
     while (!is_over(t))

@@ -60,7 +60,8 @@ static void check(const Config *c, const void *settings) {
         config_reject(c, "crop_min", "{crop_min} is more than {crop_max}");
 }
 
-const ConfigGroup detection_augment_settings = {CONFIG_GROUP(DetectionAugmentSettings, entries), .check = check};
+const ConfigGroup detection_augment_settings = {CONFIG_GROUP(DetectionAugmentSettings, entries),
+                                                .change = CHANGE_FREELY, .check = check};
 
 static void fill_scales(int *scale, int *count, int least, int most, int step) {
     for (*count = 0; *count < DETECTION_SCALES && least <= most; least += step) scale[(*count)++] = least;

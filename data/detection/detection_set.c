@@ -16,7 +16,7 @@ enum { MOST_PATH = 4096 };
 
 #define F(KIND, field) CONFIG_FIELD(KIND, DetectionSetSettings, field)
 static const ConfigEntry entries[] = {
-    {F(STRING, data), "shapes", .section = "data",
+    {F(STRING, data), "shapes", .section = "data", .change = CHANGE_PATH,
      .help = "Data set: shapes (generated scenes, no files needed), or the folder with COCO's annotations and images"},
     {F(STRING, train_annotations), "annotations/instances_train2017.json", .argument = "FILE",
      .help = "COCO's annotations for training: an absolute path, or one relative to the folder of data"},
@@ -26,13 +26,14 @@ static const ConfigEntry entries[] = {
      .help = "COCO's annotations for validation: an absolute path, or one relative to the folder of data"},
     {F(STRING, val_images), "val2017", .argument = "FOLDER",
      .help = "Folder of the validation images: an absolute path, or one relative to the folder of data"},
-    {F(INT, train_limit), "0", .min = 0, .max = 1e7, .help = "Use only the first N training images (0: all)"},
+    {F(INT, train_limit), "0", .min = 0, .max = 1e7, .change = CHANGE_NEVER,
+     .help = "Use only the first N training images (0: all)"},
     {F(INT, val_limit), "0", .min = 0, .max = 1e7, .help = "Use only the first N validation images (0: all)"},
-    {F(INT, scene_size), "128", .min = SCENES_LEAST_SIDE, .max = 1024,
+    {F(INT, scene_size), "128", .min = SCENES_LEAST_SIDE, .max = 1024, .change = CHANGE_NEVER,
      .help = "Side in pixels of the scenes that shapes generates"},
 };
 #undef F
-const ConfigGroup detection_set_settings = {CONFIG_GROUP(DetectionSetSettings, entries)};
+const ConfigGroup detection_set_settings = {CONFIG_GROUP(DetectionSetSettings, entries), .change = CHANGE_FREELY};
 
 /* == Tables ======================================================================================================= */
 

@@ -17,7 +17,7 @@ static const ConfigEntry entries[] = {
     {CONFIG_FIELD(INT, SizeSettings, size_window), "16", .section = "data", .min = 0, .max = 1e6,
      .help = "Number of successive batches whose images are regrouped by size, which reduces padding (0: none)"},
 };
-const ConfigGroup size_settings = {CONFIG_GROUP(SizeSettings, entries)};
+const ConfigGroup size_settings = {CONFIG_GROUP(SizeSettings, entries), .change = CHANGE_BETWEEN_EPOCHS};
 
 /* == Order ======================================================================================================== */
 

@@ -30,7 +30,7 @@ static void check(const Config *config, const void *settings) {
     if (!randaugment_parse(&randaugment, s->aa, &error)) config_reject(config, "aa", "%s", error.text);
 }
 
-const ConfigGroup augment_settings = {CONFIG_GROUP(AugmentSettings, entries), .check = check};
+const ConfigGroup augment_settings = {CONFIG_GROUP(AugmentSettings, entries), .change = CHANGE_FREELY, .check = check};
 
 Augment augment_of(const AugmentSettings *settings) {
     Augment augment = {.s = *settings};

@@ -17,7 +17,7 @@ static const ConfigEntry entries[] = {
      .help = "Probability that a mixed batch uses cutmix rather than mixup, if both are on"},
 };
 #undef F
-const ConfigGroup mixup_settings = {CONFIG_GROUP(MixupSettings, entries)};
+const ConfigGroup mixup_settings = {CONFIG_GROUP(MixupSettings, entries), .change = CHANGE_FREELY};
 
 bool mixup_is_on(const MixupSettings *s) { return s->mixup > 0 || s->cutmix > 0; }
 

@@ -59,7 +59,8 @@ static void check(const Config *config, const void *settings) {
         config_reject(config, "short_side_min", "{short_side_min} is more than {short_side_max}");
 }
 
-const ConfigGroup transform_settings = {CONFIG_GROUP(TransformSettings, entries), .check = check};
+const ConfigGroup transform_settings = {CONFIG_GROUP(TransformSettings, entries),
+                                        .change = CHANGE_FREELY, .check = check};
 
 void transform_check(const Config *config, const TransformSettings *s, int height, int width) {
     if (s->eval_resize && s->eval_resize < (height < width ? height : width))

@@ -13,7 +13,7 @@ static const ConfigEntry entries[] = {
     {CONFIG_FIELD(FLOAT, TargetSettings, label_smoothing), "0.1", .section = "training", .min = 0, .max = 0.99,
      .help = "Label smoothing: the share of each target that is spread evenly over all classes"},
 };
-const ConfigGroup target_settings = {CONFIG_GROUP(TargetSettings, entries)};
+const ConfigGroup target_settings = {CONFIG_GROUP(TargetSettings, entries), .change = CHANGE_FREELY};
 
 typedef struct {
     LoaderPart part;

@@ -63,11 +63,10 @@ static size_t length_of(const SequenceLoader *loader) {
 
 static void check_length(const SequenceLoader *loader, size_t length) {
     const SequenceLoaderConfig *c = &loader->config;
-    static const char *const names[] = {"training", "validation", "test"};
     if (length >= UINT32_MAX) die("%s: more than %u sequences", loader->set->name, UINT32_MAX - 1);
     if (!length && !c->parts.train)
         die("%s: its %s split has no sequence of %d tokens: change shares or validation_images", loader->set->name,
-            names[c->split], loader->set->n);
+            sequences_split_names[c->split], loader->set->n);
 }
 
 void sequence_loader_open(SequenceLoader *loader, const SequenceSet *set, const SequenceLoaderConfig *config) {

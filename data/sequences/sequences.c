@@ -26,11 +26,11 @@ enum { HELD_OUT = 2000, PHOTOGRAPH_SIDE = 64 };
 
 #define F(KIND, field) CONFIG_FIELD(KIND, SequencesSettings, field)
 static const ConfigEntry entries[] = {
-    {F(STRING, data), "shapes", .section = "data",
+    {F(STRING, data), "shapes", .section = "data", .change = CHANGE_PATH,
      .help = "Data set: shapes (generated images, no files needed), cifar10, cifar100, mnist, imagenet, enwik8, a folder "
              "with the files of one of these or with train/<class>/ and val/<class>/, a file made by pack_dataset, a WAV "
              "file or a folder of them, or any other file, which is read as text"},
-    {F(STRING, data_dir), "datasets", .argument = "FOLDER",
+    {F(STRING, data_dir), "datasets", .argument = "FOLDER", .change = CHANGE_FREELY, .ranks_differ = true,
      .help = "Folder that contains the folders of cifar10, cifar100, mnist and imagenet, and the file enwik8"},
     {F(CHOICE, kind), "auto",
      CONFIG_CHOICES([SEQUENCES_AUTO] = "auto", [SEQUENCES_IMAGES] = "images", [SEQUENCES_TEXT] = "text",
@@ -50,7 +50,7 @@ static const ConfigEntry entries[] = {
              "validate)"},
     {F(UINT64, split_seed), "0", .help = "Which images are held out"},
     {F(INT, train_limit), "0", .min = 0, .max = 1e8, .help = "Use only N of the training sequences (0: all)"},
-    {F(INT, test_limit), "0", .min = 0, .max = 1e8,
+    {F(INT, test_limit), "0", .min = 0, .max = 1e8, .change = CHANGE_FREELY,
      .help = "Use only N of the validation and of the test sequences (0: all)"},
 };
 #undef F
@@ -58,6 +58,8 @@ static const ConfigEntry entries[] = {
 /* == What `data` is =============================================================================================== */
 
 static const char *const text_set = "enwik8"; /* beside the data sets of images, the only one that has a name */
+
+const char *const sequences_split_names[SEQUENCES_SPLITS] = {"training", "validation", "test"};
 
 static SequencesKind kind_named(const char *data) {
     return dataset_named(data) ? SEQUENCES_IMAGES : strcmp(data, text_set) ? SEQUENCES_AUTO : SEQUENCES_TEXT;
@@ -78,7 +80,8 @@ static void check(const Config *config, const void *settings) {
     if (near) config_reject(config, "data", "unknown data set '%s' (did you mean '%s'?)", s->data, near);
 }
 
-const ConfigGroup sequences_settings = {CONFIG_GROUP(SequencesSettings, entries), .check = check};
+const ConfigGroup sequences_settings = {CONFIG_GROUP(SequencesSettings, entries),
+                                        .change = CHANGE_NEVER, .check = check};
 
 static bool is_wav_name(const char *name) {
     const char *dot = strrchr(name, '.');
@@ -373,7 +376,7 @@ static void split_stream(SequenceSet *set, const SequencesSettings *s) {
         if (s->shares.at[i] > 0 && size < n + spare + extra(set))
             die("%s: %zu %s, of which the %s share has %zu: expected at least %zu there: lower tokens or change shares",
                 source->path, source->size, set->kind == SEQUENCES_TEXT ? "bytes" : "samples",
-                (const char *[]){"training", "validation", "test"}[i], size, n + spare + extra(set));
+                sequences_split_names[i], size, n + spare + extra(set));
         source->ranges[i] = (Range){begin, size};
         set->count[i] = size;
     }
@@ -478,6 +481,6 @@ void sequences_name(const SequenceSet *set, SequencesSplit split, size_t index, 
         dataset_name_image(dataset, at, text, size);
     } else {
         snprintf(text, size, "%s: sequence %zu of the %s split", set->source->path, index,
-                 (const char *[]){"training", "validation", "test"}[split]);
+                 sequences_split_names[split]);
     }
 }

@@ -19,6 +19,7 @@
 /* SEQUENCES_AUTO: as the files say; no open set is of this kind. */
 typedef enum { SEQUENCES_AUTO, SEQUENCES_IMAGES, SEQUENCES_TEXT, SEQUENCES_AUDIO } SequencesKind;
 typedef enum { SEQUENCES_TRAIN, SEQUENCES_VALIDATION, SEQUENCES_TEST, SEQUENCES_SPLITS } SequencesSplit;
+extern const char *const sequences_split_names[SEQUENCES_SPLITS]; /* for messages: "training" */
 
 typedef struct {
     const char *data, *data_dir;

@@ -17,16 +17,17 @@
 
 #define F(KIND, field) CONFIG_FIELD(KIND, DataSettings, field)
 static const ConfigEntry entries[] = {
-    {F(STRING, data), "shapes", .section = "data",
+    {F(STRING, data), "shapes", .section = "data", .change = CHANGE_PATH,
      .help = "Data set: shapes (generated images, no files needed), moving-shapes (generated clips; also -sense, -turn, "
              "-size and -pair), cifar10, cifar100, mnist, imagenet, a folder with the files of one of these or with "
              "train/<class>/ and val/<class>/ (or valid, or test) of images or videos, with lists of videos "
              "(docs/data.md), or a file made by pack_dataset"},
-    {F(STRING, data_dir), "datasets", .argument = "FOLDER",
+    {F(STRING, data_dir), "datasets", .argument = "FOLDER", .change = CHANGE_FREELY, .ranks_differ = true,
      .help = "Folder that contains the folders of cifar10, cifar100, mnist and imagenet; scripts/fetch_cifar.sh "
              "downloads the first two to it"},
     {F(INT, train_limit), "0", .min = 0, .max = 1e8, .help = "Use only N of the training images (0: all)"},
-    {F(INT, test_limit), "0", .min = 0, .max = 1e8, .help = "Use only N of the test images (0: all)"},
+    {F(INT, test_limit), "0", .min = 0, .max = 1e8, .change = CHANGE_FREELY,
+     .help = "Use only N of the test images (0: all)"},
     {F(FLOATS, mean), .min = -255, .max = 255,
      .help = "Mean of each channel, for pixels in [0, 1] (default: the one that the weights were trained with if their "
              "file says it, else the data set's)"},
@@ -34,7 +35,7 @@ static const ConfigEntry entries[] = {
      .help = "Standard deviation of each channel, by which pixels are divided (default as for mean)"},
 };
 #undef F
-const ConfigGroup data_settings = {CONFIG_GROUP(DataSettings, entries)};
+const ConfigGroup data_settings = {CONFIG_GROUP(DataSettings, entries), .change = CHANGE_NEVER};
 
 static const DatasetKind imagenet_kind;
 

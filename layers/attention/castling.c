@@ -26,7 +26,7 @@ static const ConfigEntry entries[] = {
              "(0: no such branch; the paper: 0.02)"},
 };
 
-static const ConfigGroup castling_settings = {CONFIG_GROUP(CastlingSettings, entries)};
+static const ConfigGroup castling_settings = {CONFIG_GROUP(CastlingSettings, entries), .change = CHANGE_NEVER};
 
 typedef struct {
     QkvFrame frame;

@@ -32,7 +32,7 @@ static const ConfigEntry entries[] = {
              "of them: 2 for 28 x 28 tokens, 4 for 56 x 56)"},
 };
 #undef F
-static const ConfigGroup convattn_settings = {CONFIG_GROUP(ConvattnSettings, entries)};
+static const ConfigGroup convattn_settings = {CONFIG_GROUP(ConvattnSettings, entries), .change = CHANGE_NEVER};
 
 static const float EPSILON = 1e-6f;
 

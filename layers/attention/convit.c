@@ -32,7 +32,7 @@ static const ConfigEntry entries[] = {
              "added after them, and the later blocks use softmax attention"},
 };
 
-static const ConfigGroup convit_settings = {CONFIG_GROUP(ConvitSettings, entries)};
+static const ConfigGroup convit_settings = {CONFIG_GROUP(ConvitSettings, entries), .change = CHANGE_NEVER};
 
 typedef struct {
     QkvFrame frame;

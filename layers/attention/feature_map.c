@@ -20,7 +20,7 @@ static const ConfigEntry entries[] = {
      .list = "Feature maps of linear and ripple attention", .help = "Feature map of linear and ripple attention"},
 };
 
-const ConfigGroup feature_map_settings = {CONFIG_GROUP(FeatureMapSettings, entries)};
+const ConfigGroup feature_map_settings = {CONFIG_GROUP(FeatureMapSettings, entries), .change = CHANGE_NEVER};
 
 void feature_map_declare(FeatureMap *map, const Attention *a, Params *params) {
     map->kind = ((const FeatureMapSettings *)config_settings(a->settings, &feature_map_settings))->feature_map;

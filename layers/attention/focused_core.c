@@ -9,11 +9,11 @@ typedef struct {
 } FocusedSettings;
 
 static const ConfigEntry entries[] = {
-    {CONFIG_FIELD(INT, FocusedSettings, focused_p), "3", .section = "attention", .min = 1, .max = 64,
+    {CONFIG_FIELD(INT, FocusedSettings, focused_p), "3", .section = "attention", .min = 1, .max = 64, .shapeless = true,
      .help = "Exponent of the focusing function of focused linear attention"},
 };
 
-const ConfigGroup focused_settings = {CONFIG_GROUP(FocusedSettings, entries)};
+const ConfigGroup focused_settings = {CONFIG_GROUP(FocusedSettings, entries), .change = CHANGE_NEVER};
 
 static int power_of(const Attention *a) {
     return ((const FocusedSettings *)config_settings(a->settings, &focused_settings))->focused_p;

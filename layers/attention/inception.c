@@ -26,7 +26,7 @@ static const ConfigEntry entries[] = {
              "(0: half of heads, rounded down)"},
 };
 
-static const ConfigGroup inception_settings = {CONFIG_GROUP(InceptionSettings, entries)};
+static const ConfigGroup inception_settings = {CONFIG_GROUP(InceptionSettings, entries), .change = CHANGE_NEVER};
 
 typedef struct {
     int C, L, low, W; /* low heads; W = 4C + L */

@@ -46,7 +46,8 @@ static const ConfigEntry entries[] = {
     {CONFIG_FIELD(CHOICE, LisaSettings, lisa_fft), "1d", CONFIG_CHOICES("1d", "2d", "3d"),
      .help = "Circular convolutions of lisa: over all tokens as one sequence (1d, as in the paper), over the rows and "
              "columns of the token grid (2d), or also over the frames of a clip (3d)"},
-    {CONFIG_FIELD(CHOICE, LisaSettings, lisa_algo), "auto", CONFIG_CHOICES("auto", "dense", "fft"),
+    {CONFIG_FIELD(CHOICE, LisaSettings, lisa_algo), "auto", .change = CHANGE_FREELY,
+     CONFIG_CHOICES("auto", "dense", "fft"),
      .noun = "algorithm",
      .help = "Algorithm of lisa; both compute the same function, and auto chooses the one estimated to be faster"},
 };
@@ -60,8 +61,9 @@ static void settings_check(const Config *config, const void *settings) {
         config_reject(config, "lisa_algo", "{lisa_algo} has no windows, but {lisa_kernel} asks for them: use auto or dense");
 }
 
-static const ConfigGroup patterns_settings = {CONFIG_GROUP(PatternsSettings, patterns_entries)};
-static const ConfigGroup lisa_settings = {CONFIG_GROUP(LisaSettings, entries), .check = settings_check};
+static const ConfigGroup patterns_settings = {CONFIG_GROUP(PatternsSettings, patterns_entries), .change = CHANGE_NEVER};
+static const ConfigGroup lisa_settings = {CONFIG_GROUP(LisaSettings, entries),
+                                          .change = CHANGE_NEVER, .check = settings_check};
 
 static const LisaSettings *settings_of(const Attention *a) { return config_settings(a->settings, &lisa_settings); }
 

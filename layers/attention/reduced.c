@@ -19,10 +19,11 @@ typedef struct {
 
 static const ConfigEntry entries[] = {
     {CONFIG_FIELD(INT, CellSettings, reduction_cells), "0", .section = "attention", .min = 0, .max = 64,
+     .shapeless = true,
      .help = "Reduced attention to the means of so many cells to a side instead, in every stage (PVTv2's linear form: "
              "7)"},
 };
-static const ConfigGroup cell_settings = {CONFIG_GROUP(CellSettings, entries)};
+static const ConfigGroup cell_settings = {CONFIG_GROUP(CellSettings, entries), .change = CHANGE_NEVER};
 
 typedef struct {
     ReducedFrame frame;

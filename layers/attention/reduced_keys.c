@@ -10,7 +10,7 @@ static const ConfigEntry entries[] = {
              "a list (PVT: 8,4,2,1)"},
 };
 
-const ConfigGroup reduction_settings = {CONFIG_GROUP(ReductionSettings, entries)};
+const ConfigGroup reduction_settings = {CONFIG_GROUP(ReductionSettings, entries), .change = CHANGE_NEVER};
 
 int reduction_of(const Attention *a) {
     const ReductionSettings *s = config_settings(a->settings, &reduction_settings);

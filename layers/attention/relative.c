@@ -19,7 +19,7 @@ static const ConfigEntry entries[] = {
      .help = "Relative position encoding of linear attention"},
 };
 
-const ConfigGroup relative_settings = {CONFIG_GROUP(RelativeSettings, entries)};
+const ConfigGroup relative_settings = {CONFIG_GROUP(RelativeSettings, entries), .change = CHANGE_NEVER};
 
 void relative_declare(Relative *r, const Attention *a, Params *params, int F) {
     const RelativeSettings *settings = config_settings(a->settings, &relative_settings);

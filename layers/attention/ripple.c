@@ -37,8 +37,8 @@ static const ConfigEntry entries[] = {
     {CONFIG_FIELD(FLOAT, RippleSettings, tau), "0.001", .min = 0, .max = 1,
      .help = "Threshold of ripple attention's stick breaking: once less than this remains of the stick, the remaining "
              "weights are equal (0: never)"},
-    {CONFIG_FIELD(CHOICE, RippleSettings, ripple_algo), "auto",
-     CONFIG_CHOICES("auto", "dense", "window", "sat", "naive"), .noun = "algorithm",
+    {CONFIG_FIELD(CHOICE, RippleSettings, ripple_algo), "auto", .change = CHANGE_FREELY,
+     CONFIG_CHOICES("auto", "dense", "window", "sat"), .noun = "algorithm", .former = "naive",
      .help = "Algorithm of ripple attention; all compute the same function, and auto chooses the one estimated to be "
              "fastest"},
 };
@@ -52,9 +52,10 @@ static const ConfigEntry blocks_entries[] = {
              "place share its ring)"},
 };
 
-static const ConfigGroup ripple_settings = {CONFIG_GROUP(RippleSettings, entries)};
+static const ConfigGroup ripple_settings = {CONFIG_GROUP(RippleSettings, entries), .change = CHANGE_NEVER};
 /* True if this block uses ripple attention; in a detector's encoder all layers do. */
-static const ConfigGroup ripple_blocks_settings = {CONFIG_GROUP(RippleBlocksSettings, blocks_entries)};
+static const ConfigGroup ripple_blocks_settings = {CONFIG_GROUP(RippleBlocksSettings, blocks_entries),
+                                                   .change = CHANGE_NEVER};
 
 static const RippleSettings *settings_of(const Attention *a) { return config_settings(a->settings, &ripple_settings); }
 
@@ -69,8 +70,7 @@ typedef enum { WEIGHTS_STICKS, WEIGHTS_SOFTMAX, WEIGHTS_FIXED } Weights;
 typedef enum { RINGS_CAPPED, RINGS_LOG, RINGS_ALL } Rings;
 
 /* In the order of ripple_algo. */
-static const RippleAlgorithm algorithms[] = {RIPPLE_ALGORITHM(dense), RIPPLE_ALGORITHM(window), RIPPLE_ALGORITHM(sat),
-                                             RIPPLE_ALGORITHM(naive)};
+static const RippleAlgorithm algorithms[] = {RIPPLE_ALGORITHM(dense), RIPPLE_ALGORITHM(window), RIPPLE_ALGORITHM(sat)};
 enum { ALGORITHMS = sizeof algorithms / sizeof *algorithms };
 
 typedef struct {
@@ -129,8 +129,8 @@ static const RippleAlgorithm *algorithm_choose(const Attention *a, const RippleR
     if (asked != ALGORITHM_AUTO) {
         best = &algorithms[asked - ALGORITHM_FIRST];
         if (clip && !best->clips)
-            config_reject(a->settings, "ripple_algo", "{ripple_algo} knows no frames, but {frames} makes clips: use auto, "
-                          "sat or naive");
+            config_reject(a->settings, "ripple_algo", "{ripple_algo} knows no frames, but {frames} makes clips: use auto "
+                          "or sat");
         return best;
     }
     RippleRings priced = *rings;

@@ -23,7 +23,7 @@ static const ConfigEntry entries[] = {
      .help = "Relative position bias of softmax attention: none, one table shared by all heads, or one for each head"},
 };
 
-static const ConfigGroup rpe_settings = {CONFIG_GROUP(RpeSettings, entries)};
+static const ConfigGroup rpe_settings = {CONFIG_GROUP(RpeSettings, entries), .change = CHANGE_NEVER};
 
 typedef struct {
     QkvFrame frame;

@@ -42,8 +42,9 @@ static const ConfigEntry fixed_entries[] = {
      .help = "Number of tokens at the end of each block of sparse-fixed that all tokens attend to"},
 };
 
-static const ConfigGroup sparse_settings = {CONFIG_GROUP(SparseSettings, entries)};
-static const ConfigGroup sparse_fixed_settings = {CONFIG_GROUP(SparseFixedSettings, fixed_entries)};
+static const ConfigGroup sparse_settings = {CONFIG_GROUP(SparseSettings, entries), .change = CHANGE_NEVER};
+static const ConfigGroup sparse_fixed_settings = {CONFIG_GROUP(SparseFixedSettings, fixed_entries),
+                                                  .change = CHANGE_NEVER};
 
 typedef struct {
     QkvFrame frame;

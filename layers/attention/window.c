@@ -33,14 +33,14 @@ static const ConfigEntry entries[] = {
     {CONFIG_FIELD(INT, WindowSettings, window_time), "8", .min = 1, .max = 256,
      .help = "Frames of tokens that a window of swin is long, which are shifted as its sides are; all, where a clip has "
              "no more"},
-    {CONFIG_FIELD(CHOICE, WindowSettings, shift), "alternate", CONFIG_CHOICES("none", "alternate"),
+    {CONFIG_FIELD(CHOICE, WindowSettings, shift), "alternate", .shapeless = true, CONFIG_CHOICES("none", "alternate"),
      .help = "Windows of every other block of a stage are shifted by half their side, or none are"},
     {CONFIG_FIELD(BOOL, WindowSettings, bias_geometric), "false",
      .help = "Relative position biases of --init for windows of another side are resized as in timm, between old ones "
              "at geometrically growing distances; false: bicubically, as in Swin's own program"},
 };
 
-static const ConfigGroup window_settings = {CONFIG_GROUP(WindowSettings, entries)};
+static const ConfigGroup window_settings = {CONFIG_GROUP(WindowSettings, entries), .change = CHANGE_NEVER};
 
 typedef struct {
     QkvFrame frame;

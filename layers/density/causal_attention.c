@@ -62,10 +62,10 @@ static const ConfigEntry fixed_entries[] = {
      .help = "Head h of sparse-fixed takes the c tokens before the last h mod sub_blocks times c of each block"},
 };
 
-static const ConfigGroup causal_settings = {CONFIG_GROUP(CausalSettings, entries)};
-static const ConfigGroup sparse_settings = {CONFIG_GROUP(SparseSettings, sparse_entries)};
-static const ConfigGroup strided_settings = {CONFIG_GROUP(StridedSettings, strided_entries)};
-static const ConfigGroup fixed_settings = {CONFIG_GROUP(FixedSettings, fixed_entries)};
+static const ConfigGroup causal_settings = {CONFIG_GROUP(CausalSettings, entries), .change = CHANGE_NEVER};
+static const ConfigGroup sparse_settings = {CONFIG_GROUP(SparseSettings, sparse_entries), .change = CHANGE_NEVER};
+static const ConfigGroup strided_settings = {CONFIG_GROUP(StridedSettings, strided_entries), .change = CHANGE_NEVER};
+static const ConfigGroup fixed_settings = {CONFIG_GROUP(FixedSettings, fixed_entries), .change = CHANGE_NEVER};
 
 void causal_add_settings(Config *config) {
     config_add(config, &causal_settings);

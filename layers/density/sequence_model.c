@@ -42,10 +42,11 @@ static const ConfigEntry entries[] = {
     {F(CHOICE, embedding), "auto", CONFIG_CHOICES("auto", "data", "attention"),
      .help = "Learned positions: of an image's rows, columns and channels (data), or of i div stride and i mod stride "
              "(attention); auto: data for images, otherwise attention"},
-    {F(FLOAT, dropout), "0", .min = 0, .max = 0.9,
+    {F(FLOAT, dropout), "0", .min = 0, .max = 0.9, .change = CHANGE_FREELY,
      .help = "Rate of dropout after attention's projection and after the MLP"},
-    {F(FLOAT, embedding_dropout), "0", .min = 0, .max = 0.9, .help = "Rate of dropout of the embeddings"},
-    {F(BOOL, recompute), "false",
+    {F(FLOAT, embedding_dropout), "0", .min = 0, .max = 0.9, .change = CHANGE_FREELY,
+     .help = "Rate of dropout of the embeddings"},
+    {F(BOOL, recompute), "false", .change = CHANGE_FREELY,
      .help = "Store only the input of each block and compute the block again in the backward pass, which saves memory, "
              "takes more time and gives the same results"},
     {F(CHOICE, start_values), "code", CONFIG_CHOICES("code", "paper", "gpt2"),
@@ -54,7 +55,7 @@ static const ConfigEntry entries[] = {
              "which is zero in both others. Always 1/sqrt(2 depth) times that before a residual sum"},
 };
 #undef F
-const ConfigGroup sequence_model_settings = {CONFIG_GROUP(SequenceModelSettings, entries)};
+const ConfigGroup sequence_model_settings = {CONFIG_GROUP(SequenceModelSettings, entries), .change = CHANGE_NEVER};
 
 SequenceModelSettings *sequence_model_add_settings(Config *config) {
     causal_add_settings(config);

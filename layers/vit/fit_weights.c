@@ -6,6 +6,7 @@
 #include "training/checkpoint.h"
 #include "core/die.h"
 #include "core/text.h"
+#include "layers/vit/classifier.h"
 #include "layers/vit/other_weights.h"
 #include "layers/vit/resample_grid.h"
 
@@ -82,7 +83,9 @@ static bool fit_other_head(const Fit *fit, float *to, const Param *p) {
     return true;
 }
 
-static const char *head_kind(bool hidden, bool norm) { return !hidden ? "linear" : norm ? "mlp" : "tanh"; }
+static const char *head_kind(bool hidden, bool norm) {
+    return (const char *const[]){HEAD_KINDS}[!hidden ? HEAD_LINEAR : norm ? HEAD_MLP : HEAD_TANH];
+}
 
 /* Compares the kinds of classifier of a file that has one and of the model; refuses others unless `fit` draws heads. */
 static void compare_heads(const Fit *fit) {

@@ -36,7 +36,7 @@ static const ConfigEntry entries[] = {
      .help = "Channels of the stem's first convolution, a multiple of 32; a stage's are 4, 8, 16 or 32 times as many"},
 };
 #undef F
-const ConfigGroup hybrid_stem_settings = {CONFIG_GROUP(StemSettings, entries)};
+const ConfigGroup hybrid_stem_settings = {CONFIG_GROUP(StemSettings, entries), .change = CHANGE_NEVER};
 
 static int stages_of(const StemSettings *s) { return s->stem_blocks.at[0] ? s->stem_blocks.count : 0; }
 

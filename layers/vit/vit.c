@@ -17,8 +17,6 @@
 
 /* == Settings ===================================================================================================== */
 
-#define POOLS "cls", "gap", "gap-raw"
-
 static const AttentionOp *const conv_blocks[] = {&conv_op, &sepconv_op, NULL};
 
 #define F(KIND, field) CONFIG_FIELD(KIND, VitSettings, field)
@@ -43,7 +41,8 @@ static const ConfigEntry entries[] = {
     {F(CHOICE, inflate), "none", CONFIG_CHOICES(INFLATE_KINDS),
      .help = "How a model of clips starts from the weights of an image model that --init gives: none (the weights are "
              "of clips), mean (every frame counts alike) or centre (a frame does not see the others)"},
-    {F(INT, num_classes), "0", .min = 0, .max = 1e6, .help = "Number of classes (0: that of the data set)"},
+    {F(INT, num_classes), "0", .min = 0, .max = 1e6, .change = CHANGE_TO_DEFAULT,
+     .help = "Number of classes (0: that of the data set)"},
     {F(BOOL, patch_overlap), "false",
      .help = "Overlapping patches, 2 patch_size - 1 pixels wide and followed by a layer norm, as in PVTv2"},
     {F(INT, patch_pad), "0", .min = 0, .max = 511,
@@ -73,7 +72,7 @@ static const ConfigEntry entries[] = {
      .help = "Number of stages, from the first, that have convolution blocks in place of attn"},
     {F(ITEM, conv_block), "conv", .table = (const void *const *)conv_blocks, .noun = "convolution block",
      .help = "Convolution of those stages: conv (UniFormer's, 5x5) or sepconv (MetaFormer's, 7x7, twice as wide)"},
-    {F(CHOICE, pool), "gap", CONFIG_CHOICES(POOLS),
+    {F(CHOICE, pool), "gap", CONFIG_CHOICES("cls", "gap", "gap-raw"),
      .help = "Input of the classifier: the class token, which joins the last of several stages, or the mean of all "
              "tokens (global average pooling) after the last norm or, gap-raw, before it: that norm is then there but "
              "unused, as in FLatten's PVT"},
@@ -83,12 +82,12 @@ static const ConfigEntry entries[] = {
     {F(CHOICE, pos_embed), "learned", CONFIG_CHOICES("learned", "none", "conv", "stages"),
      .help = "Position embedding: a learned one, none, a depthwise 3x3 convolution at the start of every block (conv), "
              "or a learned one at the start of every stage (stages, as in PVT)"},
-    {F(FLOAT, drop_path), "0", .min = 0, .max = 0.99,
+    {F(FLOAT, drop_path), "0", .min = 0, .max = 0.99, .change = CHANGE_FREELY,
      .help = "Rate of stochastic depth (drop path) in the last block; it grows linearly from 0 in the first block"},
-    {F(FLOAT, dropout), "0", .min = 0, .max = 0.9,
+    {F(FLOAT, dropout), "0", .min = 0, .max = 0.9, .change = CHANGE_FREELY,
      .help = "Rate of dropout after position embeddings, after attention's projection and after both layers of the "
              "MLP, as in ViT and PVT (attention weights have none)"},
-    {F(BOOL, recompute), "false",
+    {F(BOOL, recompute), "false", .change = CHANGE_FREELY,
      .help = "Activation checkpointing: store only the input of each block and compute the block again in the backward "
              "pass, which saves memory, takes more time and gives the same results"},
     {F(CHOICE, init_scale), "none", CONFIG_CHOICES("none", "depth"),
@@ -269,17 +268,16 @@ void vit_check_heads(const char *path, const Config *config, const VitSettings *
     }
 }
 
-/* Settings of attention in use on which no tensor's shape depends, so that weights load whatever they were trained with:
- * " stripe 1,2,7,7, shift none", of those only in which `other`, unless NULL, differs. */
+/* The settings in use with which weights load whatever they were trained with: " stripe 1,2,7,7, shift none".  Unless
+ * `other` is NULL, only those that have another value there. */
 static char *shapeless_settings(const Config *config, const Config *other) {
-    static const char *const names[] = {"stripe", "shift", "reduction_cells", "focused_p"};
     char *text = NULL;
     size_t size;
     FILE *out = open_memstream(&text, &size);
     for (int i = 0; out && i < config->count; i++) {
-        bool listed = false;
-        for (size_t k = 0; k < sizeof names / sizeof *names; k++) listed |= !strcmp(config_name(config, i), names[k]);
-        if (!listed || !config_counts(config, i) || (other && !config_counts(other, i))) continue;
+        if (!config_entry(config, i)->shapeless || !config_counts(config, i) ||
+            (other && !config_counts(other, i)))
+            continue;
         char *value = config_value(config, i), *others = other ? config_value(other, i) : NULL;
         if (!other || strcmp(value, others))
             fprintf(out, "%s %s %s", ftell(out) ? "," : "", config_name(config, i), value);
@@ -305,14 +303,13 @@ static void print_heads(const char *path, const Config *config, const VitSetting
 }
 
 void vit_print_assumptions(const char *path, const Config *config, const float *mean, const float *std) {
-    static const char *const pools[] = {POOLS};
     const VitSettings *s = config_settings(config, &vit_settings);
     char attn[VIT_ATTN_SIZE], *more = shapeless_settings(config, NULL);
     print_line("%s: no settings of train_vit in it, taken for attn %s,%s%s heads %d, pool %s, img_size %dx%d, mean "
                "%.4g,%.4g,%.4g, std %.4g,%.4g,%.4g\n",
-               path, vit_attn_names(s, attn), more, *more ? "," : "", s->heads.at[0], pools[s->pool], s->img_size[0],
-               s->img_size[1], (double)mean[0], (double)mean[1], (double)mean[2], (double)std[0], (double)std[1],
-               (double)std[2]);
+               path, vit_attn_names(s, attn), more, *more ? "," : "", s->heads.at[0],
+               config_word(config, "pool", s->pool), s->img_size[0], s->img_size[1], (double)mean[0], (double)mean[1],
+               (double)mean[2], (double)std[0], (double)std[1], (double)std[2]);
     free(more);
     print_heads(path, config, s);
 }
@@ -324,7 +321,7 @@ void vit_print_other_attention(const char *path, const Config *config, const Con
     free(here);
 }
 
-const ConfigGroup vit_settings = {CONFIG_GROUP(VitSettings, entries)};
+const ConfigGroup vit_settings = {CONFIG_GROUP(VitSettings, entries), .change = CHANGE_NEVER};
 
 VitSettings *vit_add_settings(Config *config) {
     VitSettings *settings = config_add(config, &vit_settings);

@@ -13,10 +13,6 @@
  *   VIT_STANDIN_SHARED  KiB of shared memory that a block may ask for, other than the compute capability says
  *   VIT_STANDIN_DENIES  1: cuBLASLt has no algorithm for every other problem, as its documentation allows for any, and
  *                       programs have to go on without; 0: for those only whose types or epilogue it excludes
- *   VIT_STANDIN_FASTEST  the algorithm of cuBLASLt that is the fastest as events tell the time: 0 adds straight on,
- *                        1 backwards, 2 in pairs
- *   VIT_STANDIN_CUFFT_SLOW  1: cuFFT's transforms take long as events tell the time; 0: none at all
- *   VIT_STANDIN_CUBLASLT  cuBLASLt's version
  *   VIT_STANDIN_COUNTS  a file that will hold how often everything ran, how often the host asked to wait, and, where
  *                       kernels are compiled to be counted (traffic.h), the bytes that each moved, its floor, and the
  *                       bytes that its threads asked for */
@@ -89,8 +85,6 @@ int device_pci_bus();
 
 /* Random numbers for unkind choices. */
 uint32_t random_below(uint32_t n);
-/* Puts the clock that events read forward, or back. */
-void clock_shift(double seconds);
 long setting(const char *name, long otherwise);
 
 static inline float bf16_widen(uint16_t bits) {

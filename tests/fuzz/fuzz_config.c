@@ -38,7 +38,7 @@ static const ConfigEntry entries[] = {
     {CONFIG_FIELD(FLOAT, Settings, mean), "0.5", .help = "any number"},
     {CONFIG_FIELD(UINT64, Settings, seed), "1", .help = "seed"},
 };
-static const ConfigGroup group = {CONFIG_GROUP(Settings, entries)};
+static const ConfigGroup group = {CONFIG_GROUP(Settings, entries), .change = CHANGE_FREELY};
 
 static bool read_arguments(Config *config, char *text, Error *error) {
     char *argv[64] = {"fuzz"};

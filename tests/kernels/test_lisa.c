@@ -603,10 +603,6 @@ static int by_cufft(void **state) {
     (void)state;
     return setenv("VIT_TRANSFORMS", "cufft", 1);
 }
-static int by_time(void **state) {
-    (void)state;
-    return setenv("VIT_TRANSFORMS", "measured", 1);
-}
 static int by_default(void **state) {
     (void)state;
     return unsetenv("VIT_TRANSFORMS");
@@ -662,8 +658,6 @@ int main(void) {
         WAY(test_numbers, by_cufft, "cuFFT"),
         WAY(test_filter_numbers, by_cufft, "cuFFT"),
         WAY(test_smaller_batches, by_cufft, "cuFFT"),
-        WAY(test_numbers, by_time, "the faster transforms"),
-        WAY(test_filter_numbers, by_time, "the faster transforms"),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     kernels_exit();

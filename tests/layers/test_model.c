@@ -219,7 +219,6 @@ static int algorithms_equal_reference(const char *path) {
     ok &= compare_with_reference(path, "dense");
     ok &= compare_with_reference(path, "window");
     ok &= compare_with_reference(path, "sat");
-    ok &= compare_with_reference(path, "naive");
     return ok;
 }
 
