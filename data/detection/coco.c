@@ -15,7 +15,7 @@
 
 /* == Adding ======================================================================================================= */
 
-/* Storage for names; it never moves them. */
+/* This storage for names never moves them. */
 enum { TEXT_BLOCK = 1 << 16 };
 
 struct CocoText {

@@ -24,17 +24,17 @@ const ConfigGroup size_settings = {CONFIG_GROUP(SizeSettings, entries), .change 
 typedef struct {
     int width, height;
     uint32_t index;
-} Picture;
+} PictureSize;
 
 static int by_width(const void *left, const void *right) {
-    const Picture *a = left, *b = right;
+    const PictureSize *a = left, *b = right;
     if (a->width != b->width) return a->width < b->width ? -1 : 1;
     if (a->height != b->height) return a->height < b->height ? -1 : 1;
     return a->index < b->index ? -1 : 1;
 }
 
 static int by_height(const void *left, const void *right) {
-    const Picture *a = left, *b = right;
+    const PictureSize *a = left, *b = right;
     if (a->height != b->height) return a->height < b->height ? -1 : 1;
     return by_width(left, right);
 }
@@ -44,11 +44,11 @@ static int by_falling_height(const void *left, const void *right) {
 }
 
 /* n batches of the order; window [n batch] is scratch. */
-static void regroup(uint32_t *order, Picture *window, const int (*size)[2], size_t n, size_t batch) {
+static void regroup(uint32_t *order, PictureSize *window, const int (*size)[2], size_t n, size_t batch) {
     size_t count = n * batch, strips = (size_t)fmax(rint(sqrt((double)n)), 1);
     size_t strip = (n + strips - 1) / strips * batch;
     bool falling = false;
-    for (size_t i = 0; i < count; i++) window[i] = (Picture){size[order[i]][0], size[order[i]][1], order[i]};
+    for (size_t i = 0; i < count; i++) window[i] = (PictureSize){size[order[i]][0], size[order[i]][1], order[i]};
     qsort(window, count, sizeof *window, by_width);
     for (size_t first = 0; first < count; first += strip, falling = !falling) {
         size_t length = count - first < strip ? count - first : strip;
@@ -63,7 +63,7 @@ void bucket_order(uint32_t *order, const int (*size)[2], size_t count, int batch
     for (size_t i = 0; i < count; i++) order[i] = (uint32_t)i;
     rng_shuffle(order, count, 1, seed, RNG_SHUFFLE, epoch, 0);
     if (!window) return;
-    Picture *pictures = xcalloc((most < batches ? most : batches) * length, sizeof *pictures, "sizes of pictures");
+    PictureSize *pictures = xcalloc((most < batches ? most : batches) * length, sizeof *pictures, "sizes of pictures");
     for (size_t first = 0; first < batches; first += most) {
         regroup(order + first * length, pictures, size, batches - first < most ? batches - first : most, length);
     }

@@ -23,7 +23,7 @@ bool mixup_is_on(const MixupSettings *s) { return s->mixup > 0 || s->cutmix > 0;
 
 /* == The draw ===================================================================================================== */
 
-/* Elements of a step's random stream. */
+/* The elements of a step's random stream that each draw uses. */
 enum { DRAW_MIX, DRAW_SWITCH, DRAW_Y, DRAW_X, DRAW_BETA = 16 };
 
 static double uniform(uint64_t seed, uint64_t step, uint64_t element) {

@@ -20,7 +20,7 @@ static int by_name(const FTSENT **a, const FTSENT **b) { return strcmp((*a)->fts
 
 static bool is_hidden(const FTSENT *entry) { return entry->fts_level > FTS_ROOTLEVEL && entry->fts_name[0] == '.'; }
 
-/* What has been seen in a folder: fts_number of its entry. */
+/* A folder's fts_number says which kinds of file have been seen in it. */
 enum { SEEN_PICTURE = 1, SEEN_VIDEO = 2 };
 
 static void add_file(Pictures *pictures, FTSENT *entry, bool clips) {

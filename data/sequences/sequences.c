@@ -27,11 +27,11 @@ enum { HELD_OUT = 2000, PHOTOGRAPH_SIDE = 64 };
 #define F(KIND, field) CONFIG_FIELD(KIND, SequencesSettings, field)
 static const ConfigEntry entries[] = {
     {F(STRING, data), "shapes", .section = "data", .change = CHANGE_PATH,
-     .help = "Data set: shapes (generated images, no files needed), cifar10, cifar100, mnist, imagenet, enwik8, a folder "
+     .help = "Data set: shapes (generated images, no files needed), " DATASETS_WITH_FILES(", ") ", enwik8, a folder "
              "with the files of one of these or with train/<class>/ and val/<class>/, a file made by pack_dataset, a WAV "
              "file or a folder of them, or any other file, which is read as text"},
     {F(STRING, data_dir), "datasets", .argument = "FOLDER", .change = CHANGE_FREELY, .ranks_differ = true,
-     .help = "Folder that contains the folders of cifar10, cifar100, mnist and imagenet, and the file enwik8"},
+     .help = "Folder that contains the folders of " DATASETS_WITH_FILES(" and ") ", and the file enwik8"},
     {F(CHOICE, kind), "auto",
      CONFIG_CHOICES([SEQUENCES_AUTO] = "auto", [SEQUENCES_IMAGES] = "images", [SEQUENCES_TEXT] = "text",
                     [SEQUENCES_AUDIO] = "audio"),
@@ -136,7 +136,7 @@ static bool is_wav(const char *path) {
     return riff && !memcmp(head + 8, "WAVE", 4);
 }
 
-/* What `data` is read as; for text and audio, `path` is where it lies. */
+/* Finds out what `data` is read as; for text and audio, `path` receives where it lies. */
 static SequencesKind kind_of(const SequencesSettings *s, char path[DATASET_PATH]) {
     struct stat info;
     if (strlen(s->data) >= DATASET_PATH) die("%.100s...: path too long", s->data);
@@ -175,7 +175,7 @@ struct SequencesSource {
     Range ranges[SEQUENCES_SPLITS];
 };
 
-/* Bytes of a row beyond the tokens that it predicts. */
+/* The number of bytes of a row beyond the tokens that it predicts. */
 static size_t extra(const SequenceSet *set) { return set->kind == SEQUENCES_TEXT; }
 
 static void describe_images(SequenceSet *set, const SequencesSettings *s, const Dataset *dataset) {
@@ -311,7 +311,7 @@ static void open_text(SequencesSource *source, const char *name) {
     if (!source->size) die("%s: empty", source->path);
 }
 
-/* What became of one WAV file. */
+/* The outcome of reading one WAV file. */
 typedef struct {
     uint8_t *samples; /* NULL: an error */
     size_t count;
@@ -343,7 +343,7 @@ static uint8_t *join(SequencesSource *source, Decoded *decoded, size_t files) {
     return all;
 }
 
-/* At most as many files at a time as file_map can name. */
+/* Opens no more files at a time than file_map can name. */
 static void open_audio(SequencesSource *source, int rate) {
     enum { AT_ONCE = 12 };
     size_t files;

@@ -17,7 +17,7 @@ enum { IMAGE_PATH_ROOM = DATASET_PATH + 2 * 256 };
 
 /* == Names in a folder ============================================================================================ */
 
-/* Names, each terminated by a 0, and their offsets; sorting orders them by strcmp. */
+/* A list of names in one block, each terminated by a 0, and their offsets; sorting orders them by strcmp. */
 typedef struct {
     char *text;
     size_t *at;
@@ -49,7 +49,7 @@ static void names_free(Names *names) {
     *names = (Names){0};
 }
 
-/* Uses stat for links and on file systems that do not report the type. */
+/* This uses stat for links and on file systems that do not report the type. */
 static bool entry_is_folder(const struct dirent *entry, const char *folder) {
     char path[DATASET_PATH];
     if (entry->d_type != DT_UNKNOWN && entry->d_type != DT_LNK) return entry->d_type == DT_DIR;
@@ -62,7 +62,7 @@ static bool is_webp_name(const char *name) {
     return dot && !strcasecmp(dot, ".webp");
 }
 
-/* Files that are skipped, hidden ones not counted: WebP pictures that this build cannot read, and all others. */
+/* The number of skipped files, hidden ones not counted: WebP pictures that this build cannot read, and all others. */
 typedef struct {
     size_t webp, count;
     char first[256];

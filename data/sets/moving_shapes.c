@@ -46,7 +46,7 @@ static void push(MovingFigure *f, int direction, int speed) {
     f->vy += speed * moving_directions[direction][1];
 }
 
-/* All that no class depends on.  Discs and rings are left out: nobody sees them turn. */
+/* Draws a figure without motion.  Discs and rings are left out, because nobody sees them turn. */
 static MovingFigure still_figure(ShapesStream *s, int side) {
     MovingFigure f = {.kind = 2 + shapes_below(s, SHAPES_CLASSES - 2)};
     f.x = shapes_below(s, side);

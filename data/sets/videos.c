@@ -21,7 +21,7 @@
 
 enum { MOST_CLASSES = 1000000, PATH_ROOM = DATASET_PATH + 1024 };
 
-typedef enum { LAYOUT_NONE, LAYOUT_FOLDERS, LAYOUT_LIST, LAYOUT_KINETICS, LAYOUT_SOMETHING } Layout;
+typedef enum { LAYOUT_NONE, LAYOUT_FOLDERS, LAYOUT_LIST, LAYOUT_KINETICS, LAYOUT_SOMETHING } VideosLayout;
 
 typedef struct {
     char *name; /* path below the root, or the name without folder and extension */
@@ -32,7 +32,7 @@ typedef struct {
 typedef struct {
     char root[DATASET_PATH]; /* the data set's folder; for class folders the split's */
     char split[16];          /* train or val */
-    Layout layout;
+    VideosLayout layout;
     Video *at; /* [count] */
     size_t count, room;
     char **classes; /* [class_count] */
@@ -148,7 +148,7 @@ static bool take_videos(Videos *v, const char *folder, const char *name) {
     return false;
 }
 
-/* Both splits' classes, so that they are numbered alike. */
+/* Collects the classes of both splits, so that they are numbered alike, and the videos of one. */
 static void read_folders(Videos *v, const char *path) {
     char root[DATASET_PATH];
     for (int train = 0; train < 2; train++) {
@@ -162,7 +162,7 @@ static void read_folders(Videos *v, const char *path) {
 /* == Lists ======================================================================================================== */
 
 /* The file of a split: of the first form and name that are there. */
-static Layout find_list(char found[DATASET_PATH], const char *path, bool train) {
+static VideosLayout find_list(char found[DATASET_PATH], const char *path, bool train) {
     static const char *const names[2][3] = {{"val", "validation", "test"}, {"train", NULL, NULL}};
     static const char *const prefixes[] = {"", "something-something-v2-"};
     static const char *const endings[] = {"txt", "csv", "json"};
@@ -441,10 +441,10 @@ typedef struct {
     const VideoReader *video;
     const int *index;
     int label;
-} Frames;
+} VideoJob;
 
 static bool pass_frame(void *context, int i, const uint8_t *pixels, int height, int width, Error *error) {
-    const Frames *frames = context;
+    const VideoJob *frames = context;
     Sample frame = {.bytes = pixels, .size = (size_t)height * (size_t)width * 3, .height = height, .width = width,
                     .label = frames->label, .time = video_time(frames->video, frames->index[i]),
                     .frame = frames->index[i]};
@@ -458,7 +458,7 @@ bool videos_read_clip(const uint8_t *bytes, size_t size, int label, const ClipCh
     ClipIndex index = {.count = 0};
     if (!video) return false;
     bool ok = clip_index(&index, video_frames(video), video_fps(video), choice, error);
-    Frames frames = {taker, video, index.at, label};
+    VideoJob frames = {taker, video, index.at, label};
     ok = ok && video_read(video, index.at, index.count, pass_frame, &frames, error);
     clip_index_free(&index);
     video_close(video);
@@ -513,7 +513,7 @@ static bool videos_read(const Dataset *dataset, size_t index, const ClipChoice *
     return read_place(path, v->at[index].frames, *label, choice, buffer, taker, error);
 }
 
-/* Frames of a folder have no times: they are numbered. */
+/* The frames of a folder have no times, so their numbers stand for them. */
 static bool collect_frame(void *context, int i, const Sample *frame, Error *error) {
     return clip_file_add(context, i, frame->bytes, frame->size, error);
 }
