@@ -166,7 +166,7 @@ void config_use(Config *config, const ConfigGroup *group);
 /* Call this once everything is read and config_use has been called for the groups in use.  A setting that was given but
  * is not in use is an error that names its place, with two exceptions, in which it falls back to its default: its
  * chooser was set by a source of higher precedence (command line, then file, then checkpoint), or a file gives it its
- * default value.  From here on, config_help, config_write and config_markdown leave out settings not in use.  Finally
+ * default value.  From here on, config_help, config_text and config_markdown leave out settings not in use.  Finally
  * runs every group's check. */
 bool config_try_settle(Config *config, Error *error);
 void config_settle(Config *config);
@@ -194,7 +194,6 @@ void config_free(Config *config);
  * known but do not qualify names.  "include = other.ini", relative to the including file, reads that file at that
  * point, so that later lines win; at most eight files may nest.  A name may occur once in each file. */
 bool config_try_file(Config *config, const char *path, Error *error);
-void config_read_file(Config *config, const char *path);
 
 /* The same for text in memory; `where` stands for the file's name in messages, and include is refused. */
 bool config_try_text(Config *config, const char *text, size_t length, const char *where, Error *error);
@@ -276,10 +275,8 @@ int config_put_option(FILE *out, const Config *config, const char *name);
 /* The default of a setting as text. */
 const char *config_initial(const Config *config, const char *name);
 
-/* The settings as an INI file with sections and comments.  Reading it back gives the same settings bit for bit. */
-void config_write(const Config *config, FILE *out);
-
-/* What config_write writes, as a string to be freed by the caller; for the metadata of a checkpoint. */
+/* The settings as an INI file with sections and comments, which the caller frees.  Reading it back gives the same
+ * settings bit for bit. */
 char *config_text(const Config *config);
 
 /* Rejects string settings that will be saved and are not UTF-8: checkpoints store them as JSON, which must be UTF-8. */

@@ -1,3 +1,4 @@
+/* INI files: reading, with includes, and writing. */
 #include <ctype.h>
 #include <errno.h>
 #include <ini.h>
@@ -126,15 +127,16 @@ static bool take_setting(Source *s, const char *name, const char *value) {
         free(hint);
         return false;
     }
-    if (s->config->items[i].entry->command_line_only)
+    struct ConfigItem *item = &s->config->items[i];
+    if (item->entry->command_line_only)
         return refuse(s->error, "%s: can stand only on the command line", label);
     if (s->seen[i])
         return refuse(s->error, "%s: set twice in this file, on lines %d and %d", label, s->seen[i], s->line);
     s->seen[i] = s->line;
-    if (!config_set_value(s->config, i, value, label, s->error)) return false;
+    if (!config_set_value(item, value, label, s->error)) return false;
     snprintf(label, sizeof label, "%s:%d", s->where, s->line);
-    config_set_origin(s->config, i, label, s->file ? LEVEL_FILE : LEVEL_TEXT);
-    s->config->items[i].depth = depth_of(s);
+    config_set_origin(item, label, s->file ? LEVEL_FILE : LEVEL_TEXT);
+    item->depth = depth_of(s);
     return true;
 }
 
@@ -197,4 +199,31 @@ bool config_try_file(Config *config, const char *path, Error *error) {
 bool config_try_text(Config *config, const char *text, size_t length, const char *where, Error *error) {
     Source s = {.config = config, .error = error, .where = where, .text = text, .length = length};
     return load_text(&s);
+}
+
+void config_read_text(Config *config, const char *text, size_t length, const char *where) {
+    Error error;
+    if (!config_try_text(config, text, length, where, &error)) die_usage("%s", error.text);
+}
+
+/* == Writing ==================================================================================================== */
+
+char *config_text(const Config *config) {
+    const char *heading = "";
+    char *text;
+    size_t size;
+    FILE *out = config_open_text(&text, &size);
+    for (int i = 0; i < config->count; i++) {
+        const struct ConfigItem *item = &config->items[i];
+        if (item->entry->command_line_only || !config_counts(config, i)) continue;
+        if (strcmp(item->section, heading)) fprintf(out, "%s[%s]\n", *heading ? "\n" : "", item->section);
+        heading = item->section;
+        fputs("\n# ", out);
+        config_put_meaning(out, item, "# ", 2);
+        char *value = config_current_text(item);
+        fprintf(out, "%s = %s\n", item->entry->name, value);
+        free(value);
+    }
+    config_close_text(out, &text, "the settings as text");
+    return text;
 }

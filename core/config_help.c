@@ -5,27 +5,11 @@
 #include "core/config_parts.h"
 #include "core/die.h"
 #include "core/foreign_names.h"
+#include "core/text.h"
 
 enum { HELP_COLUMN = 30 };
 
 /* == Settings =================================================================================================== */
-
-static const char *placeholder(const ConfigEntry *entry) {
-    static const char *const words[] = {[CONFIG_INT] = "N",      [CONFIG_UINT64] = "N",    [CONFIG_FLOAT] = "X",
-                                        [CONFIG_BOOL] = "",      [CONFIG_STRING] = "TEXT", [CONFIG_CHOICE] = "NAME",
-                                        [CONFIG_ITEM] = "NAME",  [CONFIG_ITEMS] = "NAME,...",
-                                        [CONFIG_SIZE] = "HxW",   [CONFIG_INTS] = "N,...",
-                                        [CONFIG_FLOATS] = "X,...", [CONFIG_LIST] = "TEXT..."};
-    return entry->argument ? entry->argument : words[entry->type];
-}
-
-int config_put_option(FILE *out, const Config *config, const char *name) {
-    const ConfigEntry *entry = config->items[config_must_find(config, name)].entry;
-    const char *argument = placeholder(entry);
-    int used = fprintf(out, "--");
-    for (const char *c = entry->name; *c; c++, used++) fputc(*c == '_' ? '-' : *c, out);
-    return used + fprintf(out, "%s%s", *argument ? " " : "", argument);
-}
 
 /* Is a heading printed before setting i, if `before` is the previous setting in use (-1: none)? */
 static bool begins_section(const Config *config, int before, int i) {
@@ -119,17 +103,6 @@ void config_help(const Config *config, FILE *out) {
 
 /* == One word =================================================================================================== */
 
-/* Is `name` one of the words of a list with commas, such as a group's owners? */
-static bool is_owner(const char *owners, const char *name) {
-    size_t length = strlen(name);
-    while (owners) {
-        if (!strncmp(owners, name, length) && (!owners[length] || owners[length] == ',')) return true;
-        owners = strchr(owners, ',');
-        if (owners) owners += 1 + strspn(owners + 1, " ");
-    }
-    return false;
-}
-
 /* A command that uses choice `name` of setting i, which may itself belong to a choice of another setting. */
 static void put_example(FILE *out, const Config *config, const char *example, int i, const char *name) {
     const struct ConfigItem *item = &config->items[i];
@@ -153,7 +126,7 @@ static void put_choice(FILE *out, const Config *config, const char *example, int
     put_example(out, config, example, i, choice->name);
     for (int n = 0; n < config->count; n++) {
         const struct ConfigBinding *group = &config->groups[config->items[n].group];
-        if (!group->chooser || strcmp(group->chooser, entry->name) || !is_owner(group->owners, choice->name)) continue;
+        if (!group->chooser || strcmp(group->chooser, entry->name) || !text_lists(group->owners, choice->name)) continue;
         if (before < 0) fputc('\n', out);
         before = put_setting(out, config, before, n);
     }

@@ -9,11 +9,6 @@
 #include "core/foreign_names.h"
 #include "core/text.h"
 
-void config_put_flag(FILE *out, const char *name) {
-    fputs("--", out);
-    for (; *name; name++) fputc(*name == '_' ? '-' : *name, out);
-}
-
 /* == Unknown names ============================================================================================== */
 
 /* The setting of this config that is nearest to `name`, NULL if none is near. */
@@ -26,6 +21,13 @@ static const char *nearest_setting(const Config *config, bool in_file, const cha
     const char *near = nearest_word(name, names, count);
     free(names);
     return near;
+}
+
+int config_put_option(FILE *out, const Config *config, const char *name) {
+    const ConfigEntry *entry = config->items[config_must_find(config, name)].entry;
+    const char *argument = entry->argument ? entry->argument : config_types[entry->type].argument;
+    config_put_flag(out, name);
+    return 2 + (int)strlen(name) + fprintf(out, "%s%s", *argument ? " " : "", argument);
 }
 
 char *config_suggestion(const Config *config, bool in_file, const char *name) {
@@ -51,11 +53,6 @@ char *config_suggestion(const Config *config, bool in_file, const char *name) {
 }
 
 /* == Where a value came from ==================================================================================== */
-
-void config_label(const char *origin, const char *name, char *label, size_t size) {
-    bool named = !origin || config_is_name(origin);
-    snprintf(label, size, "%s%s%s", origin ? origin : "", named ? "" : ": ", origin && named ? "" : name);
-}
 
 /* The value alone, or `given` in its place, and for a default that it is one. */
 static void put_value(FILE *out, const struct ConfigItem *item, const char *given) {
@@ -198,5 +195,56 @@ void config_require_utf8(const Config *config) {
         if (!text_is_utf8(value))
             config_reject(config, entry->name, "'%s' is not UTF-8, and checkpoints could not hold it: rename it",
                           value);
+    }
+}
+
+/* == Settings not in use ======================================================================================== */
+
+/* Resets a setting to its default; false if this changes its value. */
+static bool forget(struct ConfigItem *item) {
+    char *given = config_current_text(item);
+    config_set_default(item);
+    char *initial = config_current_text(item);
+    bool same = !strcmp(given, initial);
+    free(given);
+    free(initial);
+    return same;
+}
+
+static bool settle_item(Config *config, int i, Error *error) {
+    struct ConfigItem *item = &config->items[i];
+    const struct ConfigBinding *group = &config->groups[item->group];
+    if (!group->chooser || group->used || item->level == LEVEL_DEFAULT) return true;
+    const struct ConfigItem *chooser = &config->items[config_must_find(config, group->chooser)];
+    bool file = item->level == LEVEL_FILE;
+    bool included = file && chooser->level == LEVEL_FILE && item->depth > chooser->depth;
+    bool weaker = item->level < chooser->level || item->level == LEVEL_TEXT || included;
+    char label[CONFIG_LABEL];
+    config_label(item->origin, item->entry->name, label, sizeof label);
+    if ((forget(item) && file) || weaker) return true;
+    char *chosen = config_sourced(config, config_must_find(config, group->chooser));
+    const char *owners = group->owners, *third = owners;
+    for (int n = 0; n < 3 && third; n++) third = strchr(third + (n > 0), ',');
+    int listed = third ? (int)(third - owners) : (int)strlen(owners);
+    refuse(error, "%s: %s has no such setting; it belongs to %.*s%s", label, chosen, listed, owners,
+           third ? ", ..." : "");
+    free(chosen);
+    return false;
+}
+
+bool config_try_settle(Config *config, Error *error) {
+    for (int i = 0; i < config->count; i++)
+        if (!settle_item(config, i, error)) return false;
+    config->settled = true;
+    return true;
+}
+
+void config_settle(Config *config) {
+    Error error;
+    if (!config_try_settle(config, &error)) die_usage("%s", error.text);
+    for (int i = 0; i < config->group_count; i++) {
+        const struct ConfigBinding *binding = &config->groups[i];
+        bool used = !binding->chooser || binding->used;
+        if (used && binding->group->check) binding->group->check(config, binding->settings);
     }
 }

@@ -1,3 +1,4 @@
+/* The words of one setting: its values, its value now, its place and its meaning. */
 #include "core/config_parts.h"
 
 #include <math.h>
@@ -44,19 +45,30 @@ static void put_range(FILE *out, const ConfigEntry *entry) {
     else fprintf(out, "%s from %.9g to %.9g", each, min, max);
 }
 
+const ConfigTypeWords config_types[] = {
+    [CONFIG_INT] = {"an ", "integer", "N"},
+    [CONFIG_UINT64] = {"a ", "non-negative integer", "N"},
+    [CONFIG_FLOAT] = {"a ", "number", "X"},
+    [CONFIG_BOOL] = {"", "true or false", ""},
+    [CONFIG_STRING] = {"", "text", "TEXT"},
+    [CONFIG_CHOICE] = {"", NULL, "NAME"},
+    [CONFIG_ITEM] = {"", NULL, "NAME"},
+    [CONFIG_ITEMS] = {"", NULL, "NAME,..."},
+    [CONFIG_SIZE] = {"", "N or HxW", "HxW"},
+    [CONFIG_INTS] = {"an ", "integer or N,N,...", "N,..."},
+    [CONFIG_FLOATS] = {"a ", "number or X,X,...", "X,..."},
+    [CONFIG_LIST] = {"", "one or more", "TEXT..."},
+};
+
 static void put_values(FILE *out, const ConfigEntry *entry) {
-    static const char *const words[] = {[CONFIG_INT] = "integer", [CONFIG_UINT64] = "non-negative integer",
-                                        [CONFIG_FLOAT] = "number", [CONFIG_BOOL] = "true or false",
-                                        [CONFIG_STRING] = "text", [CONFIG_SIZE] = "N or HxW",
-                                        [CONFIG_INTS] = "integer or N,N,...",
-                                        [CONFIG_FLOATS] = "number or X,X,...", [CONFIG_LIST] = "one or more"};
-    if (entry->type == CONFIG_CHOICE || entry->type == CONFIG_ITEM || entry->type == CONFIG_ITEMS) {
+    const char *values = config_types[entry->type].values;
+    if (!values) {
         int count = config_choice_count(entry);
         for (int i = 0; i < count; i++)
             fprintf(out, "%s%s", i == 0 ? "" : i == count - 1 ? " or " : ", ", config_choice_name(entry, i));
         return;
     }
-    fputs(words[entry->type], out);
+    fputs(values, out);
     put_range(out, entry);
 }
 
@@ -178,26 +190,16 @@ void config_put_meaning(FILE *out, const struct ConfigItem *item, const char *le
     free(text);
 }
 
-void config_write(const Config *config, FILE *out) {
-    const char *heading = "";
-    for (int i = 0; i < config->count; i++) {
-        const struct ConfigItem *item = &config->items[i];
-        if (item->entry->command_line_only || !config_counts(config, i)) continue;
-        if (strcmp(item->section, heading)) fprintf(out, "%s[%s]\n", *heading ? "\n" : "", item->section);
-        heading = item->section;
-        fputs("\n# ", out);
-        config_put_meaning(out, item, "# ", 2);
-        fprintf(out, "%s = ", item->entry->name);
-        put_current(out, item);
-        fputc('\n', out);
-    }
+/* == Names ====================================================================================================== */
+
+bool config_is_name(const char *argument) { return !strncmp(argument, "--", 2) || !strcmp(argument, "-h"); }
+
+void config_label(const char *origin, const char *name, char *label, size_t size) {
+    bool named = !origin || config_is_name(origin);
+    snprintf(label, size, "%s%s%s", origin ? origin : "", named ? "" : ": ", origin && named ? "" : name);
 }
 
-char *config_text(const Config *config) {
-    char *text;
-    size_t size;
-    FILE *out = config_open_text(&text, &size);
-    config_write(config, out);
-    config_close_text(out, &text, "the settings as text");
-    return text;
+void config_put_flag(FILE *out, const char *name) {
+    fputs("--", out);
+    for (; *name; name++) fputc(*name == '_' ? '-' : *name, out);
 }

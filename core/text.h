@@ -25,6 +25,9 @@ bool text_is_utf8(const char *text);
  * and '/' replaced by '_'. */
 void text_make_name(char *name, size_t size, const char *text, size_t length);
 
+/* Is `word` one of the words of this list, which have spaces or commas between them? */
+bool text_lists(const char *list, const char *word);
+
 /* Removes an incomplete UTF-8 character at the end of text [length], which was cut off there. */
 void text_drop_half_character(char *text, size_t length);
 
