@@ -20,13 +20,14 @@
 #include "core/threads.h"
 #include "core/text.h"
 #include "core/version.h"
+#include "data/images/image.h"
 #include "data/video/clip_file.h"
 #include "data/video/clips.h"
 #include "data/sets/datasets.h"
 #include "data/images/jpeg.h"
 #include "data/sets/record.h"
 #include "data/images/transform.h"
-#include "data/video/videos.h"
+#include "data/sets/videos.h"
 
 /* == Settings ===================================================================================================== */
 

@@ -179,18 +179,19 @@ static int eval_step(const Run *run) {
 static void loading_open(Run *run, SequenceLoader *loader, bool train, SequencesSplit split) {
     int micro = micro_batch_choose(run);
     if (!run->workers) run->workers = loader_pool_start(run->loading, device_shares_cores());
-    SequenceLoaderConfig config = {.seed = run->training.s->seed,
-                                   .batch_size = train ? run->training.s->batch_size : micro * distributed_ranks(),
-                                   .train = train,
+    SequenceLoaderConfig config = {.parts = {.seed = run->training.s->seed,
+                                             .batch_size = train ? run->training.s->batch_size
+                                                                 : micro * distributed_ranks(),
+                                             .train = train,
+                                             .rank = distributed_rank(),
+                                             .ranks = distributed_ranks(),
+                                             .part = micro,
+                                             .max_damaged = run->loading->max_damaged,
+                                             .pool = run->workers,
+                                             .allocate = host_malloc,
+                                             .release = host_free},
                                    .split = split,
-                                   .step = eval_step(run),
-                                   .rank = distributed_rank(),
-                                   .ranks = distributed_ranks(),
-                                   .part = micro,
-                                   .max_damaged = run->loading->max_damaged,
-                                   .pool = run->workers,
-                                   .allocate = host_malloc,
-                                   .release = host_free};
+                                   .step = eval_step(run)};
     sequence_loader_open(loader, &run->set, &config);
 }
 
@@ -211,8 +212,8 @@ static void data_open(Run *run) {
 
 static void loading_close(void *context) {
     Run *run = context;
-    sequence_loader_close(&run->loader);
-    sequence_loader_close(&run->eval_loader);
+    parts_close(&run->loader.parts);
+    parts_close(&run->eval_loader.parts);
     loader_pool_close(run->workers);
     sequences_close(&run->set);
 }
@@ -317,11 +318,11 @@ static double evaluate(void *context) {
     Model *model = &run->model.model;
     SequencePart part;
     int n = run->shape.n;
-    size_t done = 0, count = run->eval_loader.length;
+    size_t done = 0, count = run->eval_loader.parts.source.length;
     double sums[2] = {0}; /* nats, tokens */
     if (model->params.ema) params_view(&model->params, model->params.ema);
     model_set_training(model, false);
-    sequence_loader_start(&run->eval_loader, 0, 0);
+    parts_start(&run->eval_loader.parts, 0, 0);
     while (!stop_signal && sequence_loader_next(&run->eval_loader, &part)) {
         load_tokens(run, part.tokens, part.n);
         sequence_model_forward(&run->model, part.n, false);
@@ -355,11 +356,11 @@ static void training_data_and_model(void *context) {
     training_fit_batch(t, sequences_epoch_length(&run->set), run->set.name);
     loading_open(run, &run->loader, true, SEQUENCES_TRAIN);
     loading_open(run, &run->eval_loader, false, SEQUENCES_VALIDATION);
-    step_cosine_fit(&t->config, run->schedule, run->loader.batches * (uint64_t)t->s->epochs);
+    step_cosine_fit(&t->config, run->schedule, run->loader.parts.batches * (uint64_t)t->s->epochs);
     model_open(run, micro_batch_choose(run), SEQUENCE_TRAIN);
     snprintf(stem, sizeof stem, "%s-%s", run->set.name, causal_attn_name(&t->config));
     training_open(t, &(TrainingStart){.params = &run->model.model.params,
-                                      .batches = run->loader.batches,
+                                      .batches = run->loader.parts.batches,
                                       .stem = stem});
 }
 
@@ -391,10 +392,10 @@ static void announce(void *context) {
 }
 
 static void load_batches(void *context, uint64_t epoch, uint64_t batch) {
-    sequence_loader_start(&((Run *)context)->loader, (uint32_t)epoch, batch);
+    parts_start(&((Run *)context)->loader.parts, (uint32_t)epoch, batch);
 }
 
-static double stalled(const void *context) { return sequence_loader_stats(&((const Run *)context)->loader).stalled; }
+static double stalled(const void *context) { return parts_stats(&((const Run *)context)->loader.parts).stalled; }
 
 static float learning_rate(const void *context, double epochs) {
     const Run *run = context;

@@ -23,7 +23,7 @@
 #include "core/signals.h"
 #include "core/text.h"
 #include "data/detection/detection_loader.h"
-#include "data/images/pictures.h"
+#include "data/loading/pictures.h"
 #include "data/detection/size_buckets.h"
 #include "detection/coco_eval.h"
 #include "detection/draw.h"
@@ -204,18 +204,18 @@ static void loader_of(Run *run, DetectionLoader *loader, const DetectionSet *set
     int at_once = run->looks->eval_batch, batch = train ? run->training.s->batch_size : at_once * distributed_ranks();
     if (train) at_once = micro_batch_choose(run, run->augment->scale_max, run->augment->max_size);
     if (!run->workers) run->workers = loader_pool_start(run->loading, device_shares_cores());
-    DetectionLoaderConfig config = {.seed = run->training.s->seed,
-                                    .batch_size = batch,
-                                    .train = train,
-                                    .rank = distributed_rank(),
-                                    .ranks = distributed_ranks(),
-                                    .part = at_once,
+    DetectionLoaderConfig config = {.parts = {.seed = run->training.s->seed,
+                                              .batch_size = batch,
+                                              .train = train,
+                                              .rank = distributed_rank(),
+                                              .ranks = distributed_ranks(),
+                                              .part = at_once,
+                                              .max_damaged = run->loading->max_damaged,
+                                              .pool = run->workers,
+                                              .allocate = host_malloc,
+                                              .release = host_free},
                                     .window = run->sizes->size_window,
-                                    .max_damaged = run->loading->max_damaged,
-                                    .augment = detection_augment_of(run->augment, train),
-                                    .pool = run->workers,
-                                    .allocate = host_malloc,
-                                    .release = host_free};
+                                    .augment = detection_augment_of(run->augment, train)};
     detection_open(loader, set, &config);
     if (loader->shorter > run->shorter) run->shorter = loader->shorter;
     if (loader->longer > run->longer) run->longer = loader->longer;
@@ -495,7 +495,7 @@ static void detect_all(Run *run, double *found) {
     double seconds = 0;
     ValidationSum sum = {0};
     DetectionPart part;
-    detection_start(&run->val_loader, 0, 0);
+    parts_start(&run->val_loader.parts, 0, 0);
     while (!stop_signal && detection_next(&run->val_loader, &part)) {
         double began = now_seconds();
         detr_load(&run->detr, part.pixels, &part.size[0][0], run->val.mean, run->val.std, part.n, part.height,
@@ -554,7 +554,7 @@ static void training_data_and_model(void *context) {
     validation_open(run);
     snprintf(stem, sizeof stem, "%s-detr-%s", run->train.name, run->model->attn->name);
     training_open(&run->training, &(TrainingStart){.params = &run->detr.model.params,
-                                                   .batches = run->loader.batches,
+                                                   .batches = run->loader.parts.batches,
                                                    .stem = stem,
                                                    .class_names = run->names,
                                                    .classes = run->model->num_classes});
@@ -581,10 +581,10 @@ static void announce(void *context) {
 }
 
 static void load_batches(void *context, uint64_t epoch, uint64_t batch) {
-    detection_start(&((Run *)context)->loader, (uint32_t)epoch, batch);
+    parts_start(&((Run *)context)->loader.parts, (uint32_t)epoch, batch);
 }
 
-static double stalled(const void *context) { return detection_stats(&((const Run *)context)->loader).stalled; }
+static double stalled(const void *context) { return parts_stats(&((const Run *)context)->loader.parts).stalled; }
 
 static float learning_rate(const void *context, double epochs) {
     return drop_lr(((const Run *)context)->schedule, epochs);

@@ -28,11 +28,11 @@
 #include "data/images/image.h"
 #include "data/loading/loader.h"
 #include "data/images/mixup.h"
-#include "data/images/pictures.h"
+#include "data/loading/pictures.h"
 #include "data/sets/real_labels.h"
 #include "data/loading/sampler.h"
 #include "data/images/sheet.h"
-#include "data/video/videos.h"
+#include "data/sets/videos.h"
 #include "layers/attention/feature_map.h"
 #include "layers/attention/relative.h"
 #include "layers/vit/attention_picture.h"
@@ -268,11 +268,10 @@ static Transform transform_of(const Run *run, bool train) {
 
 /* Of the images and clips that a loader gives. */
 static LoaderConfig samples_of(const Run *run, bool train) {
-    return (LoaderConfig){.seed = run->training.s->seed,
-                          .train = train,
+    return (LoaderConfig){.parts = {.seed = run->training.s->seed, .train = train,
+                                    .max_damaged = run->loading->max_damaged},
                           .repeats = sampler_repeats(run->sampler),
                           .pairs = mixup_is_on(run->mixup),
-                          .max_damaged = run->loading->max_damaged,
                           .transform = transform_of(run, train),
                           .frames = run->model->frames,
                           .clips = *run->clips};
@@ -283,21 +282,21 @@ static void loading_open(Run *run, Loader *loader, const Dataset *dataset, bool 
     int micro = micro_batch_choose(run);
     if (!run->workers) run->workers = loader_pool_start(run->loading, device_shares_cores());
     LoaderConfig config = samples_of(run, train);
-    config.batch_size = train ? run->training.s->batch_size : micro * distributed_ranks();
-    config.rank = distributed_rank();
-    config.ranks = distributed_ranks();
-    if (run->real.images) config.max_damaged = 0; /* another image would take its place */
-    config.part = micro;
-    config.pool = run->workers;
-    config.allocate = host_malloc;
-    config.release = host_free;
+    config.parts.batch_size = train ? run->training.s->batch_size : micro * distributed_ranks();
+    config.parts.rank = distributed_rank();
+    config.parts.ranks = distributed_ranks();
+    if (run->real.images) config.parts.max_damaged = 0; /* another image would take its place */
+    config.parts.part = micro;
+    config.parts.pool = run->workers;
+    config.parts.allocate = host_malloc;
+    config.parts.release = host_free;
     loader_open(loader, dataset, &config);
 }
 
 static void loading_close(void *context) {
     Run *run = context;
-    loader_close(&run->loader);
-    loader_close(&run->test_loader);
+    parts_close(&run->loader.parts);
+    parts_close(&run->test_loader.parts);
     loader_pool_close(run->workers);
     real_labels_close(&run->real);
 }
@@ -509,7 +508,7 @@ static void count_outcome(Run *run, double sums[SUMS], size_t index, int label, 
 
 /* The place in the epoch of sample b of a part, of which each video has loader_views. */
 static size_t view_of(const Run *run, const LoaderPart *part, int b) {
-    return part->batch * (size_t)run->test_loader.config.batch_size + (size_t)(part->first + b);
+    return part->batch * (size_t)run->test_loader.config.parts.batch_size + (size_t)(part->first + b);
 }
 
 /* Each rank counts its share of the videos, whichever rank saw which of their views. */
@@ -539,7 +538,7 @@ static double evaluate(void *context) {
     model_set_training(model, false);
     if (run->test.clips) views_open(&run->views, count, C, loader_views(&run->test_loader),
                                     run->clips->view_scores == SCORES_LOGITS);
-    loader_start(&run->test_loader, 0, 0);
+    parts_start(&run->test_loader.parts, 0, 0);
     while (!stop_signal && loader_next(&run->test_loader, &images)) {
         vit_load_pixels(&run->vit, images.pixels, run->test.mean, run->test.std, images.n);
         vit_forward(&run->vit, images.n, false);
@@ -574,7 +573,7 @@ static void training_data_and_model(void *context) {
     model_open(run, micro_batch_choose(run), true);
     snprintf(stem, sizeof stem, "%s-%s", run->train.name, vit_attn_names(run->model, attn));
     training_open(&run->training, &(TrainingStart){.params = &run->vit.model.params,
-                                                   .batches = run->loader.batches,
+                                                   .batches = run->loader.parts.batches,
                                                    .stem = stem,
                                                    .class_names = run->train.class_names,
                                                    .mean = run->train.mean,
@@ -606,10 +605,10 @@ static void announce(void *context) {
 }
 
 static void load_batches(void *context, uint64_t epoch, uint64_t batch) {
-    loader_start(&((Run *)context)->loader, (uint32_t)epoch, batch);
+    parts_start(&((Run *)context)->loader.parts, (uint32_t)epoch, batch);
 }
 
-static double stalled(const void *context) { return loader_stats(&((const Run *)context)->loader).stalled; }
+static double stalled(const void *context) { return parts_stats(&((const Run *)context)->loader.parts).stalled; }
 
 static float learning_rate(const void *context, double epochs) {
     const Run *run = context;
@@ -669,7 +668,7 @@ static void mode_show_batch(void *context) {
     const char *path = run->looks->show_batch;
     Error error;
     split_open(run, &run->train, true);
-    int n = sheet_write_training(path, &run->train, &config, &error);
+    int n = loader_write_sheet(path, &run->train, &config, &error);
     if (!n) die("%s: %s", path, error.text);
     print_line("%s: the first %d training %s of %s\n", path, n, config.frames > 1 ? "clips" : "images",
                run->train.name);

@@ -94,6 +94,7 @@ typedef struct {
     const char *noun;        /* what error messages call a choice: "operator"; NULL is "value" */
     const char *list;        /* --help lists the choices under this heading; the table has structs like ConfigChoice */
     const ConfigChoice *about; /* [choice_count], in place of `choices`, for CONFIG_CHOICE with `list` */
+    const char *former;      /* CONFIG_CHOICE: one that earlier versions had; in a saved run it stands for the default */
     const char *alone;       /* CONFIG_STRING: the value of --name without one; NULL: a value is needed */
     const char *argument;    /* placeholder in --help: "FOLDER"; NULL: chosen by type */
     bool command_line_only;  /* a mode, not a property of the run: refused in files and never saved */

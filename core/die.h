@@ -16,7 +16,7 @@ void die_as_rank(int rank, int ranks, void (*how)(int status, const char *messag
 /* Writes `message` as one line to stderr. */
 void die_say(const char *message);
 
-/* Like die, but without running exit handlers: for a thread inside another library, whose locks it may hold. */
+/* Dies like die, but runs no exit handlers: for a thread inside another library, whose locks it may hold. */
 void die_at_once(const char *format, ...) __attribute__((noreturn, format(printf, 1, 2)));
 
 /* Writes a warning to stderr; the run continues. */

@@ -6,7 +6,7 @@
 #include "core/die.h"
 #include "core/distributed.h"
 
-/* What follows the scores in a row of sums. */
+/* The numbers that follow the scores in a row of sums. */
 enum { SEEN, FAILED, LABELS, EXTRA };
 
 static size_t row_length(const Views *v) { return (size_t)v->classes + EXTRA; }

@@ -3,6 +3,8 @@
 #ifndef VIT_LAYERS_MODEL_H
 #define VIT_LAYERS_MODEL_H
 
+#include <stdio.h>
+
 #include "training/params.h"
 #include "training/plan.h"
 #include "layers/final_gradients.h"
@@ -34,6 +36,13 @@ void model_set_training(Model *model, bool training);
 
 /* Bytes of activations, scratch and kernel workspace. */
 size_t model_activation_bytes(const Model *model);
+
+/* A table of layers: its head, a row for the parameters below a prefix with the multiplications of one sample ("image")
+ * and what a sample keeps there, and the memory that was planned.  The plan described is that of training, if there is
+ * one. */
+void model_describe_head(FILE *out, const char *sample);
+void model_describe_row(const Model *model, FILE *out, const char *prefix, const char *what, double macs);
+void model_describe_memory(const Model *model, FILE *out, const char *sample, bool recompute);
 
 /* The state of final_gradients.h at the start of a backward pass. */
 FinalGradients model_final_gradients(const Model *model, GradientsListener listener);

@@ -475,7 +475,7 @@ ours() { # case, arguments...
     what=$1
     shift
     has bench "$what" vit.c && return
-    run_ours bench "$what" env VIT_PRODUCTS=measured "$BF16/train_vit" --bench --bench-seconds $SECONDS_EACH "$@" >/dev/null || return
+    run_ours bench "$what" "$BF16/train_vit" --bench --bench-seconds $SECONDS_EACH "$@" >/dev/null || return
     for metric in train_images_per_s infer_images_per_s mfu peak_bytes; do
         add bench "$what" vit.c $metric "$(number $metric)"
     done

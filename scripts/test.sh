@@ -288,14 +288,12 @@ test_all() {
         [ $precision != BF16 ] || counted=counted
         # shellcheck disable=SC2086 # none or one
         check "make emulate, $precision" make -k -j"$JOBS" BACKEND=emulate PRECISION=$precision all tests $counted
-        check "products by their time, $precision" env ASAN_OPTIONS=detect_leaks=0 VIT_PRODUCTS=measured \
-            "build/emulate-$precision/tests/test_layers"
         [ -z "$counted" ] || check "bytes that are known" env ASAN_OPTIONS=detect_leaks=0 build/emulate-BF16/counted/test_traffic
         check "test_emulator, $precision" build/emulate-$precision/tests/emulate/test_emulator
         check "stand-ins, $precision" env ASAN_OPTIONS=detect_leaks=0 build/emulate-$precision/tests/emulate/test_standins
         # cuFFT's way, launches and bytes of a step, two ranks; the plan for a lent GPU takes both precisions.
         # shellcheck disable=SC2046 # names of tests
-        suite build/emulate-$precision emulated_transforms emulated_choices emulated_counts emulated_ranks $(sh tests/run.sh --device-tests) \
+        suite build/emulate-$precision emulated_transforms emulated_counts emulated_ranks $(sh tests/run.sh --device-tests) \
             $([ $precision = FP32 ] || echo emulated_bytes test_gpu_plan)
         # Products for which the library has nothing; LiSA where shared memory has room for one channel and no sums.
         VIT_STANDIN_DENIES=1 suite build/emulate-$precision test_layers

@@ -83,9 +83,7 @@ void checkpoint_save_state(const Params *params, const RunState *state, const ch
     all[metadata_count + 1] = (SafeMetadata){"vit.c.seconds", seconds}; /* separate: not reproducible */
     checkpoint_device(device);
     all[metadata_count + 2] = (SafeMetadata){"vit.c.device", device};
-    all[metadata_count + 3] = (SafeMetadata){"vit.c.choices", kernels_choices()};
-    metadata_count += *all[metadata_count + 3].value ? 4 : 3;
-    arenas_save(params, arenas, prefixes, params->ema ? 4 : 3, path, all, metadata_count);
+    arenas_save(params, arenas, prefixes, params->ema ? 4 : 3, path, all, metadata_count + 3);
 }
 
 /* == Reading ====================================================================================================== */

@@ -29,9 +29,9 @@ void checkpoint_save_weights(const Params *params, const float *arena, const cha
                              int metadata_count);
 
 /* Converts a tensor of the file whose shape or layout differs from the parameter's: `fit` fills `to` [p->size] from it
- * and returns true.  It returns false if it has no conversion: then the tensor must match the parameter as it is.  `tensor`
- * is NULL for a parameter that is not in the file.  Tensors of the file whose names begin with `left` may have no place in
- * the model; NULL: none. */
+ * and returns true.  It returns false if it has no conversion: then the tensor must match the parameter as it is.
+ * `tensor` is NULL for a parameter that is not in the file.  Tensors of the file whose names begin with `left` may have
+ * no place in the model; NULL: none. */
 typedef struct {
     bool (*fit)(float *to, const Param *p, const SafeTensor *tensor, void *context);
     const char *left;
@@ -49,8 +49,8 @@ void checkpoint_load_weights(Params *params, const char *path, const CheckpointF
  * Other tensors of the file are ignored. */
 void checkpoint_load_part(Params *params, const char *prefix, const char *path);
 
-/* What a state is computed by: the device with its number of threads, and the ranks.  Another one adds in another order,
- * so the state has it as vit.c.device. */
+/* Names what computes a state: the device with its number of threads, and the ranks.  Another one adds in another
+ * order, so the state has it as vit.c.device. */
 void checkpoint_device(char text[CHECKPOINT_DEVICE]);
 
 void checkpoint_save_state(const Params *params, const RunState *state, const char *path, const SafeMetadata *metadata,

@@ -54,8 +54,6 @@ static char *metadata_of(const char *checkpoint, const char *key, const char *wh
 
 char *run_folder_config(const char *checkpoint) { return metadata_of(checkpoint, "vit.c.config", "settings"); }
 
-char *run_folder_choices(const char *state) { return metadata_of(state, "vit.c.choices", "kernels' choices"); }
-
 char *run_folder_device(const char *state) { return metadata_of(state, "vit.c.device", "device"); }
 
 bool run_folder_normalisation(float mean[3], float std[3], const char *checkpoint) {

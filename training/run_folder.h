@@ -59,9 +59,6 @@ void run_folder_of(char path[RUN_PATH_SIZE], const char *given);
 /* The settings stored in a checkpoint, or NULL; the caller frees them. */
 char *run_folder_config(const char *checkpoint);
 
-/* What kernels had chosen when a state was saved (kernels_choices), or NULL; the caller frees it. */
-char *run_folder_choices(const char *state);
-
 /* What a state was computed by (checkpoint_device), or NULL; the caller frees it. */
 char *run_folder_device(const char *state);
 

@@ -256,7 +256,6 @@ static void announce(const Training *t) {
     if (t->computed_by)
         printf("the saved state was computed by %s: sums have another order here, and results agree to rounding, not "
                "to the bit\n", t->computed_by);
-    if (t->chosen_anew) printf("kernels do not take the choices of the saved run: %s\n", t->chosen_anew);
     if (state->step && !is_over(t))
         printf("resumed at epoch %llu, after %llu of its batches\n", (unsigned long long)state->epoch + 1,
                (unsigned long long)state->batch);
@@ -441,13 +440,10 @@ static bool end_epoch(Training *t) {
     return true;
 }
 
-/* Before memory is planned, which may depend on them. */
-static void take_choices(Training *t) {
+/* Sets computed_by if this device or number of ranks is not the one that computed the saved state. */
+static void compare_device(Training *t) {
     char path[RUN_PATH_SIZE], here[CHECKPOINT_DEVICE];
     run_folder_file(path, t->s->run_dir, "state.safetensors");
-    char *choices = run_folder_choices(path);
-    if (choices) t->chosen_anew = kernels_take_choices(choices);
-    free(choices);
     checkpoint_device(here);
     t->computed_by = run_folder_device(path);
     if (!t->computed_by || strcmp(t->computed_by, here)) return;
@@ -456,7 +452,7 @@ static void take_choices(Training *t) {
 }
 
 int training_run(Training *t) {
-    if (t->resumed) take_choices(t);
+    if (t->resumed) compare_device(t);
     t->calls->open(t->run);
     announce(t);
     while (!is_over(t))

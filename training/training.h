@@ -90,7 +90,6 @@ typedef struct {
     bool resumed;     /* a run is continued from its state */
     char **saved;     /* [settings]: resumed: the values that were saved with it */
     char *changes;    /* resumed: changed settings, "lr 0.001 -> 0.0005, ...", or "" */
-    const char *chosen_anew; /* resumed: why kernels cannot take the choices that the run has, or NULL */
     char *computed_by; /* resumed: the device and ranks of the saved state if they are others, or NULL */
     const char *reordered; /* resumed: name of a changed setting that changes the batches of an epoch, or NULL */
 

@@ -7,8 +7,9 @@
 #include "core/die.h"
 #include "core/files.h"
 #include "core/text.h"
+#include "data/images/image.h"
 #include "data/images/jpeg.h"
-#include "data/sets/shape_scenes.h"
+#include "data/detection/shape_scenes.h"
 #include "data/sets/shapes.h"
 
 enum { MOST_PATH = 4096 };

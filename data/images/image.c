@@ -119,7 +119,7 @@ bool image_read(Image *image, const char *path, Error *error) {
 bool image_has_name(const char *name) {
     static const char *const endings[] = {".jpeg", ".jpg", ".jpe", ".png", ".bmp"};
     const char *dot = strrchr(name, '.');
-    if (dot && !strcasecmp(dot, ".webp")) return image_webp();
+    if (dot && !strcasecmp(dot, ".webp")) return webp_supported();
     for (size_t i = 0; dot && i < sizeof endings / sizeof *endings; i++)
         if (!strcasecmp(dot, endings[i])) return true;
     return false;

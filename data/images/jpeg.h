@@ -4,8 +4,10 @@
 #ifndef VIT_DATA_IMAGES_JPEG_H
 #define VIT_DATA_IMAGES_JPEG_H
 
+#include <stdbool.h>
+
 #include "core/error.h"
-#include "data/images/image.h"
+#include "data/images/pixels.h"
 
 /* Pillow's own limit: twice the 2^30 / 4 / 3 pixels at which it warns.  Every picture that Pillow reads is accepted,
  * while a file of 500 bytes whose header claims 4e9 pixels is refused. */

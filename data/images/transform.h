@@ -15,8 +15,8 @@
 #include "core/config.h"
 #include "core/error.h"
 #include "data/images/augment.h"
-#include "data/sets/dataset.h"
 #include "data/images/resample.h"
+#include "data/images/sample.h"
 
 typedef struct JpegReader JpegReader;
 

@@ -57,19 +57,12 @@ static const ConfigEntry entries[] = {
 
 /* == What `data` is =============================================================================================== */
 
-static const char *const image_sets[] = {"shapes", "cifar10", "cifar100", "mnist", "imagenet", "enwik8"};
-enum { NAMED = sizeof image_sets / sizeof *image_sets, NAMED_IMAGES = NAMED - 1 };
+static const char *const text_set = "enwik8"; /* beside the data sets of images, the only one that has a name */
 
 const char *const sequences_split_names[SEQUENCES_SPLITS] = {"training", "validation", "test"};
 
-static bool is_name(const char *data, int names) {
-    for (int i = 0; i < names; i++)
-        if (!strcmp(data, image_sets[i])) return true;
-    return false;
-}
-
 static SequencesKind kind_named(const char *data) {
-    return is_name(data, NAMED_IMAGES) ? SEQUENCES_IMAGES : is_name(data, NAMED) ? SEQUENCES_TEXT : SEQUENCES_AUTO;
+    return dataset_named(data) ? SEQUENCES_IMAGES : strcmp(data, text_set) ? SEQUENCES_AUTO : SEQUENCES_TEXT;
 }
 
 static void check(const Config *config, const void *settings) {
@@ -82,8 +75,8 @@ static void check(const Config *config, const void *settings) {
     if (named && s->kind && s->kind != named)
         config_reject(config, "kind", "{data} is %s, not {kind}: choose data of that kind, or kind auto",
                       named == SEQUENCES_IMAGES ? "a set of images" : "text");
-    const char *near = named || strchr(s->data, '/') || file_exists(s->data) ? NULL
-                                                                             : nearest_word(s->data, image_sets, NAMED);
+    bool path = strchr(s->data, '/') || file_exists(s->data);
+    const char *near = named || path ? NULL : dataset_nearest(s->data, text_set);
     if (near) config_reject(config, "data", "unknown data set '%s' (did you mean '%s'?)", s->data, near);
 }
 
@@ -132,28 +125,15 @@ static bool has_wavs(const char *folder) {
     return count > 0;
 }
 
-static bool has_images(const char *folder) {
-    static const char *const signs[] = {
-        "train", "val", "valid", "train.pack", "val.pack", "train.bin", "data_batch_1.bin", "cifar-10-batches-bin",
-        "cifar-100-binary", "train-images-idx3-ubyte", "train-images-idx3-ubyte.gz", "MNIST", "mnist"};
-    char path[DATASET_PATH];
-    for (size_t i = 0; i < sizeof signs / sizeof *signs; i++) {
-        path_join(path, sizeof path, folder, signs[i]);
-        if (file_exists(path)) return true;
-    }
-    return false;
-}
-
-static SequencesKind kind_of_file(const char *path) {
+static bool is_wav(const char *path) {
     char head[12] = "";
     Error error;
     int fd = file_open(path, &error);
     if (fd < 0) die("%s: %s", path, error.text);
     ssize_t got = pread(fd, head, sizeof head, 0);
     close(fd);
-    if (got >= 8 && !memcmp(head, "VIT.PACK", 8)) return SEQUENCES_IMAGES;
     bool riff = got == sizeof head && (!memcmp(head, "RIFF", 4) || !memcmp(head, "RF64", 4) || !memcmp(head, "RIFX", 4));
-    return riff && !memcmp(head + 8, "WAVE", 4) ? SEQUENCES_AUDIO : SEQUENCES_TEXT;
+    return riff && !memcmp(head + 8, "WAVE", 4);
 }
 
 /* What `data` is read as; for text and audio, `path` is where it lies. */
@@ -161,16 +141,18 @@ static SequencesKind kind_of(const SequencesSettings *s, char path[DATASET_PATH]
     struct stat info;
     if (strlen(s->data) >= DATASET_PATH) die("%.100s...: path too long", s->data);
     snprintf(path, DATASET_PATH, "%s", s->data);
-    if (!strcmp(s->data, "enwik8")) path_join(path, DATASET_PATH, *s->data_dir ? s->data_dir : "datasets", "enwik8");
-    if (kind_named(s->data)) return kind_named(s->data);
+    SequencesKind named = kind_named(s->data);
+    if (named == SEQUENCES_TEXT) path_join(path, DATASET_PATH, *s->data_dir ? s->data_dir : "datasets", text_set);
+    if (named) return named;
     file_note(path);
     if (s->kind) return s->kind;
     if (stat(path, &info)) {
         if (errno != ENOENT && errno != ENOTDIR) die("%s: cannot open: %s", path, strerror(errno));
         die("%s: no such file or folder", path);
     }
-    if (!S_ISDIR(info.st_mode)) return kind_of_file(path);
-    return !has_images(path) && has_wavs(path) ? SEQUENCES_AUDIO : SEQUENCES_IMAGES;
+    if (dataset_is_there(path)) return SEQUENCES_IMAGES;
+    if (!S_ISDIR(info.st_mode)) return is_wav(path) ? SEQUENCES_AUDIO : SEQUENCES_TEXT;
+    return has_wavs(path) ? SEQUENCES_AUDIO : SEQUENCES_IMAGES;
 }
 
 /* == A set ======================================================================================================== */
@@ -253,10 +235,10 @@ static void split_images(SequencesSource *source, uint64_t seed, size_t held_out
 
 static size_t limited(size_t count, int limit) { return limit && (size_t)limit < count ? (size_t)limit : count; }
 
-/* Shapes are drawn as many as asked for; of other images, those after the limit are left out once they are split. */
+/* Generated images are as many as asked for; of others, those after the limit are left out once they are split. */
 static void open_images(SequenceSet *set, const SequencesSettings *s) {
     SequencesSource *source = set->source;
-    size_t drawn = !strcmp(s->data, "shapes") && s->train_limit
+    size_t drawn = dataset_generates(s->data) && s->train_limit
                        ? (size_t)s->train_limit + (size_t)(s->validation_images < 0 ? HELD_OUT : s->validation_images)
                        : 0;
     dataset_open(&source->train, s->data, s->data_dir, true, drawn);

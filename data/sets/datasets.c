@@ -13,7 +13,7 @@
 #include "data/sets/moving_shapes.h"
 #include "data/sets/record.h"
 #include "data/sets/shapes.h"
-#include "data/video/videos.h"
+#include "data/sets/videos.h"
 
 #define F(KIND, field) CONFIG_FIELD(KIND, DataSettings, field)
 static const ConfigEntry entries[] = {
@@ -78,15 +78,27 @@ static const DatasetKind *kind_named(const char *data) {
     return NULL;
 }
 
-bool dataset_known(const char *data, Error *error) {
-    struct stat info;
-    const char *names[KINDS];
+bool dataset_named(const char *data) { return kind_named(data) != NULL; }
+
+bool dataset_generates(const char *data) {
+    const DatasetKind *kind = kind_named(data);
+    return kind && kind->generates;
+}
+
+const char *dataset_nearest(const char *data, const char *also) {
+    const char *names[KINDS + 1];
     int count = 0;
-    bool missing = stat(data, &info) && errno == ENOENT;
-    if (kind_named(data) || strchr(data, '/') || !missing) return true;
     for (int i = 0; i < KINDS; i++)
         if (kinds[i]->name) names[count++] = kinds[i]->name;
-    const char *near = nearest_word(data, names, count);
+    if (also) names[count++] = also;
+    return nearest_word(data, names, count);
+}
+
+bool dataset_known(const char *data, Error *error) {
+    struct stat info;
+    bool missing = stat(data, &info) && errno == ENOENT;
+    if (kind_named(data) || strchr(data, '/') || !missing) return true;
+    const char *near = dataset_nearest(data, NULL);
     if (near) return refuse(error, "unknown data set '%s' (did you mean '%s'?)", data, near);
     return refuse(error, "'%s' is neither shapes, moving-shapes, cifar10, cifar100, mnist or imagenet nor a folder or "
                          "packed file", data);

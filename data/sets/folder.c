@@ -11,6 +11,7 @@
 #include "core/files.h"
 #include "core/text.h"
 #include "data/images/image.h"
+#include "data/images/webp.h"
 
 enum { IMAGE_PATH_ROOM = DATASET_PATH + 2 * 256 };
 
@@ -232,11 +233,11 @@ static void list_class(Folder *folder, size_t label, Others *others, char other[
     path_join(path, sizeof path, folder->root, folder->class_names[label]);
     names_list(&names, path, false, others);
     if (!before && others->count) snprintf(other, DATASET_PATH, "%.3800s/%s", path, others->first);
-    if (!names.count && others->webp > 0 && !image_webp())
+    if (!names.count && others->webp > 0 && !webp_supported())
         die("%s: no images in this class but WebP, and this build has no libwebp: install libwebp-dev and run make "
             "again", path);
     if (!names.count)
-        die("%s: no images in this class (*.JPEG, *.jpg, *.png, *.bmp%s)", path, image_webp() ? ", *.webp" : "");
+        die("%s: no images in this class (*.JPEG, *.jpg, *.png, *.bmp%s)", path, webp_supported() ? ", *.webp" : "");
     folder->labels = regrow(folder->labels, (folder->images.count + names.count) * sizeof *folder->labels);
     for (size_t i = 0; i < names.count; i++) {
         folder->labels[folder->images.count] = (uint32_t)label;

@@ -232,9 +232,9 @@ KIND(MOVING_SIZE, size)
 KIND(MOVING_PAIR, pair)
 
 const DatasetKind moving_kinds[MOVING_TASKS] = {
-    {.name = "moving-shapes", .open = open_direction, .describe = describe_direction},
-    {.name = "moving-shapes-sense", .open = open_sense, .describe = describe_sense},
-    {.name = "moving-shapes-turn", .open = open_turn, .describe = describe_turn},
-    {.name = "moving-shapes-size", .open = open_size, .describe = describe_size},
-    {.name = "moving-shapes-pair", .open = open_pair, .describe = describe_pair},
+    {.name = "moving-shapes", .generates = true, .open = open_direction, .describe = describe_direction},
+    {.name = "moving-shapes-sense", .generates = true, .open = open_sense, .describe = describe_sense},
+    {.name = "moving-shapes-turn", .generates = true, .open = open_turn, .describe = describe_turn},
+    {.name = "moving-shapes-size", .generates = true, .open = open_size, .describe = describe_size},
+    {.name = "moving-shapes-pair", .generates = true, .open = open_pair, .describe = describe_pair},
 };

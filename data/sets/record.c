@@ -16,7 +16,7 @@
 #include "core/die.h"
 #include "core/files.h"
 #include "core/text.h"
-#include "data/video/videos.h"
+#include "data/sets/videos.h"
 
 enum { ALIGN = 8 };
 

@@ -284,4 +284,5 @@ static void describe_embedded(Dataset *dataset, const char *path) {
     shapes_describe(dataset);
 }
 
-const DatasetKind shapes_kind = {.name = "shapes", .open = open_embedded, .describe = describe_embedded};
+const DatasetKind shapes_kind = {
+    .name = "shapes", .generates = true, .open = open_embedded, .describe = describe_embedded};

@@ -10,7 +10,7 @@
 #ifndef VIT_DATA_VIDEO_CLIP_FILE_H
 #define VIT_DATA_VIDEO_CLIP_FILE_H
 
-#include "data/sets/dataset.h"
+#include "data/video/clips.h"
 
 #define CLIP_FILE_MAGIC "VIT.CLIP"
 

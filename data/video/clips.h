@@ -17,7 +17,8 @@
 #define VIT_DATA_VIDEO_CLIPS_H
 
 #include "core/config.h"
-#include "data/sets/dataset.h"
+#include "core/error.h"
+#include "data/images/sample.h"
 
 typedef enum { SAMPLING_SEGMENTS, SAMPLING_DENSE, SAMPLING_TSN } Sampling;
 typedef enum { SCORES_PROBABILITIES, SCORES_LOGITS } ViewScores;
@@ -40,14 +41,14 @@ enum { CLIP_MOST_SAMPLES = 16 }; /* samples_per_clip */
 int clip_views(const ClipSettings *s);
 
 /* Which clip of a video is wanted.  In training the frames are a pure function of (seed, epoch, draw, F). */
-struct ClipChoice {
+typedef struct {
     int frames; /* T0; 0: all frames of the video */
     ClipSettings s;
     bool train;
     uint64_t seed;
     uint32_t epoch, draw;
     int clip; /* evaluation: of s.test_clips */
-};
+} ClipChoice;
 
 /* index [choice->frames]: the frames of a video with F >= 1 frames at `fps` a second (0: unknown), ascending. */
 void clip_frames(int *index, int F, double fps, const ClipChoice *choice);
@@ -63,9 +64,9 @@ bool clip_index(ClipIndex *index, int F, double fps, const ClipChoice *choice, E
 void clip_index_free(ClipIndex *index);
 
 /* Receives the frames of a clip in order, i from 0 on; false with `error` set ends the reading. */
-struct ClipTaker {
+typedef struct {
     bool (*take)(void *context, int i, const Sample *frame, Error *error);
     void *context;
-};
+} ClipTaker;
 
 #endif

@@ -60,16 +60,6 @@ const char *kernels_device(void) {
     return text;
 }
 
-/* Nothing is measured here. */
-const char *kernels_choices(void) { return ""; }
-
-const char *kernels_take_choices(const char *text) {
-    static char why[512];
-    if (!*text) return NULL;
-    snprintf(why, sizeof why, "they were made on %.*s, and this is a CPU", (int)strcspn(text, "\n"), text);
-    return why;
-}
-
 /* True if products of bfloat16 have instructions.  On x86 oneDNN is asked, which also heeds ONEDNN_MAX_CPU_ISA. */
 static bool multiplies_bfloat16(void) {
 #if defined(__x86_64__) || defined(__i386__)

@@ -24,13 +24,6 @@ const char *kernels_device(void);
  * bfloat16 would compute with it many times slower than with float.  VIT_ANY_CPU=1 in the environment permits it. */
 const char *kernels_unsupported(void);
 
-/* What kernels have chosen by measured time in this process, as text: the device in its first line, then a choice in each;
- * "" if nothing was measured.  Good until the next call.  Other choices add in another order, so a run keeps the text in
- * its state.  kernels_take_choices, before memory is planned, makes this process choose the same.  Returns NULL, or
- * why it does not: on another device or with another version of a library nothing of it counts. */
-const char *kernels_choices(void);
-const char *kernels_take_choices(const char *text);
-
 /* Allocates the one workspace that all kernels share, of at least this many bytes; a smaller one is freed. */
 void kernels_reserve(size_t bytes);
 

@@ -36,8 +36,6 @@ void memory_changed(const void *p);
 /* linear.cu's library handle and memory, between device_open and kernels_exit. */
 void linear_open(void);
 void linear_close(void);
-/* The library's version. */
-size_t linear_library(void);
 
 /* collective.cu: waits for an event, or with NULL for all of kernels_stream, and dies as soon as a sum over ranks has
  * failed; returns at once with one rank.  To be called before the host waits for either. */

@@ -11,21 +11,15 @@
  * bias gradient; reading dy again costs less.  Shapes for which the library has no algorithm use a plain tiled
  * kernel.
  *
- * A shape takes the library's first proposal.  With VIT_PRODUCTS=measured the first few proposals take turns when a shape
- * is met for the first time, and the fastest stays, except in a capture, where nothing can be measured.  They may add in
- * different orders, so the run's state keeps which it was (choices.h), and a run that is resumed takes the same; with
- * VIT_PRODUCTS=first it goes back to the first.
+ * A shape takes the library's first proposal.
  *
  * linear_backward computes the weights' gradient on a stream of its own beside the input's: both read dy, and neither
  * fills the GPU at its end.  Each stream has its own workspace. */
 #include <device.cuh>
 
 #include <cublasLt.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "kernels/device/choices.h"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/device/runtime.h"
 
@@ -53,9 +47,6 @@ static cudaStream_t side_stream;
 static cudaEvent_t forked, joined;
 
 /* == Products ===================================================================================================== */
-
-/* How many of the library's proposals are measured. */
-enum { PROPOSALS = 6 };
 
 /* Bytes of the widest access of the library's kernels.  Beyond it the place of a tensor must not matter: the same product
  * elsewhere takes the same algorithm, and gives the same bits. */
@@ -122,9 +113,8 @@ static void product_destroy(Product *p) {
     p->matmul = NULL;
 }
 
-/* The proposals for a product, best guess first; returns how many there are. */
-static int product_create(Product *p, const real *bias, cublasLtMatmulHeuristicResult_t (&proposals)[PROPOSALS],
-                          int most) {
+/* Describes a product to the library and takes the algorithm that it proposes first, if it has any. */
+static void product_create(Product *p, const real *bias) {
     Shape s = shape_of(p->kind, p->n, p->in, p->out, p->row);
     CUBLAS_TRY(cublasLtMatmulDescCreate(&p->matmul, CUBLAS_COMPUTE_32F, CUDA_R_32F));
     describe(p->matmul, CUBLASLT_MATMUL_DESC_TRANSA, (int32_t)(s.a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N));
@@ -139,6 +129,7 @@ static int product_create(Product *p, const real *bias, cublasLtMatmulHeuristicR
     p->d = layout(type, s.m, s.n, s.d_ld);
 
     cublasLtMatmulPreference_t preference;
+    cublasLtMatmulHeuristicResult_t proposal = {};
     int found = 0;
     CUBLAS_TRY(cublasLtMatmulPreferenceCreate(&preference));
     prefer(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, (uint64_t)WORKSPACE_BYTES);
@@ -151,14 +142,12 @@ static int product_create(Product *p, const real *bias, cublasLtMatmulHeuristicR
     prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, (uint32_t)p->aligned);
     prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, (uint32_t)p->aligned);
     prefer(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, (uint32_t)p->aligned);
-    cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(handle, p->matmul, p->a, p->b, p->d, p->d, preference, most,
-                                                           proposals, &found);
+    cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(handle, p->matmul, p->a, p->b, p->d, p->d, preference, 1,
+                                                           &proposal, &found);
     if (status != CUBLAS_STATUS_NOT_SUPPORTED) CUBLAS_TRY(status);
     CUBLAS_TRY(cublasLtMatmulPreferenceDestroy(preference));
-    int good = 0;
-    for (int i = 0; status == CUBLAS_STATUS_SUCCESS && i < found; i++)
-        if (proposals[i].state == CUBLAS_STATUS_SUCCESS) proposals[good++] = proposals[i];
-    return good;
+    p->found = status == CUBLAS_STATUS_SUCCESS && found && proposal.state == CUBLAS_STATUS_SUCCESS;
+    p->algorithm = proposal.algo;
 }
 
 /* op(A) op(B) + keep D as p says, with its algorithm. */
@@ -168,87 +157,12 @@ static void product_run(const Product *p, void *d, const real *a, const real *b,
                               workspace, WORKSPACE_BYTES, kernels_stream));
 }
 
-static bool is_capturing() {
-    cudaStreamCaptureStatus status;
-    CUDA_TRY(cudaStreamIsCapturing(kernels_stream, &status));
-    return status != cudaStreamCaptureStatusNone;
-}
-
-enum Asked { NOTHING, FIRST, MEASURED };
-
-static Asked products_asked() {
-    static const char *asked = getenv("VIT_PRODUCTS");
-    if (!asked) return NOTHING;
-    if (!strcmp(asked, "measured")) return choice_by_time() ? MEASURED : FIRST;
-    if (strcmp(asked, "first")) die("VIT_PRODUCTS=%s in the environment: expected first or measured", asked);
-    return FIRST;
-}
-
-/* Milliseconds of a few runs after a first one. */
-static float product_time(const Product *p, void *d, const real *a, const real *b, cudaEvent_t start,
-                          cudaEvent_t end) {
-    enum { RUNS = 3 };
-    float milliseconds;
-    product_run(p, d, a, b, 0);
-    CUDA_TRY(cudaEventRecord(start, kernels_stream));
-    for (int run = 0; run < RUNS; run++) product_run(p, d, a, b, 0);
-    CUDA_TRY(cudaEventRecord(end, kernels_stream));
-    CUDA_TRY(cudaEventSynchronize(end));
-    CUDA_TRY(cudaEventElapsedTime(&milliseconds, start, end));
-    return milliseconds;
-}
-
-/* Returns the fastest of the proposals.  d is overwritten: the weights' gradient, which accumulates, is computed somewhere
- * else meanwhile.  Its memory and the events are gone when this returns. */
-static int product_measure(Product *p, cublasLtMatmulHeuristicResult_t *proposals, int count, void *d, const real *a,
-                           const real *b) {
-    cudaEvent_t start, end;
-    float best = INFINITY;
-    void *other = NULL;
-    CUDA_TRY(cudaDeviceSynchronize());
-    if (p->kind == BACKWARD_WEIGHT) CUDA_TRY(cudaMalloc(&other, (size_t)p->in * p->out * sizeof(float)));
-    CUDA_TRY(cudaEventCreate(&start));
-    CUDA_TRY(cudaEventCreate(&end));
-    int fastest = 0;
-    for (int i = 0; i < count; i++) {
-        p->algorithm = proposals[i].algo;
-        float took = product_time(p, other ? other : d, a, b, start, end);
-        if (took < best) best = took, fastest = i;
-    }
-    CUDA_TRY(cudaEventDestroy(start));
-    CUDA_TRY(cudaEventDestroy(end));
-    CUDA_TRY(cudaFree(other));
-    return fastest;
-}
-
-/* Finds the algorithm: the one that the run has, else the fastest if that is asked for, else the first. */
-static void product_choose(Product *p, const real *bias, void *d, const real *a, const real *b) {
-    static const char *const kinds[] = {"forward", "backward of x", "backward of w"};
-    char what[128], choice[32];
-    Asked asked = products_asked();
-    cublasLtMatmulHeuristicResult_t proposals[PROPOSALS] = {};
-    int chosen = 0, of = 0;
-    snprintf(what, sizeof what, "product %s, %zu rows of %d to %d in %d%s, aligned to %u", kinds[p->kind], p->n, p->in,
-             p->out, p->row, p->bias ? " with bias" : "", p->aligned);
-    const char *kept = asked == FIRST ? NULL : choice_of(what);
-    bool valid = kept && sscanf(kept, "%d of %d", &chosen, &of) == 2 && chosen >= 0 && chosen < of && of <= PROPOSALS;
-    bool measured = !valid && asked == MEASURED && !is_capturing();
-    int count = product_create(p, bias, proposals, measured || (valid && of > 1) ? PROPOSALS : 1);
-    p->found = count > 0;
-    if (!p->found) return;
-    if (!valid || count != of) chosen = measured && count > 1 ? product_measure(p, proposals, count, d, a, b) : 0;
-    p->algorithm = proposals[chosen].algo;
-    snprintf(choice, sizeof choice, "%d of %d", chosen, count);
-    if (asked == MEASURED || choice_of(what)) choice_set(what, choice);
-}
-
 static unsigned set_of(Kind kind, size_t n, int in, int out, int row) {
     uint64_t h = ((((uint64_t)n * 31 + (uint64_t)in) * 31 + (uint64_t)out) * 31 + (uint64_t)row) * 3 + kind;
     return (unsigned)((h * 0x9E3779B97F4A7C15u) >> 32) % SETS;
 }
 
-static Product *product_find(Kind kind, size_t n, int in, int out, int row, const real *bias, unsigned aligned, void *d,
-                             const real *a, const real *b) {
+static Product *product_find(Kind kind, size_t n, int in, int out, int row, const real *bias, unsigned aligned) {
     unsigned set = set_of(kind, n, in, out, row);
     for (Product &p : products[set])
         if (p.matmul && p.kind == kind && p.n == n && p.in == in && p.out == out && p.row == row &&
@@ -265,7 +179,7 @@ static Product *product_find(Kind kind, size_t n, int in, int out, int row, cons
     p->row = row;
     p->bias = bias != NULL;
     p->aligned = aligned;
-    product_choose(p, bias, d, a, b);
+    product_create(p, bias);
     return p;
 }
 
@@ -322,7 +236,7 @@ template <typename T>
 static void multiply(Kind kind, T *d, const real *a, const real *b, const real *bias, size_t n, int in, int out,
                      int row) {
     bool odd = bias && (uintptr_t)bias % BIAS_ALIGNED;
-    Product *p = odd ? NULL : product_find(kind, n, in, out, row, bias, alignment(a, b, bias, d), d, a, b);
+    Product *p = odd ? NULL : product_find(kind, n, in, out, row, bias, alignment(a, b, bias, d));
     if (odd || !p->found) {
         plain_product(d, a, b, bias, shape_of(kind, n, in, out, row), kind == BACKWARD_WEIGHT);
         return;
@@ -472,8 +386,6 @@ double gemm_peak_gflops(void) {
 }
 
 /* == Start and end ================================================================================================ */
-
-size_t linear_library(void) { return cublasLtGetVersion(); }
 
 void linear_open(void) {
     CUBLAS_TRY(cublasLtCreate(&handle));

@@ -1,8 +1,6 @@
 /* A learned filter for every channel in the frequency domain; the formulas are those of kernels/lisa/global_filter.c.  A
  * block transforms L channels of two images at a time in its shared memory (fft.cuh).  The filter's gradient is summed
  * over slices of the batch in workspace, and the slices in order. */
-#include <stdio.h>
-
 #include "kernels/lisa/fft.cuh"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/lisa/transforms.h"
@@ -360,31 +358,7 @@ static bool blocks_fit(int B, Grid grid, int M) {
     return 2 * sequences_bytes(shape_of(B, grid, M).fft, 1) <= launch_shared_most();
 }
 
-/* Milliseconds of forward and backward. */
-template <typename Forward, typename Backward>
-static float way_time(int B, Grid grid, int M, size_t workspace, Forward forward, Backward backward) {
-    size_t image = (size_t)B * grid_tokens(grid) * M * sizeof(real);
-    Scratch work(workspace), x(image), y(image), w((size_t)half_of(grid, true) * M * sizeof(Complex));
-    return transforms_time([&] {
-        forward(work.p, y.as<real>(), x.as<real>(), w.as<float>(), B, grid, M);
-        backward(work.p, x.as<real>(), w.as<float>(), y.as<real>(), x.as<real>(), w.as<float>(), B, grid, M);
-    });
-}
-
-/* VIT_TRANSFORMS, or what was measured when this filter was first planned for. */
-static bool takes_cufft(int B, Grid grid, int M) {
-    enum { MOST_IMAGES = 64 };
-    char what[96];
-    snprintf(what, sizeof what, "transforms of gf, %d x %d x %d tokens of %d channels", grid.frames, grid.rows,
-             grid.columns, M);
-    TransformWay way = transforms_way(what, blocks_fit(B, grid, M));
-    if (way != WAY_MEASURED) return way == WAY_CUFFT;
-    if (B > MOST_IMAGES) B = MOST_IMAGES;
-    float blocks = way_time(B, grid, M, blocks_workspace(B, grid, M), blocks_forward, blocks_backward);
-    float cufft = way_time(B, grid, M, cufft_workspace(B, grid, M, false), cufft_forward, cufft_backward);
-    transforms_chose(what, cufft < blocks);
-    return cufft < blocks;
-}
+static bool takes_cufft(int B, Grid grid, int M) { return transforms_by_cufft(blocks_fit(B, grid, M)); }
 
 static size_t workspace_of(int B, Grid grid, int M, bool cufft, bool in_step) {
     return cufft ? cufft_workspace(B, grid, M, in_step) : blocks_workspace(B, grid, M);

@@ -9,8 +9,6 @@
  * queries, values and weights transform the same products twice: sums over patterns and sums over heads meet in no
  * block, and a transform is cheaper than the traffic of what it makes.  Heads go by in chunks, so that workspace does
  * not grow with the batch. */
-#include <stdio.h>
-
 #include "kernels/lisa/lisa.cuh"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/lisa/transforms.h"
@@ -663,55 +661,24 @@ static bool blocks_fit(const Patterns *patterns) {
     return most_bytes(shape_of(patterns).fft, 1, patterns->D) <= launch_shared_most();
 }
 
-/* Milliseconds of forward and backward. */
-template <typename Forward, typename Backward>
-static float way_time(const Patterns *p, int B, size_t workspace, Forward forward, Backward backward) {
-    size_t T = offsets_count(&p->offsets), n = (size_t)B * grid_tokens(p->offsets.grid) * p->H;
-    size_t M = n * p->D * sizeof(real);
-    Scratch work(workspace), y(M), qk(2 * M), qkv(3 * M), s(n * p->E * sizeof(real));
-    Scratch wa(T * p->D * p->E * sizeof(float)), wb(T * p->E * sizeof(float)), b((size_t)p->D * p->E * sizeof(float));
-    LisaTables tables = {*p, wa.as<float>(), wb.as<float>(), b.as<float>()};
-    LisaGradients gradients = {wa.as<float>(), wb.as<float>(), b.as<float>()}; /* zeros, whatever is added */
-    return transforms_time([&] {
-        forward(work.p, y.as<real>(), s.as<real>(), qk.as<real>(), qkv.as<real>(), &tables, B);
-        backward(work.p, qkv.as<real>(), qk.as<real>(), &gradients, y.as<real>(), s.as<real>(), qk.as<real>(),
-                 qkv.as<real>(), &tables, B);
-    });
-}
-
-/* VIT_TRANSFORMS, or what was measured when these patterns were first planned for. */
-static bool takes_cufft(const Patterns *p, int B) {
-    enum { MOST_IMAGES = 32 };
-    char what[128];
-    Grid grid = p->offsets.grid;
-    snprintf(what, sizeof what, "transforms of lisa, %s of %d x %d x %d tokens, %d heads of %d channels, %d patterns",
-             p->offsets.kind == OFFSETS_CIRCLE ? "circle" : "torus", grid.frames, grid.rows, grid.columns, p->H, p->D,
-             p->E);
-    TransformWay way = transforms_way(what, blocks_fit(p));
-    if (way != WAY_MEASURED) return way == WAY_CUFFT;
-    if (B > MOST_IMAGES) B = MOST_IMAGES;
-    float blocks = way_time(p, B, blocks_workspace(p, B), blocks_forward, blocks_backward);
-    float cufft = way_time(p, B, lisa_cufft_workspace(p, B, false), lisa_cufft_forward, lisa_cufft_backward);
-    transforms_chose(what, cufft < blocks);
-    return cufft < blocks;
-}
+static bool takes_cufft(const Patterns *p) { return transforms_by_cufft(blocks_fit(p)); }
 
 static size_t workspace_of(const Patterns *p, int B, bool cufft, bool in_step) {
     return cufft ? lisa_cufft_workspace(p, B, in_step) : blocks_workspace(p, B);
 }
 
 size_t lisa_fft_workspace(const Patterns *patterns, int B) {
-    return workspace_of(patterns, B, takes_cufft(patterns, B), false);
+    return workspace_of(patterns, B, takes_cufft(patterns), false);
 }
 
 LISA_FORWARD(lisa_fft_forward) {
-    bool cufft = takes_cufft(&lisa->patterns, B);
+    bool cufft = takes_cufft(&lisa->patterns);
     void *work = kernels_workspace(workspace_of(&lisa->patterns, B, cufft, true));
     (cufft ? lisa_cufft_forward : blocks_forward)(work, y, s, qk, qkv, lisa, B);
 }
 
 LISA_BACKWARD(lisa_fft_backward) {
-    bool cufft = takes_cufft(&lisa->patterns, B);
+    bool cufft = takes_cufft(&lisa->patterns);
     void *work = kernels_workspace(workspace_of(&lisa->patterns, B, cufft, true));
     (cufft ? lisa_cufft_backward : blocks_backward)(work, dqkv, dqk, d, dy, s, qk, qkv, lisa, B);
 }

@@ -14,19 +14,13 @@ extern "C" {
 #include "core/die.h"
 }
 
-TransformWay transforms_way(const char *what, bool fits) {
+bool transforms_by_cufft(bool fits) {
     const char *asked = getenv("VIT_TRANSFORMS");
-    bool cufft = asked && !strcmp(asked, "cufft"), measured = asked && !strcmp(asked, "measured");
-    if (asked && !cufft && !measured && strcmp(asked, "blocks"))
-        die("VIT_TRANSFORMS=%s in the environment: expected blocks, cufft or measured", asked);
-    if (!transforms_available()) return WAY_BLOCKS;
-    if (cufft || !fits) return WAY_CUFFT;
-    const char *kept = !asked || measured ? choice_of(what) : NULL;
-    if (kept) return strcmp(kept, "cufft") ? WAY_BLOCKS : WAY_CUFFT;
-    return measured && choice_by_time() ? WAY_MEASURED : WAY_BLOCKS;
+    bool cufft = asked && !strcmp(asked, "cufft");
+    if (asked && !cufft && strcmp(asked, "blocks"))
+        die("VIT_TRANSFORMS=%s in the environment: expected blocks or cufft", asked);
+    return transforms_available() && (cufft || !fits);
 }
-
-void transforms_chose(const char *what, bool cufft) { choice_set(what, cufft ? "cufft" : "blocks"); }
 
 #ifdef VIT_CUFFT
 
@@ -84,12 +78,6 @@ static int handle_make(const Transform &t, cufftType type, size_t *work_bytes) {
 
 bool transforms_available(void) { return true; }
 
-int transforms_library(void) {
-    int version;
-    CUFFT_TRY(cufftGetVersion(&version));
-    return version;
-}
-
 const Transform *transform_plan(Grid tokens, bool grid, int batch) {
     for (Known *k = known; k; k = k->next) {
         const Transform &t = k->transform;
@@ -128,7 +116,6 @@ void transform_backward(const Transform *t, float *x, float2 *X, void *work) {
 #else
 
 bool transforms_available(void) { return false; }
-int transforms_library(void) { return 0; }
 const Transform *transform_plan(Grid, bool, int) { die("this program was built without cuFFT"); }
 void transform_forward(const Transform *, float2 *, float *, void *) {}
 void transform_backward(const Transform *, float *, float2 *, void *) {}

@@ -1,9 +1,7 @@
 /* Fourier transforms of tensors in memory by cuFFT, for operators that also have kernels of their own, whose transforms
  * stay in shared memory (fft.cuh).  VIT_TRANSFORMS in the environment says which an operator takes:
- *   blocks     its own kernels, wherever a sequence fits into shared memory
- *   cufft      the library
- *   measured   the faster one, both timed when memory is planned, unless the run has chosen already (choices.h)
- * Where it says nothing, an operator takes what the run has chosen, else `blocks`. */
+ *   blocks   its own kernels, wherever a sequence fits into shared memory; this is the default
+ *   cufft    the library */
 #ifndef VIT_KERNELS_LISA_TRANSFORMS_H
 #define VIT_KERNELS_LISA_TRANSFORMS_H
 
@@ -11,7 +9,6 @@
 
 #include <stddef.h>
 
-#include "kernels/device/choices.h"
 #include "kernels/device/runtime.h"
 #include "kernels/tokens/grid.h"
 
@@ -30,8 +27,6 @@ struct Transform {
 
 /* False in a build without cuFFT, where none of the functions below may be called. */
 bool transforms_available(void);
-/* The library's version; 0 without it. */
-int transforms_library(void);
 
 /* Makes a plan that is not there yet, which allocates: for *_workspace functions. */
 const Transform *transform_plan(Grid tokens, bool grid, int batch);
@@ -46,46 +41,8 @@ static inline int half_of(Grid tokens, bool grid) {
 
 /* == Which of the two ============================================================================================= */
 
-enum TransformWay { WAY_BLOCKS, WAY_CUFFT, WAY_MEASURED };
-
-/* What is to be done for `what`, an operator and its shape in words.  fits: the operator's own kernels can do it.
- * WAY_MEASURED: the caller measures, and tells transforms_chose. */
-TransformWay transforms_way(const char *what, bool fits);
-void transforms_chose(const char *what, bool cufft);
-
-/* Milliseconds of a few runs after a first one. */
-template <typename Run>
-static inline float transforms_time(Run run) {
-    enum { RUNS = 3 };
-    cudaEvent_t start, end;
-    float milliseconds;
-    CUDA_TRY(cudaEventCreate(&start));
-    CUDA_TRY(cudaEventCreate(&end));
-    run();
-    CUDA_TRY(cudaEventRecord(start, kernels_stream));
-    for (int i = 0; i < RUNS; i++) run();
-    CUDA_TRY(cudaEventRecord(end, kernels_stream));
-    CUDA_TRY(cudaEventSynchronize(end));
-    CUDA_TRY(cudaEventElapsedTime(&milliseconds, start, end));
-    CUDA_TRY(cudaEventDestroy(start));
-    CUDA_TRY(cudaEventDestroy(end));
-    return milliseconds;
-}
-
-/* Device memory for measuring: gone with this object, zero at first, and not counted in device_peak_bytes. */
-struct Scratch {
-    void *p;
-    explicit Scratch(size_t bytes) : p(NULL) {
-        if (!bytes) return;
-        CUDA_TRY(cudaMalloc(&p, bytes));
-        CUDA_TRY(cudaMemsetAsync(p, 0, bytes, kernels_stream));
-    }
-    Scratch(const Scratch &) = delete;
-    ~Scratch() { CUDA_TRY(cudaFree(p)); }
-    template <typename T>
-    T *as() const {
-        return static_cast<T *>(p);
-    }
-};
+/* Whether an operator takes cuFFT: where VIT_TRANSFORMS asks for it, or where its own kernels cannot do the work
+ * (`fits` is false); never in a build without cuFFT. */
+bool transforms_by_cufft(bool fits);
 
 #endif

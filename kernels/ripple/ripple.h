@@ -83,22 +83,18 @@ typedef struct {
 } RippleGradients;
 /* y_n = sum_m a_nm v_m / den_n,  den_n = sum_m a_nm + 1e-6,  a_nm = alpha[n,g(n,m)] phi(q_n).phi(k_m), where g(n,m) is
  * the group of m around n.  y [B,N,H,D] real;  den [B,N,H] float (saved).
- * Four algorithms compute the same function:
- *   naive   for each group and query in turn: the reference for the others;
+ * Three algorithms compute the same function:
  *   dense   all pairs of tokens, in tiles, with the weight looked up by distance;
  *   window  linear attention with the last group's weight for all tokens, plus a correction for the tokens near the
  *           query that belong to other groups;
  *   sat     Algorithm 1 of the paper: summed-area tables of phi(k) v^T and phi(k), for clips of volumes.
- * Clips have naive and sat. */
+ * Only sat takes clips. */
 #define RIPPLE_FORWARD(algorithm)                                                                                    \
     void ripple_##algorithm##_forward(real *y, float *den, const RippleInputs *in, const RippleRings *rings,         \
                                       const FeatureShape *shape)
 #define RIPPLE_BACKWARD(algorithm)                                                                                   \
     void ripple_##algorithm##_backward(const RippleGradients *din, const real *dy, const real *y, const float *den,  \
                                        const RippleInputs *in, const RippleRings *rings, const FeatureShape *shape)
-RIPPLE_FORWARD(naive);
-RIPPLE_BACKWARD(naive);
-size_t ripple_naive_workspace(const RippleRings *rings, int D, int F);
 RIPPLE_FORWARD(dense);
 RIPPLE_BACKWARD(dense);
 size_t ripple_dense_workspace(const RippleRings *rings, int D, int F);
@@ -120,15 +116,14 @@ void ripple_explicit_backward(real *dqkv, float *dalpha, const real *dy, const f
                               const real *qkv, const RippleRings *rings, const AttentionShape *shape);
 size_t ripple_explicit_workspace(const RippleRings *rings, int D);
 
-/* Estimated seconds of forward and backward for one image and one head on this device, by which --ripple-algorithm auto
+/* Estimated seconds of forward and backward for one image and one head on this device, by which --ripple-algo auto
  * chooses.  The constants were measured with tests/bench/bench_ripple.c; docs/performance.md has the table. */
-double ripple_naive_cost(const RippleRings *rings, int D, int F);
 double ripple_dense_cost(const RippleRings *rings, int D, int F);
 double ripple_window_cost(const RippleRings *rings, int D, int F);
 double ripple_sat_cost(const RippleRings *rings, int D, int F);
 
 /* Which algorithms take clips. */
-enum { ripple_naive_clips = 1, ripple_dense_clips = 0, ripple_window_clips = 0, ripple_sat_clips = 1 };
+enum { ripple_dense_clips = 0, ripple_window_clips = 0, ripple_sat_clips = 1 };
 
 /* An entry of a table of algorithms: RIPPLE_ALGORITHM(dense). */
 typedef struct {

@@ -1,4 +1,4 @@
-/* Common to the four algorithms of ripple attention: the position of a head in the tensors, and the groups. */
+/* Common to the three algorithms of ripple attention: the position of a head in the tensors, and the groups. */
 #ifndef VIT_KERNELS_RIPPLE_RIPPLE_CPU_H
 #define VIT_KERNELS_RIPPLE_RIPPLE_CPU_H
 

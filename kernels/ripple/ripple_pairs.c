@@ -1,5 +1,13 @@
 /* Ripple attention over pairs of tokens, in tiles: `dense` computes all pairs, `window` only those closer than the last
- * bound, and the last group's contribution by linear attention.  The formulas are those of ripple_naive.c.
+ * bound, and the last group's contribution by linear attention. 
+ *
+ *   forward   num_n = sum_r alpha_r(n) sum_{m in ring r of n} a_nm v_m,  den_n = the same without v, + 1e-6,
+ *             a_nm = phi(q_n).phi(k_m),  y_n = num_n / den_n
+ *   backward  dnum_n = dy_n / den_n,  dden_n = -(dy_n.y_n) / den_n,  t_nm = dnum_n.v_m + dden_n,
+ *             w_nm = alpha_r(n) with m in ring r of n,
+ *             dphi(q_n) = sum_m w t phi(k_m),  dphi(k_m) = sum_n w t phi(q_n),  dv_m = sum_n w a dnum_n,
+ *             dalpha_r(n) = sum_{m in ring r of n} a t
+ * Source: "Ripple Attention for Visual Perception with Sub-quadratic Complexity" (ICML 2022), eq. 4, Appendix B.
  *
  *   window    num_n = base_n phi(q_n)^T S + sum_{dist < bound[G-1]} (alpha_g - base_n) a_nm v_m,  den_n likewise,
  *             base_n = alpha_{G-1}(n),  S = sum_m phi(k_m) v_m^T,  z = sum_m phi(k_m)

@@ -389,7 +389,8 @@ static int padded(int D, int F) {
     return width <= 16 ? 16 : width <= 32 ? 32 : 64;
 }
 
-/* False if the tiles do not fit in shared memory, as with wide heads or hundreds of groups. */
+/* False if the tiles do not fit in shared memory, as with wide heads or hundreds of groups: dense and window are then
+ * computed by sat. */
 static bool shape_of(Shape *s, const RippleRings *rings, int H, int D, int F, bool window) {
     int extent = ripple_extent(rings), last = rings->bound[rings->G - 1], P = padded(D, F);
     *s = {};
@@ -420,7 +421,7 @@ static size_t bytes_of_head(const Shape &s, int P) {
 
 static size_t pairs_workspace(const RippleRings *rings, int D, int F, bool window) {
     Shape s;
-    if (!shape_of(&s, rings, 1, D, F, window)) return ripple_naive_workspace(rings, D, F);
+    if (!shape_of(&s, rings, 1, D, F, window)) return ripple_sat_workspace(rings, D, F);
     size_t one = bytes_of_head(s, padded(D, F));
     return one > BUDGET ? one : BUDGET;
 }
@@ -482,28 +483,28 @@ static void pairs_backward(const RippleGradients *din, const real *dy, const rea
 RIPPLE_FORWARD(dense) {
     Shape s;
     if (!shape_of(&s, rings, shape->H, shape->D, shape->F, false))
-        return ripple_naive_forward(y, den, in, rings, shape);
+        return ripple_sat_forward(y, den, in, rings, shape);
     FOR_WIDTH(pairs_forward, y, den, in, s, shape->B * s.H)
 }
 
 RIPPLE_FORWARD(window) {
     Shape s;
     if (!shape_of(&s, rings, shape->H, shape->D, shape->F, true))
-        return ripple_naive_forward(y, den, in, rings, shape);
+        return ripple_sat_forward(y, den, in, rings, shape);
     FOR_WIDTH(pairs_forward, y, den, in, s, shape->B * s.H)
 }
 
 RIPPLE_BACKWARD(dense) {
     Shape s;
     if (!shape_of(&s, rings, shape->H, shape->D, shape->F, false))
-        return ripple_naive_backward(din, dy, y, den, in, rings, shape);
+        return ripple_sat_backward(din, dy, y, den, in, rings, shape);
     FOR_WIDTH(pairs_backward, din, dy, y, den, in, s, shape->B * s.H)
 }
 
 RIPPLE_BACKWARD(window) {
     Shape s;
     if (!shape_of(&s, rings, shape->H, shape->D, shape->F, true))
-        return ripple_naive_backward(din, dy, y, den, in, rings, shape);
+        return ripple_sat_backward(din, dy, y, den, in, rings, shape);
     FOR_WIDTH(pairs_backward, din, dy, y, den, in, s, shape->B * s.H)
 }
 
@@ -515,7 +516,7 @@ RIPPLE_BACKWARD(window) {
  * rows of activations and three of weights a token, and for the far part two more readings of features and values. */
 static double pairs_cost(const RippleRings *rings, int D, int F, bool window) {
     Shape s;
-    if (!shape_of(&s, rings, 1, D, F, window)) return ripple_naive_cost(rings, D, F);
+    if (!shape_of(&s, rings, 1, D, F, window)) return ripple_sat_cost(rings, D, F);
     int P = padded(D, F), reach = s.reach;
     double rows = ceil_div(rings->grid.rows, 2), columns = ceil_div(rings->grid.columns, SIDE);
     double rows_met = 2 * reach + 2 < rings->grid.rows ? reach + 2 : rows;

@@ -38,7 +38,7 @@ static const ConfigEntry entries[] = {
      .help = "Threshold of ripple attention's stick breaking: once less than this remains of the stick, the remaining "
              "weights are equal (0: never)"},
     {CONFIG_FIELD(CHOICE, RippleSettings, ripple_algo), "auto", .change = CHANGE_FREELY,
-     CONFIG_CHOICES("auto", "dense", "window", "sat", "naive"), .noun = "algorithm",
+     CONFIG_CHOICES("auto", "dense", "window", "sat"), .noun = "algorithm", .former = "naive",
      .help = "Algorithm of ripple attention; all compute the same function, and auto chooses the one estimated to be "
              "fastest"},
 };
@@ -70,8 +70,7 @@ typedef enum { WEIGHTS_STICKS, WEIGHTS_SOFTMAX, WEIGHTS_FIXED } Weights;
 typedef enum { RINGS_CAPPED, RINGS_LOG, RINGS_ALL } Rings;
 
 /* In the order of ripple_algo. */
-static const RippleAlgorithm algorithms[] = {RIPPLE_ALGORITHM(dense), RIPPLE_ALGORITHM(window), RIPPLE_ALGORITHM(sat),
-                                             RIPPLE_ALGORITHM(naive)};
+static const RippleAlgorithm algorithms[] = {RIPPLE_ALGORITHM(dense), RIPPLE_ALGORITHM(window), RIPPLE_ALGORITHM(sat)};
 enum { ALGORITHMS = sizeof algorithms / sizeof *algorithms };
 
 typedef struct {
@@ -130,8 +129,8 @@ static const RippleAlgorithm *algorithm_choose(const Attention *a, const RippleR
     if (asked != ALGORITHM_AUTO) {
         best = &algorithms[asked - ALGORITHM_FIRST];
         if (clip && !best->clips)
-            config_reject(a->settings, "ripple_algo", "{ripple_algo} knows no frames, but {frames} makes clips: use auto, "
-                          "sat or naive");
+            config_reject(a->settings, "ripple_algo", "{ripple_algo} knows no frames, but {frames} makes clips: use auto "
+                          "or sat");
         return best;
     }
     RippleRings priced = *rings;

@@ -582,53 +582,36 @@ double sequence_model_training_macs(const SequenceModel *m) {
     return macs;
 }
 
-/* Kept bytes of one sequence below a prefix. */
-static double kept_below(const SequenceModel *m, const char *prefix) {
-    const Plan *plan = model_trains(&m->model) ? &m->model.training : &m->model.inference;
-    size_t total = 0;
-    for (int i = 0; i < plan->count; i++)
-        if (!plan->items[i].scratch && !plan->items[i].reused && !strncmp(plan->items[i].name, prefix, strlen(prefix)))
-            total += plan->items[i].bytes;
-    return (double)total / m->model.batch;
-}
-
-static void describe_row(const SequenceModel *m, FILE *out, const char *prefix, const char *what, double macs) {
-    fprintf(out, "  %-18s %-28s %10zu %12.3f %12.1f\n", prefix, what, params_size_of(&m->model.params, prefix),
-            macs / 1e6, kept_below(m, prefix) / 1024);
-}
-
 static void describe_block(const SequenceModel *m, FILE *out, int i) {
     const SequenceBlock *block = &m->blocks[i];
     const CausalLayer *a = &block->attention;
     char prefix[PARAM_NAME_SIZE], name[32], what[64];
     snprintf(what, sizeof what, "%s, %.1f %% of pairs", causal_pattern_name(&a->pattern, a->shape.H, name),
              100 * causal_share(a, m->shape.n));
-    describe_row(m, out, a->prefix, what, (double)causal_layer_macs(a, m->shape.n) + causal_pair_macs(a, m->shape.n));
+    model_describe_row(&m->model, out, a->prefix, what,
+                       (double)causal_layer_macs(a, m->shape.n) + causal_pair_macs(a, m->shape.n));
     snprintf(prefix, sizeof prefix, "%.40smlp.", block->prefix);
-    describe_row(m, out, prefix, "MLP", (double)mlp_macs(&block->mlp, (size_t)m->shape.n));
+    model_describe_row(&m->model, out, prefix, "MLP", (double)mlp_macs(&block->mlp, (size_t)m->shape.n));
     snprintf(prefix, sizeof prefix, "%.40snorm", block->prefix);
-    describe_row(m, out, prefix, "residual stream, two norms", 0);
+    model_describe_row(&m->model, out, prefix, "residual stream, two norms", 0);
 }
 
 void sequence_model_describe(const SequenceModel *m, bool averages, FILE *out) {
     const SequenceModelSettings *s = &m->settings;
     const Model *model = &m->model;
-    const Plan *plan = model_trains(model) ? &model->training : &model->inference;
     double MiB = 1 << 20;
     size_t state = (averages ? 5 : 4) * sizeof(float) * model->params.total;
     fprintf(out, "%d tokens of %d values, width %d, %d blocks, %d heads with keys of %d, stride %d\n", m->shape.n,
             s->vocabulary, s->dim, s->depth, s->heads, key_width(s) / s->heads, m->stride);
-    fprintf(out, "  %-18s %-28s %10s %12s %12s\n", "layer", "", "parameters", "10^6 macs", "KiB/sequence");
-    describe_row(m, out, "token_embed.", "embedding of tokens", 0);
-    describe_row(m, out, "pos_embed.", m->positions.entries[2] ? "row, column, channel" : "row, column", 0);
-    if (m->shape.starts) describe_row(m, out, "start", "before the first token", 0);
+    model_describe_head(out, "sequence");
+    model_describe_row(&m->model, out, "token_embed.", "embedding of tokens", 0);
+    model_describe_row(&m->model, out, "pos_embed.",
+                       m->positions.entries[2] ? "row, column, channel" : "row, column", 0);
+    if (m->shape.starts) model_describe_row(&m->model, out, "start", "before the first token", 0);
     for (int i = 0; i < s->depth; i++) describe_block(m, out, i);
-    describe_row(m, out, "norm.", "final norm", 0);
-    describe_row(m, out, "head.", "logits", (double)projection_macs(&m->head, (size_t)m->shape.n));
-    if (s->recompute) fprintf(out, "recompute: beside the input of each block, one block at a time is kept\n");
-    fprintf(out, "memory for %d sequences at a time: kept %.1f MiB, scratch %.1f MiB, kernel workspace %.1f MiB\n",
-            model->batch, (double)plan->keep_peak / MiB, (double)plan->scratch_peak / MiB,
-            (double)plan->workspace / MiB);
+    model_describe_row(&m->model, out, "norm.", "final norm", 0);
+    model_describe_row(&m->model, out, "head.", "logits", (double)projection_macs(&m->head, (size_t)m->shape.n));
+    model_describe_memory(model, out, "sequence", s->recompute);
     fprintf(out, "and parameters, gradients, the optimizer's moments%s: %.1f MiB\n", averages ? " and average" : "",
             (double)state / MiB);
     fprintf(out, "cache of one sequence while sampling: %.1f MiB\n", (double)sequence_model_cache_bytes(m, 1) / MiB);

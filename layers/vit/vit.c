@@ -752,41 +752,21 @@ double vit_moved_bytes(const Vit *vit, int B) {
     return bytes * B / vit->model.batch + 10 * sizeof(float) * (double)vit->model.params.total;
 }
 
-/* The plan that is described: the training plan, if there is one. */
-static const Plan *plan_of(const Vit *vit) {
-    return model_trains(&vit->model) ? &vit->model.training : &vit->model.inference;
-}
-
-/* Kept bytes of one image below a prefix. */
-static double kept_below(const Vit *vit, const char *prefix) {
-    const Plan *plan = plan_of(vit);
-    size_t total = 0;
-    for (int i = 0; i < plan->count; i++)
-        if (!plan->items[i].scratch && !plan->items[i].reused && !strncmp(plan->items[i].name, prefix, strlen(prefix)))
-            total += plan->items[i].bytes;
-    return (double)total / vit->model.batch;
-}
-
-static void describe_row(const Vit *vit, FILE *out, const char *prefix, const char *what, size_t macs) {
-    fprintf(out, "  %-18s %-28s %10zu %12.3f %12.1f\n", prefix, what, params_size_of(&vit->model.params, prefix),
-            (double)macs / 1e6, kept_below(vit, prefix) / 1024);
-}
-
 static void describe_block(const Vit *vit, FILE *out, const Stage *stage, int i) {
     const Block *block = &stage->blocks[i];
     const Attention *a = &block->attention;
     char prefix[PARAM_NAME_SIZE], what[64];
     if (stage->position_conv) {
         snprintf(prefix, sizeof prefix, "%.40spos_embed", block->prefix);
-        describe_row(vit, out, prefix, "position convolution", station_macs(&stage->stations[2 * i]));
+        model_describe_row(&vit->model, out, prefix, "position convolution", station_macs(&stage->stations[2 * i]));
     }
     snprintf(what, sizeof what, a->op->path ? "%s (%s)" : "%s", a->op->name, a->op->path ? a->op->path(a) : "");
-    describe_row(vit, out, a->prefix, what, a->op->macs(a));
+    model_describe_row(&vit->model, out, a->prefix, what, a->op->macs(a));
     snprintf(prefix, sizeof prefix, "%.40smlp.", block->prefix);
-    describe_row(vit, out, prefix, block->mlp.convolves ? "convolutional MLP" : "MLP",
-                 mlp_macs(&block->mlp, (size_t)a->N));
+    model_describe_row(&vit->model, out, prefix, block->mlp.convolves ? "convolutional MLP" : "MLP",
+                       mlp_macs(&block->mlp, (size_t)a->N));
     snprintf(prefix, sizeof prefix, "%.40snorm", block->prefix);
-    describe_row(vit, out, prefix, "residual stream, two norms", 0);
+    model_describe_row(&vit->model, out, prefix, "residual stream, two norms", 0);
 }
 
 /* "14 x 14 grid", of clips "4 x 14 x 14 grid". */
@@ -803,21 +783,23 @@ static void describe_stage(const Vit *vit, FILE *out, int i) {
         fprintf(out, "  stage %d: %s, %d tokens of %d\n", i, grid_text(grid, stage->grid), stage->N, stage->config.dim);
     embedding_prefix(vit, i, prefix);
     if (i == 0 && has_stem(vit)) {
-        describe_row(vit, out, stem_prefix, "hybrid stem", hybrid_stem_macs(&vit->stem));
+        model_describe_row(&vit->model, out, stem_prefix, "hybrid stem", hybrid_stem_macs(&vit->stem));
         snprintf(prefix, sizeof prefix, "patch_embed.proj.");
     }
-    describe_row(vit, out, prefix, embedding_kind(&vit->embeddings[i]), embedding_macs(&vit->embeddings[i]));
-    if (stage_has_class(vit, i)) describe_row(vit, out, "cls_token", "class token", 0);
-    if (position_name(vit, i, prefix)) describe_row(vit, out, prefix, "position embedding", 0);
+    const Embedding *embedding = &vit->embeddings[i];
+    model_describe_row(&vit->model, out, prefix, embedding_kind(embedding), embedding_macs(embedding));
+    if (stage_has_class(vit, i)) model_describe_row(&vit->model, out, "cls_token", "class token", 0);
+    if (position_name(vit, i, prefix)) model_describe_row(&vit->model, out, prefix, "position embedding", 0);
     for (int j = 0; j < stage->config.depth; j++) describe_block(vit, out, stage, j);
     if (stage->bare_end) {
         snprintf(prefix, sizeof prefix, "%send.", stage->prefix);
-        describe_row(vit, out, prefix, "residual stream", 0);
+        model_describe_row(&vit->model, out, prefix, "residual stream", 0);
         return;
     }
     snprintf(prefix, sizeof prefix, "%snorm.", stage->norm_prefix);
-    describe_row(vit, out, prefix, i + 1 < stage_count(&vit->settings) ? "norm"
-                                   : stage->norm_unused ? "final norm, unused" : "final norm", 0);
+    bool last = i + 1 == stage_count(&vit->settings);
+    const char *what = !last ? "norm" : stage->norm_unused ? "final norm, unused" : "final norm";
+    model_describe_row(&vit->model, out, prefix, what, 0);
 }
 
 void vit_describe(const Vit *vit, FILE *out) {
@@ -830,14 +812,10 @@ void vit_describe(const Vit *vit, FILE *out) {
         fprintf(out, "%d x %d image, %spatches of %d: ", c->img_size[0], c->img_size[1],
                 has_stem(vit) ? "a stem's features, " : "", c->patch_size);
     fprintf(out, "%s, %d tokens of %d\n", grid_text(grid, vit->grid), vit->N, c->dim.at[0]);
-    fprintf(out, "  %-18s %-28s %10s %12s %12s\n", "layer", "", "parameters", "10^6 macs", "KiB/image");
+    model_describe_head(out, "image");
     for (int i = 0; i < stage_count(c); i++) describe_stage(vit, out, i);
-    describe_row(vit, out, "head.", "classifier", classifier_macs(&vit->head, 1));
-    const Plan *plan = plan_of(vit);
-    if (c->recompute) fprintf(out, "recompute: beside the input of each block, one block at a time is kept\n");
-    fprintf(out, "memory for %d images at a time: kept %.1f MiB, scratch %.1f MiB, kernel workspace %.1f MiB\n",
-            vit->model.batch, (double)plan->keep_peak / (1 << 20), (double)plan->scratch_peak / (1 << 20),
-            (double)plan->workspace / (1 << 20));
+    model_describe_row(&vit->model, out, "head.", "classifier", classifier_macs(&vit->head, 1));
+    model_describe_memory(&vit->model, out, "image", c->recompute);
     fprintf(out, "params: %zu\nmacs: %zu\nactivation_bytes: %zu\n", vit->model.params.parameters, vit_macs(vit),
             model_activation_bytes(&vit->model));
     if (vit_transform_macs(vit))

@@ -58,7 +58,7 @@ measure() {
 
 measure softmax --attn softmax
 measure linear --attn linear
-for algorithm in naive window sat dense; do
+for algorithm in window sat dense; do
     measure "ripple $algorithm" --attn ripple --ripple-layers "$LAYERS" --ripple-algo $algorithm
 done
 measure "ripple-log" --attn ripple-log --ripple-layers "$LAYERS"

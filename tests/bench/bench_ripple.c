@@ -10,8 +10,7 @@
 #include "tests/bench/bench.h"
 #include "tests/check.h"
 
-static const RippleAlgorithm algorithms[] = {RIPPLE_ALGORITHM(naive), RIPPLE_ALGORITHM(dense), RIPPLE_ALGORITHM(window),
-                                             RIPPLE_ALGORITHM(sat)};
+static const RippleAlgorithm algorithms[] = {RIPPLE_ALGORITHM(dense), RIPPLE_ALGORITHM(window), RIPPLE_ALGORITHM(sat)};
 
 static void bench(const RippleRings *rings, int D, int F) {
     size_t N = (size_t)grid_tokens(rings->grid), G = rings->G;

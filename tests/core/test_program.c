@@ -1,5 +1,6 @@
-/* training/program, which all programs share, tested with a program of one tensor: which functions it calls in which order,
- * that a resumed run gives the same weights, the messages for contradictory modes, and the precedence of settings. */
+/* training/program, which all programs share, tested with a program of one tensor: which functions it calls in which
+ * order, that a resumed run gives the same weights, the messages for contradictory modes, and the precedence of
+ * settings. */
 #include "training/program.h"
 
 #include <math.h>
@@ -301,7 +302,7 @@ static void test_refusals(void **state) {
     }
 }
 
-/* Of defaults, checkpoint, file and command line the last wins; a file keeps the checkpoint's out. */
+/* The last of defaults, checkpoint, file and command line wins; a file keeps the checkpoint's settings out. */
 static void test_which_settings_win(void **state) {
     (void)state;
     FILE *file = fopen(in_folder("eight.ini"), "w");

@@ -1,5 +1,5 @@
-/* What the stand-ins for CUDA's libraries share.  They do on the host what the libraries do on a GPU, and end the test
- * with one line that names the call and the rule when a call breaks one.
+/* The functions that the stand-ins for CUDA's libraries share.  They do on the host what the libraries do on a GPU, and
+ * end the test with one line that names the call and the rule when a call breaks one.
  *
  * Nothing runs when it is asked for.  A stream's work waits until somebody waits for it, and then runs in an order that
  * is legal but unkind: other streams' work as late as possible, or as early, or shuffled, by turns.  The memory of the
@@ -13,10 +13,6 @@
  *   VIT_STANDIN_SHARED  KiB of shared memory that a block may ask for, other than the compute capability says
  *   VIT_STANDIN_DENIES  1: cuBLASLt has no algorithm for every other problem, as its documentation allows for any, and
  *                       programs have to go on without; 0: for those only whose types or epilogue it excludes
- *   VIT_STANDIN_FASTEST  the algorithm of cuBLASLt that is the fastest as events tell the time: 0 adds straight on,
- *                        1 backwards, 2 in pairs
- *   VIT_STANDIN_CUFFT_SLOW  1: cuFFT's transforms take long as events tell the time; 0: none at all
- *   VIT_STANDIN_CUBLASLT  cuBLASLt's version
  *   VIT_STANDIN_COUNTS  a file that will hold how often everything ran, how often the host asked to wait, and, where
  *                       kernels are compiled to be counted (traffic.h), the bytes that each moved, its floor, and the
  *                       bytes that its threads asked for */
@@ -81,7 +77,7 @@ void submit(cudaStream_t stream, Work work, size_t moved = 0);
 void run_until(const OpRef &op);
 bool op_done(const OpRef &op);
 
-/* What allocates or synchronises may not be called while this thread captures, except in relaxed mode. */
+/* Ends the test if this thread captures in another than relaxed mode: `call` allocates or synchronises. */
 void forbid_in_capture(const char *call);
 
 /* The GPU that this process chose, as NCCL compares it. */
@@ -89,8 +85,6 @@ int device_pci_bus();
 
 /* Random numbers for unkind choices. */
 uint32_t random_below(uint32_t n);
-/* Puts the clock that events read forward, or back. */
-void clock_shift(double seconds);
 long setting(const char *name, long otherwise);
 
 static inline float bf16_widen(uint16_t bits) {

@@ -603,18 +603,13 @@ static int by_cufft(void **state) {
     (void)state;
     return setenv("VIT_TRANSFORMS", "cufft", 1);
 }
-static int by_time(void **state) {
-    (void)state;
-    return setenv("VIT_TRANSFORMS", "measured", 1);
-}
 static int by_default(void **state) {
     (void)state;
     return unsetenv("VIT_TRANSFORMS");
 }
 #define WAY(test, way, name) {#test ", " name, test, way, by_default, NULL}
 
-/* What is planned for a batch serves smaller ones, in a graph as well, where nothing can be planned; the bits are the
- * same. */
+/* A plan for a batch serves smaller ones, in a graph as well, where nothing can be planned; the bits are the same. */
 static void test_smaller_batches(void **state) {
     (void)state;
     static const Case k = {"torus", OFFSETS_TORUS, {1, 5, 6}, 0, 0, 3, 2, 5, 3, true};
@@ -663,8 +658,6 @@ int main(void) {
         WAY(test_numbers, by_cufft, "cuFFT"),
         WAY(test_filter_numbers, by_cufft, "cuFFT"),
         WAY(test_smaller_batches, by_cufft, "cuFFT"),
-        WAY(test_numbers, by_time, "the faster transforms"),
-        WAY(test_filter_numbers, by_time, "the faster transforms"),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     kernels_exit();

@@ -37,10 +37,10 @@ static const Case cases[] = {
     {3, 150, 1, 1, 10, 32, 5, {0, 1, 2, 4, 8}, PLAIN},
     {2, 300, 1, 1, 5, 7, 3, {0, 1, 140}, PLAIN},
     {150, 3, 1, 1, 10, 7, 5, {0, 1, 2, 4, 8}, NO_FAR},
+    {5, 6, 1, 2, 70, 66, 3, {0, 1, 3}, PLAIN}, /* wider than the tiles of a GPU */
 };
 
-static const RippleAlgorithm algorithms[] = {RIPPLE_ALGORITHM(naive), RIPPLE_ALGORITHM(dense), RIPPLE_ALGORITHM(window),
-                                             RIPPLE_ALGORITHM(sat)};
+static const RippleAlgorithm algorithms[] = {RIPPLE_ALGORITHM(dense), RIPPLE_ALGORITHM(window), RIPPLE_ALGORITHM(sat)};
 enum { ALGORITHMS = sizeof algorithms / sizeof *algorithms };
 
 /* == Device tensors =============================================================================================== */
@@ -127,7 +127,7 @@ static void reference_row(Reference *out, const Problem *p, int b, int h, size_t
     size_t N = p->tokens, row = ((size_t)b * N + n) * H + h;
     size_t qn = (((size_t)b * N + n) * 2 * H + h) * F;
     const float *q = p->phi + qn, *alpha = p->alpha + row * G;
-    double *a = malloc(N * sizeof *a), num[64] = {0}, size[64] = {0}, den = 1e-6, dnum[64], dden = 0, dden_size = 0;
+    double *a = malloc(N * sizeof *a), num[96] = {0}, size[96] = {0}, den = 1e-6, dnum[96], dden = 0, dden_size = 0;
     for (size_t m = 0; m < N; m++) {
         const float *k = p->phi + (((size_t)b * N + m) * 2 * H + H + h) * F;
         const float *v = p->qkv + (((size_t)b * N + m) * 3 * H + 2 * H + h) * D;
@@ -274,9 +274,9 @@ static int check_result(const char *algorithm, const Problem *p, const Result *r
     return ok;
 }
 
-/* What a term of a sum may be off by, relative to its size: `chain` float additions in a row; with bfloat16 activations
- * three roundings, of a factor, of the weighted pair and of the result, each by at most 2^-8, of which check_sums
- * allows half for the element's terms and half for the tensor's. */
+/* The error that a term of a sum may have, relative to its size: `chain` float additions in a row; with bfloat16
+ * activations three roundings, of a factor, of the weighted pair and of the result, each by at most 2^-8, of which
+ * check_sums allows half for the element's terms and half for the tensor's. */
 static double sums_tolerance(double chain) { return sizeof(real) == 4 ? chain : 3.0 / 512; }
 
 /* 4e-6 is sixty-four roundings in a row: the longest chain of additions that one element goes through here. */
@@ -349,8 +349,8 @@ static void clip_of_numbers(void **state) {
     assert_true(pairs[0] == 12 && pairs[1] == 100 && pairs[2] == 32);
     real *d_phi = to_device(phi, N * 2 * D), *d_qkv = to_device(qkv, N * 3 * D), *d_y = to_device(qkv, N * D);
     float *d_alpha = floats_to_device(alpha, N * G), *d_den = floats_to_device(alpha, N);
-    kernels_reserve(ripple_naive_workspace(&rings, D, D));
-    ripple_naive_forward(d_y, d_den, &(RippleInputs){d_alpha, d_phi, d_qkv}, &rings, &(FeatureShape){1, N, 1, D, D});
+    kernels_reserve(ripple_sat_workspace(&rings, D, D));
+    ripple_sat_forward(d_y, d_den, &(RippleInputs){d_alpha, d_phi, d_qkv}, &rings, &(FeatureShape){1, N, 1, D, D});
     from_device(y, d_y, N * D);
     for (int i = 0; i < N * D; i++) sum += y[i];
     assert_true(fabs(y[0] - 0.11230604) < tolerance && fabs(y[1] - 0.59853928) < tolerance);
@@ -372,7 +372,7 @@ static void many_tokens_keep_their_digits(void **state) {
     for (size_t c = 0; c < sizeof large / sizeof *large; c++) {
         Problem p = problem_of(&large[c], 1000 + 10 * (uint32_t)c);
         Reference want = reference_of(&p);
-        for (int a = 1; a < ALGORITHMS; a++) {
+        for (int a = 0; a < ALGORITHMS; a++) {
             Result r = run(&algorithms[a], &p);
             assert_true(check_result(algorithms[a].name, &p, &r, &want, sums_tolerance(5e-6)));
             result_free(&r);
@@ -382,30 +382,26 @@ static void many_tokens_keep_their_digits(void **state) {
     }
 }
 
-static int check_floats(const char *what, const float *got, const float *want, size_t n) {
-    double *doubles = malloc(n * sizeof *doubles);
-    for (size_t i = 0; i < n; i++) doubles[i] = want[i];
-    int ok = check_rms(what, got, doubles, n, sums_tolerance(1e-6));
-    free(doubles);
-    return ok;
-}
-
-static void algorithms_agree(void **state) {
+/* Where nothing cancels, an algorithm is closer to the formulas than the bound on its sums asks. */
+static void formulas_to_few_roundings(void **state) {
     (void)state;
     Case c = {11, 17, 2, 3, 12, 20, 4, {0, 1, 3, 6}, PLAIN};
     Problem p = problem_of(&c, 2000);
-    Result naive = run(&algorithms[0], &p);
-    for (int a = 1; a < ALGORITHMS; a++) {
+    Reference want = reference_of(&p);
+    for (int a = 0; a < ALGORITHMS; a++) {
         Result r = run(&algorithms[a], &p);
-        printf("ripple %s == ripple naive  grid 11x17\n", algorithms[a].name);
-        assert_true(check_floats("y", r.y, naive.y, p.ys));
-        assert_true(check_floats("den", r.den, naive.den, p.dens));
-        assert_true(check_floats("dphi", r.dphi, naive.dphi, p.phis));
-        assert_true(check_floats("dalpha", r.dalpha, naive.dalpha, p.alphas));
-        assert_true(check_floats("dqkv", r.dqkv, naive.dqkv, p.qkvs));
+        double rounding = sums_tolerance(1e-6);
+        printf("ripple %s == formulas  grid 11x17\n", algorithms[a].name);
+        assert_true(check_rms("y", r.y, want.y, p.ys, rounding));
+        assert_true(check_rms("den", r.den, want.den, p.dens, rounding));
+        assert_true(check_rms("dphi", r.dphi, want.dphi, p.phis, rounding));
+        assert_true(check_rms("dalpha", r.dalpha, want.dalpha, p.alphas, rounding));
+        for (size_t i = 0; i < p.qkvs; i++)
+            if (!is_v(&p, i)) r.dqkv[i] = 0;
+        assert_true(check_rms("dqkv", r.dqkv, want.dqkv, p.qkvs, rounding));
         result_free(&r);
     }
-    result_free(&naive);
+    reference_free(&want);
     problem_free(&p);
 }
 
@@ -463,7 +459,6 @@ static void costs_are_positive_and_ordered(void **state) {
     RippleRings rings = {.grid = {1, 64, 64}, .G = 5, .bound = {0, 1, 2, 3, 4}};
     for (int a = 0; a < ALGORITHMS; a++) assert_true(algorithms[a].cost(&rings, 32, 32) > 0);
     assert_true(ripple_window_cost(&rings, 32, 32) < ripple_dense_cost(&rings, 32, 32));
-    assert_true(ripple_dense_cost(&rings, 32, 32) < ripple_naive_cost(&rings, 32, 32));
 }
 
 /* == Weights ====================================================================================================== */
@@ -702,7 +697,7 @@ static const float *less_start(float *x, size_t n) {
     return x;
 }
 
-/* What storing START + x as `real` moves x by, relative to the root mean square of x. */
+/* The error of storing START + x as `real`, relative to the root mean square of x. */
 static double stored_step(const double *x, size_t n) {
     double squares = 0;
     for (size_t i = 0; i < n; i++) squares += x[i] * x[i];
@@ -828,7 +823,7 @@ static double sum_of(const double *x, int n) {
     return sum;
 }
 
-/* Where the kernels leave the paper's letter, and why: with the denominator of equation 6 as printed the weights of a
+/* The kernels leave the paper's letter in two places: with the denominator of equation 6 as printed the weights of a
  * process that ends early do not sum to 1, which section 3.1 demands of them, and with C.3's sticks as printed the last
  * stick is 1 whatever its logit, so that the merged group never has a weight. */
 static void weights_deviate_from_the_letter(void **state) {
@@ -881,7 +876,7 @@ int main(void) {
         cmocka_unit_test(clips_match_formulas),
         cmocka_unit_test(clip_of_numbers),
         cmocka_unit_test(algorithms_match_formulas),     cmocka_unit_test(many_tokens_keep_their_digits),
-        cmocka_unit_test(algorithms_agree),              cmocka_unit_test(same_bits_again),
+        cmocka_unit_test(formulas_to_few_roundings),              cmocka_unit_test(same_bits_again),
         cmocka_unit_test(nan_stays_in_its_image),        cmocka_unit_test(broken_results_are_rejected),
         cmocka_unit_test(costs_are_positive_and_ordered), cmocka_unit_test(weights_match_formulas),
         cmocka_unit_test(weights_match_differences),     cmocka_unit_test(weights_at_the_ends),

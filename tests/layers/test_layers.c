@@ -116,7 +116,7 @@ static void norm_case(NormCase k) {
     else
         for (size_t i = 0; i < size; i++) assert_true(isnan(got_df[i])); /* left alone */
 
-    /* The same with the branch's sums. */
+    /* Once more with the branch's sums. */
     float *sums = normals(k.M, 1), *d_sums = upload(sums, k.M), *plain_dw = download(d_dw, k.M);
     float *again_dw = upload(dw, k.M), *again_db = upload(db, k.M);
     real *again = upload_real(dres, size), *again_df = poisoned_real(size);
@@ -222,8 +222,8 @@ static void test_linear(void **state) {
 
 /* == Graphs ======================================================================================================= */
 
-/* The same products again and again, of other numbers every time: inputs, and parameters that change before, between
- * and after.  A layer's two gradients may be computed side by side. */
+/* Products of one shape are computed again and again with other numbers: inputs, and parameters that change before,
+ * between and after.  A layer's two gradients may be computed side by side. */
 static void test_graph(void **state) {
     (void)state;
     enum { N = 12, IN = 24, OUT = 16, CALLS = 9 };
@@ -403,7 +403,7 @@ static void test_norm_gelu(void **state) {
             for (int m = 0; m < M; m++) {
                 double h = w[m] * (x[i * M + m] - mean[i]) * rstd[i] + b[m], cdf = erfc(-h / sqrt(2)) / 2;
                 y[i * M + m] = h * cdf;
-                /* Of a single channel h is b in all rows, and may be where these two cancel. */
+                /* With a single channel h is b in all rows, and these two may cancel. */
                 add_term(&dh[i * M + m], &dh_size[i * M + m], dy[i * M + m] * cdf);
                 add_term(&dh[i * M + m], &dh_size[i * M + m], dy[i * M + m] * h * exp(-h * h / 2) / sqrt(2 * acos(-1)));
             }
@@ -656,8 +656,8 @@ static void test_adamw(void **state) {
     release_all();
 }
 
-/* What a step finds out on the device: losses of two micro-batches, the norm with and without clipping, and no update
- * where either is not finite. */
+/* The results of a step that are computed on the device: losses of two micro-batches, the norm with and without
+ * clipping, and no update where either is not finite. */
 static void test_step_found(void **state) {
     (void)state;
     enum { B = 300, N = 100003 };

@@ -35,7 +35,6 @@ typedef struct {
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t *handle);
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle);
-size_t cublasLtGetVersion(void);
 const char *cublasLtGetStatusString(cublasStatus_t status);
 const char *cublasLtGetStatusName(cublasStatus_t status);
 

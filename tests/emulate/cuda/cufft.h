@@ -28,7 +28,6 @@ cufftResult cufftGetSize(cufftHandle plan, size_t *work_bytes);
 cufftResult cufftSetAutoAllocation(cufftHandle plan, int automatic);
 cufftResult cufftSetWorkArea(cufftHandle plan, void *work);
 cufftResult cufftSetStream(cufftHandle plan, cudaStream_t stream);
-cufftResult cufftGetVersion(int *version);
 cufftResult cufftExecC2C(cufftHandle plan, cufftComplex *in, cufftComplex *out, int direction);
 cufftResult cufftExecR2C(cufftHandle plan, cufftReal *in, cufftComplex *out);
 cufftResult cufftExecC2R(cufftHandle plan, cufftComplex *in, cufftReal *out);

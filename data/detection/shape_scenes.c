@@ -3,7 +3,7 @@
  *   figures   a random number; each of any class and angle, in a light colour, with a radius of side/12 to side/5,
  *             placed so that its box overlaps earlier ones by at most a tenth of the smaller; dropped after 20 attempts
  *   noise     per channel, the difference of two random bytes, scaled */
-#include "data/sets/shape_scenes.h"
+#include "data/detection/shape_scenes.h"
 
 #include <assert.h>
 #include <math.h>

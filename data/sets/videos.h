@@ -12,8 +12,8 @@
  * its subfolders videos, the split and, for the latter, 20bn-something-something-v2; Kinetics' also below those in the
  * folder of their class, written with spaces or underscores.  Frames are the pictures of a folder, in the order of the
  * numbers in their names. */
-#ifndef VIT_DATA_VIDEO_VIDEOS_H
-#define VIT_DATA_VIDEO_VIDEOS_H
+#ifndef VIT_DATA_SETS_VIDEOS_H
+#define VIT_DATA_SETS_VIDEOS_H
 
 #include "data/sets/dataset.h"
 

@@ -1,4 +1,4 @@
-#include "data/video/videos.h"
+#include "data/sets/videos.h"
 
 #include <ctype.h>
 #include <dirent.h>

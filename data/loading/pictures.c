@@ -1,4 +1,4 @@
-#include "data/images/pictures.h"
+#include "data/loading/pictures.h"
 
 #include <errno.h>
 #include <fts.h>

@@ -1,6 +1,6 @@
 /* The pictures or videos that a user names: files, and folders, which are searched for them. */
-#ifndef VIT_DATA_IMAGES_PICTURES_H
-#define VIT_DATA_IMAGES_PICTURES_H
+#ifndef VIT_DATA_LOADING_PICTURES_H
+#define VIT_DATA_LOADING_PICTURES_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,7 +1,7 @@
 /* The embedded data set of the detector: several of data/sets/shapes' figures in one picture, with their boxes, drawn on
  * demand.  Needs no file and no network; small enough for a detector to learn on a CPU in minutes. */
-#ifndef VIT_DATA_SETS_SHAPE_SCENES_H
-#define VIT_DATA_SETS_SHAPE_SCENES_H
+#ifndef VIT_DATA_DETECTION_SHAPE_SCENES_H
+#define VIT_DATA_DETECTION_SHAPE_SCENES_H
 
 #include "data/detection/coco.h"
 #include "data/sets/shapes.h"
