@@ -20,7 +20,7 @@ static bool same_name(const char *a, const char *b, size_t b_length) {
 
 int config_find(const Config *config, const char *name, size_t length) {
     for (int i = 0; i < config->count; i++)
-        if (same_name(config->items[i].entry->name, name, length)) return i;
+        if (same_name(config->settings[i].entry->name, name, length)) return i;
     return -1;
 }
 
@@ -31,33 +31,33 @@ int config_must_find(const Config *config, const char *name) {
 }
 
 bool config_counts(const Config *config, int i) {
-    const struct ConfigBinding *group = &config->groups[config->items[i].group];
+    const struct ConfigBinding *group = &config->groups[config->settings[i].group];
     return !config->settled || !group->chooser || group->used;
 }
 
 ConfigChange config_change(const Config *config, int i) {
-    const ConfigEntry *entry = config->items[i].entry;
+    const ConfigEntry *entry = config->settings[i].entry;
     if (entry->command_line_only) return CHANGE_UNSAID;
-    return entry->change ? entry->change : config->groups[config->items[i].group].group->change;
+    return entry->change ? entry->change : config->groups[config->settings[i].group].group->change;
 }
 
-void config_set_origin(struct ConfigItem *item, const char *origin, Level level) {
+void config_set_origin(struct ConfigSetting *setting, const char *origin, Level level) {
     char *copy = strdup(origin);
     if (!copy) die("out of memory for the origin of a setting");
-    free(item->origin);
-    item->origin = copy;
-    item->level = level;
+    free(setting->origin);
+    setting->origin = copy;
+    setting->level = level;
 }
 
 /* == Groups and defaults ======================================================================================== */
 
 static void check_entry(const Config *config, int i) {
-    const ConfigEntry *entry = config->items[i].entry;
+    const ConfigEntry *entry = config->settings[i].entry;
     const char *wrong = NULL;
     if (strspn(entry->name, "abcdefghijklmnopqrstuvwxyz0123456789_") != strlen(entry->name)) wrong = "name";
     if (config_find(config, entry->name, strlen(entry->name)) != i) wrong = "name stands twice";
     if (!strcmp(entry->name, "include")) wrong = "reserved name";
-    if (!config->items[i].section) wrong = "missing section";
+    if (!config->settings[i].section) wrong = "missing section";
     if (!entry->help) wrong = "missing help";
     if (entry->type == CONFIG_LIST && !entry->command_line_only) wrong = "list in files";
     if (!entry->command_line_only && !config_change(config, i)) wrong = "may a resumed run change it?";
@@ -66,14 +66,14 @@ static void check_entry(const Config *config, int i) {
     abort();
 }
 
-void config_set_default(struct ConfigItem *item) {
+void config_set_default(struct ConfigSetting *setting) {
     Error error;
-    free(item->origin);
-    item->origin = NULL;
-    item->level = LEVEL_DEFAULT;
-    if (item->entry->type == CONFIG_LIST) {
-        *(ConfigList *)item->field = (ConfigList){0};
-    } else if (!config_set_value(item, item->initial, item->entry->name, &error)) {
+    free(setting->origin);
+    setting->origin = NULL;
+    setting->level = LEVEL_DEFAULT;
+    if (setting->entry->type == CONFIG_LIST) {
+        *(ConfigList *)setting->field = (ConfigList){0};
+    } else if (!config_set_value(setting, setting->initial, setting->entry->name, &error)) {
         fprintf(stderr, "settings table: default of %s\n", error.text);
         abort();
     }
@@ -100,11 +100,11 @@ void *config_add_for(Config *config, const ConfigGroup *group, const char *choos
     config->groups[g] = (struct ConfigBinding){.group = group, .chooser = chooser, .owners = owners};
     char *settings = config->groups[g].settings = xcalloc(1, group->size, "settings");
     config->count += group->count;
-    config->items = resized(config->items, config->count, sizeof *config->items);
+    config->settings = resized(config->settings, config->count, sizeof *config->settings);
     for (int i = 0; i < group->count; i++) {
         const ConfigEntry *entry = &group->entries[i];
-        const char *before = i ? config->items[first + i - 1].section : NULL;
-        config->items[first + i] = (struct ConfigItem){
+        const char *before = i ? config->settings[first + i - 1].section : NULL;
+        config->settings[first + i] = (struct ConfigSetting){
             .entry = entry,
             .field = settings + entry->offset,
             .section = entry->section ? entry->section : before,
@@ -114,7 +114,7 @@ void *config_add_for(Config *config, const ConfigGroup *group, const char *choos
     }
     for (int i = first; i < config->count; i++) {
         check_entry(config, i);
-        config_set_default(&config->items[i]);
+        config_set_default(&config->settings[i]);
     }
     return settings;
 }
@@ -128,24 +128,24 @@ void config_use(Config *config, const ConfigGroup *group) {
 
 void config_default(Config *config, const char *name, const char *value) {
     int i = config_must_find(config, name);
-    config->items[i].initial = value;
-    config_set_default(&config->items[i]);
+    config->settings[i].initial = value;
+    config_set_default(&config->settings[i]);
 }
 
 void config_explain(Config *config, const char *name, const char *help) {
-    config->items[config_must_find(config, name)].help = help;
+    config->settings[config_must_find(config, name)].help = help;
 }
 
 void config_example(Config *config, const char *name, const char *words) {
-    config->items[config_must_find(config, name)].example = words;
+    config->settings[config_must_find(config, name)].example = words;
 }
 
 void config_reset(Config *config) {
     for (int i = 0; i < config->count; i++) {
-        free(config->items[i].items);
-        config->items[i].items = NULL;
-        config->items[i].item_count = 0;
-        config_set_default(&config->items[i]);
+        free(config->settings[i].arguments);
+        config->settings[i].arguments = NULL;
+        config->settings[i].argument_count = 0;
+        config_set_default(&config->settings[i]);
     }
     for (int i = 0; i < config->group_count; i++) config->groups[i].used = false;
     config->settled = false;
@@ -158,12 +158,12 @@ const void *config_settings(const Config *config, const ConfigGroup *group) {
 
 void config_free(Config *config) {
     for (int i = 0; i < config->count; i++) {
-        free(config->items[i].origin);
-        free(config->items[i].text);
-        free(config->items[i].items);
+        free(config->settings[i].origin);
+        free(config->settings[i].text);
+        free(config->settings[i].arguments);
     }
     for (int i = 0; i < config->group_count; i++) free(config->groups[i].settings);
-    free(config->items);
+    free(config->settings);
     free(config->groups);
     *config = (Config){0};
 }
@@ -174,43 +174,43 @@ bool config_try_set(Config *config, const char *name, const char *value, const c
     char label[CONFIG_LABEL];
     int i = config_must_find(config, name);
     config_label(origin, name, label, sizeof label);
-    if (!config_set_value(&config->items[i], value, label, error)) return false;
-    config_set_origin(&config->items[i], origin, config_is_name(origin) ? LEVEL_COMMAND : LEVEL_FILE);
+    if (!config_set_value(&config->settings[i], value, label, error)) return false;
+    config_set_origin(&config->settings[i], origin, config_is_name(origin) ? LEVEL_COMMAND : LEVEL_FILE);
     return true;
 }
 
 const char *config_origin(const Config *config, const char *name) {
-    return config->items[config_must_find(config, name)].origin;
+    return config->settings[config_must_find(config, name)].origin;
 }
 
 bool config_chosen(const Config *config, const char *name) {
-    const struct ConfigItem *item = &config->items[config_must_find(config, name)];
-    switch (item->entry->type) {
-    case CONFIG_BOOL: return *(const bool *)item->field;
-    case CONFIG_STRING: return **(const char *const *)item->field != 0;
-    case CONFIG_LIST: return ((const ConfigList *)item->field)->count > 0;
-    default: return item->origin != NULL;
+    const struct ConfigSetting *setting = &config->settings[config_must_find(config, name)];
+    switch (setting->entry->type) {
+    case CONFIG_BOOL: return *(const bool *)setting->field;
+    case CONFIG_STRING: return **(const char *const *)setting->field != 0;
+    case CONFIG_LIST: return ((const ConfigList *)setting->field)->count > 0;
+    default: return setting->origin != NULL;
     }
 }
 
 const char *config_string(const Config *config, const char *name) {
-    const struct ConfigItem *item = &config->items[config_must_find(config, name)];
-    assert(item->entry->type == CONFIG_STRING);
-    return *(const char *const *)item->field;
+    const struct ConfigSetting *setting = &config->settings[config_must_find(config, name)];
+    assert(setting->entry->type == CONFIG_STRING);
+    return *(const char *const *)setting->field;
 }
 
-const ConfigEntry *config_entry(const Config *config, int i) { return config->items[i].entry; }
+const ConfigEntry *config_entry(const Config *config, int i) { return config->settings[i].entry; }
 
-const char *config_name(const Config *config, int i) { return config->items[i].entry->name; }
+const char *config_name(const Config *config, int i) { return config->settings[i].entry->name; }
 
 const char *config_initial(const Config *config, const char *name) {
-    return config->items[config_must_find(config, name)].initial;
+    return config->settings[config_must_find(config, name)].initial;
 }
 
-char *config_value(const Config *config, int i) { return config_current_text(&config->items[i]); }
+char *config_value(const Config *config, int i) { return config_current_text(&config->settings[i]); }
 
 const char *config_word(const Config *config, const char *name, int choice) {
-    return config_choice_name(config->items[config_must_find(config, name)].entry, choice);
+    return config_choice_name(config->settings[config_must_find(config, name)].entry, choice);
 }
 
 /* == Resumed runs =============================================================================================== */
@@ -219,7 +219,7 @@ bool config_changed(const Config *config, int i, const char *saved) {
     ConfigChange change = config_change(config, i);
     if (change == CHANGE_UNSAID || change == CHANGE_EVERY_CALL) return false;
     char *value = config_value(config, i);
-    bool chosen_again = change == CHANGE_TO_DEFAULT && !strcmp(value, config->items[i].initial);
+    bool chosen_again = change == CHANGE_TO_DEFAULT && !strcmp(value, config->settings[i].initial);
     bool changed = !chosen_again && strcmp(value, saved);
     free(value);
     return changed;

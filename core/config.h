@@ -143,7 +143,7 @@ typedef struct {
 
 struct Config {
     const char *file_key;
-    struct ConfigItem *items; /* [count]: every setting of every group, with the address and origin of its value */
+    struct ConfigSetting *settings; /* [count]: every setting of every group, with the address and origin of its value */
     int count;
     struct ConfigBinding *groups; /* [group_count] */
     int group_count;

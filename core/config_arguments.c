@@ -5,19 +5,16 @@
 #include "core/config_parts.h"
 #include "core/die.h"
 #include "core/error.h"
+#include "core/text.h"
 
-/* Decided by the placeholder; for other strings an empty value may be meaningful. */
+/* Is the setting a path?  The placeholder says it.  Other strings may have an empty value. */
 static bool refuses_empty(const ConfigEntry *entry) {
-    static const char *const paths[] = {"FILE", "FOLDER", "IN"};
-    bool path = entry->type == CONFIG_LIST || entry->alone;
-    for (size_t i = 0; entry->argument && i < sizeof paths / sizeof *paths; i++)
-        path |= !strcmp(entry->argument, paths[i]);
-    return path;
+    bool path = entry->argument && text_lists("FILE FOLDER IN", entry->argument);
+    return path || entry->type == CONFIG_LIST || entry->alone;
 }
 
-static int refuse_empty(const char *label, Error *error) {
-    refuse(error, "%s: the value is empty: is a variable of the shell not set?", label);
-    return 0;
+static bool refuse_empty(const char *label, Error *error) {
+    return refuse(error, "%s: the value is empty: is a variable of the shell not set?", label);
 }
 
 /* The file that --config names is read before everything else.  No value begins with "--" or is -h unless it
@@ -40,54 +37,44 @@ static bool load_named_file(Config *config, int argc, char *const *argv, Error *
     return config_load_file(config, path, label, NULL, error);
 }
 
-static void append_to_list(struct ConfigItem *item, const char *argument) {
-    const char **items = realloc(item->items, (size_t)(item->item_count + 1) * sizeof *items);
-    if (!items) die("out of memory for --%s", item->entry->name);
-    items[item->item_count++] = argument;
-    item->items = items;
-    *(ConfigList *)item->field = (ConfigList){item->item_count, items};
+static void append_to_list(struct ConfigSetting *setting, const char *argument) {
+    const char **longer = realloc(setting->arguments, (size_t)(setting->argument_count + 1) * sizeof *longer);
+    if (!longer) die("out of memory for --%s", setting->entry->name);
+    longer[setting->argument_count++] = argument;
+    setting->arguments = longer;
+    *(ConfigList *)setting->field = (ConfigList){setting->argument_count, longer};
 }
 
-/* Takes argv[at] and its values; returns the index after them, 0 for an error. */
+/* Takes argv[at] and its values; returns the index after them, or 0 (false) for an error. */
 static int take_argument(Config *config, int argc, char *const *argv, int at, Error *error) {
     bool short_help = !strcmp(argv[at], "-h") && config_find(config, "help", 4) >= 0;
     const char *name = short_help ? "--help" : argv[at];
     char label[CONFIG_LABEL];
-    if (!config_is_name(name) || !name[2]) {
-        refuse(error, "unexpected argument '%.60s': a setting is --name value (see --help)", name);
-        return 0;
-    }
+    if (!config_is_name(name) || !name[2])
+        return refuse(error, "unexpected argument '%.60s': a setting is --name value (see --help)", name);
     size_t length = strcspn(name + 2, "=");
     const char *value = name[2 + length] ? name + 3 + length : NULL;
     snprintf(label, sizeof label, "--%.*s", length < 60 ? (int)length : 60, name + 2);
     int i = config_find(config, name + 2, length);
-    if (i < 0) {
-        char *hint = config_suggestion(config, false, label + 2);
-        refuse(error, "%s: unknown setting%s", label, hint);
-        free(hint);
-        return 0;
-    }
-    struct ConfigItem *item = &config->items[i];
-    const ConfigEntry *entry = item->entry;
+    if (i < 0) return config_refuse_unknown(config, false, label + 2, label, error);
+    struct ConfigSetting *setting = &config->settings[i];
+    const ConfigEntry *entry = setting->entry;
     at++;
     if (!value && at < argc && !config_is_name(argv[at])) value = argv[at++];
     if (!value && entry->type == CONFIG_BOOL) value = "true";
     if (!value && entry->alone) value = short_help ? "-h" : entry->alone;
-    if (!value) {
-        refuse(error, "%s: expected a value", label);
-        return 0;
-    }
+    if (!value) return refuse(error, "%s: expected a value", label);
     if (!*value && refuses_empty(entry)) return refuse_empty(label, error);
     if (entry->type == CONFIG_LIST) {
-        append_to_list(item, value);
+        append_to_list(setting, value);
         for (; at < argc && !config_is_name(argv[at]); at++) {
             if (!*argv[at]) return refuse_empty(label, error);
-            append_to_list(item, argv[at]);
+            append_to_list(setting, argv[at]);
         }
-    } else if (!config_set_value(item, value, label, error)) {
-        return 0;
+    } else if (!config_set_value(setting, value, label, error)) {
+        return false;
     }
-    config_set_origin(item, label, LEVEL_COMMAND);
+    config_set_origin(setting, label, LEVEL_COMMAND);
     return at;
 }
 

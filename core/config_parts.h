@@ -10,8 +10,8 @@ enum { CONFIG_LABEL = 512 };
 /* Where a value came from, in order of precedence: later ones win. */
 typedef enum { LEVEL_DEFAULT, LEVEL_TEXT, LEVEL_FILE, LEVEL_COMMAND } Level;
 
-/* One setting. */
-struct ConfigItem {
+/* A setting and what it is now. */
+struct ConfigSetting {
     const ConfigEntry *entry;
     void *field;
     const char *section, *initial, *help;
@@ -20,9 +20,9 @@ struct ConfigItem {
     char *origin;             /* NULL: the default */
     Level level;
     int depth;                /* for LEVEL_FILE: how many levels of includes the file is below the first */
-    char *text;               /* of a string */
-    const char **items;       /* of a list; the items themselves are argv's */
-    int item_count;
+    char *text;               /* a string's own copy */
+    const char **arguments;   /* [argument_count]: those of a list, which are argv's */
+    int argument_count;
 };
 
 struct ConfigBinding {
@@ -42,7 +42,7 @@ typedef struct {
 } ConfigTypeWords;
 extern const ConfigTypeWords config_types[];
 
-/* Of an entry with choices: how many there are, and choice i, its place in a table and its name. */
+/* How many choices an entry has, choice i as the element of its table, and the name of choice i. */
 int config_choice_count(const ConfigEntry *entry);
 const void *config_item_at(const ConfigEntry *entry, int i);
 const char *config_choice_name(const ConfigEntry *entry, int i);
@@ -51,8 +51,8 @@ const ConfigChoice *config_choice(const ConfigEntry *entry, int i);
 
 /* The values that an entry takes, for messages and --help: "integer from 1 to 64", "cls or gap".  To be freed. */
 char *config_values_text(const ConfigEntry *entry);
-/* An item's value, as a file would have it.  To be freed. */
-char *config_current_text(const struct ConfigItem *item);
+/* The value now, as a file would have it.  To be freed. */
+char *config_current_text(const struct ConfigSetting *setting);
 /* A stream that writes into memory; config_close_text ends the program if memory ran out.  *text is to be freed. */
 FILE *config_open_text(char **text, size_t *size);
 void config_close_text(FILE *out, char *const *text, const char *what);
@@ -60,7 +60,7 @@ void config_close_text(FILE *out, char *const *text, const char *what);
 enum { CONFIG_WIDTH = 100 };
 void config_put_wrapped(FILE *out, const char *text, int column, const char *lead);
 /* "width of a token (integer from 1 to 4096; default 192)".  Nothing is added for a bool. */
-void config_put_meaning(FILE *out, const struct ConfigItem *item, const char *lead, int column);
+void config_put_meaning(FILE *out, const struct ConfigSetting *setting, const char *lead, int column);
 /* Is this argument the name of a setting, "--lr" or "-h"? */
 bool config_is_name(const char *argument);
 /* "configs/x.ini:12: lr", "--lr", or "lr" for a default. */
@@ -70,8 +70,8 @@ void config_put_flag(FILE *out, const char *name);
 
 /* == config_value.c */
 
-/* Sets the item from text; on failure nothing changes.  `label` is the place and the name. */
-bool config_set_value(struct ConfigItem *item, const char *value, const char *label, Error *error);
+/* Sets the setting from text; on failure nothing changes.  `label` is the place and the name. */
+bool config_set_value(struct ConfigSetting *setting, const char *value, const char *label, Error *error);
 /* The longest line of an INI file, in bytes. */
 size_t config_line_limit(void);
 
@@ -80,14 +80,14 @@ size_t config_line_limit(void);
 /* The index of a setting, or -1; dashes in `name` count as underscores.  config_must_find asserts that it exists. */
 int config_find(const Config *config, const char *name, size_t length);
 int config_must_find(const Config *config, const char *name);
-void config_set_origin(struct ConfigItem *item, const char *origin, Level level);
-void config_set_default(struct ConfigItem *item);
+void config_set_origin(struct ConfigSetting *setting, const char *origin, Level level);
+void config_set_default(struct ConfigSetting *setting);
 
 /* == config_reject.c, which also calls foreign_names.c */
 
-/* What to say after "unknown setting": the setting or the answer that users of other tools look for where the name is
- * one of theirs; else " (did you mean --lr?)"; else "".  To be freed. */
-char *config_suggestion(const Config *config, bool in_file, const char *name);
+/* Refuses `name`, which no setting has: with the setting or the answer that users of other tools look for, where the
+ * name is one of theirs, else with the nearest name.  In a file names stand without dashes. */
+bool config_refuse_unknown(const Config *config, bool in_file, const char *name, const char *label, Error *error);
 /* "--dim 192", "dim 192 (configs/x.ini:12)" or "dim 192 (the default; --dim sets it)".  To be freed. */
 char *config_sourced(const Config *config, int i);
 

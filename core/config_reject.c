@@ -16,7 +16,7 @@ static const char *nearest_setting(const Config *config, bool in_file, const cha
     const char **names = xcalloc((size_t)config->count + 1, sizeof *names, "names of settings");
     int count = 0;
     for (int i = 0; i < config->count; i++)
-        if (!in_file || !config->items[i].entry->command_line_only) names[count++] = config->items[i].entry->name;
+        if (!in_file || !config->settings[i].entry->command_line_only) names[count++] = config->settings[i].entry->name;
     if (in_file) names[count++] = "include";
     const char *near = nearest_word(name, names, count);
     free(names);
@@ -24,52 +24,54 @@ static const char *nearest_setting(const Config *config, bool in_file, const cha
 }
 
 int config_put_option(FILE *out, const Config *config, const char *name) {
-    const ConfigEntry *entry = config->items[config_must_find(config, name)].entry;
+    const ConfigEntry *entry = config->settings[config_must_find(config, name)].entry;
     const char *argument = entry->argument ? entry->argument : config_types[entry->type].argument;
     config_put_flag(out, name);
     return 2 + (int)strlen(name) + fprintf(out, "%s%s", *argument ? " " : "", argument);
 }
 
-char *config_suggestion(const Config *config, bool in_file, const char *name) {
+bool config_refuse_unknown(const Config *config, bool in_file, const char *name, const char *label, Error *error) {
+    const char *setting, *answer = foreign_name(config, name, &setting);
+    const char *near = setting || answer ? NULL : nearest_setting(config, in_file, name);
     char *text;
     size_t size;
     FILE *out = config_open_text(&text, &size);
-    const char *setting, *answer = foreign_name(config, name, &setting);
-    const char *near = setting || answer ? NULL : nearest_setting(config, in_file, name);
-    if (answer) fprintf(out, ": %s", answer);
-    if (setting) {
+    if (answer) {
+        fprintf(out, ": %s", answer);
+    } else if (setting) {
         fputs("; here it is ", out);
         if (in_file) fputs(setting, out);
         else config_put_option(out, config, setting);
-    }
-    if (near) {
+    } else if (near) {
         fputs(" (did you mean ", out);
         if (in_file) fprintf(out, "'%s'", near);
         else config_put_flag(out, near);
         fputs("?)", out);
     }
     config_close_text(out, &text, "a message");
-    return text;
+    refuse(error, "%s: unknown setting%s", label, text);
+    free(text);
+    return false;
 }
 
 /* == Where a value came from ==================================================================================== */
 
 /* The value alone, or `given` in its place, and for a default that it is one. */
-static void put_value(FILE *out, const struct ConfigItem *item, const char *given) {
-    char *value = given ? NULL : config_current_text(item);
+static void put_value(FILE *out, const struct ConfigSetting *setting, const char *given) {
+    char *value = given ? NULL : config_current_text(setting);
     const char *text = given ? given : value;
     fputs(*text ? text : "''", out);
-    if (!item->origin) { /* a program may have put something else in the place of a default */
-        fputs(given || !strcmp(value, item->initial) ? " (the default; " : " (not given; ", out);
-        config_put_flag(out, item->entry->name);
+    if (!setting->origin) { /* a program may have put something else in the place of a default */
+        fputs(given || !strcmp(value, setting->initial) ? " (the default; " : " (not given; ", out);
+        config_put_flag(out, setting->entry->name);
         fputs(" sets it)", out);
     }
     free(value);
 }
 
 /* What config_sourced returns. */
-static void put_sourced(FILE *out, const struct ConfigItem *item, const char *given) {
-    const char *name = item->entry->name, *origin = item->origin;
+static void put_sourced(FILE *out, const struct ConfigSetting *setting, const char *given) {
+    const char *name = setting->entry->name, *origin = setting->origin;
     bool typed = origin && config_is_name(origin) && origin[1] == '-';
     size_t length = strlen(name);
     for (size_t k = 0; typed && k <= length; k++) /* --resume sets run_dir, too */
@@ -77,7 +79,7 @@ static void put_sourced(FILE *out, const struct ConfigItem *item, const char *gi
     if (typed) config_put_flag(out, name);
     else fputs(name, out);
     fputc(' ', out);
-    put_value(out, item, given);
+    put_value(out, setting, given);
     if (origin && !typed) fprintf(out, " (%s)", origin);
 }
 
@@ -85,7 +87,7 @@ char *config_sourced(const Config *config, int i) {
     char *text;
     size_t size;
     FILE *out = config_open_text(&text, &size);
-    put_sourced(out, &config->items[i], NULL);
+    put_sourced(out, &config->settings[i], NULL);
     config_close_text(out, &text, "a message");
     return text;
 }
@@ -114,7 +116,7 @@ static Mention next_mention(const Config *config, const char *message) {
 }
 
 /* Was a given more explicitly than b?  A file that includes another one has the say. */
-static bool outranks(const struct ConfigItem *a, const struct ConfigItem *b) {
+static bool outranks(const struct ConfigSetting *a, const struct ConfigSetting *b) {
     if (a->level != b->level) return a->level > b->level;
     return a->level == LEVEL_FILE && a->depth < b->depth;
 }
@@ -122,7 +124,7 @@ static bool outranks(const struct ConfigItem *a, const struct ConfigItem *b) {
 static int blamed(const Config *config, int named, const char *message) {
     int worst = named;
     for (Mention m = next_mention(config, message); m.begin; m = next_mention(config, m.end))
-        if (m.setting >= 0 && outranks(&config->items[m.setting], &config->items[worst])) worst = m.setting;
+        if (m.setting >= 0 && outranks(&config->settings[m.setting], &config->settings[worst])) worst = m.setting;
     return worst;
 }
 
@@ -136,10 +138,10 @@ static void put_message(FILE *out, const Config *config, int worst, const char *
         if (m.setting < 0) {
             fputs(m.name, out);
         } else if (m.setting != worst) {
-            put_sourced(out, &config->items[m.setting], given);
+            put_sourced(out, &config->settings[m.setting], given);
         } else {
             if (m.begin > message) fprintf(out, "%s ", m.name);
-            put_value(out, &config->items[m.setting], given);
+            put_value(out, &config->settings[m.setting], given);
         }
     }
     fputs(at, out);
@@ -163,7 +165,7 @@ void config_reject(const Config *config, const char *name, const char *format, .
     fill_in(message, format, arguments);
     va_end(arguments);
     int worst = blamed(config, config_must_find(config, name), message);
-    config_label(config->items[worst].origin, config->items[worst].entry->name, label, sizeof label);
+    config_label(config->settings[worst].origin, config->settings[worst].entry->name, label, sizeof label);
     FILE *out = config_open_text(&text, &size);
     put_message(out, config, worst, message);
     config_close_text(out, &text, "a message");
@@ -189,9 +191,9 @@ void config_limit(const Config *config, const char *name, double count, const ch
 
 void config_require_utf8(const Config *config) {
     for (int i = 0; i < config->count; i++) {
-        const ConfigEntry *entry = config->items[i].entry;
+        const ConfigEntry *entry = config->settings[i].entry;
         if (entry->type != CONFIG_STRING || entry->command_line_only || !config_counts(config, i)) continue;
-        const char *value = *(const char *const *)config->items[i].field;
+        const char *value = *(const char *const *)config->settings[i].field;
         if (!text_is_utf8(value))
             config_reject(config, entry->name, "'%s' is not UTF-8, and checkpoints could not hold it: rename it",
                           value);
@@ -201,10 +203,10 @@ void config_require_utf8(const Config *config) {
 /* == Settings not in use ======================================================================================== */
 
 /* Resets a setting to its default; false if this changes its value. */
-static bool forget(struct ConfigItem *item) {
-    char *given = config_current_text(item);
-    config_set_default(item);
-    char *initial = config_current_text(item);
+static bool forget(struct ConfigSetting *setting) {
+    char *given = config_current_text(setting);
+    config_set_default(setting);
+    char *initial = config_current_text(setting);
     bool same = !strcmp(given, initial);
     free(given);
     free(initial);
@@ -212,16 +214,16 @@ static bool forget(struct ConfigItem *item) {
 }
 
 static bool settle_item(Config *config, int i, Error *error) {
-    struct ConfigItem *item = &config->items[i];
-    const struct ConfigBinding *group = &config->groups[item->group];
-    if (!group->chooser || group->used || item->level == LEVEL_DEFAULT) return true;
-    const struct ConfigItem *chooser = &config->items[config_must_find(config, group->chooser)];
-    bool file = item->level == LEVEL_FILE;
-    bool included = file && chooser->level == LEVEL_FILE && item->depth > chooser->depth;
-    bool weaker = item->level < chooser->level || item->level == LEVEL_TEXT || included;
+    struct ConfigSetting *setting = &config->settings[i];
+    const struct ConfigBinding *group = &config->groups[setting->group];
+    if (!group->chooser || group->used || setting->level == LEVEL_DEFAULT) return true;
+    const struct ConfigSetting *chooser = &config->settings[config_must_find(config, group->chooser)];
+    bool file = setting->level == LEVEL_FILE;
+    bool included = file && chooser->level == LEVEL_FILE && setting->depth > chooser->depth;
+    bool weaker = setting->level < chooser->level || setting->level == LEVEL_TEXT || included;
     char label[CONFIG_LABEL];
-    config_label(item->origin, item->entry->name, label, sizeof label);
-    if ((forget(item) && file) || weaker) return true;
+    config_label(setting->origin, setting->entry->name, label, sizeof label);
+    if ((forget(setting) && file) || weaker) return true;
     char *chosen = config_sourced(config, config_must_find(config, group->chooser));
     const char *owners = group->owners, *third = owners;
     for (int n = 0; n < 3 && third; n++) third = strchr(third + (n > 0), ',');

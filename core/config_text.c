@@ -103,9 +103,9 @@ static void put_float(FILE *out, float value) {
     fputs(text, out);
 }
 
-static void put_current(FILE *out, const struct ConfigItem *item) {
-    const ConfigEntry *entry = item->entry;
-    const void *field = item->field;
+static void put_current(FILE *out, const struct ConfigSetting *setting) {
+    const ConfigEntry *entry = setting->entry;
+    const void *field = setting->field;
     switch (entry->type) {
     case CONFIG_INT: fprintf(out, "%d", *(const int *)field); break;
     case CONFIG_UINT64: fprintf(out, "%llu", (unsigned long long)*(const uint64_t *)field); break;
@@ -145,11 +145,11 @@ static void put_current(FILE *out, const struct ConfigItem *item) {
     }
 }
 
-char *config_current_text(const struct ConfigItem *item) {
+char *config_current_text(const struct ConfigSetting *setting) {
     char *text;
     size_t size;
     FILE *out = config_open_text(&text, &size);
-    put_current(out, item);
+    put_current(out, setting);
     config_close_text(out, &text, "the text of a setting");
     return text;
 }
@@ -173,14 +173,14 @@ void config_put_wrapped(FILE *out, const char *text, int column, const char *lea
     fputc('\n', out);
 }
 
-void config_put_meaning(FILE *out, const struct ConfigItem *item, const char *lead, int column) {
-    const ConfigEntry *entry = item->entry;
-    const char *initial = item->initial;
+void config_put_meaning(FILE *out, const struct ConfigSetting *setting, const char *lead, int column) {
+    const ConfigEntry *entry = setting->entry;
+    const char *initial = setting->initial;
     char *text, *values = config_values_text(entry);
     size_t size;
     FILE *line = config_open_text(&text, &size);
     bool plain = entry->type == CONFIG_STRING || entry->type == CONFIG_LIST;
-    fputs(item->help, line);
+    fputs(setting->help, line);
     if (!(entry->command_line_only && entry->type == CONFIG_BOOL) && !(plain && !*initial))
         fprintf(line, " (%s%s%s%s)", plain ? "" : values, !plain && *initial ? "; " : "", *initial ? "default " : "",
                 initial);

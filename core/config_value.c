@@ -17,7 +17,7 @@ enum { LINE_LIMIT = 8192 };
 
 /* What is read.  Each parser sets *field, of the type that the entry says, from the whole text, or refuses it. */
 typedef struct {
-    struct ConfigItem *item;
+    struct ConfigSetting *setting;
     const ConfigEntry *entry;
     const char *label; /* the place and the name: "configs/x.ini:12: lr", "--lr" */
     Error *error;
@@ -221,8 +221,8 @@ static bool parse_string(const Reading *r, const char *value, void *field) {
     if (!r->entry->command_line_only && !check_savable(r, value)) return false;
     char *copy = strdup(value);
     if (!copy) die("out of memory for %s", r->entry->name);
-    free(r->item->text);
-    *(const char **)field = r->item->text = copy;
+    free(r->setting->text);
+    *(const char **)field = r->setting->text = copy;
     return true;
 }
 
@@ -231,13 +231,13 @@ static bool parse_argument_list(const Reading *r, const char *value, void *field
     return refuse(r->error, "%s: a list can stand only on the command line", r->label);
 }
 
-bool config_set_value(struct ConfigItem *item, const char *value, const char *label, Error *error) {
+bool config_set_value(struct ConfigSetting *setting, const char *value, const char *label, Error *error) {
     static Parser *const parsers[] = {
         [CONFIG_INT] = parse_int,       [CONFIG_UINT64] = parse_uint64, [CONFIG_FLOAT] = parse_float,
         [CONFIG_BOOL] = parse_bool,     [CONFIG_STRING] = parse_string, [CONFIG_CHOICE] = parse_choice,
         [CONFIG_ITEM] = parse_choice,   [CONFIG_ITEMS] = parse_items,   [CONFIG_SIZE] = parse_size,
         [CONFIG_INTS] = parse_ints,     [CONFIG_FLOATS] = parse_floats, [CONFIG_LIST] = parse_argument_list,
     };
-    const Reading r = {item, item->entry, label, error};
-    return parsers[item->entry->type](&r, value, item->field);
+    const Reading r = {setting, setting->entry, label, error};
+    return parsers[setting->entry->type](&r, value, setting->field);
 }
