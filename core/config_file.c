@@ -12,6 +12,7 @@
 #include "core/die.h"
 #include "core/error.h"
 #include "core/files.h"
+#include "core/text_stream.h"
 
 enum { INCLUDE_DEPTH = 8, FILE_LIMIT = 1 << 20 };
 
@@ -207,9 +208,8 @@ void config_read_text(Config *config, const char *text, size_t length, const cha
 
 char *config_text(const Config *config) {
     const char *heading = "";
-    char *text;
-    size_t size;
-    FILE *out = config_open_text(&text, &size);
+    TextStream text;
+    FILE *out = text_open(&text);
     for (int i = 0; i < config->count; i++) {
         const struct ConfigSetting *setting = &config->settings[i];
         if (setting->entry->command_line_only || !config_counts(config, i)) continue;
@@ -221,6 +221,5 @@ char *config_text(const Config *config) {
         fprintf(out, "%s = %s\n", setting->entry->name, value);
         free(value);
     }
-    config_close_text(out, &text, "the settings as text");
-    return text;
+    return text_close(&text, "the settings as text");
 }

@@ -6,6 +6,7 @@
 #include "core/die.h"
 #include "core/foreign_names.h"
 #include "core/text.h"
+#include "core/text_stream.h"
 
 enum { HELP_COLUMN = 30 };
 
@@ -27,13 +28,11 @@ static void put_heading(FILE *out, const Config *config, int i) {
 }
 
 static char *heading_text(const Config *config, int i) {
-    char *text;
-    size_t size;
-    FILE *out = config_open_text(&text, &size);
+    TextStream text;
+    FILE *out = text_open(&text);
     put_heading(out, config, i);
     fputc(':', out);
-    config_close_text(out, &text, "the help");
-    return text;
+    return text_close(&text, "the help");
 }
 
 /* Prints setting i, under a heading unless `before`, the setting printed last, has the same.  Returns i. */

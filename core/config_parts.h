@@ -53,9 +53,6 @@ const ConfigChoice *config_choice(const ConfigEntry *entry, int i);
 char *config_values_text(const ConfigEntry *entry);
 /* The value now, as a file would have it.  To be freed. */
 char *config_current_text(const struct ConfigSetting *setting);
-/* A stream that writes into memory; config_close_text ends the program if memory ran out.  *text is to be freed. */
-FILE *config_open_text(char **text, size_t *size);
-void config_close_text(FILE *out, char *const *text, const char *what);
 /* Prints `text`, starting in column `column`, wrapped to CONFIG_WIDTH characters; further lines begin with `lead`. */
 enum { CONFIG_WIDTH = 100 };
 void config_put_wrapped(FILE *out, const char *text, int column, const char *lead);

@@ -8,6 +8,7 @@
 #include "core/die.h"
 #include "core/foreign_names.h"
 #include "core/text.h"
+#include "core/text_stream.h"
 
 /* == Unknown names ============================================================================================== */
 
@@ -33,9 +34,8 @@ int config_put_option(FILE *out, const Config *config, const char *name) {
 bool config_refuse_unknown(const Config *config, bool in_file, const char *name, const char *label, Error *error) {
     const char *setting, *answer = foreign_name(config, name, &setting);
     const char *near = setting || answer ? NULL : nearest_setting(config, in_file, name);
-    char *text;
-    size_t size;
-    FILE *out = config_open_text(&text, &size);
+    TextStream text;
+    FILE *out = text_open(&text);
     if (answer) {
         fprintf(out, ": %s", answer);
     } else if (setting) {
@@ -48,9 +48,9 @@ bool config_refuse_unknown(const Config *config, bool in_file, const char *name,
         else config_put_flag(out, near);
         fputs("?)", out);
     }
-    config_close_text(out, &text, "a message");
-    refuse(error, "%s: unknown setting%s", label, text);
-    free(text);
+    char *hint = text_close(&text, "a message");
+    refuse(error, "%s: unknown setting%s", label, hint);
+    free(hint);
     return false;
 }
 
@@ -84,12 +84,10 @@ static void put_sourced(FILE *out, const struct ConfigSetting *setting, const ch
 }
 
 char *config_sourced(const Config *config, int i) {
-    char *text;
-    size_t size;
-    FILE *out = config_open_text(&text, &size);
+    TextStream text;
+    FILE *out = text_open(&text);
     put_sourced(out, &config->settings[i], NULL);
-    config_close_text(out, &text, "a message");
-    return text;
+    return text_close(&text, "a message");
 }
 
 /* == Rejections ================================================================================================= */
@@ -128,9 +126,11 @@ static int blamed(const Config *config, int named, const char *message) {
     return worst;
 }
 
-/* The settings in the message spelled out.  The place names `worst` already, unless that is -1. */
-static void put_message(FILE *out, const Config *config, int worst, const char *message) {
+/* The message with its settings spelled out.  The place names `worst` already, unless that is -1. */
+static char *spelled_out(const Config *config, int worst, const char *message) {
     const char *at = message;
+    TextStream text;
+    FILE *out = text_open(&text);
     for (Mention m = next_mention(config, at); m.begin; m = next_mention(config, at)) {
         const char *given = *m.value ? m.value : NULL;
         fprintf(out, "%.*s", (int)(m.begin - at), at);
@@ -145,6 +145,7 @@ static void put_message(FILE *out, const Config *config, int worst, const char *
         }
     }
     fputs(at, out);
+    return text_close(&text, "a message");
 }
 
 enum { MESSAGE = 1024 };
@@ -158,31 +159,23 @@ static void fill_in(char message[MESSAGE], const char *format, va_list arguments
 }
 
 void config_reject(const Config *config, const char *name, const char *format, ...) {
-    char message[MESSAGE], label[CONFIG_LABEL], *text;
-    size_t size;
+    char message[MESSAGE], label[CONFIG_LABEL];
     va_list arguments;
     va_start(arguments, format);
     fill_in(message, format, arguments);
     va_end(arguments);
     int worst = blamed(config, config_must_find(config, name), message);
     config_label(config->settings[worst].origin, config->settings[worst].entry->name, label, sizeof label);
-    FILE *out = config_open_text(&text, &size);
-    put_message(out, config, worst, message);
-    config_close_text(out, &text, "a message");
-    die_usage("%s: %s", label, text);
+    die_usage("%s: %s", label, spelled_out(config, worst, message));
 }
 
 void config_die(const Config *config, const char *format, ...) {
-    char message[MESSAGE], *text;
-    size_t size;
+    char message[MESSAGE];
     va_list arguments;
     va_start(arguments, format);
     fill_in(message, format, arguments);
     va_end(arguments);
-    FILE *out = config_open_text(&text, &size);
-    put_message(out, config, -1, message);
-    config_close_text(out, &text, "a message");
-    die("%s", text);
+    die("%s", spelled_out(config, -1, message));
 }
 
 void config_limit(const Config *config, const char *name, double count, const char *what) {

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/die.h"
+#include "core/text_stream.h"
 
 /* == Choices ==================================================================================================== */
 
@@ -72,25 +72,11 @@ static void put_values(FILE *out, const ConfigEntry *entry) {
     put_range(out, entry);
 }
 
-FILE *config_open_text(char **text, size_t *size) {
-    *text = NULL;
-    FILE *out = open_memstream(text, size);
-    if (!out) die("out of memory for the text of a setting");
-    return out;
-}
-
-void config_close_text(FILE *out, char *const *text, const char *what) {
-    bool lost = ferror(out);
-    if (fclose(out) || lost || !*text) die("out of memory for %s", what);
-}
-
 char *config_values_text(const ConfigEntry *entry) {
-    char *text;
-    size_t size;
-    FILE *out = config_open_text(&text, &size);
+    TextStream text;
+    FILE *out = text_open(&text);
     put_values(out, entry);
-    config_close_text(out, &text, "the text of a setting");
-    return text;
+    return text_close(&text, "the text of a setting");
 }
 
 /* The shortest decimal text that reads back as the same float, without an exponent if that stays short. */
@@ -146,12 +132,10 @@ static void put_current(FILE *out, const struct ConfigSetting *setting) {
 }
 
 char *config_current_text(const struct ConfigSetting *setting) {
-    char *text;
-    size_t size;
-    FILE *out = config_open_text(&text, &size);
+    TextStream text;
+    FILE *out = text_open(&text);
     put_current(out, setting);
-    config_close_text(out, &text, "the text of a setting");
-    return text;
+    return text_close(&text, "the text of a setting");
 }
 
 /* == Output from the table ====================================================================================== */
@@ -176,18 +160,18 @@ void config_put_wrapped(FILE *out, const char *text, int column, const char *lea
 void config_put_meaning(FILE *out, const struct ConfigSetting *setting, const char *lead, int column) {
     const ConfigEntry *entry = setting->entry;
     const char *initial = setting->initial;
-    char *text, *values = config_values_text(entry);
-    size_t size;
-    FILE *line = config_open_text(&text, &size);
+    char *values = config_values_text(entry);
+    TextStream text;
+    FILE *line = text_open(&text);
     bool plain = entry->type == CONFIG_STRING || entry->type == CONFIG_LIST;
     fputs(setting->help, line);
     if (!(entry->command_line_only && entry->type == CONFIG_BOOL) && !(plain && !*initial))
         fprintf(line, " (%s%s%s%s)", plain ? "" : values, !plain && *initial ? "; " : "", *initial ? "default " : "",
                 initial);
-    config_close_text(line, &text, "the help");
-    config_put_wrapped(out, text, column, lead);
+    char *meaning = text_close(&text, "the help");
+    config_put_wrapped(out, meaning, column, lead);
     free(values);
-    free(text);
+    free(meaning);
 }
 
 /* == Names ====================================================================================================== */
