@@ -121,6 +121,14 @@ void *config_add_for(Config *config, const ConfigGroup *group, const char *choos
 
 void *config_add(Config *config, const ConfigGroup *group) { return config_add_for(config, group, NULL, NULL); }
 
+void config_init_like(Config *config, const Config *other) {
+    config_init(config, NULL);
+    for (int g = 0; g < other->group_count; g++)
+        config_add_for(config, other->groups[g].group, other->groups[g].chooser, other->groups[g].owners);
+    for (int i = 0; i < config->count; i++) config->settings[i].initial = other->settings[i].initial;
+    config_reset(config);
+}
+
 void config_use(Config *config, const ConfigGroup *group) {
     struct ConfigBinding *binding = find_group(config, group);
     if (binding) binding->used = true;

@@ -153,6 +153,9 @@ struct Config {
 /* An empty config.  `file_key` is the setting (a command-line string) whose value names the INI file, NULL for none. */
 void config_init(Config *config, const char *file_key);
 
+/* A config without a file that has the groups and defaults of another one: for the settings inside a checkpoint. */
+void config_init_like(Config *config, const Config *other);
+
 /* Adds a group, which must outlive the config, and returns its struct with every default written into it; the config
  * owns the struct, whose address never changes.  Adding a group again returns the same struct.  An inconsistent table,
  * for instance with a default out of range or a name used twice, aborts with that name. */

@@ -17,11 +17,10 @@ typedef struct {
 /* Declares prefix + name + ".weight" (ones) and ".bias" (zeros). */
 static inline void layer_norm_declare(NormPair *norm, Params *params, const char *prefix, const char *name, int M,
                                       bool decay) {
-    char tensor[PARAM_NAME_SIZE];
-    snprintf(tensor, sizeof tensor, "%s.weight", name);
-    params_declare(params, &norm->w, &norm->dw, prefix, tensor, INIT_ONES, decay, 1, (int[]){M});
-    snprintf(tensor, sizeof tensor, "%s.bias", name);
-    params_declare(params, &norm->b, &norm->db, prefix, tensor, INIT_ZEROS, decay, 1, (int[]){M});
+    params_declare(params, (Param){.value = &norm->w, .grad = &norm->dw, .named = {prefix, name, ".weight"}, .init = INIT_ONES,
+                                   .decay = decay, .shape = {M}});
+    params_declare(params, (Param){.value = &norm->b, .grad = &norm->db, .named = {prefix, name, ".bias"}, .init = INIT_ZEROS,
+                                   .decay = decay, .shape = {M}});
 }
 
 #endif

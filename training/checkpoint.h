@@ -9,7 +9,17 @@
 #include "training/params.h"
 #include "core/safetensors.h"
 
-enum { RUN_MEASURED = 4, CHECKPOINT_DEVICE = 512 };
+enum { MAX_LOG_COLUMNS = 24, RUN_MEASURED = 4, CHECKPOINT_DEVICE = 512 };
+
+/* A column of log.csv that a program, an operator or an augmentation adds. */
+typedef enum { LOG_MIDDLE, LOG_LAST } LogPlace; /* between speed and stall, or at the end of a row */
+
+typedef struct {
+    const char *name, *format; /* format: for printf, of one double */
+    LogPlace place;
+    double sum, count;         /* rows have sum / count; count 0: there is no value in this epoch yet */
+    double own_sum, own_count; /* what this rank has added since the last sum over ranks */
+} LogColumn;
 
 typedef struct {
     uint64_t step;      /* optimizer steps done */
@@ -21,7 +31,9 @@ typedef struct {
     uint64_t log_bytes; /* length of log.csv when the state was saved */
     float lr, gradient_norm; /* of the last step; needed if the run stopped before its row of the log was written */
     double seconds;          /* spent training and evaluating, summed over all processes that continued this run */
-    double measured[RUN_MEASURED]; /* other values that the program logs, as of the last row of the log; NaN: none */
+    LogColumn columns[MAX_LOG_COLUMNS]; /* [column_count]: added before a state is loaded, which has their values */
+    int column_count;
+    double measured[RUN_MEASURED]; /* of program_main only, not saved */
 } RunState;
 
 /* Writes `arena` (values or ema) and the metadata to path.  On failure dies with the operation, path and reason. */

@@ -6,7 +6,7 @@
 #include "core/die.h"
 #include "core/distributed.h"
 #include "core/files.h"
-#include "core/help.h"
+#include "training/help.h"
 #include "core/limits.h"
 #include "core/signals.h"
 #include "core/threads.h"
@@ -168,13 +168,18 @@ static const ProgramMode *choose_mode(const ProgramMode *list, const Training *t
     const ProgramMode *chosen = NULL;
     for (const ProgramMode *m = list; m->name; m++) {
         if (!config_chosen(&t->config, m->name)) continue;
-        bool joins = chosen && chosen->together && m->together && chosen->run == m->run;
-        if (chosen && !joins) die_usage("--%s: not together with --%s", m->name, chosen->name);
+        if (chosen && !(chosen->together && m->together))
+            die_usage("--%s: not together with --%s", m->name, chosen->name);
         if (!chosen) chosen = m;
     }
     if (chosen && chosen->needs_weights && !*t->s->init)
         die_usage("--%s: needs weights: --init FILE or --resume FOLDER", chosen->name);
     return chosen;
+}
+
+static const ProgramMode *mode_named(const ProgramMode *list, const char *name) {
+    while (strcmp(list->name, name)) list++;
+    return list;
 }
 
 /* Several modes may write the same file. */
@@ -265,73 +270,82 @@ static bool meet_ranks(const Config *config, bool alone) {
 
 static bool helps_only(const ModeSettings *modes) { return *modes->help || modes->help_markdown || modes->version; }
 
-static int run_mode(const Program *program, void *run, Training *t, const ModeSettings *modes) {
-    int status = 0;
-    bool helps = helps_only(modes);
-    if (!helps || (program->chooser && config_origin(&t->config, program->chooser))) {
-        if (program->use) program->use(run);
-        config_settle(&t->config);
-    }
-    if (helps && !meet_ranks(&t->config, true)) return 0;
-    if (modes->version) return printf("%s %s\n", program->name, VIT_VERSION), 0;
-    if (*modes->help) return help_print(program, &t->config, modes->help), 0;
-    if (modes->help_markdown) return config_markdown(&t->config, stdout), 0;
-
-    const ProgramMode *mode = choose_mode(program->modes, t);
-    t->mode = mode ? mode->name : NULL;
-    bool alone = mode && mode->alone;
-    check_outputs(program->modes, mode, &t->config);
-    check_settings(program->modes, mode, &t->config);
-    if (t->saved) compare_with_saved(t, t->saved);
-    program->check(run);
-    kernels_init();
-    if (kernels_unsupported()) die_usage("%s", kernels_unsupported());
-    if (!alone) signals_open();
-    if (!meet_ranks(&t->config, alone)) return 0;
-    if (distributed_rank() == 0 && mode) claim_outputs(mode, &t->config);
-    if (distributed_rank() == 0 && !mode) claim_folder(t);
-    if (alone) return mode->run(run), 0;
-    collective_open();
-    if (mode) mode->run(run);
-    else status = training_run(t);
-    program->close(run);
-    collective_close();
-    distributed_close();
-    return status;
-}
+/* == The parts of main ============================================================================================ */
 
 /* Without arguments the defaults would train for days on the embedded data set, which nobody intends: prints examples.
- * Status 2, as for any wrong command line. */
-static int ask_for_arguments(const Program *program) {
-    if (distributed_rank() == 0) help_beginner(program);
-    return 2;
-}
-
-/* Apart from program_main, so that its locals are not on the stack before limits_open. */
-__attribute__((noinline)) static int program_run(const Program *program, void *run, Training *t, int argc,
-                                                 char **argv) {
+ * Status 2, as for any wrong command line.  Apart from program_begin, so that its locals are not on the stack before
+ * limits_open. */
+__attribute__((noinline)) static bool begin(Training *t, const ProgramFacts *facts, int argc) {
     standard_files_open();
     distributed_begin();
     threads_check();
-    if (argc < 2) return ask_for_arguments(program);
+    t->facts = facts;
+    t->program = facts->name;
+    t->advice = facts->advice;
+    t->decimals = facts->decimals;
     config_init(&t->config, "config");
-    program->settings(run, &t->config);
+    if (argc > 1) return true;
+    if (distributed_rank() == 0) help_beginner(facts);
+    t->status = 2;
+    return false;
+}
+
+bool program_begin(Training *t, const ProgramFacts *facts, int argc, char **argv) {
+    limits_open(argv);
+    return begin(t, facts, argc);
+}
+
+bool program_read(Training *t, int argc, char **argv) {
     const ModeSettings *modes = config_add(&t->config, &mode_settings);
-    t->program = program->name;
-    t->calls = &program->training;
-    t->run = run;
     t->s = config_add(&t->config, &training_settings);
     t->adamw = config_add(&t->config, &adamw_settings);
     config_default(&t->config, "precision", kernels_default_precision());
-    read_settings(t, modes, program->modes, argc, argv);
+    read_settings(t, modes, t->facts->modes, argc, argv);
     ProgramMain *other = helps_only(modes) ? NULL : choose_variant(t, modes);
-    if (other) return other(argc, argv); /* nothing is open yet, nothing printed */
-    int status = run_mode(program, run, t, modes);
-    standard_output_check();
-    return status;
+    if (other) t->status = other(argc, argv); /* nothing is open yet, nothing printed */
+    return !other;
 }
 
-int program_main(const Program *program, void *run, Training *t, int argc, char **argv) {
-    limits_open(argv);
-    return program_run(program, run, t, argc, argv);
+/* Prints what was asked for in place of all work, on one rank. */
+static void help(Training *t, const ModeSettings *modes) {
+    if (!meet_ranks(&t->config, true)) return;
+    if (modes->version) printf("%s %s\n", t->program, VIT_VERSION);
+    else if (*modes->help) help_print(t->facts, &t->config, modes->help);
+    else config_markdown(&t->config, stdout);
+    standard_output_check();
+}
+
+bool program_settle(Training *t) {
+    const ModeSettings *modes = config_settings(&t->config, &mode_settings);
+    const ProgramFacts *facts = t->facts;
+    bool helps = helps_only(modes);
+    if (!helps || (facts->chooser && config_origin(&t->config, facts->chooser))) config_settle(&t->config);
+    if (helps) return help(t, modes), false;
+    const ProgramMode *mode = choose_mode(facts->modes, t);
+    t->mode = mode ? mode->name : NULL;
+    t->alone = mode && mode->alone;
+    check_outputs(facts->modes, mode, &t->config);
+    check_settings(facts->modes, mode, &t->config);
+    if (t->saved) compare_with_saved(t, t->saved);
+    return true;
+}
+
+bool program_open(Training *t) {
+    kernels_init();
+    if (kernels_unsupported()) die_usage("%s", kernels_unsupported());
+    if (!t->alone) signals_open();
+    if (!meet_ranks(&t->config, t->alone)) return false;
+    if (distributed_rank() == 0 && t->mode) claim_outputs(mode_named(t->facts->modes, t->mode), &t->config);
+    if (distributed_rank() == 0 && !t->mode) claim_folder(t);
+    if (!t->alone) collective_open();
+    return true;
+}
+
+int program_close(Training *t) {
+    if (!t->alone) {
+        collective_close();
+        distributed_close();
+    }
+    standard_output_check();
+    return t->status;
 }

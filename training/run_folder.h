@@ -10,12 +10,12 @@
 #include "core/class_names.h"
 #include "core/config.h"
 
-enum { RUN_PATH_SIZE = 4096 };
+enum { RUN_PATH_SIZE = 4096, LOG_COLUMNS = 64, LOG_SIZE = 1024 };
 
 typedef struct {
     char path[RUN_PATH_SIZE], log_path[RUN_PATH_SIZE];
     FILE *log;
-    int log_columns; /* columns per row; a resumed log with fewer keeps its number */
+    int log_order[LOG_COLUMNS], log_columns; /* which value of a row each column of the file has; -1: none */
     SafeMetadata metadata[5]; /* stored in every checkpoint, so that --eval and --predict need no config */
     int metadata_count;
     char *config, *classes, normalisation[128], image_size[32];
@@ -29,8 +29,9 @@ void run_folder_choose(char path[RUN_PATH_SIZE], const char *stem);
 
 /* Creates or reopens the folder and writes config.ini.  A new log begins with `header` and never replaces another
  * run's, unless that run ended before it trained: without a row and without a checkpoint.  If another process trains in
- * the folder, the error names it.  A resumed log loses the rows written after its state was saved; if an older version wrote it with fewer
- * columns, the first ones of `header`, new rows have only those.  Removes temporary files of killed runs.  class_names
+ * the folder, the error names it.  A resumed log loses the rows written after its state was saved, and keeps the header
+ * that it has: values go under their names, those whose columns it lacks are left out, and its other columns stay
+ * empty.  Removes temporary files of killed runs.  class_names
  * [classes], mean and std [3] of the pixels, and height and width of the data set's images, 0 where they differ,
  * image_size [2], may be NULL.  Names and settings that are not UTF-8 are errors, because
  * checkpoints cannot store them. */
@@ -38,9 +39,9 @@ void run_folder_open(RunFolder *folder, const char *path, const Config *config, 
                      int classes, const float *mean, const float *std, const int *image_size, const char *header,
                      const RunState *resumed);
 
-/* Appends a row with a value for every column of `header` and flushes it.  If somebody removed the log, it is created
- * again. */
-void run_folder_log(RunFolder *folder, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Appends a row and flushes it.  `row` has a value for every column of `header`, with commas between them, and is cut
+ * into them in place.  Header and row are shorter than LOG_SIZE.  If somebody removed the log, it is created again. */
+void run_folder_log(RunFolder *folder, char *row);
 
 /* Saves the weights used for evaluation - the EMA if there is one - as <name>.safetensors. */
 void run_folder_save_weights(const RunFolder *folder, const Params *params, const char *name);

@@ -182,7 +182,7 @@ static void pair_sums(PairWork *w, bool both, Sizes s) {
 /* `turned` becomes the transpose of sums [F,D], whose rows are `row` apart; `low` is overwritten. */
 static void turn_sums(PairWork *w, const float *sums, size_t row, Sizes s) {
     for (int f = 0; f < s.F; f++) reals_round(w->low + (size_t)f * s.D, sums + f * row, (size_t)s.D);
-    turn_pairs(w->turned, s.F, w->low, s.F, s.D);
+    transpose_pairs(w->turned, s.F, w->low, s.F, s.D);
 }
 
 /* dots[i] = phi_i . z */

@@ -351,7 +351,7 @@ static void arrange(const Shape *s, const Buffers *w, float *paired, float *turn
     for (int i = 0; i < s->N; i++) memcpy(rows + (size_t)i * width, x + i * row, (size_t)width * sizeof *rows);
     memset(rows + (size_t)s->N * width, 0, (size_t)(padded - s->N) * width * sizeof *rows);
     pair_rows(REALS(paired), rows, s->N, width);
-    if (turned) turn_pairs(REALS(turned), s->ldn, rows, padded, width);
+    if (turned) transpose_pairs(REALS(turned), s->ldn, rows, padded, width);
 }
 
 /* The block's rows of x, and behind them their pairs, an even number: with N even every block has one. */

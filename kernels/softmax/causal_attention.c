@@ -1,6 +1,5 @@
-/* Causal softmax attention over sets of keys; the formulas are those of kernels/softmax/softmax_attention.c, the sets' runs
- * those of kernels/softmax/causal_runs.h.  This form widens what it loads to floats; kernels/softmax/causal_pairs.c multiplies
- * bfloat16 where that is faster. */
+/* Causal softmax attention over sets of keys; the formulas are those of softmax_attention.c, the sets' runs those of
+ * causal_runs.h.  This form widens what it loads to floats; causal_pairs.c multiplies bfloat16 where that is faster. */
 #include "kernels/softmax/causal_pairs.h"
 #include "kernels/softmax/causal_runs.h"
 
@@ -51,7 +50,7 @@ static Forward forward_take(float *slice, const CausalShape *s, const CausalPatt
     return f;
 }
 
-/* The state of the running softmax before the first key. */
+/* Begins a row's running softmax, before the first key. */
 static void begin_row(const Forward *own, const Forward *shared, const Run *r, const Head *a, int row, size_t token) {
     float *ys = own->ys + (size_t)row * a->Dvp;
     own->m[row] = -INFINITY;
@@ -80,7 +79,7 @@ static void end_row(const Forward *own, const Forward *shared, const Run *r, con
     a->lse[token] = m + logf(l);
 }
 
-/* Queries i.., at most ROWS of them. */
+/* Computes the results of queries i.., at most ROWS of them. */
 static void forward_rows(const Forward *own, const Forward *shared, const Forward *run, const Run *r, const Head *a,
                          int i) {
     int rows = smaller(ROWS, r->queries - i), Dkp = a->Dkp, Dvp = a->Dvp;
@@ -104,7 +103,7 @@ static void forward_rows(const Forward *own, const Forward *shared, const Forwar
     for (int row = 0; row < rows; row++) end_row(own, shared, r, a, row, position(r->q_order, i + row));
 }
 
-/* run: the buffers of who leads the team. */
+/* `run` has the buffers of the team's first member. */
 static void forward_run(const Forward *own, const Forward *shared, const Forward *run, const Run *r, const Head *a,
                         Team team) {
     for (int j = team.part * KEYS; j < r->keys; j += team.parts * KEYS) {
@@ -122,16 +121,8 @@ static void forward_head(const Head *a, const CausalShape *s, Team team, float *
     size_t floats;
     Forward own = forward_take(own_slice, s, a->pattern, a->h, &floats);
     Forward lead = forward_take(slice, s, a->pattern, a->h, &floats);
-    Pass passes[2];
-    int count = passes_of(passes, a->pattern, a->h);
-    for (int pass = 0; pass < count; pass++) {
-        int runs = runs_in(&passes[pass], a->pattern, a->N);
-        for (int n = runs > 1 ? team.part : 0; n < runs; n += runs > 1 ? team.parts : 1) {
-            Run r = run_of(&passes[pass], a->pattern, a->h, a->N, n, own.order);
-            forward_run(&own, &lead, runs > 1 ? &own : &lead, &r, a, runs > 1 ? ALONE : team);
-        }
-        wait_for(team);
-    }
+    for (Runs r = runs_of(a, team, own.order); next_run(&r);)
+        forward_run(&own, &lead, r.workers.parts > 1 ? &lead : &own, &r.run, a, r.workers);
 }
 
 static size_t most_floats(const CausalShape *s, const CausalPattern *p, bool backward);
@@ -193,7 +184,8 @@ static Backward backward_take(float *slice, const CausalShape *s, const CausalPa
     return w;
 }
 
-/* A query's pair with its own key, where that is not one of the run's: dk and dv of that key, and dq's beginning. */
+/* Takes a query's pair with its own key, where that is not one of the run's: that key's dk and dv, and dq's
+ * beginning. */
 static void own_pair(float *dq, const Run *r, const Head *a, const float *q, const float *dy, float delta, float lse,
                      size_t token) {
     memset(dq, 0, a->Dkp * sizeof *dq);
@@ -208,7 +200,7 @@ static void own_pair(float *dq, const Run *r, const Head *a, const float *q, con
     scatter(a->dv + token * a->v_row, 0, NULL, 0, dy, p, false, 1, a->Dv, a->Dvp);
 }
 
-/* The queries that this member prepares for all, and its share of dq, which is for all queries. */
+/* Prepares this member's part of the queries, for all, and its share of dq, which is for all queries. */
 static void begin_queries(const Backward *own, const Backward *run, const Run *r, const Head *a, Team team) {
     for (int i = 0; i < r->queries; i++) {
         float *dq = own->dqs + (size_t)i * a->Dkp;
@@ -229,7 +221,7 @@ static void begin_queries(const Backward *own, const Backward *run, const Run *r
     }
 }
 
-/* Keys j .. j+block-1 and all queries that see one of them: dk, dv, and this member's share of dq. */
+/* Takes keys j .. j+block-1 and all queries that see one of them: dk, dv, and this member's share of dq. */
 static void backward_keys(const Backward *own, const Backward *run, const Run *r, const Head *a, int j, int block) {
     int Dk = a->Dk, Dkp = a->Dkp, Dvp = a->Dvp;
     gather_panels(own->kt, a->k, a->k_row, r->k_order, j, block, Dk);
@@ -261,8 +253,8 @@ static void backward_keys(const Backward *own, const Backward *run, const Run *r
     scatter(a->dv, a->v_row, r->k_order, j, own->dv, 1, r->pass->rest, block, a->Dv, Dvp);
 }
 
-/* shares: of the members' dq, each as far behind the one before; run: the buffers of who leads the team. */
-static void backward_run(const Backward *own, const Backward *run, size_t shares, const Run *r, const Head *a,
+/* A member's dq lies `apart` floats behind the one before; `run` has the buffers of the team's first member. */
+static void backward_run(const Backward *own, const Backward *run, size_t apart, const Run *r, const Head *a,
                          Team team) {
     begin_queries(own, run, r, a, team);
     wait_for(team);
@@ -277,27 +269,19 @@ static void backward_run(const Backward *own, const Backward *run, size_t shares
         float *dq = run->dqs + (size_t)i * a->Dkp;
         for (int part = 1; part < team.parts; part++)
             for (int c = 0; c < rows * a->Dkp; c += TILE)
-                vec_store(dq + c, vec_load(dq + c) + vec_load(dq + part * shares + c));
+                vec_store(dq + c, vec_load(dq + c) + vec_load(dq + part * apart + c));
         scatter(a->dq, a->q_row, r->q_order, i, dq, a->scale, r->pass->rest, rows, a->Dk, a->Dkp);
     }
     wait_for(team);
 }
 
 static void backward_head(const Head *a, const CausalShape *s, Team team, float *own_slice, float *slice,
-                          size_t shares) {
+                          size_t apart) {
     size_t floats;
     Backward own = backward_take(own_slice, s, a->pattern, a->h, &floats);
     Backward lead = backward_take(slice, s, a->pattern, a->h, &floats);
-    Pass passes[2];
-    int count = passes_of(passes, a->pattern, a->h);
-    for (int pass = 0; pass < count; pass++) {
-        int runs = runs_in(&passes[pass], a->pattern, a->N);
-        for (int n = runs > 1 ? team.part : 0; n < runs; n += runs > 1 ? team.parts : 1) {
-            Run r = run_of(&passes[pass], a->pattern, a->h, a->N, n, own.order);
-            backward_run(&own, runs > 1 ? &own : &lead, shares, &r, a, runs > 1 ? ALONE : team);
-        }
-        wait_for(team);
-    }
+    for (Runs r = runs_of(a, team, own.order); next_run(&r);)
+        backward_run(&own, r.workers.parts > 1 ? &lead : &own, apart, &r.run, a, r.workers);
 }
 
 void causal_attention_backward(const CausalGradients *d, const real *dy, const real *y, const float *lse,
@@ -332,7 +316,7 @@ void causal_attention_backward(const CausalGradients *d, const real *dy, const r
 
 /* == Workspace ==================================================================================================== */
 
-/* What one thread needs, whichever head it works on. */
+/* The floats that one thread needs, whichever head it works on. */
 static size_t most_floats(const CausalShape *s, const CausalPattern *p, bool backward) {
     size_t most = 0;
     for (int i = 0; i < 2; i++) {

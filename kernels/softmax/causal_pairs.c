@@ -44,7 +44,7 @@ typedef struct {
     real *k, *vt;                              /* a run's keys [padded,Dkp], and values [Dvp,padded] */
     float *held, *held_m, *held_l, *held_p;    /* [N,Dvp], [N], [N], [N]: between two passes */
     real *qt, *p, *rows, *room;                /* [ROWS,Dkp] by blocks [Dkp/2][QUERIES][2]; a block of weights */
-    float *yt, *s, *turned;                    /* [ROWS,Dvp] by blocks [Dvp,QUERIES]; [KEYS,QUERIES]; [QUERIES,Dvp] */
+    float *yt, *s, *transposed;                /* [ROWS,Dvp] by blocks [Dvp,QUERIES]; [KEYS,QUERIES]; [QUERIES,Dvp] */
 } Forward;
 
 static Forward forward_take(float *slice, const CausalShape *s, const CausalPattern *p, int h, size_t *floats) {
@@ -66,7 +66,7 @@ static Forward forward_take(float *slice, const CausalShape *s, const CausalPatt
     f.room = take_reals(&next, QUERIES * D);
     f.yt = workspace_take(&next, ROWS * Dvp);
     f.s = workspace_take(&next, KEYS * QUERIES);
-    f.turned = workspace_take(&next, QUERIES * Dvp);
+    f.transposed = workspace_take(&next, QUERIES * Dvp);
     *floats = (size_t)(next - slice);
     return f;
 }
@@ -93,19 +93,19 @@ static Running running_of(const Numbers *n) {
     return r;
 }
 
-/* Queries i.. of a block: qt, yt and the running softmax before the first key. */
+/* Prepares queries i.. of a block: qt, yt and the running softmax before the first key. */
 static Running begin_block(const Forward *own, const Forward *shared, const Run *r, const Head *a, real *qt, float *yt,
                            int i, int rows, int Dkp, int Dvp) {
     Numbers n;
     copy_rows(own->rows, a->q, a->q_row, r->q_order, i, rows, QUERIES, a->Dk, Dkp);
-    turn_pairs(qt, QUERIES, own->rows, QUERIES, Dkp);
-    memset(own->turned, 0, QUERIES * (size_t)Dvp * sizeof *own->turned);
+    transpose_pairs(qt, QUERIES, own->rows, QUERIES, Dkp);
+    memset(own->transposed, 0, QUERIES * (size_t)Dvp * sizeof *own->transposed);
     for (int row = 0; row < QUERIES; row++) {
         n.m[row] = -INFINITY;
         n.l[row] = n.p[row] = 0;
         if (row >= rows) continue;
         size_t token = position(r->q_order, i + row);
-        float *y = own->turned + (size_t)row * Dvp;
+        float *y = own->transposed + (size_t)row * Dvp;
         if (r->pass->rest) {
             memcpy(y, shared->held + token * Dvp, Dvp * sizeof *y);
             n.m[row] = shared->held_m[token];
@@ -117,7 +117,7 @@ static Running begin_block(const Forward *own, const Forward *shared, const Run 
             n.l[row] = n.p[row] = 1;
         }
     }
-    rows_to_columns(yt, own->turned, Dvp);
+    rows_to_columns(yt, own->transposed, Dvp);
     return running_of(&n);
 }
 
@@ -129,10 +129,10 @@ static void end_block(const Forward *own, const Forward *shared, const Run *r, c
         vec_store(n.l + v * TILE, state->sum[v]);
         vec_store(n.p + v * TILE, state->rounded[v]);
     }
-    columns_to_rows(own->turned, yt, Dvp);
+    columns_to_rows(own->transposed, yt, Dvp);
     for (int row = 0; row < rows; row++) {
         size_t token = position(r->q_order, i + row);
-        const float *y = own->turned + (size_t)row * Dvp;
+        const float *y = own->transposed + (size_t)row * Dvp;
         if (r->pass->more) {
             memcpy(shared->held + token * Dvp, y, Dvp * sizeof *y);
             shared->held_m[token] = n.m[row];
@@ -145,7 +145,7 @@ static void end_block(const Forward *own, const Forward *shared, const Run *r, c
     }
 }
 
-/* Queries i.., at most ROWS of them. */
+/* Computes the results of queries i.., at most ROWS of them. */
 static void forward_rows(Pairs kind, const Forward *own, const Forward *shared, const Forward *run, const Run *r,
                          const Head *a, int i) {
     int rows = smaller(ROWS, r->queries - i), Dkp = pairs_round_up(a->Dk), Dvp = pairs_round_up(a->Dv);
@@ -174,7 +174,7 @@ static void forward_rows(Pairs kind, const Forward *own, const Forward *shared, 
                   Dvp);
 }
 
-/* run: the buffers of who leads the team. */
+/* `run` has the buffers of the team's first member. */
 static void forward_run(Pairs kind, const Forward *own, const Forward *shared, const Forward *run, const Run *r,
                         const Head *a, Team team) {
     int Dkp = pairs_round_up(a->Dk), Dvp = pairs_round_up(a->Dv), padded = pairs_round_up(r->keys);
@@ -182,7 +182,7 @@ static void forward_run(Pairs kind, const Forward *own, const Forward *shared, c
         int keys = smaller(QUERIES, r->keys - j);
         copy_rows(run->k + (size_t)j * Dkp, a->k, a->k_row, r->k_order, j, keys, QUERIES, a->Dk, Dkp);
         copy_rows(own->rows, a->v, a->v_row, r->k_order, j, keys, QUERIES, a->Dv, Dvp);
-        turn_rows(run->vt + j, (size_t)padded, own->rows, own->room, QUERIES, Dvp);
+        transpose_rows(run->vt + j, (size_t)padded, own->rows, own->room, QUERIES, Dvp);
     }
     wait_for(team);
     int tasks = (r->queries + ROWS - 1) / ROWS;
@@ -194,17 +194,9 @@ void causal_pairs_forward(Pairs kind, const Head *a, const CausalShape *s, Team 
     size_t floats;
     Forward own = forward_take(own_slice, s, a->pattern, a->h, &floats);
     Forward lead = forward_take(slice, s, a->pattern, a->h, &floats);
-    Pass passes[2];
-    int count = passes_of(passes, a->pattern, a->h);
     pairs_begin(kind);
-    for (int pass = 0; pass < count; pass++) {
-        int runs = runs_in(&passes[pass], a->pattern, a->N);
-        for (int n = runs > 1 ? team.part : 0; n < runs; n += runs > 1 ? team.parts : 1) {
-            Run r = run_of(&passes[pass], a->pattern, a->h, a->N, n, own.order);
-            forward_run(kind, &own, &lead, runs > 1 ? &own : &lead, &r, a, runs > 1 ? ALONE : team);
-        }
-        wait_for(team);
-    }
+    for (Runs r = runs_of(a, team, own.order); next_run(&r);)
+        forward_run(kind, &own, &lead, r.workers.parts > 1 ? &lead : &own, &r.run, a, r.workers);
     pairs_end(kind);
 }
 
@@ -216,7 +208,7 @@ typedef struct {
     float *dqt, *delta, *shift;     /* by blocks [Dkp,QUERIES]; [queries], padded */
     real *k, *kt, *v, *room;        /* a block of keys [KEYS,Dkp], [Dkp,KEYS], [KEYS,Dvp] */
     float *dk, *dv;                 /* [KEYS,Dkp], [KEYS,Dvp] */
-    float *s, *t, *turned;          /* [KEYS,QUERIES]; [QUERIES,Dkp] */
+    float *s, *t, *transposed;      /* [KEYS,QUERIES]; [QUERIES,Dkp] */
     real *p, *ds, *ds_pairs;        /* [KEYS,QUERIES] */
 } Backward;
 
@@ -241,7 +233,7 @@ static Backward backward_take(float *slice, const CausalShape *s, const CausalPa
     w.dv = workspace_take(&next, KEYS * Dvp);
     w.s = workspace_take(&next, KEYS * QUERIES);
     w.t = workspace_take(&next, KEYS * QUERIES);
-    w.turned = workspace_take(&next, QUERIES * Dkp);
+    w.transposed = workspace_take(&next, QUERIES * Dkp);
     w.p = take_reals(&next, KEYS * QUERIES);
     w.ds = take_reals(&next, KEYS * QUERIES);
     w.ds_pairs = take_reals(&next, KEYS * QUERIES);
@@ -255,7 +247,8 @@ size_t causal_pairs_backward_floats(const CausalShape *s, const CausalPattern *p
     return floats;
 }
 
-/* A query's pair with its own key, where that is not one of the run's: that key's dk and dv, and its column of dq^T. */
+/* Takes a query's pair with its own key, where that is not one of the run's: that key's dk and dv, and its column of
+ * dq^T. */
 static void own_pair(float *dqt, const Head *a, float delta, size_t token) {
     const real *q = a->q + token * a->q_row, *k = a->k + token * a->k_row, *v = a->v + token * a->v_row;
     const real *dy = a->dy + token * a->y_row;
@@ -267,7 +260,7 @@ static void own_pair(float *dqt, const Head *a, float delta, size_t token) {
         real_store_part(a->dv + token * a->v_row + c, p * real_load_part(dy + c, a->Dv - c), a->Dv - c);
 }
 
-/* The queries that this member prepares for all, and its share of dq^T, which is for all queries. */
+/* Prepares this member's part of the queries, for all, and its share of dq^T, which is for all queries. */
 static void begin_queries(const Backward *own, const Backward *run, const Run *r, const Head *a, Team team) {
     int Dkp = pairs_round_up(a->Dk), Dvp = pairs_round_up(a->Dv);
     for (int i = 0; i < r->queries; i += QUERIES) {
@@ -288,7 +281,7 @@ static void begin_queries(const Backward *own, const Backward *run, const Run *r
     }
 }
 
-/* Queries i.. with keys j+first .. j+first+keys-1 of the block at j, whole pairs of blocks. */
+/* Takes queries i.. with keys j+first .. j+first+keys-1 of the block at j, whole pairs of blocks. */
 static void backward_tile(Pairs kind, const Backward *own, const Backward *run, const Run *r, const Head *a, int i,
                           int j, int first, int keys) {
     int rows = smaller(QUERIES, r->queries - i), Dkp = pairs_round_up(a->Dk), Dvp = pairs_round_up(a->Dv);
@@ -306,14 +299,14 @@ static void backward_tile(Pairs kind, const Backward *own, const Backward *run, 
     pairs_gemm(kind, own->dqt + q, QUERIES, own->kt + first, KEYS, own->ds_pairs, QUERIES, Dkp, QUERIES, keys, true);
 }
 
-/* Keys j .. j+block-1 and all queries that see one of them: dk, dv, and this member's share of dq^T. */
+/* Takes keys j .. j+block-1 and all queries that see one of them: dk, dv, and this member's share of dq^T. */
 static void backward_keys(Pairs kind, const Backward *own, const Backward *run, const Run *r, const Head *a, int j,
                           int block) {
     int Dkp = pairs_round_up(a->Dk), Dvp = pairs_round_up(a->Dv), padded = pairs_round_up(block);
     copy_rows(own->k, a->k, a->k_row, r->k_order, j, block, padded, a->Dk, Dkp);
     copy_rows(own->v, a->v, a->v_row, r->k_order, j, block, padded, a->Dv, Dvp);
     for (int c = 0; c < padded; c += PAIR_BLOCK)
-        turn_rows(own->kt + c, KEYS, own->k + (size_t)c * Dkp, own->room, PAIR_BLOCK, Dkp);
+        transpose_rows(own->kt + c, KEYS, own->k + (size_t)c * Dkp, own->room, PAIR_BLOCK, Dkp);
     memset(own->dk, 0, (size_t)padded * Dkp * sizeof *own->dk);
     memset(own->dv, 0, (size_t)padded * Dvp * sizeof *own->dv);
     int end = queries_to(r, j + block - 1);
@@ -326,7 +319,7 @@ static void backward_keys(Pairs kind, const Backward *own, const Backward *run, 
     scatter(a->dv, a->v_row, r->k_order, j, own->dv, 1, r->pass->rest, block, a->Dv, Dvp);
 }
 
-/* apart: floats from a member's dq^T to the next one's; run: the buffers of who leads the team. */
+/* A member's dq^T lies `apart` floats behind the one before; `run` has the buffers of the team's first member. */
 static void backward_run(Pairs kind, const Backward *own, const Backward *run, size_t apart, const Run *r,
                          const Head *a, Team team) {
     int Dkp = pairs_round_up(a->Dk);
@@ -343,9 +336,9 @@ static void backward_run(Pairs kind, const Backward *own, const Backward *run, s
         for (int part = 1; part < team.parts; part++)
             for (int c = 0; c < QUERIES * Dkp; c += TILE)
                 vec_store(dqt + c, vec_load(dqt + c) + vec_load(dqt + part * apart + c));
-        columns_to_rows(own->turned, dqt, Dkp);
-        scatter(a->dq, a->q_row, r->q_order, i, own->turned, a->scale, r->pass->rest, smaller(QUERIES, r->queries - i),
-                a->Dk, Dkp);
+        columns_to_rows(own->transposed, dqt, Dkp);
+        scatter(a->dq, a->q_row, r->q_order, i, own->transposed, a->scale, r->pass->rest,
+                smaller(QUERIES, r->queries - i), a->Dk, Dkp);
     }
     wait_for(team);
 }
@@ -355,17 +348,9 @@ void causal_pairs_backward(Pairs kind, const Head *a, const CausalShape *s, Team
     size_t floats;
     Backward own = backward_take(own_slice, s, a->pattern, a->h, &floats);
     Backward lead = backward_take(slice, s, a->pattern, a->h, &floats);
-    Pass passes[2];
-    int count = passes_of(passes, a->pattern, a->h);
     pairs_begin(kind);
-    for (int pass = 0; pass < count; pass++) {
-        int runs = runs_in(&passes[pass], a->pattern, a->N);
-        for (int n = runs > 1 ? team.part : 0; n < runs; n += runs > 1 ? team.parts : 1) {
-            Run r = run_of(&passes[pass], a->pattern, a->h, a->N, n, own.order);
-            backward_run(kind, &own, runs > 1 ? &own : &lead, apart, &r, a, runs > 1 ? ALONE : team);
-        }
-        wait_for(team);
-    }
+    for (Runs r = runs_of(a, team, own.order); next_run(&r);)
+        backward_run(kind, &own, r.workers.parts > 1 ? &lead : &own, apart, &r.run, a, r.workers);
     pairs_end(kind);
 }
 

@@ -49,8 +49,8 @@ static inline void copy_rows(real *to, const real *from, size_t stride, const in
 }
 
 /* to [Dp,ldt] = the transpose of from [rows,Dp]; room for rows * Dp numbers. */
-static inline void turn_rows(real *to, size_t ldt, const real *from, real *room, int rows, int Dp) {
-    turn_pairs(room, rows, from, rows, Dp);
+static inline void transpose_rows(real *to, size_t ldt, const real *from, real *room, int rows, int Dp) {
+    transpose_pairs(room, rows, from, rows, Dp);
     for (int p = 0; p < Dp / 2; p++)
         for (int i = 0; i < rows; i += TILE) {
             __m512i both = _mm512_loadu_si512((const float *)room + (size_t)p * rows + i);
@@ -123,7 +123,7 @@ TILE_INLINE void pairs_softmax_step(int lanes, real *p, Running *r, float *yt, c
 static inline void pack_queries(real *turned, real *paired, real *room, const real *from, size_t stride,
                                 const int *order, int first, int rows, int D, int Dp) {
     copy_rows(room, from, stride, order, first, rows, QUERIES, D, Dp);
-    turn_pairs(turned, QUERIES, room, QUERIES, Dp);
+    transpose_pairs(turned, QUERIES, room, QUERIES, Dp);
     pair_rows(paired, room, QUERIES, Dp);
 }
 

@@ -88,6 +88,7 @@ struct Attention {
     void *state;
     Projection *last;             /* the one whose output is y and whose backward pass takes dy as it is, or NULL */
     const DetectorFrame *detector; /* NULL unless in a detector's encoder */
+    const struct CausalFrame *causal; /* NULL unless in a density model (layers/density/causal_attention.h) */
 };
 
 /* All operators, NULL-terminated. */

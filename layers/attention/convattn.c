@@ -66,8 +66,11 @@ static void convattn_declare(Attention *a, Params *params) {
     const char *const w[] = {"norm_q.weight", "norm_k.weight", "norm_v.weight"};
     const char *const b[] = {"norm_q.bias", NULL, "norm_v.bias"};
     for (int i = 0; i < 3; i++) {
-        params_declare(params, &s->w[i], &s->dw[i], a->prefix, w[i], INIT_ONES, false, 1, (int[]){a->D});
-        if (b[i]) params_declare(params, &s->b[i], &s->db[i], a->prefix, b[i], INIT_ZEROS, false, 1, (int[]){a->D});
+        params_declare(params, (Param){.value = &s->w[i], .grad = &s->dw[i], .named = {a->prefix, w[i]},
+                                       .init = INIT_ONES, .shape = {a->D}});
+        if (!b[i]) continue;
+        params_declare(params, (Param){.value = &s->b[i], .grad = &s->db[i], .named = {a->prefix, b[i]},
+                                       .init = INIT_ZEROS, .shape = {a->D}});
     }
 }
 

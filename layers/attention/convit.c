@@ -80,16 +80,17 @@ static void convit_declare(Attention *a, Params *params) {
     int M = a->M, H = a->H;
     projection_declare_weight(&s->frame.qkv, params, a->prefix, "qk", M, 2 * M);
     s->frame.qkv.out = 3 * M;
-    params_declare(params, &s->v_w, &s->dv_w, a->prefix, "v.weight", INIT_TRUNC_NORMAL, true, 2, (int[]){M, M});
-    params_draw_with(params, identity);
+    params_declare(params, (Param){.value = &s->v_w, .grad = &s->dv_w, .named = {a->prefix, "v.weight"},
+                                   .init = INIT_TRUNC_NORMAL, .decay = true, .shape = {M, M}, .draw = identity});
     projection_declare(&s->frame.proj, params, a->prefix, "proj", M, M);
     a->last = &s->frame.proj;
-    params_declare(params, &s->pos_w, &s->dpos_w, a->prefix, "pos_proj.weight", INIT_TRUNC_NORMAL, true, 2,
-                   (int[]){H, position_features(a->grid)});
-    params_draw_with(params, convolution);
-    if (a->grid.frames > 1) params_in_time(params, (ParamTime){TIME_ADDED, 1, 2, 3, false});
-    params_declare(params, &s->pos_b, &s->dpos_b, a->prefix, "pos_proj.bias", INIT_ZEROS, false, 1, (int[]){H});
-    params_declare(params, &s->gating, &s->dgating, a->prefix, "gating_param", INIT_ONES, false, 1, (int[]){H});
+    params_declare(params, (Param){.value = &s->pos_w, .grad = &s->dpos_w, .named = {a->prefix, "pos_proj.weight"},
+                                   .init = INIT_TRUNC_NORMAL, .decay = true, .shape = {H, position_features(a->grid)},
+                                   .draw = convolution, .time = {TIME_ADDED, 1, a->grid.frames > 1 ? 2 : 0, 3, false}});
+    params_declare(params, (Param){.value = &s->pos_b, .grad = &s->dpos_b, .named = {a->prefix, "pos_proj.bias"},
+                                   .init = INIT_ZEROS, .shape = {H}});
+    params_declare(params, (Param){.value = &s->gating, .grad = &s->dgating, .named = {a->prefix, "gating_param"},
+                                   .init = INIT_ONES, .shape = {H}});
 }
 
 /* == Activations ================================================================================================== */

@@ -15,14 +15,14 @@ static int mlp_features(int D) { return D; }
 /* With per_head the tensors have H as an additional first dimension. */
 static void declare_matrix(FeatureMap *map, const Attention *a, Params *params, float **value, float **grad,
                            const char *name, ParamInit init, bool decay, int rows, int columns) {
-    int shape[] = {a->H, rows, columns}, shared = !map->per_head;
-    params_declare(params, value, grad, a->prefix, name, init, decay, 3 - shared, shape + shared);
+    params_declare(params, (Param){.value = value, .grad = grad, .named = {a->prefix, name}, .init = init,
+                                   .decay = decay, .shape = {map->per_head ? a->H : 0, rows, columns}});
 }
 
 static void declare_layer(FeatureMap *map, const Attention *a, Params *params) {
-    int shape[] = {a->H, map->F}, shared = !map->per_head;
     declare_matrix(map, a, params, &map->w2, &map->dw2, "feature.w2", INIT_XAVIER_UNIFORM, true, map->F, 2 * a->D);
-    params_declare(params, &map->b, &map->db, a->prefix, "feature.b2", INIT_ZEROS, false, 2 - shared, shape + shared);
+    params_declare(params, (Param){.value = &map->b, .grad = &map->db, .named = {a->prefix, "feature.b2"},
+                                   .init = INIT_ZEROS, .shape = {map->per_head ? a->H : 0, map->F}});
 }
 
 static void mlp_declare(FeatureMap *map, const Attention *a, Params *params) {
@@ -31,7 +31,8 @@ static void mlp_declare(FeatureMap *map, const Attention *a, Params *params) {
 }
 
 static void random_declare(FeatureMap *map, const Attention *a, Params *params) {
-    params_declare_buffer(params, &map->w1, &map->host, a->prefix, "feature.w1", INIT_NORMAL, 2, (int[]){a->D, a->D});
+    params_declare(params, (Param){.value = &map->w1, .named = {a->prefix, "feature.w1"}, .init = INIT_NORMAL,
+                                   .frozen = true, .host = &map->host, .shape = {a->D, a->D}});
     declare_layer(map, a, params);
 }
 

@@ -16,8 +16,8 @@ static int rfa_features(int D) { return 2 * D; }
 static int performer_features(int D) { return D; }
 
 static void random_declare(FeatureMap *map, const Attention *a, Params *params) {
-    params_declare_buffer(params, &map->w1, &map->host, a->prefix, "feature.weight", INIT_NORMAL, 3,
-                          (int[]){a->H, a->D, a->D});
+    params_declare(params, (Param){.value = &map->w1, .named = {a->prefix, "feature.weight"}, .init = INIT_NORMAL,
+                                   .frozen = true, .host = &map->host, .shape = {a->H, a->D, a->D}});
 }
 
 static size_t random_workspace(const FeatureMap *map, const Attention *a) {

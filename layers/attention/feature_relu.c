@@ -11,9 +11,10 @@
 static int relu_features(int D) { return D; }
 
 static void relu_declare(FeatureMap *map, const Attention *a, Params *params) {
-    params_declare(params, &map->w1, &map->dw1, a->prefix, "feature.weight", INIT_XAVIER_UNIFORM, true, 2,
-                   (int[]){map->F, a->D});
-    params_declare(params, &map->b, &map->db, a->prefix, "feature.bias", INIT_ZEROS, false, 1, (int[]){map->F});
+    params_declare(params, (Param){.value = &map->w1, .grad = &map->dw1, .named = {a->prefix, "feature.weight"},
+                                   .init = INIT_XAVIER_UNIFORM, .decay = true, .shape = {map->F, a->D}});
+    params_declare(params, (Param){.value = &map->b, .grad = &map->db, .named = {a->prefix, "feature.bias"},
+                                   .init = INIT_ZEROS, .shape = {map->F}});
 }
 
 static size_t relu_workspace(const FeatureMap *map, const Attention *a) { return feature_relu_workspace(a->D, map->F); }

@@ -25,11 +25,11 @@ void focused_core_declare(FocusedCore *s, const Attention *a, Params *params, co
     s->apart = keys != NULL;
     int L = grid_tokens(s->keys);
     /* Both decay in the published code and in timm's groups. */
-    params_declare(params, &s->pos, &s->dpos, a->prefix, "positional_encoding", INIT_ZEROS, true, 3,
-                   (int[]){1, L, M});
-    params_on_grid(params, (ParamGrid){1, 1, 0, s->keys});
-    params_in_time(params, (ParamTime){TIME_COPIES, 1, s->keys.frames, 0, false});
-    params_declare(params, &s->scale, &s->dscale, a->prefix, "scale", INIT_ZEROS, true, 3, (int[]){1, 1, M});
+    params_declare(params, (Param){.value = &s->pos, .grad = &s->dpos, .named = {a->prefix, "positional_encoding"},
+                                   .init = INIT_ZEROS, .decay = true, .shape = {1, L, M}, .grid = {1, 1, 0, s->keys},
+                                   .time = {TIME_COPIES, 1, s->keys.frames, 0, false}});
+    params_declare(params, (Param){.value = &s->scale, .grad = &s->dscale, .named = {a->prefix, "scale"},
+                                   .init = INIT_ZEROS, .decay = true, .shape = {1, 1, M}});
     int v_row = L < a->N ? M : s->apart ? 2 * M : 3 * M;
     depthwise_declare(&s->dwc, params, a->prefix, "dwc", (Depthwise){a->grid, M, 5, a->D, v_row, M, a->time_kernel},
                       true);

@@ -18,10 +18,10 @@ typedef struct {
 static void gf_declare(Attention *a, Params *params) {
     Gf *s = a->state;
     Grid g = a->grid;
-    int shape[] = {g.frames, g.rows, g.columns / 2 + 1, a->M, 2}, image = g.frames == 1;
-    params_declare(params, &s->w, &s->dw, a->prefix, "filter.complex_weight", INIT_TRUNC_NORMAL, true, 5 - image,
-                   shape + image);
-    params_in_time(params, (ParamTime){TIME_FREQUENCIES, 0, g.frames, 0, true});
+    params_declare(params, (Param){.value = &s->w, .grad = &s->dw, .named = {a->prefix, "filter.complex_weight"},
+                                   .init = INIT_TRUNC_NORMAL, .decay = true,
+                                   .shape = {g.frames > 1 ? g.frames : 0, g.rows, g.columns / 2 + 1, a->M, 2},
+                                   .time = {TIME_FREQUENCIES, 0, g.frames, 0, true}});
     projection_declare(&s->proj, params, a->prefix, "proj", a->M, a->M);
     a->last = &s->proj;
 }

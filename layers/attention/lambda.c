@@ -41,13 +41,16 @@ static void lambda_declare(Attention *a, Params *params) {
     s->patterns = (Patterns){{OFFSETS_TOEPLITZ, a->grid, 0, 0}, D, a->H, D, false};
     projection_declare_weight(&s->qv, params, a->prefix, "qv", M, 2 * M);
     for (int i = 0; i < PARTS; i++) {
-        params_declare(params, &s->w[i], &s->dw[i], a->prefix, w[i], INIT_ONES, false, 1, (int[]){D});
-        params_declare(params, &s->b[i], &s->db[i], a->prefix, b[i], INIT_ZEROS, false, 1, (int[]){D});
+        params_declare(params, (Param){.value = &s->w[i], .grad = &s->dw[i], .named = {a->prefix, w[i]},
+                                       .init = INIT_ONES, .shape = {D}});
+        params_declare(params, (Param){.value = &s->b[i], .grad = &s->db[i], .named = {a->prefix, b[i]},
+                                       .init = INIT_ZEROS, .shape = {D}});
     }
-    params_declare(params, &s->embedding, &s->dembedding, a->prefix, "embedding.weight", INIT_TRUNC_NORMAL, true, 2,
-                   (int[]){offsets_count(&s->patterns.offsets), D});
-    params_on_grid(params, (ParamGrid){0, 1, 0, grid_offsets(a->grid)});
-    params_in_time(params, (ParamTime){TIME_TOEPLITZ, 0, grid_offsets(a->grid).frames, 0, false});
+    params_declare(params, (Param){.value = &s->embedding, .grad = &s->dembedding,
+                                   .named = {a->prefix, "embedding.weight"}, .init = INIT_TRUNC_NORMAL, .decay = true,
+                                   .shape = {offsets_count(&s->patterns.offsets), D},
+                                   .grid = {0, 1, 0, grid_offsets(a->grid)},
+                                   .time = {TIME_TOEPLITZ, 0, grid_offsets(a->grid).frames, 0, false}});
     projection_declare(&s->proj, params, a->prefix, "proj", M, M);
 }
 

@@ -22,7 +22,7 @@
 /* == Settings ===================================================================================================== */
 
 typedef enum { FFT_1D, FFT_2D, FFT_3D } LisaFft;
-typedef enum { ALGORITHM_AUTO, ALGORITHM_FIRST } Algorithm; /* ALGORITHM_FIRST + i: algorithms[i] */
+typedef enum { ALGORITHM_AUTO, ALGORITHM_FIRST } LisaChoice; /* ALGORITHM_FIRST + i: algorithms[i] */
 
 typedef struct {
     int lisa_patterns;
@@ -31,7 +31,7 @@ typedef struct {
 typedef struct {
     int lisa_kernel;
     LisaFft lisa_fft;
-    Algorithm lisa_algo;
+    LisaChoice lisa_algo;
 } LisaSettings;
 
 static const ConfigEntry patterns_entries[] = {
@@ -108,7 +108,7 @@ static Offsets toeplitz(const Attention *a) { return (Offsets){OFFSETS_TOEPLITZ,
 static const LisaAlgorithm *algorithm_choose(const Attention *a, const Patterns *patterns) {
     const LisaAlgorithm *best = &algorithms[0];
     if (patterns->offsets.kind == OFFSETS_TOEPLITZ) return best;
-    Algorithm asked = settings_of(a)->lisa_algo;
+    LisaChoice asked = settings_of(a)->lisa_algo;
     if (asked != ALGORITHM_AUTO) {
         best = &algorithms[asked - ALGORITHM_FIRST];
         if (isinf(best->cost(patterns)))
@@ -121,16 +121,15 @@ static const LisaAlgorithm *algorithm_choose(const Attention *a, const Patterns 
     return best;
 }
 
-/* Tells fit_weights the grid, and the axis of time, of the tensor declared last, whose first dimension are the offsets.
- * A window has the same offsets on every grid. */
-static void offsets_on_grid(Params *params, const Offsets *o) {
+/* Declares a tensor whose first dimension are the offsets, with its grid and its axis of time.  A window has the same
+ * offsets on every grid. */
+static void declare_offsets(Params *params, const Offsets *o, Param tensor) {
+    static const TimeRule rules[] = {[OFFSETS_LOCAL] = TIME_TAPS, [OFFSETS_TOEPLITZ] = TIME_TOEPLITZ,
+                                     [OFFSETS_TORUS] = TIME_TORUS, [OFFSETS_CIRCLE] = TIME_CIRCLE};
     Grid positions = o->kind == OFFSETS_TOEPLITZ ? grid_offsets(o->grid) : o->grid;
-    if (o->kind != OFFSETS_LOCAL) params_on_grid(params, (ParamGrid){0, 1, 0, positions});
-    if (o->kind == OFFSETS_LOCAL) params_in_time(params, (ParamTime){TIME_TAPS, 0, o->frames, 0, false});
-    else if (o->kind == OFFSETS_TOEPLITZ)
-        params_in_time(params, (ParamTime){TIME_TOEPLITZ, 0, positions.frames, 0, false});
-    else params_in_time(params, (ParamTime){o->kind == OFFSETS_TORUS ? TIME_TORUS : TIME_CIRCLE, 0, positions.frames, 0,
-                                            false});
+    if (o->kind != OFFSETS_LOCAL) tensor.grid = (ParamGrid){0, 1, 0, positions};
+    tensor.time = (ParamTime){rules[o->kind], 0, o->kind == OFFSETS_LOCAL ? o->frames : positions.frames, 0, false};
+    params_declare(params, tensor);
 }
 
 static void declare(Attention *a, Params *params, Offsets offsets, bool per_channel, bool normed) {
@@ -141,14 +140,13 @@ static void declare(Attention *a, Params *params, Offsets offsets, bool per_chan
     s->patterns = (Patterns){offsets, E, a->H, D, per_channel};
     s->normed = normed;
     s->algorithm = algorithm_choose(a, &s->patterns);
-    if (per_channel)
-        params_declare(params, &s->wa, &s->dwa, a->prefix, "lisa.wa", INIT_TRUNC_NORMAL, true, 3, (int[]){T, D, E});
-    else
-        params_declare(params, &s->wa, &s->dwa, a->prefix, "lisa.wa", INIT_TRUNC_NORMAL, true, 2, (int[]){T, E});
-    offsets_on_grid(params, &offsets);
-    params_declare(params, &s->wb, &s->dwb, a->prefix, "lisa.wb", INIT_TRUNC_NORMAL, true, 2, (int[]){T, E});
-    offsets_on_grid(params, &offsets);
-    params_declare(params, &s->b, &s->db, a->prefix, "lisa.b", INIT_TRUNC_NORMAL, true, 2, (int[]){D, E});
+    declare_offsets(params, &offsets, (Param){.value = &s->wa, .grad = &s->dwa, .named = {a->prefix, "lisa.wa"},
+                                              .init = INIT_TRUNC_NORMAL, .decay = true,
+                                              .shape = {T, per_channel ? D : 0, E}});
+    declare_offsets(params, &offsets, (Param){.value = &s->wb, .grad = &s->dwb, .named = {a->prefix, "lisa.wb"},
+                                              .init = INIT_TRUNC_NORMAL, .decay = true, .shape = {T, E}});
+    params_declare(params, (Param){.value = &s->b, .grad = &s->db, .named = {a->prefix, "lisa.b"},
+                                   .init = INIT_TRUNC_NORMAL, .decay = true, .shape = {D, E}});
     if (normed) layer_norm_declare(&s->norm, params, a->prefix, "norm", a->M, false);
 }
 
@@ -270,9 +268,9 @@ static void weighted_declare(Attention *a, Params *params, int tables) {
     Weighted *s = a->state;
     qkv_declare(&s->frame, a, params);
     s->shape = (WeightedAttention){toeplitz(a), tables, a->H, a->D};
-    params_declare(params, &s->r, &s->dr, a->prefix, "sa.rpe", INIT_TRUNC_NORMAL, false, 2,
-                   (int[]){offsets_count(&s->shape.offsets), tables});
-    offsets_on_grid(params, &s->shape.offsets);
+    const Offsets *offsets = &s->shape.offsets;
+    declare_offsets(params, offsets, (Param){.value = &s->r, .grad = &s->dr, .named = {a->prefix, "sa.rpe"},
+                                             .init = INIT_TRUNC_NORMAL, .shape = {offsets_count(offsets), tables}});
 }
 
 static void weighted_plan(Attention *a, Plan *plan, int B) {

@@ -38,11 +38,14 @@ size_t reduced_keys_count(const ReducedKeys *k, int B) { return (size_t)B * (siz
 
 static void keys_declare(ReducedKeys *k, const Attention *a, Params *params) {
     int M = a->M, r = k->squares.stride, fan = M * r * r;
+    ParamSetting from = {k->cells ? NULL : "reduction", r, a->stage};
     if (!reduced_keys_differ(k)) return;
     k->sr = (Projection){.in = fan, .out = M};
-    params_declare_fan(params, &k->sr.w, &k->sr.dw, a->prefix, "sr.weight", fan, true, 4, (int[]){M, M, r, r});
-    if (!k->cells) params_shaped_by(params, "reduction", r, a->stage);
-    params_declare_fan(params, &k->sr.b, &k->sr.db, a->prefix, "sr.bias", fan, false, 1, (int[]){M});
+    params_declare(params, (Param){.value = &k->sr.w, .grad = &k->sr.dw, .named = {a->prefix, "sr.weight"},
+                                   .init = INIT_FAN_IN_UNIFORM, .fan = fan, .decay = true, .shape = {M, M, r, r},
+                                   .from = from});
+    params_declare(params, (Param){.value = &k->sr.b, .grad = &k->sr.db, .named = {a->prefix, "sr.bias"},
+                                   .init = INIT_FAN_IN_UNIFORM, .fan = fan, .shape = {M}});
     layer_norm_declare(&k->norm, params, a->prefix, "norm", M, false);
 }
 

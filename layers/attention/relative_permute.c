@@ -20,9 +20,8 @@ static void random_orders(float *x, const Param *p, uint64_t seed, uint32_t tens
 }
 
 static void permute_declare(Relative *r, const Attention *a, Params *params) {
-    params_declare_buffer(params, &r->permutation, NULL, a->prefix, "relative.permutation", INIT_ZEROS, 2,
-                          (int[]){a->H, r->F});
-    params_draw_with(params, random_orders);
+    params_declare(params, (Param){.value = &r->permutation, .named = {a->prefix, "relative.permutation"},
+                                   .init = INIT_ZEROS, .frozen = true, .shape = {a->H, r->F}, .draw = random_orders});
 }
 
 static void permute_plan(Relative *r, const Attention *a, Plan *plan, int B) {

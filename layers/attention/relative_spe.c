@@ -13,17 +13,19 @@
 
 enum { SINES = 12, TAPS = 200 };
 
-static void learned(Params *params, const Attention *a, float **value, float **grad, const char *name, ParamInit init,
-                    int K) {
-    params_declare(params, value, grad, a->prefix, name, init, false, 3, (int[]){a->H, a->D, K});
+static void declare_learned(Params *params, const Attention *a, float **value, float **grad, const char *name,
+                            ParamInit init, ParamDraw draw, int K) {
+    params_declare(params, (Param){.value = value, .grad = grad, .named = {a->prefix, name}, .init = init, .draw = draw,
+                                   .shape = {a->H, a->D, K}});
 }
 
 static void shared_declare(Relative *r, const Attention *a, Params *params, int rows) {
-    params_declare(params, &r->gate, &r->dgate, a->prefix, "relative.gate", INIT_NORMAL, false, 2, (int[]){a->H, a->D});
-    params_declare_buffer(params, &r->noise, &r->noise_host, a->prefix, "relative.noise", INIT_NORMAL, 4,
-                          (int[]){a->H, a->D, rows, a->D});
-    params_declare_buffer(params, &r->common, &r->common_host, a->prefix, "relative.common", INIT_NORMAL, 3,
-                          (int[]){a->H, a->D, a->D});
+    params_declare(params, (Param){.value = &r->gate, .grad = &r->dgate, .named = {a->prefix, "relative.gate"},
+                                   .init = INIT_NORMAL, .shape = {a->H, a->D}});
+    params_declare(params, (Param){.value = &r->noise, .named = {a->prefix, "relative.noise"}, .init = INIT_NORMAL,
+                                   .frozen = true, .host = &r->noise_host, .shape = {a->H, a->D, rows, a->D}});
+    params_declare(params, (Param){.value = &r->common, .named = {a->prefix, "relative.common"}, .init = INIT_NORMAL,
+                                   .frozen = true, .host = &r->common_host, .shape = {a->H, a->D, a->D}});
 }
 
 static size_t row_of(const Param *p) { return (size_t)p->shape[p->ndim - 1]; }
@@ -57,11 +59,9 @@ static void even_rows(float *x, const Param *p, uint64_t seed, uint32_t tensor) 
 }
 
 static void sine_declare(Relative *r, const Attention *a, Params *params) {
-    learned(params, a, &r->freqs, &r->dfreqs, "relative.freqs", INIT_NORMAL, SINES);
-    params_draw_with(params, low_frequencies);
-    learned(params, a, &r->offsets, &r->doffsets, "relative.offsets", INIT_NORMAL, SINES);
-    learned(params, a, &r->gains, &r->dgains, "relative.gains", INIT_NORMAL, SINES);
-    params_draw_with(params, even_rows);
+    declare_learned(params, a, &r->freqs, &r->dfreqs, "relative.freqs", INIT_NORMAL, low_frequencies, SINES);
+    declare_learned(params, a, &r->offsets, &r->doffsets, "relative.offsets", INIT_NORMAL, NULL, SINES);
+    declare_learned(params, a, &r->gains, &r->dgains, "relative.gains", INIT_NORMAL, even_rows, SINES);
     shared_declare(r, a, params, 2 * SINES);
 }
 
@@ -118,10 +118,8 @@ static void uniform_filters(float *x, const Param *p, uint64_t seed, uint32_t te
 }
 
 static void conv_declare(Relative *r, const Attention *a, Params *params) {
-    learned(params, a, &r->wq, &r->dwq, "relative.conv_q", INIT_ZEROS, TAPS);
-    params_draw_with(params, uniform_filters);
-    learned(params, a, &r->wk, &r->dwk, "relative.conv_k", INIT_ZEROS, TAPS);
-    params_draw_with(params, uniform_filters);
+    declare_learned(params, a, &r->wq, &r->dwq, "relative.conv_q", INIT_ZEROS, uniform_filters, TAPS);
+    declare_learned(params, a, &r->wk, &r->dwk, "relative.conv_k", INIT_ZEROS, uniform_filters, TAPS);
     shared_declare(r, a, params, noise_rows(a));
 }
 

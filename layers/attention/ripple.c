@@ -18,12 +18,12 @@
 
 /* == Settings ===================================================================================================== */
 
-typedef enum { ALGORITHM_AUTO, ALGORITHM_FIRST } Algorithm; /* ALGORITHM_FIRST + i: algorithms[i] */
+typedef enum { ALGORITHM_AUTO, ALGORITHM_FIRST } RippleChoice; /* ALGORITHM_FIRST + i: algorithms[i] */
 
 typedef struct {
     int r_max;
     float tau;
-    Algorithm ripple_algo;
+    RippleChoice ripple_algo;
 } RippleSettings;
 
 typedef struct {
@@ -124,7 +124,7 @@ static Grid priced_grid(Grid grid) {
 
 static const RippleAlgorithm *algorithm_choose(const Attention *a, const RippleRings *rings, int F) {
     const RippleAlgorithm *best = NULL;
-    Algorithm asked = settings_of(a)->ripple_algo;
+    RippleChoice asked = settings_of(a)->ripple_algo;
     bool clip = a->grid.frames > 1;
     if (asked != ALGORITHM_AUTO) {
         best = &algorithms[asked - ALGORITHM_FIRST];
@@ -155,13 +155,14 @@ static void weights_declare(Attention *a, Params *params, Weights weights, Rings
     s->per_head = a->detector && a->detector->per_head;
     s->sticks_per_head = weights == WEIGHTS_STICKS ? s->rings.G - 1 : s->rings.G;
     if (!learned(s)) return;
-    int shape[] = {a->H, D, D}, shared = !s->per_head;
-    params_declare(params, &s->wp, &s->dwp, a->prefix, "ripple.proj.weight",
-                   a->detector ? INIT_XAVIER_UNIFORM : INIT_TRUNC_NORMAL, true, 3 - shared, shape + shared);
-    params_declare(params, &s->bp, &s->dbp, a->prefix, "ripple.proj.bias", INIT_ZEROS, false, 2 - shared,
-                   shape + shared);
-    params_declare(params, &s->sticks, &s->dsticks, a->prefix, "ripple.sticks", INIT_TRUNC_NORMAL, false, 3,
-                   (int[]){a->H, s->sticks_per_head, D});
+    int heads = s->per_head ? a->H : 0;
+    params_declare(params, (Param){.value = &s->wp, .grad = &s->dwp, .named = {a->prefix, "ripple.proj.weight"},
+                                   .init = a->detector ? INIT_XAVIER_UNIFORM : INIT_TRUNC_NORMAL, .decay = true,
+                                   .shape = {heads, D, D}});
+    params_declare(params, (Param){.value = &s->bp, .grad = &s->dbp, .named = {a->prefix, "ripple.proj.bias"},
+                                   .init = INIT_ZEROS, .shape = {heads, D}});
+    params_declare(params, (Param){.value = &s->sticks, .grad = &s->dsticks, .named = {a->prefix, "ripple.sticks"},
+                                   .init = INIT_TRUNC_NORMAL, .shape = {a->H, s->sticks_per_head, D}});
 }
 
 static void declare(Attention *a, Params *params, Weights weights, Rings kind, bool truncate) {

@@ -45,18 +45,19 @@ static void rsa_declare(Attention *a, Params *params) {
     qkv_declare(&s->frame, a, params);
     s->channels = (Patterns){offsets, D, a->H, D, true};
     s->shared = (Patterns){offsets, D, a->H, D, false};
-    params_declare(params, &s->h1, &s->dh1, a->prefix, "H1.weight", INIT_TRUNC_NORMAL, true, 3, (int[]){T, D, D});
-    params_on_grid(params, grid);
-    params_in_time(params, time);
-    params_declare(params, &s->h2, &s->dh2, a->prefix, "H2.weight", INIT_TRUNC_NORMAL, true, 2, (int[]){T, D});
-    params_on_grid(params, grid);
-    params_in_time(params, time);
-    params_declare(params, &s->g, &s->dg, a->prefix, "G.weight", INIT_TRUNC_NORMAL, true, 2, (int[]){T, D});
-    params_on_grid(params, grid);
-    params_in_time(params, time);
-    params_declare(params, &s->p1, &s->dp1, a->prefix, "P1", INIT_TRUNC_NORMAL, true, 2, (int[]){D, D});
-    params_declare(params, &s->one, &s->done, a->prefix, "I", INIT_ZEROS, false, 2, (int[]){D, D});
-    params_draw_with(params, identity);
+    params_declare(params, (Param){.value = &s->h1, .grad = &s->dh1, .named = {a->prefix, "H1.weight"},
+                                   .init = INIT_TRUNC_NORMAL, .decay = true, .shape = {T, D, D}, .grid = grid,
+                                   .time = time});
+    params_declare(params, (Param){.value = &s->h2, .grad = &s->dh2, .named = {a->prefix, "H2.weight"},
+                                   .init = INIT_TRUNC_NORMAL, .decay = true, .shape = {T, D}, .grid = grid,
+                                   .time = time});
+    params_declare(params, (Param){.value = &s->g, .grad = &s->dg, .named = {a->prefix, "G.weight"},
+                                   .init = INIT_TRUNC_NORMAL, .decay = true, .shape = {T, D}, .grid = grid,
+                                   .time = time});
+    params_declare(params, (Param){.value = &s->p1, .grad = &s->dp1, .named = {a->prefix, "P1"},
+                                   .init = INIT_TRUNC_NORMAL, .decay = true, .shape = {D, D}});
+    params_declare(params, (Param){.value = &s->one, .grad = &s->done, .named = {a->prefix, "I"}, .init = INIT_ZEROS,
+                                   .shape = {D, D}, .draw = identity});
 }
 
 static void rsa_plan(Attention *a, Plan *plan, int B) {

@@ -43,7 +43,9 @@ static void soft_declare(Attention *a, Params *params) {
     int M = a->M, D = a->D, r = s->r = stride_for(landmarks_of(a), a->grid);
     s->shape = (LowRank){a->N, a->grid.frames * (a->grid.rows / r) * (a->grid.columns / r), a->H, D, true};
     projection_declare(&s->qv, params, a->prefix, "qv", M, 2 * M);
-    params_declare_fan(params, &s->w, &s->dw, a->prefix, "landmark.weight", D * r * r, true, 4, (int[]){D, D, r, r});
+    params_declare(params, (Param){.value = &s->w, .grad = &s->dw, .named = {a->prefix, "landmark.weight"},
+                                   .init = INIT_FAN_IN_UNIFORM, .fan = D * r * r, .decay = true,
+                                   .shape = {D, D, r, r}});
     layer_norm_declare(&s->norm, params, a->prefix, "landmark.norm", D, false);
     depthwise_declare(&s->conv, params, a->prefix, "conv",
                       (Depthwise){a->grid, M, 3, M, 2 * M, M, a->time_kernel}, false);

@@ -42,12 +42,11 @@ static void softmax_declare(Attention *a, Params *params) {
     s->has_table = rpe != RPE_NONE;
     if (!s->has_table) return;
     Grid offsets = grid_offsets(a->grid);
-    int flat[] = {s->bias.tables, offsets.rows, offsets.columns};
-    int deep[] = {s->bias.tables, offsets.frames, offsets.rows, offsets.columns}, clip = a->grid.frames > 1;
-    params_declare(params, &s->table, &s->dtable, a->prefix, "rpe.weight", INIT_TRUNC_NORMAL, false, 3 + clip,
-                   clip ? deep : flat);
-    params_on_grid(params, (ParamGrid){1 + clip, 2, 0, offsets});
-    params_in_time(params, (ParamTime){TIME_COPIES, 1, offsets.frames, 0, true});
+    int clip = a->grid.frames > 1;
+    params_declare(params, (Param){.value = &s->table, .grad = &s->dtable, .named = {a->prefix, "rpe.weight"},
+                                   .init = INIT_TRUNC_NORMAL, .grid = {1 + clip, 2, 0, offsets},
+                                   .shape = {s->bias.tables, clip ? offsets.frames : 0, offsets.rows, offsets.columns},
+                                   .time = {TIME_COPIES, 1, offsets.frames, 0, true}});
 }
 
 /* The shape of masked attention in a detector. */

@@ -64,13 +64,12 @@ static void window_declare(Attention *a, Params *params) {
                                .shift_t = shifts && a->grid.frames > frames ? frames / 2 : 0};
     Grid offsets = grid_offsets(window_sides(&s->windows));
     qkv_declare(&s->frame, a, params);
-    params_declare(params, &s->table, &s->dtable, a->prefix, "relative_position_bias_table", INIT_TRUNC_NORMAL, false,
-                   2, (int[]){grid_tokens(offsets), a->H});
-    params_shaped_by(params, "window", side, a->stage);
-    params_on_grid(params, (ParamGrid){0, 1, 0, offsets});
-    params_in_time(params, (ParamTime){TIME_COPIES, 0, offsets.frames, 0, false});
-    params_resampled(params, settings->bias_geometric ? RESAMPLED_GEOMETRIC : RESAMPLED_BICUBIC);
-    params_in_windows(params, a->grid);
+    params_declare(params, (Param){.value = &s->table, .grad = &s->dtable,
+                                   .named = {a->prefix, "relative_position_bias_table"}, .init = INIT_TRUNC_NORMAL,
+                                   .shape = {grid_tokens(offsets), a->H}, .from = {"window", side, a->stage},
+                                   .grid = {0, 1, 0, offsets}, .time = {TIME_COPIES, 0, offsets.frames, 0, false},
+                                   .resampled = settings->bias_geometric ? RESAMPLED_GEOMETRIC : RESAMPLED_BICUBIC,
+                                   .tokens = a->grid});
 }
 
 static AttentionShape shape_of(const Attention *a, int B) { return (AttentionShape){B, a->N, a->H, a->D}; }

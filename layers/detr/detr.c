@@ -7,6 +7,7 @@
  * features of padding have no gradient. */
 #include "layers/detr/detr.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -81,9 +82,10 @@ static void neck_declare(Detr *detr) {
     int in = detr->channels, M = detr->settings.dim;
     detr->neck.in = in;
     detr->neck.out = M;
-    params_declare_fan(params, &detr->neck.w, &detr->neck.dw, "input_proj.", "weight", in, true, 4,
-                       (int[]){M, in, 1, 1});
-    params_declare_fan(params, &detr->neck.b, &detr->neck.db, "input_proj.", "bias", in, true, 1, (int[]){M});
+    params_declare(params, (Param){.value = &detr->neck.w, .grad = &detr->neck.dw, .named = {"input_proj.", "weight"},
+                                   .init = INIT_FAN_IN_UNIFORM, .fan = in, .decay = true, .shape = {M, in, 1, 1}});
+    params_declare(params, (Param){.value = &detr->neck.b, .grad = &detr->neck.db, .named = {"input_proj.", "bias"},
+                                   .init = INIT_FAN_IN_UNIFORM, .fan = in, .decay = true, .shape = {M}});
 }
 
 static void backbone_create(Detr *detr) {

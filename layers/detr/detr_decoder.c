@@ -12,6 +12,7 @@
  * 2 (cross-attention weights), 3 (output of cross-attention), 4 (hidden units) and 5 (feed-forward output). */
 #include "layers/detr/detr_decoder.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "core/die.h"
@@ -63,8 +64,8 @@ void detr_decoder_create(DetrDecoder *d, int depth, int M, int H, int hidden, in
         .depth = depth, .M = M, .H = H, .Q = queries, .scale_type = scale_type, .first_site = first_site};
     d->layers = xcalloc((size_t)depth, sizeof *d->layers, "decoder");
     d->begin = params->total;
-    params_declare(params, &d->queries, &d->dqueries, "", "query_embed.weight", INIT_NORMAL, true, 2,
-                   (int[]){queries, M});
+    params_declare(params, (Param){.value = &d->queries, .grad = &d->dqueries, .named = {"query_embed.weight"},
+                                   .init = INIT_NORMAL, .decay = true, .shape = {queries, M}});
     layer_norm_declare(&d->norm, params, "transformer.decoder.", "norm", M, true);
     for (int l = 0; l < depth; l++) layer_declare(d, l, hidden, params);
 }

@@ -1,5 +1,7 @@
 #include "layers/detr/post_norm.h"
 
+#include <stdio.h>
+
 void post_norm_declare(PostNorm *p, Params *params, const char *prefix, const char *name, int M) {
     p->M = M;
     layer_norm_declare(&p->norm, params, prefix, name, M, true);

@@ -44,13 +44,15 @@ void embedding_declare(Embedding *e, Params *params, const char *prefix, int M) 
         return;
     }
     const Unfold *s = &e->windows;
-    int fan = s->C * unfold_taps(s), shape[] = {M, s->C, s->kt, s->k, s->k}, flat[] = {M, s->C, s->k, s->k};
+    int fan = s->C * unfold_taps(s);
     e->proj.in = fan;
     e->proj.out = M;
-    params_declare_fan(params, &e->proj.w, &e->proj.dw, prefix, "proj.weight", fan, true, s->frames ? 5 : 4,
-                       s->frames ? shape : flat);
-    params_in_time(params, (ParamTime){TIME_TAPS, 2, s->kt, 0, true});
-    params_declare_fan(params, &e->proj.b, &e->proj.db, prefix, "proj.bias", fan, false, 1, (int[]){M});
+    params_declare(params, (Param){.value = &e->proj.w, .grad = &e->proj.dw, .named = {prefix, "proj.weight"},
+                                   .init = INIT_FAN_IN_UNIFORM, .fan = fan, .decay = true,
+                                   .shape = {M, s->C, s->frames ? s->kt : 0, s->k, s->k},
+                                   .time = {TIME_TAPS, 2, s->kt, 0, true}});
+    params_declare(params, (Param){.value = &e->proj.b, .grad = &e->proj.db, .named = {prefix, "proj.bias"},
+                                   .init = INIT_FAN_IN_UNIFORM, .fan = fan, .shape = {M}});
     if (e->normed) layer_norm_declare(&e->norm, params, prefix, "norm", M, false);
 }
 

@@ -1,5 +1,6 @@
 #include "layers/vit/fit_weights.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -70,14 +70,12 @@ int hybrid_stem_channels(const StemSettings *s) {
 static void unit_declare(HybridStem *stem, StemUnit *unit, Params *params, const char *prefix, const char *conv,
                          const char *norm, int H, int W) {
     const Convolution *c = &unit->shape;
-    char tensor[PARAM_NAME_SIZE];
     unit->H = H;
     unit->W = W;
     unit->rows = (Standardized){.out = c->out, .fan = c->in * c->k * c->k, .eps = WEIGHT_EPS};
-    snprintf(tensor, sizeof tensor, "%s.weight", conv);
-    params_declare(params, &unit->w, &unit->dw, prefix, tensor, INIT_KAIMING_NORMAL, true, 4,
-                   (int[]){c->out, c->in, c->k, c->k});
-    params_set_fan(params, c->out * c->k * c->k);
+    params_declare(params, (Param){.value = &unit->w, .grad = &unit->dw, .named = {prefix, conv, ".weight"},
+                                   .init = INIT_KAIMING_NORMAL, .decay = true, .shape = {c->out, c->in, c->k, c->k},
+                                   .fan = c->out * c->k * c->k});
     layer_norm_declare(&unit->norm, params, prefix, norm, c->out, false);
     stem->units[stem->unit_count++] = unit;
 }

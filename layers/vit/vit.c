@@ -4,10 +4,11 @@
  *              h = norm(blocks(tokens)), or without a norm; in the first stage a position embedding is added to tokens,
  *              or in every stage, and in the last one a class token
  *           2. logits = head(pool(h))
- * backward  the same steps in reverse.  Blocks are in layers/vit/stage.c, patch embeddings in layers/vit/embedding.c. */
+ * backward  the same steps in reverse.  Blocks are in layers/stage.c, patch embeddings in layers/vit/embedding.c. */
 #include "layers/vit/vit.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -367,16 +368,16 @@ static void entry_declare(Vit *vit, int i) {
     Stage *stage = &vit->stages[i];
     Params *params = &vit->model.params;
     int M = stage->config.dim, prefix = class_in_front(vit, i);
+    Resampled rule = vit->settings.pos_embed == POSITIONS_STAGES ? RESAMPLED_BILINEAR : RESAMPLED_ANTIALIASED;
     char name[PARAM_NAME_SIZE];
     if (stage_has_class(vit, i))
-        params_declare(params, &stage->cls, &stage->dcls, "", "cls_token", INIT_TRUNC_NORMAL, false, 3,
-                       (int[]){1, 1, M});
+        params_declare(params, (Param){.value = &stage->cls, .grad = &stage->dcls, .named = {"cls_token"},
+                                       .init = INIT_TRUNC_NORMAL, .shape = {1, 1, M}});
     if (!position_name(vit, i, name)) return;
-    params_declare(params, &stage->pos, &stage->dpos, "", name, INIT_TRUNC_NORMAL, false, 3,
-                   (int[]){1, prefix + grid_tokens(stage->grid), M});
-    params_on_grid(params, (ParamGrid){1, 1, prefix, stage->grid});
-    params_in_time(params, (ParamTime){TIME_COPIES, 1, stage->grid.frames, prefix, false});
-    if (vit->settings.pos_embed == POSITIONS_STAGES) params_resampled(params, RESAMPLED_BILINEAR);
+    params_declare(params, (Param){.value = &stage->pos, .grad = &stage->dpos, .named = {name},
+                                   .init = INIT_TRUNC_NORMAL, .shape = {1, prefix + grid_tokens(stage->grid), M},
+                                   .grid = {1, 1, prefix, stage->grid}, .resampled = rule,
+                                   .time = {TIME_COPIES, 1, stage->grid.frames, prefix, false}});
 }
 
 static const char stem_prefix[] = "patch_embed.backbone.";
@@ -436,10 +437,12 @@ static void stage_create(Vit *vit, const Config *config, int i) {
                      .mlp_conv = c->mlp_conv,
                      .mlp_relu = c->mlp_relu,
                      .drops = c->drop_path > 0,
+                     .drops_hidden = true,
                      .recompute = c->recompute,
                      .last = i == stage_count(c) - 1,
                      .bare_end = !c->stage_norm && i < stage_count(c) - 1,
                      .norm_eps = c->norm_eps,
+                     .end_eps = c->norm_eps,
                      .residual_gain = c->init_scale == INIT_SCALE_DEPTH ? 1 / sqrtf(2 * (float)vit->depth) : 1,
                      .stream = &vit->stream};
     if (stage_count(c) > 1)
@@ -481,20 +484,15 @@ Block *vit_block(const Vit *vit, int i) {
 /* == Activations ================================================================================================== */
 
 /* Scratch has the size of the largest stage. */
-static void stream_plan(Vit *vit, Plan *plan, int B) {
+static void scratch_plan(Vit *vit, Plan *plan, int B) {
     const VitSettings *c = &vit->settings;
-    Stream *s = &vit->stream;
+    bool class_later = has_class_token(vit) && !class_in_front(vit, stage_count(c) - 1);
     size_t bytes = 0;
     for (int i = 0; i < stage_count(c); i++) {
         size_t stage = (size_t)B * (size_t)vit->stages[i].N * (size_t)vit->stages[i].config.dim * sizeof(real);
         if (stage > bytes) bytes = stage;
     }
-    plan_borrow(plan, "", "f", &s->f, bytes);
-    plan_borrow(plan, "", "sum", &s->sum, has_class_token(vit) && !class_in_front(vit, stage_count(c) - 1) ? bytes : 0);
-    if (!plan->training) return;
-    plan_borrow(plan, "", "dx", &s->dx, bytes);
-    plan_borrow(plan, "", "dh", &s->dh, bytes);
-    plan_borrow(plan, "", "df", &s->df, c->drop_path > 0 || c->dropout > 0 ? bytes : 0);
+    stream_plan(&vit->stream, plan, bytes, class_later, c->drop_path > 0 || c->dropout > 0);
 }
 
 static void activations_plan(Plan *plan, void *owner) {
@@ -511,7 +509,7 @@ static void activations_plan(Plan *plan, void *owner) {
     plan_keep(plan, "", "loss", &vit->loss, B * sizeof(float));
     plan_keep(plan, "", "logits", &vit->logits, B * C * sizeof(real));
     plan_keep(plan, "", "pooled", &vit->pooled, B * M * sizeof(real));
-    stream_plan(vit, plan, batch);
+    scratch_plan(vit, plan, batch);
     classifier_plan(&vit->head, plan, B);
     if (plan->training) {
         plan_keep(plan, "", "pairs", &vit->pairs, 2 * B * F * sizeof *vit->pairs);

@@ -13,7 +13,7 @@
 #include "layers/vit/hybrid_stem.h"
 #include "layers/vit/inflate.h"
 #include "layers/model.h"
-#include "layers/vit/stage.h"
+#include "layers/stage.h"
 
 enum { VIT_MAX_STAGES = 8 };
 

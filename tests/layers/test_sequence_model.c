@@ -196,7 +196,7 @@ static double norm_of_gradients(const Case *c, const float *grads) {
 static int row_agrees(const Row *row) {
     Case c;
     case_open(&c, row->text ? &TEXT : &IMAGE, row->text ? TEXT_MODEL : IMAGE_MODEL, row->pattern, 1, SEQUENCE_TRAIN);
-    int tensors = fill_with_sines(&c), keys = c.m.blocks[1].attention.shape.Dk * 2;
+    int tensors = fill_with_sines(&c), keys = c.m.frame.Dk * 2;
     assert_int_equal(tensors, row->text ? 38 : 40);
     assert_int_equal(c.m.model.params.parameters, row->text ? 2072 : 1408);
     tokens_of_case(&c);

@@ -1,4 +1,4 @@
-/* Pre-norm blocks on one grid.  x_0 [B,N,M] -> h [B,N,M]
+/* Pre-norm blocks.  x_0 [B,N,M] -> h [B,N,M]
  * forward   for every block:  x += conv(x), where a depthwise 3x3 convolution embeds positions (Chu et al. 2021)
  *                             x += keep drop(attention(norm1(x)));  x += keep drop(mlp(norm2(x)))
  *           h = norm(x), or x where the stage ends without a norm
@@ -9,8 +9,9 @@
  * saves     every station and what the half-blocks save; with recompute (Chen et al. 2016; Child et al. 2019) only the
  *           input of every block, from which the rest is computed again with the same bits, in memory that all blocks
  *           share. */
-#include "layers/vit/stage.h"
+#include "layers/stage.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "core/die.h"
@@ -21,6 +22,7 @@ static void station_declare(Stage *stage, int i, Params *params, const char *pre
     Station *s = &stage->stations[i];
     int M = stage->config.dim;
     s->begin = params->total;
+    s->eps = i < 2 * stage->config.depth ? stage->norm_eps : stage->end_eps;
     s->convolves = stage->position_conv && i % 2 == 0 && i < 2 * stage->config.depth;
     if (s->convolves)
         depthwise_declare(&s->conv, params, prefix, "pos_embed",
@@ -38,6 +40,7 @@ static void block_declare(Stage *stage, int i, Params *params) {
                      (BlockPlace){stage->first + i, stage->index, stage->stages, i, stage->time_kernel,
                                   stage->conv_time_kernel},
                      stage->grid, class_token, c->dim, c->heads);
+    block->attention.causal = stage->causal;
     stage->stations[2 * i].N = stage->stations[2 * i + 1].N = block->attention.N;
     station_declare(stage, 2 * i, params, block->prefix, "norm1");
     block->attention.op->declare(&block->attention, params);
@@ -47,6 +50,7 @@ static void block_declare(Stage *stage, int i, Params *params) {
     mlp_declare(&block->mlp, params, prefix, c->dim, (int)((float)c->dim * c->mlp_ratio),
                 stage->mlp_conv ? &stage->grid : NULL);
     block->mlp.relu = stage->mlp_relu;
+    block->mlp.sigmoid = stage->mlp_sigmoid;
     params_start_scaled(params, block->attention.prefix, "proj.weight", stage->residual_gain);
     params_start_scaled(params, block->attention.prefix, "conv2.weight", stage->residual_gain);
     params_start_scaled(params, prefix, "fc2.weight", stage->residual_gain);
@@ -67,13 +71,22 @@ void stage_declare(Stage *stage, Params *params) {
 
 /* == Activations ================================================================================================== */
 
+void stream_plan(Stream *s, Plan *plan, size_t bytes, bool sum, bool scales) {
+    plan_borrow(plan, "", "f", &s->f, bytes);
+    plan_borrow(plan, "", "sum", &s->sum, sum ? bytes : 0);
+    if (!plan->training) return;
+    plan_borrow(plan, "", "dx", &s->dx, bytes);
+    plan_borrow(plan, "", "dh", &s->dh, bytes);
+    plan_borrow(plan, "", "df", &s->df, scales ? bytes : 0);
+}
+
 static void station_prefix(const Stage *stage, int i, char prefix[PARAM_NAME_SIZE]) {
     if (stage->stations[i].bare) snprintf(prefix, PARAM_NAME_SIZE, "%send.", stage->prefix);
     else if (i == 2 * stage->config.depth) snprintf(prefix, PARAM_NAME_SIZE, "%snorm.", stage->norm_prefix);
     else snprintf(prefix, PARAM_NAME_SIZE, "%.40snorm%d.", stage->blocks[i / 2].prefix, i % 2 + 1);
 }
 
-/* The input of a block, or of its second half. */
+/* Plans the input of a block, or of its second half. */
 static void station_input_plan(Stage *stage, int i, Plan *plan, size_t rows) {
     Station *s = &stage->stations[i];
     char prefix[PARAM_NAME_SIZE];
@@ -109,7 +122,7 @@ static void block_plan(Stage *stage, int i, Plan *plan, int B) {
     char prefix[PARAM_NAME_SIZE];
     block->attention.op->plan(&block->attention, plan, B);
     snprintf(prefix, sizeof prefix, "%.40smlp.", block->prefix);
-    block->mlp.again = stage->recompute;
+    block->mlp.recomputed = stage->recompute;
     mlp_plan(&block->mlp, plan, prefix, (size_t)B * (size_t)block->attention.N);
 }
 
@@ -145,6 +158,12 @@ void stage_plan(Stage *stage, Plan *plan, int B) {
     if (stage->position_conv) plan_workspace(plan, depthwise_workspace(&stage->stations[0].conv.shape));
 }
 
+void stage_set_tokens(Stage *stage, int N) {
+    stage->N = N;
+    for (int i = 0; i <= 2 * stage->config.depth; i++) stage->stations[i].N = N;
+    for (int i = 0; i < stage->config.depth; i++) stage->blocks[i].attention.N = N;
+}
+
 real *stage_input(const Stage *stage) {
     const Station *s = &stage->stations[0];
     return s->convolves ? s->in : s->x;
@@ -163,18 +182,26 @@ static RowScale drop_path(const Stage *stage, const Station *s, int half, int B,
     return (RowScale){drop && stage->drops ? stage->stream->keep + first : NULL, s->N, NULL};
 }
 
-/* Block i's dropout of that kind. */
-static Dropout dropout_of(const Stage *stage, int i, int site, bool drop) {
+/* The dropout of the output of half-block `half`. */
+static Dropout output_dropout(const Stage *stage, int half, bool drop) {
     Dropout d = stage->stream->dropout;
-    d.site = (uint32_t)(SITES_OF_BLOCK * (stage->first + i) + site);
+    int sites = stage->drops_hidden ? SITES_OF_BLOCK : SITES_OF_BLOCK - 1;
+    d.site = (uint32_t)(sites * (stage->first + half / 2) + (half % 2 ? sites : 1));
     if (!drop) d.rate = 0;
+    return d;
+}
+
+/* The dropout of block i's hidden layer, whose site is the one before that of the MLP's output. */
+static Dropout hidden_dropout(const Stage *stage, int i, bool drop) {
+    Dropout d = output_dropout(stage, 2 * i + 1, drop && stage->drops_hidden);
+    d.site--;
     return d;
 }
 
 /* The dropout of the output of half-block `half`, y = drop(x), or of its gradient.  Returns y, or x where there is
  * none. */
 static const real *drop_output(const Stage *stage, real *y, const real *x, int half, int B, bool drop) {
-    Dropout d = dropout_of(stage, half / 2, half % 2 ? SITE_MLP : SITE_ATTENTION, drop);
+    Dropout d = output_dropout(stage, half, drop);
     if (d.rate <= 0) return x;
     dropout_forward(y, x, &d, B, (size_t)stage->stations[half].N * (size_t)stage->config.dim);
     return y;
@@ -182,7 +209,7 @@ static const real *drop_output(const Stage *stage, real *y, const real *x, int h
 
 static LayerNorm norm_of(const Stage *stage, const Station *s, int B) {
     return (LayerNorm){s->norm.w, s->norm.b, s->mean, s->rstd, (size_t)B * (size_t)s->N, stage->config.dim,
-                       stage->norm_eps};
+                       s->eps};
 }
 
 /* Computes a station whose x, or `in`, is already there. */
@@ -192,8 +219,8 @@ static void station_open(const Stage *stage, const Station *s, int B) {
     layernorm_forward(s->h, s->x, &norm);
 }
 
-/* From station s to the next one, where the class token is added.  That moves every row, so the sum and the norm are
- * not fused here. */
+/* Goes from station s to the next one, where the class token is added.  That moves every row, so the sum and the norm
+ * are not fused here. */
 static void class_joins(const Stage *stage, const Station *s, const RowScale *scale, int B) {
     const Stream *stream = stage->stream;
     int M = stage->config.dim;
@@ -202,7 +229,7 @@ static void class_joins(const Stage *stage, const Station *s, const RowScale *sc
     station_open(stage, s + 1, B);
 }
 
-/* From station s to the next: adds f to the stream. */
+/* Goes from station s to the next: adds f to the stream. */
 static void station_next(const Stage *stage, const Station *s, const RowScale *scale, int B) {
     const Station *next = s + 1;
     if (next->N > s->N) {
@@ -224,7 +251,7 @@ void stage_forward(Stage *stage, int B, bool drop) {
     station_open(stage, s, B);
     for (int half = 0; half < 2 * stage->config.depth; half++, s++) {
         const Block *block = &stage->blocks[half / 2];
-        Dropout hidden = dropout_of(stage, half / 2, SITE_HIDDEN, drop);
+        Dropout hidden = hidden_dropout(stage, half / 2, drop);
         if (half % 2 == 0) block->attention.op->forward(&block->attention, f, s->h, B);
         else mlp_forward(&block->mlp, f, s->h, &hidden, B, s->N);
         drop_output(stage, f, f, half, B, drop);
@@ -234,7 +261,7 @@ void stage_forward(Stage *stage, int B, bool drop) {
 }
 
 /* Computes the activations of block i again, from its input. */
-static void block_again(const Stage *stage, int i, int B, bool drop) {
+static void recompute_block(const Stage *stage, int i, int B, bool drop) {
     const Station *s = &stage->stations[2 * i];
     const Block *block = &stage->blocks[i];
     RowScale scale = drop_path(stage, s, 2 * i, B, drop);
@@ -247,18 +274,19 @@ static void block_again(const Stage *stage, int i, int B, bool drop) {
 
 /* == Backward ===================================================================================================== */
 
-static void exchange(real **a, real **b) {
+static void swap(real **a, real **b) {
     real *kept = *a;
     *a = *b;
     *b = kept;
 }
 
-/* Whether the norm after half-block `half` sums the gradient of the bias that ends it, from its gradient in registers: not
- * of an MLP, where the product that reads df does (kernels/linear/linear.h), nor where dropout comes between. */
+/* The gradient of the bias that ends half-block `half`, where the norm behind it sums that from what it has in
+ * registers, otherwise NULL: for an MLP the product that reads df sums it (kernels/linear/linear.h), and with dropout
+ * the norm does not have the bias's gradient. */
 static float *sums_in_norm(const Stage *stage, int half, bool drop) {
     Projection *last = stage->blocks[half / 2].attention.last;
     if (half % 2 || !last) return NULL;
-    last->summed = dropout_of(stage, half / 2, SITE_ATTENTION, drop).rate <= 0;
+    last->summed = output_dropout(stage, half, drop).rate <= 0;
     return last->summed ? last->db : NULL;
 }
 
@@ -267,7 +295,7 @@ static void station_backward(const Stage *stage, const Station *s, const real *d
     Stream *stream = stage->stream;
     LayerNorm norm = norm_of(stage, s, B);
     if (s->bare) {
-        exchange(&stream->dh, &stream->dx);
+        swap(&stream->dh, &stream->dx);
         if (scale && scale->scale) residual_backward(stream->df, stream->dx, scale, norm.n, norm.M);
         return;
     }
@@ -275,7 +303,7 @@ static void station_backward(const Stage *stage, const Station *s, const real *d
                            s->convolves ? NULL : scale, &norm);
     if (!s->convolves) return;
     depthwise_backward(stream->dh, stream->dx, s->conv.dw, s->conv.db, stream->dx, s->in, s->conv.w, &s->conv.shape, B);
-    exchange(&stream->dh, &stream->dx);
+    swap(&stream->dh, &stream->dx);
     if (scale && scale->scale) residual_backward(stream->df, stream->dx, scale, norm.n, norm.M);
 }
 
@@ -284,10 +312,10 @@ static void class_leaves(const Stage *stage, const Station *s, bool df, int B) {
     Stream *stream = stage->stream;
     TokenShape tokens = {B, s->N, stage->config.dim};
     embed_backward(stream->dh, stage->dcls, NULL, stream->dx, &tokens, 1);
-    exchange(&stream->dh, &stream->dx);
+    swap(&stream->dh, &stream->dx);
     if (!df) return;
     embed_backward(stream->dh, NULL, NULL, stream->df, &tokens, 1);
-    exchange(&stream->dh, &stream->df);
+    swap(&stream->dh, &stream->df);
 }
 
 /* True if block i's activations are still those of the forward pass: with recompute, later blocks of this and other
@@ -307,9 +335,9 @@ void stage_backward(Stage *stage, int B, bool drop, FinalGradients *final) {
         station_backward(stage, s, dres, &scale, B);
         if (s->N > s[-1].N) class_leaves(stage, s, scale.scale != NULL, B);
         const real *df = drop_output(stage, stream->df, scale.scale ? stream->df : stream->dx, half, B, drop);
-        Dropout hidden = dropout_of(stage, half / 2, SITE_HIDDEN, drop);
+        Dropout hidden = hidden_dropout(stage, half / 2, drop);
         if (half % 2) gradients_final(final, s->begin);
-        if (half % 2 && !is_there(stage, half / 2)) block_again(stage, half / 2, B, drop);
+        if (half % 2 && !is_there(stage, half / 2)) recompute_block(stage, half / 2, B, drop);
         if (half % 2 == 0) block->attention.op->backward(&block->attention, stream->dh, df, s[-1].h, B);
         else mlp_backward(&block->mlp, stream->dh, df, s[-1].h, &hidden, B, s[-1].N);
         dres = stream->dx;

@@ -1,7 +1,7 @@
-/* A stage: consecutive pre-norm blocks with the same token grid and width.  A plain vision transformer has one stage, a
- * hierarchical one has several. */
-#ifndef VIT_LAYERS_VIT_STAGE_H
-#define VIT_LAYERS_VIT_STAGE_H
+/* A stage: consecutive pre-norm blocks with the same tokens and width, whatever their attention.  A plain vision
+ * transformer and a density model have one stage, a hierarchical vision transformer has several. */
+#ifndef VIT_LAYERS_STAGE_H
+#define VIT_LAYERS_STAGE_H
 
 #include "layers/attention/attention.h"
 #include "layers/depthwise.h"
@@ -20,6 +20,7 @@ typedef struct {
     DepthwiseLayer conv;
     bool bare; /* no norm: the stream itself is the stage's output */
     NormPair norm;
+    float eps;          /* of the norm */
     real *in;           /* [B,N,M], if there is a convolution */
     real *x, *h;        /* [B,N,M] */
     float *mean, *rstd; /* [B,N] */
@@ -40,11 +41,15 @@ typedef struct {
     Dropout dropout;     /* of this step, with site SITE_TOKENS; rate 0: none */
 } Stream;
 
-/* Dropout.site: SITE_TOKENS of the first stage's input, the others for each block, counted over all stages, plus
- * SITES_OF_BLOCK times its number. */
-enum { SITE_TOKENS, SITE_ATTENTION, SITE_HIDDEN, SITE_MLP, SITES_OF_BLOCK = 3 };
+/* Plans the scratch: `bytes` for a tensor of the largest stage.  `sum` says that a later block adds the class token,
+ * and `scales` that a half-block's gradient differs from the stream's, by drop path or dropout. */
+void stream_plan(Stream *stream, Plan *plan, size_t bytes, bool sum, bool scales);
 
-/* Of the input of stage i > 0, in a model with `depth` blocks. */
+/* Dropout.site: SITE_TOKENS is that of the first stage's input.  Behind it each block, counted over all stages, has one
+ * for its attention's output, one for the MLP's hidden layer if that has dropout, and one for the MLP's output. */
+enum { SITE_TOKENS, SITES_OF_BLOCK = 3 };
+
+/* The site of the input of stage i > 0, in a model with `depth` blocks whose hidden layers have dropout. */
 static inline int later_tokens_site(int depth, int i) { return SITES_OF_BLOCK * depth + i; }
 
 typedef struct {
@@ -57,20 +62,22 @@ typedef struct {
 typedef struct {
     StageConfig config;
     const Config *settings; /* all settings of the program, the operator's among them */
-    Grid grid;
+    Grid grid;                       /* of its tokens; a sequence is one row */
     int index, stages;               /* which stage this is, and how many there are */
     int first;                       /* number of blocks in the previous stages */
     char prefix[PARAM_NAME_SIZE / 2];      /* "", "stages.1." */
     char norm_prefix[PARAM_NAME_SIZE / 2]; /* of the last station's norm */
-    bool bare_end;                         /* there is none */
-    float norm_eps;                        /* of all its norms */
+    bool bare_end;                         /* the last station has no norm */
+    float norm_eps, end_eps;               /* of its blocks' norms, and of the last station's */
     int time_kernel, conv_time_kernel;     /* size in time of convolutions: 1 for images */
-    bool class_token, position_conv, mlp_conv, mlp_relu;
+    bool class_token, position_conv, mlp_conv, mlp_relu, mlp_sigmoid;
     bool drops;        /* drop path is used */
+    bool drops_hidden; /* dropout acts on the MLPs' hidden layers, too */
     bool recompute;    /* the backward pass computes a block's activations again from its input */
     bool last;         /* this is the model's last stage */
     bool norm_unused;  /* the last station's norm is declared, but the stage hands on its stream */
     float residual_gain; /* factor on the initial weights of the last layer of each half-block */
+    const struct CausalFrame *causal; /* what the attentions of a density model share, otherwise NULL */
     Stream *stream;
 
     int N; /* tokens at the last station */
@@ -83,16 +90,20 @@ typedef struct {
 void stage_declare(Stage *stage, Params *params);
 void stage_plan(Stage *stage, Plan *plan, int B);
 
+/* From now on every station has N tokens.  B N may not grow beyond what was planned: a plan for a few long sequences
+ * also serves many short ones. */
+void stage_set_tokens(Stage *stage, int N);
+
 /* The stage's input [B,N of the first station,M], which the caller writes. */
 real *stage_input(const Stage *stage);
 /* The stage's output [B,N,M]: the stream at the last station, or its norm. */
 const real *stage_output(const Stage *stage);
 
-/* drop: with drop path and dropout. */
+/* `drop` asks for drop path and dropout. */
 void stage_forward(Stage *stage, int B, bool drop);
 
-/* From stream->dh, the gradient of the output, to stream->dx, the gradient of the input;  parameters (+=).  Overwrites
- * stream->dh and stream->df. */
+/* Goes from stream->dh, the gradient of the output, to stream->dx, the gradient of the input;  parameters (+=).
+ * Overwrites stream->dh and stream->df. */
 void stage_backward(Stage *stage, int B, bool drop, FinalGradients *final);
 
 /* Multiply-adds of one image's forward pass: of the whole stage, and of a station's convolution. */

@@ -1,4 +1,4 @@
-#include "core/help.h"
+#include "training/help.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +24,7 @@ static void put_basic(const Config *config, const HelpLine *line, bool with_defa
     printf(*initial ? " (%s)\n" : "%s\n", initial);
 }
 
-static void print_short(const Program *program, const Config *config) {
+static void print_short(const ProgramFacts *program, const Config *config) {
     printf("%s\nUsage: %s --SETTING VALUE ...    Settings can also stand in a file: --config FILE.\n",
            program->introduction, program->name);
     put_examples(stdout, program->examples, SHORT_EXAMPLES);
@@ -37,19 +37,19 @@ static void print_short(const Program *program, const Config *config) {
            program->reference);
 }
 
-static void print_all(const Program *program, const Config *config) {
+static void print_all(const ProgramFacts *program, const Config *config) {
     printf("%s\n\n%s\n", program->introduction, program->examples);
     config_help(config, stdout);
 }
 
-void help_print(const Program *program, const Config *config, const char *asked) {
+void help_print(const ProgramFacts *program, const Config *config, const char *asked) {
     Error error;
     if (!strcmp(asked, "-h")) print_short(program, config);
     else if (!strcmp(asked, "all")) print_all(program, config);
     else if (!config_help_topic(config, asked, program->example, stdout, &error)) die_usage("%s", error.text);
 }
 
-void help_beginner(const Program *program) {
+void help_beginner(const ProgramFacts *program) {
     fprintf(stderr, "%s: nothing to do was given, for example\n\n", program->name);
     put_examples(stderr, program->examples, SHORT_EXAMPLES);
     fprintf(stderr, "\n%s -h is a short help, --help lists every mode and setting\n", program->name);
