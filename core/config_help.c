@@ -125,7 +125,8 @@ static void put_choice(FILE *out, const Config *config, const char *example, int
     put_example(out, config, example, i, choice->name);
     for (int n = 0; n < config->count; n++) {
         const struct ConfigBinding *group = &config->groups[config->settings[n].group];
-        if (!group->chooser || strcmp(group->chooser, entry->name) || !text_lists(group->owners, choice->name)) continue;
+        if (!group->chooser || strcmp(group->chooser, entry->name)) continue;
+        if (!text_lists(group->owners, choice->name)) continue;
         if (before < 0) fputc('\n', out);
         before = put_setting(out, config, before, n);
     }
@@ -202,11 +203,11 @@ static void put_cell(FILE *out, const char *text) {
 
 void config_markdown(const Config *config, FILE *out) {
     int place = 0, before = -1;
-    fputs("The column *resumed* says when a run that is continued with `--resume` may change the setting: never, freely, "
-          "or between epochs but not within one. *path*: files may have moved to another path, but a known data set "
-          "stays. *to default*: only to the default, with which the program takes the value from the data again. *of "
-          "the call*: the setting belongs to each call and not to the run. *by rank*: the processes of a run may have "
-          "different values. A setting that stands only on the command line has none of these.\n\n", out);
+    fputs("The column *resumed* says when a run that is continued with `--resume` may change the setting: never, "
+          "freely, or between epochs but not within one. *path*: files may have moved to another path, but a known "
+          "data set stays. *to default*: only to the default, with which the program takes the value from the data again. "
+          "*of the call*: the setting belongs to each call and not to the run. *by rank*: the processes of a run may "
+          "have different values. A setting that stands only on the command line has none of these.\n\n", out);
     for (int i = next_setting(config, &place, -1); i >= 0; i = next_setting(config, &place, i)) {
         const ConfigEntry *entry = config->settings[i].entry;
         bool mode = entry->command_line_only && entry->type == CONFIG_BOOL;

@@ -67,7 +67,7 @@ void config_put_flag(FILE *out, const char *name);
 
 /* == config_value.c */
 
-/* Sets the setting from text; on failure nothing changes.  `label` is the place and the name. */
+/* Gives the setting the value that the text has; on failure nothing changes.  `label` is the place and the name. */
 bool config_set_value(struct ConfigSetting *setting, const char *value, const char *label, Error *error);
 /* The longest line of an INI file, in bytes. */
 size_t config_line_limit(void);

@@ -1,4 +1,4 @@
-/* A value from its text. */
+/* Parsers of values, one for each type of setting. */
 #include <ctype.h>
 #include <errno.h>
 #include <float.h>
@@ -211,7 +211,8 @@ static bool check_savable(const Reading *r, const char *value) {
             return refuse(r->error, "%s: ' ;' cannot be saved in an INI file, where it begins a comment", r->label);
     }
     if (length > limit)
-        return refuse(r->error, "%s: %zu characters are too long for an INI file (at most %zu)", r->label, length, limit);
+        return refuse(r->error, "%s: %zu characters are too long for an INI file (at most %zu)", r->label, length,
+                      limit);
     if (length && (value[0] == ' ' || value[length - 1] == ' '))
         return refuse(r->error, "%s: spaces around a value cannot be saved in an INI file", r->label);
     return true;

@@ -10,8 +10,8 @@
 #define NO_WARMUP "this program has no warm-up"
 #define DRAWING "this program draws nothing new; train_ar does, with --sample and --prompt"
 
-/* Several words in a string have spaces between them.  Of the settings the first is meant that the program has; the
- * sentence is the answer if it has none of them. */
+/* Names with one meaning, and the settings that have it here, with spaces between them.  The first setting that the
+ * program has is meant; the sentence is the answer if it has none of them. */
 static const struct {
     const char *names, *settings, *sentence;
 } meanings[] = {
