@@ -61,8 +61,6 @@ static void add_settings(DensityRun *run, Config *config) {
     config_explain(config, "micro_batch", "Number of sequences computed or drawn at a time; gradients are accumulated "
                                           "to a batch (0: chosen by the model's size)");
     config_explain(config, "seed", "Seed of all random numbers, of training and of what is drawn");
-    config_explain(config, "run_dir", "Where config.ini, log.csv and the checkpoints go (default: the next free "
-                                      "runs/<data>-<attn>-<number>)");
 }
 
 static SequenceShape shape_of(const SequenceSet *set) {
@@ -95,15 +93,14 @@ static const ProgramMode modes[] = {
     {"describe", "print the layers, parameters, multiply-adds and memory of the model", .alone = true},
     {"eval", "measure the bits per byte of --init or --resume on the test split", .needs_weights = true,
      .settings = {"eval_split"}},
-    {"bench", "measure the speed of training and inference", .outputs = {NULL}},
+    PROGRAM_MODE_BENCH,
     {"sample", "draw N pictures or sounds into --out, or texts", DRAWS,
      .outputs = {"out", "attention"}},
     {"complete", "draw the lower halves of these pictures into --out", DRAWS,
      .outputs = {"out", "attention"}},
     {"prompt", "continue this text", DRAWS,
      .outputs = {"out"}},
-    {"parity", "run one step on inputs from a file, and write its gradients to --out",
-     .alone = true, .outputs = {"out"}, .needs_output = true},
+    PROGRAM_MODE_PARITY,
     {.name = NULL},
 };
 
@@ -117,10 +114,7 @@ static const HelpLine basics[] = {
     {"lr", "highest learning rate"},
     {"precision", "of activations: float32 or bfloat16"},
     {"init", "begin with these weights (safetensors)"},
-    {"resume", "continue the run in this folder"},
-    {"run_dir", "where log and checkpoints go; otherwise a new folder in runs/"},
-    {"seed", "of all random numbers"},
-    {.name = NULL},
+    PROGRAM_BASICS_OF_A_RUN,
 };
 
 static const ProgramFacts facts = {
@@ -282,10 +276,7 @@ static void announce(const DensityRun *run) {
     printf("%s: %zu parameters, %.1f million multiply-adds a sequence, %.0f MiB of activations\n",
            causal_attn_name(&run->training.config), model->params.parameters, sequence_model_macs(&run->model) / 1e6,
            (double)model_activation_bytes(model) / (1 << 20));
-    print_line("%s: %d epochs of %llu batches of %d sequences, %d at a time\n", run->training.s->run_dir,
-               run->training.s->epochs, (unsigned long long)run->training.batches, run->training.s->batch_size,
-               model->batch);
-    training_announce_resumed(&run->training);
+    training_announce(&run->training, "%d at a time", model->batch);
 }
 
 /* The result in the run's last line. */

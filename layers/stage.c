@@ -338,6 +338,8 @@ void stage_backward(Stage *stage, int B, bool drop, FinalGradients *final) {
         Dropout hidden = hidden_dropout(stage, half / 2, drop);
         if (half % 2) gradients_final(final, s->begin);
         if (half % 2 && !is_there(stage, half / 2)) recompute_block(stage, half / 2, B, drop);
+        if (half % 2 == 0 && block->attention.sums)
+            block->attention.op->columns(&block->attention)->measure(&block->attention, B);
         if (half % 2 == 0) block->attention.op->backward(&block->attention, stream->dh, df, s[-1].h, B);
         else mlp_backward(&block->mlp, stream->dh, df, s[-1].h, &hidden, B, s[-1].N);
         dres = stream->dx;

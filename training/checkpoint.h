@@ -9,7 +9,7 @@
 #include "training/params.h"
 #include "core/safetensors.h"
 
-enum { MAX_LOG_COLUMNS = 24, RUN_MEASURED = 4, CHECKPOINT_DEVICE = 512 };
+enum { MAX_LOG_COLUMNS = 24, CHECKPOINT_DEVICE = 512 };
 
 /* A column of log.csv that a program, an operator or an augmentation adds. */
 typedef enum { LOG_MIDDLE, LOG_LAST } LogPlace; /* between speed and stall, or at the end of a row */
@@ -33,7 +33,6 @@ typedef struct {
     double seconds;          /* spent training and evaluating, summed over all processes that continued this run */
     LogColumn columns[MAX_LOG_COLUMNS]; /* [column_count]: added before a state is loaded, which has their values */
     int column_count;
-    double measured[RUN_MEASURED]; /* of program_main only, not saved */
 } RunState;
 
 /* Writes `arena` (values or ema) and the metadata to path.  On failure dies with the operation, path and reason. */

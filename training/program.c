@@ -27,7 +27,7 @@ static const ConfigEntry entries[] = {
      .help = "Run one forward and backward pass on the inputs in this safetensors file, and stop; parameters in the "
              "file replace the model's"},
     {F(STRING, out), .command_line_only = true, .argument = "FILE",
-     .help = "With --parity: write outputs, loss and grad.<parameter> to this safetensors file"},
+     .help = "Where --parity writes logits, loss and grad.<parameter>"},
     {F(STRING, config), .section = "general", .command_line_only = true, .ranks_differ = true, .argument = "FILE",
      .help = "Read settings from this INI file; settings on the command line take precedence"},
     {F(STRING, resume), .command_line_only = true, .argument = "FOLDER",
@@ -283,6 +283,7 @@ __attribute__((noinline)) static bool begin(Training *t, const ProgramFacts *fac
     t->program = facts->name;
     t->advice = facts->advice;
     t->decimals = facts->decimals;
+    t->unit = "images";
     config_init(&t->config, "config");
     if (argc > 1) return true;
     if (distributed_rank() == 0) help_beginner(facts);

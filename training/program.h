@@ -52,7 +52,6 @@ typedef struct {
 typedef struct {
     const char *name;        /* the setting that chooses it: "eval" */
     const char *text;        /* what it does, for -h: a line that fits behind the setting */
-    void (*run)(void *run);  /* of program_main only */
     bool alone;              /* with several ranks only rank 0 runs it; the others end once it is known that all have
                                 the same settings */
     bool needs_weights;      /* requires --init or --resume */
@@ -62,6 +61,17 @@ typedef struct {
     bool needs_output;       /* outputs[0] must be given */
     const char *settings[6]; /* other settings that count in this mode only and are never saved; NULL-terminated */
 } ProgramMode;
+
+/* Modes and lines of -h that all programs have. */
+#define PROGRAM_MODE_BENCH {"bench", "measure the speed of training and inference", .outputs = {NULL}}
+#define PROGRAM_MODE_PARITY                                                                           \
+    {"parity", "run one step on inputs from a file, and write its gradients to --out", .alone = true, \
+     .outputs = {"out"}, .needs_output = true}
+#define PROGRAM_BASICS_OF_A_RUN                                                    \
+    {"resume", "continue the run in this folder"},                                 \
+    {"run_dir", "where log and checkpoints go; otherwise a new folder in runs/"},  \
+    {"seed", "of all random numbers"},                                             \
+    {.name = NULL}
 
 /* What a program is called, and what its help says besides the settings. */
 typedef struct ProgramFacts {
@@ -96,7 +106,5 @@ bool program_open(Training *t);
 
 /* Leaves the other ranks and returns t->status. */
 int program_close(Training *t);
-
-#include "training/old_program.h"
 
 #endif

@@ -53,6 +53,15 @@ static char *metadata_of(const char *checkpoint, const char *key, const char *wh
 
 char *run_folder_config(const char *checkpoint) { return metadata_of(checkpoint, "vit.c.config", "settings"); }
 
+bool run_folder_settings(Config *settings, const Config *like, const char *checkpoint) {
+    char *text = run_folder_config(checkpoint);
+    Error error;
+    config_init_like(settings, like);
+    bool told = text && config_try_text(settings, text, strlen(text), checkpoint, &error);
+    free(text);
+    return told;
+}
+
 char *run_folder_device(const char *state) { return metadata_of(state, "vit.c.device", "device"); }
 
 bool run_folder_normalisation(float mean[3], float std[3], const char *checkpoint) {
@@ -186,7 +195,7 @@ static int split_row(char *row, char *cells[LOG_COLUMNS]) {
     return count;
 }
 
-/* Rows have the columns of `line`, a header, in its order.  False: it is none. */
+/* Rows have the columns of `line`, a header, in its order.  False: it lacks some of ours and has others in their place. */
 static bool log_order(RunFolder *folder, const char *header, const char *line) {
     char ours[LOG_SIZE], theirs[LOG_SIZE], *names[LOG_COLUMNS], *columns[LOG_COLUMNS];
     snprintf(ours, sizeof ours, "%s", header);
@@ -199,7 +208,7 @@ static bool log_order(RunFolder *folder, const char *header, const char *line) {
         folder->log_order[k] = i < count ? i : -1;
         known += i < count;
     }
-    return known > 0;
+    return known == count || known == folder->log_columns;
 }
 
 /* A log that another version began, or a run with other settings, goes on with the columns that it has. */

@@ -60,6 +60,10 @@ void run_folder_of(char path[RUN_PATH_SIZE], const char *given);
 /* The settings stored in a checkpoint, or NULL; the caller frees them. */
 char *run_folder_config(const char *checkpoint);
 
+/* The settings stored in a checkpoint, read into a config with the groups of `like`; false if it has none or others
+ * than these.  config_free afterwards in either case. */
+bool run_folder_settings(Config *settings, const Config *like, const char *checkpoint);
+
 /* What a state was computed by (checkpoint_device), or NULL; the caller frees it. */
 char *run_folder_device(const char *state);
 

@@ -32,8 +32,7 @@ static const ConfigEntry entries[] = {
     {F(UINT64, seed), "0", .change = CHANGE_NEVER, .help = "Seed of all random numbers of the run"},
 
     {F(STRING, run_dir), .section = "run", .argument = "FOLDER", .change = CHANGE_EVERY_CALL,
-     .help = "Folder for config.ini, log.csv and the checkpoints (default: the next free "
-             "runs/<data>-<model>-<number>)"},
+     .help = "Where config.ini, log.csv and the checkpoints go (default: the next free runs/<data>-<attn>-<number>)"},
     {F(STRING, init), .argument = "FILE", .change = CHANGE_EVERY_CALL,
      .help = "Safetensors file with the initial weights"},
     {F(INT, eval_every), "1", .min = 0, .max = 1e6,
@@ -99,17 +98,15 @@ static void check_ranks_agree(const Training *t) {
             (unsigned long long)t->state.step);
 }
 
-static const char *unit_of(const Training *t) { return t->unit ? t->unit : "images"; }
-
 void training_fit_batch(Training *t, size_t images, const char *data) {
     int batch = t->s->batch_size, ranks = distributed_ranks(), most = images < (size_t)batch ? (int)images : batch;
     if (most == batch) return;
     if (config_origin(&t->config, "batch_size") || most < ranks)
-        config_reject(&t->config, "batch_size", "{batch_size} is more than the %zu training %s", images, unit_of(t));
+        config_reject(&t->config, "batch_size", "{batch_size} is more than the %zu training %s", images, t->unit);
     t->s->batch_size = most / ranks * ranks;
     if (distributed_rank() == 0)
         printf("%s: %zu training %s are fewer than the default batch_size of %d: batch_size is %d\n", data, images,
-               unit_of(t), batch, t->s->batch_size);
+               t->unit, batch, t->s->batch_size);
 }
 
 bool training_evaluates(const Training *t) { return t->s->eval_every > 0; }
@@ -120,7 +117,7 @@ void training_check_ranks(const Training *t) {
     int batch = t->s->batch_size, ranks = distributed_ranks();
     if (batch % ranks)
         config_reject(&t->config, "batch_size", "{batch_size} is not a multiple of the %d ranks, which share the %s "
-                                               "equally", ranks, unit_of(t));
+                                               "equally", ranks, t->unit);
 }
 
 int training_local_batch(const Training *t) { return t->s->batch_size / distributed_ranks(); }
@@ -262,7 +259,7 @@ static void show(const Training *t) {
                   "epoch %llu/%d  batch %llu/%llu  loss %.4f%s  lr %.2e  %.*f %s/s  ETA %s",
                   (unsigned long long)state->epoch + 1, t->s->epochs, (unsigned long long)state->batch,
                   (unsigned long long)t->batches, training_loss(t), t->note, (double)state->lr, t->decimals,
-                  t->images_per_s, unit_of(t), eta);
+                  t->images_per_s, t->unit, eta);
 }
 
 /* Seconds that the run has trained and evaluated.  If it is killed, those since the last saved state are lost, like its
@@ -392,7 +389,6 @@ void training_open(Training *t, const TrainingStart *start) {
     params_allocate_optimizer(params, t->adamw->ema_decay > 0);
     if (params->ema) device_copy(params->ema, params->values, params->total * sizeof(float));
     t->state.best = -1;
-    for (int i = 0; i < RUN_MEASURED; i++) t->state.measured[i] = NAN;
     if (t->resumed) {
         note_device(t);
         run_folder_file(path, t->s->run_dir, "state.safetensors");
@@ -412,8 +408,15 @@ void training_open(Training *t, const TrainingStart *start) {
     t->first_step = t->state.step;
 }
 
-void training_announce_resumed(const Training *t) {
+void training_announce(const Training *t, const char *format, ...) {
     const RunState *state = &t->state;
+    char parts[128];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(parts, sizeof parts, format, arguments);
+    va_end(arguments);
+    print_line("%s: %d epochs of %llu batches of %d %s, %s\n", t->s->run_dir, t->s->epochs,
+               (unsigned long long)t->batches, t->s->batch_size, t->unit, parts);
     if (t->changes && *t->changes) printf("settings changed: %s\n", t->changes);
     if (t->computed_by)
         printf("the saved state was computed by %s: sums have another order here, and results agree to rounding, not "

@@ -39,7 +39,7 @@ typedef struct {
     Config config;
     TrainingSettings *s;
     const AdamWSettings *adamw;
-    const char *unit; /* what a batch consists of, in messages: "clips"; NULL: "images" */
+    const char *unit; /* what a batch consists of, in messages: "images", unless the program says otherwise */
     const char *mode; /* "eval": the mode that runs instead of training; NULL: training */
     bool alone;       /* it runs on one rank only */
     bool resumed;     /* a run is continued from its state */
@@ -106,8 +106,9 @@ void training_column(Training *t, const char *name, const char *format, LogPlace
  * folder (by default the next unused name, the same on all ranks), and prints the device. */
 void training_open(Training *t, const TrainingStart *start);
 
-/* Prints what a resumed run changes and where it goes on; nothing for another run. */
-void training_announce_resumed(const Training *t);
+/* Prints how many batches of what size there will be, with words on their parts, and what a resumed run changes and
+ * where it goes on. */
+void training_announce(const Training *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* == Epochs and steps ============================================================================================= */
 

@@ -5,6 +5,7 @@
 #define VIT_LAYERS_ATTENTION_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "core/config.h"
 #include "training/params.h"
@@ -13,6 +14,17 @@
 
 typedef struct Attention Attention;
 typedef struct AttentionOp AttentionOp;
+
+/* Columns of log.csv with what an operator finds out while it trains: each is the mean over the images of an epoch so far,
+ * and over their tokens, heads and the blocks that have the column. */
+enum { ATTENTION_COLUMNS = 3, ATTENTION_PARTS = 64 };
+typedef struct {
+    const char *names[ATTENTION_COLUMNS + 1]; /* NULL-terminated */
+    double unit;
+    /* Adds the sums of the columns' values over B images, tokens and heads, in multiples of `unit`, to a->sums.  Called
+     * once for each micro-batch of a step, when everything that the forward pass keeps is in memory. */
+    void (*measure)(const Attention *a, int B);
+} AttentionColumns;
 
 struct AttentionOp {
     const char *name, *summary, *paper; /* begins like ConfigChoice */
@@ -53,14 +65,8 @@ struct AttentionOp {
     /* The part of that row that depends on the tokens' positions but not on q.k: spatial weights, or the kernel of a
      * convolution of v.  NULL: there is none. */
     void (*spatial)(const Attention *a, float *weights, int b, int head, int query);
-    /* The divergence between the spatial weights of the last forward pass and weights that halve from ring to ring: the
-     * mean Jensen-Shannon divergence over B images, tokens and heads, in nats (Figure 3 of the ripple attention paper).
-     * NULL: there are no such weights. */
-    double (*divergence)(const Attention *a, int B);
-    /* How often tau has ended stick breaking in the last forward pass, as shares of the B images' tokens and heads:
-     * share[0] after any stick, share[1] already after the first one, whose weight, however near to one, then becomes
-     * that of all groups.  NULL: no sticks are broken. */
-    void (*ended)(const Attention *a, int B, double share[2]);
+    /* The columns of log.csv that this block measures.  NULL: there are none. */
+    const AttentionColumns *(*columns)(const Attention *a);
 };
 
 /* For AttentionOp.settings. */
@@ -87,6 +93,8 @@ struct Attention {
     bool qkv_bias;
     void *state;
     Projection *last;             /* the one whose output is y and whose backward pass takes dy as it is, or NULL */
+    uint64_t *sums; /* device [ATTENTION_PARTS,ATTENTION_COLUMNS]: the sums of the columns, spread over the parts, which
+                       are added up by the reader; NULL: nothing is measured */
     const DetectorFrame *detector; /* NULL unless in a detector's encoder */
     const struct CausalFrame *causal; /* NULL unless in a density model (layers/density/causal_attention.h) */
 };

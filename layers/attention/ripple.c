@@ -324,59 +324,18 @@ static void ripple_weights(const Attention *a, float *weights, int b, int head, 
     free(scores);
 }
 
-/* Jensen-Shannon divergence: half the sum of the Kullback-Leibler divergences of p and q from their mean.  p need not
- * sum to one. */
-static double jensen_shannon(const float *p, const float *q, int n) {
-    double sum = 0, divergence = 0;
-    for (int i = 0; i < n; i++) sum += (double)p[i];
-    for (int i = 0; i < n; i++) {
-        double x = (double)p[i] / sum, y = (double)q[i], mean = (x + y) / 2;
-        divergence += (x > 0 ? x * log(x / mean) : 0) / 2 + (y > 0 ? y * log(y / mean) : 0) / 2;
-    }
-    return divergence;
-}
-
-static double ripple_divergence(const Attention *a, int B) {
+static void ripple_measure(const Attention *a, int B) {
     const Ripple *s = a->state;
-    int G = s->rings.G;
-    size_t rows = (size_t)a->N * (size_t)a->H;
-    float halving[RIPPLE_MAX_GROUPS], *alpha = xcalloc(rows * (size_t)G, sizeof *alpha, "spatial weights");
-    double sum = 0;
-    halving_weights(halving, G);
-    for (int b = 0; b < B; b++) {
-        device_download(alpha, s->alpha + (size_t)b * rows * (size_t)G, rows * (size_t)G * sizeof *alpha);
-        for (size_t row = 0; row < rows; row++) sum += jensen_shannon(alpha + row * (size_t)G, halving, G);
-    }
-    free(alpha);
-    return sum / (double)(rows * (size_t)B);
+    ripple_weights_measure(a->sums, ATTENTION_PARTS, s->alpha, s->weights == WEIGHTS_STICKS ? s->o : NULL,
+                           settings_of(a)->tau, (size_t)B * (size_t)a->N * (size_t)a->H, s->rings.G);
 }
 
-/* The stick after which less than tau is left; `sticks` if there is none. */
-static int ended_after(const float *o, int sticks, double tau) {
-    double left = 1;
-    for (int r = 0; r < sticks; r++) {
-        left /= 1 + exp((double)o[r]) / (sticks - r); /* 1 - s_r */
-        if (left < tau) return r;
-    }
-    return sticks;
-}
-
-static void ripple_ended(const Attention *a, int B, double share[2]) {
+/* jsd is Figure 3 of the paper.  The others count where tau can end stick breaking. */
+static const AttentionColumns *ripple_columns(const Attention *a) {
+    static const AttentionColumns divergence = {{"jsd"}, RIPPLE_UNIT, ripple_measure},
+                                  all = {{"jsd", "tau_ended", "tau_equal"}, RIPPLE_UNIT, ripple_measure};
     const Ripple *s = a->state;
-    size_t rows = (size_t)a->N * (size_t)a->H, R = (size_t)s->sticks_per_head;
-    float *o = xcalloc(rows * R + 1, sizeof *o, "logits of sticks");
-    size_t any = 0, first = 0;
-    for (int b = 0; b < B && R; b++) {
-        device_download(o, s->o + (size_t)b * rows * R, rows * R * sizeof *o);
-        for (size_t row = 0; row < rows; row++) {
-            int r = ended_after(o + row * R, (int)R, (double)settings_of(a)->tau);
-            any += r < (int)R;
-            first += r == 0;
-        }
-    }
-    free(o);
-    share[0] = (double)any / (double)(rows * (size_t)B);
-    share[1] = (double)first / (double)(rows * (size_t)B);
+    return s->weights == WEIGHTS_STICKS && settings_of(a)->tau > 0 ? &all : &divergence;
 }
 
 static void ripple_declare(Attention *a, Params *p) { declare(a, p, WEIGHTS_STICKS, RINGS_CAPPED, false); }
@@ -388,7 +347,7 @@ static void dense_declare(Attention *a, Params *p) { declare(a, p, WEIGHTS_STICK
 
 extern const AttentionOp linear_op, softmax_op;
 
-#define RIPPLE_OP(id, label, text, declare_function, ended_function, mask)                                      \
+#define RIPPLE_OP(id, label, text, declare_function, mask)                                                      \
     extern const AttentionOp id;                                                                                \
     static const AttentionOp *id##_in_block(const Config *settings, int block) {                                \
         return ripples(settings, block) ? &id : &linear_op;                                                     \
@@ -414,20 +373,18 @@ extern const AttentionOp linear_op, softmax_op;
         .path = ripple_path,                                                                                    \
         .weights = ripple_weights,                                                                              \
         .spatial = ripple_spatial,                                                                              \
-        .divergence = ripple_divergence,                                                                        \
-        .ended = ended_function,                                                                                \
+        .columns = ripple_columns,                                                                              \
     }
 
-RIPPLE_OP(ripple_op, "ripple", "ripple attention: distance weights by stick breaking, r_max rings", ripple_declare,
-          ripple_ended, true);
+RIPPLE_OP(ripple_op, "ripple", "ripple attention: distance weights by stick breaking, r_max rings", ripple_declare, true);
 RIPPLE_OP(ripple_fixed_op, "ripple-fixed", "ripple with fixed weights that halve from ring to ring",
-          fixed_declare, NULL, false);
+          fixed_declare, false);
 RIPPLE_OP(ripple_softmax_weights_op, "ripple-softmax-weights", "ripple with softmax instead of stick breaking",
-          softmax_weights_declare, NULL, false);
+          softmax_weights_declare, false);
 RIPPLE_OP(ripple_truncated_op, "ripple-truncated", "ripple with weight zero at distance r_max and beyond",
-          truncated_declare, ripple_ended, false);
-RIPPLE_OP(ripple_log_op, "ripple-log", "ripple with rings that double in width", log_declare, ripple_ended, false);
-RIPPLE_OP(ripple_dense_op, "ripple-dense", "ripple with a ring for every distance", dense_declare, ripple_ended,
+          truncated_declare, false);
+RIPPLE_OP(ripple_log_op, "ripple-log", "ripple with rings that double in width", log_declare, false);
+RIPPLE_OP(ripple_dense_op, "ripple-dense", "ripple with a ring for every distance", dense_declare,
           false);
 
 /* == Explicit softmax ============================================================================================= */

@@ -20,14 +20,10 @@ int density_micro_batch(const DensityRun *run) {
 
 /* The heads that weights were trained with, as their file tells; 0 if it does not. */
 static int heads_of(const Config *config, const char *checkpoint) {
-    char *text = run_folder_config(checkpoint);
-    const SequenceModelSettings *saved;
     Config other;
-    Error error;
-    config_init_like(&other, config);
-    saved = config_settings(&other, &sequence_model_settings);
-    int heads = text && config_try_text(&other, text, strlen(text), checkpoint, &error) ? saved->heads : 0;
-    free(text);
+    bool told = run_folder_settings(&other, config, checkpoint);
+    const SequenceModelSettings *saved = config_settings(&other, &sequence_model_settings);
+    int heads = told ? saved->heads : 0;
     config_free(&other);
     return heads;
 }

@@ -694,34 +694,6 @@ void vit_backward(Vit *vit, int B, bool drop, GradientsListener final) {
     gradients_final(&done, 0);
 }
 
-double vit_divergence(const Vit *vit, int B) {
-    double sum = 0;
-    int count = 0;
-    for (int i = 0; i < vit->depth; i++) {
-        const Attention *a = &vit_block(vit, i)->attention;
-        if (!a->op->divergence) continue;
-        sum += a->op->divergence(a, B);
-        count++;
-    }
-    return sum / count;
-}
-
-void vit_sticks_ended(const Vit *vit, int B, double share[2]) {
-    double sums[2] = {0};
-    int count = 0;
-    for (int i = 0; i < vit->depth; i++) {
-        const Attention *a = &vit_block(vit, i)->attention;
-        double one[2];
-        if (!a->op->ended) continue;
-        a->op->ended(a, B, one);
-        sums[0] += one[0];
-        sums[1] += one[1];
-        count++;
-    }
-    share[0] = sums[0] / count;
-    share[1] = sums[1] / count;
-}
-
 /* == Description ================================================================================================== */
 
 size_t vit_macs(const Vit *vit) {

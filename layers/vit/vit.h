@@ -153,13 +153,6 @@ void vit_losses(const Vit *vit, float *losses, int B);
  * step follow. */
 void vit_backward(Vit *vit, int B, bool drop, GradientsListener final);
 
-/* The mean of AttentionOp.divergence over the blocks whose operator has it, for the last forward pass with B images;
- * NaN if none has. */
-double vit_divergence(const Vit *vit, int B);
-
-/* The means of AttentionOp.ended, likewise. */
-void vit_sticks_ended(const Vit *vit, int B, double share[2]);
-
 /* Block i, counted over all stages. */
 Block *vit_block(const Vit *vit, int i);
 

@@ -105,7 +105,7 @@ static void open_model(Toy *toy) {
 static int train(Toy *toy) {
     Training *t = &toy->training;
     open_model(toy);
-    training_announce_resumed(t);
+    training_announce(t, "one at a time");
     for (; training_epoch_left(t); training_epoch_end(t)) {
         while (training_batch_left(t)) {
             training_step_begin(t, 0.1f / (float)(1 + training_epochs(t)));

@@ -457,7 +457,7 @@ static void test_stem_weights(void **state) {
 static void test_ended(void **state) {
     enum { R = 2 };
     Case c;
-    double share[2];
+    uint64_t sums[ATTENTION_PARTS * ATTENTION_COLUMNS], found[ATTENTION_COLUMNS] = {0};
     int ended = 0, equal = 0, rows = 0;
     (void)state;
     case_open(&c, "tests/fixtures/ripple-rmax2-tau.safetensors", "auto");
@@ -474,11 +474,20 @@ static void test_ended(void **state) {
                 ended += weights[m] == weights[far];
                 equal += weights[n] == weights[m] && weights[m] == weights[far];
             }
-    a->op->ended(a, c.B, share);
+    Attention measured = *a;
+    const AttentionColumns *columns = a->op->columns(a);
+    measured.sums = device_malloc(sizeof sums, "sums");
+    device_zero(measured.sums, sizeof sums);
+    columns->measure(&measured, c.B);
+    device_download(sums, measured.sums, sizeof sums);
+    device_free(measured.sums);
+    for (int i = 0; i < ATTENTION_PARTS * ATTENTION_COLUMNS; i++) found[i % ATTENTION_COLUMNS] += sums[i];
     printf("tau %g ended %d of %d, %d of them at once\n", 0.05, ended, rows, equal);
     assert_true(ended > rows / 5 && ended < 4 * rows / 5 && equal > 0);
-    assert_float_equal(share[0], (double)ended / rows, 1e-9);
-    assert_float_equal(share[1], (double)equal / rows, 1e-9);
+    assert_string_equal(columns->names[1], "tau_ended");
+    assert_string_equal(columns->names[2], "tau_equal");
+    assert_float_equal((double)found[1] * columns->unit, ended, 1e-9);
+    assert_float_equal((double)found[2] * columns->unit, equal, 1e-9);
     free(weights);
     case_close(&c);
 }

@@ -52,6 +52,12 @@ END
 
 # == Names ===========================================================================================================
 
+# design.md quotes two functions of the smallest program.
+sed -n '/^static int train(Toy/,/^\/\* == Running/p' tests/core/test_program.c | sed '$d' >"$work/there"
+sed -n '/^    static int train(Toy/,/^Between/p' docs/design.md | sed '$d; s/^    //' >"$work/quoted"
+diff "$work/there" "$work/quoted" >"$work/out"
+check "design.md quotes the smallest program" $? "$(grep '^[<>]' "$work/out" | tr '\n' ' ')"
+
 # The operators are the first table of --help.
 "$vit" --help | awk '/^Attention operators/ { on = 1; next } on && !/^  / { exit } on { print $1 }' | sort >"$work/there"
 sed -n '/^## Attention operators/,/^Each works/p' README.md | grep -o '`[a-z0-9-]*`' | tr -d '`' | grep -v '^--' | sort >"$work/named"
