@@ -11,7 +11,7 @@
 
 #include "core/die.h"
 #include "core/distributed.h"
-#include "core/outcome.h"
+#include "core/results/outcome.h"
 #include "core/progress.h"
 #include "core/signals.h"
 #include "core/text.h"

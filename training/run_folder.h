@@ -7,8 +7,8 @@
 #include <stdio.h>
 
 #include "training/checkpoint.h"
-#include "core/class_names.h"
-#include "core/config.h"
+#include "core/results/class_names.h"
+#include "core/config/config.h"
 
 enum { RUN_PATH_SIZE = 4096, LOG_COLUMNS = 64, LOG_SIZE = 1024 };
 

@@ -8,7 +8,7 @@
 #include "core/progress.h"
 #include "core/signals.h"
 #include "core/text.h"
-#include "core/outcome.h"
+#include "core/results/outcome.h"
 
 /* == Counting ===================================================================================================== */
 

@@ -6,13 +6,13 @@
 #include <string.h>
 
 #include "core/die.h"
-#include "core/predictions.h"
+#include "core/results/predictions.h"
 #include "data/images/image.h"
 #include "data/loading/pictures.h"
 #include "data/sets/videos.h"
 #include "kernels/kernels.h"
 #include "layers/vit/attention_picture.h"
-#include "core/outcome.h"
+#include "core/results/outcome.h"
 
 /* == Images ======================================================================================================= */
 

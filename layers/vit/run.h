@@ -10,8 +10,8 @@
 #ifndef VIT_LAYERS_VIT_RUN_H
 #define VIT_LAYERS_VIT_RUN_H
 
-#include "core/confusion.h"
-#include "core/views.h"
+#include "core/results/confusion.h"
+#include "core/results/views.h"
 #include "data/images/erasing.h"
 #include "data/images/mixup.h"
 #include "data/loading/loader.h"

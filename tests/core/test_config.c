@@ -1,6 +1,6 @@
 /* Reading settings: the message for each kind of wrong line or argument, precedence, includes, and that a saved config
  * gives the same settings when read. */
-#include "core/config.h"
+#include "core/config/config.h"
 
 #include <setjmp.h>
 #include <signal.h>
@@ -14,7 +14,7 @@
 #include <cmocka.h>
 
 #include "core/die.h"
-#include "core/foreign_names.h"
+#include "core/config/foreign_names.h"
 #include "core/text.h"
 #include "tests/check.h"
 #include "tests/scratch.h"
