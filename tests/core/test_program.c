@@ -287,19 +287,36 @@ static void test_stopped_and_resumed(void **state) {
     }
 }
 
-/* A log with columns of its own keeps them: values go under their names. */
+static void write_log(const char *text, const char *more) {
+    FILE *file = fopen(in_folder("columns/log.csv"), "w");
+    fprintf(file, "%s%s\n", text, more);
+    fclose(file);
+}
+
+/* A log keeps the columns that it has: values go under their names.  Those of another version may be more or fewer; a
+ * warning tells of a log that has others in the place of ours. */
 static void test_columns_of_another_log(void **state) {
     (void)state;
-    char log[4096];
+    char log[4096], header[1024];
     assert_int_equal(TOY("--run-dir", "columns", "--stop", "1")->status, 128 + SIGTERM);
-    FILE *file = fopen(in_folder("columns/log.csv"), "w");
-    fputs("step,jsd,noted,epoch,mean_step\n1,0.5,1,1,1.0\n", file);
-    fclose(file);
+    read_text(header, sizeof header, "columns/log.csv");
+    header[strcspn(header, "\n")] = 0;
+    write_log("step,noted,epoch,mean_step\n1,1,1,1.0", "");
     const Result *r = TOY("--resume", "columns", "--epochs", "1");
     assert_int_equal(r->status, 0);
     assert_null(strstr(r->errors, "columns are not"));
     read_text(log, sizeof log, "columns/log.csv");
-    assert_string_equal(log, "step,jsd,noted,epoch,mean_step\n1,0.5,1,1,1.0\n2,,2,1,1.5\n4,,4,1,2.5\n5,,5,1,3.0\n");
+    assert_string_equal(log, "step,noted,epoch,mean_step\n1,1,1,1.0\n2,2,1,1.5\n4,4,1,2.5\n5,5,1,3.0\n");
+    write_log(header, ",jsd");
+    r = TOY("--resume", "columns", "--epochs", "2");
+    assert_int_equal(r->status, 0);
+    assert_null(strstr(r->errors, "columns are not"));
+    read_text(log, sizeof log, "columns/log.csv");
+    assert_string_equal(log + strlen(log) - 2, ",\n");
+    write_log("step,NOTED,epoch,mean_step", "");
+    r = TOY("--resume", "columns", "--epochs", "3");
+    assert_int_equal(r->status, 0);
+    assert_non_null(strstr(r->errors, "columns are not"));
 }
 
 static void test_refusals(void **state) {
