@@ -28,6 +28,11 @@ bool file_exists(const char *path) {
     return stat(path, &info) == 0;
 }
 
+bool folder_exists(const char *path) {
+    struct stat info;
+    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
 static void make_folder(const char *path) {
     struct stat info;
     if (mkdir(path, 0777) == 0) return;

@@ -14,6 +14,7 @@
 void path_join(char *path, size_t size, const char *folder, const char *name);
 
 bool file_exists(const char *path);
+bool folder_exists(const char *path);
 
 /* Makes the folder and its parents; dies with the one that could not be made, and why. */
 void make_folders(const char *path);

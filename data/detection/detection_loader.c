@@ -80,7 +80,7 @@ typedef struct {
     DetectionSlot *slot;
     TransformScratch *scratch;
     int i;
-} Job;
+} DetectionJob;
 
 /* Shrinks the draw of a replacement so that its result lies within width x height. */
 static void fit(DetectionDraw *draw, int width, int height) {
@@ -95,7 +95,7 @@ static void fit(DetectionDraw *draw, int width, int height) {
 }
 
 static bool load_picture(void *argument, size_t index, Error *error) {
-    const Job *job = argument;
+    const DetectionJob *job = argument;
     const DetectionLoader *loader = job->loader;
     const CocoImage *image = &loader->set->coco.images[index];
     DetectionPart *part = &job->slot->part;
@@ -120,7 +120,7 @@ static bool load_picture(void *argument, size_t index, Error *error) {
 static void fill_image(void *argument, void *memory, int i, TransformScratch *scratch) {
     DetectionLoader *loader = argument;
     DetectionSlot *slot = memory;
-    Job job = {loader, slot, scratch, i};
+    DetectionJob job = {loader, slot, scratch, i};
     size_t got = parts_load(&loader->parts, slot->index[i], 1, &job, load_picture);
     slot->part.image[i] = loader->config.parts.train || got == slot->index[i] ? (int)got : -1;
 }

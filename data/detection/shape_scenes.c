@@ -14,22 +14,22 @@
 #include "core/rng.h"
 
 /* Scenes draw from the streams of splits that data/sets/shapes does not use. */
-enum { SCENE_SPLIT = 256, NOISE_AT = 4096, ATTEMPTS = 20 };
+enum { SCENE_SPLIT = 256, ATTEMPTS = 20 };
 
 typedef struct {
     int label;
     float x, y, radius, cosine, sine;
     int box[4];
-} Figure;
+} SceneFigure;
 
 /* The fraction of that pixel that the figure covers, 0 to 1. */
-static float cover(const Figure *f, int x, int y) {
+static float cover(const SceneFigure *f, int x, int y) {
     float u = ((float)x + 0.5f - f->x) / f->radius, v = ((float)y + 0.5f - f->y) / f->radius;
     float distance = f->radius * shapes_distance(f->label, f->cosine * u + f->sine * v, f->cosine * v - f->sine * u);
     return fminf(fmaxf(0.5f - distance, 0), 1);
 }
 
-static void find_box(Figure *f, int side) {
+static void find_box(SceneFigure *f, int side) {
     float far = shapes_reach * f->radius + 1;
     int x0 = (int)fmaxf(f->x - far, 0), x1 = (int)fminf(f->x + far + 1, (float)side);
     int y0 = (int)fmaxf(f->y - far, 0), y1 = (int)fminf(f->y + far + 1, (float)side);
@@ -47,8 +47,8 @@ static void find_box(Figure *f, int side) {
     }
 }
 
-static Figure place_figure(ShapesStream *s, int label, int side) {
-    Figure f = {.label = label, .radius = shapes_uniform(s, (float)side / 12, (float)side / 5)};
+static SceneFigure place_figure(ShapesStream *s, int label, int side) {
+    SceneFigure f = {.label = label, .radius = shapes_uniform(s, (float)side / 12, (float)side / 5)};
     float margin = shapes_reach * f.radius + 0.5f, turn = shapes_uniform(s, 0, 6.2831853f);
     f.x = shapes_uniform(s, margin, (float)side - margin);
     f.y = shapes_uniform(s, margin, (float)side - margin);
@@ -69,14 +69,14 @@ static bool in_the_way(const int a[4], const int b[4]) {
     return w > 0 && h > 0 && 10 * w * h > smaller;
 }
 
-static bool fits(const Figure *f, const Figure *others, int count) {
+static bool fits(const SceneFigure *f, const SceneFigure *others, int count) {
     for (int i = 0; i < count; i++) {
         if (in_the_way(f->box, others[i].box)) return false;
     }
     return true;
 }
 
-static int place_figures(Figure figures[SCENES_MOST], ShapesStream *s, int side) {
+static int place_figures(SceneFigure figures[SCENES_MOST], ShapesStream *s, int side) {
     int wanted = 1 + shapes_below(s, SCENES_MOST), placed = 0;
     for (int i = 0; i < wanted; i++) {
         int label = shapes_below(s, SHAPES_CLASSES); /* drawn before the attempts, which would favour slim figures */
@@ -114,7 +114,7 @@ static void paint_ground(uint8_t *pixels, ShapesStream *s, int side) {
     }
 }
 
-static void paint_figure(uint8_t *pixels, ShapesStream *s, const Figure *f, int side) {
+static void paint_figure(uint8_t *pixels, ShapesStream *s, const SceneFigure *f, int side) {
     float colour[3];
     for (int k = 0; k < 3; k++) colour[k] = shapes_uniform(s, 140, 235);
     for (int y = f->box[1]; y < f->box[3]; y++) {
@@ -126,25 +126,11 @@ static void paint_figure(uint8_t *pixels, ShapesStream *s, const Figure *f, int 
     }
 }
 
-/* Uses stream elements from NOISE_AT on, two bytes per channel. */
-static void add_noise(uint8_t *pixels, const ShapesStream *s, int side, float strength) {
-    size_t count = (size_t)side * (size_t)side * 3;
-    for (size_t i = 0; i < count; i += 8) {
-        uint32_t counter[4] = {(uint32_t)((NOISE_AT + i / 2) / 4), s->split, s->index, RNG_SHAPES};
-        RngBlock block = rng_philox(counter, s->seed);
-        for (size_t j = i; j < i + 8 && j < count; j++) {
-            uint32_t bits = block.word[(j - i) / 2] >> (j % 2 * 16);
-            float noise = strength * (float)((int)(bits & 255) - (int)(bits >> 8 & 255));
-            pixels[j] = (uint8_t)(fminf(fmaxf((float)pixels[j] + noise, 0), 255) + 0.5f);
-        }
-    }
-}
-
 int scenes_draw(uint64_t seed, uint32_t split, uint32_t index, int side, uint8_t *pixels, int label[SCENES_MOST],
                 int box[SCENES_MOST][4]) {
     assert(side >= SCENES_LEAST_SIDE);
-    ShapesStream s = {seed, SCENE_SPLIT + split, index, 0};
-    Figure figures[SCENES_MOST];
+    ShapesStream s = {seed, SCENE_SPLIT + split, index, 0, RNG_SHAPES};
+    SceneFigure figures[SCENES_MOST];
     int count = place_figures(figures, &s, side);
     for (int i = 0; i < count; i++) {
         label[i] = figures[i].label;
@@ -153,7 +139,8 @@ int scenes_draw(uint64_t seed, uint32_t split, uint32_t index, int side, uint8_t
     if (!pixels) return count;
     paint_ground(pixels, &s, side);
     for (int i = 0; i < count; i++) paint_figure(pixels, &s, &figures[i], side);
-    add_noise(pixels, &s, side, shapes_uniform(&s, 0, 0.08f));
+    float strength = shapes_uniform(&s, 0, 0.08f);
+    shapes_noise(pixels, NULL, (size_t)side * (size_t)side * 3, 0, &s, strength);
     return count;
 }
 

@@ -16,7 +16,7 @@ enum { JPEG_MAX_PIXELS = 178956970 };
 /* libjpeg's state and the pixels of the last region; each thread needs its own and reuses it for all pictures. */
 typedef struct JpegReader JpegReader;
 
-/* NULL: out of memory. */
+/* Returns NULL when out of memory. */
 JpegReader *jpeg_open(void);
 void jpeg_close(JpegReader *reader);
 

@@ -58,7 +58,7 @@ uint32_t loader_draw(const Loader *loader, size_t position) {
 
 /* == One image ==================================================================================================== */
 
-/* Where a sample goes, and the key of its draws. */
+/* The memory of a sample, and the key of its random draws. */
 typedef struct {
     TransformKey key;
     uint8_t *out;
@@ -71,10 +71,10 @@ typedef struct {
     Target samples[CLIP_MOST_SAMPLES]; /* of one clip, or of one image */
     int count;
     int clip, crop; /* of the video's, in evaluation */
-} Job;
+} ImageJob;
 
 static bool load_sample(void *argument, size_t index, Error *error) {
-    const Job *job = argument;
+    const ImageJob *job = argument;
     const Dataset *dataset = job->loader->dataset;
     const Transform *transform = &job->loader->config.transform;
     const Target *to = job->samples;
@@ -94,13 +94,13 @@ static size_t frame_bytes(const Loader *loader) {
 }
 
 typedef struct {
-    const Job *job;
+    const ImageJob *job;
     Transform transform;
-} Frames;
+} FrameJob;
 
 static bool take_frame(void *argument, int i, const Sample *frame, Error *error) {
-    Frames *frames = argument;
-    const Job *job = frames->job;
+    FrameJob *frames = argument;
+    const ImageJob *job = frames->job;
     const Dataset *dataset = job->loader->dataset;
     bool ok = true;
     if (!i && dataset->mirrored && dataset->mirrored[frame->label] < 0) frames->transform.augment.s.flip = false;
@@ -111,10 +111,10 @@ static bool take_frame(void *argument, int i, const Sample *frame, Error *error)
 }
 
 static bool load_clip(void *argument, size_t index, Error *error) {
-    const Job *job = argument;
+    const ImageJob *job = argument;
     const LoaderConfig *c = &job->loader->config;
     const Dataset *dataset = job->loader->dataset;
-    Frames frames = {.job = job, .transform = c->transform};
+    FrameJob frames = {.job = job, .transform = c->transform};
     ClipTaker taker = {take_frame, &frames};
     frames.transform.crop = job->crop;
     frames.transform.crops = c->parts.train ? 1 : c->clips.test_crops;
@@ -135,7 +135,7 @@ static bool load_clip(void *argument, size_t index, Error *error) {
     return true;
 }
 
-static void add_target(Job *job, size_t position, uint8_t *out, int *label) {
+static void add_target(ImageJob *job, size_t position, uint8_t *out, int *label) {
     const Loader *loader = job->loader;
     TransformKey key = {loader->config.parts.seed, loader->parts.epoch, loader_draw(loader, position)};
     job->samples[job->count++] = (Target){key, out, label};
@@ -143,7 +143,7 @@ static void add_target(Job *job, size_t position, uint8_t *out, int *label) {
 
 /* Loads what is at that position of the epoch, the first of the job's; a replacement for a damaged image uses the
  * damaged one's draws. */
-static void load_job(Loader *loader, Job *job, size_t position) {
+static void load_job(Loader *loader, ImageJob *job, size_t position) {
     const LoaderConfig *c = &loader->config;
     size_t index = job->samples[0].key.draw % loader->dataset->count;
     if (loader->dataset->clips && !c->parts.train) {
@@ -185,14 +185,14 @@ static size_t image_bytes(const Loader *loader) {
     return (size_t)loader->config.frames * frame_bytes(loader);
 }
 
-/* Of the samples of a clip that are in this part, the first one loads them all. */
+/* Where several samples of a clip are in this part, the first one loads them all. */
 static void fill_image(void *argument, void *memory, int first, TransformScratch *scratch) {
     Loader *loader = argument;
     const LoaderSlot *slot = memory;
     const LoaderPart *p = &slot->part;
     bool alone = samples_of(loader->dataset, &loader->config) == 1;
     uint32_t count = (uint32_t)loader->dataset->count, index = p->draws[first] % count;
-    Job job = {.loader = loader, .scratch = scratch};
+    ImageJob job = {.loader = loader, .scratch = scratch};
     for (int i = 0; i < first && !alone; i++)
         if (p->draws[i] % count == index) return;
     for (int i = first; i < (alone ? first + 1 : p->count); i++)
@@ -242,7 +242,7 @@ void loader_fill(Loader *loader, size_t first, int n, uint8_t *pixels, int *labe
 
 #pragma omp parallel for schedule(dynamic) num_threads(parts->threads)
     for (int i = 0; i < n; i++) {
-        Job job = {.loader = loader, .scratch = &parts->scratch[omp_get_thread_num()]};
+        ImageJob job = {.loader = loader, .scratch = &parts->scratch[omp_get_thread_num()]};
         add_target(&job, first + (size_t)i, pixels + (size_t)i * image_bytes(loader), &labels[i]);
         load_job(loader, &job, first + (size_t)i);
     }

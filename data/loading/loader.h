@@ -40,7 +40,7 @@ typedef struct {
 typedef struct {
     uint8_t *pixels; /* [count,frames,height,width,3] */
     int *labels;     /* [count] */
-    uint32_t *draws; /* [count]: the keys of their random draws, as from loader_draw */
+    uint32_t *draws; /* [count]: the keys of the random draws of each image, as loader_draw returns them */
     int *pairs;      /* [n,2]: indices into the images of a sample and its partner; equal without config.pairs */
     int n, count;
     size_t batch; /* of the epoch */
@@ -62,7 +62,7 @@ bool loader_next(Loader *loader, LoaderPart *part);
  * from 0 the repetitions of the image (sampler.h). */
 uint32_t loader_draw(const Loader *loader, size_t position);
 
-/* Samples in an epoch. */
+/* The number of samples in an epoch. */
 size_t loader_length(const Dataset *dataset, const LoaderConfig *config);
 
 /* The number of views of each sample of this epoch: 1, but for the evaluation of videos. */

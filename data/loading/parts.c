@@ -247,21 +247,11 @@ void loader_pool_close(LoaderPool *pool) {
 
 /* == A loader's parts ============================================================================================= */
 
-/* Fisher and Yates: place i takes one of the i + 1 samples not placed yet, so each of the n! orders is equally likely
- * to the bias of rng_below.  One thread, some 10 ns a sample. */
-static void shuffle(Parts *parts) {
-    uint32_t *order = parts->order;
-    for (size_t i = parts->source.count - 1; i > 0; i--) {
-        uint32_t j = rng_below(parts->config.seed, RNG_SHUFFLE, parts->epoch, 0, i, (uint32_t)i + 1), swap = order[i];
-        order[i] = order[j];
-        order[j] = swap;
-    }
-}
-
 static void order_epoch(Parts *parts) {
+    const PartsConfig *c = &parts->config;
     for (size_t i = 0; i < parts->source.count; i++) parts->order[i] = (uint32_t)i;
     if (parts->source.shuffle) parts->source.shuffle(parts->source.loader);
-    else if (parts->config.train) shuffle(parts);
+    else if (c->train) rng_shuffle(parts->order, parts->source.count, 1, c->seed, RNG_SHUFFLE, parts->epoch, 0);
 }
 
 static void *allocate(size_t bytes, const char *what) { return xcalloc(bytes, 1, what); }

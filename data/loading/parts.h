@@ -18,7 +18,7 @@
 #include "core/error.h"
 #include "data/images/transform.h"
 
-/* Settings common to all loaders of a program. */
+/* The settings that all loaders of a program share. */
 typedef struct {
     int workers;
     float max_damaged; /* the run ends when a larger share of an epoch's images is damaged; if it is not 0, one
@@ -39,7 +39,7 @@ LoaderPool *loader_pool_start(const LoaderSettings *s, bool device_shares_cores)
 /* Call this after closing the loaders that use the pool. */
 void loader_pool_close(LoaderPool *pool);
 
-/* Sums since the loader was opened. */
+/* What has been loaded since the loader was opened. */
 typedef struct {
     uint64_t images;
     double stalled; /* seconds spent waiting for the next part */
@@ -47,7 +47,7 @@ typedef struct {
     size_t damaged; /* distinct damaged images */
 } LoaderStats;
 
-/* What every loader is told. */
+/* How a loader of any kind divides an epoch, and where its memory comes from. */
 typedef struct {
     uint64_t seed;
     int batch_size;    /* global batch size, over all ranks */

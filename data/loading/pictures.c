@@ -12,20 +12,15 @@
 #include "data/video/video.h"
 
 static void add(Pictures *pictures, const char *name, bool searched) {
-    if (pictures->count == pictures->room) {
-        pictures->room = 2 * pictures->room + 64;
-        pictures->at = realloc(pictures->at, pictures->room * sizeof *pictures->at);
-    }
-    char *copy = strdup(name);
-    if (!pictures->at || !copy) die("out of memory: the names of %zu pictures", pictures->room);
-    pictures->at[pictures->count++] = (Picture){copy, searched};
+    pictures->at = xgrow(pictures->at, pictures->count + 1, &pictures->room, sizeof *pictures->at, "pictures");
+    pictures->at[pictures->count++] = (Picture){xstrdup(name), searched};
 }
 
 static int by_name(const FTSENT **a, const FTSENT **b) { return strcmp((*a)->fts_name, (*b)->fts_name); }
 
 static bool is_hidden(const FTSENT *entry) { return entry->fts_level > FTS_ROOTLEVEL && entry->fts_name[0] == '.'; }
 
-/* What has been seen in a folder: fts_number of its entry. */
+/* A folder's fts_number says which kinds of file have been seen in it. */
 enum { SEEN_PICTURE = 1, SEEN_VIDEO = 2 };
 
 static void add_file(Pictures *pictures, FTSENT *entry, bool clips) {
@@ -38,8 +33,7 @@ static void add_file(Pictures *pictures, FTSENT *entry, bool clips) {
 /* Links are followed, except a link to a folder that contains it. */
 static void add_folder(Pictures *pictures, const char *folder, bool clips) {
     size_t before = pictures->count;
-    char *root = strdup(folder);
-    if (!root) die("out of memory: the names of pictures");
+    char *root = xstrdup(folder);
     size_t length = strlen(root);
     while (length > 1 && root[length - 1] == '/') root[--length] = 0;
     FTS *tree = fts_open((char *const[]){root, NULL}, FTS_LOGICAL | FTS_NOCHDIR, by_name);

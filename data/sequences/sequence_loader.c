@@ -16,10 +16,10 @@ typedef struct {
     TransformScratch *scratch;
     uint8_t *tokens;
     int *scored_from;
-} Job;
+} SequenceJob;
 
 static bool load_sequence(void *argument, size_t index, Error *error) {
-    const Job *job = argument;
+    const SequenceJob *job = argument;
     const SequenceLoader *l = job->loader;
     const PartsConfig *c = &l->config.parts;
     *job->scored_from = 0;
@@ -44,7 +44,7 @@ static int open_part(void *argument, void *memory, size_t batch, int first, int 
 static void fill_sequence(void *argument, void *memory, int i, TransformScratch *scratch) {
     SequenceLoader *loader = argument;
     const SequenceSlot *slot = memory;
-    Job job = {loader, scratch, slot->part.tokens + (size_t)i * (size_t)loader->set->row_bytes,
+    SequenceJob job = {loader, scratch, slot->part.tokens + (size_t)i * (size_t)loader->set->row_bytes,
                &slot->part.scored_from[i]};
     parts_load(&loader->parts, loader->parts.order[slot->position + (size_t)i], 1, &job, load_sequence);
 }

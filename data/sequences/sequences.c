@@ -27,11 +27,11 @@ enum { HELD_OUT = 2000, PHOTOGRAPH_SIDE = 64 };
 #define F(KIND, field) CONFIG_FIELD(KIND, SequencesSettings, field)
 static const ConfigEntry entries[] = {
     {F(STRING, data), "shapes", .section = "data", .change = CHANGE_PATH,
-     .help = "Data set: shapes (generated images, no files needed), cifar10, cifar100, mnist, imagenet, enwik8, a folder "
+     .help = "Data set: shapes (generated images, no files needed), " DATASETS_WITH_FILES(", ") ", enwik8, a folder "
              "with the files of one of these or with train/<class>/ and val/<class>/, a file made by pack_dataset, a WAV "
              "file or a folder of them, or any other file, which is read as text"},
     {F(STRING, data_dir), "datasets", .argument = "FOLDER", .change = CHANGE_FREELY, .ranks_differ = true,
-     .help = "Folder that contains the folders of cifar10, cifar100, mnist and imagenet, and the file enwik8"},
+     .help = "Folder that contains the folders of " DATASETS_WITH_FILES(" and ") ", and the file enwik8"},
     {F(CHOICE, kind), "auto",
      CONFIG_CHOICES([SEQUENCES_AUTO] = "auto", [SEQUENCES_IMAGES] = "images", [SEQUENCES_TEXT] = "text",
                     [SEQUENCES_AUDIO] = "audio"),
@@ -93,10 +93,10 @@ static int by_name(const FTSENT **a, const FTSENT **b) { return strcmp((*a)->fts
 /* The WAV files at or below a path, in the order of their names; *count of them.  NULL: none.  Hidden files are left
  * out. */
 static char **find_wavs(const char *path, size_t *count) {
-    char **found = NULL, *root = strdup(path);
+    char **found = NULL, *root = xstrdup(path);
     size_t room = 0;
     *count = 0;
-    FTS *tree = root ? fts_open((char *const[]){root, NULL}, FTS_LOGICAL | FTS_NOCHDIR, by_name) : NULL;
+    FTS *tree = fts_open((char *const[]){root, NULL}, FTS_LOGICAL | FTS_NOCHDIR, by_name);
     if (!tree) die("%s: cannot open: %s", path, strerror(errno));
     for (FTSENT *entry; (errno = 0, entry = fts_read(tree));) {
         bool below = entry->fts_level > FTS_ROOTLEVEL;
@@ -104,8 +104,8 @@ static char **find_wavs(const char *path, size_t *count) {
         if (entry->fts_info == FTS_DNR || entry->fts_info == FTS_ERR)
             die("%s: cannot read this folder: %s", entry->fts_path, strerror(entry->fts_errno));
         if (entry->fts_info != FTS_F || (below && (entry->fts_name[0] == '.' || !is_wav_name(entry->fts_name)))) continue;
-        if (*count == room) found = realloc(found, (room = 2 * room + 64) * sizeof *found);
-        if (!found || !(found[(*count)++] = strdup(entry->fts_path))) die("out of memory: the names of WAV files");
+        found = xgrow(found, *count + 1, &room, sizeof *found, "the names of WAV files");
+        found[(*count)++] = xstrdup(entry->fts_path);
     }
     if (errno) die("%s: cannot read this folder: %s", path, strerror(errno));
     fts_close(tree);
@@ -136,7 +136,7 @@ static bool is_wav(const char *path) {
     return riff && !memcmp(head + 8, "WAVE", 4);
 }
 
-/* What `data` is read as; for text and audio, `path` is where it lies. */
+/* Finds out what `data` is read as; for text and audio, `path` receives where it lies. */
 static SequencesKind kind_of(const SequencesSettings *s, char path[DATASET_PATH]) {
     struct stat info;
     if (strlen(s->data) >= DATASET_PATH) die("%.100s...: path too long", s->data);
@@ -175,17 +175,8 @@ struct SequencesSource {
     Range ranges[SEQUENCES_SPLITS];
 };
 
-/* Bytes of a row beyond the tokens that it predicts. */
+/* The number of bytes of a row beyond the tokens that it predicts. */
 static size_t extra(const SequenceSet *set) { return set->kind == SEQUENCES_TEXT; }
-
-static void name_after(SequenceSet *set, const char *path) {
-    size_t end = strlen(path);
-    while (end > 1 && path[end - 1] == '/') end--;
-    size_t begin = end;
-    while (begin > 0 && path[begin - 1] != '/') begin--;
-    text_make_name(set->name, sizeof set->name, path + begin, end - begin);
-    if (!*set->name || *set->name == '.') snprintf(set->name, sizeof set->name, "bytes");
-}
 
 static void describe_images(SequenceSet *set, const SequencesSettings *s, const Dataset *dataset) {
     int own_height = dataset->height ? dataset->height : PHOTOGRAPH_SIDE;
@@ -201,7 +192,7 @@ static void describe_images(SequenceSet *set, const SequencesSettings *s, const 
 }
 
 static void describe_stream(SequenceSet *set, const SequencesSettings *s, const char *path) {
-    name_after(set, path);
+    text_name_path(set->name, sizeof set->name, path, "bytes");
     set->n = s->tokens;
     set->row_bytes = s->tokens + (int)extra(set);
     set->rate = set->kind == SEQUENCES_AUDIO ? s->rate : 0;
@@ -220,20 +211,14 @@ void sequences_describe(SequenceSet *set, const SequencesSettings *s) {
 
 /* == Images ======================================================================================================= */
 
-/* A permutation of the training images by Fisher and Yates, whose end is held out. */
+/* A permutation of the training images, whose end is held out. */
 static void split_images(SequencesSource *source, uint64_t seed, size_t held_out) {
     size_t count = source->train.count;
     source->split = xcalloc(count, sizeof *source->split, "the split of the images");
     for (size_t i = 0; i < count; i++) source->split[i] = (uint32_t)i;
-    for (size_t i = count - 1; held_out && i > 0; i--) {
-        uint32_t j = rng_below(seed, RNG_HOLD_OUT, 0, 0, i, (uint32_t)i + 1), swap = source->split[i];
-        source->split[i] = source->split[j];
-        source->split[j] = swap;
-    }
+    if (held_out) rng_shuffle(source->split, count, 1, seed, RNG_HOLD_OUT, 0, 0);
     source->trained = count - held_out;
 }
-
-static size_t limited(size_t count, int limit) { return limit && (size_t)limit < count ? (size_t)limit : count; }
 
 /* Generated images are as many as asked for; of others, those after the limit are left out once they are split. */
 static void open_images(SequenceSet *set, const SequencesSettings *s) {
@@ -251,9 +236,9 @@ static void open_images(SequenceSet *set, const SequencesSettings *s) {
         die_usage("validation_images %zu: %s has %zu training images: lower it", held_out, set->name, count);
     split_images(source, s->split_seed, held_out);
     source->tests_validate = !held_out;
-    set->count[SEQUENCES_TRAIN] = limited(source->trained, s->train_limit);
+    set->count[SEQUENCES_TRAIN] = dataset_limited(source->trained, (size_t)s->train_limit);
     set->count[SEQUENCES_TEST] = source->test.count;
-    set->count[SEQUENCES_VALIDATION] = held_out ? limited(held_out, s->test_limit) : source->test.count;
+    set->count[SEQUENCES_VALIDATION] = held_out ? dataset_limited(held_out, (size_t)s->test_limit) : source->test.count;
 }
 
 /* The data set and index of image `index` of a split. */
@@ -326,7 +311,7 @@ static void open_text(SequencesSource *source, const char *name) {
     if (!source->size) die("%s: empty", source->path);
 }
 
-/* What became of one WAV file. */
+/* The outcome of reading one WAV file. */
 typedef struct {
     uint8_t *samples; /* NULL: an error */
     size_t count;
@@ -358,7 +343,7 @@ static uint8_t *join(SequencesSource *source, Decoded *decoded, size_t files) {
     return all;
 }
 
-/* At most as many files at a time as file_map can name. */
+/* Opens no more files at a time than file_map can name. */
 static void open_audio(SequencesSource *source, int rate) {
     enum { AT_ONCE = 12 };
     size_t files;

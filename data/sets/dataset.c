@@ -1,6 +1,7 @@
 #include "data/sets/dataset.h"
 
 #include <stdio.h>
+#include <string.h>
 
 bool dataset_read(const Dataset *dataset, size_t index, SampleBuffer *buffer, Sample *sample, Error *error) {
     if (dataset->read) return dataset->read(dataset, index, buffer, sample, error);
@@ -19,6 +20,13 @@ void dataset_name_image(const Dataset *dataset, size_t index, char *text, size_t
     else
         snprintf(text, size, "image %zu of %s", index, dataset->name);
 }
+
+void dataset_normalise_photographs(Dataset *dataset) {
+    memcpy(dataset->mean, imagenet_mean, sizeof imagenet_mean);
+    memcpy(dataset->std, imagenet_std, sizeof imagenet_std);
+}
+
+size_t dataset_limited(size_t count, size_t limit) { return limit && limit < count ? limit : count; }
 
 void dataset_close(Dataset *dataset) {
     if (dataset->close) dataset->close(dataset);

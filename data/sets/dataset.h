@@ -57,6 +57,12 @@ bool dataset_read(const Dataset *dataset, size_t index, SampleBuffer *buffer, Sa
 /* Writes the image's name for messages, such as "train/n01440764/x.JPEG" or "image 17 of cifar10". */
 void dataset_name_image(const Dataset *dataset, size_t index, char *text, size_t size);
 
+/* Sets the statistics of photographs. */
+void dataset_normalise_photographs(Dataset *dataset);
+
+/* How many of `count` images remain under a limit; 0: no limit. */
+size_t dataset_limited(size_t count, size_t limit);
+
 /* Also accepts a data set that was only described. */
 void dataset_close(Dataset *dataset);
 

@@ -5,7 +5,10 @@
 #include "core/config.h"
 #include "data/sets/dataset.h"
 
-/* Which data set, and how much of it. */
+/* The data sets that have a name and files, for help and messages; `last` stands before the last name. */
+#define DATASETS_WITH_FILES(last) "cifar10, cifar100, mnist" last "imagenet"
+
+/* The choice of a data set, and how much of it is used. */
 typedef struct {
     const char *data, *data_dir;
     int train_limit, test_limit;

@@ -438,11 +438,7 @@ typedef struct {
 
 static size_t text_add(Text *text, const char *line) {
     size_t length = strlen(line) + 1, at = text->size;
-    if (at + length > text->room) {
-        text->room = 2 * text->room + length;
-        text->bytes = realloc(text->bytes, text->room);
-        if (!text->bytes) die("out of memory: %zu bytes for names", text->room);
-    }
+    text->bytes = xgrow(text->bytes, at + length, &text->room, 1, "names");
     memcpy(text->bytes + at, line, length);
     text->size += length;
     return at;

@@ -21,7 +21,7 @@
 
 enum { MOST_CLASSES = 1000000, PATH_ROOM = DATASET_PATH + 1024 };
 
-typedef enum { LAYOUT_NONE, LAYOUT_FOLDERS, LAYOUT_LIST, LAYOUT_KINETICS, LAYOUT_SOMETHING } Layout;
+typedef enum { LAYOUT_NONE, LAYOUT_FOLDERS, LAYOUT_LIST, LAYOUT_KINETICS, LAYOUT_SOMETHING } VideosLayout;
 
 typedef struct {
     char *name; /* path below the root, or the name without folder and extension */
@@ -32,7 +32,7 @@ typedef struct {
 typedef struct {
     char root[DATASET_PATH]; /* the data set's folder; for class folders the split's */
     char split[16];          /* train or val */
-    Layout layout;
+    VideosLayout layout;
     Video *at; /* [count] */
     size_t count, room;
     char **classes; /* [class_count] */
@@ -42,29 +42,15 @@ typedef struct {
 
 /* == Growing lists ================================================================================================ */
 
-static void *grow(void *memory, size_t count, size_t *room, size_t size) {
-    if (count < *room) return memory;
-    *room = 2 * *room + 64;
-    memory = realloc(memory, *room * size);
-    if (!memory) die("out of memory: the names of %zu videos", *room);
-    return memory;
-}
-
-static char *copy_text(const char *text) {
-    char *copy = strdup(text);
-    if (!copy) die("out of memory for a name");
-    return copy;
-}
-
 static void add_video(Videos *v, const char *name, int label, int frames) {
-    v->at = grow(v->at, v->count, &v->room, sizeof *v->at);
-    v->at[v->count++] = (Video){copy_text(name), label, frames};
+    v->at = xgrow(v->at, v->count + 1, &v->room, sizeof *v->at, "the names of videos");
+    v->at[v->count++] = (Video){xstrdup(name), label, frames};
 }
 
 static void add_class(Videos *v, const char *name) {
     if (v->class_count >= MOST_CLASSES) die("%s: more than %d classes", v->root, MOST_CLASSES);
-    v->classes = grow(v->classes, v->class_count, &v->class_room, sizeof *v->classes);
-    v->classes[v->class_count++] = copy_text(name);
+    v->classes = xgrow(v->classes, v->class_count + 1, &v->class_room, sizeof *v->classes, "classes");
+    v->classes[v->class_count++] = xstrdup(name);
 }
 
 static int by_text(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
@@ -87,11 +73,6 @@ static int class_of(const Videos *v, const char *name) {
 
 /* == Folders ====================================================================================================== */
 
-static bool is_folder(const char *path) {
-    struct stat info;
-    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
-}
-
 static int visible(const struct dirent *entry) { return entry->d_name[0] != '.'; }
 static int is_picture(const struct dirent *entry) { return visible(entry) && image_has_name(entry->d_name); }
 
@@ -105,7 +86,7 @@ static const char *split_folder(const char *path, bool train) {
     char folder[DATASET_PATH];
     for (int i = 0; !train && i < 3; i++) {
         path_join(folder, sizeof folder, path, names[i]);
-        if (is_folder(folder)) return names[i];
+        if (folder_exists(folder)) return names[i];
     }
     return train ? "train" : "val";
 }
@@ -115,7 +96,7 @@ static bool is_video(const char *folder, const char *name) {
     char path[PATH_ROOM + 256];
     if (video_has_name(name)) return true;
     snprintf(path, sizeof path, "%s/%s", folder, name);
-    return is_folder(path);
+    return folder_exists(path);
 }
 
 /* Calls take for each class folder of the split until it returns true. */
@@ -126,7 +107,7 @@ static bool each_class(const char *root, bool (*take)(Videos *v, const char *fol
     int count = scandir(root, &classes, visible, alphasort);
     for (int i = 0; i < count && !done; i++) {
         snprintf(folder, sizeof folder, "%s/%s", root, classes[i]->d_name);
-        done = is_folder(folder) && take(v, folder, classes[i]->d_name);
+        done = folder_exists(folder) && take(v, folder, classes[i]->d_name);
     }
     if (count >= 0) free_entries(classes, count);
     return done;
@@ -167,7 +148,7 @@ static bool take_videos(Videos *v, const char *folder, const char *name) {
     return false;
 }
 
-/* Both splits' classes, so that they are numbered alike. */
+/* Collects the classes of both splits, so that they are numbered alike, and the videos of one. */
 static void read_folders(Videos *v, const char *path) {
     char root[DATASET_PATH];
     for (int train = 0; train < 2; train++) {
@@ -181,7 +162,7 @@ static void read_folders(Videos *v, const char *path) {
 /* == Lists ======================================================================================================== */
 
 /* The file of a split: of the first form and name that are there. */
-static Layout find_list(char found[DATASET_PATH], const char *path, bool train) {
+static VideosLayout find_list(char found[DATASET_PATH], const char *path, bool train) {
     static const char *const names[2][3] = {{"val", "validation", "test"}, {"train", NULL, NULL}};
     static const char *const prefixes[] = {"", "something-something-v2-"};
     static const char *const endings[] = {"txt", "csv", "json"};
@@ -409,7 +390,7 @@ static json_t *read_labels(Videos *v, const char *path) {
             *v->classes[label])
             die("%s: %s: expected each number below %zu once, as text", file, name, count);
         free(v->classes[label]);
-        v->classes[label] = copy_text(name);
+        v->classes[label] = xstrdup(name);
     }
     return labels;
 }
@@ -460,10 +441,10 @@ typedef struct {
     const VideoReader *video;
     const int *index;
     int label;
-} Frames;
+} VideoJob;
 
 static bool pass_frame(void *context, int i, const uint8_t *pixels, int height, int width, Error *error) {
-    const Frames *frames = context;
+    const VideoJob *frames = context;
     Sample frame = {.bytes = pixels, .size = (size_t)height * (size_t)width * 3, .height = height, .width = width,
                     .label = frames->label, .time = video_time(frames->video, frames->index[i]),
                     .frame = frames->index[i]};
@@ -477,7 +458,7 @@ bool videos_read_clip(const uint8_t *bytes, size_t size, int label, const ClipCh
     ClipIndex index = {.count = 0};
     if (!video) return false;
     bool ok = clip_index(&index, video_frames(video), video_fps(video), choice, error);
-    Frames frames = {taker, video, index.at, label};
+    VideoJob frames = {taker, video, index.at, label};
     ok = ok && video_read(video, index.at, index.count, pass_frame, &frames, error);
     clip_index_free(&index);
     video_close(video);
@@ -513,7 +494,7 @@ static bool read_frames(const char *path, int frames, int label, const ClipChoic
 static bool read_place(const char *path, int frames, int label, const ClipChoice *choice, SampleBuffer *buffer,
                        const ClipTaker *taker, Error *error) {
     size_t size;
-    if (is_folder(path)) return read_frames(path, frames, label, choice, buffer, taker, error);
+    if (folder_exists(path)) return read_frames(path, frames, label, choice, buffer, taker, error);
     return file_read_again(path, VIDEO_FILE_MOST, &buffer->bytes, &buffer->room, &size, error) &&
            videos_read_clip(buffer->bytes, size, label, choice, taker, error);
 }
@@ -532,7 +513,7 @@ static bool videos_read(const Dataset *dataset, size_t index, const ClipChoice *
     return read_place(path, v->at[index].frames, *label, choice, buffer, taker, error);
 }
 
-/* Frames of a folder have no times: they are numbered. */
+/* The frames of a folder have no times, so their numbers stand for them. */
 static bool collect_frame(void *context, int i, const Sample *frame, Error *error) {
     return clip_file_add(context, i, frame->bytes, frame->size, error);
 }
@@ -543,7 +524,7 @@ static bool videos_read_whole(const Dataset *dataset, size_t index, SampleBuffer
     char path[PATH_ROOM];
     *sample = (Sample){.label = v->at[index].label};
     if (!find_video(v, index, path)) return refuse(error, "no such file");
-    if (!is_folder(path)) {
+    if (!folder_exists(path)) {
         bool ok = file_read_again(path, VIDEO_FILE_MOST, &buffer->bytes, &buffer->room, &sample->size, error);
         sample->bytes = buffer->bytes;
         return ok;
@@ -586,7 +567,7 @@ static bool videos_find(char found[DATASET_PATH], const char *path) {
     char list[DATASET_PATH], root[DATASET_PATH];
     peek.layout = LAYOUT_NONE;
     snprintf(found, DATASET_PATH, "%s", path);
-    if (!is_folder(path)) return false;
+    if (!folder_exists(path)) return false;
     for (int train = 0; train < 2; train++) {
         if (find_list(list, path, train)) return true;
         path_join(root, sizeof root, path, split_folder(path, train));
@@ -618,15 +599,9 @@ static Videos *read_split(const char *path, bool train) {
 }
 
 static void name_dataset(Dataset *dataset, const char *path) {
-    size_t end = strlen(path);
-    while (end > 1 && path[end - 1] == '/') end--;
-    size_t begin = end;
-    while (begin > 0 && path[begin - 1] != '/') begin--;
     *dataset = (Dataset){.clips = true};
-    text_make_name(dataset->name, sizeof dataset->name, path + begin, end - begin);
-    if (!*dataset->name || *dataset->name == '.') snprintf(dataset->name, sizeof dataset->name, "videos");
-    memcpy(dataset->mean, imagenet_mean, sizeof imagenet_mean);
-    memcpy(dataset->std, imagenet_std, sizeof imagenet_std);
+    text_name_path(dataset->name, sizeof dataset->name, path, "videos");
+    dataset_normalise_photographs(dataset);
 }
 
 /* Keeps `limit` videos at even intervals. */
@@ -661,7 +636,7 @@ static void videos_open(Dataset *dataset, const char *path, bool train, size_t l
 static void videos_describe(Dataset *dataset, const char *path) {
     char list[DATASET_PATH], root[DATASET_PATH];
     path_join(root, sizeof root, path, "train");
-    bool train = find_list(list, path, true) || is_folder(root);
+    bool train = find_list(list, path, true) || folder_exists(root);
     Videos *v = read_split(path, train);
     name_dataset(dataset, path);
     dataset->classes = (int)v->class_count;

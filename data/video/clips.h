@@ -36,11 +36,11 @@ extern const ConfigGroup clip_settings;
 
 enum { CLIP_MOST_SAMPLES = 16 }; /* samples_per_clip */
 
-/* How many views of a video are evaluated: test_clips * test_crops, one after another; view v is crop
+/* The number of views of a video that are evaluated: test_clips * test_crops, one after another; view v is crop
  * v mod test_crops of clip v / test_crops. */
 int clip_views(const ClipSettings *s);
 
-/* Which clip of a video is wanted.  In training the frames are a pure function of (seed, epoch, draw, F). */
+/* Says which clip of a video is wanted.  In training the frames are a pure function of (seed, epoch, draw, F). */
 typedef struct {
     int frames; /* T0; 0: all frames of the video */
     ClipSettings s;
@@ -59,7 +59,7 @@ typedef struct {
     int count;
 } ClipIndex;
 
-/* False: out of memory. */
+/* Returns false when out of memory. */
 bool clip_index(ClipIndex *index, int F, double fps, const ClipChoice *choice, Error *error);
 void clip_index_free(ClipIndex *index);
 

@@ -102,7 +102,7 @@ enum { OUTSIDE, TOUCHED, PARTLY, INSIDE };
 
 /* Tells for each pixel of a training image whether the shape covers it.  Rounding decides where it is TOUCHED. */
 static void shape_cover(uint32_t index, uint8_t *cover) {
-    ShapesStream s = {check_seed(), 0, index, 0};
+    ShapesStream s = {check_seed(), 0, index, 0, RNG_SHAPES};
     float radius = shapes_uniform(&s, 7, 12), margin = shapes_reach * radius + 0.5f;
     float x = shapes_uniform(&s, margin, SHAPES_SIDE - margin), y = shapes_uniform(&s, margin, SHAPES_SIDE - margin);
     float turn = shapes_uniform(&s, 0, 6.2831853f), cosine = cosf(turn), sine = sinf(turn);
