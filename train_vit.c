@@ -115,7 +115,8 @@ static const ProgramFacts facts = {
 /* Copies images and soft targets into the model, with random erasing and mixup or cutmix if these are on. */
 static void load_images(VitRun *run, const LoaderPart *part) {
     uint64_t seed = run->training.s->seed;
-    int H = run->model_settings->img_size[0], W = run->model_settings->img_size[1], C = run->model_settings->num_classes;
+    const VitSettings *s = run->model_settings;
+    int H = s->img_size[0], W = s->img_size[1], C = s->num_classes;
     uint32_t epoch = (uint32_t)run->training.state.epoch;
     float smoothing = run->target->label_smoothing;
     if (!mixup_is_on(run->mixup) && run->erasing->reprob <= 0) {

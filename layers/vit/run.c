@@ -120,7 +120,8 @@ void vit_run_close_data(VitRun *run) {
 }
 
 bool vit_run_has_model_size(const VitRun *run) {
-    return run->train.height == run->model_settings->img_size[0] && run->train.width == run->model_settings->img_size[1];
+    const int *size = run->model_settings->img_size;
+    return run->train.height == size[0] && run->train.width == size[1];
 }
 
 void vit_run_open_split(VitRun *run, Dataset *split, bool train) {
