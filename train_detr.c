@@ -1,9 +1,9 @@
 /* train_detr: SMCA-DETR, an object detector, from COCO's files to COCO's twelve metrics.
  *
  * Read it from its end: main, and train above it, show the whole run.  Above them stand, in this order, the settings,
- * evaluation, and what is logged and printed.  The model is layers/detr/detr.c; its first weights, the loss of a step and the
- * modes that do not train are in layers/detr/, matching and COCO's metrics in detection/, pictures and boxes come from
- * data/detection/detection_loader.c. */
+ * evaluation, and what is logged and printed.  The model is layers/detr/detr.c; its first weights, the loss of a step
+ * and the modes that do not train are in layers/detr/, matching and COCO's metrics in detection/, pictures and boxes
+ * come from data/detection/detection_loader.c. */
 #include <math.h>
 #include <stdio.h>
 

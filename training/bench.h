@@ -54,8 +54,9 @@ void bench_fill(uint8_t *bytes, size_t n, int limit, uint64_t seed);
 /* The share of the device's peak that so many multiply-adds of an image mean at that speed. */
 double bench_peak_share(const Bench *b, double macs, double images_per_s);
 
-/* On rank 0: prints the results as one line of JSON: what every program's line has, from the multiply-adds of an image's
- * forward pass and of its training also the share of the peak, and among them the program's own "key": value pairs. */
+/* On rank 0: prints the results as one line of JSON.  Besides the program's own "key": value pairs it has the operator,
+ * the device, ranks and batches, the multiply-adds of an image's forward pass, the memory, and the share of the peak
+ * that the multiply-adds of its training mean. */
 void bench_print(const Bench *b, const char *attn, double macs, double training_macs, const char *own, ...)
     __attribute__((format(printf, 5, 6)));
 

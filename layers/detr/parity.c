@@ -1,7 +1,9 @@
-#include "core/die.h"
 #include "training/parity.h"
+
+#include "core/die.h"
+#include "core/distributed.h"
 #include "detection/parity_batch.h"
-#include "layers/attention/feature_map.h"
+#include "kernels/device/device.h"
 #include "layers/detr/run.h"
 
 void detr_parity(DetrRun *run) {

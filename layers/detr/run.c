@@ -37,7 +37,8 @@ static const ConfigEntry view_entries[] = {
     {F(FLOAT, draw_score), "0.3", .min = 0, .max = 1, .help = "Lowest score of the detections that --predict reports"},
 };
 #undef F
-const ConfigGroup detection_view_settings = {CONFIG_GROUP(DetectionViewSettings, view_entries), .change = CHANGE_FREELY};
+const ConfigGroup detection_view_settings = {CONFIG_GROUP(DetectionViewSettings, view_entries),
+                                             .change = CHANGE_FREELY};
 
 /* == Data ========================================================================================================= */
 
@@ -160,8 +161,8 @@ void detr_run_open_model(DetrRun *run, int images, int H, int W, bool training) 
         /* A saved state has later ones, and --bench needs none. */
         bool wanted = *backbone && !t->resumed && !run->modes->bench;
         if (wanted && !file_exists(backbone))
-            die("%s: no such file: scripts/convert_weights.py makes it of torchvision's ResNet-50, resnet50-0676ba61.pth; "
-                "--backbone-weights '' begins without it", backbone);
+            die("%s: no such file: scripts/convert_weights.py makes it of torchvision's ResNet-50, "
+                "resnet50-0676ba61.pth; --backbone-weights '' begins without it", backbone);
         if (wanted) checkpoint_load_part(&detr->model.params, detr_backbone_prefix, backbone);
         detr_draw(detr, t->s->seed, 0, 0);
     }
