@@ -188,8 +188,7 @@ static void evaluate(VitRun *run) {
     Model *model = &run->vit.model;
     LoaderPart images;
     size_t done = 0, views = (size_t)loader_views(&run->test_loader), ranks = (size_t)distributed_ranks();
-    if (model->params.ema) params_view(&model->params, model->params.ema);
-    model_set_training(model, false);
+    model_evaluation_begin(model);
     vit_eval_begin(run);
     parts_start(&run->test_loader.parts, 0, 0);
     while (!stop_signal && loader_next(&run->test_loader, &images)) {
@@ -201,8 +200,7 @@ static void evaluate(VitRun *run) {
         progress_show(false, "evaluating %zu/%zu", done * ranks, run->test.count * views);
     }
     vit_eval_end(run);
-    if (model_trains(model)) model_set_training(model, true);
-    params_view(&model->params, model->params.values);
+    model_evaluation_end(model);
 }
 
 static void evaluate_split(VitRun *run) {

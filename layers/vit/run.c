@@ -8,6 +8,7 @@
 #include "core/distributed.h"
 #include "data/images/image.h"
 #include "kernels/kernels.h"
+#include "layers/loading.h"
 #include "layers/vit/fit_weights.h"
 
 /* == Settings ===================================================================================================== */
@@ -98,17 +99,9 @@ LoaderConfig vit_run_samples(const VitRun *run, bool train) {
 
 /* Evaluation runs one micro-batch at a time; each rank takes its share of every group of micro-batches. */
 static void loading_open(VitRun *run, Loader *loader, const Dataset *dataset, bool train) {
-    int micro = vit_run_micro_batch(run);
-    if (!run->workers) run->workers = loader_pool_start(run->loading, device_shares_cores());
     LoaderConfig config = vit_run_samples(run, train);
-    config.parts.batch_size = train ? run->training.s->batch_size : micro * distributed_ranks();
-    config.parts.rank = distributed_rank();
-    config.parts.ranks = distributed_ranks();
+    config.parts = loading_parts(&run->training, run->loading, &run->workers, train, vit_run_micro_batch(run));
     if (run->evaluation.real.images) config.parts.max_damaged = 0; /* another image would take its place */
-    config.parts.part = micro;
-    config.parts.pool = run->workers;
-    config.parts.allocate = host_malloc;
-    config.parts.release = host_free;
     loader_open(loader, dataset, &config);
 }
 
