@@ -147,7 +147,7 @@ static void forward_backward(VitRun *run, int first, int B, bool last) {
     if (!same || device_graph_begin(&run->graph)) {
         vit_forward(vit, B, true);
         vit_loss(vit, B, 1.0f / (float)batch);
-        step_add_losses(vit->model.params.found, vit->loss, B);
+        step_add_losses(vit->model.params.step_stats, vit->loss, B);
         vit_backward(vit, B, true, last ? all_reduce_start : NULL);
         if (same) device_graph_end(&run->graph);
     }

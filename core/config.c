@@ -1,3 +1,4 @@
+/* The table of settings, and their defaults. */
 #include "core/config.h"
 
 #include <assert.h>
@@ -19,7 +20,7 @@ static bool same_name(const char *a, const char *b, size_t b_length) {
 
 int config_find(const Config *config, const char *name, size_t length) {
     for (int i = 0; i < config->count; i++)
-        if (same_name(config->items[i].entry->name, name, length)) return i;
+        if (same_name(config->settings[i].entry->name, name, length)) return i;
     return -1;
 }
 
@@ -30,33 +31,33 @@ int config_must_find(const Config *config, const char *name) {
 }
 
 bool config_counts(const Config *config, int i) {
-    const struct ConfigBinding *group = &config->groups[config->items[i].group];
+    const struct ConfigBinding *group = &config->groups[config->settings[i].group];
     return !config->settled || !group->chooser || group->used;
 }
 
 ConfigChange config_change(const Config *config, int i) {
-    const ConfigEntry *entry = config->items[i].entry;
+    const ConfigEntry *entry = config->settings[i].entry;
     if (entry->command_line_only) return CHANGE_UNSAID;
-    return entry->change ? entry->change : config->groups[config->items[i].group].group->change;
+    return entry->change ? entry->change : config->groups[config->settings[i].group].group->change;
 }
 
-void config_set_origin(Config *config, int i, const char *origin, Level level) {
+void config_set_origin(struct ConfigSetting *setting, const char *origin, Level level) {
     char *copy = strdup(origin);
     if (!copy) die("out of memory for the origin of a setting");
-    free(config->items[i].origin);
-    config->items[i].origin = copy;
-    config->items[i].level = level;
+    free(setting->origin);
+    setting->origin = copy;
+    setting->level = level;
 }
 
 /* == Groups and defaults ======================================================================================== */
 
 static void check_entry(const Config *config, int i) {
-    const ConfigEntry *entry = config->items[i].entry;
+    const ConfigEntry *entry = config->settings[i].entry;
     const char *wrong = NULL;
     if (strspn(entry->name, "abcdefghijklmnopqrstuvwxyz0123456789_") != strlen(entry->name)) wrong = "name";
     if (config_find(config, entry->name, strlen(entry->name)) != i) wrong = "name stands twice";
     if (!strcmp(entry->name, "include")) wrong = "reserved name";
-    if (!config->items[i].section) wrong = "missing section";
+    if (!config->settings[i].section) wrong = "missing section";
     if (!entry->help) wrong = "missing help";
     if (entry->type == CONFIG_LIST && !entry->command_line_only) wrong = "list in files";
     if (!entry->command_line_only && !config_change(config, i)) wrong = "may a resumed run change it?";
@@ -65,15 +66,14 @@ static void check_entry(const Config *config, int i) {
     abort();
 }
 
-static void set_default(Config *config, int i) {
-    struct ConfigItem *item = &config->items[i];
+void config_set_default(struct ConfigSetting *setting) {
     Error error;
-    free(item->origin);
-    item->origin = NULL;
-    item->level = LEVEL_DEFAULT;
-    if (item->entry->type == CONFIG_LIST) {
-        *(ConfigList *)item->field = (ConfigList){0};
-    } else if (!config_set_value(config, i, item->initial, item->entry->name, &error)) {
+    free(setting->origin);
+    setting->origin = NULL;
+    setting->level = LEVEL_DEFAULT;
+    if (setting->entry->type == CONFIG_LIST) {
+        *(ConfigList *)setting->field = (ConfigList){0};
+    } else if (!config_set_value(setting, setting->initial, setting->entry->name, &error)) {
         fprintf(stderr, "settings table: default of %s\n", error.text);
         abort();
     }
@@ -100,11 +100,11 @@ void *config_add_for(Config *config, const ConfigGroup *group, const char *choos
     config->groups[g] = (struct ConfigBinding){.group = group, .chooser = chooser, .owners = owners};
     char *settings = config->groups[g].settings = xcalloc(1, group->size, "settings");
     config->count += group->count;
-    config->items = resized(config->items, config->count, sizeof *config->items);
+    config->settings = resized(config->settings, config->count, sizeof *config->settings);
     for (int i = 0; i < group->count; i++) {
         const ConfigEntry *entry = &group->entries[i];
-        const char *before = i ? config->items[first + i - 1].section : NULL;
-        config->items[first + i] = (struct ConfigItem){
+        const char *before = i ? config->settings[first + i - 1].section : NULL;
+        config->settings[first + i] = (struct ConfigSetting){
             .entry = entry,
             .field = settings + entry->offset,
             .section = entry->section ? entry->section : before,
@@ -114,7 +114,7 @@ void *config_add_for(Config *config, const ConfigGroup *group, const char *choos
     }
     for (int i = first; i < config->count; i++) {
         check_entry(config, i);
-        set_default(config, i);
+        config_set_default(&config->settings[i]);
     }
     return settings;
 }
@@ -125,7 +125,7 @@ void config_init_like(Config *config, const Config *other) {
     config_init(config, NULL);
     for (int g = 0; g < other->group_count; g++)
         config_add_for(config, other->groups[g].group, other->groups[g].chooser, other->groups[g].owners);
-    for (int i = 0; i < config->count; i++) config->items[i].initial = other->items[i].initial;
+    for (int i = 0; i < config->count; i++) config->settings[i].initial = other->settings[i].initial;
     config_reset(config);
 }
 
@@ -136,24 +136,24 @@ void config_use(Config *config, const ConfigGroup *group) {
 
 void config_default(Config *config, const char *name, const char *value) {
     int i = config_must_find(config, name);
-    config->items[i].initial = value;
-    set_default(config, i);
+    config->settings[i].initial = value;
+    config_set_default(&config->settings[i]);
 }
 
 void config_explain(Config *config, const char *name, const char *help) {
-    config->items[config_must_find(config, name)].help = help;
+    config->settings[config_must_find(config, name)].help = help;
 }
 
 void config_example(Config *config, const char *name, const char *words) {
-    config->items[config_must_find(config, name)].example = words;
+    config->settings[config_must_find(config, name)].example = words;
 }
 
 void config_reset(Config *config) {
     for (int i = 0; i < config->count; i++) {
-        free(config->items[i].items);
-        config->items[i].items = NULL;
-        config->items[i].item_count = 0;
-        set_default(config, i);
+        free(config->settings[i].arguments);
+        config->settings[i].arguments = NULL;
+        config->settings[i].argument_count = 0;
+        config_set_default(&config->settings[i]);
     }
     for (int i = 0; i < config->group_count; i++) config->groups[i].used = false;
     config->settled = false;
@@ -166,111 +166,14 @@ const void *config_settings(const Config *config, const ConfigGroup *group) {
 
 void config_free(Config *config) {
     for (int i = 0; i < config->count; i++) {
-        free(config->items[i].origin);
-        free(config->items[i].text);
-        free(config->items[i].items);
+        free(config->settings[i].origin);
+        free(config->settings[i].text);
+        free(config->settings[i].arguments);
     }
     for (int i = 0; i < config->group_count; i++) free(config->groups[i].settings);
-    free(config->items);
+    free(config->settings);
     free(config->groups);
     *config = (Config){0};
-}
-
-/* == The command line =========================================================================================== */
-
-bool config_is_name(const char *argument) { return !strncmp(argument, "--", 2) || !strcmp(argument, "-h"); }
-
-/* Decided by the placeholder; for other strings an empty value may be meaningful. */
-static bool refuses_empty(const ConfigEntry *entry) {
-    static const char *const paths[] = {"FILE", "FOLDER", "IN"};
-    bool path = entry->type == CONFIG_LIST || entry->alone;
-    for (size_t i = 0; entry->argument && i < sizeof paths / sizeof *paths; i++)
-        path |= !strcmp(entry->argument, paths[i]);
-    return path;
-}
-
-static int refuse_empty(const char *label, Error *error) {
-    refuse(error, "%s: the value is empty: is a variable of the shell not set?", label);
-    return 0;
-}
-
-/* The file that --config names is read before everything else.  No value begins with "--" or is -h unless it
- * follows '=', so every argument that does is a name. */
-static bool load_named_file(Config *config, int argc, char *const *argv, Error *error) {
-    const char *path = NULL;
-    for (int i = 1; i < argc && config->file_key; i++) {
-        size_t length = config_is_name(argv[i]) ? strcspn(argv[i] + 2, "=") : 0;
-        if (!length || !same_name(config->file_key, argv[i] + 2, length)) continue;
-        if (path) return refuse(error, "--%s: given twice (a file can hold 'include = other.ini')", config->file_key);
-        if (argv[i][2 + length]) path = argv[i] + 3 + length;
-        else if (i + 1 < argc && !config_is_name(argv[i + 1])) path = argv[i + 1];
-        else return refuse(error, "%s: expected a file name", argv[i]);
-    }
-    if (!path) return true;
-    char label[CONFIG_LABEL];
-    snprintf(label, sizeof label, "--%s", config->file_key);
-    if (!*path) return refuse_empty(label, error);
-    return config_load_file(config, path, label, NULL, error);
-}
-
-static void append_item(Config *config, int i, const char *item) {
-    struct ConfigItem *state = &config->items[i];
-    const char **items = realloc(state->items, (size_t)(state->item_count + 1) * sizeof *items);
-    if (!items) die("out of memory for --%s", state->entry->name);
-    items[state->item_count++] = item;
-    state->items = items;
-    *(ConfigList *)state->field = (ConfigList){state->item_count, state->items};
-}
-
-/* Takes argv[at] and its values; returns the index after them, 0 for an error. */
-static int take_argument(Config *config, int argc, char *const *argv, int at, Error *error) {
-    bool short_help = !strcmp(argv[at], "-h") && config_find(config, "help", 4) >= 0;
-    const char *name = short_help ? "--help" : argv[at];
-    char label[CONFIG_LABEL];
-    if (!config_is_name(name) || !name[2]) {
-        refuse(error, "unexpected argument '%.60s': a setting is --name value (see --help)", name);
-        return 0;
-    }
-    size_t length = strcspn(name + 2, "=");
-    const char *value = name[2 + length] ? name + 3 + length : NULL;
-    snprintf(label, sizeof label, "--%.*s", length < 60 ? (int)length : 60, name + 2);
-    int i = config_find(config, name + 2, length);
-    if (i < 0) {
-        char *hint = config_suggestion(config, false, label + 2);
-        refuse(error, "%s: unknown setting%s", label, hint);
-        free(hint);
-        return 0;
-    }
-    const ConfigEntry *entry = config->items[i].entry;
-    at++;
-    if (!value && at < argc && !config_is_name(argv[at])) value = argv[at++];
-    if (!value && entry->type == CONFIG_BOOL) value = "true";
-    if (!value && entry->alone) value = short_help ? "-h" : entry->alone;
-    if (!value) {
-        refuse(error, "%s: expected a value", label);
-        return 0;
-    }
-    if (!*value && refuses_empty(entry)) return refuse_empty(label, error);
-    if (entry->type == CONFIG_LIST) {
-        append_item(config, i, value);
-        for (; at < argc && !config_is_name(argv[at]); at++) {
-            if (!*argv[at]) return refuse_empty(label, error);
-            append_item(config, i, argv[at]);
-        }
-    } else if (!config_set_value(config, i, value, label, error)) {
-        return 0;
-    }
-    config_set_origin(config, i, label, LEVEL_COMMAND);
-    return at;
-}
-
-bool config_try_arguments(Config *config, int argc, char *const *argv, Error *error) {
-    if (!load_named_file(config, argc, argv, error)) return false;
-    for (int at = 1; at < argc;) {
-        at = take_argument(config, argc, argv, at, error);
-        if (!at) return false;
-    }
-    return true;
 }
 
 /* == One value, and where it came from ========================================================================== */
@@ -279,43 +182,43 @@ bool config_try_set(Config *config, const char *name, const char *value, const c
     char label[CONFIG_LABEL];
     int i = config_must_find(config, name);
     config_label(origin, name, label, sizeof label);
-    if (!config_set_value(config, i, value, label, error)) return false;
-    config_set_origin(config, i, origin, config_is_name(origin) ? LEVEL_COMMAND : LEVEL_FILE);
+    if (!config_set_value(&config->settings[i], value, label, error)) return false;
+    config_set_origin(&config->settings[i], origin, config_is_name(origin) ? LEVEL_COMMAND : LEVEL_FILE);
     return true;
 }
 
 const char *config_origin(const Config *config, const char *name) {
-    return config->items[config_must_find(config, name)].origin;
+    return config->settings[config_must_find(config, name)].origin;
 }
 
 bool config_chosen(const Config *config, const char *name) {
-    const struct ConfigItem *item = &config->items[config_must_find(config, name)];
-    switch (item->entry->type) {
-    case CONFIG_BOOL: return *(const bool *)item->field;
-    case CONFIG_STRING: return **(const char *const *)item->field != 0;
-    case CONFIG_LIST: return ((const ConfigList *)item->field)->count > 0;
-    default: return item->origin != NULL;
+    const struct ConfigSetting *setting = &config->settings[config_must_find(config, name)];
+    switch (setting->entry->type) {
+    case CONFIG_BOOL: return *(const bool *)setting->field;
+    case CONFIG_STRING: return **(const char *const *)setting->field != 0;
+    case CONFIG_LIST: return ((const ConfigList *)setting->field)->count > 0;
+    default: return setting->origin != NULL;
     }
 }
 
 const char *config_string(const Config *config, const char *name) {
-    const struct ConfigItem *item = &config->items[config_must_find(config, name)];
-    assert(item->entry->type == CONFIG_STRING);
-    return *(const char *const *)item->field;
+    const struct ConfigSetting *setting = &config->settings[config_must_find(config, name)];
+    assert(setting->entry->type == CONFIG_STRING);
+    return *(const char *const *)setting->field;
 }
 
-const ConfigEntry *config_entry(const Config *config, int i) { return config->items[i].entry; }
+const ConfigEntry *config_entry(const Config *config, int i) { return config->settings[i].entry; }
 
-const char *config_name(const Config *config, int i) { return config->items[i].entry->name; }
+const char *config_name(const Config *config, int i) { return config->settings[i].entry->name; }
 
 const char *config_initial(const Config *config, const char *name) {
-    return config->items[config_must_find(config, name)].initial;
+    return config->settings[config_must_find(config, name)].initial;
 }
 
-char *config_value(const Config *config, int i) { return config_current_text(&config->items[i]); }
+char *config_value(const Config *config, int i) { return config_current_text(&config->settings[i]); }
 
 const char *config_word(const Config *config, const char *name, int choice) {
-    return config_choice_name(config->items[config_must_find(config, name)].entry, choice);
+    return config_choice_name(config->settings[config_must_find(config, name)].entry, choice);
 }
 
 /* == Resumed runs =============================================================================================== */
@@ -324,7 +227,7 @@ bool config_changed(const Config *config, int i, const char *saved) {
     ConfigChange change = config_change(config, i);
     if (change == CHANGE_UNSAID || change == CHANGE_EVERY_CALL) return false;
     char *value = config_value(config, i);
-    bool chosen_again = change == CHANGE_TO_DEFAULT && !strcmp(value, config->items[i].initial);
+    bool chosen_again = change == CHANGE_TO_DEFAULT && !strcmp(value, config->settings[i].initial);
     bool changed = !chosen_again && strcmp(value, saved);
     free(value);
     return changed;
@@ -337,70 +240,4 @@ bool config_may_change(const Config *config, int i) {
         return strpbrk(path, "/.") && file_exists(path);
     }
     return change != CHANGE_NEVER && change != CHANGE_TO_DEFAULT;
-}
-
-/* == Settings not in use ======================================================================================== */
-
-/* Resets a setting to its default; false if this changes its value. */
-static bool forget(Config *config, int i) {
-    char *given = config_current_text(&config->items[i]);
-    set_default(config, i);
-    char *initial = config_current_text(&config->items[i]);
-    bool same = !strcmp(given, initial);
-    free(given);
-    free(initial);
-    return same;
-}
-
-static bool settle_item(Config *config, int i, Error *error) {
-    struct ConfigItem *item = &config->items[i];
-    const struct ConfigBinding *group = &config->groups[item->group];
-    if (!group->chooser || group->used || item->level == LEVEL_DEFAULT) return true;
-    const struct ConfigItem *chooser = &config->items[config_must_find(config, group->chooser)];
-    bool file = item->level == LEVEL_FILE;
-    bool included = file && chooser->level == LEVEL_FILE && item->depth > chooser->depth;
-    bool weaker = item->level < chooser->level || item->level == LEVEL_TEXT || included;
-    char label[CONFIG_LABEL];
-    config_label(item->origin, item->entry->name, label, sizeof label);
-    if ((forget(config, i) && file) || weaker) return true;
-    char *chosen = config_sourced(config, config_must_find(config, group->chooser));
-    const char *owners = group->owners, *third = owners;
-    for (int n = 0; n < 3 && third; n++) third = strchr(third + (n > 0), ',');
-    int listed = third ? (int)(third - owners) : (int)strlen(owners);
-    refuse(error, "%s: %s has no such setting; it belongs to %.*s%s", label, chosen, listed, owners,
-           third ? ", ..." : "");
-    free(chosen);
-    return false;
-}
-
-bool config_try_settle(Config *config, Error *error) {
-    for (int i = 0; i < config->count; i++)
-        if (!settle_item(config, i, error)) return false;
-    config->settled = true;
-    return true;
-}
-
-void config_settle(Config *config) {
-    Error error;
-    if (!config_try_settle(config, &error)) die_usage("%s", error.text);
-    for (int i = 0; i < config->group_count; i++) {
-        const struct ConfigBinding *binding = &config->groups[i];
-        bool used = !binding->chooser || binding->used;
-        if (used && binding->group->check) binding->group->check(config, binding->settings);
-    }
-}
-
-void config_read_file(Config *config, const char *path) {
-    Error error;
-    if (!config_try_file(config, path, &error)) die_usage("%s", error.text);
-}
-
-void config_read_text(Config *config, const char *text, size_t length, const char *where) {
-    Error error;
-    if (!config_try_text(config, text, length, where, &error)) die_usage("%s", error.text);
-}
-
-void config_read_arguments(Config *config, int argc, char *const *argv) {
-    Error error;
-    if (!config_try_arguments(config, argc, argv, &error)) die_usage("%s", error.text);
 }

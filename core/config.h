@@ -8,7 +8,7 @@
  *         {F(FLOAT, lr), "1e-3", .section = "training", .min = 0, .max = 10, .help = "Highest learning rate"},
  *         {F(INT, warmup), "0", .min = 0, .max = 1e6, .help = "Steps of linear warm-up"},
  *     };
- *     const ConfigGroup schedule_settings = {CONFIG_GROUP(ScheduleSettings, entries), .check = schedule_check};
+ *     const ConfigGroup schedule_settings = {CONFIG_GROUP(ScheduleSettings, entries), .change = CHANGE_FREELY};
  *
  *     config_init(&config, "config");
  *     const ScheduleSettings *schedule = config_add(&config, &schedule_settings);
@@ -43,7 +43,7 @@ typedef enum {       /* field in the settings struct         text */
     CONFIG_LIST      /* ConfigList                           command line only: all arguments up to the next --name */
 } ConfigType;
 
-/* The items are the program's own arguments, in order; count is 0 if there are none. */
+/* The items are arguments of the program in their order; count is 0 if there are none. */
 typedef struct {
     int count;
     const char *const *items;
@@ -68,17 +68,17 @@ typedef struct {
     const char *paper;          /* "Title (Authors, year), where"; NULL: none */
 } ConfigChoice;
 
-/* When a run that is resumed may have another value than it had before.  A group says it of its settings, and an entry
- * says it where it differs from its group.  There is no default, because a wrong one goes unnoticed: config_add aborts
- * if a setting that files may hold has none. */
+/* When a resumed run may take a new value of a setting.  A group says it for all of its settings, and an entry for
+ * itself where it differs from its group.  Where both are silent nothing is assumed, because a wrong assumption would
+ * go unnoticed: config_add aborts, unless the setting is for the command line alone. */
 typedef enum {
     CHANGE_UNSAID,
-    CHANGE_NEVER,          /* the saved state would not fit: the shape of a model, which samples a data set has */
-    CHANGE_BETWEEN_EPOCHS, /* the order of an epoch's batches follows from it */
+    CHANGE_NEVER,          /* the saved state would not fit: a model has another shape, or a data set other samples */
+    CHANGE_BETWEEN_EPOCHS, /* the order of an epoch's batches depends on it */
     CHANGE_FREELY,
-    CHANGE_PATH,           /* a file or folder may have moved to another path; a name such as "cifar10" stays */
-    CHANGE_TO_DEFAULT,     /* never, except to the default, for which the program takes the value from the data again */
-    CHANGE_EVERY_CALL      /* a place that this call uses and not a property of the run: the values are not compared */
+    CHANGE_PATH,           /* files may have moved to another path; a name such as "cifar10" stays */
+    CHANGE_TO_DEFAULT,     /* only to the default, with which the program takes the value from the data again */
+    CHANGE_EVERY_CALL      /* it is a path that belongs to each call and not to the run, so values are not compared */
 } ConfigChange;
 
 typedef struct {
@@ -99,8 +99,8 @@ typedef struct {
     const char *argument;    /* placeholder in --help: "FOLDER"; NULL: chosen by type */
     bool command_line_only;  /* a mode, not a property of the run: refused in files and never saved */
     ConfigChange change;     /* CHANGE_UNSAID: as the group says */
-    bool ranks_differ;       /* the processes of a run may have different values: a folder of one machine's */
-    bool shapeless;          /* of a model: weights load with any value, because no tensor's shape depends on it */
+    bool ranks_differ;       /* the processes of a run may have different values, such as folders of their machines */
+    bool shapeless;          /* no tensor's shape depends on it, so weights load with any value of it */
     const char *section;     /* heading in files and help; NULL is the section of the previous entry */
     const char *help;        /* one line, without a full stop */
 } ConfigEntry;
@@ -143,7 +143,7 @@ typedef struct {
 
 struct Config {
     const char *file_key;
-    struct ConfigItem *items; /* [count]: every setting of every group, with the address and origin of its value */
+    struct ConfigSetting *settings; /* [count]: of all groups, each with the address and origin of its value */
     int count;
     struct ConfigBinding *groups; /* [group_count] */
     int group_count;
@@ -162,15 +162,14 @@ void config_init_like(Config *config, const Config *other);
 void *config_add(Config *config, const ConfigGroup *group);
 
 /* The same for a group that is used only with certain values, `owners`, of another setting, `chooser`, which must be in
- * the config already: for example "attn" and "ripple, ripple-fixed".  config_use marks the group as used in this run.
- * */
+ * the config already: for example "ripple, ripple-fixed" of "attn".  config_use marks the group as used in this run. */
 void *config_add_for(Config *config, const ConfigGroup *group, const char *chooser, const char *owners);
 void config_use(Config *config, const ConfigGroup *group);
 
 /* Call this once everything is read and config_use has been called for the groups in use.  A setting that was given but
  * is not in use is an error that names its place, with two exceptions, in which it falls back to its default: its
  * chooser was set by a source of higher precedence (command line, then file, then checkpoint), or a file gives it its
- * default value.  From here on, config_help, config_write and config_markdown leave out settings not in use.  Finally
+ * default value.  From here on, config_help, config_text and config_markdown leave out settings not in use.  Finally
  * runs every group's check. */
 bool config_try_settle(Config *config, Error *error);
 void config_settle(Config *config);
@@ -198,7 +197,6 @@ void config_free(Config *config);
  * known but do not qualify names.  "include = other.ini", relative to the including file, reads that file at that
  * point, so that later lines win; at most eight files may nest.  A name may occur once in each file. */
 bool config_try_file(Config *config, const char *path, Error *error);
-void config_read_file(Config *config, const char *path);
 
 /* The same for text in memory; `where` stands for the file's name in messages, and include is refused. */
 bool config_try_text(Config *config, const char *text, size_t length, const char *where, Error *error);
@@ -206,13 +204,13 @@ void config_read_text(Config *config, const char *text, size_t length, const cha
 
 /* Reads the file that --<file_key> names, wherever it occurs in argv, then all of argv[1...]: "--name value" or
  * "--name=value".  -h means --help if there is a setting of that name, and gives it the value "-h" if it is a string
- * and no other value follows.  If a name is repeated, the last value wins; a
- * repeated list is appended to.  An empty value for a file or folder is an error, because a shell passes one for an
- * unset variable.  argv must outlive the config. */
+ * and no other value follows.  If a name is repeated, the last value wins; a repeated list is appended to.  An empty
+ * value for a file or folder is an error, because a shell passes one for an unset variable.  argv must outlive the
+ * config. */
 bool config_try_arguments(Config *config, int argc, char *const *argv, Error *error);
 void config_read_arguments(Config *config, int argc, char *const *argv);
 
-/* Sets one value from text; `origin` is what config_origin will return.  Not for lists. */
+/* Sets one value from text; `origin` is what config_origin will return.  The setting is no list. */
 bool config_try_set(Config *config, const char *name, const char *value, const char *origin, Error *error);
 
 /* Where the value comes from: "configs/x.ini:12", "--lr", or NULL for the default.  The setting must exist. */
@@ -228,11 +226,11 @@ const char *config_string(const Config *config, const char *name);
 const ConfigEntry *config_entry(const Config *config, int i);
 const char *config_name(const Config *config, int i);
 
-/* When a resumed run may change setting i.  CHANGE_UNSAID for settings of the command line alone. */
+/* When a resumed run may change setting i: CHANGE_UNSAID if it is for the command line alone. */
 ConfigChange config_change(const Config *config, int i);
 
-/* Has the run that is resumed another value of setting i than now?  `saved` is the value it had, as text.  False for a
- * setting that belongs to the call and not to the run.  config_may_change: may the run take the new value? */
+/* Is the value of setting i another one than `saved`, the text of that in the run that is resumed?  A setting that
+ * belongs to the call and not to the run counts as unchanged.  config_may_change says if the run may take the value. */
 bool config_changed(const Config *config, int i, const char *saved);
 bool config_may_change(const Config *config, int i);
 
@@ -280,10 +278,8 @@ int config_put_option(FILE *out, const Config *config, const char *name);
 /* The default of a setting as text. */
 const char *config_initial(const Config *config, const char *name);
 
-/* The settings as an INI file with sections and comments.  Reading it back gives the same settings bit for bit. */
-void config_write(const Config *config, FILE *out);
-
-/* What config_write writes, as a string to be freed by the caller; for the metadata of a checkpoint. */
+/* The settings as an INI file with sections and comments, which the caller frees.  Reading it back gives the same
+ * settings bit for bit. */
 char *config_text(const Config *config);
 
 /* Rejects string settings that will be saved and are not UTF-8: checkpoints store them as JSON, which must be UTF-8. */

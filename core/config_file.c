@@ -1,3 +1,4 @@
+/* INI files: reading, with includes, and writing. */
 #include <ctype.h>
 #include <errno.h>
 #include <ini.h>
@@ -11,6 +12,7 @@
 #include "core/die.h"
 #include "core/error.h"
 #include "core/files.h"
+#include "core/text_stream.h"
 
 enum { INCLUDE_DEPTH = 8, FILE_LIMIT = 1 << 20 };
 
@@ -33,9 +35,9 @@ static bool refuse_section(const Source *s, const char *title, int length) {
     char name[64], hint[CONFIG_LABEL] = "";
     int count = 0;
     for (int i = 0; i < s->config->count; i++) {
-        const char *section = s->config->items[i].section;
+        const char *section = s->config->settings[i].section;
         bool fresh = !count || strcmp(titles[count - 1], section);
-        if (fresh && !s->config->items[i].entry->command_line_only) titles[count++] = section;
+        if (fresh && !s->config->settings[i].entry->command_line_only) titles[count++] = section;
     }
     snprintf(name, sizeof name, "%.*s", length, title);
     const char *near = nearest_word(name, titles, count);
@@ -58,8 +60,8 @@ static bool check_section(const Source *s, const char *line, size_t length) {
     while (end > line && isspace((unsigned char)end[-1])) end--;
     int title = (int)(end - line);
     for (int i = 0; i < s->config->count; i++) {
-        const char *section = s->config->items[i].section;
-        if (!s->config->items[i].entry->command_line_only && (int)strlen(section) == title &&
+        const char *section = s->config->settings[i].section;
+        if (!s->config->settings[i].entry->command_line_only && (int)strlen(section) == title &&
             !strncasecmp(section, line, (size_t)title))
             return true;
     }
@@ -120,23 +122,19 @@ static bool take_setting(Source *s, const char *name, const char *value) {
     if (!strcmp(name, "include")) return include_file(s, value);
     snprintf(label, sizeof label, "%s:%d: %s", s->where, s->line, name);
     int i = config_find(s->config, name, strlen(name));
-    if (i < 0) {
-        char *hint = config_suggestion(s->config, true, name);
-        refuse(s->error, "%s: unknown setting%s", label, hint);
-        free(hint);
-        return false;
-    }
-    const ConfigEntry *entry = s->config->items[i].entry;
+    if (i < 0) return config_refuse_unknown(s->config, true, name, label, s->error);
+    struct ConfigSetting *setting = &s->config->settings[i];
+    const ConfigEntry *entry = setting->entry;
     if (!s->file && entry->former && !strcmp(value, entry->former)) value = entry->initial;
     if (entry->command_line_only)
         return refuse(s->error, "%s: can stand only on the command line", label);
     if (s->seen[i])
         return refuse(s->error, "%s: set twice in this file, on lines %d and %d", label, s->seen[i], s->line);
     s->seen[i] = s->line;
-    if (!config_set_value(s->config, i, value, label, s->error)) return false;
+    if (!config_set_value(setting, value, label, s->error)) return false;
     snprintf(label, sizeof label, "%s:%d", s->where, s->line);
-    config_set_origin(s->config, i, label, s->file ? LEVEL_FILE : LEVEL_TEXT);
-    s->config->items[i].depth = depth_of(s);
+    config_set_origin(setting, label, s->file ? LEVEL_FILE : LEVEL_TEXT);
+    setting->depth = depth_of(s);
     return true;
 }
 
@@ -199,4 +197,29 @@ bool config_try_file(Config *config, const char *path, Error *error) {
 bool config_try_text(Config *config, const char *text, size_t length, const char *where, Error *error) {
     Source s = {.config = config, .error = error, .where = where, .text = text, .length = length};
     return load_text(&s);
+}
+
+void config_read_text(Config *config, const char *text, size_t length, const char *where) {
+    Error error;
+    if (!config_try_text(config, text, length, where, &error)) die_usage("%s", error.text);
+}
+
+/* == Writing ==================================================================================================== */
+
+char *config_text(const Config *config) {
+    const char *heading = "";
+    TextStream text;
+    FILE *out = text_open(&text);
+    for (int i = 0; i < config->count; i++) {
+        const struct ConfigSetting *setting = &config->settings[i];
+        if (setting->entry->command_line_only || !config_counts(config, i)) continue;
+        if (strcmp(setting->section, heading)) fprintf(out, "%s[%s]\n", *heading ? "\n" : "", setting->section);
+        heading = setting->section;
+        fputs("\n# ", out);
+        config_put_meaning(out, setting, "# ", 2);
+        char *value = config_current_text(setting);
+        fprintf(out, "%s = %s\n", setting->entry->name, value);
+        free(value);
+    }
+    return text_close(&text, "the settings as text");
 }

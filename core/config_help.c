@@ -5,51 +5,34 @@
 #include "core/config_parts.h"
 #include "core/die.h"
 #include "core/foreign_names.h"
+#include "core/text.h"
+#include "core/text_stream.h"
 
 enum { HELP_COLUMN = 30 };
 
 /* == Settings =================================================================================================== */
 
-static const char *placeholder(const ConfigEntry *entry) {
-    static const char *const words[] = {[CONFIG_INT] = "N",      [CONFIG_UINT64] = "N",    [CONFIG_FLOAT] = "X",
-                                        [CONFIG_BOOL] = "",      [CONFIG_STRING] = "TEXT", [CONFIG_CHOICE] = "NAME",
-                                        [CONFIG_ITEM] = "NAME",  [CONFIG_ITEMS] = "NAME,...",
-                                        [CONFIG_SIZE] = "HxW",   [CONFIG_INTS] = "N,...",
-                                        [CONFIG_FLOATS] = "X,...", [CONFIG_LIST] = "TEXT..."};
-    return entry->argument ? entry->argument : words[entry->type];
-}
-
-int config_put_option(FILE *out, const Config *config, const char *name) {
-    const ConfigEntry *entry = config->items[config_must_find(config, name)].entry;
-    const char *argument = placeholder(entry);
-    int used = fprintf(out, "--");
-    for (const char *c = entry->name; *c; c++, used++) fputc(*c == '_' ? '-' : *c, out);
-    return used + fprintf(out, "%s%s", *argument ? " " : "", argument);
-}
-
 /* Is a heading printed before setting i, if `before` is the previous setting in use (-1: none)? */
 static bool begins_section(const Config *config, int before, int i) {
     if (before < 0) return true;
-    const struct ConfigItem *a = &config->items[before], *b = &config->items[i];
+    const struct ConfigSetting *a = &config->settings[before], *b = &config->settings[i];
     const char *of = config->groups[a->group].owners, *owners = config->groups[b->group].owners;
     return strcmp(a->section, b->section) || (of != owners && (!of || !owners || strcmp(of, owners)));
 }
 
 /* "attention", or "attention with attn ripple, ripple-fixed" if the settings are used only with these choices. */
 static void put_heading(FILE *out, const Config *config, int i) {
-    const struct ConfigBinding *group = &config->groups[config->items[i].group];
-    fputs(config->items[i].section, out);
+    const struct ConfigBinding *group = &config->groups[config->settings[i].group];
+    fputs(config->settings[i].section, out);
     if (group->chooser) fprintf(out, " with %s %s", group->chooser, group->owners);
 }
 
 static char *heading_text(const Config *config, int i) {
-    char *text;
-    size_t size;
-    FILE *out = config_open_text(&text, &size);
+    TextStream text;
+    FILE *out = text_open(&text);
     put_heading(out, config, i);
     fputc(':', out);
-    config_close_text(out, &text, "the help");
-    return text;
+    return text_close(&text, "the help");
 }
 
 /* Prints setting i, under a heading unless `before`, the setting printed last, has the same.  Returns i. */
@@ -62,10 +45,10 @@ static int put_setting(FILE *out, const Config *config, int before, int i) {
         config_put_wrapped(out, heading, 0, "    ");
         free(heading);
     }
-    int column = fprintf(out, "  ") + config_put_option(out, config, config->items[i].entry->name);
+    int column = fprintf(out, "  ") + config_put_option(out, config, config->settings[i].entry->name);
     if (column + 2 <= HELP_COLUMN) fprintf(out, "%*s", HELP_COLUMN - column, "");
     else fprintf(out, "\n%s", lead);
-    config_put_meaning(out, &config->items[i], lead, HELP_COLUMN);
+    config_put_meaning(out, &config->settings[i], lead, HELP_COLUMN);
     return i;
 }
 
@@ -77,10 +60,10 @@ enum { OTHER_SECTION = 50, OPERATOR_SECTION = 100 };
 static int place_of(const Config *config, int i) {
     static const char *const order[] = {"data", "clips", "augmentation", "model", "training", "evaluation",
                                         "in place of training", "run", "general"};
-    const struct ConfigItem *item = &config->items[i];
-    if (config->groups[item->group].chooser && !strcmp(item->section, "attention")) return OPERATOR_SECTION;
+    const struct ConfigSetting *setting = &config->settings[i];
+    if (config->groups[setting->group].chooser && !strcmp(setting->section, "attention")) return OPERATOR_SECTION;
     for (int k = 0; k < (int)(sizeof order / sizeof *order); k++)
-        if (!strcmp(item->section, order[k])) return k;
+        if (!strcmp(setting->section, order[k])) return k;
     return OTHER_SECTION;
 }
 
@@ -96,7 +79,7 @@ static int next_setting(const Config *config, int *place, int i) {
 /* "Attention operators (--attn):", and the choices with their summaries. */
 static void put_lists(FILE *out, const Config *config) {
     for (int i = 0; i < config->count; i++) {
-        const ConfigEntry *entry = config->items[i].entry;
+        const ConfigEntry *entry = config->settings[i].entry;
         if (!entry->list || !config_counts(config, i)) continue;
         fprintf(out, "\n%s (", entry->list);
         config_put_flag(out, entry->name);
@@ -119,32 +102,21 @@ void config_help(const Config *config, FILE *out) {
 
 /* == One word =================================================================================================== */
 
-/* Is `name` one of the words of a list with commas, such as a group's owners? */
-static bool is_owner(const char *owners, const char *name) {
-    size_t length = strlen(name);
-    while (owners) {
-        if (!strncmp(owners, name, length) && (!owners[length] || owners[length] == ',')) return true;
-        owners = strchr(owners, ',');
-        if (owners) owners += 1 + strspn(owners + 1, " ");
-    }
-    return false;
-}
-
 /* A command that uses choice `name` of setting i, which may itself belong to a choice of another setting. */
 static void put_example(FILE *out, const Config *config, const char *example, int i, const char *name) {
-    const struct ConfigItem *item = &config->items[i];
-    const struct ConfigBinding *group = &config->groups[item->group];
-    fprintf(out, "\n  %s %s%s", example, item->example ? item->example : "", item->example ? " " : "");
+    const struct ConfigSetting *setting = &config->settings[i];
+    const struct ConfigBinding *group = &config->groups[setting->group];
+    fprintf(out, "\n  %s %s%s", example, setting->example ? setting->example : "", setting->example ? " " : "");
     if (group->chooser) {
         config_put_flag(out, group->chooser);
         fprintf(out, " %.*s ", (int)strcspn(group->owners, ","), group->owners);
     }
-    config_put_flag(out, item->entry->name);
+    config_put_flag(out, setting->entry->name);
     fprintf(out, " %s\n", name);
 }
 
 static void put_choice(FILE *out, const Config *config, const char *example, int i, int k) {
-    const ConfigEntry *entry = config->items[i].entry;
+    const ConfigEntry *entry = config->settings[i].entry;
     const ConfigChoice *choice = config_choice(entry, k);
     int before = -1;
     config_put_flag(out, entry->name);
@@ -152,8 +124,9 @@ static void put_choice(FILE *out, const Config *config, const char *example, int
     if (choice->paper) fprintf(out, "Paper: %s\n", choice->paper);
     put_example(out, config, example, i, choice->name);
     for (int n = 0; n < config->count; n++) {
-        const struct ConfigBinding *group = &config->groups[config->items[n].group];
-        if (!group->chooser || strcmp(group->chooser, entry->name) || !is_owner(group->owners, choice->name)) continue;
+        const struct ConfigBinding *group = &config->groups[config->settings[n].group];
+        if (!group->chooser || strcmp(group->chooser, entry->name)) continue;
+        if (!text_lists(group->owners, choice->name)) continue;
         if (before < 0) fputc('\n', out);
         before = put_setting(out, config, before, n);
     }
@@ -164,13 +137,13 @@ static void put_choice(FILE *out, const Config *config, const char *example, int
 static const char **topics(const Config *config, int *count) {
     int most = 2 * config->count;
     for (int i = 0; i < config->count; i++)
-        if (config->items[i].entry->list) most += config_choice_count(config->items[i].entry);
+        if (config->settings[i].entry->list) most += config_choice_count(config->settings[i].entry);
     const char **words = xcalloc((size_t)most, sizeof *words, "words");
     *count = 0;
     for (int i = 0; i < config->count; i++) {
-        const ConfigEntry *entry = config->items[i].entry;
+        const ConfigEntry *entry = config->settings[i].entry;
         words[(*count)++] = entry->name;
-        words[(*count)++] = config->items[i].section;
+        words[(*count)++] = config->settings[i].section;
         for (int k = 0; entry->list && k < config_choice_count(entry); k++)
             words[(*count)++] = config_choice_name(entry, k);
     }
@@ -191,7 +164,7 @@ static bool refuse_topic(const Config *config, const char *word, Error *error) {
 bool config_help_topic(const Config *config, const char *word, const char *example, FILE *out, Error *error) {
     int found = 0, setting;
     for (int i = 0; i < config->count; i++) {
-        const ConfigEntry *entry = config->items[i].entry;
+        const ConfigEntry *entry = config->settings[i].entry;
         for (int k = 0; entry->list && k < config_choice_count(entry); k++) {
             if (strcmp(config_choice_name(entry, k), word)) continue;
             if (found++) fputc('\n', out);
@@ -203,7 +176,7 @@ bool config_help_topic(const Config *config, const char *word, const char *examp
     if (setting >= 0 && found++) fputc('\n', out);
     if (setting >= 0) put_setting(out, config, -1, setting);
     for (int i = 0, before = -1; i < config->count; i++) {
-        if (strcmp(config->items[i].section, word)) continue;
+        if (strcmp(config->settings[i].section, word)) continue;
         if (before < 0 && found++) fputc('\n', out);
         before = put_setting(out, config, before, i);
     }
@@ -219,7 +192,7 @@ static void put_change(FILE *out, const Config *config, int i) {
                                         [CHANGE_PATH] = "path", [CHANGE_TO_DEFAULT] = "to default",
                                         [CHANGE_EVERY_CALL] = "of the call"};
     const char *word = words[config_change(config, i)];
-    bool differ = config->items[i].entry->ranks_differ;
+    bool differ = config->settings[i].entry->ranks_differ;
     fprintf(out, "%s%s%s%s |", *word || differ ? " " : "", word, *word && differ ? ", " : "", differ ? "by rank" : "");
 }
 
@@ -230,15 +203,15 @@ static void put_cell(FILE *out, const char *text) {
 
 void config_markdown(const Config *config, FILE *out) {
     int place = 0, before = -1;
-    fputs("The column *resumed* says when a run that is continued with `--resume` may change the setting: never, freely, "
-          "or between epochs but not within one. *path*: files may have moved to another path, but a known data set "
-          "stays. *to default*: only to the default, with which the program takes the value from the data again. *of "
-          "the call*: the setting belongs to each call and not to the run. *by rank*: the processes of a run may have "
-          "different values. A setting that stands only on the command line has none of these.\n\n", out);
+    fputs("The column *resumed* says when a run that is continued with `--resume` may change the setting: never, "
+          "freely, or between epochs but not within one. *path*: files may have moved to another path, but a known "
+          "data set stays. *to default*: only to the default, with which the program takes the value from the data again. "
+          "*of the call*: the setting belongs to each call and not to the run. *by rank*: the processes of a run may "
+          "have different values. A setting that stands only on the command line has none of these.\n\n", out);
     for (int i = next_setting(config, &place, -1); i >= 0; i = next_setting(config, &place, i)) {
-        const ConfigEntry *entry = config->items[i].entry;
+        const ConfigEntry *entry = config->settings[i].entry;
         bool mode = entry->command_line_only && entry->type == CONFIG_BOOL;
-        const char *initial = mode ? "" : config->items[i].initial;
+        const char *initial = mode ? "" : config->settings[i].initial;
         if (begins_section(config, before, i)) {
             fprintf(out, "%s### ", before >= 0 ? "\n" : "");
             put_heading(out, config, i);
@@ -255,7 +228,7 @@ void config_markdown(const Config *config, FILE *out) {
         fprintf(out, *initial ? " | `%s` |" : " |%s |", initial);
         put_change(out, config, i);
         fputc(' ', out);
-        put_cell(out, config->items[i].help);
+        put_cell(out, config->settings[i].help);
         fputs(" |\n", out);
     }
 }

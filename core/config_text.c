@@ -1,10 +1,11 @@
+/* The words of one setting: its values, its value now, its place and its meaning. */
 #include "core/config_parts.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/die.h"
+#include "core/text_stream.h"
 
 /* == Choices ==================================================================================================== */
 
@@ -44,41 +45,38 @@ static void put_range(FILE *out, const ConfigEntry *entry) {
     else fprintf(out, "%s from %.9g to %.9g", each, min, max);
 }
 
+const ConfigTypeWords config_types[] = {
+    [CONFIG_INT] = {"an ", "integer", "N"},
+    [CONFIG_UINT64] = {"a ", "non-negative integer", "N"},
+    [CONFIG_FLOAT] = {"a ", "number", "X"},
+    [CONFIG_BOOL] = {"", "true or false", ""},
+    [CONFIG_STRING] = {"", "text", "TEXT"},
+    [CONFIG_CHOICE] = {"", NULL, "NAME"},
+    [CONFIG_ITEM] = {"", NULL, "NAME"},
+    [CONFIG_ITEMS] = {"", NULL, "NAME,..."},
+    [CONFIG_SIZE] = {"", "N or HxW", "HxW"},
+    [CONFIG_INTS] = {"an ", "integer or N,N,...", "N,..."},
+    [CONFIG_FLOATS] = {"a ", "number or X,X,...", "X,..."},
+    [CONFIG_LIST] = {"", "one or more", "TEXT..."},
+};
+
 static void put_values(FILE *out, const ConfigEntry *entry) {
-    static const char *const words[] = {[CONFIG_INT] = "integer", [CONFIG_UINT64] = "non-negative integer",
-                                        [CONFIG_FLOAT] = "number", [CONFIG_BOOL] = "true or false",
-                                        [CONFIG_STRING] = "text", [CONFIG_SIZE] = "N or HxW",
-                                        [CONFIG_INTS] = "integer or N,N,...",
-                                        [CONFIG_FLOATS] = "number or X,X,...", [CONFIG_LIST] = "one or more"};
-    if (entry->type == CONFIG_CHOICE || entry->type == CONFIG_ITEM || entry->type == CONFIG_ITEMS) {
+    const char *values = config_types[entry->type].values;
+    if (!values) {
         int count = config_choice_count(entry);
         for (int i = 0; i < count; i++)
             fprintf(out, "%s%s", i == 0 ? "" : i == count - 1 ? " or " : ", ", config_choice_name(entry, i));
         return;
     }
-    fputs(words[entry->type], out);
+    fputs(values, out);
     put_range(out, entry);
 }
 
-FILE *config_open_text(char **text, size_t *size) {
-    *text = NULL;
-    FILE *out = open_memstream(text, size);
-    if (!out) die("out of memory for the text of a setting");
-    return out;
-}
-
-void config_close_text(FILE *out, char *const *text, const char *what) {
-    bool lost = ferror(out);
-    if (fclose(out) || lost || !*text) die("out of memory for %s", what);
-}
-
 char *config_values_text(const ConfigEntry *entry) {
-    char *text;
-    size_t size;
-    FILE *out = config_open_text(&text, &size);
+    TextStream text;
+    FILE *out = text_open(&text);
     put_values(out, entry);
-    config_close_text(out, &text, "the text of a setting");
-    return text;
+    return text_close(&text, "the text of a setting");
 }
 
 /* The shortest decimal text that reads back as the same float, without an exponent if that stays short. */
@@ -91,9 +89,9 @@ static void put_float(FILE *out, float value) {
     fputs(text, out);
 }
 
-static void put_current(FILE *out, const struct ConfigItem *item) {
-    const ConfigEntry *entry = item->entry;
-    const void *field = item->field;
+static void put_current(FILE *out, const struct ConfigSetting *setting) {
+    const ConfigEntry *entry = setting->entry;
+    const void *field = setting->field;
     switch (entry->type) {
     case CONFIG_INT: fprintf(out, "%d", *(const int *)field); break;
     case CONFIG_UINT64: fprintf(out, "%llu", (unsigned long long)*(const uint64_t *)field); break;
@@ -133,13 +131,11 @@ static void put_current(FILE *out, const struct ConfigItem *item) {
     }
 }
 
-char *config_current_text(const struct ConfigItem *item) {
-    char *text;
-    size_t size;
-    FILE *out = config_open_text(&text, &size);
-    put_current(out, item);
-    config_close_text(out, &text, "the text of a setting");
-    return text;
+char *config_current_text(const struct ConfigSetting *setting) {
+    TextStream text;
+    FILE *out = text_open(&text);
+    put_current(out, setting);
+    return text_close(&text, "the text of a setting");
 }
 
 /* == Output from the table ====================================================================================== */
@@ -161,43 +157,33 @@ void config_put_wrapped(FILE *out, const char *text, int column, const char *lea
     fputc('\n', out);
 }
 
-void config_put_meaning(FILE *out, const struct ConfigItem *item, const char *lead, int column) {
-    const ConfigEntry *entry = item->entry;
-    const char *initial = item->initial;
-    char *text, *values = config_values_text(entry);
-    size_t size;
-    FILE *line = config_open_text(&text, &size);
+void config_put_meaning(FILE *out, const struct ConfigSetting *setting, const char *lead, int column) {
+    const ConfigEntry *entry = setting->entry;
+    const char *initial = setting->initial;
+    char *values = config_values_text(entry);
+    TextStream text;
+    FILE *line = text_open(&text);
     bool plain = entry->type == CONFIG_STRING || entry->type == CONFIG_LIST;
-    fputs(item->help, line);
+    fputs(setting->help, line);
     if (!(entry->command_line_only && entry->type == CONFIG_BOOL) && !(plain && !*initial))
         fprintf(line, " (%s%s%s%s)", plain ? "" : values, !plain && *initial ? "; " : "", *initial ? "default " : "",
                 initial);
-    config_close_text(line, &text, "the help");
-    config_put_wrapped(out, text, column, lead);
+    char *meaning = text_close(&text, "the help");
+    config_put_wrapped(out, meaning, column, lead);
     free(values);
-    free(text);
+    free(meaning);
 }
 
-void config_write(const Config *config, FILE *out) {
-    const char *heading = "";
-    for (int i = 0; i < config->count; i++) {
-        const struct ConfigItem *item = &config->items[i];
-        if (item->entry->command_line_only || !config_counts(config, i)) continue;
-        if (strcmp(item->section, heading)) fprintf(out, "%s[%s]\n", *heading ? "\n" : "", item->section);
-        heading = item->section;
-        fputs("\n# ", out);
-        config_put_meaning(out, item, "# ", 2);
-        fprintf(out, "%s = ", item->entry->name);
-        put_current(out, item);
-        fputc('\n', out);
-    }
+/* == Names ====================================================================================================== */
+
+bool config_is_name(const char *argument) { return !strncmp(argument, "--", 2) || !strcmp(argument, "-h"); }
+
+void config_label(const char *origin, const char *name, char *label, size_t size) {
+    bool named = !origin || config_is_name(origin);
+    snprintf(label, size, "%s%s%s", origin ? origin : "", named ? "" : ": ", origin && named ? "" : name);
 }
 
-char *config_text(const Config *config) {
-    char *text;
-    size_t size;
-    FILE *out = config_open_text(&text, &size);
-    config_write(config, out);
-    config_close_text(out, &text, "the settings as text");
-    return text;
+void config_put_flag(FILE *out, const char *name) {
+    fputs("--", out);
+    for (; *name; name++) fputc(*name == '_' ? '-' : *name, out);
 }

@@ -1,3 +1,4 @@
+/* Parsers of values, one for each type of setting. */
 #include <ctype.h>
 #include <errno.h>
 #include <float.h>
@@ -14,7 +15,14 @@
 
 enum { LINE_LIMIT = 8192 };
 
-/* Each function parses the whole text or fails.  `label` is the place and the name: "configs/x.ini:12: lr", "--lr". */
+/* What is read.  Each parser sets *field, of the type that the entry says, from the whole text, or refuses it. */
+typedef struct {
+    struct ConfigSetting *setting;
+    const ConfigEntry *entry;
+    const char *label; /* the place and the name: "configs/x.ini:12: lr", "--lr" */
+    Error *error;
+} Reading;
+typedef bool Parser(const Reading *r, const char *value, void *field);
 
 /* The entry's limits if it has any, or the type's. */
 static void bounds(const ConfigEntry *entry, double *min, double *max) {
@@ -26,28 +34,29 @@ static void bounds(const ConfigEntry *entry, double *min, double *max) {
     *max = free || entry->max > high ? high : entry->max;
 }
 
-static bool refuse_type(const ConfigEntry *entry, const char *value, const char *label, Error *error) {
-    static const char *const articles[] = {[CONFIG_INT] = "an ", [CONFIG_UINT64] = "a ", [CONFIG_FLOAT] = "a ",
-                                           [CONFIG_INTS] = "an ", [CONFIG_FLOATS] = "a ", [CONFIG_LIST] = NULL};
-    char *expected = config_values_text(entry);
-    const char *article = articles[entry->type] ? articles[entry->type] : "";
-    refuse(error, "%s: expected %s%s, got '%.60s'", label, article, expected, value);
+static bool refuse_type(const Reading *r, const char *value) {
+    char *expected = config_values_text(r->entry);
+    refuse(r->error, "%s: expected %s%s, got '%.60s'", r->label, config_types[r->entry->type].article, expected, value);
     free(expected);
     return false;
 }
 
-static bool refuse_range(const ConfigEntry *entry, const char *value, const char *label, Error *error) {
+static bool refuse_range(const Reading *r, const char *value) {
+    const ConfigEntry *entry = r->entry;
     double min, max;
     bounds(entry, &min, &max);
-    if (entry->min != 0 || entry->max != 0) {
-        char *expected = config_values_text(entry);
-        refuse(error, "%s: %.60s is out of range (%s)", label, value, expected);
-        free(expected);
-        return false;
-    }
-    if (entry->type == CONFIG_UINT64)
-        return refuse(error, "%s: %.60s is out of range (from 0 to 2^64 - 1)", label, value);
-    return refuse(error, "%s: %.60s is out of range (from %.10g to %.10g)", label, value, min, max);
+    char *expected = entry->min != 0 || entry->max != 0 ? config_values_text(entry) : NULL, type[64];
+    if (entry->type == CONFIG_UINT64) snprintf(type, sizeof type, "from 0 to 2^64 - 1");
+    else snprintf(type, sizeof type, "from %.10g to %.10g", min, max);
+    refuse(r->error, "%s: %.60s is out of range (%s)", r->label, value, expected ? expected : type);
+    free(expected);
+    return false;
+}
+
+static bool is_outside(const Reading *r, double number) {
+    double min, max;
+    bounds(r->entry, &min, &max);
+    return number < min || number > max;
 }
 
 /* Decimal digits with an optional sign, saturated to long long; *end is the first character not used. */
@@ -58,71 +67,86 @@ static bool parse_integer(const char *text, long long *value, char **end) {
     return true;
 }
 
-static bool parse_int(int *field, const ConfigEntry *entry, const char *value, const char *label, Error *error) {
+static bool parse_int(const Reading *r, const char *value, void *field) {
     long long number;
-    double min, max;
     char *end;
-    bounds(entry, &min, &max);
-    if (!parse_integer(value, &number, &end) || *end) return refuse_type(entry, value, label, error);
-    if ((double)number < min || (double)number > max) return refuse_range(entry, value, label, error);
-    *field = (int)number;
+    if (!parse_integer(value, &number, &end) || *end) return refuse_type(r, value);
+    if (is_outside(r, (double)number)) return refuse_range(r, value);
+    *(int *)field = (int)number;
     return true;
 }
 
-static bool parse_uint64(uint64_t *field, const ConfigEntry *entry, const char *value, const char *label,
-                         Error *error) {
-    double min, max;
+static bool parse_uint64(const Reading *r, const char *value, void *field) {
     char *end;
-    bounds(entry, &min, &max);
-    if (!isdigit((unsigned char)*value)) return refuse_type(entry, value, label, error);
+    if (!isdigit((unsigned char)*value)) return refuse_type(r, value);
     errno = 0;
     unsigned long long number = strtoull(value, &end, 10);
-    if (*end) return refuse_type(entry, value, label, error);
-    if (errno || (double)number < min || (double)number > max) return refuse_range(entry, value, label, error);
-    *field = number;
+    if (*end) return refuse_type(r, value);
+    if (errno || is_outside(r, (double)number)) return refuse_range(r, value);
+    *(uint64_t *)field = number;
     return true;
 }
 
-static bool parse_float(float *field, const ConfigEntry *entry, const char *value, const char *label, Error *error) {
+static bool parse_float(const Reading *r, const char *value, void *field) {
     double min, max;
     char *end;
-    bounds(entry, &min, &max);
-    if (!*value || isspace((unsigned char)*value)) return refuse_type(entry, value, label, error);
+    bounds(r->entry, &min, &max);
+    if (!*value || isspace((unsigned char)*value)) return refuse_type(r, value);
     errno = 0;
     float number = strtof(value, &end);
-    if (*end) return refuse_type(entry, value, label, error);
+    if (*end) return refuse_type(r, value);
     bool digits = isdigit((unsigned char)value[strcspn(value, "0123456789(")]); /* not inf, not nan(2) */
-    if (!digits) return refuse(error, "%s: expected a finite number, got '%.60s'", label, value);
-    if (number == 0 && errno == ERANGE) return refuse(error, "%s: %.60s is too small for a float", label, value);
-    if (isinf(number) || number < (float)min || number > (float)max) return refuse_range(entry, value, label, error);
-    *field = number;
+    if (!digits) return refuse(r->error, "%s: expected a finite number, got '%.60s'", r->label, value);
+    if (number == 0 && errno == ERANGE)
+        return refuse(r->error, "%s: %.60s is too small for a float", r->label, value);
+    if (isinf(number) || number < (float)min || number > (float)max) return refuse_range(r, value);
+    *(float *)field = number;
     return true;
 }
 
-static bool parse_bool(bool *field, const ConfigEntry *entry, const char *value, const char *label, Error *error) {
+static bool parse_bool(const Reading *r, const char *value, void *field) {
     static const char *const words[] = {"false", "true", "0", "1", "no", "yes", "off", "on"};
     for (int i = 0; i < 8; i++) {
         if (strcasecmp(value, words[i])) continue;
-        *field = i & 1;
+        *(bool *)field = i & 1;
         return true;
     }
-    return refuse_type(entry, value, label, error);
+    return refuse_type(r, value);
 }
 
-static bool parse_size(int *field, const ConfigEntry *entry, const char *value, const char *label, Error *error) {
-    long long size[2];
-    double min, max;
+static bool parse_size(const Reading *r, const char *value, void *field) {
+    long long height, width;
     char *end;
-    bounds(entry, &min, &max);
-    if (!parse_integer(value, &size[0], &end)) return refuse_type(entry, value, label, error);
-    size[1] = size[0];
-    if (*end && (!strchr("xX,", *end) || !parse_integer(end + 1, &size[1], &end) || *end))
-        return refuse_type(entry, value, label, error);
-    for (int i = 0; i < 2; i++)
-        if ((double)size[i] < min || (double)size[i] > max) return refuse_range(entry, value, label, error);
-    field[0] = (int)size[0];
-    field[1] = (int)size[1];
+    if (!parse_integer(value, &height, &end)) return refuse_type(r, value);
+    width = height;
+    if (*end && (!strchr("xX,", *end) || !parse_integer(end + 1, &width, &end) || *end)) return refuse_type(r, value);
+    if (is_outside(r, (double)height) || is_outside(r, (double)width)) return refuse_range(r, value);
+    memcpy(field, (int[]){(int)height, (int)width}, 2 * sizeof(int));
     return true;
+}
+
+static bool refuse_choice(const Reading *r, const char *value) {
+    int count = config_choice_count(r->entry);
+    const char **names = xcalloc((size_t)count, sizeof *names, "names of choices");
+    for (int i = 0; i < count; i++) names[i] = config_choice_name(r->entry, i);
+    const char *noun = r->entry->noun ? r->entry->noun : "value", *near = nearest_word(value, names, count);
+    free(names);
+    if (near) return refuse(r->error, "%s: unknown %s '%.60s' (did you mean '%s'?)", r->label, noun, value, near);
+    char *known = config_values_text(r->entry);
+    refuse(r->error, "%s: unknown %s '%.60s' (%s)", r->label, noun, value, known);
+    free(known);
+    return false;
+}
+
+static bool parse_choice(const Reading *r, const char *value, void *field) {
+    int count = config_choice_count(r->entry);
+    for (int i = 0; i < count; i++) {
+        if (strcmp(value, config_choice_name(r->entry, i))) continue;
+        if (r->entry->type == CONFIG_CHOICE) *(int *)field = i;
+        else memcpy(field, &(const void *){config_item_at(r->entry, i)}, sizeof(void *));
+        return true;
+    }
+    return refuse_choice(r, value);
 }
 
 /* Splits `value` at its commas into copies in `pieces`; returns how many, or 0 if there are too many. */
@@ -137,63 +161,35 @@ static int split_list(char pieces[CONFIG_NUMBERS][64], const char *value) {
     return 0;
 }
 
-static bool parse_ints(ConfigInts *field, const ConfigEntry *entry, const char *value, const char *label,
-                       Error *error) {
+/* One to eight values of `size` bytes with commas between them; nothing changes unless all are valid. */
+static bool parse_list(const Reading *r, const char *value, Parser *parse, const char *what, int *count, void *at,
+                       size_t size) {
     char pieces[CONFIG_NUMBERS][64];
-    ConfigInts numbers = {.count = split_list(pieces, value)};
-    if (!numbers.count) return refuse(error, "%s: more than %d numbers", label, CONFIG_NUMBERS);
-    for (int i = 0; i < numbers.count; i++)
-        if (!parse_int(&numbers.at[i], entry, pieces[i], label, error)) return false;
-    *field = numbers;
+    const void *read[CONFIG_NUMBERS] = {0}; /* room for any of the types */
+    int n = split_list(pieces, value);
+    if (!n) return refuse(r->error, "%s: more than %d %s", r->label, CONFIG_NUMBERS, what);
+    for (int i = 0; i < n; i++)
+        if (!parse(r, pieces[i], (char *)read + (size_t)i * size)) return false;
+    *count = n;
+    memcpy(at, read, CONFIG_NUMBERS * size);
     return true;
 }
 
-static bool parse_floats(ConfigFloats *field, const ConfigEntry *entry, const char *value, const char *label,
-                         Error *error) {
-    char pieces[CONFIG_NUMBERS][64];
-    bool none = !*value && !(entry->initial && *entry->initial);
-    ConfigFloats numbers = {.count = none ? 0 : split_list(pieces, value)};
-    if (none) return *field = numbers, true;
-    if (!numbers.count) return refuse(error, "%s: more than %d numbers", label, CONFIG_NUMBERS);
-    for (int i = 0; i < numbers.count; i++)
-        if (!parse_float(&numbers.at[i], entry, pieces[i], label, error)) return false;
-    *field = numbers;
-    return true;
+static bool parse_ints(const Reading *r, const char *value, void *field) {
+    ConfigInts *numbers = field;
+    return parse_list(r, value, parse_int, "numbers", &numbers->count, numbers->at, sizeof *numbers->at);
 }
 
-static bool refuse_choice(const ConfigEntry *entry, const char *value, const char *label, Error *error) {
-    int count = config_choice_count(entry);
-    const char **names = xcalloc((size_t)count, sizeof *names, "names of choices");
-    for (int i = 0; i < count; i++) names[i] = config_choice_name(entry, i);
-    const char *noun = entry->noun ? entry->noun : "value", *near = nearest_word(value, names, count);
-    free(names);
-    if (near) return refuse(error, "%s: unknown %s '%.60s' (did you mean '%s'?)", label, noun, value, near);
-    char *known = config_values_text(entry);
-    refuse(error, "%s: unknown %s '%.60s' (%s)", label, noun, value, known);
-    free(known);
-    return false;
+static bool parse_floats(const Reading *r, const char *value, void *field) {
+    ConfigFloats *numbers = field;
+    bool may_be_empty = !(r->entry->initial && *r->entry->initial);
+    if (!*value && may_be_empty) return *numbers = (ConfigFloats){0}, true;
+    return parse_list(r, value, parse_float, "numbers", &numbers->count, numbers->at, sizeof *numbers->at);
 }
 
-static bool parse_choice(void *field, const ConfigEntry *entry, const char *value, const char *label, Error *error) {
-    int count = config_choice_count(entry);
-    for (int i = 0; i < count; i++) {
-        if (strcmp(value, config_choice_name(entry, i))) continue;
-        if (entry->type == CONFIG_CHOICE) *(int *)field = i;
-        else memcpy(field, &(const void *){config_item_at(entry, i)}, sizeof(void *));
-        return true;
-    }
-    return refuse_choice(entry, value, label, error);
-}
-
-static bool parse_items(ConfigItems *field, const ConfigEntry *entry, const char *value, const char *label,
-                        Error *error) {
-    char pieces[CONFIG_NUMBERS][64];
-    ConfigItems items = {.count = split_list(pieces, value)};
-    if (!items.count) return refuse(error, "%s: more than %d names", label, CONFIG_NUMBERS);
-    for (int i = 0; i < items.count; i++)
-        if (!parse_choice(&items.at[i], entry, pieces[i], label, error)) return false;
-    *field = items;
-    return true;
+static bool parse_items(const Reading *r, const char *value, void *field) {
+    ConfigItems *items = field;
+    return parse_list(r, value, parse_choice, "names", &items->count, items->at, sizeof *items->at);
 }
 
 /* inih's maximum line length is a compile-time constant (200), except in Debian's build, which has this variable. */
@@ -205,45 +201,44 @@ size_t config_line_limit(void) {
     return LINE_LIMIT;
 }
 
-/* Checks that a string setting survives being written to an INI file and read back. */
-static bool parse_string(const char **field, char **owned, const ConfigEntry *entry, const char *value,
-                         const char *label, Error *error) {
-    size_t length = strlen(value), limit = config_line_limit() - strlen(entry->name) - 8;
-    for (size_t i = 0; i < length && !entry->command_line_only; i++) {
+/* Does a string survive being written to an INI file and read back? */
+static bool check_savable(const Reading *r, const char *value) {
+    size_t length = strlen(value), limit = config_line_limit() - strlen(r->entry->name) - 8;
+    for (size_t i = 0; i < length; i++) {
         if (iscntrl((unsigned char)value[i]))
-            return refuse(error, "%s: a control character (%d) cannot be saved in an INI file", label, value[i]);
+            return refuse(r->error, "%s: a control character (%d) cannot be saved in an INI file", r->label, value[i]);
         if (value[i] == ';' && (i == 0 || value[i - 1] == ' '))
-            return refuse(error, "%s: ' ;' cannot be saved in an INI file, where it begins a comment", label);
+            return refuse(r->error, "%s: ' ;' cannot be saved in an INI file, where it begins a comment", r->label);
     }
-    if (length > limit && !entry->command_line_only)
-        return refuse(error, "%s: %zu characters are too long for an INI file (at most %zu)", label, length, limit);
-    if (length && !entry->command_line_only && (value[0] == ' ' || value[length - 1] == ' '))
-        return refuse(error, "%s: spaces around a value cannot be saved in an INI file", label);
-    char *copy = xcalloc(length + 1, 1, entry->name);
-    memcpy(copy, value, length);
-    free(*owned);
-    *field = *owned = copy;
+    if (length > limit)
+        return refuse(r->error, "%s: %zu characters are too long for an INI file (at most %zu)", r->label, length,
+                      limit);
+    if (length && (value[0] == ' ' || value[length - 1] == ' '))
+        return refuse(r->error, "%s: spaces around a value cannot be saved in an INI file", r->label);
     return true;
 }
 
-/* Sets entry i; on failure nothing changes. */
-bool config_set_value(Config *config, int i, const char *value, const char *label, Error *error) {
-    struct ConfigItem *item = &config->items[i];
-    const ConfigEntry *entry = item->entry;
-    void *field = item->field;
-    switch (entry->type) {
-    case CONFIG_INT: return parse_int(field, entry, value, label, error);
-    case CONFIG_UINT64: return parse_uint64(field, entry, value, label, error);
-    case CONFIG_FLOAT: return parse_float(field, entry, value, label, error);
-    case CONFIG_BOOL: return parse_bool(field, entry, value, label, error);
-    case CONFIG_STRING: return parse_string(field, &item->text, entry, value, label, error);
-    case CONFIG_CHOICE:
-    case CONFIG_ITEM: return parse_choice(field, entry, value, label, error);
-    case CONFIG_ITEMS: return parse_items(field, entry, value, label, error);
-    case CONFIG_SIZE: return parse_size(field, entry, value, label, error);
-    case CONFIG_INTS: return parse_ints(field, entry, value, label, error);
-    case CONFIG_FLOATS: return parse_floats(field, entry, value, label, error);
-    case CONFIG_LIST: break;
-    }
-    return refuse(error, "%s: a list can stand only on the command line", label);
+static bool parse_string(const Reading *r, const char *value, void *field) {
+    if (!r->entry->command_line_only && !check_savable(r, value)) return false;
+    char *copy = strdup(value);
+    if (!copy) die("out of memory for %s", r->entry->name);
+    free(r->setting->text);
+    *(const char **)field = r->setting->text = copy;
+    return true;
+}
+
+static bool parse_argument_list(const Reading *r, const char *value, void *field) {
+    (void)value, (void)field;
+    return refuse(r->error, "%s: a list can stand only on the command line", r->label);
+}
+
+bool config_set_value(struct ConfigSetting *setting, const char *value, const char *label, Error *error) {
+    static Parser *const parsers[] = {
+        [CONFIG_INT] = parse_int,       [CONFIG_UINT64] = parse_uint64, [CONFIG_FLOAT] = parse_float,
+        [CONFIG_BOOL] = parse_bool,     [CONFIG_STRING] = parse_string, [CONFIG_CHOICE] = parse_choice,
+        [CONFIG_ITEM] = parse_choice,   [CONFIG_ITEMS] = parse_items,   [CONFIG_SIZE] = parse_size,
+        [CONFIG_INTS] = parse_ints,     [CONFIG_FLOATS] = parse_floats, [CONFIG_LIST] = parse_argument_list,
+    };
+    const Reading r = {setting, setting->entry, label, error};
+    return parsers[setting->entry->type](&r, value, setting->field);
 }

@@ -9,7 +9,7 @@
  * the name is unknown here too. */
 const char *foreign_name(const Config *config, const char *name, const char **setting);
 
-/* Name i of the table, NULL behind the last; for the test that tries them all. */
-const char *foreign_name_at(int i);
+/* The names with meaning i of the table, with spaces between them, NULL behind the last; for the test that tries all. */
+const char *foreign_names_at(int i);
 
 #endif

@@ -1,4 +1,4 @@
-/* What every model has besides its layers: the arena of parameters, and two plans of activations, one for training and
+/* Every model has this besides its layers: the arena of parameters, and two plans of activations, one for training and
  * one for inference, that use the same memory. */
 #ifndef VIT_LAYERS_MODEL_H
 #define VIT_LAYERS_MODEL_H

@@ -22,12 +22,12 @@ static void station_declare(Stage *stage, int i, Params *params, const char *pre
     Station *s = &stage->stations[i];
     int M = stage->config.dim;
     s->begin = params->total;
-    s->eps = i < 2 * stage->config.depth ? stage->norm_eps : stage->end_eps;
     s->convolves = stage->position_conv && i % 2 == 0 && i < 2 * stage->config.depth;
     if (s->convolves)
         depthwise_declare(&s->conv, params, prefix, "pos_embed",
                           (Depthwise){stage->grid, M, 3, M, M, M, stage->time_kernel}, true);
-    if (!s->bare) layer_norm_declare(&s->norm, params, prefix, name, M, false);
+    float eps = i < 2 * stage->config.depth ? stage->norm_eps : stage->end_eps;
+    if (!s->bare) norm_layer_declare(&s->norm, params, prefix, name, M, eps, false);
 }
 
 static void block_declare(Stage *stage, int i, Params *params) {
@@ -103,8 +103,7 @@ static void station_rest_plan(Stage *stage, int i, Plan *plan, size_t rows) {
     if (s->convolves) plan_keep(plan, prefix, "x", &s->x, bytes);
     if (s->bare) return;
     plan_keep(plan, prefix, "h", &s->h, bytes);
-    plan_keep(plan, prefix, "mean", &s->mean, rows * sizeof(float));
-    plan_keep(plan, prefix, "rstd", &s->rstd, rows * sizeof(float));
+    norm_layer_plan(&s->norm, plan, prefix, rows);
 }
 
 /* In inference the stream is updated in place. */
@@ -113,8 +112,8 @@ static void station_alias(Stage *stage, int i, Plan *plan) {
     if (s->convolves) plan_alias(plan, &s->in, &first->in);
     plan_alias(plan, &s->x, &first->x);
     plan_alias(plan, &s->h, &first->h);
-    plan_alias(plan, &s->mean, &first->mean);
-    plan_alias(plan, &s->rstd, &first->rstd);
+    plan_alias(plan, &s->norm.mean, &first->norm.mean);
+    plan_alias(plan, &s->norm.rstd, &first->norm.rstd);
 }
 
 static void block_plan(Stage *stage, int i, Plan *plan, int B) {
@@ -154,7 +153,6 @@ static void training_plan(Stage *stage, Plan *plan, int B) {
 
 void stage_plan(Stage *stage, Plan *plan, int B) {
     (plan->training ? training_plan : inference_plan)(stage, plan, B);
-    plan_workspace(plan, layernorm_workspace(stage->config.dim));
     if (stage->position_conv) plan_workspace(plan, depthwise_workspace(&stage->stations[0].conv.shape));
 }
 
@@ -207,16 +205,12 @@ static const real *drop_output(const Stage *stage, real *y, const real *x, int h
     return y;
 }
 
-static LayerNorm norm_of(const Stage *stage, const Station *s, int B) {
-    return (LayerNorm){s->norm.w, s->norm.b, s->mean, s->rstd, (size_t)B * (size_t)s->N, stage->config.dim,
-                       s->eps};
-}
+static size_t station_rows(const Station *s, int B) { return (size_t)B * (size_t)s->N; }
 
 /* Computes a station whose x, or `in`, is already there. */
-static void station_open(const Stage *stage, const Station *s, int B) {
+static void station_open(const Station *s, int B) {
     if (s->convolves) depthwise_forward(s->x, s->in, s->in, s->conv.w, s->conv.b, &s->conv.shape, B);
-    LayerNorm norm = norm_of(stage, s, B);
-    layernorm_forward(s->h, s->x, &norm);
+    norm_layer_forward(&s->norm, s->h, s->x, station_rows(s, B));
 }
 
 /* Goes from station s to the next one, where the class token is added.  That moves every row, so the sum and the norm
@@ -224,9 +218,9 @@ static void station_open(const Stage *stage, const Station *s, int B) {
 static void class_joins(const Stage *stage, const Station *s, const RowScale *scale, int B) {
     const Stream *stream = stage->stream;
     int M = stage->config.dim;
-    residual_forward(stream->sum, s->x, stream->f, scale, (size_t)B * (size_t)s->N, M);
+    residual_forward(stream->sum, s->x, stream->f, scale, station_rows(s, B), M);
     embed_forward(s[1].x, stream->sum, stage->cls, NULL, &(TokenShape){B, s[1].N, M}, 1);
-    station_open(stage, s + 1, B);
+    station_open(s + 1, B);
 }
 
 /* Goes from station s to the next: adds f to the stream. */
@@ -235,12 +229,12 @@ static void station_next(const Stage *stage, const Station *s, const RowScale *s
     if (next->N > s->N) {
         class_joins(stage, s, scale, B);
     } else if (next->convolves) {
-        residual_forward(next->in, s->x, stage->stream->f, scale, (size_t)B * (size_t)s->N, stage->config.dim);
-        station_open(stage, next, B);
+        residual_forward(next->in, s->x, stage->stream->f, scale, station_rows(s, B), stage->config.dim);
+        station_open(next, B);
     } else if (next->bare) {
-        residual_forward(next->x, s->x, stage->stream->f, scale, (size_t)B * (size_t)s->N, stage->config.dim);
+        residual_forward(next->x, s->x, stage->stream->f, scale, station_rows(s, B), stage->config.dim);
     } else {
-        LayerNorm norm = norm_of(stage, next, B);
+        LayerNorm norm = norm_layer_of(&next->norm, station_rows(next, B));
         add_layernorm_forward(next->x, next->h, s->x, stage->stream->f, scale, &norm);
     }
 }
@@ -248,7 +242,7 @@ static void station_next(const Stage *stage, const Station *s, const RowScale *s
 void stage_forward(Stage *stage, int B, bool drop) {
     Station *s = stage->stations;
     real *f = stage->stream->f;
-    station_open(stage, s, B);
+    station_open(s, B);
     for (int half = 0; half < 2 * stage->config.depth; half++, s++) {
         const Block *block = &stage->blocks[half / 2];
         Dropout hidden = hidden_dropout(stage, half / 2, drop);
@@ -265,7 +259,7 @@ static void recompute_block(const Stage *stage, int i, int B, bool drop) {
     const Station *s = &stage->stations[2 * i];
     const Block *block = &stage->blocks[i];
     RowScale scale = drop_path(stage, s, 2 * i, B, drop);
-    station_open(stage, s, B);
+    station_open(s, B);
     block->attention.op->forward(&block->attention, stage->stream->f, s->h, B);
     drop_output(stage, stage->stream->f, stage->stream->f, 2 * i, B, drop);
     station_next(stage, s, &scale, B);
@@ -293,18 +287,20 @@ static float *sums_in_norm(const Stage *stage, int half, bool drop) {
 /* Adds the gradient through the norm, from dh, to dx, and computes df = scale dx if there is a scale. */
 static void station_backward(const Stage *stage, const Station *s, const real *dres, const RowScale *scale, int B) {
     Stream *stream = stage->stream;
-    LayerNorm norm = norm_of(stage, s, B);
+    size_t rows = station_rows(s, B);
+    int M = stage->config.dim;
     if (s->bare) {
         swap(&stream->dh, &stream->dx);
-        if (scale && scale->scale) residual_backward(stream->df, stream->dx, scale, norm.n, norm.M);
+        if (scale && scale->scale) residual_backward(stream->df, stream->dx, scale, rows, M);
         return;
     }
-    add_layernorm_backward(stream->dx, stream->df, s->norm.dw, s->norm.db, dres, stream->dh, s->x,
+    LayerNorm norm = norm_layer_of(&s->norm, rows);
+    add_layernorm_backward(stream->dx, stream->df, s->norm.pair.dw, s->norm.pair.db, dres, stream->dh, s->x,
                            s->convolves ? NULL : scale, &norm);
     if (!s->convolves) return;
     depthwise_backward(stream->dh, stream->dx, s->conv.dw, s->conv.db, stream->dx, s->in, s->conv.w, &s->conv.shape, B);
     swap(&stream->dh, &stream->dx);
-    if (scale && scale->scale) residual_backward(stream->df, stream->dx, scale, norm.n, norm.M);
+    if (scale && scale->scale) residual_backward(stream->df, stream->dx, scale, rows, M);
 }
 
 /* Removes the class token's rows from dx, and from df if there is one.  Uses dh as scratch. */

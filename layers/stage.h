@@ -19,11 +19,9 @@ typedef struct {
     bool convolves;
     DepthwiseLayer conv;
     bool bare; /* no norm: the stream itself is the stage's output */
-    NormPair norm;
-    float eps;          /* of the norm */
-    real *in;           /* [B,N,M], if there is a convolution */
-    real *x, *h;        /* [B,N,M] */
-    float *mean, *rstd; /* [B,N] */
+    NormLayer norm;
+    real *in;    /* [B,N,M], if there is a convolution */
+    real *x, *h; /* [B,N,M] */
 } Station;
 
 typedef struct {

@@ -106,7 +106,7 @@ void params_allocate_optimizer(Params *params, bool ema) {
     params->exp_avg = device_malloc(bytes, "first moments");
     params->exp_avg_sq = device_malloc(bytes, "second moments");
     params->ema = ema ? device_malloc(bytes, "averaged parameters") : NULL;
-    params->found = device_malloc(sizeof *params->found, "a step's loss and norm");
+    params->step_stats = device_malloc(sizeof *params->step_stats, "a step's loss and norm");
     kinds_allocate(params);
 }
 
@@ -190,7 +190,7 @@ void params_free(Params *params) {
     device_free(params->exp_avg);
     device_free(params->exp_avg_sq);
     device_free(params->ema);
-    device_free(params->found);
+    device_free(params->step_stats);
     device_free(params->kinds);
     for (int i = 0; i < params->count; i++) free(params->items[i].staging);
     free(params->items);

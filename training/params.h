@@ -111,7 +111,7 @@ typedef struct {
     float *values, *grads;    /* device memory */
     float *exp_avg, *exp_avg_sq; /* AdamW's moments, NULL before params_allocate_optimizer */
     float *ema;               /* NULL without EMA */
-    StepFound *found;         /* device memory: what the current step has found out */
+    StepStats *step_stats;    /* device memory: the loss and the gradient norm of the current step */
     uint8_t *kinds;           /* device memory: how the optimizer treats each ARENA_PIECE floats */
     float rates[PIECE_RATES]; /* the different Param.rate, which `kinds` has the indices of */
     int rate_count;

@@ -154,14 +154,14 @@ static void settle_one(Training *t) {
     const TrainingPending *p = &t->pending[i];
     device_wait(p->done);
     if (p->unseen) {
-        double loss = t->found[i].loss;
+        double loss = t->step_stats[i].loss;
         training_sum(t, &loss, 1);
         loss /= t->s->batch_size;
         stop_on_bad(t, p->step, "the loss", loss);
         state->loss_sum += loss;
         state->loss_count++;
     }
-    state->gradient_norm = (float)sqrt(t->found[i].squares);
+    state->gradient_norm = (float)sqrt(t->step_stats[i].squares);
     stop_on_bad(t, p->step, "the norm of the gradient", (double)state->gradient_norm);
 }
 
@@ -176,9 +176,9 @@ static void update(Training *t, bool unseen) {
     TrainingPending *p = &t->pending[i];
     p->step = t->state.step + 1;
     p->unseen = unseen;
-    if (!t->found) t->found = host_malloc(2 * sizeof *t->found, "a step's loss and norm");
+    if (!t->step_stats) t->step_stats = host_malloc(2 * sizeof *t->step_stats, "a step's loss and norm");
     adamw_start(t->adamw, t->params, t->state.lr, (int)p->step);
-    device_download_async(&t->found[i], t->params->found, sizeof *t->found);
+    device_download_async(&t->step_stats[i], t->params->step_stats, sizeof *t->step_stats);
     device_mark(&p->done);
     while (t->launched - t->settled > (device_shares_cores() ? 0 : 1)) settle_one(t);
 }
@@ -445,7 +445,7 @@ void training_step_begin(Training *t, float lr) {
     t->state.lr = lr;
     t->logged = false;
     device_zero(params->grads, params->total * sizeof(float));
-    device_zero(params->found, sizeof *params->found);
+    device_zero(params->step_stats, sizeof *params->step_stats);
 }
 
 void training_step_end(Training *t, double stalled) {

@@ -63,7 +63,7 @@ typedef struct {
 
     TrainingPending pending[2]; /* updates whose results have not been read, from `settled` on; step i in i mod 2 */
     uint64_t launched, settled;
-    StepFound *found; /* host_malloc [2]: their results */
+    StepStats *step_stats; /* host_malloc [2]: their results */
 
     double started; /* when this process began to train */
     double before;  /* seconds that the run had trained before that */
@@ -133,8 +133,8 @@ void training_sum(Training *t, double *sums, int count);
  * for: the norm arrives, and is checked, in the next step or before a row of the log.  Call training_sum before it. */
 void training_update(Training *t, double loss);
 
-/* The same where the losses of this rank's images were added up on the device, in params->found->loss, so that nothing
- * of a step has to be waited for: the mean of all ranks is known later, too.  Calls training_sum. */
+/* The same where the losses of this rank's images were added up on the device, in params->step_stats->loss, so that
+ * nothing of a step has to be waited for: the mean of all ranks is known later, too.  Calls training_sum. */
 void training_update_unseen(Training *t);
 
 /* The same check for another value of the current step. */

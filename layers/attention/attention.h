@@ -37,7 +37,7 @@ struct AttentionOp {
     bool takes_frames;   /* supports a grid of several frames (clips) */
     bool takes_mask;     /* supports padding and a grid that changes from batch to batch (the detector's encoder) */
     size_t state_size;   /* bytes of Attention.state */
-    /* For an operator that uses another one in some blocks: the operator of this block.  NULL: the same in all. */
+    /* The operator of this block, where another one is used in some blocks.  NULL: it is the same in all. */
     const AttentionOp *(*in_block)(const Config *settings, int block);
     /* The block before which the class token is added in front of the others, without a position embedding.  NULL: it
      * is added before the first block, with a position embedding. */
@@ -52,7 +52,7 @@ struct AttentionOp {
     void (*draw)(const Attention *a, uint64_t seed, uint32_t step);
     /* y, x [B,N,M].  The caller keeps x until backward. */
     void (*forward)(const Attention *a, real *y, const real *x, int B);
-    /* dx (=), may be dy; parameters (+=). */
+    /* Writes dx (=), which may be dy, and adds to the parameters' gradients (+=). */
     void (*backward)(const Attention *a, real *dx, const real *dy, const real *x, int B);
     size_t (*macs)(const Attention *a); /* multiply-adds of one image, forward */
     /* The part of macs that Fourier transforms and the mixing of their results take, which many papers leave out.
@@ -69,7 +69,7 @@ struct AttentionOp {
     const AttentionColumns *(*columns)(const Attention *a);
 };
 
-/* For AttentionOp.settings. */
+/* Makes the list that AttentionOp.settings takes. */
 #define ATTENTION_SETTINGS(...) (const ConfigGroup *const[]){__VA_ARGS__, NULL}
 
 /* Further inputs of an operator in a detector's encoder, set before each forward and backward pass. */
@@ -112,7 +112,7 @@ void attention_use_settings(Config *config, const AttentionOp *op);
 /* The block before which the class token is added. */
 int attention_class_block(const AttentionOp *op, const Config *settings);
 
-/* Where a block stands: its index, counted over all stages; the stage's index, and how many stages there are; the
+/* The place of a block: its index, counted over all stages; the stage's index, and how many stages there are; the
  * block's index in its stage.  The last two are Attention's. */
 typedef struct {
     int block, stage, stages, block_in_stage, time_kernel, conv_time_kernel;
@@ -132,5 +132,22 @@ void attention_create_detector(Attention *a, const AttentionOp *op, const Config
                                int layer, int M, int heads);
 void attention_set_grid(Attention *a, Grid grid);
 void attention_destroy(Attention *a);
+
+/* Computes a row of softmax attention for a picture, in host memory: weights [L] (=) = softmax over l of
+ * q.k_l / sqrt D, where q is [D] and k_l are the D floats from k + l row on. */
+void attention_softmax(float *weights, const float *q, const float *k, int L, size_t row, int D);
+
+/* What B images take: the number of tokens; the bytes of a tensor [B,N,M] and of floats [B,H,N], such as lse; the
+ * kernels' description of queries, keys and values. */
+static inline size_t attention_tokens(const Attention *a, int B) { return (size_t)B * (size_t)a->N; }
+static inline size_t attention_bytes(const Attention *a, int B) {
+    return attention_tokens(a, B) * (size_t)a->M * sizeof(real);
+}
+static inline size_t attention_head_floats(const Attention *a, int B) {
+    return attention_tokens(a, B) * (size_t)a->H * sizeof(float);
+}
+static inline AttentionShape attention_shape(const Attention *a, int B) {
+    return (AttentionShape){B, a->N, a->H, a->D};
+}
 
 #endif

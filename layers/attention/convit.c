@@ -97,7 +97,7 @@ static void convit_declare(Attention *a, Params *params) {
 
 static void convit_plan(Attention *a, Plan *plan, int B) {
     Convit *s = a->state;
-    size_t tokens = (size_t)B * (size_t)a->N, H = (size_t)a->H;
+    size_t tokens = attention_tokens(a, B), H = (size_t)a->H;
     size_t axes = position_axes(a->grid);
     PlanMark mark = plan_mark(plan);
     qkv_plan(&s->frame, a, plan, B);
@@ -115,24 +115,25 @@ static void convit_plan(Attention *a, Plan *plan, int B) {
 
 static void convit_forward(const Attention *a, real *y, const real *x, int B) {
     const Convit *s = a->state;
+    AttentionShape shape = attention_shape(a, B);
     const QkvFrame *f = &s->frame;
-    PositionAttention shape = {a->grid, a->H, a->D};
+    PositionAttention positions = {a->grid, a->H, a->D};
     qkv_forward_in(f, a, x, B);
-    softmax_attention_forward(s->content, s->lse, f->qkv_act, &(AttentionShape){B, a->N, a->H, a->D});
-    position_axes_forward(s->axes, s->pos_w, &shape);
-    position_attention_forward(f->mix, s->content, f->qkv_act, s->axes, s->gating, &shape, B);
+    softmax_attention_forward(s->content, s->lse, f->qkv_act, &shape);
+    position_axes_forward(s->axes, s->pos_w, &positions);
+    position_attention_forward(f->mix, s->content, f->qkv_act, s->axes, s->gating, &positions, B);
     qkv_forward_out(f, a, y, B);
 }
 
 static void convit_backward(const Attention *a, real *dx, const real *dy, const real *x, int B) {
     const Convit *s = a->state;
+    AttentionShape shape = attention_shape(a, B);
     const QkvFrame *f = &s->frame;
-    PositionAttention shape = {a->grid, a->H, a->D};
+    PositionAttention positions = {a->grid, a->H, a->D};
     qkv_backward_out(f, a, dy, B);
-    softmax_attention_backward(f->dqkv, f->dmix, s->content, s->lse, f->qkv_act,
-                               &(AttentionShape){B, a->N, a->H, a->D});
-    position_attention_backward(f->dqkv, s->daxes, f->dmix, s->content, f->qkv_act, s->axes, s->gating, &shape, B);
-    position_axes_backward(s->dpos_w, s->dgating, s->daxes, s->axes, s->gating, &shape, B);
+    softmax_attention_backward(f->dqkv, f->dmix, s->content, s->lse, f->qkv_act, &shape);
+    position_attention_backward(f->dqkv, s->daxes, f->dmix, s->content, f->qkv_act, s->axes, s->gating, &positions, B);
+    position_axes_backward(s->dpos_w, s->dgating, s->daxes, s->axes, s->gating, &positions, B);
     qkv_backward_in(f, a, dx, x, B);
 }
 

@@ -107,22 +107,25 @@ static void cswin_weights(const Attention *a, float *weights, int b, int head, i
     stripes_weights(&s->branches[head / heads], s->frame.qkv_act, weights, b, head % heads, query);
 }
 
+#define CSWIN_OP                 \
+    .needs_grid = true,          \
+    .takes_frames = true,        \
+    .state_size = sizeof(CSwin), \
+    .check = cswin_check,        \
+    .declare = cswin_declare,    \
+    .plan = cswin_plan,          \
+    .forward = cswin_forward,    \
+    .backward = cswin_backward,  \
+    .macs = cswin_macs,          \
+    .path = cswin_path,          \
+    .weights = cswin_weights
+
 const AttentionOp cswin_op = {
     .name = "cswin",
     .summary = "softmax within vertical and horizontal stripes, 3x3 on v (CSwin)",
     .paper = PAPER_CSWIN,
     .settings = ATTENTION_SETTINGS(&stripe_settings),
-    .needs_grid = true,
-    .takes_frames = true,
-    .state_size = sizeof(CSwin),
-    .check = cswin_check,
-    .declare = cswin_declare,
-    .plan = cswin_plan,
-    .forward = cswin_forward,
-    .backward = cswin_backward,
-    .macs = cswin_macs,
-    .path = cswin_path,
-    .weights = cswin_weights,
+    CSWIN_OP,
 };
 
 const AttentionOp cswin_focused_op = {
@@ -130,15 +133,5 @@ const AttentionOp cswin_focused_op = {
     .summary = "focused attention within vertical and horizontal stripes (FLatten)",
     .paper = PAPER_FLATTEN,
     .settings = ATTENTION_SETTINGS(&stripe_settings, &focused_settings),
-    .needs_grid = true,
-    .takes_frames = true,
-    .state_size = sizeof(CSwin),
-    .check = cswin_check,
-    .declare = cswin_declare,
-    .plan = cswin_plan,
-    .forward = cswin_forward,
-    .backward = cswin_backward,
-    .macs = cswin_macs,
-    .path = cswin_path,
-    .weights = cswin_weights,
+    CSWIN_OP,
 };

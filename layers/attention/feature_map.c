@@ -33,7 +33,7 @@ void feature_map_declare(FeatureMap *map, const Attention *a, Params *params) {
 }
 
 void feature_map_plan(FeatureMap *map, const Attention *a, Plan *plan, int B) {
-    size_t bytes = (size_t)B * (size_t)a->N * 2 * (size_t)a->H * (size_t)map->F * sizeof(real);
+    size_t bytes = attention_tokens(a, B) * 2 * (size_t)a->H * (size_t)map->F * sizeof(real);
     plan_keep(plan, a->prefix, "phi", &map->phi, bytes);
     if (plan->training) plan_borrow(plan, a->prefix, "dphi", &map->dphi, bytes);
     plan_workspace(plan, map->kind->workspace(map, a));

@@ -12,7 +12,7 @@
 
 static int mlp_features(int D) { return D; }
 
-/* With per_head the tensors have H as an additional first dimension. */
+/* The tensors have H as an additional first dimension if every head has its own map. */
 static void declare_matrix(FeatureMap *map, const Attention *a, Params *params, float **value, float **grad,
                            const char *name, ParamInit init, bool decay, int rows, int columns) {
     params_declare(params, (Param){.value = value, .grad = grad, .named = {a->prefix, name}, .init = init,

@@ -39,7 +39,7 @@ void focused_core_declare(FocusedCore *s, const Attention *a, Params *params, co
 static bool stretches(const FocusedCore *s, const Attention *a) { return grid_tokens(s->keys) < a->N; }
 
 void focused_core_plan(FocusedCore *s, const Attention *a, Plan *plan, int B) {
-    size_t bytes = (size_t)B * (size_t)a->N * (size_t)a->M * sizeof(real);
+    size_t bytes = attention_bytes(a, B);
     s->core.keys = s->apart ? grid_tokens(s->keys) : 0;
     linear_core_plan(&s->core, a, plan, B, a->H, a->D, DENOMINATOR_EPSILON);
     plan_keep(plan, a->prefix, "linear", &s->linear, bytes);

@@ -28,7 +28,7 @@ static void gf_declare(Attention *a, Params *params) {
 
 static void gf_plan(Attention *a, Plan *plan, int B) {
     Gf *s = a->state;
-    size_t bytes = (size_t)B * (size_t)a->N * (size_t)a->M * sizeof(real);
+    size_t bytes = attention_bytes(a, B);
     PlanMark mark = plan_mark(plan);
     plan_keep(plan, a->prefix, "mix", &s->mix, bytes);
     if (plan->training) plan_borrow(plan, a->prefix, "dmix", &s->dmix, bytes);
@@ -39,16 +39,17 @@ static void gf_plan(Attention *a, Plan *plan, int B) {
 static void gf_forward(const Attention *a, real *y, const real *x, int B) {
     const Gf *s = a->state;
     global_filter_forward(s->mix, x, s->w, B, a->grid, a->M);
-    projection_forward(&s->proj, y, s->mix, (size_t)B * (size_t)a->N);
+    projection_forward(&s->proj, y, s->mix, attention_tokens(a, B));
 }
 
 static void gf_backward(const Attention *a, real *dx, const real *dy, const real *x, int B) {
     const Gf *s = a->state;
-    projection_backward(&s->proj, s->dmix, dy, s->mix, (size_t)B * (size_t)a->N);
+    projection_backward(&s->proj, s->dmix, dy, s->mix, attention_tokens(a, B));
     global_filter_backward(dx, s->dw, s->dmix, x, s->w, B, a->grid, a->M);
 }
 
-/* Two real transforms of N log2 N multiply-adds a channel, and the product of half spectra, four a number. */
+/* These are two real transforms of N log2 N multiply-adds a channel, and the product of half spectra with four
+ * multiply-adds a number. */
 static size_t gf_transform_macs(const Attention *a) {
     size_t N = (size_t)a->N, M = (size_t)a->M;
     return 2 * M * (size_t)((double)N * log2((double)N)) +

@@ -56,7 +56,7 @@ static void lambda_declare(Attention *a, Params *params) {
 
 static void lambda_plan(Attention *a, Plan *plan, int B) {
     Lambda *s = a->state;
-    size_t bytes = (size_t)B * (size_t)a->N * (size_t)a->M * sizeof(real);
+    size_t bytes = attention_bytes(a, B);
     PlanMark mark = plan_mark(plan);
     plan_keep(plan, a->prefix, "qv", &s->qv_act, 2 * bytes);
     plan_keep(plan, a->prefix, "normed", &s->normed, 2 * bytes);
@@ -71,7 +71,7 @@ static void lambda_plan(Attention *a, Plan *plan, int B) {
 }
 
 static HeadsNorm norm_of(const Attention *a, int B) {
-    return (HeadsNorm){(size_t)B * (size_t)a->N, 2 * a->M, a->H, a->D, EPSILON};
+    return (HeadsNorm){attention_tokens(a, B), 2 * a->M, a->H, a->D, EPSILON};
 }
 
 static PatternSums lambdas_of(const Lambda *s, const Attention *a) {
@@ -106,7 +106,7 @@ static void lambda_backward(const Attention *a, real *dx, const real *dy, const 
     projection_backward(&s->qv, dx, s->dnormed, x, n);
 }
 
-/* Counted as in the paper, for a convolution that computes all L_n: each channel of v with each of the embedding. */
+/* The count is the paper's, for a convolution that computes all L_n: each channel of v with each of the embedding. */
 static size_t lambda_macs(const Attention *a) {
     const Lambda *s = a->state;
     size_t N = (size_t)a->N, M = (size_t)a->M, D = (size_t)a->D;

@@ -69,7 +69,7 @@ static const LisaSettings *settings_of(const Attention *a) { return config_setti
 
 /* == lisa, sa10, sa11 ============================================================================================= */
 
-/* In the order of lisa_algo. */
+/* These are in the order of the setting lisa_algo. */
 static const LisaAlgorithm algorithms[] = {LISA_ALGORITHM(dense), LISA_ALGORITHM(fft)};
 enum { ALGORITHMS = sizeof algorithms / sizeof *algorithms };
 
@@ -81,12 +81,11 @@ typedef struct {
     float *wa, *dwa;         /* [T,D,E]; sa10: [T,E] */
     float *wb, *dwb;         /* [T,E] */
     float *b, *db;           /* [D,E] */
-    NormPair norm;
+    NormLayer norm;
     real *qk;                /* [B,N,2,H,D] kept */
     float *inverse;          /* [B,N,2,H] kept */
     real *s;                 /* [B,H,E,N] kept */
     real *sum;               /* [B,N,M] kept: input of the norm */
-    float *mean, *rstd;      /* [B,N] kept */
     real *dqk, *dsum;        /* scratch, [B,N,2,H,D] and [B,N,H,D] */
 } Lisa;
 
@@ -104,7 +103,7 @@ static Offsets lisa_offsets(const Attention *a) {
 
 static Offsets toeplitz(const Attention *a) { return (Offsets){OFFSETS_TOEPLITZ, a->grid, 0, 0}; }
 
-/* With Toeplitz tables there is only the dense algorithm. */
+/* Toeplitz tables have only the dense algorithm. */
 static const LisaAlgorithm *algorithm_choose(const Attention *a, const Patterns *patterns) {
     const LisaAlgorithm *best = &algorithms[0];
     if (patterns->offsets.kind == OFFSETS_TOEPLITZ) return best;
@@ -147,12 +146,12 @@ static void declare(Attention *a, Params *params, Offsets offsets, bool per_chan
                                               .init = INIT_TRUNC_NORMAL, .decay = true, .shape = {T, E}});
     params_declare(params, (Param){.value = &s->b, .grad = &s->db, .named = {a->prefix, "lisa.b"},
                                    .init = INIT_TRUNC_NORMAL, .decay = true, .shape = {D, E}});
-    if (normed) layer_norm_declare(&s->norm, params, a->prefix, "norm", a->M, false);
+    if (normed) norm_layer_declare(&s->norm, params, a->prefix, "norm", a->M, TIMM_NORM_EPS, false);
 }
 
 static void lisa_plan(Attention *a, Plan *plan, int B) {
     Lisa *s = a->state;
-    size_t n = (size_t)B * (size_t)a->N, bytes = n * (size_t)a->M * sizeof(real);
+    size_t n = attention_tokens(a, B), bytes = attention_bytes(a, B);
     PlanMark mark = plan_mark(plan);
     qkv_plan(&s->frame, a, plan, B);
     plan_keep(plan, a->prefix, "qk", &s->qk, 2 * bytes);
@@ -160,9 +159,7 @@ static void lisa_plan(Attention *a, Plan *plan, int B) {
     plan_keep(plan, a->prefix, "s", &s->s, n * (size_t)a->H * (size_t)s->patterns.E * sizeof(real));
     if (s->normed) {
         plan_keep(plan, a->prefix, "sum", &s->sum, bytes);
-        plan_keep(plan, a->prefix, "mean", &s->mean, n * sizeof(float));
-        plan_keep(plan, a->prefix, "rstd", &s->rstd, n * sizeof(float));
-        plan_workspace(plan, layernorm_workspace(a->M));
+        norm_layer_plan(&s->norm, plan, a->prefix, n);
     } else {
         plan_alias(plan, &s->sum, &s->frame.mix);
     }
@@ -175,38 +172,32 @@ static void lisa_plan(Attention *a, Plan *plan, int B) {
 }
 
 static UnitLengths lengths_of(const Attention *a, int B) {
-    return (UnitLengths){(size_t)B * (size_t)a->N, 2, a->H, a->D};
+    return (UnitLengths){attention_tokens(a, B), 2, a->H, a->D};
 }
 
 static LisaTables tables_of(const Lisa *s) { return (LisaTables){s->patterns, s->wa, s->wb, s->b}; }
 
-static LayerNorm norm_of(const Lisa *s, const Attention *a, int B) {
-    return (LayerNorm){s->norm.w, s->norm.b, s->mean, s->rstd, (size_t)B * (size_t)a->N, a->M, TIMM_NORM_EPS};
-}
-
 static void lisa_forward(const Attention *a, real *y, const real *x, int B) {
     const Lisa *s = a->state;
-    LayerNorm norm = norm_of(s, a, B);
     LisaTables tables = tables_of(s);
     UnitLengths lengths = lengths_of(a, B);
     const real *qkv = s->frame.qkv_act;
     qkv_forward_in(&s->frame, a, x, B);
     l2_normalize_forward(s->qk, s->inverse, qkv, &lengths);
     s->algorithm->forward(s->sum, s->s, s->qk, qkv, &tables, B);
-    if (s->normed) layernorm_forward(s->frame.mix, s->sum, &norm);
+    if (s->normed) norm_layer_forward(&s->norm, s->frame.mix, s->sum, lengths.n);
     qkv_forward_out(&s->frame, a, y, B);
 }
 
 static void lisa_backward(const Attention *a, real *dx, const real *dy, const real *x, int B) {
     const Lisa *s = a->state;
-    LayerNorm norm = norm_of(s, a, B);
     LisaTables tables = tables_of(s);
     UnitLengths lengths = lengths_of(a, B);
     LisaGradients gradients = {s->dwa, s->dwb, s->db};
     const QkvFrame *f = &s->frame;
     real *dsum = s->normed ? s->dsum : f->dmix;
     qkv_backward_out(f, a, dy, B);
-    if (s->normed) add_layernorm_backward(dsum, NULL, s->norm.dw, s->norm.db, NULL, f->dmix, s->sum, NULL, &norm);
+    if (s->normed) norm_layer_backward(&s->norm, dsum, f->dmix, s->sum, lengths.n);
     s->algorithm->backward(f->dqkv, s->dqk, &gradients, dsum, s->s, s->qk, f->qkv_act, &tables, B);
     l2_normalize_backward(f->dqkv, s->dqk, s->qk, s->inverse, &lengths);
     qkv_backward_in(f, a, dx, x, B);
@@ -275,7 +266,7 @@ static void weighted_declare(Attention *a, Params *params, int tables) {
 
 static void weighted_plan(Attention *a, Plan *plan, int B) {
     Weighted *s = a->state;
-    size_t n = (size_t)B * (size_t)a->N, bytes = n * (size_t)a->M * sizeof(real);
+    size_t n = attention_tokens(a, B), bytes = attention_bytes(a, B);
     PlanMark mark = plan_mark(plan);
     qkv_plan(&s->frame, a, plan, B);
     plan_keep(plan, a->prefix, "qk", &s->qk, 2 * bytes);

@@ -29,15 +29,15 @@ void relative_declare(Relative *r, const Attention *a, Params *params, int F) {
 }
 
 void relative_plan(Relative *r, const Attention *a, Plan *plan, int B) {
-    size_t tokens = (size_t)B * (size_t)a->N, features = tokens * 2 * (size_t)a->H * (size_t)r->F * sizeof(real);
+    size_t tokens = attention_tokens(a, B), features = tokens * 2 * (size_t)a->H * (size_t)r->F * sizeof(real);
     size_t codes = 3 * tokens * (size_t)a->M * sizeof(real);
     if (r->kind->code) {
         plan_keep(plan, a->prefix, "coded", &r->coded, codes);
         if (plan->training) plan_borrow(plan, a->prefix, "dcoded", &r->dcoded, codes);
     }
-    if (r->kind->turn) {
-        plan_keep(plan, a->prefix, "turned", &r->turned, features);
-        if (plan->training) plan_borrow(plan, a->prefix, "dturned", &r->dturned, features);
+    if (r->kind->features) {
+        plan_keep(plan, a->prefix, "psi", &r->psi, features);
+        if (plan->training) plan_borrow(plan, a->prefix, "dpsi", &r->dpsi, features);
     }
     if (r->kind->plan) r->kind->plan(r, a, plan, B);
 }
@@ -52,17 +52,17 @@ const real *relative_code(const Relative *r, const Attention *a, const real *qkv
     return r->coded;
 }
 
-const real *relative_turn(const Relative *r, const Attention *a, const real *phi, int B) {
-    if (!r->kind->turn) return phi;
-    r->kind->turn(r, a, phi, B);
-    return r->turned;
+const real *relative_features(const Relative *r, const Attention *a, const real *phi, int B) {
+    if (!r->kind->features) return phi;
+    r->kind->features(r, a, phi, B);
+    return r->psi;
 }
 
-real *relative_turn_slot(const Relative *r, real *dphi) { return r->kind->turn ? r->dturned : dphi; }
+real *relative_features_slot(const Relative *r, real *dphi) { return r->kind->features ? r->dpsi : dphi; }
 real *relative_code_slot(const Relative *r, real *dqkv) { return r->kind->code ? r->dcoded : dqkv; }
 
-void relative_turn_backward(const Relative *r, const Attention *a, real *dphi, int B) {
-    if (r->kind->turn) r->kind->turn_backward(r, a, dphi, B);
+void relative_features_backward(const Relative *r, const Attention *a, real *dphi, int B) {
+    if (r->kind->features) r->kind->features_backward(r, a, dphi, B);
 }
 
 void relative_code_backward(const Relative *r, const Attention *a, real *dqkv, const real *qkv, int B) {

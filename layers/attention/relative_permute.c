@@ -1,7 +1,7 @@
 /* PermuteFormer (Chen 2021) on the features: each head has a random permutation pi of its F features.
  * forward   y_(n,f) = phi_(n, pi^n(f)), for q and k alike, so that y(q_n).y(k_m) depends on n - m
  * backward  dphi_(n, pi^n(f)) = dy_(n,f)
- * saves     turned, order [H,N,F]: the powers of pi.
+ * saves     psi, order [H,N,F]: the powers of pi.
  * pi [H,F] is a buffer that is drawn at initialisation and stored in checkpoints with the weights. */
 #include "core/rng.h"
 #include "layers/attention/papers.h"
@@ -29,13 +29,13 @@ static void permute_plan(Relative *r, const Attention *a, Plan *plan, int B) {
     plan_keep(plan, a->prefix, "order", &r->order, (size_t)a->H * (size_t)a->N * (size_t)r->F * sizeof *r->order);
 }
 
-static void turn(const Relative *r, const Attention *a, const real *phi, int B) {
+static void permute_features(const Relative *r, const Attention *a, const real *phi, int B) {
     permute_table(r->order, r->permutation, a->N, a->H, r->F);
-    permute_forward(r->turned, phi, r->order, &(FeatureShape){B, a->N, a->H, a->D, r->F});
+    permute_forward(r->psi, phi, r->order, &(FeatureShape){B, a->N, a->H, a->D, r->F});
 }
 
-static void turn_backward(const Relative *r, const Attention *a, real *dphi, int B) {
-    permute_backward(dphi, r->dturned, r->order, &(FeatureShape){B, a->N, a->H, a->D, r->F});
+static void permute_features_backward(const Relative *r, const Attention *a, real *dphi, int B) {
+    permute_backward(dphi, r->dpsi, r->order, &(FeatureShape){B, a->N, a->H, a->D, r->F});
 }
 
 const RelativeKind relative_permute = {
@@ -44,6 +44,6 @@ const RelativeKind relative_permute = {
     .paper = PAPER_PERMUTE,
     .declare = permute_declare,
     .plan = permute_plan,
-    .turn = turn,
-    .turn_backward = turn_backward,
+    .features = permute_features,
+    .features_backward = permute_features_backward,
 };

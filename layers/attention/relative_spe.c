@@ -79,14 +79,16 @@ static SpeSine sine_of(const Relative *r) {
 }
 
 static void sine_code(const Relative *r, const Attention *a, const real *qkv, int B) {
+    AttentionShape shape = attention_shape(a, B);
     SpeSine spe = sine_of(r);
-    spe_sine_forward(r->coded, qkv, &spe, &(AttentionShape){B, a->N, a->H, a->D});
+    spe_sine_forward(r->coded, qkv, &spe, &shape);
 }
 
 static void sine_code_backward(const Relative *r, const Attention *a, real *dqkv, const real *qkv, int B) {
+    AttentionShape shape = attention_shape(a, B);
     SpeSine spe = sine_of(r);
     SpeSineGradients d = {r->dfreqs, r->doffsets, r->dgains, r->dgate};
-    spe_sine_backward(dqkv, &d, r->dcoded, qkv, &spe, &(AttentionShape){B, a->N, a->H, a->D});
+    spe_sine_backward(dqkv, &d, r->dcoded, qkv, &spe, &shape);
 }
 
 /* Multiply-adds of one image, without the codes, which all images share. */
@@ -135,14 +137,16 @@ static void conv_draw(const Relative *r, const Attention *a, uint64_t seed, uint
 static SpeConv conv_of(const Relative *r) { return (SpeConv){TAPS, r->wq, r->wk, r->gate, r->noise, r->common}; }
 
 static void conv_code(const Relative *r, const Attention *a, const real *qkv, int B) {
+    AttentionShape shape = attention_shape(a, B);
     SpeConv spe = conv_of(r);
-    spe_conv_forward(r->coded, qkv, &spe, &(AttentionShape){B, a->N, a->H, a->D});
+    spe_conv_forward(r->coded, qkv, &spe, &shape);
 }
 
 static void conv_code_backward(const Relative *r, const Attention *a, real *dqkv, const real *qkv, int B) {
+    AttentionShape shape = attention_shape(a, B);
     SpeConv spe = conv_of(r);
     SpeConvGradients d = {r->dwq, r->dwk, r->dgate};
-    spe_conv_backward(dqkv, &d, r->dcoded, qkv, &spe, &(AttentionShape){B, a->N, a->H, a->D});
+    spe_conv_backward(dqkv, &d, r->dcoded, qkv, &spe, &shape);
 }
 
 const RelativeKind relative_convspe = {

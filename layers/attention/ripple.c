@@ -69,7 +69,7 @@ static bool ripples(const Config *settings, int block) {
 typedef enum { WEIGHTS_STICKS, WEIGHTS_SOFTMAX, WEIGHTS_FIXED } Weights;
 typedef enum { RINGS_CAPPED, RINGS_LOG, RINGS_ALL } Rings;
 
-/* In the order of ripple_algo. */
+/* These are in the order of the setting ripple_algo. */
 static const RippleAlgorithm algorithms[] = {RIPPLE_ALGORITHM(dense), RIPPLE_ALGORITHM(window), RIPPLE_ALGORITHM(sat)};
 enum { ALGORITHMS = sizeof algorithms / sizeof *algorithms };
 
@@ -173,12 +173,8 @@ static void declare(Attention *a, Params *params, Weights weights, Rings kind, b
     s->algorithm = algorithm_choose(a, &s->rings, s->map.F);
 }
 
-static size_t row_bytes(const Attention *a, int B) {
-    return (size_t)B * (size_t)a->N * (size_t)a->H * sizeof(float);
-}
-
 static void weights_plan(Ripple *s, const Attention *a, Plan *plan, int B) {
-    size_t rows = row_bytes(a, B);
+    size_t rows = attention_head_floats(a, B);
     plan_keep(plan, a->prefix, "alpha", &s->alpha, rows * (size_t)s->rings.G);
     if (s->weights == WEIGHTS_STICKS) plan_keep(plan, a->prefix, "o", &s->o, rows * (size_t)s->sticks_per_head);
     if (plan->training) plan_borrow(plan, a->prefix, "dalpha", &s->dalpha, rows * (size_t)s->rings.G);
@@ -199,7 +195,7 @@ static void ripple_plan(Attention *a, Plan *plan, int B) {
     qkv_plan(&s->frame, a, plan, B);
     feature_map_plan(&s->map, a, plan, B);
     weights_plan(s, a, plan, B);
-    plan_keep(plan, a->prefix, "den", &s->den, row_bytes(a, B));
+    plan_keep(plan, a->prefix, "den", &s->den, attention_head_floats(a, B));
     plan_workspace(plan, s->algorithm->workspace(&s->rings, a->D, s->map.F));
     plan_release(plan, mark);
 }
@@ -221,7 +217,7 @@ static void weights_forward(const Ripple *s, const Attention *a, int B) {
     float halving[RIPPLE_MAX_GROUPS];
     halving_weights(halving, s->rings.G);
     if (!learned(s))
-        fixed_weights(s->alpha, halving, (size_t)B * (size_t)a->N * (size_t)a->H, s->rings.G);
+        fixed_weights(s->alpha, halving, attention_tokens(a, B) * (size_t)a->H, s->rings.G);
     else if (s->weights == WEIGHTS_SOFTMAX)
         softmax_weights_forward(s->alpha, qkv, &sticks, &shape);
     else
@@ -288,8 +284,8 @@ static size_t weights_macs(const Attention *a) {
     return learned(s) ? (size_t)a->N * (size_t)a->H * (D * D + (size_t)s->sticks_per_head * D) : 0;
 }
 
-/* Counted for the window algorithm, which needs the fewest multiply-adds, whichever algorithm runs: linear attention,
- * the pairs of the window, and the logits of the weights. */
+/* The count is that of the window algorithm, which needs the fewest multiply-adds, whichever algorithm runs: linear
+ * attention, the pairs of the window, and the logits of the weights. */
 static size_t ripple_macs(const Attention *a) {
     const Ripple *s = a->state;
     rings_follow(a);
@@ -404,25 +400,26 @@ static void explicit_plan(Attention *a, Plan *plan, int B) {
     PlanMark mark = plan_mark(plan);
     qkv_plan(&s->frame, a, plan, B);
     weights_plan(s, a, plan, B);
-    plan_keep(plan, a->prefix, "lse", &s->lse, row_bytes(a, B) * (size_t)s->rings.G);
+    plan_keep(plan, a->prefix, "lse", &s->lse, attention_head_floats(a, B) * (size_t)s->rings.G);
     plan_workspace(plan, ripple_explicit_workspace(&s->rings, a->D));
     plan_release(plan, mark);
 }
 
 static void explicit_forward(const Attention *a, real *y, const real *x, int B) {
     const Ripple *s = a->state;
+    AttentionShape shape = attention_shape(a, B);
     qkv_forward_in(&s->frame, a, x, B);
     weights_forward(s, a, B);
-    ripple_explicit_forward(s->frame.mix, s->lse, s->alpha, s->frame.qkv_act, &s->rings,
-                            &(AttentionShape){B, a->N, a->H, a->D});
+    ripple_explicit_forward(s->frame.mix, s->lse, s->alpha, s->frame.qkv_act, &s->rings, &shape);
     qkv_forward_out(&s->frame, a, y, B);
 }
 
 static void explicit_backward(const Attention *a, real *dx, const real *dy, const real *x, int B) {
     const Ripple *s = a->state;
+    AttentionShape shape = attention_shape(a, B);
     qkv_backward_out(&s->frame, a, dy, B);
     ripple_explicit_backward(s->frame.dqkv, s->dalpha, s->frame.dmix, s->lse, s->alpha, s->frame.qkv_act, &s->rings,
-                             &(AttentionShape){B, a->N, a->H, a->D});
+                             &shape);
     weights_backward(s, a, B);
     qkv_backward_in(&s->frame, a, dx, x, B);
 }

@@ -27,7 +27,7 @@ static int stripe_count(const StripeBranch *s) { return grid_tokens(window_count
 /* Are the tokens of all stripes together, and these heads, in another order than all tokens and heads? */
 static bool reorders(const StripeBranch *s) { return stripe_count(s) > 1 || s->order.C < s->order.M; }
 
-/* What the stripes' setting is in this stage: they divide both sides of the grid. */
+/* The setting of the stripes in this stage, which divide both sides of the grid. */
 static int stripe_setting(const StripeBranch *s) {
     int rows = s->stripe.grid.rows, columns = s->stripe.grid.columns;
     return !reorders(s) ? 0 : rows < columns ? rows : columns;
@@ -41,8 +41,9 @@ void stripes_declare(StripeBranch *s, Params *params) {
     if (s->focused) focused_core_declare(&s->core, &s->stripe, params, NULL);
 }
 
-static AttentionShape shape_of(const StripeBranch *s, int B) {
-    return (AttentionShape){B * stripe_count(s), s->stripe.N, s->stripe.H, s->stripe.D};
+/* The shape of attention within the stripes of B images. */
+static AttentionShape stripe_shape(const StripeBranch *s, int B) {
+    return attention_shape(&s->stripe, B * stripe_count(s));
 }
 
 /* The order of a tensor with one part instead of q, k and v. */
@@ -70,7 +71,7 @@ void stripes_plan(StripeBranch *s, Plan *plan, int B) {
     if (plan->training) plan_borrow(plan, prefix, "drows", &s->drows, 3 * bytes);
 }
 
-/* q, k and v in the order of stripes. */
+/* Returns q, k and v in the order of stripes. */
 static const real *rows_of(const StripeBranch *s, const real *qkv, int B) {
     if (!reorders(s)) return qkv;
     windows_gather(s->rows, qkv + s->first, &s->order, B);
@@ -78,7 +79,7 @@ static const real *rows_of(const StripeBranch *s, const real *qkv, int B) {
 }
 
 void stripes_forward(const StripeBranch *s, real *mix, const real *qkv, int B) {
-    AttentionShape shape = shape_of(s, B);
+    AttentionShape shape = stripe_shape(s, B);
     WindowRows order = part_order(s);
     const real *rows = rows_of(s, qkv, B), *v = rows + 2 * s->stripe.M;
     real *to = reorders(s) ? s->part : mix;
@@ -89,7 +90,7 @@ void stripes_forward(const StripeBranch *s, real *mix, const real *qkv, int B) {
 }
 
 void stripes_backward(const StripeBranch *s, real *dqkv, const real *dmix, const real *qkv, int B) {
-    AttentionShape shape = shape_of(s, B);
+    AttentionShape shape = stripe_shape(s, B);
     WindowRows order = part_order(s);
     const real *rows = rows_of(s, qkv, B), *dy = reorders(s) ? s->part : dmix;
     real *drows = reorders(s) ? s->drows : dqkv, *dv = drows + 2 * s->stripe.M;

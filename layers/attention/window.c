@@ -72,14 +72,12 @@ static void window_declare(Attention *a, Params *params) {
                                    .tokens = a->grid});
 }
 
-static AttentionShape shape_of(const Attention *a, int B) { return (AttentionShape){B, a->N, a->H, a->D}; }
-
 static void window_plan(Attention *a, Plan *plan, int B) {
     Window *s = a->state;
     PlanMark mark = plan_mark(plan);
     qkv_plan(&s->frame, a, plan, B);
-    plan_keep(plan, a->prefix, "lse", &s->lse, (size_t)B * (size_t)a->H * (size_t)a->N * sizeof(float));
-    plan_workspace(plan, window_attention_workspace(&s->windows, (AttentionShape[]){shape_of(a, B)}));
+    plan_keep(plan, a->prefix, "lse", &s->lse, attention_head_floats(a, B));
+    plan_workspace(plan, window_attention_workspace(&s->windows, (AttentionShape[]){attention_shape(a, B)}));
     plan_release(plan, mark);
 }
 
@@ -87,7 +85,7 @@ static void window_forward(const Attention *a, real *y, const real *x, int B) {
     const Window *s = a->state;
     qkv_forward_in(&s->frame, a, x, B);
     window_attention_forward(s->frame.mix, s->lse, s->frame.qkv_act, &(WindowParameters){s->frame.qkv.b, s->table},
-                             &s->windows, (AttentionShape[]){shape_of(a, B)});
+                             &s->windows, (AttentionShape[]){attention_shape(a, B)});
     qkv_forward_out(&s->frame, a, y, B);
 }
 
@@ -97,7 +95,7 @@ static void window_backward(const Attention *a, real *dx, const real *dy, const 
     window_attention_backward(s->frame.dqkv, &(WindowGradients){s->frame.qkv.db, s->dtable}, s->frame.dmix,
                               s->frame.mix, s->lse, s->frame.qkv_act,
                               &(WindowParameters){s->frame.qkv.b, s->table}, &s->windows,
-                              (AttentionShape[]){shape_of(a, B)});
+                              (AttentionShape[]){attention_shape(a, B)});
     qkv_backward_in(&s->frame, a, dx, x, B);
 }
 
@@ -116,7 +114,7 @@ static int find_token(const WindowShape *windows, int token, int *place) {
             if (window_place(windows, window, *place).token == token) return window;
 }
 
-/* What is missing of a sum of one is the weight of places without a token. */
+/* The sum of the weights is less than one by the weight of places without a token. */
 static void window_weights(const Attention *a, float *weights, int b, int head, int query) {
     const Window *s = a->state;
     Grid sides = window_sides(&s->windows);

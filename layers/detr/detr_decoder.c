@@ -163,9 +163,8 @@ static void places_forward(const DetrDecoder *d, const DetrDecoderLayer *layer, 
                            int B) {
     const PostNorm *norm = &layer->norm4;
     size_t n = (size_t)B * (size_t)d->Q;
-    LayerNorm shape = post_norm_of(norm, n);
     embed_forward(norm->sum, t, NULL, d->queries, &(TokenShape){B, d->Q, d->M}, 0);
-    layernorm_forward(norm->x, norm->sum, &shape);
+    norm_layer_forward(&norm->norm, norm->x, norm->sum, n);
     if (layer == d->layers) {
         perceptron_forward(&d->point1, d->raw, norm->x, n);
         reference_points_forward(d->reference, d->raw, sizes, B, d->Q);
@@ -299,8 +298,9 @@ static void places_backward(DetrDecoder *d, const DetrDecoderLayer *layer, const
         perceptron_backward(&d->point1, d->dmix, d->draw, norm->x, n);
         add_forward(d->dpoint, d->dpoint, d->dmix, all);
     }
-    LayerNorm shape = post_norm_of(norm, n);
-    add_layernorm_backward(d->dte, NULL, norm->norm.dw, norm->norm.db, d->dte, d->dpoint, norm->sum, NULL, &shape);
+    const NormPair *pair = &norm->norm.pair;
+    LayerNorm shape = norm_layer_of(&norm->norm, n);
+    add_layernorm_backward(d->dte, NULL, pair->dw, pair->db, d->dte, d->dpoint, norm->sum, NULL, &shape);
 }
 
 void detr_decoder_backward(DetrDecoder *d, real *dmemory, const real *dout, const float *draw_boxes, const real *memory,

@@ -44,7 +44,7 @@ static bool fit_grid(const Fit *fit, float *to, const Param *p, const SafeTensor
     return true;
 }
 
-/* From a tensor of an image model. */
+/* Makes a tensor of a model of clips from that of an image model.  Returns false if the two do not fit. */
 static bool fit_frames(const Fit *fit, float *to, const Param *p, const SafeTensor *tensor) {
     Error error;
     if (p->time.rule == TIME_NONE) return false;

@@ -199,7 +199,7 @@ static size_t pooled_count(const HybridStem *stem, int B) {
            (size_t)u->shape.out;
 }
 
-/* What the backward pass reads of a unit. */
+/* Plans what the backward pass reads of a unit. */
 static void unit_plan(StemUnit *unit, Plan *plan, const char *prefix, int B) {
     size_t stats = (size_t)B * STEM_GROUPS * sizeof(float);
     plan_keep(plan, prefix, "raw", &unit->raw, output_bytes(unit, B));

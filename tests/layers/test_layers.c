@@ -665,28 +665,28 @@ static void test_step_found(void **state) {
     double sum = 0, squares = 0;
     for (int b = 0; b < B; b++) sum += loss[b];
     for (int i = 0; i < N; i++) squares += (double)g[i] * g[i];
-    StepFound found = {0}, *d_found = keep(device_malloc(sizeof found, "test"), true);
+    StepStats stats = {0}, *d_stats = keep(device_malloc(sizeof stats, "test"), true);
     float *d_loss = upload(loss, B), *d_g = upload(g, N);
-    step_add_losses(d_found, d_loss, 37);
-    step_add_losses(d_found, d_loss + 37, B - 37);
+    step_add_losses(d_stats, d_loss, 37);
+    step_add_losses(d_stats, d_loss + 37, B - 37);
     for (int k = 0; k < 3; k++) {
         float clip = k == 0 ? 0 : k == 1 ? 1e6f : 1;
-        step_measure(d_found, d_g, N, clip);
-        device_download(&found, d_found, sizeof found);
-        assert_true(fabs(found.loss - sum) < 1e-12 * B && fabs(found.squares - squares) <= 1e-12 * squares);
-        assert_true(fabs((double)found.scale - (k < 2 ? 1 : 1 / sqrt(squares))) < 1e-6);
+        step_measure(d_stats, d_g, N, clip);
+        device_download(&stats, d_stats, sizeof stats);
+        assert_true(fabs(stats.loss - sum) < 1e-12 * B && fabs(stats.squares - squares) <= 1e-12 * squares);
+        assert_true(fabs((double)stats.scale - (k < 2 ? 1 : 1 / sqrt(squares))) < 1e-6);
     }
     const float rate = 1;
     const uint8_t kinds[] = {PIECE_DECAYED};
     uint8_t *d_kinds = keep(device_malloc(sizeof kinds, "test"), true);
     device_upload(d_kinds, kinds, sizeof kinds);
-    AdamWStep step = {.lr = 1, .eps = 1e-8f, .weight_decay = 0.5f, .found = d_found, .t = 1, .rate_count = 1,
+    AdamWStep step = {.lr = 1, .eps = 1e-8f, .weight_decay = 0.5f, .stats = d_stats, .t = 1, .rate_count = 1,
                       .rates = &rate};
     for (int k = 0; k < 3; k++) {
         float w[] = {1, 2}, gradient[] = {k == 1 ? INFINITY : -3, 4}, bad = k == 2 ? NAN : 0;
         float *d_w = upload(w, 2), *d_m = upload(none, 2), *d_v = upload(none, 2), *d_ema = upload(w, 2);
-        step_add_losses(d_found, upload(&bad, 1), 1);
-        step_measure(d_found, upload(gradient, 2), 2, 0);
+        step_add_losses(d_stats, upload(&bad, 1), 1);
+        step_measure(d_stats, upload(gradient, 2), 2, 0);
         adamw_update(d_w, d_m, d_v, d_ema, upload(gradient, 2), d_kinds, 2, &step);
         float *got = download(d_w, 2), *average = download(d_ema, 2), *m = download(d_m, 2);
         if (k == 0) assert_true(fabsf(got[0] - 1.5f) < 1e-6f && fabsf(got[1]) < 1e-6f && m[0] == -3);

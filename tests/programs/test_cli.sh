@@ -70,7 +70,7 @@ refuses "--help of another tool's word" 2 "'gpu'|build/cuda/train_vit" --help gp
 
 # Names of settings that users of other tools type, in each program that has not got them itself.
 wrong=
-names=$(sed -n 's/^    {"\([a-z0-9_]*\)", {.*/\1/p' "$root/core/foreign_names.c")
+names=$(sed -n 's/^    {"\([a-z0-9_ ]*\)", ".*/\1/p' "$root/core/foreign_names.c")
 for program in train_vit train_detr train_ar; do
     "$build/$program" --help >all
     for name in $names; do
@@ -86,7 +86,7 @@ for program in train_vit train_detr train_ar; do
         fi
     done
 done
-[ -z "$wrong" ] && [ "$(echo "$names" | wc -l)" -gt 150 ]
+[ -z "$wrong" ] && [ "$(echo "$names" | wc -w)" -gt 150 ]
 check "a setting's name in other tools is answered with ours, or with a sentence" $? "wrong:${wrong:- none}"
 while read -r typed ours; do
     run $typed
