@@ -42,8 +42,7 @@ ConfigChange config_change(const Config *config, int i) {
 }
 
 void config_set_origin(struct ConfigSetting *setting, const char *origin, Level level) {
-    char *copy = strdup(origin);
-    if (!copy) die("out of memory for the origin of a setting");
+    char *copy = xstrdup(origin); /* `origin` may be the one that is freed */
     free(setting->origin);
     setting->origin = copy;
     setting->level = level;

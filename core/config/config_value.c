@@ -220,8 +220,7 @@ static bool check_savable(const Reading *r, const char *value) {
 
 static bool parse_string(const Reading *r, const char *value, void *field) {
     if (!r->entry->command_line_only && !check_savable(r, value)) return false;
-    char *copy = strdup(value);
-    if (!copy) die("out of memory for %s", r->entry->name);
+    char *copy = xstrdup(value); /* `value` may be the text that is freed */
     free(r->setting->text);
     *(const char **)field = r->setting->text = copy;
     return true;
