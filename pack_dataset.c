@@ -17,16 +17,15 @@
 #include "core/limits.h"
 #include "core/progress.h"
 #include "core/signals.h"
-#include "core/threads.h"
 #include "core/text.h"
 #include "core/version.h"
 #include "data/images/image.h"
+#include "data/images/resample.h"
 #include "data/video/clip_file.h"
 #include "data/video/clips.h"
 #include "data/sets/datasets.h"
 #include "data/images/jpeg.h"
 #include "data/sets/record.h"
-#include "data/images/transform.h"
 #include "data/sets/videos.h"
 
 /* == Settings ===================================================================================================== */

@@ -10,7 +10,6 @@
 #include "core/limits.h"
 #include "core/signals.h"
 #include "core/text_stream.h"
-#include "core/threads.h"
 #include "core/version.h"
 #include "kernels/kernels.h"
 
