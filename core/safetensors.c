@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/error.h"
 #include "core/files.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
@@ -219,8 +218,9 @@ bool safetensors_parse(SafeTensors *st, const void *bytes, size_t size, const ch
 bool safetensors_open(SafeTensors *st, const char *path, Error *error) {
     const void *map;
     size_t size;
+    Error why;
     *st = (SafeTensors){0};
-    if (!file_map(path, &map, &size, error)) return refuse(error, "%s: %s", path, error->text);
+    if (!file_map(path, &map, &size, &why)) return refuse(error, "%s: %s", path, why.text);
     bool ok = safetensors_parse(st, map, size, path, error);
     if (!ok) file_unmap(map, size);
     st->map = ok ? map : NULL;

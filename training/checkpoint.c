@@ -77,10 +77,13 @@ static char *columns_text(const RunState *state) {
     return text_close(&text, "the values of the log");
 }
 
+/* What a state has of each tensor; the EMA is last, as not every run has it. */
+enum { STATE_ARENAS = 4 };
+static const char *const state_prefixes[STATE_ARENAS] = {"param.", "exp_avg.", "exp_avg_sq.", "ema."};
+
 void checkpoint_save_state(const Params *params, const RunState *state, const char *path, const SafeMetadata *metadata,
                            int metadata_count) {
-    const float *arenas[] = {params->values, params->exp_avg, params->exp_avg_sq, params->ema};
-    const char *prefixes[] = {"param.", "exp_avg.", "exp_avg_sq.", "ema."};
+    const float *arenas[STATE_ARENAS] = {params->values, params->exp_avg, params->exp_avg_sq, params->ema};
     char run[256], seconds[64], device[CHECKPOINT_DEVICE], *columns = columns_text(state);
     SafeMetadata all[MAX_METADATA];
     snprintf(run, sizeof run, "%" PRIu64 " %" PRIu64 " %" PRIu64 " %.17g %" PRIu64 " %.17g %" PRIu64 " %.9g %.9g",
@@ -93,7 +96,7 @@ void checkpoint_save_state(const Params *params, const RunState *state, const ch
     checkpoint_device(device);
     all[metadata_count++] = (SafeMetadata){"vit.c.device", device};
     if (*columns) all[metadata_count++] = (SafeMetadata){"vit.c.log", columns};
-    arenas_save(params, arenas, prefixes, params->ema ? 4 : 3, path, all, metadata_count);
+    arenas_save(params, arenas, state_prefixes, params->ema ? 4 : 3, path, all, metadata_count);
     free(columns);
 }
 
@@ -197,7 +200,7 @@ void checkpoint_load_part(Params *params, const char *prefix, const char *path) 
     Missing missing = {.count = 0};
     bool ok = true;
     float *host = xcalloc(params->total, sizeof *host, "checkpoint");
-    if (!safetensors_open(&st, path, &error)) die("%s", error.text);
+    safetensors_open(&st, path, &error_fatal);
     device_download(host, params->values, params->total * sizeof *host);
     for (int i = 0; i < params_count(params); i++) {
         const Param *p = params_at(params, i);
@@ -212,13 +215,12 @@ void checkpoint_load_part(Params *params, const char *prefix, const char *path) 
 }
 
 void checkpoint_load_weights(Params *params, const char *path, const CheckpointFit *fit) {
-    Error error;
     SafeTensors st;
-    if (!safetensors_open(&st, path, &error)) die("%s", error.text);
+    safetensors_open(&st, path, &error_fatal);
     if (safetensors_metadata(&st, "vit.c.run"))
         die("%s: this is the state of a run: --resume continues it; --init wants last.safetensors or best.safetensors",
             path);
-    if (!checkpoint_read_weights(params, params->values, &st, "", fit, &error)) die("%s", error.text);
+    checkpoint_read_weights(params, params->values, &st, "", fit, &error_fatal);
     for (int i = 0; i < st.count; i++)
         if (!params_find(params, st.tensors[i].name) &&
             !(fit && fit->left && !strncmp(st.tensors[i].name, fit->left, strlen(fit->left))))
@@ -259,9 +261,8 @@ static bool read_place(RunState *state, const char *run) {
 }
 
 void checkpoint_load_state(Params *params, RunState *state, const char *path) {
-    Error error;
     SafeTensors st;
-    if (!safetensors_open(&st, path, &error)) die("%s", error.text);
+    safetensors_open(&st, path, &error_fatal);
     const char *run = safetensors_metadata(&st, "vit.c.run");
     if (!run) die("%s: holds weights, not the state of a run: --init reads weights, --resume wants a run folder", path);
     if (!read_place(state, run) || !is_place(state))
@@ -270,16 +271,8 @@ void checkpoint_load_state(Params *params, RunState *state, const char *path) {
     const char *seconds = safetensors_metadata(&st, "vit.c.seconds"); /* older versions saved none */
     state->seconds = seconds ? strtod(seconds, NULL) : 0;
     if (!(state->seconds >= 0) || !isfinite(state->seconds)) state->seconds = 0;
-    struct {
-        const char *prefix;
-        float *arena;
-    } parts[] = {{"param.", params->values},
-                 {"exp_avg.", params->exp_avg},
-                 {"exp_avg_sq.", params->exp_avg_sq},
-                 {"ema.", params->ema}};
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-        if (parts[i].arena &&
-            !checkpoint_read_weights(params, parts[i].arena, &st, parts[i].prefix, NULL, &error))
-            die("%s", error.text);
+    float *arenas[STATE_ARENAS] = {params->values, params->exp_avg, params->exp_avg_sq, params->ema};
+    for (int i = 0; i < STATE_ARENAS && arenas[i]; i++)
+        checkpoint_read_weights(params, arenas[i], &st, state_prefixes[i], NULL, &error_fatal);
     safetensors_close(&st);
 }

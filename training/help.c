@@ -1,6 +1,5 @@
 #include "training/help.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/die.h"

@@ -4,7 +4,6 @@
 
 #include "core/config/config_parts.h"
 #include "core/die.h"
-#include "core/error.h"
 #include "core/text.h"
 
 /* Is the setting a path?  The placeholder says it.  Other strings may have an empty value. */

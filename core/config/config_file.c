@@ -10,7 +10,6 @@
 
 #include "core/config/config_parts.h"
 #include "core/die.h"
-#include "core/error.h"
 #include "core/files.h"
 #include "core/text_stream.h"
 
