@@ -8,7 +8,7 @@
 #include "core/die.h"
 #include "core/text.h"
 
-Error error_fatal;
+Error error_fatal, error_usage;
 
 bool refuse(Error *error, const char *format, ...) {
     char text[sizeof error->text];
@@ -19,6 +19,7 @@ bool refuse(Error *error, const char *format, ...) {
     if (length >= (int)sizeof text) text_drop_half_character(text, sizeof text - 1);
     text_make_printable(text);
     if (error == &error_fatal) die("%s", text);
+    if (error == &error_usage) die_usage("%s", text);
     memcpy(error->text, text, strlen(text) + 1);
     error->lacking = false;
     return false;

@@ -98,8 +98,9 @@ static bool check_metadata(json_t *metadata, const char *file, Error *error) {
     return true;
 }
 
-static int compare_words(const void *a, const void *b) {
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
+static int compare_names(const void *a, const void *b) {
+    const SafeTensor *const *s = a, *const *t = b;
+    return strcmp((*s)->name, (*t)->name);
 }
 
 /* Orders by offset in the file; an empty tensor comes before another one with the same offset. */
@@ -128,22 +129,12 @@ static bool check_cover(const SafeTensors *st, const char *data, size_t data_siz
                   covered, data_size);
 }
 
-/* An element that qsort sorts for by_name; compare_words reads its first member. */
-typedef struct {
-    const char *name;
-    int index;
-} NameIndex;
-
 static bool sort_names(SafeTensors *st, Error *error) {
-    NameIndex *names = malloc(((size_t)st->count + 1) * sizeof *names);
     st->by_name = malloc(((size_t)st->count + 1) * sizeof *st->by_name);
-    if (names && st->by_name) {
-        for (int i = 0; i < st->count; i++) names[i] = (NameIndex){st->tensors[i].name, i};
-        qsort(names, (size_t)st->count, sizeof *names, compare_words);
-        for (int i = 0; i < st->count; i++) st->by_name[i] = names[i].index;
-    }
-    free(names);
-    return names && st->by_name ? true : refuse(error, "%s: out of memory for %d names", st->file, st->count);
+    if (!st->by_name) return refuse(error, "%s: out of memory for %d names", st->file, st->count);
+    for (int i = 0; i < st->count; i++) st->by_name[i] = &st->tensors[i];
+    qsort(st->by_name, (size_t)st->count, sizeof *st->by_name, compare_names);
+    return true;
 }
 
 static bool parse_tensors(SafeTensors *st, const char *data, size_t data_size, Error *error) {
@@ -238,15 +229,9 @@ void safetensors_close(SafeTensors *st) {
 }
 
 const SafeTensor *safetensors_find(const SafeTensors *st, const char *name) {
-    for (int low = 0, high = st->count; low < high;) {
-        int middle = low + (high - low) / 2;
-        const SafeTensor *t = &st->tensors[st->by_name[middle]];
-        int order = strcmp(name, t->name);
-        if (!order) return t;
-        if (order < 0) high = middle;
-        else low = middle + 1;
-    }
-    return NULL;
+    const SafeTensor *named = &(SafeTensor){.name = name}, **found = NULL;
+    if (st->count) found = bsearch(&named, st->by_name, (size_t)st->count, sizeof *st->by_name, compare_names);
+    return found ? *found : NULL;
 }
 
 const char *safetensors_metadata(const SafeTensors *st, const char *key) {

@@ -271,13 +271,6 @@ static bool log_keep(RunFolder *folder) {
     return true;
 }
 
-static uint64_t log_length(const RunFolder *folder) {
-    struct stat info;
-    log_flush(folder);
-    if (fstat(fileno(folder->log), &info)) die("%s: cannot read its length: %s", folder->log_path, strerror(errno));
-    return (uint64_t)info.st_size;
-}
-
 void run_folder_log(RunFolder *folder, char *row) {
     char *cells[LOG_COLUMNS];
     if (!folder->log) return;
@@ -347,13 +340,15 @@ void run_folder_save_weights(const RunFolder *folder, const Params *params, cons
 
 void run_folder_save(RunFolder *folder, const Params *params, RunState *state) {
     char path[RUN_PATH_SIZE];
+    struct stat info;
     if (!folder->log) return;
     if (!log_keep(folder)) die("%s: gone, and cannot be made again: %s", folder->log_path, strerror(errno));
-    uint64_t length = log_length(folder);
+    log_flush(folder);
+    if (fstat(fileno(folder->log), &info)) die("%s: cannot read its length: %s", folder->log_path, strerror(errno));
     if (fsync(fileno(folder->log)) != 0 && errno != EINVAL)
         die("%s: cannot write: %s", folder->log_path, strerror(errno));
     run_folder_save_weights(folder, params, "last.safetensors");
-    state->log_bytes = length;
+    state->log_bytes = (uint64_t)info.st_size;
     run_folder_file(path, folder->path, "state.safetensors");
     checkpoint_save_state(params, state, path, folder->metadata, folder->metadata_count);
 }

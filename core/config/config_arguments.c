@@ -85,8 +85,3 @@ bool config_try_arguments(Config *config, int argc, char *const *argv, Error *er
     }
     return true;
 }
-
-void config_read_arguments(Config *config, int argc, char *const *argv) {
-    Error error;
-    if (!config_try_arguments(config, argc, argv, &error)) die_usage("%s", error.text);
-}

@@ -198,11 +198,6 @@ bool config_try_text(Config *config, const char *text, size_t length, const char
     return load_text(&s);
 }
 
-void config_read_text(Config *config, const char *text, size_t length, const char *where) {
-    Error error;
-    if (!config_try_text(config, text, length, where, &error)) die_usage("%s", error.text);
-}
-
 /* == Writing ==================================================================================================== */
 
 char *config_text(const Config *config) {
