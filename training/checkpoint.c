@@ -17,14 +17,13 @@ enum { MAX_METADATA = 16 };
 
 /* == Writing ====================================================================================================== */
 
-/* Buffers have no moments. */
+/* Buffers have neither gradients nor moments. */
 static bool is_stored(const Params *params, const float *arena, const Param *p) {
-    return !p->frozen || (arena != params->exp_avg && arena != params->exp_avg_sq);
+    return !p->frozen || arena == params->values || arena == params->ema;
 }
 
-/* Appends all tensors of `arena` under `prefix`; names and host copies go to `names` and `host`.  Returns how many. */
-static int entries_append(SafeTensorEntry *entries, char (*names)[PARAM_NAME_SIZE + 16], float *host,
-                          const Params *params, const float *arena, const char *prefix) {
+int checkpoint_entries(SafeTensorEntry *entries, char (*names)[CHECKPOINT_NAME], float *host, const Params *params,
+                       const float *arena, const char *prefix) {
     int n = 0;
     device_download(host, arena, params->total * sizeof *host);
     for (int i = 0; i < params_count(params); i++) {
@@ -42,12 +41,13 @@ static void arenas_save(const Params *params, const float *const *arenas, const 
                         const char *path, const SafeMetadata *metadata, int metadata_count) {
     size_t most = (size_t)arena_count * (size_t)params_count(params);
     SafeTensorEntry *entries = xcalloc(most, sizeof *entries, "checkpoint");
-    char(*names)[PARAM_NAME_SIZE + 16] = xcalloc(most, sizeof *names, "checkpoint");
+    char(*names)[CHECKPOINT_NAME] = xcalloc(most, sizeof *names, "checkpoint");
     float *host = xcalloc((size_t)arena_count * params->total, sizeof *host, "checkpoint");
     Error error;
     int n = 0;
     for (int i = 0; i < arena_count; i++)
-        n += entries_append(entries + n, names + n, host + (size_t)i * params->total, params, arenas[i], prefixes[i]);
+        n += checkpoint_entries(entries + n, names + n, host + (size_t)i * params->total, params, arenas[i],
+                                prefixes[i]);
     if (!safetensors_write(path, entries, n, metadata, metadata_count, &error))
         die("%s%s", error.text, file_exists(path) ? ": the file saved before is still whole" : "");
     free(host);
@@ -137,7 +137,7 @@ bool checkpoint_shape_fits(const Param *p, const SafeTensor *tensor, Error *erro
 
 /* The first missing tensor, and the number of missing tensors. */
 typedef struct {
-    char first[PARAM_NAME_SIZE + 16];
+    char first[CHECKPOINT_NAME];
     int count;
 } Missing;
 
@@ -175,40 +175,39 @@ static bool none_missing(const Missing *missing, const char *file, Error *error)
     return !missing->count;
 }
 
+/* Reads the tensors of `arena` whose names begin with `part` into host memory; in the file their names begin with
+ * `prefix`, and may lack `part`.  What is missing is a better hint than the first tensor of another shape. */
+static bool read_tensors(float *host, const Params *params, const float *arena, const SafeTensors *st,
+                         const char *prefix, const char *part, const CheckpointFit *fit, Error *error) {
+    Missing missing = {.count = 0};
+    Error why;
+    bool ok = true;
+    size_t length = strlen(part);
+    for (int i = 0; ok && i < params_count(params); i++) {
+        const Param *p = params_at(params, i);
+        char whole[CHECKPOINT_NAME];
+        if (!is_stored(params, arena, p) || strncmp(p->name, part, length)) continue;
+        snprintf(whole, sizeof whole, "%s%s", prefix, p->name);
+        ok = tensor_read(p, st, safetensors_find(st, whole) ? whole : whole + length, host, fit, &missing, &why);
+    }
+    return none_missing(&missing, st->file, error) && (ok || refuse(error, "%s", why.text));
+}
+
 bool checkpoint_read_weights(Params *params, float *arena, const SafeTensors *st, const char *prefix,
                              const CheckpointFit *fit, Error *error) {
     float *host = xcalloc(params->total, sizeof *host, "checkpoint");
-    Missing missing = {.count = 0};
-    bool ok = true;
-    for (int i = 0; ok && i < params_count(params); i++) {
-        const Param *p = params_at(params, i);
-        char name[PARAM_NAME_SIZE + 16];
-        if (!is_stored(params, arena, p)) continue;
-        snprintf(name, sizeof name, "%s%s", prefix, p->name);
-        ok = tensor_read(p, st, name, host, fit, &missing, error);
-    }
-    ok = none_missing(&missing, st->file, error) && ok;
+    bool ok = read_tensors(host, params, arena, st, prefix, "", fit, error);
     if (ok) device_upload(arena, host, params->total * sizeof *host);
     free(host);
     return ok;
 }
 
 void checkpoint_load_part(Params *params, const char *prefix, const char *path) {
-    Error error;
     SafeTensors st;
-    size_t length = strlen(prefix);
-    Missing missing = {.count = 0};
-    bool ok = true;
     float *host = xcalloc(params->total, sizeof *host, "checkpoint");
     safetensors_open(&st, path, &error_fatal);
     device_download(host, params->values, params->total * sizeof *host);
-    for (int i = 0; i < params_count(params); i++) {
-        const Param *p = params_at(params, i);
-        if (strncmp(p->name, prefix, length)) continue;
-        const char *name = safetensors_find(&st, p->name) ? p->name : p->name + length;
-        ok = ok && tensor_read(p, &st, name, host, NULL, &missing, &error);
-    }
-    if (!none_missing(&missing, st.file, &error) || !ok) die("%s", error.text);
+    read_tensors(host, params, params->values, &st, "", prefix, NULL, &error_fatal);
     device_upload(params->values, host, params->total * sizeof *host);
     safetensors_close(&st);
     free(host);

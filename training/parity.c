@@ -1,14 +1,12 @@
 #include "training/parity.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "training/checkpoint.h"
 #include "core/die.h"
 #include "core/text.h"
-#include "kernels/kernels.h"
 
 /* The axis of the frames in `clips`, and in `images` that are clips. */
 enum { FRAMES_LAST = 2, FRAMES_FIRST = 1 };
@@ -126,20 +124,12 @@ void parity_parameters(Params *params, const SafeTensors *st) {
 }
 
 void parity_write(const char *path, const SafeTensorEntry *outputs, int count, const Params *params) {
-    size_t most = (size_t)params_count(params) + (size_t)count;
-    SafeTensorEntry *out = xcalloc(most, sizeof *out, "parity");
-    char(*names)[PARAM_NAME_SIZE + 8] = xcalloc(most, sizeof *names, "parity");
+    size_t most = (size_t)params_count(params);
+    SafeTensorEntry *out = xcalloc((size_t)count + most, sizeof *out, "parity");
+    char(*names)[CHECKPOINT_NAME] = xcalloc(most, sizeof *names, "parity");
     float *grads = xcalloc(params->total, sizeof *grads, "parity");
-    device_download(grads, params->grads, params->total * sizeof *grads);
     memcpy(out, outputs, (size_t)count * sizeof *outputs);
-    for (int i = 0; i < params_count(params); i++) {
-        const Param *p = params_at(params, i);
-        SafeTensorEntry *to = &out[count];
-        if (p->frozen) continue;
-        snprintf(names[count], sizeof names[count], "grad.%s", p->name);
-        *to = (SafeTensorEntry){.name = names[count++], .dtype = SAFE_F32, .ndim = p->ndim, .data = grads + p->offset};
-        for (int d = 0; d < p->ndim; d++) to->shape[d] = (size_t)p->shape[d];
-    }
+    count += checkpoint_entries(out + count, names, grads, params, params->grads, "grad.");
     safetensors_write(path, out, count, NULL, 0, &error_fatal);
     free(grads);
     free(names);
