@@ -461,6 +461,7 @@ static void gradients_backward(float *dwa, float *dwb, float *db, int threads, c
 }
 
 LISA_BACKWARD(lisa_fft_backward) {
+    (void)ds;
     Shape shape = shape_of(&lisa->patterns);
     Weights weights = weights_place(&shape);
     int threads = omp_get_max_threads(), H = shape.H, D = shape.D;

@@ -678,6 +678,7 @@ LISA_FORWARD(lisa_fft_forward) {
 }
 
 LISA_BACKWARD(lisa_fft_backward) {
+    (void)ds;
     bool cufft = takes_cufft(&lisa->patterns);
     void *work = kernels_workspace(workspace_of(&lisa->patterns, B, cufft, true));
     (cufft ? lisa_cufft_backward : blocks_backward)(work, dqkv, dqk, d, dy, s, qk, qkv, lisa, B);
