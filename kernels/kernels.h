@@ -56,7 +56,7 @@
 #include "kernels/ripple/ripple.h"
 #include "kernels/softmax/softmax_attention.h"
 #include "kernels/tokens/tokens.h"
-#include "kernels/linear_attention/variants.h"
+#include "kernels/device/variants.h"
 #include "kernels/tokens/windows.h"
 #include "real.h"
 

@@ -4,7 +4,7 @@
  * and ReLU are a separate pass. */
 #include <device.cuh>
 
-#include "kernels/cuda/library.h"
+#include "kernels/convolution/cudnn.h"
 #include "kernels/cuda/fragments.cuh"
 #include "kernels/cuda/rows.cuh"
 

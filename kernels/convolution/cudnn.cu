@@ -5,7 +5,7 @@
 
 #include <stdio.h>
 
-#include "kernels/cuda/library.h"
+#include "kernels/convolution/cudnn.h"
 
 #ifdef VIT_CUDNN
 

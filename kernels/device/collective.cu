@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "kernels/device/runtime.h"
+#include "kernels/cuda/runtime.h"
 
 extern "C" {
 #include "core/die.h"

@@ -19,7 +19,7 @@
 #include <string.h>
 
 #include "kernels/cuda/rows.cuh"
-#include "kernels/device/runtime.h"
+#include "kernels/cuda/runtime.h"
 
 extern "C" {
 #include "core/die.h"

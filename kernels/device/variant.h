@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "kernels/device/processor.h"
-#include "kernels/linear_attention/variants.h"
+#include "kernels/device/variants.h"
 
 typedef struct {
     ProgramMain *main;

@@ -9,7 +9,7 @@
 
 #include <stddef.h>
 
-#include "kernels/device/runtime.h"
+#include "kernels/cuda/runtime.h"
 #include "kernels/tokens/grid.h"
 
 /* == Plans ======================================================================================================== */

@@ -1,6 +1,6 @@
 /* The convolutions of cuDNN: tensors channels last, filters [out,k,k,in], all of `real`. */
-#ifndef VIT_KERNELS_CUDA_LIBRARY_H
-#define VIT_KERNELS_CUDA_LIBRARY_H
+#ifndef VIT_KERNELS_CONVOLUTION_CUDNN_H
+#define VIT_KERNELS_CONVOLUTION_CUDNN_H
 
 #include "kernels/kernels.h"
 
