@@ -1,4 +1,4 @@
-/* The maximum over each 3x3 neighbourhood; the formulas are in kernels/landmarks/neighbour_max.c.  One thread for each
+/* The maximum over each 3x3 neighbourhood; the formulas are in kernels/convolution/neighbour_max.c.  One thread for each
  * channel of a token. */
 #include "kernels/cuda/rows.cuh"
 #include "kernels/kernels.h"
