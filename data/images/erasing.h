@@ -5,7 +5,7 @@
 #define VIT_DATA_IMAGES_ERASING_H
 
 #include "core/config.h"
-#include "kernels/kernels.h"
+#include "kernels/tokens/images.h"
 
 typedef struct {
     float reprob;

@@ -12,10 +12,17 @@
  *
  * oneDNN needs a primitive for each shape, and a copy of the weights in the layout that the primitive asks for.  Both
  * are created by the first call with a shape and kept in tables; a full table drops the least recently used entry. */
+#include <math.h>
+#include <stdbool.h>
+#include <string.h>
+
 #include "kernels/cpu/activations.h"
 #include "kernels/device/onednn.h"
 #include "kernels/device/workspace.h"
-#include "kernels/kernels.h"
+#include "kernels/convolution/convolution.h"
+#include "kernels/device/device.h"
+#include "kernels/linear/linear.h"
+#include "kernels/tokens/images.h"
 
 static size_t weight_count(const Convolution *c) { return (size_t)c->out * (size_t)c->in * (size_t)(c->k * c->k); }
 

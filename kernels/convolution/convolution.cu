@@ -7,6 +7,10 @@
 #include "kernels/convolution/cudnn.h"
 #include "kernels/cuda/fragments.cuh"
 #include "kernels/cuda/rows.cuh"
+#include "kernels/convolution/convolution.h"
+#include "kernels/device/device.h"
+#include "kernels/linear/linear.h"
+#include "kernels/tokens/images.h"
 
 enum { THREADS = 256, WARPS = THREADS / WARP };
 

@@ -6,6 +6,7 @@
 #include <stdio.h>
 
 #include "kernels/convolution/cudnn.h"
+#include "kernels/convolution/convolution.h"
 
 #ifdef VIT_CUDNN
 

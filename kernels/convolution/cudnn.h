@@ -2,7 +2,9 @@
 #ifndef VIT_KERNELS_CONVOLUTION_CUDNN_H
 #define VIT_KERNELS_CONVOLUTION_CUDNN_H
 
-#include "kernels/kernels.h"
+#include <stdbool.h>
+
+#include "kernels/convolution/convolution.h"
 
 enum LibraryDirection { LIBRARY_FORWARD, LIBRARY_INPUT, LIBRARY_WEIGHT };
 

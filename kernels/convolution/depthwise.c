@@ -5,9 +5,13 @@
  * Four neighbouring tokens are computed together and share their loads.  Of an image all channels of four tokens, or of
  * a line in the weights' gradients, come before the next ones, so that memory is read from one end to the other.  Of a
  * clip TILE channels are copied into a plane for each frame with a border of zeros. */
+#include <stdbool.h>
+#include <string.h>
+
 #include "kernels/cpu/activations.h"
 #include "kernels/device/workspace.h"
-#include "kernels/kernels.h"
+#include "kernels/convolution/convolution.h"
+#include "kernels/tokens/grid.h"
 
 enum { PIXELS = 4, LARGEST = 7 };
 

@@ -3,7 +3,7 @@
  * sums share what is read.  Weight gradients: each block sums its share of all tiles, and a second kernel joins the
  * blocks' parts, and the channels that share a weight, in a fixed order. */
 #include "kernels/convolution/depthwise.cuh"
-#include "kernels/kernels.h"
+#include "kernels/convolution/convolution.h"
 
 enum { SIDE = 8, THREADS = SIDE * WARP, PARTS = 128 };
 

@@ -4,7 +4,8 @@
  * lane has the k x k sums of a channel, and add_parts joins the slices in order. */
 #include "kernels/cuda/divisor.cuh"
 #include "kernels/convolution/depthwise.cuh"
-#include "kernels/kernels.h"
+#include "kernels/convolution/convolution.h"
+#include "kernels/tokens/grid.h"
 
 enum {
     THREADS = 256,

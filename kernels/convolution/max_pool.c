@@ -2,8 +2,11 @@
  *   forward   y_o = max_t x_(2o + t - before), t_o the first such tap; pixels beyond the border do not count
  *   backward  dx_i = sum of dy_o over the windows o with 2o + t_o - before = i
  *   saves     t_o. */
+#include <stdbool.h>
+
 #include "kernels/cpu/activations.h"
-#include "kernels/kernels.h"
+#include "kernels/convolution/convolution.h"
+#include "kernels/tokens/images.h"
 
 enum { SIDE = 3, STRIDE = 2, CHANNELS = 64 }; /* channels summed together */
 

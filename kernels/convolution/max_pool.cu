@@ -1,7 +1,8 @@
 /* The maximum of 3 x 3 windows, 2 apart; kernels/convolution/max_pool.c has the formulas.  A thread has some channels of a
  * result, or of a pixel's gradient. */
 #include "kernels/cuda/rows.cuh"
-#include "kernels/kernels.h"
+#include "kernels/convolution/convolution.h"
+#include "kernels/tokens/images.h"
 
 enum { THREADS = 256, SIDE = 3, STRIDE = 2 };
 

@@ -1,7 +1,8 @@
 /* The maximum over each 3x3 neighbourhood; the formulas are in kernels/convolution/neighbour_max.c.  One thread for each
  * channel of a token. */
 #include "kernels/cuda/rows.cuh"
-#include "kernels/kernels.h"
+#include "kernels/convolution/convolution.h"
+#include "kernels/tokens/grid.h"
 
 enum { THREADS = 256, SIDE = 3 };
 

@@ -12,7 +12,7 @@ extern "C" {
 #include "core/die.h"
 #include "core/distributed.h"
 }
-#include "kernels/kernels.h"
+#include "kernels/device/collective.h"
 
 #ifdef VIT_NCCL
 

@@ -25,7 +25,7 @@ extern "C" {
 #include "core/die.h"
 #include "core/distributed.h"
 }
-#include "kernels/kernels.h"
+#include "kernels/device/device.h"
 
 cudaStream_t kernels_stream;
 void (*library_close)(void);

@@ -4,6 +4,7 @@
 #ifndef VIT_KERNELS_DEVICE_VARIANT_H
 #define VIT_KERNELS_DEVICE_VARIANT_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 

@@ -1,6 +1,7 @@
 /* Means over the cells of a grid, and squares of tokens copied to rows (kernels/landmarks/landmarks.h). */
 #include "kernels/cpu/activations.h"
-#include "kernels/kernels.h"
+#include "kernels/landmarks/landmarks.h"
+#include "kernels/tokens/grid.h"
 
 /* The tokens of a cell: rows and columns from the first to before the last. */
 typedef struct {

@@ -1,7 +1,8 @@
 /* Means over the cells of a grid, and squares of tokens copied to rows (kernels/landmarks/landmarks.h): one thread for each
  * element of the means or of the rows. */
 #include "kernels/cuda/rows.cuh"
-#include "kernels/kernels.h"
+#include "kernels/landmarks/landmarks.h"
+#include "kernels/tokens/grid.h"
 
 enum { THREADS = 256 };
 

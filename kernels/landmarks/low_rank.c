@@ -14,10 +14,14 @@
  * Nothing is saved: the V of all steps would need more memory than q, k, v and y together, and save the backward pass
  * only 6 of its 72 products of L x L matrices.
  * Copies have rows of whole vectors, and whole tiles of rows, so that they can be transposed; padding is zero. */
+#include <math.h>
+#include <stdbool.h>
+#include <string.h>
+
 #include "core/integers.h"
 #include "kernels/cpu/activations.h"
 #include "kernels/device/workspace.h"
-#include "kernels/kernels.h"
+#include "kernels/landmarks/landmarks.h"
 
 enum { STEPS = 6 };
 

@@ -4,7 +4,7 @@
  * each thread. */
 #include "kernels/cuda/fragments.cuh"
 #include "kernels/cuda/rows.cuh"
-#include "kernels/kernels.h"
+#include "kernels/landmarks/landmarks.h"
 
 enum { STEPS = 6, THREADS = 256, WARPS = THREADS / WARP, TILE = 64, SLAB = 16, EACH = 4 };
 /* Two to a multiprocessor of an H200, and fewer where a long sequence needs large slices. */

@@ -26,7 +26,8 @@
 extern "C" {
 #include "core/die.h"
 }
-#include "kernels/kernels.h"
+#include "kernels/device/device.h"
+#include "kernels/linear/linear.h"
 
 #define CUBLAS_TRY(call)                                                                                      \
     do {                                                                                                      \

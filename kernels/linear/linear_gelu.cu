@@ -13,7 +13,8 @@
 
 #include "kernels/linear/gelu.cuh"
 #include "kernels/cuda/tiles.cuh"
-#include "kernels/kernels.h"
+#include "kernels/linear/linear.h"
+#include "kernels/linear/elementwise.h"
 
 enum { THREADS = 256, ROWS = 128, COLUMNS = 128, DEPTH = 32, STAGES = 3, WARP_ROWS = 64, WARP_COLUMNS = 32 };
 enum { PIECES = COLUMNS / WIDE, ROWS_AT_ONCE = THREADS / PIECES };

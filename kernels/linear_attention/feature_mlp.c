@@ -11,11 +11,16 @@
  * With bfloat16 and dot products of pairs (kernels/softmax/pairs.h), all products but u's take bfloat16: f, dp, du and the
  * weights are rounded.  An error of u is as large an error of its sine, however large u is, so u stays a product of
  * floats. */
+#include <math.h>
+#include <stdbool.h>
+#include <string.h>
+
 #include "kernels/cpu/activations.h"
 #include "kernels/linear_attention/feature_rows.h"
 #include "kernels/softmax/pairs.h"
 #include "kernels/device/workspace.h"
-#include "kernels/kernels.h"
+#include "kernels/linear_attention/feature_maps.h"
+#include "kernels/softmax/attention_shape.h"
 
 /* A gradient is summed over CHUNK tiles before it joins the thread's total: the rounding error of a sum over n rows
  * then grows with sqrt(n / 1024) instead of sqrt(n). */

@@ -16,7 +16,8 @@
  * left factors of the weights' gradients, and only du goes through shared memory once, for dz.  Every block sums its
  * own rows in registers; rows.cuh adds the blocks' sums in order. */
 #include "kernels/cuda/tiles.cuh"
-#include "kernels/kernels.h"
+#include "kernels/linear_attention/feature_maps.h"
+#include "kernels/softmax/attention_shape.h"
 
 enum { THREADS = 128, WARPS = THREADS / WARP, WIDEST = 64 };
 

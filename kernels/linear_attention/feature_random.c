@@ -6,9 +6,14 @@
  *   both       dz = D^-1/4 (w^T du + ds z')
  *   saves      phi.
  * Sources: Peng et al. 2021, section 3; Choromanski et al. 2020, Lemma 1 and its code's stabilisers. */
+#include <math.h>
+#include <stdbool.h>
+#include <string.h>
+
 #include "kernels/cpu/activations.h"
 #include "kernels/device/workspace.h"
-#include "kernels/kernels.h"
+#include "kernels/linear_attention/feature_maps.h"
+#include "kernels/softmax/attention_shape.h"
 
 enum { ROWS = 32 };
 

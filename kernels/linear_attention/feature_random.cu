@@ -4,7 +4,8 @@
 #include <math.h>
 
 #include "kernels/cuda/plain.cuh"
-#include "kernels/kernels.h"
+#include "kernels/linear_attention/feature_maps.h"
+#include "kernels/softmax/attention_shape.h"
 
 enum { THREADS = 128, WARPS = THREADS / WARP };
 

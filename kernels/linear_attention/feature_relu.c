@@ -3,10 +3,14 @@
  *   backward  dp = dphi [phi > 0],  db += dp,  dw += dp z'^T,  dz = D^-1/4 w^T dp
  *   saves     nothing.   Source: Kasai et al. 2021.
  * Built like feature_mlp.c: ROWS rows at a time, each thread with its own padded weights, scaled, and its own sums. */
+#include <math.h>
+#include <string.h>
+
 #include "kernels/cpu/activations.h"
 #include "kernels/linear_attention/feature_rows.h"
 #include "kernels/device/workspace.h"
-#include "kernels/kernels.h"
+#include "kernels/linear_attention/feature_maps.h"
+#include "kernels/softmax/attention_shape.h"
 
 /* Gradients are summed over CHUNK tiles before they join the thread's total. */
 enum { ROWS = 32, CHUNK = 32 };

@@ -11,10 +11,14 @@
  * With bfloat16 and dot products of pairs (kernels/softmax/pairs.h), where F and D are multiples of PAIR_BLOCK, phi, v and
  * dy are operands as they are, and the column of the denominators is kept apart, in floats.  S enters y as the sum of
  * two numbers of bfloat16; phi(q_n) / den_n in dS, and S and dS in the gradients, are rounded to one. */
+#include <math.h>
+#include <stdbool.h>
+#include <string.h>
+
 #include "kernels/cpu/activations.h"
 #include "kernels/softmax/pairs.h"
 #include "kernels/device/workspace.h"
-#include "kernels/kernels.h"
+#include "kernels/linear_attention/linear_attention.h"
 
 enum { BLOCK = 32 };
 

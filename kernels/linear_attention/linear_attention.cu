@@ -11,7 +11,7 @@
  *
  * In shared memory F and D are padded with zeros to P and W, and the 1 after v is column W of W + 16. */
 #include "kernels/cuda/tiles.cuh"
-#include "kernels/kernels.h"
+#include "kernels/linear_attention/linear_attention.h"
 
 enum { THREADS = 128, WARPS = THREADS / WARP, TOKENS = WARPS * TILE_M };
 

@@ -2,9 +2,13 @@
  *   forward   all = [x, W_g wide_g], with a D x D matrix W_g for each head g of q, k and v
  *   backward  dx = the first half of dall,  dwide_g = W_g^T dall_g,  dW_g += sum_n dall_g wide_g^T
  * Tokens are processed in blocks. */
+#include <stdbool.h>
+#include <string.h>
+
 #include "kernels/cpu/activations.h"
 #include "kernels/device/workspace.h"
-#include "kernels/kernels.h"
+#include "kernels/linear_attention/operator_features.h"
+#include "kernels/softmax/attention_shape.h"
 
 enum { BLOCK = 32 };
 

@@ -3,10 +3,12 @@
 #ifndef VIT_KERNELS_LINEAR_ATTENTION_SPE_H
 #define VIT_KERNELS_LINEAR_ATTENTION_SPE_H
 
+#include <math.h>
+#include <stdbool.h>
+
 #include "core/integers.h"
 #include "kernels/cpu/activations.h"
 #include "kernels/device/workspace.h"
-#include "kernels/kernels.h"
 
 /* Codes of BLOCK tokens exist at a time; a thread takes CHUNK tokens of a head before it looks for others. */
 enum { SPE_BLOCK = 16, SPE_CHUNK = 64, SPE_IMAGES = 32 };

@@ -6,7 +6,12 @@
  *
  * The codes of a block of tokens, last token first, are a product with the filter as the rows of a Hankel matrix:
  * element (i, p) is f_(i+p), f being the filter between zeros. */
+#include <math.h>
+#include <string.h>
+
 #include "kernels/linear_attention/spe.h"
+#include "kernels/linear_attention/relative_positions.h"
+#include "kernels/softmax/attention_shape.h"
 
 typedef struct {
     SpeBlock block;

@@ -10,7 +10,12 @@
  * Angles of a block of tokens are those of its first one, turned by the angles of tokens 0 .. 15: two roundings
  * instead of a sine.  The gated noise t e is one more row of G, with the factor one in place of a sine: P = 2K + 1
  * rows. */
+#include <math.h>
+#include <string.h>
+
 #include "kernels/linear_attention/spe.h"
+#include "kernels/linear_attention/relative_positions.h"
+#include "kernels/softmax/attention_shape.h"
 
 /* Cosines and sines, one plane after the other: [D,Kp] each. */
 typedef struct {

@@ -3,6 +3,10 @@
  * from the second stage on the work stays in the first-level cache. */
 #include "kernels/lisa/fft.h"
 
+#include <stdbool.h>
+
+#include "kernels/tokens/grid.h"
+
 #include "core/die.h"
 
 /* How many elements, of 128 bytes each, stay in a first-level cache of 48 KB. */

@@ -8,6 +8,7 @@
 
 #include "kernels/cuda/divisor.cuh"
 #include "kernels/lisa/fft_plan.h"
+#include "kernels/tokens/grid.h"
 
 typedef float2 Complex;
 

@@ -10,11 +10,13 @@
  * spectra separately. */
 #include "kernels/lisa/fft.h"
 
+#include <stdbool.h>
 #include <string.h>
 
 #include "kernels/cpu/activations.h"
 #include "kernels/device/workspace.h"
-#include "kernels/kernels.h"
+#include "kernels/lisa/global_filter.h"
+#include "kernels/tokens/grid.h"
 
 typedef struct {
     const FftPlan *fft;

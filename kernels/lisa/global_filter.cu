@@ -4,7 +4,8 @@
 #include "kernels/lisa/fft.cuh"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/lisa/transforms.h"
-#include "kernels/kernels.h"
+#include "kernels/lisa/global_filter.h"
+#include "kernels/tokens/grid.h"
 
 extern "C" {
 #include "core/die.h"

@@ -3,7 +3,9 @@
 #define VIT_KERNELS_CUDA_LISA_CUH
 
 #include "kernels/lisa/fft.cuh"
-#include "kernels/kernels.h"
+#include "kernels/lisa/lisa.h"
+#include "kernels/offsets/patterns.h"
+#include "kernels/tokens/grid.h"
 
 /* Where a head begins in each tensor, and from one token to the next. */
 struct Head {

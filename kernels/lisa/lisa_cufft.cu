@@ -7,6 +7,10 @@
 #include "kernels/lisa/lisa.cuh"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/lisa/transforms.h"
+#include "kernels/lisa/lisa.h"
+#include "kernels/offsets/offsets.h"
+#include "kernels/offsets/patterns.h"
+#include "kernels/tokens/grid.h"
 
 extern "C" {
 #include "core/die.h"

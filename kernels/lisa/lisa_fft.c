@@ -18,12 +18,15 @@
 
 #include <assert.h>
 #include <math.h>
+#include <stdbool.h>
 #include <string.h>
 
 #include "core/integers.h"
 #include "kernels/cpu/activations.h"
 #include "kernels/device/workspace.h"
-#include "kernels/kernels.h"
+#include "kernels/lisa/lisa.h"
+#include "kernels/offsets/offsets.h"
+#include "kernels/offsets/patterns.h"
 
 typedef struct {
     const FftPlan *fft;

@@ -12,6 +12,9 @@
 #include "kernels/lisa/lisa.cuh"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/lisa/transforms.h"
+#include "kernels/lisa/lisa.h"
+#include "kernels/offsets/offsets.h"
+#include "kernels/offsets/patterns.h"
 
 enum {
     THREADS = FFT_THREADS,

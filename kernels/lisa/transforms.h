@@ -7,6 +7,7 @@
 
 #include <device.cuh>
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "kernels/cuda/runtime.h"

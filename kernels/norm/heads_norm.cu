@@ -2,7 +2,7 @@
  * is used with heads of 16 channels.  Weight gradients: each block sums its heads in shared memory, in a fixed order,
  * and a second kernel adds the sums of the blocks. */
 #include "kernels/cuda/rows.cuh"
-#include "kernels/kernels.h"
+#include "kernels/norm/norms.h"
 
 enum { THREADS = 256, LANES = 8, HEADS = THREADS / LANES, PARTS = 512 };
 

@@ -7,7 +7,7 @@
 
 #include "kernels/cuda/fragments.cuh"
 #include "kernels/cuda/rows.cuh"
-#include "kernels/kernels.h"
+#include "kernels/norm/norms.h"
 
 enum { WARPS = 8, THREADS = WARPS * WARP };
 

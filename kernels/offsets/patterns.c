@@ -16,12 +16,15 @@
  * rows of products with that entry.
  *
  * A sum over tokens or entries is made of the sums of BLOCK terms, so that the rounding error does not grow with N. */
+#include <stdbool.h>
 #include <string.h>
 
 #include "kernels/cpu/activations.h"
 #include "kernels/offsets/offset_runs.h"
 #include "kernels/device/workspace.h"
-#include "kernels/kernels.h"
+#include "kernels/offsets/offsets.h"
+#include "kernels/offsets/patterns.h"
+#include "kernels/tokens/grid.h"
 
 enum { HEADS = 8, QUERIES = 8, PAIRS = 8, BLOCK = 64 };
 
@@ -502,11 +505,11 @@ void patterns_spread_backward(void *ds, real *dv, const real *add, const Pattern
     compute(&form, sums, B);
 }
 
-/* == Cost of dense LiSA =========================================================================================== */
+/* == Cost ======================================================================================================== */
 
 /* From tests/bench/bench_lisa.c on one core of an EPYC 9005, in nanoseconds: a pair of tokens, channel and pattern, and the
  * start of a run of keys for each channel. */
-double lisa_dense_cost(const Patterns *patterns) {
+double patterns_cost(const Patterns *patterns) {
     const double multiply_add = 0.064, start = 3;
     Shape s = shape_of(patterns);
     double pairs = 0;

@@ -6,7 +6,9 @@
  * the sums of few terms, against rounding.  Written for any size and any offsets, not for the matrix units. */
 #include "kernels/cuda/banks.cuh"
 #include "kernels/softmax/pair_tiles.cuh"
-#include "kernels/kernels.h"
+#include "kernels/offsets/offsets.h"
+#include "kernels/offsets/patterns.h"
+#include "kernels/tokens/grid.h"
 
 enum { ROWS = 16, TABLE_ROWS = 64 };
 enum { TABLE_BLOCKS = 264 }; /* two for each multiprocessor of an H200 */
@@ -557,11 +559,11 @@ void patterns_spread_backward(void *ds, real *dv, const real *add, const Pattern
     launch_parameters(d->w, d->base, dy, s, v, &sums->patterns, B, shape);
 }
 
-/* == Cost of dense LiSA =========================================================================================== */
+/* == Cost ======================================================================================================== */
 
 /* Predicted, not measured: four sums over pairs, channels and patterns at an eighth of the 64 multiply-adds a clock
  * that a multiprocessor has. */
-double lisa_dense_cost(const Patterns *patterns) {
+double patterns_cost(const Patterns *patterns) {
     double N = grid_tokens(patterns->offsets.grid), clock = 132 * 1.8e9;
     return 4 * N * N * patterns->D * patterns->E / 8 / clock;
 }

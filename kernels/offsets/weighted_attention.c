@@ -8,7 +8,9 @@
 #include "kernels/cpu/activations.h"
 #include "kernels/offsets/offset_runs.h"
 #include "kernels/device/workspace.h"
-#include "kernels/kernels.h"
+#include "kernels/offsets/offsets.h"
+#include "kernels/offsets/weighted_attention.h"
+#include "kernels/tokens/grid.h"
 
 enum { QUERIES = 16 };
 

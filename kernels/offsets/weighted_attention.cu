@@ -3,7 +3,9 @@
  * queries read 32 different entries, so that each warp adds to a table of its own in shared memory.  Where the tables
  * are too large for that, the table's gradient has a block for each entry. */
 #include "kernels/softmax/pair_tiles.cuh"
-#include "kernels/kernels.h"
+#include "kernels/offsets/offsets.h"
+#include "kernels/offsets/weighted_attention.h"
+#include "kernels/tokens/grid.h"
 
 enum { MOST_ENTRIES = 1024 };
 

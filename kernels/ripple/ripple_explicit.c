@@ -4,11 +4,15 @@
  *   backward  t_m = dy_n.v_m,  dalpha_r = sum_{m in r} p_m t_m,  ds_m = alpha_g(m) p_m (t_m - dalpha_g(m)),
  *             dv_m += alpha_g(m) p_m dy_n,  dq_n = sum_m ds_m k_m / sqrt D,  dk_m += ds_m q_n / sqrt D
  *   saves     lse [B,N,H,G]. */
+#include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "kernels/cpu/activations.h"
 #include "kernels/device/workspace.h"
-#include "kernels/kernels.h"
+#include "kernels/ripple/ripple.h"
+#include "kernels/softmax/attention_shape.h"
+#include "kernels/tokens/grid.h"
 
 typedef struct {
     int N, H, D, G;

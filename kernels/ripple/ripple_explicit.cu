@@ -6,7 +6,9 @@
 #include "kernels/cuda/fragments.cuh"
 #include "kernels/ripple/ripple.cuh"
 #include "kernels/cuda/rows.cuh"
-#include "kernels/kernels.h"
+#include "kernels/ripple/ripple.h"
+#include "kernels/softmax/attention_shape.h"
+#include "kernels/tokens/grid.h"
 
 enum { THREADS = 128, WARPS = THREADS / WARP };
 

@@ -25,11 +25,14 @@
  * exact, since what dy is divided by is multiplied with afterwards; weighted scores and their gradients are rounded. */
 #include "kernels/ripple/ripple_cpu.h"
 
+#include <stdbool.h>
 #include <string.h>
 
 #include "kernels/cpu/activations.h"
 #include "kernels/softmax/pairs.h"
 #include "kernels/device/workspace.h"
+#include "kernels/ripple/ripple.h"
+#include "kernels/softmax/attention_shape.h"
 
 /* Of 8, 16 and 32 queries and 64, 128 and 256 keys, 16 x 128 is the fastest or within the noise of it from 14x14 to
  * 48x48: four tiles of that size fit in an L1 cache of 48 KB. */

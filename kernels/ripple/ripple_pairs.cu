@@ -10,6 +10,7 @@
  * Patches, weights and products are in ripple_patches.cuh, the far part in ripple_far.cuh; nothing as large as N x N is
  * stored. */
 #include "kernels/ripple/ripple_far.cuh"
+#include "kernels/ripple/ripple.h"
 
 enum { SHARED_LIMIT = 160 * 1024 }; /* what Ampere and Hopper both have */
 static const size_t BUDGET = (size_t)64 << 20;

@@ -10,6 +10,7 @@
 
 #include "kernels/ripple/ripple.cuh"
 #include "kernels/cuda/tiles.cuh"
+#include "kernels/ripple/ripple.h"
 
 enum {
     SIDE = 8, /* columns of a patch */

@@ -18,6 +18,8 @@
 
 #include "kernels/cpu/activations.h"
 #include "kernels/device/workspace.h"
+#include "kernels/ripple/ripple.h"
+#include "kernels/tokens/grid.h"
 
 enum { LINE = 8 }; /* doubles in a vector and a cache line */
 

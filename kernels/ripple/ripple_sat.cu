@@ -11,6 +11,8 @@
  * Tables are double, because the sum over a ring of eight tokens can be the difference of two sums over 10^4 tokens. */
 #include "kernels/ripple/ripple.cuh"
 #include "kernels/cuda/rows.cuh"
+#include "kernels/tokens/grid.h"
+#include "kernels/ripple/ripple.h"
 
 enum {
     THREADS = 256,

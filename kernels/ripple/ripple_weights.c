@@ -10,8 +10,10 @@
  *             dsticks_r += wp dc_r + bp de_r,  dwp += sum_r sticks_r dc_r^T,  dbp += sum_r sticks_r de_r
  * TILE tokens lie along a vector. Sums over tokens are float for FLUSH blocks of them, then double.
  * Source: "Ripple Attention for Visual Perception with Sub-quadratic Complexity" (ICML 2022), equations 5 and 6. */
-#include "kernels/kernels.h"
+#include "kernels/ripple/ripple.h"
+#include "kernels/softmax/attention_shape.h"
 
+#include <stdbool.h>
 #include <string.h>
 
 #include "kernels/cpu/activations.h"

@@ -7,7 +7,8 @@
  * memory, and every access to v and dv is a row.  A block adds its tiles' dc and de in workspace; add_parts joins the
  * blocks. */
 #include "kernels/cuda/rows.cuh"
-#include "kernels/kernels.h"
+#include "kernels/ripple/ripple.h"
+#include "kernels/softmax/attention_shape.h"
 
 enum {
     TOKENS = WARP,

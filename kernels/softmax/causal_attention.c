@@ -1,8 +1,13 @@
 /* Causal softmax attention over sets of keys; the formulas are those of kernels/softmax/softmax_attention.c, the sets' runs
  * those of kernels/softmax/causal_runs.h.  This form widens what it loads to floats; kernels/softmax/causal_pairs.c multiplies
  * bfloat16 where that is faster. */
+#include <math.h>
+#include <stdbool.h>
+#include <string.h>
+
 #include "kernels/softmax/causal_pairs.h"
 #include "kernels/softmax/causal_runs.h"
+#include "kernels/softmax/causal_attention.h"
 
 /* == Unseen pairs ================================================================================================= */
 

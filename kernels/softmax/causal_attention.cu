@@ -7,7 +7,7 @@
  * The second pass of a merged set goes on from the first one's y and lse, with a sum of 1.  Widths of queries are
  * padded to that of values or half of it; beyond 128 the plain kernels at the end take over. */
 #include "kernels/softmax/softmax_tiles.cuh"
-#include "kernels/kernels.h"
+#include "kernels/softmax/causal_attention.h"
 
 /* delta of as many heads at a time as this many queries, as in softmax_attention.cu. */
 static const size_t DELTA_ROWS = (size_t)1 << 22;

@@ -4,9 +4,14 @@
  * Pairs that are not in the set have a score of minus infinity.  Between two passes a query's state stays in floats. */
 #include "kernels/softmax/causal_pairs.h"
 
+#include <math.h>
+#include <stdbool.h>
+#include <string.h>
+
 #ifdef VIT_PAIRS
 
 #include "kernels/softmax/pair_tiles.h"
+#include "kernels/softmax/causal_attention.h"
 
 /* Scores s [keys,QUERIES] of queries i.. and keys j.. become `value` outside of the set. */
 static void fill_unseen(float *s, const Run *r, int i, int rows, int j, int keys, float value) {

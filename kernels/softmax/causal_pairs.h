@@ -5,6 +5,7 @@
 
 #include "kernels/softmax/causal_runs.h"
 #include "kernels/softmax/pairs.h"
+#include "kernels/softmax/causal_attention.h"
 
 #ifdef VIT_PAIRS
 

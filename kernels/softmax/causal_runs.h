@@ -17,8 +17,12 @@
 #ifndef VIT_KERNELS_SOFTMAX_CAUSAL_RUNS_H
 #define VIT_KERNELS_SOFTMAX_CAUSAL_RUNS_H
 
+#include <math.h>
+#include <stdbool.h>
+
 #include "core/integers.h"
 #include "kernels/softmax/softmax_tiles.h"
+#include "kernels/softmax/causal_attention.h"
 
 /* Queries that go through a block of keys together, so that it is fetched once: some tiles of QUERIES. */
 enum { ROWS = 4 * QUERIES };

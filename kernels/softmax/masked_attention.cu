@@ -6,6 +6,7 @@
  * log2(e), so that the weights are powers of two. */
 #include "kernels/linear/dropout.cuh"
 #include "kernels/softmax/softmax_tiles.cuh"
+#include "kernels/softmax/masked_attention.h"
 
 enum { MOMENTS = 7, SUMS = 2 * MOMENTS + 1 }; /* moments of ds, moments of p, sum of ds */
 

@@ -5,6 +5,7 @@
 #define VIT_KERNELS_SOFTMAX_PAIR_TILES_H
 
 #include <float.h>
+#include <string.h>
 
 #include "kernels/softmax/pairs.h"
 #include "kernels/softmax/softmax_tiles.h"

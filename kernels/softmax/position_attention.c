@@ -8,9 +8,12 @@
  *             drows[y,y'] = sum_x s[y,x].v[y',x],  dcolumns[x,x'] = sum_y dy[y,x].u[y,x'], both yet without g;
  *             of clips with frames v in place of v, dframes[t,t'] = sum of (rows^T s)[t].v[t'], and dv += g frames^T rows^T s
  *   Source: d'Ascoli et al. 2021, section 3, except for the factorisation. */
+#include <math.h>
+#include <stdbool.h>
+
 #include "kernels/cpu/activations.h"
 #include "kernels/device/workspace.h"
-#include "kernels/kernels.h"
+#include "kernels/softmax/position_attention.h"
 
 static double sigmoid(double x) { return 1 / (1 + exp(-x)); }
 

@@ -10,7 +10,8 @@
  * Weights and planes enter as the sum of two bfloat16 tiles, high and low, so that only activations are ever rounded:
  * the products are few, and a head that looks at one token would see a weight's rounding whole. */
 #include "kernels/cuda/tiles.cuh"
-#include "kernels/kernels.h"
+#include "kernels/device/device.h"
+#include "kernels/softmax/position_attention.h"
 
 enum { THREADS = 128, WARPS = THREADS / WARP, COLUMNS = 32, LD = tile_ld(COLUMNS), STAGE_LD = COLUMNS + 4 };
 

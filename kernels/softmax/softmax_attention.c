@@ -8,10 +8,16 @@
  * The factor 1 / sqrt D is folded into q.  Right-hand operands are copied once: k^T and v^T in panels [D,PANEL] that
  * are read front to back, the others [rows,Dp] with Dp = D rounded up to whole vectors and zeros in the padding. */
 #include <limits.h>
+#include <math.h>
+#include <stdbool.h>
+#include <string.h>
 
 #include "core/integers.h"
 #include "kernels/softmax/softmax_pairs.h"
 #include "kernels/softmax/softmax_tiles.h"
+#include "kernels/tokens/grid.h"
+#include "kernels/softmax/attention_shape.h"
+#include "kernels/softmax/softmax_attention.h"
 
 
 /* == What a query sees ============================================================================================ */

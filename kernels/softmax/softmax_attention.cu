@@ -16,7 +16,9 @@
  * rows need and masks the pairs in it that are not in the set.  The union of two sets takes two launches: the second
  * one continues the running softmax from the first one's y and lse, with a sum of 1. */
 #include "kernels/softmax/softmax_tiles.cuh"
-#include "kernels/kernels.h"
+#include "kernels/softmax/attention_shape.h"
+#include "kernels/softmax/softmax_attention.h"
+#include "kernels/tokens/grid.h"
 
 
 /* delta of as many heads at a time as this many queries; a group is then far more work than its two launches. */

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "kernels/softmax/softmax_tiles.cuh"
-#include "kernels/kernels.h"
+#include "kernels/softmax/attention_shape.h"
 
 enum { QUERIES = 64, MOST_WARPS = 16, OUT_LD = tile_ld(TILE_K) };
 

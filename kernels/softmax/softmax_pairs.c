@@ -6,6 +6,10 @@
  * Products' operands are rounded to bfloat16 (p and ds; q, k, v, dy are bfloat16 in memory), everything else is float. */
 #include "kernels/softmax/softmax_pairs.h"
 
+#include <math.h>
+#include <stdbool.h>
+#include <string.h>
+
 #ifdef VIT_PAIRS
 
 #include "kernels/softmax/pair_tiles.h"

@@ -4,9 +4,13 @@
  *   backward  t = dy v^T,  delta = sum_j c p t,  ds = p (c t - delta),
  *             dv += (c p)^T dy,  dk += ds^T q / sqrt D,  dq += ds k / sqrt D
  *   saves     lse.  c is a constant of the backward pass.   Source: You et al. 2023 (Castling-ViT), its code. */
+#include <math.h>
+#include <string.h>
+
 #include "kernels/cpu/activations.h"
 #include "kernels/device/workspace.h"
-#include "kernels/kernels.h"
+#include "kernels/softmax/attention_shape.h"
+#include "kernels/softmax/softmax_attention.h"
 
 enum { QUERIES = 16 };
 

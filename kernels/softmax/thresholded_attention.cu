@@ -1,7 +1,8 @@
 /* Softmax attention with a threshold on the weights; the formulas are those of kernels/softmax/thresholded_attention.c.
  * The tokens of a block (pair_tiles.cuh) are queries for y and dq, keys for dk and dv. */
 #include "kernels/softmax/pair_tiles.cuh"
-#include "kernels/kernels.h"
+#include "kernels/softmax/attention_shape.h"
+#include "kernels/softmax/softmax_attention.h"
 
 enum { OWNED = MOST_ROWS / WARPS };
 

@@ -5,9 +5,16 @@
  *   saves     lse.   Source: Liu et al. 2021 (Swin Transformer).
  *
  * The keys of a window are all its places, its queries those with a token, one after the other. */
+#include <math.h>
+#include <stdbool.h>
+#include <string.h>
+
 #include "kernels/cpu/activations.h"
 #include "kernels/device/workspace.h"
-#include "kernels/kernels.h"
+#include "kernels/softmax/attention_shape.h"
+#include "kernels/softmax/softmax_attention.h"
+#include "kernels/tokens/grid.h"
+#include "kernels/tokens/windows.h"
 
 enum { QUERIES = 16 };
 

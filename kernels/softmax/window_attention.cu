@@ -5,7 +5,10 @@
 #include "kernels/cuda/fragments.cuh"
 #include "kernels/softmax/head_tiles.cuh"
 #include "kernels/cuda/rows.cuh"
-#include "kernels/kernels.h"
+#include "kernels/softmax/attention_shape.h"
+#include "kernels/softmax/softmax_attention.h"
+#include "kernels/tokens/grid.h"
+#include "kernels/tokens/windows.h"
 
 /* Most blocks of a head in the backward pass, and floats that all blocks leave in workspace unless one leaves more. */
 static const size_t part_blocks_most = 256, part_floats_most = 1 << 22;

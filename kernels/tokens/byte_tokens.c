@@ -2,8 +2,10 @@
  *   forward   e_i = We[x_i] + sum_t W_t[o_t(i)];  x_p = e_p, or e_{p-1} with x_0 = start
  *   backward  each entry of a table sums the rows of dx that it was added to, in double: a sum has one thread
  *   saves     nothing. */
+#include <math.h>
+
 #include "kernels/cpu/activations.h"
-#include "kernels/kernels.h"
+#include "kernels/tokens/byte_tokens.h"
 
 /* Columns that are summed together: a cache line of dx. */
 enum { COLUMNS = 16, BYTES = 256 };

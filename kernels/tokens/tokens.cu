@@ -1,7 +1,9 @@
 /* From pixels to tokens and back to one vector: normalisation, patches, class token and positions, mean pooling.
  * An image's tokens are taken as one stretch of N*M numbers wherever that spares divisions. */
 #include "kernels/cuda/rows.cuh"
-#include "kernels/kernels.h"
+#include "kernels/tokens/grid.h"
+#include "kernels/tokens/images.h"
+#include "kernels/tokens/tokens.h"
 
 enum { THREADS = 256, WARPS = THREADS / WARP };
 

@@ -1,11 +1,13 @@
 /* The windows of a convolution as rows, and the sum of what each input got in all of its windows.
  * A window (i, j) reads row i stride + r - pad and column j stride + c - pad of the input, r and c below k; so the
  * input (y, x) is read by the windows with i stride <= y + pad < i stride + k, and the same for j and for frames. */
+#include <stdbool.h>
 #include <string.h>
 
 #include "core/integers.h"
 #include "kernels/cpu/activations.h"
-#include "kernels/kernels.h"
+#include "kernels/tokens/grid.h"
+#include "kernels/tokens/images.h"
 
 /* Numbers from one position of the input to the next, and from one channel to the next. */
 static size_t position_step(const Unfold *s) { return s->planes ? 1 : (size_t)s->C; }

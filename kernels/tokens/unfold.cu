@@ -1,7 +1,8 @@
 /* The windows of a convolution as rows; kernels/tokens/unfold.c says which window reads what.  Both ways a thread makes
  * one number of the result, so writes are whole lines; neighbouring windows overlap, so the caches serve most reads. */
 #include "kernels/cuda/rows.cuh"
-#include "kernels/kernels.h"
+#include "kernels/tokens/grid.h"
+#include "kernels/tokens/images.h"
 
 enum { THREADS = 256 };
 
