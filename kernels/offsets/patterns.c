@@ -34,14 +34,16 @@ typedef struct {
     bool per_channel;
     int U;           /* entries of a turned table, or of the table where it has channels */
     size_t ldu, ldn; /* rows along entries, along keys: room for a vector beyond */
-    size_t z_token, z_head; /* in Work's z and fz: heads that share a window stand side by side, others one by one */
+    size_t z_token,
+        z_head; /* in PatternWork's z and fz: heads that share a window stand side by side, others one by one */
     int x_row, z_row, k_row; /* from one token of x, z and k to the next */
-} Shape;
+} PatternShape;
 
-static Shape shape_of(const Patterns *p) {
+static PatternShape shape_of(const Patterns *p) {
     const Offsets *o = &p->offsets;
     int H = p->H, D = p->D;
-    Shape s = {.offsets = o, .N = grid_tokens(o->grid), .H = H, .D = D, .E = p->E, .per_channel = p->per_channel};
+    PatternShape s =
+        {.offsets = o, .N = grid_tokens(o->grid), .H = H, .D = D, .E = p->E, .per_channel = p->per_channel};
     s.Dp = tile_round_up(D);
     s.Ep = tile_round_up(s.E);
     s.U = p->per_channel ? offsets_count(o) : offset_runs_entries(o);
@@ -71,9 +73,9 @@ typedef struct {
     float *base, *baset; /* [D,Ep], [E,Dp] */
 } Tables;
 
-static size_t table_floats(const Shape *s) { return (size_t)s->U * (s->per_channel ? s->D : 1) * s->Ep; }
+static size_t table_floats(const PatternShape *s) { return (size_t)s->U * (s->per_channel ? s->D : 1) * s->Ep; }
 
-static Tables tables_take(const Shape *s, float *memory, size_t *floats) {
+static Tables tables_take(const PatternShape *s, float *memory, size_t *floats) {
     float *next = memory;
     Tables t;
     t.w = workspace_take(&next, table_floats(s));
@@ -96,12 +98,12 @@ typedef struct {
     float *part_x, *part_z;     /* sums of BLOCK terms: one head's fx and fz */
     float *part_k, *part_w, *part_base; /* fk, fw and fbase */
     float *product;                           /* [HEADS or D,Ep], [QUERIES,Dp]: what add_product adds */
-} Work;
+} PatternWork;
 
-static Work work_take(const Shape *s, float *memory, size_t *floats) {
+static PatternWork work_take(const PatternShape *s, float *memory, size_t *floats) {
     float *next = memory;
     size_t rows = (size_t)HEADS * s->N, pairs = (size_t)s->N + PAIRS;
-    Work w;
+    PatternWork w;
     float **by_channel[] = {&w.x, &w.fx, &w.k, &w.fk};
     for (int i = 0; i < 4; i++) *by_channel[i] = workspace_take(&next, rows * s->Dp);
     w.z = workspace_take(&next, rows * s->Ep);
@@ -124,13 +126,13 @@ static Work work_take(const Shape *s, float *memory, size_t *floats) {
     return w;
 }
 
-static size_t tables_floats(const Shape *s) {
+static size_t tables_floats(const PatternShape *s) {
     size_t floats;
     tables_take(s, NULL, &floats);
     return floats;
 }
 
-static size_t work_floats(const Shape *s) {
+static size_t work_floats(const PatternShape *s) {
     size_t floats;
     work_take(s, NULL, &floats);
     return floats;
@@ -138,21 +140,21 @@ static size_t work_floats(const Shape *s) {
 
 size_t patterns_workspace(const Patterns *patterns, int B) {
     (void)B;
-    Shape s = shape_of(patterns);
+    PatternShape s = shape_of(patterns);
     return workspace_bytes_behind(tables_floats(&s), work_floats(&s));
 }
 
-static Work work_of(const Shape *s, int thread) {
+static PatternWork work_of(const PatternShape *s, int thread) {
     size_t floats = work_floats(s);
     return work_take(s, workspace_behind(tables_floats(s), thread, floats), &floats);
 }
 
 /* Entry u of the table, as workspaces hold it, in the order of the user's table. */
-static size_t entry_at(const Shape *s, int u) {
+static size_t entry_at(const PatternShape *s, int u) {
     return s->per_channel ? (size_t)u * s->D * s->E : (size_t)offset_runs_entry(s->offsets, u) * s->E;
 }
 
-static Tables tables_make(const float *w, const float *base, const Shape *s) {
+static Tables tables_make(const float *w, const float *base, const PatternShape *s) {
     size_t floats;
     Tables t = tables_take(s, workspace_shared(), &floats);
     memset(t.w, 0, floats * sizeof(float));
@@ -185,13 +187,13 @@ typedef struct {
     int count;
 } Chunk;
 
-static size_t head_at(const Chunk *chunk, int r, int row, int width, const Shape *s) {
+static size_t head_at(const Chunk *chunk, int r, int row, int width, const PatternShape *s) {
     size_t head = chunk->first + r;
     return head / s->H * s->N * row + head % s->H * width;
 }
 
 /* to [count,N,Dp] with zeros in the padding. */
-static void gather(float *to, const real *from, int row, const Chunk *chunk, const Shape *s) {
+static void gather(float *to, const real *from, int row, const Chunk *chunk, const PatternShape *s) {
     for (int r = 0; r < chunk->count; r++) {
         const real *head = from + head_at(chunk, r, row, s->D, s);
         for (int i = 0; i < s->N; i++, to += s->Dp)
@@ -201,7 +203,7 @@ static void gather(float *to, const real *from, int row, const Chunk *chunk, con
 }
 
 /* to = add + from, without the padding. */
-static void scatter(real *to, const real *add, const float *from, int row, const Chunk *chunk, const Shape *s) {
+static void scatter(real *to, const real *add, const float *from, int row, const Chunk *chunk, const PatternShape *s) {
     for (int r = 0; r < chunk->count; r++) {
         size_t at = head_at(chunk, r, row, s->D, s);
         for (int i = 0; i < s->N; i++, from += s->Dp, at += row)
@@ -213,8 +215,8 @@ static void scatter(real *to, const real *add, const float *from, int row, const
     }
 }
 
-/* To Work's z, and back. */
-static void gather_patterns(float *to, const Form *f, const Chunk *chunk, const Shape *s) {
+/* To PatternWork's z, and back. */
+static void gather_patterns(float *to, const Form *f, const Chunk *chunk, const PatternShape *s) {
     for (int r = 0; r < chunk->count; r++) {
         size_t head = head_at(chunk, r, s->z_row, s->E, s);
         for (int i = 0; i < s->N; i++)
@@ -226,7 +228,7 @@ static void gather_patterns(float *to, const Form *f, const Chunk *chunk, const 
             }
     }
 }
-static void scatter_patterns(const Form *f, const float *from, const Chunk *chunk, const Shape *s) {
+static void scatter_patterns(const Form *f, const float *from, const Chunk *chunk, const PatternShape *s) {
     for (int r = 0; r < chunk->count; r++) {
         size_t head = head_at(chunk, r, s->z_row, s->E, s);
         for (int i = 0; i < s->N; i++)
@@ -240,7 +242,7 @@ static void scatter_patterns(const Form *f, const float *from, const Chunk *chun
 }
 
 /* to [count,D,ldn] = from [count,N,Dp] head by head transposed, zeros beyond N. */
-static void transpose(float *to, const float *from, int count, const Shape *s) {
+static void transpose(float *to, const float *from, int count, const PatternShape *s) {
     memset(to, 0, count * s->D * s->ldn * sizeof *to);
     for (int r = 0; r < count; r++)
         for (int i = 0; i < s->N; i++)
@@ -273,7 +275,7 @@ static void add_product(float *c, float *product, const float *a, size_t a_row, 
 
 /* out [heads,Ep] += x [heads,keys] times the window; x's rows lie ldx apart. */
 static void collect_window(float *out, float *product, const float *x, size_t ldx, const float *table, int i, int heads,
-                           const Shape *s) {
+                           const PatternShape *s) {
     for (OffsetRun run = {0}; offset_runs_next(s->offsets, i, &run);)
         add_product(out, product, x + run.j0, ldx, 1, table + (size_t)run.u * s->Ep, heads, s->Ep, run.count);
 }
@@ -285,7 +287,7 @@ static void zero_keys(float *out, size_t ldo, int first, int end, int heads) {
 /* out [heads,keys] = z [heads,E] times the transposed window, and zeros for the others of `keys`.  A run's last vector
  * reaches into the next run, which comes later, or behind the last key. */
 static void spread_window(float *out, size_t ldo, const float *z, const float *table, int i, OffsetSpan keys, int heads,
-                          const Shape *s) {
+                          const PatternShape *s) {
     int end = keys.first;
     for (OffsetRun run = {0}; offset_runs_next(s->offsets, i, &run); end = run.j0 + run.count) {
         zero_keys(out, ldo, end, run.j0, heads);
@@ -295,7 +297,8 @@ static void spread_window(float *out, size_t ldo, const float *z, const float *t
 }
 
 /* The window += x^T z. */
-static void add_to_window(float *table, const float *x, size_t ldx, const float *z, int i, int heads, const Shape *s) {
+static void add_to_window(float *table, const float *x, size_t ldx, const float *z, int i, int heads,
+                          const PatternShape *s) {
     for (OffsetRun run = {0}; offset_runs_next(s->offsets, i, &run);)
         tile_gemm(table + (size_t)run.u * s->Ep, s->Ep, x + run.j0, 1, ldx, z, s->Ep, run.count, s->Ep, heads, 1);
 }
@@ -303,7 +306,7 @@ static void add_to_window(float *table, const float *x, size_t ldx, const float 
 /* == The same table for all channels ============================================================================== */
 
 /* The keys from the first to the last that one of the queries meets. */
-static OffsetSpan keys_of(int first, int queries, const Shape *s) {
+static OffsetSpan keys_of(int first, int queries, const PatternShape *s) {
     if (s->offsets->kind != OFFSETS_LOCAL) return (OffsetSpan){0, s->N};
     int begin = s->N, end = 0;
     for (int i = first; i < first + queries; i++)
@@ -315,7 +318,8 @@ static OffsetSpan keys_of(int first, int queries, const Shape *s) {
 }
 
 /* Queries first .. first + queries-1: T and what comes of it, then P. */
-static void shared_queries(const Form *f, Work w, Tables t, int first, int queries, int heads, const Shape *s) {
+static void shared_queries(const Form *f, PatternWork w, Tables t, int first, int queries, int heads,
+                           const PatternShape *s) {
     size_t row = QUERIES * s->ldn, zs = (size_t)HEADS * s->Ep;
     OffsetSpan keys = keys_of(first, queries, s);
     if (f->fz || f->fw) {
@@ -344,8 +348,8 @@ static void shared_queries(const Form *f, Work w, Tables t, int first, int queri
 /* == A table for each channel ===================================================================================== */
 
 /* The pairs of one entry: p, and z where it is asked for.  Their number, with the zeros that follow, is returned. */
-TILE_INLINE int gather_pairs(float *p, float *zp, const float *x, const float *k, const float *z, int t, const Shape *s,
-                             size_t Dp, size_t Ep) {
+TILE_INLINE int gather_pairs(float *p, float *zp, const float *x, const float *k, const float *z, int t,
+                             const PatternShape *s, size_t Dp, size_t Ep) {
     int rows = 0;
     for (OffsetLine line = {0}; offset_lines_next(s->offsets, t, &line);) {
         const float *xi = x + line.i0 * Dp, *kj = k + line.j0 * Dp;
@@ -361,7 +365,7 @@ TILE_INLINE int gather_pairs(float *p, float *zp, const float *x, const float *k
     return rows;
 }
 
-TILE_INLINE void scatter_to_patterns(float *fz, const float *from, int t, const Shape *s, size_t Ep) {
+TILE_INLINE void scatter_to_patterns(float *fz, const float *from, int t, const PatternShape *s, size_t Ep) {
     for (OffsetLine line = {0}; offset_lines_next(s->offsets, t, &line);) {
         float *to = fz + line.i0 * Ep;
         for (size_t e = 0; e < line.count * Ep; e += TILE, from += TILE)
@@ -371,7 +375,7 @@ TILE_INLINE void scatter_to_patterns(float *fz, const float *from, int t, const 
 
 /* Fx += g k,  Fk += g x. */
 TILE_INLINE void scatter_to_channels(float *fx, float *fk, const float *g, const float *x, const float *k, int t,
-                                     const Shape *s, size_t Dp) {
+                                     const PatternShape *s, size_t Dp) {
     for (OffsetLine line = {0}; offset_lines_next(s->offsets, t, &line);) {
         size_t i = line.i0 * Dp, j = line.j0 * Dp, end = i + line.count * Dp;
         for (; i < end; i += TILE, j += TILE, g += TILE) {
@@ -383,8 +387,8 @@ TILE_INLINE void scatter_to_channels(float *fx, float *fk, const float *g, const
 }
 
 /* Entry t of head r; Dp and Ep are literals where they are TILE. */
-TILE_INLINE void channels_entry(const Form *f, Work w, Tables tables, int t, int r, const Shape *s, size_t Dp,
-                                size_t Ep) {
+TILE_INLINE void channels_entry(const Form *f, PatternWork w, Tables tables, int t, int r, const PatternShape *s,
+                                size_t Dp, size_t Ep) {
     size_t at = (size_t)r * s->N * Dp, patterns = r * s->z_head;
     const float *x = w.x + at, *k = w.k + at;
     int rows = gather_pairs(w.p, w.zp, x, k, f->z ? w.z + patterns : NULL, t, s, Dp, Ep);
@@ -399,7 +403,7 @@ TILE_INLINE void channels_entry(const Form *f, Work w, Tables tables, int t, int
     if (f->fw) add_product(w.fw + (size_t)t * s->D * Ep, w.product, w.p, 1, Dp, w.zp, s->D, Ep, rows);
 }
 
-static void channels_head(const Form *f, Work w, Tables tables, int r, const Shape *s) {
+static void channels_head(const Form *f, PatternWork w, Tables tables, int r, const PatternShape *s) {
     size_t channels = (size_t)r * s->N * s->Dp;
     for (int t = 0; t < s->U; t++) {
         if (s->Dp == TILE && s->Ep == TILE) channels_entry(f, w, tables, t, r, s, TILE, TILE);
@@ -413,7 +417,7 @@ static void channels_head(const Form *f, Work w, Tables tables, int r, const Sha
 
 /* == All of it ==================================================================================================== */
 
-static void chunk_form(const Form *f, Work w, Tables t, const Chunk *chunk, const Shape *s) {
+static void chunk_form(const Form *f, PatternWork w, Tables t, const Chunk *chunk, const PatternShape *s) {
     int heads = chunk->count;
     size_t by_channel = (size_t)HEADS * s->N * s->Dp, by_pattern = (size_t)HEADS * s->N * s->Ep;
     if (f->x) gather(w.x, f->x, s->x_row, chunk, s);
@@ -445,7 +449,7 @@ static void chunk_form(const Form *f, Work w, Tables t, const Chunk *chunk, cons
 
 /* Adds the threads' sums to the gradients, in the order of the threads.  A shared table that wraps around has each of
  * its entries twice in workspaces, so one thread adds them all. */
-static void join(const Form *f, int threads, const Shape *s) {
+static void join(const Form *f, int threads, const PatternShape *s) {
     int channels = s->per_channel ? s->D : 1;
 #pragma omp parallel for schedule(static) if (s->per_channel)
     for (int u = 0; u < s->U; u++)
@@ -461,7 +465,7 @@ static void join(const Form *f, int threads, const Shape *s) {
 }
 
 static void compute(const Form *f, const PatternSums *sums, int B) {
-    Shape shape = shape_of(&sums->patterns), *s = &shape;
+    PatternShape shape = shape_of(&sums->patterns), *s = &shape;
     s->x_row = sums->x_row;
     s->z_row = sums->s_row;
     s->k_row = sums->k_row;
@@ -470,7 +474,7 @@ static void compute(const Form *f, const PatternSums *sums, int B) {
     int threads = omp_get_max_threads();
 #pragma omp parallel for schedule(static)
     for (int t = 0; t < threads; t++) {
-        Work work = work_of(s, t);
+        PatternWork work = work_of(s, t);
         if (f->fw) memset(work.fw, 0, table_floats(s) * sizeof(float));
         memset(work.fbase, 0, (size_t)s->D * s->Ep * sizeof(float));
         memset(work.part_x, 0, (size_t)(work.product - work.part_x) * sizeof(float)); /* all parts, side by side */
@@ -511,7 +515,7 @@ void patterns_spread_backward(void *ds, real *dv, const real *add, const Pattern
  * start of a run of keys for each channel. */
 double patterns_cost(const Patterns *patterns) {
     const double multiply_add = 0.064, start = 3;
-    Shape s = shape_of(patterns);
+    PatternShape s = shape_of(patterns);
     double pairs = 0;
     size_t runs = 0;
     int step = s.N > 1 << 15 ? s.N >> 10 | 1 : 1; /* of so many queries, a thousand stand for all */

@@ -17,7 +17,7 @@ enum { TABLE_BLOCKS = 264 }; /* two for each multiprocessor of an H200 */
  * together. */
 enum { HEADS = 16, HEADS_BACK = 8, PATTERNS = 16, CHANNELS = 32, ENTRIES = 16, ENTRIES_BACK = 8 };
 
-struct Shape {
+struct PatternShape {
     Offsets offsets;
     int x_row, z_row, k_row; /* from one token of x, z and k to the next */
     int N, H, D, E, T;
@@ -27,7 +27,7 @@ struct Shape {
     bool float_z;    /* z, or what is computed of it, is float, not real */
 };
 
-static Shape shape_of(const PatternSums *sums, int B) {
+static PatternShape shape_of(const PatternSums *sums, int B) {
     const Patterns *p = &sums->patterns;
     const Offsets *o = &p->offsets;
     int N = grid_tokens(o->grid), H = p->H, D = p->D;
@@ -36,19 +36,19 @@ static Shape shape_of(const PatternSums *sums, int B) {
 }
 
 /* Where token i of a head begins in x, z and k. */
-struct Head {
+struct PatternHead {
     size_t x, z, k;
 };
-DEVICE Head head_at(const Shape &s, size_t head) {
+DEVICE PatternHead head_at(const PatternShape &s, size_t head) {
     size_t token = head / s.H * s.N, h = head % s.H;
     return {token * s.x_row + h * s.D, token * s.z_row + h * s.E, token * s.k_row + h * s.D};
 }
 
-DEVICE float z_at(const void *z, size_t at, const Shape &s) {
+DEVICE float z_at(const void *z, size_t at, const PatternShape &s) {
     return s.float_z ? static_cast<const float *>(z)[at] : to_float(static_cast<const real *>(z)[at]);
 }
 
-DEVICE void put_z(void *z, size_t at, float x, const Shape &s) {
+DEVICE void put_z(void *z, size_t at, float x, const PatternShape &s) {
     if (s.float_z) static_cast<float *>(z)[at] = x;
     else static_cast<real *>(z)[at] = to_real(x);
 }
@@ -63,7 +63,7 @@ DEVICE void fill(float *tile, int rows, int columns, int ld, int first, const re
 }
 
 /* The same of a head's z, which begins at `head`. */
-DEVICE void fill_z(float *tile, int rows, int ld, int first, const void *z, size_t head, const Shape &s) {
+DEVICE void fill_z(float *tile, int rows, int ld, int first, const void *z, size_t head, const PatternShape &s) {
     for (int at = threadIdx.x; at < rows * s.E; at += THREADS) {
         int i = first + at / s.E, e = at % s.E;
         tile[at / s.E * ld + e] = i < s.N ? z_at(z, head + (size_t)i * s.z_row + e, s) : 0;
@@ -73,13 +73,13 @@ DEVICE void fill_z(float *tile, int rows, int ld, int first, const void *z, size
 /* == The same table for all channels ============================================================================== */
 
 /* The entry for query i and key j, NULL where a tile reaches beyond the tokens. */
-DEVICE const float *entry_of(const float *w, int i, int j, const Shape &s) {
+DEVICE const float *entry_of(const float *w, int i, int j, const PatternShape &s) {
     int t = i < s.N && j < s.N ? offset_of(&s.offsets, i, j) : -1;
     return t < 0 ? NULL : w + (size_t)t * s.E;
 }
 
 /* sum_e z[e] w[t(i,j),e] */
-DEVICE float weight_of(const float *z, const float *w, int i, int j, const Shape &s) {
+DEVICE float weight_of(const float *z, const float *w, int i, int j, const PatternShape &s) {
     const float *entry = entry_of(w, i, j, s);
     float sum = 0;
     for (int e = 0; entry && e < s.E; e++) sum += z[e] * entry[e];
@@ -89,12 +89,12 @@ DEVICE float weight_of(const float *z, const float *w, int i, int j, const Shape
 /* Fz of ROWS queries. */
 __global__ void __launch_bounds__(THREADS)
     patterns_collect_kernel(void *fz, const real *x, const real *k, const float *__restrict__ w,
-                            const float *__restrict__ base, Shape s) {
+                            const float *__restrict__ base, PatternShape s) {
     SHARED(float, sum);                                                                /* [ROWS,E] */
     float *own = sum + ROWS * s.E, *t = own + ROWS * s.D,
           *keys = t + ROWS * COLUMNS; /* [ROWS,D], [ROWS,COLUMNS], [COLUMNS,D] */
     int first = (int)(blockIdx.x % s.blocks) * ROWS, ld = odd_ld(s.D);
-    Head h = head_at(s, blockIdx.x / s.blocks);
+    PatternHead h = head_at(s, blockIdx.x / s.blocks);
     fill(own, ROWS, s.D, s.D, first, x + h.x, s.x_row, s.N);
     block_sync();
     for (int at = threadIdx.x; at < ROWS * s.E; at += THREADS) {
@@ -127,14 +127,14 @@ __global__ void __launch_bounds__(THREADS)
 template <bool KEYS>
 __global__ void __launch_bounds__(THREADS)
     patterns_spread_kernel(real *out, const real *add, const real *in, const void *z, const float *__restrict__ w,
-                           const float *__restrict__ base, Shape s) {
+                           const float *__restrict__ base, PatternShape s) {
     constexpr int SEEN = KEYS ? (int)COLUMNS : (int)ROWS; /* queries whose z the block holds at a time */
     int z_ld = odd_ld(s.E);
     SHARED(float, sum);                                                                     /* [ROWS,D] */
     float *zs = sum + ROWS * s.D, *p = zs + SEEN * z_ld,
           *others = p + ROWS * COLUMNS; /* [SEEN,E], [ROWS,COLUMNS], [COLUMNS,D] */
     int first = (int)(blockIdx.x % s.blocks) * ROWS;
-    Head h = head_at(s, blockIdx.x / s.blocks);
+    PatternHead h = head_at(s, blockIdx.x / s.blocks);
     size_t from = KEYS ? h.x : h.k, to = KEYS ? h.k : h.x;
     int from_row = KEYS ? s.x_row : s.k_row, to_row = KEYS ? s.k_row : s.x_row;
     if (!KEYS) fill_z(zs, ROWS, z_ld, first, z, h.z, s);
@@ -182,7 +182,7 @@ DEVICE int query_of(const Offsets *o, int e, int j) {
 
 /* others [ENTRIES,ROWS]: the keys of the block's tokens for the entries from `first` on, or the queries whose keys
  * they are; -1 for none.  any [ENTRIES] is set for an entry that has one. */
-DEVICE void find_others(int *others, int *any, int first, int token, bool as_keys, const Shape &s) {
+DEVICE void find_others(int *others, int *any, int first, int token, bool as_keys, const PatternShape &s) {
     block_sync(); /* those before are still read */
     for (int at = threadIdx.x; at < ENTRIES * ROWS; at += THREADS) {
         int t = first + at / ROWS, i = token + at % ROWS, other = -1;
@@ -199,7 +199,7 @@ DEVICE void find_others(int *others, int *any, int first, int token, bool as_key
 
 /* entry [CHANNELS,PATTERNS], rows ld apart, = channels and patterns from the first ones on of an entry of the table; zeros
  * beyond D and E. */
-DEVICE void load_entry(float *entry, int ld, const float *from, int first_c, int first_e, const Shape &s) {
+DEVICE void load_entry(float *entry, int ld, const float *from, int first_c, int first_e, const PatternShape &s) {
     for (int at = threadIdx.x; at < CHANNELS * PATTERNS; at += THREADS) {
         int c = first_c + at / PATTERNS, e = first_e + at % PATTERNS;
         entry[at / PATTERNS * ld + at % PATTERNS] = c < s.D && e < s.E ? from[(size_t)c * s.E + e] : 0;
@@ -209,7 +209,8 @@ DEVICE void load_entry(float *entry, int ld, const float *from, int first_c, int
 /* Fz of ROWS queries and HEADS heads.  For every entry the products x k of the queries and their keys, a row each, meet
  * it in shared memory, and a thread sums four rows and four patterns.  After the entries x itself meets the base. */
 __global__ void __launch_bounds__(THREADS)
-    patterns_channels_collect_kernel(void *fz, const real *x, const real *k, const float *w, const float *base, Shape s) {
+    patterns_channels_collect_kernel(void *fz, const real *x, const real *k, const float *w, const float *base,
+                                     PatternShape s) {
     constexpr int PAIRS = ROWS * HEADS, LD = CHANNELS + 1;
     SHARED(float, products);                                       /* [PAIRS][LD], pairs by head */
     float *entry = products + PAIRS * LD;                          /* [CHANNELS][PATTERNS] */
@@ -229,7 +230,7 @@ __global__ void __launch_bounds__(THREADS)
                     int pair = at / CHANNELS, c = first_c + at % CHANNELS, head = first_head + pair / ROWS;
                     int i = first_i + pair % ROWS, key = keys[pair % ROWS];
                     bool there = (of_base ? i < s.N : key >= 0) && head < s.heads && c < s.D;
-                    Head h = head_at(s, there ? head : 0);
+                    PatternHead h = head_at(s, there ? head : 0);
                     float own = there ? to_float(x[h.x + (size_t)i * s.x_row + c]) : 0;
                     float other = there && !of_base ? to_float(k[h.k + (size_t)key * s.k_row + c]) : 1;
                     products[pair * LD + at % CHANNELS] = own * other;
@@ -268,7 +269,7 @@ __global__ void __launch_bounds__(THREADS)
 template <bool KEYS>
 __global__ void __launch_bounds__(THREADS)
     patterns_channels_spread_kernel(real *out, const real *add, const real *in, const void *z, const float *w,
-                                    const float *base, Shape s) {
+                                    const float *base, PatternShape s) {
     constexpr int PAIRS = ROWS * HEADS_BACK, LD = PATTERNS + 1;
     SHARED(float, rows);                         /* [PAIRS][LD] of z, pairs by head */
     float *entry = rows + PAIRS * LD;            /* [CHANNELS][LD] */
@@ -306,7 +307,7 @@ __global__ void __launch_bounds__(THREADS)
             for (int r = 0; r < 4; r++) {
                 int pair = row + r * 32, head = first_head + pair / ROWS, place = of_base ? 0 : other[pair % ROWS];
                 if (place < 0 || head >= s.heads) continue;
-                Head h = head_at(s, head);
+                PatternHead h = head_at(s, head);
                 const real *factor =
                     in + (KEYS ? h.x : h.k) + (size_t)place * (KEYS ? s.x_row : s.k_row) + first_c + c0;
 #pragma unroll
@@ -317,7 +318,7 @@ __global__ void __launch_bounds__(THREADS)
         for (int r = 0; r < 4; r++) {
             int pair = row + r * 32, i = first_i + pair % ROWS, head = first_head + pair / ROWS;
             if (i >= s.N || head >= s.heads) continue;
-            Head h = head_at(s, head);
+            PatternHead h = head_at(s, head);
             size_t place = (KEYS ? h.k : h.x) + (size_t)i * (KEYS ? s.k_row : s.x_row) + first_c + c0;
             for (int n = 0; n < 4; n++, place += 8)
                 if (first_c + c0 + n * 8 < s.D) out[place] = to_real(sum[r][n] + (add ? to_float(add[place]) : 0));
@@ -330,7 +331,7 @@ __global__ void __launch_bounds__(THREADS)
 /* A share of Fw where the table is the same for all channels: parts [blocks][T,E], from the blocks' slices of the tiles
  * of TABLE_ROWS queries.  A query and 32 keys have 32 different entries, and a warp has patterns of its own. */
 __global__ void __launch_bounds__(THREADS, 2)
-    patterns_shared_table_kernel(float *parts, const real *x, const void *z, const real *k, bool wide, Shape s) {
+    patterns_shared_table_kernel(float *parts, const real *x, const void *z, const real *k, bool wide, PatternShape s) {
     SHARED(real, queries);                                                     /* [TABLE_ROWS,D] */
     int ld = pair_ld(s.D), count = s.T * s.E;
     real *keys = queries + TABLE_ROWS * ld;                                    /* [COLUMNS,D] */
@@ -339,7 +340,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     for (int at = threadIdx.x; at < count; at += THREADS) table[at] = 0;
     for (int item = blockIdx.x; item < s.heads * tiles; item += gridDim.x) {
         int first = item % tiles * TABLE_ROWS;
-        Head h = head_at(s, item / tiles);
+        PatternHead h = head_at(s, item / tiles);
         pair_load(queries, TABLE_ROWS, x + h.x, s.x_row, first, s.N, s.D, wide);
         for (int j = 0; j < s.N; j += COLUMNS) {
             pair_load(keys, COLUMNS, k + h.k, s.k_row, j, s.N, s.D, wide);
@@ -363,12 +364,12 @@ __global__ void __launch_bounds__(THREADS, 2)
 /* Fw of one entry where the table is the same for all channels and too large for shared memory.  Where there are fewer
  * patterns than threads, slices of threads share the heads, and join in order. */
 __global__ void __launch_bounds__(THREADS)
-    patterns_table_kernel(float *fw, const real *x, const void *z, const real *k, Shape s) {
+    patterns_table_kernel(float *fw, const real *x, const void *z, const real *k, PatternShape s) {
     SHARED(float, shares); /* [THREADS] */
     int t = blockIdx.x, slices = s.E < THREADS ? THREADS / s.E : 1, slice = threadIdx.x / s.E, e = threadIdx.x % s.E;
     float sum = 0;
     for (int head = slice; head < s.heads && slice < slices; head += slices) {
-        Head h = head_at(s, head);
+        PatternHead h = head_at(s, head);
         for (int first = 0; first < s.N; first += COLUMNS) {
             float part = 0;
             for (int i = first; i < s.N && i < first + COLUMNS; i++) {
@@ -390,8 +391,8 @@ __global__ void __launch_bounds__(THREADS)
 
 /* A slice's share of Fw for ENTRIES_BACK entries, one to a warp: parts [slices][T,D,E].  The products of ROWS queries and
  * their keys meet z in shared memory, and a lane sums four channels and four patterns. */
-__global__ void __launch_bounds__(THREADS)
-    patterns_channels_table_kernel(float *parts, const real *x, const void *z, const real *k, int each, Shape s) {
+__global__ void __launch_bounds__(THREADS) patterns_channels_table_kernel(float *parts, const real *x, const void *z,
+                                                                          const real *k, int each, PatternShape s) {
     constexpr int LD = CHANNELS + 1;
     SHARED(float, seen);                                                   /* [ROWS][PATTERNS] of z */
     float *products = seen + ROWS * PATTERNS + warp_id() * ROWS * LD; /* [ROWS][LD], for each warp */
@@ -404,7 +405,7 @@ __global__ void __launch_bounds__(THREADS)
         for (int first_e = 0; first_e < s.E; first_e += PATTERNS) {
             float sum[4][4] = {};
             for (int head = first_head; head < last_head; head++) {
-                Head h = head_at(s, head);
+                PatternHead h = head_at(s, head);
                 for (int first = 0; first < s.N; first += ROWS) {
                     for (int at = threadIdx.x; at < ROWS * PATTERNS; at += THREADS) {
                         int i = first + at / PATTERNS, e = first_e + at % PATTERNS;
@@ -445,8 +446,9 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 /* parts [heads,D,E]: a head's share of Fbase. */
-__global__ void __launch_bounds__(THREADS) patterns_base_kernel(float *parts, const real *x, const void *z, Shape s) {
-    Head h = head_at(s, blockIdx.x);
+__global__ void __launch_bounds__(THREADS)
+    patterns_base_kernel(float *parts, const real *x, const void *z, PatternShape s) {
+    PatternHead h = head_at(s, blockIdx.x);
     for (int at = threadIdx.x; at < s.D * s.E; at += THREADS) {
         float sum = 0;
         for (int i = 0; i < s.N; i++)
@@ -489,7 +491,8 @@ size_t patterns_workspace(const Patterns *p, int B) {
 /* Bytes of shared memory that find_others needs. */
 enum { OTHERS_BYTES = ENTRIES * (ROWS + 1) * sizeof(int) };
 
-static void launch_fz(void *fz, const real *x, const real *k, const float *w, const float *base, const Shape &s) {
+static void launch_fz(void *fz, const real *x, const real *k, const float *w, const float *base,
+                      const PatternShape &s) {
     if (s.per_channel) {
         size_t bytes = (ROWS * HEADS * (CHANNELS + 1) + CHANNELS * PATTERNS) * sizeof(float) + OTHERS_BYTES;
         LAUNCH(patterns_channels_collect_kernel, (unsigned)ceil_div(s.heads, HEADS) * s.blocks, THREADS, bytes, fz, x, k,
@@ -502,7 +505,7 @@ static void launch_fz(void *fz, const real *x, const real *k, const float *w, co
 
 template <bool KEYS>
 static void launch_spread(real *out, const real *add, const real *in, const void *z, const float *w, const float *base,
-                          const Shape &s) {
+                          const PatternShape &s) {
     if (s.per_channel) {
         size_t bytes = (ROWS * HEADS_BACK + CHANNELS) * (PATTERNS + 1) * sizeof(float) + OTHERS_BYTES;
         LAUNCH((patterns_channels_spread_kernel<KEYS>), (unsigned)ceil_div(s.heads, HEADS_BACK) * s.blocks, THREADS, bytes,
@@ -515,7 +518,7 @@ static void launch_spread(real *out, const real *add, const real *in, const void
 }
 
 static void launch_parameters(float *fw, float *fbase, const real *x, const void *z, const real *k,
-                              const Patterns *patterns, int B, const Shape &s) {
+                              const Patterns *patterns, int B, const PatternShape &s) {
     float *parts = static_cast<float *>(kernels_workspace(patterns_workspace(patterns, B)));
     unsigned shares = table_shares(patterns, B);
     if (s.per_channel) {
@@ -539,7 +542,7 @@ void patterns_collect_forward(real *s, const real *q, const real *k, const Patte
 
 void patterns_collect_backward(real *dq, real *dk, const real *add, const PatternSumsGradients *d, const void *ds,
                                const real *q, const real *k, const PatternSums *sums, int B) {
-    Shape s = shape_of(sums, B);
+    PatternShape s = shape_of(sums, B);
     s.float_z = sums->float_ds;
     launch_spread<false>(dq, NULL, k, ds, sums->w, sums->base, s);
     launch_spread<true>(dk, add, q, ds, sums->w, NULL, s);
@@ -552,7 +555,7 @@ void patterns_spread_forward(real *y, const real *s, const real *v, const Patter
 
 void patterns_spread_backward(void *ds, real *dv, const real *add, const PatternSumsGradients *d, const real *dy,
                               const real *s, const real *v, const PatternSums *sums, int B) {
-    Shape shape = shape_of(sums, B), of_ds = shape;
+    PatternShape shape = shape_of(sums, B), of_ds = shape;
     of_ds.float_z = sums->float_ds;
     launch_fz(ds, dy, v, sums->w, sums->base, of_ds);
     launch_spread<true>(dv, add, dy, s, sums->w, NULL, shape);

@@ -62,11 +62,11 @@ typedef struct {
     int h;
     int queries, keys;
     const int *q_order, *k_order; /* their tokens; NULL: as they are */
-} Run;
+} CausalRun;
 
 /* Run `number` of a pass; order: room for its longest. */
-static inline Run run_of(const Pass *pass, const CausalPattern *p, int h, int N, int number, int *order) {
-    Run r = {.pass = pass, .pattern = p, .h = h, .queries = N, .keys = N};
+static inline CausalRun run_of(const Pass *pass, const CausalPattern *p, int h, int N, int number, int *order) {
+    CausalRun r = {.pass = pass, .pattern = p, .h = h, .queries = N, .keys = N};
     int l = p->stride, count = 0;
     if (pass->set == CAUSAL_COLUMN)
         for (int t = number; t < N; t += l) order[count++] = t;
@@ -85,42 +85,42 @@ static inline Run run_of(const Pass *pass, const CausalPattern *p, int h, int N,
 }
 
 /* Query i sees the keys from .. to-1, both growing with i. */
-static inline int keys_from(const Run *r, int i) {
+static inline int keys_from(const CausalRun *r, int i) {
     return r->pass->set == CAUSAL_WINDOW ? larger(0, i + 1 - r->pass->window) : 0;
 }
-static inline int keys_to(const Run *r, int i) {
+static inline int keys_to(const CausalRun *r, int i) {
     if (r->pass->set != CAUSAL_SUMMARY) return r->pass->set == CAUSAL_COLUMN && r->pass->rest ? i : i + 1;
     if (r->pass->rest) i = i / r->pattern->stride * r->pattern->stride - 1;
     return causal_summaries(r->pattern, r->h, i + 1);
 }
 
 /* A first query of those that see key j or a later one, or one before it. */
-static inline int queries_from(const Run *r, int j) {
+static inline int queries_from(const CausalRun *r, int j) {
     return r->pass->set == CAUSAL_SUMMARY ? j / r->pattern->summary * r->pattern->stride : j;
 }
 /* The queries behind the last one that sees key j or an earlier one. */
-static inline int queries_to(const Run *r, int j) {
+static inline int queries_to(const CausalRun *r, int j) {
     return r->pass->set == CAUSAL_WINDOW ? smaller(r->queries, j + r->pass->window) : r->queries;
 }
 
 /* Does query i, a token, see its own key beside the run's? */
-static inline bool sees_own(const Run *r, int i) {
+static inline bool sees_own(const CausalRun *r, int i) {
     return r->pass->set == CAUSAL_SUMMARY && !r->pass->rest && !causal_is_summary(r->pattern, r->h, i);
 }
 
 typedef struct {
     int first, last;
-} Range;
+} CausalRange;
 
 /* Keys that queries i .. i+rows-1 see of those from `begin`, a whole number of panels, to `end`; `first` is a whole
  * number of panels too. */
-static inline Range keys_seen(const Run *r, int i, int rows, int begin, int end) {
+static inline CausalRange keys_seen(const CausalRun *r, int i, int rows, int begin, int end) {
     int from = keys_from(r, i) / PANEL * PANEL;
-    return (Range){larger(from, begin), smaller(keys_to(r, i + rows - 1), end)};
+    return (CausalRange){larger(from, begin), smaller(keys_to(r, i + rows - 1), end)};
 }
 
 /* Does every one of the queries see all of the keys? */
-static inline bool all_seen(const Run *r, int i, int rows, int j, int keys) {
+static inline bool all_seen(const CausalRun *r, int i, int rows, int j, int keys) {
     return keys_from(r, i + rows - 1) <= j && keys_to(r, i) >= j + keys;
 }
 
@@ -144,21 +144,30 @@ typedef struct {
     int N, h, Dk, Dv, Dkp, Dvp;
     float scale;
     const CausalPattern *pattern;
-} Head;
+} CausalHead;
 
-static inline Head head_of(const CausalShape *s, const CausalPattern *p, const CausalInputs *in, size_t head) {
+static inline CausalHead head_of(const CausalShape *s, const CausalPattern *p, const CausalInputs *in, size_t head) {
     size_t first = head / s->H * s->N;
     int h = (int)(head % s->H);
-    Head a = {.q_row = s->q_row, .k_row = s->k_row, .v_row = s->v_row, .y_row = (size_t)s->H * s->Dv, .N = s->N, .h = h,
-              .Dk = s->Dk, .Dv = s->Dv, .Dkp = tile_round_up(s->Dk), .Dvp = tile_round_up(s->Dv),
-              .scale = 1 / sqrtf((float)s->Dk), .pattern = p};
+    CausalHead a = {.q_row = s->q_row,
+                    .k_row = s->k_row,
+                    .v_row = s->v_row,
+                    .y_row = (size_t)s->H * s->Dv,
+                    .N = s->N,
+                    .h = h,
+                    .Dk = s->Dk,
+                    .Dv = s->Dv,
+                    .Dkp = tile_round_up(s->Dk),
+                    .Dvp = tile_round_up(s->Dv),
+                    .scale = 1 / sqrtf((float)s->Dk),
+                    .pattern = p};
     a.q = in->q + first * a.q_row + (size_t)h * s->Dk;
     a.k = in->k + first * a.k_row + (size_t)h * s->Dk;
     a.v = in->v + first * a.v_row + (size_t)h * s->Dv;
     return a;
 }
 
-static inline size_t y_at(const Head *a, const CausalShape *s, size_t head) {
+static inline size_t y_at(const CausalHead *a, const CausalShape *s, size_t head) {
     return head / s->H * s->N * a->y_row + (size_t)a->h * s->Dv;
 }
 
@@ -175,10 +184,10 @@ static inline Team team_of(const CausalShape *s, const CausalPattern *p) {
 }
 
 /* The heads that this thread works on. */
-static inline Range heads_for(Team team, const CausalShape *s) {
+static inline CausalRange heads_for(Team team, const CausalShape *s) {
     int all = s->B * s->H, threads = omp_get_num_threads(), share = all / threads;
-    if (team.parts > 1 || threads == 1) return (Range){0, all};
-    return (Range){omp_get_thread_num() * share, (omp_get_thread_num() + 1) * share};
+    if (team.parts > 1 || threads == 1) return (CausalRange){0, all};
+    return (CausalRange){omp_get_thread_num() * share, (omp_get_thread_num() + 1) * share};
 }
 
 static inline void wait_for(Team team) {
@@ -193,7 +202,7 @@ static inline int task_of(Team team, int n) {
 }
 
 /* Keys at a time: a few blocks for each member of the team. */
-static inline int keys_at_once(const Run *r, Team team) {
+static inline int keys_at_once(const CausalRun *r, Team team) {
     int share = (r->keys / (4 * team.parts) + PANEL - 1) / PANEL * PANEL;
     return team.parts == 1 ? KEYS : larger(PANEL, smaller(KEYS, share));
 }

@@ -19,9 +19,9 @@ enum { CHANNELS = 64 }; /* summed together */
 /* Frames, length, distance and padding of windows in time. */
 typedef struct {
     int n, k, stride, pad;
-} Axis;
-static Axis time_axis(const Unfold *s) {
-    return s->frames ? (Axis){s->frames, s->kt, s->stride_t, s->kt / 2} : (Axis){1, 1, 1, 0};
+} UnfoldAxis;
+static UnfoldAxis time_axis(const Unfold *s) {
+    return s->frames ? (UnfoldAxis){s->frames, s->kt, s->stride_t, s->kt / 2} : (UnfoldAxis){1, 1, 1, 0};
 }
 
 /* The k columns of one line of a window, from column xi on: out [C] of k, `taps` apart.  line: NULL above and below. */
@@ -93,7 +93,7 @@ static bool is_whole(const Unfold *s, int yi, int xi) {
 
 void unfold_forward(real *cols, const real *x, const Unfold *s, int B) {
     Grid windows = unfold_grid(s);
-    Axis time = time_axis(s);
+    UnfoldAxis time = time_axis(s);
     int down = windows.rows, across = windows.columns, k = s->k;
     size_t row = (size_t)s->C * (size_t)unfold_taps(s);
 #pragma omp parallel for collapse(2) schedule(static)
@@ -121,11 +121,11 @@ void unfold_forward(real *cols, const real *x, const Unfold *s, int B) {
 }
 
 /* The first window that reads position y of an axis, and the end of those that do. */
-static int window_first(const Axis *a, int y) {
+static int window_first(const UnfoldAxis *a, int y) {
     int behind = y + a->pad - a->k + 1;
     return behind <= 0 ? 0 : (behind + a->stride - 1) / a->stride;
 }
-static int window_end(const Axis *a, int y, int windows) {
+static int window_end(const UnfoldAxis *a, int y, int windows) {
     int end = (y + a->pad) / a->stride + 1;
     return end < windows ? end : windows;
 }
@@ -134,7 +134,7 @@ static int window_end(const Axis *a, int y, int windows) {
 static void sum_windows(float *sum, const real *dcols, const Unfold *s, int b, int f, int y, int x, int first,
                         int count) {
     Grid windows = unfold_grid(s);
-    Axis time = time_axis(s), side = {0, s->k, s->stride, s->pad};
+    UnfoldAxis time = time_axis(s), side = {0, s->k, s->stride, s->pad};
     int taps = unfold_taps(s);
     memset(sum, 0, (size_t)count * sizeof *sum);
     for (int h = window_first(&time, f); h < window_end(&time, f, windows.frames); h++)
