@@ -181,13 +181,13 @@ size_t depthwise_workspace(const Depthwise *shape) {
 
 void depthwise_backward(real *dx, const real *add, float *dw, float *db, const real *dy, const real *x, const float *w,
                         const Depthwise *shape, int B) {
-    Depthwise s = *shape, turned = s;
+    Depthwise s = *shape, swapped = s;
     Tiles t = tiles_of(shape);
     size_t tiles = (size_t)B * s.grid.frames * t.down * t.across;
     unsigned count = blocks_for(tiles, 1, PARTS);
     float *parts = static_cast<float *>(kernels_workspace(depthwise_workspace(shape)));
-    turned.x_row = s.y_row;
-    turned.y_row = s.x_row;
+    swapped.x_row = s.y_row;
+    swapped.y_row = s.x_row;
     with_kernel_size(s.k, [&](auto size) {
         constexpr int K = size.value, LINE = SIDE + K - 1;
         LAUNCH((depthwise_weight_kernel<K>), count * depthwise_frames(&s) * t.channels, THREADS,
@@ -195,5 +195,5 @@ void depthwise_backward(real *dx, const real *add, float *dw, float *db, const r
     });
     LAUNCH(depthwise_join_kernel, (unsigned)ceil_div((size_t)s.period * (depthwise_taps(&s) + 1), SIDE), THREADS, 0, dw,
            db, parts, (int)count, s);
-    convolve(dx, add, dy, w, NULL, turned, B, true);
+    convolve(dx, add, dy, w, NULL, swapped, B, true);
 }

@@ -31,7 +31,7 @@ static void group_open(Group *g, const StridedDepthwise *shape, const float *w, 
     }
 }
 
-/* Of result o = (f, i, j), as a row of y. */
+/* The row of y that holds result o = (f, i, j). */
 static size_t result_at(const Group *g, int f, int i, int j) { return ((size_t)f * g->Ho + i) * g->Wo + j; }
 
 /* The taps first .. last - 1 of a window along one side reach onto the grid. */

@@ -58,7 +58,7 @@ typedef struct {
 typedef struct {
     float *q, *k, *v, *dy, *dq, *dk, *dv;        /* [Np,Dp]; gaussian: k is q, dk is dq */
     float *a, *b, *da, *db, *t, *u, *dt, *du;    /* [Lp,Dp]; gaussian: b is a, db is da */
-    float *turned;                               /* [Dp,Np or Lp] a right factor's transpose */
+    float *transposed;                           /* [Dp,Np or Lp] a right factor's transpose */
     float *a1, *a2, *a3, *slope;                 /* [N,Lp], [L,Lp], [L,Np]; the gradient of one of them */
     Step step[STEPS];
     float *z;                                    /* [L,Lp] */
@@ -85,7 +85,7 @@ static LowRankWork work_take(const LowRankShape *s, bool backward, float *next, 
     if (!s->gaussian) TAKE(b, landmarks);
     TAKE(t, landmarks);
     TAKE(u, landmarks);
-    TAKE(turned, most * s->Dp);
+    TAKE(transposed, most * s->Dp);
     TAKE(a1, (size_t)s->N * s->Lp);
     TAKE(a2, square);
     TAKE(a3, (size_t)s->L * s->Np);
@@ -154,7 +154,7 @@ static void scatter(real *to, size_t row, const float *from, float scale, int ro
 }
 
 /* to [Dp,padded] = from [padded,Dp] transposed. */
-static const float *turn(float *to, const float *from, int padded, const LowRankShape *s) {
+static const float *transpose(float *to, const float *from, int padded, const LowRankShape *s) {
     for (int i = 0; i < padded; i += TILE)
         for (int c = 0; c < s->Dp; c += TILE)
             tile_transpose(to + (size_t)c * padded + i, padded, from + (size_t)i * s->Dp + c, s->Dp);
@@ -183,7 +183,7 @@ static void softmax_row(float *p, int columns, int padded) {
 /* p [rows,padded] = A(x, z). */
 static void similarity(float *p, const float *x, const float *z, int rows, int columns, int padded,
                        const LowRankWork *w, const LowRankShape *s) {
-    tile_gemm(p, padded, x, s->Dp, 1, turn(w->turned, z, padded, s), padded, rows, padded, s->D, 0);
+    tile_gemm(p, padded, x, s->Dp, 1, transpose(w->transposed, z, padded, s), padded, rows, padded, s->D, 0);
     if (s->gaussian)
         for (int j = 0; j < columns; j++) w->sums[j] = half_square(z + (size_t)j * s->Dp, s);
     for (int i = 0; i < rows; i++) {
@@ -301,8 +301,8 @@ static void inverse_backward(float *da2, const LowRankWork *w, const LowRankShap
     float dscale = vec_dot(g, w->a2, (int)square), dsum = -dscale * scale / sum * (s->gaussian ? 2 : 1);
     transpose_square(da2, w->da2t, 1, s);
     for (int i = 0; i < s->L; i++) {
-        float *row = da2 + (size_t)i * s->Lp, *turned = g + (size_t)i * s->Lp;
-        for (int j = 0; j < s->Lp; j += TILE) vec_store(row + j, vec_load(row + j) + scale * vec_load(turned + j));
+        float *row = da2 + (size_t)i * s->Lp, *transposed = g + (size_t)i * s->Lp;
+        for (int j = 0; j < s->Lp; j += TILE) vec_store(row + j, vec_load(row + j) + scale * vec_load(transposed + j));
         row[most] += dsum;
     }
 }
@@ -351,16 +351,16 @@ static void backward_head(real *dtokens, real *dlandmarks, const real *dy, const
     zero(w->db, s->Lp, s);
     zero(w->du, s->Lp, s);
     tile_gemm(w->du, s->Dp, w->a1, 1, s->Lp, w->dy, s->Dp, s->L, s->Dp, s->N, 1);
-    tile_gemm(w->slope, s->Lp, w->dy, s->Dp, 1, turn(w->turned, w->u, s->Lp, s), s->Lp, s->N, s->Lp, s->D, 0);
+    tile_gemm(w->slope, s->Lp, w->dy, s->Dp, 1, transpose(w->transposed, w->u, s->Lp, s), s->Lp, s->N, s->Lp, s->D, 0);
     similarity_backward(w->dq, w->db, w->slope, w->a1, w->q, w->b, s->N, s->L, s->Lp, w, s);
 
-    tile_gemm(w->g, s->Lp, w->t, s->Dp, 1, turn(w->turned, w->du, s->Lp, s), s->Lp, s->L, s->Lp, s->D, 0);
+    tile_gemm(w->g, s->Lp, w->t, s->Dp, 1, transpose(w->transposed, w->du, s->Lp, s), s->Lp, s->L, s->Lp, s->D, 0);
     inverse_backward(w->slope, w, s);
     similarity_backward(w->da, w->db, w->slope, w->a2, w->a, w->b, s->L, s->L, s->Lp, w, s);
 
     tile_gemm(w->dt, s->Dp, w->z, 1, s->Lp, w->du, s->Dp, s->L, s->Dp, s->L, 0);
     tile_gemm(w->dv, s->Dp, w->a3, 1, s->Np, w->dt, s->Dp, s->N, s->Dp, s->L, 0);
-    tile_gemm(w->slope, s->Np, w->dt, s->Dp, 1, turn(w->turned, w->v, s->Np, s), s->Np, s->L, s->Np, s->D, 0);
+    tile_gemm(w->slope, s->Np, w->dt, s->Dp, 1, transpose(w->transposed, w->v, s->Np, s), s->Np, s->L, s->Np, s->D, 0);
     similarity_backward(w->da, w->dk, w->slope, w->a3, w->a, w->k, s->L, s->N, s->Np, w, s);
 
     scatter(dtokens, s->token, w->dq, s->q_scale, s->N, s);

@@ -280,7 +280,7 @@ DEVICE void inverse_backward(float *da2, const LowRankWork &w, const LowRankShap
 
 /* == Heads ======================================================================================================== */
 
-/* Where a head begins. */
+/* The places at which a head begins. */
 struct LowRankHead {
     size_t token, landmark, y;
 };

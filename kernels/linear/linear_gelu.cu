@@ -23,7 +23,8 @@ enum { PIECES = COLUMNS / WIDE, ROWS_AT_ONCE = THREADS / PIECES };
  * the bytes saved, 2 of a number forward and 8 backward, at 3 TB/s. */
 enum { FORWARD_TERMS = 512, BACKWARD_TERMS = 1024 };
 
-/* Of w: rows of outputs forward, [COLUMNS,DEPTH], or of terms backward, [DEPTH,COLUMNS]. */
+/* A stage holds rows of x and of w: w's are rows of outputs forward, [COLUMNS,DEPTH], or of terms backward,
+ * [DEPTH,COLUMNS]. */
 template <bool BACKWARD>
 struct Stage {
     static constexpr int W_ROWS = BACKWARD ? DEPTH : COLUMNS, W_COLUMNS = BACKWARD ? COLUMNS : DEPTH;

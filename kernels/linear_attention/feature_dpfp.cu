@@ -14,7 +14,7 @@ DEVICE float rectified(const real *z, int i, int D) {
     return x < 0 ? 0 : x;
 }
 
-/* Where row begins in qkv: after the last head of k it steps over v. */
+/* The place at which a row begins in qkv: after the last head of k it steps over v. */
 DEVICE size_t row_at(size_t row, int H, int D) { return (row + quotient(row, 2 * H) * H) * D; }
 
 __global__ void __launch_bounds__(THREADS)

@@ -61,7 +61,8 @@ DEVICE void load_weights(real *w1_tile, real *w2_tile, const float *w1, const fl
     }
 }
 
-/* Where the rows of q and k that a warp works on lie in [n,3,H,D]: every lane knows one; one division does for all. */
+/* The places in [n,3,H,D] of the rows of q and k that a warp works on: every lane knows one, and one division serves
+ * all. */
 typedef struct {
     size_t base;
     int offset; /* of row `lane` from there */

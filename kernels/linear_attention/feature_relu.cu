@@ -21,7 +21,7 @@ static size_t shared_bytes(ReluFeatureShape s) {
     return ((size_t)s.copied + (size_t)s.tile * (s.D + s.F)) * sizeof(float);
 }
 
-/* Where row begins in qkv: after the last head of k it steps over v. */
+/* The place at which a row begins in qkv: after the last head of k it steps over v. */
 DEVICE size_t row_at(size_t row, ReluFeatureShape s) { return (row + quotient(row, 2 * s.H) * s.H) * s.D; }
 
 DEVICE int rows_left(size_t first, ReluFeatureShape s) {

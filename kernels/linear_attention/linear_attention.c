@@ -66,7 +66,7 @@ static LinearSizes sizes_of(const LinearAttention *shape) {
                          .pairs = in_pairs(D, F)};
 }
 
-/* Where a head of an image begins. */
+/* The places at which a head of an image begins. */
 typedef struct {
     size_t y, den, kv, phi_q, phi_k, v;
 } LinearPlace;
@@ -109,7 +109,7 @@ typedef struct {
     float *rows;                 /* [TOKENS,F or D]: a block's products */
     float *dots, *inverse;       /* [TOKENS] */
     real *phi, *x;               /* [TOKENS/2,F,2] [TOKENS/2,D,2]: two tokens beside each other */
-    real *paired, *low, *turned; /* [F/2,D,2] [F/2,D,2] [D/2,F,2]: the sums as operands */
+    real *paired, *low, *transposed; /* [F/2,D,2] [F/2,D,2] [D/2,F,2]: the sums as operands */
 } PairWork;
 
 static size_t reals_in_floats(size_t n) { return workspace_line_up((n + 1) / 2); }
@@ -135,7 +135,7 @@ static PairWork pair_take(LinearSizes s) {
     w.x = (real *)workspace_take(&next, reals_in_floats((size_t)TOKENS * s.D));
     w.paired = (real *)workspace_take(&next, reals_in_floats(sums));
     w.low = (real *)workspace_take(&next, reals_in_floats(sums));
-    w.turned = (real *)workspace_take(&next, reals_in_floats(sums));
+    w.transposed = (real *)workspace_take(&next, reals_in_floats(sums));
     return w;
 }
 
@@ -183,10 +183,10 @@ static void pair_sums(PairWork *w, bool both, LinearSizes s) {
         }
 }
 
-/* `turned` becomes the transpose of sums [F,D], whose rows are `row` apart; `low` is overwritten. */
+/* `transposed` becomes the transpose of sums [F,D], whose rows are `row` apart; `low` is overwritten. */
 static void turn_sums(PairWork *w, const float *sums, size_t row, LinearSizes s) {
     for (int f = 0; f < s.F; f++) reals_round(w->low + (size_t)f * s.D, sums + f * row, (size_t)s.D);
-    turn_pairs(w->turned, s.F, w->low, s.F, s.D);
+    transpose_pairs(w->transposed, s.F, w->low, s.F, s.D);
 }
 
 /* dots[i] = phi_i . z */
@@ -250,7 +250,7 @@ static void forward_pairs(real *y, float *den, float *kv, const real *phi_q, con
     }
 }
 
-/* Of a block of queries: `inverse` becomes 1 / den, `dots` the last element of g times den. */
+/* Sets, for a block of queries, `inverse` to 1 / den and `dots` to the last element of g times den. */
 static void slopes_of(PairWork *w, const real *dy, const real *y, const float *den, int rows, LinearSizes s) {
     dot_outputs(w->dots, dy, y, rows, s);
     for (int i = 0; i < rows; i++) {
@@ -294,7 +294,7 @@ static void backward_pairs(real *dv, real *dphi_q, real *dphi_k, const real *dy,
         scale_features(&w, phi_q + i * s.phi_row, rows, s);
         pair_tokens(w.x, own_dy, s.y_row, rows, s.D);
         add_outer_pairs(&w, rows, s);
-        pairs_dots(w.rows, s.F, (PairRows){own_dy, s.y_row / 2, 1}, w.turned, s.F, rows, s.F, s.D, false);
+        pairs_dots(w.rows, s.F, (PairRows){own_dy, s.y_row / 2, 1}, w.transposed, s.F, rows, s.F, s.D, false);
         for (int r = 0; r < rows; r++) {
             for (int j = 0; j < s.F; j += TILE) {
                 vec slope = vec_load(w.rows + (size_t)r * s.F + j) + w.dots[r] * vec_load(w.z + j);
@@ -310,7 +310,7 @@ static void backward_pairs(real *dv, real *dphi_q, real *dphi_k, const real *dy,
         prefetch(phi_k, s.phi_row, next, ahead, s.F, false);
         prefetch(dphi_k, s.phi_row, i, rows, s.F, true);
         prefetch(dv, s.v_row, i, rows, s.D, true);
-        pairs_dots(w.rows, s.F, (PairRows){v + i * s.v_row, s.v_row / 2, 1}, w.turned, s.F, rows, s.F, s.D, false);
+        pairs_dots(w.rows, s.F, (PairRows){v + i * s.v_row, s.v_row / 2, 1}, w.transposed, s.F, rows, s.F, s.D, false);
         for (int r = 0; r < rows; r++)
             for (int j = 0; j < s.F; j += TILE)
                 real_store(dphi_k + (i + r) * s.phi_row + j,

@@ -30,7 +30,7 @@ DEVICE float denominator(float sum, Denominator rule) {
 /* True if den depends on the sum of the weights; false if the rule has replaced it by a constant. */
 DEVICE bool follows(float den, Denominator rule) { return rule == DENOMINATOR_EPSILON || !(fabsf(den) <= 1e-2f); }
 
-/* Of a launch over queries or one over keys. */
+/* The sizes of a launch over queries or of one over keys. */
 typedef struct {
     int N; /* queries, or keys */
     int H, D, F;
@@ -617,8 +617,8 @@ static int chunks_of(size_t heads, int N, int D, int F) {
     return chunks < 2 || is_plain(F, D) ? 1 : (int)(chunks < tiles ? chunks : tiles);
 }
 
-/* Of a launch over the queries of heads first .. first+count-1, or over their keys.  How rows are read is the caller's
- * to add. */
+/* The sizes of a launch over the queries of heads first .. first+count-1, or over their keys.  The caller adds how rows
+ * are read. */
 static LinearAttentionShape shape_of(const LinearAttention *l, bool of_keys, size_t first, size_t count) {
     size_t features = (size_t)l->H * l->F, M = (size_t)l->H * l->D;
     LinearAttentionShape s = {};
@@ -737,7 +737,7 @@ enum { LANE_FEATURES = 4, PASS = LANE_FEATURES * WARP };
 
 size_t denominator_workspace(int) { return 0; }
 
-/* From the first query's features to those of the first key. */
+/* The distance from the first query's features to those of the first key. */
 DEVICE size_t keys_at(LinearAttentionShape s) { return (size_t)s.H * s.F; }
 
 /* total [PASS] in shared memory = the warps' sums in order; sums [WARPS][PASS]. */

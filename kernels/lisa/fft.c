@@ -107,7 +107,8 @@ TILE_INLINE void turned_butterfly(int r, float *re_j, float *im_j, size_t apart,
     }
 }
 
-/* Where a stage works: `blocks` blocks of L numbers, all `stride` floats apart, and as many again `beside` each. */
+/* The place where a stage works: `blocks` blocks of L numbers, all `stride` floats apart, and as many again
+ * `beside` each. */
 typedef struct {
     float *re, *im;
     size_t stride;

@@ -7,7 +7,7 @@
 #include "kernels/offsets/patterns.h"
 #include "kernels/tokens/grid.h"
 
-/* Where a head begins in each tensor, and from one token to the next. */
+/* The places at which a head begins in each tensor, and the distances from one token to the next. */
 struct LisaHead {
     size_t qk, v, y, s, qk_row, qkv_row, y_row;
 };

@@ -130,15 +130,15 @@ DEVICE CufftPlace place_of(int n, const Divisor &by_x, const CufftShape &s) {
     return p;
 }
 
-/* Of x [heads,2,D,size]: k's is part 0, v's 1. */
+/* The element of x [heads,2,D,size]: k's is part 0, v's 1. */
 DEVICE size_t value_at(const CufftPlace &p, int part, int size, const CufftShape &s) {
     return ((size_t)(p.head * 2 + part) * s.D + p.c) * size + p.x;
 }
-/* Of x [heads,E,D,size]. */
+/* The element of x [heads,E,D,size]. */
 DEVICE size_t product_at(const CufftPlace &p, int size, const CufftShape &s) {
     return ((size_t)(p.head * s.E + p.e) * s.D + p.c) * size + p.x;
 }
-/* Of w [D+1,E,F]: wa's, or wb's, which all channels share. */
+/* The element of w [D+1,E,F]: wa's, or wb's, which all channels share. */
 DEVICE size_t table_at(const CufftPlace &p, int part, const CufftShape &s) {
     return ((size_t)(part ? s.D : p.c) * s.E + p.e) * s.F + p.x;
 }

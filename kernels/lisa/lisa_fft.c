@@ -72,7 +72,7 @@ typedef struct {
     float *dk, *dv;                /* [N,2,TILE], [blocks,N,2,TILE] */
     float *left, *right, *sum;     /* [Np,TILE] */
     float *s, *ds;                 /* [Ep,Np] */
-    float *turned, *bias;          /* [TILE,Np], [E,TILE] */
+    float *transposed, *bias;      /* [TILE,Np], [E,TILE] */
     float *dwa, *dwb, *db;         /* as Weights, and [blocks,E,TILE] */
 } LisaFftWork;
 
@@ -92,7 +92,7 @@ static LisaFftWork work_take(const LisaFftShape *s, float *base, size_t *floats)
     w.sum = workspace_take(&next, (size_t)s->Np * TILE);
     w.s = workspace_take(&next, (size_t)s->Ep * s->Np);
     w.ds = workspace_take(&next, (size_t)s->Ep * s->Np);
-    w.turned = workspace_take(&next, (size_t)TILE * s->Np);
+    w.transposed = workspace_take(&next, (size_t)TILE * s->Np);
     w.bias = workspace_take(&next, (size_t)s->E * TILE);
     w.dwa = workspace_take(&next, (size_t)s->Ep / 2 * s->blocks * s->full);
     w.dwb = workspace_take(&next, (size_t)s->Ep / 2 * s->scalars);
@@ -369,8 +369,8 @@ LISA_FORWARD(lisa_fft_forward) {
 /* dS of the bias, and db; w.right holds dy. */
 static void bias_backward(LisaFftWork w, const float *b, int block, const LisaFftShape *s) {
     gather_bias(w.bias, b, block, s);
-    for (int i = 0; i < s->Np; i += TILE) tile_transpose(w.turned + i, s->Np, w.right + (size_t)i * TILE, TILE);
-    tile_gemm(w.ds, s->Np, w.bias, TILE, 1, w.turned, s->Np, s->E, s->Np, TILE, 1);
+    for (int i = 0; i < s->Np; i += TILE) tile_transpose(w.transposed + i, s->Np, w.right + (size_t)i * TILE, TILE);
+    tile_gemm(w.ds, s->Np, w.bias, TILE, 1, w.transposed, s->Np, s->E, s->Np, TILE, 1);
     tile_gemm(w.db + (size_t)block * s->E * TILE, TILE, w.s, s->Np, 1, w.right, TILE, s->E, TILE, s->N, 1);
 }
 

@@ -80,7 +80,7 @@ static bool has_spectrum(const Patterns *p) {
     return (p->offsets.kind == OFFSETS_CIRCLE || p->offsets.kind == OFFSETS_TORUS) && p->per_channel;
 }
 
-/* So much of a block's shared memory, or all that there is. */
+/* The part of a block's shared memory that is wished for, or all that there is. */
 static size_t shared_of(size_t wish) { return launch_shared_most() < wish ? launch_shared_most() : wish; }
 
 /* The fewest groups of channels that fit, of whole sectors where they are as long as one. */

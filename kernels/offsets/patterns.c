@@ -32,7 +32,7 @@ typedef struct {
     const Offsets *offsets;
     int N, H, D, E, Dp, Ep;
     bool per_channel;
-    int U;           /* entries of a turned table, or of the table where it has channels */
+    int U;           /* entries of a reversed table, or of the table where it has channels */
     size_t ldu, ldn; /* rows along entries, along keys: room for a vector beyond */
     size_t z_token,
         z_head; /* in PatternWork's z and fz: heads that share a window stand side by side, others one by one */
@@ -511,8 +511,8 @@ void patterns_spread_backward(void *ds, real *dv, const real *add, const Pattern
 
 /* == Cost ======================================================================================================== */
 
-/* From tests/bench/bench_lisa.c on one core of an EPYC 9005, in nanoseconds: a pair of tokens, channel and pattern, and the
- * start of a run of keys for each channel. */
+/* The constants are from tests/bench/bench_lisa.c on one core of an EPYC 9005, in nanoseconds: a pair of tokens, channel
+ * and pattern, and the start of a run of keys for each channel. */
 double patterns_cost(const Patterns *patterns) {
     const double multiply_add = 0.064, start = 3;
     PatternShape s = shape_of(patterns);

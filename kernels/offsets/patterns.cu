@@ -35,7 +35,7 @@ static PatternShape shape_of(const PatternSums *sums, int B) {
             (unsigned)ceil_div(N, ROWS), false};
 }
 
-/* Where token i of a head begins in x, z and k. */
+/* The places at which a head begins in x, z and k. */
 struct PatternHead {
     size_t x, z, k;
 };

@@ -17,7 +17,7 @@ enum { QUERIES = 16 };
 typedef struct {
     const Offsets *offsets;
     int N, H, D, Dp, tables, U;
-    size_t ldn, ldu; /* rows with a number for every key, and of a turned table: room for a vector beyond */
+    size_t ldn, ldu; /* rows with a number for every key, and of a transposed table: room for a vector beyond */
     size_t qk_row, qkv_row, y_row;
 } WeightedShape;
 
@@ -66,7 +66,7 @@ static size_t work_floats(const WeightedShape *s) {
     return floats;
 }
 
-/* The tables, turned round, come first: [tables,ldu]. */
+/* The transposed tables come first: [tables,ldu]. */
 static size_t table_floats(const WeightedShape *s) { return workspace_line_up(s->tables * s->ldu); }
 
 size_t weighted_attention_workspace(const WeightedAttention *shape, int B) {
@@ -80,13 +80,13 @@ static WeightedWork work_of(const WeightedShape *s, int thread) {
     return work_take(s, workspace_behind(table_floats(s), thread, floats), &floats);
 }
 
-static float *turn_tables(const float *r, const WeightedShape *s) {
-    float *turned = workspace_shared();
-    memset(turned, 0, table_floats(s) * sizeof *turned);
+static float *transpose_tables(const float *r, const WeightedShape *s) {
+    float *transposed = workspace_shared();
+    memset(transposed, 0, table_floats(s) * sizeof *transposed);
     for (int h = 0; h < s->tables; h++)
         for (int u = 0; u < s->U; u++)
-            turned[h * s->ldu + u] = r[(size_t)offset_runs_entry(s->offsets, u) * s->tables + h];
-    return turned;
+            transposed[h * s->ldu + u] = r[(size_t)offset_runs_entry(s->offsets, u) * s->tables + h];
+    return transposed;
 }
 
 /* to [rows,Dp] = from [rows,D], zeros beyond. */
@@ -130,21 +130,21 @@ static void forward_head(real *y, const real *q, const real *v, const float *r, 
 }
 
 /* The head's table. */
-static const float *table_of(const float *turned, int h, const WeightedShape *s) {
-    return turned + (s->tables > 1 ? h * s->ldu : 0);
+static const float *table_of(const float *transposed, int h, const WeightedShape *s) {
+    return transposed + (s->tables > 1 ? h * s->ldu : 0);
 }
 
 void weighted_attention_forward(real *y, const real *qk, const real *qkv, const float *r,
                                 const WeightedAttention *shape, int B) {
     WeightedShape s = shape_of(shape);
     int H = shape->H, D = shape->D;
-    const float *turned = turn_tables(r, &s);
+    const float *transposed = transpose_tables(r, &s);
 #pragma omp parallel for collapse(2) schedule(static)
     for (int b = 0; b < B; b++)
         for (int h = 0; h < H; h++) {
             size_t token = (size_t)b * s.N, at = (size_t)h * D;
             forward_head(y + token * s.y_row + at, qk + token * s.qk_row + at,
-                         qkv + token * s.qkv_row + 2 * s.y_row + at, table_of(turned, h, &s),
+                         qkv + token * s.qkv_row + 2 * s.y_row + at, table_of(transposed, h, &s),
                          work_of(&s, omp_get_thread_num()), &s);
         }
 }
@@ -192,7 +192,7 @@ void weighted_attention_backward(real *dqkv, real *dqk, float *dr, const real *d
                                  const float *r, const WeightedAttention *shape, int B) {
     WeightedShape s = shape_of(shape);
     int H = shape->H, D = shape->D;
-    const float *turned = turn_tables(r, &s);
+    const float *transposed = transpose_tables(r, &s);
     int threads = omp_get_max_threads();
     for (int t = 0; t < threads; t++) memset(work_of(&s, t).dr, 0, s.tables * s.ldu * sizeof(float));
 #pragma omp parallel for collapse(2) schedule(static)
@@ -202,7 +202,7 @@ void weighted_attention_backward(real *dqkv, real *dqk, float *dr, const real *d
             size_t token = (size_t)b * s.N, at = (size_t)h * D, at_qk = token * s.qk_row + at,
                    at_v = token * s.qkv_row + 2 * s.y_row + at;
             backward_head(dqkv + at_v, dqk + at_qk, dy + token * s.y_row + at, qk + at_qk, qkv + at_v,
-                          table_of(turned, h, &s), w.dr + (s.tables > 1 ? h * s.ldu : 0), w, &s);
+                          table_of(transposed, h, &s), w.dr + (s.tables > 1 ? h * s.ldu : 0), w, &s);
         }
     for (int t = 0; t < threads; t++)
         for (int h = 0; h < s.tables; h++)

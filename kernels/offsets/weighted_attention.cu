@@ -23,7 +23,7 @@ static WeightedShape shape_of(const WeightedAttention *a, int B, int rows) {
     return {a->offsets, N, a->H, a->D, a->tables, B * a->H, 0, false, rows, (unsigned)ceil_div(N, rows)};
 }
 
-/* Where a head begins in each tensor, from one token to the next, and its table. */
+/* The places at which a head begins in each tensor, the distances from one token to the next, and its table. */
 struct WeightedHead {
     size_t qk, v, y, qk_row, qkv_row, y_row;
     int table;

@@ -26,7 +26,7 @@ static ExplicitShape shape_of(const RippleRings *rings, int H, int D) {
     return (ExplicitShape){N, H, D, rings->G, (size_t)3 * H * D, 1 / sqrtf((float)D), rings};
 }
 
-/* Of one query p, t [N] and y or dq [D], and of a head dk and dv [N,D]: sums, which are rounded once. */
+/* Sums, which are rounded once: p, t [N] and y or dq [D] of one query, and dk and dv [N,D] of a head. */
 typedef struct {
     float *p, *t, *sum, *dk, *dv;
 } ExplicitWork;
@@ -61,7 +61,7 @@ static void scores(float *s, const real *q, const real *k, ExplicitShape shape) 
     for (int m = 0; m < shape.N; m++) s[m] = shape.scale * reals_dot(q, k + m * shape.row, shape.D);
 }
 
-/* Of every group; minus infinity where it has no tokens. */
+/* Computes the log-sum-exp of every group; it is minus infinity where the group has no tokens. */
 static void log_sums(float *lse, const float *s, int n, ExplicitShape shape) {
     float most[RIPPLE_MAX_GROUPS], sum[RIPPLE_MAX_GROUPS];
     for (int r = 0; r < shape.G; r++) most[r] = -INFINITY, sum[r] = 0;

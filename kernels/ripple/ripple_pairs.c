@@ -34,7 +34,7 @@
 #include "kernels/ripple/ripple.h"
 #include "kernels/softmax/attention_shape.h"
 
-/* Of 8, 16 and 32 queries and 64, 128 and 256 keys, 16 x 128 is the fastest or within the noise of it from 14x14 to
+/* Among 8, 16 and 32 queries and 64, 128 and 256 keys, 16 x 128 is the fastest or within the noise of it from 14x14 to
  * 48x48: four tiles of that size fit in an L1 cache of 48 KB. */
 enum {
     QUERIES = 16,
@@ -94,7 +94,7 @@ typedef struct {
     float *z, *dz, *zpart;                    /* [Fp] */
     float *qbase;                             /* [QUERIES,Fp]: base_n phi(q_n) */
     float *group;                             /* int [extent] */
-    /* With dots: numbers of bfloat16, `paired` two rows beside each other, `turned` two columns */
+    /* With dots: numbers of bfloat16, `paired` two rows beside each other, `transposed` two columns */
     float *rows;                              /* [N + 2 TILE, largest of D and F] */
     float *keys_paired, *values_paired;       /* [N/2,F,2] [N/2,D,2] */
     float *keys_turned, *values_turned;       /* [F/2,ldn,2] [D/2,ldn,2] */
@@ -184,7 +184,7 @@ static void gather(float *to, int padded, const real *x, size_t row, int n, int 
 
 /* x [n,width] -> to [width,ldn], padded with zeros. */
 static void gather_transposed(float *to, size_t ldn, const real *x, size_t row, int n, int width) {
-    float part[TILE * TILE], turned[TILE * TILE];
+    float part[TILE * TILE], transposed[TILE * TILE];
     for (size_t first = 0; first < ldn; first += TILE)
         for (int j = 0; j < width; j += TILE) {
             for (size_t i = 0; i < TILE; i++) {
@@ -192,9 +192,9 @@ static void gather_transposed(float *to, size_t ldn, const real *x, size_t row, 
                 if (first + i < (size_t)n) own = real_load_part(x + (first + i) * row + j, (size_t)(width - j));
                 vec_store(part + i * TILE, own);
             }
-            tile_transpose(turned, TILE, part, TILE);
+            tile_transpose(transposed, TILE, part, TILE);
             for (int i = 0; i < TILE && j + i < width; i++)
-                vec_store(to + (size_t)(j + i) * ldn + first, vec_load(turned + i * TILE));
+                vec_store(to + (size_t)(j + i) * ldn + first, vec_load(transposed + i * TILE));
         }
 }
 
@@ -348,15 +348,15 @@ static void sum_groups(const RipplePairsShape *s, const RipplePairsBlock *b, flo
 
 #define REALS(floats) ((real *)(floats))
 
-/* Keys or values x [N,width] in pairs of rows and, unless `turned` is NULL, of columns. */
-static void arrange(const RipplePairsShape *s, const RipplePairsBuffers *w, float *paired, float *turned, const real *x,
-                    size_t row, int width) {
+/* Keys or values x [N,width] in pairs of rows and, unless `transposed` is NULL, of columns. */
+static void arrange(const RipplePairsShape *s, const RipplePairsBuffers *w, float *paired, float *transposed,
+                    const real *x, size_t row, int width) {
     real *rows = REALS(w->rows);
     int padded = tile_round_up(s->N) + TILE;
     for (int i = 0; i < s->N; i++) memcpy(rows + (size_t)i * width, x + i * row, (size_t)width * sizeof *rows);
     memset(rows + (size_t)s->N * width, 0, (size_t)(padded - s->N) * width * sizeof *rows);
     pair_rows(REALS(paired), rows, s->N, width);
-    if (turned) turn_pairs(REALS(turned), s->ldn, rows, padded, width);
+    if (transposed) transpose_pairs(REALS(transposed), s->ldn, rows, padded, width);
 }
 
 /* The block's rows of x, and behind them their pairs, an even number: with N even every block has one. */
@@ -382,9 +382,9 @@ static void round_scores(float *to, const float *x, const float *factor, int m, 
 }
 
 /* scores [m,SCORES] = x [m,width] times the run's keys or values. */
-static void dot_scores(const RipplePairsShape *s, float *scores, const float *x, const float *turned,
+static void dot_scores(const RipplePairsShape *s, float *scores, const float *x, const float *transposed,
                        const RipplePairsRun *r, int m, int width) {
-    pairs_dots(scores, SCORES, (PairRows){REALS(x), (size_t)width / 2, 1}, REALS(turned) + 2 * r->first, s->ldn, m,
+    pairs_dots(scores, SCORES, (PairRows){REALS(x), (size_t)width / 2, 1}, REALS(transposed) + 2 * r->first, s->ldn, m,
                tile_round_up(r->count), width, false);
 }
 

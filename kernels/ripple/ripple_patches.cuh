@@ -68,7 +68,7 @@ DEVICE int box_token(const Box &box, Patch p, int i, int Wg) {
     return patch_token(box.y0 + 2 * p.row, box.x0 + SIDE * p.column, i, box.y1, box.x1, Wg);
 }
 
-/* Where a block and its warps are: patches below each other. */
+/* The place of a block and of its warps: patches below each other. */
 struct PatchPlace {
     RippleHead o;
     int head; /* among those of the launch */

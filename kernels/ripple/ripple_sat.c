@@ -131,8 +131,8 @@ static void build_table(const SatShape *s, double *restrict table, const double 
     }
 }
 
-/* Where the squares around every row and column begin and end in the table, clipped to the grid, and the boxes around
- * every frame, which are one place later there.  scale: the distance of neighbours, 0: none. */
+/* The places where the squares around every row and column begin and end in the table, clipped to the grid, and the
+ * boxes around every frame, which are one place later there.  scale: the distance of neighbours, 0: none. */
 static void clip_squares(const SatShape *s, Span *spans, int positions, size_t step, int scale) {
     for (int i = 0; i < positions; i++)
         for (int r = 0; r < s->G; r++) {

@@ -49,7 +49,7 @@ typedef struct {
     real *k, *vt;                              /* a run's keys [padded,Dkp], and values [Dvp,padded] */
     float *held, *held_m, *held_l, *held_p;    /* [N,Dvp], [N], [N], [N]: between two passes */
     real *qt, *p, *rows, *room;                /* [ROWS,Dkp] by blocks [Dkp/2][QUERIES][2]; a block of weights */
-    float *yt, *s, *turned;                    /* [ROWS,Dvp] by blocks [Dvp,QUERIES]; [KEYS,QUERIES]; [QUERIES,Dvp] */
+    float *yt, *s, *transposed;                /* [ROWS,Dvp] by blocks [Dvp,QUERIES]; [KEYS,QUERIES]; [QUERIES,Dvp] */
 } CausalPairsForward;
 
 static CausalPairsForward forward_take(float *slice, const CausalShape *s, const CausalPattern *p, int h,
@@ -72,7 +72,7 @@ static CausalPairsForward forward_take(float *slice, const CausalShape *s, const
     f.room = take_reals(&next, QUERIES * D);
     f.yt = workspace_take(&next, ROWS * Dvp);
     f.s = workspace_take(&next, KEYS * QUERIES);
-    f.turned = workspace_take(&next, QUERIES * Dvp);
+    f.transposed = workspace_take(&next, QUERIES * Dvp);
     *floats = (size_t)(next - slice);
     return f;
 }
@@ -104,14 +104,14 @@ static Running begin_block(const CausalPairsForward *own, const CausalPairsForwa
                            const CausalHead *a, real *qt, float *yt, int i, int rows, int Dkp, int Dvp) {
     Numbers n;
     copy_rows(own->rows, a->q, a->q_row, r->q_order, i, rows, QUERIES, a->Dk, Dkp);
-    turn_pairs(qt, QUERIES, own->rows, QUERIES, Dkp);
-    memset(own->turned, 0, QUERIES * (size_t)Dvp * sizeof *own->turned);
+    transpose_pairs(qt, QUERIES, own->rows, QUERIES, Dkp);
+    memset(own->transposed, 0, QUERIES * (size_t)Dvp * sizeof *own->transposed);
     for (int row = 0; row < QUERIES; row++) {
         n.m[row] = -INFINITY;
         n.l[row] = n.p[row] = 0;
         if (row >= rows) continue;
         size_t token = position(r->q_order, i + row);
-        float *y = own->turned + (size_t)row * Dvp;
+        float *y = own->transposed + (size_t)row * Dvp;
         if (r->pass->rest) {
             memcpy(y, shared->held + token * Dvp, Dvp * sizeof *y);
             n.m[row] = shared->held_m[token];
@@ -123,7 +123,7 @@ static Running begin_block(const CausalPairsForward *own, const CausalPairsForwa
             n.l[row] = n.p[row] = 1;
         }
     }
-    rows_to_columns(yt, own->turned, Dvp);
+    rows_to_columns(yt, own->transposed, Dvp);
     return running_of(&n);
 }
 
@@ -135,10 +135,10 @@ static void end_block(const CausalPairsForward *own, const CausalPairsForward *s
         vec_store(n.l + v * TILE, state->sum[v]);
         vec_store(n.p + v * TILE, state->rounded[v]);
     }
-    columns_to_rows(own->turned, yt, Dvp);
+    columns_to_rows(own->transposed, yt, Dvp);
     for (int row = 0; row < rows; row++) {
         size_t token = position(r->q_order, i + row);
-        const float *y = own->turned + (size_t)row * Dvp;
+        const float *y = own->transposed + (size_t)row * Dvp;
         if (r->pass->more) {
             memcpy(shared->held + token * Dvp, y, Dvp * sizeof *y);
             shared->held_m[token] = n.m[row];
@@ -188,7 +188,7 @@ static void forward_run(Pairs kind, const CausalPairsForward *own, const CausalP
         int keys = smaller(QUERIES, r->keys - j);
         copy_rows(run->k + (size_t)j * Dkp, a->k, a->k_row, r->k_order, j, keys, QUERIES, a->Dk, Dkp);
         copy_rows(own->rows, a->v, a->v_row, r->k_order, j, keys, QUERIES, a->Dv, Dvp);
-        turn_rows(run->vt + j, (size_t)padded, own->rows, own->room, QUERIES, Dvp);
+        transpose_rows(run->vt + j, (size_t)padded, own->rows, own->room, QUERIES, Dvp);
     }
     wait_for(team);
     int tasks = (r->queries + ROWS - 1) / ROWS;
@@ -223,7 +223,7 @@ typedef struct {
     float *dqt, *delta, *shift;     /* by blocks [Dkp,QUERIES]; [queries], padded */
     real *k, *kt, *v, *room;        /* a block of keys [KEYS,Dkp], [Dkp,KEYS], [KEYS,Dvp] */
     float *dk, *dv;                 /* [KEYS,Dkp], [KEYS,Dvp] */
-    float *s, *t, *turned;          /* [KEYS,QUERIES]; [QUERIES,Dkp] */
+    float *s, *t, *transposed;      /* [KEYS,QUERIES]; [QUERIES,Dkp] */
     real *p, *ds, *ds_pairs;        /* [KEYS,QUERIES] */
 } CausalPairsBackward;
 
@@ -249,7 +249,7 @@ static CausalPairsBackward backward_take(float *slice, const CausalShape *s, con
     w.dv = workspace_take(&next, KEYS * Dvp);
     w.s = workspace_take(&next, KEYS * QUERIES);
     w.t = workspace_take(&next, KEYS * QUERIES);
-    w.turned = workspace_take(&next, QUERIES * Dkp);
+    w.transposed = workspace_take(&next, QUERIES * Dkp);
     w.p = take_reals(&next, KEYS * QUERIES);
     w.ds = take_reals(&next, KEYS * QUERIES);
     w.ds_pairs = take_reals(&next, KEYS * QUERIES);
@@ -322,7 +322,7 @@ static void backward_keys(Pairs kind, const CausalPairsBackward *own, const Caus
     copy_rows(own->k, a->k, a->k_row, r->k_order, j, block, padded, a->Dk, Dkp);
     copy_rows(own->v, a->v, a->v_row, r->k_order, j, block, padded, a->Dv, Dvp);
     for (int c = 0; c < padded; c += PAIR_BLOCK)
-        turn_rows(own->kt + c, KEYS, own->k + (size_t)c * Dkp, own->room, PAIR_BLOCK, Dkp);
+        transpose_rows(own->kt + c, KEYS, own->k + (size_t)c * Dkp, own->room, PAIR_BLOCK, Dkp);
     memset(own->dk, 0, (size_t)padded * Dkp * sizeof *own->dk);
     memset(own->dv, 0, (size_t)padded * Dvp * sizeof *own->dv);
     int end = queries_to(r, j + block - 1);
@@ -352,9 +352,9 @@ static void backward_run(Pairs kind, const CausalPairsBackward *own, const Causa
         for (int part = 1; part < team.parts; part++)
             for (int c = 0; c < QUERIES * Dkp; c += TILE)
                 vec_store(dqt + c, vec_load(dqt + c) + vec_load(dqt + part * apart + c));
-        columns_to_rows(own->turned, dqt, Dkp);
-        scatter(a->dq, a->q_row, r->q_order, i, own->turned, a->scale, r->pass->rest, smaller(QUERIES, r->queries - i),
-                a->Dk, Dkp);
+        columns_to_rows(own->transposed, dqt, Dkp);
+        scatter(a->dq, a->q_row, r->q_order, i, own->transposed, a->scale, r->pass->rest,
+                smaller(QUERIES, r->queries - i), a->Dk, Dkp);
     }
     wait_for(team);
 }

@@ -171,7 +171,7 @@ static inline size_t y_at(const CausalHead *a, const CausalShape *s, size_t head
     return head / s->H * s->N * a->y_row + (size_t)a->h * s->Dv;
 }
 
-/* Of `parts` threads that do something together, this is number `part`. */
+/* One of `parts` threads that do something together: number `part`. */
 typedef struct {
     int part, parts;
 } Team;

@@ -50,8 +50,8 @@ static inline void copy_rows(real *to, const real *from, size_t stride, const in
 }
 
 /* to [Dp,ldt] = the transpose of from [rows,Dp]; room for rows * Dp numbers. */
-static inline void turn_rows(real *to, size_t ldt, const real *from, real *room, int rows, int Dp) {
-    turn_pairs(room, rows, from, rows, Dp);
+static inline void transpose_rows(real *to, size_t ldt, const real *from, real *room, int rows, int Dp) {
+    transpose_pairs(room, rows, from, rows, Dp);
     for (int p = 0; p < Dp / 2; p++)
         for (int i = 0; i < rows; i += TILE) {
             __m512i both = _mm512_loadu_si512((const float *)room + (size_t)p * rows + i);
@@ -120,16 +120,17 @@ TILE_INLINE void pairs_softmax_step(int lanes, real *p, Running *r, float *yt, c
     }
 }
 
-/* Of a block of QUERIES as right operands: [Dp/2][QUERIES][2] and [QUERIES/2][Dp][2]; room for QUERIES * Dp numbers. */
-static inline void pack_queries(real *turned, real *paired, real *room, const real *from, size_t stride,
+/* Packs a block of QUERIES as right operands, [Dp/2][QUERIES][2] and [QUERIES/2][Dp][2]; there must be room for
+ * QUERIES * Dp numbers. */
+static inline void pack_queries(real *transposed, real *paired, real *room, const real *from, size_t stride,
                                 const int *order, int first, int rows, int D, int Dp) {
     copy_rows(room, from, stride, order, first, rows, QUERIES, D, Dp);
-    turn_pairs(turned, QUERIES, room, QUERIES, Dp);
+    transpose_pairs(transposed, QUERIES, room, QUERIES, Dp);
     pair_rows(paired, room, QUERIES, Dp);
 }
 
-/* Of a block of scores s = k q^T and t = v dy^T [keys,QUERIES]: p = 2^(scale s - lse) and ds = p (t - delta), both
- * [padded,QUERIES], and ds in pairs of keys. */
+/* Computes from a block of scores s = k q^T and t = v dy^T [keys,QUERIES]: p = 2^(scale s - lse) and ds = p (t - delta),
+ * both [padded,QUERIES], and ds in pairs of keys. */
 TILE_INLINE void pairs_scores_backward(int lanes, real *p, real *ds, real *ds_pairs, const float *s, const float *t,
                                        const float *lse, const float *delta, float scale, int keys, int padded) {
     for (int v = 0; v < lanes; v++) {

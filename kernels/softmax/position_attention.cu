@@ -125,7 +125,7 @@ void position_axes_backward(float *dpos_proj, float *dgating, const float *daxes
 
 /* == Products along an axis ======================================================================================= */
 
-/* Where a warp works, in shared memory. */
+/* The memory that a warp works in, which is shared memory. */
 typedef struct {
     float *stage;           /* [TILE_M,STAGE_LD] */
     real *x, *high, *low;   /* [TILE_M,LD] each: of activations, and of a plane */

@@ -145,7 +145,7 @@ static void mask_scores(float *scores, const Scope *c, const Sight *s, int i, in
         }
 }
 
-/* Where the biases of a query and keys j.. stand in the strips, and the first of these keys with one; NULL: none. */
+/* The place of the biases of a query and keys j.. in the strips, and the first of these keys with one; NULL: none. */
 static float *strip_of(float *strips, const RelativeBias *b, int query, int *j) {
     int places = strip_places(b), lengths = strip_lengths(b), n = query - b->prefix;
     if (n < 0) return NULL;
@@ -310,7 +310,7 @@ static void backward_head(real *dq, float *dtable, const real *dy, const real *y
 
 /* == All keys ===================================================================================================== */
 
-/* Where (image, head) begins in y, lse and qkv. */
+/* The places at which (image, head) begins in y, lse and qkv. */
 typedef struct {
     size_t y, lse, qkv;
 } SoftmaxPlace;

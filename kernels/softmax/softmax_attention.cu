@@ -793,7 +793,7 @@ static SoftmaxShape shape_of(int N, int H, int D, bool wide) {
     return s;
 }
 
-/* With so many rows to a block. */
+/* Launches with so many rows to a block. */
 static SoftmaxShape blocks_of(SoftmaxShape s, int rows) {
     s.blocks = (unsigned)ceil_div(s.N, rows);
     return s;

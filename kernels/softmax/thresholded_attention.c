@@ -73,7 +73,7 @@ static void scatter_add(real *to, size_t row, const float *from, float scale, in
         }
 }
 
-static void turn(float *to, const float *from, const ThresholdedShape *s) {
+static void transpose(float *to, const float *from, const ThresholdedShape *s) {
     for (int i = 0; i < s->Np; i += TILE)
         for (int c = 0; c < s->Dp; c += TILE)
             tile_transpose(to + (size_t)c * s->Np + i, s->Np, from + (size_t)i * s->Dp + c, s->Dp);
@@ -83,7 +83,7 @@ static void gather_all(ThresholdedWork *w, const real *q, const ThresholdedShape
     gather(w->q, q, s->row, 1 / sqrtf((float)s->D), s);
     gather(w->k, q + s->y_row, s->row, 1, s);
     gather(w->v, q + 2 * s->y_row, s->row, 1, s);
-    turn(w->kt, w->k, s);
+    transpose(w->kt, w->k, s);
 }
 
 /* Scores of queries first.., minus infinity beyond the last key. */
@@ -144,7 +144,7 @@ static void backward_head(real *dq, float *delta, const real *dy, const float *l
     float scale = 1 / sqrtf((float)s->D);
     gather_all(&w, q, s);
     gather(w.dy, dy, s->y_row, 1, s);
-    turn(w.vt, w.v, s);
+    transpose(w.vt, w.v, s);
     memset(w.dk, 0, bytes);
     memset(w.dv, 0, bytes);
     for (int first = 0; first < s->N; first += QUERIES) {

@@ -90,7 +90,7 @@ static WindowAttentionWork work_of(float *next, const WindowAttentionShape *s) {
 
 /* == Biases ======================================================================================================= */
 
-/* Where row r of strip x has the table's entry for key m, both places among the inner ones. */
+/* The place at which row r of strip x has the table's entry for key m, both places among the inner ones. */
 static size_t table_at(int x, int r, int m, int h, const WindowAttentionShape *s) {
     int ww = s->windows.ww, inside = (x / ww - m / ww) * (2 * ww - 1) + x % ww - m % ww + (s->offsets - 1) / 2;
     return ((size_t)(2 * s->outer - 2 - r) * s->offsets + inside) * s->H + h;
@@ -130,7 +130,7 @@ static void copy_pad(float *to, const float *pad, const WindowAttentionShape *s)
         for (int c = 0; c < s->D; c += TILE) vec_store(to + c, vec_load_part(pad + c, s->D - c));
 }
 
-static void turn(float *to, const float *from, const WindowAttentionShape *s) {
+static void transpose(float *to, const float *from, const WindowAttentionShape *s) {
     for (int i = 0; i < s->np; i += TILE)
         for (int c = 0; c < s->Dp; c += TILE)
             tile_transpose(to + (size_t)c * s->np + i, s->np, from + (size_t)i * s->Dp + c, s->Dp);
@@ -163,7 +163,7 @@ static int gather(WindowAttentionWork *w, const real *qkv, const float *pad, int
         w->query[queries++] = i;
     }
     clear_rest(w->k, s);
-    turn(w->kt, w->k, s);
+    transpose(w->kt, w->k, s);
     return queries;
 }
 
@@ -248,7 +248,7 @@ static void backward_window(real *dqkv, float *dpad, const real *dy, const real 
     float scale = 1 / sqrtf((float)s->D);
     int queries = gather(&w, qkv, pad, window, s);
     clear_rest(w.v, s);
-    turn(w.vt, w.v, s);
+    transpose(w.vt, w.v, s);
     for (int i = 0; i < queries; i++)
         copy_row(w.dy + (size_t)i * s->Dp, dy + w.token[w.query[i]] * s->y_row, 1, s);
     memset(w.dk, 0, bytes);

@@ -12,7 +12,7 @@ enum { COLUMNS = 16, BYTES = 256 };
 
 static int columns_from(int m, int M) { return M - m < COLUMNS ? M - m : COLUMNS; }
 
-/* Where a row of x comes from: a byte's place in the sequence, or -1 for the vector that begins it. */
+/* The source of a row of x: a byte's place in the sequence, or -1 for the vector that begins it. */
 static int source_of(const ByteTables *t, const ByteEmbedding *s, int p) { return s->first + p - (t->start ? 1 : 0); }
 
 static int entry_of(const ByteEmbedding *s, int t, int i) { return i / s->divisor[t] % s->entries[t]; }
