@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/config.h"
+#include "core/config/config.h"
 #include "core/die.h"
 #include "core/files.h"
 #include "core/limits.h"
@@ -20,13 +20,14 @@
 #include "core/threads.h"
 #include "core/text.h"
 #include "core/version.h"
+#include "data/images/image.h"
 #include "data/video/clip_file.h"
 #include "data/video/clips.h"
 #include "data/sets/datasets.h"
 #include "data/images/jpeg.h"
 #include "data/sets/record.h"
 #include "data/images/transform.h"
-#include "data/video/videos.h"
+#include "data/sets/videos.h"
 
 /* == Settings ===================================================================================================== */
 
@@ -64,7 +65,7 @@ static const ConfigEntry entries[] = {
      .help = "Pack nothing, but verify all checksums of this packed file and decode all its images"},
 };
 #undef F
-static const ConfigGroup settings = {CONFIG_GROUP(Settings, entries)};
+static const ConfigGroup settings = {CONFIG_GROUP(Settings, entries), .change = CHANGE_FREELY};
 
 /* == One image ==================================================================================================== */
 

@@ -85,6 +85,20 @@ void *xcalloc(size_t count, size_t size, const char *what) {
     return p;
 }
 
+void *xgrow(void *array, size_t wanted, size_t *room, size_t size, const char *what) {
+    if (wanted <= *room) return array;
+    *room = 2 * wanted + 64;
+    array = realloc(array, *room * size);
+    if (!array) die("out of memory: %zu x %zu bytes for %s", *room, size, what);
+    return array;
+}
+
+char *xstrdup(const char *text) {
+    char *copy = strdup(text);
+    if (!copy) die("out of memory: a copy of '%.100s'", text);
+    return copy;
+}
+
 static int folded(char c) { return c == '_' ? '-' : tolower((unsigned char)c); }
 
 static int smallest(int a, int b, int c) { return a < b ? (a < c ? a : c) : (b < c ? b : c); }

@@ -16,7 +16,7 @@ void die_as_rank(int rank, int ranks, void (*how)(int status, const char *messag
 /* Writes `message` as one line to stderr. */
 void die_say(const char *message);
 
-/* Like die, but without running exit handlers: for a thread inside another library, whose locks it may hold. */
+/* Dies like die, but runs no exit handlers: for a thread inside another library, whose locks it may hold. */
 void die_at_once(const char *format, ...) __attribute__((noreturn, format(printf, 1, 2)));
 
 /* Writes a warning to stderr; the run continues. */
@@ -24,6 +24,12 @@ void warn(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* Zeroed memory.  If there is not enough, dies with a line that says how much was needed and for what. */
 void *xcalloc(size_t count, size_t size, const char *what);
+
+/* Makes room in an array of *room elements for at least `wanted` of them; new ones are not set.  Dies like xcalloc. */
+void *xgrow(void *array, size_t wanted, size_t *room, size_t size, const char *what);
+
+/* A copy of the text, which the caller frees.  Dies like xcalloc. */
+char *xstrdup(const char *text);
 
 /* The candidate nearest to `word` in edit distance, or NULL if none is close enough to be a likely typo. */
 const char *nearest_word(const char *word, const char *const *candidates, int count);

@@ -21,7 +21,7 @@ bool refuse_memory(Error *error, size_t bytes, const char *what);
 /* Writes what errno says about `what`; descriptors and memory set `lacking`, too. */
 bool refuse_errno(Error *error, const char *what);
 
-/* The same as refuse_memory for a library: the line, `lacking`, false. */
+/* Like refuse_memory, for memory that a library lacks: sets the line and `lacking`, and returns false. */
 bool refuse_library(Error *error, const char *line);
 
 #endif

@@ -28,6 +28,11 @@ bool file_exists(const char *path) {
     return stat(path, &info) == 0;
 }
 
+bool folder_exists(const char *path) {
+    struct stat info;
+    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
 static void make_folder(const char *path) {
     struct stat info;
     if (mkdir(path, 0777) == 0) return;
@@ -300,7 +305,7 @@ bool file_write(const char *path, const void *bytes, size_t size, Error *error) 
 
 bool file_try(const char *path, Error *error) { return replace(path, fill_bytes, &(Bytes){"", 1}, true, error); }
 
-/* Where the file is or would be: its name in a folder. */
+/* Finds the folder in which the file is or would be, and its name there. */
 static bool place_of(FileId *folder, char name[PLACE_SIZE], const char *path, Error *error) {
     char place[PLACE_SIZE], copy[PLACE_SIZE];
     struct stat info;

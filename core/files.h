@@ -14,19 +14,21 @@
 void path_join(char *path, size_t size, const char *folder, const char *name);
 
 bool file_exists(const char *path);
+bool folder_exists(const char *path);
 
 /* Makes the folder and its parents; dies with the one that could not be made, and why. */
 void make_folders(const char *path);
 
-/* Opens a regular file to read it, without waiting as a named pipe makes one wait; on failure returns -1 with the reason
- * in `error`. */
+/* Opens a regular file to read it, without waiting as a named pipe makes one wait; on failure returns -1 with the
+ * reason in `error`. */
 int file_open(const char *path, Error *error);
 
 /* Reads all of a regular file of at most `most` bytes into *bytes, which the caller frees.  On failure returns false
  * with the reason in `error`, here and below without the file's name. */
 bool file_read(const char *path, size_t most, uint8_t **bytes, size_t *size, Error *error);
 
-/* The same into a reusable buffer: *bytes has *room bytes (initially NULL and 0) and is enlarged as needed. */
+/* Reads the file into a buffer that is used again: *bytes has *room bytes (initially NULL and 0) and is enlarged as
+ * needed. */
 bool file_read_again(const char *path, size_t most, uint8_t **bytes, size_t *room, size_t *size, Error *error);
 
 /* Atomically replaces the file by what fill(file, content) writes (false: error, with errno set): writes a temporary
@@ -36,15 +38,15 @@ bool file_read_again(const char *path, size_t most, uint8_t **bytes, size_t *roo
 bool file_replace(const char *path, bool (*fill)(FILE *file, const void *content), const void *content, Error *error);
 
 /* Whether file_replace could succeed now, to be asked before long work begins: writes one byte to a temporary file and
- * removes it; a device is opened and written nothing, a pipe is not opened.  On failure returns false with the reason in
- * `error`. */
+ * removes it; a device is opened and written nothing, a pipe is not opened.  On failure returns false with the reason
+ * in `error`. */
 bool file_try(const char *path, Error *error);
 
 /* Makes the path an output of this call; `setting` names it in messages and must stay valid.  Returns false with the
  * reason in `error` if it is a regular file that is also an input - one that the functions above or below have opened,
- * or file_note was told of -, another output, or where standard output or error goes.  From here on a function of this header that is to open
- * this file to read it ends the program, before the file is lost.  Files are compared by device and inode.  Not
- * thread-safe. */
+ * or file_note was told of -, another output, or where standard output or error goes.  From here on a function of this
+ * header that is to open this file to read it ends the program, before the file is lost.  Files are compared by device
+ * and inode.  Not thread-safe. */
 bool file_claim(const char *path, const char *setting, Error *error);
 
 /* Notes an input that is opened by other means, if it is there. */

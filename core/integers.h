@@ -1,4 +1,4 @@
-/* The smaller and the larger of two integers, and of two sizes; pairs of near numbers. */
+/* The smaller and the larger of two integers, and of two sizes; an integer between two others; pairs of near numbers. */
 #ifndef VIT_CORE_INTEGERS_H
 #define VIT_CORE_INTEGERS_H
 
@@ -7,6 +7,8 @@
 static inline int smaller(int a, int b) { return a < b ? a : b; }
 static inline int larger(int a, int b) { return a > b ? a : b; }
 static inline size_t larger_size(size_t a, size_t b) { return a > b ? a : b; }
+
+static inline int clamp(int x, int low, int high) { return x < low ? low : x > high ? high : x; }
 
 /* How many pairs (x, y) of numbers below n have |x - y| <= most. */
 static inline size_t near_pairs(size_t n, size_t most) {

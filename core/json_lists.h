@@ -52,8 +52,8 @@ typedef struct {
  * On failure returns false; `error` says what is wrong and where: a byte offset, or "annotations[12].bbox". */
 bool json_lists_read(const char *path, const JsonList *lists, int count, void *state, Error *error);
 
-/* The same for a file in memory.  It is read in pieces of initially `piece` bytes (0: all at once); for tests, as the
- * result does not depend on it. */
+/* Reads the lists of a file that is in memory.  It is parsed in pieces of initially `piece` bytes (0: all at once);
+ * tests set this, as the result does not depend on it. */
 bool json_lists_parse(const void *bytes, size_t size, size_t piece, const JsonList *lists, int count, void *state,
                       Error *error);
 

@@ -133,4 +133,18 @@ extern "C"
 #endif
 void rng_normals(float *x, size_t n, uint64_t seed, RngPurpose purpose, uint32_t a, uint32_t b);
 
+/* Puts order [blocks,length] into one of the blocks! orders of its blocks, each equally likely to the bias of rng_below
+ * (Fisher and Yates: place i takes one of the i + 1 blocks not placed yet).  Some 10 ns a block. */
+static inline void rng_shuffle(uint32_t *order, size_t blocks, size_t length, uint64_t seed, RngPurpose purpose,
+                               uint32_t a, uint32_t b) {
+    for (size_t i = blocks; i-- > 1;) {
+        size_t j = rng_below(seed, purpose, a, b, i, (uint32_t)i + 1);
+        for (size_t k = 0; k < length; k++) {
+            uint32_t swap = order[i * length + k];
+            order[i * length + k] = order[j * length + k];
+            order[j * length + k] = swap;
+        }
+    }
+}
+
 #endif

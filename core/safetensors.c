@@ -129,7 +129,7 @@ static bool check_cover(const SafeTensors *st, const char *data, size_t data_siz
                   covered, data_size);
 }
 
-/* What qsort sorts for by_name; compare_words reads its first member. */
+/* An element that qsort sorts for by_name; compare_words reads its first member. */
 typedef struct {
     const char *name;
     int index;

@@ -63,7 +63,7 @@ typedef struct {
  * replacing it by rename is harmless. */
 bool safetensors_open(SafeTensors *st, const char *path, Error *error);
 
-/* The same for a file in memory, which must stay valid while `st` is used; `file` is its name in messages. */
+/* Opens a file that is in memory, which must stay valid while `st` is used; `file` is its name in messages. */
 bool safetensors_parse(SafeTensors *st, const void *bytes, size_t size, const char *file, Error *error);
 
 /* Frees everything; the tensors' data, names and metadata are invalid afterwards.  A zeroed struct is allowed. */

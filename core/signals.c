@@ -29,7 +29,7 @@ static const char *name_of(int number) {
     return caught[i].name;
 }
 
-/* Not through stdio, whose lock a blocked thread may hold. */
+/* Writes without stdio, whose lock a blocked thread may hold. */
 static void say_second(int number) {
     char text[160];
     int length = snprintf(text, sizeof text, "%.64s: ended at once by a second signal, %s: what was not saved is "

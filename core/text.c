@@ -50,6 +50,15 @@ void text_make_name(char *name, size_t size, const char *text, size_t length) {
     }
 }
 
+void text_name_path(char *name, size_t size, const char *path, const char *otherwise) {
+    size_t end = strlen(path);
+    while (end > 1 && path[end - 1] == '/') end--;
+    size_t begin = end;
+    while (begin > 0 && path[begin - 1] != '/') begin--;
+    text_make_name(name, size, path + begin, end - begin);
+    if (!*name || *name == '.') snprintf(name, size, "%s", otherwise);
+}
+
 void text_drop_half_character(char *text, size_t length) {
     size_t tail = 0;
     while (tail < 3 && tail < length && ((unsigned char)text[length - 1 - tail] & 0xc0) == 0x80) tail++;
@@ -105,4 +114,13 @@ void print_line_to(FILE *out, const char *format, ...) {
     va_start(arguments, format);
     put_line(out, format, arguments);
     va_end(arguments);
+}
+
+bool text_lists(const char *list, const char *word) {
+    size_t length = strlen(word), here;
+    for (list += strspn(list, ", "); *list; list += here, list += strspn(list, ", ")) {
+        here = strcspn(list, ", ");
+        if (here == length && !strncmp(list, word, length)) return true;
+    }
+    return false;
 }

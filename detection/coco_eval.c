@@ -29,7 +29,7 @@
 
 enum { THRESHOLDS = 10, RECALLS = 101, AREAS = 4, MOST = 100 };
 
-/* Inclusive at both ends. */
+/* These ranges of area include both ends. */
 static const double area_range[AREAS][2] = {{0, 1e10}, {0, 32 * 32}, {32 * 32, 96 * 96}, {96 * 96, 1e10}};
 
 /* numpy.linspace's values: start + i step, and the end itself. */
@@ -107,7 +107,7 @@ static void sort_truths(Evaluation *e, const bool *evaluated) {
     qsort(e->truths, e->truth_count, sizeof *e->truths, compare_entries);
 }
 
-/* Entries from `at` on that belong to the pair. */
+/* The number of entries from `at` on that belong to the pair. */
 static size_t run_of(const Entry *entries, size_t at, size_t count, const Pair *pair) {
     size_t end = at;
     while (end < count && entries[end].category == pair->category && entries[end].image == pair->image) end++;
@@ -251,7 +251,7 @@ static int compare_ranked(const void *left, const void *right) {
     return a->place < b->place ? -1 : a->place > b->place;
 }
 
-/* Sums over thresholds and recalls; all zero and not `counts` without ground truth. */
+/* Sums over thresholds and recalls, for one category; without ground truth all are zero and it does not count. */
 typedef struct {
     bool counts;
     double precision[THRESHOLDS]; /* summed over the 101 recalls; for 100 detections only */
@@ -290,7 +290,7 @@ static void trace_curve(Curve *curve, const Evaluation *e, const Ranked *ranked,
     }
 }
 
-/* All pairs of a category: [first, last). */
+/* Computes the curves of a category, whose pairs are [first, last). */
 static void trace_category(Curve curves[CURVES], const Evaluation *e, size_t first, size_t last) {
     size_t count = 0;
     int positives[AREAS] = {0};
@@ -318,7 +318,7 @@ static void trace_category(Curve curves[CURVES], const Evaluation *e, size_t fir
 
 /* == The twelve numbers =========================================================================================== */
 
-/* Mean over the categories with ground truth and the thresholds from..to-1; -1 without any. */
+/* The mean over the categories with ground truth and the thresholds from..to-1; -1 where there are none. */
 static double mean_of(const Curve *curves, int categories, int curve, bool precision, int from, int to) {
     double sum = 0;
     int counted = 0;

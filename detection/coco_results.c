@@ -9,11 +9,8 @@
 #include "core/json_lists.h"
 
 void coco_results_add(CocoResults *results, CocoDetection detection) {
-    if (results->count == results->room) {
-        results->room = results->room ? 2 * results->room : 1024;
-        results->detections = realloc(results->detections, results->room * sizeof *results->detections);
-        if (!results->detections) die("out of memory: %zu detections", results->room);
-    }
+    results->detections = xgrow(results->detections, results->count + 1, &results->room, sizeof *results->detections,
+                                "detections");
     results->detections[results->count++] = detection;
 }
 

@@ -4,11 +4,9 @@
 #include <stdio.h>
 #include <string.h>
 
-/* == Pixels ======================================================================================================= */
+#include "core/integers.h"
 
-static int clamp(int x, int low, int high) {
-    return x < low ? low : x > high ? high : x;
-}
+/* == Pixels ======================================================================================================= */
 
 static void fill(Image *image, int x0, int y0, int x1, int y1, DrawColour colour) {
     x0 = clamp(x0, 0, image->width);
@@ -31,7 +29,7 @@ void draw_frame(Image *image, const int box[4], int thickness, DrawColour colour
     fill(image, x1 - across, y0, x1, y1, colour);
 }
 
-/* Steps of the golden angle around the circle of hues, three levels of brightness. */
+/* Colours differ by steps of the golden angle around the circle of hues, and by three levels of brightness. */
 DrawColour draw_colour(int64_t id) {
     uint64_t n = (uint64_t)id;
     double hue = fmod((double)(n % 1000) * 0.61803398875, 1) * 6, level = 255 - 45 * (double)(n % 3);
@@ -98,7 +96,7 @@ void draw_enlarged(Image *image, const uint8_t *pixels, int times) {
 
 /* == Detections =================================================================================================== */
 
-/* Black on light colours, white on dark ones (luma of BT.601). */
+/* Letters are black on light colours and white on dark ones (luma of BT.601). */
 static DrawColour ink_on(DrawColour plate) {
     int luma = 299 * plate.channel[0] + 587 * plate.channel[1] + 114 * plate.channel[2];
     uint8_t level = luma > 128000 ? 0 : 255;

@@ -83,7 +83,7 @@ static inline float log_one_plus(float e) {
     return 2 * z * (series * w + 1);
 }
 
-/* All entries as y = 0: dx (=) scaled, and the sum of their losses. */
+/* Treats all entries as y = 0: writes dx (=), scaled, and returns the sum of their losses. */
 static double focal_negative(float *restrict dx, const float *restrict x, size_t n, float alpha, float scale) {
     double sum = 0;
 #pragma omp simd reduction(+ : sum)
@@ -97,7 +97,8 @@ static double focal_negative(float *restrict dx, const float *restrict x, size_t
     return sum;
 }
 
-/* One entry with y = 1: replaces the gradient that focal_negative computed, and returns the change of the sum. */
+/* Corrects one entry with y = 1: replaces the gradient that focal_negative computed and returns the change of the
+ * sum. */
 static double focal_positive(float *dx, float x, float alpha, float scale) {
     float e = expf(-fabsf(x)), small = e / (1 + e), large = 1 / (1 + e), tail = log1pf(e);
     float p = x < 0 ? small : large, rest = x < 0 ? large : small, s = fmaxf(-x, 0) + tail;

@@ -23,7 +23,7 @@ typedef struct {
     float alpha;                          /* of the focal loss; its gamma is 2 */
 } SetLossWeights;
 
-/* SMCA's: 2, 5, 2 in both; alpha 0.25. */
+/* SMCA's weights: 2, 5, 2 in the cost and in the loss; alpha 0.25. */
 extern const SetLossWeights set_loss_weights;
 
 /* The targets of a batch; those of image b are first[b] .. first[b + 1] - 1. */

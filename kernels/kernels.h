@@ -1,5 +1,5 @@
-/* The interface between the layers and a device.  Both backends, kernels/cpu and kernels/cuda, implement every function
- * of these headers, and a program chooses one by the objects it links.
+/* The interface between the layers and a device.  Both backends, the .c and the .cu files in the folders of kernels/,
+ * implement every function of these headers, and a program chooses one by the objects it links.
  *
  * Letters.  B images, N tokens, M model width (M = H*D), H heads, D head width, F features of a feature map,
  * E inner width of that map or patterns of LiSA, T entries of a table of relative positions, R sticks of ripple

@@ -3,10 +3,8 @@
 #ifndef VIT_LAYERS_DEPTHWISE_H
 #define VIT_LAYERS_DEPTHWISE_H
 
-#include <stdio.h>
-
-#include "training/params.h"
 #include "kernels/kernels.h"
+#include "training/params.h"
 
 typedef struct {
     Depthwise shape;
@@ -14,32 +12,25 @@ typedef struct {
     float *b, *db; /* [period], NULL without bias */
 } DepthwiseLayer;
 
-/* Declares prefix + name + ".weight", initialised uniformly within 1/sqrt(kt k k), as PyTorch's Conv2d and Conv3d are. */
-static inline void depthwise_declare_weight(DepthwiseLayer *l, Params *params, const char *prefix, const char *name,
-                                            Depthwise shape) {
-    char tensor[PARAM_NAME_SIZE];
-    int k = shape.k, fan = depthwise_taps(&shape), flat[] = {shape.period, 1, k, k};
-    int deep[] = {shape.period, 1, shape.kt, k, k};
-    bool is_deep = shape.kt > 1;
+/* Declares prefix + name + ".weight" and with `bias` ".bias", both initialised uniformly within 1/sqrt(kt k k), as
+ * PyTorch's Conv2d and Conv3d are.  `from` is the setting that the shape follows from. */
+static inline void depthwise_declare_from(DepthwiseLayer *l, Params *params, const char *prefix, const char *name,
+                                          Depthwise shape, bool bias, ParamSetting from) {
+    int k = shape.k, fan = depthwise_taps(&shape);
     l->shape = shape;
-    snprintf(tensor, sizeof tensor, "%s.weight", name);
-    params_declare_fan(params, &l->w, &l->dw, prefix, tensor, fan, true, is_deep ? 5 : 4,
-                       is_deep ? deep : flat);
-    params_in_time(params, (ParamTime){TIME_TAPS, 2, shape.kt, 0, true});
+    params_declare(params, (Param){.value = &l->w, .grad = &l->dw, .named = {prefix, name, ".weight"},
+                                   .init = INIT_FAN_IN_UNIFORM, .fan = fan, .decay = true, .from = from,
+                                   .shape = {shape.period, 1, shape.kt > 1 ? shape.kt : 0, k, k},
+                                   .time = {TIME_TAPS, 2, shape.kt, 0, true}});
+    if (bias)
+        params_declare(params, (Param){.value = &l->b, .grad = &l->db, .named = {prefix, name, ".bias"},
+                                       .init = INIT_FAN_IN_UNIFORM, .fan = fan, .from = from, .shape = {shape.period}});
 }
 
-/* Declares its ".bias", drawn likewise. */
-static inline void depthwise_declare_bias(DepthwiseLayer *l, Params *params, const char *prefix, const char *name) {
-    char tensor[PARAM_NAME_SIZE];
-    snprintf(tensor, sizeof tensor, "%s.bias", name);
-    params_declare_fan(params, &l->b, &l->db, prefix, tensor, depthwise_taps(&l->shape), false, 1,
-                       (int[]){l->shape.period});
-}
-
+/* Declares the same tensors where no setting is to be named. */
 static inline void depthwise_declare(DepthwiseLayer *l, Params *params, const char *prefix, const char *name,
                                      Depthwise shape, bool bias) {
-    depthwise_declare_weight(l, params, prefix, name, shape);
-    if (bias) depthwise_declare_bias(l, params, prefix, name);
+    depthwise_declare_from(l, params, prefix, name, shape, bias, (ParamSetting){NULL, 0, 0});
 }
 
 /* Multiply-adds of one image. */

@@ -23,7 +23,7 @@ void mlp_plan(Mlp *mlp, Plan *plan, const char *prefix, size_t n) {
     plan_keep(plan, prefix, "a", &mlp->a, bytes);
     if (mlp->convolves) plan_keep(plan, prefix, "c", &mlp->c, bytes);
     plan_borrow(plan, prefix, "g", &mlp->g, bytes);
-    if (plan->training && !mlp->again && !mlp->convolves && !mlp->sigmoid)
+    if (plan->training && !mlp->recomputed && !mlp->convolves && !mlp->sigmoid)
         plan_spare(plan, prefix, "kept", &mlp->kept, bytes);
     else plan_without(plan, &mlp->kept);
     if (plan->training) plan_borrow(plan, prefix, "dg", &mlp->dg, bytes);

@@ -10,7 +10,7 @@ typedef struct {
     Projection fc1, fc2;
     bool convolves;
     bool relu, sigmoid;    /* ReLU before the convolution; GELU as x sigmoid(1.702 x): both set after mlp_declare */
-    bool again;            /* forward is run again before backward: set before mlp_plan */
+    bool recomputed;       /* forward is run again before backward: set before mlp_plan */
     int time_kernel;       /* of the convolution, 0 for each frame by itself: set before mlp_declare */
     DepthwiseLayer dwconv; /* 3x3 over the token grid, between fc1 and GELU */
     real *a;      /* [n,hidden] kept: fc1's output, after ReLU if there is one */
@@ -20,11 +20,11 @@ typedef struct {
     real *da;     /* [n,hidden] scratch: the gradient of a, if there is a convolution */
 } Mlp;
 
-/* grid: the token grid for a convolution between the layers, or NULL for none. */
+/* `grid` is the token grid for a convolution between the layers, or NULL for none. */
 void mlp_declare(Mlp *mlp, Params *params, const char *prefix, int dim, int hidden, const Grid *grid);
 void mlp_plan(Mlp *mlp, Plan *plan, const char *prefix, size_t n);
-/* n = B N rows.  dropout: of the hidden layer, with rate 0 for none; drawn again by the backward pass.
- * f NULL: computes only what the backward pass reads. */
+/* There are n = B N rows.  `dropout` is that of the hidden layer, with rate 0 for none; the backward pass draws it
+ * again.  With f NULL only what the backward pass reads is computed. */
 void mlp_forward(const Mlp *mlp, real *f, const real *h, const Dropout *dropout, int B, int N);
 /* dh (=), parameters (+=).  dh may not be df. */
 void mlp_backward(const Mlp *mlp, real *dh, const real *df, const real *h, const Dropout *dropout, int B, int N);

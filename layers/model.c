@@ -40,8 +40,41 @@ void model_set_training(Model *model, bool training) {
     keep_weights(model, !training);
 }
 
+void model_evaluation_begin(Model *model) {
+    if (model->params.ema) params_view(&model->params, model->params.ema);
+    model_set_training(model, false);
+}
+
+void model_evaluation_end(Model *model) {
+    if (model_trains(model)) model_set_training(model, true);
+    if (model->params.ema) params_view(&model->params, model->params.values);
+}
+
 size_t model_activation_bytes(const Model *model) {
     return planned_bytes(model) + larger_size(model->training.workspace, model->inference.workspace);
+}
+
+static const Plan *described(const Model *model) { return model_trains(model) ? &model->training : &model->inference; }
+
+void model_describe_head(FILE *out, const char *sample) {
+    char kept[32];
+    snprintf(kept, sizeof kept, "KiB/%s", sample);
+    fprintf(out, "  %-18s %-28s %10s %12s %12s\n", "layer", "", "parameters", "10^6 macs", kept);
+}
+
+void model_describe_row(const Model *model, FILE *out, const char *prefix, const char *what, double macs) {
+    double kept = (double)plan_kept(described(model), prefix) / model->batch;
+    fprintf(out, "  %-18s %-28s %10zu %12.3f %12.1f\n", prefix, what, params_size_of(&model->params, prefix),
+            macs / 1e6, kept / 1024);
+}
+
+void model_describe_memory(const Model *model, FILE *out, const char *sample, bool recompute) {
+    const Plan *plan = described(model);
+    double MiB = 1 << 20;
+    if (recompute) fprintf(out, "recompute: beside the input of each block, one block at a time is kept\n");
+    fprintf(out, "memory for %d %ss at a time: kept %.1f MiB, scratch %.1f MiB, kernel workspace %.1f MiB\n",
+            model->batch, sample, (double)plan->keep_peak / MiB, (double)plan->scratch_peak / MiB,
+            (double)plan->workspace / MiB);
 }
 
 FinalGradients model_final_gradients(const Model *model, GradientsListener listener) {

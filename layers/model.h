@@ -1,7 +1,9 @@
-/* What every model has besides its layers: the arena of parameters, and two plans of activations, one for training and
+/* Every model has this besides its layers: the arena of parameters, and two plans of activations, one for training and
  * one for inference, that use the same memory. */
 #ifndef VIT_LAYERS_MODEL_H
 #define VIT_LAYERS_MODEL_H
+
+#include <stdio.h>
 
 #include "training/params.h"
 #include "training/plan.h"
@@ -32,8 +34,20 @@ void model_allocate(Model *model);
  * until the next one parameters must not change once they were used. */
 void model_set_training(Model *model, bool training);
 
+/* Between these two, layers have the inference plan and the EMA of the parameters if there is one; then they have the
+ * parameters again and, if there is one, the training plan. */
+void model_evaluation_begin(Model *model);
+void model_evaluation_end(Model *model);
+
 /* Bytes of activations, scratch and kernel workspace. */
 size_t model_activation_bytes(const Model *model);
+
+/* A table of layers: its head, a row for the parameters below a prefix with the multiplications of one sample ("image")
+ * and what a sample keeps there, and the memory that was planned.  The plan described is that of training, if there is
+ * one. */
+void model_describe_head(FILE *out, const char *sample);
+void model_describe_row(const Model *model, FILE *out, const char *prefix, const char *what, double macs);
+void model_describe_memory(const Model *model, FILE *out, const char *sample, bool recompute);
 
 /* The state of final_gradients.h at the start of a backward pass. */
 FinalGradients model_final_gradients(const Model *model, GradientsListener listener);

@@ -3,10 +3,8 @@
 #ifndef VIT_LAYERS_PROJECTION_H
 #define VIT_LAYERS_PROJECTION_H
 
-#include <stdio.h>
-
-#include "training/params.h"
 #include "kernels/kernels.h"
+#include "training/params.h"
 
 typedef struct {
     int in, out;
@@ -18,20 +16,18 @@ typedef struct {
 /* A projection without bias: declares prefix + name + ".weight" (truncated normal, standard deviation 0.02). */
 static inline void projection_declare_weight(Projection *p, Params *params, const char *prefix, const char *name,
                                              int in, int out) {
-    char tensor[PARAM_NAME_SIZE];
     p->in = in;
     p->out = out;
-    snprintf(tensor, sizeof tensor, "%s.weight", name);
-    params_declare(params, &p->w, &p->dw, prefix, tensor, INIT_TRUNC_NORMAL, true, 2, (int[]){out, in});
+    params_declare(params, (Param){.value = &p->w, .grad = &p->dw, .named = {prefix, name, ".weight"}, .init = INIT_TRUNC_NORMAL,
+                                   .decay = true, .shape = {out, in}});
 }
 
 /* A projection with bias: declares the same and prefix + name + ".bias" (zeros). */
 static inline void projection_declare(Projection *p, Params *params, const char *prefix, const char *name, int in,
                                       int out) {
-    char tensor[PARAM_NAME_SIZE];
     projection_declare_weight(p, params, prefix, name, in, out);
-    snprintf(tensor, sizeof tensor, "%s.bias", name);
-    params_declare(params, &p->b, &p->db, prefix, tensor, INIT_ZEROS, false, 1, (int[]){out});
+    params_declare(params, (Param){.value = &p->b, .grad = &p->db, .named = {prefix, name, ".bias"}, .init = INIT_ZEROS,
+                                   .shape = {out}});
 }
 
 /* A projection of the detector: declares prefix + name + "weight" and prefix + name + "bias", where name ends in a dot
@@ -39,15 +35,12 @@ static inline void projection_declare(Projection *p, Params *params, const char 
  * 1/sqrt(in)); both have weight decay. */
 static inline void projection_declare_as(Projection *p, Params *params, const char *prefix, const char *name, int in,
                                          int out, ParamInit weight, ParamInit bias) {
-    char tensor[PARAM_NAME_SIZE + sizeof "weight"];
     p->in = in;
     p->out = out;
-    snprintf(tensor, sizeof tensor, "%sweight", name);
-    params_declare(params, &p->w, &p->dw, prefix, tensor, weight, true, 2, (int[]){out, in});
-    params_set_fan(params, in);
-    snprintf(tensor, sizeof tensor, "%sbias", name);
-    params_declare(params, &p->b, &p->db, prefix, tensor, bias, true, 1, (int[]){out});
-    params_set_fan(params, in);
+    params_declare(params, (Param){.value = &p->w, .grad = &p->dw, .named = {prefix, name, "weight"}, .init = weight,
+                                   .decay = true, .shape = {out, in}, .fan = in});
+    params_declare(params, (Param){.value = &p->b, .grad = &p->db, .named = {prefix, name, "bias"}, .init = bias,
+                                   .decay = true, .shape = {out}, .fan = in});
 }
 
 static inline void projection_forward(const Projection *p, real *y, const real *x, size_t n) {

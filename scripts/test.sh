@@ -114,14 +114,6 @@ style_unfinished() {
         no_line '(TO''DO|FIX''ME)' ''
 }
 
-# docs/settings*.md are what the programs say of themselves.
-style_settings() {
-    [ -x build/cpu/train_vit ] && [ -x build/cpu/train_ar ] || { echo "build/cpu is not built"; return 1; }
-    build/cpu/train_vit --help-markdown | diff docs/settings.md - &&
-        build/cpu/train_detr --help-markdown | diff docs/settings-detr.md - &&
-        build/cpu/train_ar --help-markdown | diff docs/settings-ar.md -
-}
-
 # core/version.h and CHANGELOG.md: a version that is released has a heading, one that is not is a later one.
 style_version() {
     version=$(sed -n 's/.*VIT_VERSION "\(.*\)"/\1/p' core/version.h)
@@ -338,7 +330,6 @@ check "#if only in kernels/" style_ifdef
 check "kernels.h the only door" style_door
 check "no absolute paths" style_paths
 check "nothing left unfinished" style_unfinished
-check "docs/settings.md" style_settings
 check "CHANGELOG.md" style_version
 if git merge-base --is-ancestor "$RULES_FROM" HEAD 2>/dev/null; then
     check "subjects of commits" style_commits

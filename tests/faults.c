@@ -9,9 +9,9 @@
  *   VIT_FAULT_OTHERS=1                        only calls by other threads than the main one count
  *   VIT_FAULT_COUNT=FILE                      where to write, at the end, how many there were
  *
- * Only what happens between the first line of main and exit counts, and of writes only those to regular files: the
- * line that tells of the fault must get out.  glibc's streams do not call write through the symbol that is replaced
- * here, so theirs are counted where they are called. */
+ * Only what happens between the first line of main and exit counts, and of writes only those to regular files: the line
+ * that tells of the fault must get out.  glibc's streams do not call write through the symbol that is replaced here, so
+ * theirs are counted where they are called. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -116,7 +116,7 @@ static bool write_fails(int fd) {
     return true;
 }
 
-/* What glibc does on an error. */
+/* Fails as glibc does on an error. */
 static bool stream_fails(FILE *file) {
     enum { ERROR_SEEN = 0x20 };
     if (!write_fails(fileno(file))) return false;
@@ -255,8 +255,8 @@ int mkdir(const char *path, mode_t mode) {
 
 /* == Memory ======================================================================================================= */
 
-/* Not posix_memalign, which only oneDNN calls, and uses what it gives unchecked (2.6): it dies inside of the library,
- * where nothing here can help. */
+/* posix_memalign is spared: only oneDNN calls it, and uses its result unchecked (2.6), so that it would die inside of
+ * the library, where nothing here can help. */
 
 static bool starves(void) {
     if (!fails(MEMORY)) return false;

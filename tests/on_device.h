@@ -13,7 +13,7 @@
 /* Rounding to bfloat16, which has eight binary digits, moves a number by at most 1/256 of it. */
 #define REAL_STEP (sizeof(real) == 4 ? 0 : 1.0 / 256)
 
-/* What a term of a sum may be off by, relative to its size, after n roundings to the type of activations. */
+/* The error that a term of a sum may have, relative to its size, after n roundings to the type of activations. */
 static inline double roundings(int n) { return 1e-5 + n * REAL_STEP; }
 
 /* The size of a test: `full`, or less if that would take minutes, because kernels are emulated or run under a tool such
@@ -98,15 +98,15 @@ static inline int close_real(const char *what, const real *got, const double *wa
     return check_close_step(what, download_real(got, n), want, n, 1e-5, REAL_STEP);
 }
 
-/* The same where a factor of every term is rounded too, such as the weights before they are multiplied with v, or where
- * want is the result of another kernel, which is rounded like this one.  Five roundings, because they are of the size of
- * a row's terms, which may be several times the tensor's. */
+/* Compares sums where a factor of every term is rounded too, such as the weights before they are multiplied with v, or
+ * where want is the result of another kernel, which is rounded like this one.  Five roundings, because they are of the
+ * size of a row's terms, which may be several times the tensor's. */
 static inline int close_rounded(const char *what, const real *got, const double *want, size_t n) {
     return check_close_step(what, download_real(got, n), want, n, roundings(5), REAL_STEP);
 }
 
-/* The same where float factors enter products of activations, which is on a GPU as sums of two bfloat16 numbers: each is
- * rounded once, and the errors are again of the size of a row's terms. */
+/* The error where float factors enter products of activations, which is on a GPU as sums of two bfloat16 numbers: each
+ * is rounded once, and the errors are again of the size of a row's terms. */
 static inline double halves(void) { return 1e-5 + 5 * REAL_STEP * REAL_STEP; }
 static inline int close_halves(const char *what, const real *got, const double *want, size_t n) {
     return check_close_step(what, download_real(got, n), want, n, halves(), REAL_STEP);
@@ -116,7 +116,7 @@ static inline int close_float(const char *what, const float *got, const double *
     return check_close(what, download(got, n), want, n, 1e-5);
 }
 
-/* The same for logarithms of sums of exponentials: their errors are those of scores of order one, however near to zero a
+/* Compares logarithms of sums of exponentials: their errors are those of scores of order one, however near to zero a
  * logarithm is. */
 static inline int close_logarithms(const char *what, const float *got, const double *want, size_t n) {
     double *size = malloc(n * sizeof *size);

@@ -1,5 +1,5 @@
-/* Makes the input of `train_vit --parity` and compares two of its outputs, for tests/emulate/cuda_vs_cpu.sh: on a machine that
- * was lent for its GPU there may be no numpy.
+/* Makes the input of `train_vit --parity` and compares two of its outputs, for tests/emulate/cuda_vs_cpu.sh: on a
+ * machine that was lent for its GPU there may be no numpy.
  *
  *     parity batch FILE                          4 random images and labels, from VIT_TEST_SEED or the clock
  *     parity compare WANT GOT TOLERANCE          every tensor: max |got - want| <= TOLERANCE * rms(want)
@@ -29,7 +29,7 @@ static void batch(const char *path) {
 
 /* == Comparing ==================================================================================================== */
 
-/* Of one tensor, or of several as one vector. */
+/* Sums over one tensor, or over several as one vector. */
 typedef struct {
     double difference, want; /* sums of squares */
     double worst;            /* largest |got - want|; NaN: one of them is */
@@ -47,7 +47,7 @@ static void add(Sums *sums, const float *got, const float *want, size_t n) {
     sums->size += n;
 }
 
-/* Where all of `want` is zero, only zero is right. */
+/* The relative error; where all of `want` is zero, only zero is right. */
 static double error_of(const Sums *sums, bool whole) {
     double measured = whole ? sqrt(sums->difference) : sums->worst;
     double unit = sqrt(whole ? sums->want : sums->want / (double)sums->size);

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-/* Of numbers without a sign: a negative one is above every range. */
+/* The comparison is one of unsigned numbers: a negative one is above every range. */
 #undef assert_in_range
 #define assert_in_range(value, least, most)                                                            \
     do {                                                                                               \

@@ -132,10 +132,24 @@ place() {
     head -c $((8 + $(header_size "$1"))) "$1" | sed 's/.*"vit\.c\.run":"\([^"]*\)".*/\1/' | cut -d ' ' -f 1-6,8-
 }
 
-# The log without images_per_s and stall, which are timings.
-curve() { cut -d , -f 1-5,7-9 "$1/log.csv"; }
+# The log without images_per_s and stall, which are timings: eight columns, empty where the run does not have them.
+curve() {
+    awk -F , -v OFS=, '
+        function cell(name) { return name in at ? $at[name] : "" }
+        NR == 1 { for (i = 1; i <= NF; i++) at[$i] = i }
+        { print $1, $2, $3, $4, $5, cell("top1"), cell("top5"), cell("jsd") }' "$1/log.csv"
+}
 
 last_row() { tail -n 1 "$1/log.csv"; }
+
+# cells RUN NAME,...: these columns of the last row, empty where the run does not have them.
+cells() {
+    awk -F , -v names="$2" '
+        NR == 1 { for (i = 1; i <= NF; i++) at[$i] = i }
+        { row = "" }
+        { n = split(names, name, ","); for (i = 1; i <= n; i++) row = row (i > 1 ? "," : "") (name[i] in at ? $at[name[i]] : "") }
+        END { print row }' "$1/log.csv"
+}
 
 # same_run A B: weights, moments, average, place and log are the same bit for bit.
 same_run() {

@@ -18,17 +18,17 @@ static const ConfigEntry entries[] = {
              "0.99996)"},
 };
 #undef F
-const ConfigGroup adamw_settings = {CONFIG_GROUP(AdamWSettings, entries)};
+const ConfigGroup adamw_settings = {CONFIG_GROUP(AdamWSettings, entries), .change = CHANGE_FREELY};
 
 void adamw_start(const AdamWSettings *s, Params *params, float lr, int t) {
-    step_measure(params->found, params->grads, params->total, s->clip_grad);
+    step_measure(params->step_stats, params->grads, params->total, s->clip_grad);
     AdamWStep step = {
         .lr = lr,
         .beta1 = s->beta1,
         .beta2 = s->beta2,
         .eps = s->eps,
         .weight_decay = s->weight_decay,
-        .found = params->found,
+        .stats = params->step_stats,
         .ema_decay = s->ema_decay,
         .t = t,
         .rate_count = params->rate_count,
@@ -39,8 +39,8 @@ void adamw_start(const AdamWSettings *s, Params *params, float lr, int t) {
 }
 
 float adamw_step(const AdamWSettings *s, Params *params, float lr, int t) {
-    StepFound found;
+    StepStats stats;
     adamw_start(s, params, lr, t);
-    device_download(&found, params->found, sizeof found);
-    return (float)sqrt(found.squares);
+    device_download(&stats, params->step_stats, sizeof stats);
+    return (float)sqrt(stats.squares);
 }

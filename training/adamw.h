@@ -3,7 +3,7 @@
 #ifndef VIT_TRAINING_ADAMW_H
 #define VIT_TRAINING_ADAMW_H
 
-#include "core/config.h"
+#include "core/config/config.h"
 #include "training/params.h"
 
 typedef struct {
@@ -15,12 +15,12 @@ typedef struct {
 extern const ConfigGroup adamw_settings;
 
 /* Optimizer step number t >= 1 with learning rate lr, multiplied for each tensor by its Param.rate.  Clips the
- * gradient, updates parameters and moments, then the EMA if there is one.  params->found gets the square of the
- * gradient's norm before clipping; if that norm or the loss in params->found is not finite, nothing is changed.  Does
- * not wait for the device. */
+ * gradient, updates parameters and moments, then the EMA if there is one.  params->step_stats gets the square of the
+ * gradient's norm before clipping; if that norm or the loss in params->step_stats is not finite, nothing is changed.
+ * Does not wait for the device. */
 void adamw_start(const AdamWSettings *s, Params *params, float lr, int t);
 
-/* The same; waits for it and returns the norm. */
+/* One step of AdamW that waits for the device and returns the norm of the gradient. */
 float adamw_step(const AdamWSettings *s, Params *params, float lr, int t);
 
 #endif

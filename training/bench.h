@@ -1,8 +1,19 @@
-/* --bench: measures the training and inference speed of any model. */
+/* --bench: measures the training and inference speed of any model.  The program processes the batches:
+ *
+ *     Bench b;
+ *     bench_begin(&b, t, params, micro);
+ *     while (bench_next(&b)) {
+ *         ... training_step_begin, if b.training
+ *         while (bench_part(&b))
+ *             ... forward and, if b.training, backward pass of b.n images, which are those from b.first on in the batch
+ *         ... all_reduce_finish and training_update, if b.training
+ *     }
+ *     bench_print(&b, attn, macs, training_macs, "\"train_images_per_s\": %.2f", b.train.images_per_s);
+ */
 #ifndef VIT_TRAINING_BENCH_H
 #define VIT_TRAINING_BENCH_H
 
-#include <stdbool.h>
+#include "training/training.h"
 
 typedef struct {
     double images_per_s; /* from the time of the median batch */
@@ -10,17 +21,43 @@ typedef struct {
 } BenchSpeed;
 
 typedef struct {
+    bool training; /* what the batch is for: a step, or else a forward pass */
+    int first, n;  /* the images of the part */
+    bool last;     /* this rank has no more of the batch */
     BenchSpeed train, infer;
     double peak; /* GFLOP/s of a large matrix product on this device, the better of one run before and one after */
+
+    Training *t;
+    int micro; /* images at a time */
+    int whole; /* the batch size that was asked for */
+    int phase, batches, timed;       /* of the current phase: how many were begun, and timed */
+    double phase_began, batch_began; /* after the warm-up */
+    DeviceMark *ends[2];             /* of the batch before, and of this one */
 } Bench;
 
-/* Measures training, then inference, for about `seconds` each, after one warm-up batch that is not counted, or two where
- * the device runs beside the host: the time of a batch is then from the end of the one before to its own.  *images is
- * the batch size summed over all ranks.  If four training batches would take longer than `seconds`, *images is first
- * reduced to a multiple of `least`.  batch(run, training) must process one batch; the device may still be working on it
- * when the call returns, and the host prepares the next one meanwhile, as in training.  All calls with training = true
- * come first.  Reports progress on stderr; unit: what it calls an image, as in "sequences". */
-Bench bench(void (*batch)(void *run, bool training), void *run, const char *unit, int *images, int least,
-            double seconds);
+/* Prepares to measure training, then inference, for about bench_seconds each, after one warm-up batch that is not
+ * counted, or two where the device runs beside the host: the time of a batch is then from the end of the one before to
+ * its own.  If four training batches would take longer than bench_seconds, t->s->batch_size is first reduced to a
+ * multiple of `micro` on every rank.  Allocates the optimizer's memory of `params`.  Reports progress on stderr. */
+void bench_begin(Bench *b, Training *t, Params *params, int micro);
+
+/* True: process one batch, as b->training says; the device may still be working on it at the next call, and the host
+ * prepares the next one meanwhile, as in training.  All training batches come first.  False: everything is measured. */
+bool bench_next(Bench *b);
+
+/* The next part of this rank's share of the batch; false at its end. */
+bool bench_part(Bench *b);
+
+/* Random bytes below `limit`, of which a batch is made. */
+void bench_fill(uint8_t *bytes, size_t n, int limit, uint64_t seed);
+
+/* The share of the device's peak that so many multiply-adds of an image mean at that speed. */
+double bench_peak_share(const Bench *b, double macs, double images_per_s);
+
+/* On rank 0: prints the results as one line of JSON.  Besides the program's own "key": value pairs it has the operator,
+ * the device, ranks and batches, the multiply-adds of an image's forward pass, the memory, and the share of the peak
+ * that the multiply-adds of its training mean. */
+void bench_print(const Bench *b, const char *attn, double macs, double training_macs, const char *own, ...)
+    __attribute__((format(printf, 5, 6)));
 
 #endif

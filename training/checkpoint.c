@@ -10,6 +10,7 @@
 #include "core/die.h"
 #include "core/distributed.h"
 #include "core/files.h"
+#include "core/text_stream.h"
 #include "kernels/kernels.h"
 
 enum { MAX_METADATA = 16 };
@@ -65,25 +66,35 @@ void checkpoint_device(char text[CHECKPOINT_DEVICE]) {
         snprintf(text + used, (size_t)(CHECKPOINT_DEVICE - used), ", %d ranks", distributed_ranks());
 }
 
+/* The values that the next row of the log will have, one a line, to be freed. */
+static char *columns_text(const RunState *state) {
+    TextStream text;
+    FILE *out = text_open(&text);
+    for (int i = 0; i < state->column_count; i++) {
+        const LogColumn *c = &state->columns[i];
+        if (c->count > 0 && isfinite(c->sum)) fprintf(out, "%s %.17g %.17g\n", c->name, c->sum, c->count);
+    }
+    return text_close(&text, "the values of the log");
+}
+
 void checkpoint_save_state(const Params *params, const RunState *state, const char *path, const SafeMetadata *metadata,
                            int metadata_count) {
     const float *arenas[] = {params->values, params->exp_avg, params->exp_avg_sq, params->ema};
     const char *prefixes[] = {"param.", "exp_avg.", "exp_avg_sq.", "ema."};
-    char run[512], seconds[64], device[CHECKPOINT_DEVICE];
+    char run[256], seconds[64], device[CHECKPOINT_DEVICE], *columns = columns_text(state);
     SafeMetadata all[MAX_METADATA];
-    snprintf(run, sizeof run,
-             "%" PRIu64 " %" PRIu64 " %" PRIu64 " %.17g %" PRIu64 " %.17g %" PRIu64
-             " %.9g %.9g %.17g %.17g %.17g %.17g",
+    snprintf(run, sizeof run, "%" PRIu64 " %" PRIu64 " %" PRIu64 " %.17g %" PRIu64 " %.17g %" PRIu64 " %.9g %.9g",
              state->step, state->epoch, state->batch, state->loss_sum, state->loss_count, state->best, state->log_bytes,
-             (double)state->lr, (double)state->gradient_norm, state->measured[0], state->measured[1],
-             state->measured[2], state->measured[3]);
+             (double)state->lr, (double)state->gradient_norm);
     memcpy(all, metadata, (size_t)metadata_count * sizeof *metadata);
     snprintf(seconds, sizeof seconds, "%.3f", state->seconds);
-    all[metadata_count] = (SafeMetadata){"vit.c.run", run};
-    all[metadata_count + 1] = (SafeMetadata){"vit.c.seconds", seconds}; /* separate: not reproducible */
+    all[metadata_count++] = (SafeMetadata){"vit.c.run", run};
+    all[metadata_count++] = (SafeMetadata){"vit.c.seconds", seconds}; /* separate: not reproducible */
     checkpoint_device(device);
-    all[metadata_count + 2] = (SafeMetadata){"vit.c.device", device};
-    arenas_save(params, arenas, prefixes, params->ema ? 4 : 3, path, all, metadata_count + 3);
+    all[metadata_count++] = (SafeMetadata){"vit.c.device", device};
+    if (*columns) all[metadata_count++] = (SafeMetadata){"vit.c.log", columns};
+    arenas_save(params, arenas, prefixes, params->ema ? 4 : 3, path, all, metadata_count);
+    free(columns);
 }
 
 /* == Reading ====================================================================================================== */
@@ -107,10 +118,10 @@ static bool refuse_shape(const Param *p, const SafeTensor *tensor, Error *error)
     for (int d = 0; d < p->ndim; d++) wanted[d] = (size_t)p->shape[d];
     shape_text(has, sizeof has, tensor->ndim, tensor->shape);
     shape_text(needs, sizeof needs, p->ndim, wanted);
-    if (p->stage >= 0) snprintf(place, sizeof place, " in stage %d", p->stage);
-    if (p->setting)
+    if (p->from.stage >= 0) snprintf(place, sizeof place, " in stage %d", p->from.stage);
+    if (p->from.name)
         return refuse(error, "%s: %s has shape %s, but this model needs %s: another %s (here %g%s)?", tensor->file,
-                      p->name, has, needs, p->setting, p->setting_value, place);
+                      p->name, has, needs, p->from.name, p->from.value, place);
     return refuse(error,
                   "%s: %s has shape %s, but this model needs %s: another dim, depth, img_size, frames, patch_size, "
                   "pool or class count?",
@@ -224,21 +235,38 @@ static bool is_place(const RunState *s) {
            s->gradient_norm >= 0 && isfinite(s->gradient_norm);
 }
 
+static void read_columns(RunState *state, const char *text) {
+    for (int i = 0; i < state->column_count; i++) {
+        LogColumn *c = &state->columns[i];
+        const char *line = text;
+        size_t length = strlen(c->name);
+        while (line && (strncmp(line, c->name, length) || line[length] != ' '))
+            line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL;
+        bool found = line && sscanf(line + length, "%lg %lg", &c->sum, &c->count) == 2;
+        if (!found || !isfinite(c->sum) || !(c->count > 0)) c->sum = c->count = 0;
+    }
+}
+
+/* Older versions wrote one or four more numbers, values of a row of the log. */
+static bool read_place(RunState *state, const char *run) {
+    double older[4];
+    int end = 0;
+    int fields = sscanf(run, "%" SCNu64 " %" SCNu64 " %" SCNu64 " %lg %" SCNu64 " %lg %" SCNu64
+                        " %g %g%n %lg %lg %lg %lg%n", &state->step, &state->epoch, &state->batch, &state->loss_sum,
+                        &state->loss_count, &state->best, &state->log_bytes, &state->lr, &state->gradient_norm, &end,
+                        older, older + 1, older + 2, older + 3, &end);
+    return fields == 10 || ((fields == 9 || fields == 13) && !run[end]);
+}
+
 void checkpoint_load_state(Params *params, RunState *state, const char *path) {
     Error error;
     SafeTensors st;
     if (!safetensors_open(&st, path, &error)) die("%s", error.text);
     const char *run = safetensors_metadata(&st, "vit.c.run");
     if (!run) die("%s: holds weights, not the state of a run: --init reads weights, --resume wants a run folder", path);
-    for (int i = 0; i < RUN_MEASURED; i++) state->measured[i] = NAN;
-    int end = 0;
-    int fields = sscanf(run, "%" SCNu64 " %" SCNu64 " %" SCNu64 " %lg %" SCNu64 " %lg %" SCNu64
-                        " %g %g %lg %lg %lg %lg%n", &state->step, &state->epoch, &state->batch, &state->loss_sum,
-                        &state->loss_count, &state->best, &state->log_bytes, &state->lr, &state->gradient_norm,
-                        &state->measured[0], &state->measured[1], &state->measured[2], &state->measured[3], &end);
-    bool whole = fields == 10 || (fields == 13 && !run[end]); /* older versions saved one measured value */
-    if (!whole || !is_place(state))
+    if (!read_place(state, run) || !is_place(state))
         die("%s: vit.c.run is '%.100s', which is no place in a run", path, run);
+    read_columns(state, safetensors_metadata(&st, "vit.c.log"));
     const char *seconds = safetensors_metadata(&st, "vit.c.seconds"); /* older versions saved none */
     state->seconds = seconds ? strtod(seconds, NULL) : 0;
     if (!(state->seconds >= 0) || !isfinite(state->seconds)) state->seconds = 0;

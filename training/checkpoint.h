@@ -9,7 +9,17 @@
 #include "training/params.h"
 #include "core/safetensors.h"
 
-enum { RUN_MEASURED = 4, CHECKPOINT_DEVICE = 512 };
+enum { MAX_LOG_COLUMNS = 24, CHECKPOINT_DEVICE = 512 };
+
+/* A column of log.csv that a program, an operator or an augmentation adds. */
+typedef enum { LOG_MIDDLE, LOG_LAST } LogPlace; /* between speed and stall, or at the end of a row */
+
+typedef struct {
+    const char *name, *format; /* format: for printf, of one double */
+    LogPlace place;
+    double sum, count;         /* rows have sum / count; count 0: there is no value in this epoch yet */
+    double own_sum, own_count; /* what this rank has added since the last sum over ranks */
+} LogColumn;
 
 typedef struct {
     uint64_t step;      /* optimizer steps done */
@@ -21,7 +31,8 @@ typedef struct {
     uint64_t log_bytes; /* length of log.csv when the state was saved */
     float lr, gradient_norm; /* of the last step; needed if the run stopped before its row of the log was written */
     double seconds;          /* spent training and evaluating, summed over all processes that continued this run */
-    double measured[RUN_MEASURED]; /* other values that the program logs, as of the last row of the log; NaN: none */
+    LogColumn columns[MAX_LOG_COLUMNS]; /* [column_count]: added before a state is loaded, which has their values */
+    int column_count;
 } RunState;
 
 /* Writes `arena` (values or ema) and the metadata to path.  On failure dies with the operation, path and reason. */
@@ -29,9 +40,9 @@ void checkpoint_save_weights(const Params *params, const float *arena, const cha
                              int metadata_count);
 
 /* Converts a tensor of the file whose shape or layout differs from the parameter's: `fit` fills `to` [p->size] from it
- * and returns true.  It returns false if it has no conversion: then the tensor must match the parameter as it is.  `tensor`
- * is NULL for a parameter that is not in the file.  Tensors of the file whose names begin with `left` may have no place in
- * the model; NULL: none. */
+ * and returns true.  It returns false if it has no conversion: then the tensor must match the parameter as it is.
+ * `tensor` is NULL for a parameter that is not in the file.  Tensors of the file whose names begin with `left` may have
+ * no place in the model; NULL: none. */
 typedef struct {
     bool (*fit)(float *to, const Param *p, const SafeTensor *tensor, void *context);
     const char *left;
@@ -49,8 +60,8 @@ void checkpoint_load_weights(Params *params, const char *path, const CheckpointF
  * Other tensors of the file are ignored. */
 void checkpoint_load_part(Params *params, const char *prefix, const char *path);
 
-/* What a state is computed by: the device with its number of threads, and the ranks.  Another one adds in another order,
- * so the state has it as vit.c.device. */
+/* Names what computes a state: the device with its number of threads, and the ranks.  Another one adds in another
+ * order, so the state has it as vit.c.device. */
 void checkpoint_device(char text[CHECKPOINT_DEVICE]);
 
 void checkpoint_save_state(const Params *params, const RunState *state, const char *path, const SafeMetadata *metadata,

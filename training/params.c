@@ -19,45 +19,30 @@ static Param *params_append(Params *params) {
     return &params->items[params->count++];
 }
 
-static void params_add(Params *params, Param declared, const char *prefix, const char *name, int ndim,
-                       const int *shape) {
+/* Moves the dimensions that are not 0 to the front of the shape. */
+static void keep_dimensions(Param *p) {
+    int shape[PARAM_MAX_DIMS] = {0};
+    for (int i = 0; i < PARAM_MAX_DIMS; i++)
+        if (p->shape[i]) shape[p->ndim++] = p->shape[i];
+    memcpy(p->shape, shape, sizeof shape);
+}
+
+void params_declare(Params *params, Param tensor) {
     Param *p = params_append(params);
-    *p = declared;
-    snprintf(p->name, sizeof p->name, "%s%s", prefix, name);
-    p->gain = 1;
-    p->rate = 1;
-    p->ndim = ndim;
+    const char **part = tensor.named;
+    *p = tensor;
+    snprintf(p->name, sizeof p->name, "%s%s%s", part[0], part[1] ? part[1] : "", part[1] && part[2] ? part[2] : "");
+    memset(p->named, 0, sizeof p->named); /* the parts belong to the caller */
+    keep_dimensions(p);
     p->size = 1;
-    for (int i = 0; i < ndim; i++) {
-        p->shape[i] = shape[i];
-        p->size *= (size_t)shape[i];
-    }
+    for (int i = 0; i < p->ndim; i++) p->size *= (size_t)p->shape[i];
+    p->gain = tensor.gain != 0 ? tensor.gain : 1;
+    p->rate = 1;
+    if (p->time.count <= 1) p->time = (ParamTime){TIME_NONE};
     p->offset = params->total;
     params->total += (p->size + ARENA_PIECE - 1) / ARENA_PIECE * ARENA_PIECE;
     if (!p->frozen) params->parameters += p->size;
 }
-
-void params_declare_fan(Params *params, float **value, float **grad, const char *prefix, const char *name, int fan,
-                        bool decay, int ndim, const int *shape) {
-    params_declare(params, value, grad, prefix, name, INIT_FAN_IN_UNIFORM, decay, ndim, shape);
-    params_set_fan(params, fan);
-}
-
-void params_set_fan(Params *params, int fan) { params->items[params->count - 1].fan = fan; }
-
-void params_declare(Params *params, float **value, float **grad, const char *prefix, const char *name, ParamInit init,
-                    bool decay, int ndim, const int *shape) {
-    Param p = {.init = init, .decay = decay, .value = value, .grad = grad};
-    params_add(params, p, prefix, name, ndim, shape);
-}
-
-void params_declare_buffer(Params *params, float **value, float **host, const char *prefix, const char *name,
-                           ParamInit init, int ndim, const int *shape) {
-    Param p = {.init = init, .frozen = true, .value = value, .host = host};
-    params_add(params, p, prefix, name, ndim, shape);
-}
-
-void params_draw_with(Params *params, ParamDraw fill) { params->items[params->count - 1].draw = fill; }
 
 void params_start_scaled(Params *params, const char *prefix, const char *name, float gain) {
     for (int i = 0; i < params->count; i++) {
@@ -65,23 +50,6 @@ void params_start_scaled(Params *params, const char *prefix, const char *name, f
         size_t length = strlen(prefix);
         if (!strncmp(p->name, prefix, length) && !strcmp(p->name + length, name)) p->gain = gain;
     }
-}
-
-void params_shaped_by(Params *params, const char *setting, double value, int stage) {
-    Param *p = &params->items[params->count - 1];
-    p->setting = setting;
-    p->setting_value = value;
-    p->stage = stage;
-}
-
-void params_resampled(Params *params, Resampled rule) { params->items[params->count - 1].resampled = rule; }
-
-void params_in_windows(Params *params, Grid tokens) { params->items[params->count - 1].tokens = tokens; }
-
-void params_on_grid(Params *params, ParamGrid grid) { params->items[params->count - 1].grid = grid; }
-
-void params_in_time(Params *params, ParamTime time) {
-    if (time.count > 1) params->items[params->count - 1].time = time;
 }
 
 void params_decay_from(Params *params, int first) {
@@ -138,7 +106,7 @@ void params_allocate_optimizer(Params *params, bool ema) {
     params->exp_avg = device_malloc(bytes, "first moments");
     params->exp_avg_sq = device_malloc(bytes, "second moments");
     params->ema = ema ? device_malloc(bytes, "averaged parameters") : NULL;
-    params->found = device_malloc(sizeof *params->found, "a step's loss and norm");
+    params->step_stats = device_malloc(sizeof *params->step_stats, "a step's loss and norm");
     kinds_allocate(params);
 }
 
@@ -222,7 +190,7 @@ void params_free(Params *params) {
     device_free(params->exp_avg);
     device_free(params->exp_avg_sq);
     device_free(params->ema);
-    device_free(params->found);
+    device_free(params->step_stats);
     device_free(params->kinds);
     for (int i = 0; i < params->count; i++) free(params->items[i].staging);
     free(params->items);

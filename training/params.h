@@ -52,7 +52,7 @@ typedef enum {
 } TimeRule;
 
 /* Time is the slowest part of dimension `axis`, or that whole dimension where it stands apart: `count` slices, after
- * `prefix` entries that belong to no frame. */
+ * `prefix` entries that belong to no frame.  A tensor of one slice or none has no axis of time, whatever its rule. */
 typedef struct {
     TimeRule rule;
     int axis, count, prefix;
@@ -67,26 +67,40 @@ typedef enum {
     RESAMPLED_GEOMETRIC    /* timm's resize_rel_pos_bias_table for relative position biases */
 } Resampled;
 
-struct Param {
-    char name[PARAM_NAME_SIZE]; /* as in timm: blocks.3.attn.qkv.weight */
-    int shape[PARAM_MAX_DIMS], ndim;
-    size_t offset, size; /* in floats; the offset is the same in every arena */
-    ParamInit init;
-    int fan; /* for INIT_FAN_IN_UNIFORM and INIT_KAIMING_NORMAL */
-    float gain;     /* factor for what `init` draws; default 1 */
-    ParamDraw draw; /* NULL: `init` alone */
-    ParamGrid grid;
-    const char *setting; /* one that the shape follows from, for messages, or NULL; its value in this stage (-1: all) */
-    double setting_value;
+/* The setting that a tensor's shape follows from, for messages, and its value in this stage (-1: in all of them). */
+typedef struct {
+    const char *name; /* NULL: none */
+    double value;
     int stage;
-    ParamTime time;
+} ParamSetting;
+
+/* A tensor.  A layer declares it by a literal of the fields in the first part; those left out are 0. */
+struct Param {
+    float **value, **grad; /* addresses of the layer's pointers, set by params_allocate and params_view; a buffer has no
+                            * gradient */
+    const char *named[3];  /* its name in as many parts as the layer has it in: {"blocks.3.attn.", "qkv", ".weight"} */
+    int shape[PARAM_MAX_DIMS]; /* a dimension declared as 0 is left out, such as that of the frames of an image */
+    ParamInit init;
+    int fan;        /* for INIT_FAN_IN_UNIFORM and INIT_KAIMING_NORMAL */
+    float gain;     /* factor for what `init` draws; 0 is declared for 1 */
+    ParamDraw draw; /* NULL: `init` alone */
+    bool decay;     /* weight decay applies to it */
+    bool frozen;    /* it is a buffer: stored and loaded like parameters, but never trained and not counted as one; its
+                     * gradient stays zero, so that the optimizer and clipping do not see it, and the EMA copies it */
+    float **host;   /* a buffer's: the layer's pointer to host memory of the same size, in which it prepares the data that
+                     * it uploads to *value; NULL: it needs none */
+    ParamGrid grid; /* weights trained at another image size are resampled on it */
     Resampled resampled;
-    Grid tokens; /* of a table of offsets whose setting may change: the tokens between which they are;  or all 0 */
-    bool decay;
-    float rate;  /* factor of the learning rate; default 1 */
-    bool frozen; /* a buffer: stored and loaded like parameters, but never trained and not counted as one */
-    float **value, **grad; /* addresses of the layer's pointers, set by params_allocate and params_view */
-    float **host, *staging; /* buffers: the layer's pointer to host memory of the same size, and that memory */
+    Grid tokens; /* of a table of offsets within windows: the tokens of the whole grid.  Where they are the same, a window
+                  * of another size is a mistake and not another resolution. */
+    ParamTime time;
+    ParamSetting from;
+
+    char name[PARAM_NAME_SIZE]; /* the whole name, as in timm: blocks.3.attn.qkv.weight */
+    int ndim;                   /* of shape, which begins with the dimensions that are not left out */
+    size_t offset, size;        /* in floats; the offset is the same in every arena */
+    float rate;                 /* factor of the learning rate, 1 unless params_set_rate says otherwise */
+    float *staging;             /* the memory that *host points to */
 };
 
 typedef struct {
@@ -97,45 +111,20 @@ typedef struct {
     float *values, *grads;    /* device memory */
     float *exp_avg, *exp_avg_sq; /* AdamW's moments, NULL before params_allocate_optimizer */
     float *ema;               /* NULL without EMA */
-    StepFound *found;         /* device memory: what the current step has found out */
+    StepStats *step_stats;    /* device memory: the loss and the gradient norm of the current step */
     uint8_t *kinds;           /* device memory: how the optimizer treats each ARENA_PIECE floats */
     float rates[PIECE_RATES]; /* the different Param.rate, which `kinds` has the indices of */
     int rate_count;
 } Params;
 
-/* Declares the tensor `prefix` + `name` ("blocks.3.attn." + "qkv.weight").  params_allocate sets *value
- * and *grad.  `decay`: whether weight decay applies to it. */
-void params_declare(Params *params, float **value, float **grad, const char *prefix, const char *name, ParamInit init,
-                    bool decay, int ndim, const int *shape);
-
-/* The same, with INIT_FAN_IN_UNIFORM and its fan. */
-void params_declare_fan(Params *params, float **value, float **grad, const char *prefix, const char *name, int fan,
-                        bool decay, int ndim, const int *shape);
-
-/* Sets the fan of the most recently declared tensor. */
-void params_set_fan(Params *params, int fan);
-
-/* Sets `fill` as the initialisation of the most recently declared tensor (Param.draw). */
-void params_draw_with(Params *params, ParamDraw fill);
+/* Adds a tensor to the arena; params_allocate sets its *value and *grad.  Example:
+ *     params_declare(params, (Param){.value = &w, .grad = &dw, .named = {prefix, "qkv.weight"},
+ *                                    .init = INIT_TRUNC_NORMAL, .decay = true, .shape = {3 * M, M}}); */
+void params_declare(Params *params, Param tensor);
 
 /* Sets the gain of the tensor `prefix` + `name`: its initial values are `gain` times what its ParamInit draws.  Does
  * nothing if there is no such tensor. */
 void params_start_scaled(Params *params, const char *prefix, const char *name, float gain);
-
-/* Marks the most recently declared tensor as lying on a grid, so that weights trained at another image size can be
- * resampled. */
-void params_on_grid(Params *params, ParamGrid grid);
-/* Has that tensor resampled otherwise than with antialias. */
-void params_resampled(Params *params, Resampled rule);
-/* Says that its grid is one of offsets within windows of these tokens: where the tokens are the same, a window of
- * another size is a mistake and not another resolution. */
-void params_in_windows(Params *params, Grid tokens);
-
-/* Notes that the shape of the most recently declared tensor follows from that setting's value in this stage. */
-void params_shaped_by(Params *params, const char *setting, double value, int stage);
-
-/* Says how the most recently declared tensor extends in time; nothing if it has one slice. */
-void params_in_time(Params *params, ParamTime time);
 
 /* Turns weight decay on for all learned tensors from index `first` on. */
 void params_decay_from(Params *params, int first);
@@ -144,11 +133,6 @@ void params_decay_from(Params *params, int first);
  * different factors.  Call before params_allocate_optimizer. */
 void params_set_rate(Params *params, int i, float rate);
 void params_set_rate_below(Params *params, size_t floats, float rate);
-
-/* Declares a buffer.  Its gradient stays zero, so that the optimizer and clipping do not see it; the EMA copies it.
- * If host is not NULL, *host is set to host memory in which the layer prepares the data that it uploads to *value. */
-void params_declare_buffer(Params *params, float **value, float **host, const char *prefix, const char *name,
-                           ParamInit init, int ndim, const int *shape);
 
 /* Allocates values and (if training) gradients on the device, zeroed, and fills all views. */
 void params_allocate(Params *params, bool training);

@@ -103,6 +103,15 @@ static char *plan_address(const Plan *plan, const PlanTensor *t) {
     return plan->memory + before + t->offset;
 }
 
+size_t plan_kept(const Plan *plan, const char *prefix) {
+    size_t total = 0;
+    for (int i = 0; i < plan->count; i++) {
+        const PlanTensor *t = &plan->items[i];
+        if (!t->scratch && !t->reused && !strncmp(t->name, prefix, strlen(prefix))) total += t->bytes;
+    }
+    return total;
+}
+
 static bool is_there(const Plan *plan, const PlanTensor *t) { return !t->absent && (!t->spare || plan->has_room); }
 
 void plan_bind(Plan *plan, void *memory) {

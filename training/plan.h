@@ -69,6 +69,9 @@ void plan_reuse(Plan *plan, PlanMark mark);
 /* Bytes of kept tensors and scratch together, and if it has_room of the spare ones, without workspace. */
 size_t plan_bytes(const Plan *plan);
 
+/* Bytes of the kept tensors whose names begin with that prefix, without those that are recomputed. */
+size_t plan_kept(const Plan *plan, const char *prefix);
+
 /* Points every slot into `memory`, which has plan_bytes bytes, and so makes this the plan in use. */
 void plan_bind(Plan *plan, void *memory);
 

@@ -6,9 +6,10 @@
 #include "core/die.h"
 #include "core/distributed.h"
 #include "core/files.h"
-#include "core/help.h"
+#include "training/help.h"
 #include "core/limits.h"
 #include "core/signals.h"
+#include "core/text_stream.h"
 #include "core/threads.h"
 #include "core/version.h"
 #include "kernels/kernels.h"
@@ -27,12 +28,13 @@ static const ConfigEntry entries[] = {
      .help = "Run one forward and backward pass on the inputs in this safetensors file, and stop; parameters in the "
              "file replace the model's"},
     {F(STRING, out), .command_line_only = true, .argument = "FILE",
-     .help = "With --parity: write outputs, loss and grad.<parameter> to this safetensors file"},
-    {F(STRING, config), .section = "general", .command_line_only = true, .argument = "FILE",
+     .help = "Where --parity writes logits, loss and grad.<parameter>"},
+    {F(STRING, config), .section = "general", .command_line_only = true, .ranks_differ = true, .argument = "FILE",
      .help = "Read settings from this INI file; settings on the command line take precedence"},
     {F(STRING, resume), .command_line_only = true, .argument = "FOLDER",
      .help = "Continue the run in this folder from its last saved state, with the same results as without a break"},
-    {F(CHOICE, isa), "auto", .command_line_only = true, CONFIG_CHOICES("auto", "avx2", "avx512"),
+    {F(CHOICE, isa), ISA_AUTO, .command_line_only = true, .ranks_differ = true,
+     CONFIG_CHOICES(ISA_AUTO, ISA_AVX2, ISA_AVX512),
      .noun = "set of instructions",
      .help = "Instructions of the CPU to be used, where the program has code for several (auto: the newest)"},
     {F(STRING, help), .command_line_only = true, .argument = "[WORD]", .alone = "all",
@@ -94,49 +96,25 @@ static bool is_among(const char *name, const char *const *names) {
     return *names != NULL;
 }
 
-/* Settings that cannot change when a run is resumed: those of the model, because its state would not fit another one,
- * and those that determine the order of the images. */
-static bool is_kept(const Config *config, int i) {
-    static const char *const free_of_model[] = {"drop_path", "dropout", "embedding_dropout", "recompute",
-                                                "freeze_backbone", "backbone_weights", "ripple_algo", "lisa_algo",
-                                                NULL};
-    static const char *const others[] = {"seed", "data", "train_limit", "mean", "std", "scene_size", "kind", "tokens",
-                                         "image_side", "grey", "rate", "shares", "validation_images", "split_seed",
-                                         NULL};
-    const char *name = config_name(config, i), *section = config_section(config, i);
-    bool of_model = !strcmp(section, "model") || !strcmp(section, "attention");
-    if (!strcmp(name, "data")) { /* a path may have moved */
-        const char *data = config_string(config, name);
-        return !strpbrk(data, "/.") || !file_exists(data);
-    }
-    return of_model ? !is_among(name, free_of_model) : is_among(name, others);
-}
-
 /* Notes what has changed since the run was saved, and rejects what cannot change. */
 static void compare_with_saved(Training *t, char *const *saved) {
-    static const char *const places[] = {"run_dir", "init", NULL};
-    static const char *const orders[] = {"batch_size", "repeated_aug", "samples_per_clip", "size_window", NULL};
     const Config *config = &t->config;
-    size_t size;
-    FILE *out = open_memstream(&t->changes, &size);
-    if (!out) die("out of memory for the changed settings");
+    TextStream changes;
+    FILE *out = text_open(&changes);
     for (int i = 0; i < config->count; i++) {
+        if (!config_changed(config, i, saved[i])) continue;
         const char *name = config_name(config, i);
         char *value = config_value(config, i);
-        bool own = config_command_line_only(config, i) || is_among(name, places);
-        bool chosen_later = !strcmp(name, "num_classes") && !strcmp(value, "0");
-        if (!own && !chosen_later && strcmp(value, saved[i])) {
-            if (is_kept(config, i))
-                config_reject(config, name,
-                              "%s, but the run in %s has %s, which it keeps to its end: --init %s/last.safetensors "
-                              "starts another run from its weights", value, t->s->run_dir, saved[i], t->s->run_dir);
-            if (is_among(name, orders)) t->reordered = name;
-            fprintf(out, "%s%s %s -> %s", ftell(out) ? ", " : "", name, *saved[i] ? saved[i] : "none",
-                    *value ? value : "none");
-        }
+        if (!config_may_change(config, i))
+            config_reject(config, name,
+                          "%s, but the run in %s has %s, which it keeps to its end: --init %s/last.safetensors "
+                          "starts another run from its weights", value, t->s->run_dir, saved[i], t->s->run_dir);
+        if (config_change(config, i) == CHANGE_BETWEEN_EPOCHS) t->reordered = name;
+        fprintf(out, "%s%s %s -> %s", ftell(out) ? ", " : "", name, *saved[i] ? saved[i] : "none",
+                *value ? value : "none");
         free(value);
     }
-    if (fclose(out)) die("out of memory for the changed settings");
+    t->changes = text_close(&changes, "the changed settings");
 }
 
 /* The precision that a run is resumed in is its own; that of mere weights may be another machine's. */
@@ -171,8 +149,8 @@ static void read_settings(Training *t, const ModeSettings *modes, const ProgramM
 
 /* The main of the variant that the settings ask for; NULL: this one. */
 static ProgramMain *choose_variant(const Training *t, const ModeSettings *modes) {
-    static const char *const sets[] = {"auto", "avx2", "avx512"}, *const precisions[] = {"float32", "bfloat16"};
-    const char *isa = sets[modes->isa], *precision = precisions[t->s->precision];
+    const char *isa = config_word(&t->config, "isa", modes->isa);
+    const char *precision = config_word(&t->config, "precision", t->s->precision);
     KernelsChoice choice = kernels_choose(isa, precision);
     if (!choice.refused) return choice.main;
     const char *origin = config_origin(&t->config, "precision");
@@ -190,13 +168,18 @@ static const ProgramMode *choose_mode(const ProgramMode *list, const Training *t
     const ProgramMode *chosen = NULL;
     for (const ProgramMode *m = list; m->name; m++) {
         if (!config_chosen(&t->config, m->name)) continue;
-        bool joins = chosen && chosen->together && m->together && chosen->run == m->run;
-        if (chosen && !joins) die_usage("--%s: not together with --%s", m->name, chosen->name);
+        if (chosen && !(chosen->together && m->together))
+            die_usage("--%s: not together with --%s", m->name, chosen->name);
         if (!chosen) chosen = m;
     }
     if (chosen && chosen->needs_weights && !*t->s->init)
         die_usage("--%s: needs weights: --init FILE or --resume FOLDER", chosen->name);
     return chosen;
+}
+
+static const ProgramMode *mode_named(const ProgramMode *list, const char *name) {
+    while (strcmp(list->name, name)) list++;
+    return list;
 }
 
 /* Several modes may write the same file. */
@@ -260,24 +243,17 @@ static void check_settings(const ProgramMode *list, const ProgramMode *chosen, c
     config_reject(config, name, "counts only with %s", owners);
 }
 
-/* The settings that must be equal on all ranks, one per line: all except file locations, thread counts and
- * the instructions of this machine. */
+/* The settings that must be equal on all ranks, one per line. */
 static char *common_settings(const Config *config) {
-    static const char *const own[] = {"config", "data_dir", "workers", "isa"};
-    char *text;
-    size_t size;
-    FILE *out = open_memstream(&text, &size);
-    if (!out) die("out of memory for the settings as text");
+    TextStream text;
+    FILE *out = text_open(&text);
     for (int i = 0; i < config->count; i++) {
-        bool skip = !config_counts(config, i);
-        for (size_t k = 0; k < sizeof own / sizeof *own; k++) skip |= !strcmp(config_name(config, i), own[k]);
-        if (skip) continue;
+        if (!config_counts(config, i) || config_entry(config, i)->ranks_differ) continue;
         char *value = config_value(config, i);
         fprintf(out, "%s %s\n", config_name(config, i), *value ? value : "none");
         free(value);
     }
-    if (fclose(out)) die("out of memory for the settings as text");
-    return text;
+    return text_close(&text, "the settings as text");
 }
 
 /* Connects all ranks.  For a mode that rank 0 runs alone they disconnect again; true if this rank continues. */
@@ -291,73 +267,83 @@ static bool meet_ranks(const Config *config, bool alone) {
 
 static bool helps_only(const ModeSettings *modes) { return *modes->help || modes->help_markdown || modes->version; }
 
-static int run_mode(const Program *program, void *run, Training *t, const ModeSettings *modes) {
-    int status = 0;
-    bool helps = helps_only(modes);
-    if (!helps || (program->chooser && config_origin(&t->config, program->chooser))) {
-        if (program->use) program->use(run);
-        config_settle(&t->config);
-    }
-    if (helps && !meet_ranks(&t->config, true)) return 0;
-    if (modes->version) return printf("%s %s\n", program->name, VIT_VERSION), 0;
-    if (*modes->help) return help_print(program, &t->config, modes->help), 0;
-    if (modes->help_markdown) return config_markdown(&t->config, stdout), 0;
-
-    const ProgramMode *mode = choose_mode(program->modes, t);
-    t->mode = mode ? mode->name : NULL;
-    bool alone = mode && mode->alone;
-    check_outputs(program->modes, mode, &t->config);
-    check_settings(program->modes, mode, &t->config);
-    if (t->saved) compare_with_saved(t, t->saved);
-    program->check(run);
-    kernels_init();
-    if (kernels_unsupported()) die_usage("%s", kernels_unsupported());
-    if (!alone) signals_open();
-    if (!meet_ranks(&t->config, alone)) return 0;
-    if (distributed_rank() == 0 && mode) claim_outputs(mode, &t->config);
-    if (distributed_rank() == 0 && !mode) claim_folder(t);
-    if (alone) return mode->run(run), 0;
-    collective_open();
-    if (mode) mode->run(run);
-    else status = training_run(t);
-    program->close(run);
-    collective_close();
-    distributed_close();
-    return status;
-}
+/* == The parts of main ============================================================================================ */
 
 /* Without arguments the defaults would train for days on the embedded data set, which nobody intends: prints examples.
- * Status 2, as for any wrong command line. */
-static int ask_for_arguments(const Program *program) {
-    if (distributed_rank() == 0) help_beginner(program);
-    return 2;
-}
-
-/* Apart from program_main, so that its locals are not on the stack before limits_open. */
-__attribute__((noinline)) static int program_run(const Program *program, void *run, Training *t, int argc,
-                                                 char **argv) {
+ * Status 2, as for any wrong command line.  Apart from program_begin, so that its locals are not on the stack before
+ * limits_open. */
+__attribute__((noinline)) static bool begin(Training *t, const ProgramFacts *facts, int argc) {
     standard_files_open();
     distributed_begin();
     threads_check();
-    if (argc < 2) return ask_for_arguments(program);
+    t->facts = facts;
+    t->program = facts->name;
+    t->advice = facts->advice;
+    t->decimals = facts->decimals;
+    t->unit = "images";
     config_init(&t->config, "config");
-    program->settings(run, &t->config);
+    if (argc > 1) return true;
+    if (distributed_rank() == 0) help_beginner(facts);
+    t->status = 2;
+    return false;
+}
+
+bool program_begin(Training *t, const ProgramFacts *facts, int argc, char **argv) {
+    limits_open(argv);
+    return begin(t, facts, argc);
+}
+
+bool program_read(Training *t, int argc, char **argv) {
     const ModeSettings *modes = config_add(&t->config, &mode_settings);
-    t->program = program->name;
-    t->calls = &program->training;
-    t->run = run;
     t->s = config_add(&t->config, &training_settings);
     t->adamw = config_add(&t->config, &adamw_settings);
     config_default(&t->config, "precision", kernels_default_precision());
-    read_settings(t, modes, program->modes, argc, argv);
+    read_settings(t, modes, t->facts->modes, argc, argv);
     ProgramMain *other = helps_only(modes) ? NULL : choose_variant(t, modes);
-    if (other) return other(argc, argv); /* nothing is open yet, nothing printed */
-    int status = run_mode(program, run, t, modes);
-    standard_output_check();
-    return status;
+    if (other) t->status = other(argc, argv); /* nothing is open yet, nothing printed */
+    return !other;
 }
 
-int program_main(const Program *program, void *run, Training *t, int argc, char **argv) {
-    limits_open(argv);
-    return program_run(program, run, t, argc, argv);
+/* Prints what was asked for in place of all work, on one rank. */
+static void help(Training *t, const ModeSettings *modes) {
+    if (!meet_ranks(&t->config, true)) return;
+    if (modes->version) printf("%s %s\n", t->program, VIT_VERSION);
+    else if (*modes->help) help_print(t->facts, &t->config, modes->help);
+    else config_markdown(&t->config, stdout);
+    standard_output_check();
+}
+
+bool program_settle(Training *t) {
+    const ModeSettings *modes = config_settings(&t->config, &mode_settings);
+    const ProgramFacts *facts = t->facts;
+    bool helps = helps_only(modes);
+    if (!helps || (facts->chooser && config_origin(&t->config, facts->chooser))) config_settle(&t->config);
+    if (helps) return help(t, modes), false;
+    const ProgramMode *mode = choose_mode(facts->modes, t);
+    t->mode = mode ? mode->name : NULL;
+    t->alone = mode && mode->alone;
+    check_outputs(facts->modes, mode, &t->config);
+    check_settings(facts->modes, mode, &t->config);
+    if (t->saved) compare_with_saved(t, t->saved);
+    return true;
+}
+
+bool program_open(Training *t) {
+    kernels_init();
+    if (kernels_unsupported()) die_usage("%s", kernels_unsupported());
+    if (!t->alone) signals_open();
+    if (!meet_ranks(&t->config, t->alone)) return false;
+    if (distributed_rank() == 0 && t->mode) claim_outputs(mode_named(t->facts->modes, t->mode), &t->config);
+    if (distributed_rank() == 0 && !t->mode) claim_folder(t);
+    if (!t->alone) collective_open();
+    return true;
+}
+
+int program_close(Training *t) {
+    if (!t->alone) {
+        collective_close();
+        distributed_close();
+    }
+    standard_output_check();
+    return t->status;
 }

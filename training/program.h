@@ -1,11 +1,22 @@
-/* What all programs that train a model share.  A program is a const Program - its settings, modes and training - which
- * main passes to program_main.
+/* What the main of every program that trains a model calls, in this order; tests/core/test_program.c has the smallest one.
+ *
+ *     static Run run;                      has a Training t, all zero
+ *     if (!program_begin(t, &facts, argc, argv)) return t->status;
+ *     ...                                  adds its groups of settings to t->config: config_add, config_default
+ *     if (!program_read(t, argc, argv)) return t->status;
+ *     ...                                  marks the groups that are in use: config_use
+ *     if (!program_settle(t)) return t->status;
+ *     ...                                  checks combinations of settings of several groups
+ *     if (!program_open(t)) return t->status;
+ *     if (run.modes->describe) ...
+ *     else t->status = train(&run);        see training/training.h
+ *     return program_close(t);
  *
  *   settings   read in this order, later ones win: defaults; the run being resumed, or without --config the checkpoint
  *              that a mode loads; --config; the command line.  A resumed run reports which settings have changed, and
  *              refuses a different model, seed or data set
  *   one mode   --describe, --eval, --bench, --predict, --parity or a mode of the program's own; without one it trains
- *   training   see training/training.h */
+ */
 #ifndef VIT_TRAINING_PROGRAM_H
 #define VIT_TRAINING_PROGRAM_H
 
@@ -23,7 +34,7 @@ typedef struct {
 
 extern const ConfigGroup mode_settings;
 
-/* Of programs that predict. */
+/* Settings of programs that predict. */
 typedef struct {
     ConfigList predict;
     const char *json;
@@ -31,27 +42,39 @@ typedef struct {
 
 extern const ConfigGroup predict_settings;
 
-/* A mode does something with a model other than training it, and creates no run folder. */
-typedef struct {
-    const char *name;       /* the setting that chooses it: "eval" */
-    const char *text;       /* what it does, for -h: a line that fits behind the setting */
-    void (*run)(void *run); /* called after Program.check and kernels_init; unless alone, also after distributed_open */
-    bool alone;             /* with several ranks only rank 0 runs it; the others end once it is known that all
-                               have the same settings */
-    bool needs_weights;     /* requires --init or --resume */
-    bool together;          /* may be chosen together with others of which this is said and that have its function */
-    const char *outputs[4]; /* the settings that name output files of this mode only; NULL-terminated.  They
-                               are tried and compared with the inputs before `run` is called (core/files.h) */
-    bool needs_output;      /* outputs[0] must be given */
-    const char *settings[6]; /* other settings that count in this mode only and are never saved; NULL-terminated */
-} ProgramMode;
-
-/* A setting as -h shows it. */
+/* What -h says of a setting. */
 typedef struct {
     const char *name, *text;
 } HelpLine;
 
+/* A mode does something with a model other than training it, and creates no run folder.  What is said of it here is
+ * checked before anything is opened. */
 typedef struct {
+    const char *name;        /* the setting that chooses it: "eval" */
+    const char *text;        /* what it does, for -h: a line that fits behind the setting */
+    bool alone;              /* with several ranks only rank 0 runs it; the others end once it is known that all have
+                                the same settings */
+    bool needs_weights;      /* requires --init or --resume */
+    bool together;           /* may be chosen together with the others of which this is said */
+    const char *outputs[4];  /* the settings that name output files of this mode only; NULL-terminated.  They are tried
+                                and compared with the inputs (core/files.h) */
+    bool needs_output;       /* outputs[0] must be given */
+    const char *settings[6]; /* other settings that count in this mode only and are never saved; NULL-terminated */
+} ProgramMode;
+
+/* Modes and lines of -h that all programs have. */
+#define PROGRAM_MODE_BENCH {"bench", "measure the speed of training and inference", .outputs = {NULL}}
+#define PROGRAM_MODE_PARITY                                                                           \
+    {"parity", "run one step on inputs from a file, and write its gradients to --out", .alone = true, \
+     .outputs = {"out"}, .needs_output = true}
+#define PROGRAM_BASICS_OF_A_RUN                                                    \
+    {"resume", "continue the run in this folder"},                                 \
+    {"run_dir", "where log and checkpoints go; otherwise a new folder in runs/"},  \
+    {"seed", "of all random numbers"},                                             \
+    {.name = NULL}
+
+/* What a program is called, and what its help says besides the settings. */
+typedef struct ProgramFacts {
     const char *name;         /* "train_vit" */
     const char *introduction; /* one sentence that begins with the name, the first line of every help */
     const char *examples;     /* commands, one a line behind two spaces; -h and a call without arguments show four */
@@ -59,26 +82,29 @@ typedef struct {
     const char *example;      /* the command to which --help WORD adds a setting: "train_vit --config x.ini" */
     const char *word;         /* an operator, which -h names as an example of --help WORD */
     const char *reference;    /* the file in docs/ with all settings */
-
-    /* Adds the groups of settings in the order in which they are printed (config_add), mode_settings, adamw_settings
-     * and training_settings among them; then changes their defaults and help (config_default, config_explain).
-     * Called before anything is read. */
-    void (*settings)(void *run, Config *config);
-    /* Called after everything is read: marks the groups in use (config_use).  For --help it is called only if
-     * `chooser`, the setting that decides this, was given; otherwise --help shows all groups.  Both NULL: all are
-     * always in use. */
-    const char *chooser;
-    void (*use)(void *run);
-    /* Called after each group's check: checks combinations of settings of several groups, and sets defaults that depend
-     * on other settings. */
-    void (*check)(void *run);
+    const char *chooser;      /* the setting that decides which groups of settings are in use, or NULL: without it
+                                 --help shows all groups */
     const ProgramMode *modes; /* ends with one whose name is NULL; if two are chosen, messages name the first */
-    TrainingCalls training;
-    /* Called after training and after modes that are not `alone`: ends loaders and their threads. */
-    void (*close)(void *run);
-} Program;
+    const char *advice;       /* what to try if the loss is not finite: "a lower lr" */
+    int decimals;             /* of images/s in the progress line; the log has one more */
+} ProgramFacts;
 
-/* Does all the work of main and returns the exit status.  `training` is a member of *run and zero-initialised. */
-int program_main(const Program *program, void *run, Training *training, int argc, char **argv);
+/* Prepares the process, whose stack may be small until then, and an empty t->config with mode_settings.  False: there
+ * are no arguments, and examples were printed. */
+bool program_begin(Training *t, const ProgramFacts *facts, int argc, char **argv);
+
+/* Reads the settings.  False: the variant of the program that they ask for has done everything (kernels_choose). */
+bool program_read(Training *t, int argc, char **argv);
+
+/* Settles the settings (config_settle), prints help or the version, and chooses the mode, of which it checks what
+ * ProgramMode says.  False: help was asked for, and printed. */
+bool program_settle(Training *t);
+
+/* Starts the kernels, waits for the other ranks, and makes sure that outputs can be written.  False: this rank is not
+ * needed. */
+bool program_open(Training *t);
+
+/* Leaves the other ranks and returns t->status. */
+int program_close(Training *t);
 
 #endif

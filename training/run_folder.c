@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <math.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -53,6 +52,15 @@ static char *metadata_of(const char *checkpoint, const char *key, const char *wh
 }
 
 char *run_folder_config(const char *checkpoint) { return metadata_of(checkpoint, "vit.c.config", "settings"); }
+
+bool run_folder_settings(Config *settings, const Config *like, const char *checkpoint) {
+    char *text = run_folder_config(checkpoint);
+    Error error;
+    config_init_like(settings, like);
+    bool told = text && config_try_text(settings, text, strlen(text), checkpoint, &error);
+    free(text);
+    return told;
+}
 
 char *run_folder_device(const char *state) { return metadata_of(state, "vit.c.device", "device"); }
 
@@ -138,27 +146,29 @@ static bool log_open(RunFolder *folder) {
 }
 
 /* Did the run in this folder end before it trained?  Then its log has no rows, and it saved no weights. */
-static bool is_untrained(const RunFolder *folder, const char *header) {
+static bool is_untrained(const RunFolder *folder) {
+    static const char first[] = "step,epoch,";
     char path[RUN_PATH_SIZE], begun[1024];
     for (int i = FIRST_CHECKPOINT; run_folder_files[i]; i++) {
         run_folder_file(path, folder->path, run_folder_files[i]);
         if (file_exists(path)) return false;
     }
-    size_t length = fread(begun, 1, sizeof begun, folder->log), whole = strlen(header);
-    return length <= whole + 1 && !memcmp(begun, header, length < whole ? length : whole) &&
-           (length <= whole || begun[whole] == '\n');
+    size_t length = fread(begun, 1, sizeof begun, folder->log), compared = sizeof first - 1;
+    const char *end = memchr(begun, '\n', length);
+    return length < sizeof begun && !memcmp(begun, first, length < compared ? length : compared) &&
+           (!end || end + 1 == begun + length);
 }
 
 /* The log of a folder that has one: of a run that goes on elsewhere, of one that can be resumed, or of one that ended
  * before it trained, whose folder is taken over. */
-static void log_take_over(RunFolder *folder, const char *header) {
+static void log_take_over(RunFolder *folder) {
     char state[RUN_PATH_SIZE];
     if (!log_open(folder)) die("%s: cannot open: a link that leads nowhere, or just removed", folder->log_path);
     run_folder_file(state, folder->path, "state.safetensors");
     if (file_exists(state))
         die("%s: there is a run in this folder already: --resume %s continues it, another --run-dir starts afresh",
             folder->log_path, folder->path);
-    if (!is_untrained(folder, header))
+    if (!is_untrained(folder))
         die("%s: here a run ended before it saved anything: remove the folder or choose another --run-dir",
             folder->log_path);
     if (ftruncate(fileno(folder->log), 0) || fseek(folder->log, 0, SEEK_SET))
@@ -171,29 +181,45 @@ static void log_create(RunFolder *folder, const char *header) {
     if (folder->log)
         log_lock(folder);
     else if (errno == EEXIST)
-        log_take_over(folder, header);
+        log_take_over(folder);
     else
         die("%s: cannot open: %s", folder->log_path, strerror(errno));
     fprintf(folder->log, "%s\n", header);
     log_flush(folder);
 }
 
-static int count_columns(const char *row) {
-    int columns = 1;
-    for (; *row; row++) columns += *row == ',';
-    return columns;
+/* The values of a row, or the names of a header, in place; returns how many there are. */
+static int split_row(char *row, char *cells[LOG_COLUMNS]) {
+    int count = 0;
+    while (row && count < LOG_COLUMNS) cells[count++] = strsep(&row, ",");
+    return count;
 }
 
-/* Columns were added at the end: a log that was begun with fewer is continued with as many as it has. */
+/* Lets rows have the columns of `line`, a header, in its order.  Returns how many of them the program has. */
+static int log_order(RunFolder *folder, const char *header, const char *line) {
+    char ours[LOG_SIZE], theirs[LOG_SIZE], *names[LOG_COLUMNS], *columns[LOG_COLUMNS];
+    snprintf(ours, sizeof ours, "%s", header);
+    snprintf(theirs, sizeof theirs, "%s", line);
+    int count = split_row(ours, names), known = 0;
+    folder->log_columns = split_row(theirs, columns);
+    for (int k = 0; k < folder->log_columns; k++) {
+        int i = 0;
+        while (i < count && strcmp(names[i], columns[k])) i++;
+        folder->log_order[k] = i < count ? i : -1;
+        known += i < count;
+    }
+    return known;
+}
+
+/* A log that another version began, or a run with other settings, goes on with the columns that it has. */
 static void log_check_header(RunFolder *folder, const char *header) {
-    char line[1024] = "";
+    char line[LOG_SIZE] = "";
     if (!fgets(line, sizeof line, folder->log)) line[0] = 0;
     line[strcspn(line, "\r\n")] = 0;
-    size_t length = strlen(line);
-    bool older = length && !strncmp(line, header, length) && header[length] == ',';
-    if (older) folder->log_columns = count_columns(line);
-    if (!older && strcmp(line, header))
+    int ours = folder->log_columns, known = log_order(folder, header, line);
+    if (known < ours && known < folder->log_columns)
         warn("%s: its columns are not this program's, which are %s", folder->log_path, header);
+    if (!known) log_order(folder, header, header);
 }
 
 /* If the log was removed, a new one is begun.  If the state has no log length, the log is left as it is. */
@@ -262,37 +288,35 @@ static uint64_t log_length(const RunFolder *folder) {
     return (uint64_t)info.st_size;
 }
 
-void run_folder_log(RunFolder *folder, const char *format, ...) {
-    char row[1024], *end = row;
-    va_list arguments;
+void run_folder_log(RunFolder *folder, char *row) {
+    char *cells[LOG_COLUMNS];
     if (!folder->log) return;
     log_keep(folder); /* an error is reported by the next save, as the folder may be back by then */
-    va_start(arguments, format);
-    vsnprintf(row, sizeof row, format, arguments);
-    va_end(arguments);
-    for (int columns = folder->log_columns; (end = strchr(end, ',')) && --columns; end++) continue;
-    if (end) *end = 0;
-    fprintf(folder->log, "%s\n", row);
+    split_row(row, cells);
+    for (int k = 0; k < folder->log_columns; k++)
+        fprintf(folder->log, "%s%s", k ? "," : "", folder->log_order[k] < 0 ? "" : cells[folder->log_order[k]]);
+    fputc('\n', folder->log);
     log_flush(folder);
 }
 
 /* == The folder =================================================================================================== */
 
-static void metadata_fill(RunFolder *folder, const Config *config, const char *const *class_names, int classes,
-                          const float *mean, const float *std, const int *image_size) {
+static void metadata_fill(RunFolder *folder, const Config *config, const TrainingStart *start) {
+    const char *const *class_names = start->class_names;
+    const float *mean = start->mean, *std = start->std;
     config_require_utf8(config);
-    for (int c = 0; class_names && c < classes; c++)
+    for (int c = 0; class_names && c < start->classes; c++)
         if (!text_is_utf8(class_names[c]))
             die("%s: the name of class %d is not UTF-8, and checkpoints could not hold it: rename it", class_names[c],
                 c);
     folder->config = config_text(config);
-    folder->classes = class_names_text(class_names, classes);
+    folder->classes = class_names_text(class_names, start->classes);
     folder->metadata[0] = (SafeMetadata){"format", "pt"};
     folder->metadata[1] = (SafeMetadata){"vit.c.config", folder->config};
     folder->metadata[2] = (SafeMetadata){"vit.c.classes", folder->classes};
     folder->metadata_count = 3;
-    if (image_size) {
-        snprintf(folder->image_size, sizeof folder->image_size, "%dx%d", image_size[0], image_size[1]);
+    if (start->image_size) {
+        snprintf(folder->image_size, sizeof folder->image_size, "%dx%d", start->image_size[0], start->image_size[1]);
         folder->metadata[folder->metadata_count++] = (SafeMetadata){"vit.c.image_size", folder->image_size};
     }
     if (!mean || !std) return;
@@ -301,17 +325,16 @@ static void metadata_fill(RunFolder *folder, const Config *config, const char *c
     folder->metadata[folder->metadata_count++] = (SafeMetadata){"vit.c.normalisation", folder->normalisation};
 }
 
-void run_folder_open(RunFolder *folder, const char *path, const Config *config, const char *const *class_names,
-                     int classes, const float *mean, const float *std, const int *image_size, const char *header,
-                     const RunState *resumed) {
+void run_folder_open(RunFolder *folder, const char *path, const Config *config, const TrainingStart *start,
+                     const char *header, const RunState *resumed) {
     Error error;
     char config_path[RUN_PATH_SIZE], left[RUN_PATH_SIZE];
     snprintf(folder->path, sizeof folder->path, "%s", path);
     if (distributed_rank() > 0) return;
-    metadata_fill(folder, config, class_names, classes, mean, std, image_size);
+    metadata_fill(folder, config, start);
     make_folders(folder->path);
     run_folder_file(folder->log_path, folder->path, "log.csv");
-    folder->log_columns = count_columns(header);
+    log_order(folder, header, header);
     if (resumed)
         log_reopen(folder, header, resumed->log_bytes);
     else

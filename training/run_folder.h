@@ -7,19 +7,30 @@
 #include <stdio.h>
 
 #include "training/checkpoint.h"
-#include "core/class_names.h"
-#include "core/config.h"
+#include "core/results/class_names.h"
+#include "core/config/config.h"
 
-enum { RUN_PATH_SIZE = 4096 };
+enum { RUN_PATH_SIZE = 4096, LOG_COLUMNS = 64, LOG_SIZE = 1024 };
 
 typedef struct {
     char path[RUN_PATH_SIZE], log_path[RUN_PATH_SIZE];
     FILE *log;
-    int log_columns; /* columns per row; a resumed log with fewer keeps its number */
+    int log_order[LOG_COLUMNS], log_columns; /* which value of a row each column of the file has; -1: none */
     SafeMetadata metadata[5]; /* stored in every checkpoint, so that --eval and --predict need no config */
     int metadata_count;
     char *config, *classes, normalisation[128], image_size[32];
 } RunFolder;
+
+/* What a run begins with. */
+typedef struct {
+    Params *params;   /* with initial weights, and Param.rate set */
+    uint64_t batches; /* per epoch */
+    const char *stem; /* for the folder's default name: runs/<stem>-001 */
+    const char *const *class_names; /* [classes], or NULL; stored with the weights */
+    int classes;
+    const float *mean, *std; /* [3]: of the pixels, or NULL; stored with the weights */
+    const int *image_size;   /* [2]: of all images of the data set, 0 where they differ, or NULL; stored likewise */
+} TrainingStart;
 
 /* The names of the files in it but log.csv, ending with NULL. */
 extern const char *const run_folder_files[];
@@ -29,18 +40,16 @@ void run_folder_choose(char path[RUN_PATH_SIZE], const char *stem);
 
 /* Creates or reopens the folder and writes config.ini.  A new log begins with `header` and never replaces another
  * run's, unless that run ended before it trained: without a row and without a checkpoint.  If another process trains in
- * the folder, the error names it.  A resumed log loses the rows written after its state was saved; if an older version wrote it with fewer
- * columns, the first ones of `header`, new rows have only those.  Removes temporary files of killed runs.  class_names
- * [classes], mean and std [3] of the pixels, and height and width of the data set's images, 0 where they differ,
- * image_size [2], may be NULL.  Names and settings that are not UTF-8 are errors, because
+ * the folder, the error names it.  A resumed log loses the rows written after its state was saved, and keeps the header
+ * that it has: values go under their names, those whose columns it lacks are left out, and its other columns stay
+ * empty.  Removes temporary files of killed runs.  Names and settings that are not UTF-8 are errors, because
  * checkpoints cannot store them. */
-void run_folder_open(RunFolder *folder, const char *path, const Config *config, const char *const *class_names,
-                     int classes, const float *mean, const float *std, const int *image_size, const char *header,
-                     const RunState *resumed);
+void run_folder_open(RunFolder *folder, const char *path, const Config *config, const TrainingStart *start,
+                     const char *header, const RunState *resumed);
 
-/* Appends a row with a value for every column of `header` and flushes it.  If somebody removed the log, it is created
- * again. */
-void run_folder_log(RunFolder *folder, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Appends a row and flushes it.  `row` has a value for every column of `header`, with commas between them, and is cut
+ * into them in place.  Header and row are shorter than LOG_SIZE.  If somebody removed the log, it is created again. */
+void run_folder_log(RunFolder *folder, char *row);
 
 /* Saves the weights used for evaluation - the EMA if there is one - as <name>.safetensors. */
 void run_folder_save_weights(const RunFolder *folder, const Params *params, const char *name);
@@ -58,6 +67,10 @@ void run_folder_of(char path[RUN_PATH_SIZE], const char *given);
 
 /* The settings stored in a checkpoint, or NULL; the caller frees them. */
 char *run_folder_config(const char *checkpoint);
+
+/* The settings stored in a checkpoint, read into a config with the groups of `like`; false if it has none or others
+ * than these.  config_free afterwards in either case. */
+bool run_folder_settings(Config *settings, const Config *like, const char *checkpoint);
 
 /* What a state was computed by (checkpoint_device), or NULL; the caller frees it. */
 char *run_folder_device(const char *state);

@@ -43,7 +43,7 @@ static const ConfigEntry cosine_entries[] = {
      .help = "Change the learning rate once per epoch, as timm does, or with every step"},
 };
 #undef F
-const ConfigGroup cosine_settings = {CONFIG_GROUP(CosineSettings, cosine_entries)};
+const ConfigGroup cosine_settings = {CONFIG_GROUP(CosineSettings, cosine_entries), .change = CHANGE_FREELY};
 
 void cosine_fit(const Config *config, CosineSettings *s, int epochs) {
     float given = s->warmup_epochs, fits = fminf(given, (float)(epochs / 10)); /* whole epochs */
@@ -76,7 +76,8 @@ static const ConfigEntry step_cosine_entries[] = {
      .help = "Steps of linear warm-up; the default, and one longer than the run, shrink to a tenth of all steps"},
 };
 #undef F
-const ConfigGroup step_cosine_settings = {CONFIG_GROUP(StepCosineSettings, step_cosine_entries)};
+const ConfigGroup step_cosine_settings = {CONFIG_GROUP(StepCosineSettings, step_cosine_entries),
+                                          .change = CHANGE_FREELY};
 
 void step_cosine_fit(const Config *config, StepCosineSettings *s, uint64_t steps) {
     uint64_t given = (uint64_t)s->warmup_steps, fits = given < steps / 10 ? given : steps / 10;
@@ -105,7 +106,7 @@ static const ConfigEntry drop_entries[] = {
      .help = "Epochs after which the learning rate falls to a tenth; it falls again after twice as many (0: never)"},
 };
 #undef F
-const ConfigGroup drop_settings = {CONFIG_GROUP(DropSettings, drop_entries)};
+const ConfigGroup drop_settings = {CONFIG_GROUP(DropSettings, drop_entries), .change = CHANGE_FREELY};
 
 float drop_lr(const DropSettings *s, double done) {
     int epoch = (int)done;

@@ -2,7 +2,7 @@
 #ifndef VIT_TRAINING_SCHEDULE_H
 #define VIT_TRAINING_SCHEDULE_H
 
-#include "core/config.h"
+#include "core/config/config.h"
 
 /* -- Warm-up and cosine -- */
 
@@ -37,12 +37,12 @@ typedef struct {
 
 extern const ConfigGroup step_cosine_settings;
 
-/* The same for warmup_steps and that number of steps, which data and batch_size determine, too: a longer warm-up is
+/* Fits warmup_steps to that number of steps, which data and batch_size determine, too: a longer warm-up is
  * rejected only if the command line gives it and epochs. */
 void step_cosine_fit(const Config *config, StepCosineSettings *s, uint64_t steps);
 
-/* The learning rate of step 1, 2, ... of `steps`: lr step / W in the warm-up of W, then half a cosine that begins at its
- * end and is 0 in the last step. */
+/* The learning rate of step 1, 2, ... of `steps`: lr step / W in the warm-up of W, then half a cosine that begins at
+ * its end and is 0 in the last step. */
 float step_cosine_lr(const StepCosineSettings *s, uint64_t step, uint64_t steps);
 
 /* -- Steps -- */

@@ -4,6 +4,7 @@
 #include <limits.h>
 #include <math.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,27 +16,25 @@
 #include "core/text.h"
 #include "kernels/kernels.h"
 
-enum { WORDS_SIZE = 256 };
-
 /* == Settings ===================================================================================================== */
 
 #define F(KIND, field) CONFIG_FIELD(KIND, TrainingSettings, field)
 static const ConfigEntry entries[] = {
     {F(INT, epochs), "300", .section = "training", .min = 1, .max = 1e6, .help = "Passes over the training images"},
-    {F(INT, batch_size), "512", .min = 1, .max = 1e6,
+    {F(INT, batch_size), "512", .min = 1, .max = 1e6, .change = CHANGE_BETWEEN_EPOCHS,
      .help = "Number of images in a step of the optimizer, summed over all ranks"},
     {F(INT, micro_batch), "0", .min = 0, .max = 1e6,
      .help = "Number of images computed at a time, whose gradients are accumulated to a batch (0: chosen by the "
              "model's size)"},
-    {F(CHOICE, precision), "float32", CONFIG_CHOICES("float32", "bfloat16"),
+    {F(CHOICE, precision), PRECISION_FLOAT32, CONFIG_CHOICES(PRECISION_FLOAT32, PRECISION_BFLOAT16),
      .help = "Precision of activations; that of parameters and sums is float32 always. A program for a GPU is built for "
              "one of them. A CPU needs AVX512-BF16 for bfloat16"},
-    {F(UINT64, seed), "0", .help = "Seed of all random numbers of the run"},
+    {F(UINT64, seed), "0", .change = CHANGE_NEVER, .help = "Seed of all random numbers of the run"},
 
-    {F(STRING, run_dir), .section = "run", .argument = "FOLDER",
-     .help = "Folder for config.ini, log.csv and the checkpoints (default: the next free "
-             "runs/<data>-<model>-<number>)"},
-    {F(STRING, init), .argument = "FILE", .help = "Safetensors file with the initial weights"},
+    {F(STRING, run_dir), .section = "run", .argument = "FOLDER", .change = CHANGE_EVERY_CALL,
+     .help = "Where config.ini, log.csv and the checkpoints go (default: the next free runs/<data>-<attn>-<number>)"},
+    {F(STRING, init), .argument = "FILE", .change = CHANGE_EVERY_CALL,
+     .help = "Safetensors file with the initial weights"},
     {F(INT, eval_every), "1", .min = 0, .max = 1e6,
      .help = "Number of epochs from one evaluation to the next; the last epoch is always evaluated (0: never, and the data "
              "need no validation split; there is no best.safetensors then)"},
@@ -45,7 +44,7 @@ static const ConfigEntry entries[] = {
              "batches would take longer"},
 };
 #undef F
-const ConfigGroup training_settings = {CONFIG_GROUP(TrainingSettings, entries)};
+const ConfigGroup training_settings = {CONFIG_GROUP(TrainingSettings, entries), .change = CHANGE_FREELY};
 
 /* == Values that are none, and machines that are wrong ============================================================ */
 
@@ -55,7 +54,7 @@ static void stop_on_bad(const Training *t, uint64_t step, const char *what, doub
     if (t->state.log_bytes) snprintf(kept, sizeof kept, "the last good state is in %s", t->folder.path);
     progress_end();
     die("step %llu: %s is %s; %s (try %s)", (unsigned long long)step, what, isnan(value) ? "not a number" : "infinite",
-        kept, t->calls->advice);
+        kept, t->advice);
 }
 
 void training_stop_on_bad(const Training *t, const char *what, double value) {
@@ -68,7 +67,7 @@ static void stop_on_bad_weights(const Training *t) {
     if (p) stop_on_bad(t, t->state.step, p->name, NAN);
 }
 
-/* To the bit, as all ranks compute the same update, unless their instructions differ. */
+/* Do all ranks have the same parameters, to the bit unless their instructions differ? */
 static bool parameters_agree(const Training *t) {
     const Params *params = t->params;
     double sum = 0;
@@ -99,17 +98,15 @@ static void check_ranks_agree(const Training *t) {
             (unsigned long long)t->state.step);
 }
 
-static const char *unit_of(const Training *t) { return t->unit ? t->unit : "images"; }
-
 void training_fit_batch(Training *t, size_t images, const char *data) {
     int batch = t->s->batch_size, ranks = distributed_ranks(), most = images < (size_t)batch ? (int)images : batch;
     if (most == batch) return;
     if (config_origin(&t->config, "batch_size") || most < ranks)
-        config_reject(&t->config, "batch_size", "{batch_size} is more than the %zu training %s", images, unit_of(t));
+        config_reject(&t->config, "batch_size", "{batch_size} is more than the %zu training %s", images, t->unit);
     t->s->batch_size = most / ranks * ranks;
     if (distributed_rank() == 0)
         printf("%s: %zu training %s are fewer than the default batch_size of %d: batch_size is %d\n", data, images,
-               unit_of(t), batch, t->s->batch_size);
+               t->unit, batch, t->s->batch_size);
 }
 
 bool training_evaluates(const Training *t) { return t->s->eval_every > 0; }
@@ -120,7 +117,7 @@ void training_check_ranks(const Training *t) {
     int batch = t->s->batch_size, ranks = distributed_ranks();
     if (batch % ranks)
         config_reject(&t->config, "batch_size", "{batch_size} is not a multiple of the %d ranks, which share the %s "
-                                               "equally", ranks, unit_of(t));
+                                               "equally", ranks, t->unit);
 }
 
 int training_local_batch(const Training *t) { return t->s->batch_size / distributed_ranks(); }
@@ -157,18 +154,19 @@ static void settle_one(Training *t) {
     const TrainingPending *p = &t->pending[i];
     device_wait(p->done);
     if (p->unseen) {
-        double loss = t->found[i].loss;
+        double loss = t->step_stats[i].loss;
         training_sum(t, &loss, 1);
         loss /= t->s->batch_size;
         stop_on_bad(t, p->step, "the loss", loss);
         state->loss_sum += loss;
         state->loss_count++;
     }
-    state->gradient_norm = (float)sqrt(t->found[i].squares);
+    state->gradient_norm = (float)sqrt(t->step_stats[i].squares);
     stop_on_bad(t, p->step, "the norm of the gradient", (double)state->gradient_norm);
 }
 
-void training_settle(Training *t) {
+/* Waits for the results of all updates. */
+static void settle(Training *t) {
     while (t->settled < t->launched) settle_one(t);
 }
 
@@ -178,9 +176,9 @@ static void update(Training *t, bool unseen) {
     TrainingPending *p = &t->pending[i];
     p->step = t->state.step + 1;
     p->unseen = unseen;
-    if (!t->found) t->found = host_malloc(2 * sizeof *t->found, "a step's loss and norm");
+    if (!t->step_stats) t->step_stats = host_malloc(2 * sizeof *t->step_stats, "a step's loss and norm");
     adamw_start(t->adamw, t->params, t->state.lr, (int)p->step);
-    device_download_async(&t->found[i], t->params->found, sizeof *t->found);
+    device_download_async(&t->step_stats[i], t->params->step_stats, sizeof *t->step_stats);
     device_mark(&p->done);
     while (t->launched - t->settled > (device_shares_cores() ? 0 : 1)) settle_one(t);
 }
@@ -188,127 +186,152 @@ static void update(Training *t, bool unseen) {
 void training_update(Training *t, double loss) {
     training_stop_on_bad(t, "the loss", loss);
     update(t, false);
+    t->state.loss_sum += loss;
+    t->state.loss_count++;
 }
 
 void training_update_unseen(Training *t) { update(t, true); }
 
-/* == What is said and written ===================================================================================== */
+/* == The log ====================================================================================================== */
 
-static void words(const Training *t, TrainingWords which, char text[WORDS_SIZE]) {
-    *text = 0;
-    t->calls->words(t->run, which, text, WORDS_SIZE);
+void training_column(Training *t, const char *name, const char *format, LogPlace place) {
+    assert(t->state.column_count < MAX_LOG_COLUMNS);
+    t->state.columns[t->state.column_count++] = (LogColumn){.name = name, .format = format, .place = place};
 }
 
-static double mean_loss(const RunState *state) {
-    return state->loss_count ? state->loss_sum / (double)state->loss_count : NAN;
+static LogColumn *column_named(Training *t, const char *name) {
+    LogColumn *c = t->state.columns, *end = c + t->state.column_count;
+    while (c < end && strcmp(c->name, name)) c++;
+    assert(c < end);
+    return c;
+}
+
+void training_value(Training *t, const char *name, double value) {
+    LogColumn *c = column_named(t, name);
+    c->sum = value;
+    c->count = 1;
+}
+
+/* One rank's sums are those of all at once, so that a stop between two rows rounds nothing otherwise. */
+void training_add(Training *t, const char *name, double sum, double count) {
+    LogColumn *c = column_named(t, name);
+    bool one = distributed_ranks() == 1;
+    *(one ? &c->sum : &c->own_sum) += sum;
+    *(one ? &c->count : &c->own_count) += count;
+}
+
+/* Adds up what the ranks have added to their columns. */
+static void sum_columns(RunState *state) {
+    double sums[2 * MAX_LOG_COLUMNS];
+    int n = state->column_count;
+    for (int i = 0; i < n; i++) {
+        sums[i] = state->columns[i].own_sum;
+        sums[n + i] = state->columns[i].own_count;
+    }
+    distributed_sum(sums, 2 * n);
+    for (int i = 0; i < n; i++) {
+        LogColumn *c = &state->columns[i];
+        c->sum += sums[i];
+        c->count += sums[n + i];
+        c->own_sum = c->own_count = 0;
+    }
+}
+
+double training_loss(const Training *t) {
+    return t->state.loss_count ? t->state.loss_sum / (double)t->state.loss_count : NAN;
+}
+
+void training_note(Training *t, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(t->note, sizeof t->note, format, arguments);
+    va_end(arguments);
 }
 
 /* The progress line. */
 static void show(const Training *t) {
     const RunState *state = &t->state;
     if (!state->loss_count) return; /* the device has not finished a step since the last row */
-    uint64_t total = t->batches * (uint64_t)t->s->epochs;
     double elapsed = now_seconds() - t->started, done = (double)(state->step - t->first_step);
-    char eta[32], more[WORDS_SIZE];
-    duration_text(eta, sizeof eta, elapsed / done * (double)(total - state->step));
-    words(t, WORDS_STEP, more);
+    char eta[32];
+    duration_text(eta, sizeof eta, elapsed / done * (double)(training_steps(t) - state->step));
     progress_show(state->batch == t->batches || t->stopping,
                   "epoch %llu/%d  batch %llu/%llu  loss %.4f%s  lr %.2e  %.*f %s/s  ETA %s",
                   (unsigned long long)state->epoch + 1, t->s->epochs, (unsigned long long)state->batch,
-                  (unsigned long long)t->batches, mean_loss(state), more, (double)state->lr, t->calls->decimals,
-                  t->images_per_s, unit_of(t), eta);
+                  (unsigned long long)t->batches, training_loss(t), t->note, (double)state->lr, t->decimals,
+                  t->images_per_s, t->unit, eta);
 }
 
 /* Seconds that the run has trained and evaluated.  If it is killed, those since the last saved state are lost, like its
  * log rows. */
 static double run_seconds(const Training *t) { return t->before + now_seconds() - t->started; }
 
-/* The columns of every row; new versions append columns at the end. */
-static const char first_columns[] = "step,epoch,loss,lr,grad_norm,images_per_s";
-static const char last_columns[] = "stall,val_loss,wall_s,peak_bytes";
+/* Appends names or values of the columns that stand in one of the two places, each behind a comma. */
+static int put_columns(const Training *t, char *text, int used, LogPlace place, bool names) {
+    for (int i = 0; i < t->state.column_count; i++) {
+        const LogColumn *c = &t->state.columns[i];
+        assert(used < LOG_SIZE - 64);
+        if (c->place != place) continue;
+        used += sprintf(text + used, names ? ",%.60s" : ",", c->name);
+        if (!names && c->count > 0 && isfinite(c->sum))
+            used += snprintf(text + used, 60, c->format, c->sum / c->count);
+    }
+    return used;
+}
 
-/* Writes a row of log.csv and resets the loss and speed sums. */
-static void log_row(Training *t, TrainingWords columns) {
+static void log_header(const Training *t, char header[LOG_SIZE]) {
+    int used = snprintf(header, LOG_SIZE, "step,epoch,loss,lr,grad_norm,images_per_s");
+    used = put_columns(t, header, used, LOG_MIDDLE, true);
+    used += snprintf(header + used, (size_t)(LOG_SIZE - used), ",stall,val_loss,wall_s,peak_bytes");
+    put_columns(t, header, used, LOG_LAST, true);
+}
+
+/* Writes a row of log.csv; loss and speed of the next begin after it. */
+static void log_row(Training *t, bool evaluated) {
     RunState *state = &t->state;
-    char own[WORDS_SIZE], last[WORDS_SIZE], validation[32] = "";
-    words(t, columns, own);
-    words(t, columns == WORDS_EVALUATED ? WORDS_LAST_EVALUATED : WORDS_LAST, last);
-    if (columns == WORDS_EVALUATED) snprintf(validation, sizeof validation, "%.6f", t->validation_loss);
-    run_folder_log(&t->folder, "%llu,%llu,%.6f,%.8g,%.6g,%.*f,%s,%.3f,%s,%.1f,%zu%s%s", (unsigned long long)state->step,
-                   (unsigned long long)state->epoch + 1, mean_loss(state), (double)state->lr,
-                   (double)state->gradient_norm, t->calls->decimals + 1, t->images_per_s, own, t->stall, validation,
-                   run_seconds(t), device_peak_bytes(), t->calls->last_columns ? "," : "", last);
+    char row[LOG_SIZE], validation[32] = "";
+    if (evaluated) snprintf(validation, sizeof validation, "%.6f", t->validation_loss);
+    int used = snprintf(row, sizeof row, "%llu,%llu,%.6f,%.8g,%.6g,%.*f", (unsigned long long)state->step,
+                        (unsigned long long)state->epoch + 1, training_loss(t), (double)state->lr,
+                        (double)state->gradient_norm, t->decimals + 1, t->images_per_s);
+    used = put_columns(t, row, used, LOG_MIDDLE, false);
+    used += snprintf(row + used, sizeof row - (size_t)used, ",%.3f,%s,%.1f,%zu", t->stall, validation, run_seconds(t),
+                     device_peak_bytes());
+    put_columns(t, row, used, LOG_LAST, false);
+    run_folder_log(&t->folder, row);
     state->loss_sum = 0;
     state->loss_count = 0;
+    t->stalled_before += t->stalled;
     t->seconds = t->images = t->stalled = 0;
+    t->logged = true;
 }
 
-static bool is_over(const Training *t) { return t->state.epoch >= (uint64_t)t->s->epochs; }
-
-static void announce(const Training *t) {
-    const RunState *state = &t->state;
-    if (distributed_rank() > 0) return;
-    printf("%s\n", kernels_device());
-    if (t->mixed) printf("ranks use different instructions (%s): they agree to rounding, not to the bit\n", t->mixed);
-    t->calls->announce(t->run);
-    if (t->changes && *t->changes) printf("settings changed: %s\n", t->changes);
-    if (t->computed_by)
-        printf("the saved state was computed by %s: sums have another order here, and results agree to rounding, not "
-               "to the bit\n", t->computed_by);
-    if (state->step && !is_over(t))
-        printf("resumed at epoch %llu, after %llu of its batches\n", (unsigned long long)state->epoch + 1,
-               (unsigned long long)state->batch);
-    fflush(stdout);
+bool training_row_is_due(const Training *t) {
+    return !training_batch_left(t) || t->state.step % (uint64_t)t->s->log_every == 0;
 }
 
-/* The last line: the result, the duration and the folder; or that there was nothing left to train. */
-static void report(const Training *t) {
-    char text[WORDS_SIZE] = "not evaluated", elapsed[32];
-    if (distributed_rank() > 0) return;
-    if (t->state.best >= 0) words(t, t->evaluated ? WORDS_RESULT : WORDS_BEST, text);
-    duration_text(elapsed, sizeof elapsed, now_seconds() - t->started);
-    if (t->state.step == t->first_step)
-        print_line("all %d epochs are done, %s: a higher --epochs trains on\n", t->s->epochs, text);
-    else
-        print_line("done in %s: %s; checkpoints and log.csv are in %s\n", elapsed, text, t->folder.path);
+void training_log(Training *t) {
+    bool due = training_row_is_due(t);
+    if (due) sum_columns(&t->state);
+    show(t);
+    if (due && training_batch_left(t)) log_row(t, false);
 }
 
-static void save(Training *t) {
-    t->state.seconds = run_seconds(t);
-    run_folder_save(&t->folder, t->params, &t->state);
-}
-
-/* After a signal: saves the run, reports it, and returns the exit status that the shell expects. */
-static int stop_early(Training *t) {
-    progress_end();
-    training_settle(t);
-    stop_on_bad_weights(t);
-    save(t);
-    if (distributed_rank() == 0)
-        print_line("stopped by %s after step %llu, in epoch %llu of %d, and saved: %s --resume %s continues\n",
-               stop_signal_name(), (unsigned long long)t->state.step, (unsigned long long)t->state.epoch + 1,
-               t->s->epochs, t->program, t->folder.path);
-    return 128 + (stop_signal ? stop_signal : SIGTERM);
-}
-
-/* == The run ====================================================================================================== */
+/* == Opening a run ================================================================================================ */
 
 /* Chooses the run folder, by default the next unused name for that stem on all ranks, and sets the advice that is
  * printed when a rank dies. */
 static void folder_open(Training *t, const TrainingStart *start) {
     static char path[RUN_PATH_SIZE], last_words[RUN_PATH_SIZE + 128];
-    char header[256];
+    char header[LOG_SIZE];
     Error error;
     if (!*t->s->run_dir) {
         run_folder_choose(path, start->stem);
         distributed_broadcast(path, sizeof path);
         if (!config_try_set(&t->config, "run_dir", path, "the default", &error)) die("%s", error.text);
     }
-    const char *more = t->calls->last_columns;
-    snprintf(header, sizeof header, "%s,%s,%s%s%s", first_columns, t->calls->columns, last_columns, more ? "," : "",
-             more ? more : "");
-    run_folder_open(&t->folder, t->s->run_dir, &t->config, start->class_names, start->classes, start->mean,
-                    start->std, start->image_size, header, t->resumed ? &t->state : NULL);
+    log_header(t, header);
+    run_folder_open(&t->folder, t->s->run_dir, &t->config, start, header, t->resumed ? &t->state : NULL);
     snprintf(last_words, sizeof last_words, "%s --resume %s goes on from the last checkpoint", t->program,
              t->s->run_dir);
     distributed_last_words(last_words);
@@ -341,106 +364,14 @@ static void check_place(const Training *t, const TrainingStart *start, const cha
 /* Rejects runs whose number of steps does not fit 31 bits. */
 static void check_length(const Training *t) {
     const RunState *state = &t->state;
-    double left = is_over(t) ? 0 : (double)((uint64_t)t->s->epochs - state->epoch) * (double)t->batches;
+    double left = !training_epoch_left(t) ? 0 : (double)((uint64_t)t->s->epochs - state->epoch) * (double)t->batches;
     if ((double)state->step + left >= (double)INT_MAX)
         config_reject(&t->config, "epochs", "{epochs}, of %llu batches each, makes more than 2^31 - 1 steps from "
                                            "step %llu on", (unsigned long long)t->batches, (unsigned long long)state->step);
 }
 
-void training_open(Training *t, const TrainingStart *start) {
-    char path[RUN_PATH_SIZE];
-    Params *params = t->params = start->params;
-    t->batches = start->batches;
-    params_allocate_optimizer(params, t->adamw->ema_decay > 0);
-    if (params->ema) device_copy(params->ema, params->values, params->total * sizeof(float));
-    t->state.best = -1;
-    for (int i = 0; i < RUN_MEASURED; i++) t->state.measured[i] = NAN;
-    if (t->resumed) {
-        run_folder_file(path, t->s->run_dir, "state.safetensors");
-        checkpoint_load_state(params, &t->state, path);
-        check_place(t, start, path);
-    }
-    check_length(t);
-    t->mixed = distributed_tally(kernels_instructions());
-    check_ranks_begin_alike(t);
-    catch_signals();
-    folder_open(t, start);
-    t->started = now_seconds();
-    t->before = t->state.seconds;
-    t->first_step = t->state.step;
-}
-
-/* One step with its learning rate and its time. */
-static void train_step(Training *t) {
-    RunState *state = &t->state;
-    double began = now_seconds(), stalled = t->calls->stalled(t->run);
-    state->lr = t->calls->rate(t->run, (double)state->epoch + (double)state->batch / (double)t->batches);
-    double loss = t->calls->step(t->run);
-    if (!isnan(loss)) {
-        state->loss_sum += loss;
-        state->loss_count++;
-    }
-    state->step++;
-    state->batch++;
-    t->seconds += now_seconds() - began;
-    t->images += t->s->batch_size;
-    t->stalled += t->calls->stalled(t->run) - stalled;
-    t->images_per_s = t->images / t->seconds;
-    t->stall = t->stalled / t->seconds;
-}
-
-/* The rest of the epoch; false if a signal ended it early.  end_epoch writes the log row of the last step. */
-static bool train_epoch(Training *t) {
-    RunState *state = &t->state;
-    t->calls->load(t->run, state->epoch, state->batch);
-    while (state->batch < t->batches) {
-        train_step(t);
-        bool last = state->batch == t->batches, row = !last && state->step % (uint64_t)t->s->log_every == 0;
-        if (last || row) training_settle(t);
-        if ((last || row) && t->calls->measure) t->calls->measure(t->run);
-        show(t);
-        if (row) log_row(t, WORDS_COLUMNS);
-        if (t->stopping) return false;
-    }
-    return true;
-}
-
-/* An evaluation, its row in the log, and the weights if they are the best so far; false if a signal arrived meanwhile.
- * */
-static bool evaluate(Training *t) {
-    char found[WORDS_SIZE];
-    double percent = t->calls->evaluate(t->run);
-    if (t->stopping) return false;
-    t->evaluated = true;
-    words(t, WORDS_EVALUATION, found);
-    progress_show(true, "epoch %llu/%d  %s", (unsigned long long)t->state.epoch + 1, t->s->epochs, found);
-    log_row(t, WORDS_EVALUATED);
-    if (percent > t->state.best) {
-        t->state.best = percent;
-        run_folder_save_weights(&t->folder, t->params, "best.safetensors");
-    }
-    return true;
-}
-
-/* An evaluation if it is due, a row in the log, checkpoints; false if a signal arrived meanwhile. */
-static bool end_epoch(Training *t) {
-    RunState *state = &t->state;
-    bool last = state->epoch + 1 >= (uint64_t)t->s->epochs;
-    stop_on_bad_weights(t);
-    check_ranks_agree(t);
-    if (!last) t->calls->load(t->run, state->epoch + 1, 0);
-    if (!training_evaluates(t) || (!last && (state->epoch + 1) % (uint64_t)t->s->eval_every != 0))
-        log_row(t, WORDS_COLUMNS);
-    else if (!evaluate(t))
-        return false;
-    state->epoch++;
-    state->batch = 0;
-    save(t);
-    return true;
-}
-
-/* Sets computed_by if this device or number of ranks is not the one that computed the saved state. */
-static void compare_device(Training *t) {
+/* What the saved state was computed by, if that is not this device. */
+static void note_device(Training *t) {
     char path[RUN_PATH_SIZE], here[CHECKPOINT_DEVICE];
     run_folder_file(path, t->s->run_dir, "state.safetensors");
     checkpoint_device(here);
@@ -450,12 +381,149 @@ static void compare_device(Training *t) {
     t->computed_by = NULL;
 }
 
-int training_run(Training *t) {
-    if (t->resumed) compare_device(t);
-    t->calls->open(t->run);
-    announce(t);
-    while (!is_over(t))
-        if (!train_epoch(t) || !end_epoch(t)) return stop_early(t);
-    report(t);
+void training_open(Training *t, const TrainingStart *start) {
+    char path[RUN_PATH_SIZE];
+    Params *params = t->params = start->params;
+    t->batches = start->batches;
+    params_allocate_optimizer(params, t->adamw->ema_decay > 0);
+    if (params->ema) device_copy(params->ema, params->values, params->total * sizeof(float));
+    t->state.best = -1;
+    if (t->resumed) {
+        note_device(t);
+        run_folder_file(path, t->s->run_dir, "state.safetensors");
+        checkpoint_load_state(params, &t->state, path);
+        check_place(t, start, path);
+    }
+    check_length(t);
+    t->mixed = distributed_tally(kernels_instructions());
+    check_ranks_begin_alike(t);
+    catch_signals();
+    folder_open(t, start);
+    if (distributed_rank() == 0) printf("%s\n", kernels_device());
+    if (distributed_rank() == 0 && t->mixed)
+        printf("ranks use different instructions (%s): they agree to rounding, not to the bit\n", t->mixed);
+    t->started = now_seconds();
+    t->before = t->state.seconds;
+    t->first_step = t->state.step;
+}
+
+void training_announce(const Training *t, const char *format, ...) {
+    const RunState *state = &t->state;
+    char parts[128];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(parts, sizeof parts, format, arguments);
+    va_end(arguments);
+    print_line("%s: %d epochs of %llu batches of %d %s, %s\n", t->s->run_dir, t->s->epochs,
+               (unsigned long long)t->batches, t->s->batch_size, t->unit, parts);
+    if (t->changes && *t->changes) printf("settings changed: %s\n", t->changes);
+    if (t->computed_by)
+        printf("the saved state was computed by %s: sums have another order here, and results agree to rounding, not "
+               "to the bit\n", t->computed_by);
+    if (state->step && training_epoch_left(t))
+        printf("resumed at epoch %llu, after %llu of its batches\n", (unsigned long long)state->epoch + 1,
+               (unsigned long long)state->batch);
+    fflush(stdout);
+}
+
+/* == Epochs and steps ============================================================================================= */
+
+bool training_epoch_left(const Training *t) { return t->state.epoch < (uint64_t)t->s->epochs; }
+
+bool training_batch_left(const Training *t) { return t->state.batch < t->batches; }
+
+double training_epochs(const Training *t) {
+    return (double)t->state.epoch + (double)t->state.batch / (double)t->batches;
+}
+
+uint64_t training_steps(const Training *t) { return t->batches * (uint64_t)t->s->epochs; }
+
+void training_step_begin(Training *t, float lr) {
+    Params *params = t->params;
+    t->began = now_seconds();
+    t->state.lr = lr;
+    t->logged = false;
+    device_zero(params->grads, params->total * sizeof(float));
+    device_zero(params->step_stats, sizeof *params->step_stats);
+}
+
+void training_step_end(Training *t, double stalled) {
+    t->state.step++;
+    t->state.batch++;
+    t->seconds += now_seconds() - t->began;
+    t->images += t->s->batch_size;
+    t->stalled = stalled - t->stalled_before;
+    t->images_per_s = t->images / t->seconds;
+    t->stall = t->stalled / t->seconds;
+    if (training_row_is_due(t)) settle(t);
+}
+
+static void save(Training *t) {
+    t->state.seconds = run_seconds(t);
+    run_folder_save(&t->folder, t->params, &t->state);
+}
+
+int training_stop_early(Training *t) {
+    progress_end();
+    settle(t);
+    stop_on_bad_weights(t);
+    sum_columns(&t->state);
+    save(t);
+    if (distributed_rank() == 0)
+        print_line("stopped by %s after step %llu, in epoch %llu of %d, and saved: %s --resume %s continues\n",
+               stop_signal_name(), (unsigned long long)t->state.step, (unsigned long long)t->state.epoch + 1,
+               t->s->epochs, t->program, t->folder.path);
+    return 128 + (stop_signal ? stop_signal : SIGTERM);
+}
+
+/* == The end of an epoch ========================================================================================== */
+
+void training_epoch_trained(Training *t) {
+    stop_on_bad_weights(t);
+    check_ranks_agree(t);
+}
+
+bool training_epoch_follows(const Training *t) { return t->state.epoch + 1 < (uint64_t)t->s->epochs; }
+
+bool training_evaluation_is_due(const Training *t) {
+    bool chosen = training_evaluates(t) && (t->state.epoch + 1) % (uint64_t)t->s->eval_every == 0;
+    return chosen || (training_evaluates(t) && !training_epoch_follows(t));
+}
+
+void training_evaluated(Training *t, double percent, const char *format, ...) {
+    char text[256];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    t->evaluated = true;
+    progress_show(true, "epoch %llu/%d  %s", (unsigned long long)t->state.epoch + 1, t->s->epochs, text);
+    log_row(t, true);
+    if (!(percent > t->state.best)) return;
+    t->state.best = percent;
+    run_folder_save_weights(&t->folder, t->params, "best.safetensors");
+}
+
+void training_epoch_end(Training *t) {
+    if (!t->logged) log_row(t, false);
+    for (int i = 0; i < t->state.column_count; i++) t->state.columns[i].sum = t->state.columns[i].count = 0;
+    t->logged = false;
+    t->state.epoch++;
+    t->state.batch = 0;
+    save(t);
+}
+
+int training_report(const Training *t, const char *format, ...) {
+    char text[256] = "not evaluated", elapsed[32];
+    if (distributed_rank() > 0) return 0;
+    va_list arguments;
+    va_start(arguments, format);
+    if (t->state.best >= 0) vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    duration_text(elapsed, sizeof elapsed, now_seconds() - t->started);
+    if (t->state.step == t->first_step)
+        print_line("all %d epochs are done, %s: a higher --epochs trains on\n", t->s->epochs, text);
+    else
+        print_line("done in %s: %s; checkpoints and log.csv are in %s\n", elapsed, text, t->folder.path);
     return 0;
 }

@@ -1,6 +1,6 @@
-/* A training run of any model, from the start or a saved state to the last epoch: the loop over epochs and steps, the
- * log, evaluations, checkpoints, and stopping on signals.  The program supplies the training step, the evaluation and
- * the learning rate schedule as callbacks, in TrainingCalls. */
+/* A training run of any model, as a library for the loop of a program over epochs, batches and parts of a batch: it
+ * keeps the position in the run, the log, the checkpoints and the best weights, and stops on signals.
+ * tests/core/test_program.c, a program of one tensor, shows in which order its functions are called. */
 #ifndef VIT_TRAINING_TRAINING_H
 #define VIT_TRAINING_TRAINING_H
 
@@ -12,7 +12,7 @@
 
 typedef struct {
     int epochs, batch_size, micro_batch;
-    int precision; /* of activations: 0 float32, 1 bfloat16 */
+    int precision; /* of activations: which of PRECISION_FLOAT32 and PRECISION_BFLOAT16 */
     uint64_t seed;
     const char *run_dir, *init;
     int eval_every, log_every;
@@ -20,54 +20,6 @@ typedef struct {
 } TrainingSettings;
 
 extern const ConfigGroup training_settings;
-
-/* == Callbacks of a program ======================================================================================= */
-
-/* The places where the program adds text or numbers of its own. */
-typedef enum {
-    WORDS_STEP,       /* after the loss in the progress line: "  class error 12 %", or nothing */
-    WORDS_COLUMNS,    /* its columns in a row of log.csv, with those of an evaluation empty */
-    WORDS_EVALUATED,  /* the same, in the row after an evaluation */
-    WORDS_LAST,       /* its last columns in a row */
-    WORDS_LAST_EVALUATED, /* the same, in the row after an evaluation */
-    WORDS_EVALUATION, /* results of the last evaluation, for the epoch's line: "top-1 61.20 %  top-5 93.10 %" */
-    WORDS_RESULT,     /* final result, for the run's last line */
-    WORDS_BEST        /* the same if this process has evaluated nothing: only state.best is known */
-} TrainingWords;
-
-/* Every function receives `run`, the program's own data. */
-typedef struct {
-    const char *columns; /* the program's own columns of log.csv, between speed and stall: "top1,top5" */
-    const char *last_columns; /* more of its own at the end of a row, "tau_ended,tau_equal", or NULL */
-    const char *advice;  /* what to try if the loss is not finite: "a lower lr" */
-    int decimals;        /* of images/s in the progress line; the log has one more */
-
-    /* Called first: opens the data, builds the model with its initial weights, then calls training_open, which replaces
-     * them if a run is resumed. */
-    void (*open)(void *run);
-    /* Prints a description of data and model; called on rank 0, after open. */
-    void (*announce)(void *run);
-    /* Starts loading the epoch's batches from `batch` on, in the background; the next step uses the first.  Also called
-     * for the next epoch before an evaluation, and then possibly again with the same arguments. */
-    void (*load)(void *run, uint64_t epoch, uint64_t batch);
-    /* Total seconds that the program has waited for the loader so far. */
-    double (*stalled)(const void *run);
-    /* The learning rate of the next step, after `epochs` epochs (may be fractional). */
-    float (*rate)(const void *run, double epochs);
-    /* Trains on the next batch: computes the gradients of this rank's share, sums them over ranks and calls
-     * training_update or training_update_unseen.  With the former it must also call training_sum, which spreads signals
-     * to all ranks.  Returns the mean loss of all ranks, or NaN if that is still on the device. */
-    double (*step)(void *run);
-    /* Called after a step that is followed by a row of the log: stores in state.measured values that are too expensive
-     * to compute in every step.  May be NULL. */
-    void (*measure)(void *run);
-    /* Evaluates the whole validation split, with the EMA weights if there are any, and calls training_sum at its end.
-     * Returns the metric in percent by which the best weights are chosen and sets t->validation_loss; both are invalid
-     * if t->stopping is set afterwards. */
-    double (*evaluate)(void *run);
-    /* Writes to text [size], which is "" on entry. */
-    void (*words)(const void *run, TrainingWords which, char *text, size_t size);
-} TrainingCalls;
 
 /* == A run ======================================================================================================== */
 
@@ -79,17 +31,21 @@ typedef struct {
 } TrainingPending;
 
 typedef struct {
+    const struct ProgramFacts *facts; /* training/program.h */
     const char *program; /* "train_vit" */
-    const TrainingCalls *calls;
-    void *run;
+    const char *advice;  /* what to try if the loss is not finite: "a lower lr" */
+    int decimals;        /* of images/s in the progress line; the log has one more */
+    int status;          /* that main returns */
     Config config;
     TrainingSettings *s;
     const AdamWSettings *adamw;
-    const char *unit; /* what a batch consists of, in messages: "clips"; NULL: "images" */
+    const char *unit; /* what a batch consists of, in messages: "images", unless the program says otherwise */
     const char *mode; /* "eval": the mode that runs instead of training; NULL: training */
+    bool alone;       /* it runs on one rank only */
     bool resumed;     /* a run is continued from its state */
     char **saved;     /* [settings]: resumed: the values that were saved with it */
     char *changes;    /* resumed: changed settings, "lr 0.001 -> 0.0005, ...", or "" */
+    char *mixed;         /* ranks use different instructions: how many which; else NULL */
     char *computed_by; /* resumed: the device and ranks of the saved state if they are others, or NULL */
     const char *reordered; /* resumed: name of a changed setting that changes the batches of an epoch, or NULL */
 
@@ -97,40 +53,25 @@ typedef struct {
     uint64_t batches; /* per epoch */
     RunState state;
     RunFolder folder;
-    double images_per_s; /* since the last row of the log */
-    double stall;        /* fraction of that time spent waiting for the loader */
-    double validation_loss; /* of the last evaluation */
-    char *mixed;         /* ranks use different instructions: how many which; else NULL */
-    bool stopping;       /* a rank has received a signal, and all ranks know it */
-    bool evaluated;      /* this process has */
+    double images_per_s;    /* since the last row of the log */
+    double stall;           /* fraction of that time spent waiting for the loader */
+    double validation_loss; /* of the last evaluation, which sets it */
+    bool stopping;          /* a rank has received a signal, and all ranks know it */
+    bool evaluated;         /* this process has */
+    bool logged;            /* the last step has its row */
+    char note[64];          /* of training_note */
 
     TrainingPending pending[2]; /* updates whose results have not been read, from `settled` on; step i in i mod 2 */
     uint64_t launched, settled;
-    StepFound *found; /* host_malloc [2]: their results */
+    StepStats *step_stats; /* host_malloc [2]: their results */
 
     double started; /* when this process began to train */
     double before;  /* seconds that the run had trained before that */
+    double began;   /* when the step began */
     uint64_t first_step;
     double seconds, images, stalled; /* of the steps since the last row */
+    double stalled_before;           /* seconds that steps had waited for the loader at the last row */
 } Training;
-
-/* Trains until the last epoch or a signal; returns the exit status. */
-int training_run(Training *t);
-
-/* Arguments of training_open. */
-typedef struct {
-    Params *params;   /* with initial weights, and Param.rate set */
-    uint64_t batches; /* per epoch */
-    const char *stem; /* for the folder's default name: runs/<stem>-001 */
-    const char *const *class_names; /* [classes], or NULL; stored with the weights */
-    int classes;
-    const float *mean, *std; /* [3]: of the pixels, or NULL; stored with the weights */
-    const int *image_size;   /* [2]: of all images of the data set, 0 where they differ, or NULL; stored likewise */
-} TrainingStart;
-
-/* Allocates the optimizer's memory, loads the state if a run is resumed, begins to catch signals and opens the run
- * folder (by default the next unused name, the same on all ranks). */
-void training_open(Training *t, const TrainingStart *start);
 
 /* Rejects a batch that the ranks cannot share equally. */
 void training_check_ranks(const Training *t);
@@ -146,27 +87,89 @@ void training_fit_batch(Training *t, size_t images, const char *data);
 /* Will the run evaluate, and so need a validation split?  Not with eval_every 0. */
 bool training_evaluates(const Training *t);
 
-/* == Inside a step ================================================================================================ */
+/* Adds a column to log.csv, before training_open.  `name` and `format`, for printf of one double, must stay valid; a
+ * column that cannot have a value in this run is not to be added. */
+void training_column(Training *t, const char *name, const char *format, LogPlace place);
 
-/* This rank processes the images *begin .. *end - 1 of every global batch. */
+/* Allocates the optimizer's memory, loads the state if a run is resumed, begins to catch signals, opens the run
+ * folder (by default the next unused name, the same on all ranks), and prints the device. */
+void training_open(Training *t, const TrainingStart *start);
+
+/* Prints how many batches of what size there will be, with words on their parts, and what a resumed run changes and
+ * where it goes on. */
+void training_announce(const Training *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* == Epochs and steps ============================================================================================= */
+
+bool training_epoch_left(const Training *t);
+bool training_batch_left(const Training *t);
+/* How many epochs are done, of which the one in progress counts in part. */
+double training_epochs(const Training *t);
+/* The number of steps of the whole run. */
+uint64_t training_steps(const Training *t);
+
+/* Begins a step with that learning rate: the gradients and what a step finds are zero. */
+void training_step_begin(Training *t, float lr);
+
+/* Writes the range of images *begin .. *end - 1 that this rank processes of every global batch. */
 void training_share(const Training *t, int *begin, int *end);
 
 /* Sums `sums` [count], count < 16, over all ranks, in place, and sets t->stopping if a rank has received a signal. */
 void training_sum(Training *t, double *sums, int count);
 
-/* One optimizer step with the gradients in params.  Dies if `loss` or the gradient norm is not finite, so that NaN
- * weights never overwrite a good checkpoint.  A device that runs beside the host is not waited for: the norm arrives,
- * and is checked, in the next step or in training_settle. */
+/* One step of AdamW with the gradients in params; `loss` is the mean of all ranks.  Dies if it or the gradient norm is
+ * not finite, so that NaN weights never overwrite a good checkpoint.  A device that runs beside the host is not waited
+ * for: the norm arrives, and is checked, in the next step or before a row of the log.  Call training_sum before it. */
 void training_update(Training *t, double loss);
 
-/* The same where the losses of this rank's images were added up on the device, in params->found->loss, so that nothing
- * of a step has to be waited for: the mean of all ranks joins state.loss_sum later, too.  Calls training_sum. */
+/* The same where the losses of this rank's images were added up on the device, in params->step_stats->loss, so that
+ * nothing of a step has to be waited for: the mean of all ranks is known later, too.  Calls training_sum. */
 void training_update_unseen(Training *t);
 
-/* Waits for the results of all updates.  The loop calls it before a row of the log, an evaluation and a checkpoint. */
-void training_settle(Training *t);
-
-/* The same check for another value of the current step. */
+/* Dies if that value of the current step is not finite, as training_update does. */
 void training_stop_on_bad(const Training *t, const char *what, double value);
+
+/* Counts the step and its time.  Where a row of the log is due, it waits for the device.  `stalled`: seconds that steps
+ * have waited for the loader since the program began. */
+void training_step_end(Training *t, double stalled);
+
+/* Is a row of the log due after the step that has ended?  Values that are expensive to compute can wait for that. */
+bool training_row_is_due(const Training *t);
+
+/* Sets the value of a column, the same on all ranks.  It stands in every row until the epoch ends. */
+void training_value(Training *t, const char *name, double value);
+/* Adds the sum over `count` samples of this rank to a column, which then has the mean over the epoch so far. */
+void training_add(Training *t, const char *name, double sum, double count);
+
+/* Returns the mean loss since the last row of the log, or NaN if none is known yet. */
+double training_loss(const Training *t);
+/* Sets what stands behind the loss in the progress line. */
+void training_note(Training *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* Shows the progress line and writes a row where one is due; the row of an epoch's last step is written by
+ * training_evaluated or training_epoch_end. */
+void training_log(Training *t);
+
+/* Saves the run after a signal, says how it goes on, and returns the exit status that the shell expects. */
+int training_stop_early(Training *t);
+
+/* == The end of an epoch ========================================================================================== */
+
+/* Ends the program if a parameter is not finite, or if the ranks' parameters differ. */
+void training_epoch_trained(Training *t);
+/* Is this not the last epoch? */
+bool training_epoch_follows(const Training *t);
+/* Is this epoch followed by an evaluation?  It takes the EMA weights if there are any, and calls training_sum at its
+ * end, after which t->stopping says that its result is not valid. */
+bool training_evaluation_is_due(const Training *t);
+/* The result of an evaluation: prints it behind the epoch, writes the row of the log, and saves the weights if
+ * `percent` is the highest so far. */
+void training_evaluated(Training *t, double percent, const char *format, ...) __attribute__((format(printf, 3, 4)));
+/* Goes on to the next epoch, and saves the run. */
+void training_epoch_end(Training *t);
+
+/* Prints the last line: the result, as the text says unless nothing was ever evaluated, the duration and the folder; or
+ * that there was nothing left to train.  Returns the exit status. */
+int training_report(const Training *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 #endif

@@ -15,7 +15,7 @@
 
 /* == Adding ======================================================================================================= */
 
-/* Storage for names; it never moves them. */
+/* This storage for names never moves them. */
 enum { TEXT_BLOCK = 1 << 16 };
 
 struct CocoText {
@@ -37,30 +37,22 @@ static const char *keep_text(Coco *coco, const char *text) {
     return copy;
 }
 
-/* Makes room for one more entry after the first `count`. */
-static void *grown(void *table, size_t count, size_t *room, size_t size, const char *what) {
-    if (count < *room) return table;
-    *room = *room ? 2 * *room : 256;
-    table = realloc(table, *room * size);
-    if (!table) die("out of memory: %zu %s", *room, what);
-    return table;
-}
-
 void coco_add_image(Coco *coco, int64_t id, const char *file_name, int width, int height) {
-    coco->images = grown(coco->images, (size_t)coco->image_count, &coco->image_room, sizeof *coco->images, "images");
+    coco->images = xgrow(coco->images, (size_t)coco->image_count + 1, &coco->image_room, sizeof *coco->images,
+                         "images");
     coco->images[coco->image_count++] =
         (CocoImage){.id = id, .file_name = keep_text(coco, file_name), .width = width, .height = height};
 }
 
 void coco_add_category(Coco *coco, int64_t id, const char *name) {
-    coco->categories = grown(coco->categories, (size_t)coco->category_count, &coco->category_room,
+    coco->categories = xgrow(coco->categories, (size_t)coco->category_count + 1, &coco->category_room,
                              sizeof *coco->categories, "categories");
     coco->categories[coco->category_count++] = (CocoCategory){id, keep_text(coco, name)};
 }
 
 void coco_add_annotation(Coco *coco, int64_t id, int64_t image_id, int64_t category_id, const double box[4],
                          double area, bool crowd) {
-    coco->annotations = grown(coco->annotations, coco->annotation_count, &coco->annotation_room,
+    coco->annotations = xgrow(coco->annotations, coco->annotation_count + 1, &coco->annotation_room,
                               sizeof *coco->annotations, "annotations");
     coco->annotations[coco->annotation_count++] =
         (CocoAnnotation){.id = id, .image_id = image_id, .category_id = category_id, .crowd = crowd,

@@ -46,7 +46,7 @@ typedef struct {
     int image_count, category_count;
     size_t annotation_count;
 
-    /* Counts of unusual annotations, for a warning to the user. */
+    /* These unusual annotations are counted for a warning to the user. */
     size_t crowds, empty_images;
     size_t outside;    /* boxes that extend outside their image by more than a pixel, crowds excepted */
     size_t degenerate; /* boxes with no area left after clipping to the image, crowds excepted */

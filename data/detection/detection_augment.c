@@ -60,7 +60,8 @@ static void check(const Config *c, const void *settings) {
         config_reject(c, "crop_min", "{crop_min} is more than {crop_max}");
 }
 
-const ConfigGroup detection_augment_settings = {CONFIG_GROUP(DetectionAugmentSettings, entries), .check = check};
+const ConfigGroup detection_augment_settings = {CONFIG_GROUP(DetectionAugmentSettings, entries),
+                                                .change = CHANGE_FREELY, .check = check};
 
 static void fill_scales(int *scale, int *count, int least, int most, int step) {
     for (*count = 0; *count < DETECTION_SCALES && least <= most; least += step) scale[(*count)++] = least;
@@ -107,14 +108,14 @@ enum { CHOICE, SCALE, CROP_SCALE, CROP_WIDTH, CROP_HEIGHT, LEFT, TOP };
 typedef struct {
     uint64_t seed;
     uint32_t epoch, index;
-} Sample;
+} DetectionSample;
 
 /* A uniform integer in low .. high, both inclusive. */
-static int between(const Sample *s, uint64_t element, int low, int high) {
+static int between(const DetectionSample *s, uint64_t element, int low, int high) {
     return low + (int)rng_below(s->seed, RNG_CROP, s->epoch, s->index, element, (uint32_t)(high - low) + 1);
 }
 
-static DetectionStep cropped(const DetectionAugment *a, const Sample *s, int width, int height) {
+static DetectionStep cropped(const DetectionAugment *a, const DetectionSample *s, int width, int height) {
     DetectionStep step = resized(width, height, a->crop_scale[between(s, CROP_SCALE, 0, a->crop_scales - 1)], 0);
     int most_width = smaller(step.width, a->crop_max), most_height = smaller(step.height, a->crop_max);
     step.crop_width = between(s, CROP_WIDTH, smaller(a->crop_min, most_width), most_width);
@@ -126,7 +127,7 @@ static DetectionStep cropped(const DetectionAugment *a, const Sample *s, int wid
 
 DetectionDraw detection_draw(const DetectionAugment *augment, int width, int height, uint64_t seed, uint32_t epoch,
                              uint32_t index) {
-    Sample s = {seed, epoch, index};
+    DetectionSample s = {seed, epoch, index};
     DetectionDraw draw = {.from_width = width, .from_height = height, .width = width, .height = height};
     draw.mirror = augment->flip && rng_bits(seed, RNG_FLIP, epoch, index, 0) >> 31;
     if (augment->crop && between(&s, CHOICE, 0, 1)) add_step(&draw, cropped(augment, &s, width, height));

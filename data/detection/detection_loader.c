@@ -10,39 +10,40 @@
 #include "data/detection/size_buckets.h"
 
 /* While threads fill a slot, each image has room for most_boxes targets; detection_next then removes the gaps. */
-struct DetectionSlot {
+typedef struct {
     DetectionPart part;
     uint32_t *index; /* [n]: the image planned for this place, before any replacement */
     int *count;      /* [n]: number of its targets */
     float (*boxes)[4];
     int *labels;
-};
+} DetectionSlot;
 
 /* == Order ======================================================================================================== */
 
 static DetectionDraw draw_of(const DetectionLoader *loader, uint32_t index, int width, int height) {
     const DetectionLoaderConfig *c = &loader->config;
-    if (!c->train) return detection_resize(width, height, c->augment.scale[0], c->augment.max_size);
-    return detection_draw(&c->augment, width, height, c->seed, loader->epoch, index);
+    if (!c->parts.train) return detection_resize(width, height, c->augment.scale[0], c->augment.max_size);
+    return detection_draw(&c->augment, width, height, c->parts.seed, loader->parts.epoch, index);
 }
 
 static size_t count_of(const DetectionLoader *loader) { return (size_t)loader->set->coco.image_count; }
 
-static void order_epoch(DetectionLoader *loader) {
+static void shuffle(void *argument) {
+    DetectionLoader *loader = argument;
     const DetectionLoaderConfig *c = &loader->config;
     for (size_t i = 0; i < count_of(loader); i++) {
         const CocoImage *image = &loader->set->coco.images[i];
         DetectionDraw draw = draw_of(loader, (uint32_t)i, image->width, image->height);
         loader->size[i][0] = draw.width;
         loader->size[i][1] = draw.height;
-        loader->order[i] = (uint32_t)i;
     }
-    if (c->train)
-        bucket_order(loader->order, loader->size, count_of(loader), c->batch_size, c->window, c->seed, loader->epoch);
+    if (c->parts.train)
+        bucket_order(loader->parts.order, loader->size, count_of(loader), c->parts.batch_size, c->window,
+                     c->parts.seed, loader->parts.epoch);
 }
 
 double detection_padding(const DetectionLoader *loader) {
-    return bucket_padding(loader->order, loader->size, count_of(loader), loader->config.batch_size);
+    return bucket_padding(loader->parts.order, loader->size, count_of(loader), loader->config.parts.batch_size);
 }
 
 /* The largest ratio of long to short side of any picture that enters the last resize. */
@@ -54,7 +55,7 @@ static double largest_ratio(const DetectionLoader *loader) {
         double own = (double)image->width / image->height;
         ratio = fmax(ratio, fmax(own, 1 / own));
     }
-    if (!loader->config.train || !a->crop) return ratio;
+    if (!loader->config.parts.train || !a->crop) return ratio;
     int least = a->crop_min;
     for (int i = 0; i < a->crop_scales; i++) least = a->crop_scale[i] < least ? a->crop_scale[i] : least;
     return fmax(ratio, (double)a->crop_max / least);
@@ -65,8 +66,8 @@ static double largest_ratio(const DetectionLoader *loader) {
 static void find_largest(DetectionLoader *loader) {
     const DetectionAugment *a = &loader->config.augment;
     double ratio = largest_ratio(loader);
-    int scale = 1;
-    for (int i = 0; i < (loader->config.train ? a->scales : 1); i++) scale = a->scale[i] > scale ? a->scale[i] : scale;
+    int scale = 1, scales = loader->config.parts.train ? a->scales : 1;
+    for (int i = 0; i < scales; i++) scale = a->scale[i] > scale ? a->scale[i] : scale;
     int longer = (int)(scale * ratio + 1e-6);
     loader->shorter = scale;
     loader->longer = a->max_size && longer > a->max_size ? a->max_size + (int)ratio : longer;
@@ -79,7 +80,7 @@ typedef struct {
     DetectionSlot *slot;
     TransformScratch *scratch;
     int i;
-} Job;
+} DetectionJob;
 
 /* Shrinks the draw of a replacement so that its result lies within width x height. */
 static void fit(DetectionDraw *draw, int width, int height) {
@@ -94,7 +95,7 @@ static void fit(DetectionDraw *draw, int width, int height) {
 }
 
 static bool load_picture(void *argument, size_t index, Error *error) {
-    const Job *job = argument;
+    const DetectionJob *job = argument;
     const DetectionLoader *loader = job->loader;
     const CocoImage *image = &loader->set->coco.images[index];
     DetectionPart *part = &job->slot->part;
@@ -109,19 +110,19 @@ static bool load_picture(void *argument, size_t index, Error *error) {
         return refuse_memory(error, 0, "resizing it");
     part->size[job->i][0] = draw.height;
     part->size[job->i][1] = draw.width;
-    if (loader->config.train) {
+    if (loader->config.parts.train) {
         int count = coco_targets(&loader->set->coco, (int)index, job->slot->boxes + room, job->slot->labels + room);
         job->slot->count[job->i] = detection_boxes(job->slot->boxes + room, job->slot->labels + room, count, &draw);
     }
     return true;
 }
 
-static void fill_image(void *argument, int number, int i, TransformScratch *scratch) {
+static void fill_image(void *argument, void *memory, int i, TransformScratch *scratch) {
     DetectionLoader *loader = argument;
-    DetectionSlot *slot = &loader->slots[number];
-    Job job = {loader, slot, scratch, i};
+    DetectionSlot *slot = memory;
+    DetectionJob job = {loader, slot, scratch, i};
     size_t got = parts_load(&loader->parts, slot->index[i], 1, &job, load_picture);
-    slot->part.image[i] = loader->config.train || got == slot->index[i] ? (int)got : -1;
+    slot->part.image[i] = loader->config.parts.train || got == slot->index[i] ? (int)got : -1;
 }
 
 static void describe(const void *loader, size_t index, char *text, size_t size) {
@@ -136,15 +137,15 @@ static bool fits(const DetectionLoader *loader, int height, int width) {
     return shorter <= loader->shorter && longer <= loader->longer;
 }
 
-/* PartsConfig.open: takes as many of the images as fit together. */
-static int open_part(void *argument, int number, size_t batch, int first, int *images) {
+/* Takes as many of the images as fit together. */
+static int open_part(void *argument, void *memory, size_t batch, int first, int *images) {
     const DetectionLoader *loader = argument;
-    DetectionSlot *slot = &loader->slots[number];
+    DetectionSlot *slot = memory;
     DetectionPart *p = &slot->part;
-    size_t position = batch * (size_t)loader->config.batch_size + (size_t)first;
+    size_t position = batch * (size_t)loader->config.parts.batch_size + (size_t)first;
     p->height = p->width = 1;
     for (p->n = 0; p->n < *images; p->n++) {
-        uint32_t index = loader->order[position + (size_t)p->n];
+        uint32_t index = loader->parts.order[position + (size_t)p->n];
         int width = loader->size[index][0], height = loader->size[index][1];
         width = width > p->width ? width : p->width;
         height = height > p->height ? height : p->height;
@@ -173,110 +174,60 @@ static void gather_targets(const DetectionLoader *loader, DetectionSlot *slot) {
 
 /* == A loader ===================================================================================================== */
 
-static void slots_open(DetectionLoader *loader) {
-    const DetectionLoaderConfig *c = &loader->config;
-    size_t images = (size_t)loader->parts.room, targets = images * (size_t)loader->set->most_boxes;
-    size_t pixels = images * (size_t)loader->shorter * (size_t)loader->longer * 3;
-    loader->slots = xcalloc((size_t)loader->parts.slots, sizeof *loader->slots, "batches");
-    for (int i = 0; i < loader->parts.slots; i++) {
-        DetectionSlot *slot = &loader->slots[i];
-        DetectionPart *part = &slot->part;
-        part->pixels = c->allocate(pixels, "a batch of images");
-        part->size = xcalloc(images, sizeof *part->size, "a batch of sizes");
-        part->image = xcalloc(images, sizeof *part->image, "a batch of numbers");
-        part->boxes = xcalloc(targets, sizeof *part->boxes, "a batch of boxes");
-        part->labels = xcalloc(targets, sizeof *part->labels, "a batch of labels");
-        part->first = xcalloc(images + 1, sizeof *part->first, "a batch of targets");
-        slot->index = xcalloc(images, sizeof *slot->index, "a batch of numbers");
-        slot->count = xcalloc(images, sizeof *slot->count, "a batch of targets");
-        slot->boxes = xcalloc(targets, sizeof *slot->boxes, "a batch of boxes");
-        slot->labels = xcalloc(targets, sizeof *slot->labels, "a batch of labels");
-    }
-}
-
 void detection_open(DetectionLoader *loader, const DetectionSet *set, const DetectionLoaderConfig *config) {
     *loader = (DetectionLoader){.set = set, .config = *config};
-    DetectionLoaderConfig *c = &loader->config;
-    size_t count = count_of(loader);
-    if (c->train && count < (size_t)c->batch_size)
-        die("batch_size %d: the training split of %s has only %zu images: lower batch_size", c->batch_size, set->name,
-            count);
-    if (!c->allocate) c->allocate = parts_allocate;
-    if (!c->release) c->release = parts_release;
-    loader->order = xcalloc(count, sizeof *loader->order, "the order of an epoch");
+    size_t count = count_of(loader), most = (size_t)set->most_boxes;
     loader->size = xcalloc(count, sizeof *loader->size, "the sizes of images");
-    loader->boxes = xcalloc((size_t)set->most_boxes, sizeof *loader->boxes, "an image's boxes");
-    loader->labels = xcalloc((size_t)set->most_boxes, sizeof *loader->labels, "an image's labels");
+    loader->boxes = xcalloc(most, sizeof *loader->boxes, "an image's boxes");
+    loader->labels = xcalloc(most, sizeof *loader->labels, "an image's labels");
     find_largest(loader);
-    order_epoch(loader);
-    PartsConfig parts = {.name = set->name,
-                         .count = count,
-                         .length = count,
-                         .batch_size = c->batch_size,
-                         .short_batch = !c->train,
-                         .rank = c->rank,
-                         .ranks = c->ranks,
-                         .part = c->part,
-                         .chunk = 1,
-                         .max_damaged = c->max_damaged,
-                         .pool = c->pool,
-                         .loader = loader,
-                         .open = open_part,
-                         .fill = fill_image,
-                         .describe = describe};
-    parts_open(&loader->parts, &parts);
-    loader->batches = loader->parts.batches;
-    slots_open(loader);
+    size_t pixels = (size_t)loader->shorter * (size_t)loader->longer * 3;
+    PartsSource source = {
+        .name = set->name,
+        .noun = "images",
+        .count = count,
+        .length = count,
+        .chunk = 1,
+        .loader = loader,
+        .shuffle = shuffle,
+        .slot_size = sizeof(DetectionSlot),
+        .arrays = {{offsetof(DetectionSlot, part.pixels), pixels, 0, "a batch of images"},
+                   {offsetof(DetectionSlot, part.size), sizeof(int[2]), 0, "a batch of sizes"},
+                   {offsetof(DetectionSlot, part.image), sizeof(int), 0, "a batch of numbers"},
+                   {offsetof(DetectionSlot, part.boxes), most * sizeof(float[4]), 0, "a batch of boxes"},
+                   {offsetof(DetectionSlot, part.labels), most * sizeof(int), 0, "a batch of labels"},
+                   {offsetof(DetectionSlot, part.first), sizeof(int), 1, "a batch of targets"},
+                   {offsetof(DetectionSlot, index), sizeof(uint32_t), 0, "a batch of numbers"},
+                   {offsetof(DetectionSlot, count), sizeof(int), 0, "a batch of targets"},
+                   {offsetof(DetectionSlot, boxes), most * sizeof(float[4]), 0, "a batch of boxes"},
+                   {offsetof(DetectionSlot, labels), most * sizeof(int), 0, "a batch of labels"}},
+        .open = open_part,
+        .fill = fill_image,
+        .describe = describe};
+    parts_open(&loader->parts, &config->parts, &source);
 }
 
 void detection_close(DetectionLoader *loader) {
-    if (!loader->slots) return;
-    int slots = loader->parts.slots;
     parts_close(&loader->parts);
-    for (int i = 0; i < slots; i++) {
-        DetectionSlot *slot = &loader->slots[i];
-        loader->config.release(slot->part.pixels);
-        free(slot->part.size);
-        free(slot->part.image);
-        free(slot->part.boxes);
-        free(slot->part.labels);
-        free(slot->part.first);
-        free(slot->index);
-        free(slot->count);
-        free(slot->boxes);
-        free(slot->labels);
-    }
-    free(loader->slots);
-    free(loader->order);
     free(loader->size);
     free(loader->boxes);
     free(loader->labels);
-    *loader = (DetectionLoader){.batches = 0};
-}
-
-void detection_start(DetectionLoader *loader, uint32_t epoch, size_t batch) {
-    if (parts_begun(&loader->parts, epoch, batch)) return;
-    parts_stop(&loader->parts);
-    if (epoch != loader->epoch) {
-        loader->epoch = epoch;
-        if (loader->config.train) order_epoch(loader);
-    }
-    parts_start(&loader->parts, epoch, batch);
+    *loader = (DetectionLoader){.set = NULL};
 }
 
 bool detection_next(DetectionLoader *loader, DetectionPart *part) {
-    int number = parts_next(&loader->parts);
-    if (number < 0) return false;
-    gather_targets(loader, &loader->slots[number]);
-    *part = loader->slots[number].part;
+    DetectionSlot *slot = parts_next(&loader->parts);
+    if (!slot) return false;
+    gather_targets(loader, slot);
+    *part = slot->part;
     return true;
 }
 
 int detection_boxes_of(const DetectionLoader *loader, size_t batch) {
-    size_t size = (size_t)loader->config.batch_size;
+    size_t size = (size_t)loader->config.parts.batch_size;
     int total = 0;
     for (size_t i = batch * size; i < (batch + 1) * size; i++) {
-        uint32_t index = loader->order[i];
+        uint32_t index = loader->parts.order[i];
         const CocoImage *image = &loader->set->coco.images[index];
         int count = coco_targets(&loader->set->coco, (int)index, loader->boxes, loader->labels);
         DetectionDraw draw = draw_of(loader, index, image->width, image->height);
@@ -284,5 +235,3 @@ int detection_boxes_of(const DetectionLoader *loader, size_t batch) {
     }
     return total;
 }
-
-LoaderStats detection_stats(const DetectionLoader *loader) { return parts_stats(&loader->parts); }

@@ -8,27 +8,19 @@
  * A part is padded to the largest height and the largest width of its images.  A padded image never exceeds shorter x
  * longer or longer x shorter: if a wide and a tall image would exceed both, the part ends before the second of them.
  *
- * data/sets/parts.h shares batches among ranks and threads, and replaces images that cannot be read.  A replacement uses
+ * data/loading/parts.h shares batches among ranks and threads, and replaces images that cannot be read.  A replacement uses
  * the random draws of the image it replaces and is shrunk to fit the space planned for that image; in evaluation its
  * image number is -1, so that it does not count. */
 #ifndef VIT_DATA_DETECTION_DETECTION_LOADER_H
 #define VIT_DATA_DETECTION_DETECTION_LOADER_H
 
 #include "data/detection/detection_set.h"
-#include "data/sets/parts.h"
+#include "data/loading/parts.h"
 
 typedef struct {
-    uint64_t seed;
-    int batch_size; /* global batch size, over all ranks */
-    bool train;
-    int rank, ranks;          /* ranks 0: one */
-    int part;                 /* most images in a part of detection_next; 0: this rank's share of a batch */
+    PartsConfig parts;
     int window;               /* training: group images by size within this many batches; 0: no grouping */
-    float max_damaged;        /* the run ends when a larger share of an epoch's images is damaged */
     DetectionAugment augment; /* for training; evaluation only resizes, to scale[0] and max_size */
-    LoaderPool *pool;         /* NULL: detection_next fills its part itself, with OpenMP */
-    void *(*allocate)(size_t bytes, const char *what); /* for the parts' pixels; NULL: xcalloc and free */
-    void (*release)(void *memory);
 } DetectionLoaderConfig;
 
 typedef struct {
@@ -43,33 +35,21 @@ typedef struct {
     int position;     /* of the part's first image in the global batch */
 } DetectionPart;
 
-typedef struct DetectionSlot DetectionSlot;
-
 typedef struct {
     const DetectionSet *set;
     DetectionLoaderConfig config;
-    size_t batches;         /* per epoch */
-    int shorter, longer;    /* upper bounds of every image's short and long side */
-    uint32_t epoch;
-    uint32_t *order;        /* [count]: a permutation of the images */
-    int (*size)[2];         /* [count]: width and height of each in this epoch */
-    float (*boxes)[4];      /* [most_boxes] scratch of detection_boxes_of, as is labels */
+    int shorter, longer; /* upper bounds of every image's short and long side */
+    int (*size)[2];      /* [count]: width and height of each in this epoch */
+    float (*boxes)[4];   /* [most_boxes] scratch of detection_boxes_of, as is labels */
     int *labels;
-    DetectionSlot *slots;
     Parts parts;
 } DetectionLoader;
 
 /* Ends the process when a training set does not fill one batch. */
 void detection_open(DetectionLoader *loader, const DetectionSet *set, const DetectionLoaderConfig *config);
-/* May be called at any time; waits for workers to finish the images they are loading. */
 void detection_close(DetectionLoader *loader);
 
-/* The pool starts to load from that batch on; parts already loaded for another position are discarded.  Does nothing if
- * the pool was started at the same position and no part has been taken yet. */
-void detection_start(DetectionLoader *loader, uint32_t epoch, size_t batch);
-
-/* The next part, valid until the next call; false at the end of the epoch.
- * Ends the process when too many images are damaged. */
+/* As parts_next: false at the end of the epoch. */
 bool detection_next(DetectionLoader *loader, DetectionPart *part);
 
 /* The number of boxes in that global batch of the epoch, over all ranks; DETR's loss is divided by it.  Boxes of
@@ -78,7 +58,5 @@ int detection_boxes_of(const DetectionLoader *loader, size_t batch);
 
 /* The fraction of padding in this epoch's batches if each batch were padded as a whole. */
 double detection_padding(const DetectionLoader *loader);
-
-LoaderStats detection_stats(const DetectionLoader *loader);
 
 #endif

@@ -7,15 +7,16 @@
 #include "core/die.h"
 #include "core/files.h"
 #include "core/text.h"
+#include "data/images/image.h"
 #include "data/images/jpeg.h"
-#include "data/sets/shape_scenes.h"
+#include "data/detection/shape_scenes.h"
 #include "data/sets/shapes.h"
 
 enum { MOST_PATH = 4096 };
 
 #define F(KIND, field) CONFIG_FIELD(KIND, DetectionSetSettings, field)
 static const ConfigEntry entries[] = {
-    {F(STRING, data), "shapes", .section = "data",
+    {F(STRING, data), "shapes", .section = "data", .change = CHANGE_PATH,
      .help = "Data set: shapes (generated scenes, no files needed), or the folder with COCO's annotations and images"},
     {F(STRING, train_annotations), "annotations/instances_train2017.json", .argument = "FILE",
      .help = "COCO's annotations for training: an absolute path, or one relative to the folder of data"},
@@ -25,13 +26,14 @@ static const ConfigEntry entries[] = {
      .help = "COCO's annotations for validation: an absolute path, or one relative to the folder of data"},
     {F(STRING, val_images), "val2017", .argument = "FOLDER",
      .help = "Folder of the validation images: an absolute path, or one relative to the folder of data"},
-    {F(INT, train_limit), "0", .min = 0, .max = 1e7, .help = "Use only the first N training images (0: all)"},
+    {F(INT, train_limit), "0", .min = 0, .max = 1e7, .change = CHANGE_NEVER,
+     .help = "Use only the first N training images (0: all)"},
     {F(INT, val_limit), "0", .min = 0, .max = 1e7, .help = "Use only the first N validation images (0: all)"},
-    {F(INT, scene_size), "128", .min = SCENES_LEAST_SIDE, .max = 1024,
+    {F(INT, scene_size), "128", .min = SCENES_LEAST_SIDE, .max = 1024, .change = CHANGE_NEVER,
      .help = "Side in pixels of the scenes that shapes generates"},
 };
 #undef F
-const ConfigGroup detection_set_settings = {CONFIG_GROUP(DetectionSetSettings, entries)};
+const ConfigGroup detection_set_settings = {CONFIG_GROUP(DetectionSetSettings, entries), .change = CHANGE_FREELY};
 
 /* == Tables ======================================================================================================= */
 
@@ -76,8 +78,7 @@ static void keep_first(Coco *coco, int limit) {
 
 void detection_set_coco(DetectionSet *set, const char *name, const char *json, const char *folder, int limit) {
     Error error;
-    *set = (DetectionSet){.folder = strdup(folder)};
-    if (!set->folder) die("%s: out of memory", folder);
+    *set = (DetectionSet){.folder = xstrdup(folder)};
     if (!coco_read(&set->coco, json, &error)) die("%s: %s", json, error.text);
     keep_first(&set->coco, limit);
     if (!coco_check_files(&set->coco, folder, &error)) die("%s: %s: %s has them", folder, error.text, json);
@@ -153,20 +154,6 @@ static bool picture_start(ImagePart *picture, SampleBuffer *buffer, int height, 
     return true;
 }
 
-/* Mirrors the picture in place, row by row. */
-static void mirror_rows(uint8_t *pixels, int height, int width) {
-    for (int y = 0; y < height; y++) {
-        uint8_t *left = pixels + (size_t)y * (size_t)width * 3, *right = left + (size_t)(width - 1) * 3;
-        for (; left < right; left += 3, right -= 3) {
-            for (int c = 0; c < 3; c++) {
-                uint8_t kept = left[c];
-                left[c] = right[c];
-                right[c] = kept;
-            }
-        }
-    }
-}
-
 static void copy_rows(uint8_t *to, const ImagePart *from) {
     size_t row = (size_t)from->width * 3;
     for (int y = 0; y < from->height; y++) memcpy(to + (size_t)y * row, from->pixels + (size_t)y * from->stride, row);
@@ -191,7 +178,7 @@ static bool decode(TransformScratch *scratch, size_t size, bool mirror, ImagePar
     }
     bool ok = picture_start(picture, &scratch->pixels, decoded.height, decoded.width, error);
     if (ok) copy_rows(scratch->pixels.bytes, &decoded);
-    if (ok && mirror) mirror_rows(scratch->pixels.bytes, decoded.height, decoded.width);
+    if (ok && mirror) augment_mirror(scratch->pixels.bytes, decoded.height, decoded.width);
     if (image.pixels) image_free(&image);
     return ok;
 }
@@ -211,7 +198,7 @@ bool detection_set_read(const DetectionSet *set, int index, bool mirror, Transfo
         int label[SCENES_MOST], box[SCENES_MOST][4];
         if (!picture_start(picture, &scratch->pixels, set->side, set->side, error)) return false;
         scenes_draw(set->seed, set->split, (uint32_t)index, set->side, scratch->pixels.bytes, label, box);
-        if (mirror) mirror_rows(scratch->pixels.bytes, set->side, set->side);
+        if (mirror) augment_mirror(scratch->pixels.bytes, set->side, set->side);
         return true;
     }
     path_join(path, sizeof path, set->folder, image->file_name);

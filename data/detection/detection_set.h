@@ -8,7 +8,7 @@
 #include "data/detection/detection_augment.h"
 #include "data/images/transform.h"
 
-/* Which data set, and how much of it. */
+/* The choice of a data set, and how much of it is used. */
 typedef struct {
     const char *data;
     const char *train_annotations, *train_images, *val_annotations, *val_images;

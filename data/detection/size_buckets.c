@@ -17,38 +17,24 @@ static const ConfigEntry entries[] = {
     {CONFIG_FIELD(INT, SizeSettings, size_window), "16", .section = "data", .min = 0, .max = 1e6,
      .help = "Number of successive batches whose images are regrouped by size, which reduces padding (0: none)"},
 };
-const ConfigGroup size_settings = {CONFIG_GROUP(SizeSettings, entries)};
+const ConfigGroup size_settings = {CONFIG_GROUP(SizeSettings, entries), .change = CHANGE_BETWEEN_EPOCHS};
 
 /* == Order ======================================================================================================== */
-
-static void swap(uint32_t *a, uint32_t *b) {
-    uint32_t kept = *a;
-    *a = *b;
-    *b = kept;
-}
-
-/* Fisher and Yates over blocks of `length`; round: RNG_SHUFFLE's b. */
-static void shuffle(uint32_t *order, size_t blocks, size_t length, uint64_t seed, uint32_t epoch, uint32_t round) {
-    for (size_t i = blocks; i-- > 1;) {
-        size_t j = rng_below(seed, RNG_SHUFFLE, epoch, round, i, (uint32_t)i + 1);
-        for (size_t k = 0; k < length; k++) swap(&order[i * length + k], &order[j * length + k]);
-    }
-}
 
 typedef struct {
     int width, height;
     uint32_t index;
-} Picture;
+} PictureSize;
 
 static int by_width(const void *left, const void *right) {
-    const Picture *a = left, *b = right;
+    const PictureSize *a = left, *b = right;
     if (a->width != b->width) return a->width < b->width ? -1 : 1;
     if (a->height != b->height) return a->height < b->height ? -1 : 1;
     return a->index < b->index ? -1 : 1;
 }
 
 static int by_height(const void *left, const void *right) {
-    const Picture *a = left, *b = right;
+    const PictureSize *a = left, *b = right;
     if (a->height != b->height) return a->height < b->height ? -1 : 1;
     return by_width(left, right);
 }
@@ -58,11 +44,11 @@ static int by_falling_height(const void *left, const void *right) {
 }
 
 /* n batches of the order; window [n batch] is scratch. */
-static void regroup(uint32_t *order, Picture *window, const int (*size)[2], size_t n, size_t batch) {
+static void regroup(uint32_t *order, PictureSize *window, const int (*size)[2], size_t n, size_t batch) {
     size_t count = n * batch, strips = (size_t)fmax(rint(sqrt((double)n)), 1);
     size_t strip = (n + strips - 1) / strips * batch;
     bool falling = false;
-    for (size_t i = 0; i < count; i++) window[i] = (Picture){size[order[i]][0], size[order[i]][1], order[i]};
+    for (size_t i = 0; i < count; i++) window[i] = (PictureSize){size[order[i]][0], size[order[i]][1], order[i]};
     qsort(window, count, sizeof *window, by_width);
     for (size_t first = 0; first < count; first += strip, falling = !falling) {
         size_t length = count - first < strip ? count - first : strip;
@@ -75,13 +61,13 @@ void bucket_order(uint32_t *order, const int (*size)[2], size_t count, int batch
                   uint32_t epoch) {
     size_t length = (size_t)batch, batches = count / length, most = (size_t)window;
     for (size_t i = 0; i < count; i++) order[i] = (uint32_t)i;
-    shuffle(order, count, 1, seed, epoch, 0);
+    rng_shuffle(order, count, 1, seed, RNG_SHUFFLE, epoch, 0);
     if (!window) return;
-    Picture *pictures = xcalloc((most < batches ? most : batches) * length, sizeof *pictures, "sizes of pictures");
+    PictureSize *pictures = xcalloc((most < batches ? most : batches) * length, sizeof *pictures, "sizes of pictures");
     for (size_t first = 0; first < batches; first += most) {
         regroup(order + first * length, pictures, size, batches - first < most ? batches - first : most, length);
     }
-    shuffle(order, batches, length, seed, epoch, 1);
+    rng_shuffle(order, batches, length, seed, RNG_SHUFFLE, epoch, 1);
     free(pictures);
 }
 

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "core/die.h"
+#include "core/integers.h"
 #include "core/rng.h"
 
 #define F(KIND, field) CONFIG_FIELD(KIND, AugmentSettings, field)
@@ -29,7 +30,7 @@ static void check(const Config *config, const void *settings) {
     if (!randaugment_parse(&randaugment, s->aa, &error)) config_reject(config, "aa", "%s", error.text);
 }
 
-const ConfigGroup augment_settings = {CONFIG_GROUP(AugmentSettings, entries), .check = check};
+const ConfigGroup augment_settings = {CONFIG_GROUP(AugmentSettings, entries), .change = CHANGE_FREELY, .check = check};
 
 Augment augment_of(const AugmentSettings *settings) {
     Augment augment = {.s = *settings};
@@ -55,18 +56,16 @@ bool augment_has_pixels(const Augment *augment) {
     return augment->s.color_jitter > 0 || augment->randaugment.layers > 0;
 }
 
-static void mirror_row(uint8_t *row, int width) {
-    for (uint8_t *a = row, *b = row + (width - 1) * 3; a < b; a += 3, b -= 3) {
-        for (int c = 0; c < 3; c++) {
-            uint8_t swap = a[c];
-            a[c] = b[c];
-            b[c] = swap;
+void augment_mirror(uint8_t *pixels, int height, int width) {
+    for (int y = 0; y < height; y++, pixels += width * 3) {
+        for (uint8_t *a = pixels, *b = pixels + (width - 1) * 3; a < b; a += 3, b -= 3) {
+            for (int c = 0; c < 3; c++) {
+                uint8_t swap = a[c];
+                a[c] = b[c];
+                b[c] = swap;
+            }
         }
     }
-}
-
-static int clamp(int x, int low, int high) {
-    return x < low ? low : x > high ? high : x;
 }
 
 void augment_apply(uint8_t *out, const uint8_t *in, int height, int width, AugmentDraw draw) {
@@ -81,7 +80,7 @@ void augment_apply(uint8_t *out, const uint8_t *in, int height, int width, Augme
         memcpy(out + first * 3, in + ((size_t)from * (size_t)width + (size_t)(first + draw.dx)) * 3,
                (size_t)(last - first) * 3);
         memset(out + last * 3, 0, (size_t)(width - last) * 3);
-        if (draw.mirror) mirror_row(out, width);
+        if (draw.mirror) augment_mirror(out, 1, width);
     }
 }
 

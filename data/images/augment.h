@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "core/config.h"
+#include "core/config/config.h"
 #include "data/images/jitter.h"
 #include "data/images/randaugment.h"
 
@@ -45,6 +45,9 @@ AugmentDraw augment_draw(Augment augment, uint64_t seed, uint32_t epoch, uint32_
 
 /* Whether there is more to do than crop and mirror: RandAugment or colour jitter. */
 bool augment_has_pixels(const Augment *augment);
+
+/* Mirrors pixels [height,width,3] in place, left to right. */
+void augment_mirror(uint8_t *pixels, int height, int width);
 
 /* out and in are [height,width,3] and must not overlap.  Crops, then mirrors: torchvision's RandomCrop with
  * crop_padding and RandomHorizontalFlip, the order DeiT trains CIFAR with. */

@@ -14,7 +14,7 @@ static const ConfigEntry entries[] = {
      .help = "Contents of erased boxes: zeros, one random colour per box, or a random colour per pixel"},
 };
 #undef F
-const ConfigGroup erasing_settings = {CONFIG_GROUP(ErasingSettings, entries)};
+const ConfigGroup erasing_settings = {CONFIG_GROUP(ErasingSettings, entries), .change = CHANGE_FREELY};
 
 bool erasing_draw(int box[4], float probability, uint64_t seed, uint32_t epoch, uint32_t draw, int height, int width) {
     enum { TRIES = 10 };

@@ -1,10 +1,10 @@
 /* Random erasing (Zhong et al. 2017) as timm does it (timm/data/random_erasing.py): with some probability one box of
  * an image, of 0.02 to 1/3 of its area and aspect 0.3 to 1/0.3, is overwritten after normalisation.  The values
- * written there are drawn on the device (kernels.h, images_mix). */
+ * written there are drawn on the device (images_mix of kernels/tokens/images.h). */
 #ifndef VIT_DATA_IMAGES_ERASING_H
 #define VIT_DATA_IMAGES_ERASING_H
 
-#include "core/config.h"
+#include "core/config/config.h"
 #include "kernels/tokens/images.h"
 
 typedef struct {

@@ -82,7 +82,8 @@ bool image_decode(Image *image, const uint8_t *bytes, size_t size, size_t most_p
     if (!size || size > IMAGE_MAX_BYTES) return refuse(error, "%zu bytes, expected 1 to %d", size, IMAGE_MAX_BYTES);
     if (jpeg_is(bytes, size)) return decode_jpeg(image, bytes, size, most_pixels, error);
     if (webp_is(bytes, size)) return webp_decode(image, bytes, size, most_pixels, error);
-    /* Twice the file while chunks are collected; twice 4 channels of 16 bits a pixel while decompressing; a margin. */
+    /* stb needs twice the file while it collects chunks, and twice 4 channels of 16 bits a pixel while it decompresses;
+     * the rest is a margin. */
     ceiling = 2 * size + 16 * most_pixels + (1 << 24);
     starved = false;
     bool png = png_is(bytes, size);
@@ -119,7 +120,7 @@ bool image_read(Image *image, const char *path, Error *error) {
 bool image_has_name(const char *name) {
     static const char *const endings[] = {".jpeg", ".jpg", ".jpe", ".png", ".bmp"};
     const char *dot = strrchr(name, '.');
-    if (dot && !strcasecmp(dot, ".webp")) return image_webp();
+    if (dot && !strcasecmp(dot, ".webp")) return webp_supported();
     for (size_t i = 0; dot && i < sizeof endings / sizeof *endings; i++)
         if (!strcasecmp(dot, endings[i])) return true;
     return false;

@@ -8,29 +8,12 @@
 #include <stdint.h>
 
 #include "core/error.h"
-
-typedef struct {
-    int height, width;
-    uint8_t *pixels; /* [height,width,3] */
-} Image;
-
-/* A rectangle of a larger picture: its first pixel is pixel (top, left) of that picture. */
-typedef struct {
-    const uint8_t *pixels; /* [height,width,3], rows `stride` bytes apart */
-    size_t stride;
-    int top, left, height, width;
-} ImagePart;
-
-/* Limits beyond which a picture is refused before anything is decoded: side, number of pixels, file size. */
-enum { IMAGE_MAX_SIDE = 32768, IMAGE_MAX_PIXELS = 1 << 26, IMAGE_MAX_BYTES = 1 << 28 };
+#include "data/images/pixels.h"
 
 /* Decodes a complete file in memory to RGB; grey is repeated, 16 bits become 8, alpha is dropped, as Pillow's
  * convert("RGB") does.  A picture of more than `most_pixels` pixels is refused before decoding, and the memory used is
  * at most proportional to most_pixels.  On failure returns false and sets `error`; there is then nothing to free. */
 bool image_decode(Image *image, const uint8_t *bytes, size_t size, size_t most_pixels, Error *error);
-
-/* Whether this build can read WebP. */
-bool image_webp(void);
 
 bool image_read(Image *image, const char *path, Error *error);
 

@@ -183,7 +183,7 @@ static uint8_t *grow(JpegReader *reader, uint8_t **memory, size_t *room, size_t 
     return *memory;
 }
 
-/* Ink as Adobe stores it, 255 for none: Pillow inverts it to (c,m,y,k) and then takes each channel as
+/* Adobe stores ink with 255 for none: Pillow inverts it to (c,m,y,k) and then takes each channel as
  * n - round(c n / 255) with n = 255 - k (its Convert.c). */
 static void inks_to_rgb(uint8_t *rgb, const uint8_t *inks, int width) {
     for (int x = 0; x < width; x++) {

@@ -4,8 +4,10 @@
 #ifndef VIT_DATA_IMAGES_JPEG_H
 #define VIT_DATA_IMAGES_JPEG_H
 
+#include <stdbool.h>
+
 #include "core/error.h"
-#include "data/images/image.h"
+#include "data/images/pixels.h"
 
 /* Pillow's own limit: twice the 2^30 / 4 / 3 pixels at which it warns.  Every picture that Pillow reads is accepted,
  * while a file of 500 bytes whose header claims 4e9 pixels is refused. */
@@ -14,7 +16,7 @@ enum { JPEG_MAX_PIXELS = 178956970 };
 /* libjpeg's state and the pixels of the last region; each thread needs its own and reuses it for all pictures. */
 typedef struct JpegReader JpegReader;
 
-/* NULL: out of memory. */
+/* Returns NULL when out of memory. */
 JpegReader *jpeg_open(void);
 void jpeg_close(JpegReader *reader);
 

@@ -2,6 +2,7 @@
 
 #include <math.h>
 
+#include "core/integers.h"
 #include "core/rng.h"
 
 #define F(KIND, field) CONFIG_FIELD(KIND, MixupSettings, field)
@@ -16,13 +17,13 @@ static const ConfigEntry entries[] = {
      .help = "Probability that a mixed batch uses cutmix rather than mixup, if both are on"},
 };
 #undef F
-const ConfigGroup mixup_settings = {CONFIG_GROUP(MixupSettings, entries)};
+const ConfigGroup mixup_settings = {CONFIG_GROUP(MixupSettings, entries), .change = CHANGE_FREELY};
 
 bool mixup_is_on(const MixupSettings *s) { return s->mixup > 0 || s->cutmix > 0; }
 
 /* == The draw ===================================================================================================== */
 
-/* Elements of a step's random stream. */
+/* The elements of a step's random stream that each draw uses. */
 enum { DRAW_MIX, DRAW_SWITCH, DRAW_Y, DRAW_X, DRAW_BETA = 16 };
 
 static double uniform(uint64_t seed, uint64_t step, uint64_t element) {
@@ -53,8 +54,6 @@ static int below(int n, uint64_t seed, uint64_t step, uint64_t element) {
     return (int)rng_below(seed, RNG_MIXUP, (uint32_t)step, (uint32_t)(step >> 32), element, (uint32_t)n);
 }
 
-static int clip(int x, int most) { return x < 0 ? 0 : x > most ? most : x; }
-
 MixupDraw mixup_draw(const MixupSettings *s, uint64_t seed, uint64_t step, int height, int width) {
     MixupDraw drawn = {.lam = 1};
     bool mix = s->mixup > 0, cut = s->cutmix > 0;
@@ -64,10 +63,10 @@ MixupDraw mixup_draw(const MixupSettings *s, uint64_t seed, uint64_t step, int h
     if (cut) {
         int cut_h = (int)(height * sqrt(1 - lam)), cut_w = (int)(width * sqrt(1 - lam));
         int y = below(height, seed, step, DRAW_Y), x = below(width, seed, step, DRAW_X), *box = drawn.box;
-        box[0] = clip(y - cut_h / 2, height);
-        box[1] = clip(x - cut_w / 2, width);
-        box[2] = clip(y + (cut_h + 1) / 2, height);
-        box[3] = clip(x + (cut_w + 1) / 2, width);
+        box[0] = clamp(y - cut_h / 2, 0, height);
+        box[1] = clamp(x - cut_w / 2, 0, width);
+        box[2] = clamp(y + (cut_h + 1) / 2, 0, height);
+        box[3] = clamp(x + (cut_w + 1) / 2, 0, width);
         lam = 1 - (double)(box[2] - box[0]) * (box[3] - box[1]) / ((double)height * width);
     }
     drawn.lam = (float)lam;

@@ -17,6 +17,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/integers.h"
+
 /* == Tables ======================================================================================================= */
 
 /* Two histograms per channel, so that equal neighbouring values do not increment the same counter in sequence. */
@@ -138,7 +140,7 @@ void pillow_sharpness(uint8_t *pixels, uint8_t *scratch, int height, int width, 
  * four floats reads one more than a pixel has. */
 enum { BORDER = 2, ALIGN = 64 };
 
-/* Scratch of one map, and the source positions of the pixels of one row. */
+/* The scratch memory of one map, and the source positions of the pixels of one row. */
 typedef struct {
     int height, width;
     PillowFilter filter;
@@ -162,8 +164,6 @@ size_t pillow_scratch(int height, int width) {
     size_t w = (size_t)width;
     return source_size(height, width) + 5 * aligned(w * sizeof(double)) + 2 * aligned(w * sizeof(int)) + ALIGN;
 }
-
-static int clamp(int x, int low, int high) { return x < low ? low : x > high ? high : x; }
 
 static Map map_open(uint8_t *scratch, const uint8_t *pixels, int height, int width, PillowFilter filter,
                     const uint8_t *fill) {
@@ -194,7 +194,7 @@ typedef float FourFloats __attribute__((vector_size(16)));
 typedef int64_t FourLongs __attribute__((vector_size(32)));
 typedef uint8_t FourBytes __attribute__((vector_size(4)));
 
-/* Macros, so that the same code works on one float and on a vector. */
+/* These are macros so that the same code works on one float and on a vector. */
 #define CUBIC(v0, v1, v2, v3, d) \
     ((v1) + (d) * ((v2) - (v0) + (d) * (2 * ((v0) - (v1)) + (v2) - (v3) + (d) * ((v1) - (v0) - (v2) + (v3)))))
 #define LINEAR(v0, v1, d) ((v0) + ((v1) - (v0)) * (d))

@@ -121,9 +121,9 @@ static void choose(RandAugment *ra, const AugmentOperation *choices, const doubl
 typedef struct {
     double m, n, p, mstd, mmax, inc, w;
     bool tweights;
-} Parts;
+} SpecParts;
 
-static bool part_parse(Parts *parts, const char *part, Error *error) {
+static bool part_parse(SpecParts *parts, const char *part, Error *error) {
     const struct {
         const char *key;
         double *value, least, most;
@@ -143,7 +143,7 @@ static bool part_parse(Parts *parts, const char *part, Error *error) {
 }
 
 bool randaugment_parse(RandAugment *ra, const char *text, Error *error) {
-    Parts parts = {.m = 10, .n = 2, .p = 0.5, .mmax = 10, .w = NAN};
+    SpecParts parts = {.m = 10, .n = 2, .p = 0.5, .mmax = 10, .w = NAN};
     char copy[256], *rest = copy;
     *ra = (RandAugment){.layers = 0};
     if (!*text) return true;

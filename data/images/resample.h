@@ -1,33 +1,12 @@
-/* Resizing as Pillow does it, bit for bit: bilinear, bicubic or box, antialiased (the filter widens when the
- * image shrinks), first along the rows, then along the columns, rounded to 8 bits in between. */
+/* Resizing as Pillow does it, bit for bit: with the filters of core/resampling.h, first along the rows, then along the
+ * columns, rounded to 8 bits in between. */
 #ifndef VIT_DATA_IMAGES_RESAMPLE_H
 #define VIT_DATA_IMAGES_RESAMPLE_H
 
-#include "data/images/image.h"
+#include <stdbool.h>
 
-typedef enum { RESAMPLE_BICUBIC, RESAMPLE_BILINEAR, RESAMPLE_BOX } ResampleFilter;
-
-/* One direction.  The interval [start, start + length) of `in` input samples is resized to `out` output samples, of
- * which `count` from `first` on are computed.  Filters are truncated at the ends of the input. */
-typedef struct {
-    int in;
-    double start, length;
-    int out, first, count;
-    bool mirror; /* the computed outputs are written in reverse order */
-} ResampleAxis;
-
-/* Resizes all `in` samples to `out` and computes all of them. */
-ResampleAxis resample_whole(int in, int out);
-
-/* range = [low, high): the inputs on which the computed outputs depend. */
-void resample_range(const ResampleAxis *axis, ResampleFilter filter, int range[2]);
-
-/* Writes the weights of output `j`, which sum to 1, and in *first the first input that they belong to.  Returns their
- * number; `weights` must have room for resample_taps. */
-int resample_weights(double *weights, int *first, const ResampleAxis *axis, ResampleFilter filter, int j);
-
-/* The largest number of inputs of any output. */
-int resample_taps(const ResampleAxis *axis, ResampleFilter filter);
+#include "core/resampling.h"
+#include "data/images/pixels.h"
 
 /* Weight tables and intermediate rows; each thread needs its own.  Buffers grow as needed.  Initialise to {0}. */
 typedef struct {

@@ -119,21 +119,3 @@ bool sheet_write_clips(const char *path, const uint8_t *pixels, int n, int frame
     free(sheet.pixels);
     return ok;
 }
-
-int sheet_write_training(const char *path, const Dataset *dataset, const LoaderConfig *config, Error *error) {
-    enum { MOST = 64 };
-    const Transform *t = &config->transform;
-    int frames = config->frames > 1 ? config->frames : 1, most = frames > 1 ? MOST / 4 : MOST;
-    int labels[MOST], n = dataset->count < (size_t)most ? (int)dataset->count : most;
-    LoaderConfig whole = {.seed = config->seed, .batch_size = n, .train = true, .max_damaged = 1, .transform = *t,
-                          .frames = frames, .clips = config->clips};
-    Loader loader;
-    loader_open(&loader, dataset, &whole);
-    uint8_t *pixels = xcalloc((size_t)n * 3 * (size_t)frames, (size_t)t->height * (size_t)t->width, "a batch");
-    loader_fill(&loader, 0, n, pixels, labels);
-    bool ok =
-        sheet_write_clips(path, pixels, n, frames, t->height, t->width, labels, dataset->class_names, error);
-    free(pixels);
-    loader_close(&loader);
-    return ok ? n : 0;
-}

@@ -6,7 +6,6 @@
 #include <stdint.h>
 
 #include "core/error.h"
-#include "data/loading/loader.h"
 
 /* Writes pixels [n,height,width,3] with their labels as a PNG file that is roughly square.  names [classes]; NULL:
  * labels are written as numbers.  labels NULL: nothing is written.  On failure returns false and sets `error`. */
@@ -16,9 +15,5 @@ bool sheet_write(const char *path, const uint8_t *pixels, int n, int height, int
 /* The same for clips [n,frames,height,width,3], each a strip of its frames from left to right. */
 bool sheet_write_clips(const char *path, const uint8_t *pixels, int n, int frames, int height, int width,
                        const int *labels, const char *const *names, Error *error);
-
-/* Writes the first training images of a run, at most 64, or 16 clips, as a loader with this transform, seed, frames and
- * clips gives them.  Returns their number; on failure returns 0 and sets `error`. */
-int sheet_write_training(const char *path, const Dataset *dataset, const LoaderConfig *config, Error *error);
 
 #endif

@@ -59,7 +59,8 @@ static void check(const Config *config, const void *settings) {
         config_reject(config, "short_side_min", "{short_side_min} is more than {short_side_max}");
 }
 
-const ConfigGroup transform_settings = {CONFIG_GROUP(TransformSettings, entries), .check = check};
+const ConfigGroup transform_settings = {CONFIG_GROUP(TransformSettings, entries),
+                                        .change = CHANGE_FREELY, .check = check};
 
 void transform_check(const Config *config, const TransformSettings *s, int height, int width) {
     if (s->eval_resize && s->eval_resize < (height < width ? height : width))
@@ -156,11 +157,11 @@ typedef struct {
     ResampleAxis rows, columns;
     int top, left; /* where the axes begin in the picture at m/8 of its size */
     int m;
-} Plan;
+} CropPlan;
 
-static Plan plan_training(const Transform *t, TransformKey key, int height, int width, bool scaled) {
+static CropPlan plan_training(const Transform *t, TransformKey key, int height, int width, bool scaled) {
     Crop crop = transform_crop(t, key, height, width);
-    Plan plan = {.m = scaled ? jpeg_eighths(crop.height, crop.width, t->height, t->width) : 8};
+    CropPlan plan = {.m = scaled ? jpeg_eighths(crop.height, crop.width, t->height, t->width) : 8};
     plan.rows = axis_of_crop(crop.top, crop.height, t->height, plan.m, &plan.top);
     plan.columns = axis_of_crop(crop.left, crop.width, t->width, plan.m, &plan.left);
     plan.columns.mirror = transform_mirrors(t, key);
@@ -171,25 +172,25 @@ static int drawn_below(TransformKey key, uint64_t element, int n) {
     return (int)rng_below(key.seed, RNG_CROP, key.epoch, key.draw, element, (uint32_t)n);
 }
 
-static Plan plan_short_side(const Transform *t, TransformKey key, int height, int width, bool scaled) {
+static CropPlan plan_short_side(const Transform *t, TransformKey key, int height, int width, bool scaled) {
     const TransformSettings *s = &t->s;
     double largest = s->short_side_max, least = s->short_side_min ? s->short_side_min : largest;
     double u = (double)rng_uniform(key.seed, RNG_CROP, key.epoch, key.draw, 0);
     int64_t side = lrint(1 / between(1 / largest, 1 / least, u));
     int h = (int)(height <= width ? side : side * height / width);
     int w = (int)(width <= height ? side : side * width / height);
-    Plan plan = {.m = scaled ? jpeg_eighths(height, width, h, w) : 8};
+    CropPlan plan = {.m = scaled ? jpeg_eighths(height, width, h, w) : 8};
     plan.rows = axis_of_centre(height, h, drawn_below(key, 1, h - t->height + 1), t->height, plan.m);
     plan.columns = axis_of_centre(width, w, drawn_below(key, 2, w - t->width + 1), t->width, plan.m);
     plan.columns.mirror = transform_mirrors(t, key);
     return plan;
 }
 
-static Plan plan_evaluation(const Transform *t, int height, int width, bool scaled) {
+static CropPlan plan_evaluation(const Transform *t, int height, int width, bool scaled) {
     int h, w;
     Crop crop = transform_centre(t, height, width, &h, &w);
     move_crop(&crop, t, h, w);
-    Plan plan = {.m = scaled ? jpeg_eighths(height, width, h, w) : 8};
+    CropPlan plan = {.m = scaled ? jpeg_eighths(height, width, h, w) : 8};
     plan.rows = axis_of_centre(height, h, crop.top, t->height, plan.m);
     plan.columns = axis_of_centre(width, w, crop.left, t->width, plan.m);
     return plan;
@@ -202,10 +203,10 @@ typedef struct {
     int height, width;
     ImagePart part;
     Image decoded;
-} Picture;
+} OpenPicture;
 
-static bool picture_open(Picture *picture, TransformScratch *scratch, const Sample *sample, Error *error) {
-    *picture = (Picture){.height = sample->height, .width = sample->width};
+static bool picture_open(OpenPicture *picture, TransformScratch *scratch, const Sample *sample, Error *error) {
+    *picture = (OpenPicture){.height = sample->height, .width = sample->width};
     const uint8_t *pixels = sample->bytes;
     if (!sample->height) {
         if (jpeg_is(sample->bytes, sample->size)) {
@@ -227,7 +228,7 @@ static bool picture_open(Picture *picture, TransformScratch *scratch, const Samp
 }
 
 /* Decodes the part of a JPEG that the plan needs. */
-static bool picture_decode(Picture *picture, TransformScratch *scratch, const Plan *plan, ResampleFilter filter,
+static bool picture_decode(OpenPicture *picture, TransformScratch *scratch, const CropPlan *plan, ResampleFilter filter,
                            Error *error) {
     int rows[2], columns[2];
     resample_range(&plan->rows, filter, rows);
@@ -241,11 +242,11 @@ static bool picture_decode(Picture *picture, TransformScratch *scratch, const Pl
 
 static bool resized_crop(TransformScratch *scratch, uint8_t *out, const Sample *sample, const Transform *t,
                          TransformKey key, Error *error) {
-    Picture picture;
+    OpenPicture picture;
     if (!picture_open(&picture, scratch, sample, error)) return false;
     bool jpeg = !picture.part.pixels, scaled = jpeg && !t->s.exact_decode;
     int height = picture.height, width = picture.width;
-    Plan plan = !t->train              ? plan_evaluation(t, height, width, scaled)
+    CropPlan plan = !t->train              ? plan_evaluation(t, height, width, scaled)
                 : t->s.short_side_max ? plan_short_side(t, key, height, width, scaled)
                                       : plan_training(t, key, height, width, scaled);
     bool ok = !jpeg || picture_decode(&picture, scratch, &plan, t->s.interpolation, error);

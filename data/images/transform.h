@@ -12,13 +12,12 @@
 #ifndef VIT_DATA_IMAGES_TRANSFORM_H
 #define VIT_DATA_IMAGES_TRANSFORM_H
 
-#include "core/config.h"
+#include "core/config/config.h"
 #include "core/error.h"
 #include "data/images/augment.h"
-#include "data/sets/dataset.h"
+#include "data/images/jpeg.h"
 #include "data/images/resample.h"
-
-typedef struct JpegReader JpegReader;
+#include "data/images/sample.h"
 
 typedef struct {
     /* RandomResizedCrop: fraction of the area; width / height.  A maximum of 0 means 0.08-1 and 3/4-4/3 */
@@ -42,7 +41,7 @@ typedef struct {
     Augment augment;
 } Transform;
 
-/* What a draw depends on. */
+/* The random draws of a sample are a function of these numbers. */
 typedef struct {
     uint64_t seed;
     uint32_t epoch, draw; /* draw: the image's index, or the number from sampler_draw */

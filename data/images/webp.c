@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <webp/decode.h>
 
-bool image_webp(void) { return true; }
+bool webp_supported(void) { return true; }
 
 bool webp_decode(Image *image, const uint8_t *bytes, size_t size, size_t most_pixels, Error *error) {
     WebPBitstreamFeatures features;

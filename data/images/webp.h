@@ -2,7 +2,13 @@
 #ifndef VIT_DATA_IMAGES_WEBP_H
 #define VIT_DATA_IMAGES_WEBP_H
 
-#include "data/images/image.h"
+#include <stdbool.h>
+
+#include "core/error.h"
+#include "data/images/pixels.h"
+
+/* Whether this build can read WebP. */
+bool webp_supported(void);
 
 /* As image_decode, for bytes that begin as a WebP does. */
 bool webp_decode(Image *image, const uint8_t *bytes, size_t size, size_t most_pixels, Error *error);

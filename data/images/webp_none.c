@@ -1,6 +1,6 @@
 #include "data/images/webp.h"
 
-bool image_webp(void) { return false; }
+bool webp_supported(void) { return false; }
 
 bool webp_decode(Image *image, const uint8_t *bytes, size_t size, size_t most_pixels, Error *error) {
     (void)image, (void)bytes, (void)size, (void)most_pixels;

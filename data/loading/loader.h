@@ -12,13 +12,13 @@
  * that are in the same part.  In evaluation it has `views` of them, its clips and crops; a video that cannot be read is
  * replaced in training, but not in evaluation: its label is then -1 - label, and its pixels mean nothing.
  *
- * data/sets/parts.h shares batches among ranks and threads, and replaces images that cannot be read. */
+ * data/loading/parts.h shares batches among ranks and threads, and replaces images that cannot be read. */
 #ifndef VIT_DATA_LOADING_LOADER_H
 #define VIT_DATA_LOADING_LOADER_H
 
 #include "data/video/clips.h"
 #include "data/sets/dataset.h"
-#include "data/sets/parts.h"
+#include "data/loading/parts.h"
 
 typedef struct {
     float label_smoothing;
@@ -27,20 +27,12 @@ typedef struct {
 extern const ConfigGroup target_settings;
 
 typedef struct {
-    uint64_t seed;
-    int batch_size; /* global batch size, over all ranks */
-    bool train;
-    int rank, ranks;   /* ranks 0: one */
-    int part;          /* images in a part of loader_next; 0: this rank's share of a batch */
-    int repeats;       /* training: how often each image is repeated (sampler.h); 0 or 1: no repeated augmentation */
-    bool pairs;        /* training: samples of a batch in mixup's order, partners adjacent (mixup.h) */
-    float max_damaged; /* the run ends when a larger share of an epoch's images is damaged */
+    PartsConfig parts;
+    int repeats; /* training: how often each image is repeated (sampler.h); 0 or 1: no repeated augmentation */
+    bool pairs;  /* training: samples of a batch in mixup's order, partners adjacent (mixup.h) */
     Transform transform;
     int frames; /* of a clip; 0 or 1 for images */
     ClipSettings clips;
-    LoaderPool *pool; /* NULL: loader_next fills its part itself, with OpenMP */
-    void *(*allocate)(size_t bytes, const char *what); /* for the parts' pixels; NULL: xcalloc and free */
-    void (*release)(void *memory);
 } LoaderConfig;
 
 /* n consecutive samples of a batch, plus any mixup partners that lie just before or after them: `count` images in all,
@@ -48,46 +40,29 @@ typedef struct {
 typedef struct {
     uint8_t *pixels; /* [count,frames,height,width,3] */
     int *labels;     /* [count] */
-    uint32_t *draws; /* [count]: the keys of their random draws, as from loader_draw */
+    uint32_t *draws; /* [count]: the keys of the random draws of each image, as loader_draw returns them */
     int *pairs;      /* [n,2]: indices into the images of a sample and its partner; equal without config.pairs */
     int n, count;
     size_t batch; /* of the epoch */
     int first;    /* position of the first sample in the global batch */
 } LoaderPart;
 
-typedef struct LoaderSlot LoaderSlot;
-
 typedef struct {
     const Dataset *dataset;
     LoaderConfig config;
-    size_t batches; /* per epoch */
-    uint32_t epoch;
-    uint32_t *order; /* [count]: a permutation of the images */
-    LoaderSlot *slots;
     Parts parts;
 } Loader;
 
 /* Starts at epoch 0.  Ends the process when a training set does not fill one batch. */
 void loader_open(Loader *loader, const Dataset *dataset, const LoaderConfig *config);
-/* May be called at any time; waits for workers to finish the images they are loading. */
-void loader_close(Loader *loader);
-
-/* Computes the order of that epoch; does nothing if it is the current one. */
-void loader_epoch(Loader *loader, uint32_t epoch);
-
-/* The pool starts to load from that batch on; parts already loaded for another position are discarded.  Does nothing if
- * the pool was started at the same position and no part has been taken yet. */
-void loader_start(Loader *loader, uint32_t epoch, size_t batch);
-
-/* The next part, valid until the next call; false at the end of the epoch.  Ends the process when too many images are
- * damaged. */
+/* As parts_next: false at the end of the epoch. */
 bool loader_next(Loader *loader, LoaderPart *part);
 
 /* The key of the random draws of the sample at a position of the epoch: image + repeat * count, where repeat counts
  * from 0 the repetitions of the image (sampler.h). */
 uint32_t loader_draw(const Loader *loader, size_t position);
 
-/* Samples in an epoch. */
+/* The number of samples in an epoch. */
 size_t loader_length(const Dataset *dataset, const LoaderConfig *config);
 
 /* The number of views of each sample of this epoch: 1, but for the evaluation of videos. */
@@ -98,7 +73,10 @@ int loader_views(const Loader *loader);
  * loads for this loader. */
 void loader_fill(Loader *loader, size_t first, int n, uint8_t *pixels, int *labels);
 
-LoaderStats loader_stats(const Loader *loader);
+/* Writes the first training images of a run, at most 64, or 16 clips, as a loader with this transform, seed, frames and
+ * clips gives them, into a picture (data/images/sheet.h).  Returns their number; on failure returns 0 and sets
+ * `error`. */
+int loader_write_sheet(const char *path, const Dataset *dataset, const LoaderConfig *config, Error *error);
 
 /* targets [n,classes]: timm's smoothed one-hot (timm/data/mixup.py): off = s / C, on = 1 - s + s / C. */
 void loader_targets(float *targets, const int *labels, int n, int classes, float smoothing);

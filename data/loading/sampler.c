@@ -4,7 +4,7 @@ static const ConfigEntry entries[] = {
     {CONFIG_FIELD(BOOL, SamplerSettings, repeated_aug), "false", .section = "augmentation",
      .help = "Repeated augmentation: each epoch has a third of the images, each three times with other augmentations"},
 };
-const ConfigGroup sampler_settings = {CONFIG_GROUP(SamplerSettings, entries)};
+const ConfigGroup sampler_settings = {CONFIG_GROUP(SamplerSettings, entries), .change = CHANGE_BETWEEN_EPOCHS};
 
 int sampler_repeats(const SamplerSettings *s) { return s->repeated_aug ? SAMPLER_REPEATS : 1; }
 

@@ -7,7 +7,7 @@
 #ifndef VIT_DATA_LOADING_SAMPLER_H
 #define VIT_DATA_LOADING_SAMPLER_H
 
-#include "core/config.h"
+#include "core/config/config.h"
 
 enum { SAMPLER_REPEATS = 3 }; /* DeiT's num_repeats */
 
@@ -17,10 +17,10 @@ typedef struct {
 
 extern const ConfigGroup sampler_settings;
 
-/* SAMPLER_REPEATS or 1. */
+/* The number of times that a training image is repeated: SAMPLER_REPEATS or 1. */
 int sampler_repeats(const SamplerSettings *s);
 
-/* Samples in one epoch; not rounded for fewer than 256 images (timm/data/distributed_sampler.py). */
+/* The number of samples in one epoch; not rounded for fewer than 256 images (timm/data/distributed_sampler.py). */
 size_t sampler_length(size_t count, int repeats);
 
 /* The draw number at a place: image + repeat * count.  The image is therefore draw % count, and its first draw is the

@@ -10,7 +10,7 @@ enum { BYTES = 256, CHUNK = 256 };
 
 /* == Reading a split in order ===================================================================================== */
 
-/* Up to CHUNK images of a split at a time, or all of a stream. */
+/* Reads up to CHUNK images of a split at a time, or all of a stream. */
 typedef struct {
     const SequenceSet *set;
     SequencesSplit split;
@@ -56,7 +56,7 @@ static int reader_next(Reader *r) {
 
 /* == Histograms =================================================================================================== */
 
-/* Bits of `times` occurrences of a value that was counted `count` times of `total`. */
+/* The bits that code `times` occurrences of a value that was counted `count` times of `total`. */
 static double bits(double times, double count, double total) { return times * log2((total + BYTES) / (count + 1)); }
 
 static double stream_bits(const SequenceSet *set, SequencesSplit split) {

@@ -26,12 +26,12 @@ enum { HELD_OUT = 2000, PHOTOGRAPH_SIDE = 64 };
 
 #define F(KIND, field) CONFIG_FIELD(KIND, SequencesSettings, field)
 static const ConfigEntry entries[] = {
-    {F(STRING, data), "shapes", .section = "data",
-     .help = "Data set: shapes (generated images, no files needed), cifar10, cifar100, mnist, imagenet, enwik8, a folder "
+    {F(STRING, data), "shapes", .section = "data", .change = CHANGE_PATH,
+     .help = "Data set: shapes (generated images, no files needed), " DATASETS_WITH_FILES(", ") ", enwik8, a folder "
              "with the files of one of these or with train/<class>/ and val/<class>/, a file made by pack_dataset, a WAV "
              "file or a folder of them, or any other file, which is read as text"},
-    {F(STRING, data_dir), "datasets", .argument = "FOLDER",
-     .help = "Folder that contains the folders of cifar10, cifar100, mnist and imagenet, and the file enwik8"},
+    {F(STRING, data_dir), "datasets", .argument = "FOLDER", .change = CHANGE_FREELY, .ranks_differ = true,
+     .help = "Folder that contains the folders of " DATASETS_WITH_FILES(" and ") ", and the file enwik8"},
     {F(CHOICE, kind), "auto",
      CONFIG_CHOICES([SEQUENCES_AUTO] = "auto", [SEQUENCES_IMAGES] = "images", [SEQUENCES_TEXT] = "text",
                     [SEQUENCES_AUDIO] = "audio"),
@@ -50,24 +50,19 @@ static const ConfigEntry entries[] = {
              "validate)"},
     {F(UINT64, split_seed), "0", .help = "Which images are held out"},
     {F(INT, train_limit), "0", .min = 0, .max = 1e8, .help = "Use only N of the training sequences (0: all)"},
-    {F(INT, test_limit), "0", .min = 0, .max = 1e8,
+    {F(INT, test_limit), "0", .min = 0, .max = 1e8, .change = CHANGE_FREELY,
      .help = "Use only N of the validation and of the test sequences (0: all)"},
 };
 #undef F
 
 /* == What `data` is =============================================================================================== */
 
-static const char *const image_sets[] = {"shapes", "cifar10", "cifar100", "mnist", "imagenet", "enwik8"};
-enum { NAMED = sizeof image_sets / sizeof *image_sets, NAMED_IMAGES = NAMED - 1 };
+static const char *const text_set = "enwik8"; /* beside the data sets of images, the only one that has a name */
 
-static bool is_name(const char *data, int names) {
-    for (int i = 0; i < names; i++)
-        if (!strcmp(data, image_sets[i])) return true;
-    return false;
-}
+const char *const sequences_split_names[SEQUENCES_SPLITS] = {"training", "validation", "test"};
 
 static SequencesKind kind_named(const char *data) {
-    return is_name(data, NAMED_IMAGES) ? SEQUENCES_IMAGES : is_name(data, NAMED) ? SEQUENCES_TEXT : SEQUENCES_AUTO;
+    return dataset_named(data) ? SEQUENCES_IMAGES : strcmp(data, text_set) ? SEQUENCES_AUTO : SEQUENCES_TEXT;
 }
 
 static void check(const Config *config, const void *settings) {
@@ -80,12 +75,13 @@ static void check(const Config *config, const void *settings) {
     if (named && s->kind && s->kind != named)
         config_reject(config, "kind", "{data} is %s, not {kind}: choose data of that kind, or kind auto",
                       named == SEQUENCES_IMAGES ? "a set of images" : "text");
-    const char *near = named || strchr(s->data, '/') || file_exists(s->data) ? NULL
-                                                                             : nearest_word(s->data, image_sets, NAMED);
+    bool path = strchr(s->data, '/') || file_exists(s->data);
+    const char *near = named || path ? NULL : dataset_nearest(s->data, text_set);
     if (near) config_reject(config, "data", "unknown data set '%s' (did you mean '%s'?)", s->data, near);
 }
 
-const ConfigGroup sequences_settings = {CONFIG_GROUP(SequencesSettings, entries), .check = check};
+const ConfigGroup sequences_settings = {CONFIG_GROUP(SequencesSettings, entries),
+                                        .change = CHANGE_NEVER, .check = check};
 
 static bool is_wav_name(const char *name) {
     const char *dot = strrchr(name, '.');
@@ -97,10 +93,10 @@ static int by_name(const FTSENT **a, const FTSENT **b) { return strcmp((*a)->fts
 /* The WAV files at or below a path, in the order of their names; *count of them.  NULL: none.  Hidden files are left
  * out. */
 static char **find_wavs(const char *path, size_t *count) {
-    char **found = NULL, *root = strdup(path);
+    char **found = NULL, *root = xstrdup(path);
     size_t room = 0;
     *count = 0;
-    FTS *tree = root ? fts_open((char *const[]){root, NULL}, FTS_LOGICAL | FTS_NOCHDIR, by_name) : NULL;
+    FTS *tree = fts_open((char *const[]){root, NULL}, FTS_LOGICAL | FTS_NOCHDIR, by_name);
     if (!tree) die("%s: cannot open: %s", path, strerror(errno));
     for (FTSENT *entry; (errno = 0, entry = fts_read(tree));) {
         bool below = entry->fts_level > FTS_ROOTLEVEL;
@@ -108,8 +104,8 @@ static char **find_wavs(const char *path, size_t *count) {
         if (entry->fts_info == FTS_DNR || entry->fts_info == FTS_ERR)
             die("%s: cannot read this folder: %s", entry->fts_path, strerror(entry->fts_errno));
         if (entry->fts_info != FTS_F || (below && (entry->fts_name[0] == '.' || !is_wav_name(entry->fts_name)))) continue;
-        if (*count == room) found = realloc(found, (room = 2 * room + 64) * sizeof *found);
-        if (!found || !(found[(*count)++] = strdup(entry->fts_path))) die("out of memory: the names of WAV files");
+        found = xgrow(found, *count + 1, &room, sizeof *found, "the names of WAV files");
+        found[(*count)++] = xstrdup(entry->fts_path);
     }
     if (errno) die("%s: cannot read this folder: %s", path, strerror(errno));
     fts_close(tree);
@@ -129,45 +125,34 @@ static bool has_wavs(const char *folder) {
     return count > 0;
 }
 
-static bool has_images(const char *folder) {
-    static const char *const signs[] = {
-        "train", "val", "valid", "train.pack", "val.pack", "train.bin", "data_batch_1.bin", "cifar-10-batches-bin",
-        "cifar-100-binary", "train-images-idx3-ubyte", "train-images-idx3-ubyte.gz", "MNIST", "mnist"};
-    char path[DATASET_PATH];
-    for (size_t i = 0; i < sizeof signs / sizeof *signs; i++) {
-        path_join(path, sizeof path, folder, signs[i]);
-        if (file_exists(path)) return true;
-    }
-    return false;
-}
-
-static SequencesKind kind_of_file(const char *path) {
+static bool is_wav(const char *path) {
     char head[12] = "";
     Error error;
     int fd = file_open(path, &error);
     if (fd < 0) die("%s: %s", path, error.text);
     ssize_t got = pread(fd, head, sizeof head, 0);
     close(fd);
-    if (got >= 8 && !memcmp(head, "VIT.PACK", 8)) return SEQUENCES_IMAGES;
     bool riff = got == sizeof head && (!memcmp(head, "RIFF", 4) || !memcmp(head, "RF64", 4) || !memcmp(head, "RIFX", 4));
-    return riff && !memcmp(head + 8, "WAVE", 4) ? SEQUENCES_AUDIO : SEQUENCES_TEXT;
+    return riff && !memcmp(head + 8, "WAVE", 4);
 }
 
-/* What `data` is read as; for text and audio, `path` is where it lies. */
+/* Finds out what `data` is read as; for text and audio, `path` receives where it lies. */
 static SequencesKind kind_of(const SequencesSettings *s, char path[DATASET_PATH]) {
     struct stat info;
     if (strlen(s->data) >= DATASET_PATH) die("%.100s...: path too long", s->data);
     snprintf(path, DATASET_PATH, "%s", s->data);
-    if (!strcmp(s->data, "enwik8")) path_join(path, DATASET_PATH, *s->data_dir ? s->data_dir : "datasets", "enwik8");
-    if (kind_named(s->data)) return kind_named(s->data);
+    SequencesKind named = kind_named(s->data);
+    if (named == SEQUENCES_TEXT) path_join(path, DATASET_PATH, *s->data_dir ? s->data_dir : "datasets", text_set);
+    if (named) return named;
     file_note(path);
     if (s->kind) return s->kind;
     if (stat(path, &info)) {
         if (errno != ENOENT && errno != ENOTDIR) die("%s: cannot open: %s", path, strerror(errno));
         die("%s: no such file or folder", path);
     }
-    if (!S_ISDIR(info.st_mode)) return kind_of_file(path);
-    return !has_images(path) && has_wavs(path) ? SEQUENCES_AUDIO : SEQUENCES_IMAGES;
+    if (dataset_is_there(path)) return SEQUENCES_IMAGES;
+    if (!S_ISDIR(info.st_mode)) return is_wav(path) ? SEQUENCES_AUDIO : SEQUENCES_TEXT;
+    return has_wavs(path) ? SEQUENCES_AUDIO : SEQUENCES_IMAGES;
 }
 
 /* == A set ======================================================================================================== */
@@ -190,17 +175,8 @@ struct SequencesSource {
     Range ranges[SEQUENCES_SPLITS];
 };
 
-/* Bytes of a row beyond the tokens that it predicts. */
+/* The number of bytes of a row beyond the tokens that it predicts. */
 static size_t extra(const SequenceSet *set) { return set->kind == SEQUENCES_TEXT; }
-
-static void name_after(SequenceSet *set, const char *path) {
-    size_t end = strlen(path);
-    while (end > 1 && path[end - 1] == '/') end--;
-    size_t begin = end;
-    while (begin > 0 && path[begin - 1] != '/') begin--;
-    text_make_name(set->name, sizeof set->name, path + begin, end - begin);
-    if (!*set->name || *set->name == '.') snprintf(set->name, sizeof set->name, "bytes");
-}
 
 static void describe_images(SequenceSet *set, const SequencesSettings *s, const Dataset *dataset) {
     int own_height = dataset->height ? dataset->height : PHOTOGRAPH_SIDE;
@@ -216,7 +192,7 @@ static void describe_images(SequenceSet *set, const SequencesSettings *s, const 
 }
 
 static void describe_stream(SequenceSet *set, const SequencesSettings *s, const char *path) {
-    name_after(set, path);
+    text_name_path(set->name, sizeof set->name, path, "bytes");
     set->n = s->tokens;
     set->row_bytes = s->tokens + (int)extra(set);
     set->rate = set->kind == SEQUENCES_AUDIO ? s->rate : 0;
@@ -235,25 +211,19 @@ void sequences_describe(SequenceSet *set, const SequencesSettings *s) {
 
 /* == Images ======================================================================================================= */
 
-/* A permutation of the training images by Fisher and Yates, whose end is held out. */
+/* A permutation of the training images, whose end is held out. */
 static void split_images(SequencesSource *source, uint64_t seed, size_t held_out) {
     size_t count = source->train.count;
     source->split = xcalloc(count, sizeof *source->split, "the split of the images");
     for (size_t i = 0; i < count; i++) source->split[i] = (uint32_t)i;
-    for (size_t i = count - 1; held_out && i > 0; i--) {
-        uint32_t j = rng_below(seed, RNG_HOLD_OUT, 0, 0, i, (uint32_t)i + 1), swap = source->split[i];
-        source->split[i] = source->split[j];
-        source->split[j] = swap;
-    }
+    if (held_out) rng_shuffle(source->split, count, 1, seed, RNG_HOLD_OUT, 0, 0);
     source->trained = count - held_out;
 }
 
-static size_t limited(size_t count, int limit) { return limit && (size_t)limit < count ? (size_t)limit : count; }
-
-/* Shapes are drawn as many as asked for; of other images, those after the limit are left out once they are split. */
+/* Generated images are as many as asked for; of others, those after the limit are left out once they are split. */
 static void open_images(SequenceSet *set, const SequencesSettings *s) {
     SequencesSource *source = set->source;
-    size_t drawn = !strcmp(s->data, "shapes") && s->train_limit
+    size_t drawn = dataset_generates(s->data) && s->train_limit
                        ? (size_t)s->train_limit + (size_t)(s->validation_images < 0 ? HELD_OUT : s->validation_images)
                        : 0;
     dataset_open(&source->train, s->data, s->data_dir, true, drawn);
@@ -266,9 +236,9 @@ static void open_images(SequenceSet *set, const SequencesSettings *s) {
         die_usage("validation_images %zu: %s has %zu training images: lower it", held_out, set->name, count);
     split_images(source, s->split_seed, held_out);
     source->tests_validate = !held_out;
-    set->count[SEQUENCES_TRAIN] = limited(source->trained, s->train_limit);
+    set->count[SEQUENCES_TRAIN] = dataset_limited(source->trained, (size_t)s->train_limit);
     set->count[SEQUENCES_TEST] = source->test.count;
-    set->count[SEQUENCES_VALIDATION] = held_out ? limited(held_out, s->test_limit) : source->test.count;
+    set->count[SEQUENCES_VALIDATION] = held_out ? dataset_limited(held_out, (size_t)s->test_limit) : source->test.count;
 }
 
 /* The data set and index of image `index` of a split. */
@@ -341,7 +311,7 @@ static void open_text(SequencesSource *source, const char *name) {
     if (!source->size) die("%s: empty", source->path);
 }
 
-/* What became of one WAV file. */
+/* The outcome of reading one WAV file. */
 typedef struct {
     uint8_t *samples; /* NULL: an error */
     size_t count;
@@ -373,7 +343,7 @@ static uint8_t *join(SequencesSource *source, Decoded *decoded, size_t files) {
     return all;
 }
 
-/* At most as many files at a time as file_map can name. */
+/* Opens no more files at a time than file_map can name. */
 static void open_audio(SequencesSource *source, int rate) {
     enum { AT_ONCE = 12 };
     size_t files;
@@ -406,7 +376,7 @@ static void split_stream(SequenceSet *set, const SequencesSettings *s) {
         if (s->shares.at[i] > 0 && size < n + spare + extra(set))
             die("%s: %zu %s, of which the %s share has %zu: expected at least %zu there: lower tokens or change shares",
                 source->path, source->size, set->kind == SEQUENCES_TEXT ? "bytes" : "samples",
-                (const char *[]){"training", "validation", "test"}[i], size, n + spare + extra(set));
+                sequences_split_names[i], size, n + spare + extra(set));
         source->ranges[i] = (Range){begin, size};
         set->count[i] = size;
     }
@@ -511,6 +481,6 @@ void sequences_name(const SequenceSet *set, SequencesSplit split, size_t index, 
         dataset_name_image(dataset, at, text, size);
     } else {
         snprintf(text, size, "%s: sequence %zu of the %s split", set->source->path, index,
-                 (const char *[]){"training", "validation", "test"}[split]);
+                 sequences_split_names[split]);
     }
 }

@@ -12,13 +12,14 @@
 #ifndef VIT_DATA_SEQUENCES_SEQUENCES_H
 #define VIT_DATA_SEQUENCES_SEQUENCES_H
 
-#include "core/config.h"
+#include "core/config/config.h"
 #include "core/error.h"
 #include "data/images/transform.h"
 
 /* SEQUENCES_AUTO: as the files say; no open set is of this kind. */
 typedef enum { SEQUENCES_AUTO, SEQUENCES_IMAGES, SEQUENCES_TEXT, SEQUENCES_AUDIO } SequencesKind;
 typedef enum { SEQUENCES_TRAIN, SEQUENCES_VALIDATION, SEQUENCES_TEST, SEQUENCES_SPLITS } SequencesSplit;
+extern const char *const sequences_split_names[SEQUENCES_SPLITS]; /* for messages: "training" */
 
 typedef struct {
     const char *data, *data_dir;
@@ -60,8 +61,8 @@ void sequences_close(SequenceSet *set);
 
 /* == Training ===================================================================================================== */
 
-/* Sequences in an epoch, 0 if the split is too short.  Images: all of them.  Text and audio: windows that begin every n
- * bytes from an offset below n that is drawn for each epoch; the number is the same for every offset. */
+/* The number of sequences in an epoch, 0 if the split is too short: all images, or of text and audio the windows that
+ * begin every n bytes from an offset below n that is drawn for each epoch; the number is the same for every offset. */
 size_t sequences_epoch_length(const SequenceSet *set);
 
 /* The offset of that epoch's windows; 0 for images. */
@@ -74,7 +75,8 @@ bool sequences_train(const SequenceSet *set, size_t offset, size_t index, uint8_
 
 /* == Evaluation: every token of a split is scored once ============================================================ */
 
-/* Tokens that an evaluation scores.  Images: n each.  Text: all bytes of the split but its first.  Audio: all. */
+/* The number of tokens that an evaluation scores: n of each image, all bytes of a text's split but its first, and all
+ * samples of audio. */
 size_t sequences_scored(const SequenceSet *set, SequencesSplit split);
 
 /* The number of windows of an evaluation that moves by `step` tokens, 1 <= step <= n: the first scores all of its n

@@ -5,11 +5,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "core/class_names.h"
+#include "core/results/class_names.h"
 #include "core/die.h"
 #include "core/files.h"
 
-/* What differs between the two; means and standard deviations are the customary ones. */
+/* The two data sets differ in these; means and standard deviations are the customary ones. */
 typedef struct {
     const char *name, *folder, *names_file;
     const char *train[5];
@@ -18,9 +18,9 @@ typedef struct {
     size_t train_records, test_records; /* per file */
     int label_bytes;
     float mean[3], std[3];
-} Layout;
+} CifarLayout;
 
-static const Layout cifar10 = {
+static const CifarLayout cifar10 = {
     .name = "cifar10",
     .folder = "cifar-10-batches-bin",
     .names_file = "batches.meta.txt",
@@ -34,7 +34,7 @@ static const Layout cifar10 = {
     .std = {0.2470f, 0.2435f, 0.2616f},
 };
 
-static const Layout cifar100 = {
+static const CifarLayout cifar100 = {
     .name = "cifar100",
     .folder = "cifar-100-binary",
     .names_file = "fine_label_names.txt",
@@ -48,7 +48,7 @@ static const Layout cifar100 = {
     .std = {0.2675f, 0.2565f, 0.2761f},
 };
 
-static const Layout *layout_of(int classes) {
+static const CifarLayout *layout_of(int classes) {
     return classes == 10 ? &cifar10 : &cifar100;
 }
 
@@ -101,7 +101,7 @@ typedef struct {
 } Cifar;
 
 /* The folder that holds the split's first file: `path` itself or the official folder below it. */
-static void find_folder(char folder[DATASET_PATH], const Layout *layout, const char *path, const char *first) {
+static void find_folder(char folder[DATASET_PATH], const CifarLayout *layout, const char *path, const char *first) {
     char file[DATASET_PATH];
     path_join(folder, DATASET_PATH, path, layout->folder);
     path_join(file, sizeof file, folder, first);
@@ -114,7 +114,7 @@ static void find_folder(char folder[DATASET_PATH], const Layout *layout, const c
     }
 }
 
-static void load_file(uint8_t *pixels, uint8_t *labels, const Layout *layout, int classes, size_t expected,
+static void load_file(uint8_t *pixels, uint8_t *labels, const CifarLayout *layout, int classes, size_t expected,
                       const char *folder, const char *name) {
     char path[DATASET_PATH];
     Error error;
@@ -128,8 +128,9 @@ static void load_file(uint8_t *pixels, uint8_t *labels, const Layout *layout, in
     free(bytes);
 }
 
-/* One name per line.  Names are optional: without a file of exactly `classes` names, classes are numbered. */
-static bool load_names(Cifar *cifar, const Layout *layout, int classes, const char *folder) {
+/* Reads a file of one name per line.  Names are optional: without a file of exactly `classes` names, classes are
+ * numbered. */
+static bool load_names(Cifar *cifar, const CifarLayout *layout, int classes, const char *folder) {
     char path[DATASET_PATH];
     Error error;
     uint8_t *bytes;
@@ -162,7 +163,7 @@ static void cifar_close(Dataset *dataset) {
 }
 
 static void cifar_describe(Dataset *dataset, int classes) {
-    const Layout *layout = layout_of(classes);
+    const CifarLayout *layout = layout_of(classes);
     *dataset = (Dataset){.height = CIFAR_SIDE, .width = CIFAR_SIDE, .classes = classes};
     snprintf(dataset->name, sizeof dataset->name, "%s", layout->name);
     memcpy(dataset->mean, layout->mean, sizeof dataset->mean);
@@ -170,7 +171,7 @@ static void cifar_describe(Dataset *dataset, int classes) {
 }
 
 static void cifar_open(Dataset *dataset, int classes, const char *path, bool train, size_t limit) {
-    const Layout *layout = layout_of(classes);
+    const CifarLayout *layout = layout_of(classes);
     const char *const *files = train ? layout->train : &layout->test;
     int file_count = train ? layout->train_files : 1;
     size_t each = train ? layout->train_records : layout->test_records, count = each * (size_t)file_count;
@@ -185,7 +186,7 @@ static void cifar_open(Dataset *dataset, int classes, const char *path, bool tra
         load_file(cifar->pixels + first * CIFAR_PIXELS, cifar->labels + first, layout, classes, each, folder, files[i]);
     }
     cifar_describe(dataset, classes);
-    dataset->count = limit && limit < count ? limit : count;
+    dataset->count = dataset_limited(count, limit);
     dataset->class_names = load_names(cifar, layout, classes, folder) ? cifar->names.at : NULL;
     dataset->get = cifar_get;
     dataset->close = cifar_close;
@@ -194,7 +195,7 @@ static void cifar_open(Dataset *dataset, int classes, const char *path, bool tra
 
 /* == The two kinds ================================================================================================ */
 
-static bool cifar_find(char found[DATASET_PATH], const char *path, const Layout *layout) {
+static bool cifar_find(char found[DATASET_PATH], const char *path, const CifarLayout *layout) {
     char file[DATASET_PATH];
     snprintf(found, DATASET_PATH, "%s", path);
     path_join(file, sizeof file, path, layout->train[0]);

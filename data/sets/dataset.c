@@ -1,17 +1,7 @@
 #include "data/sets/dataset.h"
 
 #include <stdio.h>
-#include <stdlib.h>
-
-const float imagenet_mean[3] = {0.485f, 0.456f, 0.406f}, imagenet_std[3] = {0.229f, 0.224f, 0.225f};
-
-bool sample_buffer_grow(SampleBuffer *buffer, size_t room) {
-    if (room <= buffer->room) return true;
-    free(buffer->bytes);
-    buffer->bytes = malloc(room);
-    buffer->room = buffer->bytes ? room : 0;
-    return buffer->bytes != NULL;
-}
+#include <string.h>
 
 bool dataset_read(const Dataset *dataset, size_t index, SampleBuffer *buffer, Sample *sample, Error *error) {
     if (dataset->read) return dataset->read(dataset, index, buffer, sample, error);
@@ -30,6 +20,13 @@ void dataset_name_image(const Dataset *dataset, size_t index, char *text, size_t
     else
         snprintf(text, size, "image %zu of %s", index, dataset->name);
 }
+
+void dataset_normalise_photographs(Dataset *dataset) {
+    memcpy(dataset->mean, imagenet_mean, sizeof imagenet_mean);
+    memcpy(dataset->std, imagenet_std, sizeof imagenet_std);
+}
+
+size_t dataset_limited(size_t count, size_t limit) { return limit && limit < count ? limit : count; }
 
 void dataset_close(Dataset *dataset) {
     if (dataset->close) dataset->close(dataset);

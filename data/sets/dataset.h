@@ -8,26 +8,10 @@
 #include <stdint.h>
 
 #include "core/error.h"
-
-/* One image as the data set stores it. */
-typedef struct {
-    const uint8_t *bytes;
-    size_t size;
-    int height, width; /* bytes are pixels [height,width,3]; 0: bytes are an encoded picture file */
-    int label;
-    double time; /* of the frames of a video, in seconds from its first one, where that is known */
-    int frame;   /* of the frames of a video: which one, from 0 on */
-} Sample;
-
-/* A growing buffer for samples that have to be read from disk; initialise to {0}. */
-typedef struct {
-    uint8_t *bytes;
-    size_t room;
-} SampleBuffer;
+#include "data/images/sample.h"
+#include "data/video/clips.h"
 
 typedef struct Dataset Dataset;
-typedef struct ClipChoice ClipChoice;
-typedef struct ClipTaker ClipTaker;
 struct Dataset {
     char name[32];
     size_t count;
@@ -58,6 +42,7 @@ enum { DATASET_PATH = 4096 };
 /* A kind of data set, one entry of the list in data/sets/datasets.c. */
 typedef struct {
     const char *name; /* its name in the setting `data`; NULL: it can only be given as a path */
+    bool generates;   /* it makes as many images or clips as open is asked for */
     /* Whether a data set of this kind lies in or at `path`, which exists; writes to `found` the path to pass to open
      * and describe.  NULL: this kind has no files. */
     bool (*find)(char found[DATASET_PATH], const char *path);
@@ -72,13 +57,13 @@ bool dataset_read(const Dataset *dataset, size_t index, SampleBuffer *buffer, Sa
 /* Writes the image's name for messages, such as "train/n01440764/x.JPEG" or "image 17 of cifar10". */
 void dataset_name_image(const Dataset *dataset, size_t index, char *text, size_t size);
 
+/* Sets the statistics of photographs. */
+void dataset_normalise_photographs(Dataset *dataset);
+
+/* How many of `count` images remain under a limit; 0: no limit. */
+size_t dataset_limited(size_t count, size_t limit);
+
 /* Also accepts a data set that was only described. */
 void dataset_close(Dataset *dataset);
-
-/* Channel statistics of ImageNet, used to normalise photographs. */
-extern const float imagenet_mean[3], imagenet_std[3];
-
-/* Grows the buffer to at least `room` bytes; false when out of memory. */
-bool sample_buffer_grow(SampleBuffer *buffer, size_t room);
 
 #endif

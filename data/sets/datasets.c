@@ -13,20 +13,21 @@
 #include "data/sets/moving_shapes.h"
 #include "data/sets/record.h"
 #include "data/sets/shapes.h"
-#include "data/video/videos.h"
+#include "data/sets/videos.h"
 
 #define F(KIND, field) CONFIG_FIELD(KIND, DataSettings, field)
 static const ConfigEntry entries[] = {
-    {F(STRING, data), "shapes", .section = "data",
+    {F(STRING, data), "shapes", .section = "data", .change = CHANGE_PATH,
      .help = "Data set: shapes (generated images, no files needed), moving-shapes (generated clips; also -sense, -turn, "
-             "-size and -pair), cifar10, cifar100, mnist, imagenet, a folder with the files of one of these or with "
+             "-size and -pair), " DATASETS_WITH_FILES(", ") ", a folder with the files of one of these or with "
              "train/<class>/ and val/<class>/ (or valid, or test) of images or videos, with lists of videos "
              "(docs/data.md), or a file made by pack_dataset"},
-    {F(STRING, data_dir), "datasets", .argument = "FOLDER",
-     .help = "Folder that contains the folders of cifar10, cifar100, mnist and imagenet; scripts/fetch_cifar.sh "
+    {F(STRING, data_dir), "datasets", .argument = "FOLDER", .change = CHANGE_FREELY, .ranks_differ = true,
+     .help = "Folder that contains the folders of " DATASETS_WITH_FILES(" and ") "; scripts/fetch_cifar.sh "
              "downloads the first two to it"},
     {F(INT, train_limit), "0", .min = 0, .max = 1e8, .help = "Use only N of the training images (0: all)"},
-    {F(INT, test_limit), "0", .min = 0, .max = 1e8, .help = "Use only N of the test images (0: all)"},
+    {F(INT, test_limit), "0", .min = 0, .max = 1e8, .change = CHANGE_FREELY,
+     .help = "Use only N of the test images (0: all)"},
     {F(FLOATS, mean), .min = -255, .max = 255,
      .help = "Mean of each channel, for pixels in [0, 1] (default: the one that the weights were trained with if their "
              "file says it, else the data set's)"},
@@ -34,11 +35,11 @@ static const ConfigEntry entries[] = {
      .help = "Standard deviation of each channel, by which pixels are divided (default as for mean)"},
 };
 #undef F
-const ConfigGroup data_settings = {CONFIG_GROUP(DataSettings, entries)};
+const ConfigGroup data_settings = {CONFIG_GROUP(DataSettings, entries), .change = CHANGE_NEVER};
 
 static const DatasetKind imagenet_kind;
 
-/* In the order in which a path is checked for them. */
+/* A path is checked for these kinds in this order. */
 static const DatasetKind *const kinds[] = {&shapes_kind,
                                            &moving_kinds[MOVING_DIRECTION],
                                            &moving_kinds[MOVING_SENSE],
@@ -77,17 +78,29 @@ static const DatasetKind *kind_named(const char *data) {
     return NULL;
 }
 
-bool dataset_known(const char *data, Error *error) {
-    struct stat info;
-    const char *names[KINDS];
+bool dataset_named(const char *data) { return kind_named(data) != NULL; }
+
+bool dataset_generates(const char *data) {
+    const DatasetKind *kind = kind_named(data);
+    return kind && kind->generates;
+}
+
+const char *dataset_nearest(const char *data, const char *also) {
+    const char *names[KINDS + 1];
     int count = 0;
-    bool missing = stat(data, &info) && errno == ENOENT;
-    if (kind_named(data) || strchr(data, '/') || !missing) return true;
     for (int i = 0; i < KINDS; i++)
         if (kinds[i]->name) names[count++] = kinds[i]->name;
-    const char *near = nearest_word(data, names, count);
+    if (also) names[count++] = also;
+    return nearest_word(data, names, count);
+}
+
+bool dataset_known(const char *data, Error *error) {
+    struct stat info;
+    bool missing = stat(data, &info) && errno == ENOENT;
+    if (kind_named(data) || strchr(data, '/') || !missing) return true;
+    const char *near = dataset_nearest(data, NULL);
     if (near) return refuse(error, "unknown data set '%s' (did you mean '%s'?)", data, near);
-    return refuse(error, "'%s' is neither shapes, moving-shapes, cifar10, cifar100, mnist or imagenet nor a folder or "
+    return refuse(error, "'%s' is neither shapes, moving-shapes, " DATASETS_WITH_FILES(" or ") " nor a folder or "
                          "packed file", data);
 }
 
@@ -132,8 +145,7 @@ static void imagenet_open(Dataset *dataset, const char *folder, bool train, size
 static void imagenet_describe(Dataset *dataset, const char *folder) {
     (void)folder;
     *dataset = (Dataset){.name = "imagenet", .classes = IMAGENET_CLASSES};
-    memcpy(dataset->mean, imagenet_mean, sizeof imagenet_mean);
-    memcpy(dataset->std, imagenet_std, sizeof imagenet_std);
+    dataset_normalise_photographs(dataset);
 }
 
 static const DatasetKind imagenet_kind = {.name = "imagenet", .open = imagenet_open, .describe = imagenet_describe};

@@ -2,10 +2,13 @@
 #ifndef VIT_DATA_SETS_DATASETS_H
 #define VIT_DATA_SETS_DATASETS_H
 
-#include "core/config.h"
+#include "core/config/config.h"
 #include "data/sets/dataset.h"
 
-/* Which data set, and how much of it. */
+/* The data sets that have a name and files, for help and messages; `last` stands before the last name. */
+#define DATASETS_WITH_FILES(last) "cifar10, cifar100, mnist" last "imagenet"
+
+/* The choice of a data set, and how much of it is used. */
 typedef struct {
     const char *data, *data_dir;
     int train_limit, test_limit;
@@ -16,6 +19,15 @@ extern const ConfigGroup data_settings;
 
 /* Checks that mean and std have three numbers or none, and that no std is 0. */
 void data_check(const Config *config, const DataSettings *s);
+
+/* Whether `data` is the name of a data set. */
+bool dataset_named(const char *data);
+
+/* Whether `data` names a data set that generates as many images as are asked for. */
+bool dataset_generates(const char *data);
+
+/* The name of the data set that `data` may mean, misspelled; NULL: none is near.  `also`: another name, or NULL. */
+const char *dataset_nearest(const char *data, const char *also);
 
 /* Whether `data` names a kind of data set, or a folder or file that is one. */
 bool dataset_is_there(const char *data);
@@ -30,7 +42,7 @@ bool dataset_known(const char *data, Error *error);
  *   cifar10, cifar100, mnist, imagenet  looked for in `folder`
  *   a folder                            with the files of CIFAR or MNIST, with train/<class>/ and val/<class>/, or with
  *                                       train.pack and val.pack
- *   a folder                            with videos or lists of them (data/video/videos.h)
+ *   a folder                            with videos or lists of them (data/sets/videos.h)
  *   a file                              packed by pack_dataset (data/sets/record.h)
  * `limit` is the number of images to use, 0 for all.  They are the first `limit` images, except that folders and packed
  * files are sampled at even intervals, so that all classes remain, and that shapes generates as many as requested.

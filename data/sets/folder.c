@@ -11,12 +11,13 @@
 #include "core/files.h"
 #include "core/text.h"
 #include "data/images/image.h"
+#include "data/images/webp.h"
 
 enum { IMAGE_PATH_ROOM = DATASET_PATH + 2 * 256 };
 
 /* == Names in a folder ============================================================================================ */
 
-/* Names, each terminated by a 0, and their offsets; sorting orders them by strcmp. */
+/* A list of names in one block, each terminated by a 0, and their offsets; sorting orders them by strcmp. */
 typedef struct {
     char *text;
     size_t *at;
@@ -25,22 +26,10 @@ typedef struct {
 
 static const char *name_of(const Names *names, size_t i) { return names->text + names->at[i]; }
 
-static void *regrow(void *memory, size_t size) {
-    memory = realloc(memory, size);
-    if (!memory) die("out of memory: %zu bytes for the names of images", size);
-    return memory;
-}
-
 static void names_add(Names *names, const char *name) {
     size_t length = strlen(name) + 1;
-    if (names->used + length > names->text_room) {
-        names->text_room = 2 * names->text_room + length + 4096;
-        names->text = regrow(names->text, names->text_room);
-    }
-    if (names->count == names->room) {
-        names->room = 2 * names->room + 64;
-        names->at = regrow(names->at, names->room * sizeof *names->at);
-    }
+    names->text = xgrow(names->text, names->used + length, &names->text_room, 1, "the names of images");
+    names->at = xgrow(names->at, names->count + 1, &names->room, sizeof *names->at, "the names of images");
     memcpy(names->text + names->used, name, length);
     names->at[names->count++] = names->used;
     names->used += length;
@@ -60,17 +49,12 @@ static void names_free(Names *names) {
     *names = (Names){0};
 }
 
-static bool is_folder(const char *path) {
-    struct stat info;
-    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
-}
-
-/* Uses stat for links and on file systems that do not report the type. */
+/* This uses stat for links and on file systems that do not report the type. */
 static bool entry_is_folder(const struct dirent *entry, const char *folder) {
     char path[DATASET_PATH];
     if (entry->d_type != DT_UNKNOWN && entry->d_type != DT_LNK) return entry->d_type == DT_DIR;
     path_join(path, sizeof path, folder, entry->d_name);
-    return is_folder(path);
+    return folder_exists(path);
 }
 
 static bool is_webp_name(const char *name) {
@@ -78,7 +62,7 @@ static bool is_webp_name(const char *name) {
     return dot && !strcasecmp(dot, ".webp");
 }
 
-/* Files that are skipped, hidden ones not counted: WebP pictures that this build cannot read, and all others. */
+/* The number of skipped files, hidden ones not counted: WebP pictures that this build cannot read, and all others. */
 typedef struct {
     size_t webp, count;
     char first[256];
@@ -113,6 +97,7 @@ typedef struct {
     Names classes, images;
     const char **class_names; /* [classes] */
     uint32_t *labels;         /* [count] */
+    size_t label_room;
 } Folder;
 
 static bool has_folders(const char *path) {
@@ -130,7 +115,7 @@ static const char *split_name(const char *path, bool train) {
     char root[DATASET_PATH];
     for (size_t i = 0; !train && i < sizeof names / sizeof *names; i++) {
         path_join(root, sizeof root, path, names[i]);
-        if (is_folder(root) && (strcmp(names[i], "test") || has_folders(root))) return names[i];
+        if (folder_exists(root) && (strcmp(names[i], "test") || has_folders(root))) return names[i];
     }
     return train ? "train" : "val";
 }
@@ -146,7 +131,7 @@ static bool folder_find(char found[DATASET_PATH], const char *path) {
     snprintf(found, DATASET_PATH, "%s", path);
     for (int train = 0; train < 2; train++) {
         path_join(root, sizeof root, path, split_name(path, train));
-        if (is_folder(root)) return true;
+        if (folder_exists(root)) return true;
     }
     return false;
 }
@@ -156,7 +141,7 @@ static void check_same_classes(const char *path, const Names *classes, bool trai
     char other[DATASET_PATH];
     Names others = {0};
     path_join(other, sizeof other, path, split_name(path, !train));
-    if (!is_folder(other)) return;
+    if (!folder_exists(other)) return;
     list_classes(&others, other);
     size_t i = 0;
     while (i < classes->count && i < others.count && !strcmp(name_of(classes, i), name_of(&others, i))) i++;
@@ -172,15 +157,9 @@ static void check_same_classes(const char *path, const Names *classes, bool trai
 }
 
 static void describe(Dataset *dataset, const char *path) {
-    size_t length = strlen(path), end = length;
-    while (end > 1 && path[end - 1] == '/') end--;
-    size_t begin = end;
-    while (begin > 0 && path[begin - 1] != '/') begin--;
     *dataset = (Dataset){0};
-    text_make_name(dataset->name, sizeof dataset->name, path + begin, end - begin);
-    if (!*dataset->name || *dataset->name == '.') snprintf(dataset->name, sizeof dataset->name, "images");
-    memcpy(dataset->mean, imagenet_mean, sizeof imagenet_mean);
-    memcpy(dataset->std, imagenet_std, sizeof imagenet_std);
+    text_name_path(dataset->name, sizeof dataset->name, path, "images");
+    dataset_normalise_photographs(dataset);
 }
 
 static void folder_describe(Dataset *dataset, const char *path) {
@@ -188,7 +167,7 @@ static void folder_describe(Dataset *dataset, const char *path) {
     Names classes = {0};
     describe(dataset, path);
     path_join(root, sizeof root, path, split_name(path, true));
-    if (!is_folder(root)) path_join(root, sizeof root, path, split_name(path, false));
+    if (!folder_exists(root)) path_join(root, sizeof root, path, split_name(path, false));
     list_classes(&classes, root);
     dataset->classes = (int)classes.count;
     names_free(&classes);
@@ -232,12 +211,13 @@ static void list_class(Folder *folder, size_t label, Others *others, char other[
     path_join(path, sizeof path, folder->root, folder->class_names[label]);
     names_list(&names, path, false, others);
     if (!before && others->count) snprintf(other, DATASET_PATH, "%.3800s/%s", path, others->first);
-    if (!names.count && others->webp > 0 && !image_webp())
+    if (!names.count && others->webp > 0 && !webp_supported())
         die("%s: no images in this class but WebP, and this build has no libwebp: install libwebp-dev and run make "
             "again", path);
     if (!names.count)
-        die("%s: no images in this class (*.JPEG, *.jpg, *.png, *.bmp%s)", path, image_webp() ? ", *.webp" : "");
-    folder->labels = regrow(folder->labels, (folder->images.count + names.count) * sizeof *folder->labels);
+        die("%s: no images in this class (*.JPEG, *.jpg, *.png, *.bmp%s)", path, webp_supported() ? ", *.webp" : "");
+    size_t count = folder->images.count + names.count;
+    folder->labels = xgrow(folder->labels, count, &folder->label_room, sizeof *folder->labels, "the labels of images");
     for (size_t i = 0; i < names.count; i++) {
         folder->labels[folder->images.count] = (uint32_t)label;
         names_add(&folder->images, name_of(&names, i));
@@ -262,7 +242,7 @@ void folder_open(Dataset *dataset, const char *path, bool train, size_t limit) {
     char other[DATASET_PATH] = "";
     Folder *folder = xcalloc(1, sizeof *folder, "an image folder");
     path_join(folder->root, sizeof folder->root, path, split_name(path, train));
-    if (!is_folder(folder->root))
+    if (!folder_exists(folder->root))
         die("%s: no such folder: expected the %s images in %s/<class>/%s", folder->root, train ? "training" : "test",
             folder->root, train ? "" : " (eval_every 0 trains without)");
     list_classes(&folder->classes, folder->root);

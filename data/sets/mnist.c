@@ -131,7 +131,7 @@ static void mnist_open(Dataset *dataset, const char *path, bool train, size_t li
     mnist->labels = load(folder, file_names[train][1], mnist_labels, &labels);
     if (count != labels) die("%s: %zu images but %zu labels", folder, count, labels);
     mnist_describe(dataset, path);
-    dataset->count = limit && limit < count ? limit : count;
+    dataset->count = dataset_limited(count, limit);
     dataset->get = mnist_get;
     dataset->close = mnist_close;
     dataset->state = mnist;

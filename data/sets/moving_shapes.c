@@ -10,7 +10,7 @@
 #include "data/video/clips.h"
 #include "data/sets/shapes.h"
 
-enum { NOISE_AT = 4096, MOST_SPEED = 3 };
+enum { MOST_SPEED = 3 };
 
 const int moving_directions[8][2] = {{1, 0}, {1, 1}, {0, 1}, {-1, 1}, {-1, 0}, {-1, -1}, {0, -1}, {1, -1}};
 
@@ -41,48 +41,37 @@ int moving_classes(MovingTask task) { return tasks[task].classes; }
 
 /* == A scene ====================================================================================================== */
 
-typedef struct {
-    uint64_t seed;
-    uint32_t split, index, next;
-} Stream;
-
-static float uniform(Stream *s, float low, float high) {
-    return low + (high - low) * rng_uniform(s->seed, RNG_MOVING, s->split, s->index, s->next++);
-}
-
-static int below(Stream *s, int n) {
-    return (int)rng_below(s->seed, RNG_MOVING, s->split, s->index, s->next++, (uint32_t)n);
-}
-
 static void push(MovingFigure *f, int direction, int speed) {
     f->vx += speed * moving_directions[direction][0];
     f->vy += speed * moving_directions[direction][1];
 }
 
-/* All that no class depends on.  Discs and rings are left out: nobody sees them turn. */
-static MovingFigure still_figure(Stream *s, int side) {
-    MovingFigure f = {.kind = 2 + below(s, SHAPES_CLASSES - 2), .x = below(s, side), .y = below(s, side)};
-    f.angle = below(s, MOVING_ANGLES);
-    f.size = below(s, MOVING_SIZES);
-    f.least = f.largest = uniform(s, 7, 12);
-    for (int k = 0; k < 3; k++) f.colour[k] = uniform(s, 140, 235);
+/* Draws a figure without motion.  Discs and rings are left out, because nobody sees them turn. */
+static MovingFigure still_figure(ShapesStream *s, int side) {
+    MovingFigure f = {.kind = 2 + shapes_below(s, SHAPES_CLASSES - 2)};
+    f.x = shapes_below(s, side);
+    f.y = shapes_below(s, side);
+    f.angle = shapes_below(s, MOVING_ANGLES);
+    f.size = shapes_below(s, MOVING_SIZES);
+    f.least = f.largest = shapes_uniform(s, 7, 12);
+    for (int k = 0; k < 3; k++) f.colour[k] = shapes_uniform(s, 140, 235);
     return f;
 }
 
 MovingScene moving_scene(MovingTask task, uint64_t seed, uint32_t split, uint32_t index) {
-    Stream s = {seed, split, index, 0};
+    ShapesStream s = {seed, split, index, 0, RNG_MOVING};
     MovingScene scene = {.side = MOVING_SIDE, .figures = 1, .seed = seed, .split = split, .index = index};
     int label = (int)(index % (uint32_t)tasks[task].classes);
-    float turn = uniform(&s, 0, 6.2831853f), wave = uniform(&s, 3, 12);
+    float turn = shapes_uniform(&s, 0, 6.2831853f), wave = shapes_uniform(&s, 3, 12);
     scene.across = cosf(turn) / wave;
     scene.down = sinf(turn) / wave;
-    scene.phase = uniform(&s, 0, 1);
-    for (int k = 0; k < 3; k++) scene.ground[k] = uniform(&s, 20, 100);
-    for (int k = 0; k < 3; k++) scene.stripe[k] = uniform(&s, -16, 16);
-    scene.noise = uniform(&s, 0, 0.08f);
+    scene.phase = shapes_uniform(&s, 0, 1);
+    for (int k = 0; k < 3; k++) scene.ground[k] = shapes_uniform(&s, 20, 100);
+    for (int k = 0; k < 3; k++) scene.stripe[k] = shapes_uniform(&s, -16, 16);
+    scene.noise = shapes_uniform(&s, 0, 0.08f);
 
     MovingFigure *f = scene.figure, first = still_figure(&s, scene.side), second = still_figure(&s, scene.side);
-    int direction = below(&s, 8), speed = 1 + below(&s, MOST_SPEED), slow = 1 + below(&s, 2);
+    int direction = shapes_below(&s, 8), speed = 1 + shapes_below(&s, MOST_SPEED), slow = 1 + shapes_below(&s, 2);
     f[0] = first;
     switch (task) {
     case MOVING_DIRECTION: push(f, label, speed); break;
@@ -143,25 +132,12 @@ static void paint_figure(float *canvas, int side, const MovingFigure *f, int t) 
     }
 }
 
-/* Stream elements from NOISE_AT on, two bytes for each channel of each pixel, frame after frame. */
-static void finish(uint8_t *pixels, const float *canvas, const MovingScene *s, int t) {
-    uint32_t count = (uint32_t)(s->side * s->side * 3), blocks = (count + 7) / 8;
-    for (uint32_t i = 0; i < count; i += 8) {
-        uint32_t counter[4] = {NOISE_AT / 4 + (uint32_t)t * blocks + i / 8, s->split, s->index, RNG_MOVING};
-        RngBlock block = rng_philox(counter, s->seed);
-        for (uint32_t j = 0; j < 8 && i + j < count; j++) {
-            uint32_t bits = block.word[j / 2] >> (j % 2 * 16);
-            float noise = s->noise * (float)((int)(bits & 255) - (int)(bits >> 8 & 255));
-            pixels[i + j] = (uint8_t)(fminf(fmaxf(canvas[i + j] + noise, 0), 255) + 0.5f);
-        }
-    }
-}
-
 void moving_draw(const MovingScene *scene, int t, uint8_t *pixels) {
     float canvas[MOVING_SIDE * MOVING_SIDE * 3];
     paint_ground(canvas, scene);
     for (int i = 0; i < scene->figures; i++) paint_figure(canvas, scene->side, &scene->figure[i], t);
-    finish(pixels, canvas, scene, t);
+    ShapesStream s = {scene->seed, scene->split, scene->index, 0, RNG_MOVING};
+    shapes_noise(pixels, canvas, (size_t)(scene->side * scene->side * 3), t, &s, scene->noise);
 }
 
 /* == The data sets ================================================================================================ */
@@ -232,9 +208,9 @@ KIND(MOVING_SIZE, size)
 KIND(MOVING_PAIR, pair)
 
 const DatasetKind moving_kinds[MOVING_TASKS] = {
-    {.name = "moving-shapes", .open = open_direction, .describe = describe_direction},
-    {.name = "moving-shapes-sense", .open = open_sense, .describe = describe_sense},
-    {.name = "moving-shapes-turn", .open = open_turn, .describe = describe_turn},
-    {.name = "moving-shapes-size", .open = open_size, .describe = describe_size},
-    {.name = "moving-shapes-pair", .open = open_pair, .describe = describe_pair},
+    {.name = "moving-shapes", .generates = true, .open = open_direction, .describe = describe_direction},
+    {.name = "moving-shapes-sense", .generates = true, .open = open_sense, .describe = describe_sense},
+    {.name = "moving-shapes-turn", .generates = true, .open = open_turn, .describe = describe_turn},
+    {.name = "moving-shapes-size", .generates = true, .open = open_size, .describe = describe_size},
+    {.name = "moving-shapes-pair", .generates = true, .open = open_pair, .describe = describe_pair},
 };

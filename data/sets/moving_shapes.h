@@ -22,7 +22,7 @@ enum { MOVING_SIDE = 64, MOVING_TRAIN = 20000, MOVING_TEST = 2000, MOVING_ANGLES
 /* Directions 0 .. 7, clockwise from the right; d + 4 is the opposite of d. */
 extern const int moving_directions[8][2];
 
-/* Where something is after t frames that was at `start` of a cycle and takes `step` a frame. */
+/* The position, after t frames, of something that began at `start` of a cycle and moves by `step` a frame. */
 static inline int moving_at(int start, int step, int t, int cycle) {
     int at = (int)((start + (int64_t)step * t) % cycle);
     return at < 0 ? at + cycle : at;

@@ -6,19 +6,11 @@
 #include "core/die.h"
 #include "core/json_lists.h"
 
-static void *enlarge(void *memory, size_t *room, size_t wanted, size_t size) {
-    if (memory && wanted <= *room) return memory;
-    *room = 2 * wanted + 1024;
-    memory = realloc(memory, *room * size);
-    if (!memory) die("out of memory: %zu labels of ImageNet ReaL", *room);
-    return memory;
-}
-
 static bool take_labels(void *state, const JsonValue *labels, uint32_t count, Error *error) {
     RealLabels *real = state;
     size_t used = real->first[real->images];
-    real->labels = enlarge(real->labels, &real->label_room, used + count, sizeof *real->labels);
-    real->first = enlarge(real->first, &real->image_room, real->images + 2, sizeof *real->first);
+    real->labels = xgrow(real->labels, used + count, &real->label_room, sizeof *real->labels, "labels");
+    real->first = xgrow(real->first, real->images + 2, &real->image_room, sizeof *real->first, "labels");
     for (size_t i = 0; i < count; i++) {
         int64_t label = labels[i].integer;
         if (label < 0 || label >= real->classes)
@@ -64,7 +56,7 @@ static bool find_images(RealLabels *real, const Dataset *dataset, Error *error) 
 bool real_labels_open(RealLabels *real, const char *path, const Dataset *dataset, bool whole, Error *error) {
     const JsonList list = {.take = take_labels};
     *real = (RealLabels){.classes = dataset->classes};
-    real->first = enlarge(NULL, &real->image_room, 1, sizeof *real->first);
+    real->first = xgrow(NULL, 1, &real->image_room, sizeof *real->first, "labels");
     real->first[0] = 0;
     bool ok = json_lists_read(path, &list, 1, real, error);
     if (ok && whole && real->images != dataset->count)

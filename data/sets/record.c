@@ -12,11 +12,11 @@
 
 #include <xxhash.h>
 
-#include "core/class_names.h"
+#include "core/results/class_names.h"
 #include "core/die.h"
 #include "core/files.h"
 #include "core/text.h"
-#include "data/video/videos.h"
+#include "data/sets/videos.h"
 
 enum { ALIGN = 8 };
 
@@ -438,11 +438,7 @@ typedef struct {
 
 static size_t text_add(Text *text, const char *line) {
     size_t length = strlen(line) + 1, at = text->size;
-    if (at + length > text->room) {
-        text->room = 2 * text->room + length;
-        text->bytes = realloc(text->bytes, text->room);
-        if (!text->bytes) die("out of memory: %zu bytes for names", text->room);
-    }
+    text->bytes = xgrow(text->bytes, at + length, &text->room, 1, "names");
     memcpy(text->bytes + at, line, length);
     text->size += length;
     return at;

@@ -203,22 +203,22 @@ static void paint_figure(float *canvas, const float *cover, const int box[4], Co
     }
 }
 
-/* Uses stream elements from NOISE_AT on, four per Philox block, two bytes per channel. */
-static void finish(uint8_t *pixels, const float *canvas, const ShapesStream *s, float strength) {
-    for (uint32_t i = 0; i < PIXELS * 3; i += 8) {
-        uint32_t counter[4] = {(NOISE_AT + i / 2) / 4, s->split, s->index, RNG_SHAPES};
+void shapes_noise(uint8_t *pixels, const float *canvas, size_t count, int t, const ShapesStream *s, float strength) {
+    size_t first = NOISE_AT / 4 + (size_t)t * ((count + 7) / 8);
+    for (size_t i = 0; i < count; i += 8) {
+        uint32_t counter[4] = {(uint32_t)(first + i / 8), s->split, s->index, (uint32_t)s->purpose};
         RngBlock block = rng_philox(counter, s->seed);
-        for (uint32_t j = 0; j < 8; j++) {
-            uint32_t bits = block.word[j / 2] >> (j % 2 * 16);
+        for (size_t j = i; j < i + 8 && j < count; j++) {
+            uint32_t bits = block.word[(j - i) / 2] >> (j % 2 * 16);
             float noise = strength * (float)((int)(bits & 255) - (int)(bits >> 8 & 255));
-            pixels[i + j] = (uint8_t)(fminf(fmaxf(canvas[i + j] + noise, 0), 255) + 0.5f);
+            pixels[j] = (uint8_t)(fminf(fmaxf((canvas ? canvas[j] : (float)pixels[j]) + noise, 0), 255) + 0.5f);
         }
     }
 }
 
 void shapes_draw(uint64_t seed, uint32_t split, uint32_t index, uint8_t *pixels, int *label, int box[4]) {
     float canvas[PIXELS * 3], cover[PIXELS];
-    ShapesStream s = {seed, split, index, 0};
+    ShapesStream s = {seed, split, index, 0, RNG_SHAPES};
     int bounds[4];
 
     Figure shape = place_shape(&s);
@@ -231,7 +231,8 @@ void shapes_draw(uint64_t seed, uint32_t split, uint32_t index, uint8_t *pixels,
     }
     cover_figure(cover, bounds, &shape);
     paint_figure(canvas, cover, bounds, paint);
-    finish(pixels, canvas, &s, shapes_uniform(&s, 0, 0.08f));
+    float strength = shapes_uniform(&s, 0, 0.08f);
+    shapes_noise(pixels, canvas, PIXELS * 3, 0, &s, strength);
     if (label) *label = shape.kind;
     if (box) memcpy(box, bounds, sizeof bounds);
 }
@@ -284,4 +285,5 @@ static void describe_embedded(Dataset *dataset, const char *path) {
     shapes_describe(dataset);
 }
 
-const DatasetKind shapes_kind = {.name = "shapes", .open = open_embedded, .describe = describe_embedded};
+const DatasetKind shapes_kind = {
+    .name = "shapes", .generates = true, .open = open_embedded, .describe = describe_embedded};

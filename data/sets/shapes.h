@@ -18,19 +18,25 @@ void shapes_draw(uint64_t seed, uint32_t split, uint32_t index, uint8_t *pixels,
 float shapes_distance(int label, float x, float y);
 extern const float shapes_reach;
 
-/* The random stream of one image; `next` is the position of the next draw. */
+/* The random stream of one image or clip; `next` is the position of the next draw. */
 typedef struct {
     uint64_t seed;
     uint32_t split, index, next;
+    RngPurpose purpose;
 } ShapesStream;
 
 static inline float shapes_uniform(ShapesStream *s, float low, float high) {
-    return low + (high - low) * rng_uniform(s->seed, RNG_SHAPES, s->split, s->index, s->next++);
+    return low + (high - low) * rng_uniform(s->seed, s->purpose, s->split, s->index, s->next++);
 }
 
 static inline int shapes_below(ShapesStream *s, int n) {
-    return (int)rng_below(s->seed, RNG_SHAPES, s->split, s->index, s->next++, (uint32_t)n);
+    return (int)rng_below(s->seed, s->purpose, s->split, s->index, s->next++, (uint32_t)n);
 }
+
+/* pixels [count] = canvas + strength times the difference of two random bytes, within 0 to 255.  The bytes are those of
+ * the stream's elements from 4096 on, two for each channel of each pixel, frame t after frame t - 1.  canvas NULL: the
+ * pixels as they are. */
+void shapes_noise(uint8_t *pixels, const float *canvas, size_t count, int t, const ShapesStream *s, float strength);
 
 extern const DatasetKind shapes_kind;
 

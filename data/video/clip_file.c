@@ -16,7 +16,7 @@ bool clip_file_is(const uint8_t *bytes, size_t size) {
     return size >= sizeof(ClipFileHeader) && !memcmp(bytes, CLIP_FILE_MAGIC, sizeof CLIP_FILE_MAGIC - 1);
 }
 
-/* Numbers need not be aligned. */
+/* Offsets and times are copied out because they need not be aligned. */
 static uint64_t offset_of(const uint8_t *offsets, size_t i) {
     uint64_t offset;
     memcpy(&offset, offsets + i * sizeof offset, sizeof offset);
@@ -66,7 +66,7 @@ bool clip_file_read(const uint8_t *bytes, size_t size, int label, const ClipChoi
 
 /* == Writing ====================================================================================================== */
 
-/* NULL: out of memory, and what was there remains. */
+/* Returns NULL when out of memory; the old memory then remains. */
 static void *grow(void *memory, size_t room, size_t wanted, size_t size, Error *error) {
     if (wanted <= room) return memory;
     void *more = realloc(memory, 2 * wanted * size);

@@ -10,7 +10,7 @@
 #ifndef VIT_DATA_VIDEO_CLIP_FILE_H
 #define VIT_DATA_VIDEO_CLIP_FILE_H
 
-#include "data/sets/dataset.h"
+#include "data/video/clips.h"
 
 #define CLIP_FILE_MAGIC "VIT.CLIP"
 
@@ -34,7 +34,7 @@ typedef struct {
     size_t count, size, room, entries;
 } ClipFileWriter;
 
-/* False: out of memory, and `error` is set. */
+/* On failure (out of memory) returns false and sets `error`. */
 bool clip_file_add(ClipFileWriter *writer, double time, const uint8_t *bytes, size_t size, Error *error);
 
 /* The whole file, which the caller frees; NULL: out of memory. */

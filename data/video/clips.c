@@ -16,7 +16,7 @@ static const ConfigEntry entries[] = {
     {F(FLOAT, target_fps), "0", .min = 0, .max = 1000,
      .help = "Frames a second for which a dense stretch is meant, scaled for videos with another rate (0: it is counted "
              "in frames)"},
-    {F(INT, samples_per_clip), "1", .min = 1, .max = CLIP_MOST_SAMPLES,
+    {F(INT, samples_per_clip), "1", .min = 1, .max = CLIP_MOST_SAMPLES, .change = CHANGE_BETWEEN_EPOCHS,
      .help = "Training samples of each clip in an epoch, which is that many times as long: one after the other, of the "
              "same frames with other augmentations, from a file that is opened and decoded once (2: NUM_SAMPLE of "
              "SlowFast's, MViT's and UniFormer's recipes; batch_size counts samples)"},
@@ -34,7 +34,7 @@ static void check(const Config *config, const void *settings) {
     if (s->test_crops == 2) config_reject(config, "test_crops", "2: expected 1 or 3");
 }
 
-const ConfigGroup clip_settings = {CONFIG_GROUP(ClipSettings, entries), .check = check};
+const ConfigGroup clip_settings = {CONFIG_GROUP(ClipSettings, entries), .change = CHANGE_FREELY, .check = check};
 
 int clip_views(const ClipSettings *s) { return s->test_clips * s->test_crops; }
 

@@ -16,8 +16,9 @@
 #ifndef VIT_DATA_VIDEO_CLIPS_H
 #define VIT_DATA_VIDEO_CLIPS_H
 
-#include "core/config.h"
-#include "data/sets/dataset.h"
+#include "core/config/config.h"
+#include "core/error.h"
+#include "data/images/sample.h"
 
 typedef enum { SAMPLING_SEGMENTS, SAMPLING_DENSE, SAMPLING_TSN } Sampling;
 typedef enum { SCORES_PROBABILITIES, SCORES_LOGITS } ViewScores;
@@ -35,19 +36,19 @@ extern const ConfigGroup clip_settings;
 
 enum { CLIP_MOST_SAMPLES = 16 }; /* samples_per_clip */
 
-/* How many views of a video are evaluated: test_clips * test_crops, one after another; view v is crop
+/* The number of views of a video that are evaluated: test_clips * test_crops, one after another; view v is crop
  * v mod test_crops of clip v / test_crops. */
 int clip_views(const ClipSettings *s);
 
-/* Which clip of a video is wanted.  In training the frames are a pure function of (seed, epoch, draw, F). */
-struct ClipChoice {
+/* Says which clip of a video is wanted.  In training the frames are a pure function of (seed, epoch, draw, F). */
+typedef struct {
     int frames; /* T0; 0: all frames of the video */
     ClipSettings s;
     bool train;
     uint64_t seed;
     uint32_t epoch, draw;
     int clip; /* evaluation: of s.test_clips */
-};
+} ClipChoice;
 
 /* index [choice->frames]: the frames of a video with F >= 1 frames at `fps` a second (0: unknown), ascending. */
 void clip_frames(int *index, int F, double fps, const ClipChoice *choice);
@@ -58,14 +59,14 @@ typedef struct {
     int count;
 } ClipIndex;
 
-/* False: out of memory. */
+/* Returns false when out of memory. */
 bool clip_index(ClipIndex *index, int F, double fps, const ClipChoice *choice, Error *error);
 void clip_index_free(ClipIndex *index);
 
 /* Receives the frames of a clip in order, i from 0 on; false with `error` set ends the reading. */
-struct ClipTaker {
+typedef struct {
     bool (*take)(void *context, int i, const Sample *frame, Error *error);
     void *context;
-};
+} ClipTaker;
 
 #endif

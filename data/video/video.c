@@ -169,7 +169,7 @@ static bool decoder_open(VideoReader *v, Error *error) {
     return true;
 }
 
-/* Back to the first packet. */
+/* Seeks to the first packet. */
 static bool rewind_video(VideoReader *v, Error *error) {
     v->position = INT64_MIN;
     v->counter = 0;

@@ -31,9 +31,9 @@ typedef struct VideoReader VideoReader;
 VideoReader *video_open(const uint8_t *bytes, size_t size, size_t most_pixels, Error *error);
 void video_close(VideoReader *reader);
 
-/* At least 1. */
+/* The number of frames, which is at least 1. */
 int video_frames(const VideoReader *reader);
-/* Mean frames a second between the first and the last frame; 0 if that is not known. */
+/* The mean number of frames a second between the first and the last frame; 0 if that is not known. */
 double video_fps(const VideoReader *reader);
 /* The time of a frame in seconds, from the first one's. */
 double video_time(const VideoReader *reader, int frame);
@@ -48,7 +48,7 @@ bool video_read(VideoReader *reader, const int *index, int count,
                 bool (*take)(void *context, int i, const uint8_t *pixels, int height, int width, Error *error),
                 void *context, Error *error);
 
-/* How many frames were decoded since the reader was opened, for tests of seeking. */
+/* The number of frames that were decoded since the reader was opened, for tests of seeking. */
 int video_decoded(const VideoReader *reader);
 
 #endif

@@ -26,7 +26,7 @@ static const Library libraries[] = {{FILE_OF("avutil", LIBAVUTIL_VERSION_MAJOR),
                                     {FILE_OF("avcodec", LIBAVCODEC_VERSION_MAJOR), codec},
                                     {FILE_OF("avformat", LIBAVFORMAT_VERSION_MAJOR), format},
                                     {FILE_OF("swscale", LIBSWSCALE_VERSION_MAJOR), scale}};
-/* Debian's names, which end with the versions. */
+/* Debian's names of these packages end with the versions. */
 static const char packages[] = "libavformat" AV_STRINGIFY(LIBAVFORMAT_VERSION_MAJOR) " and libswscale" AV_STRINGIFY(
     LIBSWSCALE_VERSION_MAJOR);
 

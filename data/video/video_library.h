@@ -13,7 +13,7 @@
 
 #include "core/error.h"
 
-/* What a stream says of its rotation has moved from a stream's side data to its codec's parameters. */
+/* FFmpeg has moved the rotation of a stream from its side data to its codec's parameters. */
 #if LIBAVFORMAT_VERSION_INT >= AV_VERSION_INT(60, 15, 100)
 #define FORMAT_SIDE_DATA(F)
 #define CODEC_SIDE_DATA(F) F(av_packet_side_data_get)

@@ -1,6 +1,7 @@
 /* Elementary functions on a vector of floats at a time, branch-free and without a library call.
  *
  *   exp      x = n ln 2 + r, |r| <= ln 2 / 2;  e^x = 2^n p(r)
+ *   log      x = 2^n (1 + r), sqrt(1/2) <= 1 + r < sqrt 2;  n ln 2 + r - r^2/2 + r^3 p(r)
  *   sin, cos x = n pi + r, |r| <= pi / 2;  (-1)^n (p(r), q(r)): both share the reduction and are never swapped
  *   normal   Phi(x) = 1/2 + x p(x^2) for |x| < 1, else Phi(-a) = exp(-a^2/2) w(1 / (1 + 0.27 a))
  *
@@ -108,6 +109,23 @@ TILE_INLINE vec vec_exp_floored(vec x) {
     x = vec_max(vec_set(-88), x);
     vec shifted = x * 1.44269504f + (VEC_ROUND + 127), n = shifted - (VEC_ROUND + 127);
     return vec_exp_reduced(x, n) * (vec)((uvec)shifted << 23);
+}
+
+/* Within 1 ulp of the larger of 1 and the result, for normal x > 0; some finite number for 0 and denormal x. */
+TILE_INLINE vec vec_log(vec x) {
+    uvec above = (uvec)x - 0x3f3504f3u; /* sqrt(1/2) */
+    ivec whole = (ivec)above >> 23;
+    vec n = __builtin_convertvector(whole, vec), r = (vec)((above & 0x7fffffu) + 0x3f3504f3u) - 1.0f, z = r * r;
+    vec p = 7.0376836292e-2f * r + -1.1514610310e-1f;
+    p = p * r + 1.1676998740e-1f;
+    p = p * r + -1.2420140846e-1f;
+    p = p * r + 1.4249322787e-1f;
+    p = p * r + -1.6668057665e-1f;
+    p = p * r + 2.0000714765e-1f;
+    p = p * r + -2.4999993993e-1f;
+    p = p * r + 3.3333331174e-1f;
+    p = p * r * z + n * -2.12194440e-4f - 0.5f * z;
+    return n * 0.693359375f + (r + p);
 }
 
 /* Largest argument for which n times the first two parts of pi is exact. */

@@ -13,10 +13,10 @@
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512CD__) && defined(__AVX512DQ__) && \
     defined(__AVX512VL__)
-#define ISA "avx512"
+#define ISA ISA_AVX512
 #define INSTRUCTIONS "AVX-512"
 #elif defined(__AVX2__) && defined(__FMA__)
-#define ISA "avx2"
+#define ISA ISA_AVX2
 #define INSTRUCTIONS "AVX2"
 #elif defined(__x86_64__)
 #define ISA ""
@@ -34,7 +34,7 @@ extern int main(int argc, char **argv);
 static const ProcessorNeed needs[] = PROCESSOR_NEEDS;
 static const Variant own = {.main = main,
                             .isa = ISA,
-                            .precision = sizeof(real) == 2 ? "bfloat16" : "float32",
+                            .precision = sizeof(real) == 2 ? PRECISION_BFLOAT16 : PRECISION_FLOAT32,
                             .instructions = INSTRUCTIONS,
                             .needs = needs};
 static const Variant *const listed __attribute__((section("vit_variants"), used)) = &own;
@@ -77,11 +77,11 @@ static KernelsChoice refuse_isa(const char *isa) {
 }
 
 static KernelsChoice refuse_precision(const char *isa, const char *precision) {
-    const Variant *any = variant_find("auto", precision, false), *v = variant_find(isa, precision, false);
+    const Variant *any = variant_find(ISA_AUTO, precision, false), *v = variant_find(isa, precision, false);
     char lacks[80];
     if (v && !processor_runs(v->needs, lacks, sizeof lacks)) return refused("precision", "this machine lacks %s", lacks);
     if (any) return refused("precision", "this program has it for %s, and not for --isa %s", any->instructions, isa);
-    if (strcmp(precision, "bfloat16"))
+    if (strcmp(precision, PRECISION_BFLOAT16))
         return refused("precision", "this program was built for bfloat16 alone: make without PRECISION=BF16 builds one "
                                     "for float32");
     if (!processor_has("AVX512BF16"))
@@ -90,8 +90,8 @@ static KernelsChoice refuse_precision(const char *isa, const char *precision) {
 }
 
 KernelsChoice kernels_choose(const char *isa, const char *precision) {
-    bool named = strcmp(isa, "auto") != 0, here = !strcmp(precision, own.precision) && (!named || !strcmp(isa, own.isa));
-    if (here && !strcmp(isa, "avx2") && dnnl_set_max_cpu_isa(dnnl_cpu_isa_avx2) != dnnl_success)
+    bool named = strcmp(isa, ISA_AUTO) != 0, here = !strcmp(precision, own.precision) && (!named || !strcmp(isa, own.isa));
+    if (here && !strcmp(isa, ISA_AVX2) && dnnl_set_max_cpu_isa(dnnl_cpu_isa_avx2) != dnnl_success)
         return refused("isa", "oneDNN cannot be held to it here");
     if (here) return (KernelsChoice){0};
     if (!variant_find(isa, NULL, true)) return refuse_isa(isa);

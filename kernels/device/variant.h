@@ -27,13 +27,13 @@ static inline const Variant *variant_at(int i) {
     return (uintptr_t)(variants_begin + i) < (uintptr_t)variants_end ? variants_begin[i] : NULL;
 }
 
-/* The first variant with that isa ("auto": any) and that precision (NULL: any); if `runs`, that this machine can run.
+/* The first variant with that isa (ISA_AUTO: any) and that precision (NULL: any); if `runs`, that this machine can run.
  * NULL: there is none. */
 static inline const Variant *variant_find(const char *isa, const char *precision, bool runs) {
     const Variant *v;
     char lacks[8];
     for (int i = 0; (v = variant_at(i)); i++) {
-        if (strcmp(isa, "auto") && strcmp(isa, v->isa)) continue;
+        if (strcmp(isa, ISA_AUTO) && strcmp(isa, v->isa)) continue;
         if (precision && strcmp(precision, v->precision)) continue;
         if (!runs || processor_runs(v->needs, lacks, sizeof lacks)) return v;
     }
@@ -42,7 +42,7 @@ static inline const Variant *variant_find(const char *isa, const char *precision
 
 /* float32, if there is a variant of it. */
 static inline const char *variant_default_precision(void) {
-    return variant_find("auto", "float32", false) ? "float32" : "bfloat16";
+    return variant_find(ISA_AUTO, PRECISION_FLOAT32, false) ? PRECISION_FLOAT32 : PRECISION_BFLOAT16;
 }
 
 #endif

@@ -5,12 +5,13 @@
 #include <string.h>
 
 #include "kernels/device/variant.h"
+#include "kernels/device/variants.h"
 
 extern char *program_invocation_short_name;
 
-/* The value of the last --isa, "auto" without one.  What is wrong with it is for the program to say. */
+/* The value of the last --isa, ISA_AUTO without one.  What is wrong with it is for the program to say. */
 static const char *isa_of(int argc, char **argv) {
-    const char *isa = "auto";
+    const char *isa = ISA_AUTO;
     for (int i = 1; i < argc; i++) {
         if (!strncmp(argv[i], "--isa=", 6)) isa = argv[i] + 6;
         if (!strcmp(argv[i], "--isa") && i + 1 < argc) isa = argv[i + 1];
@@ -20,8 +21,8 @@ static const char *isa_of(int argc, char **argv) {
 
 static const Variant *choose(const char *isa) {
     const Variant *v = variant_find(isa, variant_default_precision(), true);
-    if (!v) v = variant_find("auto", variant_default_precision(), true);
-    return v ? v : variant_find("auto", NULL, true);
+    if (!v) v = variant_find(ISA_AUTO, variant_default_precision(), true);
+    return v ? v : variant_find(ISA_AUTO, NULL, true);
 }
 
 int main(int argc, char **argv) {

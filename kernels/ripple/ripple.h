@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "kernels/softmax/attention_shape.h"
 #include "kernels/tokens/grid.h"
@@ -69,6 +70,17 @@ void softmax_weights_backward(real *dqkv, const RippleSticksGradients *d, const 
 /* The same weights for every token and head: alpha[row] = weights.  alpha [rows,G] float;  weights host [G]. */
 void fixed_weights(float *alpha, const float *weights, size_t rows, int G);
 size_t ripple_weights_workspace(int H, int D, int G);
+
+/* What a run tells of its spatial weights.  For every token and head adds, in units of RIPPLE_UNIT, to the sums
+ *   [0]  the Jensen-Shannon divergence, in nats, between alpha / sum alpha and weights that halve from ring to ring
+ *   [1]  1 if tau ended stick breaking, and
+ *   [2]  1 if it did so after the first stick, whose weight, however near to one, then becomes that of all groups.
+ * Without o, where no sticks are broken, [1] and [2] stay as they are.  The sums are integers, so that no order of
+ * addition changes them.  Their three values are spread over `parts` places, which the reader adds.
+ * sums [parts,3] (+=);  alpha [rows,G];  o [rows,G-1] or NULL. */
+#define RIPPLE_UNIT (1.0 / (1 << 20))
+void ripple_weights_measure(uint64_t *sums, int parts, const float *alpha, const float *o, float tau, size_t rows,
+                            int G);
 
 /* The inputs of ripple attention, and their gradients. */
 typedef struct {

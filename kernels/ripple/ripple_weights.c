@@ -353,3 +353,51 @@ void softmax_weights_backward(real *dqkv, const RippleSticksGradients *d, const 
     RippleWeightsShape s = shape_for(sticks, NULL, shape);
     weights_backward(&s, dqkv, d, dalpha, alpha, NULL, qkv, sticks, (size_t)shape->B * shape->N);
 }
+
+/* == What is logged =============================================================================================== */
+
+/* Half of sum_r p log(p / m) + q log(q / m) with m = (p + q) / 2: p the weights of TILE rows, divided by their sum, and q
+ * halving from ring to ring, the last two alike. */
+static vec divergence_from_halving(const vec *alpha, int G) {
+    const float tiny = 1e-37f;
+    vec total = vec_set(tiny), sum = vec_set(0);
+    float q = 1;
+    for (int r = 0; r < G; r++) total += alpha[r];
+    for (int r = 0; r < G; r++) {
+        if (r < G - 1) q /= 2;
+        vec p = alpha[r] / total, mean = vec_max(0.5f * (p + q), vec_set(tiny));
+        sum += p * vec_log(p / mean);
+        if (q > tiny) sum += q * vec_log(q / mean);
+    }
+    return vec_max(0.5f * sum, vec_set(0)); /* 0 where it is NaN */
+}
+
+void ripple_weights_measure(uint64_t *sums, int parts, const float *alpha, const float *o, float tau, size_t rows,
+                            int G) {
+    uint64_t divergence = 0, ended = 0, at_once = 0;
+    (void)parts;
+#pragma omp parallel for schedule(static) reduction(+ : divergence, ended, at_once)
+    for (size_t row = 0; row < rows; row += TILE) {
+        int m = rows - row < TILE ? (int)(rows - row) : TILE;
+        vec x[RIPPLE_MAX_GROUPS], stick, rest, left = vec_set(1), first = left;
+        float diverged[TILE], all[TILE], one[TILE];
+        rows_to_lanes(x, alpha + row * G, G, m, G);
+        vec_store(diverged, divergence_from_halving(x, G));
+        if (o) rows_to_lanes(x, o + row * (G - 1), G - 1, m, G - 1);
+        for (int r = 0; o && r < G - 1; r++) {
+            break_stick(&stick, &rest, x[r], G - 1 - r);
+            left *= rest;
+            if (r == 0) first = left;
+        }
+        vec_store(all, left);
+        vec_store(one, first);
+        for (int i = 0; i < m; i++) {
+            divergence += (uint64_t)((double)diverged[i] / RIPPLE_UNIT + 0.5);
+            ended += o && all[i] < tau;
+            at_once += o && one[i] < tau;
+        }
+    }
+    sums[0] += divergence;
+    sums[1] += ended * (uint64_t)(1 / RIPPLE_UNIT);
+    sums[2] += at_once * (uint64_t)(1 / RIPPLE_UNIT);
+}

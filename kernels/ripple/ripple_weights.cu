@@ -406,3 +406,58 @@ void fixed_weights(float *alpha, const float *weights, size_t rows, int G) {
     size_t count = rows * G;
     if (count) LAUNCH(fixed_weights_kernel, blocks_for(count, 256, 132 * 8), 256, 0, alpha, w, count, G);
 }
+
+/* == What is logged =============================================================================================== */
+
+enum { MEASURE_THREADS = 256 };
+
+/* Half of sum_r p log(p / m) + q log(q / m) with m = (p + q) / 2: p = alpha / sum alpha, q halving from ring to ring. */
+DEVICE float divergence_from_halving(const float *alpha, int G) {
+    const float tiny = 1e-37f;
+    float total = tiny, sum = 0, q = 1;
+    for (int r = 0; r < G; r++) total += alpha[r];
+    for (int r = 0; r < G; r++) {
+        if (r < G - 1) q /= 2;
+        float p = alpha[r] / total, mean = fmaxf(0.5f * (p + q), tiny);
+        if (p > tiny) sum += p * logf(p / mean);
+        if (q > tiny) sum += q * logf(q / mean);
+    }
+    return fmaxf(0.5f * sum, 0); /* 0 where it is NaN */
+}
+
+/* Every thread takes rows of its own, and every block has a place of its own in `sums`, which lives on from launch to
+ * launch. */
+__global__ void __launch_bounds__(MEASURE_THREADS) measure_kernel(uint64_t *sums, const float *alpha, const float *o,
+                                                                  float tau, size_t rows, int G) {
+    SHARED(uint64_t, found);
+    uint64_t own[3] = {};
+    int R = G - 1;
+    for (size_t row = (size_t)blockIdx.x * MEASURE_THREADS + threadIdx.x; row < rows;
+         row += (size_t)gridDim.x * MEASURE_THREADS) {
+        own[0] += (uint64_t)(divergence_from_halving(alpha + row * G, G) * (float)(1 / RIPPLE_UNIT) + 0.5f);
+        float left = 1, stick, rest;
+        for (int r = 0; o && r < R; r++) {
+            break_stick(&stick, &rest, o[row * R + r], R - r);
+            left *= rest;
+            if (r == 0) own[2] += left < tau;
+        }
+        own[1] += o && left < tau;
+    }
+    for (int i = 0; i < 3; i++) found[i * MEASURE_THREADS + threadIdx.x] = own[i];
+    for (int half = MEASURE_THREADS / 2; half > 0; half /= 2) {
+        block_sync();
+        if ((int)threadIdx.x < half)
+            for (int i = 0; i < 3; i++)
+                found[i * MEASURE_THREADS + threadIdx.x] += found[i * MEASURE_THREADS + threadIdx.x + half];
+    }
+    block_sync();
+    if (threadIdx.x < 3)
+        sums[blockIdx.x * 3 + threadIdx.x] += found[threadIdx.x * MEASURE_THREADS] *
+                                              (threadIdx.x ? (uint64_t)(1 / RIPPLE_UNIT) : 1);
+}
+
+void ripple_weights_measure(uint64_t *sums, int parts, const float *alpha, const float *o, float tau, size_t rows,
+                            int G) {
+    LAUNCH(measure_kernel, parts, MEASURE_THREADS, 3 * MEASURE_THREADS * sizeof(uint64_t), sums, alpha, o, tau, rows,
+           G);
+}

@@ -1,6 +1,5 @@
-/* Causal softmax attention over sets of keys; the formulas are those of kernels/softmax/softmax_attention.c, the sets' runs
- * those of kernels/softmax/causal_runs.h.  This form widens what it loads to floats; kernels/softmax/causal_pairs.c multiplies
- * bfloat16 where that is faster. */
+/* Causal softmax attention over sets of keys; the formulas are those of softmax_attention.c, the sets' runs those of
+ * causal_runs.h.  This form widens what it loads to floats; causal_pairs.c multiplies bfloat16 where that is faster. */
 #include <math.h>
 #include <stdbool.h>
 #include <string.h>
@@ -56,7 +55,7 @@ static CausalForward forward_take(float *slice, const CausalShape *s, const Caus
     return f;
 }
 
-/* The state of the running softmax before the first key. */
+/* Begins a row's running softmax, before the first key. */
 static void begin_row(const CausalForward *own, const CausalForward *shared, const CausalRun *r, const CausalHead *a,
                       int row, size_t token) {
     float *ys = own->ys + (size_t)row * a->Dvp;
@@ -87,7 +86,7 @@ static void end_row(const CausalForward *own, const CausalForward *shared, const
     a->lse[token] = m + logf(l);
 }
 
-/* Queries i.., at most ROWS of them. */
+/* Computes the results of queries i.., at most ROWS of them. */
 static void forward_rows(const CausalForward *own, const CausalForward *shared, const CausalForward *run,
                          const CausalRun *r, const CausalHead *a, int i) {
     int rows = smaller(ROWS, r->queries - i), Dkp = a->Dkp, Dvp = a->Dvp;
@@ -111,7 +110,7 @@ static void forward_rows(const CausalForward *own, const CausalForward *shared, 
     for (int row = 0; row < rows; row++) end_row(own, shared, r, a, row, position(r->q_order, i + row));
 }
 
-/* run: the buffers of who leads the team. */
+/* `run` has the buffers of the team's first member. */
 static void forward_run(const CausalForward *own, const CausalForward *shared, const CausalForward *run,
                         const CausalRun *r, const CausalHead *a, Team team) {
     for (int j = team.part * KEYS; j < r->keys; j += team.parts * KEYS) {
@@ -129,16 +128,8 @@ static void forward_head(const CausalHead *a, const CausalShape *s, Team team, f
     size_t floats;
     CausalForward own = forward_take(own_slice, s, a->pattern, a->h, &floats);
     CausalForward lead = forward_take(slice, s, a->pattern, a->h, &floats);
-    Pass passes[2];
-    int count = passes_of(passes, a->pattern, a->h);
-    for (int pass = 0; pass < count; pass++) {
-        int runs = runs_in(&passes[pass], a->pattern, a->N);
-        for (int n = runs > 1 ? team.part : 0; n < runs; n += runs > 1 ? team.parts : 1) {
-            CausalRun r = run_of(&passes[pass], a->pattern, a->h, a->N, n, own.order);
-            forward_run(&own, &lead, runs > 1 ? &own : &lead, &r, a, runs > 1 ? ALONE : team);
-        }
-        wait_for(team);
-    }
+    for (CausalRuns r = runs_of(a, team, own.order); next_run(&r);)
+        forward_run(&own, &lead, r.workers.parts > 1 ? &lead : &own, &r.run, a, r.workers);
 }
 
 static size_t most_floats(const CausalShape *s, const CausalPattern *p, bool backward);
@@ -200,7 +191,8 @@ static CausalBackward backward_take(float *slice, const CausalShape *s, const Ca
     return w;
 }
 
-/* A query's pair with its own key, where that is not one of the run's: dk and dv of that key, and dq's beginning. */
+/* Takes a query's pair with its own key, where that is not one of the run's: that key's dk and dv, and dq's
+ * beginning. */
 static void own_pair(float *dq, const CausalRun *r, const CausalHead *a, const float *q, const float *dy, float delta,
                      float lse, size_t token) {
     memset(dq, 0, a->Dkp * sizeof *dq);
@@ -215,7 +207,7 @@ static void own_pair(float *dq, const CausalRun *r, const CausalHead *a, const f
     scatter(a->dv + token * a->v_row, 0, NULL, 0, dy, p, false, 1, a->Dv, a->Dvp);
 }
 
-/* The queries that this member prepares for all, and its share of dq, which is for all queries. */
+/* Prepares this member's part of the queries, for all, and its share of dq, which is for all queries. */
 static void begin_queries(const CausalBackward *own, const CausalBackward *run, const CausalRun *r, const CausalHead *a,
                           Team team) {
     for (int i = 0; i < r->queries; i++) {
@@ -237,7 +229,7 @@ static void begin_queries(const CausalBackward *own, const CausalBackward *run, 
     }
 }
 
-/* Keys j .. j+block-1 and all queries that see one of them: dk, dv, and this member's share of dq. */
+/* Takes keys j .. j+block-1 and all queries that see one of them: dk, dv, and this member's share of dq. */
 static void backward_keys(const CausalBackward *own, const CausalBackward *run, const CausalRun *r, const CausalHead *a,
                           int j, int block) {
     int Dk = a->Dk, Dkp = a->Dkp, Dvp = a->Dvp;
@@ -270,8 +262,8 @@ static void backward_keys(const CausalBackward *own, const CausalBackward *run, 
     scatter(a->dv, a->v_row, r->k_order, j, own->dv, 1, r->pass->rest, block, a->Dv, Dvp);
 }
 
-/* shares: of the members' dq, each as far behind the one before; run: the buffers of who leads the team. */
-static void backward_run(const CausalBackward *own, const CausalBackward *run, size_t shares, const CausalRun *r,
+/* A member's dq lies `apart` floats behind the one before; `run` has the buffers of the team's first member. */
+static void backward_run(const CausalBackward *own, const CausalBackward *run, size_t apart, const CausalRun *r,
                          const CausalHead *a, Team team) {
     begin_queries(own, run, r, a, team);
     wait_for(team);
@@ -286,27 +278,19 @@ static void backward_run(const CausalBackward *own, const CausalBackward *run, s
         float *dq = run->dqs + (size_t)i * a->Dkp;
         for (int part = 1; part < team.parts; part++)
             for (int c = 0; c < rows * a->Dkp; c += TILE)
-                vec_store(dq + c, vec_load(dq + c) + vec_load(dq + part * shares + c));
+                vec_store(dq + c, vec_load(dq + c) + vec_load(dq + part * apart + c));
         scatter(a->dq, a->q_row, r->q_order, i, dq, a->scale, r->pass->rest, rows, a->Dk, a->Dkp);
     }
     wait_for(team);
 }
 
 static void backward_head(const CausalHead *a, const CausalShape *s, Team team, float *own_slice, float *slice,
-                          size_t shares) {
+                          size_t apart) {
     size_t floats;
     CausalBackward own = backward_take(own_slice, s, a->pattern, a->h, &floats);
     CausalBackward lead = backward_take(slice, s, a->pattern, a->h, &floats);
-    Pass passes[2];
-    int count = passes_of(passes, a->pattern, a->h);
-    for (int pass = 0; pass < count; pass++) {
-        int runs = runs_in(&passes[pass], a->pattern, a->N);
-        for (int n = runs > 1 ? team.part : 0; n < runs; n += runs > 1 ? team.parts : 1) {
-            CausalRun r = run_of(&passes[pass], a->pattern, a->h, a->N, n, own.order);
-            backward_run(&own, runs > 1 ? &own : &lead, shares, &r, a, runs > 1 ? ALONE : team);
-        }
-        wait_for(team);
-    }
+    for (CausalRuns r = runs_of(a, team, own.order); next_run(&r);)
+        backward_run(&own, r.workers.parts > 1 ? &lead : &own, apart, &r.run, a, r.workers);
 }
 
 void causal_attention_backward(const CausalGradients *d, const real *dy, const real *y, const float *lse,
@@ -341,7 +325,7 @@ void causal_attention_backward(const CausalGradients *d, const real *dy, const r
 
 /* == Workspace ==================================================================================================== */
 
-/* What one thread needs, whichever head it works on. */
+/* The floats that one thread needs, whichever head it works on. */
 static size_t most_floats(const CausalShape *s, const CausalPattern *p, bool backward) {
     size_t most = 0;
     for (int i = 0; i < 2; i++) {

@@ -99,7 +99,7 @@ static Running running_of(const Numbers *n) {
     return r;
 }
 
-/* Queries i.. of a block: qt, yt and the running softmax before the first key. */
+/* Prepares queries i.. of a block: qt, yt and the running softmax before the first key. */
 static Running begin_block(const CausalPairsForward *own, const CausalPairsForward *shared, const CausalRun *r,
                            const CausalHead *a, real *qt, float *yt, int i, int rows, int Dkp, int Dvp) {
     Numbers n;
@@ -151,7 +151,7 @@ static void end_block(const CausalPairsForward *own, const CausalPairsForward *s
     }
 }
 
-/* Queries i.., at most ROWS of them. */
+/* Computes the results of queries i.., at most ROWS of them. */
 static void forward_rows(Pairs kind, const CausalPairsForward *own, const CausalPairsForward *shared,
                          const CausalPairsForward *run, const CausalRun *r, const CausalHead *a, int i) {
     int rows = smaller(ROWS, r->queries - i), Dkp = pairs_round_up(a->Dk), Dvp = pairs_round_up(a->Dv);
@@ -180,7 +180,7 @@ static void forward_rows(Pairs kind, const CausalPairsForward *own, const Causal
                   Dvp);
 }
 
-/* run: the buffers of who leads the team. */
+/* `run` has the buffers of the team's first member. */
 static void forward_run(Pairs kind, const CausalPairsForward *own, const CausalPairsForward *shared,
                         const CausalPairsForward *run, const CausalRun *r, const CausalHead *a, Team team) {
     int Dkp = pairs_round_up(a->Dk), Dvp = pairs_round_up(a->Dv), padded = pairs_round_up(r->keys);
@@ -201,17 +201,9 @@ void causal_pairs_forward(Pairs kind, const CausalHead *a, const CausalShape *s,
     size_t floats;
     CausalPairsForward own = forward_take(own_slice, s, a->pattern, a->h, &floats);
     CausalPairsForward lead = forward_take(slice, s, a->pattern, a->h, &floats);
-    Pass passes[2];
-    int count = passes_of(passes, a->pattern, a->h);
     pairs_begin(kind);
-    for (int pass = 0; pass < count; pass++) {
-        int runs = runs_in(&passes[pass], a->pattern, a->N);
-        for (int n = runs > 1 ? team.part : 0; n < runs; n += runs > 1 ? team.parts : 1) {
-            CausalRun r = run_of(&passes[pass], a->pattern, a->h, a->N, n, own.order);
-            forward_run(kind, &own, &lead, runs > 1 ? &own : &lead, &r, a, runs > 1 ? ALONE : team);
-        }
-        wait_for(team);
-    }
+    for (CausalRuns r = runs_of(a, team, own.order); next_run(&r);)
+        forward_run(kind, &own, &lead, r.workers.parts > 1 ? &lead : &own, &r.run, a, r.workers);
     pairs_end(kind);
 }
 
@@ -263,7 +255,8 @@ size_t causal_pairs_backward_floats(const CausalShape *s, const CausalPattern *p
     return floats;
 }
 
-/* A query's pair with its own key, where that is not one of the run's: that key's dk and dv, and its column of dq^T. */
+/* Takes a query's pair with its own key, where that is not one of the run's: that key's dk and dv, and its column of
+ * dq^T. */
 static void own_pair(float *dqt, const CausalHead *a, float delta, size_t token) {
     const real *q = a->q + token * a->q_row, *k = a->k + token * a->k_row, *v = a->v + token * a->v_row;
     const real *dy = a->dy + token * a->y_row;
@@ -275,7 +268,7 @@ static void own_pair(float *dqt, const CausalHead *a, float delta, size_t token)
         real_store_part(a->dv + token * a->v_row + c, p * real_load_part(dy + c, a->Dv - c), a->Dv - c);
 }
 
-/* The queries that this member prepares for all, and its share of dq^T, which is for all queries. */
+/* Prepares this member's part of the queries, for all, and its share of dq^T, which is for all queries. */
 static void begin_queries(const CausalPairsBackward *own, const CausalPairsBackward *run, const CausalRun *r,
                           const CausalHead *a, Team team) {
     int Dkp = pairs_round_up(a->Dk), Dvp = pairs_round_up(a->Dv);
@@ -297,7 +290,7 @@ static void begin_queries(const CausalPairsBackward *own, const CausalPairsBackw
     }
 }
 
-/* Queries i.. with keys j+first .. j+first+keys-1 of the block at j, whole pairs of blocks. */
+/* Takes queries i.. with keys j+first .. j+first+keys-1 of the block at j, whole pairs of blocks. */
 static void backward_tile(Pairs kind, const CausalPairsBackward *own, const CausalPairsBackward *run,
                           const CausalRun *r, const CausalHead *a, int i, int j, int first, int keys) {
     int rows = smaller(QUERIES, r->queries - i), Dkp = pairs_round_up(a->Dk), Dvp = pairs_round_up(a->Dv);
@@ -315,7 +308,7 @@ static void backward_tile(Pairs kind, const CausalPairsBackward *own, const Caus
     pairs_gemm(kind, own->dqt + q, QUERIES, own->kt + first, KEYS, own->ds_pairs, QUERIES, Dkp, QUERIES, keys, true);
 }
 
-/* Keys j .. j+block-1 and all queries that see one of them: dk, dv, and this member's share of dq^T. */
+/* Takes keys j .. j+block-1 and all queries that see one of them: dk, dv, and this member's share of dq^T. */
 static void backward_keys(Pairs kind, const CausalPairsBackward *own, const CausalPairsBackward *run,
                           const CausalRun *r, const CausalHead *a, int j, int block) {
     int Dkp = pairs_round_up(a->Dk), Dvp = pairs_round_up(a->Dv), padded = pairs_round_up(block);
@@ -335,7 +328,7 @@ static void backward_keys(Pairs kind, const CausalPairsBackward *own, const Caus
     scatter(a->dv, a->v_row, r->k_order, j, own->dv, 1, r->pass->rest, block, a->Dv, Dvp);
 }
 
-/* apart: floats from a member's dq^T to the next one's; run: the buffers of who leads the team. */
+/* A member's dq^T lies `apart` floats behind the one before; `run` has the buffers of the team's first member. */
 static void backward_run(Pairs kind, const CausalPairsBackward *own, const CausalPairsBackward *run, size_t apart,
                          const CausalRun *r, const CausalHead *a, Team team) {
     int Dkp = pairs_round_up(a->Dk);
@@ -364,17 +357,9 @@ void causal_pairs_backward(Pairs kind, const CausalHead *a, const CausalShape *s
     size_t floats;
     CausalPairsBackward own = backward_take(own_slice, s, a->pattern, a->h, &floats);
     CausalPairsBackward lead = backward_take(slice, s, a->pattern, a->h, &floats);
-    Pass passes[2];
-    int count = passes_of(passes, a->pattern, a->h);
     pairs_begin(kind);
-    for (int pass = 0; pass < count; pass++) {
-        int runs = runs_in(&passes[pass], a->pattern, a->N);
-        for (int n = runs > 1 ? team.part : 0; n < runs; n += runs > 1 ? team.parts : 1) {
-            CausalRun r = run_of(&passes[pass], a->pattern, a->h, a->N, n, own.order);
-            backward_run(kind, &own, runs > 1 ? &own : &lead, apart, &r, a, runs > 1 ? ALONE : team);
-        }
-        wait_for(team);
-    }
+    for (CausalRuns r = runs_of(a, team, own.order); next_run(&r);)
+        backward_run(kind, &own, r.workers.parts > 1 ? &lead : &own, apart, &r.run, a, r.workers);
     pairs_end(kind);
 }
 

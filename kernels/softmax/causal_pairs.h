@@ -13,7 +13,7 @@
 size_t causal_pairs_forward_floats(const CausalShape *s, const CausalPattern *p, int h);
 size_t causal_pairs_backward_floats(const CausalShape *s, const CausalPattern *p, int h);
 
-/* What this member of the team has to do of a head; own, lead: its slice, and that of the team's first member.
+/* Do this member's part of a head's work.  `own` is its slice, `lead` that of the team's first member.
  * Members' slices lie `apart` floats from each other. */
 void causal_pairs_forward(Pairs kind, const CausalHead *a, const CausalShape *s, Team team, float *own, float *lead);
 void causal_pairs_backward(Pairs kind, const CausalHead *a, const CausalShape *s, Team team, float *own, float *lead,

@@ -27,7 +27,6 @@
 /* Queries that go through a block of keys together, so that it is fetched once: some tiles of QUERIES. */
 enum { ROWS = 4 * QUERIES };
 
-
 /* == What a query sees ============================================================================================ */
 
 typedef struct {
@@ -46,7 +45,7 @@ static inline int passes_of(Pass passes[2], const CausalPattern *p, int h) {
     return 2;
 }
 
-/* How many runs a pass over N tokens has, and the tokens in the longest of them. */
+/* The number of runs that a pass over N tokens has, and of tokens in the longest of them. */
 static inline int runs_in(const Pass *pass, const CausalPattern *p, int N) {
     if (pass->set == CAUSAL_COLUMN) return smaller(p->stride, N);
     return pass->set == CAUSAL_BLOCK ? (N + p->stride - 1) / p->stride : 1;
@@ -64,7 +63,7 @@ typedef struct {
     const int *q_order, *k_order; /* their tokens; NULL: as they are */
 } CausalRun;
 
-/* Run `number` of a pass; order: room for its longest. */
+/* Run `number` of a pass, whose longest run `order` has room for. */
 static inline CausalRun run_of(const Pass *pass, const CausalPattern *p, int h, int N, int number, int *order) {
     CausalRun r = {.pass = pass, .pattern = p, .h = h, .queries = N, .keys = N};
     int l = p->stride, count = 0;
@@ -94,11 +93,11 @@ static inline int keys_to(const CausalRun *r, int i) {
     return causal_summaries(r->pattern, r->h, i + 1);
 }
 
-/* A first query of those that see key j or a later one, or one before it. */
+/* The first query that sees key j or a later one, or a query before that one. */
 static inline int queries_from(const CausalRun *r, int j) {
     return r->pass->set == CAUSAL_SUMMARY ? j / r->pattern->summary * r->pattern->stride : j;
 }
-/* The queries behind the last one that sees key j or an earlier one. */
+/* The number behind that of the last query that sees key j or an earlier one. */
 static inline int queries_to(const CausalRun *r, int j) {
     return r->pass->set == CAUSAL_WINDOW ? smaller(r->queries, j + r->pass->window) : r->queries;
 }
@@ -171,7 +170,7 @@ static inline size_t y_at(const CausalHead *a, const CausalShape *s, size_t head
     return head / s->H * s->N * a->y_row + (size_t)a->h * s->Dv;
 }
 
-/* One of `parts` threads that do something together: number `part`. */
+/* This thread is number `part` of `parts` that do something together. */
 typedef struct {
     int part, parts;
 } Team;
@@ -196,12 +195,45 @@ static inline void wait_for(Team team) {
     }
 }
 
-/* Task n of a team's member: back and forth, since later tasks are larger. */
+/* The runs of a head that one member of its team works on, one after the other. */
+typedef struct {
+    const CausalHead *head;
+    Team team, workers; /* who works on the head, and on the current run: this member alone, or the team */
+    int *order;         /* room for the longest run's tokens */
+    Pass passes[2];
+    int pass_count, pass, number;
+    CausalRun run;
+} CausalRuns;
+
+static inline CausalRuns runs_of(const CausalHead *a, Team team, int *order) {
+    CausalRuns r = {.head = a, .team = team, .order = order, .number = -1};
+    r.pass_count = passes_of(r.passes, a->pattern, a->h);
+    return r;
+}
+
+/* Goes to the member's next run, and at the end of a pass waits for the others; false: there is none. */
+static inline bool next_run(CausalRuns *r) {
+    const CausalHead *a = r->head;
+    for (; r->pass < r->pass_count; r->pass++, r->number = -1) {
+        const Pass *pass = &r->passes[r->pass];
+        int count = runs_in(pass, a->pattern, a->N);
+        r->workers = count > 1 ? ALONE : r->team;
+        r->number = r->number >= 0 ? r->number + (count > 1 ? r->team.parts : 1) : count > 1 ? r->team.part : 0;
+        if (r->number < count) {
+            r->run = run_of(pass, a->pattern, a->h, a->N, r->number, r->order);
+            return true;
+        }
+        wait_for(r->team);
+    }
+    return false;
+}
+
+/* Task n of a team's member.  Tasks are dealt back and forth, since later ones are larger. */
 static inline int task_of(Team team, int n) {
     return n * team.parts + (n % 2 ? team.parts - 1 - team.part : team.part);
 }
 
-/* Keys at a time: a few blocks for each member of the team. */
+/* The keys that are taken at a time: a few blocks for each member of the team. */
 static inline int keys_at_once(const CausalRun *r, Team team) {
     int share = (r->keys / (4 * team.parts) + PANEL - 1) / PANEL * PANEL;
     return team.parts == 1 ? KEYS : larger(PANEL, smaller(KEYS, share));

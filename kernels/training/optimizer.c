@@ -28,17 +28,17 @@ double sum_of_squares(const float *x, size_t n) {
     return sum;
 }
 
-void step_add_losses(StepFound *found, const float *loss, int B) {
+void step_add_losses(StepStats *stats, const float *loss, int B) {
     double sum = 0;
     for (int b = 0; b < B; b++) sum += (double)loss[b];
-    found->loss += sum;
+    stats->loss += sum;
 }
 
-void step_measure(StepFound *found, const float *g, size_t n, float clip) {
-    found->squares = sum_of_squares(g, n);
-    float norm = (float)sqrt(found->squares), scale = clip / (norm + 1e-6f);
-    found->scale = clip > 0 && scale < 1 ? scale : 1;
-    if (!isfinite(norm) || !isfinite(found->loss)) found->scale = NAN;
+void step_measure(StepStats *stats, const float *g, size_t n, float clip) {
+    stats->squares = sum_of_squares(g, n);
+    float norm = (float)sqrt(stats->squares), scale = clip / (norm + 1e-6f);
+    stats->scale = clip > 0 && scale < 1 ? scale : 1;
+    if (!isfinite(norm) || !isfinite(stats->loss)) stats->scale = NAN;
 }
 
 /* One learning rate's constants: decayed = 1 - lr wd, step = lr / (1 - b1^t). */
@@ -71,7 +71,7 @@ void adamw_update(float *w, float *m, float *v, float *ema, const float *g, cons
                   const AdamWStep *s) {
     Rate rates[PIECE_RATES];
     for (int r = 0; r < s->rate_count; r++) rates[r] = rate_of(s, (double)s->lr * s->rates[r]);
-    float inverse = (float)(1 / sqrt(1 - pow(s->beta2, s->t))), scale = s->found ? s->found->scale : s->scale;
+    float inverse = (float)(1 / sqrt(1 - pow(s->beta2, s->t))), scale = s->stats ? s->stats->scale : s->scale;
     if (isnan(scale)) return;
 #pragma omp parallel for schedule(static)
     for (size_t piece = 0; piece < (n + ARENA_PIECE - 1) / ARENA_PIECE; piece++) {

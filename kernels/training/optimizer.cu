@@ -69,27 +69,27 @@ DEVICE double block_total(const T *__restrict__ x, int n, double *sums) {
     return sums[0];
 }
 
-__global__ void __launch_bounds__(THREADS) losses_kernel(StepFound *found, const float *loss, int B) {
+__global__ void __launch_bounds__(THREADS) losses_kernel(StepStats *stats, const float *loss, int B) {
     SHARED(double, sums);
     double sum = block_total(loss, B, sums);
-    if (threadIdx.x == 0) found->loss += sum;
+    if (threadIdx.x == 0) stats->loss += sum;
 }
 
-void step_add_losses(StepFound *found, const float *loss, int B) {
+void step_add_losses(StepStats *stats, const float *loss, int B) {
     LAUNCH(losses_kernel, 1, THREADS, THREADS * sizeof(double), found, loss, B);
 }
 
-__global__ void __launch_bounds__(THREADS) measure_kernel(StepFound *found, const double *part, float clip) {
+__global__ void __launch_bounds__(THREADS) measure_kernel(StepStats *stats, const double *part, float clip) {
     SHARED(double, sums);
     double sum = block_total(part, PARTS, sums);
     if (threadIdx.x) return;
     float norm = (float)sqrt(sum), scale = clip / (norm + 1e-6f);
-    found->squares = sum;
-    found->scale = clip > 0 && scale < 1 ? scale : 1;
-    if (!isfinite(norm) || !isfinite(found->loss)) found->scale = NAN;
+    stats->squares = sum;
+    stats->scale = clip > 0 && scale < 1 ? scale : 1;
+    if (!isfinite(norm) || !isfinite(stats->loss)) stats->scale = NAN;
 }
 
-void step_measure(StepFound *found, const float *g, size_t n, float clip) {
+void step_measure(StepStats *stats, const float *g, size_t n, float clip) {
     const double *part = squares(g, n);
     LAUNCH(measure_kernel, 1, THREADS, THREADS * sizeof(double), found, part, clip);
 }
@@ -114,10 +114,10 @@ DEVICE void adamw(float &w, float &m, float &v, float g, float scale, float keep
 template <int W>
 __global__ void __launch_bounds__(THREADS)
     adamw_kernel(float *w, float *m, float *v, float *ema, const float *__restrict__ g,
-                 const uint8_t *__restrict__ kinds, size_t n, AdamWConstants c, const StepFound *found) {
+                 const uint8_t *__restrict__ kinds, size_t n, AdamWConstants c, const StepStats *stats) {
     static_assert(ARENA_PIECE % W == 0);
     size_t i = ((size_t)blockIdx.x * THREADS + threadIdx.x) * W;
-    float scale = found ? found->scale : c.scale;
+    float scale = stats ? stats->scale : c.scale;
     if (i >= n || isnan(scale)) return;
     int kind = kinds[i / ARENA_PIECE] % PIECE_KINDS, rate = kinds[i / ARENA_PIECE] / PIECE_KINDS;
     float step = c.step[rate], keep = kind == PIECE_DECAYED ? c.decayed[rate] : 1;
@@ -165,10 +165,10 @@ void adamw_update(float *w, float *m, float *v, float *ema, const float *g, cons
     if (!n) return;
     if (addresses % 16 == 0)
         LAUNCH((adamw_kernel<FOUR>), (unsigned)ceil_div(n, THREADS * FOUR), THREADS, 0, w, m, v, ema, g, kinds, n, c,
-               s->found);
+               s->stats);
     else
         LAUNCH((adamw_kernel<1>), (unsigned)ceil_div(n, THREADS), THREADS, 0, w, m, v, ema, g, kinds, n, c,
-               s->found);
+               s->stats);
     memory_changed(w);
     if (ema) memory_changed(ema);
 }

@@ -17,18 +17,18 @@ void cross_entropy(float *loss, real *dlogits, const real *logits, const float *
 
 /* == Optimizer ==================================================================================================== */
 
-/* What a step finds out on the device, where the update reads it; the host learns it when it is convenient. */
+/* A step sums these up on the device, where the update reads them; the host reads them when it is convenient. */
 typedef struct {
     double loss, squares; /* the sum of the losses so far; that of the squares of all gradients */
     float scale;          /* of the gradients in the update; NaN: there is no update */
-} StepFound;
+} StepStats;
 
-/* found->loss += sum_b loss[b].  loss [B];  found: device. */
-void step_add_losses(StepFound *found, const float *loss, int B);
+/* stats->loss += sum_b loss[b].  loss [B];  stats: device. */
+void step_add_losses(StepStats *stats, const float *loss, int B);
 
-/* found->squares = sum_i g_i^2, and found->scale = min(1, clip / (norm + 1e-6)) with the norm's square that is, as
- * PyTorch's clip_grad_norm_; 1 where clip is 0; NaN if the norm or found->loss is not finite.  g [n];  found: device. */
-void step_measure(StepFound *found, const float *g, size_t n, float clip);
+/* stats->squares = sum_i g_i^2, and stats->scale = min(1, clip / (norm + 1e-6)) with the norm's square that is, as
+ * PyTorch's clip_grad_norm_; 1 where clip is 0; NaN if the norm or stats->loss is not finite.  g [n];  stats: device. */
+void step_measure(StepStats *stats, const float *g, size_t n, float clip);
 
 /* Returns sum_i x_i^2, computed in double in a fixed order.  x [n]. */
 double sum_of_squares(const float *x, size_t n);
@@ -37,7 +37,7 @@ double sum_of_squares(const float *x, size_t n);
  * arena:
  *   g' = scale g, m = b1 m + (1-b1) g', v = b2 v + (1-b2) g'^2,
  *   w = w - lr wd w - lr (m / (1-b1^t)) / (sqrt(v / (1-b2^t)) + eps), ema = d ema + (1-d) w,
- * where lr is step->lr times the factor that the piece's byte chooses.  Changes nothing if found->scale is NaN.
+ * where lr is step->lr times the factor that the piece's byte chooses.  Changes nothing if stats->scale is NaN.
  * w, m, v, ema [n] (updated), ema may be NULL;  g [n];
  * kinds [ceil(n / ARENA_PIECE)]: how each piece of ARENA_PIECE elements is updated, one of the PIECE_ values plus
  * PIECE_KINDS times the index of its factor in step->rates. */
@@ -51,7 +51,7 @@ enum {
 };
 typedef struct {
     float lr, beta1, beta2, eps, weight_decay, scale, ema_decay;
-    const StepFound *found; /* device, or NULL: has the scale in place of `scale` */
+    const StepStats *stats; /* device, or NULL: has the scale in place of `scale` */
     int t;              /* index of the step, from 1 */
     int rate_count;     /* at most PIECE_RATES */
     const float *rates; /* host [rate_count]: factors of lr */

@@ -1,11 +1,12 @@
-#include "layers/attention/attention.h"
+#include "layers/attention.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/die.h"
-#include "layers/attention/feature_map.h"
+#include "layers/features/feature_map.h"
 
 /* == Settings ===================================================================================================== */
 
@@ -119,6 +120,18 @@ void attention_create_detector(Attention *a, const AttentionOp *op, const Config
 void attention_set_grid(Attention *a, Grid grid) {
     a->grid = grid;
     a->N = grid_tokens(grid);
+}
+
+void attention_softmax(float *weights, const float *q, const float *k, int L, size_t row, int D) {
+    float sum = 0, largest = -INFINITY;
+    for (int l = 0; l < L; l++) {
+        weights[l] = 0;
+        for (int d = 0; d < D; d++) weights[l] += q[d] * k[(size_t)l * row + (size_t)d];
+        weights[l] /= sqrtf((float)D);
+        largest = fmaxf(largest, weights[l]);
+    }
+    for (int l = 0; l < L; l++) sum += weights[l] = expf(weights[l] - largest);
+    for (int l = 0; l < L; l++) weights[l] /= sum;
 }
 
 void attention_destroy(Attention *a) {

@@ -12,7 +12,7 @@
  * head's sum is scaled to unit norm instead of divided by the sum of s, and step 4 is a convolution along the token
  * sequence with nine taps and one filter for each head. */
 #include "layers/attention/linear_core.h"
-#include "layers/attention/papers.h"
+#include "layers/papers.h"
 #include "layers/attention/qkv.h"
 #include "layers/depthwise.h"
 
@@ -26,7 +26,7 @@ static const ConfigEntry entries[] = {
              "(0: no such branch; the paper: 0.02)"},
 };
 
-static const ConfigGroup castling_settings = {CONFIG_GROUP(CastlingSettings, entries)};
+static const ConfigGroup castling_settings = {CONFIG_GROUP(CastlingSettings, entries), .change = CHANGE_NEVER};
 
 typedef struct {
     QkvFrame frame;
@@ -51,7 +51,7 @@ static void castling_declare(Attention *a, Params *params) {
 
 static void plan_branch(Attention *a, Plan *plan, int B) {
     Castling *s = a->state;
-    size_t bytes = (size_t)B * (size_t)a->H * (size_t)a->N * sizeof(float);
+    size_t bytes = attention_head_floats(a, B);
     if (!plan->training || mask_of(a) <= 0) {
         plan_without(plan, &s->lse);
         return;
@@ -66,7 +66,7 @@ static void castling_plan(Attention *a, Plan *plan, int B) {
     PlanMark mark = plan_mark(plan);
     qkv_plan(&s->frame, a, plan, B);
     linear_core_plan(&s->core, a, plan, B, a->H, a->D + 1, DENOMINATOR_CLAMP);
-    plan_keep(plan, a->prefix, "linear", &s->linear, (size_t)B * (size_t)a->N * (size_t)a->M * sizeof(real));
+    plan_keep(plan, a->prefix, "linear", &s->linear, attention_bytes(a, B));
     plan_workspace(plan, depthwise_workspace(&s->conv.shape));
     plan_branch(a, plan, B);
     plan_release(plan, mark);
@@ -74,32 +74,32 @@ static void castling_plan(Attention *a, Plan *plan, int B) {
 
 static void castling_forward(const Attention *a, real *y, const real *x, int B) {
     const Castling *s = a->state;
+    AttentionShape shape = attention_shape(a, B);
     const real *qkv = s->frame.qkv_act;
     qkv_forward_in(&s->frame, a, x, B);
-    angular_features_forward(s->core.phi, qkv, &(AttentionShape){B, a->N, a->H, a->D});
+    angular_features_forward(s->core.phi, qkv, &shape);
     linear_core_forward(&s->core, a, s->linear, qkv, B);
     depthwise_forward(s->frame.mix, s->linear, qkv + 2 * a->M, s->conv.w, NULL, &s->conv.shape, B);
     if (s->lse)
-        thresholded_attention_forward(s->frame.mix, s->lse, qkv, mask_of(a),
-                                      &(AttentionShape){B, a->N, a->H, a->D});
+        thresholded_attention_forward(s->frame.mix, s->lse, qkv, mask_of(a), &shape);
     qkv_forward_out(&s->frame, a, y, B);
 }
 
 static void castling_backward(const Attention *a, real *dx, const real *dy, const real *x, int B) {
     const Castling *s = a->state;
+    AttentionShape shape = attention_shape(a, B);
     const real *qkv = s->frame.qkv_act;
     real *dqkv = s->frame.dqkv, *dv = dqkv + 2 * a->M;
     qkv_backward_out(&s->frame, a, dy, B);
     linear_core_backward(&s->core, a, dqkv, s->frame.dmix, s->linear, qkv, B);
     depthwise_backward(dv, dv, s->conv.dw, NULL, s->frame.dmix, qkv + 2 * a->M, s->conv.w, &s->conv.shape, B);
-    angular_features_backward(dqkv, s->core.dphi, qkv, &(AttentionShape){B, a->N, a->H, a->D});
+    angular_features_backward(dqkv, s->core.dphi, qkv, &shape);
     if (s->lse)
-        thresholded_attention_backward(dqkv, s->delta, s->frame.dmix, s->lse, qkv, mask_of(a),
-                                       &(AttentionShape){B, a->N, a->H, a->D});
+        thresholded_attention_backward(dqkv, s->delta, s->frame.dmix, s->lse, qkv, mask_of(a), &shape);
     qkv_backward_in(&s->frame, a, dx, x, B);
 }
 
-/* As in inference, without step 5. */
+/* Step 5 is not counted, because inference has none. */
 static size_t castling_macs(const Attention *a) {
     const Castling *s = a->state;
     return qkv_macs(&s->frame, a) + linear_core_macs(&s->core, a) + depthwise_macs(&s->conv.shape);

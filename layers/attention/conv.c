@@ -5,8 +5,8 @@
  * forward   1. a = x W1^T + b1 [B,N,K]   2. g = a or gelu(a)   3. c = depthwise of g   4. y = c W2^T + b2
  * backward  4. dc   3. dg   2. da   1. dx
  * saves     a, c; g is formed again. */
-#include "layers/attention/attention.h"
-#include "layers/attention/papers.h"
+#include "layers/attention.h"
+#include "layers/papers.h"
 #include "layers/depthwise.h"
 #include "layers/projection.h"
 
@@ -39,7 +39,7 @@ static void sepconv_declare(Attention *a, Params *params) {
 
 static void conv_plan(Attention *a, Plan *plan, int B) {
     Conv *s = a->state;
-    size_t bytes = (size_t)B * (size_t)a->N * (size_t)s->conv1.out * sizeof(real);
+    size_t bytes = attention_tokens(a, B) * (size_t)s->conv1.out * sizeof(real);
     PlanMark mark = plan_mark(plan);
     plan_keep(plan, a->prefix, "a", &s->a, bytes);
     plan_keep(plan, a->prefix, "c", &s->c, bytes);
@@ -52,7 +52,7 @@ static void conv_plan(Attention *a, Plan *plan, int B) {
     plan_release(plan, mark);
 }
 
-/* What the depthwise convolution sees, formed from a. */
+/* Returns the input of the depthwise convolution, which is formed from a. */
 static const real *convolved(const Conv *s, size_t n) {
     if (!s->gelu) return s->a;
     gelu_forward(s->g, s->a, n * (size_t)s->conv1.out);
@@ -61,7 +61,7 @@ static const real *convolved(const Conv *s, size_t n) {
 
 static void conv_forward(const Attention *a, real *y, const real *x, int B) {
     const Conv *s = a->state;
-    size_t n = (size_t)B * (size_t)a->N;
+    size_t n = attention_tokens(a, B);
     projection_forward(&s->conv1, s->a, x, n);
     depthwise_forward(s->c, NULL, convolved(s, n), s->conv.w, s->conv.b, &s->conv.shape, B);
     projection_forward(&s->conv2, y, s->c, n);
@@ -69,7 +69,7 @@ static void conv_forward(const Attention *a, real *y, const real *x, int B) {
 
 static void conv_backward(const Attention *a, real *dx, const real *dy, const real *x, int B) {
     const Conv *s = a->state;
-    size_t n = (size_t)B * (size_t)a->N;
+    size_t n = attention_tokens(a, B);
     projection_backward(&s->conv2, s->dc, dy, s->c, n);
     depthwise_backward(s->da, NULL, s->conv.dw, s->conv.db, s->dc, convolved(s, n), s->conv.w, &s->conv.shape, B);
     if (s->gelu) gelu_backward(s->da, s->g, s->da, s->a, n * (size_t)s->conv1.out);

@@ -13,11 +13,10 @@
  * Each channel has its own 3x3 weights, which the LiSA paper's parameter count implies; in MViTv2 the heads share them.
  * The heads share the weights of the norms.  k's norm has no bias, because a bias would add the same number to all
  * scores of a query and so not change the softmax. */
-#include <math.h>
 #include <stdlib.h>
 
 #include "core/die.h"
-#include "layers/attention/papers.h"
+#include "layers/papers.h"
 #include "layers/attention/qkv.h"
 #include "layers/depthwise.h"
 
@@ -32,7 +31,7 @@ static const ConfigEntry entries[] = {
              "of them: 2 for 28 x 28 tokens, 4 for 56 x 56)"},
 };
 #undef F
-static const ConfigGroup convattn_settings = {CONFIG_GROUP(ConvattnSettings, entries)};
+static const ConfigGroup convattn_settings = {CONFIG_GROUP(ConvattnSettings, entries), .change = CHANGE_NEVER};
 
 static const float EPSILON = 1e-6f;
 
@@ -66,18 +65,21 @@ static void convattn_declare(Attention *a, Params *params) {
     const char *const w[] = {"norm_q.weight", "norm_k.weight", "norm_v.weight"};
     const char *const b[] = {"norm_q.bias", NULL, "norm_v.bias"};
     for (int i = 0; i < 3; i++) {
-        params_declare(params, &s->w[i], &s->dw[i], a->prefix, w[i], INIT_ONES, false, 1, (int[]){a->D});
-        if (b[i]) params_declare(params, &s->b[i], &s->db[i], a->prefix, b[i], INIT_ZEROS, false, 1, (int[]){a->D});
+        params_declare(params, (Param){.value = &s->w[i], .grad = &s->dw[i], .named = {a->prefix, w[i]},
+                                       .init = INIT_ONES, .shape = {a->D}});
+        if (!b[i]) continue;
+        params_declare(params, (Param){.value = &s->b[i], .grad = &s->db[i], .named = {a->prefix, b[i]},
+                                       .init = INIT_ZEROS, .shape = {a->D}});
     }
 }
 
-/* Attention of N queries to L keys. */
+/* The shape of attention of N queries to L keys. */
 static MaskedAttention strided(const Convattn *s, const Attention *a, int B) {
     Grid keys = {1, s->keys.frames * s->keys.rows, s->keys.columns};
     return (MaskedAttention){.B = B, .H = a->H, .D = a->D, .Q = a->N, .grid = keys, .q_row = a->M, .kv_row = 2 * a->M};
 }
 
-/* Where q (i = 0), k and v lie in pooled and normed. */
+/* The index at which part i (0: q, 1: k, 2: v) begins in pooled and in normed. */
 static size_t part_at(const Convattn *s, const Attention *a, int i) {
     size_t M = (size_t)a->M, q = (size_t)s->batch * (size_t)a->N * M;
     return s->stride == 1 ? (size_t)i * M : i == 0 ? 0 : q + (size_t)(i - 1) * M;
@@ -98,7 +100,7 @@ static void convattn_plan(Attention *a, Plan *plan, int B) {
     plan_keep(plan, a->prefix, "pooled", &s->pooled, parts);
     plan_keep(plan, a->prefix, "normed", &s->normed, parts);
     plan_keep(plan, a->prefix, "o", &s->o, bytes);
-    plan_keep(plan, a->prefix, "lse", &s->lse, (size_t)B * (size_t)a->H * (size_t)a->N * sizeof(float));
+    plan_keep(plan, a->prefix, "lse", &s->lse, attention_head_floats(a, B));
     if (plan->training) plan_borrow(plan, a->prefix, "dnormed", &s->dnormed, parts);
     plan_workspace(plan, depthwise_workspace(&s->pool.shape));
     plan_workspace(plan, heads_norm_workspace(a->D));
@@ -119,7 +121,7 @@ static StridedDepthwise kv_window(const Convattn *s, const Attention *a) {
     return (StridedDepthwise){window, s->stride};
 }
 
-/* Those of q's channels, before k's and v's. */
+/* The number of weights of q's channels, which stand before those of k and v. */
 static size_t own_weights(const Convattn *s, const Attention *a) {
     return (size_t)depthwise_taps(&s->pool.shape) * (size_t)a->M;
 }
@@ -155,6 +157,7 @@ static MaskedInputs inputs_of(const Convattn *s, const Attention *a) {
 
 static void convattn_forward(const Attention *a, real *y, const real *x, int B) {
     const Convattn *s = a->state;
+    AttentionShape shape = attention_shape(a, B);
     int M = a->M;
     qkv_forward_in(&s->frame, a, x, B);
     pool_forward_all(s, a, B);
@@ -164,28 +167,28 @@ static void convattn_forward(const Attention *a, real *y, const real *x, int B) 
         heads_norm_forward(s->normed + at, s->pooled + at, s->w[i], s->b[i], &norm);
     }
     if (s->stride == 1)
-        softmax_attention_forward(s->o, s->lse, s->normed, &(AttentionShape){B, a->N, a->H, a->D});
+        softmax_attention_forward(s->o, s->lse, s->normed, &shape);
     else
         masked_attention_forward(s->o, s->lse, (MaskedInputs[]){inputs_of(s, a)}, NULL,
                                  (MaskedAttention[]){strided(s, a, B)});
-    rows_add(s->frame.mix, s->o, s->normed, (size_t)B * (size_t)a->N, M, M, M, s->stride == 1 ? 3 * M : M);
+    rows_add(s->frame.mix, s->o, s->normed, attention_tokens(a, B), M, M, M, s->stride == 1 ? 3 * M : M);
     qkv_forward_out(&s->frame, a, y, B);
 }
 
 static void convattn_backward(const Attention *a, real *dx, const real *dy, const real *x, int B) {
     const Convattn *s = a->state;
+    AttentionShape shape = attention_shape(a, B);
     const QkvFrame *f = &s->frame;
     int M = a->M, q_row = s->stride == 1 ? 3 * M : M;
     qkv_backward_out(f, a, dy, B);
     if (s->stride == 1)
-        softmax_attention_backward(s->dnormed, f->dmix, s->o, s->lse, s->normed,
-                                   &(AttentionShape){B, a->N, a->H, a->D});
+        softmax_attention_backward(s->dnormed, f->dmix, s->o, s->lse, s->normed, &shape);
     else
         masked_attention_backward(&(MaskedGradients){s->dnormed, s->dnormed + part_at(s, a, 1),
                                                      s->dnormed + part_at(s, a, 2)},
                                   NULL, f->dmix, s->o, s->lse, (MaskedInputs[]){inputs_of(s, a)}, NULL,
                                   (MaskedAttention[]){strided(s, a, B)});
-    rows_add(s->dnormed, s->dnormed, f->dmix, (size_t)B * (size_t)a->N, M, q_row, q_row, M);
+    rows_add(s->dnormed, s->dnormed, f->dmix, attention_tokens(a, B), M, q_row, q_row, M);
     for (int i = 0; i < 3; i++) {
         HeadsNorm norm = norm_of(s, a, i, B);
         size_t at = part_at(s, a, i);
@@ -208,22 +211,19 @@ static void convattn_weights(const Attention *a, float *weights, int b, int head
     int L = grid_tokens(s->keys), q_row = norm_of(s, a, 0, 1).row, k_row = norm_of(s, a, 1, 1).row;
     size_t size = (size_t)(L - 1) * (size_t)k_row + (size_t)a->D, first = (size_t)head * (size_t)a->D;
     float *q = xcalloc((size_t)a->D, sizeof *q, "attention picture");
-    float *k = xcalloc(size, sizeof *k, "attention picture"), sum = 0, largest = -INFINITY;
+    float *k = xcalloc(size, sizeof *k, "attention picture");
+    float *scores = xcalloc((size_t)L, sizeof *scores, "attention picture");
     real_download(q, s->normed + ((size_t)b * (size_t)a->N + (size_t)query) * (size_t)q_row + first, (size_t)a->D);
     real_download(k, s->normed + part_at(s, a, 1) + (size_t)b * (size_t)L * (size_t)k_row + first, size);
-    for (int m = 0; m < a->N; m++) weights[m] = -INFINITY;
+    attention_softmax(scores, q, k, L, (size_t)k_row, a->D);
+    for (int m = 0; m < a->N; m++) weights[m] = 0;
     for (int l = 0; l < L; l++) {
         GridPlace key = grid_place(s->keys, l);
-        int m = ((key.t * a->grid.rows) + key.y * s->stride) * a->grid.columns + key.x * s->stride;
-        weights[m] = 0;
-        for (int d = 0; d < a->D; d++) weights[m] += q[d] * k[(size_t)l * (size_t)k_row + (size_t)d];
-        weights[m] /= sqrtf((float)a->D);
-        largest = fmaxf(largest, weights[m]);
+        weights[((key.t * a->grid.rows) + key.y * s->stride) * a->grid.columns + key.x * s->stride] = scores[l];
     }
-    for (int m = 0; m < a->N; m++) sum += weights[m] = expf(weights[m] - largest);
-    for (int m = 0; m < a->N; m++) weights[m] /= sum;
     free(q);
     free(k);
+    free(scores);
 }
 
 const AttentionOp convattn_op = {

@@ -19,7 +19,7 @@
 #include <stdlib.h>
 
 #include "core/die.h"
-#include "layers/attention/papers.h"
+#include "layers/papers.h"
 #include "layers/attention/qkv.h"
 
 typedef struct {
@@ -32,7 +32,7 @@ static const ConfigEntry entries[] = {
              "added after them, and the later blocks use softmax attention"},
 };
 
-static const ConfigGroup convit_settings = {CONFIG_GROUP(ConvitSettings, entries)};
+static const ConfigGroup convit_settings = {CONFIG_GROUP(ConvitSettings, entries), .change = CHANGE_NEVER};
 
 typedef struct {
     QkvFrame frame;
@@ -80,23 +80,24 @@ static void convit_declare(Attention *a, Params *params) {
     int M = a->M, H = a->H;
     projection_declare_weight(&s->frame.qkv, params, a->prefix, "qk", M, 2 * M);
     s->frame.qkv.out = 3 * M;
-    params_declare(params, &s->v_w, &s->dv_w, a->prefix, "v.weight", INIT_TRUNC_NORMAL, true, 2, (int[]){M, M});
-    params_draw_with(params, identity);
+    params_declare(params, (Param){.value = &s->v_w, .grad = &s->dv_w, .named = {a->prefix, "v.weight"},
+                                   .init = INIT_TRUNC_NORMAL, .decay = true, .shape = {M, M}, .draw = identity});
     projection_declare(&s->frame.proj, params, a->prefix, "proj", M, M);
     a->last = &s->frame.proj;
-    params_declare(params, &s->pos_w, &s->dpos_w, a->prefix, "pos_proj.weight", INIT_TRUNC_NORMAL, true, 2,
-                   (int[]){H, position_features(a->grid)});
-    params_draw_with(params, convolution);
-    if (a->grid.frames > 1) params_in_time(params, (ParamTime){TIME_ADDED, 1, 2, 3, false});
-    params_declare(params, &s->pos_b, &s->dpos_b, a->prefix, "pos_proj.bias", INIT_ZEROS, false, 1, (int[]){H});
-    params_declare(params, &s->gating, &s->dgating, a->prefix, "gating_param", INIT_ONES, false, 1, (int[]){H});
+    params_declare(params, (Param){.value = &s->pos_w, .grad = &s->dpos_w, .named = {a->prefix, "pos_proj.weight"},
+                                   .init = INIT_TRUNC_NORMAL, .decay = true, .shape = {H, position_features(a->grid)},
+                                   .draw = convolution, .time = {TIME_ADDED, 1, a->grid.frames > 1 ? 2 : 0, 3, false}});
+    params_declare(params, (Param){.value = &s->pos_b, .grad = &s->dpos_b, .named = {a->prefix, "pos_proj.bias"},
+                                   .init = INIT_ZEROS, .shape = {H}});
+    params_declare(params, (Param){.value = &s->gating, .grad = &s->dgating, .named = {a->prefix, "gating_param"},
+                                   .init = INIT_ONES, .shape = {H}});
 }
 
 /* == Activations ================================================================================================== */
 
 static void convit_plan(Attention *a, Plan *plan, int B) {
     Convit *s = a->state;
-    size_t tokens = (size_t)B * (size_t)a->N, H = (size_t)a->H;
+    size_t tokens = attention_tokens(a, B), H = (size_t)a->H;
     size_t axes = position_axes(a->grid);
     PlanMark mark = plan_mark(plan);
     qkv_plan(&s->frame, a, plan, B);
@@ -114,24 +115,25 @@ static void convit_plan(Attention *a, Plan *plan, int B) {
 
 static void convit_forward(const Attention *a, real *y, const real *x, int B) {
     const Convit *s = a->state;
+    AttentionShape shape = attention_shape(a, B);
     const QkvFrame *f = &s->frame;
-    PositionAttention shape = {a->grid, a->H, a->D};
+    PositionAttention positions = {a->grid, a->H, a->D};
     qkv_forward_in(f, a, x, B);
-    softmax_attention_forward(s->content, s->lse, f->qkv_act, &(AttentionShape){B, a->N, a->H, a->D});
-    position_axes_forward(s->axes, s->pos_w, &shape);
-    position_attention_forward(f->mix, s->content, f->qkv_act, s->axes, s->gating, &shape, B);
+    softmax_attention_forward(s->content, s->lse, f->qkv_act, &shape);
+    position_axes_forward(s->axes, s->pos_w, &positions);
+    position_attention_forward(f->mix, s->content, f->qkv_act, s->axes, s->gating, &positions, B);
     qkv_forward_out(f, a, y, B);
 }
 
 static void convit_backward(const Attention *a, real *dx, const real *dy, const real *x, int B) {
     const Convit *s = a->state;
+    AttentionShape shape = attention_shape(a, B);
     const QkvFrame *f = &s->frame;
-    PositionAttention shape = {a->grid, a->H, a->D};
+    PositionAttention positions = {a->grid, a->H, a->D};
     qkv_backward_out(f, a, dy, B);
-    softmax_attention_backward(f->dqkv, f->dmix, s->content, s->lse, f->qkv_act,
-                               &(AttentionShape){B, a->N, a->H, a->D});
-    position_attention_backward(f->dqkv, s->daxes, f->dmix, s->content, f->qkv_act, s->axes, s->gating, &shape, B);
-    position_axes_backward(s->dpos_w, s->dgating, s->daxes, s->axes, s->gating, &shape, B);
+    softmax_attention_backward(f->dqkv, f->dmix, s->content, s->lse, f->qkv_act, &shape);
+    position_attention_backward(f->dqkv, s->daxes, f->dmix, s->content, f->qkv_act, s->axes, s->gating, &positions, B);
+    position_axes_backward(s->dpos_w, s->dgating, s->daxes, s->axes, s->gating, &positions, B);
     qkv_backward_in(f, a, dx, x, B);
 }
 

@@ -9,7 +9,7 @@
  * Of clips a stripe goes through all frames, which is ours.
  * cswin-focused has focused linear attention within the stripes (Han et al. 2023, FLatten Transformer). */
 #include "layers/attention/qkv.h"
-#include "layers/attention/papers.h"
+#include "layers/papers.h"
 #include "layers/attention/stripes.h"
 
 typedef struct {
@@ -17,12 +17,12 @@ typedef struct {
 } StripeSettings;
 
 static const ConfigEntry entries[] = {
-    {CONFIG_FIELD(INTS, StripeSettings, stripe), "1", .section = "attention", .min = 0, .max = 256,
+    {CONFIG_FIELD(INTS, StripeSettings, stripe), "1", .section = "attention", .min = 0, .max = 256, .shapeless = true,
      .help = "Tokens across a stripe of cross-shaped windows, a divisor of the grid's sides, with several stages one "
              "number or a list (CSwin: 1,2,7,7); 0: the whole grid, which the last of several stages takes anyway"},
 };
 
-static const ConfigGroup stripe_settings = {CONFIG_GROUP(StripeSettings, entries)};
+static const ConfigGroup stripe_settings = {CONFIG_GROUP(StripeSettings, entries), .change = CHANGE_NEVER};
 
 typedef struct {
     QkvFrame frame;
@@ -107,22 +107,25 @@ static void cswin_weights(const Attention *a, float *weights, int b, int head, i
     stripes_weights(&s->branches[head / heads], s->frame.qkv_act, weights, b, head % heads, query);
 }
 
+#define CSWIN_OP                 \
+    .needs_grid = true,          \
+    .takes_frames = true,        \
+    .state_size = sizeof(CSwin), \
+    .check = cswin_check,        \
+    .declare = cswin_declare,    \
+    .plan = cswin_plan,          \
+    .forward = cswin_forward,    \
+    .backward = cswin_backward,  \
+    .macs = cswin_macs,          \
+    .path = cswin_path,          \
+    .weights = cswin_weights
+
 const AttentionOp cswin_op = {
     .name = "cswin",
     .summary = "softmax within vertical and horizontal stripes, 3x3 on v (CSwin)",
     .paper = PAPER_CSWIN,
     .settings = ATTENTION_SETTINGS(&stripe_settings),
-    .needs_grid = true,
-    .takes_frames = true,
-    .state_size = sizeof(CSwin),
-    .check = cswin_check,
-    .declare = cswin_declare,
-    .plan = cswin_plan,
-    .forward = cswin_forward,
-    .backward = cswin_backward,
-    .macs = cswin_macs,
-    .path = cswin_path,
-    .weights = cswin_weights,
+    CSWIN_OP,
 };
 
 const AttentionOp cswin_focused_op = {
@@ -130,15 +133,5 @@ const AttentionOp cswin_focused_op = {
     .summary = "focused attention within vertical and horizontal stripes (FLatten)",
     .paper = PAPER_FLATTEN,
     .settings = ATTENTION_SETTINGS(&stripe_settings, &focused_settings),
-    .needs_grid = true,
-    .takes_frames = true,
-    .state_size = sizeof(CSwin),
-    .check = cswin_check,
-    .declare = cswin_declare,
-    .plan = cswin_plan,
-    .forward = cswin_forward,
-    .backward = cswin_backward,
-    .macs = cswin_macs,
-    .path = cswin_path,
-    .weights = cswin_weights,
+    CSWIN_OP,
 };

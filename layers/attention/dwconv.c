@@ -2,8 +2,8 @@
  * on a grid forward   1. mix = depthwise 7x7 of x + b   2. y = mix Wproj^T + b
  * backward  2. dmix   1. dx
  * saves     mix. */
-#include "layers/attention/attention.h"
-#include "layers/attention/papers.h"
+#include "layers/attention.h"
+#include "layers/papers.h"
 #include "layers/depthwise.h"
 #include "layers/projection.h"
 
@@ -22,7 +22,7 @@ static void dwconv_declare(Attention *a, Params *params) {
 
 static void dwconv_plan(Attention *a, Plan *plan, int B) {
     Dwconv *s = a->state;
-    size_t bytes = (size_t)B * (size_t)a->N * (size_t)a->M * sizeof(real);
+    size_t bytes = attention_bytes(a, B);
     PlanMark mark = plan_mark(plan);
     plan_keep(plan, a->prefix, "mix", &s->mix, bytes);
     if (plan->training) plan_borrow(plan, a->prefix, "dmix", &s->dmix, bytes);
@@ -33,12 +33,12 @@ static void dwconv_plan(Attention *a, Plan *plan, int B) {
 static void dwconv_forward(const Attention *a, real *y, const real *x, int B) {
     const Dwconv *s = a->state;
     depthwise_forward(s->mix, NULL, x, s->conv.w, s->conv.b, &s->conv.shape, B);
-    projection_forward(&s->proj, y, s->mix, (size_t)B * (size_t)a->N);
+    projection_forward(&s->proj, y, s->mix, attention_tokens(a, B));
 }
 
 static void dwconv_backward(const Attention *a, real *dx, const real *dy, const real *x, int B) {
     const Dwconv *s = a->state;
-    projection_backward(&s->proj, s->dmix, dy, s->mix, (size_t)B * (size_t)a->N);
+    projection_backward(&s->proj, s->dmix, dy, s->mix, attention_tokens(a, B));
     depthwise_backward(dx, NULL, s->conv.dw, s->conv.db, s->dmix, x, s->conv.w, &s->conv.shape, B);
 }
 

@@ -5,7 +5,7 @@
  * saves     qkv, phi = [rho, kappa], mix, den, kv.
  * Step 3 is linear attention with a denominator of one, since rho sums to one over channels and kappa over tokens. */
 #include "layers/attention/linear_core.h"
-#include "layers/attention/papers.h"
+#include "layers/papers.h"
 #include "layers/attention/qkv.h"
 
 typedef struct {
@@ -28,17 +28,19 @@ static void efficient_plan(Attention *a, Plan *plan, int B) {
 
 static void efficient_forward(const Attention *a, real *y, const real *x, int B) {
     const Efficient *s = a->state;
+    AttentionShape shape = attention_shape(a, B);
     qkv_forward_in(&s->frame, a, x, B);
-    efficient_features_forward(s->core.phi, s->frame.qkv_act, &(AttentionShape){B, a->N, a->H, a->D});
+    efficient_features_forward(s->core.phi, s->frame.qkv_act, &shape);
     linear_core_forward(&s->core, a, s->frame.mix, s->frame.qkv_act, B);
     qkv_forward_out(&s->frame, a, y, B);
 }
 
 static void efficient_backward(const Attention *a, real *dx, const real *dy, const real *x, int B) {
     const Efficient *s = a->state;
+    AttentionShape shape = attention_shape(a, B);
     qkv_backward_out(&s->frame, a, dy, B);
     linear_core_backward(&s->core, a, s->frame.dqkv, s->frame.dmix, s->frame.mix, s->frame.qkv_act, B);
-    efficient_features_backward(s->frame.dqkv, s->core.dphi, s->core.phi, &(AttentionShape){B, a->N, a->H, a->D});
+    efficient_features_backward(s->frame.dqkv, s->core.dphi, s->core.phi, &shape);
     qkv_backward_in(&s->frame, a, dx, x, B);
 }
 

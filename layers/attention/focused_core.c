@@ -9,11 +9,11 @@ typedef struct {
 } FocusedSettings;
 
 static const ConfigEntry entries[] = {
-    {CONFIG_FIELD(INT, FocusedSettings, focused_p), "3", .section = "attention", .min = 1, .max = 64,
+    {CONFIG_FIELD(INT, FocusedSettings, focused_p), "3", .section = "attention", .min = 1, .max = 64, .shapeless = true,
      .help = "Exponent of the focusing function of focused linear attention"},
 };
 
-const ConfigGroup focused_settings = {CONFIG_GROUP(FocusedSettings, entries)};
+const ConfigGroup focused_settings = {CONFIG_GROUP(FocusedSettings, entries), .change = CHANGE_NEVER};
 
 static int power_of(const Attention *a) {
     return ((const FocusedSettings *)config_settings(a->settings, &focused_settings))->focused_p;
@@ -25,11 +25,11 @@ void focused_core_declare(FocusedCore *s, const Attention *a, Params *params, co
     s->apart = keys != NULL;
     int L = grid_tokens(s->keys);
     /* Both decay in the published code and in timm's groups. */
-    params_declare(params, &s->pos, &s->dpos, a->prefix, "positional_encoding", INIT_ZEROS, true, 3,
-                   (int[]){1, L, M});
-    params_on_grid(params, (ParamGrid){1, 1, 0, s->keys});
-    params_in_time(params, (ParamTime){TIME_COPIES, 1, s->keys.frames, 0, false});
-    params_declare(params, &s->scale, &s->dscale, a->prefix, "scale", INIT_ZEROS, true, 3, (int[]){1, 1, M});
+    params_declare(params, (Param){.value = &s->pos, .grad = &s->dpos, .named = {a->prefix, "positional_encoding"},
+                                   .init = INIT_ZEROS, .decay = true, .shape = {1, L, M}, .grid = {1, 1, 0, s->keys},
+                                   .time = {TIME_COPIES, 1, s->keys.frames, 0, false}});
+    params_declare(params, (Param){.value = &s->scale, .grad = &s->dscale, .named = {a->prefix, "scale"},
+                                   .init = INIT_ZEROS, .decay = true, .shape = {1, 1, M}});
     int v_row = L < a->N ? M : s->apart ? 2 * M : 3 * M;
     depthwise_declare(&s->dwc, params, a->prefix, "dwc", (Depthwise){a->grid, M, 5, a->D, v_row, M, a->time_kernel},
                       true);
@@ -39,7 +39,7 @@ void focused_core_declare(FocusedCore *s, const Attention *a, Params *params, co
 static bool stretches(const FocusedCore *s, const Attention *a) { return grid_tokens(s->keys) < a->N; }
 
 void focused_core_plan(FocusedCore *s, const Attention *a, Plan *plan, int B) {
-    size_t bytes = (size_t)B * (size_t)a->N * (size_t)a->M * sizeof(real);
+    size_t bytes = attention_bytes(a, B);
     s->core.keys = s->apart ? grid_tokens(s->keys) : 0;
     linear_core_plan(&s->core, a, plan, B, a->H, a->D, DENOMINATOR_EPSILON);
     plan_keep(plan, a->prefix, "linear", &s->linear, bytes);

@@ -8,7 +8,7 @@
 
 #include "core/die.h"
 #include "layers/attention/focused_core.h"
-#include "layers/attention/papers.h"
+#include "layers/papers.h"
 #include "layers/attention/reduced_keys.h"
 
 typedef struct {
@@ -54,7 +54,7 @@ static size_t focused_reduced_macs(const Attention *a) {
     return reduced_frame_macs(&s->frame, a) + focused_core_macs(&s->core, a);
 }
 
-/* Of keys, to weights of the tokens that they were made of. */
+/* weights [N] (=): the weight of each key is divided among the tokens that the key was made of. */
 static void spread(const FocusedReduced *s, const Attention *a, float *weights, const float *of_keys) {
     memset(weights, 0, (size_t)a->N * sizeof *weights);
     for (int l = 0; l < grid_tokens(s->frame.keys.grid); l++)

@@ -5,8 +5,8 @@
  * saves     mix. */
 #include <math.h>
 
-#include "layers/attention/attention.h"
-#include "layers/attention/papers.h"
+#include "layers/attention.h"
+#include "layers/papers.h"
 #include "layers/projection.h"
 
 typedef struct {
@@ -18,17 +18,17 @@ typedef struct {
 static void gf_declare(Attention *a, Params *params) {
     Gf *s = a->state;
     Grid g = a->grid;
-    int shape[] = {g.frames, g.rows, g.columns / 2 + 1, a->M, 2}, image = g.frames == 1;
-    params_declare(params, &s->w, &s->dw, a->prefix, "filter.complex_weight", INIT_TRUNC_NORMAL, true, 5 - image,
-                   shape + image);
-    params_in_time(params, (ParamTime){TIME_FREQUENCIES, 0, g.frames, 0, true});
+    params_declare(params, (Param){.value = &s->w, .grad = &s->dw, .named = {a->prefix, "filter.complex_weight"},
+                                   .init = INIT_TRUNC_NORMAL, .decay = true,
+                                   .shape = {g.frames > 1 ? g.frames : 0, g.rows, g.columns / 2 + 1, a->M, 2},
+                                   .time = {TIME_FREQUENCIES, 0, g.frames, 0, true}});
     projection_declare(&s->proj, params, a->prefix, "proj", a->M, a->M);
     a->last = &s->proj;
 }
 
 static void gf_plan(Attention *a, Plan *plan, int B) {
     Gf *s = a->state;
-    size_t bytes = (size_t)B * (size_t)a->N * (size_t)a->M * sizeof(real);
+    size_t bytes = attention_bytes(a, B);
     PlanMark mark = plan_mark(plan);
     plan_keep(plan, a->prefix, "mix", &s->mix, bytes);
     if (plan->training) plan_borrow(plan, a->prefix, "dmix", &s->dmix, bytes);
@@ -39,16 +39,17 @@ static void gf_plan(Attention *a, Plan *plan, int B) {
 static void gf_forward(const Attention *a, real *y, const real *x, int B) {
     const Gf *s = a->state;
     global_filter_forward(s->mix, x, s->w, B, a->grid, a->M);
-    projection_forward(&s->proj, y, s->mix, (size_t)B * (size_t)a->N);
+    projection_forward(&s->proj, y, s->mix, attention_tokens(a, B));
 }
 
 static void gf_backward(const Attention *a, real *dx, const real *dy, const real *x, int B) {
     const Gf *s = a->state;
-    projection_backward(&s->proj, s->dmix, dy, s->mix, (size_t)B * (size_t)a->N);
+    projection_backward(&s->proj, s->dmix, dy, s->mix, attention_tokens(a, B));
     global_filter_backward(dx, s->dw, s->dmix, x, s->w, B, a->grid, a->M);
 }
 
-/* Two real transforms of N log2 N multiply-adds a channel, and the product of half spectra, four a number. */
+/* These are two real transforms of N log2 N multiply-adds a channel, and the product of half spectra with four
+ * multiply-adds a number. */
 static size_t gf_transform_macs(const Attention *a) {
     size_t N = (size_t)a->N, M = (size_t)a->M;
     return 2 * M * (size_t)((double)N * log2((double)N)) +

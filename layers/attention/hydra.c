@@ -5,7 +5,7 @@
  * saves     qkv, mix, inverse = 1 / |q|, 1 / |k|, kv.   The setting `heads` has no influence. */
 #include "layers/attention/qkv.h"
 
-#include "layers/attention/papers.h"
+#include "layers/papers.h"
 
 typedef struct {
     QkvFrame frame;
@@ -23,7 +23,7 @@ static void hydra_plan(Attention *a, Plan *plan, int B) {
     size_t bytes = (size_t)B * (size_t)a->M * sizeof(float);
     PlanMark mark = plan_mark(plan);
     qkv_plan(&s->frame, a, plan, B);
-    plan_keep(plan, a->prefix, "inverse", &s->inverse, 2 * (size_t)B * (size_t)a->N * sizeof(float));
+    plan_keep(plan, a->prefix, "inverse", &s->inverse, 2 * attention_tokens(a, B) * sizeof(float));
     plan_keep(plan, a->prefix, "kv", &s->kv, bytes);
     if (plan->training) plan_borrow(plan, a->prefix, "dkv", &s->dkv, bytes);
     plan_release(plan, mark);
@@ -31,16 +31,17 @@ static void hydra_plan(Attention *a, Plan *plan, int B) {
 
 static void hydra_forward(const Attention *a, real *y, const real *x, int B) {
     const Hydra *s = a->state;
+    AttentionShape shape = attention_shape(a, B);
     qkv_forward_in(&s->frame, a, x, B);
-    hydra_attention_forward(s->frame.mix, s->inverse, s->kv, s->frame.qkv_act, &(AttentionShape){B, a->N, a->H, a->D});
+    hydra_attention_forward(s->frame.mix, s->inverse, s->kv, s->frame.qkv_act, &shape);
     qkv_forward_out(&s->frame, a, y, B);
 }
 
 static void hydra_backward(const Attention *a, real *dx, const real *dy, const real *x, int B) {
     const Hydra *s = a->state;
+    AttentionShape shape = attention_shape(a, B);
     qkv_backward_out(&s->frame, a, dy, B);
-    hydra_attention_backward(s->frame.dqkv, s->dkv, s->frame.dmix, s->inverse, s->kv, s->frame.qkv_act,
-                             &(AttentionShape){B, a->N, a->H, a->D});
+    hydra_attention_backward(s->frame.dqkv, s->dkv, s->frame.dmix, s->inverse, s->kv, s->frame.qkv_act, &shape);
     qkv_backward_in(&s->frame, a, dx, x, B);
 }
 

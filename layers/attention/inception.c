@@ -11,8 +11,8 @@
  *
  * The numbers in the LiSA paper, 6.36 M parameters and 1.28 G multiply-adds, imply dim 216 with L = 96, that is 9 heads
  * of which four attend; no other division of 180 to 320 channels gives both numbers. */
-#include "layers/attention/attention.h"
-#include "layers/attention/papers.h"
+#include "layers/attention.h"
+#include "layers/papers.h"
 #include "layers/depthwise.h"
 #include "layers/projection.h"
 
@@ -26,7 +26,7 @@ static const ConfigEntry entries[] = {
              "(0: half of heads, rounded down)"},
 };
 
-static const ConfigGroup inception_settings = {CONFIG_GROUP(InceptionSettings, entries)};
+static const ConfigGroup inception_settings = {CONFIG_GROUP(InceptionSettings, entries), .change = CHANGE_NEVER};
 
 typedef struct {
     int C, L, low, W; /* low heads; W = 4C + L */
@@ -81,7 +81,7 @@ static void inception_declare(Attention *a, Params *params) {
 
 static void inception_plan(Attention *a, Plan *plan, int B) {
     Inception *s = a->state;
-    size_t n = (size_t)B * (size_t)a->N, C = n * (size_t)s->C * sizeof(real), L = n * (size_t)s->L * sizeof(real),
+    size_t n = attention_tokens(a, B), C = n * (size_t)s->C * sizeof(real), L = n * (size_t)s->L * sizeof(real),
            W = n * (size_t)s->W * sizeof(real);
     PlanMark mark = plan_mark(plan);
     plan_keep(plan, a->prefix, "first", &s->first, C);
@@ -110,14 +110,14 @@ static void inception_plan(Attention *a, Plan *plan, int B) {
     plan_release(plan, mark);
 }
 
-/* Of a frame. */
+/* The shape of the maxima over the tokens of one frame. */
 static NeighbourMax maxima(const Inception *s, const Attention *a) {
     return (NeighbourMax){{1, a->grid.rows, a->grid.columns}, s->C, a->M};
 }
 
 static void inception_forward(const Attention *a, real *y, const real *x, int B) {
     const Inception *s = a->state;
-    size_t n = (size_t)B * (size_t)a->N;
+    size_t n = attention_tokens(a, B);
     int M = a->M, C = s->C, L = s->L, W = s->W;
     rows_add(s->first, x, NULL, n, C, C, M, 0);
     projection_forward(&s->conv1, s->doubled, s->first, n);
@@ -139,7 +139,7 @@ static void inception_forward(const Attention *a, real *y, const real *x, int B)
 
 static void inception_backward(const Attention *a, real *dx, const real *dy, const real *x, int B) {
     const Inception *s = a->state;
-    size_t n = (size_t)B * (size_t)a->N;
+    size_t n = attention_tokens(a, B);
     int M = a->M, C = s->C, L = s->L, W = s->W;
     (void)x;
     projection_backward(&s->proj, s->dmix, dy, s->mix, n);

@@ -15,8 +15,8 @@
 #include <stdlib.h>
 
 #include "core/die.h"
-#include "layers/attention/attention.h"
-#include "layers/attention/papers.h"
+#include "layers/attention.h"
+#include "layers/papers.h"
 #include "layers/projection.h"
 
 static const float EPSILON = 1e-6f;
@@ -41,19 +41,22 @@ static void lambda_declare(Attention *a, Params *params) {
     s->patterns = (Patterns){{OFFSETS_TOEPLITZ, a->grid, 0, 0}, D, a->H, D, false};
     projection_declare_weight(&s->qv, params, a->prefix, "qv", M, 2 * M);
     for (int i = 0; i < PARTS; i++) {
-        params_declare(params, &s->w[i], &s->dw[i], a->prefix, w[i], INIT_ONES, false, 1, (int[]){D});
-        params_declare(params, &s->b[i], &s->db[i], a->prefix, b[i], INIT_ZEROS, false, 1, (int[]){D});
+        params_declare(params, (Param){.value = &s->w[i], .grad = &s->dw[i], .named = {a->prefix, w[i]},
+                                       .init = INIT_ONES, .shape = {D}});
+        params_declare(params, (Param){.value = &s->b[i], .grad = &s->db[i], .named = {a->prefix, b[i]},
+                                       .init = INIT_ZEROS, .shape = {D}});
     }
-    params_declare(params, &s->embedding, &s->dembedding, a->prefix, "embedding.weight", INIT_TRUNC_NORMAL, true, 2,
-                   (int[]){offsets_count(&s->patterns.offsets), D});
-    params_on_grid(params, (ParamGrid){0, 1, 0, grid_offsets(a->grid)});
-    params_in_time(params, (ParamTime){TIME_TOEPLITZ, 0, grid_offsets(a->grid).frames, 0, false});
+    params_declare(params, (Param){.value = &s->embedding, .grad = &s->dembedding,
+                                   .named = {a->prefix, "embedding.weight"}, .init = INIT_TRUNC_NORMAL, .decay = true,
+                                   .shape = {offsets_count(&s->patterns.offsets), D},
+                                   .grid = {0, 1, 0, grid_offsets(a->grid)},
+                                   .time = {TIME_TOEPLITZ, 0, grid_offsets(a->grid).frames, 0, false}});
     projection_declare(&s->proj, params, a->prefix, "proj", M, M);
 }
 
 static void lambda_plan(Attention *a, Plan *plan, int B) {
     Lambda *s = a->state;
-    size_t bytes = (size_t)B * (size_t)a->N * (size_t)a->M * sizeof(real);
+    size_t bytes = attention_bytes(a, B);
     PlanMark mark = plan_mark(plan);
     plan_keep(plan, a->prefix, "qv", &s->qv_act, 2 * bytes);
     plan_keep(plan, a->prefix, "normed", &s->normed, 2 * bytes);
@@ -68,7 +71,7 @@ static void lambda_plan(Attention *a, Plan *plan, int B) {
 }
 
 static HeadsNorm norm_of(const Attention *a, int B) {
-    return (HeadsNorm){(size_t)B * (size_t)a->N, 2 * a->M, a->H, a->D, EPSILON};
+    return (HeadsNorm){attention_tokens(a, B), 2 * a->M, a->H, a->D, EPSILON};
 }
 
 static PatternSums lambdas_of(const Lambda *s, const Attention *a) {
@@ -103,7 +106,7 @@ static void lambda_backward(const Attention *a, real *dx, const real *dy, const 
     projection_backward(&s->qv, dx, s->dnormed, x, n);
 }
 
-/* Counted as in the paper, for a convolution that computes all L_n: each channel of v with each of the embedding. */
+/* The count is the paper's, for a convolution that computes all L_n: each channel of v with each of the embedding. */
 static size_t lambda_macs(const Attention *a) {
     const Lambda *s = a->state;
     size_t N = (size_t)a->N, M = (size_t)a->M, D = (size_t)a->D;

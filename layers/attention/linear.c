@@ -9,10 +9,10 @@
  * code of FAVOR+ adds nothing, and that of RFA uses 1e-2 for every denominator below 1e-2. */
 #include <string.h>
 
-#include "layers/attention/feature_map.h"
-#include "layers/attention/papers.h"
+#include "layers/features/feature_map.h"
+#include "layers/papers.h"
 #include "layers/attention/qkv.h"
-#include "layers/attention/relative.h"
+#include "layers/features/relative.h"
 
 typedef struct {
     QkvFrame frame;
@@ -58,7 +58,7 @@ static void linear_op_forward(const Attention *a, real *y, const real *x, int B)
     LinearAttention shape = {B, a->N, a->H, a->D, s->map.F, rule_of(s), {0}};
     qkv_forward_in(&s->frame, a, x, B);
     feature_map_forward(&s->map, a, relative_code(&s->relative, a, s->frame.qkv_act, B), B);
-    const real *psi = relative_turn(&s->relative, a, s->map.phi, B);
+    const real *psi = relative_features(&s->relative, a, s->map.phi, B);
     if (s->relative.kind->numerator) {
         denominator_forward(s->den, s->z, s->map.phi, &shape);
         shape.rule = DENOMINATOR_GIVEN;
@@ -74,9 +74,9 @@ static void linear_op_backward(const Attention *a, real *dx, const real *dy, con
     bool apart = r->kind->numerator;
     LinearAttention shape = {B, a->N, a->H, a->D, s->map.F, apart ? DENOMINATOR_GIVEN : rule_of(s), {0}};
     qkv_backward_out(&s->frame, a, dy, B);
-    linear_attention_backward(s->frame.dqkv, relative_turn_slot(r, s->map.dphi), s->frame.dmix, s->frame.mix, s->den,
-                              s->kv, r->kind->turn ? r->turned : s->map.phi, qkv, &shape);
-    relative_turn_backward(r, a, s->map.dphi, B);
+    linear_attention_backward(s->frame.dqkv, relative_features_slot(r, s->map.dphi), s->frame.dmix, s->frame.mix, s->den,
+                              s->kv, r->kind->features ? r->psi : s->map.phi, qkv, &shape);
+    relative_features_backward(r, a, s->map.dphi, B);
     shape.rule = rule_of(s);
     if (apart)
         denominator_backward(s->map.dphi, s->frame.dmix, s->frame.mix, s->den, s->z, s->map.phi, &shape);
@@ -96,7 +96,7 @@ static void linear_weights(const Attention *a, float *weights, int b, int head, 
     const Linear *s = a->state;
     size_t row = ((size_t)b * (size_t)a->N + (size_t)query) * (size_t)a->H + (size_t)head;
     float den;
-    feature_map_scores(s->relative.kind->turn ? s->relative.turned : s->map.phi, s->map.F, a, weights, b, head, query);
+    feature_map_scores(s->relative.kind->features ? s->relative.psi : s->map.phi, s->map.F, a, weights, b, head, query);
     device_download(&den, s->den + row, sizeof den);
     for (int m = 0; m < a->N; m++) weights[m] /= den;
 }

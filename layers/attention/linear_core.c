@@ -4,7 +4,7 @@
 
 #include "core/die.h"
 
-/* How many keys there are. */
+/* The number of keys. */
 static size_t keys_of(const LinearCore *c, const Attention *a) { return (size_t)(c->keys ? c->keys : a->N); }
 
 void linear_core_plan(LinearCore *c, const Attention *a, Plan *plan, int B, int H, int F, Denominator rule) {
@@ -22,18 +22,18 @@ void linear_core_plan(LinearCore *c, const Attention *a, Plan *plan, int B, int 
     plan_workspace(plan, linear_attention_workspace(a->D, F));
 }
 
-static LinearAttention shape_of(const LinearCore *c, const Attention *a, int B) {
+static LinearAttention linear_shape(const LinearCore *c, const Attention *a, int B) {
     return (LinearAttention){B, a->N, c->H, a->D, c->F, c->rule, {c->keys, c->phi_k, c->dphi_k}};
 }
 
 void linear_core_forward(const LinearCore *c, const Attention *a, real *mix, const real *qkv, int B) {
-    LinearAttention shape = shape_of(c, a, B);
+    LinearAttention shape = linear_shape(c, a, B);
     linear_attention_forward(mix, c->den, c->kv, c->phi, qkv, &shape);
 }
 
 void linear_core_backward(const LinearCore *c, const Attention *a, real *dqkv, const real *dmix, const real *mix,
                           const real *qkv, int B) {
-    LinearAttention shape = shape_of(c, a, B);
+    LinearAttention shape = linear_shape(c, a, B);
     linear_attention_backward(dqkv, c->dphi, dmix, mix, c->den, c->kv, c->phi, qkv, &shape);
 }
 

@@ -15,14 +15,14 @@
 #include <stdlib.h>
 
 #include "core/die.h"
-#include "layers/attention/papers.h"
+#include "layers/papers.h"
 #include "layers/attention/qkv.h"
 #include "layers/layer_norm.h"
 
 /* == Settings ===================================================================================================== */
 
 typedef enum { FFT_1D, FFT_2D, FFT_3D } LisaFft;
-typedef enum { ALGORITHM_AUTO, ALGORITHM_FIRST } Algorithm; /* ALGORITHM_FIRST + i: algorithms[i] */
+typedef enum { ALGORITHM_AUTO, ALGORITHM_FIRST } LisaChoice; /* ALGORITHM_FIRST + i: algorithms[i] */
 
 typedef struct {
     int lisa_patterns;
@@ -31,7 +31,7 @@ typedef struct {
 typedef struct {
     int lisa_kernel;
     LisaFft lisa_fft;
-    Algorithm lisa_algo;
+    LisaChoice lisa_algo;
 } LisaSettings;
 
 static const ConfigEntry patterns_entries[] = {
@@ -46,7 +46,8 @@ static const ConfigEntry entries[] = {
     {CONFIG_FIELD(CHOICE, LisaSettings, lisa_fft), "1d", CONFIG_CHOICES("1d", "2d", "3d"),
      .help = "Circular convolutions of lisa: over all tokens as one sequence (1d, as in the paper), over the rows and "
              "columns of the token grid (2d), or also over the frames of a clip (3d)"},
-    {CONFIG_FIELD(CHOICE, LisaSettings, lisa_algo), "auto", CONFIG_CHOICES("auto", "dense", "fft"),
+    {CONFIG_FIELD(CHOICE, LisaSettings, lisa_algo), "auto", .change = CHANGE_FREELY,
+     CONFIG_CHOICES("auto", "dense", "fft"),
      .noun = "algorithm",
      .help = "Algorithm of lisa; both compute the same function, and auto chooses the one estimated to be faster"},
 };
@@ -60,14 +61,15 @@ static void settings_check(const Config *config, const void *settings) {
         config_reject(config, "lisa_algo", "{lisa_algo} has no windows, but {lisa_kernel} asks for them: use auto or dense");
 }
 
-static const ConfigGroup patterns_settings = {CONFIG_GROUP(PatternsSettings, patterns_entries)};
-static const ConfigGroup lisa_settings = {CONFIG_GROUP(LisaSettings, entries), .check = settings_check};
+static const ConfigGroup patterns_settings = {CONFIG_GROUP(PatternsSettings, patterns_entries), .change = CHANGE_NEVER};
+static const ConfigGroup lisa_settings = {CONFIG_GROUP(LisaSettings, entries),
+                                          .change = CHANGE_NEVER, .check = settings_check};
 
 static const LisaSettings *settings_of(const Attention *a) { return config_settings(a->settings, &lisa_settings); }
 
 /* == lisa, sa10, sa11 ============================================================================================= */
 
-/* In the order of lisa_algo. */
+/* These are in the order of the setting lisa_algo. */
 static const LisaAlgorithm algorithms[] = {LISA_ALGORITHM(dense), LISA_ALGORITHM(fft)};
 enum { ALGORITHMS = sizeof algorithms / sizeof *algorithms };
 
@@ -79,12 +81,11 @@ typedef struct {
     float *wa, *dwa;         /* [T,D,E]; sa10: [T,E] */
     float *wb, *dwb;         /* [T,E] */
     float *b, *db;           /* [D,E] */
-    NormPair norm;
+    NormLayer norm;
     real *qk;                /* [B,N,2,H,D] kept */
     float *inverse;          /* [B,N,2,H] kept */
     real *s;                 /* kept, [B,N,H,E] or [B,H,E,N] by the algorithm */
     real *sum;               /* [B,N,M] kept: input of the norm */
-    float *mean, *rstd;      /* [B,N] kept */
     real *dqk, *dsum;        /* scratch, [B,N,2,H,D] and [B,N,H,D] */
     float *ds;               /* scratch of dense, [B,N,H,E] */
 } Lisa;
@@ -103,11 +104,11 @@ static Offsets lisa_offsets(const Attention *a) {
 
 static Offsets toeplitz(const Attention *a) { return (Offsets){OFFSETS_TOEPLITZ, a->grid, 0, 0}; }
 
-/* With Toeplitz tables there is only the dense algorithm. */
+/* Toeplitz tables have only the dense algorithm. */
 static const LisaAlgorithm *algorithm_choose(const Attention *a, const Patterns *patterns) {
     const LisaAlgorithm *best = &algorithms[0];
     if (patterns->offsets.kind == OFFSETS_TOEPLITZ) return best;
-    Algorithm asked = settings_of(a)->lisa_algo;
+    LisaChoice asked = settings_of(a)->lisa_algo;
     if (asked != ALGORITHM_AUTO) {
         best = &algorithms[asked - ALGORITHM_FIRST];
         if (isinf(best->cost(patterns)))
@@ -120,16 +121,15 @@ static const LisaAlgorithm *algorithm_choose(const Attention *a, const Patterns 
     return best;
 }
 
-/* Tells fit_weights the grid, and the axis of time, of the tensor declared last, whose first dimension are the offsets.
- * A window has the same offsets on every grid. */
-static void offsets_on_grid(Params *params, const Offsets *o) {
+/* Declares a tensor whose first dimension are the offsets, with its grid and its axis of time.  A window has the same
+ * offsets on every grid. */
+static void declare_offsets(Params *params, const Offsets *o, Param tensor) {
+    static const TimeRule rules[] = {[OFFSETS_LOCAL] = TIME_TAPS, [OFFSETS_TOEPLITZ] = TIME_TOEPLITZ,
+                                     [OFFSETS_TORUS] = TIME_TORUS, [OFFSETS_CIRCLE] = TIME_CIRCLE};
     Grid positions = o->kind == OFFSETS_TOEPLITZ ? grid_offsets(o->grid) : o->grid;
-    if (o->kind != OFFSETS_LOCAL) params_on_grid(params, (ParamGrid){0, 1, 0, positions});
-    if (o->kind == OFFSETS_LOCAL) params_in_time(params, (ParamTime){TIME_TAPS, 0, o->frames, 0, false});
-    else if (o->kind == OFFSETS_TOEPLITZ)
-        params_in_time(params, (ParamTime){TIME_TOEPLITZ, 0, positions.frames, 0, false});
-    else params_in_time(params, (ParamTime){o->kind == OFFSETS_TORUS ? TIME_TORUS : TIME_CIRCLE, 0, positions.frames, 0,
-                                            false});
+    if (o->kind != OFFSETS_LOCAL) tensor.grid = (ParamGrid){0, 1, 0, positions};
+    tensor.time = (ParamTime){rules[o->kind], 0, o->kind == OFFSETS_LOCAL ? o->frames : positions.frames, 0, false};
+    params_declare(params, tensor);
 }
 
 static void declare(Attention *a, Params *params, Offsets offsets, bool per_channel, bool normed) {
@@ -140,20 +140,19 @@ static void declare(Attention *a, Params *params, Offsets offsets, bool per_chan
     s->patterns = (Patterns){offsets, E, a->H, D, per_channel};
     s->normed = normed;
     s->algorithm = algorithm_choose(a, &s->patterns);
-    if (per_channel)
-        params_declare(params, &s->wa, &s->dwa, a->prefix, "lisa.wa", INIT_TRUNC_NORMAL, true, 3, (int[]){T, D, E});
-    else
-        params_declare(params, &s->wa, &s->dwa, a->prefix, "lisa.wa", INIT_TRUNC_NORMAL, true, 2, (int[]){T, E});
-    offsets_on_grid(params, &offsets);
-    params_declare(params, &s->wb, &s->dwb, a->prefix, "lisa.wb", INIT_TRUNC_NORMAL, true, 2, (int[]){T, E});
-    offsets_on_grid(params, &offsets);
-    params_declare(params, &s->b, &s->db, a->prefix, "lisa.b", INIT_TRUNC_NORMAL, true, 2, (int[]){D, E});
-    if (normed) layer_norm_declare(&s->norm, params, a->prefix, "norm", a->M, false);
+    declare_offsets(params, &offsets, (Param){.value = &s->wa, .grad = &s->dwa, .named = {a->prefix, "lisa.wa"},
+                                              .init = INIT_TRUNC_NORMAL, .decay = true,
+                                              .shape = {T, per_channel ? D : 0, E}});
+    declare_offsets(params, &offsets, (Param){.value = &s->wb, .grad = &s->dwb, .named = {a->prefix, "lisa.wb"},
+                                              .init = INIT_TRUNC_NORMAL, .decay = true, .shape = {T, E}});
+    params_declare(params, (Param){.value = &s->b, .grad = &s->db, .named = {a->prefix, "lisa.b"},
+                                   .init = INIT_TRUNC_NORMAL, .decay = true, .shape = {D, E}});
+    if (normed) norm_layer_declare(&s->norm, params, a->prefix, "norm", a->M, TIMM_NORM_EPS, false);
 }
 
 static void lisa_plan(Attention *a, Plan *plan, int B) {
     Lisa *s = a->state;
-    size_t n = (size_t)B * (size_t)a->N, bytes = n * (size_t)a->M * sizeof(real);
+    size_t n = attention_tokens(a, B), bytes = attention_bytes(a, B);
     PlanMark mark = plan_mark(plan);
     qkv_plan(&s->frame, a, plan, B);
     plan_keep(plan, a->prefix, "qk", &s->qk, 2 * bytes);
@@ -161,9 +160,7 @@ static void lisa_plan(Attention *a, Plan *plan, int B) {
     plan_keep(plan, a->prefix, "s", &s->s, n * (size_t)a->H * (size_t)s->patterns.E * sizeof(real));
     if (s->normed) {
         plan_keep(plan, a->prefix, "sum", &s->sum, bytes);
-        plan_keep(plan, a->prefix, "mean", &s->mean, n * sizeof(float));
-        plan_keep(plan, a->prefix, "rstd", &s->rstd, n * sizeof(float));
-        plan_workspace(plan, layernorm_workspace(a->M));
+        norm_layer_plan(&s->norm, plan, a->prefix, n);
     } else {
         plan_alias(plan, &s->sum, &s->frame.mix);
     }
@@ -178,38 +175,32 @@ static void lisa_plan(Attention *a, Plan *plan, int B) {
 }
 
 static UnitLengths lengths_of(const Attention *a, int B) {
-    return (UnitLengths){(size_t)B * (size_t)a->N, 2, a->H, a->D};
+    return (UnitLengths){attention_tokens(a, B), 2, a->H, a->D};
 }
 
 static LisaTables tables_of(const Lisa *s) { return (LisaTables){s->patterns, s->wa, s->wb, s->b}; }
 
-static LayerNorm norm_of(const Lisa *s, const Attention *a, int B) {
-    return (LayerNorm){s->norm.w, s->norm.b, s->mean, s->rstd, (size_t)B * (size_t)a->N, a->M, TIMM_NORM_EPS};
-}
-
 static void lisa_forward(const Attention *a, real *y, const real *x, int B) {
     const Lisa *s = a->state;
-    LayerNorm norm = norm_of(s, a, B);
     LisaTables tables = tables_of(s);
     UnitLengths lengths = lengths_of(a, B);
     const real *qkv = s->frame.qkv_act;
     qkv_forward_in(&s->frame, a, x, B);
     l2_normalize_forward(s->qk, s->inverse, qkv, &lengths);
     s->algorithm->forward(s->sum, s->s, s->qk, qkv, &tables, B);
-    if (s->normed) layernorm_forward(s->frame.mix, s->sum, &norm);
+    if (s->normed) norm_layer_forward(&s->norm, s->frame.mix, s->sum, lengths.n);
     qkv_forward_out(&s->frame, a, y, B);
 }
 
 static void lisa_backward(const Attention *a, real *dx, const real *dy, const real *x, int B) {
     const Lisa *s = a->state;
-    LayerNorm norm = norm_of(s, a, B);
     LisaTables tables = tables_of(s);
     UnitLengths lengths = lengths_of(a, B);
     LisaGradients gradients = {s->dwa, s->dwb, s->db};
     const QkvFrame *f = &s->frame;
     real *dsum = s->normed ? s->dsum : f->dmix;
     qkv_backward_out(f, a, dy, B);
-    if (s->normed) add_layernorm_backward(dsum, NULL, s->norm.dw, s->norm.db, NULL, f->dmix, s->sum, NULL, &norm);
+    if (s->normed) norm_layer_backward(&s->norm, dsum, f->dmix, s->sum, lengths.n);
     s->algorithm->backward(f->dqkv, s->dqk, s->ds, &gradients, dsum, s->s, s->qk, f->qkv_act, &tables, B);
     l2_normalize_backward(f->dqkv, s->dqk, s->qk, s->inverse, &lengths);
     qkv_backward_in(f, a, dx, x, B);
@@ -273,14 +264,14 @@ static void weighted_declare(Attention *a, Params *params, int tables) {
     Weighted *s = a->state;
     qkv_declare(&s->frame, a, params);
     s->shape = (WeightedAttention){toeplitz(a), tables, a->H, a->D};
-    params_declare(params, &s->r, &s->dr, a->prefix, "sa.rpe", INIT_TRUNC_NORMAL, false, 2,
-                   (int[]){offsets_count(&s->shape.offsets), tables});
-    offsets_on_grid(params, &s->shape.offsets);
+    const Offsets *offsets = &s->shape.offsets;
+    declare_offsets(params, offsets, (Param){.value = &s->r, .grad = &s->dr, .named = {a->prefix, "sa.rpe"},
+                                             .init = INIT_TRUNC_NORMAL, .shape = {offsets_count(offsets), tables}});
 }
 
 static void weighted_plan(Attention *a, Plan *plan, int B) {
     Weighted *s = a->state;
-    size_t n = (size_t)B * (size_t)a->N, bytes = n * (size_t)a->M * sizeof(real);
+    size_t n = attention_tokens(a, B), bytes = attention_bytes(a, B);
     PlanMark mark = plan_mark(plan);
     qkv_plan(&s->frame, a, plan, B);
     plan_keep(plan, a->prefix, "qk", &s->qk, 2 * bytes);

@@ -6,4 +6,4 @@ static const ConfigEntry entries[] = {
              "tokens)"},
 };
 
-const ConfigGroup landmarks_settings = {CONFIG_GROUP(LandmarksSettings, entries)};
+const ConfigGroup landmarks_settings = {CONFIG_GROUP(LandmarksSettings, entries), .change = CHANGE_NEVER};

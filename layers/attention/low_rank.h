@@ -1,8 +1,8 @@
-/* What nystrom and soft have in common besides low_rank_forward (kernels/landmarks/landmarks.h). */
+/* Nystrom and soft have this in common, besides low_rank_forward (kernels/landmarks/landmarks.h). */
 #ifndef VIT_LAYERS_LOW_RANK_H
 #define VIT_LAYERS_LOW_RANK_H
 
-#include "layers/attention/attention.h"
+#include "layers/attention.h"
 
 typedef struct {
     int landmarks; /* side of the grid of landmarks */

@@ -1,6 +1,5 @@
 #include "layers/attention/qkv.h"
 
-#include <math.h>
 #include <stdlib.h>
 
 #include "core/die.h"
@@ -17,7 +16,7 @@ void qkv_declare(QkvFrame *f, Attention *a, Params *params) {
 }
 
 void qkv_plan(QkvFrame *f, const Attention *a, Plan *plan, int B) {
-    size_t bytes = (size_t)B * (size_t)a->N * (size_t)a->M * sizeof(real);
+    size_t bytes = attention_bytes(a, B);
     plan_keep(plan, a->prefix, "qkv", &f->qkv_act, 3 * bytes);
     plan_keep(plan, a->prefix, "mix", &f->mix, bytes);
     if (a->detector) plan_borrow(plan, a->prefix, "with_pos", &f->with_pos, bytes);
@@ -27,10 +26,8 @@ void qkv_plan(QkvFrame *f, const Attention *a, Plan *plan, int B) {
     }
 }
 
-static size_t tokens_of(const Attention *a, int B) { return (size_t)B * (size_t)a->N; }
-
 void qkv_forward_in(const QkvFrame *f, const Attention *a, const real *x, int B) {
-    size_t n = tokens_of(a, B), two = 2 * (size_t)a->M, M = (size_t)a->M;
+    size_t n = attention_tokens(a, B), two = 2 * (size_t)a->M, M = (size_t)a->M;
     if (!a->detector) {
         projection_forward(&f->qkv, f->qkv_act, x, n);
         return;
@@ -42,15 +39,15 @@ void qkv_forward_in(const QkvFrame *f, const Attention *a, const real *x, int B)
 }
 
 void qkv_forward_out(const QkvFrame *f, const Attention *a, real *y, int B) {
-    projection_forward(&f->proj, y, f->mix, tokens_of(a, B));
+    projection_forward(&f->proj, y, f->mix, attention_tokens(a, B));
 }
 
 void qkv_backward_out(const QkvFrame *f, const Attention *a, const real *dy, int B) {
-    projection_backward(&f->proj, f->dmix, dy, f->mix, tokens_of(a, B));
+    projection_backward(&f->proj, f->dmix, dy, f->mix, attention_tokens(a, B));
 }
 
 void qkv_backward_in(const QkvFrame *f, const Attention *a, real *dx, const real *x, int B) {
-    size_t n = tokens_of(a, B), two = 2 * (size_t)a->M, M = (size_t)a->M;
+    size_t n = attention_tokens(a, B), two = 2 * (size_t)a->M, M = (size_t)a->M;
     if (!a->detector) {
         projection_backward(&f->qkv, dx, f->dqkv, x, n);
         return;
@@ -67,18 +64,9 @@ size_t qkv_macs(const QkvFrame *f, const Attention *a) {
 }
 
 void qkv_softmax_row(const QkvFrame *f, const Attention *a, float *weights, int b, int head, int query) {
-    size_t row = 3 * (size_t)a->M;
+    size_t row = 3 * (size_t)a->M, first = (size_t)(head * a->D);
     float *qkv = xcalloc((size_t)a->N, row * sizeof *qkv, "attention picture");
-    float scale = 1 / sqrtf((float)a->D), sum = 0, largest = -INFINITY;
     real_download(qkv, f->qkv_act + (size_t)b * (size_t)a->N * row, (size_t)a->N * row);
-    const float *q = qkv + (size_t)query * row + (size_t)(head * a->D);
-    for (int m = 0; m < a->N; m++) {
-        const float *k = qkv + (size_t)m * row + (size_t)(a->M + head * a->D);
-        weights[m] = 0;
-        for (int d = 0; d < a->D; d++) weights[m] += scale * q[d] * k[d];
-        if (weights[m] > largest) largest = weights[m];
-    }
-    for (int m = 0; m < a->N; m++) sum += weights[m] = expf(weights[m] - largest);
-    for (int m = 0; m < a->N; m++) weights[m] /= sum;
+    attention_softmax(weights, qkv + (size_t)query * row + first, qkv + a->M + first, a->N, row, a->D);
     free(qkv);
 }

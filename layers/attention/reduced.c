@@ -6,11 +6,10 @@
  * backward  4. dmix   3. dq, dk, dv from the saved log-sum-exp   2. dz, dx   1. dx += the gradient through z
  * saves     q, kv, mix, lse [B,H,N], and what reduced_keys.h saves.  Parameter names are timm's (pvt_v2).
  * Of clips every frame is reduced by itself, and a query sees the keys of all frames. */
-#include <math.h>
 #include <stdlib.h>
 
 #include "core/die.h"
-#include "layers/attention/papers.h"
+#include "layers/papers.h"
 #include "layers/attention/reduced_keys.h"
 
 typedef struct {
@@ -19,10 +18,11 @@ typedef struct {
 
 static const ConfigEntry entries[] = {
     {CONFIG_FIELD(INT, CellSettings, reduction_cells), "0", .section = "attention", .min = 0, .max = 64,
+     .shapeless = true,
      .help = "Reduced attention to the means of so many cells to a side instead, in every stage (PVTv2's linear form: "
              "7)"},
 };
-static const ConfigGroup cell_settings = {CONFIG_GROUP(CellSettings, entries)};
+static const ConfigGroup cell_settings = {CONFIG_GROUP(CellSettings, entries), .change = CHANGE_NEVER};
 
 typedef struct {
     ReducedFrame frame;
@@ -54,7 +54,7 @@ static void reduced_declare(Attention *a, Params *params) {
     reduced_frame_declare(&s->frame, a, params, cells ? 1 : reduction_of(a), cells);
 }
 
-static MaskedAttention shape_of(const Reduced *s, const Attention *a, int B) {
+static MaskedAttention masked_shape(const Reduced *s, const Attention *a, int B) {
     return (MaskedAttention){.B = B, .H = a->H, .D = a->D, .Q = a->N, .grid = s->frame.keys.grid, .q_row = a->M,
                              .kv_row = 2 * a->M};
 }
@@ -63,8 +63,8 @@ static void reduced_plan(Attention *a, Plan *plan, int B) {
     Reduced *s = a->state;
     PlanMark mark = plan_mark(plan);
     reduced_frame_plan(&s->frame, a, plan, B);
-    plan_keep(plan, a->prefix, "lse", &s->lse, (size_t)B * (size_t)a->H * (size_t)a->N * sizeof(float));
-    plan_workspace(plan, masked_attention_workspace((MaskedAttention[]){shape_of(s, a, B)}));
+    plan_keep(plan, a->prefix, "lse", &s->lse, attention_head_floats(a, B));
+    plan_workspace(plan, masked_attention_workspace((MaskedAttention[]){masked_shape(s, a, B)}));
     plan_release(plan, mark);
 }
 
@@ -76,7 +76,7 @@ static void reduced_forward(const Attention *a, real *y, const real *x, int B) {
     const Reduced *s = a->state;
     reduced_frame_forward_in(&s->frame, a, x, B);
     masked_attention_forward(s->frame.mix, s->lse, (MaskedInputs[]){inputs_of(s, a)}, NULL,
-                             (MaskedAttention[]){shape_of(s, a, B)});
+                             (MaskedAttention[]){masked_shape(s, a, B)});
     reduced_frame_forward_out(&s->frame, a, y, B);
 }
 
@@ -85,7 +85,7 @@ static void reduced_backward(const Attention *a, real *dx, const real *dy, const
     const ReducedFrame *f = &s->frame;
     reduced_frame_backward_out(f, a, dy, B);
     masked_attention_backward(&(MaskedGradients){f->dq, f->dkv, f->dkv + a->M}, NULL, f->dmix, f->mix, s->lse,
-                              (MaskedInputs[]){inputs_of(s, a)}, NULL, (MaskedAttention[]){shape_of(s, a, B)});
+                              (MaskedInputs[]){inputs_of(s, a)}, NULL, (MaskedAttention[]){masked_shape(s, a, B)});
     reduced_frame_backward_in(f, a, dx, x, B);
 }
 
@@ -102,17 +102,12 @@ static void reduced_weights(const Attention *a, float *weights, int b, int head,
     int L = grid_tokens(s->frame.keys.grid), M = a->M, D = a->D;
     float *q = xcalloc((size_t)M, sizeof *q, "attention picture");
     float *kv = xcalloc((size_t)L * 2 * (size_t)M, sizeof *kv, "attention picture");
-    float *scores = xcalloc((size_t)L, sizeof *scores, "attention picture"), sum = 0, largest = -INFINITY;
+    float *scores = xcalloc((size_t)L, sizeof *scores, "attention picture");
     real_download(q, s->frame.q_act + ((size_t)b * (size_t)a->N + (size_t)query) * (size_t)M, (size_t)M);
     real_download(kv, s->frame.kv_act + (size_t)b * (size_t)L * 2 * (size_t)M, (size_t)L * 2 * (size_t)M);
-    for (int l = 0; l < L; l++) {
-        for (int d = head * D; d < (head + 1) * D; d++) scores[l] += q[d] * kv[(size_t)l * 2 * (size_t)M + (size_t)d];
-        scores[l] /= sqrtf((float)D);
-        largest = fmaxf(largest, scores[l]);
-    }
-    for (int l = 0; l < L; l++) sum += scores[l] = expf(scores[l] - largest);
+    attention_softmax(scores, q + head * D, kv + head * D, L, 2 * (size_t)M, D);
     for (int m = 0; m < a->N; m++) weights[m] = 0;
-    for (int l = 0; l < L; l++) reduced_keys_spread(&s->frame.keys, a, weights, l, scores[l] / sum);
+    for (int l = 0; l < L; l++) reduced_keys_spread(&s->frame.keys, a, weights, l, scores[l]);
     free(q);
     free(kv);
     free(scores);

@@ -10,7 +10,7 @@ static const ConfigEntry entries[] = {
              "a list (PVT: 8,4,2,1)"},
 };
 
-const ConfigGroup reduction_settings = {CONFIG_GROUP(ReductionSettings, entries)};
+const ConfigGroup reduction_settings = {CONFIG_GROUP(ReductionSettings, entries), .change = CHANGE_NEVER};
 
 int reduction_of(const Attention *a) {
     const ReductionSettings *s = config_settings(a->settings, &reduction_settings);
@@ -21,7 +21,7 @@ int reduction_of(const Attention *a) {
     return r;
 }
 
-/* Reduction r, or c cells to a side unless that is 0. */
+/* The keys have reduction r, or c cells to a side unless that is 0. */
 static void keys_create(ReducedKeys *k, const Attention *a, int r, int c) {
     k->cells = c;
     k->squares = (Unfold){a->grid.rows, a->grid.columns, a->M, r, r, 0, false, 0, 0, 0};
@@ -38,31 +38,28 @@ size_t reduced_keys_count(const ReducedKeys *k, int B) { return (size_t)B * (siz
 
 static void keys_declare(ReducedKeys *k, const Attention *a, Params *params) {
     int M = a->M, r = k->squares.stride, fan = M * r * r;
+    ParamSetting from = {k->cells ? NULL : "reduction", r, a->stage};
     if (!reduced_keys_differ(k)) return;
     k->sr = (Projection){.in = fan, .out = M};
-    params_declare_fan(params, &k->sr.w, &k->sr.dw, a->prefix, "sr.weight", fan, true, 4, (int[]){M, M, r, r});
-    if (!k->cells) params_shaped_by(params, "reduction", r, a->stage);
-    params_declare_fan(params, &k->sr.b, &k->sr.db, a->prefix, "sr.bias", fan, false, 1, (int[]){M});
-    layer_norm_declare(&k->norm, params, a->prefix, "norm", M, false);
+    params_declare(params, (Param){.value = &k->sr.w, .grad = &k->sr.dw, .named = {a->prefix, "sr.weight"},
+                                   .init = INIT_FAN_IN_UNIFORM, .fan = fan, .decay = true, .shape = {M, M, r, r},
+                                   .from = from});
+    params_declare(params, (Param){.value = &k->sr.b, .grad = &k->sr.db, .named = {a->prefix, "sr.bias"},
+                                   .init = INIT_FAN_IN_UNIFORM, .fan = fan, .shape = {M}});
+    norm_layer_declare(&k->norm, params, a->prefix, "norm", M, PYTORCH_NORM_EPS, false);
 }
 
 static void keys_plan(ReducedKeys *k, const Attention *a, Plan *plan, int B) {
     size_t L = reduced_keys_count(k, B), bytes = L * (size_t)a->M * sizeof(real);
     if (!reduced_keys_differ(k)) return;
     plan_keep(plan, a->prefix, "raw", &k->raw, bytes);
-    plan_keep(plan, a->prefix, "mean", &k->mean, L * sizeof(float));
-    plan_keep(plan, a->prefix, "rstd", &k->rstd, L * sizeof(float));
+    norm_layer_plan(&k->norm, plan, a->prefix, L);
     plan_keep(plan, a->prefix, "z", &k->z, bytes);
     plan_borrow(plan, a->prefix, "cols", &k->cols, L * (size_t)k->sr.in * sizeof(real));
     if (plan->training) {
         plan_borrow(plan, a->prefix, "dz", &k->dz, bytes);
         plan_borrow(plan, a->prefix, "draw", &k->draw, bytes);
     }
-    plan_workspace(plan, layernorm_workspace(a->M));
-}
-
-static LayerNorm norm_of(const ReducedKeys *k, const Attention *a, int B) {
-    return (LayerNorm){k->norm.w, k->norm.b, k->mean, k->rstd, reduced_keys_count(k, B), a->M, PYTORCH_NORM_EPS};
 }
 
 /* The rows that sr projects. */
@@ -75,19 +72,19 @@ static void gather_squares(const ReducedKeys *k, const Attention *a, const real 
 /* Returns z, which may be x. */
 static const real *keys_forward(const ReducedKeys *k, const Attention *a, const real *x, int B) {
     if (!reduced_keys_differ(k)) return x;
-    LayerNorm norm = norm_of(k, a, B);
+    LayerNorm norm = norm_layer_of(&k->norm, reduced_keys_count(k, B));
     gather_squares(k, a, x, B);
     projection_forward(&k->sr, k->raw, k->cols, norm.n);
     (k->cells ? layernorm_gelu_forward : layernorm_forward)(k->z, k->raw, &norm);
     return k->z;
 }
 
-/* From dz to dx (=), the gradient through z; none where z is x. */
+/* Computes dx (=), the gradient through z, from dz; does nothing where z is x. */
 static void keys_backward(const ReducedKeys *k, const Attention *a, real *dx, const real *x, int B) {
     if (!reduced_keys_differ(k)) return;
-    LayerNorm norm = norm_of(k, a, B);
+    LayerNorm norm = norm_layer_of(&k->norm, reduced_keys_count(k, B));
     if (k->cells) layernorm_gelu_backward(k->dz, k->dz, k->raw, &norm);
-    add_layernorm_backward(k->draw, NULL, k->norm.dw, k->norm.db, NULL, k->dz, k->raw, NULL, &norm);
+    norm_layer_backward(&k->norm, k->draw, k->dz, k->raw, norm.n);
     gather_squares(k, a, x, B);
     projection_backward(&k->sr, NULL, k->draw, k->cols, norm.n);
     linear_backward_input(k->cols, k->draw, k->sr.w, &(LinearShape){norm.n, k->sr.in, k->sr.out, 0});
@@ -125,7 +122,7 @@ void reduced_frame_declare(ReducedFrame *f, const Attention *a, Params *params, 
 }
 
 void reduced_frame_plan(ReducedFrame *f, const Attention *a, Plan *plan, int B) {
-    size_t bytes = (size_t)B * (size_t)a->N * (size_t)a->M * sizeof(real);
+    size_t bytes = attention_bytes(a, B);
     size_t kv = 2 * reduced_keys_count(&f->keys, B) * (size_t)a->M * sizeof(real);
     plan_keep(plan, a->prefix, "q", &f->q_act, bytes);
     plan_keep(plan, a->prefix, "kv", &f->kv_act, kv);
@@ -138,20 +135,18 @@ void reduced_frame_plan(ReducedFrame *f, const Attention *a, Plan *plan, int B) 
     plan_borrow(plan, a->prefix, "dx", &f->dx, bytes);
 }
 
-static size_t tokens_of(const Attention *a, int B) { return (size_t)B * (size_t)a->N; }
-
 void reduced_frame_forward_in(const ReducedFrame *f, const Attention *a, const real *x, int B) {
     const real *z = keys_forward(&f->keys, a, x, B);
-    projection_forward(&f->q, f->q_act, x, tokens_of(a, B));
+    projection_forward(&f->q, f->q_act, x, attention_tokens(a, B));
     projection_forward(&f->kv, f->kv_act, z, reduced_keys_count(&f->keys, B));
 }
 
 void reduced_frame_forward_out(const ReducedFrame *f, const Attention *a, real *y, int B) {
-    projection_forward(&f->proj, y, f->mix, tokens_of(a, B));
+    projection_forward(&f->proj, y, f->mix, attention_tokens(a, B));
 }
 
 void reduced_frame_backward_out(const ReducedFrame *f, const Attention *a, const real *dy, int B) {
-    projection_backward(&f->proj, f->dmix, dy, f->mix, tokens_of(a, B));
+    projection_backward(&f->proj, f->dmix, dy, f->mix, attention_tokens(a, B));
 }
 
 void reduced_frame_backward_in(const ReducedFrame *f, const Attention *a, real *dx, const real *x, int B) {
@@ -159,8 +154,8 @@ void reduced_frame_backward_in(const ReducedFrame *f, const Attention *a, real *
     projection_backward(&f->kv, differ ? f->keys.dz : f->dx, f->dkv, differ ? f->keys.z : x,
                         reduced_keys_count(&f->keys, B));
     keys_backward(&f->keys, a, f->dx, x, B);
-    projection_backward(&f->q, dx, f->dq, x, tokens_of(a, B));
-    add_forward(dx, dx, f->dx, tokens_of(a, B) * (size_t)a->M);
+    projection_backward(&f->q, dx, f->dq, x, attention_tokens(a, B));
+    add_forward(dx, dx, f->dx, attention_tokens(a, B) * (size_t)a->M);
 }
 
 size_t reduced_frame_macs(const ReducedFrame *f, const Attention *a) {

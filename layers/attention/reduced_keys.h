@@ -9,7 +9,7 @@
 #ifndef VIT_LAYERS_REDUCED_KEYS_H
 #define VIT_LAYERS_REDUCED_KEYS_H
 
-#include "layers/attention/attention.h"
+#include "layers/attention.h"
 #include "layers/layer_norm.h"
 #include "layers/projection.h"
 
@@ -17,14 +17,13 @@ extern const ConfigGroup reduction_settings;
 
 typedef struct {
     Projection sr; /* of squares as rows, or of means */
-    NormPair norm;
+    NormLayer norm;
     int cells; /* to a side, or 0 */
     Unfold squares;                 /* of a frame */
     Grid tokens_of_frame, of_frame; /* what is reduced, and what becomes of it */
     int frames;
     Grid grid;          /* all L: of clips the frames below each other, or the tokens in a row */
     real *raw, *z;      /* [B,L,M] kept: before the norm; the result */
-    float *mean, *rstd; /* [B,L] kept */
     real *cols;         /* scratch: [B*L,M*r*r], or the means [B,L,M] */
     real *dz, *draw;    /* scratch: [B,L,M] */
 } ReducedKeys;
@@ -34,7 +33,7 @@ int reduction_of(const Attention *a);
 /* Is z another tensor than x? */
 bool reduced_keys_differ(const ReducedKeys *k);
 size_t reduced_keys_count(const ReducedKeys *k, int B);
-/* For pictures: divides the weight of key l among the tokens that it was made of.  weights [N] (+=). */
+/* Divides the weight of key l among the tokens that it was made of, for a picture.  weights [N] (+=). */
 void reduced_keys_spread(const ReducedKeys *k, const Attention *a, float *weights, int l, float weight);
 
 /* The projections before and after such an operator, as qkv.h has them for the others.
@@ -47,7 +46,7 @@ typedef struct {
     real *dx;                   /* [B,N,M] scratch: the gradient through z */
 } ReducedFrame;
 
-/* Reduction r, or c cells to a side unless that is 0. */
+/* The keys have reduction r, or c cells to a side unless that is 0. */
 void reduced_frame_declare(ReducedFrame *f, const Attention *a, Params *params, int r, int c);
 /* Scratch is valid until the caller's plan_release. */
 void reduced_frame_plan(ReducedFrame *f, const Attention *a, Plan *plan, int B);

@@ -9,7 +9,7 @@
  * Differences from EfficientViT: its epsilon is 1e-15, and it has a batch norm after Wproj where this model has the
  * block's layer norms.  Its MLP with a depthwise 3x3 convolution is the setting mlp_conv. */
 #include "layers/attention/linear_core.h"
-#include "layers/attention/papers.h"
+#include "layers/papers.h"
 #include "layers/depthwise.h"
 #include "layers/projection.h"
 
@@ -29,13 +29,14 @@ static void relu_linear_declare(Attention *a, Params *params) {
     projection_declare(&s->qkv, params, a->prefix, "qkv", M, 3 * M);
     depthwise_declare(&s->conv, params, a->prefix, "aggreg.0.0",
                       (Depthwise){a->grid, 3 * M, 5, 3 * M, 3 * M, 3 * M, a->time_kernel}, false);
-    params_declare_fan(params, &s->w, &s->dw, a->prefix, "aggreg.0.1.weight", D, true, 4, (int[]){3 * M, D, 1, 1});
+    params_declare(params, (Param){.value = &s->w, .grad = &s->dw, .named = {a->prefix, "aggreg.0.1.weight"},
+                                   .init = INIT_FAN_IN_UNIFORM, .fan = D, .decay = true, .shape = {3 * M, D, 1, 1}});
     projection_declare(&s->proj, params, a->prefix, "proj", 2 * M, M);
 }
 
 static void relu_linear_plan(Attention *a, Plan *plan, int B) {
     ReluLinear *s = a->state;
-    size_t bytes = (size_t)B * (size_t)a->N * (size_t)a->M * sizeof(real);
+    size_t bytes = attention_bytes(a, B);
     PlanMark mark = plan_mark(plan);
     plan_keep(plan, a->prefix, "qkv", &s->qkv_act, 3 * bytes);
     plan_keep(plan, a->prefix, "conv", &s->conv_act, 3 * bytes);
@@ -55,10 +56,11 @@ static void relu_linear_plan(Attention *a, Plan *plan, int B) {
 
 static void relu_linear_forward(const Attention *a, real *y, const real *x, int B) {
     const ReluLinear *s = a->state;
-    size_t n = (size_t)B * (size_t)a->N;
+    AttentionShape shape = attention_shape(a, B);
+    size_t n = attention_tokens(a, B);
     projection_forward(&s->qkv, s->qkv_act, x, n);
     depthwise_forward(s->conv_act, NULL, s->qkv_act, s->conv.w, NULL, &s->conv.shape, B);
-    multiscale_forward(s->all, s->qkv_act, s->conv_act, s->w, &(AttentionShape){B, a->N, a->H, a->D});
+    multiscale_forward(s->all, s->qkv_act, s->conv_act, s->w, &shape);
     relu_features_forward(s->core.phi, s->all, &(AttentionShape){B, a->N, 2 * a->H, a->D});
     linear_core_forward(&s->core, a, s->mix, s->all, B);
     projection_forward(&s->proj, y, s->mix, n);
@@ -66,11 +68,12 @@ static void relu_linear_forward(const Attention *a, real *y, const real *x, int 
 
 static void relu_linear_backward(const Attention *a, real *dx, const real *dy, const real *x, int B) {
     const ReluLinear *s = a->state;
-    size_t n = (size_t)B * (size_t)a->N;
+    AttentionShape shape = attention_shape(a, B);
+    size_t n = attention_tokens(a, B);
     projection_backward(&s->proj, s->dmix, dy, s->mix, n);
     linear_core_backward(&s->core, a, s->dall, s->dmix, s->mix, s->all, B);
     relu_features_backward(s->dall, s->core.dphi, s->core.phi, &(AttentionShape){B, a->N, 2 * a->H, a->D});
-    multiscale_backward(s->dqkv, s->dwide, s->dw, s->dall, s->conv_act, s->w, &(AttentionShape){B, a->N, a->H, a->D});
+    multiscale_backward(s->dqkv, s->dwide, s->dw, s->dall, s->conv_act, s->w, &shape);
     depthwise_backward(s->dqkv, s->dqkv, s->conv.dw, NULL, s->dwide, s->qkv_act, s->conv.w, &s->conv.shape, B);
     projection_backward(&s->qkv, dx, s->dqkv, x, n);
 }

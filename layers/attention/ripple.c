@@ -12,18 +12,18 @@
 
 #include "core/die.h"
 #include "core/integers.h"
-#include "layers/attention/feature_map.h"
-#include "layers/attention/papers.h"
+#include "layers/features/feature_map.h"
+#include "layers/papers.h"
 #include "layers/attention/qkv.h"
 
 /* == Settings ===================================================================================================== */
 
-typedef enum { ALGORITHM_AUTO, ALGORITHM_FIRST } Algorithm; /* ALGORITHM_FIRST + i: algorithms[i] */
+typedef enum { ALGORITHM_AUTO, ALGORITHM_FIRST } RippleChoice; /* ALGORITHM_FIRST + i: algorithms[i] */
 
 typedef struct {
     int r_max;
     float tau;
-    Algorithm ripple_algo;
+    RippleChoice ripple_algo;
 } RippleSettings;
 
 typedef struct {
@@ -37,7 +37,7 @@ static const ConfigEntry entries[] = {
     {CONFIG_FIELD(FLOAT, RippleSettings, tau), "0.001", .min = 0, .max = 1,
      .help = "Threshold of ripple attention's stick breaking: once less than this remains of the stick, the remaining "
              "weights are equal (0: never)"},
-    {CONFIG_FIELD(CHOICE, RippleSettings, ripple_algo), "auto",
+    {CONFIG_FIELD(CHOICE, RippleSettings, ripple_algo), "auto", .change = CHANGE_FREELY,
      CONFIG_CHOICES("auto", "dense", "window", "sat"), .noun = "algorithm", .former = "naive",
      .help = "Algorithm of ripple attention; all compute the same function, and auto chooses the one estimated to be "
              "fastest"},
@@ -52,9 +52,10 @@ static const ConfigEntry blocks_entries[] = {
              "place share its ring)"},
 };
 
-static const ConfigGroup ripple_settings = {CONFIG_GROUP(RippleSettings, entries)};
+static const ConfigGroup ripple_settings = {CONFIG_GROUP(RippleSettings, entries), .change = CHANGE_NEVER};
 /* True if this block uses ripple attention; in a detector's encoder all layers do. */
-static const ConfigGroup ripple_blocks_settings = {CONFIG_GROUP(RippleBlocksSettings, blocks_entries)};
+static const ConfigGroup ripple_blocks_settings = {CONFIG_GROUP(RippleBlocksSettings, blocks_entries),
+                                                   .change = CHANGE_NEVER};
 
 static const RippleSettings *settings_of(const Attention *a) { return config_settings(a->settings, &ripple_settings); }
 
@@ -68,7 +69,7 @@ static bool ripples(const Config *settings, int block) {
 typedef enum { WEIGHTS_STICKS, WEIGHTS_SOFTMAX, WEIGHTS_FIXED } Weights;
 typedef enum { RINGS_CAPPED, RINGS_LOG, RINGS_ALL } Rings;
 
-/* In the order of ripple_algo. */
+/* These are in the order of the setting ripple_algo. */
 static const RippleAlgorithm algorithms[] = {RIPPLE_ALGORITHM(dense), RIPPLE_ALGORITHM(window), RIPPLE_ALGORITHM(sat)};
 enum { ALGORITHMS = sizeof algorithms / sizeof *algorithms };
 
@@ -123,7 +124,7 @@ static Grid priced_grid(Grid grid) {
 
 static const RippleAlgorithm *algorithm_choose(const Attention *a, const RippleRings *rings, int F) {
     const RippleAlgorithm *best = NULL;
-    Algorithm asked = settings_of(a)->ripple_algo;
+    RippleChoice asked = settings_of(a)->ripple_algo;
     bool clip = a->grid.frames > 1;
     if (asked != ALGORITHM_AUTO) {
         best = &algorithms[asked - ALGORITHM_FIRST];
@@ -154,13 +155,14 @@ static void weights_declare(Attention *a, Params *params, Weights weights, Rings
     s->per_head = a->detector && a->detector->per_head;
     s->sticks_per_head = weights == WEIGHTS_STICKS ? s->rings.G - 1 : s->rings.G;
     if (!learned(s)) return;
-    int shape[] = {a->H, D, D}, shared = !s->per_head;
-    params_declare(params, &s->wp, &s->dwp, a->prefix, "ripple.proj.weight",
-                   a->detector ? INIT_XAVIER_UNIFORM : INIT_TRUNC_NORMAL, true, 3 - shared, shape + shared);
-    params_declare(params, &s->bp, &s->dbp, a->prefix, "ripple.proj.bias", INIT_ZEROS, false, 2 - shared,
-                   shape + shared);
-    params_declare(params, &s->sticks, &s->dsticks, a->prefix, "ripple.sticks", INIT_TRUNC_NORMAL, false, 3,
-                   (int[]){a->H, s->sticks_per_head, D});
+    int heads = s->per_head ? a->H : 0;
+    params_declare(params, (Param){.value = &s->wp, .grad = &s->dwp, .named = {a->prefix, "ripple.proj.weight"},
+                                   .init = a->detector ? INIT_XAVIER_UNIFORM : INIT_TRUNC_NORMAL, .decay = true,
+                                   .shape = {heads, D, D}});
+    params_declare(params, (Param){.value = &s->bp, .grad = &s->dbp, .named = {a->prefix, "ripple.proj.bias"},
+                                   .init = INIT_ZEROS, .shape = {heads, D}});
+    params_declare(params, (Param){.value = &s->sticks, .grad = &s->dsticks, .named = {a->prefix, "ripple.sticks"},
+                                   .init = INIT_TRUNC_NORMAL, .shape = {a->H, s->sticks_per_head, D}});
 }
 
 static void declare(Attention *a, Params *params, Weights weights, Rings kind, bool truncate) {
@@ -171,12 +173,8 @@ static void declare(Attention *a, Params *params, Weights weights, Rings kind, b
     s->algorithm = algorithm_choose(a, &s->rings, s->map.F);
 }
 
-static size_t row_bytes(const Attention *a, int B) {
-    return (size_t)B * (size_t)a->N * (size_t)a->H * sizeof(float);
-}
-
 static void weights_plan(Ripple *s, const Attention *a, Plan *plan, int B) {
-    size_t rows = row_bytes(a, B);
+    size_t rows = attention_head_floats(a, B);
     plan_keep(plan, a->prefix, "alpha", &s->alpha, rows * (size_t)s->rings.G);
     if (s->weights == WEIGHTS_STICKS) plan_keep(plan, a->prefix, "o", &s->o, rows * (size_t)s->sticks_per_head);
     if (plan->training) plan_borrow(plan, a->prefix, "dalpha", &s->dalpha, rows * (size_t)s->rings.G);
@@ -197,7 +195,7 @@ static void ripple_plan(Attention *a, Plan *plan, int B) {
     qkv_plan(&s->frame, a, plan, B);
     feature_map_plan(&s->map, a, plan, B);
     weights_plan(s, a, plan, B);
-    plan_keep(plan, a->prefix, "den", &s->den, row_bytes(a, B));
+    plan_keep(plan, a->prefix, "den", &s->den, attention_head_floats(a, B));
     plan_workspace(plan, s->algorithm->workspace(&s->rings, a->D, s->map.F));
     plan_release(plan, mark);
 }
@@ -219,7 +217,7 @@ static void weights_forward(const Ripple *s, const Attention *a, int B) {
     float halving[RIPPLE_MAX_GROUPS];
     halving_weights(halving, s->rings.G);
     if (!learned(s))
-        fixed_weights(s->alpha, halving, (size_t)B * (size_t)a->N * (size_t)a->H, s->rings.G);
+        fixed_weights(s->alpha, halving, attention_tokens(a, B) * (size_t)a->H, s->rings.G);
     else if (s->weights == WEIGHTS_SOFTMAX)
         softmax_weights_forward(s->alpha, qkv, &sticks, &shape);
     else
@@ -286,8 +284,8 @@ static size_t weights_macs(const Attention *a) {
     return learned(s) ? (size_t)a->N * (size_t)a->H * (D * D + (size_t)s->sticks_per_head * D) : 0;
 }
 
-/* Counted for the window algorithm, which needs the fewest multiply-adds, whichever algorithm runs: linear attention,
- * the pairs of the window, and the logits of the weights. */
+/* The count is that of the window algorithm, which needs the fewest multiply-adds, whichever algorithm runs: linear
+ * attention, the pairs of the window, and the logits of the weights. */
 static size_t ripple_macs(const Attention *a) {
     const Ripple *s = a->state;
     rings_follow(a);
@@ -322,59 +320,18 @@ static void ripple_weights(const Attention *a, float *weights, int b, int head, 
     free(scores);
 }
 
-/* Jensen-Shannon divergence: half the sum of the Kullback-Leibler divergences of p and q from their mean.  p need not
- * sum to one. */
-static double jensen_shannon(const float *p, const float *q, int n) {
-    double sum = 0, divergence = 0;
-    for (int i = 0; i < n; i++) sum += (double)p[i];
-    for (int i = 0; i < n; i++) {
-        double x = (double)p[i] / sum, y = (double)q[i], mean = (x + y) / 2;
-        divergence += (x > 0 ? x * log(x / mean) : 0) / 2 + (y > 0 ? y * log(y / mean) : 0) / 2;
-    }
-    return divergence;
-}
-
-static double ripple_divergence(const Attention *a, int B) {
+static void ripple_measure(const Attention *a, int B) {
     const Ripple *s = a->state;
-    int G = s->rings.G;
-    size_t rows = (size_t)a->N * (size_t)a->H;
-    float halving[RIPPLE_MAX_GROUPS], *alpha = xcalloc(rows * (size_t)G, sizeof *alpha, "spatial weights");
-    double sum = 0;
-    halving_weights(halving, G);
-    for (int b = 0; b < B; b++) {
-        device_download(alpha, s->alpha + (size_t)b * rows * (size_t)G, rows * (size_t)G * sizeof *alpha);
-        for (size_t row = 0; row < rows; row++) sum += jensen_shannon(alpha + row * (size_t)G, halving, G);
-    }
-    free(alpha);
-    return sum / (double)(rows * (size_t)B);
+    ripple_weights_measure(a->sums, ATTENTION_PARTS, s->alpha, s->weights == WEIGHTS_STICKS ? s->o : NULL,
+                           settings_of(a)->tau, (size_t)B * (size_t)a->N * (size_t)a->H, s->rings.G);
 }
 
-/* The stick after which less than tau is left; `sticks` if there is none. */
-static int ended_after(const float *o, int sticks, double tau) {
-    double left = 1;
-    for (int r = 0; r < sticks; r++) {
-        left /= 1 + exp((double)o[r]) / (sticks - r); /* 1 - s_r */
-        if (left < tau) return r;
-    }
-    return sticks;
-}
-
-static void ripple_ended(const Attention *a, int B, double share[2]) {
+/* jsd is Figure 3 of the paper.  The others count where tau can end stick breaking. */
+static const AttentionColumns *ripple_columns(const Attention *a) {
+    static const AttentionColumns divergence = {{"jsd"}, RIPPLE_UNIT, ripple_measure},
+                                  all = {{"jsd", "tau_ended", "tau_equal"}, RIPPLE_UNIT, ripple_measure};
     const Ripple *s = a->state;
-    size_t rows = (size_t)a->N * (size_t)a->H, R = (size_t)s->sticks_per_head;
-    float *o = xcalloc(rows * R + 1, sizeof *o, "logits of sticks");
-    size_t any = 0, first = 0;
-    for (int b = 0; b < B && R; b++) {
-        device_download(o, s->o + (size_t)b * rows * R, rows * R * sizeof *o);
-        for (size_t row = 0; row < rows; row++) {
-            int r = ended_after(o + row * R, (int)R, (double)settings_of(a)->tau);
-            any += r < (int)R;
-            first += r == 0;
-        }
-    }
-    free(o);
-    share[0] = (double)any / (double)(rows * (size_t)B);
-    share[1] = (double)first / (double)(rows * (size_t)B);
+    return s->weights == WEIGHTS_STICKS && settings_of(a)->tau > 0 ? &all : &divergence;
 }
 
 static void ripple_declare(Attention *a, Params *p) { declare(a, p, WEIGHTS_STICKS, RINGS_CAPPED, false); }
@@ -386,7 +343,7 @@ static void dense_declare(Attention *a, Params *p) { declare(a, p, WEIGHTS_STICK
 
 extern const AttentionOp linear_op, softmax_op;
 
-#define RIPPLE_OP(id, label, text, declare_function, ended_function, mask)                                      \
+#define RIPPLE_OP(id, label, text, declare_function, mask)                                                      \
     extern const AttentionOp id;                                                                                \
     static const AttentionOp *id##_in_block(const Config *settings, int block) {                                \
         return ripples(settings, block) ? &id : &linear_op;                                                     \
@@ -412,20 +369,18 @@ extern const AttentionOp linear_op, softmax_op;
         .path = ripple_path,                                                                                    \
         .weights = ripple_weights,                                                                              \
         .spatial = ripple_spatial,                                                                              \
-        .divergence = ripple_divergence,                                                                        \
-        .ended = ended_function,                                                                                \
+        .columns = ripple_columns,                                                                              \
     }
 
-RIPPLE_OP(ripple_op, "ripple", "ripple attention: distance weights by stick breaking, r_max rings", ripple_declare,
-          ripple_ended, true);
+RIPPLE_OP(ripple_op, "ripple", "ripple attention: distance weights by stick breaking, r_max rings", ripple_declare, true);
 RIPPLE_OP(ripple_fixed_op, "ripple-fixed", "ripple with fixed weights that halve from ring to ring",
-          fixed_declare, NULL, false);
+          fixed_declare, false);
 RIPPLE_OP(ripple_softmax_weights_op, "ripple-softmax-weights", "ripple with softmax instead of stick breaking",
-          softmax_weights_declare, NULL, false);
+          softmax_weights_declare, false);
 RIPPLE_OP(ripple_truncated_op, "ripple-truncated", "ripple with weight zero at distance r_max and beyond",
-          truncated_declare, ripple_ended, false);
-RIPPLE_OP(ripple_log_op, "ripple-log", "ripple with rings that double in width", log_declare, ripple_ended, false);
-RIPPLE_OP(ripple_dense_op, "ripple-dense", "ripple with a ring for every distance", dense_declare, ripple_ended,
+          truncated_declare, false);
+RIPPLE_OP(ripple_log_op, "ripple-log", "ripple with rings that double in width", log_declare, false);
+RIPPLE_OP(ripple_dense_op, "ripple-dense", "ripple with a ring for every distance", dense_declare,
           false);
 
 /* == Explicit softmax ============================================================================================= */
@@ -445,25 +400,26 @@ static void explicit_plan(Attention *a, Plan *plan, int B) {
     PlanMark mark = plan_mark(plan);
     qkv_plan(&s->frame, a, plan, B);
     weights_plan(s, a, plan, B);
-    plan_keep(plan, a->prefix, "lse", &s->lse, row_bytes(a, B) * (size_t)s->rings.G);
+    plan_keep(plan, a->prefix, "lse", &s->lse, attention_head_floats(a, B) * (size_t)s->rings.G);
     plan_workspace(plan, ripple_explicit_workspace(&s->rings, a->D));
     plan_release(plan, mark);
 }
 
 static void explicit_forward(const Attention *a, real *y, const real *x, int B) {
     const Ripple *s = a->state;
+    AttentionShape shape = attention_shape(a, B);
     qkv_forward_in(&s->frame, a, x, B);
     weights_forward(s, a, B);
-    ripple_explicit_forward(s->frame.mix, s->lse, s->alpha, s->frame.qkv_act, &s->rings,
-                            &(AttentionShape){B, a->N, a->H, a->D});
+    ripple_explicit_forward(s->frame.mix, s->lse, s->alpha, s->frame.qkv_act, &s->rings, &shape);
     qkv_forward_out(&s->frame, a, y, B);
 }
 
 static void explicit_backward(const Attention *a, real *dx, const real *dy, const real *x, int B) {
     const Ripple *s = a->state;
+    AttentionShape shape = attention_shape(a, B);
     qkv_backward_out(&s->frame, a, dy, B);
     ripple_explicit_backward(s->frame.dqkv, s->dalpha, s->frame.dmix, s->lse, s->alpha, s->frame.qkv_act, &s->rings,
-                             &(AttentionShape){B, a->N, a->H, a->D});
+                             &shape);
     weights_backward(s, a, B);
     qkv_backward_in(&s->frame, a, dx, x, B);
 }

@@ -15,7 +15,7 @@
  * max(|z|, 1e-6). */
 #include "layers/attention/qkv.h"
 
-#include "layers/attention/papers.h"
+#include "layers/papers.h"
 
 typedef struct {
     QkvFrame frame;
@@ -45,23 +45,24 @@ static void rsa_declare(Attention *a, Params *params) {
     qkv_declare(&s->frame, a, params);
     s->channels = (Patterns){offsets, D, a->H, D, true};
     s->shared = (Patterns){offsets, D, a->H, D, false};
-    params_declare(params, &s->h1, &s->dh1, a->prefix, "H1.weight", INIT_TRUNC_NORMAL, true, 3, (int[]){T, D, D});
-    params_on_grid(params, grid);
-    params_in_time(params, time);
-    params_declare(params, &s->h2, &s->dh2, a->prefix, "H2.weight", INIT_TRUNC_NORMAL, true, 2, (int[]){T, D});
-    params_on_grid(params, grid);
-    params_in_time(params, time);
-    params_declare(params, &s->g, &s->dg, a->prefix, "G.weight", INIT_TRUNC_NORMAL, true, 2, (int[]){T, D});
-    params_on_grid(params, grid);
-    params_in_time(params, time);
-    params_declare(params, &s->p1, &s->dp1, a->prefix, "P1", INIT_TRUNC_NORMAL, true, 2, (int[]){D, D});
-    params_declare(params, &s->one, &s->done, a->prefix, "I", INIT_ZEROS, false, 2, (int[]){D, D});
-    params_draw_with(params, identity);
+    params_declare(params, (Param){.value = &s->h1, .grad = &s->dh1, .named = {a->prefix, "H1.weight"},
+                                   .init = INIT_TRUNC_NORMAL, .decay = true, .shape = {T, D, D}, .grid = grid,
+                                   .time = time});
+    params_declare(params, (Param){.value = &s->h2, .grad = &s->dh2, .named = {a->prefix, "H2.weight"},
+                                   .init = INIT_TRUNC_NORMAL, .decay = true, .shape = {T, D}, .grid = grid,
+                                   .time = time});
+    params_declare(params, (Param){.value = &s->g, .grad = &s->dg, .named = {a->prefix, "G.weight"},
+                                   .init = INIT_TRUNC_NORMAL, .decay = true, .shape = {T, D}, .grid = grid,
+                                   .time = time});
+    params_declare(params, (Param){.value = &s->p1, .grad = &s->dp1, .named = {a->prefix, "P1"},
+                                   .init = INIT_TRUNC_NORMAL, .decay = true, .shape = {D, D}});
+    params_declare(params, (Param){.value = &s->one, .grad = &s->done, .named = {a->prefix, "I"}, .init = INIT_ZEROS,
+                                   .shape = {D, D}, .draw = identity});
 }
 
 static void rsa_plan(Attention *a, Plan *plan, int B) {
     Rsa *s = a->state;
-    size_t n = (size_t)B * (size_t)a->N, bytes = n * (size_t)a->M * sizeof(real);
+    size_t n = attention_tokens(a, B), bytes = attention_bytes(a, B);
     PlanMark mark = plan_mark(plan);
     qkv_plan(&s->frame, a, plan, B);
     plan_keep(plan, a->prefix, "unit", &s->unit, 3 * bytes);
@@ -93,7 +94,7 @@ static void rsa_forward(const Attention *a, real *y, const real *x, int B) {
     const Rsa *s = a->state;
     const real *q = s->unit, *k = q + a->M, *v = k + a->M;
     Steps steps = steps_of(s, a);
-    UnitLengths lengths = {(size_t)B * (size_t)a->N, 3, a->H, a->D};
+    UnitLengths lengths = {attention_tokens(a, B), 3, a->H, a->D};
     qkv_forward_in(&s->frame, a, x, B);
     l2_normalize_forward(s->unit, s->inverse, s->frame.qkv_act, &lengths);
     patterns_collect_forward(s->kernel, q, k, &steps.kernel, B);
@@ -108,7 +109,7 @@ static void rsa_backward(const Attention *a, real *dx, const real *dy, const rea
     const real *q = s->unit, *k = q + a->M, *v = k + a->M;
     real *dq = f->dqkv, *dk = dq + a->M, *dv = dk + a->M;
     Steps steps = steps_of(s, a);
-    UnitLengths lengths = {(size_t)B * (size_t)a->N, 3, a->H, a->D};
+    UnitLengths lengths = {attention_tokens(a, B), 3, a->H, a->D};
     qkv_backward_out(f, a, dy, B);
     patterns_collect_backward(s->dcontext, dv, NULL, &(PatternSumsGradients){s->dg, s->done}, f->dmix, s->context, v,
                               &steps.mix, B);
@@ -120,8 +121,8 @@ static void rsa_backward(const Attention *a, real *dx, const real *dy, const rea
     qkv_backward_in(f, a, dx, x, B);
 }
 
-/* Counted as in the LiSA paper (Table 3): the three sums over m for every channel and e, then their products with q^,
- * kernel and context. */
+/* The count is that of the LiSA paper (Table 3): the three sums over m for every channel and e, then their products
+ * with q^, kernel and context. */
 static size_t rsa_macs(const Attention *a) {
     const Rsa *s = a->state;
     size_t N = (size_t)a->N, M = (size_t)a->M, D = (size_t)a->D;

@@ -12,7 +12,7 @@
 
 #include "core/integers.h"
 #include "layers/attention/low_rank.h"
-#include "layers/attention/papers.h"
+#include "layers/papers.h"
 #include "layers/depthwise.h"
 #include "layers/layer_norm.h"
 #include "layers/projection.h"
@@ -24,8 +24,7 @@ typedef struct {
     LowRank shape;
     int r;
     float *w, *dw;                                      /* [D,D,r,r] */
-    NormPair norm;                                     /* of D */
-    float *mean, *rstd;                                 /* [B,L,H] kept */
+    NormLayer norm;                                     /* of D */
     real *qv_act, *mix;                                 /* kept, [B,N,2,H,D], [B,N,H,D] */
     real *cols, *square, *landmarks;                    /* kept, [B,L,H,D*r*r], then [B,L,H,D] twice */
     real *dqv, *dmix, *dcols, *dlandmarks, *dsquare;    /* scratch */
@@ -38,13 +37,18 @@ static int stride_for(int landmarks, Grid grid) {
     return smaller(r, smaller(Hg, Wg));
 }
 
+/* PyTorch's eps of 1e-5, adapted: the norm's input in the published code is q times D^-1/4, and here q. */
+static float norm_epsilon(int D) { return 1e-5f * sqrtf((float)D); }
+
 static void soft_declare(Attention *a, Params *params) {
     Soft *s = a->state;
     int M = a->M, D = a->D, r = s->r = stride_for(landmarks_of(a), a->grid);
     s->shape = (LowRank){a->N, a->grid.frames * (a->grid.rows / r) * (a->grid.columns / r), a->H, D, true};
     projection_declare(&s->qv, params, a->prefix, "qv", M, 2 * M);
-    params_declare_fan(params, &s->w, &s->dw, a->prefix, "landmark.weight", D * r * r, true, 4, (int[]){D, D, r, r});
-    layer_norm_declare(&s->norm, params, a->prefix, "landmark.norm", D, false);
+    params_declare(params, (Param){.value = &s->w, .grad = &s->dw, .named = {a->prefix, "landmark.weight"},
+                                   .init = INIT_FAN_IN_UNIFORM, .fan = D * r * r, .decay = true,
+                                   .shape = {D, D, r, r}});
+    norm_layer_declare(&s->norm, params, a->prefix, "landmark.norm", D, norm_epsilon(D), false);
     depthwise_declare(&s->conv, params, a->prefix, "conv",
                       (Depthwise){a->grid, M, 3, M, 2 * M, M, a->time_kernel}, false);
     projection_declare(&s->proj, params, a->prefix, "proj", M, M);
@@ -53,15 +57,14 @@ static void soft_declare(Attention *a, Params *params) {
 static void soft_plan(Attention *a, Plan *plan, int B) {
     Soft *s = a->state;
     size_t rows = (size_t)B * (size_t)s->shape.L * (size_t)a->H, few = rows * (size_t)a->D * sizeof(real);
-    size_t bytes = (size_t)B * (size_t)a->N * (size_t)a->M * sizeof(real), squares = few * (size_t)(s->r * s->r);
+    size_t bytes = attention_bytes(a, B), squares = few * (size_t)(s->r * s->r);
     PlanMark mark = plan_mark(plan);
     plan_keep(plan, a->prefix, "qv", &s->qv_act, 2 * bytes);
     plan_keep(plan, a->prefix, "mix", &s->mix, bytes);
     plan_keep(plan, a->prefix, "squares", &s->cols, squares);
     plan_keep(plan, a->prefix, "landmarks.conv", &s->square, few);
     plan_keep(plan, a->prefix, "landmarks", &s->landmarks, few);
-    plan_keep(plan, a->prefix, "landmarks.mean", &s->mean, rows * sizeof(float));
-    plan_keep(plan, a->prefix, "landmarks.rstd", &s->rstd, rows * sizeof(float));
+    norm_layer_plan(&s->norm, plan, a->prefix, rows);
     if (plan->training) {
         plan_borrow(plan, a->prefix, "dqv", &s->dqv, 2 * bytes);
         plan_borrow(plan, a->prefix, "dmix", &s->dmix, bytes);
@@ -70,13 +73,9 @@ static void soft_plan(Attention *a, Plan *plan, int B) {
         plan_borrow(plan, a->prefix, "dsquare", &s->dsquare, few);
     }
     plan_workspace(plan, low_rank_workspace(&s->shape, B));
-    plan_workspace(plan, layernorm_workspace(a->D));
     plan_workspace(plan, depthwise_workspace(&s->conv.shape));
     plan_release(plan, mark);
 }
-
-/* PyTorch's eps of 1e-5, adapted: the norm's input in the published code is q times D^-1/4, and here q. */
-static float norm_epsilon(int D) { return 1e-5f * sqrtf((float)D); }
 
 static size_t landmark_rows(const Soft *s, int B) { return (size_t)B * (size_t)s->shape.L * (size_t)s->shape.H; }
 
@@ -88,28 +87,24 @@ static LinearShape convolution_of(const Soft *s, int B) {
     int D = s->shape.D;
     return (LinearShape){landmark_rows(s, B), D * s->r * s->r, D, 0};
 }
-static LayerNorm norm_of(const Soft *s, int B) {
-    int D = s->shape.D;
-    return (LayerNorm){s->norm.w, s->norm.b, s->mean, s->rstd, landmark_rows(s, B), D, norm_epsilon(D)};
-}
 
 static void landmarks_forward(const Soft *s, const Attention *a, int B) {
     HeadPatches patches = patches_of(s, a);
     LinearShape linear = convolution_of(s, B);
-    LayerNorm norm = norm_of(s, B);
+    LayerNorm norm = norm_layer_of(&s->norm, linear.n);
     head_patches_forward(s->cols, s->qv_act, &patches, B * a->grid.frames);
     linear_forward(s->square, s->cols, s->w, NULL, &linear);
     layernorm_gelu_forward(s->landmarks, s->square, &norm);
 }
 
-/* Adds to dq. */
+/* The gradient is added to that of q. */
 static void landmarks_backward(const Soft *s, const Attention *a, int B) {
     HeadPatches patches = patches_of(s, a);
     LinearShape linear = convolution_of(s, B);
-    LayerNorm norm = norm_of(s, B);
+    LayerNorm norm = norm_layer_of(&s->norm, linear.n);
     real *d = s->dlandmarks, *dsquare = s->dsquare;
     layernorm_gelu_backward(d, d, s->square, &norm);
-    add_layernorm_backward(dsquare, NULL, s->norm.dw, s->norm.db, NULL, d, s->square, NULL, &norm);
+    norm_layer_backward(&s->norm, dsquare, d, s->square, linear.n);
     linear_backward_input(s->dcols, dsquare, s->w, &linear);
     linear_backward_weight(s->dw, NULL, dsquare, s->cols, &linear);
     head_patches_backward(s->dqv, s->dcols, &patches, B * a->grid.frames);
@@ -117,7 +112,7 @@ static void landmarks_backward(const Soft *s, const Attention *a, int B) {
 
 static void soft_forward(const Attention *a, real *y, const real *x, int B) {
     const Soft *s = a->state;
-    size_t n = (size_t)B * (size_t)a->N;
+    size_t n = attention_tokens(a, B);
     projection_forward(&s->qv, s->qv_act, x, n);
     landmarks_forward(s, a, B);
     low_rank_forward(s->mix, s->qv_act, s->landmarks, &s->shape, B);
@@ -127,7 +122,7 @@ static void soft_forward(const Attention *a, real *y, const real *x, int B) {
 
 static void soft_backward(const Attention *a, real *dx, const real *dy, const real *x, int B) {
     const Soft *s = a->state;
-    size_t n = (size_t)B * (size_t)a->N;
+    size_t n = attention_tokens(a, B);
     real *dv = s->dqv + a->M;
     projection_backward(&s->proj, s->dmix, dy, s->mix, n);
     low_rank_backward(s->dqv, s->dlandmarks, s->dmix, s->qv_act, s->landmarks, &s->shape, B);

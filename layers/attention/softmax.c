@@ -9,7 +9,7 @@
 #include <stdlib.h>
 
 #include "core/die.h"
-#include "layers/attention/papers.h"
+#include "layers/papers.h"
 #include "layers/attention/qkv.h"
 
 typedef enum { RPE_NONE, RPE_SHARED, RPE_HEADS } Rpe;
@@ -23,7 +23,7 @@ static const ConfigEntry entries[] = {
      .help = "Relative position bias of softmax attention: none, one table shared by all heads, or one for each head"},
 };
 
-static const ConfigGroup rpe_settings = {CONFIG_GROUP(RpeSettings, entries)};
+static const ConfigGroup rpe_settings = {CONFIG_GROUP(RpeSettings, entries), .change = CHANGE_NEVER};
 
 typedef struct {
     QkvFrame frame;
@@ -42,16 +42,15 @@ static void softmax_declare(Attention *a, Params *params) {
     s->has_table = rpe != RPE_NONE;
     if (!s->has_table) return;
     Grid offsets = grid_offsets(a->grid);
-    int flat[] = {s->bias.tables, offsets.rows, offsets.columns};
-    int deep[] = {s->bias.tables, offsets.frames, offsets.rows, offsets.columns}, clip = a->grid.frames > 1;
-    params_declare(params, &s->table, &s->dtable, a->prefix, "rpe.weight", INIT_TRUNC_NORMAL, false, 3 + clip,
-                   clip ? deep : flat);
-    params_on_grid(params, (ParamGrid){1 + clip, 2, 0, offsets});
-    params_in_time(params, (ParamTime){TIME_COPIES, 1, offsets.frames, 0, true});
+    int clip = a->grid.frames > 1;
+    params_declare(params, (Param){.value = &s->table, .grad = &s->dtable, .named = {a->prefix, "rpe.weight"},
+                                   .init = INIT_TRUNC_NORMAL, .grid = {1 + clip, 2, 0, offsets},
+                                   .shape = {s->bias.tables, clip ? offsets.frames : 0, offsets.rows, offsets.columns},
+                                   .time = {TIME_COPIES, 1, offsets.frames, 0, true}});
 }
 
 /* The shape of masked attention in a detector. */
-static MaskedAttention masked(const Attention *a, int B) {
+static MaskedAttention masked_shape(const Attention *a, int B) {
     return (MaskedAttention){.B = B, .H = a->H, .D = a->D, .Q = a->N, .grid = a->grid, .q_row = 3 * a->M,
                              .kv_row = 3 * a->M, .cells = a->detector->cells, .dropout = a->detector->dropout};
 }
@@ -63,7 +62,7 @@ static MaskedInputs masked_inputs(const Softmax *s, const Attention *a) {
 
 static size_t softmax_workspace(const Attention *a, int B) {
     const Softmax *s = a->state;
-    if (a->detector) return masked_attention_workspace((MaskedAttention[]){masked(a, B)});
+    if (a->detector) return masked_attention_workspace((MaskedAttention[]){masked_shape(a, B)});
     return s->has_table ? biased_attention_workspace(&s->bias, a->D) : softmax_attention_workspace(a->N, a->D);
 }
 
@@ -71,39 +70,39 @@ static void softmax_plan(Attention *a, Plan *plan, int B) {
     Softmax *s = a->state;
     PlanMark mark = plan_mark(plan);
     qkv_plan(&s->frame, a, plan, B);
-    plan_keep(plan, a->prefix, "lse", &s->lse, (size_t)B * (size_t)a->H * (size_t)a->N * sizeof(float));
+    plan_keep(plan, a->prefix, "lse", &s->lse, attention_head_floats(a, B));
     plan_workspace(plan, softmax_workspace(a, B));
     plan_release(plan, mark);
 }
 
 static void softmax_forward(const Attention *a, real *y, const real *x, int B) {
     const Softmax *s = a->state;
+    AttentionShape shape = attention_shape(a, B);
     qkv_forward_in(&s->frame, a, x, B);
     if (a->detector)
         masked_attention_forward(s->frame.mix, s->lse, (MaskedInputs[]){masked_inputs(s, a)}, NULL,
-                                 (MaskedAttention[]){masked(a, B)});
+                                 (MaskedAttention[]){masked_shape(a, B)});
     else if (s->has_table)
-        biased_attention_forward(s->frame.mix, s->lse, s->frame.qkv_act, s->table, &s->bias,
-                                 &(AttentionShape){B, a->N, a->H, a->D});
+        biased_attention_forward(s->frame.mix, s->lse, s->frame.qkv_act, s->table, &s->bias, &shape);
     else
-        softmax_attention_forward(s->frame.mix, s->lse, s->frame.qkv_act, &(AttentionShape){B, a->N, a->H, a->D});
+        softmax_attention_forward(s->frame.mix, s->lse, s->frame.qkv_act, &shape);
     qkv_forward_out(&s->frame, a, y, B);
 }
 
 static void softmax_backward(const Attention *a, real *dx, const real *dy, const real *x, int B) {
     const Softmax *s = a->state;
+    AttentionShape shape = attention_shape(a, B);
     real *dq = s->frame.dqkv;
     qkv_backward_out(&s->frame, a, dy, B);
     if (a->detector)
         masked_attention_backward(&(MaskedGradients){dq, dq + a->M, dq + 2 * a->M}, NULL, s->frame.dmix, s->frame.mix,
                                   s->lse, (MaskedInputs[]){masked_inputs(s, a)}, NULL,
-                                  (MaskedAttention[]){masked(a, B)});
+                                  (MaskedAttention[]){masked_shape(a, B)});
     else if (s->has_table)
         biased_attention_backward(s->frame.dqkv, s->dtable, s->frame.dmix, s->frame.mix, s->lse, s->frame.qkv_act,
-                                  s->table, &s->bias, &(AttentionShape){B, a->N, a->H, a->D});
+                                  s->table, &s->bias, &shape);
     else
-        softmax_attention_backward(s->frame.dqkv, s->frame.dmix, s->frame.mix, s->lse, s->frame.qkv_act,
-                                   &(AttentionShape){B, a->N, a->H, a->D});
+        softmax_attention_backward(s->frame.dqkv, s->frame.dmix, s->frame.mix, s->lse, s->frame.qkv_act, &shape);
     qkv_backward_in(&s->frame, a, dx, x, B);
 }
 

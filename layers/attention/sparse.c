@@ -15,25 +15,25 @@
 #include "core/integers.h"
 #include "layers/attention/qkv.h"
 
-#include "layers/attention/papers.h"
+#include "layers/papers.h"
 
 typedef enum { SETS_ALTERNATE, SETS_UNION, SETS_SPLIT } Sets;
 
 typedef struct {
     Sets sparse_heads;
     int sparse_stride;
-} SparseSettings;
+} SparseHeadsSettings;
 
 typedef struct {
     int sparse_c;
 } SparseFixedSettings;
 
 static const ConfigEntry entries[] = {
-    {CONFIG_FIELD(CHOICE, SparseSettings, sparse_heads), "alternate", CONFIG_CHOICES("alternate", "union", "split"),
+    {CONFIG_FIELD(CHOICE, SparseHeadsSettings, sparse_heads), "alternate", CONFIG_CHOICES("alternate", "union", "split"),
      .section = "attention",
      .help = "How sparse attention uses its two sets of keys: alternating from block to block, the union of both in "
              "every head, or one set in each half of the heads"},
-    {CONFIG_FIELD(INT, SparseSettings, sparse_stride), "0", .min = 0, .max = 1e6,
+    {CONFIG_FIELD(INT, SparseHeadsSettings, sparse_stride), "0", .min = 0, .max = 1e6,
      .help = "Stride of sparse attention: the number of tokens in a row or block (0: the width of the token grid)"},
 };
 
@@ -42,8 +42,9 @@ static const ConfigEntry fixed_entries[] = {
      .help = "Number of tokens at the end of each block of sparse-fixed that all tokens attend to"},
 };
 
-static const ConfigGroup sparse_settings = {CONFIG_GROUP(SparseSettings, entries)};
-static const ConfigGroup sparse_fixed_settings = {CONFIG_GROUP(SparseFixedSettings, fixed_entries)};
+static const ConfigGroup sparse_settings = {CONFIG_GROUP(SparseHeadsSettings, entries), .change = CHANGE_NEVER};
+static const ConfigGroup sparse_fixed_settings = {CONFIG_GROUP(SparseFixedSettings, fixed_entries),
+                                                  .change = CHANGE_NEVER};
 
 typedef struct {
     QkvFrame frame;
@@ -51,7 +52,9 @@ typedef struct {
     float *lse; /* [B,H,N] */
 } Sparse;
 
-static const SparseSettings *settings_of(const Attention *a) { return config_settings(a->settings, &sparse_settings); }
+static const SparseHeadsSettings *settings_of(const Attention *a) {
+    return config_settings(a->settings, &sparse_settings);
+}
 
 static int stride_of(const Attention *a) {
     int stride = settings_of(a)->sparse_stride;
@@ -106,24 +109,25 @@ static void sparse_plan(Attention *a, Plan *plan, int B) {
     Sparse *s = a->state;
     PlanMark mark = plan_mark(plan);
     qkv_plan(&s->frame, a, plan, B);
-    plan_keep(plan, a->prefix, "lse", &s->lse, (size_t)B * (size_t)a->H * (size_t)a->N * sizeof(float));
+    plan_keep(plan, a->prefix, "lse", &s->lse, attention_head_floats(a, B));
     plan_workspace(plan, sparse_attention_workspace(&s->pattern, a->N, a->D));
     plan_release(plan, mark);
 }
 
 static void sparse_forward(const Attention *a, real *y, const real *x, int B) {
     const Sparse *s = a->state;
+    AttentionShape shape = attention_shape(a, B);
     qkv_forward_in(&s->frame, a, x, B);
-    sparse_attention_forward(s->frame.mix, s->lse, s->frame.qkv_act, &s->pattern,
-                             &(AttentionShape){B, a->N, a->H, a->D});
+    sparse_attention_forward(s->frame.mix, s->lse, s->frame.qkv_act, &s->pattern, &shape);
     qkv_forward_out(&s->frame, a, y, B);
 }
 
 static void sparse_backward(const Attention *a, real *dx, const real *dy, const real *x, int B) {
     const Sparse *s = a->state;
+    AttentionShape shape = attention_shape(a, B);
     qkv_backward_out(&s->frame, a, dy, B);
     sparse_attention_backward(s->frame.dqkv, s->frame.dmix, s->frame.mix, s->lse, s->frame.qkv_act, &s->pattern,
-                              &(AttentionShape){B, a->N, a->H, a->D});
+                              &shape);
     qkv_backward_in(&s->frame, a, dx, x, B);
 }
 
@@ -135,7 +139,7 @@ static bool sees(const Sparse *s, const Attention *a, int head, int n, int m) {
     return (head < p->first && first) || (head >= a->H - p->second && second);
 }
 
-/* How many pairs of tokens the first set of keys has, the second, and both. */
+/* pairs (=): the numbers of pairs of tokens that the first set of keys has, the second, and both. */
 static void count_pairs(size_t pairs[3], const SparsePattern *p, int tokens) {
     size_t N = (size_t)tokens, l = (size_t)p->stride, c = (size_t)p->summary, whole = N / l, rest = N % l;
     size_t ends = rest > l - c ? rest - (l - c) : 0; /* of the last block, which is cut off */

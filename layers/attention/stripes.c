@@ -27,7 +27,7 @@ static int stripe_count(const StripeBranch *s) { return grid_tokens(window_count
 /* Are the tokens of all stripes together, and these heads, in another order than all tokens and heads? */
 static bool reorders(const StripeBranch *s) { return stripe_count(s) > 1 || s->order.C < s->order.M; }
 
-/* What the stripes' setting is in this stage: they divide both sides of the grid. */
+/* The setting of the stripes in this stage, which divide both sides of the grid. */
 static int stripe_setting(const StripeBranch *s) {
     int rows = s->stripe.grid.rows, columns = s->stripe.grid.columns;
     return !reorders(s) ? 0 : rows < columns ? rows : columns;
@@ -37,15 +37,13 @@ void stripes_declare(StripeBranch *s, Params *params) {
     const char *prefix = s->stripe.prefix;
     int C = s->stripe.M, stripe = stripe_setting(s), stage = s->stripe.stage;
     Depthwise shape = {s->stripe.grid, C, 3, C, 3 * C, C, s->stripe.time_kernel};
-    depthwise_declare_weight(&s->lepe, params, prefix, "get_v", shape);
-    params_shaped_by(params, "stripe", stripe, stage);
-    depthwise_declare_bias(&s->lepe, params, prefix, "get_v");
-    params_shaped_by(params, "stripe", stripe, stage);
+    depthwise_declare_from(&s->lepe, params, prefix, "get_v", shape, true, (ParamSetting){"stripe", stripe, stage});
     if (s->focused) focused_core_declare(&s->core, &s->stripe, params, NULL);
 }
 
-static AttentionShape shape_of(const StripeBranch *s, int B) {
-    return (AttentionShape){B * stripe_count(s), s->stripe.N, s->stripe.H, s->stripe.D};
+/* The shape of attention within the stripes of B images. */
+static AttentionShape stripe_shape(const StripeBranch *s, int B) {
+    return attention_shape(&s->stripe, B * stripe_count(s));
 }
 
 /* The order of a tensor with one part instead of q, k and v. */
@@ -73,7 +71,7 @@ void stripes_plan(StripeBranch *s, Plan *plan, int B) {
     if (plan->training) plan_borrow(plan, prefix, "drows", &s->drows, 3 * bytes);
 }
 
-/* q, k and v in the order of stripes. */
+/* Returns q, k and v in the order of stripes. */
 static const real *rows_of(const StripeBranch *s, const real *qkv, int B) {
     if (!reorders(s)) return qkv;
     windows_gather(s->rows, qkv + s->first, &s->order, B);
@@ -81,7 +79,7 @@ static const real *rows_of(const StripeBranch *s, const real *qkv, int B) {
 }
 
 void stripes_forward(const StripeBranch *s, real *mix, const real *qkv, int B) {
-    AttentionShape shape = shape_of(s, B);
+    AttentionShape shape = stripe_shape(s, B);
     WindowRows order = part_order(s);
     const real *rows = rows_of(s, qkv, B), *v = rows + 2 * s->stripe.M;
     real *to = reorders(s) ? s->part : mix;
@@ -92,7 +90,7 @@ void stripes_forward(const StripeBranch *s, real *mix, const real *qkv, int B) {
 }
 
 void stripes_backward(const StripeBranch *s, real *dqkv, const real *dmix, const real *qkv, int B) {
-    AttentionShape shape = shape_of(s, B);
+    AttentionShape shape = stripe_shape(s, B);
     WindowRows order = part_order(s);
     const real *rows = rows_of(s, qkv, B), *dy = reorders(s) ? s->part : dmix;
     real *drows = reorders(s) ? s->drows : dqkv, *dv = drows + 2 * s->stripe.M;

@@ -14,7 +14,7 @@
 
 #include "core/die.h"
 #include "core/integers.h"
-#include "layers/attention/papers.h"
+#include "layers/papers.h"
 #include "layers/attention/qkv.h"
 
 typedef enum { SHIFT_NONE, SHIFT_ALTERNATE } Shift;
@@ -33,14 +33,14 @@ static const ConfigEntry entries[] = {
     {CONFIG_FIELD(INT, WindowSettings, window_time), "8", .min = 1, .max = 256,
      .help = "Frames of tokens that a window of swin is long, which are shifted as its sides are; all, where a clip has "
              "no more"},
-    {CONFIG_FIELD(CHOICE, WindowSettings, shift), "alternate", CONFIG_CHOICES("none", "alternate"),
+    {CONFIG_FIELD(CHOICE, WindowSettings, shift), "alternate", .shapeless = true, CONFIG_CHOICES("none", "alternate"),
      .help = "Windows of every other block of a stage are shifted by half their side, or none are"},
     {CONFIG_FIELD(BOOL, WindowSettings, bias_geometric), "false",
      .help = "Relative position biases of --init for windows of another side are resized as in timm, between old ones "
              "at geometrically growing distances; false: bicubically, as in Swin's own program"},
 };
 
-static const ConfigGroup window_settings = {CONFIG_GROUP(WindowSettings, entries)};
+static const ConfigGroup window_settings = {CONFIG_GROUP(WindowSettings, entries), .change = CHANGE_NEVER};
 
 typedef struct {
     QkvFrame frame;
@@ -64,23 +64,20 @@ static void window_declare(Attention *a, Params *params) {
                                .shift_t = shifts && a->grid.frames > frames ? frames / 2 : 0};
     Grid offsets = grid_offsets(window_sides(&s->windows));
     qkv_declare(&s->frame, a, params);
-    params_declare(params, &s->table, &s->dtable, a->prefix, "relative_position_bias_table", INIT_TRUNC_NORMAL, false,
-                   2, (int[]){grid_tokens(offsets), a->H});
-    params_shaped_by(params, "window", side, a->stage);
-    params_on_grid(params, (ParamGrid){0, 1, 0, offsets});
-    params_in_time(params, (ParamTime){TIME_COPIES, 0, offsets.frames, 0, false});
-    params_resampled(params, settings->bias_geometric ? RESAMPLED_GEOMETRIC : RESAMPLED_BICUBIC);
-    params_in_windows(params, a->grid);
+    params_declare(params, (Param){.value = &s->table, .grad = &s->dtable,
+                                   .named = {a->prefix, "relative_position_bias_table"}, .init = INIT_TRUNC_NORMAL,
+                                   .shape = {grid_tokens(offsets), a->H}, .from = {"window", side, a->stage},
+                                   .grid = {0, 1, 0, offsets}, .time = {TIME_COPIES, 0, offsets.frames, 0, false},
+                                   .resampled = settings->bias_geometric ? RESAMPLED_GEOMETRIC : RESAMPLED_BICUBIC,
+                                   .tokens = a->grid});
 }
-
-static AttentionShape shape_of(const Attention *a, int B) { return (AttentionShape){B, a->N, a->H, a->D}; }
 
 static void window_plan(Attention *a, Plan *plan, int B) {
     Window *s = a->state;
     PlanMark mark = plan_mark(plan);
     qkv_plan(&s->frame, a, plan, B);
-    plan_keep(plan, a->prefix, "lse", &s->lse, (size_t)B * (size_t)a->H * (size_t)a->N * sizeof(float));
-    plan_workspace(plan, window_attention_workspace(&s->windows, (AttentionShape[]){shape_of(a, B)}));
+    plan_keep(plan, a->prefix, "lse", &s->lse, attention_head_floats(a, B));
+    plan_workspace(plan, window_attention_workspace(&s->windows, (AttentionShape[]){attention_shape(a, B)}));
     plan_release(plan, mark);
 }
 
@@ -88,7 +85,7 @@ static void window_forward(const Attention *a, real *y, const real *x, int B) {
     const Window *s = a->state;
     qkv_forward_in(&s->frame, a, x, B);
     window_attention_forward(s->frame.mix, s->lse, s->frame.qkv_act, &(WindowParameters){s->frame.qkv.b, s->table},
-                             &s->windows, (AttentionShape[]){shape_of(a, B)});
+                             &s->windows, (AttentionShape[]){attention_shape(a, B)});
     qkv_forward_out(&s->frame, a, y, B);
 }
 
@@ -98,7 +95,7 @@ static void window_backward(const Attention *a, real *dx, const real *dy, const 
     window_attention_backward(s->frame.dqkv, &(WindowGradients){s->frame.qkv.db, s->dtable}, s->frame.dmix,
                               s->frame.mix, s->lse, s->frame.qkv_act,
                               &(WindowParameters){s->frame.qkv.b, s->table}, &s->windows,
-                              (AttentionShape[]){shape_of(a, B)});
+                              (AttentionShape[]){attention_shape(a, B)});
     qkv_backward_in(&s->frame, a, dx, x, B);
 }
 
@@ -117,7 +114,7 @@ static int find_token(const WindowShape *windows, int token, int *place) {
             if (window_place(windows, window, *place).token == token) return window;
 }
 
-/* What is missing of a sum of one is the weight of places without a token. */
+/* The sum of the weights is less than one by the weight of places without a token. */
 static void window_weights(const Attention *a, float *weights, int b, int head, int query) {
     const Window *s = a->state;
     Grid sides = window_sides(&s->windows);

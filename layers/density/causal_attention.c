@@ -5,16 +5,17 @@
 #include "layers/density/causal_attention.h"
 
 #include <assert.h>
+#include <stdio.h>
 #include <string.h>
 
-#include "layers/attention/papers.h"
+#include "layers/papers.h"
 
 /* == Settings ===================================================================================================== */
 
 typedef struct {
     SetScheme scheme;
     const char *sets;
-} SparseSettings;
+} SetsSettings;
 
 typedef struct {
     int window;
@@ -40,11 +41,11 @@ static const ConfigEntry entries[] = {
 };
 
 static const ConfigEntry sparse_entries[] = {
-    {CONFIG_FIELD(CHOICE, SparseSettings, scheme), "interleaved", CONFIG_CHOICES("interleaved", "merged", "split"),
+    {CONFIG_FIELD(CHOICE, SetsSettings, scheme), "interleaved", CONFIG_CHOICES("interleaved", "merged", "split"),
      .section = "attention",
      .help = "How the two sets of a sparse attention are used: interleaved, one in each block by the list of sets; "
              "merged, their union in every head; split, one in each half of the heads"},
-    {CONFIG_FIELD(STRING, SparseSettings, sets), "",
+    {CONFIG_FIELD(STRING, SetsSettings, sets), "",
      .help = "The sets of interleaved blocks, a list that repeats: window, column and dense for sparse-strided "
              "(default: window,column), block, summary and dense for sparse-fixed (block,summary)"},
 };
@@ -62,10 +63,10 @@ static const ConfigEntry fixed_entries[] = {
      .help = "Head h of sparse-fixed takes the c tokens before the last h mod sub_blocks times c of each block"},
 };
 
-static const ConfigGroup causal_settings = {CONFIG_GROUP(CausalSettings, entries)};
-static const ConfigGroup sparse_settings = {CONFIG_GROUP(SparseSettings, sparse_entries)};
-static const ConfigGroup strided_settings = {CONFIG_GROUP(StridedSettings, strided_entries)};
-static const ConfigGroup fixed_settings = {CONFIG_GROUP(FixedSettings, fixed_entries)};
+static const ConfigGroup causal_settings = {CONFIG_GROUP(CausalSettings, entries), .change = CHANGE_NEVER};
+static const ConfigGroup sparse_settings = {CONFIG_GROUP(SetsSettings, sparse_entries), .change = CHANGE_NEVER};
+static const ConfigGroup strided_settings = {CONFIG_GROUP(StridedSettings, strided_entries), .change = CHANGE_NEVER};
+static const ConfigGroup fixed_settings = {CONFIG_GROUP(FixedSettings, fixed_entries), .change = CHANGE_NEVER};
 
 void causal_add_settings(Config *config) {
     config_add(config, &causal_settings);
@@ -109,7 +110,7 @@ static int read_sets(CausalSet sets[MOST_SETS], const char *list, Attend attn, c
     return count;
 }
 
-static void check_sets(const Config *config, const SparseSettings *s, Attend attn) {
+static void check_sets(const Config *config, const SetsSettings *s, Attend attn) {
     CausalSet sets[MOST_SETS];
     char unknown[32];
     if (!*s->sets) return;
@@ -121,7 +122,7 @@ static void check_sets(const Config *config, const SparseSettings *s, Attend att
 }
 
 void causal_check_settings(const Config *config, int n, int stride, int heads) {
-    const SparseSettings *s = config_settings(config, &sparse_settings);
+    const SetsSettings *s = config_settings(config, &sparse_settings);
     const FixedSettings *fixed = config_settings(config, &fixed_settings);
     Attend attn = attn_of(config);
     if (stride > n)
@@ -140,8 +141,9 @@ void causal_check_settings(const Config *config, int n, int stride, int heads) {
                                             "makes: use %d at most", stride, stride / fixed->summary);
 }
 
-CausalPattern causal_pattern(const Config *config, int block, int stride, int heads) {
-    const SparseSettings *s = config_settings(config, &sparse_settings);
+/* Returns which keys the heads of a block see, by settings that have passed the check. */
+static CausalPattern pattern_of(const Config *config, int block, int stride, int heads) {
+    const SetsSettings *s = config_settings(config, &sparse_settings);
     const FixedSettings *fixed = config_settings(config, &fixed_settings);
     int window = ((const StridedSettings *)config_settings(config, &strided_settings))->window;
     Attend attn = attn_of(config);
@@ -176,124 +178,137 @@ const char *causal_pattern_name(const CausalPattern *p, int heads, char text[32]
 
 /* == Parameters and activations =================================================================================== */
 
-static int width_of_keys(const CausalLayer *a) { return a->shape.H * a->shape.Dk; }
-
-void causal_layer_declare(CausalLayer *a, Params *params) {
-    int row = 2 * width_of_keys(a) + a->M;
-    a->shape.q_row = a->shape.k_row = a->shape.v_row = row;
-    projection_declare(&a->qkv, params, a->prefix, "qkv", a->M, row);
-    projection_declare(&a->proj, params, a->prefix, "proj", a->M, a->M);
+static void declare(Attention *a, Params *params) {
+    CausalLayer *c = a->state;
+    int Dk = a->causal->Dk, row = 2 * a->H * Dk + a->M;
+    c->pattern = pattern_of(a->settings, a->block, a->causal->stride, a->H);
+    c->shape = (CausalShape){.H = a->H, .Dk = Dk, .Dv = a->D, .q_row = row, .k_row = row, .v_row = row};
+    projection_declare(&c->qkv, params, a->prefix, "qkv", a->M, row);
+    projection_declare(&c->proj, params, a->prefix, "proj", a->M, a->M);
+    a->last = &c->proj;
 }
 
-void causal_layer_plan(CausalLayer *a, Plan *plan, int B) {
-    size_t rows = (size_t)B * (size_t)a->shape.N, M = (size_t)a->M, row = (size_t)a->qkv.out;
-    CausalShape shape = a->shape;
-    PlanMark mark = plan_mark(plan);
+static CausalShape shape_of(const CausalLayer *c, int B, int N) {
+    CausalShape shape = c->shape;
     shape.B = B;
-    plan_keep(plan, a->prefix, "qkv", &a->act, rows * row * sizeof(real));
-    plan_keep(plan, a->prefix, "mix", &a->mix, rows * M * sizeof(real));
-    plan_keep(plan, a->prefix, "lse", &a->lse, rows * (size_t)a->shape.H * sizeof(float));
+    shape.N = N;
+    return shape;
+}
+
+static void plan(Attention *a, Plan *plan, int B) {
+    CausalLayer *c = a->state;
+    CausalShape shape = shape_of(c, B, a->N);
+    size_t rows = (size_t)B * (size_t)a->N, M = (size_t)a->M, row = (size_t)c->qkv.out;
+    PlanMark mark = plan_mark(plan);
+    plan_keep(plan, a->prefix, "qkv", &c->act, rows * row * sizeof(real));
+    plan_keep(plan, a->prefix, "mix", &c->mix, rows * M * sizeof(real));
+    plan_keep(plan, a->prefix, "lse", &c->lse, rows * (size_t)a->H * sizeof(float));
     if (plan->training) {
-        plan_borrow(plan, a->prefix, "dqkv", &a->dact, rows * row * sizeof(real));
-        plan_borrow(plan, a->prefix, "dmix", &a->dmix, rows * M * sizeof(real));
+        plan_borrow(plan, a->prefix, "dqkv", &c->dact, rows * row * sizeof(real));
+        plan_borrow(plan, a->prefix, "dmix", &c->dmix, rows * M * sizeof(real));
     }
-    plan_workspace(plan, causal_attention_workspace(&a->pattern, &shape));
+    plan_workspace(plan, causal_attention_workspace(&c->pattern, &shape));
     plan_release(plan, mark);
+}
+
+/* == The cache ==================================================================================================== */
+
+/* Rows of keys, or of values, that the cache of B sequences has. */
+static size_t cache_rows(const Attention *a, int B) {
+    const CausalLayer *c = a->state;
+    return (size_t)B * causal_cache_first(&c->pattern, a->H, a->causal->n);
+}
+
+static size_t rounded_to_lines(size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+static size_t key_bytes(const Attention *a, int B) {
+    return rounded_to_lines(cache_rows(a, B) * (size_t)a->causal->Dk * sizeof(real));
+}
+
+size_t causal_cache_bytes(const Attention *a, int B) {
+    return key_bytes(a, B) + rounded_to_lines(cache_rows(a, B) * (size_t)a->D * sizeof(real));
+}
+
+void causal_set_cache(const Attention *a, char *memory, int B) {
+    CausalLayer *c = a->state;
+    c->cache = (CausalCache){(real *)memory, (real *)(memory + key_bytes(a, B))};
+}
+
+/* The part of the cache that belongs to the sequences of this call. */
+static CausalCache cache_of(const Attention *a) {
+    const CausalLayer *c = a->state;
+    size_t begin = cache_rows(a, a->causal->first);
+    return (CausalCache){c->cache.k + begin * (size_t)a->causal->Dk, c->cache.v + begin * (size_t)a->D};
 }
 
 /* == Forward and backward ========================================================================================= */
 
 /* q, k and v of the fused rows. */
-static CausalInputs inputs_of(const CausalLayer *a) {
-    int keys = width_of_keys(a);
-    return (CausalInputs){a->act, a->act + keys, a->act + 2 * keys};
+static CausalInputs inputs_of(const Attention *a) {
+    const CausalLayer *c = a->state;
+    int keys = a->H * a->causal->Dk;
+    return (CausalInputs){c->act, c->act + keys, c->act + 2 * keys};
 }
 
-static CausalShape shape_of(const CausalLayer *a, int B) {
-    CausalShape shape = a->shape;
-    shape.B = B;
-    return shape;
-}
-
-void causal_layer_forward(const CausalLayer *a, real *y, const real *x, int B) {
-    CausalShape shape = shape_of(a, B);
+static void forward(const Attention *a, real *y, const real *x, int B) {
+    const CausalLayer *c = a->state;
+    const CausalFrame *frame = a->causal;
+    CausalShape shape = shape_of(c, B, a->N), whole = shape_of(c, B, frame->n);
     CausalInputs in = inputs_of(a);
-    size_t n = (size_t)B * (size_t)shape.N;
-    projection_forward(&a->qkv, a->act, x, n);
-    causal_attention_forward(a->mix, a->lse, &in, &a->pattern, &shape);
-    projection_forward(&a->proj, y, a->mix, n);
+    size_t n = (size_t)B * (size_t)a->N;
+    projection_forward(&c->qkv, c->act, x, n);
+    if (frame->cached) {
+        CausalCache cache = cache_of(a);
+        if (a->N == 1) causal_attention_step(c->mix, &cache, &in, &c->pattern, &whole, frame->row);
+        else causal_cache_fill(&cache, &in, &c->pattern, &whole, a->N);
+    }
+    if (!frame->cached || a->N > 1) causal_attention_forward(c->mix, c->lse, &in, &c->pattern, &shape);
+    projection_forward(&c->proj, y, c->mix, n);
 }
 
-void causal_layer_backward(const CausalLayer *a, real *dx, const real *dy, const real *x, int B) {
-    CausalShape shape = shape_of(a, B);
+static void backward(const Attention *a, real *dx, const real *dy, const real *x, int B) {
+    const CausalLayer *c = a->state;
+    CausalShape shape = shape_of(c, B, a->N);
     CausalInputs in = inputs_of(a);
-    int keys = width_of_keys(a);
-    size_t n = (size_t)B * (size_t)shape.N;
-    projection_backward(&a->proj, a->dmix, dy, a->mix, n);
-    causal_attention_backward(&(CausalGradients){a->dact, a->dact + keys, a->dact + 2 * keys}, a->dmix, a->mix, a->lse,
-                              &in, &a->pattern, &shape);
-    projection_backward(&a->qkv, dx, a->dact, x, n);
-}
-
-/* == One token after the other ==================================================================================== */
-
-static size_t cache_rows(const CausalLayer *a, int n, int B) {
-    return (size_t)B * causal_cache_first(&a->pattern, a->shape.H, n);
-}
-
-static size_t rounded_to_lines(size_t bytes) { return (bytes + 63) / 64 * 64; }
-
-size_t causal_layer_cache_bytes(const CausalLayer *a, int n, int B) {
-    size_t rows = cache_rows(a, n, B);
-    return rounded_to_lines(rows * (size_t)a->shape.Dk * sizeof(real)) +
-           rounded_to_lines(rows * (size_t)a->shape.Dv * sizeof(real));
-}
-
-void causal_layer_set_cache(CausalLayer *a, char *memory, int n, int B) {
-    size_t keys = rounded_to_lines(cache_rows(a, n, B) * (size_t)a->shape.Dk * sizeof(real));
-    a->cache = (CausalCache){(real *)memory, (real *)(memory + keys)};
-}
-
-void causal_layer_step(const CausalLayer *a, real *y, const real *x, int i, int n, int B) {
-    CausalShape shape = shape_of(a, B);
-    CausalInputs in = inputs_of(a);
-    shape.N = n;
-    projection_forward(&a->qkv, a->act, x, (size_t)B);
-    causal_attention_step(a->mix, &a->cache, &in, &a->pattern, &shape, i);
-    projection_forward(&a->proj, y, a->mix, (size_t)B);
-}
-
-void causal_layer_fill(const CausalLayer *a, real *y, const real *x, int count, int n, int first, int B) {
-    CausalShape shape = shape_of(a, B);
-    CausalInputs in = inputs_of(a);
-    size_t begin = cache_rows(a, n, first), rows = (size_t)B * (size_t)count;
-    CausalCache cache = {a->cache.k + begin * (size_t)shape.Dk, a->cache.v + begin * (size_t)shape.Dv};
-    projection_forward(&a->qkv, a->act, x, rows);
-    shape.N = n;
-    causal_cache_fill(&cache, &in, &a->pattern, &shape, count);
-    shape.N = count;
-    causal_attention_forward(a->mix, a->lse, &in, &a->pattern, &shape);
-    projection_forward(&a->proj, y, a->mix, rows);
+    int keys = a->H * a->causal->Dk;
+    size_t n = (size_t)B * (size_t)a->N;
+    projection_backward(&c->proj, c->dmix, dy, c->mix, n);
+    causal_attention_backward(&(CausalGradients){c->dact, c->dact + keys, c->dact + 2 * keys}, c->dmix, c->mix, c->lse,
+                              &in, &c->pattern, &shape);
+    projection_backward(&c->qkv, dx, c->dact, x, n);
 }
 
 /* == Counting ===================================================================================================== */
 
-size_t causal_layer_macs(const CausalLayer *a, int n) {
-    return projection_macs(&a->qkv, (size_t)n) + projection_macs(&a->proj, (size_t)n);
-}
-
-static double pairs_of(const CausalLayer *a, int n) {
+/* The pairs of all heads. */
+static double pairs_of(const Attention *a) {
+    const CausalLayer *c = a->state;
     double pairs = 0;
-    for (int h = 0; h < a->shape.H; h++) pairs += causal_pairs(&a->pattern, h, n);
+    for (int h = 0; h < a->H; h++) pairs += causal_pairs(&c->pattern, h, a->causal->n);
     return pairs;
 }
 
-double causal_pair_macs(const CausalLayer *a, int n) { return pairs_of(a, n) * (a->shape.Dk + a->shape.Dv); }
-
-double causal_pair_macs_backward(const CausalLayer *a, int n) {
-    return pairs_of(a, n) * (3 * a->shape.Dk + 2 * a->shape.Dv);
+static size_t macs(const Attention *a) {
+    const CausalLayer *c = a->state;
+    size_t n = (size_t)a->causal->n;
+    return projection_macs(&c->qkv, n) + projection_macs(&c->proj, n) +
+           (size_t)(pairs_of(a) * (a->causal->Dk + a->D));
 }
 
-double causal_share(const CausalLayer *a, int n) {
-    return pairs_of(a, n) / (a->shape.H * (0.5 * n * (n + 1.0)));
+double causal_score_macs(const Attention *a) { return pairs_of(a) * a->causal->Dk; }
+
+double causal_share(const Attention *a) {
+    return pairs_of(a) / (a->H * (0.5 * a->causal->n * (a->causal->n + 1.0)));
 }
+
+const AttentionOp causal_op = {
+    .name = "causal",
+    .summary = "softmax over the token and those before it, all of them or a sparse set",
+    .paper = PAPER_SPARSE,
+    .state_size = sizeof(CausalLayer),
+    .declare = declare,
+    .plan = plan,
+    .forward = forward,
+    .backward = backward,
+    .macs = macs,
+};

@@ -8,9 +8,8 @@
 #include <stdio.h>
 
 #include "layers/density/causal_attention.h"
-#include "layers/layer_norm.h"
-#include "layers/mlp.h"
 #include "layers/model.h"
+#include "layers/stage.h"
 
 typedef enum { EMBEDDING_AUTO, EMBEDDING_DATA, EMBEDDING_ATTENTION } PositionTables;
 typedef enum { START_CODE, START_PAPER, START_GPT2 } StartValues;
@@ -26,7 +25,7 @@ typedef struct {
 } SequenceModelSettings;
 extern const ConfigGroup sequence_model_settings;
 
-/* What a sequence is.  An image's token i is channel i mod C of pixel i div C, pixels row by row. */
+/* Says what a sequence is.  An image's token i is channel i mod C of pixel i div C, pixels row by row. */
 typedef struct {
     int n;                       /* tokens that are predicted */
     int height, width, channels; /* of an image, n = H W C; 0: no image */
@@ -42,20 +41,6 @@ void sequence_model_use_settings(Config *config);
 void sequence_model_check(const Config *config, const SequenceShape *shape);
 /* The stride in use: the setting, or if that is 0 an image's row of bytes, else 128. */
 int sequence_model_stride(const SequenceModelSettings *s, const SequenceShape *shape);
-/* A point before a half-block, attention or MLP, or after the last one: the stream x there and its norm h. */
-typedef struct {
-    size_t begin; /* index of its first parameter in the arena; those of the half-block follow */
-    NormPair norm;
-    float eps;
-    real *x, *h;        /* [B,N,M] */
-    float *mean, *rstd; /* [B,N] */
-} SequenceStation;
-
-typedef struct {
-    CausalLayer attention;
-    Mlp mlp;
-    char prefix[PARAM_NAME_SIZE]; /* "blocks.3." */
-} SequenceBlock;
 
 /* TRAIN and EVALUATE work on whole sequences, SAMPLE on one token of each at a time. */
 typedef enum { SEQUENCE_TRAIN, SEQUENCE_EVALUATE, SEQUENCE_SAMPLE } SequencePurpose;
@@ -63,30 +48,23 @@ typedef enum { SEQUENCE_TRAIN, SEQUENCE_EVALUATE, SEQUENCE_SAMPLE } SequencePurp
 typedef struct {
     SequenceModelSettings settings;
     SequenceShape shape;
-    int rows;       /* of a sequence that are computed at a time: n; while sampling 1, or those of a prompt */
     int prompt;     /* while sampling: the most rows that sequence_model_fill takes, */
     int prompts;    /* and of how many sequences at a time; 0: this is no model that samples */
-    int row_bytes;  /* of the bytes of a sequence: n, or n + 1 if the first is given */
-    int stride;
+    int row_bytes;  /* bytes of a sequence: n, or n + 1 if the first is given */
     Model model;
 
     ByteEmbedding positions; /* what the tables are; B, first and N are those of a call */
-    ByteTables tables;
-    ByteGradients dtables;
     float *bytes, *dbytes, *table[BYTE_TABLES], *dtable[BYTE_TABLES], *start, *dstart;
-    SequenceBlock *blocks;     /* [depth] */
-    SequenceStation *stations; /* [2*depth + 1]: 2i before block i's attention, 2i+1 before its MLP, the last at the
-                                  end */
+    Stage stage; /* its N is the rows of a sequence that are computed at a time: n, or while sampling 1 or a prompt's */
+    Stream stream;
+    CausalFrame frame;
     Projection head;
 
-    uint8_t *tokens;     /* [B,row_bytes] */
-    real *f;             /* [B,N,M] scratch: output of a half-block */
-    real *dx, *dh, *df;  /* [B,N,M] scratch: gradients of the stream, of a half-block's input and of its output */
-    real *logits;        /* [B,N,V]; sequence_model_loss makes their gradients of them */
-    float *loss;         /* [B,N] in nats */
-    float *sums;         /* [B] */
-    Dropout dropout;     /* of this step, with site 0 */
-    char *cache;         /* of all blocks, while sampling */
+    uint8_t *tokens; /* [B,row_bytes] */
+    real *logits;    /* [B,N,V]; sequence_model_loss makes their gradients of them */
+    float *loss;     /* [B,N] in nats */
+    float *sums;     /* [B] */
+    char *cache;     /* of all blocks, while sampling */
 } SequenceModel;
 
 /* Checks the settings and declares every parameter; allocates no device memory yet. */
@@ -106,7 +84,7 @@ void sequence_model_load(SequenceModel *m, const uint8_t *tokens, int B);
 /* Notes what this step's dropout is a function of, for sequences first .. first+B-1 of the global batch. */
 void sequence_model_draw_drops(SequenceModel *m, uint64_t seed, uint32_t step, size_t first);
 
-/* tokens -> logits [B,n,V].  drop: with dropout. */
+/* tokens -> logits [B,n,V].  `drop` asks for dropout. */
 void sequence_model_forward(SequenceModel *m, int B, bool drop);
 /* The losses [B,n] of the logits, in nats.  In the training plan the logits become `scale` times their gradients:
  * 1 / (n global batch) makes their sum over micro-batches and ranks the gradient of the mean loss. */
@@ -114,13 +92,14 @@ void sequence_model_loss(SequenceModel *m, int B, float scale);
 /* Downloads the losses [B,n], or their sums over each sequence [B].  Both wait for the device. */
 void sequence_model_losses(const SequenceModel *m, float *losses, int B);
 void sequence_model_loss_sums(SequenceModel *m, float *sums, int B);
-/* Every parameter's gradient (+=), after a forward pass and its loss under the training plan with the same B and drop.
- * `final`: as for vit_backward. */
+/* Computes every parameter's gradient (+=), after a forward pass and its loss under the training plan with the same B
+ * and drop.  `final` is that of vit_backward. */
 void sequence_model_backward(SequenceModel *m, int B, bool drop, GradientsListener final);
 
-/* While sampling: the logits [B,V] of row i, from the loaded tokens.  Rows must be asked for in order, from 0 on, */
+/* While sampling, computes the logits [B,V] of row i from the loaded tokens.  Rows must be asked for in order, from 0
+ * on or, after sequence_model_fill, from `count` on. */
 void sequence_model_step(SequenceModel *m, int i, int B);
-/* or from `count` on behind this, which reads rows 0 .. count-1 at once, count <= prompt.  It has no logits. */
+/* Reads rows 0 .. count-1, count <= prompt, at once, without logits. */
 void sequence_model_fill(SequenceModel *m, int count, int B);
 
 /* Multiply-adds of a sequence's forward pass, and of its forward and backward pass. */
@@ -129,8 +108,8 @@ double sequence_model_training_macs(const SequenceModel *m);
 /* Bytes of the caches of B sequences. */
 size_t sequence_model_cache_bytes(const SequenceModel *m, int B);
 
-/* A table of the layers with their parameters, multiply-adds and bytes, then lines `key: value`.  averages: the
- * optimizer keeps an average of the weights, too. */
+/* Prints a table of the layers with their parameters, multiply-adds and bytes, then lines `key: value`.  `averages`
+ * says that the optimizer keeps an average of the weights, too. */
 void sequence_model_describe(const SequenceModel *m, bool averages, FILE *out);
 
 void sequence_model_destroy(SequenceModel *m);

@@ -4,6 +4,7 @@
 
 #include <assert.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "core/die.h"
@@ -26,11 +27,11 @@ static void head_weights(float *weights, const CausalLayer *a, const float *qkv,
 
 /* weights [depth,heads,QUERIES,n] */
 static void all_weights(float *weights, const SequenceModel *m, const int64_t *queries) {
-    int n = m->shape.n, depth = m->settings.depth, H = m->settings.heads, row = m->blocks[0].attention.shape.q_row;
+    int n = m->shape.n, depth = m->settings.depth, H = m->settings.heads, row = 2 * H * m->frame.Dk + m->settings.dim;
     size_t size = (size_t)n * (size_t)row, lses = (size_t)n * (size_t)H;
     float *qkv = xcalloc(size, sizeof *qkv, "attention picture"), *lse = xcalloc(lses, sizeof *lse, "attention picture");
     for (int block = 0; block < depth; block++) {
-        const CausalLayer *a = &m->blocks[block].attention;
+        const CausalLayer *a = m->stage.blocks[block].attention.state;
         real_download(qkv, a->act, size);
         device_download(lse, a->lse, lses * sizeof *lse);
         for (int i = 0; i < H * QUERIES; i++, weights += n)

@@ -7,6 +7,7 @@
  * features of padding have no gradient. */
 #include "layers/detr/detr.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,7 +28,7 @@ static const ConfigEntry entries[] = {
      .help = "Number of blocks in each of the four stages of the ResNet backbone (ResNet-50: 3,4,6,3)"},
     {F(INT, backbone_width), "64", .min = 1, .max = 1024,
      .help = "Output channels of the backbone's first convolution"},
-    {F(BOOL, freeze_backbone), "false",
+    {F(BOOL, freeze_backbone), "false", .change = CHANGE_FREELY,
      .help = "Train no part of the backbone (otherwise its stages 2 to 4 are trained)"},
     {F(INT, dim), "256", .min = 4, .max = 16384, .help = "Width of the tokens of encoder and decoder"},
     {F(INT, ffn), "2048", .min = 1, .max = 65536, .help = "Hidden width of the feed-forward networks"},
@@ -38,9 +39,10 @@ static const ConfigEntry entries[] = {
     {F(CHOICE, dynamic_scale), "type3", CONFIG_CHOICES("type1", "type2", "type3", "type4"),
      .help = "Learned scales of the decoder's spatial modulation (SMCA): type1 has none, type2, type3 and type4 have "
              "one, two and three for each head"},
-    {F(INT, num_classes), "0", .min = 0, .max = 65536,
+    {F(INT, num_classes), "0", .min = 0, .max = 65536, .change = CHANGE_TO_DEFAULT,
      .help = "Largest category id plus one, 91 for COCO (0: that of the data set)"},
-    {F(FLOAT, dropout), "0.1", .min = 0, .max = 0.9, .help = "Dropout rate in encoder and decoder"},
+    {F(FLOAT, dropout), "0.1", .min = 0, .max = 0.9, .change = CHANGE_FREELY,
+     .help = "Dropout rate in encoder and decoder"},
     {F(BOOL, share_heads), "false",
      .help = "Share the feature map, and the projection for ripple's sticks, among the heads of the encoder's "
              "attention"},
@@ -58,7 +60,8 @@ static void settings_check(const Config *config, const void *settings) {
         config_reject(config, "decoder_layers", "{decoder_layers} and {encoder_layers} are more than 99 together");
 }
 
-const ConfigGroup detr_settings = {CONFIG_GROUP(DetrSettings, entries), .check = settings_check};
+const ConfigGroup detr_settings = {CONFIG_GROUP(DetrSettings, entries),
+                                   .change = CHANGE_NEVER, .check = settings_check};
 
 DetrSettings *detr_add_settings(Config *config) {
     DetrSettings *settings = config_add(config, &detr_settings);
@@ -79,9 +82,10 @@ static void neck_declare(Detr *detr) {
     int in = detr->channels, M = detr->settings.dim;
     detr->neck.in = in;
     detr->neck.out = M;
-    params_declare_fan(params, &detr->neck.w, &detr->neck.dw, "input_proj.", "weight", in, true, 4,
-                       (int[]){M, in, 1, 1});
-    params_declare_fan(params, &detr->neck.b, &detr->neck.db, "input_proj.", "bias", in, true, 1, (int[]){M});
+    params_declare(params, (Param){.value = &detr->neck.w, .grad = &detr->neck.dw, .named = {"input_proj.", "weight"},
+                                   .init = INIT_FAN_IN_UNIFORM, .fan = in, .decay = true, .shape = {M, in, 1, 1}});
+    params_declare(params, (Param){.value = &detr->neck.b, .grad = &detr->neck.db, .named = {"input_proj.", "bias"},
+                                   .init = INIT_FAN_IN_UNIFORM, .fan = in, .decay = true, .shape = {M}});
 }
 
 static void backbone_create(Detr *detr) {

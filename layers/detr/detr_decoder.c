@@ -12,6 +12,7 @@
  * 2 (cross-attention weights), 3 (output of cross-attention), 4 (hidden units) and 5 (feed-forward output). */
 #include "layers/detr/detr_decoder.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "core/die.h"
@@ -63,8 +64,8 @@ void detr_decoder_create(DetrDecoder *d, int depth, int M, int H, int hidden, in
         .depth = depth, .M = M, .H = H, .Q = queries, .scale_type = scale_type, .first_site = first_site};
     d->layers = xcalloc((size_t)depth, sizeof *d->layers, "decoder");
     d->begin = params->total;
-    params_declare(params, &d->queries, &d->dqueries, "", "query_embed.weight", INIT_NORMAL, true, 2,
-                   (int[]){queries, M});
+    params_declare(params, (Param){.value = &d->queries, .grad = &d->dqueries, .named = {"query_embed.weight"},
+                                   .init = INIT_NORMAL, .decay = true, .shape = {queries, M}});
     layer_norm_declare(&d->norm, params, "transformer.decoder.", "norm", M, true);
     for (int l = 0; l < depth; l++) layer_declare(d, l, hidden, params);
 }
@@ -162,9 +163,8 @@ static void places_forward(const DetrDecoder *d, const DetrDecoderLayer *layer, 
                            int B) {
     const PostNorm *norm = &layer->norm4;
     size_t n = (size_t)B * (size_t)d->Q;
-    LayerNorm shape = post_norm_of(norm, n);
     embed_forward(norm->sum, t, NULL, d->queries, &(TokenShape){B, d->Q, d->M}, 0);
-    layernorm_forward(norm->x, norm->sum, &shape);
+    norm_layer_forward(&norm->norm, norm->x, norm->sum, n);
     if (layer == d->layers) {
         perceptron_forward(&d->point1, d->raw, norm->x, n);
         reference_points_forward(d->reference, d->raw, sizes, B, d->Q);
@@ -298,8 +298,9 @@ static void places_backward(DetrDecoder *d, const DetrDecoderLayer *layer, const
         perceptron_backward(&d->point1, d->dmix, d->draw, norm->x, n);
         add_forward(d->dpoint, d->dpoint, d->dmix, all);
     }
-    LayerNorm shape = post_norm_of(norm, n);
-    add_layernorm_backward(d->dte, NULL, norm->norm.dw, norm->norm.db, d->dte, d->dpoint, norm->sum, NULL, &shape);
+    const NormPair *pair = &norm->norm.pair;
+    LayerNorm shape = norm_layer_of(&norm->norm, n);
+    add_layernorm_backward(d->dte, NULL, pair->dw, pair->db, d->dte, d->dpoint, norm->sum, NULL, &shape);
 }
 
 void detr_decoder_backward(DetrDecoder *d, real *dmemory, const real *dout, const float *draw_boxes, const real *memory,

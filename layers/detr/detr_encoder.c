@@ -5,6 +5,7 @@
  * of attention), 2 (hidden units) and 3 (output of the feed-forward network). */
 #include "layers/detr/detr_encoder.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "core/die.h"

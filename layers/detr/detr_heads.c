@@ -12,9 +12,13 @@ static void rare(float *x, const Param *p, uint64_t seed, uint32_t tensor) {
 
 void detr_heads_create(DetrHeads *heads, int M, int columns, Params *params) {
     *heads = (DetrHeads){.begin = params->total};
-    projection_declare_as(&heads->class_embed, params, "", "class_embed.", M, columns, INIT_FAN_IN_UNIFORM,
-                          INIT_FAN_IN_UNIFORM);
-    params_draw_with(params, rare);
+    Projection *classes = &heads->class_embed;
+    classes->in = M;
+    classes->out = columns;
+    params_declare(params, (Param){.value = &classes->w, .grad = &classes->dw, .named = {"class_embed.weight"},
+                                   .init = INIT_FAN_IN_UNIFORM, .fan = M, .decay = true, .shape = {columns, M}});
+    params_declare(params, (Param){.value = &classes->b, .grad = &classes->db, .named = {"class_embed.bias"},
+                                   .draw = rare, .decay = true, .shape = {columns}});
     perceptron_declare(&heads->box, params, "bbox_embed.", M, 4, INIT_FAN_IN_UNIFORM);
 }
 

@@ -4,6 +4,8 @@
  * saves     hidden_1 and hidden_2. */
 #include "layers/detr/perceptron.h"
 
+#include <stdio.h>
+
 enum { HIDDEN_LAYERS = PERCEPTRON_LAYERS - 1 };
 
 void perceptron_declare(Perceptron *p, Params *params, const char *prefix, int dim, int out, ParamInit weight) {

@@ -9,11 +9,9 @@
 #include "layers/layer_norm.h"
 
 typedef struct {
-    int M;
-    NormPair norm;
+    NormLayer norm;
     real *sum;          /* [n,M] kept */
     real *x;            /* [n,M] kept: the output x' */
-    float *mean, *rstd; /* [n] kept */
 } PostNorm;
 
 /* n images of `rows` tokens each. */
@@ -22,11 +20,6 @@ typedef struct {
 } Rows;
 
 static inline size_t rows_total(Rows r) { return (size_t)r.n * (size_t)r.rows; }
-
-/* The layer norm of n rows. */
-static inline LayerNorm post_norm_of(const PostNorm *p, size_t n) {
-    return (LayerNorm){p->norm.w, p->norm.b, p->mean, p->rstd, n, p->M, PYTORCH_NORM_EPS};
-}
 
 void post_norm_declare(PostNorm *p, Params *params, const char *prefix, const char *name, int M);
 /* In training all is kept.  In inference the sum overwrites `from`, which holds x, and the output x' is written to

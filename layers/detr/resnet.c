@@ -40,17 +40,13 @@ static void branch_weight(float *x, const Param *p, uint64_t seed, uint32_t tens
 }
 
 static void batchnorm_declare(ResNetConv *conv, Params *params, const char *prefix, const char *name, int branches) {
-    const char *const names[] = {"weight", "bias", "running_mean", "running_var"};
+    const char *const names[] = {".weight", ".bias", ".running_mean", ".running_var"};
     float **values[] = {&conv->bn_w, &conv->bn_b, &conv->running_mean, &conv->running_var};
     const ParamInit init[] = {INIT_ONES, INIT_ZEROS, INIT_ZEROS, INIT_ONES};
-    for (int i = 0; i < 4; i++) {
-        char tensor[PARAM_NAME_SIZE];
-        snprintf(tensor, sizeof tensor, "%s.%s", name, names[i]);
-        params_declare_buffer(params, values[i], NULL, prefix, tensor, init[i], 1, (int[]){conv->shape.out});
-        if (i || !branches) continue;
-        params_set_fan(params, branches);
-        params_draw_with(params, branch_weight);
-    }
+    for (int i = 0; i < 4; i++)
+        params_declare(params, (Param){.value = values[i], .named = {prefix, name, names[i]}, .init = init[i],
+                                       .frozen = true, .shape = {conv->shape.out}, .fan = branches,
+                                       .draw = i == 0 && branches ? branch_weight : NULL});
 }
 
 /* name and norm as in torchvision: "layer2.0.conv1" and "layer2.0.bn1".  The caller has set conv's shape, halvings and
@@ -59,14 +55,10 @@ static void conv_declare(ResNet *net, ResNetConv *conv, Params *params, const ch
                          int branches) {
     const Convolution *c = &conv->shape;
     const char *prefix = net->config.prefix;
-    char tensor[PARAM_NAME_SIZE];
-    int dims[] = {c->out, c->in, c->k, c->k};
-    snprintf(tensor, sizeof tensor, "%s.weight", name);
-    if (conv->trained)
-        params_declare(params, &conv->w, &conv->dw, prefix, tensor, INIT_KAIMING_NORMAL, true, 4, dims);
-    else
-        params_declare_buffer(params, &conv->w, NULL, prefix, tensor, INIT_KAIMING_NORMAL, 4, dims);
-    params_set_fan(params, c->out * c->k * c->k);
+    params_declare(params, (Param){.value = &conv->w, .grad = conv->trained ? &conv->dw : NULL,
+                                   .named = {prefix, name, ".weight"}, .init = INIT_KAIMING_NORMAL,
+                                   .fan = c->out * c->k * c->k, .decay = conv->trained, .frozen = !conv->trained,
+                                   .shape = {c->out, c->in, c->k, c->k}});
     batchnorm_declare(conv, params, prefix, norm, branches);
     net->convs[net->conv_count++] = conv;
 }

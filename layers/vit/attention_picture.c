@@ -1,6 +1,7 @@
 #include "layers/vit/attention_picture.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "core/die.h"

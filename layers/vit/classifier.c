@@ -14,7 +14,7 @@ void classifier_declare(Classifier *c, Params *params, HeadKind kind, const char
     }
     int hidden = hidden_of(kind, dim);
     projection_declare(&c->fc1, params, "head.", "fc1", dim, hidden);
-    if (kind == HEAD_MLP) layer_norm_declare(&c->norm, params, "head.", "norm", hidden, false);
+    if (kind == HEAD_MLP) norm_layer_declare(&c->norm, params, "head.", "norm", hidden, PYTORCH_NORM_EPS, false);
     projection_declare(&c->out, params, "head.", "fc2", hidden, classes);
 }
 
@@ -26,17 +26,11 @@ void classifier_plan(Classifier *c, Plan *plan, size_t n) {
     if (plan->training) plan_borrow(plan, "head.", "dh", &c->dh, bytes);
     if (c->kind != HEAD_MLP) return;
     plan_keep(plan, "head.", "h", &c->h, bytes);
-    plan_keep(plan, "head.", "mean", &c->mean, n * sizeof(float));
-    plan_keep(plan, "head.", "rstd", &c->rstd, n * sizeof(float));
+    norm_layer_plan(&c->norm, plan, "head.", n);
     if (plan->training) plan_borrow(plan, "head.", "dg", &c->dg, bytes);
-    plan_workspace(plan, layernorm_workspace(c->fc1.out));
 }
 
-static LayerNorm norm_of(const Classifier *c, size_t n) {
-    return (LayerNorm){c->norm.w, c->norm.b, c->mean, c->rstd, n, c->fc1.out, PYTORCH_NORM_EPS};
-}
-
-/* What the last layer sees. */
+/* Returns the input of the last layer. */
 static const real *features(const Classifier *c, const real *x) {
     return c->kind == HEAD_LINEAR ? x : c->kind == HEAD_MLP ? c->h : c->g;
 }
@@ -46,9 +40,8 @@ void classifier_forward(const Classifier *c, real *logits, const real *x, size_t
     if (c->kind != HEAD_LINEAR) projection_forward(&c->fc1, c->a, x, n);
     if (c->kind == HEAD_TANH) tanh_forward(c->g, c->a, all);
     if (c->kind == HEAD_MLP) {
-        LayerNorm norm = norm_of(c, n);
         gelu_forward(c->g, c->a, all);
-        layernorm_forward(c->h, c->g, &norm);
+        norm_layer_forward(&c->norm, c->h, c->g, n);
     }
     projection_forward(&c->out, logits, features(c, x), n);
 }
@@ -59,8 +52,7 @@ void classifier_backward(const Classifier *c, real *dx, const real *dlogits, con
     if (c->kind == HEAD_LINEAR) return;
     if (c->kind == HEAD_TANH) tanh_backward(c->dh, c->dh, c->g, all);
     if (c->kind == HEAD_MLP) {
-        LayerNorm norm = norm_of(c, n);
-        add_layernorm_backward(c->dg, NULL, c->norm.dw, c->norm.db, NULL, c->dh, c->g, NULL, &norm);
+        norm_layer_backward(&c->norm, c->dg, c->dh, c->g, n);
         gelu_backward(c->dh, c->g, c->dg, c->a, all);
     }
     projection_backward(&c->fc1, dx, c->dh, x, n);

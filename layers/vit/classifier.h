@@ -11,15 +11,14 @@
 
 typedef enum { HEAD_LINEAR, HEAD_MLP, HEAD_TANH } HeadKind;
 
-/* For the setting's CONFIG_CHOICES, in the order of HeadKind. */
+/* The words of the setting's CONFIG_CHOICES, in the order of HeadKind. */
 #define HEAD_KINDS "linear", "mlp", "tanh"
 
 typedef struct {
     HeadKind kind;
     Projection fc1, out; /* fc1 unless linear */
-    NormPair norm;       /* mlp only */
+    NormLayer norm;      /* mlp only */
     real *a, *g, *h;     /* [n,hidden] kept: fc1's output, the activation's, the norm's */
-    float *mean, *rstd;  /* [n] kept, of the norm */
     real *dh, *dg;       /* [n,hidden] scratch */
 } Classifier;
 

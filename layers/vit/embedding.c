@@ -31,7 +31,7 @@ const char *embedding_kind(const Embedding *e) {
 }
 
 void embedding_take_frames(Embedding *e, int frames, int tubelet) {
-    if (e->merges) return; /* of images alone */
+    if (e->merges) return; /* patch merging takes images only */
     if (tubelet > 1) e->windows.frames = frames, e->windows.kt = tubelet, e->windows.stride_t = 2;
     else e->apart = frames;
     e->grid = unfold_grid(&e->windows);
@@ -44,14 +44,17 @@ void embedding_declare(Embedding *e, Params *params, const char *prefix, int M) 
         return;
     }
     const Unfold *s = &e->windows;
-    int fan = s->C * unfold_taps(s), shape[] = {M, s->C, s->kt, s->k, s->k}, flat[] = {M, s->C, s->k, s->k};
+    int fan = s->C * unfold_taps(s);
     e->proj.in = fan;
     e->proj.out = M;
-    params_declare_fan(params, &e->proj.w, &e->proj.dw, prefix, "proj.weight", fan, true, s->frames ? 5 : 4,
-                       s->frames ? shape : flat);
-    params_in_time(params, (ParamTime){TIME_TAPS, 2, s->kt, 0, true});
-    params_declare_fan(params, &e->proj.b, &e->proj.db, prefix, "proj.bias", fan, false, 1, (int[]){M});
-    if (e->normed) layer_norm_declare(&e->norm, params, prefix, "norm", M, false);
+    params_declare(params, (Param){.value = &e->proj.w, .grad = &e->proj.dw, .named = {prefix, "proj.weight"},
+                                   .init = INIT_FAN_IN_UNIFORM, .fan = fan, .decay = true,
+                                   .shape = {M, s->C, s->frames ? s->kt : 0, s->k, s->k},
+                                   .time = {TIME_TAPS, 2, s->kt, 0, true}});
+    params_declare(params, (Param){.value = &e->proj.b, .grad = &e->proj.db, .named = {prefix, "proj.bias"},
+                                   .init = INIT_FAN_IN_UNIFORM, .fan = fan, .shape = {M}});
+    /* The epsilon is that of timm's pvt_v2 here, whose other norms have TIMM_NORM_EPS. */
+    if (e->normed) norm_layer_declare(&e->norm, params, prefix, "norm", M, PYTORCH_NORM_EPS, false);
 }
 
 static size_t rows_of(const Embedding *e, int B) { return (size_t)B * (size_t)grid_tokens(e->grid); }
@@ -64,9 +67,7 @@ void embedding_plan(Embedding *e, Plan *plan, const char *prefix, int B) {
     size_t rows = rows_of(e, B), bytes = rows * (size_t)e->proj.out * sizeof(real);
     if (e->normed) {
         plan_keep(plan, prefix, "raw", &e->raw, bytes);
-        plan_keep(plan, prefix, "mean", &e->mean, rows * sizeof(float));
-        plan_keep(plan, prefix, "rstd", &e->rstd, rows * sizeof(float));
-        plan_workspace(plan, layernorm_workspace(e->proj.out));
+        norm_layer_plan(&e->norm, plan, prefix, rows);
     }
     PlanMark mark = plan_mark(plan);
     plan_borrow(plan, prefix, "cols", &e->cols, rows * (size_t)e->proj.in * sizeof(real));
@@ -82,20 +83,15 @@ static void windows_of(const Embedding *e, const real *x, int B) {
     else unfold_forward(e->cols, x, s, images);
 }
 
-/* The epsilon of timm's pvt_v2 here, whose other norms have TIMM_NORM_EPS. */
-static LayerNorm norm_of(const Embedding *e, int B) {
-    return (LayerNorm){e->norm.w, e->norm.b, e->mean, e->rstd, rows_of(e, B), e->proj.out, PYTORCH_NORM_EPS};
-}
-
 void embedding_forward(const Embedding *e, real *y, const real *x, int B) {
     if (e->merges) {
         merging_forward(&e->merging, y, x, B);
         return;
     }
-    LayerNorm norm = norm_of(e, B);
+    size_t rows = rows_of(e, B);
     windows_of(e, x, B);
-    projection_forward(&e->proj, e->normed ? e->raw : y, e->cols, norm.n);
-    if (e->normed) layernorm_forward(y, e->raw, &norm);
+    projection_forward(&e->proj, e->normed ? e->raw : y, e->cols, rows);
+    if (e->normed) norm_layer_forward(&e->norm, y, e->raw, rows);
 }
 
 void embedding_backward(const Embedding *e, real *dx, const real *dy, const real *x, int B) {
@@ -105,8 +101,7 @@ void embedding_backward(const Embedding *e, real *dx, const real *dy, const real
     }
     size_t rows = rows_of(e, B);
     const real *draw = e->normed ? e->draw : dy;
-    LayerNorm norm = norm_of(e, B);
-    if (e->normed) add_layernorm_backward(e->draw, NULL, e->norm.dw, e->norm.db, NULL, dy, e->raw, NULL, &norm);
+    if (e->normed) norm_layer_backward(&e->norm, e->draw, dy, e->raw, rows);
     windows_of(e, x, B);
     projection_backward(&e->proj, NULL, draw, e->cols, rows);
     if (!dx) return;

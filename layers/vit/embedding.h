@@ -16,9 +16,8 @@ typedef struct {
     int apart;       /* frames that are embedded each by itself, as images are: 1 for an image */
     Projection proj; /* of windows as rows: [M,C*k*k], of tubelets [M,C*kt*k*k] */
     bool normed;
-    NormPair norm;
+    NormLayer norm;
     real *raw;          /* [B,N,M] kept: input of the norm */
-    float *mean, *rstd; /* [B,N] kept */
     real *cols, *draw;  /* scratch: [B*N,C*kt*k*k], [B,N,M] */
 } Embedding;
 
@@ -38,7 +37,7 @@ void embedding_forward(const Embedding *e, real *y, const real *x, int B);
 /* dx (=), or NULL if no layer before this one is trained;  parameters (+=). */
 void embedding_backward(const Embedding *e, real *dx, const real *dy, const real *x, int B);
 size_t embedding_macs(const Embedding *e);
-/* For --describe. */
+/* The name that --describe prints. */
 const char *embedding_kind(const Embedding *e);
 
 #endif

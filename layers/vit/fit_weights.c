@@ -1,11 +1,13 @@
 #include "layers/vit/fit_weights.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "training/checkpoint.h"
 #include "core/die.h"
 #include "core/text.h"
+#include "layers/vit/classifier.h"
 #include "layers/vit/other_weights.h"
 #include "layers/vit/resample_grid.h"
 
@@ -42,7 +44,7 @@ static bool fit_grid(const Fit *fit, float *to, const Param *p, const SafeTensor
     return true;
 }
 
-/* From a tensor of an image model. */
+/* Makes a tensor of a model of clips from that of an image model.  Returns false if the two do not fit. */
 static bool fit_frames(const Fit *fit, float *to, const Param *p, const SafeTensor *tensor) {
     Error error;
     if (p->time.rule == TIME_NONE) return false;
@@ -82,7 +84,9 @@ static bool fit_other_head(const Fit *fit, float *to, const Param *p) {
     return true;
 }
 
-static const char *head_kind(bool hidden, bool norm) { return !hidden ? "linear" : norm ? "mlp" : "tanh"; }
+static const char *head_kind(bool hidden, bool norm) {
+    return (const char *const[]){HEAD_KINDS}[!hidden ? HEAD_LINEAR : norm ? HEAD_MLP : HEAD_TANH];
+}
 
 /* Compares the kinds of classifier of a file that has one and of the model; refuses others unless `fit` draws heads. */
 static void compare_heads(const Fit *fit) {

@@ -36,7 +36,7 @@ static const ConfigEntry entries[] = {
      .help = "Channels of the stem's first convolution, a multiple of 32; a stage's are 4, 8, 16 or 32 times as many"},
 };
 #undef F
-const ConfigGroup hybrid_stem_settings = {CONFIG_GROUP(StemSettings, entries)};
+const ConfigGroup hybrid_stem_settings = {CONFIG_GROUP(StemSettings, entries), .change = CHANGE_NEVER};
 
 static int stages_of(const StemSettings *s) { return s->stem_blocks.at[0] ? s->stem_blocks.count : 0; }
 
@@ -70,14 +70,12 @@ int hybrid_stem_channels(const StemSettings *s) {
 static void unit_declare(HybridStem *stem, StemUnit *unit, Params *params, const char *prefix, const char *conv,
                          const char *norm, int H, int W) {
     const Convolution *c = &unit->shape;
-    char tensor[PARAM_NAME_SIZE];
     unit->H = H;
     unit->W = W;
     unit->rows = (Standardized){.out = c->out, .fan = c->in * c->k * c->k, .eps = WEIGHT_EPS};
-    snprintf(tensor, sizeof tensor, "%s.weight", conv);
-    params_declare(params, &unit->w, &unit->dw, prefix, tensor, INIT_KAIMING_NORMAL, true, 4,
-                   (int[]){c->out, c->in, c->k, c->k});
-    params_set_fan(params, c->out * c->k * c->k);
+    params_declare(params, (Param){.value = &unit->w, .grad = &unit->dw, .named = {prefix, conv, ".weight"},
+                                   .init = INIT_KAIMING_NORMAL, .decay = true, .shape = {c->out, c->in, c->k, c->k},
+                                   .fan = c->out * c->k * c->k});
     layer_norm_declare(&unit->norm, params, prefix, norm, c->out, false);
     stem->units[stem->unit_count++] = unit;
 }
@@ -201,7 +199,7 @@ static size_t pooled_count(const HybridStem *stem, int B) {
            (size_t)u->shape.out;
 }
 
-/* What the backward pass reads of a unit. */
+/* Plans what the backward pass reads of a unit. */
 static void unit_plan(StemUnit *unit, Plan *plan, const char *prefix, int B) {
     size_t stats = (size_t)B * STEM_GROUPS * sizeof(float);
     plan_keep(plan, prefix, "raw", &unit->raw, output_bytes(unit, B));

@@ -7,7 +7,7 @@
 
 #include <stdint.h>
 
-#include "core/config.h"
+#include "core/config/config.h"
 #include "training/params.h"
 #include "training/plan.h"
 #include "kernels/kernels.h"
@@ -66,7 +66,7 @@ typedef struct {
 
 /* Rejects, with config_reject, settings that no stem has. */
 void hybrid_stem_check(const Config *config);
-/* What is left of a side of the image, and how many channels the features have. */
+/* The length of a side of the image that is left, and the number of the features' channels. */
 int hybrid_stem_side(const StemSettings *settings, int side);
 int hybrid_stem_channels(const StemSettings *settings);
 
@@ -76,7 +76,7 @@ void hybrid_stem_plan(HybridStem *stem, Plan *plan, const char *prefix, int B);
 /* Allocates what does not depend on the batch. */
 void hybrid_stem_allocate(HybridStem *stem);
 
-/* Before a forward pass, if the weights have changed since the last time. */
+/* This is called before a forward pass if the weights have changed since the last time. */
 void hybrid_stem_standardize(const HybridStem *stem);
 /* images [B,3,Hi,Wi] -> stem->features, which in inference must be read before anything else of the plan is written. */
 void hybrid_stem_forward(const HybridStem *stem, const real *images, int B);

@@ -11,7 +11,7 @@ static const ConfigEntry entries[] = {
              "learn alike). A group is a block, with several stages three blocks of a stage, as in ConvNeXt"},
 };
 #undef F
-const ConfigGroup layer_decay_settings = {CONFIG_GROUP(LayerDecaySettings, entries)};
+const ConfigGroup layer_decay_settings = {CONFIG_GROUP(LayerDecaySettings, entries), .change = CHANGE_FREELY};
 
 /* Consecutive blocks that learn alike. */
 static int blocks_together(const VitSettings *model) { return model->dim.count > 1 ? 3 : 1; }

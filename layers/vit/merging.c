@@ -9,7 +9,7 @@ void merging_create(Merging *m, int C, Grid tokens) {
 }
 
 void merging_declare(Merging *m, Params *params, const char *prefix, int M) {
-    layer_norm_declare(&m->norm, params, prefix, "norm", 4 * m->C, false);
+    norm_layer_declare(&m->norm, params, prefix, "norm", 4 * m->C, PYTORCH_NORM_EPS, false);
     projection_declare_weight(&m->reduction, params, prefix, "reduction", 4 * m->C, M);
 }
 
@@ -17,9 +17,7 @@ static size_t rows_of(const Merging *m, int B) { return (size_t)B * (size_t)grid
 
 void merging_plan(Merging *m, Plan *plan, const char *prefix, int B) {
     size_t rows = rows_of(m, B), bytes = rows * 4 * (size_t)m->C * sizeof(real);
-    plan_keep(plan, prefix, "mean", &m->mean, rows * sizeof(float));
-    plan_keep(plan, prefix, "rstd", &m->rstd, rows * sizeof(float));
-    plan_workspace(plan, layernorm_workspace(4 * m->C));
+    norm_layer_plan(&m->norm, plan, prefix, rows);
     PlanMark mark = plan_mark(plan);
     plan_borrow(plan, prefix, "cells", &m->cells, bytes);
     plan_borrow(plan, prefix, "h", &m->h, bytes);
@@ -27,14 +25,9 @@ void merging_plan(Merging *m, Plan *plan, const char *prefix, int B) {
     plan_release(plan, mark);
 }
 
-static LayerNorm norm_of(const Merging *m, int B) {
-    return (LayerNorm){m->norm.w, m->norm.b, m->mean, m->rstd, rows_of(m, B), 4 * m->C, PYTORCH_NORM_EPS};
-}
-
 static void normed_cells(const Merging *m, const real *x, int B) {
-    LayerNorm norm = norm_of(m, B);
     token_cells_forward(m->cells, x, m->tokens, B, m->C);
-    layernorm_forward(m->h, m->cells, &norm);
+    norm_layer_forward(&m->norm, m->h, m->cells, rows_of(m, B));
 }
 
 void merging_forward(const Merging *m, real *y, const real *x, int B) {
@@ -43,10 +36,10 @@ void merging_forward(const Merging *m, real *y, const real *x, int B) {
 }
 
 void merging_backward(const Merging *m, real *dx, const real *dy, const real *x, int B) {
-    LayerNorm norm = norm_of(m, B);
+    size_t rows = rows_of(m, B);
     normed_cells(m, x, B);
-    projection_backward(&m->reduction, NULL, dy, m->h, norm.n);
-    linear_backward_input(m->h, dy, m->reduction.w, &(LinearShape){norm.n, 4 * m->C, m->reduction.out, 0});
-    add_layernorm_backward(m->dcells, NULL, m->norm.dw, m->norm.db, NULL, m->h, m->cells, NULL, &norm);
+    projection_backward(&m->reduction, NULL, dy, m->h, rows);
+    linear_backward_input(m->h, dy, m->reduction.w, &(LinearShape){rows, 4 * m->C, m->reduction.out, 0});
+    norm_layer_backward(&m->norm, m->dcells, m->h, m->cells, rows);
     if (dx) token_cells_backward(dx, m->dcells, m->tokens, B, m->C);
 }

@@ -9,9 +9,8 @@
 typedef struct {
     Grid tokens, grid; /* before and after */
     int C;
-    NormPair norm;        /* of 4C */
+    NormLayer norm;       /* of 4C */
     Projection reduction; /* without bias */
-    float *mean, *rstd;   /* [B,N/4] kept */
     real *cells, *h;      /* [B,N/4,4C] scratch */
     real *dcells;         /* the same, in training */
 } Merging;

@@ -71,9 +71,7 @@ static void refuse_other_shape(const Model *model, const SafeTensors *st, int st
     const SafeTensor *tensor = safetensors_find(st, whole);
     if (!found || !tensor) return;
     Param p = *found;
-    p.setting = setting;
-    p.setting_value = ratio ? (double)p.shape[0] / p.shape[1] : p.shape[0];
-    p.stage = stage;
+    p.from = (ParamSetting){setting, ratio ? (double)p.shape[0] / p.shape[1] : p.shape[0], stage};
     if (!checkpoint_shape_fits(&p, tensor, &error)) die("%s", error.text);
 }
 

@@ -1,6 +1,6 @@
 /* Resampling of tables on a grid (training/params.h, Resampled).
  * from [outer,prefix + h*w,inner] -> to [outer,prefix + h'*w',inner]
- *   to_yx = sum_ij u_yi v_xj from_ij,  weights u of the rows and v of the columns those of data/images/resample.c,
+ *   to_yx = sum_ij u_yi v_xj from_ij,  weights u of the rows and v of the columns those of core/resampling.h,
  * in double.  Those weights (Keys' a = -1/2, half-pixel centres, cut off and normalised at the edges, widened when the
  * grid shrinks) are what torch.nn.functional.interpolate(mode="bicubic", antialias=True) uses, and timm's
  * resample_abs_pos_embed (layers/pos_embed.py) calls that.  Without antialias a = -3/4, the nearest four values count
@@ -15,7 +15,7 @@
 #include <string.h>
 
 #include "core/die.h"
-#include "data/images/resample.h"
+#include "core/resampling.h"
 
 /* The dimension of frames, where they are one of their own; else -1. */
 static int frames_axis(const Param *p) { return p->grid.positions.frames > 1 && p->time.apart ? p->time.axis : -1; }

@@ -4,20 +4,20 @@
  *              h = norm(blocks(tokens)), or without a norm; in the first stage a position embedding is added to tokens,
  *              or in every stage, and in the last one a class token
  *           2. logits = head(pool(h))
- * backward  the same steps in reverse.  Blocks are in layers/vit/stage.c, patch embeddings in layers/vit/embedding.c. */
+ * backward  the same steps in reverse.  Blocks are in layers/stage.c, patch embeddings in layers/vit/embedding.c. */
 #include "layers/vit/vit.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/die.h"
 #include "core/rng.h"
 #include "core/text.h"
+#include "core/text_stream.h"
 
 /* == Settings ===================================================================================================== */
-
-#define POOLS "cls", "gap", "gap-raw"
 
 static const AttentionOp *const conv_blocks[] = {&conv_op, &sepconv_op, NULL};
 
@@ -43,7 +43,8 @@ static const ConfigEntry entries[] = {
     {F(CHOICE, inflate), "none", CONFIG_CHOICES(INFLATE_KINDS),
      .help = "How a model of clips starts from the weights of an image model that --init gives: none (the weights are "
              "of clips), mean (every frame counts alike) or centre (a frame does not see the others)"},
-    {F(INT, num_classes), "0", .min = 0, .max = 1e6, .help = "Number of classes (0: that of the data set)"},
+    {F(INT, num_classes), "0", .min = 0, .max = 1e6, .change = CHANGE_TO_DEFAULT,
+     .help = "Number of classes (0: that of the data set)"},
     {F(BOOL, patch_overlap), "false",
      .help = "Overlapping patches, 2 patch_size - 1 pixels wide and followed by a layer norm, as in PVTv2"},
     {F(INT, patch_pad), "0", .min = 0, .max = 511,
@@ -73,7 +74,7 @@ static const ConfigEntry entries[] = {
      .help = "Number of stages, from the first, that have convolution blocks in place of attn"},
     {F(ITEM, conv_block), "conv", .table = (const void *const *)conv_blocks, .noun = "convolution block",
      .help = "Convolution of those stages: conv (UniFormer's, 5x5) or sepconv (MetaFormer's, 7x7, twice as wide)"},
-    {F(CHOICE, pool), "gap", CONFIG_CHOICES(POOLS),
+    {F(CHOICE, pool), "gap", CONFIG_CHOICES("cls", "gap", "gap-raw"),
      .help = "Input of the classifier: the class token, which joins the last of several stages, or the mean of all "
              "tokens (global average pooling) after the last norm or, gap-raw, before it: that norm is then there but "
              "unused, as in FLatten's PVT"},
@@ -83,12 +84,12 @@ static const ConfigEntry entries[] = {
     {F(CHOICE, pos_embed), "learned", CONFIG_CHOICES("learned", "none", "conv", "stages"),
      .help = "Position embedding: a learned one, none, a depthwise 3x3 convolution at the start of every block (conv), "
              "or a learned one at the start of every stage (stages, as in PVT)"},
-    {F(FLOAT, drop_path), "0", .min = 0, .max = 0.99,
+    {F(FLOAT, drop_path), "0", .min = 0, .max = 0.99, .change = CHANGE_FREELY,
      .help = "Rate of stochastic depth (drop path) in the last block; it grows linearly from 0 in the first block"},
-    {F(FLOAT, dropout), "0", .min = 0, .max = 0.9,
+    {F(FLOAT, dropout), "0", .min = 0, .max = 0.9, .change = CHANGE_FREELY,
      .help = "Rate of dropout after position embeddings, after attention's projection and after both layers of the "
              "MLP, as in ViT and PVT (attention weights have none)"},
-    {F(BOOL, recompute), "false",
+    {F(BOOL, recompute), "false", .change = CHANGE_FREELY,
      .help = "Activation checkpointing: store only the input of each block and compute the block again in the backward "
              "pass, which saves memory, takes more time and gives the same results"},
     {F(CHOICE, init_scale), "none", CONFIG_CHOICES("none", "depth"),
@@ -269,25 +270,22 @@ void vit_check_heads(const char *path, const Config *config, const VitSettings *
     }
 }
 
-/* Settings of attention in use on which no tensor's shape depends, so that weights load whatever they were trained with:
- * " stripe 1,2,7,7, shift none", of those only in which `other`, unless NULL, differs. */
+/* The settings in use with which weights load whatever they were trained with: " stripe 1,2,7,7, shift none".  Unless
+ * `other` is NULL, only those that have another value there. */
 static char *shapeless_settings(const Config *config, const Config *other) {
-    static const char *const names[] = {"stripe", "shift", "reduction_cells", "focused_p"};
-    char *text = NULL;
-    size_t size;
-    FILE *out = open_memstream(&text, &size);
-    for (int i = 0; out && i < config->count; i++) {
-        bool listed = false;
-        for (size_t k = 0; k < sizeof names / sizeof *names; k++) listed |= !strcmp(config_name(config, i), names[k]);
-        if (!listed || !config_counts(config, i) || (other && !config_counts(other, i))) continue;
+    TextStream text;
+    FILE *out = text_open(&text);
+    for (int i = 0; i < config->count; i++) {
+        if (!config_entry(config, i)->shapeless || !config_counts(config, i) ||
+            (other && !config_counts(other, i)))
+            continue;
         char *value = config_value(config, i), *others = other ? config_value(other, i) : NULL;
         if (!other || strcmp(value, others))
             fprintf(out, "%s %s %s", ftell(out) ? "," : "", config_name(config, i), value);
         free(value);
         free(others);
     }
-    if (!out || fclose(out)) die("out of memory for the settings of attention");
-    return text;
+    return text_close(&text, "the settings of attention");
 }
 
 /* Weights load with any number of heads.  Published models with one width have heads of 64 numbers. */
@@ -305,14 +303,13 @@ static void print_heads(const char *path, const Config *config, const VitSetting
 }
 
 void vit_print_assumptions(const char *path, const Config *config, const float *mean, const float *std) {
-    static const char *const pools[] = {POOLS};
     const VitSettings *s = config_settings(config, &vit_settings);
     char attn[VIT_ATTN_SIZE], *more = shapeless_settings(config, NULL);
     print_line("%s: no settings of train_vit in it, taken for attn %s,%s%s heads %d, pool %s, img_size %dx%d, mean "
                "%.4g,%.4g,%.4g, std %.4g,%.4g,%.4g\n",
-               path, vit_attn_names(s, attn), more, *more ? "," : "", s->heads.at[0], pools[s->pool], s->img_size[0],
-               s->img_size[1], (double)mean[0], (double)mean[1], (double)mean[2], (double)std[0], (double)std[1],
-               (double)std[2]);
+               path, vit_attn_names(s, attn), more, *more ? "," : "", s->heads.at[0],
+               config_word(config, "pool", s->pool), s->img_size[0], s->img_size[1], (double)mean[0], (double)mean[1],
+               (double)mean[2], (double)std[0], (double)std[1], (double)std[2]);
     free(more);
     print_heads(path, config, s);
 }
@@ -324,7 +321,7 @@ void vit_print_other_attention(const char *path, const Config *config, const Con
     free(here);
 }
 
-const ConfigGroup vit_settings = {CONFIG_GROUP(VitSettings, entries)};
+const ConfigGroup vit_settings = {CONFIG_GROUP(VitSettings, entries), .change = CHANGE_NEVER};
 
 VitSettings *vit_add_settings(Config *config) {
     VitSettings *settings = config_add(config, &vit_settings);
@@ -371,16 +368,16 @@ static void entry_declare(Vit *vit, int i) {
     Stage *stage = &vit->stages[i];
     Params *params = &vit->model.params;
     int M = stage->config.dim, prefix = class_in_front(vit, i);
+    Resampled rule = vit->settings.pos_embed == POSITIONS_STAGES ? RESAMPLED_BILINEAR : RESAMPLED_ANTIALIASED;
     char name[PARAM_NAME_SIZE];
     if (stage_has_class(vit, i))
-        params_declare(params, &stage->cls, &stage->dcls, "", "cls_token", INIT_TRUNC_NORMAL, false, 3,
-                       (int[]){1, 1, M});
+        params_declare(params, (Param){.value = &stage->cls, .grad = &stage->dcls, .named = {"cls_token"},
+                                       .init = INIT_TRUNC_NORMAL, .shape = {1, 1, M}});
     if (!position_name(vit, i, name)) return;
-    params_declare(params, &stage->pos, &stage->dpos, "", name, INIT_TRUNC_NORMAL, false, 3,
-                   (int[]){1, prefix + grid_tokens(stage->grid), M});
-    params_on_grid(params, (ParamGrid){1, 1, prefix, stage->grid});
-    params_in_time(params, (ParamTime){TIME_COPIES, 1, stage->grid.frames, prefix, false});
-    if (vit->settings.pos_embed == POSITIONS_STAGES) params_resampled(params, RESAMPLED_BILINEAR);
+    params_declare(params, (Param){.value = &stage->pos, .grad = &stage->dpos, .named = {name},
+                                   .init = INIT_TRUNC_NORMAL, .shape = {1, prefix + grid_tokens(stage->grid), M},
+                                   .grid = {1, 1, prefix, stage->grid}, .resampled = rule,
+                                   .time = {TIME_COPIES, 1, stage->grid.frames, prefix, false}});
 }
 
 static const char stem_prefix[] = "patch_embed.backbone.";
@@ -440,10 +437,12 @@ static void stage_create(Vit *vit, const Config *config, int i) {
                      .mlp_conv = c->mlp_conv,
                      .mlp_relu = c->mlp_relu,
                      .drops = c->drop_path > 0,
+                     .drops_hidden = true,
                      .recompute = c->recompute,
                      .last = i == stage_count(c) - 1,
                      .bare_end = !c->stage_norm && i < stage_count(c) - 1,
                      .norm_eps = c->norm_eps,
+                     .end_eps = c->norm_eps,
                      .residual_gain = c->init_scale == INIT_SCALE_DEPTH ? 1 / sqrtf(2 * (float)vit->depth) : 1,
                      .stream = &vit->stream};
     if (stage_count(c) > 1)
@@ -485,20 +484,15 @@ Block *vit_block(const Vit *vit, int i) {
 /* == Activations ================================================================================================== */
 
 /* Scratch has the size of the largest stage. */
-static void stream_plan(Vit *vit, Plan *plan, int B) {
+static void scratch_plan(Vit *vit, Plan *plan, int B) {
     const VitSettings *c = &vit->settings;
-    Stream *s = &vit->stream;
+    bool class_later = has_class_token(vit) && !class_in_front(vit, stage_count(c) - 1);
     size_t bytes = 0;
     for (int i = 0; i < stage_count(c); i++) {
         size_t stage = (size_t)B * (size_t)vit->stages[i].N * (size_t)vit->stages[i].config.dim * sizeof(real);
         if (stage > bytes) bytes = stage;
     }
-    plan_borrow(plan, "", "f", &s->f, bytes);
-    plan_borrow(plan, "", "sum", &s->sum, has_class_token(vit) && !class_in_front(vit, stage_count(c) - 1) ? bytes : 0);
-    if (!plan->training) return;
-    plan_borrow(plan, "", "dx", &s->dx, bytes);
-    plan_borrow(plan, "", "dh", &s->dh, bytes);
-    plan_borrow(plan, "", "df", &s->df, c->drop_path > 0 || c->dropout > 0 ? bytes : 0);
+    stream_plan(&vit->stream, plan, bytes, class_later, c->drop_path > 0 || c->dropout > 0);
 }
 
 static void activations_plan(Plan *plan, void *owner) {
@@ -515,7 +509,7 @@ static void activations_plan(Plan *plan, void *owner) {
     plan_keep(plan, "", "loss", &vit->loss, B * sizeof(float));
     plan_keep(plan, "", "logits", &vit->logits, B * C * sizeof(real));
     plan_keep(plan, "", "pooled", &vit->pooled, B * M * sizeof(real));
-    stream_plan(vit, plan, batch);
+    scratch_plan(vit, plan, batch);
     classifier_plan(&vit->head, plan, B);
     if (plan->training) {
         plan_keep(plan, "", "pairs", &vit->pairs, 2 * B * F * sizeof *vit->pairs);
@@ -700,34 +694,6 @@ void vit_backward(Vit *vit, int B, bool drop, GradientsListener final) {
     gradients_final(&done, 0);
 }
 
-double vit_divergence(const Vit *vit, int B) {
-    double sum = 0;
-    int count = 0;
-    for (int i = 0; i < vit->depth; i++) {
-        const Attention *a = &vit_block(vit, i)->attention;
-        if (!a->op->divergence) continue;
-        sum += a->op->divergence(a, B);
-        count++;
-    }
-    return sum / count;
-}
-
-void vit_sticks_ended(const Vit *vit, int B, double share[2]) {
-    double sums[2] = {0};
-    int count = 0;
-    for (int i = 0; i < vit->depth; i++) {
-        const Attention *a = &vit_block(vit, i)->attention;
-        double one[2];
-        if (!a->op->ended) continue;
-        a->op->ended(a, B, one);
-        sums[0] += one[0];
-        sums[1] += one[1];
-        count++;
-    }
-    share[0] = sums[0] / count;
-    share[1] = sums[1] / count;
-}
-
 /* == Description ================================================================================================== */
 
 size_t vit_macs(const Vit *vit) {
@@ -755,41 +721,21 @@ double vit_moved_bytes(const Vit *vit, int B) {
     return bytes * B / vit->model.batch + 10 * sizeof(float) * (double)vit->model.params.total;
 }
 
-/* The plan that is described: the training plan, if there is one. */
-static const Plan *plan_of(const Vit *vit) {
-    return model_trains(&vit->model) ? &vit->model.training : &vit->model.inference;
-}
-
-/* Kept bytes of one image below a prefix. */
-static double kept_below(const Vit *vit, const char *prefix) {
-    const Plan *plan = plan_of(vit);
-    size_t total = 0;
-    for (int i = 0; i < plan->count; i++)
-        if (!plan->items[i].scratch && !plan->items[i].reused && !strncmp(plan->items[i].name, prefix, strlen(prefix)))
-            total += plan->items[i].bytes;
-    return (double)total / vit->model.batch;
-}
-
-static void describe_row(const Vit *vit, FILE *out, const char *prefix, const char *what, size_t macs) {
-    fprintf(out, "  %-18s %-28s %10zu %12.3f %12.1f\n", prefix, what, params_size_of(&vit->model.params, prefix),
-            (double)macs / 1e6, kept_below(vit, prefix) / 1024);
-}
-
 static void describe_block(const Vit *vit, FILE *out, const Stage *stage, int i) {
     const Block *block = &stage->blocks[i];
     const Attention *a = &block->attention;
     char prefix[PARAM_NAME_SIZE], what[64];
     if (stage->position_conv) {
         snprintf(prefix, sizeof prefix, "%.40spos_embed", block->prefix);
-        describe_row(vit, out, prefix, "position convolution", station_macs(&stage->stations[2 * i]));
+        model_describe_row(&vit->model, out, prefix, "position convolution", station_macs(&stage->stations[2 * i]));
     }
     snprintf(what, sizeof what, a->op->path ? "%s (%s)" : "%s", a->op->name, a->op->path ? a->op->path(a) : "");
-    describe_row(vit, out, a->prefix, what, a->op->macs(a));
+    model_describe_row(&vit->model, out, a->prefix, what, a->op->macs(a));
     snprintf(prefix, sizeof prefix, "%.40smlp.", block->prefix);
-    describe_row(vit, out, prefix, block->mlp.convolves ? "convolutional MLP" : "MLP",
-                 mlp_macs(&block->mlp, (size_t)a->N));
+    model_describe_row(&vit->model, out, prefix, block->mlp.convolves ? "convolutional MLP" : "MLP",
+                       mlp_macs(&block->mlp, (size_t)a->N));
     snprintf(prefix, sizeof prefix, "%.40snorm", block->prefix);
-    describe_row(vit, out, prefix, "residual stream, two norms", 0);
+    model_describe_row(&vit->model, out, prefix, "residual stream, two norms", 0);
 }
 
 /* "14 x 14 grid", of clips "4 x 14 x 14 grid". */
@@ -806,21 +752,23 @@ static void describe_stage(const Vit *vit, FILE *out, int i) {
         fprintf(out, "  stage %d: %s, %d tokens of %d\n", i, grid_text(grid, stage->grid), stage->N, stage->config.dim);
     embedding_prefix(vit, i, prefix);
     if (i == 0 && has_stem(vit)) {
-        describe_row(vit, out, stem_prefix, "hybrid stem", hybrid_stem_macs(&vit->stem));
+        model_describe_row(&vit->model, out, stem_prefix, "hybrid stem", hybrid_stem_macs(&vit->stem));
         snprintf(prefix, sizeof prefix, "patch_embed.proj.");
     }
-    describe_row(vit, out, prefix, embedding_kind(&vit->embeddings[i]), embedding_macs(&vit->embeddings[i]));
-    if (stage_has_class(vit, i)) describe_row(vit, out, "cls_token", "class token", 0);
-    if (position_name(vit, i, prefix)) describe_row(vit, out, prefix, "position embedding", 0);
+    const Embedding *embedding = &vit->embeddings[i];
+    model_describe_row(&vit->model, out, prefix, embedding_kind(embedding), embedding_macs(embedding));
+    if (stage_has_class(vit, i)) model_describe_row(&vit->model, out, "cls_token", "class token", 0);
+    if (position_name(vit, i, prefix)) model_describe_row(&vit->model, out, prefix, "position embedding", 0);
     for (int j = 0; j < stage->config.depth; j++) describe_block(vit, out, stage, j);
     if (stage->bare_end) {
         snprintf(prefix, sizeof prefix, "%send.", stage->prefix);
-        describe_row(vit, out, prefix, "residual stream", 0);
+        model_describe_row(&vit->model, out, prefix, "residual stream", 0);
         return;
     }
     snprintf(prefix, sizeof prefix, "%snorm.", stage->norm_prefix);
-    describe_row(vit, out, prefix, i + 1 < stage_count(&vit->settings) ? "norm"
-                                   : stage->norm_unused ? "final norm, unused" : "final norm", 0);
+    bool last = i + 1 == stage_count(&vit->settings);
+    const char *what = !last ? "norm" : stage->norm_unused ? "final norm, unused" : "final norm";
+    model_describe_row(&vit->model, out, prefix, what, 0);
 }
 
 void vit_describe(const Vit *vit, FILE *out) {
@@ -833,14 +781,10 @@ void vit_describe(const Vit *vit, FILE *out) {
         fprintf(out, "%d x %d image, %spatches of %d: ", c->img_size[0], c->img_size[1],
                 has_stem(vit) ? "a stem's features, " : "", c->patch_size);
     fprintf(out, "%s, %d tokens of %d\n", grid_text(grid, vit->grid), vit->N, c->dim.at[0]);
-    fprintf(out, "  %-18s %-28s %10s %12s %12s\n", "layer", "", "parameters", "10^6 macs", "KiB/image");
+    model_describe_head(out, "image");
     for (int i = 0; i < stage_count(c); i++) describe_stage(vit, out, i);
-    describe_row(vit, out, "head.", "classifier", classifier_macs(&vit->head, 1));
-    const Plan *plan = plan_of(vit);
-    if (c->recompute) fprintf(out, "recompute: beside the input of each block, one block at a time is kept\n");
-    fprintf(out, "memory for %d images at a time: kept %.1f MiB, scratch %.1f MiB, kernel workspace %.1f MiB\n",
-            vit->model.batch, (double)plan->keep_peak / (1 << 20), (double)plan->scratch_peak / (1 << 20),
-            (double)plan->workspace / (1 << 20));
+    model_describe_row(&vit->model, out, "head.", "classifier", classifier_macs(&vit->head, 1));
+    model_describe_memory(&vit->model, out, "image", c->recompute);
     fprintf(out, "params: %zu\nmacs: %zu\nactivation_bytes: %zu\n", vit->model.params.parameters, vit_macs(vit),
             model_activation_bytes(&vit->model));
     if (vit_transform_macs(vit))

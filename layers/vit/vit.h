@@ -13,7 +13,7 @@
 #include "layers/vit/hybrid_stem.h"
 #include "layers/vit/inflate.h"
 #include "layers/model.h"
-#include "layers/vit/stage.h"
+#include "layers/stage.h"
 
 enum { VIT_MAX_STAGES = 8 };
 
@@ -152,13 +152,6 @@ void vit_losses(const Vit *vit, float *losses, int B);
  * `final` is called with ranges of gradients that are complete (final_gradients.h); NULL if more micro-batches of the
  * step follow. */
 void vit_backward(Vit *vit, int B, bool drop, GradientsListener final);
-
-/* The mean of AttentionOp.divergence over the blocks whose operator has it, for the last forward pass with B images;
- * NaN if none has. */
-double vit_divergence(const Vit *vit, int B);
-
-/* The means of AttentionOp.ended, likewise. */
-void vit_sticks_ended(const Vit *vit, int B, double share[2]);
 
 /* Block i, counted over all stages. */
 Block *vit_block(const Vit *vit, int i);

@@ -41,22 +41,22 @@ static double alone(const Dataset *dataset, double seconds) {
 
 /* Images a second out of the pool: the best epoch. */
 static double pooled(const Dataset *dataset, int workers, double seconds) {
-    LoaderConfig config = {.seed = 1, .batch_size = (int)dataset->count, .train = true, .part = 32, .max_damaged = 0,
-                           .transform = {.height = SIDE, .width = SIDE, .augment.s.flip = true},
-                           .pool = loader_pool_open(workers)};
+    LoaderConfig config = {.parts = {.seed = 1, .batch_size = (int)dataset->count, .train = true, .part = 32,
+                                     .max_damaged = 0, .pool = loader_pool_open(workers)},
+                           .transform = {.height = SIDE, .width = SIDE, .augment.s.flip = true}};
     Loader loader;
     LoaderPart part;
     double best = 0, begin = now_seconds();
     loader_open(&loader, dataset, &config);
     for (uint32_t epoch = 0; epoch < 2 || now_seconds() - begin < seconds; epoch++) {
         double start = now_seconds();
-        loader_start(&loader, epoch % 4, 0);
+        parts_start(&loader.parts, epoch % 4, 0);
         while (loader_next(&loader, &part)) continue;
         double rate = (double)dataset->count / (now_seconds() - start);
         if (epoch && rate > best) best = rate;
     }
-    loader_close(&loader);
-    loader_pool_close(config.pool);
+    parts_close(&loader.parts);
+    loader_pool_close(config.parts.pool);
     return best;
 }
 

@@ -1,8 +1,9 @@
 /* Reading settings: the message for each kind of wrong line or argument, precedence, includes, and that a saved config
  * gives the same settings when read. */
-#include "core/config.h"
+#include "core/config/config.h"
 
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +13,9 @@
 
 #include <cmocka.h>
 
-#include "core/foreign_names.h"
+#include "core/die.h"
+#include "core/config/foreign_names.h"
+#include "core/text.h"
 #include "tests/check.h"
 #include "tests/scratch.h"
 
@@ -68,7 +71,7 @@ typedef struct {
     Error error;
 } Fixture;
 
-static const ConfigGroup group = {CONFIG_GROUP(Settings, entries)};
+static const ConfigGroup group = {CONFIG_GROUP(Settings, entries), .change = CHANGE_FREELY};
 
 static void begin(Fixture *f) {
     memset(f, 0, sizeof *f);
@@ -313,7 +316,7 @@ static void test_short_help(void **state) {
     (void)state;
     static const ConfigEntry help_entries[] = {
         {"help", CONFIG_BOOL, .command_line_only = true, .section = "modes", .help = "print this help"}};
-    static const ConfigGroup help_group = {help_entries, 1, sizeof(bool), NULL};
+    static const ConfigGroup help_group = {.entries = help_entries, .count = 1, .size = sizeof(bool)};
     Fixture f;
     begin(&f);
     const bool *help = config_add(&f.config, &help_group);
@@ -329,7 +332,7 @@ static void test_help_with_a_word(void **state) {
     (void)state;
     static const ConfigEntry help_entries[] = {
         {"help", CONFIG_STRING, .command_line_only = true, .section = "modes", .alone = "all", .help = "print help"}};
-    static const ConfigGroup help_group = {help_entries, 1, sizeof(char *), NULL};
+    static const ConfigGroup help_group = {.entries = help_entries, .count = 1, .size = sizeof(char *)};
     static const struct {
         const char *first, *second, *value;
     } cases[] = {{"--help", "--describe", "all"}, {"-h", "--describe", "-h"}, {"--help", "lisa", "lisa"},
@@ -385,6 +388,8 @@ static void test_include(void **state) {
     put_file("top.ini", "pool = gap\nsteps = 3\n[training]\ninclude = sub/model.ini\nlr = 0.03\n");
     Fixture f;
     begin(&f);
+    assert_false(config_try_file(&f.config, "/nonexistent.ini", &f.error));
+    assert_string_equal(f.error.text, "cannot open '/nonexistent.ini': No such file or directory");
     if (!config_try_file(&f.config, in_folder("top.ini"), &f.error)) fail_msg("%s", f.error.text);
     const Settings *s = f.settings;
     assert_true(s->lr == 0.03f && s->batch_size == 9 && s->attn == &lisa && s->pool == 1 && s->steps == 3);
@@ -435,10 +440,6 @@ static void call_text(void *user) {
     config_read_text(&((Fixture *)user)->config, "lr = x", 6, "checkpoint");
 }
 
-static void call_file(void *user) {
-    config_read_file(&((Fixture *)user)->config, "/nonexistent.ini");
-}
-
 static void call_reject_file(void *user) {
     Fixture *f = user;
     config_read_text(&f->config, "\nbatch_size = 5", 15, "x.ini");
@@ -469,7 +470,7 @@ static void call_blame(void *user) {
     begin(&f);
     while (argc < 6 && blame->arguments[argc - 1]) argv[argc] = (char *)blame->arguments[argc - 1], argc++;
     config_read_text(&f.config, blame->saved, strlen(blame->saved), "state");
-    if (*blame->file) config_read_file(&f.config, blame->file);
+    if (*blame->file && !config_try_file(&f.config, blame->file, &f.error)) die_usage("%s", f.error.text);
     config_read_arguments(&f.config, argc, argv);
     config_reject(&f.config, "batch_size", "{batch_size} does not fit {img_size}, %d%% of {%s=%d}: %s", 7, "steps", 3, "{lr}");
 }
@@ -541,7 +542,6 @@ static void test_dying(void **state) {
     (void)state;
     expect_usage(call_arguments, "--bacth-size: unknown setting (did you mean --batch-size?)\n");
     expect_usage(call_text, "checkpoint:1: lr: expected a number from 0 to 0.1, got 'x'\n");
-    expect_usage(call_file, "cannot open '/nonexistent.ini': No such file or directory\n");
     expect_usage(call_reject_file, "x.ini:2: batch_size: 5 does not divide 192\n");
     expect_usage(call_reject_argument, "--batch-size: too odd\n");
     expect_usage(call_reject_default, "batch_size: too small\n");
@@ -672,7 +672,7 @@ static void test_number_lists(void **state) {
         {"ratios = 4,9", "x.ini:1: ratios: 9 is out of range (number or X,X,..., each from 0.5 to 8)"},
     };
     const char *good = "dims = 64,128, 320\nratios = 4,3.5\n";
-    static const ConfigGroup numbers = {CONFIG_GROUP(Lists, lists)};
+    static const ConfigGroup numbers = {CONFIG_GROUP(Lists, lists), .change = CHANGE_FREELY};
     Config config, again;
     Error error;
     config_init(&config, NULL);
@@ -720,8 +720,9 @@ static void rings_check(const Config *config, const void *settings) {
     if (s->rings == 13) config_reject(config, "rings", "%d brings bad luck", s->rings);
 }
 
-static const ConfigGroup ring_group = {CONFIG_GROUP(RingSettings, ring_entries), .check = rings_check};
-static const ConfigGroup pattern_group = {CONFIG_GROUP(PatternSettings, pattern_entries)};
+static const ConfigGroup ring_group = {CONFIG_GROUP(RingSettings, ring_entries),
+                                       .change = CHANGE_FREELY, .check = rings_check};
+static const ConfigGroup pattern_group = {CONFIG_GROUP(PatternSettings, pattern_entries), .change = CHANGE_FREELY};
 
 /* Settings that belong to the operator ripple, or to lisa, read from a checkpoint, a file and arguments. */
 static bool settle(Fixture *f, const char *saved, const char *file, int count, const char *const *arguments) {
@@ -732,7 +733,7 @@ static bool settle(Fixture *f, const char *saved, const char *file, int count, c
     config_add_for(&f->config, &pattern_group, "attn", "lisa");
     put_file("choice.ini", file);
     config_read_text(&f->config, saved, strlen(saved), "state");
-    config_read_file(&f->config, in_folder("choice.ini"));
+    assert_true(config_try_file(&f->config, in_folder("choice.ini"), &f->error));
     config_read_arguments(&f->config, count + 1, argv);
     if (f->settings->attn == &ripple) config_use(&f->config, &ring_group);
     if (f->settings->attn == &lisa) config_use(&f->config, &pattern_group);
@@ -813,7 +814,8 @@ static const ConfigEntry listed_entries[] = {
     {"reach", CONFIG_CHOICE, .initial = "far", .about = about, .choice_count = 2, .list = "Reaches", .section = "model",
      .help = "how far"},
 };
-static const ConfigGroup listed_group = {.entries = listed_entries, .count = 1, .size = sizeof(int)};
+static const ConfigGroup listed_group = {.entries = listed_entries, .count = 1, .size = sizeof(int),
+                                         .change = CHANGE_FREELY};
 
 static bool topic(Fixture *f, const char *word, char *text, size_t size) {
     FILE *out = fmemopen(text, size, "w");
@@ -872,16 +874,23 @@ static void test_topics(void **state) {
 static void test_foreign_names(void **state) {
     (void)state;
     Fixture f;
-    const char *name, *setting;
+    const char *names, *setting;
     int settings = 0, sentences = 0;
     begin(&f);
-    for (int i = 0; (name = foreign_name_at(i)); i++) {
-        assert_int_equal(strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789_"), strlen(name));
-        for (int k = 0; k < i; k++) assert_string_not_equal(name, foreign_name_at(k));
-        const char *sentence = foreign_name(&f.config, name, &setting);
-        assert_true(!setting || !sentence);
-        settings += setting != NULL;
-        sentences += sentence != NULL;
+    for (int i = 0; (names = foreign_names_at(i)); i++) {
+        char copy[256], *rest = copy;
+        assert_in_range(snprintf(copy, sizeof copy, "%s", names), 1, sizeof copy - 1);
+        for (const char *name; (name = strsep(&rest, " "));) {
+            int stands = 0;
+            assert_true(*name && strlen(name) < 31);
+            assert_int_equal(strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789_"), strlen(name));
+            for (int k = 0; foreign_names_at(k); k++) stands += text_lists(foreign_names_at(k), name);
+            assert_int_equal(stands, 1);
+            const char *sentence = foreign_name(&f.config, name, &setting);
+            assert_true(!setting || !sentence);
+            settings += setting != NULL;
+            sentences += sentence != NULL;
+        }
     }
     assert_true(settings > 10 && sentences > 50);
     static const struct {
@@ -936,7 +945,7 @@ static void test_shared_settings(void **state) {
     assert_null(strstr(text, "images in a step"));
     free(text);
     text = printed(&f.config, config_markdown);
-    assert_non_null(strstr(text, "| `16` | pairs in a step |"));
+    assert_non_null(strstr(text, "| `16` | freely | pairs in a step |"));
     free(text);
     static const char *const names[] = {"describe", "predict", "data", "lr"};
     for (int i = 0; i < 4; i++) assert_false(config_chosen(&f.config, names[i]));
@@ -956,16 +965,95 @@ static void test_markdown(void **state) {
     Fixture f;
     begin(&f);
     char *text = printed(&f.config, config_markdown);
-    assert_non_null(strstr(text, "### modes\n\n| setting | values | default | meaning |\n|---|---|---|---|\n"));
-    assert_non_null(strstr(text, "\n| `--predict FILE...` | one or more | | classify these images |\n"));
-    assert_non_null(strstr(text, "\n| `lr` | number from 0 to 0.1 | `1e-3` | peak learning rate |\n"));
+    assert_non_null(strstr(text, "### modes\n\n| setting | values | default | resumed | meaning |\n|---|---|---|---|---|\n"));
+    assert_non_null(strstr(text, "\n| `--predict FILE...` | one or more | | | classify these images |\n"));
+    assert_non_null(strstr(text, "\n| `lr` | number from 0 to 0.1 | `1e-3` | freely | peak learning rate |\n"));
     assert_non_null(strstr(text, "all tokens \\| either way"));
     free(text);
     config_free(&f.config);
 }
 
+typedef struct {
+    int dim, classes, batch, workers;
+    const char *data, *folder, *mode;
+} RunSettings;
+
+/* What a resumed run may change, and which values are compared at all. */
+static void test_changes_of_a_run(void **state) {
+    (void)state;
+    static const ConfigEntry run_entries[] = {
+        {CONFIG_FIELD(INT, RunSettings, dim), "64", .section = "model", .help = "width"},
+        {CONFIG_FIELD(INT, RunSettings, classes), "0", .change = CHANGE_TO_DEFAULT, .help = "classes (0: the data's)"},
+        {CONFIG_FIELD(INT, RunSettings, batch), "8", .change = CHANGE_BETWEEN_EPOCHS, .help = "samples of a step"},
+        {CONFIG_FIELD(INT, RunSettings, workers), "1", .change = CHANGE_FREELY, .ranks_differ = true, .help = "threads"},
+        {CONFIG_FIELD(STRING, RunSettings, data), "shapes", .change = CHANGE_PATH, .help = "data set"},
+        {CONFIG_FIELD(STRING, RunSettings, folder), .change = CHANGE_EVERY_CALL, .help = "folder"},
+        {CONFIG_FIELD(STRING, RunSettings, mode), .command_line_only = true, .help = "a mode"},
+    };
+    static const ConfigGroup run_group = {CONFIG_GROUP(RunSettings, run_entries), .change = CHANGE_NEVER};
+    static const struct {
+        const char *name, *saved, *value;
+        bool changed, may;
+    } cases[] = {
+        {"dim", "32", "64", true, false},
+        {"dim", "32", "32", false, false},
+        {"classes", "10", "20", true, false},
+        {"classes", "10", "0", false, false},
+        {"batch", "8", "16", true, true},
+        {"workers", "1", "2", true, true},
+        {"data", "shapes", "cifar10", true, false},
+        {"data", "shapes", "/nowhere", true, false},
+        {"data", "old/set", "/dev/null", true, true},
+        {"folder", "a", "b", false, true},
+        {"mode", "a", "b", false, true},
+    };
+    Config config;
+    Error error;
+    config_init(&config, NULL);
+    config_add(&config, &run_group);
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        int i = 0;
+        while (strcmp(config_name(&config, i), cases[k].name)) i++;
+        assert_true(config_try_set(&config, cases[k].name, cases[k].value, "a test", &error));
+        bool changed = config_changed(&config, i, cases[k].saved);
+        if (changed != cases[k].changed || (changed && config_may_change(&config, i) != cases[k].may))
+            fail_msg("%s %s -> %s", cases[k].name, cases[k].saved, cases[k].value);
+    }
+    char *text = printed(&config, config_markdown);
+    assert_non_null(strstr(text, "| `dim` | integer | `64` | never | width |\n"));
+    assert_non_null(strstr(text, "| `workers` | integer | `1` | freely, by rank | threads |\n"));
+    assert_non_null(strstr(text, "| `--mode TEXT` | text | | | a mode |\n"));
+    free(text);
+    config_free(&config);
+}
+
+static void add_unsaid(void) {
+    static const ConfigEntry unsaid[] = {{"width", CONFIG_INT, .initial = "1", .section = "model", .help = "width"}};
+    static const ConfigGroup unsaid_group = {.entries = unsaid, .count = 1, .size = sizeof(int)};
+    Config config;
+    config_init(&config, NULL);
+    config_add(&config, &unsaid_group);
+}
+
+/* A setting that does not say whether a resumed run may change it is a mistake in its table. */
+static void test_unsaid_change(void **state) {
+    (void)state;
+    int status;
+    pid_t child = fork();
+    if (!child) {
+        freopen("/dev/null", "w", stderr);
+        signal(SIGABRT, SIG_DFL);
+        add_unsaid();
+        _exit(0);
+    }
+    assert_true(child > 0 && waitpid(child, &status, 0) == child);
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_changes_of_a_run),
+        cmocka_unit_test(test_unsaid_change),
         cmocka_unit_test(test_text_errors),
         cmocka_unit_test(test_binary_and_long_lines),
         cmocka_unit_test(test_argument_errors),

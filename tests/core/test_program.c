@@ -1,5 +1,6 @@
-/* training/program, which all programs share, tested with a program of one tensor: which functions it calls in which order,
- * that a resumed run gives the same weights, the messages for contradictory modes, and the precedence of settings. */
+/* training/program and training/training, which all programs share, tested with a program of one tensor: what is done
+ * in which order, that a resumed run gives the same weights and the same log, the messages for contradictory modes, and
+ * the precedence of settings.  The program is also the example of docs/design.md. */
 #include "training/program.h"
 
 #include <math.h>
@@ -23,8 +24,8 @@ typedef struct {
     const ToySettings *toy;
     Params params;
     float *w, *dw;
-    FILE *trace; /* a word for every call */
-} Run;
+    FILE *trace; /* a word for everything that is done */
+} Toy;
 
 static const ConfigEntry entries[] = {
     {CONFIG_FIELD(STRING, ToySettings, stop), .section = "modes", .command_line_only = true,
@@ -34,10 +35,9 @@ static const ConfigEntry entries[] = {
 };
 static const ConfigGroup toy_settings = {CONFIG_GROUP(ToySettings, entries)};
 
-static void add_settings(void *context, Config *config) {
-    Run *run = context;
-    run->modes = config_add(config, &mode_settings);
-    run->toy = config_add(config, &toy_settings);
+static void add_settings(Toy *toy, Config *config) {
+    toy->modes = config_add(config, &mode_settings);
+    toy->toy = config_add(config, &toy_settings);
     config_add(config, &adamw_settings);
     config_add(config, &training_settings);
     config_default(config, "epochs", "3");
@@ -46,118 +46,112 @@ static void add_settings(void *context, Config *config) {
     config_default(config, "batch_size", "4");
 }
 
-static void check_settings(void *context) {
-    const Run *run = context;
-    if (run->training.s->batch_size % 2) config_reject(&run->training.config, "batch_size", "is odd");
-}
+static const ProgramMode modes[] = {
+    {"describe", "describe", .alone = true},
+    {"eval", "evaluate", .needs_weights = true},
+    {"odd", "be odd", .alone = true, .outputs = {"sheet"}},
+    {"parity", "compare", .alone = true, .outputs = {"out"}, .needs_output = true},
+    {.name = NULL},
+};
 
-static double distance(const Run *run, float *difference) {
+static const HelpLine basics[] = {{"epochs", "passes"}, {.name = NULL}};
+
+static const ProgramFacts facts = {
+    .name = "toy", .introduction = "toy is a toy.", .examples = "  toy --describe\n", .basics = basics,
+    .example = "toy", .word = "w", .reference = "nothing", .modes = modes, .advice = "another toy"};
+
+static double distance(const Toy *toy, float *difference) {
     double squares = 0;
-    device_download(difference, run->w, N * sizeof *difference);
+    device_download(difference, toy->w, N * sizeof *difference);
     for (int i = 0; i < N; i++) difference[i] -= (float)(i + 1);
     for (int i = 0; i < N; i++) squares += (double)difference[i] * difference[i];
     return squares;
 }
 
-static void toy_open(void *context) {
-    Run *run = context;
-    fprintf(run->trace, " open");
-    params_declare(&run->params, &run->w, &run->dw, "", "w", INIT_ZEROS, false, 1, (int[]){N});
-    params_allocate(&run->params, true);
-    params_initialize(&run->params, run->training.s->seed);
-    training_open(&run->training,
-                  &(TrainingStart){.params = &run->params, .batches = BATCHES, .stem = "toy"});
-}
-
-static void toy_announce(void *context) { fprintf(((Run *)context)->trace, " announce"); }
-
-static void toy_load(void *context, uint64_t epoch, uint64_t batch) {
-    fprintf(((Run *)context)->trace, " load%d.%d", (int)epoch, (int)batch);
-}
-
-static double toy_stalled(const void *context) {
-    (void)context;
-    return 0;
-}
-
-static float toy_rate(const void *context, double epochs) {
-    (void)context;
-    return 0.1f / (float)(1 + epochs);
-}
-
-static double toy_step(void *context) {
-    Run *run = context;
-    Training *t = &run->training;
+/* Writes the gradient and returns the loss. */
+static double forward_backward(Toy *toy) {
     float gradient[N];
-    double loss = t->s->seed == 13 ? NAN : distance(run, gradient) / 2;
-    device_upload(run->dw, gradient, sizeof gradient);
-    if (*run->toy->stop && atoi(run->toy->stop) == (int)t->state.step + 1) {
-        kill(getpid(), SIGTERM);
-        while (!stop_signal) usleep(100);
-    }
-    training_sum(t, &loss, 1);
-    training_update(t, loss);
-    fprintf(run->trace, " step");
+    int step = (int)toy->training.state.step + 1;
+    double loss = toy->training.s->seed == 13 ? NAN : distance(toy, gradient) / 2;
+    device_upload(toy->dw, gradient, sizeof gradient);
+    if (atoi(toy->toy->stop) == step) kill(getpid(), SIGTERM);
+    while (atoi(toy->toy->stop) == step && !stop_signal) usleep(100);
+    fprintf(toy->trace, " step");
     return loss;
 }
 
-static void toy_measure(void *context) {
-    Run *run = context;
-    run->training.state.measured[0] = (double)run->training.state.step;
-    fprintf(run->trace, "+");
-}
-
-static double toy_evaluate(void *context) {
-    Run *run = context;
+static double evaluate(Toy *toy) {
     float difference[N];
-    training_sum(&run->training, NULL, 0);
-    fprintf(run->trace, " evaluate");
-    run->training.validation_loss = 0.25;
-    return 100 / (1 + distance(run, difference));
+    double score = 100 / (1 + distance(toy, difference));
+    training_sum(&toy->training, NULL, 0);
+    toy->training.validation_loss = 0.25;
+    fprintf(toy->trace, " evaluate");
+    return score;
 }
 
-static void toy_words(const void *context, TrainingWords which, char *text, size_t size) {
-    const RunState *state = &((const Run *)context)->training.state;
-    if (which == WORDS_COLUMNS || which == WORDS_EVALUATED)
-        snprintf(text, size, "%s,%.0f", which == WORDS_EVALUATED ? "evaluated" : "", state->measured[0]);
-    if (which == WORDS_RESULT || which == WORDS_BEST) snprintf(text, size, "best %.3f", state->best);
+static void open_model(Toy *toy) {
+    Training *t = &toy->training;
+    params_declare(&toy->params, (Param){.value = &toy->w, .grad = &toy->dw, .named = {"w"}, .init = INIT_ZEROS,
+                                         .shape = {N}});
+    params_allocate(&toy->params, true);
+    params_initialize(&toy->params, t->s->seed);
+    training_column(t, "score", "%.2f", LOG_MIDDLE);
+    training_column(t, "mean_step", "%.1f", LOG_MIDDLE);
+    training_column(t, "noted", "%.0f", LOG_LAST);
+    training_open(t, &(TrainingStart){.params = &toy->params, .batches = BATCHES, .stem = "toy"});
+    fprintf(toy->trace, " open%d.%d", (int)t->state.epoch, (int)t->state.batch);
 }
 
-static void toy_close(void *context) { fprintf(((Run *)context)->trace, " close"); }
-
-static void mode_odd(void *context) {
-    const Run *run = context;
-    fprintf(run->trace, " odd %d", run->training.s->batch_size);
+static int train(Toy *toy) {
+    Training *t = &toy->training;
+    open_model(toy);
+    training_announce(t, "one at a time");
+    for (; training_epoch_left(t); training_epoch_end(t)) {
+        while (training_batch_left(t)) {
+            training_step_begin(t, 0.1f / (float)(1 + training_epochs(t)));
+            double loss = forward_backward(toy);
+            training_sum(t, &loss, 1);
+            training_update(t, loss); /* AdamW */
+            training_step_end(t, 0);
+            training_add(t, "mean_step", (double)t->state.step, 1);
+            if (training_row_is_due(t)) training_value(t, "noted", (double)t->state.step);
+            training_log(t);
+            if (t->stopping) return training_stop_early(t);
+        }
+        training_epoch_trained(t);
+        if (!training_evaluation_is_due(t)) continue;
+        double score = evaluate(toy);
+        if (t->stopping) return training_stop_early(t);
+        training_value(t, "score", score);
+        training_evaluated(t, score, "score %.3f", score);
+    }
+    return training_report(t, "best %.3f", t->state.best);
 }
 
-static const ProgramMode modes[] = {{"describe", "describe", mode_odd, .alone = true},
-                                    {"eval", "evaluate", mode_odd, .needs_weights = true},
-                                    {"odd", "be odd", mode_odd, .alone = true, .outputs = {"sheet"}},
-                                    {"parity", "compare", mode_odd, .alone = true, .outputs = {"out"}, .needs_output = true},
-                                    {.name = NULL}};
-
-static const HelpLine basics[] = {{"epochs", "passes"}, {.name = NULL}};
-
-static const Program program = {
-    .name = "toy", .introduction = "toy is a toy.", .examples = "  toy --describe\n", .basics = basics,
-    .example = "toy", .word = "w", .reference = "nothing", .settings = add_settings, .check = check_settings, .modes = modes,
-    .training = {.columns = "score,noted", .advice = "another toy", .open = toy_open, .announce = toy_announce,
-                 .load = toy_load, .stalled = toy_stalled, .rate = toy_rate, .step = toy_step, .measure = toy_measure,
-                 .evaluate = toy_evaluate, .words = toy_words},
-    .close = toy_close,
-};
+static int toy_main(Toy *toy, int argc, char **argv) {
+    Training *t = &toy->training;
+    if (!program_begin(t, &facts, argc, argv)) return t->status;
+    add_settings(toy, &t->config);
+    if (!program_read(t, argc, argv)) return t->status;
+    if (!program_settle(t)) return t->status;
+    if (t->s->batch_size % 2) config_reject(&t->config, "batch_size", "is odd");
+    if (!program_open(t)) return t->status;
+    if (t->mode) fprintf(toy->trace, " %s %d", t->mode, t->s->batch_size);
+    else t->status = train(toy);
+    return program_close(t);
+}
 
 /* == Running it =================================================================================================== */
 
 /* argv of a child, ended by NULL. */
 static void run_child(void *arguments) {
     char **argv = arguments;
-    static Run run;
+    static Toy run;
     int argc = 0;
     while (argv[argc]) argc++;
     run.trace = fopen(in_folder("trace"), "w");
     if (!run.trace || chdir(folder) != 0 || !freopen("out", "w", stdout)) exit(99);
-    int status = program_main(&program, &run, &run.training, argc, argv);
+    int status = toy_main(&run, argc, argv);
     fclose(run.trace);
     exit(status);
 }
@@ -195,21 +189,37 @@ static void read_weights(float w[N], const char *run, const char *file) {
 
 /* == Tests ======================================================================================================== */
 
+/* The log without what is timed: step, epoch, loss, lr, norm, score, mean_step, val_loss, noted. */
+static void read_log(char *text, size_t size, const char *run) {
+    char all[4096], *row, *rest = all;
+    size_t used = 0;
+    *text = 0;
+    char name[64];
+    snprintf(name, sizeof name, "%s/log.csv", run);
+    read_text(all, sizeof all, name);
+    while (*rest && (row = strsep(&rest, "\n"))) {
+        for (int i = 0; row; i++) {
+            const char *cell = strsep(&row, ",");
+            if (i == 5 || i == 8 || i == 10 || i == 11) continue;
+            used += (size_t)snprintf(text + used, size - used, "%s%s", i ? "," : "", cell);
+        }
+        used += (size_t)snprintf(text + used, size - used, "\n");
+        if (!rest) break;
+    }
+}
+
 static void test_order_of_calls(void **state) {
     (void)state;
-    static const char *const rows[] = {("step,epoch,loss,lr,grad_norm,images_per_s,score,noted,stall,"
-                                        "val_loss,wall_s,peak_bytes\n2,1,"),
-                                       ",,2,0.000,,", "\n4,1,", ",0.0625,", ",,4,0.000,,", "\n5,1,", ",,5,0.000,,",
-                                       "\n6,2,", ",,6,0.000,,", "\n8,2,", ",,8,0.000,,", "\n10,2,",
-                                       ",evaluated,10,0.000,0.250000,", "\n12,3,", ",0.03125,", ",,12,0.000,,",
-                                       "\n14,3,", ",,14,0.000,,", "\n15,3,", ",evaluated,15,0.000,0.250000,"};
+    static const char *const rows[] = {
+        "step,epoch,loss,lr,grad_norm,score,mean_step,val_loss,noted\n2,1,", ",,1.5,,2\n4,1,", ",0.0625,",
+        ",,2.5,,4\n5,1,", ",,3.0,,5\n6,2,", ",,6.0,,6\n8,2,", ",,7.0,,8\n10,2,", ",4.82,8.0,0.250000,10\n12,3,",
+        ",0.03125,", ",,11.5,,12\n14,3,", ",,12.5,,14\n15,3,", ",5.37,13.0,0.250000,15\n"};
     const Result *r = TOY("--run-dir", "order");
     char log[4096];
     assert_int_equal(r->status, 0);
-    assert_string_equal(r->trace, " open announce load0.0 step step+ step step+ step+ load1.0"
-                                  " load1.0 step+ step step+ step step+ load2.0 evaluate"
-                                  " load2.0 step step+ step step+ step+ evaluate close");
-    read_text(log, sizeof log, "order/log.csv");
+    assert_string_equal(r->trace, " open0.0 step step step step step step step step step step evaluate"
+                                  " step step step step step evaluate");
+    read_log(log, sizeof log, "order");
     const char *at = log;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const char *found = strstr(at, rows[i]);
@@ -219,7 +229,7 @@ static void test_order_of_calls(void **state) {
     assert_non_null(strstr(r->out, ": best 5.367; checkpoints and log.csv are in order\n"));
     r = TOY("--resume", "order");
     assert_int_equal(r->status, 0);
-    assert_string_equal(r->trace, " open announce close");
+    assert_string_equal(r->trace, " open3.0");
     assert_non_null(strstr(r->out, "all 3 epochs are done, best "));
 }
 
@@ -239,9 +249,7 @@ static void test_never_evaluated(void **state) {
     float last[N];
     const Result *r = TOY("--run-dir", "never", "--eval-every", "0");
     assert_int_equal(r->status, 0);
-    assert_string_equal(r->trace, " open announce load0.0 step step+ step step+ step+ load1.0"
-                                  " load1.0 step+ step step+ step step+ load2.0"
-                                  " load2.0 step step+ step step+ step+ close");
+    assert_null(strstr(r->trace, "evaluate"));
     assert_non_null(strstr(r->out, ": not evaluated; checkpoints and log.csv are in never\n"));
     read_weights(last, "never", "last");
     assert_int_equal(access(in_folder("never/best.safetensors"), F_OK), -1);
@@ -253,12 +261,14 @@ static void test_never_evaluated(void **state) {
     assert_non_null(strstr(r->out, ": best "));
 }
 
-/* Stopped in every step of the run in turn. */
+/* Stopped in every step of the run in turn: weights and log are those of the run that was not stopped. */
 static void test_stopped_and_resumed(void **state) {
     (void)state;
     float whole[N], resumed[N];
+    char log[4096], other[4096];
     assert_int_equal(TOY("--run-dir", "whole")->status, 0);
     read_weights(whole, "whole", "last");
+    read_log(log, sizeof log, "whole");
     for (int step = 1; step <= 3 * BATCHES; step++) {
         char name[32], number[16], from[64];
         snprintf(name, sizeof name, "stopped%d", step);
@@ -268,11 +278,47 @@ static void test_stopped_and_resumed(void **state) {
         assert_non_null(strstr(r->out, "stopped by SIGTERM after step "));
         r = TOY("--resume", name);
         assert_int_equal(r->status, 0);
-        snprintf(from, sizeof from, " open announce load%d.%d ", (step - 1) / BATCHES, (step - 1) % BATCHES + 1);
+        snprintf(from, sizeof from, " open%d.%d ", (step - 1) / BATCHES, (step - 1) % BATCHES + 1);
         if (strncmp(r->trace, from, strlen(from))) fail_msg("'%s' does not begin with '%s'", r->trace, from);
         read_weights(resumed, name, "last");
         assert_memory_equal(whole, resumed, sizeof whole);
+        read_log(other, sizeof other, name);
+        assert_string_equal(log, other);
     }
+}
+
+static void write_log(const char *text, const char *more) {
+    FILE *file = fopen(in_folder("columns/log.csv"), "w");
+    fprintf(file, "%s%s\n", text, more);
+    fclose(file);
+}
+
+/* A log keeps the columns that it has: values go under their names.  Those of another version may be more or fewer; a
+ * warning tells of a log that has others in the place of ours. */
+static void test_columns_of_another_log(void **state) {
+    (void)state;
+    char log[4096], header[1024];
+    assert_int_equal(TOY("--run-dir", "columns", "--stop", "1")->status, 128 + SIGTERM);
+    read_text(header, sizeof header, "columns/log.csv");
+    header[strcspn(header, "\n")] = 0;
+    write_log("step,noted,epoch,mean_step\n1,1,1,1.0", "");
+    const Result *r = TOY("--resume", "columns", "--epochs", "1");
+    assert_int_equal(r->status, 0);
+    assert_null(strstr(r->errors, "columns are not"));
+    read_text(log, sizeof log, "columns/log.csv");
+    assert_string_equal(log, "step,noted,epoch,mean_step\n1,1,1,1.0\n2,2,1,1.5\n4,4,1,2.5\n5,5,1,3.0\n");
+    write_log(header, ",jsd");
+    r = TOY("--resume", "columns", "--epochs", "2");
+    assert_int_equal(r->status, 0);
+    assert_null(strstr(r->errors, "columns are not"));
+    read_text(log, sizeof log, "columns/log.csv");
+    assert_string_equal(log + strlen(log) - 2, ",\n");
+    write_log("step,NOTED,epoch,mean_step", "");
+    r = TOY("--resume", "columns", "--epochs", "3");
+    assert_int_equal(r->status, 0);
+    assert_non_null(strstr(r->errors, "columns are not"));
+    read_text(log, sizeof log, "columns/log.csv");
+    assert_non_null(strstr(log, "\n15,,3,13.0\n"));
 }
 
 static void test_refusals(void **state) {
@@ -301,7 +347,7 @@ static void test_refusals(void **state) {
     }
 }
 
-/* Of defaults, checkpoint, file and command line the last wins; a file keeps the checkpoint's out. */
+/* The last of defaults, checkpoint, file and command line wins; a file keeps the checkpoint's settings out. */
 static void test_which_settings_win(void **state) {
     (void)state;
     FILE *file = fopen(in_folder("eight.ini"), "w");
@@ -315,7 +361,7 @@ static void test_which_settings_win(void **state) {
     assert_string_equal(TOY("--odd", "x", "--resume", "six", "--config", "eight.ini")->trace, " odd 8");
     assert_string_equal(TOY("--odd", "x", "--config", "eight.ini", "--batch-size", "10")->trace, " odd 10");
     assert_string_equal(TOY("--odd", "x", "--resume", "six", "--batch-size", "10")->trace, " odd 10");
-    assert_string_equal(TOY("--eval", "--resume", "six")->trace, " odd 6 close");
+    assert_string_equal(TOY("--eval", "--resume", "six")->trace, " eval 6");
 }
 
 static void test_help(void **state) {
@@ -336,13 +382,15 @@ static void test_help(void **state) {
     assert_int_equal(r->status, 2);
     assert_words(r->errors, WORDS("--help: nothing here is called 'epohcs' (did you mean 'epochs'?)"));
     r = TOY("--help-markdown");
-    assert_int_equal(strncmp(r->out, "### training\n", 13), 0);
+    assert_int_equal(strncmp(r->out, "The column *resumed* says ", 26), 0);
+    assert_non_null(strstr(r->out, ".\n\n### training\n"));
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_order_of_calls), cmocka_unit_test(test_best_weights),
         cmocka_unit_test(test_never_evaluated), cmocka_unit_test(test_stopped_and_resumed),
+        cmocka_unit_test(test_columns_of_another_log),
         cmocka_unit_test(test_refusals), cmocka_unit_test(test_which_settings_win), cmocka_unit_test(test_help),
     };
     setenv("GOMP_SPINCOUNT", "1000", 1); /* else kernels_init starts the child again, as this program */

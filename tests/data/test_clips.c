@@ -15,7 +15,7 @@
 #include <xxhash.h>
 
 #include "core/files.h"
-#include "core/views.h"
+#include "core/results/views.h"
 #include "data/video/clip_file.h"
 #include "data/video/clips.h"
 #include "data/sets/datasets.h"
@@ -188,7 +188,7 @@ static int by_number(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* What is seen of one clip: words that are equal for equal sights. */
+/* Summary of a clip's pixels: words that are equal where the pixels are. */
 typedef struct {
     uint64_t words[T];
     int label;
@@ -196,8 +196,8 @@ typedef struct {
 
 static int by_sight(const void *a, const void *b) { return memcmp(a, b, T * sizeof(uint64_t)); }
 
-/* The accuracy of the best guess from a sight, over equally likely ones: in each group of equal sights the most frequent
- * label. */
+/* The accuracy of the best guess from a sight, over equally likely ones: in each group of equal sights the most
+ * frequent label. */
 static double best_guess(Sight *sights, int count) {
     int right = 0;
     qsort(sights, (size_t)count, sizeof *sights, by_sight);
@@ -307,7 +307,7 @@ static size_t frames_of(uint64_t *hashes, MovingScene scene, int t) {
     return n;
 }
 
-/* What the classes differ by is put into one scene, as if it had been drawn with that label. */
+/* The scene with the other scene's motion, as if it had been drawn with that label. */
 static MovingScene with_motion_of(MovingScene scene, const MovingScene *other) {
     for (int i = 0; i < scene.figures; i++) {
         scene.figure[i].vx = other->figure[i].vx;
@@ -399,12 +399,8 @@ static void starts_are_uniform(void **state) {
 enum { FRAMES = 5, FRAME = MOVING_SIDE * MOVING_SIDE * 3, CLIP = FRAMES * FRAME };
 
 static LoaderConfig clips_config(bool train) {
-    return (LoaderConfig){.seed = 11,
-                          .batch_size = 6,
-                          .train = train,
-                          .max_damaged = 0.5f,
-                          .frames = FRAMES,
-                          .transform = {.height = MOVING_SIDE, .width = MOVING_SIDE},
+    return (LoaderConfig){.parts = {.seed = 11, .batch_size = 6, .train = train, .max_damaged = 0.5f},
+                          .frames = FRAMES, .transform = {.height = MOVING_SIDE, .width = MOVING_SIDE},
                           .clips = {.test_clips = 1, .test_crops = 1}};
 }
 
@@ -434,12 +430,12 @@ static void moving_statistics(void **state) {
         printf("  mean %.3f std %.3f\n", mean, deviation);
         assert_true(fabs(mean - (double)dataset.mean[c]) < 0.01 && fabs(deviation - (double)dataset.std[c]) < 0.01);
     }
-    loader_close(&loader);
+    parts_close(&loader.parts);
     dataset_close(&dataset);
 }
 
-/* The place of what is bright, as it would move with each velocity: the one that explains a clip best is the label's, so
- * that the loader's frames come in their order and with their label. */
+/* The place of what is bright, as it would move with each velocity: the one that explains a clip best is the label's,
+ * so that the loader's frames come in their order and with their label. */
 static int direction_seen(const uint8_t *clip, int frames) {
     static bool bright[16][MOVING_SIDE][MOVING_SIDE];
     int best = -1, least = INT32_MAX;
@@ -481,7 +477,7 @@ static void the_sequence_tells(void **state) {
     }
     printf("  %d of %d clips by their motion, %d reversed\n", right, CLIPS, opposite);
     assert_true(right >= CLIPS - 4 && opposite >= CLIPS - 4);
-    loader_close(&loader);
+    parts_close(&loader.parts);
     dataset_close(&dataset);
 }
 
@@ -489,16 +485,16 @@ static void the_sequence_tells(void **state) {
 static void load_clips(LoaderConfig config, const Dataset *dataset, int workers, uint8_t *pixels, int *labels) {
     Loader loader;
     LoaderPart part;
-    config.pool = workers ? loader_pool_open(workers) : NULL;
+    config.parts.pool = workers ? loader_pool_open(workers) : NULL;
     loader_open(&loader, dataset, &config);
-    loader_start(&loader, 2, 0);
+    parts_start(&loader.parts, 2, 0);
     while (loader_next(&loader, &part)) {
-        size_t place = part.batch * (size_t)config.batch_size + (size_t)part.first;
+        size_t place = part.batch * (size_t)config.parts.batch_size + (size_t)part.first;
         memcpy(pixels + place * CLIP, part.pixels, (size_t)part.n * CLIP);
         memcpy(labels + place, part.labels, (size_t)part.n * sizeof *labels);
     }
-    loader_close(&loader);
-    loader_pool_close(config.pool);
+    parts_close(&loader.parts);
+    loader_pool_close(config.parts.pool);
 }
 
 static void clips_do_not_depend_on_workers_or_ranks(void **state) {
@@ -520,14 +516,14 @@ static void clips_do_not_depend_on_workers_or_ranks(void **state) {
             for (int part = 0; part <= 2; part++) {
                 memset(got, 0, sizeof got);
                 memset(labels, 0xff, sizeof labels);
-                config.ranks = ranks;
-                config.part = part;
-                for (config.rank = 0; config.rank < ranks; config.rank++)
+                config.parts.ranks = ranks;
+                config.parts.part = part;
+                for (config.parts.rank = 0; config.parts.rank < ranks; config.parts.rank++)
                     load_clips(config, &dataset, ranks + part - 1, got, labels);
                 assert_memory_equal(got, want, (size_t)n * CLIP);
                 assert_memory_equal(labels, want_labels, (size_t)n * sizeof *labels);
             }
-        config.rank = config.ranks = config.part = 0;
+        config.parts.rank = config.parts.ranks = config.parts.part = 0;
         for (int i = 0; !train && i < 2 * CLIPS; i++) /* both views, one after the other */
             assert_int_equal(want_labels[i], i / 2 % 2);
     }
@@ -567,37 +563,37 @@ static void a_clip_is_augmented_as_one(void **state) {
     for (int size = SIDE; size <= 40; size += 24) {
         Dataset dataset = bars(size, size + 8 * (size > SIDE));
         LoaderConfig config = clips_config(true);
-        config.batch_size = 1;
+        config.parts.batch_size = 1;
         config.transform.height = config.transform.width = SIDE;
         config.transform.augment.s = (AugmentSettings){.crop_padding = 4, .flip = true};
         assert_true(randaugment_parse(&config.transform.augment.randaugment, "rand-m9-mstd0.5-inc1", &error));
         Loader loader;
         loader_open(&loader, &dataset, &config);
         for (uint32_t epoch = 0; epoch < 20; epoch++) {
-            loader_epoch(&loader, epoch);
+            parts_epoch(&loader.parts, epoch);
             for (size_t i = 0; i < dataset.count; i++) {
                 int label;
                 uint32_t draw = loader_draw(&loader, i);
                 if (draw == 4) continue;
                 loader_fill(&loader, i, 1, clip, &label);
                 for (int t = 1; t < FRAMES; t++) assert_memory_equal(clip + t * BYTES, clip, BYTES);
-                bool mirror = rng_bits(config.seed, RNG_FLIP, epoch, draw, 0) >> 31;
+                bool mirror = rng_bits(config.parts.seed, RNG_FLIP, epoch, draw, 0) >> 31;
                 assert_int_equal(label, draw % 3 == 2 ? 2 : mirror ? 1 - (int)(draw % 3) : (int)(draw % 3));
                 if (draw % 3 == 2) { /* as without flips */
                     Loader plain;
                     LoaderConfig unflipped = loader.config;
                     unflipped.transform.augment.s.flip = false;
                     loader_open(&plain, &dataset, &unflipped);
-                    loader_epoch(&plain, epoch);
+                    parts_epoch(&plain.parts, epoch);
                     loader_fill(&plain, i, 1, still, &label);
                     assert_memory_equal(clip, still, sizeof clip);
-                    loader_close(&plain);
+                    parts_close(&plain.parts);
                 }
                 flipped += mirror;
                 resized += size > SIDE;
             }
         }
-        loader_close(&loader);
+        parts_close(&loader.parts);
     }
     quiet_end(kept);
     assert_true(flipped > 40 && resized > 40);
@@ -619,14 +615,14 @@ static void views_are_clips_and_crops(void **state) {
         Loader loader;
         loader_open(&loader, &dataset, &config);
         assert_int_equal(loader_views(&loader), 6);
-        assert_int_equal(loader.batches, 7);
+        assert_int_equal(loader.parts.batches, 7);
         loader_fill(&loader, 6, 6, pixels, labels);
         for (int view = 0; view < 6; view++) {
             assert_int_equal(labels[view], 1);
             const uint8_t *corner = pixels + view * FRAMES * BYTES;
             assert_int_equal(corner[0], upright ? 3 * from[view % 3] : from[view % 3]);
         }
-        loader_close(&loader);
+        parts_close(&loader.parts);
     }
 }
 
@@ -639,7 +635,7 @@ static void damaged_videos(void **state) {
     int labels[7];
     for (int train = 0; train < 2; train++) {
         LoaderConfig config = clips_config(train);
-        config.batch_size = 7;
+        config.parts.batch_size = 7;
         config.transform.height = config.transform.width = SIDE;
         Loader loader;
         int kept = quiet_begin();
@@ -650,8 +646,8 @@ static void damaged_videos(void **state) {
             int index = (int)loader_draw(&loader, (size_t)i);
             assert_int_equal(labels[i], index != 4 ? index % 3 : train ? 5 % 3 : -1 - 4 % 3);
         }
-        assert_int_equal(loader_stats(&loader).damaged, 1);
-        loader_close(&loader);
+        assert_int_equal(parts_stats(&loader.parts).damaged, 1);
+        parts_close(&loader.parts);
     }
 }
 
@@ -684,8 +680,8 @@ static void forget_openings(void) {
     for (int i = 0; i < OPENED_CLIPS; i++) opened[i] = 0;
 }
 
-/* Each clip of an epoch comes so many times, of the same frames, cut and mirrored otherwise each time; it is opened once
- * for all samples of it in a part; and the bytes are those of samples that are loaded one by one. */
+/* Each clip of an epoch comes so many times, of the same frames, cut and mirrored otherwise each time; it is opened
+ * once for all samples of it in a part; and the bytes are those of samples that are loaded one by one. */
 static void samples_share_a_clip(void **state) {
     enum { SAMPLES = 3, LENGTH = SAMPLES * OPENED_CLIPS, BATCH = 12, CLIP_BYTES = FRAMES * OPENED_BYTES };
     static uint8_t want[LENGTH * CLIP_BYTES];
@@ -697,7 +693,7 @@ static void samples_share_a_clip(void **state) {
     Loader loader;
     LoaderPart part;
     (void)state;
-    config.batch_size = BATCH;
+    config.parts.batch_size = BATCH;
     config.transform.height = config.transform.width = OPENED_SIDE;
     config.transform.augment.s = (AugmentSettings){.crop_padding = 4, .flip = true};
     config.clips.samples_per_clip = SAMPLES;
@@ -705,8 +701,8 @@ static void samples_share_a_clip(void **state) {
     for (int pairs = 0; pairs < 2; pairs++) {
         config.pairs = pairs;
         loader_open(&loader, &dataset, &config);
-        assert_int_equal(loader.batches, LENGTH / BATCH);
-        loader_epoch(&loader, 2);
+        assert_int_equal(loader.parts.batches, LENGTH / BATCH);
+        parts_epoch(&loader.parts, 2);
         loader_fill(&loader, 0, LENGTH, want, labels);
         for (size_t i = 0; i < LENGTH; i++) {
             draws[i] = loader_draw(&loader, i);
@@ -717,16 +713,16 @@ static void samples_share_a_clip(void **state) {
         for (int i = 0; i < OPENED_CLIPS; i++) assert_int_equal(times[i], SAMPLES * (pairs + 1));
         for (int i = 0; i < OPENED_CLIPS; i++) /* 6 also stands in for 5, with its draws */
             assert_true((int)drawn_for[i] == i || (i == 6 && drawn_for[i] == 5));
-        loader_close(&loader);
+        parts_close(&loader.parts);
         for (int workers = 0; workers < 4; workers++)
             for (int size = 0; size <= 5; size += 5) { /* of a part: a batch, or less than a clip's samples and more */
                 int opens = 0;
                 LoaderConfig shared = config;
-                shared.part = size;
-                shared.pool = workers ? loader_pool_open(workers) : NULL;
+                shared.parts.part = size;
+                shared.parts.pool = workers ? loader_pool_open(workers) : NULL;
                 loader_open(&loader, &dataset, &shared);
                 forget_openings();
-                loader_start(&loader, 2, 0);
+                parts_start(&loader.parts, 2, 0);
                 while (loader_next(&loader, &part)) {
                     size_t at = part.batch * BATCH + (size_t)part.first - (size_t)part.pairs[0];
                     for (int i = 0; i < part.count; i++) {
@@ -737,9 +733,9 @@ static void samples_share_a_clip(void **state) {
                 }
                 for (int i = 0; i < OPENED_CLIPS; i++) opens += opened[i];
                 if (size == 0) assert_int_equal(opens, OPENED_CLIPS + 1); /* another one takes the damaged one's place */
-                assert_int_equal(loader_stats(&loader).damaged, 1);
-                loader_close(&loader);
-                loader_pool_close(shared.pool);
+                assert_int_equal(parts_stats(&loader.parts).damaged, 1);
+                parts_close(&loader.parts);
+                loader_pool_close(shared.parts.pool);
             }
     }
     quiet_end(kept);
@@ -804,12 +800,12 @@ static void clips_are_drawn_as_strips(void **state) {
     const char *path = in_folder("strips.png");
     LoaderConfig config = clips_config(true);
     moving_open(&dataset, MOVING_DIRECTION, true, 0, 1);
-    assert_int_equal(sheet_write_training(path, &dataset, &config, &error), 1);
+    assert_int_equal(loader_write_sheet(path, &dataset, &config, &error), 1);
     assert_true(image_read(&sheet, path, &error));
     static uint8_t clip[CLIP];
     Loader loader;
     int label;
-    config.batch_size = 1;
+    config.parts.batch_size = 1;
     loader_open(&loader, &dataset, &config);
     loader_fill(&loader, 0, 1, clip, &label);
     assert_int_equal(sheet.width, 4 + FRAMES * (2 * MOVING_SIDE + 1) - 1 + 4);
@@ -819,7 +815,7 @@ static void clips_are_drawn_as_strips(void **state) {
             for (int x = 0; x < 2 * MOVING_SIDE; x++)
                 assert_memory_equal(row + 3 * x, clip + t * FRAME + (y / 2 * MOVING_SIDE + x / 2) * 3, 3);
         }
-    loader_close(&loader);
+    parts_close(&loader.parts);
     image_free(&sheet);
     dataset_close(&dataset);
 }
@@ -1100,13 +1096,13 @@ static void packed_and_unpacked_are_the_same(void **state) {
         for (int which = 0; which < 2; which++) {
             LoaderConfig config = clips_config(true);
             Loader loader;
-            config.batch_size = 4;
+            config.parts.batch_size = 4;
             config.frames = T;
             config.transform = (Transform){.height = SIDE, .width = SIDE, .augment.s.flip = true};
             loader_open(&loader, which ? &packed : &folders, &config);
-            loader_epoch(&loader, (uint32_t)epoch);
+            parts_epoch(&loader.parts, (uint32_t)epoch);
             loader_fill(&loader, 0, 4, which ? got : want, which ? labels : want_labels);
-            loader_close(&loader);
+            parts_close(&loader.parts);
             if (!which) continue;
             assert_memory_equal(got, want, sizeof got);
             assert_memory_equal(labels, want_labels, sizeof labels);

@@ -18,9 +18,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "core/class_names.h"
+#include "core/results/class_names.h"
 #include "core/files.h"
 #include "data/images/augment.h"
+#include "data/images/webp.h"
 #include "data/sets/cifar.h"
 #include "data/sets/datasets.h"
 #include "data/images/image.h"
@@ -99,9 +100,9 @@ static void shapes_are_functions_of_their_index(void **state) {
 
 enum { OUTSIDE, TOUCHED, PARTLY, INSIDE };
 
-/* Of each pixel of an image of the training split: does its shape cover it?  Rounding decides where it is TOUCHED. */
+/* Tells for each pixel of a training image whether the shape covers it.  Rounding decides where it is TOUCHED. */
 static void shape_cover(uint32_t index, uint8_t *cover) {
-    ShapesStream s = {check_seed(), 0, index, 0};
+    ShapesStream s = {check_seed(), 0, index, 0, RNG_SHAPES};
     float radius = shapes_uniform(&s, 7, 12), margin = shapes_reach * radius + 0.5f;
     float x = shapes_uniform(&s, margin, SHAPES_SIDE - margin), y = shapes_uniform(&s, margin, SHAPES_SIDE - margin);
     float turn = shapes_uniform(&s, 0, 6.2831853f), cosine = cosf(turn), sine = sinf(turn);
@@ -487,7 +488,7 @@ static void webp_pictures(void **state) {
     uint8_t *bytes;
     size_t size;
     assert_true(file_read("tests/corpus/image/rgb.webp", 1 << 20, &bytes, &size, &error));
-    if (!image_webp()) {
+    if (!webp_supported()) {
         assert_false(image_decode(&image, bytes, size, 1 << 20, &error));
         assert_non_null(strstr(error.text, "libwebp"));
         free(bytes);
@@ -685,12 +686,8 @@ static void draws_are_uniform_and_switchable(void **state) {
 /* A loader without threads for a data set of images of one size. */
 static void open_plain(Loader *loader, const Dataset *dataset, uint64_t seed, int batch_size, bool train,
                        Augment augment) {
-    LoaderConfig config = {
-        .seed = seed,
-        .batch_size = batch_size,
-        .train = train,
-        .transform = {.height = dataset->height, .width = dataset->width, .augment = augment},
-    };
+    LoaderConfig config = {.parts = {.seed = seed, .batch_size = batch_size, .train = train},
+                           .transform = {.height = dataset->height, .width = dataset->width, .augment = augment}};
     loader_open(loader, dataset, &config);
 }
 
@@ -712,26 +709,26 @@ static void epochs_are_permutations(void **state) {
     Loader loader;
     uint32_t first[1003];
     open_plain(&loader, &spelled, check_seed(), 100, true, (Augment){.s = {.crop_padding = 0, .flip = false}});
-    assert_int_equal(loader.batches, 10);
+    assert_int_equal(loader.parts.batches, 10);
     for (uint32_t epoch = 0; epoch < 4; epoch++) {
         bool seen[1003] = {0};
         size_t fixed = 0;
-        loader_epoch(&loader, epoch);
+        parts_epoch(&loader.parts, epoch);
         for (size_t i = 0; i < spelled.count; i++) {
-            assert_in_range(loader.order[i], 0, spelled.count - 1);
-            assert_false(seen[loader.order[i]]);
-            seen[loader.order[i]] = true;
-            if (epoch == 0) first[i] = loader.order[i];
-            else fixed += first[i] == loader.order[i];
+            assert_in_range(loader.parts.order[i], 0, spelled.count - 1);
+            assert_false(seen[loader.parts.order[i]]);
+            seen[loader.parts.order[i]] = true;
+            if (epoch == 0) first[i] = loader.parts.order[i];
+            else fixed += first[i] == loader.parts.order[i];
         }
         assert_true(epoch == 0 || fixed < 12); /* Poisson of mean 1: more once in 10^10 */
     }
-    loader_epoch(&loader, 0);
-    assert_memory_equal(loader.order, first, sizeof first);
-    loader_close(&loader);
+    parts_epoch(&loader.parts, 0);
+    assert_memory_equal(loader.parts.order, first, sizeof first);
+    parts_close(&loader.parts);
     open_plain(&loader, &spelled, check_seed() + 1, 100, true, (Augment){.s = {.crop_padding = 0, .flip = false}});
-    assert_memory_not_equal(loader.order, first, sizeof first);
-    loader_close(&loader);
+    assert_memory_not_equal(loader.parts.order, first, sizeof first);
+    parts_close(&loader.parts);
 }
 
 /* Every order of four images turns up equally often: 24,000 epochs, five standard deviations each. */
@@ -743,8 +740,9 @@ static void small_permutations_are_equally_likely(void **state) {
     four.count = 4;
     open_plain(&loader, &four, check_seed(), 1, true, (Augment){.s = {.crop_padding = 0, .flip = false}});
     for (uint32_t epoch = 1; epoch <= 24000; epoch++) {
-        loader_epoch(&loader, epoch);
-        seen[loader.order[0] | loader.order[1] << 2 | loader.order[2] << 4 | loader.order[3] << 6]++;
+        parts_epoch(&loader.parts, epoch);
+        const uint32_t *order = loader.parts.order;
+        seen[order[0] | order[1] << 2 | order[2] << 4 | order[3] << 6]++;
     }
     for (int i = 0; i < 256; i++) {
         if (!seen[i]) continue;
@@ -752,7 +750,7 @@ static void small_permutations_are_equally_likely(void **state) {
         assert_in_range(seen[i], 1000 - 155, 1000 + 155);
     }
     assert_int_equal(orders, 24);
-    loader_close(&loader);
+    parts_close(&loader.parts);
 }
 
 static void training_visits_each_image_at_most_once(void **state) {
@@ -762,7 +760,7 @@ static void training_visits_each_image_at_most_once(void **state) {
     int labels[100];
     bool seen[1003] = {0};
     open_plain(&loader, &spelled, check_seed(), 100, true, (Augment){.s = {.crop_padding = 0, .flip = true}});
-    for (size_t b = 0; b < loader.batches; b++) {
+    for (size_t b = 0; b < loader.parts.batches; b++) {
         assert_int_equal(whole_batch(&loader, b, pixels, labels), 100);
         for (int i = 0; i < 100; i++) {
             size_t index = spelled_index(pixels + i * 45);
@@ -771,7 +769,7 @@ static void training_visits_each_image_at_most_once(void **state) {
             seen[index] = true;
         }
     }
-    loader_close(&loader);
+    parts_close(&loader.parts);
 }
 
 static void evaluation_walks_in_order_to_the_end(void **state) {
@@ -780,15 +778,15 @@ static void evaluation_walks_in_order_to_the_end(void **state) {
     uint8_t pixels[100 * 45];
     int labels[100];
     open_plain(&loader, &spelled, check_seed(), 100, false, (Augment){.s = {.crop_padding = 4, .flip = true}});
-    assert_int_equal(loader.batches, 11);
-    for (size_t b = loader.batches; b-- > 0;) {
+    assert_int_equal(loader.parts.batches, 11);
+    for (size_t b = loader.parts.batches; b-- > 0;) {
         memset(pixels, 0xAA, sizeof pixels);
         int n = whole_batch(&loader, b, pixels, labels);
         assert_int_equal(n, b == 10 ? 3 : 100);
         for (int i = 0; i < n; i++) assert_int_equal(spelled_index(pixels + i * 45), b * 100 + (size_t)i);
         for (size_t i = (size_t)n * 45; i < sizeof pixels; i++) assert_int_equal(pixels[i], 0xAA);
     }
-    loader_close(&loader);
+    parts_close(&loader.parts);
 }
 
 static void batches_do_not_depend_on_threads_or_history(void **state) {
@@ -804,19 +802,19 @@ static void batches_do_not_depend_on_threads_or_history(void **state) {
     shapes_open(&dataset, true, check_seed(), 300);
     omp_set_num_threads(1);
     open_plain(&loader, &dataset, check_seed(), B, true, augment);
-    loader_epoch(&loader, 2);
+    parts_epoch(&loader.parts, 2);
     whole_batch(&loader, 5, want, want_labels);
-    loader_close(&loader);
+    parts_close(&loader.parts);
     for (int t = 2; t <= 7; t += 5) {
         omp_set_num_threads(t);
         open_plain(&loader, &dataset, check_seed(), B, true, augment);
         for (uint32_t epoch = 0; epoch < 3; epoch++) {
-            loader_epoch(&loader, epoch);
-            for (size_t b = 0; b < (epoch == 2 ? 6 : loader.batches); b++) whole_batch(&loader, b, got, labels);
+            parts_epoch(&loader.parts, epoch);
+            for (size_t b = 0; b < (epoch == 2 ? 6 : loader.parts.batches); b++) whole_batch(&loader, b, got, labels);
         }
         assert_memory_equal(got, want, sizeof want);
         assert_memory_equal(labels, want_labels, sizeof labels);
-        loader_close(&loader);
+        parts_close(&loader.parts);
     }
     omp_set_num_threads(threads);
     dataset_close(&dataset);

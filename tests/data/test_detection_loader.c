@@ -17,7 +17,8 @@
 #include <unistd.h>
 
 #include "data/detection/detection_loader.h"
-#include "data/sets/shape_scenes.h"
+#include "data/detection/shape_scenes.h"
+#include "data/images/image.h"
 #include "tests/check.h"
 #include "tests/ranges.h"
 #include "tests/scratch.h"
@@ -155,7 +156,7 @@ static void pictures_are_mirrored_as_a_whole(void **state) {
 
 /* == Batches ====================================================================================================== */
 
-/* What one image came out as. */
+/* One image as the loader returned it. */
 typedef struct {
     int image, height, width, count;
     float box[SCENES_MOST][4];
@@ -199,36 +200,36 @@ static void check_part(const DetectionLoader *loader, const DetectionPart *part)
         height = part->size[i][0] > height ? part->size[i][0] : height;
         width = part->size[i][1] > width ? part->size[i][1] : width;
     }
-    if (!detection_stats(loader).damaged) assert_true(part->height == height && part->width == width);
+    if (!parts_stats(&loader->parts).damaged) assert_true(part->height == height && part->width == width);
     height = part->height;
     width = part->width;
     assert_true((height < width ? height : width) <= loader->shorter);
     assert_true((height < width ? width : height) <= loader->longer);
 }
 
-/* What one rank sees of an epoch, at the places of the global batches; returns how many. */
+/* Loads one rank's images of an epoch to their places in the global batches, and returns their number. */
 static int load_epoch(DetectionLoaderConfig config, const DetectionSet *set, int workers, uint32_t epoch, size_t from,
                       Got *got) {
     DetectionLoader loader;
     DetectionPart part;
     int images = 0;
-    config.pool = workers ? loader_pool_open(workers) : NULL;
+    config.parts.pool = workers ? loader_pool_open(workers) : NULL;
     detection_open(&loader, set, &config);
-    detection_start(&loader, epoch, from);
-    int wanted = config.train && from < loader.batches ? detection_boxes_of(&loader, from) : 0, boxes = 0;
+    parts_start(&loader.parts, epoch, from);
+    int wanted = config.parts.train && from < loader.parts.batches ? detection_boxes_of(&loader, from) : 0, boxes = 0;
     while (detection_next(&loader, &part)) {
         if (part.batch == from) boxes += part.first[part.n];
-        size_t place = part.batch * (size_t)config.batch_size + (size_t)part.position;
+        size_t place = part.batch * (size_t)config.parts.batch_size + (size_t)part.position;
         check_part(&loader, &part);
-        assert_true(part.batch >= from && (!config.part || part.n <= config.part));
+        assert_true(part.batch >= from && (!config.parts.part || part.n <= config.parts.part));
         for (int i = 0; i < part.n; i++, place++, images++) {
             assert_true(place < IMAGES && !got[place].pixels);
             take(&got[place], &part, i);
         }
     }
-    if (config.ranks < 2 && !detection_stats(&loader).damaged) assert_int_equal(boxes, wanted);
+    if (config.parts.ranks < 2 && !parts_stats(&loader.parts).damaged) assert_int_equal(boxes, wanted);
     detection_close(&loader);
-    loader_pool_close(config.pool);
+    loader_pool_close(config.parts.pool);
     return images;
 }
 
@@ -238,7 +239,7 @@ static void images_do_not_depend_on_workers_or_ranks(void **state) {
     open_set(&set);
     for (int train = 0; train < 2; train++) {
         Got want[IMAGES] = {{0}}, got[IMAGES] = {{0}};
-        DetectionLoaderConfig config = {.seed = check_seed(), .batch_size = train ? 7 : 5, .train = train,
+        DetectionLoaderConfig config = {.parts = {.seed = check_seed(), .batch_size = train ? 7 : 5, .train = train},
                                         .window = train ? 2 : 0, .augment = SMALL};
         int images = train ? IMAGES / 7 * 7 : IMAGES, boxes = 0, seen[IMAGES] = {0};
         assert_int_equal(load_epoch(config, &set, 0, 3, 0, want), images);
@@ -254,9 +255,9 @@ static void images_do_not_depend_on_workers_or_ranks(void **state) {
             for (int workers = 0; workers <= 7; workers += workers == 2 ? 5 : 1) {
                 for (int part = 0; part <= 4; part += 2) {
                     int loaded = 0;
-                    config.part = part;
-                    config.ranks = ranks;
-                    for (config.rank = 0; config.rank < ranks; config.rank++)
+                    config.parts.part = part;
+                    config.parts.ranks = ranks;
+                    for (config.parts.rank = 0; config.parts.rank < ranks; config.parts.rank++)
                         loaded += load_epoch(config, &set, workers, 3, 0, got);
                     assert_int_equal(loaded, images);
                     for (int i = 0; i < images; i++) assert_same(&got[i], &want[i]);
@@ -274,8 +275,8 @@ static void an_epoch_goes_on_and_the_next_differs(void **state) {
     DetectionSet set;
     Got whole[IMAGES] = {{0}}, got[IMAGES] = {{0}}, next[IMAGES] = {{0}};
     open_set(&set);
-    DetectionLoaderConfig config = {.seed = check_seed(), .batch_size = 5, .train = true, .part = 2, .window = 2,
-                                    .augment = SMALL};
+    DetectionLoaderConfig config = {.parts = {.seed = check_seed(), .batch_size = 5, .train = true, .part = 2},
+                                    .window = 2, .augment = SMALL};
     load_epoch(config, &set, 2, 6, 0, whole);
     for (size_t from = 0; from <= 4; from++) {
         assert_int_equal(load_epoch(config, &set, 2, 6, from, got), 20 - 5 * (int)from);
@@ -296,7 +297,8 @@ static void evaluation_sees_all_in_order(void **state) {
     DetectionSet set;
     Got got[IMAGES] = {{0}};
     open_set(&set);
-    DetectionLoaderConfig config = {.batch_size = 1, .augment = {.scale = {64}, .scales = 1, .max_size = 100}};
+    DetectionLoaderConfig config = {.parts = {.batch_size = 1},
+                                    .augment = {.scale = {64}, .scales = 1, .max_size = 100}};
     assert_int_equal(load_epoch(config, &set, 2, 0, 0, got), IMAGES);
     for (int i = 0; i < IMAGES; i++) {
         const CocoImage *image = &set.coco.images[i];
@@ -316,8 +318,8 @@ static void size_buckets_cut_padding(void **state) {
     double padding[2];
     open_set(&set);
     for (int window = 0; window < 2; window++) {
-        DetectionLoaderConfig config = {
-            .seed = 4, .batch_size = 4, .train = true, .window = 5 * window, .augment = SMALL};
+        DetectionLoaderConfig config = {.parts = {.seed = 4, .batch_size = 4, .train = true},
+                                        .window = 5 * window, .augment = SMALL};
         detection_open(&loader, &set, &config);
         padding[window] = detection_padding(&loader);
         detection_close(&loader);
@@ -350,14 +352,16 @@ static void damaged_pictures_are_replaced(void **state) {
     Got want[IMAGES] = {{0}}, got[IMAGES] = {{0}};
     int kept;
     damage(&set);
-    DetectionLoaderConfig config = {.seed = check_seed(), .batch_size = IMAGES, .train = true, .max_damaged = 0.5f,
+    DetectionLoaderConfig config = {.parts = {.seed = check_seed(), .batch_size = IMAGES, .train = true,
+                                              .max_damaged = 0.5f},
                                     .augment = SMALL};
     kept = quiet_begin();
     load_epoch(config, &set, 0, 1, 0, want);
     for (int ranks = 1; ranks <= 3; ranks += 2) { /* what takes their place is the same everywhere */
-        config.ranks = ranks;
-        config.part = 2;
-        for (config.rank = 0; config.rank < ranks; config.rank++) load_epoch(config, &set, 2, 1, 0, got);
+        config.parts.ranks = ranks;
+        config.parts.part = 2;
+        for (config.parts.rank = 0; config.parts.rank < ranks; config.parts.rank++)
+            load_epoch(config, &set, 2, 1, 0, got);
         for (int i = 0; i < IMAGES; i++) assert_same(&got[i], &want[i]);
         release(got, IMAGES);
     }
@@ -369,7 +373,8 @@ static void damaged_pictures_are_replaced(void **state) {
     assert_int_equal(twice, 4);
     release(want, IMAGES);
 
-    config = (DetectionLoaderConfig){.batch_size = 4, .max_damaged = 0.5f, .augment = {.scale = {50}, .max_size = 80}};
+    config = (DetectionLoaderConfig){.parts = {.batch_size = 4, .max_damaged = 0.5f},
+                                     .augment = {.scale = {50}, .max_size = 80}};
     load_epoch(config, &set, 2, 0, 0, got);
     quiet_end(kept);
     for (int i = 0; i < IMAGES; i++) assert_int_equal(got[i].image, i == 4 || i == 11 ? -1 : i);
@@ -381,10 +386,11 @@ static void run_damaged(void *argument) {
     const DetectionSet *set = argument;
     DetectionLoader loader;
     DetectionPart part;
-    DetectionLoaderConfig config = {.batch_size = 1, .max_damaged = 1.5f / IMAGES, .augment = {.scale = {50}},
-                                    .pool = loader_pool_open(2)};
+    DetectionLoaderConfig config = {.parts = {.batch_size = 1, .max_damaged = 1.5f / IMAGES,
+                                              .pool = loader_pool_open(2)},
+                                    .augment = {.scale = {50}}};
     detection_open(&loader, set, &config);
-    detection_start(&loader, 0, 0);
+    parts_start(&loader.parts, 0, 0);
     while (detection_next(&loader, &part)) continue;
 }
 

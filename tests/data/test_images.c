@@ -143,11 +143,11 @@ static void part_of_batch(float *y, float *targets, Loader *loader, MixupDraw dr
     begin += (size_t)size; /* the second batch of the epoch */
     for (int i = 0; i < count; i++) {
         draws[i] = loader_draw(loader, begin + (size_t)i);
-        erasing_draw(boxes + 4 * i, 0.5f, 9, loader->epoch, draws[i], SHAPES_SIDE, SHAPES_SIDE);
+        erasing_draw(boxes + 4 * i, 0.5f, 9, loader->parts.epoch, draws[i], SHAPES_SIDE, SHAPES_SIDE);
     }
     loader_fill(loader, begin, count, x, labels);
     mixup_targets(targets, labels, pairs, n, SHAPES_CLASSES, 0.1f, draw.lam);
-    ImageMix mix = {.lam = draw.lam, .noise = NOISE_PIXEL, .seed = 9, .epoch = loader->epoch};
+    ImageMix mix = {.lam = draw.lam, .noise = NOISE_PIXEL, .seed = 9, .epoch = loader->parts.epoch};
     memcpy(mix.box, draw.box, sizeof mix.box);
     real *d_y = poisoned_real((size_t)n * IMAGE);
     images_mix(d_y, upload_bytes(x, (size_t)count * IMAGE), upload_bytes(pairs, 2 * (size_t)n * sizeof *pairs),
@@ -158,7 +158,8 @@ static void part_of_batch(float *y, float *targets, Loader *loader, MixupDraw dr
     release_all();
 }
 
-/* The same numbers for 1, 2 and 3 ranks, each with micro-batches of any size, and the partner is the batch reversed. */
+/* The numbers are equal for 1, 2 and 3 ranks with micro-batches of any size, and an image's partner is the batch
+ * reversed. */
 static void parts_make_the_same_batch(void **state) {
     (void)state;
     enum { MOST = 12 };
@@ -170,17 +171,14 @@ static void parts_make_the_same_batch(void **state) {
     for (int size = MOST - 1; size <= MOST; size++)
         for (int cut = 0; cut < 2; cut++) {
             MixupSettings mixup = {.mixup = cut ? 0 : 0.8f, .cutmix = cut ? 1 : 0, .mixup_prob = 1};
-            LoaderConfig config = {.seed = 9,
-                                   .batch_size = size,
-                                   .train = true,
-                                   .repeats = 3,
-                                   .pairs = true,
+            LoaderConfig config = {.parts = {.seed = 9, .batch_size = size, .train = true},
+                                   .repeats = 3, .pairs = true,
                                    .transform = {.height = shapes.height, .width = shapes.width,
                                                  .augment.s = {.crop_padding = 4, .flip = true}}};
             assert_true(randaugment_parse(&config.transform.augment.randaugment, "rand-m9-mstd0.5-inc1", &error));
             Loader loader;
             loader_open(&loader, &shapes, &config);
-            loader_epoch(&loader, 3);
+            parts_epoch(&loader.parts, 3);
             MixupDraw draw = mixup_draw(&mixup, 9, (uint64_t)(17 + cut), SHAPES_SIDE, SHAPES_SIDE);
             part_of_batch(whole, targets, &loader, draw, 0, size, size);
             for (int ranks = 1; ranks <= 3; ranks++)
@@ -195,7 +193,7 @@ static void parts_make_the_same_batch(void **state) {
                     assert_memory_equal(parts, whole, (size_t)size * IMAGE * sizeof *parts);
                     assert_memory_equal(part_targets, targets, (size_t)(size * SHAPES_CLASSES) * sizeof *targets);
                 }
-            loader_close(&loader);
+            parts_close(&loader.parts);
         }
     dataset_close(&shapes);
 }

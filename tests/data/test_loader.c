@@ -19,6 +19,7 @@
 #include <xxhash.h>
 
 #include "core/files.h"
+#include "data/images/webp.h"
 #include "data/sets/datasets.h"
 #include "data/sets/folder.h"
 #include "data/loading/loader.h"
@@ -203,9 +204,9 @@ static void files_that_are_left_out(void **state) {
         snprintf(name, sizeof name, "mixed/train/a/%d.webp", i);
         copy_picture(name, "../image/rgb.webp");
     }
-    int images = image_webp() ? 4 : 1;
+    int images = webp_supported() ? 4 : 1;
     ends_with(open_and_end, data, images,
-              image_webp() ? WORDS("") : WORDS("train: 3 WebP pictures are left out", "libwebp-dev"));
+              webp_supported() ? WORDS("") : WORDS("train: 3 WebP pictures are left out", "libwebp-dev"));
     write_text(in_folder("%s", "mixed/train/a/one.txt"), "");
     write_text(in_folder("%s", "mixed/train/a/two.txt"), "");
     ends_with(open_and_end, data, images, WORDS("train: 2 files are not named like a picture", ".txt"));
@@ -605,11 +606,11 @@ static size_t load_epoch(LoaderConfig config, const Dataset *dataset, int worker
     Loader loader;
     LoaderPart part;
     size_t images = 0;
-    config.pool = workers ? loader_pool_open(workers) : NULL;
+    config.parts.pool = workers ? loader_pool_open(workers) : NULL;
     loader_open(&loader, dataset, &config);
-    loader_start(&loader, epoch, 0);
+    parts_start(&loader.parts, epoch, 0);
     while (loader_next(&loader, &part)) {
-        size_t place = part.batch * (size_t)config.batch_size + (size_t)part.first;
+        size_t place = part.batch * (size_t)config.parts.batch_size + (size_t)part.first;
         for (int i = 0; i < part.n; i++, place++, images++) {
             assert_true(place < dataset->count);
             assert_int_equal(labels[place], -1); /* nobody else had it */
@@ -617,8 +618,8 @@ static size_t load_epoch(LoaderConfig config, const Dataset *dataset, int worker
             labels[place] = part.labels[i];
         }
     }
-    loader_close(&loader);
-    loader_pool_close(config.pool);
+    parts_close(&loader.parts);
+    loader_pool_close(config.parts.pool);
     return images;
 }
 
@@ -630,19 +631,20 @@ static void bytes_do_not_depend_on_workers_or_ranks(void **state) {
         Dataset dataset;
         open_images(&dataset, train);
         int kept = quiet_begin();
-        LoaderConfig config = {.seed = check_seed(), .batch_size = train ? 9 : 5, .train = train, .max_damaged = 0.5f,
+        LoaderConfig config = {.parts = {.seed = check_seed(), .batch_size = train ? 9 : 5, .train = train,
+                                         .max_damaged = 0.5f},
                                .transform = SMALL};
         size_t images = train ? TRAIN / 9 * 9 : VAL;
         memset(want, 0, sizeof want);
         memset(want_labels, 0xff, sizeof want_labels);
         Loader loader;
         loader_open(&loader, &dataset, &config);
-        loader_epoch(&loader, 4);
-        for (size_t b = 0; b < loader.batches; b++) {
-            size_t first = b * (size_t)config.batch_size;
+        parts_epoch(&loader.parts, 4);
+        for (size_t b = 0; b < loader.parts.batches; b++) {
+            size_t first = b * (size_t)config.parts.batch_size;
             whole_batch(&loader, b, want + first * IMAGE, want_labels + first);
         }
-        loader_close(&loader);
+        parts_close(&loader.parts);
         for (int ranks = 1; ranks <= 3; ranks++) {
             for (int workers = 0; workers <= 7; workers += workers == 2 ? 5 : 1) {
                 for (int part = 0; part <= 4; part += 2) {
@@ -650,9 +652,9 @@ static void bytes_do_not_depend_on_workers_or_ranks(void **state) {
                     memset(got, 0, sizeof got);
                     memset(labels, 0xff, sizeof labels);
                     for (int rank = 0; rank < ranks; rank++) {
-                        config.rank = rank;
-                        config.ranks = ranks;
-                        config.part = part;
+                        config.parts.rank = rank;
+                        config.parts.ranks = ranks;
+                        config.parts.part = part;
                         loaded += load_epoch(config, &dataset, workers, 4, got, labels);
                     }
                     assert_int_equal(loaded, images); /* none left out, none twice */
@@ -673,8 +675,8 @@ static void packed_and_folder_give_the_same_bytes(void **state) {
     int labels_a[TRAIN], labels_b[TRAIN];
     Dataset dataset;
     pack_folder("same-train.pack", true);
-    LoaderConfig config = {
-        .seed = check_seed(), .batch_size = TRAIN, .train = true, .max_damaged = 0.5f, .transform = SMALL};
+    LoaderConfig config = {.parts = {.seed = check_seed(), .batch_size = TRAIN, .train = true, .max_damaged = 0.5f},
+                           .transform = SMALL};
     memset(labels_a, 0xff, sizeof labels_a);
     memset(labels_b, 0xff, sizeof labels_b);
     open_images(&dataset, true);
@@ -698,17 +700,18 @@ static void a_resumed_epoch_goes_on(void **state) {
     LoaderPart part;
     open_images(&dataset, true);
     int kept = quiet_begin();
-    LoaderConfig config = {
-        .seed = check_seed(), .batch_size = 5, .train = true, .max_damaged = 0.5f, .part = 2, .transform = SMALL};
+    LoaderConfig config = {.parts = {.seed = check_seed(), .batch_size = 5, .train = true, .max_damaged = 0.5f,
+                                     .part = 2},
+                           .transform = SMALL};
     memset(labels, 0xff, sizeof labels);
     load_epoch(config, &dataset, 2, 7, whole, labels);
-    config.pool = loader_pool_open(2);
+    config.parts.pool = loader_pool_open(2);
     loader_open(&loader, &dataset, &config);
     for (size_t from = 0; from < 5; from++) { /* the last start drops what the one before had loaded */
-        loader_start(&loader, from % 2 ? 6 : 8, from);
+        parts_start(&loader.parts, from % 2 ? 6 : 8, from);
         if (from % 2) loader_next(&loader, &part);
-        loader_start(&loader, 7, from);
-        loader_start(&loader, 7, from);
+        parts_start(&loader.parts, 7, from);
+        parts_start(&loader.parts, 7, from);
         for (size_t place = from * 5; place < 25; place += (size_t)part.n) {
             assert_true(loader_next(&loader, &part));
             assert_int_equal(part.batch, place / 5);
@@ -719,11 +722,11 @@ static void a_resumed_epoch_goes_on(void **state) {
         assert_false(loader_next(&loader, &part));
         assert_false(loader_next(&loader, &part));
     }
-    LoaderStats stats = loader_stats(&loader);
+    LoaderStats stats = parts_stats(&loader.parts);
     assert_true(stats.images >= 75 && stats.worked > 0);
     assert_in_range(stats.damaged, 0, 2); /* both may be among the four that this epoch leaves out */
-    loader_close(&loader);
-    loader_pool_close(config.pool);
+    parts_close(&loader.parts);
+    loader_pool_close(config.parts.pool);
     quiet_end(kept);
     dataset_close(&dataset);
 }
@@ -738,22 +741,22 @@ static void loaders_end_at_any_moment(void **state) {
     for (uint64_t i = 0; i < 60; i++) {
         Loader loaders[2];
         LoaderPart part;
-        LoaderConfig config = {.seed = check_seed(), .batch_size = 6, .train = true, .max_damaged = 0.5f,
-                               .part = 1 + (int)(i % 4), .transform = SMALL,
-                               .pool = loader_pool_open(1 + (int)(i % 5))};
+        LoaderConfig config = {.parts = {.seed = check_seed(), .batch_size = 6, .train = true, .max_damaged = 0.5f,
+                                         .part = 1 + (int)(i % 4), .pool = loader_pool_open(1 + (int)(i % 5))},
+                               .transform = SMALL};
         loader_open(&loaders[0], &train, &config);
-        config.train = false;
+        config.parts.train = false;
         loader_open(&loaders[1], &val, &config);
         for (int which = 0; which < 2; which++) {
             if (rng_below(check_seed(), RNG_TEST, 71, 0, 4 * i + (uint64_t)which, 3)) {
-                loader_start(&loaders[which], 0, 0);
+                parts_start(&loaders[which].parts, 0, 0);
                 uint32_t taken = rng_below(check_seed(), RNG_TEST, 71, 0, 4 * i + 2, 5);
                 for (uint32_t t = 0; t < taken; t++) loader_next(&loaders[which], &part);
             }
         }
-        loader_close(&loaders[i % 2]);
-        loader_close(&loaders[1 - i % 2]);
-        loader_pool_close(config.pool);
+        parts_close(&loaders[i % 2].parts);
+        parts_close(&loaders[1 - i % 2].parts);
+        loader_pool_close(config.parts.pool);
     }
     quiet_end(kept);
     dataset_close(&train);
@@ -771,26 +774,26 @@ static void damaged_images_are_named_and_replaced(void **state) {
     int labels[TRAIN], fd = mkstemp(path), kept = dup(2);
     Dataset dataset;
     open_images(&dataset, true);
-    LoaderConfig config = {
-        .seed = check_seed(), .batch_size = TRAIN, .train = false, .max_damaged = 0.5f, .transform = SMALL};
+    LoaderConfig config = {.parts = {.seed = check_seed(), .batch_size = TRAIN, .train = false, .max_damaged = 0.5f},
+                           .transform = SMALL};
     fflush(stderr);
     dup2(fd, 2);
     for (uint32_t epoch = 0; epoch < 2; epoch++) {
         memset(labels, 0xff, sizeof labels);
         Loader loader;
         LoaderPart part;
-        config.pool = loader_pool_open(2);
+        config.parts.pool = loader_pool_open(2);
         loader_open(&loader, &dataset, &config);
         for (int pass = 0; pass < 3; pass++) {
-            loader_start(&loader, 0, 0);
+            parts_start(&loader.parts, 0, 0);
             assert_true(loader_next(&loader, &part));
             memcpy(pixels, part.pixels, sizeof pixels);
             memcpy(labels, part.labels, sizeof labels);
             while (loader_next(&loader, &part)) continue;
         }
-        assert_int_equal(loader_stats(&loader).damaged, 2);
-        loader_close(&loader);
-        loader_pool_close(config.pool);
+        assert_int_equal(parts_stats(&loader.parts).damaged, 2);
+        parts_close(&loader.parts);
+        loader_pool_close(config.parts.pool);
     }
     fflush(stderr);
     dup2(kept, 2);
@@ -830,14 +833,15 @@ static void load_damaged(void *argument) {
     Loader loader;
     LoaderPart part;
     dataset_open(&dataset, damage->data, NULL, true, 0);
-    LoaderConfig config = {.seed = 1, .batch_size = (int)dataset.count, .train = true, .part = 2,
-                           .max_damaged = damage->max_damaged, .transform = SMALL,
-                           .pool = damage->workers ? loader_pool_open(damage->workers) : NULL};
+    LoaderConfig config = {.parts = {.seed = 1, .batch_size = (int)dataset.count, .train = true, .part = 2,
+                                     .max_damaged = damage->max_damaged,
+                                     .pool = damage->workers ? loader_pool_open(damage->workers) : NULL},
+                           .transform = SMALL};
     loader_open(&loader, &dataset, &config);
-    loader_start(&loader, 0, 0);
+    parts_start(&loader.parts, 0, 0);
     while (loader_next(&loader, &part)) continue;
-    loader_close(&loader);
-    loader_pool_close(config.pool);
+    parts_close(&loader.parts);
+    loader_pool_close(config.parts.pool);
     exit(0);
 }
 

@@ -263,11 +263,8 @@ static void repeats_are_dealt_like_deits(void **state) {
 enum { COUNT = 300, BATCH = 22, IMAGE = SHAPES_SIDE * SHAPES_SIDE * 3 };
 
 static void open_recipe(Loader *loader, const Dataset *shapes, bool repeats, bool pairs) {
-    LoaderConfig config = {.seed = 9,
-                           .batch_size = BATCH,
-                           .train = true,
-                           .repeats = repeats ? 3 : 1,
-                           .pairs = pairs,
+    LoaderConfig config = {.parts = {.seed = 9, .batch_size = BATCH, .train = true},
+                           .repeats = repeats ? 3 : 1, .pairs = pairs,
                            .transform = {.height = shapes->height, .width = shapes->width,
                                          .augment.s = {.crop_padding = 4, .flip = true}}};
     Error error;
@@ -287,12 +284,12 @@ static void parts_have_their_partners(const Dataset *shapes) {
             Loader loader;
             LoaderPart part;
             LoaderConfig config = whole.config;
-            config.rank = rank;
-            config.ranks = ranks;
-            config.part = 5;
-            config.pool = ranks == 2 ? NULL : loader_pool_open(ranks);
+            config.parts.rank = rank;
+            config.parts.ranks = ranks;
+            config.parts.part = 5;
+            config.parts.pool = ranks == 2 ? NULL : loader_pool_open(ranks);
             loader_open(&loader, shapes, &config);
-            loader_start(&loader, 0, 1);
+            parts_start(&loader.parts, 0, 1);
             for (int at = BATCH * rank / ranks; at < BATCH * (rank + 1) / ranks; at += part.n) {
                 assert_true(loader_next(&loader, &part));
                 assert_int_equal(part.batch, 1);
@@ -308,10 +305,10 @@ static void parts_have_their_partners(const Dataset *shapes) {
                     assert_int_equal(part.draws[pair[0]], loader_draw(&whole, BATCH + (size_t)own));
                 }
             }
-            loader_close(&loader);
-            loader_pool_close(config.pool);
+            parts_close(&loader.parts);
+            loader_pool_close(config.parts.pool);
         }
-    loader_close(&whole);
+    parts_close(&whole.parts);
     free(images);
 }
 
@@ -325,9 +322,9 @@ static void loader_keeps_the_order(void **state) {
         Loader loader, plain;
         open_recipe(&loader, &shapes, repeats, pairs);
         open_recipe(&plain, &shapes, repeats, false);
-        assert_int_equal(loader.batches, (repeats ? 256 : COUNT) / BATCH);
-        loader_epoch(&loader, 4);
-        loader_epoch(&plain, 4);
+        assert_int_equal(loader.parts.batches, (repeats ? 256 : COUNT) / BATCH);
+        parts_epoch(&loader.parts, 4);
+        parts_epoch(&plain.parts, 4);
         uint8_t *whole = malloc(BATCH * IMAGE), *part = malloc(BATCH * IMAGE);
         int labels[BATCH], part_labels[BATCH];
         for (size_t batch = 0; batch < 3; batch++) {
@@ -349,8 +346,8 @@ static void loader_keeps_the_order(void **state) {
         }
         free(whole);
         free(part);
-        loader_close(&plain);
-        loader_close(&loader);
+        parts_close(&plain.parts);
+        parts_close(&loader.parts);
     }
     parts_have_their_partners(&shapes);
     Loader repeated;
@@ -360,7 +357,7 @@ static void loader_keeps_the_order(void **state) {
     loader_fill(&repeated, 0, 3, three[0], labels);
     assert_true(labels[0] == labels[1] && labels[1] == labels[2]);
     assert_true(memcmp(three[0], three[1], IMAGE) && memcmp(three[1], three[2], IMAGE));
-    loader_close(&repeated);
+    parts_close(&repeated.parts);
     dataset_close(&shapes);
 }
 

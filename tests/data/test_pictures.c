@@ -13,6 +13,7 @@
 
 #include "core/files.h"
 #include "core/safetensors.h"
+#include "data/images/image.h"
 #include "data/images/jpeg.h"
 #include "data/images/sheet.h"
 #include "data/images/transform.h"
@@ -530,7 +531,7 @@ static void crops_are_drawn_as_specified(void **state) {
     assert_true(fabs((double)wide / N - 0.579) < 5 * (0.0035 + 0.002));
     assert_true(fabs(left_sum / N - 0.5) < 5 * 0.29 / sqrt(N));
 
-    /* Where nothing fits: what torchvision 0.29 falls back to. */
+    /* Boxes that torchvision 0.29 falls back to where no sampled box fits. */
     static const int cases[][6] = {{10, 1000, 0, 493, 10, 13}, {1000, 10, 493, 0, 13, 10}, {1, 1, 0, 0, 1, 1},
                                    {3, 500, 0, 248, 3, 4}};
     Transform impossible = {.height = 224, .width = 224, .s = {.crop_area_min = 5, .crop_area_max = 5}};

@@ -395,26 +395,26 @@ static Epoch load_epoch(const SequenceSet *set, SequenceLoaderConfig config, uin
     for (int rank = 0; rank < ranks; rank++) {
         SequenceLoader loader;
         SequencePart got;
-        config.rank = rank;
-        config.ranks = ranks;
-        config.part = part;
-        config.max_damaged = 1;
-        config.pool = workers ? loader_pool_open(workers) : NULL;
+        config.parts.rank = rank;
+        config.parts.ranks = ranks;
+        config.parts.part = part;
+        config.parts.max_damaged = 1;
+        config.parts.pool = workers ? loader_pool_open(workers) : NULL;
         sequence_loader_open(&loader, set, &config);
         if (!whole.tokens) {
-            size_t room = loader.batches * (size_t)config.batch_size;
+            size_t room = loader.parts.batches * (size_t)config.parts.batch_size;
             whole.tokens = calloc(room, row);
             whole.scored_from = calloc(room, sizeof *whole.scored_from);
         }
-        sequence_loader_start(&loader, epoch, first);
+        parts_start(&loader.parts, epoch, first);
         while (sequence_loader_next(&loader, &got)) {
-            size_t at = got.batch * (size_t)config.batch_size + (size_t)got.first;
+            size_t at = got.batch * (size_t)config.parts.batch_size + (size_t)got.first;
             memcpy(whole.tokens + at * row, got.tokens, (size_t)got.n * row);
             memcpy(whole.scored_from + at, got.scored_from, (size_t)got.n * sizeof *got.scored_from);
             whole.count += (size_t)got.n;
         }
-        sequence_loader_close(&loader);
-        loader_pool_close(config.pool);
+        parts_close(&loader.parts);
+        loader_pool_close(config.parts.pool);
     }
     return whole;
 }
@@ -428,7 +428,7 @@ static void same_batches(const SequenceSet *set, SequenceLoaderConfig config) {
     size_t row = (size_t)set->row_bytes;
     for (uint32_t epoch = 0; epoch < 2; epoch++) {
         Epoch want = load_epoch(set, config, epoch, 0, 1, 0, 0);
-        assert_true(want.count > (size_t)config.batch_size);
+        assert_true(want.count > (size_t)config.parts.batch_size);
         for (int ranks = 1; ranks <= 3; ranks++) {
             for (int workers = 0; workers <= 3; workers += 3) {
                 Epoch got = load_epoch(set, config, epoch, 0, ranks, ranks == 2 ? 2 : 0, workers);
@@ -438,7 +438,7 @@ static void same_batches(const SequenceSet *set, SequenceLoaderConfig config) {
                 epoch_free(&got);
             }
         }
-        size_t skipped = (size_t)config.batch_size; /* resumed after its first batch */
+        size_t skipped = (size_t)config.parts.batch_size; /* resumed after its first batch */
         Epoch rest = load_epoch(set, config, epoch, 1, 2, 0, 2);
         assert_int_equal(rest.count, want.count - skipped);
         assert_memory_equal(rest.tokens + skipped * row, want.tokens + skipped * row, rest.count * row);
@@ -459,10 +459,11 @@ static void batches_are_the_same_for_all_ranks_and_workers(void **state) {
     s.image_side = 7;
     sequences_open(&images, &s);
     uint64_t seed = check_seed();
-    same_batches(&text, (SequenceLoaderConfig){.seed = seed, .batch_size = 7, .train = true});
-    same_batches(&text, (SequenceLoaderConfig){.seed = seed, .batch_size = 7, .split = SEQUENCES_TEST, .step = 5});
-    same_batches(&images, (SequenceLoaderConfig){.seed = seed, .batch_size = 7, .train = true});
-    same_batches(&images, (SequenceLoaderConfig){.seed = seed, .batch_size = 7, .split = SEQUENCES_TEST});
+    same_batches(&text, (SequenceLoaderConfig){.parts = {.seed = seed, .batch_size = 7, .train = true}});
+    same_batches(&text, (SequenceLoaderConfig){.parts = {.seed = seed, .batch_size = 7},
+                                               .split = SEQUENCES_TEST, .step = 5});
+    same_batches(&images, (SequenceLoaderConfig){.parts = {.seed = seed, .batch_size = 7, .train = true}});
+    same_batches(&images, (SequenceLoaderConfig){.parts = {.seed = seed, .batch_size = 7}, .split = SEQUENCES_TEST});
     sequences_close(&text);
     sequences_close(&images);
 }
@@ -479,10 +480,10 @@ static void epochs_are_permutations(void **state) {
     Epoch epochs[3];
     size_t windows = sequences_epoch_length(&set);
     for (uint32_t e = 0; e < 3; e++) {
-        SequenceLoaderConfig config = {.seed = check_seed() + (e == 2), .batch_size = 1, .train = true};
+        SequenceLoaderConfig config = {.parts = {.seed = check_seed() + (e == 2), .batch_size = 1, .train = true}};
         uint32_t epoch = e == 1;
         epochs[e] = load_epoch(&set, config, epoch, 0, 1, 0, 0);
-        size_t offset = sequences_offset(&set, config.seed, epoch);
+        size_t offset = sequences_offset(&set, config.parts.seed, epoch);
         int seen[256] = {0};
         assert_int_equal(epochs[e].count, windows);
         for (size_t i = 0; i < windows; i++) seen[epochs[e].tokens[3 * i]]++;

@@ -158,8 +158,8 @@ static void rates_may_vary(void **state) {
     }
 }
 
-/* What an edit list cuts away at the start is decoded, since other frames need it, but it is not there: not the frames
- * before a key frame alone, and not a whole group. */
+/* Frames that an edit list cuts away at the start are decoded, since others need them, but are not returned: neither
+ * frames before a key frame nor a whole group. */
 static void edit_lists_cut_the_start(void **state) {
     (void)state;
     for (int k = 0; k < RECIPES; k++)
@@ -308,8 +308,8 @@ static void colours_follow_their_tags(void **state) {
 
 /* == Damage ======================================================================================================= */
 
-/* Every frame that is given is one of those that were encoded, in their order, whatever the file has lost: a packet that
- * the container cannot find is not missed.  True if all frames listed came. */
+/* Every frame that is given is one of those that were encoded, in their order, whatever the file has lost: a packet
+ * that the container cannot find is not missed.  True if all frames listed came. */
 static bool given_frames_are_right(const uint8_t *bytes, size_t size, int *frames, int *concealed) {
     Error error;
     Seen seen = {.count = 0};
@@ -334,7 +334,7 @@ static bool given_frames_are_right(const uint8_t *bytes, size_t size, int *frame
     return complete;
 }
 
-/* What is left of a file is read as far as it is whole: an mp4 has its index at the end and does not open. */
+/* A truncated file is read up to its end; an mp4 has its index at the end and does not open. */
 static void cut_files(void **state) {
     (void)state;
     static const char *const containers[] = {"mp4", "matroska", "avi"};
@@ -447,10 +447,10 @@ static void make_videos(void) {
 }
 
 static LoaderConfig videos_config(bool train) {
-    return (LoaderConfig){.seed = 5, .batch_size = 6, .train = train, .max_damaged = 0.5f, .frames = T0,
+    return (LoaderConfig){.parts = {.seed = 5, .batch_size = 6, .train = train, .max_damaged = 0.5f},
+                          .frames = T0,
                           .clips = {.sampling = SAMPLING_DENSE, .frame_stride = 4, .test_clips = 2, .test_crops = 3},
-                          .transform = {.height = SIDE, .width = SIDE, .augment.s.flip = true,
-                                        .s.eval_resize = SIDE}};
+                          .transform = {.height = SIDE, .width = SIDE, .augment.s.flip = true, .s.eval_resize = SIDE}};
 }
 
 static void folders_of_videos(void **state) {
@@ -471,9 +471,9 @@ static void folders_of_videos(void **state) {
             Loader loader;
             LoaderPart part;
             kept = quiet_begin();
-            config.pool = workers ? loader_pool_open(workers) : NULL;
+            config.parts.pool = workers ? loader_pool_open(workers) : NULL;
             loader_open(&loader, &dataset, &config);
-            loader_start(&loader, 1, 0);
+            parts_start(&loader.parts, 1, 0);
             for (int at = 0; loader_next(&loader, &part); at += part.n) {
                 memcpy((workers ? got : want) + at * CLIP, part.pixels, (size_t)part.n * CLIP);
                 memcpy((workers ? labels : want_labels) + at, part.labels, (size_t)part.n * sizeof *labels);
@@ -482,8 +482,8 @@ static void folders_of_videos(void **state) {
                 uint32_t index = loader_draw(&loader, (size_t)i);
                 assert_int_equal(want_labels[i], index >= 3); /* video 2 takes the place of video 1 */
             }
-            loader_close(&loader);
-            loader_pool_close(config.pool);
+            parts_close(&loader.parts);
+            loader_pool_close(config.parts.pool);
             quiet_end(kept);
         }
         assert_memory_equal(labels, want_labels, (size_t)n * sizeof *labels);

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "data/sets/shape_scenes.h"
+#include "data/detection/shape_scenes.h"
 #include "detection/coco_eval.h"
 #include "detection/draw.h"
 #include "detection/postprocess.h"

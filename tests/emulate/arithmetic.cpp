@@ -1,12 +1,13 @@
-/* What a GPU computes otherwise than a CPU does; see device.cuh.  Compiled without the sanitizers, for speed. */
+/* The arithmetic in which a GPU differs from a CPU; see device.cuh.  It is compiled without the sanitizers, for
+ * speed. */
 #include "tests/emulate/emulate.h"
 
 /* == Tensor cores ================================================================================================== */
 
-/* As measured on an H100 (Khattak and Mikaitis, "Accurate models of NVIDIA tensor cores", 2025; Fasi and others,
- * "Numerical behavior of NVIDIA tensor cores", 2021, for its forerunners): products of bfloat16 are exact; the terms
- * are shifted to the largest exponent among them, the accumulator's included, and cut off two bits below its last one;
- * their sum is exact and is cut off, not rounded, to a float. */
+/* The sum of a tensor core as measured on an H100 (Khattak and Mikaitis, "Accurate models of NVIDIA tensor cores",
+ * 2025; Fasi and others, "Numerical behavior of NVIDIA tensor cores", 2021, for its forerunners): products of bfloat16
+ * are exact; the terms are shifted to the largest exponent among them, the accumulator's included, and cut off two bits
+ * below its last one; their sum is exact and is cut off, not rounded, to a float. */
 enum { EXTRA_BITS = 2 };
 
 static uint64_t bits_of(double x) {

@@ -186,7 +186,7 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
 
 /* == Problems and algorithms ====================================================================================== */
 
-/* What an epilogue does; bits as in cublasLtEpilogue_t. */
+/* The parts of an epilogue; bits as in cublasLtEpilogue_t. */
 static bool adds_bias(uint32_t e) { return !(e & ~(4u | 2 | 32 | 128)) && e & 4; }
 static bool makes_bias_gradient(uint32_t e) { return e == 208 || e == 256 || e == 512; }
 static bool has_aux(uint32_t e) { return e & 128; }

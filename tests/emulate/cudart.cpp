@@ -262,7 +262,7 @@ struct Op {
 
 /* In the order in which it was asked for, which is one that it may run in. */
 static std::vector<OpRef> pending;
-/* As many calls as a driver lets wait in its queues, more or less. */
+/* The number of calls that a driver lets wait in its queues, roughly. */
 enum { PENDING_MOST = 4096 };
 
 bool op_done(const OpRef &op) { return !op || op->done; }
@@ -467,7 +467,7 @@ static void node_add(CUstream_st *s, const Work &work, const void *host, size_t 
     c->nodes.push_back(node);
 }
 
-/* What the next work of a stream has to wait for. */
+/* The operations that the next work of a stream has to wait for. */
 static std::vector<OpRef> before_next(CUstream_st *s) {
     std::vector<OpRef> after = {s->last};
     if (s != &legacy && s->blocking) after.push_back(legacy.last);
@@ -695,7 +695,7 @@ static void copy_from_pinned(const char *call, void *to, const void *from, size_
     submit_with_host(stream, work, from, bytes);
 }
 
-/* What the host reads before it has waited is NaN. */
+/* The host reads NaN until it has waited. */
 static void copy_to_pinned(const char *call, void *to, const void *from, size_t bytes, cudaStream_t stream) {
     Work work = {call, {{"the source", from, bytes}}, [=] {
                      bool used = false;
@@ -909,7 +909,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     return cudaSuccess;
 }
 
-/* Not ready when it is first asked. */
+/* The event is not ready when it is first asked. */
 cudaError_t cudaEventQuery(cudaEvent_t event) {
     Guard guard("cudaEventQuery");
     event_to_wait_for("cudaEventQuery", event);
@@ -1054,7 +1054,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
     return cudaSuccess;
 }
 
-/* What was launched still runs. */
+/* A graph that was launched still runs. */
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
     Guard guard("cudaGraphExecDestroy");
     handle_remove("cudaGraphExecDestroy", exec, "executable graph");

@@ -15,7 +15,7 @@ using namespace standin;
 typedef std::complex<double> Complex;
 
 namespace {
-/* Where a batch's numbers lie. */
+/* The layout of a batch's numbers in memory. */
 struct Data {
     int embed[3], stride, distance;
 };

@@ -1,4 +1,4 @@
-/* What the two halves of the emulator know of each other; see device.cuh. */
+/* The interface between the two halves of the emulator; see device.cuh. */
 #ifndef VIT_TESTS_EMULATE_EMULATE_H
 #define VIT_TESTS_EMULATE_EMULATE_H
 
@@ -26,7 +26,7 @@ bool emulate_copies_pending(int first, int threads);
 /* How far apart the values of neighbouring lanes lie that emulate_exchange_all returns. */
 enum { SLOT_BYTES = 64 };
 
-/* Where a thread waits: the call of the primitive, and the call of the function that this stands in. */
+/* The place where a thread waits: the call of the primitive, and the call of the function that this stands in. */
 struct Place {
     const void *call, *caller;
 };

@@ -1,6 +1,6 @@
-/* The threads of a few blocks as fibers of one CPU thread; see device.cuh.  A fiber runs until it waits at a barrier; when
- * the last one of its block that lives arrives, all line up again, in an order that changes from barrier to barrier, and
- * another block may go on in their place.
+/* The threads of a few blocks as fibers of one CPU thread; see device.cuh.  A fiber runs until it waits at a barrier;
+ * when the last one of its block that lives arrives, all line up again, in an order that changes from barrier to
+ * barrier, and another block may go on in their place.
  *
  * This file is compiled without the sanitizers, since nothing here touches a kernel's memory: what it does happens some
  * millions of times a second. */
@@ -379,7 +379,7 @@ static int b_column(int lane) { return lane / 4; }
 static int c_row(int lane, int i) { return lane / 4 + 8 * (i / 2); }
 static int c_column(int lane, int i) { return 2 * (lane % 4) + i % 2; }
 
-/* What a lane brings, and in c takes away. */
+/* The operands of one lane; c receives its results. */
 struct FloatOperands {
     float c[4], a[8], b[4];
 };

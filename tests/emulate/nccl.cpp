@@ -31,7 +31,7 @@ struct Request {
     int kind, type, operation, root;
 };
 
-/* What all ranks see. */
+/* The memory that all ranks share. */
 struct Meeting {
     std::atomic<int> joined;
     int ranks, process[RANKS_MOST], bus[RANKS_MOST];
@@ -100,7 +100,8 @@ static bool all_alive(const ncclComm *c) {
     return true;
 }
 
-/* As the real library, a rank whose partner is gone waits until somebody ends it; a test, not for ever. */
+/* A rank whose partner is gone waits until somebody ends it, as with the real library; in a test it gives up after a
+ * while. */
 template <typename Condition>
 static void wait_until(const char *call, Condition condition) {
     double begin = seconds_now();
@@ -323,7 +324,7 @@ static void end(const char *call, ncclComm_t c, bool finish) {
     delete c;
 }
 
-/* What was asked for is done first. */
+/* Work that was asked for is done first. */
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
     end("ncclCommDestroy", comm, true);
     return ncclSuccess;

@@ -1,5 +1,5 @@
-/* What the stand-ins for CUDA's libraries share.  They do on the host what the libraries do on a GPU, and end the test
- * with one line that names the call and the rule when a call breaks one.
+/* The functions that the stand-ins for CUDA's libraries share.  They do on the host what the libraries do on a GPU, and
+ * end the test with one line that names the call and the rule when a call breaks one.
  *
  * Nothing runs when it is asked for.  A stream's work waits until somebody waits for it, and then runs in an order that
  * is legal but unkind: other streams' work as late as possible, or as early, or shuffled, by turns.  The memory of the
@@ -77,7 +77,7 @@ void submit(cudaStream_t stream, Work work, size_t moved = 0);
 void run_until(const OpRef &op);
 bool op_done(const OpRef &op);
 
-/* What allocates or synchronises may not be called while this thread captures, except in relaxed mode. */
+/* Ends the test if this thread captures in another than relaxed mode: `call` allocates or synchronises. */
 void forbid_in_capture(const char *call);
 
 /* The GPU that this process chose, as NCCL compares it. */

@@ -19,7 +19,7 @@ extern "C" {
 #include "kernels/cuda/divisor.cuh"
 #include "tests/emulate/emulate.h"
 
-/* What a GPU would run on its own is run to its end. */
+/* Runs to its end a launch that a GPU would run beside the host. */
 #define RUN(kernel, grid, block, shared_bytes, ...)                \
     do {                                                           \
         LAUNCH(kernel, grid, block, shared_bytes, __VA_ARGS__);    \
@@ -56,7 +56,7 @@ __global__ void two_shuffles_kernel(float *y) {
     else y[threadIdx.x] = warp_shuffle(x, 4) + 1;
 }
 
-/* As warp_sum is called in kernels: one shuffle in the program's text, and in its code if this is not inlined. */
+/* Called as kernels call warp_sum: one shuffle in the program's text, and in its code if this is not inlined. */
 static __attribute__((noinline)) float from_first(float x) { return warp_shuffle(x, 0); }
 __global__ void two_callers_kernel(float *y) {
     float x = (float)threadIdx.x;
@@ -258,15 +258,15 @@ static void test_missing_barrier(void **) {
     assert_true(wrong > 0);
 }
 
-/* What one block writes and another reads, or overwrites, in the same launch: every block leaves its number and counts
- * with what stands there after a barrier. */
+/* One block writes where another reads or writes in the same launch: every block leaves its number, and counts with the
+ * number that stands there after a barrier. */
 __global__ void between_blocks_kernel(int *y, int *last) {
     if (threadIdx.x == 0) last[0] = (int)blockIdx.x;
     block_sync();
     if (threadIdx.x == 0) y[blockIdx.x] = last[0];
 }
 
-/* Of 8 blocks how many do not find their own number. */
+/* The number of blocks, of 8, that do not find their own number. */
 static int surprised(int residents) {
     enum { BLOCKS = 8 };
     int at_start = emulate_residents, *y = reinterpret_cast<int *>(numbers(BLOCKS)),

@@ -1,5 +1,6 @@
-/* What -fsanitize=thread makes a compiler call before loads and stores, as counters (traffic.h).  Nothing of
- * ThreadSanitizer itself is linked.  Compiled without the sanitizers, as this is called for every number. */
+/* Counters in the place of the functions that -fsanitize=thread makes a compiler call before loads and stores
+ * (traffic.h). Nothing of ThreadSanitizer itself is linked.  The file is compiled without the sanitizers, as it is
+ * called for every number. */
 #include "tests/emulate/traffic.h"
 
 #include <stdint.h>

@@ -16,7 +16,7 @@ struct Traffic {
     size_t asked, moved, floor;
 };
 
-/* Where device memory may lie. */
+/* The range of addresses of device memory. */
 void traffic_memory(const void *first, size_t bytes);
 
 /* A kernel is launched; and is done. */

@@ -1,4 +1,4 @@
-/* What is different for kernels on a CPU in runtime.cu and linear.cu: the linker calls these in the place of the
+/* Functions of runtime.cu and linear.cu that differ for kernels on a CPU: the linker calls these in the place of the
  * functions that they are named after (-Wl,--wrap). */
 #include <sanitizer/asan_interface.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* libFuzzer target: settings from a text, or if the first byte is '-' from arguments, one in each line.  They must be
  * rejected with a message or accepted, and accepted settings must be the same after saving and reading them. */
-#include "core/config.h"
+#include "core/config/config.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -38,7 +38,7 @@ static const ConfigEntry entries[] = {
     {CONFIG_FIELD(FLOAT, Settings, mean), "0.5", .help = "any number"},
     {CONFIG_FIELD(UINT64, Settings, seed), "1", .help = "seed"},
 };
-static const ConfigGroup group = {CONFIG_GROUP(Settings, entries)};
+static const ConfigGroup group = {CONFIG_GROUP(Settings, entries), .change = CHANGE_FREELY};
 
 static bool read_arguments(Config *config, char *text, Error *error) {
     char *argv[64] = {"fuzz"};

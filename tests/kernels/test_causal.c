@@ -271,7 +271,7 @@ static void backward_row(Reference r, const double *p, const float *dy, const fl
     }
 }
 
-/* Where every query sees a single key, scores do not matter: nothing but rounding is left of their gradient. */
+/* True where every query sees a single key: scores do not matter then, and their gradient is nothing but rounding. */
 static bool alone(const double *want, size_t n) {
     for (size_t i = 0; i < n; i++)
         if (fabs(want[i]) > 1e-9) return false;
@@ -475,7 +475,7 @@ static void test_steps(void **state) {
 
 /* == Nothing depends on what comes later ========================================================================== */
 
-/* What token j and later ones are: as drawn, others, and so large that their scores are infinite. */
+/* Token j and later ones: as drawn, others, or so large that their scores are infinite. */
 static float changed(float x, int turn, size_t i) {
     if (turn == 0) return x;
     return turn == 1 ? 1 - 2 * x : i % 3 ? 1e6f * x : -1e30f;
@@ -532,8 +532,8 @@ static double bf16(double x) {
     return rounded;
 }
 
-/* A query as PyTorch's autocast computes the masked formula: products of bfloat16 with a result of bfloat16, the softmax
- * and its gradient in float.  p [N], ds [N]: room. */
+/* A query as PyTorch's autocast computes the masked formula: products of bfloat16 with a result of bfloat16, the
+ * softmax and its gradient in float.  p [N], ds [N]: room. */
 static void autocast_row(Reference r, double *p, double *ds, const double *qkv, const float *dy, const Case *k, int b,
                          int h, int i) {
     double largest = -INFINITY, sum = 0, mean = 0, scale = sqrt(k->Dk);

@@ -73,7 +73,7 @@ static void feature_row(double *phi, const Features *f, const double *z, int h, 
         }
 }
 
-/* What is subtracted from the exponents of q or k (part) of an image and head: a number for each token. */
+/* The number, one for each token, that is subtracted from the exponents of q or k (part) of an image and head. */
 static void maxima(double *most, const Features *f, int b, int part, int h) {
     FeatureCase k = f->k;
     double all = -INFINITY;

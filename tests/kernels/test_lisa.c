@@ -620,8 +620,7 @@ static int by_default(void **state) {
 }
 #define WAY(test, way, name) {#test ", " name, test, way, by_default, NULL}
 
-/* What is planned for a batch serves smaller ones, in a graph as well, where nothing can be planned; the bits are the
- * same. */
+/* A plan for a batch serves smaller ones, in a graph as well, where nothing can be planned; the bits are the same. */
 static void test_smaller_batches(void **state) {
     (void)state;
     static const Case k = {"torus", OFFSETS_TORUS, {1, 5, 6}, 0, 0, 3, 2, 5, 3, true};

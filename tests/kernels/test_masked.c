@@ -16,7 +16,7 @@ static int *upload_ints(const int *x, size_t n) {
 
 /* == Dropout ====================================================================================================== */
 
-/* What kernels.h says about element i, from rng_bits alone. */
+/* Keeps element i by the rule of kernels.h, from rng_bits alone. */
 static bool is_kept(const Dropout *d, int image, uint64_t i) {
     uint64_t block = i / 128 * 16 + i % 16, half = i / 16 % 8;
     uint32_t bits =

@@ -274,9 +274,9 @@ static int check_result(const char *algorithm, const Problem *p, const Result *r
     return ok;
 }
 
-/* What a term of a sum may be off by, relative to its size: `chain` float additions in a row; with bfloat16 activations
- * three roundings, of a factor, of the weighted pair and of the result, each by at most 2^-8, of which check_sums
- * allows half for the element's terms and half for the tensor's. */
+/* The error that a term of a sum may have, relative to its size: `chain` float additions in a row; with bfloat16
+ * activations three roundings, of a factor, of the weighted pair and of the result, each by at most 2^-8, of which
+ * check_sums allows half for the element's terms and half for the tensor's. */
 static double sums_tolerance(double chain) { return sizeof(real) == 4 ? chain : 3.0 / 512; }
 
 /* 4e-6 is sixty-four roundings in a row: the longest chain of additions that one element goes through here. */
@@ -697,7 +697,7 @@ static const float *less_start(float *x, size_t n) {
     return x;
 }
 
-/* What storing START + x as `real` moves x by, relative to the root mean square of x. */
+/* The error of storing START + x as `real`, relative to the root mean square of x. */
 static double stored_step(const double *x, size_t n) {
     double squares = 0;
     for (size_t i = 0; i < n; i++) squares += x[i] * x[i];
@@ -823,7 +823,7 @@ static double sum_of(const double *x, int n) {
     return sum;
 }
 
-/* Where the kernels leave the paper's letter, and why: with the denominator of equation 6 as printed the weights of a
+/* The kernels leave the paper's letter in two places: with the denominator of equation 6 as printed the weights of a
  * process that ends early do not sum to 1, which section 3.1 demands of them, and with C.3's sticks as printed the last
  * stick is 1 whatever its logit, so that the merged group never has a weight. */
 static void weights_deviate_from_the_letter(void **state) {
@@ -871,6 +871,80 @@ static void fixed_weights_repeat(void **state) {
     free(host);
 }
 
+/* == What is logged =============================================================================================== */
+
+/* Jensen-Shannon divergence between p / sum p and weights that halve from ring to ring. */
+static double divergence_of(const float *p, int G) {
+    double sum = 0, divergence = 0;
+    for (int r = 0; r < G; r++) sum += (double)p[r];
+    for (int r = 0; r < G; r++) {
+        double x = (double)p[r] / sum, q = ldexp(1, r < G - 1 ? -(r + 1) : -(G - 1)), m = (x + q) / 2;
+        divergence += (x > 0 ? x * log(x / m) : 0) / 2 + q * log(q / m) / 2;
+    }
+    return divergence;
+}
+
+/* Calls it twice: the sums go on. */
+static void measure_twice(double total[3], const float *alpha, const float *o, float tau, size_t rows, int G) {
+    enum { PARTS = 5 };
+    uint64_t sums[3 * PARTS], *device = device_malloc(sizeof sums, "sums");
+    float *weights = floats_to_device(alpha, rows * (size_t)G);
+    float *logits = o ? floats_to_device(o, rows * (size_t)(G - 1)) : NULL;
+    device_zero(device, sizeof sums);
+    for (int i = 0; i < 2; i++) ripple_weights_measure(device, PARTS, weights, logits, tau, rows, G);
+    device_download(sums, device, sizeof sums);
+    for (int i = 0; i < 3; i++) total[i] = 0;
+    for (int i = 0; i < 3 * PARTS; i++) total[i % 3] += (double)sums[i] * RIPPLE_UNIT / 2;
+    device_free(device);
+    device_free(weights);
+    device_free(logits);
+}
+
+static void measures_match_formulas(void **state) {
+    (void)state;
+    static const struct {
+        size_t n;
+        int H, R;
+        bool softmax;
+        double tau;
+        bool truncate;
+    } sizes[] = {{1, 1, 2, false, 0, false},      {37, 3, 4, false, 0.2, false}, {1500, 2, 4, false, 0.05, true},
+                 {100, 1, 63, false, 0, false}, {29, 2, 5, true, 0, false},    {5, 2, 1, false, 0.4, false}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        Weights w = weights_of(sizes[i].n, sizes[i].H, 8, sizes[i].R, sizes[i].softmax, sizes[i].tau, sizes[i].truncate,
+                               9000 + 10 * (uint32_t)i);
+        avoid_ties(&w);
+        WeightsResult got = weights_run(&w);
+        size_t rows = w.n * (size_t)w.H;
+        double want[3] = {0}, found[3], alpha[64], o[64], p[64];
+        for (size_t row = 0; row < rows; row++) {
+            int end = weights_row(&w, row / (size_t)w.H, (int)(row % (size_t)w.H), alpha, o, p);
+            want[0] += divergence_of(got.alpha + row * (size_t)groups_of(&w), groups_of(&w));
+            want[1] += end < w.R;
+            want[2] += end == 0;
+        }
+        measure_twice(found, got.alpha, w.softmax ? NULL : got.o, (float)w.tau, rows, groups_of(&w));
+        printf("divergence %g, wanted %g; ended %g, %g at once, of %zu\n", found[0], want[0], found[1], found[2], rows);
+        assert_true(fabs(found[0] - want[0]) <= 1e-6 * (double)rows);
+        assert_true(found[1] == want[1] && found[2] == want[2]);
+        if (i == 1) assert_true(want[1] > (double)rows / 10 && want[2] > 0 && want[2] < want[1]);
+        weights_result_free(&got);
+        weights_free(&w);
+    }
+}
+
+/* Weights that are the halving ones do not diverge from them, however many rings there are. */
+static void halving_weights_measure_nothing(void **state) {
+    (void)state;
+    for (int G = 1; G <= RIPPLE_MAX_GROUPS; G += 51) {
+        float weights[RIPPLE_MAX_GROUPS];
+        double found[3];
+        for (int r = 0; r < G; r++) weights[r] = ldexpf(1, r < G - 1 ? -(r + 1) : -(G - 1));
+        measure_twice(found, weights, NULL, 0.5f, 1, G);
+        assert_true(found[0] == 0 && found[1] == 0 && found[2] == 0);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(clips_match_formulas),
@@ -881,6 +955,7 @@ int main(void) {
         cmocka_unit_test(costs_are_positive_and_ordered), cmocka_unit_test(weights_match_formulas),
         cmocka_unit_test(weights_match_differences),     cmocka_unit_test(weights_at_the_ends),
         cmocka_unit_test(weights_deviate_from_the_letter), cmocka_unit_test(fixed_weights_repeat),
+        cmocka_unit_test(measures_match_formulas),       cmocka_unit_test(halving_weights_measure_nothing),
     };
     kernels_init();
     int failed = cmocka_run_group_tests(tests, NULL, NULL);

@@ -97,7 +97,7 @@ static void backward_row(Reference r, const double *p, const float *dy, const fl
     }
 }
 
-/* Where every query sees a single key, scores do not matter: nothing but rounding is left of their gradient. */
+/* True where every query sees a single key: scores do not matter then, and their gradient is nothing but rounding. */
 static bool alone(const double *want, size_t n) {
     for (size_t i = 0; i < n; i++)
         if (fabs(want[i]) > 1e-9) return false;

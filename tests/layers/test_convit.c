@@ -30,7 +30,7 @@ static size_t squares_of(PositionCase k) {
     return (size_t)k.Hg * k.Hg + (size_t)k.Wg * k.Wg + (k.T > 1 ? (size_t)k.T * k.T : 0);
 }
 
-/* What the exponent of key m, seen from query n, is made of. */
+/* The terms of the exponent of key m for query n. */
 static void features_between(int features[5], int n, int m, PositionCase k) {
     int dx = m % k.Wg - n % k.Wg, dy = m / k.Wg % k.Hg - n / k.Wg % k.Hg, dt = m / k.Wg / k.Hg - n / k.Wg / k.Hg;
     memcpy(features, (int[]){dx, dy, dx * dx + dy * dy, dt, dt * dt}, 5 * sizeof *features);

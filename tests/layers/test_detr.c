@@ -37,7 +37,7 @@ static const char *setting(const Case *c, const char *key) {
 
 static int number(const Case *c, const char *key) { return atoi(setting(c, key)); }
 
-/* What the fixture says. */
+/* The settings in the fixture. */
 static const DetrSettings *case_settings(Case *c, const char *algorithm) {
     config_init(&c->config, NULL);
     DetrSettings *settings = detr_add_settings(&c->config);
@@ -283,7 +283,7 @@ static void plain_model(Detr *detr, const char *attn, int type) {
     params_initialize(&detr->model.params, check_seed());
 }
 
-/* The same features on a larger grid, whatever lies around them, give the same predictions and parameter gradients. */
+/* Features on a larger grid, whatever lies around them, give the same predictions and parameter gradients. */
 static bool padding_changes_nothing(const char *attn, int type) {
     enum { H = 128, W = 160, CHANNELS = 7, CELLS = H / 32 * (W / 32), SIDE = 10, GRIDS = 5 };
     const int size[2] = {H, W}, padded[GRIDS][2] = {{H, W}, {H, 320}, {256, W}, {224, 256}, {320, 320}};

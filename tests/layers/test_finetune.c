@@ -129,7 +129,7 @@ static void test_frames(void **state) {
     free(y);
 }
 
-/* The same size is the same table, and what is no table on this grid is told. */
+/* A table of the same size stays as it is, and a tensor that is no table on this grid is refused. */
 static void test_grids(void **state) {
     (void)state;
     Param p = {.ndim = 3, .shape = {1, 1 + 12, 2}, .size = 26, .grid = {1, 1, 1, {1, 3, 4}}};
@@ -240,7 +240,8 @@ static float *values_of(const Vit *vit, const Param *p) {
     return x;
 }
 
-/* What the tensor has to hold, from `start`, what it held before.  before: NULL for a tensor of a new head. */
+/* The values that the tensor has to hold, computed from its earlier ones, `start`.  before: NULL for a tensor of a new
+ * head. */
 static float *wanted_of(const Vit *after, const Param *p, const Param *before, const float *start) {
     float *wanted = check_poison(p->size);
     if (!before) params_draw(&after->model.params, p, check_seed() + 1, wanted);

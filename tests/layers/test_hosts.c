@@ -38,7 +38,7 @@ typedef struct {
     Norm norms[NORMS];
 } Case;
 
-/* Of a branch, whose input are q, k and v. */
+/* A branch, whose inputs are q, k and v. */
 typedef struct {
     Grid stripe; /* no rows: the case is no branch */
     bool focused;

@@ -125,8 +125,8 @@ static double difference(const char *settings, const char *clips, const char *ru
 
 static double tolerance(void) { return sizeof(real) == 4 ? 2e-5 : 0.1; }
 
-/* The whole network, tubelets and convolutions among its layers.  With a class token, which then sees more tokens, it is
- * not the same; neither is relu-linear, which adds 1e-6 to a sum over all keys, however many they are. */
+/* The whole network, tubelets and convolutions among its layers.  With a class token, which then sees more tokens, it
+ * is not the same; neither is relu-linear, which adds 1e-6 to a sum over all keys, however many they are. */
 static void test_centre_still(void **state) {
     static const char *const models[] = {
         "attn = softmax\n", "attn = efficient\npos_embed = none\n", "attn = lisa\n",
@@ -169,7 +169,8 @@ static void test_centre_moving(void **state) {
     assert_true(difference("attn = gf\n", "tubelet = 1\n", "mean", false, 1) > 0.003);
 }
 
-/* Of images of another size: first resampled, then extended.  The same as a resampled image model, extended. */
+/* Weights of images of another size are first resampled, then extended, like a resampled image model that is
+ * extended. */
 static void test_sizes(void **state) {
     static const char *const models[] = {"attn = lisa\nlisa_fft = 3d\n", "attn = lambda\n", "attn = softmax\n"};
     (void)state;

@@ -116,7 +116,7 @@ static void norm_case(NormCase k) {
     else
         for (size_t i = 0; i < size; i++) assert_true(isnan(got_df[i])); /* left alone */
 
-    /* The same with the branch's sums. */
+    /* Once more with the branch's sums. */
     float *sums = normals(k.M, 1), *d_sums = upload(sums, k.M), *plain_dw = download(d_dw, k.M);
     float *again_dw = upload(dw, k.M), *again_db = upload(db, k.M);
     real *again = upload_real(dres, size), *again_df = poisoned_real(size);
@@ -222,8 +222,8 @@ static void test_linear(void **state) {
 
 /* == Graphs ======================================================================================================= */
 
-/* The same products again and again, of other numbers every time: inputs, and parameters that change before, between
- * and after.  A layer's two gradients may be computed side by side. */
+/* Products of one shape are computed again and again with other numbers: inputs, and parameters that change before,
+ * between and after.  A layer's two gradients may be computed side by side. */
 static void test_graph(void **state) {
     (void)state;
     enum { N = 12, IN = 24, OUT = 16, CALLS = 9 };
@@ -403,7 +403,7 @@ static void test_norm_gelu(void **state) {
             for (int m = 0; m < M; m++) {
                 double h = w[m] * (x[i * M + m] - mean[i]) * rstd[i] + b[m], cdf = erfc(-h / sqrt(2)) / 2;
                 y[i * M + m] = h * cdf;
-                /* Of a single channel h is b in all rows, and may be where these two cancel. */
+                /* With a single channel h is b in all rows, and these two may cancel. */
                 add_term(&dh[i * M + m], &dh_size[i * M + m], dy[i * M + m] * cdf);
                 add_term(&dh[i * M + m], &dh_size[i * M + m], dy[i * M + m] * h * exp(-h * h / 2) / sqrt(2 * acos(-1)));
             }
@@ -656,8 +656,8 @@ static void test_adamw(void **state) {
     release_all();
 }
 
-/* What a step finds out on the device: losses of two micro-batches, the norm with and without clipping, and no update
- * where either is not finite. */
+/* The results of a step that are computed on the device: losses of two micro-batches, the norm with and without
+ * clipping, and no update where either is not finite. */
 static void test_step_found(void **state) {
     (void)state;
     enum { B = 300, N = 100003 };
@@ -665,28 +665,28 @@ static void test_step_found(void **state) {
     double sum = 0, squares = 0;
     for (int b = 0; b < B; b++) sum += loss[b];
     for (int i = 0; i < N; i++) squares += (double)g[i] * g[i];
-    StepFound found = {0}, *d_found = keep(device_malloc(sizeof found, "test"), true);
+    StepStats stats = {0}, *d_stats = keep(device_malloc(sizeof stats, "test"), true);
     float *d_loss = upload(loss, B), *d_g = upload(g, N);
-    step_add_losses(d_found, d_loss, 37);
-    step_add_losses(d_found, d_loss + 37, B - 37);
+    step_add_losses(d_stats, d_loss, 37);
+    step_add_losses(d_stats, d_loss + 37, B - 37);
     for (int k = 0; k < 3; k++) {
         float clip = k == 0 ? 0 : k == 1 ? 1e6f : 1;
-        step_measure(d_found, d_g, N, clip);
-        device_download(&found, d_found, sizeof found);
-        assert_true(fabs(found.loss - sum) < 1e-12 * B && fabs(found.squares - squares) <= 1e-12 * squares);
-        assert_true(fabs((double)found.scale - (k < 2 ? 1 : 1 / sqrt(squares))) < 1e-6);
+        step_measure(d_stats, d_g, N, clip);
+        device_download(&stats, d_stats, sizeof stats);
+        assert_true(fabs(stats.loss - sum) < 1e-12 * B && fabs(stats.squares - squares) <= 1e-12 * squares);
+        assert_true(fabs((double)stats.scale - (k < 2 ? 1 : 1 / sqrt(squares))) < 1e-6);
     }
     const float rate = 1;
     const uint8_t kinds[] = {PIECE_DECAYED};
     uint8_t *d_kinds = keep(device_malloc(sizeof kinds, "test"), true);
     device_upload(d_kinds, kinds, sizeof kinds);
-    AdamWStep step = {.lr = 1, .eps = 1e-8f, .weight_decay = 0.5f, .found = d_found, .t = 1, .rate_count = 1,
+    AdamWStep step = {.lr = 1, .eps = 1e-8f, .weight_decay = 0.5f, .stats = d_stats, .t = 1, .rate_count = 1,
                       .rates = &rate};
     for (int k = 0; k < 3; k++) {
         float w[] = {1, 2}, gradient[] = {k == 1 ? INFINITY : -3, 4}, bad = k == 2 ? NAN : 0;
         float *d_w = upload(w, 2), *d_m = upload(none, 2), *d_v = upload(none, 2), *d_ema = upload(w, 2);
-        step_add_losses(d_found, upload(&bad, 1), 1);
-        step_measure(d_found, upload(gradient, 2), 2, 0);
+        step_add_losses(d_stats, upload(&bad, 1), 1);
+        step_measure(d_stats, upload(gradient, 2), 2, 0);
         adamw_update(d_w, d_m, d_v, d_ema, upload(gradient, 2), d_kinds, 2, &step);
         float *got = download(d_w, 2), *average = download(d_ema, 2), *m = download(d_m, 2);
         if (k == 0) assert_true(fabsf(got[0] - 1.5f) < 1e-6f && fabsf(got[1]) < 1e-6f && m[0] == -3);

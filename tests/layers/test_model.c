@@ -32,7 +32,7 @@ typedef struct {
     float *images, *targets, *losses, *logits;
 } Case;
 
-/* What the fixture says; `algorithm` is ripple's or lisa's. */
+/* The settings in the fixture; `algorithm` is ripple's or lisa's. */
 static VitSettings *case_settings(Case *c, const char *algorithm) {
     const char *attn = safetensors_metadata(&c->file, "attn");
     config_init(&c->config, NULL);
@@ -372,8 +372,8 @@ static void draw_mixed(Case *c) {
     }
 }
 
-/* Of the fixtures with a class token, which in convit joins between two half-blocks that are dropped, and of those with
- * convolutions and stages, where sums and scales are passes of their own. */
+/* Takes the fixtures with a class token, which in convit joins between two half-blocks that are dropped, and of those
+ * with convolutions and stages, where sums and scales are passes of their own. */
 static int differences_agree_dropping(const char *path) {
     Case c;
     if (!strstr(path, "cls") && !strstr(path, "conv.") && !strstr(path, "hierarchy")) return 1;
@@ -457,7 +457,7 @@ static void test_stem_weights(void **state) {
 static void test_ended(void **state) {
     enum { R = 2 };
     Case c;
-    double share[2];
+    uint64_t sums[ATTENTION_PARTS * ATTENTION_COLUMNS], found[ATTENTION_COLUMNS] = {0};
     int ended = 0, equal = 0, rows = 0;
     (void)state;
     case_open(&c, "tests/fixtures/ripple-rmax2-tau.safetensors", "auto");
@@ -474,11 +474,20 @@ static void test_ended(void **state) {
                 ended += weights[m] == weights[far];
                 equal += weights[n] == weights[m] && weights[m] == weights[far];
             }
-    a->op->ended(a, c.B, share);
+    Attention measured = *a;
+    const AttentionColumns *columns = a->op->columns(a);
+    measured.sums = device_malloc(sizeof sums, "sums");
+    device_zero(measured.sums, sizeof sums);
+    columns->measure(&measured, c.B);
+    device_download(sums, measured.sums, sizeof sums);
+    device_free(measured.sums);
+    for (int i = 0; i < ATTENTION_PARTS * ATTENTION_COLUMNS; i++) found[i % ATTENTION_COLUMNS] += sums[i];
     printf("tau %g ended %d of %d, %d of them at once\n", 0.05, ended, rows, equal);
     assert_true(ended > rows / 5 && ended < 4 * rows / 5 && equal > 0);
-    assert_float_equal(share[0], (double)ended / rows, 1e-9);
-    assert_float_equal(share[1], (double)equal / rows, 1e-9);
+    assert_string_equal(columns->names[1], "tau_ended");
+    assert_string_equal(columns->names[2], "tau_equal");
+    assert_float_equal((double)found[1] * columns->unit, ended, 1e-9);
+    assert_float_equal((double)found[2] * columns->unit, equal, 1e-9);
     free(weights);
     case_close(&c);
 }

@@ -196,7 +196,7 @@ static double norm_of_gradients(const Case *c, const float *grads) {
 static int row_agrees(const Row *row) {
     Case c;
     case_open(&c, row->text ? &TEXT : &IMAGE, row->text ? TEXT_MODEL : IMAGE_MODEL, row->pattern, 1, SEQUENCE_TRAIN);
-    int tensors = fill_with_sines(&c), keys = c.m.blocks[1].attention.shape.Dk * 2;
+    int tensors = fill_with_sines(&c), keys = c.m.frame.Dk * 2;
     assert_int_equal(tensors, row->text ? 38 : 40);
     assert_int_equal(c.m.model.params.parameters, row->text ? 2072 : 1408);
     tokens_of_case(&c);
@@ -469,8 +469,8 @@ static void test_causality(void **state) {
     }
 }
 
-/* Logits of the same positions computed in two ways.  In bfloat16 both have the roundings of all their layers, of which a
- * single logit may have the worst of thousands, so each position's V logits are compared as one. */
+/* Logits of the same positions computed in two ways.  In bfloat16 both have the roundings of all their layers, of which
+ * a single logit may have the worst of thousands, so each position's V logits are compared as one. */
 static int same_logits(const char *what, const float *got, const double *want, size_t positions, size_t V) {
     if (sizeof(real) == 4) return check_close(what, got, want, positions * V, 1e-4);
     double worst = 0, bound = 0.1;
@@ -552,7 +552,7 @@ static void test_fill(void **state) {
     assert_true(ok);
 }
 
-/* What is drawn is the same alone and in a batch, and top-k of one is the likeliest. */
+/* A sample is the same alone and in a batch, and top-k of one takes the likeliest token. */
 static void test_drawing(void **state) {
     (void)state;
     const SamplingSettings s = {.temperature = 0.7f, .top_k = 9, .top_p = 0.9f};

@@ -207,6 +207,7 @@ refuses "a prompt that is longer than that" 2 '--prompt|40 bytes|32' --init text
 refuses "--complete for a text" 2 '--complete|no images' --init text/best.safetensors --complete drawn.png --out x.png
 awk 'BEGIN { for (i = 0; i < 3000; i++) printf "%c", i * i % 90 + 32 }' >letters.txt
 refuses "a data set with a mistake in its name" 2 "--data|'shaps'|did you mean 'shapes'?" $text --data shaps
+refuses "a data set of clips" 2 'moving-shapes|has clips' $text --kind auto --data moving-shapes
 refuses "data of another kind than the weights" 2 '--data: shapes is a set of images|kind text (text/best.safetensors:' \
     --init text/best.safetensors --data shapes --eval
 awk 'BEGIN { for (i = 0; i < 3000; i++) printf "%c", i * i % 7 + 1 }' >few.txt

@@ -20,7 +20,7 @@ for operator in $(sed -n '/^Attention operators/,/^$/s/^  \([a-z-]*\) .*/\1/p' o
 done
 run --help
 operators=$(sed -n '/^Attention operators/,/^$/p' out | grep -c '^  ')
-names=$(cd "$root" && sed -n 's/^ *\.name = "\([a-z-]*\)".*/\1/p' layers/attention/*.c)
+names=$(cd "$root" && sed -n 's/^ *\.name = "\([a-z-]*\)".*/\1/p' layers/attention/*.c layers/features/*.c)
 for operator in $names; do grep -q "^  $operator  *[a-z]" out || missing="$missing $operator"; done
 [ -z "$missing" ] && [ "$operators" -ge 3 ]
 check "--help names every operator and each describes itself" $? "$operators operators, missing:${missing:- none}"
@@ -70,7 +70,7 @@ refuses "--help of another tool's word" 2 "'gpu'|build/cuda/train_vit" --help gp
 
 # Names of settings that users of other tools type, in each program that has not got them itself.
 wrong=
-names=$(sed -n 's/^    {"\([a-z0-9_]*\)", {.*/\1/p' "$root/core/foreign_names.c")
+names=$(sed -n 's/^    {"\([a-z0-9_ ]*\)", ".*/\1/p' "$root/core/config/foreign_names.c")
 for program in train_vit train_detr train_ar; do
     "$build/$program" --help >all
     for name in $names; do
@@ -86,7 +86,7 @@ for program in train_vit train_detr train_ar; do
         fi
     done
 done
-[ -z "$wrong" ] && [ "$(echo "$names" | wc -l)" -gt 150 ]
+[ -z "$wrong" ] && [ "$(echo "$names" | wc -w)" -gt 150 ]
 check "a setting's name in other tools is answered with ours, or with a sentence" $? "wrong:${wrong:- none}"
 while read -r typed ours; do
     run $typed
@@ -137,7 +137,7 @@ complains 2 '--kind: data shapes (the default; --data sets it) is a set of image
 check "train_ar --kind text of a set of images" $? "$(head -n 1 err)"
 # Settings in the braces of a message exist, and the one that is named first is among them.
 wrong=$(cd "$root" && awk '/config_(reject|die)\(/ { call = "" ; open = 1 } open { call = call " " $0 }
-    open && /;$/ { print call; open = 0 }' core/*.c training/*.c layers/*.c layers/*/*.c data/*/*.c train_*.c | python3 -c '
+    open && /;$/ { print call; open = 0 }' core/*.c core/*/*.c training/*.c layers/*.c layers/*/*.c data/*/*.c train_*.c | python3 -c '
 import re, sys
 known = {name.replace("-", "_") for page in ("", "-detr", "-ar")
          for name in re.findall(r"^\| `(?:--)?([a-z0-9_-]+)", open(f"docs/settings{page}.md").read(), re.M)}
@@ -495,12 +495,12 @@ succeeds "a run of two epochs" $tiny --epochs 2 --run-dir a --log-every 2
 grep -q "$(printf '[\033\r]')" out
 [ $? -eq 1 ]
 check "progress in a file has no control characters" $? "$(wc -l <out) lines"
-ends='[0-9.]+,[0-9]+,,' # wall_s, peak_bytes, and what only ripple has
+ends='[0-9.]+,[0-9]+' # wall_s, peak_bytes
 [ "$(head -n 1 a/log.csv)" = \
-    step,epoch,loss,lr,grad_norm,images_per_s,top1,top5,jsd,stall,val_loss,wall_s,peak_bytes,tau_ended,tau_equal ] &&
-    [ "$(grep -cE "^[0-9]+,[12],[0-9.]+,([0-9.e-]+,){2}[0-9.]+,(([0-9.]+)?,){3}[01][0-9.]*,[0-9.]*,$ends\$" \
+    step,epoch,loss,lr,grad_norm,images_per_s,top1,top5,stall,val_loss,wall_s,peak_bytes ] &&
+    [ "$(grep -cE "^[0-9]+,[12],[0-9.]+,([0-9.e-]+,){2}[0-9.]+,(([0-9.]+)?,){2}[01][0-9.]*,[0-9.]*,$ends\$" \
         a/log.csv)" -eq 4 ] &&
-    [ "$(grep -cE "[0-9],[0-9.]+,[0-9.]+,[0-9.]*,[0-9.]+,[0-9.]+,$ends\$" a/log.csv)" -ge 2 ]
+    [ "$(grep -cE "[0-9],[0-9.]+,[0-9.]+,[0-9.]+,[0-9.]+,$ends\$" a/log.csv)" -ge 2 ]
 check "log.csv: header, a row every log_every steps, accuracies with the epochs" $? "$(last_row a)"
 [ -s a/config.ini ] && [ -s a/last.safetensors ] && [ -s a/best.safetensors ] && [ -s a/state.safetensors ] &&
     [ "$(ls a | wc -l)" -eq 5 ]
@@ -1120,8 +1120,7 @@ curve follows >curve.2
 cmp -s curve.1 curve.2
 check "an average that follows at once evaluates like the weights" $? "$(last_row raw), $(last_row follows)"
 [ "$(cut -d , -f 3 stays/log.csv | uniq | wc -l)" -gt 5 ] &&
-    [ "$(grep -E ',[0-9.]+,[0-9.]+,[0-9.]*,[0-9.]+,[0-9.]+,[0-9.]+,[0-9]+,,$' stays/log.csv | cut -d , -f 7,8 |
-        sort -u | wc -l)" -eq 1 ]
+    [ "$(curve stays | cut -d , -f 6,7 | grep '[0-9],[0-9]' | sort -u | wc -l)" -eq 1 ]
 check "an average that hardly moves keeps the first accuracy while the loss moves" $? "$(last_row stays)"
 run --resume stays --epochs 4
 [ "$status" -eq 0 ]
@@ -1130,22 +1129,24 @@ check "and goes on" $? "$(head -n 1 err)"
 # Figure 3 of the ripple paper: fresh sticks share equally among five rings, fixed weights halve.
 slow_rate="$tiny --epochs 1 --lr 1e-9 --lr-min 1e-9 --lr-warmup 1e-9"
 run $slow_rate --attn ripple-fixed --run-dir halved
-[ "$(last_row halved | cut -d , -f 9)" = 0.000000 ]
+[ "$(cells halved jsd)" = 0.000000 ]
 check "fixed weights do not diverge from themselves" $? "$(last_row halved)"
 run $slow_rate --attn ripple --r-max 4 --run-dir sticks
-last_row sticks | awk -F , '{
+cells sticks jsd | awk '{
     for (r = 0; r < 5; r++) { p = 0.2; q = r < 4 ? 2 ^ -(r + 1) : 1 / 16; m = (p + q) / 2
                               jsd += p * log(p / m) / 2 + q * log(q / m) / 2 }
-    printf "%.6f", jsd; exit !($9 > jsd - 2e-3 && $9 < jsd + 2e-3) }' >expected
-check "fresh sticks diverge as uniform weights do" $? "$(last_row sticks | cut -d , -f 9), uniform $(cat expected)"
+    printf "%.6f", jsd; exit !($1 > jsd - 2e-3 && $1 < jsd + 2e-3) }' >expected
+check "fresh sticks diverge as uniform weights do" $? "$(cells sticks jsd), uniform $(cat expected)"
+[ "$(head -n 1 halved/log.csv | cut -d , -f 13-)" = jsd ]
+check "weights without sticks have no column of tau" $? "$(head -n 1 halved/log.csv)"
 run $slow_rate --attn linear --run-dir placeless
-[ -z "$(last_row placeless | cut -d , -f 9,14,15 | tr -d ,)" ]
-check "an operator without spatial weights has no divergence and breaks no sticks" $? "$(last_row placeless)"
+head -n 1 placeless/log.csv | grep -qv -e jsd -e tau
+check "an operator without spatial weights has no column of them" $? "$(head -n 1 placeless/log.csv)"
 
 # Four fresh sticks leave 0.8, 0.6, 0.4 and 0.2 of the whole.
 for row in 0.9,1.000000,1.000000 0.5,1.000000,0.000000 0.1,0.000000,0.000000; do
     run $slow_rate --attn ripple --r-max 4 --tau "${row%%,*}" --run-dir "tau.$row"
-    [ "$(last_row "tau.$row" | cut -d , -f 14,15)" = "${row#*,}" ]
+    [ "$(cells "tau.$row" tau_ended,tau_equal)" = "${row#*,}" ]
     check "how often tau ${row%%,*} ends stick breaking" $? "$(last_row "tau.$row")"
 done
 

@@ -52,11 +52,25 @@ END
 
 # == Names ===========================================================================================================
 
+# design.md quotes two functions of the smallest program.
+sed -n '/^static int train(Toy/,/^\/\* == Running/p' tests/core/test_program.c | sed '$d' >"$work/there"
+sed -n '/^    static int train(Toy/,/^Between/p' docs/design.md | sed '$d; s/^    //' >"$work/quoted"
+diff "$work/there" "$work/quoted" >"$work/out"
+check "design.md quotes the smallest program" $? "$(grep '^[<>]' "$work/out" | tr '\n' ' ')"
+
 # The operators are the first table of --help.
 "$vit" --help | awk '/^Attention operators/ { on = 1; next } on && !/^  / { exit } on { print $1 }' | sort >"$work/there"
 sed -n '/^## Attention operators/,/^Each works/p' README.md | grep -o '`[a-z0-9-]*`' | tr -d '`' | grep -v '^--' | sort >"$work/named"
 diff "$work/there" "$work/named" >"$work/out"
 check "the README lists the program's operators" $? "$(grep '^[<>]' "$work/out" | tr '\n' ' ')"
+
+# A page of settings shows their defaults and what a resumed run may change, so that a change of either is in its diff.
+for program in vit detr ar; do
+    page=docs/settings-$program.md
+    [ $program = vit ] && page=docs/settings.md
+    "$build/train_$program" --help-markdown | diff "$page" - >"$work/out"
+    check "$page is what train_$program --help-markdown prints" $? "$(grep '^[<>]' "$work/out" | head -n 1)"
+done
 
 # Of flags, those of any program; placeholders such as configs/imagenet/NAME.ini are no names.
 for program in vit detr ar; do "$build/train_$program" --help; done >"$work/help"

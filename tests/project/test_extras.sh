@@ -38,37 +38,54 @@ same() {
 
 run $tiny --epochs 3 --log-every 2 --run-dir whole
 awk -F , 'NR > 1 { rows++; evaluated = $2 != last && NR > 2; last = $2
-                   if (($7 != "") != ($11 != "") || $12 + 0 < before || $13 + 0 < 1e6) wrong = 1
-                   if ($11 != "" && ($11 < 1 || $11 > 4)) wrong = 1
-                   before = $12 + 0 }
+                   if (($7 != "") != ($10 != "") || $11 + 0 < before || $12 + 0 < 1e6) wrong = 1
+                   if ($10 != "" && ($10 < 1 || $10 > 4)) wrong = 1
+                   before = $11 + 0 }
           END { exit !(rows == 6 && !wrong) }' whole/log.csv
 check "val_loss where an evaluation is, times that rise, memory of a process" $? "$(last_row whole)"
 run --init whole/last.safetensors --eval
-same "--eval has the log's validation loss" "$(sed -n 's/^loss: //p' out)" "$(last_row whole | cut -d , -f 11)"
+same "--eval has the log's validation loss" "$(sed -n 's/^loss: //p' out)" "$(cells whole val_loss)"
 run --init whole/last.safetensors --eval --micro-batch 5
 same "whatever the micro-batch" "$(sed -n 's/^loss: //p' out | cut -c 1-6)" \
-    "$(last_row whole | cut -d , -f 11 | cut -c 1-6)"
+    "$(cells whole val_loss | cut -c 1-6)"
 
 stop_run INT '^6,' part/log.csv $tiny --epochs 3 --log-every 2 --run-dir part
 sleep 1.2
 [ "$status" -eq 130 ] && cp part/log.csv stopped.csv
 run --resume part
-same "a resumed run has the same validation losses" "$(cut -d , -f 1-3,7,11 part/log.csv)" \
-    "$(cut -d , -f 1-3,7,11 whole/log.csv)"
+same "a resumed run has the same validation losses" "$(cut -d , -f 1-3,7,10 part/log.csv)" \
+    "$(cut -d , -f 1-3,7,10 whole/log.csv)"
 same_run whole part
 check "and is the same run bit for bit" $? "differs: $differs"
+
+# What an operator measures is a mean over the epoch, whatever its rows and breaks.
+sticks="$tiny --train-limit 640 --attn ripple --r-max 2 --tau 0.3333 --lr 0.02 --epochs 2"
+run $sticks --log-every 20 --run-dir measured
+stop_run INT '^60,' halted/log.csv $sticks --log-every 20 --run-dir halted
+sleep 1.2
+[ "$status" -eq 130 ]
+run --resume halted
+same "a resumed run measures the same" "$(cut -d , -f 1,2,13- halted/log.csv)" "$(cut -d , -f 1,2,13- measured/log.csv)"
+same_run measured halted
+check "and is the same run bit for bit" $? "differs: $differs"
+awk -F , 'NR > 1 && !($13 > 0 && $14 > 0 && $14 < 1 && $15 >= 0) { exit 1 } { last = now; now = $13 } END { exit last == now }' \
+    measured/log.csv
+check "and what it measures changes" $? "$(cut -d , -f 13- measured/log.csv | tr '\n' ' ')"
+run $sticks --log-every 100 --recompute --run-dir rare
+same "with a row an epoch and recomputed blocks the same means" "$(cells rare jsd,tau_ended,tau_equal)" \
+    "$(cells measured jsd,tau_ended,tau_equal)"
 
 run $tiny --epochs 1 --run-dir timed
 sed -i 's/"vit.c.seconds":"[0-9.]*"/&/' timed/state.safetensors
 seconds=$(head -c 20000 timed/state.safetensors | tr , '\n' | sed -n 's/.*"vit.c.seconds":"\([0-9.]*\)".*/\1/p')
-stem=$(last_row timed | cut -d , -f 12)
+stem=$(cells timed wall_s)
 echo "$seconds $stem" | awk '{ exit !($1 >= $2 - 0.05 && $1 > 0) }'
 check "the state knows the run's seconds" $? "state $seconds, log $stem"
 # The same length, so that the header keeps its size: a run that had trained for 9 of its leading digit more.
 later=$(echo "$seconds" | sed 's/^./9/')
 sed -i "s/\"vit.c.seconds\":\"$seconds\"/\"vit.c.seconds\":\"$later\"/" timed/state.safetensors
 run --resume timed --epochs 2
-last_row timed | awk -F , -v least="$later" '{ exit !($12 >= least) }'
+cells timed wall_s | awk -v least="$later" '{ exit !($1 >= least) }'
 check "and a resumed run counts on from them" $? "$(last_row timed), from $later s"
 
 # A log that was begun before the columns were there.

@@ -1,0 +1,22 @@
+/* The embedded data set of the detector: several of data/sets/shapes' figures in one picture, with their boxes, drawn on
+ * demand.  Needs no file and no network; small enough for a detector to learn on a CPU in minutes. */
+#ifndef VIT_DATA_DETECTION_SHAPE_SCENES_H
+#define VIT_DATA_DETECTION_SHAPE_SCENES_H
+
+#include "data/detection/coco.h"
+#include "data/sets/shapes.h"
+
+enum { SCENES_SIDE = 128, SCENES_LEAST_SIDE = 32, SCENES_MOST = 6, SCENES_TRAIN = 4000, SCENES_TEST = 500 };
+
+/* Draws scene `index` of the split (0 train, 1 test): pixels [side,side,3], and for each of its 1 to SCENES_MOST
+ * figures, in painting order, the label and the box x0, y0, x1, y1 of the pixels it covers at least partly (x1, y1
+ * exclusive).  Returns the number of figures.  Boxes lie inside the picture, and two of them overlap by at most a tenth
+ * of the smaller one.  pixels may be NULL.  A pure function of (seed, split, index, side), and thread-safe. */
+int scenes_draw(uint64_t seed, uint32_t split, uint32_t index, int side, uint8_t *pixels, int label[SCENES_MOST],
+                int box[SCENES_MOST][4]);
+
+/* The annotations of the first `count` scenes in COCO's form: image id = index + 1, category id = label + 1, area = the
+ * box's area. */
+void scenes_coco(Coco *coco, uint64_t seed, uint32_t split, int count, int side);
+
+#endif

@@ -1,0 +1,155 @@
+/* One call of train_detr: the detector with its settings, its data and its buffers, which training and the modes in
+ * place of training share.
+ *
+ *   run.c         settings, data sets and loaders, the model with its first weights
+ *   loss.c        a step's loss and its gradients, and the loss of a validation image
+ *   evaluation.c  the detections of an evaluation, exchanged between ranks, and what --eval prints of them
+ *   predict.c, parity.c, bench.c   these modes
+ *
+ * Letters: B images, Q queries, C class logits, L decoder layers. */
+#ifndef VIT_LAYERS_DETR_RUN_H
+#define VIT_LAYERS_DETR_RUN_H
+
+#include "training/program.h"
+#include "training/schedule.h"
+#include "data/detection/detection_loader.h"
+#include "data/detection/size_buckets.h"
+#include "detection/coco_eval.h"
+#include "detection/set_loss.h"
+#include "layers/detr/detr.h"
+
+/* == Settings ===================================================================================================== */
+
+/* Files that modes of this program write. */
+typedef struct {
+    const char *results, *draw;
+} DetectionOutputSettings;
+extern const ConfigGroup detection_output_settings;
+
+/* Settings of the backbone. */
+typedef struct {
+    const char *backbone_weights;
+    float lr_backbone;
+} BackboneSettings;
+extern const ConfigGroup backbone_settings;
+
+/* Settings for evaluating and showing detections. */
+typedef struct {
+    int eval_batch, image_size[2];
+    float draw_score;
+} DetectionViewSettings;
+extern const ConfigGroup detection_view_settings;
+
+/* == A run ======================================================================================================== */
+
+typedef struct {
+    Training training; /* training.s: the settings that all programs share */
+    const ModeSettings *modes;
+    const PredictSettings *predict;
+    const DetectionOutputSettings *outputs;
+    const DetectionSetSettings *data;
+    const LoaderSettings *loading;
+    const SizeSettings *sizes;
+    const DetectionAugmentSettings *augment;
+    DetrSettings *model_settings;
+    const BackboneSettings *backbone;
+    const DropSettings *schedule;
+    const DetectionViewSettings *view;
+
+    Detr detr;
+    DetectionSet train, val; /* train is open only in a training run */
+    LoaderPool *workers;
+    DetectionLoader loader, val_loader;
+    int shorter, longer;      /* maximum shorter and longer side of a batch */
+    SetLossWork step_loss, image_loss; /* of a micro-batch; of one image and layer in an evaluation */
+    float *logits, *boxes;    /* host [L,B,Q,C], [L,B,Q,4] */
+    float *dlogits, *dboxes;  /* the same */
+    float *unused;            /* [Q,C + 4]: derivatives in an evaluation */
+    float (*target_boxes)[4]; /* [most_boxes of the validation split] */
+    int *target_labels;
+    const char **names;       /* [num_classes]: categories by their id, "" for none */
+    double found[COCO_NUMBERS]; /* the last evaluation's, 0 to 1, -1 for none */
+    double infer_s;             /* its seconds an image on this rank, without waiting for pictures */
+} DetrRun;
+
+/* The number of classes where only the model is needed, without data. */
+void detr_run_find_classes(DetrRun *run);
+
+/* The number of height x width images whose largest backbone activation keeps the device busy. */
+int detr_run_micro_batch(const DetrRun *run, int height, int width);
+
+/* Opens the validation split, if the call evaluates, and for training also the other, with their loaders. */
+void detr_run_open_data(DetrRun *run, bool train);
+void detr_run_close_data(DetrRun *run);
+
+/* Builds the model for that many images of H x W or W x H at a time and sets its initial weights. */
+void detr_run_open_model(DetrRun *run, int images, int H, int W, bool training);
+
+/* Loads a part of a batch into the model (detr_load). */
+void detr_run_load(DetrRun *run, const DetectionPart *part, const float mean[3], const float std[3]);
+
+/* Allocates the host's predictions of that many images and, for training, what their loss needs. */
+void detr_run_open_buffers(DetrRun *run, int images, int most_targets, bool training);
+
+/* == Loss ========================================================================================================= */
+
+/* The terms of a step's loss, summed over micro-batches and ranks. */
+typedef struct {
+    double total, focal, l1, giou;
+    double wrong, targets; /* targets whose query has its largest logit at another class, and all of them */
+    int boxes;             /* of the whole batch on all ranks: the others are divided by it */
+} StepLoss;
+
+/* After detr_forward of `part`: takes the predictions to the host, matches them with the part's boxes, adds the loss to
+ * *sum and loads its gradients for detr_backward.  Predictions that cannot be matched (not finite) stop the run; the
+ * message names the image. */
+void detection_loss(DetrRun *run, const DetectionPart *part, StepLoss *sum);
+
+/* One optimizer step with the gradients of a whole batch, once every rank has its own; sums the loss over ranks. */
+void detr_run_update(DetrRun *run, StepLoss *loss);
+
+/* The terms of the validation loss. */
+typedef struct {
+    double loss, boxes;
+} ValidationLoss;
+
+void validation_loss_open(DetrRun *run);
+
+/* Adds the loss of the last layer's predictions for that validation image, logits [Q,C] and boxes [Q,4], weighted as in
+ * training; NaN if they are NaN. */
+void validation_loss_add(ValidationLoss *sum, DetrRun *run, int image, const float *logits, const float *boxes);
+
+/* == Evaluation =================================================================================================== */
+
+/* The detections of an evaluation, as ranks exchange them: [image_count,Q,FOUND_NUMBERS] of the validation split, 0
+ * where there are none. */
+typedef struct {
+    double *numbers;
+    size_t count;
+} FoundDetections;
+
+void found_open(FoundDetections *found, const DetrRun *run);
+/* Fills in the detections of the part that the model holds, after detr_forward, and adds the loss of its images. */
+void found_take(FoundDetections *found, DetrRun *run, const DetectionPart *part, ValidationLoss *sum);
+/* Every rank has filled in its own images: after this each has all of them. */
+void found_exchange(FoundDetections *found);
+void found_list(const FoundDetections *found, const DetrRun *run, CocoResults *results);
+void found_close(FoundDetections *found);
+
+/* --eval: detections are compared with the data by category id, so an id must mean the same category in both. */
+void detr_eval_check_categories(const DetrRun *run);
+/* --eval: prints COCO's numbers and the loss, and writes --results. */
+void detr_eval_report(const DetrRun *run, const CocoResults *results);
+
+/* == Modes in place of training =================================================================================== */
+
+/* --describe: prints the parts, parameters and multiply-adds of the model. */
+void detr_run_describe(DetrRun *run);
+/* --predict: prints the detections in pictures; with --json and --draw also writes them. */
+void detr_predict(DetrRun *run);
+/* --parity: predictions, loss and gradients for the images and boxes that another framework was given. */
+void detr_parity(DetrRun *run);
+/* --bench: the speed of training and inference on random images of one size. */
+void detr_bench(DetrRun *run);
+
+#endif

@@ -1,0 +1,132 @@
+/* What an evaluation counts: images one by one, videos by the scores of all their views. */
+#include "layers/vit/run.h"
+
+#include <stdio.h>
+
+#include "core/die.h"
+#include "core/distributed.h"
+#include "core/progress.h"
+#include "core/signals.h"
+#include "core/text.h"
+#include "core/results/outcome.h"
+
+/* == Counting ===================================================================================================== */
+
+static int label_of(const VitEvaluation *e, int label) {
+    if (label < 0) return -1 - label_of(e, -1 - label);
+    return e->class_of ? e->class_of[label] : label;
+}
+
+static void count_outcome(VitRun *run, size_t index, int label, const float *logits) {
+    VitEvaluation *e = &run->evaluation;
+    Outcome found = outcome_of(logits, run->model_settings->num_classes, label);
+    e->right += found.place < 1;
+    e->right5 += found.place < 5;
+    e->loss += found.loss;
+    if (e->confusion.classes) confusion_add(&e->confusion, label, &found);
+    if (!e->real.images) return;
+    size_t count;
+    const int *labels = real_labels_of(&e->real, index, &count);
+    bool right = false;
+    for (size_t i = 0; i < count; i++) right |= label_of(e, labels[i]) == found.predicted;
+    e->real_right += right;
+    e->real_counted += count > 0;
+}
+
+/* Each rank counts its share of the videos, whichever rank saw which of their views. */
+static void count_videos(VitRun *run) {
+    Views *views = &run->evaluation.views;
+    bool stopping = distributed_any(stop_signal != 0);
+    if (!stopping) views_sum(views);
+    size_t rank = (size_t)distributed_rank(), ranks = (size_t)distributed_ranks();
+    size_t first = views->videos * rank / ranks, end = views->videos * (rank + 1) / ranks;
+    for (size_t v = first; !stopping && v < end; v++)
+        if (views_complete(views, v, run->test.name))
+            count_outcome(run, v, views->labels[v], views_logits(views, v));
+    run->evaluation.failed = views->failed;
+    views_close(views);
+}
+
+void vit_eval_begin(VitRun *run) {
+    VitEvaluation *e = &run->evaluation;
+    e->right = e->right5 = e->loss = e->real_right = e->real_counted = 0;
+    if (run->test.clips)
+        views_open(&e->views, run->test.count, run->model_settings->num_classes, loader_views(&run->test_loader),
+                   run->clips->view_scores == SCORES_LOGITS);
+}
+
+void vit_eval_add(VitRun *run, const LoaderPart *images) {
+    VitEvaluation *e = &run->evaluation;
+    size_t place = images->batch * (size_t)run->test_loader.config.parts.batch_size + (size_t)images->first;
+    for (int b = 0; b < images->n; b++, place++) { /* place: in the epoch, of which each video has loader_views */
+        const float *logits = run->logits + (size_t)b * (size_t)run->model_settings->num_classes;
+        int label = label_of(e, images->labels[b]);
+        if (run->test.clips) views_add(&e->views, place, label, logits);
+        else count_outcome(run, place, label, logits);
+    }
+}
+
+void vit_eval_end(VitRun *run) {
+    VitEvaluation *e = &run->evaluation;
+    double count = (double)run->test.count;
+    if (run->test.clips) count_videos(run);
+    double sums[] = {e->right, e->right5, e->loss, e->real_right, e->real_counted};
+    training_sum(&run->training, sums, 5);
+    e->top1 = 100 * sums[0] / count;
+    e->top5 = 100 * sums[1] / count;
+    run->training.validation_loss = sums[2] / count;
+    e->real_right = sums[3];
+    e->real_counted = sums[4];
+}
+
+/* == --eval ======================================================================================================= */
+
+/* Maps the data's classes to those of the weights, by name if both have names. */
+static void match_classes(VitRun *run) {
+    const Dataset *d = &run->test;
+    const char *path = run->training.s->init;
+    int *class_of;
+    ClassNames names;
+    run_folder_classes(&names, path);
+    if (names.named && d->class_names) {
+        class_of = run->evaluation.class_of = xcalloc((size_t)d->classes, sizeof *class_of, "classes");
+        bool same = class_names_match(&names, path, class_of, d->class_names, d->classes, d->name);
+        if (!same && distributed_rank() == 0)
+            print_line("%s: its %d classes are numbered otherwise than the %d of %s: matched by name\n", d->name,
+                       d->classes, names.count, path);
+    }
+    class_names_free(&names);
+}
+
+void vit_eval_open(VitRun *run) {
+    const VitModeSettings *s = run->vit_modes;
+    confusion_check_path(s->confusion);
+    vit_run_open_data(run, false);
+    match_classes(run);
+    vit_run_open_model(run, vit_run_micro_batch(run), false);
+    if (*s->confusion || *s->per_class)
+        confusion_open(&run->evaluation.confusion, run->model_settings->num_classes, *s->confusion != 0);
+}
+
+void vit_eval_report(VitRun *run) {
+    VitEvaluation *e = &run->evaluation;
+    const Training *t = &run->training;
+    const VitModeSettings *s = run->vit_modes;
+    bool counts = e->confusion.classes && !t->stopping, written = true;
+    ClassNames names = {0};
+    Error error;
+    if (!t->stopping) outcome_require_loss(t->validation_loss, t->s->init, run->test.name);
+    if (counts) confusion_sum(&e->confusion);
+    if (distributed_rank() > 0) return;
+    progress_show(true, "%zu test images of %s", run->test.count, run->test.name);
+    if (counts)
+        written = confusion_report(&e->confusion, s->confusion, s->per_class, vit_run_class_names(run, &names), &error);
+    class_names_free(&names);
+    if (e->failed) printf("failed: %zu videos\n", e->failed);
+    printf("loss: %.6f\n", t->validation_loss);
+    printf("top1: %.4f top5: %.4f\n", e->top1, e->top5);
+    if (e->real.images)
+        printf("real: %.4f of %.0f images with labels\n",
+               e->real_counted > 0 ? 100 * e->real_right / e->real_counted : 0, e->real_counted);
+    if (!written) die("%s", error.text);
+}

@@ -1,0 +1,246 @@
+
+#include "layers/vit/run.h"
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "core/die.h"
+#include "core/distributed.h"
+#include "data/images/image.h"
+#include "kernels/kernels.h"
+#include "layers/loading.h"
+#include "layers/vit/fit_weights.h"
+
+/* == Settings ===================================================================================================== */
+
+#define F(KIND, field) CONFIG_FIELD(KIND, VitModeSettings, field)
+static const ConfigEntry entries[] = {
+    {F(STRING, show_batch), .section = "in place of training", .command_line_only = true, .argument = "FILE",
+     .help = "Write the first training images as the model sees them, with their labels, to this PNG file, and stop"},
+    {F(STRING, confusion), .command_line_only = true, .argument = "FILE",
+     .help = "With --eval: write how many images of each class were taken for which (CSV; "
+             "scripts/plots/plot_confusion.py draws it)"},
+    {F(STRING, per_class), .command_line_only = true, .argument = "FILE",
+     .help = "With --eval: write images, top-1, top-5 and precision of each class (CSV)"},
+    {F(STRING, real_labels), .command_line_only = true, .argument = "FILE",
+     .help = "With --eval on ImageNet's validation images: the labels of ImageNet ReaL (real.json), by which a second "
+             "top-1 is counted"},
+    {F(STRING, attention), .command_line_only = true, .argument = "FILE",
+     .help = "With --predict: write the attention weights of every layer and head to this safetensors file, which "
+             "scripts/plots/plot_attention.py draws"},
+    {F(INT, top_frames), "3", .command_line_only = true, .max = 1000,
+     .help = "With --predict of videos: how many frames to name that speak most for the first class. A frame's score "
+             "is the probability of that class for a clip that shows this frame alone, which says nothing of classes "
+             "that only motion tells (0: none; each frame of the clip takes a forward pass)"},
+};
+#undef F
+const ConfigGroup vit_mode_settings = {CONFIG_GROUP(VitModeSettings, entries)};
+
+/* == Data ========================================================================================================= */
+
+/* Normalisation of pixels: as set by the user; else, in a mode, as the model was trained; else as for the data set. */
+static void normalise(const VitRun *run, Dataset *dataset) {
+    const DataSettings *s = run->data;
+    const Training *t = &run->training;
+    if (t->mode && *t->s->init) run_folder_normalisation(dataset->mean, dataset->std, t->s->init);
+    for (int c = 0; c < s->mean.count; c++) dataset->mean[c] = s->mean.at[c];
+    for (int c = 0; c < s->std.count; c++) dataset->std[c] = s->std.at[c];
+}
+
+/* What a checkpoint tells of the data it was trained on. */
+static void describe_from_checkpoint(Dataset *d, const char *data, const char *init) {
+    ClassNames names;
+    int size[2] = {0, 0};
+    run_folder_image_size(size, init); /* checkpoints without it are of folders, whose images differ */
+    run_folder_classes(&names, init);
+    snprintf(d->name, sizeof d->name, "%.31s", data);
+    d->height = size[0];
+    d->width = size[1];
+    d->classes = names.count;
+    class_names_free(&names);
+}
+
+void vit_run_describe_data(VitRun *run) {
+    const Config *config = &run->training.config;
+    const char *data = run->data->data, *init = run->training.s->init, *origin = config_origin(config, "data");
+    bool typed = origin && !strncmp(origin, "--", 2);
+    bool lost = run->training.mode && *init && !typed && !dataset_is_there(data);
+    bool alone = (run->modes->describe || run->modes->bench) && run->model_settings->num_classes;
+    Dataset *d = &run->train;
+    Error error;
+    if (!lost && !dataset_known(data, &error)) config_reject(config, "data", "%s", error.text);
+    if (!lost && !alone) {
+        dataset_describe(d, data, run->data->data_dir);
+    } else {
+        memcpy(d->mean, imagenet_mean, sizeof imagenet_mean);
+        memcpy(d->std, imagenet_std, sizeof imagenet_std);
+    }
+    if (lost) describe_from_checkpoint(d, data, init);
+    normalise(run, d);
+}
+
+Transform vit_run_transform(const VitRun *run, bool train) {
+    return (Transform){.height = run->model_settings->img_size[0],
+                       .width = run->model_settings->img_size[1],
+                       .train = train,
+                       .s = *run->transform,
+                       .augment = augment_of(run->augment)};
+}
+
+LoaderConfig vit_run_samples(const VitRun *run, bool train) {
+    return (LoaderConfig){.parts = {.seed = run->training.s->seed, .train = train,
+                                    .max_damaged = run->loading->max_damaged},
+                          .repeats = sampler_repeats(run->sampler),
+                          .pairs = mixup_is_on(run->mixup),
+                          .transform = vit_run_transform(run, train),
+                          .frames = run->model_settings->frames,
+                          .clips = *run->clips};
+}
+
+/* Evaluation runs one micro-batch at a time; each rank takes its share of every group of micro-batches. */
+static void loading_open(VitRun *run, Loader *loader, const Dataset *dataset, bool train) {
+    LoaderConfig config = vit_run_samples(run, train);
+    config.parts = loading_parts(&run->training, run->loading, &run->workers, train, vit_run_micro_batch(run));
+    if (run->evaluation.real.images) config.parts.max_damaged = 0; /* another image would take its place */
+    loader_open(loader, dataset, &config);
+}
+
+void vit_run_close_data(VitRun *run) {
+    parts_close(&run->loader.parts);
+    parts_close(&run->test_loader.parts);
+    loader_pool_close(run->workers);
+    real_labels_close(&run->evaluation.real);
+}
+
+bool vit_run_has_model_size(const VitRun *run) {
+    const int *size = run->model_settings->img_size;
+    return run->train.height == size[0] && run->train.width == size[1];
+}
+
+void vit_run_open_split(VitRun *run, Dataset *split, bool train) {
+    const VitSettings *s = run->model_settings;
+    const Config *config = &run->training.config;
+    const Dataset *d = &run->train;
+    if (d->height && !config_origin(config, "img_size") && !vit_run_has_model_size(run))
+        config_reject(config, "data", "{data} has images of %dx%d, but the model takes {img_size}", d->height,
+                      d->width);
+    if (s->frames > 1 && !d->clips)
+        config_reject(config, "frames", "{frames} makes clips, but {data} has images: give a set of clips, such as "
+                                        "moving-shapes");
+    if (train && run->clips->samples_per_clip > 1 && !d->clips)
+        config_reject(config, "samples_per_clip",
+                      "{samples_per_clip} repeats clips, but {data} has images, which repeated_aug repeats");
+    if (s->num_classes < d->classes)
+        config_reject(config, "num_classes", "{num_classes} is less than the %d classes of {data}", d->classes);
+    dataset_open(split, run->data->data, run->data->data_dir, train,
+                 (size_t)(train ? run->data->train_limit : run->data->test_limit));
+    normalise(run, split);
+}
+
+static void real_labels_read(VitRun *run) {
+    const char *path = run->vit_modes->real_labels;
+    Error error;
+    if (run->test.clips)
+        config_reject(&run->training.config, "real_labels", "%s has no images, but clips", run->test.name);
+    if (!real_labels_open(&run->evaluation.real, path, &run->test, !run->data->test_limit, &error))
+        die("%s: %s", path, error.text);
+}
+
+void vit_run_open_data(VitRun *run, bool train) {
+    bool evaluates = !train || training_evaluates(&run->training);
+    if (train) vit_run_open_split(run, &run->train, true);
+    if (evaluates) vit_run_open_split(run, &run->test, false);
+    if (!distributed_agree((double)run->test.count, 0))
+        die("%s: %zu test images here, but other ranks have more or fewer", run->test.name, run->test.count);
+    if (*run->vit_modes->real_labels) real_labels_read(run);
+    if (train)
+        training_fit_batch(&run->training, loader_length(&run->train, (LoaderConfig[]){vit_run_samples(run, true)}),
+                           run->train.name);
+    if (train) loading_open(run, &run->loader, &run->train, true);
+    if (evaluates) loading_open(run, &run->test_loader, &run->test, false);
+}
+
+const char *const *vit_run_class_names(const VitRun *run, ClassNames *owned) {
+    const Dataset *d = &run->train;
+    if (*run->training.s->init) run_folder_classes(owned, run->training.s->init);
+    if (owned->named) return class_names_complete(owned, run->model_settings->num_classes) ? owned->at : NULL;
+    bool chosen = config_origin(&run->training.config, "data") != NULL;
+    return chosen && d->class_names && d->classes == run->model_settings->num_classes ? d->class_names : NULL;
+}
+
+/* == The model ==================================================================================================== */
+
+/* So many images at a time that the activations of a hierarchical model are three times its weights, which each pass
+ * reads and whose gradients it adds up: its last stages have most of the weights and few of the tokens.  The linear
+ * layers of all blocks are counted, and what is on both sides of them. */
+static size_t images_for_weights(const VitSettings *s, double tokens) {
+    double weights = 0, activations = 0;
+    for (int i = 0; i < s->dim.count; i++, tokens /= 4) {
+        double M = s->dim.at[i], depth = s->depth.at[s->depth.count > 1 ? i : 0];
+        double ratio = (double)s->mlp_ratio.at[s->mlp_ratio.count > 1 ? i : 0];
+        weights += depth * M * M * (4 + 2 * ratio) * sizeof(float);
+        activations += depth * M * tokens * (9 + 2 * ratio) * sizeof(real);
+    }
+    return (size_t)ceil(3 * weights / activations);
+}
+
+/* A wide model takes more images than fill the device, as each pass reads all weights. */
+int vit_run_micro_batch(const VitRun *run) {
+    enum { LEAST_TOKENS = 1024 };
+    const VitSettings *s = run->model_settings;
+    size_t frames = (size_t)convolution_side(s->frames, s->tubelet > 1 ? 2 : 1);
+    size_t rows = (size_t)convolution_side(s->img_size[0], s->patch_size);
+    size_t columns = (size_t)convolution_side(s->img_size[1], s->patch_size);
+    size_t tokens = activations_at_once() / (size_t)s->dim.at[0];
+    size_t most = tokens > LEAST_TOKENS ? tokens : LEAST_TOKENS;
+    size_t N = frames * rows * columns, images = most / N;
+    size_t least = s->dim.count > 1 ? images_for_weights(s, (double)N) : 0;
+    return training_micro_batch(&run->training, images > least ? images : least);
+}
+
+/* Loads weights from a file, whose settings, if it has them, tell how the model was built that they come from.  For
+ * training, a head for other classes is initialised randomly instead. */
+static void weights_load(VitRun *run) {
+    static Vit origin;
+    const Training *t = &run->training;
+    const char *init = t->s->init, *head = t->mode ? NULL : "head.";
+    Config config;
+    bool told = run_folder_settings(&config, &t->config, init), prints = distributed_rank() == 0 && !run->modes->bench;
+    told = told && ((const VitSettings *)config_settings(&config, &vit_settings))->num_classes > 0;
+    if (told) vit_create(&origin, &config);
+    if (told) vit_check_heads(init, &t->config, &origin.settings);
+    if (told && prints) vit_print_other_attention(init, &t->config, &config);
+    if (!told && prints) vit_print_assumptions(init, &t->config, run->train.mean, run->train.std);
+    Inflate inflate = told && origin.settings.frames > 1 ? INFLATE_NONE : run->model_settings->inflate;
+    FittedWeights fitted = fit_weights_inflated(&run->vit.model, init, &origin.model, head, t->s->seed, inflate);
+    vit_destroy(&origin);
+    config_free(&config);
+    if (prints) fitted_weights_print(&fitted, stdout);
+}
+
+size_t vit_pixels(const VitSettings *s) {
+    return 3 * (size_t)s->frames * (size_t)s->img_size[0] * (size_t)s->img_size[1];
+}
+
+void vit_run_open_model(VitRun *run, int batch, bool training) {
+    Vit *vit = &run->vit;
+    vit_create(vit, &run->training.config);
+    layer_decay_apply(vit, run->layer_decay);
+    vit_plan(vit, batch, training);
+    vit_allocate(vit);
+    params_allocate(&vit->model.params, training);
+    if (*run->training.s->init) {
+        weights_load(run);
+    } else {
+        params_initialize(&vit->model.params, run->training.s->seed);
+        vit_draw_buffers(vit, run->training.s->seed, 0);
+    }
+    if (training) vit_run_open_columns(run);
+    size_t B = (size_t)batch, C = (size_t)run->model_settings->num_classes;
+    run->pixels = host_malloc(B * vit_pixels(run->model_settings), "a batch");
+    run->labels = xcalloc(B, sizeof *run->labels, "a batch");
+    run->targets = xcalloc(B * C, sizeof *run->targets, "a batch");
+    run->losses = xcalloc(B, sizeof *run->losses, "a batch");
+    run->logits = xcalloc(B * C, sizeof *run->logits, "a batch");
+    run->boxes = xcalloc(B + 2, 4 * sizeof *run->boxes, "a batch");
+}
