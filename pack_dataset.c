@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/config.h"
+#include "core/config/config.h"
 #include "core/die.h"
 #include "core/files.h"
 #include "core/limits.h"

@@ -11,13 +11,14 @@
 
 #include "core/die.h"
 #include "core/distributed.h"
-#include "core/outcome.h"
+#include "core/results/outcome.h"
 #include "core/progress.h"
 #include "core/signals.h"
 #include "core/text.h"
 #include "data/sequences/sequence_baselines.h"
 #include "kernels/kernels.h"
 #include "layers/density/run.h"
+#include "layers/loading.h"
 
 /* == Settings ===================================================================================================== */
 
@@ -142,19 +143,8 @@ static int eval_step(const DensityRun *run) {
 }
 
 static void loading_open(DensityRun *run, SequenceLoader *loader, bool train, SequencesSplit split) {
-    int micro = density_micro_batch(run);
-    if (!run->workers) run->workers = loader_pool_start(run->loading, device_shares_cores());
-    SequenceLoaderConfig config = {.parts = {.seed = run->training.s->seed,
-                                             .batch_size = train ? run->training.s->batch_size
-                                                                 : micro * distributed_ranks(),
-                                             .train = train,
-                                             .rank = distributed_rank(),
-                                             .ranks = distributed_ranks(),
-                                             .part = micro,
-                                             .max_damaged = run->loading->max_damaged,
-                                             .pool = run->workers,
-                                             .allocate = host_malloc,
-                                             .release = host_free},
+    SequenceLoaderConfig config = {.parts = loading_parts(&run->training, run->loading, &run->workers, train,
+                                                          density_micro_batch(run)),
                                    .split = split,
                                    .step = eval_step(run)};
     sequence_loader_open(loader, &run->set, &config);
@@ -194,8 +184,7 @@ static void evaluate(DensityRun *run) {
     int n = run->shape.n;
     size_t done = 0, count = run->eval_loader.parts.source.length;
     double sums[2] = {0}; /* nats, tokens */
-    if (model->params.ema) params_view(&model->params, model->params.ema);
-    model_set_training(model, false);
+    model_evaluation_begin(model);
     parts_start(&run->eval_loader.parts, 0, 0);
     while (!stop_signal && sequence_loader_next(&run->eval_loader, &part)) {
         density_load(run, part.tokens, part.n);
@@ -210,8 +199,7 @@ static void evaluate(DensityRun *run) {
         progress_show(false, "evaluating %zu/%zu", done * (size_t)distributed_ranks(), count);
     }
     training_sum(&run->training, sums, 2);
-    if (model_trains(model)) model_set_training(model, true);
-    params_view(&model->params, model->params.values);
+    model_evaluation_end(model);
     run->training.validation_loss = sums[0] / sums[1];
     run->bits = bits_of(sums[0] / sums[1]);
 }

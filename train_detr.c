@@ -132,12 +132,6 @@ static void detect_all(DetrRun *run, FoundDetections *found) {
     run->infer_s = seconds / fmax((double)done, 1);
 }
 
-/* Makes the layers use the parameters or their EMA. */
-static void view(DetrRun *run, float *arena) {
-    params_view(&run->detr.model.params, arena);
-    detr_fold(&run->detr);
-}
-
 /* COCO's metrics of the validation split into run->found, on all ranks; `results` lists all detections, unless it is
  * NULL.  The EMA weights are evaluated if there are any.  A signal ends it early, without a result. */
 static void evaluate(DetrRun *run, CocoResults *results) {
@@ -146,11 +140,11 @@ static void evaluate(DetrRun *run, CocoResults *results) {
     FoundDetections found;
     Error error;
     found_open(&found, run);
-    if (model->params.ema) view(run, model->params.ema);
-    model_set_training(model, false);
+    model_evaluation_begin(model);
+    if (model->params.ema) detr_fold(&run->detr);
     detect_all(run, &found);
-    if (model_trains(model)) model_set_training(model, true);
-    if (model->params.ema) view(run, model->params.values);
+    model_evaluation_end(model);
+    if (model->params.ema) detr_fold(&run->detr);
     if (!run->training.stopping) {
         found_exchange(&found);
         found_list(&found, run, list);

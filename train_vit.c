@@ -27,7 +27,7 @@ static void add_settings(VitRun *run, Config *config) {
     run->erasing = config_add(config, &erasing_settings);
     run->mixup = config_add(config, &mixup_settings);
     run->sampler = config_add(config, &sampler_settings);
-    run->model = vit_add_settings(config);
+    run->model_settings = vit_add_settings(config);
     run->schedule = config_add(config, &cosine_settings);
     config_add(config, &adamw_settings);
     run->layer_decay = config_add(config, &layer_decay_settings);
@@ -49,19 +49,20 @@ static void check_settings(VitRun *run) {
     const Config *config = &run->training.config;
     if (*run->modes->parity) vit_parity_open(run);
     vit_check_settings(config);
-    run->training.unit = run->model->frames > 1 ? "clips" : "images";
+    run->training.unit = run->model_settings->frames > 1 ? "clips" : "images";
     training_check_ranks(&run->training);
-    if (*run->vit_modes->attention && run->model->dim.count > 1)
+    if (*run->vit_modes->attention && run->model_settings->dim.count > 1)
         config_reject(config, "attention", "pictures show one token grid, but {dim} makes %d stages",
-                      run->model->dim.count);
-    transform_check(config, run->transform, run->model->img_size[0], run->model->img_size[1]);
-    layer_decay_check(config, run->layer_decay, run->model);
+                      run->model_settings->dim.count);
+    transform_check(config, run->transform, run->model_settings->img_size[0], run->model_settings->img_size[1]);
+    layer_decay_check(config, run->layer_decay, run->model_settings);
     if (!run->training.mode) cosine_fit(config, run->schedule, run->training.s->epochs);
     data_check(config, run->data);
     vit_run_describe_data(run);
-    if (!run->model->num_classes) run->model->num_classes = run->train.classes;
+    if (!run->model_settings->num_classes) run->model_settings->num_classes = run->train.classes;
     if (run->clips->samples_per_clip > 1 && run->sampler->repeated_aug)
-        config_reject(config, "samples_per_clip", "{samples_per_clip} and {repeated_aug} both repeat clips: use one of them");
+        config_reject(config, "samples_per_clip",
+                      "{samples_per_clip} and {repeated_aug} both repeat clips: use one of them");
 }
 
 /* == Help ========================================================================================================= */
@@ -114,7 +115,8 @@ static const ProgramFacts facts = {
 /* Copies images and soft targets into the model, with random erasing and mixup or cutmix if these are on. */
 static void load_images(VitRun *run, const LoaderPart *part) {
     uint64_t seed = run->training.s->seed;
-    int H = run->model->img_size[0], W = run->model->img_size[1], C = run->model->num_classes;
+    const VitSettings *s = run->model_settings;
+    int H = s->img_size[0], W = s->img_size[1], C = s->num_classes;
     uint32_t epoch = (uint32_t)run->training.state.epoch;
     float smoothing = run->target->label_smoothing;
     if (!mixup_is_on(run->mixup) && run->erasing->reprob <= 0) {
@@ -143,7 +145,7 @@ static void forward_backward(VitRun *run, int first, int B, bool last) {
     vit_draw_drops(vit, run->training.s->seed, (uint32_t)run->training.state.step, (size_t)first, B);
     vit_load_targets(vit, run->targets, B);
     /* The kernels have the same arguments every time, and no sum over ranks begins among them (docs/distributed.md). */
-    bool same = B == vit->model.batch && run->model->dropout <= 0 && !(last && distributed_ranks() > 1);
+    bool same = B == vit->model.batch && run->model_settings->dropout <= 0 && !(last && distributed_ranks() > 1);
     if (!same || device_graph_begin(&run->graph)) {
         vit_forward(vit, B, true);
         vit_loss(vit, B, 1.0f / (float)batch);
@@ -186,21 +188,19 @@ static void evaluate(VitRun *run) {
     Model *model = &run->vit.model;
     LoaderPart images;
     size_t done = 0, views = (size_t)loader_views(&run->test_loader), ranks = (size_t)distributed_ranks();
-    if (model->params.ema) params_view(&model->params, model->params.ema);
-    model_set_training(model, false);
+    model_evaluation_begin(model);
     vit_eval_begin(run);
     parts_start(&run->test_loader.parts, 0, 0);
     while (!stop_signal && loader_next(&run->test_loader, &images)) {
         vit_load_pixels(&run->vit, images.pixels, run->test.mean, run->test.std, images.n);
         vit_forward(&run->vit, images.n, false);
-        real_download(run->logits, run->vit.logits, (size_t)images.n * (size_t)run->model->num_classes);
+        real_download(run->logits, run->vit.logits, (size_t)images.n * (size_t)run->model_settings->num_classes);
         vit_eval_add(run, &images);
         done += (size_t)images.n;
         progress_show(false, "evaluating %zu/%zu", done * ranks, run->test.count * views);
     }
     vit_eval_end(run);
-    if (model_trains(model)) model_set_training(model, true);
-    params_view(&model->params, model->params.values);
+    model_evaluation_end(model);
 }
 
 static void evaluate_split(VitRun *run) {
@@ -217,7 +217,7 @@ static void training_data_and_model(VitRun *run) {
     char stem[128 + VIT_ATTN_SIZE], attn[VIT_ATTN_SIZE];
     vit_run_open_data(run, true);
     vit_run_open_model(run, vit_run_micro_batch(run), true);
-    snprintf(stem, sizeof stem, "%s-%s", run->train.name, vit_attn_names(run->model, attn));
+    snprintf(stem, sizeof stem, "%s-%s", run->train.name, vit_attn_names(run->model_settings, attn));
     training_column(t, "top1", "%.3f", LOG_MIDDLE);
     training_column(t, "top5", "%.3f", LOG_MIDDLE);
     training_open(t, &(TrainingStart){.params = &run->vit.model.params,
@@ -231,7 +231,7 @@ static void training_data_and_model(VitRun *run) {
 }
 
 static void announce(const VitRun *run) {
-    const VitSettings *s = run->model;
+    const VitSettings *s = run->model_settings;
     const Dataset *d = &run->train;
     char attn[VIT_ATTN_SIZE];
     if (distributed_ranks() > 1)

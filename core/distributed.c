@@ -57,6 +57,8 @@ bool distributed_launched(void) {
 #include <mpi.h>
 #include <xxhash.h>
 
+#include "core/text_stream.h"
+
 enum { HOST_SIZE = MPI_MAX_PROCESSOR_NAME };
 
 static int core_share = 1;
@@ -395,15 +397,13 @@ bool distributed_agree(double value, double share) {
 
 char *distributed_tally(const char *word) {
     enum { WORD_SIZE = 32 };
-    char *text;
-    size_t size;
     int kinds = 0;
     if (ranks < 2) return NULL;
     char (*words)[WORD_SIZE] = xcalloc((size_t)ranks, sizeof *words, "words of ranks");
     snprintf(words[rank], sizeof *words, "%s", word);
     MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, words, WORD_SIZE, MPI_CHAR, MPI_COMM_WORLD);
-    FILE *out = open_memstream(&text, &size);
-    if (!out) die("out of memory for the words of ranks");
+    TextStream text;
+    FILE *out = text_open(&text);
     for (int r = 0; r < ranks; r++) {
         int before = 0, count = 0;
         for (int i = 0; i < ranks; i++) {
@@ -412,10 +412,10 @@ char *distributed_tally(const char *word) {
         }
         if (!before) fprintf(out, "%s%s on %d", kinds++ ? ", " : "", words[r], count);
     }
-    if (fclose(out)) die("out of memory for the words of ranks");
+    char *tally = text_close(&text, "the words of ranks");
     free(words);
-    if (kinds > 1) return text;
-    free(text);
+    if (kinds > 1) return tally;
+    free(tally);
     return NULL;
 }
 

@@ -115,3 +115,12 @@ void print_line_to(FILE *out, const char *format, ...) {
     put_line(out, format, arguments);
     va_end(arguments);
 }
+
+bool text_lists(const char *list, const char *word) {
+    size_t length = strlen(word), here;
+    for (list += strspn(list, ", "); *list; list += here, list += strspn(list, ", ")) {
+        here = strcspn(list, ", ");
+        if (here == length && !strncmp(list, word, length)) return true;
+    }
+    return false;
+}

@@ -28,6 +28,9 @@ void text_make_name(char *name, size_t size, const char *text, size_t length);
 /* The last part of a path as a name [size] by text_make_name; `otherwise`, where it is empty or begins with a dot. */
 void text_name_path(char *name, size_t size, const char *path, const char *otherwise);
 
+/* Is `word` one of the words of this list, which have spaces or commas between them? */
+bool text_lists(const char *list, const char *word);
+
 /* Removes an incomplete UTF-8 character at the end of text [length], which was cut off there. */
 void text_drop_half_character(char *text, size_t length);
 

@@ -40,6 +40,16 @@ void model_set_training(Model *model, bool training) {
     keep_weights(model, !training);
 }
 
+void model_evaluation_begin(Model *model) {
+    if (model->params.ema) params_view(&model->params, model->params.ema);
+    model_set_training(model, false);
+}
+
+void model_evaluation_end(Model *model) {
+    if (model_trains(model)) model_set_training(model, true);
+    if (model->params.ema) params_view(&model->params, model->params.values);
+}
+
 size_t model_activation_bytes(const Model *model) {
     return planned_bytes(model) + larger_size(model->training.workspace, model->inference.workspace);
 }

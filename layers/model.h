@@ -34,6 +34,11 @@ void model_allocate(Model *model);
  * until the next one parameters must not change once they were used. */
 void model_set_training(Model *model, bool training);
 
+/* Between these two, layers have the inference plan and the EMA of the parameters if there is one; then they have the
+ * parameters again and, if there is one, the training plan. */
+void model_evaluation_begin(Model *model);
+void model_evaluation_end(Model *model);
+
 /* Bytes of activations, scratch and kernel workspace. */
 size_t model_activation_bytes(const Model *model);
 

@@ -3,7 +3,7 @@
 #ifndef VIT_LAYERS_STAGE_H
 #define VIT_LAYERS_STAGE_H
 
-#include "layers/attention/attention.h"
+#include "layers/attention.h"
 #include "layers/depthwise.h"
 #include "layers/final_gradients.h"
 #include "layers/layer_norm.h"

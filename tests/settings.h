@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "core/config.h"
+#include "core/config/config.h"
 #include "core/safetensors.h"
 
 static inline void settings_put(Config *config, const char *name, const char *value) {

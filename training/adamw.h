@@ -3,7 +3,7 @@
 #ifndef VIT_TRAINING_ADAMW_H
 #define VIT_TRAINING_ADAMW_H
 
-#include "core/config.h"
+#include "core/config/config.h"
 #include "training/params.h"
 
 typedef struct {

@@ -10,6 +10,7 @@
 #include "core/die.h"
 #include "core/distributed.h"
 #include "core/files.h"
+#include "core/text_stream.h"
 #include "kernels/kernels.h"
 
 enum { MAX_METADATA = 16 };
@@ -67,16 +68,13 @@ void checkpoint_device(char text[CHECKPOINT_DEVICE]) {
 
 /* The values that the next row of the log will have, one a line, to be freed. */
 static char *columns_text(const RunState *state) {
-    char *text;
-    size_t size;
-    FILE *out = open_memstream(&text, &size);
-    if (!out) die("out of memory for the values of the log");
+    TextStream text;
+    FILE *out = text_open(&text);
     for (int i = 0; i < state->column_count; i++) {
         const LogColumn *c = &state->columns[i];
         if (c->count > 0 && isfinite(c->sum)) fprintf(out, "%s %.17g %.17g\n", c->name, c->sum, c->count);
     }
-    if (fclose(out)) die("out of memory for the values of the log");
-    return text;
+    return text_close(&text, "the values of the log");
 }
 
 void checkpoint_save_state(const Params *params, const RunState *state, const char *path, const SafeMetadata *metadata,

@@ -9,6 +9,7 @@
 #include "training/help.h"
 #include "core/limits.h"
 #include "core/signals.h"
+#include "core/text_stream.h"
 #include "core/threads.h"
 #include "core/version.h"
 #include "kernels/kernels.h"
@@ -98,9 +99,8 @@ static bool is_among(const char *name, const char *const *names) {
 /* Notes what has changed since the run was saved, and rejects what cannot change. */
 static void compare_with_saved(Training *t, char *const *saved) {
     const Config *config = &t->config;
-    size_t size;
-    FILE *out = open_memstream(&t->changes, &size);
-    if (!out) die("out of memory for the changed settings");
+    TextStream changes;
+    FILE *out = text_open(&changes);
     for (int i = 0; i < config->count; i++) {
         if (!config_changed(config, i, saved[i])) continue;
         const char *name = config_name(config, i);
@@ -114,7 +114,7 @@ static void compare_with_saved(Training *t, char *const *saved) {
                 *value ? value : "none");
         free(value);
     }
-    if (fclose(out)) die("out of memory for the changed settings");
+    t->changes = text_close(&changes, "the changed settings");
 }
 
 /* The precision that a run is resumed in is its own; that of mere weights may be another machine's. */
@@ -245,18 +245,15 @@ static void check_settings(const ProgramMode *list, const ProgramMode *chosen, c
 
 /* The settings that must be equal on all ranks, one per line. */
 static char *common_settings(const Config *config) {
-    char *text;
-    size_t size;
-    FILE *out = open_memstream(&text, &size);
-    if (!out) die("out of memory for the settings as text");
+    TextStream text;
+    FILE *out = text_open(&text);
     for (int i = 0; i < config->count; i++) {
         if (!config_counts(config, i) || config_entry(config, i)->ranks_differ) continue;
         char *value = config_value(config, i);
         fprintf(out, "%s %s\n", config_name(config, i), *value ? value : "none");
         free(value);
     }
-    if (fclose(out)) die("out of memory for the settings as text");
-    return text;
+    return text_close(&text, "the settings as text");
 }
 
 /* Connects all ranks.  For a mode that rank 0 runs alone they disconnect again; true if this rank continues. */

@@ -34,7 +34,7 @@ typedef struct {
 
 extern const ConfigGroup mode_settings;
 
-/* Of programs that predict. */
+/* Settings of programs that predict. */
 typedef struct {
     ConfigList predict;
     const char *json;

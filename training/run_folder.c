@@ -195,8 +195,8 @@ static int split_row(char *row, char *cells[LOG_COLUMNS]) {
     return count;
 }
 
-/* Rows have the columns of `line`, a header, in its order.  False: it lacks some of ours and has others in their place. */
-static bool log_order(RunFolder *folder, const char *header, const char *line) {
+/* Lets rows have the columns of `line`, a header, in its order.  Returns how many of them the program has. */
+static int log_order(RunFolder *folder, const char *header, const char *line) {
     char ours[LOG_SIZE], theirs[LOG_SIZE], *names[LOG_COLUMNS], *columns[LOG_COLUMNS];
     snprintf(ours, sizeof ours, "%s", header);
     snprintf(theirs, sizeof theirs, "%s", line);
@@ -208,7 +208,7 @@ static bool log_order(RunFolder *folder, const char *header, const char *line) {
         folder->log_order[k] = i < count ? i : -1;
         known += i < count;
     }
-    return known == count || known == folder->log_columns;
+    return known;
 }
 
 /* A log that another version began, or a run with other settings, goes on with the columns that it has. */
@@ -216,9 +216,10 @@ static void log_check_header(RunFolder *folder, const char *header) {
     char line[LOG_SIZE] = "";
     if (!fgets(line, sizeof line, folder->log)) line[0] = 0;
     line[strcspn(line, "\r\n")] = 0;
-    if (log_order(folder, header, line)) return;
-    warn("%s: its columns are not this program's, which are %s", folder->log_path, header);
-    log_order(folder, header, header);
+    int ours = folder->log_columns, known = log_order(folder, header, line);
+    if (known < ours && known < folder->log_columns)
+        warn("%s: its columns are not this program's, which are %s", folder->log_path, header);
+    if (!known) log_order(folder, header, header);
 }
 
 /* If the log was removed, a new one is begun.  If the state has no log length, the log is left as it is. */
@@ -300,21 +301,22 @@ void run_folder_log(RunFolder *folder, char *row) {
 
 /* == The folder =================================================================================================== */
 
-static void metadata_fill(RunFolder *folder, const Config *config, const char *const *class_names, int classes,
-                          const float *mean, const float *std, const int *image_size) {
+static void metadata_fill(RunFolder *folder, const Config *config, const TrainingStart *start) {
+    const char *const *class_names = start->class_names;
+    const float *mean = start->mean, *std = start->std;
     config_require_utf8(config);
-    for (int c = 0; class_names && c < classes; c++)
+    for (int c = 0; class_names && c < start->classes; c++)
         if (!text_is_utf8(class_names[c]))
             die("%s: the name of class %d is not UTF-8, and checkpoints could not hold it: rename it", class_names[c],
                 c);
     folder->config = config_text(config);
-    folder->classes = class_names_text(class_names, classes);
+    folder->classes = class_names_text(class_names, start->classes);
     folder->metadata[0] = (SafeMetadata){"format", "pt"};
     folder->metadata[1] = (SafeMetadata){"vit.c.config", folder->config};
     folder->metadata[2] = (SafeMetadata){"vit.c.classes", folder->classes};
     folder->metadata_count = 3;
-    if (image_size) {
-        snprintf(folder->image_size, sizeof folder->image_size, "%dx%d", image_size[0], image_size[1]);
+    if (start->image_size) {
+        snprintf(folder->image_size, sizeof folder->image_size, "%dx%d", start->image_size[0], start->image_size[1]);
         folder->metadata[folder->metadata_count++] = (SafeMetadata){"vit.c.image_size", folder->image_size};
     }
     if (!mean || !std) return;
@@ -323,14 +325,13 @@ static void metadata_fill(RunFolder *folder, const Config *config, const char *c
     folder->metadata[folder->metadata_count++] = (SafeMetadata){"vit.c.normalisation", folder->normalisation};
 }
 
-void run_folder_open(RunFolder *folder, const char *path, const Config *config, const char *const *class_names,
-                     int classes, const float *mean, const float *std, const int *image_size, const char *header,
-                     const RunState *resumed) {
+void run_folder_open(RunFolder *folder, const char *path, const Config *config, const TrainingStart *start,
+                     const char *header, const RunState *resumed) {
     Error error;
     char config_path[RUN_PATH_SIZE], left[RUN_PATH_SIZE];
     snprintf(folder->path, sizeof folder->path, "%s", path);
     if (distributed_rank() > 0) return;
-    metadata_fill(folder, config, class_names, classes, mean, std, image_size);
+    metadata_fill(folder, config, start);
     make_folders(folder->path);
     run_folder_file(folder->log_path, folder->path, "log.csv");
     log_order(folder, header, header);

@@ -7,8 +7,8 @@
 #include <stdio.h>
 
 #include "training/checkpoint.h"
-#include "core/class_names.h"
-#include "core/config.h"
+#include "core/results/class_names.h"
+#include "core/config/config.h"
 
 enum { RUN_PATH_SIZE = 4096, LOG_COLUMNS = 64, LOG_SIZE = 1024 };
 
@@ -21,6 +21,17 @@ typedef struct {
     char *config, *classes, normalisation[128], image_size[32];
 } RunFolder;
 
+/* What a run begins with. */
+typedef struct {
+    Params *params;   /* with initial weights, and Param.rate set */
+    uint64_t batches; /* per epoch */
+    const char *stem; /* for the folder's default name: runs/<stem>-001 */
+    const char *const *class_names; /* [classes], or NULL; stored with the weights */
+    int classes;
+    const float *mean, *std; /* [3]: of the pixels, or NULL; stored with the weights */
+    const int *image_size;   /* [2]: of all images of the data set, 0 where they differ, or NULL; stored likewise */
+} TrainingStart;
+
 /* The names of the files in it but log.csv, ending with NULL. */
 extern const char *const run_folder_files[];
 
@@ -31,13 +42,10 @@ void run_folder_choose(char path[RUN_PATH_SIZE], const char *stem);
  * run's, unless that run ended before it trained: without a row and without a checkpoint.  If another process trains in
  * the folder, the error names it.  A resumed log loses the rows written after its state was saved, and keeps the header
  * that it has: values go under their names, those whose columns it lacks are left out, and its other columns stay
- * empty.  Removes temporary files of killed runs.  class_names
- * [classes], mean and std [3] of the pixels, and height and width of the data set's images, 0 where they differ,
- * image_size [2], may be NULL.  Names and settings that are not UTF-8 are errors, because
+ * empty.  Removes temporary files of killed runs.  Names and settings that are not UTF-8 are errors, because
  * checkpoints cannot store them. */
-void run_folder_open(RunFolder *folder, const char *path, const Config *config, const char *const *class_names,
-                     int classes, const float *mean, const float *std, const int *image_size, const char *header,
-                     const RunState *resumed);
+void run_folder_open(RunFolder *folder, const char *path, const Config *config, const TrainingStart *start,
+                     const char *header, const RunState *resumed);
 
 /* Appends a row and flushes it.  `row` has a value for every column of `header`, with commas between them, and is cut
  * into them in place.  Header and row are shorter than LOG_SIZE.  If somebody removed the log, it is created again. */

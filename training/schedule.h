@@ -2,7 +2,7 @@
 #ifndef VIT_TRAINING_SCHEDULE_H
 #define VIT_TRAINING_SCHEDULE_H
 
-#include "core/config.h"
+#include "core/config/config.h"
 
 /* -- Warm-up and cosine -- */
 

@@ -67,7 +67,7 @@ static void stop_on_bad_weights(const Training *t) {
     if (p) stop_on_bad(t, t->state.step, p->name, NAN);
 }
 
-/* To the bit, as all ranks compute the same update, unless their instructions differ. */
+/* Do all ranks have the same parameters, to the bit unless their instructions differ? */
 static bool parameters_agree(const Training *t) {
     const Params *params = t->params;
     double sum = 0;
@@ -331,8 +331,7 @@ static void folder_open(Training *t, const TrainingStart *start) {
         if (!config_try_set(&t->config, "run_dir", path, "the default", &error)) die("%s", error.text);
     }
     log_header(t, header);
-    run_folder_open(&t->folder, t->s->run_dir, &t->config, start->class_names, start->classes, start->mean,
-                    start->std, start->image_size, header, t->resumed ? &t->state : NULL);
+    run_folder_open(&t->folder, t->s->run_dir, &t->config, start, header, t->resumed ? &t->state : NULL);
     snprintf(last_words, sizeof last_words, "%s --resume %s goes on from the last checkpoint", t->program,
              t->s->run_dir);
     distributed_last_words(last_words);

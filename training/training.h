@@ -73,17 +73,6 @@ typedef struct {
     double stalled_before;           /* seconds that steps had waited for the loader at the last row */
 } Training;
 
-/* Arguments of training_open. */
-typedef struct {
-    Params *params;   /* with initial weights, and Param.rate set */
-    uint64_t batches; /* per epoch */
-    const char *stem; /* for the folder's default name: runs/<stem>-001 */
-    const char *const *class_names; /* [classes], or NULL; stored with the weights */
-    int classes;
-    const float *mean, *std; /* [3]: of the pixels, or NULL; stored with the weights */
-    const int *image_size;   /* [2]: of all images of the data set, 0 where they differ, or NULL; stored likewise */
-} TrainingStart;
-
 /* Rejects a batch that the ranks cannot share equally. */
 void training_check_ranks(const Training *t);
 /* The images of such a batch that this rank processes, and how many of them at a time: micro_batch, or if that is 0 as
@@ -114,15 +103,15 @@ void training_announce(const Training *t, const char *format, ...) __attribute__
 
 bool training_epoch_left(const Training *t);
 bool training_batch_left(const Training *t);
-/* Epochs done; within an epoch, its part that is done counts. */
+/* How many epochs are done, of which the one in progress counts in part. */
 double training_epochs(const Training *t);
-/* Steps of the whole run. */
+/* The number of steps of the whole run. */
 uint64_t training_steps(const Training *t);
 
 /* Begins a step with that learning rate: the gradients and what a step finds are zero. */
 void training_step_begin(Training *t, float lr);
 
-/* This rank processes the images *begin .. *end - 1 of every global batch. */
+/* Writes the range of images *begin .. *end - 1 that this rank processes of every global batch. */
 void training_share(const Training *t, int *begin, int *end);
 
 /* Sums `sums` [count], count < 16, over all ranks, in place, and sets t->stopping if a rank has received a signal. */
@@ -137,7 +126,7 @@ void training_update(Training *t, double loss);
  * nothing of a step has to be waited for: the mean of all ranks is known later, too.  Calls training_sum. */
 void training_update_unseen(Training *t);
 
-/* The same check for another value of the current step. */
+/* Dies if that value of the current step is not finite, as training_update does. */
 void training_stop_on_bad(const Training *t, const char *what, double value);
 
 /* Counts the step and its time.  Where a row of the log is due, it waits for the device.  `stalled`: seconds that steps
@@ -147,14 +136,14 @@ void training_step_end(Training *t, double stalled);
 /* Is a row of the log due after the step that has ended?  Values that are expensive to compute can wait for that. */
 bool training_row_is_due(const Training *t);
 
-/* The value of a column from here to the end of the epoch, where it is empty again.  All ranks have the same. */
+/* Sets the value of a column, the same on all ranks.  It stands in every row until the epoch ends. */
 void training_value(Training *t, const char *name, double value);
-/* Or its value is a mean over the epoch so far: adds the sum of that many samples of this rank. */
+/* Adds the sum over `count` samples of this rank to a column, which then has the mean over the epoch so far. */
 void training_add(Training *t, const char *name, double sum, double count);
 
-/* The mean loss since the last row of the log; NaN: none is known yet. */
+/* Returns the mean loss since the last row of the log, or NaN if none is known yet. */
 double training_loss(const Training *t);
-/* Words that stand behind the loss in the progress line from here on. */
+/* Sets what stands behind the loss in the progress line. */
 void training_note(Training *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* Shows the progress line and writes a row where one is due; the row of an epoch's last step is written by

@@ -10,7 +10,7 @@
 #ifndef VIT_DATA_DETECTION_DETECTION_AUGMENT_H
 #define VIT_DATA_DETECTION_DETECTION_AUGMENT_H
 
-#include "core/config.h"
+#include "core/config/config.h"
 
 enum { DETECTION_SCALES = 16 };
 

@@ -3,7 +3,7 @@
 #ifndef VIT_DATA_DETECTION_SIZE_BUCKETS_H
 #define VIT_DATA_DETECTION_SIZE_BUCKETS_H
 
-#include "core/config.h"
+#include "core/config/config.h"
 
 typedef struct {
     int size_window;

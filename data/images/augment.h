@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "core/config.h"
+#include "core/config/config.h"
 #include "data/images/jitter.h"
 #include "data/images/randaugment.h"
 

@@ -4,7 +4,7 @@
 #ifndef VIT_DATA_IMAGES_ERASING_H
 #define VIT_DATA_IMAGES_ERASING_H
 
-#include "core/config.h"
+#include "core/config/config.h"
 #include "kernels/tokens/images.h"
 
 typedef struct {

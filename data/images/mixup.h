@@ -13,7 +13,7 @@
 #ifndef VIT_DATA_IMAGES_MIXUP_H
 #define VIT_DATA_IMAGES_MIXUP_H
 
-#include "core/config.h"
+#include "core/config/config.h"
 
 typedef struct {
     float mixup, cutmix;     /* the parameter a of the Beta distribution of each; 0: disabled */

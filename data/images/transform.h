@@ -12,7 +12,7 @@
 #ifndef VIT_DATA_IMAGES_TRANSFORM_H
 #define VIT_DATA_IMAGES_TRANSFORM_H
 
-#include "core/config.h"
+#include "core/config/config.h"
 #include "core/error.h"
 #include "data/images/augment.h"
 #include "data/images/jpeg.h"

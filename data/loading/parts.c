@@ -283,7 +283,12 @@ static void slots_close(Parts *parts) {
     free(parts->slot);
 }
 
-/* Enough slots that no worker waits for a free one while one part is in use and another is handed over. */
+/* There are enough slots that no worker waits for a free one while one part is in use and another is handed over. */
+static int slots_needed(const Parts *parts) {
+    int workers = parts->config.pool ? parts->config.pool->workers : 0;
+    return workers ? 2 + (4 * workers * parts->source.chunk + parts->room - 1) / parts->room : 1;
+}
+
 void parts_open(Parts *parts, const PartsConfig *config, const PartsSource *source) {
     assert(config->batch_size > 0 && source->count < UINT32_MAX);
     *parts = (Parts){.config = *config, .source = *source};
@@ -295,10 +300,10 @@ void parts_open(Parts *parts, const PartsConfig *config, const PartsSource *sour
     if (c->ranks < 1) c->ranks = 1;
     if (!c->allocate) c->allocate = allocate;
     if (!c->release) c->release = free;
-    int most = (c->batch_size + c->ranks - 1) / c->ranks, workers = c->pool ? c->pool->workers : 0;
+    int most = (c->batch_size + c->ranks - 1) / c->ranks;
     parts->batches = (source->length + (c->train ? 0 : batch - 1)) / batch;
     parts->room = c->part > 0 && c->part < most ? c->part : most;
-    parts->slots = workers ? 2 + (4 * workers * source->chunk + parts->room - 1) / parts->room : 1;
+    parts->slots = slots_needed(parts);
     slots_open(parts);
     parts->order = xcalloc(source->count, sizeof *parts->order, "the order of an epoch");
     order_epoch(parts);

@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "core/config.h"
+#include "core/config/config.h"
 #include "core/error.h"
 #include "data/images/transform.h"
 

@@ -7,7 +7,7 @@
 #ifndef VIT_DATA_LOADING_SAMPLER_H
 #define VIT_DATA_LOADING_SAMPLER_H
 
-#include "core/config.h"
+#include "core/config/config.h"
 
 enum { SAMPLER_REPEATS = 3 }; /* DeiT's num_repeats */
 

@@ -12,7 +12,7 @@
 #ifndef VIT_DATA_SEQUENCES_SEQUENCES_H
 #define VIT_DATA_SEQUENCES_SEQUENCES_H
 
-#include "core/config.h"
+#include "core/config/config.h"
 #include "core/error.h"
 #include "data/images/transform.h"
 

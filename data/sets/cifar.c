@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "core/class_names.h"
+#include "core/results/class_names.h"
 #include "core/die.h"
 #include "core/files.h"
 

@@ -2,7 +2,7 @@
 #ifndef VIT_DATA_SETS_DATASETS_H
 #define VIT_DATA_SETS_DATASETS_H
 
-#include "core/config.h"
+#include "core/config/config.h"
 #include "data/sets/dataset.h"
 
 /* The data sets that have a name and files, for help and messages; `last` stands before the last name. */

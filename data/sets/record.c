@@ -12,7 +12,7 @@
 
 #include <xxhash.h>
 
-#include "core/class_names.h"
+#include "core/results/class_names.h"
 #include "core/die.h"
 #include "core/files.h"
 #include "core/text.h"

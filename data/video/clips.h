@@ -16,7 +16,7 @@
 #ifndef VIT_DATA_VIDEO_CLIPS_H
 #define VIT_DATA_VIDEO_CLIPS_H
 
-#include "core/config.h"
+#include "core/config/config.h"
 #include "core/error.h"
 #include "data/images/sample.h"
 

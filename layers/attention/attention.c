@@ -1,4 +1,4 @@
-#include "layers/attention/attention.h"
+#include "layers/attention.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "core/die.h"
-#include "layers/attention/feature_map.h"
+#include "layers/features/feature_map.h"
 
 /* == Settings ===================================================================================================== */
 

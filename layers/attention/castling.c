@@ -12,7 +12,7 @@
  * head's sum is scaled to unit norm instead of divided by the sum of s, and step 4 is a convolution along the token
  * sequence with nine taps and one filter for each head. */
 #include "layers/attention/linear_core.h"
-#include "layers/attention/papers.h"
+#include "layers/papers.h"
 #include "layers/attention/qkv.h"
 #include "layers/depthwise.h"
 

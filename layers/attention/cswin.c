@@ -9,7 +9,7 @@
  * Of clips a stripe goes through all frames, which is ours.
  * cswin-focused has focused linear attention within the stripes (Han et al. 2023, FLatten Transformer). */
 #include "layers/attention/qkv.h"
-#include "layers/attention/papers.h"
+#include "layers/papers.h"
 #include "layers/attention/stripes.h"
 
 typedef struct {

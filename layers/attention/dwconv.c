@@ -2,8 +2,8 @@
  * on a grid forward   1. mix = depthwise 7x7 of x + b   2. y = mix Wproj^T + b
  * backward  2. dmix   1. dx
  * saves     mix. */
-#include "layers/attention/attention.h"
-#include "layers/attention/papers.h"
+#include "layers/attention.h"
+#include "layers/papers.h"
 #include "layers/depthwise.h"
 #include "layers/projection.h"
 

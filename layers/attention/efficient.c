@@ -5,7 +5,7 @@
  * saves     qkv, phi = [rho, kappa], mix, den, kv.
  * Step 3 is linear attention with a denominator of one, since rho sums to one over channels and kappa over tokens. */
 #include "layers/attention/linear_core.h"
-#include "layers/attention/papers.h"
+#include "layers/papers.h"
 #include "layers/attention/qkv.h"
 
 typedef struct {

@@ -3,7 +3,7 @@
  * backward  the same steps in reverse
  * saves     qkv, mix, and what the core saves. */
 #include "layers/attention/focused_core.h"
-#include "layers/attention/papers.h"
+#include "layers/papers.h"
 #include "layers/attention/qkv.h"
 
 typedef struct {

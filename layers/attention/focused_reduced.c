@@ -8,7 +8,7 @@
 
 #include "core/die.h"
 #include "layers/attention/focused_core.h"
-#include "layers/attention/papers.h"
+#include "layers/papers.h"
 #include "layers/attention/reduced_keys.h"
 
 typedef struct {

@@ -5,8 +5,8 @@
  * saves     mix. */
 #include <math.h>
 
-#include "layers/attention/attention.h"
-#include "layers/attention/papers.h"
+#include "layers/attention.h"
+#include "layers/papers.h"
 #include "layers/projection.h"
 
 typedef struct {

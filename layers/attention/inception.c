@@ -11,8 +11,8 @@
  *
  * The numbers in the LiSA paper, 6.36 M parameters and 1.28 G multiply-adds, imply dim 216 with L = 96, that is 9 heads
  * of which four attend; no other division of 180 to 320 channels gives both numbers. */
-#include "layers/attention/attention.h"
-#include "layers/attention/papers.h"
+#include "layers/attention.h"
+#include "layers/papers.h"
 #include "layers/depthwise.h"
 #include "layers/projection.h"
 

@@ -15,8 +15,8 @@
 #include <stdlib.h>
 
 #include "core/die.h"
-#include "layers/attention/attention.h"
-#include "layers/attention/papers.h"
+#include "layers/attention.h"
+#include "layers/papers.h"
 #include "layers/projection.h"
 
 static const float EPSILON = 1e-6f;

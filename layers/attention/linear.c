@@ -9,10 +9,10 @@
  * code of FAVOR+ adds nothing, and that of RFA uses 1e-2 for every denominator below 1e-2. */
 #include <string.h>
 
-#include "layers/attention/feature_map.h"
-#include "layers/attention/papers.h"
+#include "layers/features/feature_map.h"
+#include "layers/papers.h"
 #include "layers/attention/qkv.h"
-#include "layers/attention/relative.h"
+#include "layers/features/relative.h"
 
 typedef struct {
     QkvFrame frame;

@@ -3,7 +3,7 @@
 #ifndef VIT_LAYERS_LINEAR_CORE_H
 #define VIT_LAYERS_LINEAR_CORE_H
 
-#include "layers/attention/attention.h"
+#include "layers/attention.h"
 
 typedef struct {
     int keys;    /* 0, or how many there are of other tokens than queries: set before linear_core_plan */

@@ -2,7 +2,7 @@
 #ifndef VIT_LAYERS_LOW_RANK_H
 #define VIT_LAYERS_LOW_RANK_H
 
-#include "layers/attention/attention.h"
+#include "layers/attention.h"
 
 typedef struct {
     int landmarks; /* side of the grid of landmarks */

@@ -11,7 +11,7 @@
  * token sequence, and the convolution is one along the sequence with a filter for each head. */
 #include "core/integers.h"
 #include "layers/attention/low_rank.h"
-#include "layers/attention/papers.h"
+#include "layers/papers.h"
 #include "layers/attention/qkv.h"
 #include "layers/depthwise.h"
 

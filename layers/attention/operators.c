@@ -1,5 +1,5 @@
 /* The table of operators, in the order of --help.  X(name) stands for the const AttentionOp name_op. */
-#include "layers/attention/attention.h"
+#include "layers/attention.h"
 
 #define OPERATORS(X) \
     X(softmax) X(linear) X(ripple) X(ripple_fixed) X(ripple_softmax_weights) X(ripple_truncated) X(ripple_log) \

@@ -5,7 +5,7 @@
 #ifndef VIT_LAYERS_QKV_H
 #define VIT_LAYERS_QKV_H
 
-#include "layers/attention/attention.h"
+#include "layers/attention.h"
 #include "layers/projection.h"
 
 typedef struct {

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 
 #include "core/die.h"
-#include "layers/attention/papers.h"
+#include "layers/papers.h"
 #include "layers/attention/reduced_keys.h"
 
 typedef struct {

@@ -9,7 +9,7 @@
 #ifndef VIT_LAYERS_REDUCED_KEYS_H
 #define VIT_LAYERS_REDUCED_KEYS_H
 
-#include "layers/attention/attention.h"
+#include "layers/attention.h"
 #include "layers/layer_norm.h"
 #include "layers/projection.h"
 

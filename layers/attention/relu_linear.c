@@ -9,7 +9,7 @@
  * Differences from EfficientViT: its epsilon is 1e-15, and it has a batch norm after Wproj where this model has the
  * block's layer norms.  Its MLP with a depthwise 3x3 convolution is the setting mlp_conv. */
 #include "layers/attention/linear_core.h"
-#include "layers/attention/papers.h"
+#include "layers/papers.h"
 #include "layers/depthwise.h"
 #include "layers/projection.h"
 

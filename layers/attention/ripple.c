@@ -12,8 +12,8 @@
 
 #include "core/die.h"
 #include "core/integers.h"
-#include "layers/attention/feature_map.h"
-#include "layers/attention/papers.h"
+#include "layers/features/feature_map.h"
+#include "layers/papers.h"
 #include "layers/attention/qkv.h"
 
 /* == Settings ===================================================================================================== */

@@ -15,7 +15,7 @@
  * max(|z|, 1e-6). */
 #include "layers/attention/qkv.h"
 
-#include "layers/attention/papers.h"
+#include "layers/papers.h"
 
 typedef struct {
     QkvFrame frame;

@@ -12,7 +12,7 @@
 
 #include "core/integers.h"
 #include "layers/attention/low_rank.h"
-#include "layers/attention/papers.h"
+#include "layers/papers.h"
 #include "layers/depthwise.h"
 #include "layers/layer_norm.h"
 #include "layers/projection.h"

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 
 #include "core/die.h"
-#include "layers/attention/papers.h"
+#include "layers/papers.h"
 #include "layers/attention/qkv.h"
 
 typedef enum { RPE_NONE, RPE_SHARED, RPE_HEADS } Rpe;

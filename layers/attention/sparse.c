@@ -15,7 +15,7 @@
 #include "core/integers.h"
 #include "layers/attention/qkv.h"
 
-#include "layers/attention/papers.h"
+#include "layers/papers.h"
 
 typedef enum { SETS_ALTERNATE, SETS_UNION, SETS_SPLIT } Sets;
 

@@ -14,7 +14,7 @@
 
 #include "core/die.h"
 #include "core/integers.h"
-#include "layers/attention/papers.h"
+#include "layers/papers.h"
 #include "layers/attention/qkv.h"
 
 typedef enum { SHIFT_NONE, SHIFT_ALTERNATE } Shift;

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "layers/attention/papers.h"
+#include "layers/papers.h"
 
 /* == Settings ===================================================================================================== */
 

@@ -3,7 +3,7 @@
 #ifndef VIT_LAYERS_DENSITY_CAUSAL_ATTENTION_H
 #define VIT_LAYERS_DENSITY_CAUSAL_ATTENTION_H
 
-#include "layers/attention/attention.h"
+#include "layers/attention.h"
 
 /* == Settings ===================================================================================================== */
 

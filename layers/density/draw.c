@@ -44,7 +44,7 @@ static uint8_t *prompt_bytes(const DensityRun *run, size_t *length) {
     return bytes;
 }
 
-/* Not where the text itself goes. */
+/* Standard output is left to the text itself. */
 static void show_drawing(size_t done, size_t end) { progress_show(false, "token %zu/%zu", done, end); }
 
 /* Reads the pictures of --complete, each `copies` times, into tokens [count,n]. */

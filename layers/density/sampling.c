@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "core/die.h"
-#include "core/outcome.h"
+#include "core/results/outcome.h"
 #include "core/rng.h"
 #include "kernels/kernels.h"
 

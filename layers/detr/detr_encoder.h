@@ -2,7 +2,7 @@
 #ifndef VIT_LAYERS_DETR_DETR_ENCODER_H
 #define VIT_LAYERS_DETR_DETR_ENCODER_H
 
-#include "layers/attention/attention.h"
+#include "layers/attention.h"
 #include "layers/detr/feed_forward.h"
 #include "layers/final_gradients.h"
 #include "layers/detr/post_norm.h"

@@ -4,7 +4,7 @@
 
 #include "core/die.h"
 #include "core/distributed.h"
-#include "core/outcome.h"
+#include "core/results/outcome.h"
 #include "core/progress.h"
 #include "core/text.h"
 #include "detection/postprocess.h"

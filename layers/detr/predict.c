@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "core/die.h"
-#include "core/outcome.h"
-#include "core/predictions.h"
+#include "core/results/outcome.h"
+#include "core/results/predictions.h"
 #include "core/text.h"
 #include "data/loading/pictures.h"
 #include "detection/draw.h"

@@ -4,6 +4,7 @@
 #include "core/distributed.h"
 #include "core/files.h"
 #include "kernels/kernels.h"
+#include "layers/loading.h"
 
 /* == Settings ===================================================================================================== */
 
@@ -65,19 +66,9 @@ int detr_run_micro_batch(const DetrRun *run, int height, int width) {
 }
 
 static void loader_of(DetrRun *run, DetectionLoader *loader, const DetectionSet *set, bool train) {
-    int at_once = run->view->eval_batch, batch = train ? run->training.s->batch_size : at_once * distributed_ranks();
-    if (train) at_once = detr_run_micro_batch(run, run->augment->scale_max, run->augment->max_size);
-    if (!run->workers) run->workers = loader_pool_start(run->loading, device_shares_cores());
-    DetectionLoaderConfig config = {.parts = {.seed = run->training.s->seed,
-                                              .batch_size = batch,
-                                              .train = train,
-                                              .rank = distributed_rank(),
-                                              .ranks = distributed_ranks(),
-                                              .part = at_once,
-                                              .max_damaged = run->loading->max_damaged,
-                                              .pool = run->workers,
-                                              .allocate = host_malloc,
-                                              .release = host_free},
+    int micro = train ? detr_run_micro_batch(run, run->augment->scale_max, run->augment->max_size)
+                      : run->view->eval_batch;
+    DetectionLoaderConfig config = {.parts = loading_parts(&run->training, run->loading, &run->workers, train, micro),
                                     .window = run->sizes->size_window,
                                     .augment = detection_augment_of(run->augment, train)};
     detection_open(loader, set, &config);

@@ -12,7 +12,7 @@ void vit_run_describe(VitRun *run) {
 }
 
 void vit_bench_begin(Bench *b, VitRun *run) {
-    const VitSettings *s = run->model;
+    const VitSettings *s = run->model_settings;
     Training *t = &run->training;
     int micro = vit_run_micro_batch(run), C = s->num_classes;
     vit_run_open_model(run, micro, true);
@@ -28,7 +28,7 @@ void vit_bench_print(const Bench *b, VitRun *run) {
     double moved = vit_moved_bytes(&run->vit, training_local_batch(&run->training));
     const Attention *a = &vit_block(&run->vit, 0)->attention;
     const Plan *training = &run->vit.model.training, *inference = &run->vit.model.inference;
-    bench_print(b, vit_attn_names(run->model, attn), macs, 3 * macs,
+    bench_print(b, vit_attn_names(run->model_settings, attn), macs, 3 * macs,
                 "\"algorithm\": \"%s\", \"tokens\": %d, \"params\": %zu, \"train_images_per_s\": %.2f, "
                 "\"infer_images_per_s\": %.2f, \"train_batch_seconds\": %.6f, \"infer_batch_seconds\": %.6f, "
                 "\"train_bytes\": %zu, \"infer_bytes\": %zu, \"moved_bytes\": %.0f, \"memory_peak_gbytes\": %.1f, "

@@ -8,7 +8,7 @@
 #include "core/progress.h"
 #include "core/signals.h"
 #include "core/text.h"
-#include "core/outcome.h"
+#include "core/results/outcome.h"
 
 /* == Counting ===================================================================================================== */
 
@@ -19,7 +19,7 @@ static int label_of(const VitEvaluation *e, int label) {
 
 static void count_outcome(VitRun *run, size_t index, int label, const float *logits) {
     VitEvaluation *e = &run->evaluation;
-    Outcome found = outcome_of(logits, run->model->num_classes, label);
+    Outcome found = outcome_of(logits, run->model_settings->num_classes, label);
     e->right += found.place < 1;
     e->right5 += found.place < 5;
     e->loss += found.loss;
@@ -51,7 +51,7 @@ void vit_eval_begin(VitRun *run) {
     VitEvaluation *e = &run->evaluation;
     e->right = e->right5 = e->loss = e->real_right = e->real_counted = 0;
     if (run->test.clips)
-        views_open(&e->views, run->test.count, run->model->num_classes, loader_views(&run->test_loader),
+        views_open(&e->views, run->test.count, run->model_settings->num_classes, loader_views(&run->test_loader),
                    run->clips->view_scores == SCORES_LOGITS);
 }
 
@@ -59,7 +59,7 @@ void vit_eval_add(VitRun *run, const LoaderPart *images) {
     VitEvaluation *e = &run->evaluation;
     size_t place = images->batch * (size_t)run->test_loader.config.parts.batch_size + (size_t)images->first;
     for (int b = 0; b < images->n; b++, place++) { /* place: in the epoch, of which each video has loader_views */
-        const float *logits = run->logits + (size_t)b * (size_t)run->model->num_classes;
+        const float *logits = run->logits + (size_t)b * (size_t)run->model_settings->num_classes;
         int label = label_of(e, images->labels[b]);
         if (run->test.clips) views_add(&e->views, place, label, logits);
         else count_outcome(run, place, label, logits);
@@ -105,7 +105,7 @@ void vit_eval_open(VitRun *run) {
     match_classes(run);
     vit_run_open_model(run, vit_run_micro_batch(run), false);
     if (*s->confusion || *s->per_class)
-        confusion_open(&run->evaluation.confusion, run->model->num_classes, *s->confusion != 0);
+        confusion_open(&run->evaluation.confusion, run->model_settings->num_classes, *s->confusion != 0);
 }
 
 void vit_eval_report(VitRun *run) {
@@ -126,7 +126,7 @@ void vit_eval_report(VitRun *run) {
     printf("loss: %.6f\n", t->validation_loss);
     printf("top1: %.4f top5: %.4f\n", e->top1, e->top5);
     if (e->real.images)
-        printf("real: %.4f of %.0f images with labels\n", e->real_counted > 0 ? 100 * e->real_right / e->real_counted : 0,
-               e->real_counted);
+        printf("real: %.4f of %.0f images with labels\n",
+               e->real_counted > 0 ? 100 * e->real_right / e->real_counted : 0, e->real_counted);
     if (!written) die("%s", error.text);
 }

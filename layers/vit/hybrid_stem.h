@@ -7,7 +7,7 @@
 
 #include <stdint.h>
 
-#include "core/config.h"
+#include "core/config/config.h"
 #include "training/params.h"
 #include "training/plan.h"
 #include "kernels/kernels.h"

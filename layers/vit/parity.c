@@ -9,7 +9,7 @@
 
 void vit_parity_open(VitRun *run) {
     const char *path = run->modes->parity;
-    int *size = run->model->img_size, *frames = &run->model->frames, found[2], count;
+    int *size = run->model_settings->img_size, *frames = &run->model_settings->frames, found[2], count;
     parity_images(&run->parity, path, found, &count);
     if (config_origin(&run->training.config, "frames") && *frames != count)
         config_die(&run->training.config, "%s: has %d frame%s for each label, which is not {frames}", path, count,
@@ -23,14 +23,14 @@ void vit_parity_open(VitRun *run) {
 void vit_parity(VitRun *run) {
     Vit *vit = &run->vit;
     double loss = 0;
-    int B, C = run->model->num_classes;
+    int B, C = run->model_settings->num_classes;
     float *pixels = parity_pixels(&run->parity, &B);
 
     vit_run_open_model(run, B, true);
     parity_parameters(&vit->model.params, &run->parity);
     parity_labels(&run->parity, run->modes->parity, run->labels, C);
     loader_targets(run->targets, run->labels, B, C, 0);
-    real_upload(vit->images, pixels, (size_t)B * vit_pixels(run->model));
+    real_upload(vit->images, pixels, (size_t)B * vit_pixels(run->model_settings));
     vit_forward(vit, B, false);
     real_download(run->logits, vit->logits, (size_t)B * (size_t)C);
     vit_load_targets(vit, run->targets, B);

@@ -6,13 +6,13 @@
 #include <string.h>
 
 #include "core/die.h"
-#include "core/predictions.h"
+#include "core/results/predictions.h"
 #include "data/images/image.h"
 #include "data/loading/pictures.h"
 #include "data/sets/videos.h"
 #include "kernels/kernels.h"
 #include "layers/vit/attention_picture.h"
-#include "core/outcome.h"
+#include "core/results/outcome.h"
 
 /* == Images ======================================================================================================= */
 
@@ -31,8 +31,8 @@ static bool is_test(VitRun *run, const char *name, size_t *index) {
 static void predict_pixels(VitRun *run, const char *name, const uint8_t *pixels) {
     vit_load_pixels(&run->vit, pixels, run->train.mean, run->train.std, 1);
     vit_forward(&run->vit, 1, false);
-    real_download(run->logits, run->vit.logits, (size_t)run->model->num_classes);
-    outcome_require(run->logits, (size_t)run->model->num_classes, run->training.s->init, name);
+    real_download(run->logits, run->vit.logits, (size_t)run->model_settings->num_classes);
+    outcome_require(run->logits, (size_t)run->model_settings->num_classes, run->training.s->init, name);
 }
 
 /* Pixels of an image file or of test:INDEX, at the model's size: prepared as for evaluation, or, if the data set has no
@@ -43,7 +43,8 @@ static bool prediction_pixels(VitRun *run, const char *name, uint8_t *pixels, Er
     Sample sample;
     size_t index;
     bool fixed = run->train.height > 0;
-    if (!is_test(run, name, &index)) return picture_pixels(pixels, name, &transform, vit_run_has_model_size(run), fixed, error);
+    if (!is_test(run, name, &index))
+        return picture_pixels(pixels, name, &transform, vit_run_has_model_size(run), fixed, error);
     return dataset_read(&run->test, index, &scratch.bytes, &sample, error) &&
            transform_sample(&scratch, pixels, &sample, fixed, &transform, (TransformKey){0}, error);
 }
@@ -66,9 +67,9 @@ typedef struct {
 } PredictedClip;
 
 static PredictedClip predicted_clip_open(const VitRun *run) {
-    PredictedClip clip = {.views = clip_views(run->clips), .frames = run->model->frames};
+    PredictedClip clip = {.views = clip_views(run->clips), .frames = run->model_settings->frames};
     size_t frames = (size_t)clip.views * (size_t)clip.frames;
-    clip.frame_bytes = vit_pixels(run->model) / (size_t)clip.frames;
+    clip.frame_bytes = vit_pixels(run->model_settings) / (size_t)clip.frames;
     clip.pixels = xcalloc(frames, clip.frame_bytes, "a clip");
     clip.scores = xcalloc(frames, sizeof *clip.scores, "the frames of a clip");
     return clip;
@@ -120,7 +121,7 @@ static bool read_view(VitRun *run, const char *name, const PredictedClip *clip, 
 /* The score of each frame: the probability of the class for a clip that shows nothing but it, averaged over crops.
  * Those of a view's first crop are kept. */
 static void score_frames(VitRun *run, const char *name, const PredictedClip *clip, int class) {
-    int crops = run->clips->test_crops, C = run->model->num_classes;
+    int crops = run->clips->test_crops, C = run->model_settings->num_classes;
     for (int i = 0; i < clip->views * clip->frames; i++) {
         const uint8_t *frame = clip->pixels + (size_t)i * clip->frame_bytes;
         int first = i - i / clip->frames % crops * clip->frames;
@@ -156,12 +157,12 @@ static int best_frames(const VitRun *run, const PredictedClip *clip) {
 
 /* Logits whose softmax is the video's score, as in evaluation. */
 static bool predict_clip(VitRun *run, const char *name, const char *picture, const PredictedClip *clip, Error *error) {
-    int C = run->model->num_classes;
+    int C = run->model_settings->num_classes;
     Views views;
     bool ok = true;
     views_open(&views, 1, C, clip->views, run->clips->view_scores == SCORES_LOGITS);
     for (int v = 0; ok && v < clip->views; v++) {
-        const uint8_t *pixels = clip->pixels + (size_t)v * vit_pixels(run->model);
+        const uint8_t *pixels = clip->pixels + (size_t)v * vit_pixels(run->model_settings);
         ok = read_view(run, name, clip, v, error);
         if (ok) predict_pixels(run, name, pixels);
         if (ok) views_add(&views, (size_t)v, 0, run->logits);
@@ -183,7 +184,7 @@ void vit_predict(VitRun *run) {
     Pictures images;
     Error error;
     size_t done = 0;
-    bool clips = run->model->frames > 1;
+    bool clips = run->model_settings->frames > 1;
     int top = run->vit_modes->top_frames;
     if (!clips && config_origin(&run->training.config, "top_frames"))
         config_reject(&run->training.config, "top_frames", "of clips only, and this model is one of images");
@@ -199,7 +200,7 @@ void vit_predict(VitRun *run) {
             continue;
         }
         done++;
-        int class = predictions_classes(&json, name, run->logits, run->model->num_classes, names);
+        int class = predictions_classes(&json, name, run->logits, run->model_settings->num_classes, names);
         if (!clips || !top) continue;
         score_frames(run, name, &clip, class);
         int count = best_frames(run, &clip);

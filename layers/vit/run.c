@@ -8,6 +8,7 @@
 #include "core/distributed.h"
 #include "data/images/image.h"
 #include "kernels/kernels.h"
+#include "layers/loading.h"
 #include "layers/vit/fit_weights.h"
 
 /* == Settings ===================================================================================================== */
@@ -17,8 +18,8 @@ static const ConfigEntry entries[] = {
     {F(STRING, show_batch), .section = "in place of training", .command_line_only = true, .argument = "FILE",
      .help = "Write the first training images as the model sees them, with their labels, to this PNG file, and stop"},
     {F(STRING, confusion), .command_line_only = true, .argument = "FILE",
-     .help = "With --eval: write how many images of each class were taken for which (CSV; scripts/plots/plot_confusion.py "
-             "draws it)"},
+     .help = "With --eval: write how many images of each class were taken for which (CSV; "
+             "scripts/plots/plot_confusion.py draws it)"},
     {F(STRING, per_class), .command_line_only = true, .argument = "FILE",
      .help = "With --eval: write images, top-1, top-5 and precision of each class (CSV)"},
     {F(STRING, real_labels), .command_line_only = true, .argument = "FILE",
@@ -64,7 +65,7 @@ void vit_run_describe_data(VitRun *run) {
     const char *data = run->data->data, *init = run->training.s->init, *origin = config_origin(config, "data");
     bool typed = origin && !strncmp(origin, "--", 2);
     bool lost = run->training.mode && *init && !typed && !dataset_is_there(data);
-    bool alone = (run->modes->describe || run->modes->bench) && run->model->num_classes;
+    bool alone = (run->modes->describe || run->modes->bench) && run->model_settings->num_classes;
     Dataset *d = &run->train;
     Error error;
     if (!lost && !dataset_known(data, &error)) config_reject(config, "data", "%s", error.text);
@@ -79,8 +80,8 @@ void vit_run_describe_data(VitRun *run) {
 }
 
 Transform vit_run_transform(const VitRun *run, bool train) {
-    return (Transform){.height = run->model->img_size[0],
-                       .width = run->model->img_size[1],
+    return (Transform){.height = run->model_settings->img_size[0],
+                       .width = run->model_settings->img_size[1],
                        .train = train,
                        .s = *run->transform,
                        .augment = augment_of(run->augment)};
@@ -92,23 +93,15 @@ LoaderConfig vit_run_samples(const VitRun *run, bool train) {
                           .repeats = sampler_repeats(run->sampler),
                           .pairs = mixup_is_on(run->mixup),
                           .transform = vit_run_transform(run, train),
-                          .frames = run->model->frames,
+                          .frames = run->model_settings->frames,
                           .clips = *run->clips};
 }
 
 /* Evaluation runs one micro-batch at a time; each rank takes its share of every group of micro-batches. */
 static void loading_open(VitRun *run, Loader *loader, const Dataset *dataset, bool train) {
-    int micro = vit_run_micro_batch(run);
-    if (!run->workers) run->workers = loader_pool_start(run->loading, device_shares_cores());
     LoaderConfig config = vit_run_samples(run, train);
-    config.parts.batch_size = train ? run->training.s->batch_size : micro * distributed_ranks();
-    config.parts.rank = distributed_rank();
-    config.parts.ranks = distributed_ranks();
+    config.parts = loading_parts(&run->training, run->loading, &run->workers, train, vit_run_micro_batch(run));
     if (run->evaluation.real.images) config.parts.max_damaged = 0; /* another image would take its place */
-    config.parts.part = micro;
-    config.parts.pool = run->workers;
-    config.parts.allocate = host_malloc;
-    config.parts.release = host_free;
     loader_open(loader, dataset, &config);
 }
 
@@ -120,21 +113,23 @@ void vit_run_close_data(VitRun *run) {
 }
 
 bool vit_run_has_model_size(const VitRun *run) {
-    return run->train.height == run->model->img_size[0] && run->train.width == run->model->img_size[1];
+    const int *size = run->model_settings->img_size;
+    return run->train.height == size[0] && run->train.width == size[1];
 }
 
 void vit_run_open_split(VitRun *run, Dataset *split, bool train) {
-    const VitSettings *s = run->model;
+    const VitSettings *s = run->model_settings;
     const Config *config = &run->training.config;
     const Dataset *d = &run->train;
     if (d->height && !config_origin(config, "img_size") && !vit_run_has_model_size(run))
-        config_reject(config, "data", "{data} has images of %dx%d, but the model takes {img_size}", d->height, d->width);
+        config_reject(config, "data", "{data} has images of %dx%d, but the model takes {img_size}", d->height,
+                      d->width);
     if (s->frames > 1 && !d->clips)
         config_reject(config, "frames", "{frames} makes clips, but {data} has images: give a set of clips, such as "
                                         "moving-shapes");
     if (train && run->clips->samples_per_clip > 1 && !d->clips)
-        config_reject(config, "samples_per_clip", "{samples_per_clip} repeats clips, but {data} has images, which repeated_aug "
-                                                  "repeats");
+        config_reject(config, "samples_per_clip",
+                      "{samples_per_clip} repeats clips, but {data} has images, which repeated_aug repeats");
     if (s->num_classes < d->classes)
         config_reject(config, "num_classes", "{num_classes} is less than the %d classes of {data}", d->classes);
     dataset_open(split, run->data->data, run->data->data_dir, train,
@@ -147,7 +142,8 @@ static void real_labels_read(VitRun *run) {
     Error error;
     if (run->test.clips)
         config_reject(&run->training.config, "real_labels", "%s has no images, but clips", run->test.name);
-    if (!real_labels_open(&run->evaluation.real, path, &run->test, !run->data->test_limit, &error)) die("%s: %s", path, error.text);
+    if (!real_labels_open(&run->evaluation.real, path, &run->test, !run->data->test_limit, &error))
+        die("%s: %s", path, error.text);
 }
 
 void vit_run_open_data(VitRun *run, bool train) {
@@ -167,16 +163,16 @@ void vit_run_open_data(VitRun *run, bool train) {
 const char *const *vit_run_class_names(const VitRun *run, ClassNames *owned) {
     const Dataset *d = &run->train;
     if (*run->training.s->init) run_folder_classes(owned, run->training.s->init);
-    if (owned->named) return class_names_complete(owned, run->model->num_classes) ? owned->at : NULL;
+    if (owned->named) return class_names_complete(owned, run->model_settings->num_classes) ? owned->at : NULL;
     bool chosen = config_origin(&run->training.config, "data") != NULL;
-    return chosen && d->class_names && d->classes == run->model->num_classes ? d->class_names : NULL;
+    return chosen && d->class_names && d->classes == run->model_settings->num_classes ? d->class_names : NULL;
 }
 
 /* == The model ==================================================================================================== */
 
 /* So many images at a time that the activations of a hierarchical model are three times its weights, which each pass
- * reads and whose gradients it adds up: its last stages have most of the weights and few of the tokens.  Counted are the
- * linear layers of all blocks and what is on both sides of them. */
+ * reads and whose gradients it adds up: its last stages have most of the weights and few of the tokens.  The linear
+ * layers of all blocks are counted, and what is on both sides of them. */
 static size_t images_for_weights(const VitSettings *s, double tokens) {
     double weights = 0, activations = 0;
     for (int i = 0; i < s->dim.count; i++, tokens /= 4) {
@@ -191,7 +187,7 @@ static size_t images_for_weights(const VitSettings *s, double tokens) {
 /* A wide model takes more images than fill the device, as each pass reads all weights. */
 int vit_run_micro_batch(const VitRun *run) {
     enum { LEAST_TOKENS = 1024 };
-    const VitSettings *s = run->model;
+    const VitSettings *s = run->model_settings;
     size_t frames = (size_t)convolution_side(s->frames, s->tubelet > 1 ? 2 : 1);
     size_t rows = (size_t)convolution_side(s->img_size[0], s->patch_size);
     size_t columns = (size_t)convolution_side(s->img_size[1], s->patch_size);
@@ -215,7 +211,7 @@ static void weights_load(VitRun *run) {
     if (told) vit_check_heads(init, &t->config, &origin.settings);
     if (told && prints) vit_print_other_attention(init, &t->config, &config);
     if (!told && prints) vit_print_assumptions(init, &t->config, run->train.mean, run->train.std);
-    Inflate inflate = told && origin.settings.frames > 1 ? INFLATE_NONE : run->model->inflate;
+    Inflate inflate = told && origin.settings.frames > 1 ? INFLATE_NONE : run->model_settings->inflate;
     FittedWeights fitted = fit_weights_inflated(&run->vit.model, init, &origin.model, head, t->s->seed, inflate);
     vit_destroy(&origin);
     config_free(&config);
@@ -240,8 +236,8 @@ void vit_run_open_model(VitRun *run, int batch, bool training) {
         vit_draw_buffers(vit, run->training.s->seed, 0);
     }
     if (training) vit_run_open_columns(run);
-    size_t B = (size_t)batch, C = (size_t)run->model->num_classes;
-    run->pixels = host_malloc(B * vit_pixels(run->model), "a batch");
+    size_t B = (size_t)batch, C = (size_t)run->model_settings->num_classes;
+    run->pixels = host_malloc(B * vit_pixels(run->model_settings), "a batch");
     run->labels = xcalloc(B, sizeof *run->labels, "a batch");
     run->targets = xcalloc(B * C, sizeof *run->targets, "a batch");
     run->losses = xcalloc(B, sizeof *run->losses, "a batch");

@@ -10,8 +10,8 @@
 #ifndef VIT_LAYERS_VIT_RUN_H
 #define VIT_LAYERS_VIT_RUN_H
 
-#include "core/confusion.h"
-#include "core/views.h"
+#include "core/results/confusion.h"
+#include "core/results/views.h"
 #include "data/images/erasing.h"
 #include "data/images/mixup.h"
 #include "data/loading/loader.h"
@@ -39,7 +39,8 @@ extern const ConfigGroup vit_mode_settings;
 /* What an evaluation counts, and the accuracy of the last one. */
 typedef struct {
     double top1, top5;   /* percent */
-    double right, right5, loss, real_right, real_counted; /* sums over images; the last two of those with ReaL's labels */
+    double right, right5, loss;      /* sums over the images */
+    double real_right, real_counted; /* likewise, of those that ReaL has labels of */
     size_t failed;       /* videos that could not be read, which count as wrong */
     int *class_of;       /* maps the data's classes to the model's; NULL: the same */
     Confusion confusion; /* unused without classes */
@@ -60,7 +61,7 @@ typedef struct {
     const ErasingSettings *erasing;
     const MixupSettings *mixup;
     const SamplerSettings *sampler;
-    VitSettings *model;
+    VitSettings *model_settings;
     CosineSettings *schedule;
     const LayerDecaySettings *layer_decay;
     const TargetSettings *target;

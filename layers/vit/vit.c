@@ -15,6 +15,7 @@
 #include "core/die.h"
 #include "core/rng.h"
 #include "core/text.h"
+#include "core/text_stream.h"
 
 /* == Settings ===================================================================================================== */
 
@@ -272,10 +273,9 @@ void vit_check_heads(const char *path, const Config *config, const VitSettings *
 /* The settings in use with which weights load whatever they were trained with: " stripe 1,2,7,7, shift none".  Unless
  * `other` is NULL, only those that have another value there. */
 static char *shapeless_settings(const Config *config, const Config *other) {
-    char *text = NULL;
-    size_t size;
-    FILE *out = open_memstream(&text, &size);
-    for (int i = 0; out && i < config->count; i++) {
+    TextStream text;
+    FILE *out = text_open(&text);
+    for (int i = 0; i < config->count; i++) {
         if (!config_entry(config, i)->shapeless || !config_counts(config, i) ||
             (other && !config_counts(other, i)))
             continue;
@@ -285,8 +285,7 @@ static char *shapeless_settings(const Config *config, const Config *other) {
         free(value);
         free(others);
     }
-    if (!out || fclose(out)) die("out of memory for the settings of attention");
-    return text;
+    return text_close(&text, "the settings of attention");
 }
 
 /* Weights load with any number of heads.  Published models with one width have heads of 64 numbers. */

@@ -1,6 +1,6 @@
 /* Reading settings: the message for each kind of wrong line or argument, precedence, includes, and that a saved config
  * gives the same settings when read. */
-#include "core/config.h"
+#include "core/config/config.h"
 
 #include <setjmp.h>
 #include <signal.h>
@@ -13,7 +13,9 @@
 
 #include <cmocka.h>
 
-#include "core/foreign_names.h"
+#include "core/die.h"
+#include "core/config/foreign_names.h"
+#include "core/text.h"
 #include "tests/check.h"
 #include "tests/scratch.h"
 
@@ -386,6 +388,8 @@ static void test_include(void **state) {
     put_file("top.ini", "pool = gap\nsteps = 3\n[training]\ninclude = sub/model.ini\nlr = 0.03\n");
     Fixture f;
     begin(&f);
+    assert_false(config_try_file(&f.config, "/nonexistent.ini", &f.error));
+    assert_string_equal(f.error.text, "cannot open '/nonexistent.ini': No such file or directory");
     if (!config_try_file(&f.config, in_folder("top.ini"), &f.error)) fail_msg("%s", f.error.text);
     const Settings *s = f.settings;
     assert_true(s->lr == 0.03f && s->batch_size == 9 && s->attn == &lisa && s->pool == 1 && s->steps == 3);
@@ -436,10 +440,6 @@ static void call_text(void *user) {
     config_read_text(&((Fixture *)user)->config, "lr = x", 6, "checkpoint");
 }
 
-static void call_file(void *user) {
-    config_read_file(&((Fixture *)user)->config, "/nonexistent.ini");
-}
-
 static void call_reject_file(void *user) {
     Fixture *f = user;
     config_read_text(&f->config, "\nbatch_size = 5", 15, "x.ini");
@@ -470,7 +470,7 @@ static void call_blame(void *user) {
     begin(&f);
     while (argc < 6 && blame->arguments[argc - 1]) argv[argc] = (char *)blame->arguments[argc - 1], argc++;
     config_read_text(&f.config, blame->saved, strlen(blame->saved), "state");
-    if (*blame->file) config_read_file(&f.config, blame->file);
+    if (*blame->file && !config_try_file(&f.config, blame->file, &f.error)) die_usage("%s", f.error.text);
     config_read_arguments(&f.config, argc, argv);
     config_reject(&f.config, "batch_size", "{batch_size} does not fit {img_size}, %d%% of {%s=%d}: %s", 7, "steps", 3, "{lr}");
 }
@@ -542,7 +542,6 @@ static void test_dying(void **state) {
     (void)state;
     expect_usage(call_arguments, "--bacth-size: unknown setting (did you mean --batch-size?)\n");
     expect_usage(call_text, "checkpoint:1: lr: expected a number from 0 to 0.1, got 'x'\n");
-    expect_usage(call_file, "cannot open '/nonexistent.ini': No such file or directory\n");
     expect_usage(call_reject_file, "x.ini:2: batch_size: 5 does not divide 192\n");
     expect_usage(call_reject_argument, "--batch-size: too odd\n");
     expect_usage(call_reject_default, "batch_size: too small\n");
@@ -734,7 +733,7 @@ static bool settle(Fixture *f, const char *saved, const char *file, int count, c
     config_add_for(&f->config, &pattern_group, "attn", "lisa");
     put_file("choice.ini", file);
     config_read_text(&f->config, saved, strlen(saved), "state");
-    config_read_file(&f->config, in_folder("choice.ini"));
+    assert_true(config_try_file(&f->config, in_folder("choice.ini"), &f->error));
     config_read_arguments(&f->config, count + 1, argv);
     if (f->settings->attn == &ripple) config_use(&f->config, &ring_group);
     if (f->settings->attn == &lisa) config_use(&f->config, &pattern_group);
@@ -875,16 +874,23 @@ static void test_topics(void **state) {
 static void test_foreign_names(void **state) {
     (void)state;
     Fixture f;
-    const char *name, *setting;
+    const char *names, *setting;
     int settings = 0, sentences = 0;
     begin(&f);
-    for (int i = 0; (name = foreign_name_at(i)); i++) {
-        assert_int_equal(strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789_"), strlen(name));
-        for (int k = 0; k < i; k++) assert_string_not_equal(name, foreign_name_at(k));
-        const char *sentence = foreign_name(&f.config, name, &setting);
-        assert_true(!setting || !sentence);
-        settings += setting != NULL;
-        sentences += sentence != NULL;
+    for (int i = 0; (names = foreign_names_at(i)); i++) {
+        char copy[256], *rest = copy;
+        assert_in_range(snprintf(copy, sizeof copy, "%s", names), 1, sizeof copy - 1);
+        for (const char *name; (name = strsep(&rest, " "));) {
+            int stands = 0;
+            assert_true(*name && strlen(name) < 31);
+            assert_int_equal(strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789_"), strlen(name));
+            for (int k = 0; foreign_names_at(k); k++) stands += text_lists(foreign_names_at(k), name);
+            assert_int_equal(stands, 1);
+            const char *sentence = foreign_name(&f.config, name, &setting);
+            assert_true(!setting || !sentence);
+            settings += setting != NULL;
+            sentences += sentence != NULL;
+        }
     }
     assert_true(settings > 10 && sentences > 50);
     static const struct {

@@ -317,6 +317,8 @@ static void test_columns_of_another_log(void **state) {
     r = TOY("--resume", "columns", "--epochs", "3");
     assert_int_equal(r->status, 0);
     assert_non_null(strstr(r->errors, "columns are not"));
+    read_text(log, sizeof log, "columns/log.csv");
+    assert_non_null(strstr(log, "\n15,,3,13.0\n"));
 }
 
 static void test_refusals(void **state) {

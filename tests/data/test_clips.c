@@ -15,7 +15,7 @@
 #include <xxhash.h>
 
 #include "core/files.h"
-#include "core/views.h"
+#include "core/results/views.h"
 #include "data/video/clip_file.h"
 #include "data/video/clips.h"
 #include "data/sets/datasets.h"

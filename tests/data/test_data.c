@@ -18,7 +18,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "core/class_names.h"
+#include "core/results/class_names.h"
 #include "core/files.h"
 #include "data/images/augment.h"
 #include "data/images/webp.h"

@@ -1,6 +1,6 @@
 /* libFuzzer target: settings from a text, or if the first byte is '-' from arguments, one in each line.  They must be
  * rejected with a message or accepted, and accepted settings must be the same after saving and reading them. */
-#include "core/config.h"
+#include "core/config/config.h"
 
 #include <stdlib.h>
 #include <string.h>

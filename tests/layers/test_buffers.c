@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include "training/adamw.h"
-#include "layers/attention/feature_map.h"
+#include "layers/features/feature_map.h"
 #include "layers/vit/vit.h"
 #include "tests/check.h"
 #include "tests/settings.h"

@@ -20,7 +20,7 @@ for operator in $(sed -n '/^Attention operators/,/^$/s/^  \([a-z-]*\) .*/\1/p' o
 done
 run --help
 operators=$(sed -n '/^Attention operators/,/^$/p' out | grep -c '^  ')
-names=$(cd "$root" && sed -n 's/^ *\.name = "\([a-z-]*\)".*/\1/p' layers/attention/*.c)
+names=$(cd "$root" && sed -n 's/^ *\.name = "\([a-z-]*\)".*/\1/p' layers/attention/*.c layers/features/*.c)
 for operator in $names; do grep -q "^  $operator  *[a-z]" out || missing="$missing $operator"; done
 [ -z "$missing" ] && [ "$operators" -ge 3 ]
 check "--help names every operator and each describes itself" $? "$operators operators, missing:${missing:- none}"
@@ -70,7 +70,7 @@ refuses "--help of another tool's word" 2 "'gpu'|build/cuda/train_vit" --help gp
 
 # Names of settings that users of other tools type, in each program that has not got them itself.
 wrong=
-names=$(sed -n 's/^    {"\([a-z0-9_]*\)", {.*/\1/p' "$root/core/foreign_names.c")
+names=$(sed -n 's/^    {"\([a-z0-9_ ]*\)", ".*/\1/p' "$root/core/config/foreign_names.c")
 for program in train_vit train_detr train_ar; do
     "$build/$program" --help >all
     for name in $names; do
@@ -86,7 +86,7 @@ for program in train_vit train_detr train_ar; do
         fi
     done
 done
-[ -z "$wrong" ] && [ "$(echo "$names" | wc -l)" -gt 150 ]
+[ -z "$wrong" ] && [ "$(echo "$names" | wc -w)" -gt 150 ]
 check "a setting's name in other tools is answered with ours, or with a sentence" $? "wrong:${wrong:- none}"
 while read -r typed ours; do
     run $typed
@@ -137,7 +137,7 @@ complains 2 '--kind: data shapes (the default; --data sets it) is a set of image
 check "train_ar --kind text of a set of images" $? "$(head -n 1 err)"
 # Settings in the braces of a message exist, and the one that is named first is among them.
 wrong=$(cd "$root" && awk '/config_(reject|die)\(/ { call = "" ; open = 1 } open { call = call " " $0 }
-    open && /;$/ { print call; open = 0 }' core/*.c training/*.c layers/*.c layers/*/*.c data/*/*.c train_*.c | python3 -c '
+    open && /;$/ { print call; open = 0 }' core/*.c core/*/*.c training/*.c layers/*.c layers/*/*.c data/*/*.c train_*.c | python3 -c '
 import re, sys
 known = {name.replace("-", "_") for page in ("", "-detr", "-ar")
          for name in re.findall(r"^\| `(?:--)?([a-z0-9_-]+)", open(f"docs/settings{page}.md").read(), re.M)}

@@ -1,0 +1,155 @@
+#include "core/results/predictions.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/results/class_names.h"
+#include "core/die.h"
+#include "core/files.h"
+#include "core/text.h"
+
+/* Texts are made valid and numbers finite before they reach jansson, so it can fail only if memory runs out. */
+static json_t *need(json_t *value) {
+    if (!value) die("out of memory: predictions as JSON");
+    return value;
+}
+
+static void set(json_t *object, const char *key, json_t *value) {
+    if (json_object_set_new(object, key, need(value)) != 0) die("out of memory: predictions as JSON");
+}
+
+static void append(json_t *array, json_t *value) {
+    if (json_array_append_new(array, need(value)) != 0) die("out of memory: predictions as JSON");
+}
+
+/* Length of the UTF-8 character at `text` in bytes; 0: invalid. */
+static size_t character(const char *text) {
+    unsigned char c = (unsigned char)*text;
+    size_t most = c < 0x80 ? 1 : c >= 0xf0 ? 4 : c >= 0xe0 ? 3 : 2;
+    json_t *one = strnlen(text, most) == most ? json_stringn(text, most) : NULL;
+    json_decref(one);
+    return one ? most : 0;
+}
+
+static json_t *string_of(const char *text) {
+    json_t *string = json_string(text);
+    if (string) return string;
+    char *valid = strdup(text);
+    if (!valid) die("out of memory: predictions as JSON");
+    for (char *at = valid; *at;) {
+        size_t bytes = character(at);
+        if (!bytes) *at = '?';
+        at += bytes ? bytes : 1;
+    }
+    string = json_string(valid);
+    free(valid);
+    return string;
+}
+
+static json_t *number_of(double x) { return isfinite(x) ? json_real(x) : json_null(); }
+
+/* Writes the latest picture as a line. */
+static void finish(Predictions *p) {
+    if (!p->lines) p->lines = open_memstream(&p->text, &p->size);
+    if (!p->lines) die("out of memory: predictions as JSON");
+    if (!p->picture) return;
+    if (ftell(p->lines) > 0) fputs(",\n", p->lines);
+    if (json_dumpf(p->picture, p->lines, JSON_REAL_PRECISION(9)) != 0) die("out of memory: predictions as JSON");
+    json_decref(p->picture);
+    p->picture = p->found = NULL;
+}
+
+static void begin(Predictions *p, const char *file) {
+    finish(p);
+    p->picture = need(json_object());
+    set(p->picture, "file", string_of(file));
+}
+
+void predictions_begin(Predictions *p, const char *file, int width, int height) {
+    if (!p->wanted) return;
+    begin(p, file);
+    if (width > 0) set(p->picture, "width", json_integer(width));
+    if (width > 0) set(p->picture, "height", json_integer(height));
+    p->found = need(json_array());
+    set(p->picture, "predictions", p->found);
+}
+
+void predictions_fail(Predictions *p, const char *file, const char *reason) {
+    if (!p->wanted) return;
+    begin(p, file);
+    set(p->picture, "error", string_of(reason));
+}
+
+static json_t *add(Predictions *p, int id, const char *name) {
+    json_t *object = json_object();
+    append(p->found, object);
+    set(object, "id", json_integer(id));
+    set(object, "name", name && *name ? string_of(name) : json_null());
+    return object;
+}
+
+void predictions_add(Predictions *p, int id, const char *name, double probability) {
+    if (p->wanted) set(add(p, id, name), "probability", number_of(probability));
+}
+
+void predictions_add_box(Predictions *p, int id, const char *name, double score, const double box[4]) {
+    if (!p->wanted) return;
+    json_t *object = add(p, id, name), *numbers = json_array();
+    set(object, "score", number_of(score));
+    set(object, "box", numbers);
+    for (int side = 0; side < 4; side++) append(numbers, number_of(box[side]));
+}
+
+static bool put(FILE *file, const void *content) {
+    const Predictions *p = content;
+    return fputs("[\n", file) >= 0 && fwrite(p->text, 1, p->size, file) == p->size && fputs("\n]\n", file) >= 0;
+}
+
+int predictions_classes(Predictions *p, const char *file, float *logits, int classes, const char *const *names) {
+    ClassScore best[CLASS_BEST];
+    int count = class_names_best(best, logits, classes);
+    print_line("%s:", file);
+    class_names_print_best(names, best, count, stdout);
+    predictions_begin(p, file, 0, 0);
+    for (int i = 0; i < count; i++)
+        predictions_add(p, best[i].class, names ? names[best[i].class] : NULL, best[i].probability);
+    return best[0].class;
+}
+
+static void print_frame(const FrameScore *f) {
+    printf(" %d", f->frame);
+    if (isfinite(f->time)) printf(" (%.2f s)", f->time);
+    printf(" %.1f %%", 100 * f->probability);
+}
+
+void predictions_frames(Predictions *p, const char *name, int class, const FrameScore *frames, int count) {
+    if (name) print_line("  frames most like %s by themselves:", name);
+    else print_line("  frames most like class %d by themselves:", class);
+    for (int i = 0; i < count; i++) {
+        if (i) putchar(',');
+        print_frame(&frames[i]);
+    }
+    putchar('\n');
+    if (!p->wanted) return;
+    json_t *list = json_array();
+    set(p->picture, "frames", list);
+    for (int i = 0; i < count; i++) {
+        json_t *object = json_object();
+        append(list, object);
+        set(object, "frame", json_integer(frames[i].frame));
+        set(object, "time", number_of(frames[i].time));
+        set(object, "probability", number_of(frames[i].probability));
+    }
+}
+
+void predictions_write(Predictions *p, const char *path) {
+    Error error;
+    if (!p->wanted) return;
+    finish(p);
+    if (fclose(p->lines) != 0) die("out of memory: predictions as JSON");
+    if (!file_replace(path, put, p, &error)) die("%s: %s", path, error.text);
+    free(p->text);
+    *p = (Predictions){0};
+}

@@ -1,0 +1,153 @@
+/* Attention operators.  An operator maps [B,N,M] to [B,N,M] and includes its projections, so that convolutional mixers
+ * are operators too.
+ * Adding one: docs/design.md, "Adding an operator". */
+#ifndef VIT_LAYERS_ATTENTION_H
+#define VIT_LAYERS_ATTENTION_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "core/config/config.h"
+#include "training/params.h"
+#include "training/plan.h"
+#include "layers/projection.h"
+
+typedef struct Attention Attention;
+typedef struct AttentionOp AttentionOp;
+
+/* Columns of log.csv with what an operator finds out while it trains: each is the mean over the images of an epoch so far,
+ * and over their tokens, heads and the blocks that have the column. */
+enum { ATTENTION_COLUMNS = 3, ATTENTION_PARTS = 64 };
+typedef struct {
+    const char *names[ATTENTION_COLUMNS + 1]; /* NULL-terminated */
+    double unit;
+    /* Adds the sums of the columns' values over B images, tokens and heads, in multiples of `unit`, to a->sums.  Called
+     * once for each micro-batch of a step, when everything that the forward pass keeps is in memory. */
+    void (*measure)(const Attention *a, int B);
+} AttentionColumns;
+
+struct AttentionOp {
+    const char *name, *summary, *paper; /* begins like ConfigChoice */
+    /* The groups of settings that the operator reads, NULL-terminated, or NULL for none.  Operators may share a group.
+     * The groups in grid_settings need a grid that is the same for every batch and are not offered in a detector. */
+    const ConfigGroup *const *settings, *const *grid_settings;
+    bool needs_grid;     /* every token must be on the grid: no class token, unless class_block gives it a place */
+    bool no_qkv_bias;    /* no block has biases of q, k and v, not even those where in_block chooses another operator */
+    bool needs_positive; /* cannot use a feature map with negative features */
+    bool takes_frames;   /* supports a grid of several frames (clips) */
+    bool takes_mask;     /* supports padding and a grid that changes from batch to batch (the detector's encoder) */
+    size_t state_size;   /* bytes of Attention.state */
+    /* The operator of this block, where another one is used in some blocks.  NULL: it is the same in all. */
+    const AttentionOp *(*in_block)(const Config *settings, int block);
+    /* The block before which the class token is added in front of the others, without a position embedding.  NULL: it
+     * is added before the first block, with a position embedding. */
+    int (*class_block)(const Config *settings);
+    /* Rejects, with config_reject, settings that are impossible with this block's width, heads or grid.  Called before
+     * declare.  NULL: there are none. */
+    void (*check)(const Attention *a);
+    void (*declare)(Attention *a, Params *params);
+    void (*plan)(Attention *a, Plan *plan, int B);
+    /* Draws the random buffers of a training step, the same for all its micro-batches, and uploads them to the
+     * parameters.  NULL: there are none. */
+    void (*draw)(const Attention *a, uint64_t seed, uint32_t step);
+    /* y, x [B,N,M].  The caller keeps x until backward. */
+    void (*forward)(const Attention *a, real *y, const real *x, int B);
+    /* Writes dx (=), which may be dy, and adds to the parameters' gradients (+=). */
+    void (*backward)(const Attention *a, real *dx, const real *dy, const real *x, int B);
+    size_t (*macs)(const Attention *a); /* multiply-adds of one image, forward */
+    /* The part of macs that Fourier transforms and the mixing of their results take, which many papers leave out.
+     * NULL: none. */
+    size_t (*transform_macs)(const Attention *a);
+    const char *(*path)(const Attention *a); /* name of the chosen algorithm, for --describe; NULL: there is only one */
+    /* Row `query` of the matrix [N,N] that head `head` applied to the values of image b in the last forward pass, for
+     * pictures: host weights [N].  NULL: the operator has no such matrix. */
+    void (*weights)(const Attention *a, float *weights, int b, int head, int query);
+    /* The part of that row that depends on the tokens' positions but not on q.k: spatial weights, or the kernel of a
+     * convolution of v.  NULL: there is none. */
+    void (*spatial)(const Attention *a, float *weights, int b, int head, int query);
+    /* The columns of log.csv that this block measures.  NULL: there are none. */
+    const AttentionColumns *(*columns)(const Attention *a);
+};
+
+/* Makes the list that AttentionOp.settings takes. */
+#define ATTENTION_SETTINGS(...) (const ConfigGroup *const[]){__VA_ARGS__, NULL}
+
+/* Further inputs of an operator in a detector's encoder, set before each forward and backward pass. */
+typedef struct {
+    bool per_head;     /* each head has its own feature map and its own projection for ripple's sticks */
+    const real *pos;   /* [B,N,M] position embedding: q and k are projections of x + pos, v of x */
+    const int *cells;  /* [B,2] rows and columns of the grid without padding, as in MaskedAttention */
+    Dropout dropout;   /* of the weights of softmax attention */
+} DetectorFrame;
+
+struct Attention {
+    const AttentionOp *op;
+    const Config *settings; /* the program's settings, which outlive the model */
+    char prefix[PARAM_NAME_SIZE]; /* "blocks.3.attn." */
+    int block;                    /* index of the block, counted over all stages */
+    int stage, stages;            /* index of the stage, and how many there are */
+    int block_in_stage;
+    int time_kernel, conv_time_kernel; /* size in time of convolutions and windows; 1 where there is one frame */
+    int N, M, H, D;               /* tokens, width, heads, head width */
+    Grid grid;                    /* of the tokens other than a class token */
+    bool qkv_bias;
+    void *state;
+    Projection *last;             /* the one whose output is y and whose backward pass takes dy as it is, or NULL */
+    uint64_t *sums; /* device [ATTENTION_PARTS,ATTENTION_COLUMNS]: the sums of the columns, spread over the parts, which
+                       are added up by the reader; NULL: nothing is measured */
+    const DetectorFrame *detector; /* NULL unless in a detector's encoder */
+    const struct CausalFrame *causal; /* NULL unless in a density model (layers/density/causal_attention.h) */
+};
+
+/* All operators, NULL-terminated. */
+extern const AttentionOp *const attention_operators[];
+extern const AttentionOp conv_op, sepconv_op; /* VitSettings.conv_block */
+
+/* Adds the settings of all operators to a program's config, which must have the setting `attn`; for a detector only
+ * those of operators with takes_mask. */
+void attention_add_settings(Config *config, bool detector);
+/* Marks the settings of this operator as used in this run. */
+void attention_use_settings(Config *config, const AttentionOp *op);
+
+/* The block before which the class token is added. */
+int attention_class_block(const AttentionOp *op, const Config *settings);
+
+/* The place of a block: its index, counted over all stages; the stage's index, and how many stages there are; the
+ * block's index in its stage.  The last two are Attention's. */
+typedef struct {
+    int block, stage, stages, block_in_stage, time_kernel, conv_time_kernel;
+} BlockPlace;
+
+/* The number of setting `name`, a list with one for each stage or one for all, that this block's stage has; rejects
+ * lists of other lengths. */
+int attention_stage_number(const Attention *a, const char *name, const ConfigInts *list);
+
+/* Creates the operator for one block, whose tensors have names that begin with `prefix` ("blocks.3.").  Rejects
+ * settings that the operator does not support. */
+void attention_create(Attention *a, const AttentionOp *op, const Config *settings, const char *prefix, BlockPlace place,
+                      Grid grid, bool class_token, int M, int heads);
+/* The same for a layer of a detector's encoder.  attention_set_grid must give the largest grid before op->plan, and the
+ * batch's own grid before each batch. */
+void attention_create_detector(Attention *a, const AttentionOp *op, const Config *settings, const DetectorFrame *frame,
+                               int layer, int M, int heads);
+void attention_set_grid(Attention *a, Grid grid);
+void attention_destroy(Attention *a);
+
+/* Computes a row of softmax attention for a picture, in host memory: weights [L] (=) = softmax over l of
+ * q.k_l / sqrt D, where q is [D] and k_l are the D floats from k + l row on. */
+void attention_softmax(float *weights, const float *q, const float *k, int L, size_t row, int D);
+
+/* What B images take: the number of tokens; the bytes of a tensor [B,N,M] and of floats [B,H,N], such as lse; the
+ * kernels' description of queries, keys and values. */
+static inline size_t attention_tokens(const Attention *a, int B) { return (size_t)B * (size_t)a->N; }
+static inline size_t attention_bytes(const Attention *a, int B) {
+    return attention_tokens(a, B) * (size_t)a->M * sizeof(real);
+}
+static inline size_t attention_head_floats(const Attention *a, int B) {
+    return attention_tokens(a, B) * (size_t)a->H * sizeof(float);
+}
+static inline AttentionShape attention_shape(const Attention *a, int B) {
+    return (AttentionShape){B, a->N, a->H, a->D};
+}
+
+#endif

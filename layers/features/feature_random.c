@@ -1,0 +1,114 @@
+/* Random features, drawn anew in every training step; evaluation uses those of the last step, which are in the
+ * checkpoint.
+ * u = w z', s = |z'|^2/2, w [H,D,D]: rows standard normal (rfa), or orthogonal with the norms of such rows (performer)
+ *   rfa        phi = exp(s - c) / sqrt D [sin u; cos u], c = max of s over tokens; F = 2D      (Peng et al. 2021)
+ *   performer  phi = (exp(u - s - c) + 1e-4) / sqrt D, c = max of u over features, for keys over tokens too; F = D
+ *              (FAVOR+, Choromanski et al. 2020)
+ * backward  c is a constant; w has no gradient
+ * saves     phi [B,N,2,H,F]. */
+#include <math.h>
+
+#include "core/rng.h"
+#include "layers/features/feature_map.h"
+#include "layers/papers.h"
+
+static int rfa_features(int D) { return 2 * D; }
+static int performer_features(int D) { return D; }
+
+static void random_declare(FeatureMap *map, const Attention *a, Params *params) {
+    params_declare(params, (Param){.value = &map->w1, .named = {a->prefix, "feature.weight"}, .init = INIT_NORMAL,
+                                   .frozen = true, .host = &map->host, .shape = {a->H, a->D, a->D}});
+}
+
+static size_t random_workspace(const FeatureMap *map, const Attention *a) {
+    (void)map;
+    return feature_random_workspace(a->D, a->D);
+}
+
+static void upload(const FeatureMap *map, const Attention *a) {
+    device_upload(map->w1, map->host, (size_t)a->H * (size_t)a->D * (size_t)a->D * sizeof *map->host);
+}
+
+/* == RFA ========================================================================================================== */
+
+static void rfa_draw(const FeatureMap *map, const Attention *a, uint64_t seed, uint32_t step) {
+    rng_normals(map->host, (size_t)a->H * (size_t)a->D * (size_t)a->D, seed, RNG_FEATURES, step, (uint32_t)a->block);
+    upload(map, a);
+}
+
+static void rfa_forward(const FeatureMap *map, const Attention *a, const real *qkv, int B) {
+    feature_rfa_forward(map->phi, qkv, map->w1, &(FeatureShape){B, a->N, a->H, a->D, map->F});
+}
+
+static void rfa_backward(const FeatureMap *map, const Attention *a, real *dqkv, const real *qkv, int B) {
+    feature_rfa_backward(dqkv, map->dphi, map->phi, qkv, map->w1,
+                         &(FeatureShape){B, a->N, a->H, a->D, map->F});
+}
+
+/* == Performer ==================================================================================================== */
+
+static double dot(const float *x, const float *y, int n) {
+    double sum = 0;
+    for (int i = 0; i < n; i++) sum += (double)x[i] * (double)y[i];
+    return sum;
+}
+
+/* Makes the rows of w [n,n] orthogonal by Gram-Schmidt, done twice for each row because of rounding, and gives them
+ * back their norms.  These are distributed as the paper requires, since the norm of a normal vector is independent of
+ * its direction. */
+static void orthogonalize(float *w, int n) {
+    for (int i = 0; i < n; i++) {
+        float *row = w + (size_t)i * (size_t)n;
+        double length = sqrt(dot(row, row, n));
+        for (int j = 0; j < 2 * i; j++) {
+            const float *other = w + (size_t)(j % i) * (size_t)n;
+            double share = dot(row, other, n) / dot(other, other, n);
+            for (int d = 0; d < n; d++) row[d] -= (float)(share * (double)other[d]);
+        }
+        double scale = length / sqrt(dot(row, row, n));
+        for (int d = 0; d < n; d++) row[d] = (float)(scale * (double)row[d]);
+    }
+}
+
+static void performer_draw(const FeatureMap *map, const Attention *a, uint64_t seed, uint32_t step) {
+    size_t square = (size_t)a->D * (size_t)a->D;
+    rng_normals(map->host, (size_t)a->H * square, seed, RNG_FEATURES, step, (uint32_t)a->block);
+    for (int h = 0; h < a->H; h++) orthogonalize(map->host + (size_t)h * square, a->D);
+    upload(map, a);
+}
+
+static void performer_forward(const FeatureMap *map, const Attention *a, const real *qkv, int B) {
+    feature_performer_forward(map->phi, qkv, map->w1, &(FeatureShape){B, a->N, a->H, a->D, map->F});
+}
+
+static void performer_backward(const FeatureMap *map, const Attention *a, real *dqkv, const real *qkv, int B) {
+    feature_performer_backward(dqkv, map->dphi, map->phi, qkv, map->w1,
+                               &(FeatureShape){B, a->N, a->H, a->D, map->F});
+}
+
+/* == The maps ===================================================================================================== */
+
+static size_t random_row_macs(size_t D, size_t F) {
+    (void)F;
+    return D * D;
+}
+
+#define RANDOM_MAP(id, label, text, cited, prefix, signs) \
+    const FeatureMapKind id = {                     \
+        .name = label,                              \
+        .summary = text,                            \
+        .paper = cited,                             \
+        .negative = signs,                          \
+        .features = prefix##_features,              \
+        .declare = random_declare,                  \
+        .draw = prefix##_draw,                      \
+        .workspace = random_workspace,              \
+        .forward = prefix##_forward,                \
+        .backward = prefix##_backward,              \
+        .row_macs = random_row_macs,                \
+    }
+
+RANDOM_MAP(feature_map_rfa, "rfa", "random sines and cosines, drawn anew in every step (Peng et al. 2021)",
+           PAPER_RFA, rfa, true);
+RANDOM_MAP(feature_map_performer, "performer",
+           "random exponentials, drawn anew in every step (Choromanski et al. 2020)", PAPER_PERFORMER, performer, false);

@@ -1,0 +1,18 @@
+#include "layers/loading.h"
+
+#include "core/distributed.h"
+#include "kernels/device/device.h"
+
+PartsConfig loading_parts(const Training *t, const LoaderSettings *s, LoaderPool **pool, bool train, int micro) {
+    if (!*pool) *pool = loader_pool_start(s, device_shares_cores());
+    return (PartsConfig){.seed = t->s->seed,
+                         .batch_size = train ? t->s->batch_size : micro * distributed_ranks(),
+                         .train = train,
+                         .rank = distributed_rank(),
+                         .ranks = distributed_ranks(),
+                         .part = micro,
+                         .max_damaged = s->max_damaged,
+                         .pool = *pool,
+                         .allocate = host_malloc,
+                         .release = host_free};
+}
