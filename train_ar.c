@@ -150,7 +150,7 @@ static void loading_open(DensityRun *run, SequenceLoader *loader, bool train, Se
     sequence_loader_open(loader, &run->set, &config);
 }
 
-/* What the files said becomes settings, so that weights can be used without them. */
+/* Keeps the kind that the files showed as a setting, so that weights can be used without the files. */
 static void note_kind(DensityRun *run) {
     Config *config = &run->training.config;
     Error error;
@@ -204,7 +204,7 @@ static void evaluate(DensityRun *run) {
     run->bits = bits_of(sums[0] / sums[1]);
 }
 
-/* What evaluations of streams score. */
+/* Prints which tokens evaluations of streams score. */
 static void announce_windows(const DensityRun *run) {
     int step = eval_step(run);
     if (run->set.kind == SEQUENCES_IMAGES) return;

@@ -171,7 +171,7 @@ static void evaluate_weights(DetrRun *run) {
 
 /* == Training ===================================================================================================== */
 
-/* What log.csv has besides the columns of every program. */
+/* The columns of log.csv besides those of every program. */
 static void add_columns(Training *t) {
     if (training_evaluates(t)) {
         training_column(t, "ap", "%.5f", LOG_MIDDLE);

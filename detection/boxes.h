@@ -48,8 +48,8 @@ static inline float box_giou(const float a[4], const float b[4]) {
     return o.i / o.u - (o.a - o.u) / o.a;
 }
 
-/* The same, and its derivative by the corners of a: da (=).  If a coordinate of a equals that of b, a gets half of the
- * derivative, as in PyTorch. */
+/* Generalised IoU and its derivative by the corners of a: da (=).  If a coordinate of a equals that of b, a gets half
+ * of the derivative, as in PyTorch. */
 float box_giou_backward(float da[4], const float a[4], const float b[4]);
 
 #endif

@@ -24,7 +24,7 @@ typedef struct {
  * free. */
 bool coco_results_read(CocoResults *results, const char *path, Error *error);
 
-/* The same for a file in memory; `piece` as in json_lists_parse. */
+/* Reads results from a file in memory; `piece` has the meaning it has in json_lists_parse. */
 bool coco_results_parse(CocoResults *results, const void *bytes, size_t size, size_t piece, Error *error);
 
 void coco_results_add(CocoResults *results, CocoDetection detection);

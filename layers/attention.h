@@ -15,8 +15,8 @@
 typedef struct Attention Attention;
 typedef struct AttentionOp AttentionOp;
 
-/* Columns of log.csv with what an operator finds out while it trains: each is the mean over the images of an epoch so far,
- * and over their tokens, heads and the blocks that have the column. */
+/* Columns of log.csv with what an operator finds out while it trains: each is the mean over the images of an epoch so
+ * far, and over their tokens, heads and the blocks that have the column. */
 enum { ATTENTION_COLUMNS = 3, ATTENTION_PARTS = 64 };
 typedef struct {
     const char *names[ATTENTION_COLUMNS + 1]; /* NULL-terminated */
@@ -126,8 +126,8 @@ int attention_stage_number(const Attention *a, const char *name, const ConfigInt
  * settings that the operator does not support. */
 void attention_create(Attention *a, const AttentionOp *op, const Config *settings, const char *prefix, BlockPlace place,
                       Grid grid, bool class_token, int M, int heads);
-/* The same for a layer of a detector's encoder.  attention_set_grid must give the largest grid before op->plan, and the
- * batch's own grid before each batch. */
+/* Creates the attention of a layer of a detector's encoder.  attention_set_grid must give the largest grid before
+ * op->plan, and the batch's own grid before each batch. */
 void attention_create_detector(Attention *a, const AttentionOp *op, const Config *settings, const DetectorFrame *frame,
                                int layer, int M, int heads);
 void attention_set_grid(Attention *a, Grid grid);
@@ -137,7 +137,7 @@ void attention_destroy(Attention *a);
  * q.k_l / sqrt D, where q is [D] and k_l are the D floats from k + l row on. */
 void attention_softmax(float *weights, const float *q, const float *k, int L, size_t row, int D);
 
-/* What B images take: the number of tokens; the bytes of a tensor [B,N,M] and of floats [B,H,N], such as lse; the
+/* Sizes for B images: the number of tokens; the bytes of a tensor [B,N,M] and of floats [B,H,N], such as lse; the
  * kernels' description of queries, keys and values. */
 static inline size_t attention_tokens(const Attention *a, int B) { return (size_t)B * (size_t)a->N; }
 static inline size_t attention_bytes(const Attention *a, int B) {

@@ -1,8 +1,9 @@
-/* What bfloat16 activations may cost a fixture's tensor: half as much again as they cost PyTorch's autocast, whose
- * distance from float64 tests/reference/bf16_bounds.py measured into tests/fixtures/bf16.csv.  What costs more here stands
- * in tests/fixtures/bf16_beyond.csv, with the ratio it may have and the reason; a line for CUDA that the emulated kernels
- * no longer need makes the test fail, so that the list only shrinks.  On CPUs a line may be needed by one set of
- * instructions and not by another, and a GPU's sums are better than the emulator's: there it is only told. */
+/* The error that bfloat16 activations may cause in a fixture's tensor: half as much again as they cost PyTorch's
+ * autocast, whose distance from float64 tests/reference/bf16_bounds.py measured into tests/fixtures/bf16.csv.  What
+ * costs more here stands in tests/fixtures/bf16_beyond.csv, with the ratio it may have and the reason; a line for CUDA
+ * that the emulated kernels no longer need makes the test fail, so that the list only shrinks.  On CPUs a line may be
+ * needed by one set of instructions and not by another, and a GPU's sums are better than the emulator's: there it is
+ * only told. */
 #ifndef VIT_TESTS_BF16_BOUNDS_H
 #define VIT_TESTS_BF16_BOUNDS_H
 
@@ -40,8 +41,8 @@ static inline double bf16_number(const char *text, const char *key) {
     return found ? strtod(found + n, NULL) : NAN;
 }
 
-/* Checks rms(got - want) / rms(want) of a tensor; path: of the fixture, as in tests/fixtures/smca/type1.safetensors.  The
- * bound is 0.9 at most, also of a tensor without a line: at 1 zeros would pass. */
+/* Checks rms(got - want) / rms(want) of a tensor; path: of the fixture, as in tests/fixtures/smca/type1.safetensors.
+ * The bound is 0.9 at most, also of a tensor without a line: at 1 zeros would pass. */
 static inline int check_bf16(const char *path, const char *tensor, const float *got, const double *want, size_t n) {
     static const char folder[] = "tests/fixtures/";
     static char errors[BF16_TEXT], beyond[BF16_TEXT];

@@ -212,7 +212,8 @@ static void claim_outputs(const ProgramMode *mode, const Config *config) {
     }
 }
 
-/* The same for a new run's folder, in which files may lie; that of a run that was begun is refused when it is opened. */
+/* Claims the files of a new run's folder, in which files may lie; that of a run that was begun is refused when it is
+ * opened. */
 static void claim_folder(const Training *t) {
     static char paths[8][RUN_PATH_SIZE];
     char log[RUN_PATH_SIZE];

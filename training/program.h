@@ -1,4 +1,5 @@
-/* What the main of every program that trains a model calls, in this order; tests/core/test_program.c has the smallest one.
+/* What the main of every program that trains a model calls, in this order; tests/core/test_program.c has the smallest
+ * one.
  *
  *     static Run run;                      has a Training t, all zero
  *     if (!program_begin(t, &facts, argc, argv)) return t->status;
@@ -16,7 +17,7 @@
  *              that a mode loads; --config; the command line.  A resumed run reports which settings have changed, and
  *              refuses a different model, seed or data set
  *   one mode   --describe, --eval, --bench, --predict, --parity or a mode of the program's own; without one it trains
- */
+ * */
 #ifndef VIT_TRAINING_PROGRAM_H
 #define VIT_TRAINING_PROGRAM_H
 
@@ -42,7 +43,7 @@ typedef struct {
 
 extern const ConfigGroup predict_settings;
 
-/* What -h says of a setting. */
+/* A setting as -h shows it. */
 typedef struct {
     const char *name, *text;
 } HelpLine;
@@ -73,7 +74,7 @@ typedef struct {
     {"seed", "of all random numbers"},                                             \
     {.name = NULL}
 
-/* What a program is called, and what its help says besides the settings. */
+/* The name of a program, and the texts of its help besides the settings. */
 typedef struct ProgramFacts {
     const char *name;         /* "train_vit" */
     const char *introduction; /* one sentence that begins with the name, the first line of every help */

@@ -175,7 +175,7 @@ static void log_take_over(RunFolder *folder) {
         die("%s: cannot write: %s", folder->log_path, strerror(errno));
 }
 
-/* Never replaces the log of another run, not even when two runs start at the same moment. */
+/* Creates the log, and never replaces that of another run, not even when two runs start at the same moment. */
 static void log_create(RunFolder *folder, const char *header) {
     folder->log = fopen(folder->log_path, "w+xe");
     if (folder->log)

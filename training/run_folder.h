@@ -21,7 +21,7 @@ typedef struct {
     char *config, *classes, normalisation[128], image_size[32];
 } RunFolder;
 
-/* What a run begins with. */
+/* The properties of a run at its start. */
 typedef struct {
     Params *params;   /* with initial weights, and Param.rate set */
     uint64_t batches; /* per epoch */
@@ -72,7 +72,7 @@ char *run_folder_config(const char *checkpoint);
  * than these.  config_free afterwards in either case. */
 bool run_folder_settings(Config *settings, const Config *like, const char *checkpoint);
 
-/* What a state was computed by (checkpoint_device), or NULL; the caller frees it. */
+/* The device that computed a state (checkpoint_device), or NULL; the caller frees it. */
 char *run_folder_device(const char *state);
 
 /* Reads mean and std of the pixels from a checkpoint; false if it has none. */

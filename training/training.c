@@ -370,7 +370,7 @@ static void check_length(const Training *t) {
                                            "step %llu on", (unsigned long long)t->batches, (unsigned long long)state->step);
 }
 
-/* What the saved state was computed by, if that is not this device. */
+/* Notes the device that computed the saved state, if that is not this one. */
 static void note_device(Training *t) {
     char path[RUN_PATH_SIZE], here[CHECKPOINT_DEVICE];
     run_folder_file(path, t->s->run_dir, "state.safetensors");

@@ -122,8 +122,8 @@ void training_sum(Training *t, double *sums, int count);
  * for: the norm arrives, and is checked, in the next step or before a row of the log.  Call training_sum before it. */
 void training_update(Training *t, double loss);
 
-/* The same where the losses of this rank's images were added up on the device, in params->step_stats->loss, so that
- * nothing of a step has to be waited for: the mean of all ranks is known later, too.  Calls training_sum. */
+/* One step of AdamW where the losses of this rank's images were added up on the device, in params->step_stats->loss, so
+ * that nothing of a step has to be waited for: the mean of all ranks is known later, too.  Calls training_sum. */
 void training_update_unseen(Training *t);
 
 /* Dies if that value of the current step is not finite, as training_update does. */

@@ -161,7 +161,7 @@ void config_init_like(Config *config, const Config *other);
  * for instance with a default out of range or a name used twice, aborts with that name. */
 void *config_add(Config *config, const ConfigGroup *group);
 
-/* The same for a group that is used only with certain values, `owners`, of another setting, `chooser`, which must be in
+/* Adds a group that is used only with certain values, `owners`, of another setting, `chooser`, which must be in
  * the config already: for example "ripple, ripple-fixed" of "attn".  config_use marks the group as used in this run. */
 void *config_add_for(Config *config, const ConfigGroup *group, const char *chooser, const char *owners);
 void config_use(Config *config, const ConfigGroup *group);
@@ -198,7 +198,8 @@ void config_free(Config *config);
  * point, so that later lines win; at most eight files may nest.  A name may occur once in each file. */
 bool config_try_file(Config *config, const char *path, Error *error);
 
-/* The same for text in memory; `where` stands for the file's name in messages, and include is refused. */
+/* Reads settings from text in memory like a file; `where` stands for the file's name in messages, and include is
+ * refused. */
 bool config_try_text(Config *config, const char *text, size_t length, const char *where, Error *error);
 void config_read_text(Config *config, const char *text, size_t length, const char *where);
 
@@ -213,7 +214,7 @@ void config_read_arguments(Config *config, int argc, char *const *argv);
 /* Sets one value from text; `origin` is what config_origin will return.  The setting is no list. */
 bool config_try_set(Config *config, const char *name, const char *value, const char *origin, Error *error);
 
-/* Where the value comes from: "configs/x.ini:12", "--lr", or NULL for the default.  The setting must exist. */
+/* The place that the value comes from: "configs/x.ini:12", "--lr", or NULL for the default.  The setting must exist. */
 const char *config_origin(const Config *config, const char *name);
 
 /* For a bool: is it true?  For a string or list: is it not empty?  For any other setting: was it given? */

@@ -54,7 +54,7 @@ static int put_setting(FILE *out, const Config *config, int before, int i) {
 
 /* == Everything ================================================================================================= */
 
-/* Where a section is printed, in the order in which a user asks; settings that go with some operators are last. */
+/* Sections are printed in the order in which a user asks; settings that go with some operators are last. */
 enum { OTHER_SECTION = 50, OPERATOR_SECTION = 100 };
 
 static int place_of(const Config *config, int i) {

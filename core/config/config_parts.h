@@ -1,5 +1,5 @@
-/* What the files core/config*.c share: the state of a setting, and their functions for each other.  The files stand in
- * the order of the chapters below, and each calls only those above it. */
+/* The state of a setting, which the files core/config/config*.c share, and their functions for each other.  The files
+ * stand in the order of the chapters below, and each calls only those above it. */
 #ifndef VIT_CORE_CONFIG_CONFIG_PARTS_H
 #define VIT_CORE_CONFIG_CONFIG_PARTS_H
 
@@ -7,7 +7,7 @@
 
 enum { CONFIG_LABEL = 512 };
 
-/* Where a value came from, in order of precedence: later ones win. */
+/* The places that a value may come from, in order of precedence: later ones win. */
 typedef enum { LEVEL_DEFAULT, LEVEL_TEXT, LEVEL_FILE, LEVEL_COMMAND } Level;
 
 /* A setting and what it is now. */

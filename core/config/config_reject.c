@@ -69,7 +69,7 @@ static void put_value(FILE *out, const struct ConfigSetting *setting, const char
     free(value);
 }
 
-/* What config_sourced returns. */
+/* Prints the text that config_sourced returns. */
 static void put_sourced(FILE *out, const struct ConfigSetting *setting, const char *given) {
     const char *name = setting->entry->name, *origin = setting->origin;
     bool typed = origin && config_is_name(origin) && origin[1] == '-';

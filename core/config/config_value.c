@@ -15,7 +15,8 @@
 
 enum { LINE_LIMIT = 8192 };
 
-/* What is read.  Each parser sets *field, of the type that the entry says, from the whole text, or refuses it. */
+/* The text that is read, and its setting.  Each parser sets *field, of the type that the entry says, from the whole
+ * text, or refuses it. */
 typedef struct {
     struct ConfigSetting *setting;
     const ConfigEntry *entry;

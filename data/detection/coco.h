@@ -59,7 +59,7 @@ typedef struct {
 /* On failure returns false and sets `error`; there is then nothing to close. */
 bool coco_read(Coco *coco, const char *path, Error *error);
 
-/* The same for a file in memory; `piece` has the meaning it has in json_lists_parse. */
+/* Reads annotations from a file in memory; `piece` has the meaning it has in json_lists_parse. */
 bool coco_parse(Coco *coco, const void *bytes, size_t size, size_t piece, Error *error);
 
 void coco_close(Coco *coco);

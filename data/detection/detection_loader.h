@@ -1,5 +1,5 @@
-/* Batches for detection.  Every batch is a pure function of (seed, epoch, batch), whichever thread or rank loads it;
- * an image's pixels and boxes are the same on any number of ranks.
+/* Batches for detection.  Every batch is a pure function of (seed, epoch, batch), whichever thread or rank loads it; an
+ * image's pixels and boxes are the same on any number of ranks.
  *
  *   training     order from data/detection/size_buckets, augmentation from data/detection/detection_augment; an incomplete last batch
  *                is dropped
@@ -8,9 +8,9 @@
  * A part is padded to the largest height and the largest width of its images.  A padded image never exceeds shorter x
  * longer or longer x shorter: if a wide and a tall image would exceed both, the part ends before the second of them.
  *
- * data/loading/parts.h shares batches among ranks and threads, and replaces images that cannot be read.  A replacement uses
- * the random draws of the image it replaces and is shrunk to fit the space planned for that image; in evaluation its
- * image number is -1, so that it does not count. */
+ * data/loading/parts.h shares batches among ranks and threads, and replaces images that cannot be read.  A replacement
+ * uses the random draws of the image it replaces and is shrunk to fit the space planned for that image; in evaluation
+ * its image number is -1, so that it does not count. */
 #ifndef VIT_DATA_DETECTION_DETECTION_LOADER_H
 #define VIT_DATA_DETECTION_DETECTION_LOADER_H
 
@@ -49,7 +49,7 @@ typedef struct {
 void detection_open(DetectionLoader *loader, const DetectionSet *set, const DetectionLoaderConfig *config);
 void detection_close(DetectionLoader *loader);
 
-/* As parts_next: false at the end of the epoch. */
+/* Returns the next part, like parts_next: false at the end of the epoch. */
 bool detection_next(DetectionLoader *loader, DetectionPart *part);
 
 /* The number of boxes in that global batch of the epoch, over all ranks; DETR's loss is divided by it.  Boxes of

@@ -53,7 +53,7 @@ void detection_set_name_image(const DetectionSet *set, size_t index, char *text,
 bool detection_set_read(const DetectionSet *set, int index, bool mirror, TransformScratch *scratch, ImagePart *picture,
                         Error *error);
 
-/* The same for any picture file; its size is not checked. */
+/* Reads any picture file; its size is not checked. */
 bool detection_picture_read(const char *path, bool mirror, TransformScratch *scratch, ImagePart *picture, Error *error);
 
 /* Applies the draw's steps to a picture that was already read with mirror = draw->mirror.  out is

@@ -22,7 +22,7 @@ void resampler_free(Resampler *resampler);
 bool resample(Resampler *resampler, uint8_t *out, const ImagePart *in, const ResampleAxis *rows,
               const ResampleAxis *columns, ResampleFilter filter);
 
-/* The same with rows of `out` that are `out_stride` bytes apart. */
+/* Resamples to rows of `out` that are `out_stride` bytes apart. */
 bool resample_strided(Resampler *resampler, uint8_t *out, size_t out_stride, const ImagePart *in,
                       const ResampleAxis *rows, const ResampleAxis *columns, ResampleFilter filter);
 

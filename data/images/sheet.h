@@ -12,7 +12,7 @@
 bool sheet_write(const char *path, const uint8_t *pixels, int n, int height, int width, const int *labels,
                  const char *const *names, Error *error);
 
-/* The same for clips [n,frames,height,width,3], each a strip of its frames from left to right. */
+/* Writes a sheet of clips [n,frames,height,width,3], each a strip of its frames from left to right. */
 bool sheet_write_clips(const char *path, const uint8_t *pixels, int n, int frames, int height, int width,
                        const int *labels, const char *const *names, Error *error);
 

@@ -10,7 +10,7 @@
 /* Whether this build can read WebP. */
 bool webp_supported(void);
 
-/* As image_decode, for bytes that begin as a WebP does. */
+/* Decodes like image_decode bytes that begin as a WebP does. */
 bool webp_decode(Image *image, const uint8_t *bytes, size_t size, size_t most_pixels, Error *error);
 
 #endif

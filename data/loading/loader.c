@@ -185,7 +185,7 @@ static size_t image_bytes(const Loader *loader) {
     return (size_t)loader->config.frames * frame_bytes(loader);
 }
 
-/* Where several samples of a clip are in this part, the first one loads them all. */
+/* Loads an image or clip.  If several samples of a clip are in this part, the first one loads them all. */
 static void fill_image(void *argument, void *memory, int first, TransformScratch *scratch) {
     Loader *loader = argument;
     const LoaderSlot *slot = memory;

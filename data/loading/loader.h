@@ -55,7 +55,7 @@ typedef struct {
 
 /* Starts at epoch 0.  Ends the process when a training set does not fill one batch. */
 void loader_open(Loader *loader, const Dataset *dataset, const LoaderConfig *config);
-/* As parts_next: false at the end of the epoch. */
+/* Returns the next part, like parts_next: false at the end of the epoch. */
 bool loader_next(Loader *loader, LoaderPart *part);
 
 /* The key of the random draws of the sample at a position of the epoch: image + repeat * count, where repeat counts

@@ -39,7 +39,7 @@ LoaderPool *loader_pool_start(const LoaderSettings *s, bool device_shares_cores)
 /* Call this after closing the loaders that use the pool. */
 void loader_pool_close(LoaderPool *pool);
 
-/* What has been loaded since the loader was opened. */
+/* Counts of what has been loaded since the loader was opened. */
 typedef struct {
     uint64_t images;
     double stalled; /* seconds spent waiting for the next part */
@@ -154,7 +154,7 @@ int parts_batch(const Parts *parts, size_t batch);
 size_t parts_load(Parts *parts, size_t index, int positions, void *job,
                   bool (*load)(void *job, size_t index, Error *error));
 
-/* The same without a replacement: false, and the image is named and counted, if it is damaged. */
+/* Loads an image without a replacement: false, and the image is named and counted, if it is damaged. */
 bool parts_try(Parts *parts, size_t index, void *job, bool (*load)(void *job, size_t index, Error *error));
 
 /* Ends the process with the reason if too many images have been damaged. */

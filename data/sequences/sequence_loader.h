@@ -37,7 +37,7 @@ typedef struct {
 /* Starts at epoch 0.  Ends the process when a training split does not fill one batch, or a split is too short for one
  * sequence. */
 void sequence_loader_open(SequenceLoader *loader, const SequenceSet *set, const SequenceLoaderConfig *config);
-/* As parts_next: false at the end of the epoch. */
+/* Returns the next part, like parts_next: false at the end of the epoch. */
 bool sequence_loader_next(SequenceLoader *loader, SequencePart *part);
 
 #endif

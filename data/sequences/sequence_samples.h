@@ -1,4 +1,4 @@
-/* What a density model draws, for a person: pictures, text and sound from bytes.  On failure a function returns false
+/* Shows the samples of a density model: pictures, text and sound from bytes.  On failure a function returns false
  * and sets `error`. */
 #ifndef VIT_DATA_SEQUENCES_SEQUENCE_SAMPLES_H
 #define VIT_DATA_SEQUENCES_SEQUENCE_SAMPLES_H

@@ -56,7 +56,7 @@ void sequences_open(SequenceSet *set, const SequencesSettings *s);
  * no file is needed. */
 void sequences_describe(SequenceSet *set, const SequencesSettings *s);
 
-/* Also accepts a set that was only described. */
+/* Closes a set, which may only have been described. */
 void sequences_close(SequenceSet *set);
 
 /* == Training ===================================================================================================== */
@@ -80,8 +80,8 @@ bool sequences_train(const SequenceSet *set, size_t offset, size_t index, uint8_
 size_t sequences_scored(const SequenceSet *set, SequencesSplit split);
 
 /* The number of windows of an evaluation that moves by `step` tokens, 1 <= step <= n: the first scores all of its n
- * tokens, every later one its last `step`, and the last one is moved back to end with the split and scores what is left.
- * Images: their number, whatever the step. */
+ * tokens, every later one its last `step`, and the last one is moved back to end with the split and scores what is
+ * left. Images: their number, whatever the step. */
 size_t sequences_windows(const SequenceSet *set, SequencesSplit split, int step);
 
 /* Writes evaluation window `index` to tokens [row_bytes]; its targets *scored_from .. n-1 are to be scored.

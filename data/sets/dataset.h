@@ -1,5 +1,6 @@
-/* Where images and clips come from.  A data set is a table of labelled images: either all of one size and available as
- * 8-bit RGB pixels in row-major order, or encoded pictures of any size; or of labelled videos, whose frames are such. */
+/* Data sets of images and clips.  A data set is a table of labelled images: either all of one size and available as
+ * 8-bit RGB pixels in row-major order, or encoded pictures of any size; or of labelled videos, whose frames are
+ * such. */
 #ifndef VIT_DATA_SETS_DATASET_H
 #define VIT_DATA_SETS_DATASET_H
 
@@ -27,9 +28,9 @@ struct Dataset {
     void (*get)(const Dataset *dataset, size_t index, uint8_t *pixels, int *label);
     bool (*read)(const Dataset *dataset, size_t index, SampleBuffer *buffer, Sample *sample, Error *error);
     void (*describe)(const Dataset *dataset, size_t index, char *text, size_t size);
-    /* Thread-safe.  Gives the frames of a clip to `taker` (data/video/clips.h), each valid until the next one; sets *label, even
-     * where it returns false with `error` set.  If videos have files, read returns one whole: an encoded video, or
-     * pictures in a row (data/video/clip_file.h); else it is NULL. */
+    /* Thread-safe.  Gives the frames of a clip to `taker` (data/video/clips.h), each valid until the next one; sets
+     * *label, even where it returns false with `error` set.  If videos have files, read returns one whole: an encoded
+     * video, or pictures in a row (data/video/clip_file.h); else it is NULL. */
     bool (*read_clip)(const Dataset *dataset, size_t index, const ClipChoice *choice, SampleBuffer *buffer,
                       const ClipTaker *taker, int *label, Error *error);
     void (*close)(Dataset *dataset);
@@ -63,7 +64,7 @@ void dataset_normalise_photographs(Dataset *dataset);
 /* How many of `count` images remain under a limit; 0: no limit. */
 size_t dataset_limited(size_t count, size_t limit);
 
-/* Also accepts a data set that was only described. */
+/* Closes a data set, which may only have been described. */
 void dataset_close(Dataset *dataset);
 
 #endif

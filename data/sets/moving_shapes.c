@@ -191,7 +191,7 @@ void moving_open(Dataset *dataset, MovingTask task, bool train, uint64_t seed, s
     dataset->state = moving;
 }
 
-/* The same clips for every run, so that runs with different seeds can be compared. */
+/* Clips are the same for every run, so that runs with different seeds can be compared. */
 #define KIND(TASK, function)                                                                                  \
     static void open_##function(Dataset *dataset, const char *path, bool train, size_t limit) {               \
         (void)path;                                                                                           \

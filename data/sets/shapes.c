@@ -274,7 +274,7 @@ void shapes_open(Dataset *dataset, bool train, uint64_t seed, size_t limit) {
     dataset->state = shapes;
 }
 
-/* The same images for every run, so that runs with different seeds can be compared. */
+/* Images are the same for every run, so that runs with different seeds can be compared. */
 static void open_embedded(Dataset *dataset, const char *path, bool train, size_t limit) {
     (void)path;
     shapes_open(dataset, train, 0, limit);

@@ -53,7 +53,7 @@ typedef struct {
 /* index [choice->frames]: the frames of a video with F >= 1 frames at `fps` a second (0: unknown), ascending. */
 void clip_frames(int *index, int F, double fps, const ClipChoice *choice);
 
-/* The same for any number of frames, all of the video's included. */
+/* A choice of any number of frames, all of the video's included. */
 typedef struct {
     int *at; /* [count] */
     int count;

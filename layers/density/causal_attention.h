@@ -29,8 +29,8 @@ const char *causal_pattern_name(const CausalPattern *pattern, int heads, char te
 
 /* == The operator ================================================================================================= */
 
-/* What the attentions of a density model share.  The model sets n, stride and Dk before they are declared, the other
- * members before a forward pass. */
+/* The values that the attentions of a density model share.  The model sets n, stride and Dk before they are declared,
+ * the other members before a forward pass. */
 typedef struct CausalFrame {
     int n;      /* tokens of a whole sequence */
     int stride; /* of the patterns */

@@ -106,7 +106,7 @@ static void check_drawing(const DensityRun *run) {
         die_usage("--sample: needs --out FILE for the %s", kind == SEQUENCES_IMAGES ? "pictures (PNG)" : "sound (WAV)");
 }
 
-/* What the layers looked at: the whole picture again, in one pass. */
+/* Writes the attention of the layers for the whole picture, in one more pass. */
 static void look_at(DensityRun *run, const uint8_t *tokens) {
     const char *path = run->draw->attention;
     density_close(run);

@@ -7,8 +7,8 @@
 #include "core/distributed.h"
 #include "kernels/kernels.h"
 
-/* As many sequences at a time as fit in memory while keeping the device busy.  A pass reads the weights of a block,
- * 12 dim^2 of them, once for all of its rows, so a wide model takes several thousand at a time. */
+/* The number of sequences at a time: as many as fit in memory while keeping the device busy.  A pass reads the weights
+ * of a block, 12 dim^2 of them, once for all of its rows, so a wide model takes several thousand at a time. */
 int density_micro_batch(const DensityRun *run) {
     enum { ROWS_FOR_DIM = 6, MOST_ROWS = 4096 };
     size_t dim = (size_t)run->model_settings->dim, rows = activations_at_once() / dim, least = ROWS_FOR_DIM * dim;

@@ -46,7 +46,7 @@ typedef struct {
     DeviceGraph *graph; /* of a micro-batch */
 } DensityRun;
 
-/* As many sequences at a time as fit in memory while keeping the device busy, or as micro_batch says. */
+/* The number of sequences at a time: as many as fit in memory while keeping the device busy, or as micro_batch says. */
 int density_micro_batch(const DensityRun *run);
 
 /* Builds the model for `batch` sequences at a time with its first weights, those of --init or random ones. */

@@ -35,7 +35,7 @@ typedef struct {
 void sampling_run(SequenceModel *m, uint8_t *tokens, const SamplingSettings *s, const SamplingRun *run,
                   SamplingPassed *passed);
 
-/* The same for any number of sequences and tokens [B,end], as many sequences at a time as the model was planned for.
+/* Samples any number of sequences and tokens [B,end], as many sequences at a time as the model was planned for.
  * Where the model sees no further, it goes on from the last half of what it sees. */
 void sampling_long(SequenceModel *m, uint8_t *tokens, const SamplingSettings *s, const SamplingRun *run,
                    SamplingPassed *passed);

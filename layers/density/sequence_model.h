@@ -74,7 +74,7 @@ void sequence_model_create(SequenceModel *m, const Config *config, const Sequenc
 void sequence_model_check_weights(const SequenceModel *m, const Config *config, const char *path, int heads);
 /* Plans activations for up to `batch` sequences.  Allocates nothing. */
 void sequence_model_plan(SequenceModel *m, int batch, SequencePurpose purpose);
-/* The same for SEQUENCE_SAMPLE with prompts, of which sequence_model_fill takes up to `prompt` rows, 1 or more. */
+/* Plans SEQUENCE_SAMPLE with prompts, of which sequence_model_fill takes up to `prompt` rows, 1 or more. */
 void sequence_model_plan_sampling(SequenceModel *m, int batch, int prompt);
 /* Allocates what was planned, for SEQUENCE_SAMPLE also the caches. */
 void sequence_model_allocate(SequenceModel *m);

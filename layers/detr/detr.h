@@ -92,7 +92,7 @@ void detr_fold(Detr *detr);
 void detr_load(Detr *detr, const uint8_t *pixels, const int *sizes, const float *mean, const float *std, int B, int H,
                int W);
 
-/* The same for a model without backbone, whose features [B,N,channels] the caller writes. */
+/* Loads the sizes for a model without backbone, whose features [B,N,channels] the caller writes. */
 void detr_load_sizes(Detr *detr, const int *sizes, int B, int H, int W);
 
 /* Sets the dropout of this step for images first .. first+B-1 of the global batch.  Must be called before a training

@@ -1,4 +1,4 @@
-/* What an evaluation counts: images one by one, videos by the scores of all their views. */
+/* Counts the results of an evaluation: images one by one, videos by the scores of all their views. */
 #include "layers/vit/run.h"
 
 #include <stdio.h>

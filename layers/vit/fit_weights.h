@@ -1,6 +1,6 @@
 /* Loads weights of a model with another resolution or other classes, for fine-tuning.  Tables on a token grid of
- * another size are resampled (resample_grid.h), and a classifier for another number of classes, or with other layers, is
- * initialised anew. */
+ * another size are resampled (resample_grid.h), and a classifier for another number of classes, or with other layers,
+ * is initialised anew. */
 #ifndef VIT_LAYERS_VIT_FIT_WEIGHTS_H
 #define VIT_LAYERS_VIT_FIT_WEIGHTS_H
 
@@ -9,7 +9,7 @@
 #include "layers/vit/inflate.h"
 #include "layers/model.h"
 
-/* What was changed in the weights. */
+/* The changes that were made to the weights. */
 typedef struct {
     const char *path;
     int resampled;      /* number of tables that were resampled */
@@ -31,7 +31,8 @@ typedef struct {
  * does where something does not fit even so. */
 FittedWeights fit_weights(Model *model, const char *path, const Model *origin, const char *head, uint64_t seed);
 
-/* The same for the weights of an image model where `model` is one of clips: what is resampled, is resampled first. */
+/* Fits the weights of an image model to `model`, one of clips; tables are resampled before they are extended in
+ * time. */
 FittedWeights fit_weights_inflated(Model *model, const char *path, const Model *origin, const char *head,
                                    uint64_t seed, Inflate rule);
 

@@ -75,7 +75,7 @@ static void refuse_other_shape(const Model *model, const SafeTensors *st, int st
     if (!checkpoint_shape_fits(&p, tensor, &error)) die("%s", error.text);
 }
 
-/* The same architecture with other sizes: says which setting decides them, at the first stage that differs. */
+/* Refuses the same architecture with other sizes: says which setting decides them, at the first stage that differs. */
 static void refuse_other_sizes(const Model *model, const SafeTensors *st, const char *path) {
     static const char *const names[] = {"stages", "layers"};
     const char *name = NULL;

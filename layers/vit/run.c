@@ -47,7 +47,7 @@ static void normalise(const VitRun *run, Dataset *dataset) {
     for (int c = 0; c < s->std.count; c++) dataset->std[c] = s->std.at[c];
 }
 
-/* What a checkpoint tells of the data it was trained on. */
+/* Describes the data by what the checkpoint tells of them. */
 static void describe_from_checkpoint(Dataset *d, const char *data, const char *init) {
     ClassNames names;
     int size[2] = {0, 0};
@@ -170,9 +170,9 @@ const char *const *vit_run_class_names(const VitRun *run, ClassNames *owned) {
 
 /* == The model ==================================================================================================== */
 
-/* So many images at a time that the activations of a hierarchical model are three times its weights, which each pass
- * reads and whose gradients it adds up: its last stages have most of the weights and few of the tokens.  The linear
- * layers of all blocks are counted, and what is on both sides of them. */
+/* The number of images at a time with which the activations of a hierarchical model are three times its weights, which
+ * each pass reads and whose gradients it adds up: its last stages have most of the weights and few of the tokens.  The
+ * linear layers of all blocks are counted, and what is on both sides of them. */
 static size_t images_for_weights(const VitSettings *s, double tokens) {
     double weights = 0, activations = 0;
     for (int i = 0; i < s->dim.count; i++, tokens /= 4) {

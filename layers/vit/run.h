@@ -36,7 +36,7 @@ extern const ConfigGroup vit_mode_settings;
 
 /* == A run ======================================================================================================== */
 
-/* What an evaluation counts, and the accuracy of the last one. */
+/* The counts of an evaluation, and the accuracy of the last one. */
 typedef struct {
     double top1, top5;   /* percent */
     double right, right5, loss;      /* sums over the images */
@@ -111,7 +111,7 @@ const char *const *vit_run_class_names(const VitRun *run, ClassNames *owned);
 
 /* == The model ==================================================================================================== */
 
-/* As many images or clips at a time as fit in memory while keeping the device busy. */
+/* The number of images or clips at a time: as many as fit in memory while keeping the device busy. */
 int vit_run_micro_batch(const VitRun *run);
 
 /* The numbers in an image or clip. */

@@ -135,7 +135,7 @@ static void check_stage(const Config *config, const VitSettings *s, int i) {
         config_reject(config, "mlp_ratio", "{mlp_ratio=%g} of {dim=%d} leaves no hidden unit", (double)c.mlp_ratio, c.dim);
 }
 
-/* As many values as dim has, or one for all. */
+/* Each list has as many values as dim has, or one for all stages. */
 static void check_lists(const Config *config, const VitSettings *s) {
     const struct {
         const char *name;
@@ -615,7 +615,7 @@ static void drop_tokens(const Vit *vit, int i, real *x, int B) {
     dropout_forward(x, x, &d, B, (size_t)stage->stations[0].N * (size_t)stage->config.dim);
 }
 
-/* What the first embedding reads. */
+/* The input of the first embedding. */
 static const real *first_input(const Vit *vit) { return has_stem(vit) ? vit->stem.features : vit->images; }
 
 static void embed(Vit *vit, int i, const real *x, int B) {

@@ -65,8 +65,8 @@ void vit_check_heads(const char *path, const Config *config, const VitSettings *
 /* On stdout, what weights are taken for whose file tells no settings, and a warning that their shapes fit any number of
  * heads. */
 void vit_print_assumptions(const char *path, const Config *config, const float *mean, const float *std);
-/* On stdout, a line if the weights in the file, of settings `origin`, are used with other values of attention settings on
- * which no tensor's shape depends. */
+/* On stdout, a line if the weights in the file, of settings `origin`, are used with other values of attention settings
+ * on which no tensor's shape depends. */
 void vit_print_other_attention(const char *path, const Config *config, const Config *origin);
 
 typedef struct {
@@ -83,7 +83,7 @@ typedef struct {
     Classifier head;
     Stream stream;
 
-    /* Of clips every image is `frames` images, one after the other: [B,frames,..], [B+2,frames,..]. */
+    /* With clips every image is `frames` images, one after the other: [B,frames,..], [B+2,frames,..]. */
     uint8_t *pixels;     /* [B,Hi,Wi,3];  in training [B+2,Hi,Wi,3] (MixedImages) */
     int *pairs, *boxes;  /* [B,2], [B+2,4] arguments of images_mix, in training only */
     uint32_t *draws;     /* [B+2] likewise */
@@ -112,8 +112,8 @@ void vit_allocate(Vit *vit);
  * The same holds for vit_load_mixed. */
 void vit_load_pixels(Vit *vit, const uint8_t *pixels, const float *mean, const float *std, int B);
 
-/* How loaded images become a batch with random erasing and mixing (images_mix in kernels/tokens/images.h).  Host arrays.  All
- * frames of a clip share its pair, its boxes and lam; each has noise of its own. */
+/* How loaded images become a batch with random erasing and mixing (images_mix in kernels/tokens/images.h).  Host
+ * arrays.  All frames of a clip share its pair, its boxes and lam; each has noise of its own. */
 typedef struct {
     int count;             /* number of loaded images, at most B + 2 */
     const int *pairs;      /* [B,2] */
@@ -159,7 +159,7 @@ Block *vit_block(const Vit *vit, int i);
 /* Multiply-adds of one image's forward pass: products of the linear layers, of attention and of convolutions. */
 size_t vit_macs(const Vit *vit);
 
-/* What Fourier transforms and the mixing of their results have in them (AttentionOp.transform_macs). */
+/* The multiply-adds of Fourier transforms and of mixing their results (AttentionOp.transform_macs). */
 size_t vit_transform_macs(const Vit *vit);
 
 /* An estimate of the bytes that one training step of B images moves between memory and processor without any cache.

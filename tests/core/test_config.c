@@ -932,7 +932,7 @@ static void test_help(void **state) {
     config_free(&f.config);
 }
 
-/* What a program changes about a setting that it shares with others, and what it asks about any. */
+/* A program changes settings that it shares with others, and asks about any. */
 static void test_shared_settings(void **state) {
     (void)state;
     Fixture f;
@@ -978,7 +978,7 @@ typedef struct {
     const char *data, *folder, *mode;
 } RunSettings;
 
-/* What a resumed run may change, and which values are compared at all. */
+/* Lists the settings that a resumed run may change, and those that are compared at all. */
 static void test_changes_of_a_run(void **state) {
     (void)state;
     static const ConfigEntry run_entries[] = {

@@ -562,7 +562,7 @@ static void damaged_pictures_are_refused(void **state) {
     free(bytes);
 }
 
-/* What the fuzzer found in stb_image: none may do harm, and the first two must be refused. */
+/* Pictures that the fuzzer found for stb_image: none may do harm, and the first two must be refused. */
 static void hostile_pictures_are_harmless(void **state) {
     (void)state;
     static const char *const names[] = {"tests/corpus/image/huffman_257.jpg", "tests/corpus/image/chunk_2g.png",

@@ -356,7 +356,7 @@ static void crops_resize_as_in_pillow(void **state) {
     image_free(&image);
 }
 
-/* What a worker does in one go is decode, crop, resize, mirror: for JPEGs, for pixels and for a PNG. */
+/* A worker's single pass equals decoding, cropping, resizing and mirroring: for JPEGs, for pixels and for a PNG. */
 static void training_is_crop_resize_flip(void **state) {
     (void)state;
     TransformScratch scratch = {0};

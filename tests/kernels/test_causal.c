@@ -113,7 +113,7 @@ static void test_counts_agree(void **state) {
 
 /* == Against the published masks ================================================================================== */
 
-/* What get_blocksparse_obj and its callback of openai/sparse_attention do: a layout of blocks of pairs, and within
+/* The mask of get_blocksparse_obj and its callback of openai/sparse_attention: a layout of blocks of pairs, and within
  * those that are laid out an element mask, which cuts the diagonal's upper half and, for `local`, the band. */
 typedef struct {
     CausalSet set;
