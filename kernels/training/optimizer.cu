@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(THREADS) losses_kernel(StepStats *stats, const
 }
 
 void step_add_losses(StepStats *stats, const float *loss, int B) {
-    LAUNCH(losses_kernel, 1, THREADS, THREADS * sizeof(double), found, loss, B);
+    LAUNCH(losses_kernel, 1, THREADS, THREADS * sizeof(double), stats, loss, B);
 }
 
 __global__ void __launch_bounds__(THREADS) measure_kernel(StepStats *stats, const double *part, float clip) {
@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(THREADS) measure_kernel(StepStats *stats, cons
 
 void step_measure(StepStats *stats, const float *g, size_t n, float clip) {
     const double *part = squares(g, n);
-    LAUNCH(measure_kernel, 1, THREADS, THREADS * sizeof(double), found, part, clip);
+    LAUNCH(measure_kernel, 1, THREADS, THREADS * sizeof(double), stats, part, clip);
 }
 
 /* == The update =================================================================================================== */
