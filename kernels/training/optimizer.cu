@@ -3,7 +3,8 @@
 #include <math.h>
 
 #include "kernels/cuda/rows.cuh"
-#include "kernels/kernels.h"
+#include "kernels/device/device.h"
+#include "kernels/training/optimizer.h"
 
 enum { THREADS = 256, FOUR = 4 };
 
