@@ -45,16 +45,22 @@ struct AttentionOp {
     /* Rejects, with config_reject, settings that are impossible with this block's width, heads or grid.  Called before
      * declare.  NULL: there are none. */
     void (*check)(const Attention *a);
+    /* The parameters and the activations, besides those of Attention.frame.  NULL: there are none.  Scratch is valid
+     * until plan returns. */
     void (*declare)(Attention *a, Params *params);
     void (*plan)(Attention *a, Plan *plan, int B);
     /* Draws the random buffers of a training step, the same for all its micro-batches, and uploads them to the
      * parameters.  NULL: there are none. */
     void (*draw)(const Attention *a, uint64_t seed, uint32_t step);
-    /* y, x [B,N,M].  The caller keeps x until backward. */
+    /* An operator on queries, keys and values has the first two of these functions, which stand between the projections
+     * of Attention.frame: mix from qkv_act, then dqkv (=) from dmix.  Any other operator has the last two, which
+     * include its projections: y, x [B,N,M]; dx (=), which may be dy.  Both kinds add to the parameters' gradients
+     * (+=). */
+    void (*mix_forward)(const Attention *a, int B);
+    void (*mix_backward)(const Attention *a, int B);
     void (*forward)(const Attention *a, real *y, const real *x, int B);
-    /* Writes dx (=), which may be dy, and adds to the parameters' gradients (+=). */
     void (*backward)(const Attention *a, real *dx, const real *dy, const real *x, int B);
-    size_t (*macs)(const Attention *a); /* multiply-adds of one image, forward */
+    size_t (*macs)(const Attention *a); /* multiply-adds of one image, forward, without the projections of the frame */
     /* The part of macs that Fourier transforms and the mixing of their results take, which many papers leave out.
      * NULL: none. */
     size_t (*transform_macs)(const Attention *a);
@@ -80,6 +86,17 @@ typedef struct {
     Dropout dropout;   /* of the weights of softmax attention */
 } DetectorFrame;
 
+/* The projections before and after an operator on queries, keys and values (layers/attention/qkv.c).
+ *   x [B,N,M] -> qkv [B,N,3,H,D] -> (the operator) -> mix [B,N,H,D] -> y [B,N,M]
+ * In a detector q and k are projections of x + pos.  pos is not a parameter, so that only the gradients of the weights
+ * of q and k depend on it. */
+typedef struct {
+    Projection qkv, proj;
+    real *qkv_act, *mix;   /* kept */
+    real *dqkv, *dmix;     /* scratch */
+    real *with_pos;        /* [B,N,M] scratch: x + pos, in a detector */
+} QkvFrame;
+
 struct Attention {
     const AttentionOp *op;
     const Config *settings; /* the program's settings, which outlive the model */
@@ -91,6 +108,7 @@ struct Attention {
     int N, M, H, D;               /* tokens, width, heads, head width */
     Grid grid;                    /* of the tokens other than a class token */
     bool qkv_bias;
+    QkvFrame frame;               /* unless the operator has projections of its own */
     void *state;
     Projection *last;             /* the one whose output is y and whose backward pass takes dy as it is, or NULL */
     uint64_t *sums; /* device [ATTENTION_PARTS,ATTENTION_COLUMNS]: the sums of the columns, spread over the parts, which
@@ -127,11 +145,20 @@ int attention_stage_number(const Attention *a, const char *name, const ConfigInt
 void attention_create(Attention *a, const AttentionOp *op, const Config *settings, const char *prefix, BlockPlace place,
                       Grid grid, bool class_token, int M, int heads);
 /* Creates the attention of a layer of a detector's encoder.  attention_set_grid must give the largest grid before
- * op->plan, and the batch's own grid before each batch. */
+ * attention_plan, and the batch's own grid before each batch. */
 void attention_create_detector(Attention *a, const AttentionOp *op, const Config *settings, const DetectorFrame *frame,
                                int layer, int M, int heads);
 void attention_set_grid(Attention *a, Grid grid);
 void attention_destroy(Attention *a);
+
+/* From here on `a` stays where it is: parameters and plan point into it. */
+void attention_declare(Attention *a, Params *params);
+void attention_plan(Attention *a, Plan *plan, int B);
+/* y, x [B,N,M].  The caller keeps x until backward. */
+void attention_forward(const Attention *a, real *y, const real *x, int B);
+/* Writes dx (=), which may be dy, and adds to the parameters' gradients (+=). */
+void attention_backward(const Attention *a, real *dx, const real *dy, const real *x, int B);
+size_t attention_macs(const Attention *a); /* multiply-adds of one image, forward */
 
 /* Computes a row of softmax attention for a picture, in host memory: weights [L] (=) = softmax over l of
  * q.k_l / sqrt D, where q is [D] and k_l are the D floats from k + l row on. */
@@ -149,5 +176,7 @@ static inline size_t attention_head_floats(const Attention *a, int B) {
 static inline AttentionShape attention_shape(const Attention *a, int B) {
     return (AttentionShape){B, a->N, a->H, a->D};
 }
+/* Multiply-adds of the scores of all pairs of tokens and of the sums weighted by them, for AttentionOp.macs. */
+size_t attention_pair_macs(const Attention *a);
 
 #endif

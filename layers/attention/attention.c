@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/die.h"
+#include "layers/attention/qkv.h"
 #include "layers/features/feature_map.h"
 
 /* == Settings ===================================================================================================== */
@@ -121,6 +122,42 @@ void attention_set_grid(Attention *a, Grid grid) {
     a->grid = grid;
     a->N = grid_tokens(grid);
 }
+
+void attention_declare(Attention *a, Params *params) {
+    if (a->op->mix_forward) qkv_declare(a, params);
+    if (a->op->declare) a->op->declare(a, params);
+}
+
+void attention_plan(Attention *a, Plan *plan, int B) {
+    PlanMark mark = plan_mark(plan);
+    if (a->op->mix_forward) qkv_plan(a, plan, B);
+    if (a->op->plan) a->op->plan(a, plan, B);
+    plan_release(plan, mark);
+}
+
+void attention_forward(const Attention *a, real *y, const real *x, int B) {
+    if (!a->op->mix_forward) {
+        a->op->forward(a, y, x, B);
+        return;
+    }
+    qkv_forward_in(a, x, B);
+    a->op->mix_forward(a, B);
+    qkv_forward_out(a, y, B);
+}
+
+void attention_backward(const Attention *a, real *dx, const real *dy, const real *x, int B) {
+    if (!a->op->mix_backward) {
+        a->op->backward(a, dx, dy, x, B);
+        return;
+    }
+    qkv_backward_out(a, dy, B);
+    a->op->mix_backward(a, B);
+    qkv_backward_in(a, dx, x, B);
+}
+
+size_t attention_macs(const Attention *a) { return a->op->macs(a) + (a->op->mix_forward ? qkv_macs(a) : 0); }
+
+size_t attention_pair_macs(const Attention *a) { return 2 * (size_t)a->N * (size_t)a->N * (size_t)a->M; }
 
 void attention_softmax(float *weights, const float *q, const float *k, int L, size_t row, int D) {
     float sum = 0, largest = -INFINITY;

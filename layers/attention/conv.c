@@ -40,7 +40,6 @@ static void sepconv_declare(Attention *a, Params *params) {
 static void conv_plan(Attention *a, Plan *plan, int B) {
     Conv *s = a->state;
     size_t bytes = attention_tokens(a, B) * (size_t)s->conv1.out * sizeof(real);
-    PlanMark mark = plan_mark(plan);
     plan_keep(plan, a->prefix, "a", &s->a, bytes);
     plan_keep(plan, a->prefix, "c", &s->c, bytes);
     if (s->gelu) plan_borrow(plan, a->prefix, "g", &s->g, bytes);
@@ -49,7 +48,6 @@ static void conv_plan(Attention *a, Plan *plan, int B) {
         plan_borrow(plan, a->prefix, "dc", &s->dc, bytes);
     }
     plan_workspace(plan, depthwise_workspace(&s->conv.shape));
-    plan_release(plan, mark);
 }
 
 /* Returns the input of the depthwise convolution, which is formed from a. */

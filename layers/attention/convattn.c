@@ -17,7 +17,7 @@
 
 #include "core/die.h"
 #include "layers/papers.h"
-#include "layers/attention/qkv.h"
+#include "layers/attention.h"
 #include "layers/depthwise.h"
 
 typedef struct {
@@ -36,7 +36,6 @@ static const ConfigGroup convattn_settings = {CONFIG_GROUP(ConvattnSettings, ent
 static const float EPSILON = 1e-6f;
 
 typedef struct {
-    QkvFrame frame;
     DepthwiseLayer pool;       /* [3M,1,3,3]: q's, k's and v's channels */
     int stride;
     Grid keys;                 /* L of them */
@@ -59,7 +58,6 @@ static void convattn_declare(Attention *a, Params *params) {
     s->stride = stride_of(a);
     s->keys = (Grid){a->grid.frames, convolution_side(a->grid.rows, s->stride),
                      convolution_side(a->grid.columns, s->stride)};
-    qkv_declare(&s->frame, a, params);
     depthwise_declare(&s->pool, params, a->prefix, "pool",
                       (Depthwise){a->grid, 3 * M, 3, 3 * M, 3 * M, 3 * M, a->time_kernel}, false);
     const char *const w[] = {"norm_q.weight", "norm_k.weight", "norm_v.weight"};
@@ -95,8 +93,6 @@ static void convattn_plan(Attention *a, Plan *plan, int B) {
     s->batch = B;
     size_t row = (size_t)B * (size_t)a->M * sizeof(real), bytes = (size_t)a->N * row;
     size_t parts = bytes + 2 * (size_t)grid_tokens(s->keys) * row;
-    PlanMark mark = plan_mark(plan);
-    qkv_plan(&s->frame, a, plan, B);
     plan_keep(plan, a->prefix, "pooled", &s->pooled, parts);
     plan_keep(plan, a->prefix, "normed", &s->normed, parts);
     plan_keep(plan, a->prefix, "o", &s->o, bytes);
@@ -106,7 +102,6 @@ static void convattn_plan(Attention *a, Plan *plan, int B) {
     plan_workspace(plan, heads_norm_workspace(a->D));
     plan_workspace(plan, s->stride > 1 ? masked_attention_workspace((MaskedAttention[]){strided(s, a, B)})
                                        : softmax_attention_workspace(a->N, a->D));
-    plan_release(plan, mark);
 }
 
 /* The convolutions of q's M channels, and of k's and v's with their stride. */
@@ -127,7 +122,7 @@ static size_t own_weights(const Convattn *s, const Attention *a) {
 }
 
 static void pool_forward_all(const Convattn *s, const Attention *a, int B) {
-    const real *qkv = s->frame.qkv_act;
+    const real *qkv = a->frame.qkv_act;
     if (s->stride == 1) {
         depthwise_forward(s->pooled, NULL, qkv, s->pool.w, NULL, &s->pool.shape, B);
         return;
@@ -139,7 +134,7 @@ static void pool_forward_all(const Convattn *s, const Attention *a, int B) {
 }
 
 static void pool_backward_all(const Convattn *s, const Attention *a, int B) {
-    const QkvFrame *f = &s->frame;
+    const QkvFrame *f = &a->frame;
     if (s->stride == 1) {
         depthwise_backward(f->dqkv, NULL, s->pool.dw, NULL, s->dnormed, f->qkv_act, s->pool.w, &s->pool.shape, B);
         return;
@@ -155,11 +150,10 @@ static MaskedInputs inputs_of(const Convattn *s, const Attention *a) {
     return (MaskedInputs){s->normed, s->normed + part_at(s, a, 1), s->normed + part_at(s, a, 2)};
 }
 
-static void convattn_forward(const Attention *a, real *y, const real *x, int B) {
+static void convattn_forward(const Attention *a, int B) {
     const Convattn *s = a->state;
     AttentionShape shape = attention_shape(a, B);
     int M = a->M;
-    qkv_forward_in(&s->frame, a, x, B);
     pool_forward_all(s, a, B);
     for (int i = 0; i < 3; i++) {
         HeadsNorm norm = norm_of(s, a, i, B);
@@ -171,16 +165,14 @@ static void convattn_forward(const Attention *a, real *y, const real *x, int B) 
     else
         masked_attention_forward(s->o, s->lse, (MaskedInputs[]){inputs_of(s, a)}, NULL,
                                  (MaskedAttention[]){strided(s, a, B)});
-    rows_add(s->frame.mix, s->o, s->normed, attention_tokens(a, B), M, M, M, s->stride == 1 ? 3 * M : M);
-    qkv_forward_out(&s->frame, a, y, B);
+    rows_add(a->frame.mix, s->o, s->normed, attention_tokens(a, B), M, M, M, s->stride == 1 ? 3 * M : M);
 }
 
-static void convattn_backward(const Attention *a, real *dx, const real *dy, const real *x, int B) {
+static void convattn_backward(const Attention *a, int B) {
     const Convattn *s = a->state;
     AttentionShape shape = attention_shape(a, B);
-    const QkvFrame *f = &s->frame;
+    const QkvFrame *f = &a->frame;
     int M = a->M, q_row = s->stride == 1 ? 3 * M : M;
-    qkv_backward_out(f, a, dy, B);
     if (s->stride == 1)
         softmax_attention_backward(s->dnormed, f->dmix, s->o, s->lse, s->normed, &shape);
     else
@@ -195,13 +187,12 @@ static void convattn_backward(const Attention *a, real *dx, const real *dy, cons
         heads_norm_backward(s->dnormed + at, s->dw[i], s->db[i], s->dnormed + at, s->pooled + at, s->w[i], &norm);
     }
     pool_backward_all(s, a, B);
-    qkv_backward_in(f, a, dx, x, B);
 }
 
 static size_t convattn_macs(const Attention *a) {
     const Convattn *s = a->state;
     size_t N = (size_t)a->N, L = (size_t)grid_tokens(s->keys), M = (size_t)a->M;
-    return qkv_macs(&s->frame, a) + (size_t)depthwise_taps(&s->pool.shape) * (N + 2 * L) * M + 2 * N * L * M;
+    return (size_t)depthwise_taps(&s->pool.shape) * (N + 2 * L) * M + 2 * N * L * M;
 }
 
 /* The weights of step 4, without the addition of q.  With a stride a key's weight stands at the token in the middle of
@@ -236,8 +227,8 @@ const AttentionOp convattn_op = {
     .state_size = sizeof(Convattn),
     .declare = convattn_declare,
     .plan = convattn_plan,
-    .forward = convattn_forward,
-    .backward = convattn_backward,
+    .mix_forward = convattn_forward,
+    .mix_backward = convattn_backward,
     .macs = convattn_macs,
     .weights = convattn_weights,
 };

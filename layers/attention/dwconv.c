@@ -23,11 +23,9 @@ static void dwconv_declare(Attention *a, Params *params) {
 static void dwconv_plan(Attention *a, Plan *plan, int B) {
     Dwconv *s = a->state;
     size_t bytes = attention_bytes(a, B);
-    PlanMark mark = plan_mark(plan);
     plan_keep(plan, a->prefix, "mix", &s->mix, bytes);
     if (plan->training) plan_borrow(plan, a->prefix, "dmix", &s->dmix, bytes);
     plan_workspace(plan, depthwise_workspace(&s->conv.shape));
-    plan_release(plan, mark);
 }
 
 static void dwconv_forward(const Attention *a, real *y, const real *x, int B) {

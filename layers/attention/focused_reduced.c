@@ -27,10 +27,8 @@ static void focused_reduced_declare(Attention *a, Params *params) {
 
 static void focused_reduced_plan(Attention *a, Plan *plan, int B) {
     FocusedReduced *s = a->state;
-    PlanMark mark = plan_mark(plan);
     reduced_frame_plan(&s->frame, a, plan, B);
     focused_core_plan(&s->core, a, plan, B);
-    plan_release(plan, mark);
 }
 
 static void focused_reduced_forward(const Attention *a, real *y, const real *x, int B) {

@@ -83,7 +83,6 @@ static void inception_plan(Attention *a, Plan *plan, int B) {
     Inception *s = a->state;
     size_t n = attention_tokens(a, B), C = n * (size_t)s->C * sizeof(real), L = n * (size_t)s->L * sizeof(real),
            W = n * (size_t)s->W * sizeof(real);
-    PlanMark mark = plan_mark(plan);
     plan_keep(plan, a->prefix, "first", &s->first, C);
     plan_keep(plan, a->prefix, "pooled", &s->pooled, C);
     plan_keep(plan, a->prefix, "last", &s->last, L);
@@ -107,7 +106,6 @@ static void inception_plan(Attention *a, Plan *plan, int B) {
     plan_workspace(plan, depthwise_workspace(&s->conv.shape));
     plan_workspace(plan, depthwise_workspace(&s->fuse.shape));
     plan_workspace(plan, softmax_attention_workspace(a->N, a->D));
-    plan_release(plan, mark);
 }
 
 /* The shape of the maxima over the tokens of one frame. */

@@ -57,7 +57,6 @@ static void lambda_declare(Attention *a, Params *params) {
 static void lambda_plan(Attention *a, Plan *plan, int B) {
     Lambda *s = a->state;
     size_t bytes = attention_bytes(a, B);
-    PlanMark mark = plan_mark(plan);
     plan_keep(plan, a->prefix, "qv", &s->qv_act, 2 * bytes);
     plan_keep(plan, a->prefix, "normed", &s->normed, 2 * bytes);
     plan_keep(plan, a->prefix, "mix", &s->mix, bytes);
@@ -67,7 +66,6 @@ static void lambda_plan(Attention *a, Plan *plan, int B) {
     }
     plan_workspace(plan, heads_norm_workspace(a->D));
     plan_workspace(plan, patterns_workspace(&s->patterns, B));
-    plan_release(plan, mark);
 }
 
 static HeadsNorm norm_of(const Attention *a, int B) {

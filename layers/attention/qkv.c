@@ -4,7 +4,8 @@
 
 #include "core/die.h"
 
-void qkv_declare(QkvFrame *f, Attention *a, Params *params) {
+void qkv_declare(Attention *a, Params *params) {
+    QkvFrame *f = &a->frame;
     a->last = &f->proj;
     if (a->detector) {
         projection_declare_as(&f->qkv, params, a->prefix, "in_proj_", a->M, 3 * a->M, INIT_XAVIER_UNIFORM, INIT_ZEROS);
@@ -15,7 +16,8 @@ void qkv_declare(QkvFrame *f, Attention *a, Params *params) {
     projection_declare(&f->proj, params, a->prefix, "proj", a->M, a->M);
 }
 
-void qkv_plan(QkvFrame *f, const Attention *a, Plan *plan, int B) {
+void qkv_plan(Attention *a, Plan *plan, int B) {
+    QkvFrame *f = &a->frame;
     size_t bytes = attention_bytes(a, B);
     plan_keep(plan, a->prefix, "qkv", &f->qkv_act, 3 * bytes);
     plan_keep(plan, a->prefix, "mix", &f->mix, bytes);
@@ -26,7 +28,8 @@ void qkv_plan(QkvFrame *f, const Attention *a, Plan *plan, int B) {
     }
 }
 
-void qkv_forward_in(const QkvFrame *f, const Attention *a, const real *x, int B) {
+void qkv_forward_in(const Attention *a, const real *x, int B) {
+    const QkvFrame *f = &a->frame;
     size_t n = attention_tokens(a, B), two = 2 * (size_t)a->M, M = (size_t)a->M;
     if (!a->detector) {
         projection_forward(&f->qkv, f->qkv_act, x, n);
@@ -38,15 +41,16 @@ void qkv_forward_in(const QkvFrame *f, const Attention *a, const real *x, int B)
     linear_forward(f->qkv_act + two, x, f->qkv.w + two * M, f->qkv.b + two, &v);
 }
 
-void qkv_forward_out(const QkvFrame *f, const Attention *a, real *y, int B) {
-    projection_forward(&f->proj, y, f->mix, attention_tokens(a, B));
+void qkv_forward_out(const Attention *a, real *y, int B) {
+    projection_forward(&a->frame.proj, y, a->frame.mix, attention_tokens(a, B));
 }
 
-void qkv_backward_out(const QkvFrame *f, const Attention *a, const real *dy, int B) {
-    projection_backward(&f->proj, f->dmix, dy, f->mix, attention_tokens(a, B));
+void qkv_backward_out(const Attention *a, const real *dy, int B) {
+    projection_backward(&a->frame.proj, a->frame.dmix, dy, a->frame.mix, attention_tokens(a, B));
 }
 
-void qkv_backward_in(const QkvFrame *f, const Attention *a, real *dx, const real *x, int B) {
+void qkv_backward_in(const Attention *a, real *dx, const real *x, int B) {
+    const QkvFrame *f = &a->frame;
     size_t n = attention_tokens(a, B), two = 2 * (size_t)a->M, M = (size_t)a->M;
     if (!a->detector) {
         projection_backward(&f->qkv, dx, f->dqkv, x, n);
@@ -59,14 +63,14 @@ void qkv_backward_in(const QkvFrame *f, const Attention *a, real *dx, const real
     linear_backward_weight(f->qkv.dw + two * M, f->qkv.db + two, f->dqkv + two, x, &v);
 }
 
-size_t qkv_macs(const QkvFrame *f, const Attention *a) {
-    return projection_macs(&f->qkv, (size_t)a->N) + projection_macs(&f->proj, (size_t)a->N);
+size_t qkv_macs(const Attention *a) {
+    return projection_macs(&a->frame.qkv, (size_t)a->N) + projection_macs(&a->frame.proj, (size_t)a->N);
 }
 
-void qkv_softmax_row(const QkvFrame *f, const Attention *a, float *weights, int b, int head, int query) {
+void qkv_softmax_row(const real *qkv, const Attention *a, float *weights, int b, int head, int query) {
     size_t row = 3 * (size_t)a->M, first = (size_t)(head * a->D);
-    float *qkv = xcalloc((size_t)a->N, row * sizeof *qkv, "attention picture");
-    real_download(qkv, f->qkv_act + (size_t)b * (size_t)a->N * row, (size_t)a->N * row);
-    attention_softmax(weights, qkv + (size_t)query * row + first, qkv + a->M + first, a->N, row, a->D);
-    free(qkv);
+    float *host = xcalloc((size_t)a->N, row * sizeof *host, "attention picture");
+    real_download(host, qkv + (size_t)b * (size_t)a->N * row, (size_t)a->N * row);
+    attention_softmax(weights, host + (size_t)query * row + first, host + a->M + first, a->N, row, a->D);
+    free(host);
 }

@@ -61,11 +61,9 @@ static MaskedAttention masked_shape(const Reduced *s, const Attention *a, int B)
 
 static void reduced_plan(Attention *a, Plan *plan, int B) {
     Reduced *s = a->state;
-    PlanMark mark = plan_mark(plan);
     reduced_frame_plan(&s->frame, a, plan, B);
     plan_keep(plan, a->prefix, "lse", &s->lse, attention_head_floats(a, B));
     plan_workspace(plan, masked_attention_workspace((MaskedAttention[]){masked_shape(s, a, B)}));
-    plan_release(plan, mark);
 }
 
 static MaskedInputs inputs_of(const Reduced *s, const Attention *a) {

@@ -37,7 +37,6 @@ static void relu_linear_declare(Attention *a, Params *params) {
 static void relu_linear_plan(Attention *a, Plan *plan, int B) {
     ReluLinear *s = a->state;
     size_t bytes = attention_bytes(a, B);
-    PlanMark mark = plan_mark(plan);
     plan_keep(plan, a->prefix, "qkv", &s->qkv_act, 3 * bytes);
     plan_keep(plan, a->prefix, "conv", &s->conv_act, 3 * bytes);
     plan_keep(plan, a->prefix, "all", &s->all, 6 * bytes);
@@ -51,7 +50,6 @@ static void relu_linear_plan(Attention *a, Plan *plan, int B) {
     }
     plan_workspace(plan, depthwise_workspace(&s->conv.shape));
     plan_workspace(plan, multiscale_workspace(a->H, a->D));
-    plan_release(plan, mark);
 }
 
 static void relu_linear_forward(const Attention *a, real *y, const real *x, int B) {

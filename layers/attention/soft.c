@@ -58,7 +58,6 @@ static void soft_plan(Attention *a, Plan *plan, int B) {
     Soft *s = a->state;
     size_t rows = (size_t)B * (size_t)s->shape.L * (size_t)a->H, few = rows * (size_t)a->D * sizeof(real);
     size_t bytes = attention_bytes(a, B), squares = few * (size_t)(s->r * s->r);
-    PlanMark mark = plan_mark(plan);
     plan_keep(plan, a->prefix, "qv", &s->qv_act, 2 * bytes);
     plan_keep(plan, a->prefix, "mix", &s->mix, bytes);
     plan_keep(plan, a->prefix, "squares", &s->cols, squares);
@@ -74,7 +73,6 @@ static void soft_plan(Attention *a, Plan *plan, int B) {
     }
     plan_workspace(plan, low_rank_workspace(&s->shape, B));
     plan_workspace(plan, depthwise_workspace(&s->conv.shape));
-    plan_release(plan, mark);
 }
 
 static size_t landmark_rows(const Soft *s, int B) { return (size_t)B * (size_t)s->shape.L * (size_t)s->shape.H; }

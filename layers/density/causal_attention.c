@@ -199,7 +199,6 @@ static void plan(Attention *a, Plan *plan, int B) {
     CausalLayer *c = a->state;
     CausalShape shape = shape_of(c, B, a->N);
     size_t rows = (size_t)B * (size_t)a->N, M = (size_t)a->M, row = (size_t)c->qkv.out;
-    PlanMark mark = plan_mark(plan);
     plan_keep(plan, a->prefix, "qkv", &c->act, rows * row * sizeof(real));
     plan_keep(plan, a->prefix, "mix", &c->mix, rows * M * sizeof(real));
     plan_keep(plan, a->prefix, "lse", &c->lse, rows * (size_t)a->H * sizeof(float));
@@ -208,7 +207,6 @@ static void plan(Attention *a, Plan *plan, int B) {
         plan_borrow(plan, a->prefix, "dmix", &c->dmix, rows * M * sizeof(real));
     }
     plan_workspace(plan, causal_attention_workspace(&c->pattern, &shape));
-    plan_release(plan, mark);
 }
 
 /* == The cache ==================================================================================================== */

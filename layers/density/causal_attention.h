@@ -59,7 +59,7 @@ extern const AttentionOp causal_op;
 size_t causal_cache_bytes(const Attention *a, int B);
 void causal_set_cache(const Attention *a, char *memory, int B);
 
-/* Multiply-adds of one sequence's scores, which op->macs has once, and a backward pass computes again. */
+/* Multiply-adds of one sequence's scores, which attention_macs has once, and a backward pass computes again. */
 double causal_score_macs(const Attention *a);
 /* The share of dense attention's pairs. */
 double causal_share(const Attention *a);

@@ -443,7 +443,7 @@ static void describe_block(const SequenceModel *m, FILE *out, int i) {
     char prefix[PARAM_NAME_SIZE], name[32], what[64];
     snprintf(what, sizeof what, "%s, %.1f %% of pairs", causal_pattern_name(&layer->pattern, a->H, name),
              100 * causal_share(a));
-    model_describe_row(&m->model, out, a->prefix, what, (double)a->op->macs(a));
+    model_describe_row(&m->model, out, a->prefix, what, (double)attention_macs(a));
     snprintf(prefix, sizeof prefix, "%.40smlp.", block->prefix);
     model_describe_row(&m->model, out, prefix, "MLP", (double)mlp_macs(&block->mlp, (size_t)m->shape.n));
     snprintf(prefix, sizeof prefix, "%.40snorm", block->prefix);

@@ -730,7 +730,7 @@ static void describe_block(const Vit *vit, FILE *out, const Stage *stage, int i)
         model_describe_row(&vit->model, out, prefix, "position convolution", station_macs(&stage->stations[2 * i]));
     }
     snprintf(what, sizeof what, a->op->path ? "%s (%s)" : "%s", a->op->name, a->op->path ? a->op->path(a) : "");
-    model_describe_row(&vit->model, out, a->prefix, what, a->op->macs(a));
+    model_describe_row(&vit->model, out, a->prefix, what, attention_macs(a));
     snprintf(prefix, sizeof prefix, "%.40smlp.", block->prefix);
     model_describe_row(&vit->model, out, prefix, block->mlp.convolves ? "convolutional MLP" : "MLP",
                        mlp_macs(&block->mlp, (size_t)a->N));
