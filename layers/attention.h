@@ -31,10 +31,10 @@ struct AttentionOp {
     /* The groups of settings that the operator reads, NULL-terminated, or NULL for none.  Operators may share a group.
      * The groups in grid_settings need a grid that is the same for every batch and are not offered in a detector. */
     const ConfigGroup *const *settings, *const *grid_settings;
-    bool needs_grid;     /* every token must be on the grid: no class token, unless class_block gives it a place */
+    bool off_grid;       /* takes tokens that are not on the grid: a class token, for which others need class_block */
     bool no_qkv_bias;    /* no block has biases of q, k and v, not even those where in_block chooses another operator */
     bool needs_positive; /* cannot use a feature map with negative features */
-    bool takes_frames;   /* supports a grid of several frames (clips) */
+    bool images_only;    /* rejects a grid of several frames (clips) */
     bool takes_mask;     /* supports padding and a grid that changes from batch to batch (the detector's encoder) */
     size_t state_size;   /* bytes of Attention.state */
     /* The operator of this block, where another one is used in some blocks.  NULL: it is the same in all. */
@@ -160,9 +160,9 @@ void attention_forward(const Attention *a, real *y, const real *x, int B);
 void attention_backward(const Attention *a, real *dx, const real *dy, const real *x, int B);
 size_t attention_macs(const Attention *a); /* multiply-adds of one image, forward */
 
-/* Computes a row of softmax attention for a picture, in host memory: weights [L] (=) = softmax over l of
- * q.k_l / sqrt D, where q is [D] and k_l are the D floats from k + l row on. */
-void attention_softmax(float *weights, const float *q, const float *k, int L, size_t row, int D);
+/* Computes a row of softmax attention for a picture: host weights [L] (=) = softmax over l of q.k_l / sqrt D, where q is
+ * [D] and k_l are the D numbers from k + l row on, on the device. */
+void attention_softmax(float *weights, const real *q, const real *k, int L, size_t row, int D);
 
 /* Sizes for B images: the number of tokens; the bytes of a tensor [B,N,M] and of floats [B,H,N], such as lse; the
  * kernels' description of queries, keys and values. */

@@ -79,10 +79,10 @@ static void set_width(Attention *a, int M, int heads) {
 /* Rejects values of settings common to all operators that this operator does not support. */
 static void check(const Attention *a, bool class_token) {
     const FeatureMapSettings *features = config_settings(a->settings, &feature_map_settings);
-    if (a->op->needs_grid && class_token && !a->op->class_block)
+    if (!a->op->off_grid && class_token && !a->op->class_block)
         config_reject(a->settings, "pool", "{attn=%s} has no place for the class token of {pool}: use pool gap",
                       a->op->name);
-    if (a->grid.frames > 1 && !a->op->takes_frames)
+    if (a->grid.frames > 1 && a->op->images_only)
         config_reject(a->settings, "frames", "{frames} makes clips, but {attn=%s} knows only rows and columns of tokens: "
                       "use frames 1", a->op->name);
     if (a->op->needs_positive && features->feature_map->negative)
@@ -159,16 +159,22 @@ size_t attention_macs(const Attention *a) { return a->op->macs(a) + (a->op->mix_
 
 size_t attention_pair_macs(const Attention *a) { return 2 * (size_t)a->N * (size_t)a->N * (size_t)a->M; }
 
-void attention_softmax(float *weights, const float *q, const float *k, int L, size_t row, int D) {
-    float sum = 0, largest = -INFINITY;
+void attention_softmax(float *weights, const real *q, const real *k, int L, size_t row, int D) {
+    size_t size = (size_t)(L - 1) * row + (size_t)D;
+    float *host_q = xcalloc((size_t)D, sizeof *host_q, "attention picture"), sum = 0, largest = -INFINITY;
+    float *host_k = xcalloc(size, sizeof *host_k, "attention picture");
+    real_download(host_q, q, (size_t)D);
+    real_download(host_k, k, size);
     for (int l = 0; l < L; l++) {
         weights[l] = 0;
-        for (int d = 0; d < D; d++) weights[l] += q[d] * k[(size_t)l * row + (size_t)d];
+        for (int d = 0; d < D; d++) weights[l] += host_q[d] * host_k[(size_t)l * row + (size_t)d];
         weights[l] /= sqrtf((float)D);
         largest = fmaxf(largest, weights[l]);
     }
     for (int l = 0; l < L; l++) sum += weights[l] = expf(weights[l] - largest);
     for (int l = 0; l < L; l++) weights[l] /= sum;
+    free(host_q);
+    free(host_k);
 }
 
 void attention_destroy(Attention *a) {

@@ -40,13 +40,9 @@ static void sepconv_declare(Attention *a, Params *params) {
 static void conv_plan(Attention *a, Plan *plan, int B) {
     Conv *s = a->state;
     size_t bytes = attention_tokens(a, B) * (size_t)s->conv1.out * sizeof(real);
-    plan_keep(plan, a->prefix, "a", &s->a, bytes);
-    plan_keep(plan, a->prefix, "c", &s->c, bytes);
+    plan_pair(plan, a->prefix, "a", &s->a, &s->da, bytes);
+    plan_pair(plan, a->prefix, "c", &s->c, &s->dc, bytes);
     if (s->gelu) plan_borrow(plan, a->prefix, "g", &s->g, bytes);
-    if (plan->training) {
-        plan_borrow(plan, a->prefix, "da", &s->da, bytes);
-        plan_borrow(plan, a->prefix, "dc", &s->dc, bytes);
-    }
     plan_workspace(plan, depthwise_workspace(&s->conv.shape));
 }
 
@@ -80,8 +76,6 @@ static size_t conv_macs(const Attention *a) {
 }
 
 #define CONV_OP                 \
-    .needs_grid = true,         \
-    .takes_frames = true,       \
     .state_size = sizeof(Conv), \
     .plan = conv_plan,          \
     .forward = conv_forward,    \

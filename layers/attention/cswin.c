@@ -99,8 +99,6 @@ static void cswin_weights(const Attention *a, float *weights, int b, int head, i
 }
 
 #define CSWIN_OP                    \
-    .needs_grid = true,             \
-    .takes_frames = true,           \
     .state_size = sizeof(CSwin),    \
     .check = cswin_check,           \
     .declare = cswin_declare,       \

@@ -23,8 +23,7 @@ static void dwconv_declare(Attention *a, Params *params) {
 static void dwconv_plan(Attention *a, Plan *plan, int B) {
     Dwconv *s = a->state;
     size_t bytes = attention_bytes(a, B);
-    plan_keep(plan, a->prefix, "mix", &s->mix, bytes);
-    if (plan->training) plan_borrow(plan, a->prefix, "dmix", &s->dmix, bytes);
+    plan_pair(plan, a->prefix, "mix", &s->mix, &s->dmix, bytes);
     plan_workspace(plan, depthwise_workspace(&s->conv.shape));
 }
 
@@ -49,8 +48,6 @@ const AttentionOp dwconv7_op = {
     .name = "dwconv7",
     .summary = "depthwise 7x7 convolution, no queries, keys and values (ConvNeXt)",
     .paper = PAPER_CONVNEXT,
-    .needs_grid = true,
-    .takes_frames = true,
     .state_size = sizeof(Dwconv),
     .declare = dwconv_declare,
     .plan = dwconv_plan,

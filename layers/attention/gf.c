@@ -29,8 +29,7 @@ static void gf_declare(Attention *a, Params *params) {
 static void gf_plan(Attention *a, Plan *plan, int B) {
     Gf *s = a->state;
     size_t bytes = attention_bytes(a, B);
-    plan_keep(plan, a->prefix, "mix", &s->mix, bytes);
-    if (plan->training) plan_borrow(plan, a->prefix, "dmix", &s->dmix, bytes);
+    plan_pair(plan, a->prefix, "mix", &s->mix, &s->dmix, bytes);
     plan_workspace(plan, global_filter_workspace(B, a->grid, a->M));
 }
 
@@ -62,8 +61,6 @@ const AttentionOp gf_op = {
     .name = "gf",
     .summary = "learned filter for each channel in the frequency domain (GFNet)",
     .paper = PAPER_GF,
-    .needs_grid = true,
-    .takes_frames = true,
     .state_size = sizeof(Gf),
     .declare = gf_declare,
     .plan = gf_plan,

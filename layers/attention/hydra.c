@@ -15,8 +15,7 @@ static void hydra_plan(Attention *a, Plan *plan, int B) {
     Hydra *s = a->state;
     size_t bytes = (size_t)B * (size_t)a->M * sizeof(float);
     plan_keep(plan, a->prefix, "inverse", &s->inverse, 2 * attention_tokens(a, B) * sizeof(float));
-    plan_keep(plan, a->prefix, "kv", &s->kv, bytes);
-    if (plan->training) plan_borrow(plan, a->prefix, "dkv", &s->dkv, bytes);
+    plan_pair(plan, a->prefix, "kv", &s->kv, &s->dkv, bytes);
 }
 
 static void hydra_forward(const Attention *a, int B) {
@@ -37,7 +36,7 @@ const AttentionOp hydra_op = {
     .name = "hydra",
     .summary = "hydra attention: cosine features, as many heads as channels",
     .paper = PAPER_HYDRA,
-    .takes_frames = true,
+    .off_grid = true,
     .state_size = sizeof(Hydra),
     .plan = hydra_plan,
     .mix_forward = hydra_forward,

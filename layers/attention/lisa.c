@@ -150,18 +150,14 @@ static void declare(Attention *a, Params *params, Offsets offsets, bool per_chan
 static void lisa_plan(Attention *a, Plan *plan, int B) {
     Lisa *s = a->state;
     size_t n = attention_tokens(a, B), bytes = attention_bytes(a, B);
-    plan_keep(plan, a->prefix, "qk", &s->qk, 2 * bytes);
+    plan_pair(plan, a->prefix, "qk", &s->qk, &s->dqk, 2 * bytes);
     plan_keep(plan, a->prefix, "inverse", &s->inverse, n * 2 * (size_t)a->H * sizeof(float));
     plan_keep(plan, a->prefix, "s", &s->s, n * (size_t)a->H * (size_t)s->patterns.E * sizeof(real));
     if (s->normed) {
-        plan_keep(plan, a->prefix, "sum", &s->sum, bytes);
+        plan_pair(plan, a->prefix, "sum", &s->sum, &s->dsum, bytes);
         norm_layer_plan(&s->norm, plan, a->prefix, n);
     } else {
         plan_alias(plan, &s->sum, &a->frame.mix);
-    }
-    if (plan->training) {
-        plan_borrow(plan, a->prefix, "dqk", &s->dqk, 2 * bytes);
-        if (s->normed) plan_borrow(plan, a->prefix, "dsum", &s->dsum, bytes);
     }
     plan_workspace(plan, s->algorithm->workspace(&s->patterns, B));
 }
@@ -252,9 +248,8 @@ static void weighted_declare(Attention *a, Params *params, int tables) {
 static void weighted_plan(Attention *a, Plan *plan, int B) {
     Weighted *s = a->state;
     size_t n = attention_tokens(a, B), bytes = attention_bytes(a, B);
-    plan_keep(plan, a->prefix, "qk", &s->qk, 2 * bytes);
+    plan_pair(plan, a->prefix, "qk", &s->qk, &s->dqk, 2 * bytes);
     plan_keep(plan, a->prefix, "inverse", &s->inverse, n * 2 * (size_t)a->H * sizeof(float));
-    if (plan->training) plan_borrow(plan, a->prefix, "dqk", &s->dqk, 2 * bytes);
     plan_workspace(plan, weighted_attention_workspace(&s->shape, B));
 }
 
@@ -302,8 +297,6 @@ static void sa9_declare(Attention *a, Params *p) { weighted_declare(a, p, 1); }
 static void sa9_heads_declare(Attention *a, Params *p) { weighted_declare(a, p, a->H); }
 
 #define LISA_OP                            \
-    .needs_grid = true,                    \
-    .takes_frames = true,                  \
     .state_size = sizeof(Lisa),            \
     .plan = lisa_plan,                     \
     .mix_forward = lisa_forward,           \
@@ -342,8 +335,6 @@ const AttentionOp sa11_op = {
 };
 
 #define WEIGHTED_OP                    \
-    .needs_grid = true,                \
-    .takes_frames = true,              \
     .state_size = sizeof(Weighted),    \
     .plan = weighted_plan,             \
     .mix_forward = weighted_forward,   \

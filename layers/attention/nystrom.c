@@ -35,8 +35,7 @@ static void nystrom_declare(Attention *a, Params *params) {
 static void nystrom_plan(Attention *a, Plan *plan, int B) {
     Nystrom *s = a->state;
     size_t bytes = (size_t)B * (size_t)s->shape.L * 2 * (size_t)a->M * sizeof(real);
-    plan_keep(plan, a->prefix, "means", &s->means, bytes);
-    if (plan->training) plan_borrow(plan, a->prefix, "dmeans", &s->dmeans, bytes);
+    plan_pair(plan, a->prefix, "means", &s->means, &s->dmeans, bytes);
     plan_workspace(plan, low_rank_workspace(&s->shape, B));
     plan_workspace(plan, depthwise_workspace(&s->conv.shape));
 }
@@ -69,8 +68,6 @@ const AttentionOp nystrom_op = {
     .summary = "softmax attention approximated with landmarks (Nystromformer)",
     .paper = PAPER_NYSTROM,
     .settings = ATTENTION_SETTINGS(&landmarks_settings),
-    .needs_grid = true,
-    .takes_frames = true,
     .state_size = sizeof(Nystrom),
     .declare = nystrom_declare,
     .plan = nystrom_plan,

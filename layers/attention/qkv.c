@@ -1,9 +1,5 @@
 #include "layers/attention/qkv.h"
 
-#include <stdlib.h>
-
-#include "core/die.h"
-
 void qkv_declare(Attention *a, Params *params) {
     QkvFrame *f = &a->frame;
     a->last = &f->proj;
@@ -19,13 +15,9 @@ void qkv_declare(Attention *a, Params *params) {
 void qkv_plan(Attention *a, Plan *plan, int B) {
     QkvFrame *f = &a->frame;
     size_t bytes = attention_bytes(a, B);
-    plan_keep(plan, a->prefix, "qkv", &f->qkv_act, 3 * bytes);
-    plan_keep(plan, a->prefix, "mix", &f->mix, bytes);
+    plan_pair(plan, a->prefix, "qkv", &f->qkv_act, &f->dqkv, 3 * bytes);
+    plan_pair(plan, a->prefix, "mix", &f->mix, &f->dmix, bytes);
     if (a->detector) plan_borrow(plan, a->prefix, "with_pos", &f->with_pos, bytes);
-    if (plan->training) {
-        plan_borrow(plan, a->prefix, "dqkv", &f->dqkv, 3 * bytes);
-        plan_borrow(plan, a->prefix, "dmix", &f->dmix, bytes);
-    }
 }
 
 void qkv_forward_in(const Attention *a, const real *x, int B) {
@@ -68,9 +60,7 @@ size_t qkv_macs(const Attention *a) {
 }
 
 void qkv_softmax_row(const real *qkv, const Attention *a, float *weights, int b, int head, int query) {
-    size_t row = 3 * (size_t)a->M, first = (size_t)(head * a->D);
-    float *host = xcalloc((size_t)a->N, row * sizeof *host, "attention picture");
-    real_download(host, qkv + (size_t)b * (size_t)a->N * row, (size_t)a->N * row);
-    attention_softmax(weights, host + (size_t)query * row + first, host + a->M + first, a->N, row, a->D);
-    free(host);
+    size_t row = 3 * (size_t)a->M;
+    const real *first = qkv + (size_t)b * (size_t)a->N * row + (size_t)(head * a->D);
+    attention_softmax(weights, first + (size_t)query * row, first + a->M, a->N, row, a->D);
 }

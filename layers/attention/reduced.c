@@ -97,17 +97,13 @@ static size_t reduced_macs(const Attention *a) {
 
 static void reduced_weights(const Attention *a, float *weights, int b, int head, int query) {
     const Reduced *s = a->state;
-    int L = grid_tokens(s->frame.keys.grid), M = a->M, D = a->D;
-    float *q = xcalloc((size_t)M, sizeof *q, "attention picture");
-    float *kv = xcalloc((size_t)L * 2 * (size_t)M, sizeof *kv, "attention picture");
+    int L = grid_tokens(s->frame.keys.grid);
+    size_t M = (size_t)a->M, first = (size_t)(head * a->D);
     float *scores = xcalloc((size_t)L, sizeof *scores, "attention picture");
-    real_download(q, s->frame.q_act + ((size_t)b * (size_t)a->N + (size_t)query) * (size_t)M, (size_t)M);
-    real_download(kv, s->frame.kv_act + (size_t)b * (size_t)L * 2 * (size_t)M, (size_t)L * 2 * (size_t)M);
-    attention_softmax(scores, q + head * D, kv + head * D, L, 2 * (size_t)M, D);
+    attention_softmax(scores, s->frame.q_act + ((size_t)b * (size_t)a->N + (size_t)query) * M + first,
+                      s->frame.kv_act + (size_t)b * (size_t)L * 2 * M + first, L, 2 * M, a->D);
     for (int m = 0; m < a->N; m++) weights[m] = 0;
     for (int l = 0; l < L; l++) reduced_keys_spread(&s->frame.keys, a, weights, l, scores[l]);
-    free(q);
-    free(kv);
     free(scores);
 }
 
@@ -116,8 +112,6 @@ const AttentionOp reduced_op = {
     .summary = "softmax to fewer keys: convolved squares or means of cells (PVT, PVTv2)",
     .paper = PAPER_PVT,
     .settings = ATTENTION_SETTINGS(&reduction_settings, &cell_settings),
-    .needs_grid = true,
-    .takes_frames = true,
     .class_block = class_at_entry,
     .state_size = sizeof(Reduced),
     .check = reduced_check,

@@ -52,14 +52,10 @@ static void keys_declare(ReducedKeys *k, const Attention *a, Params *params) {
 static void keys_plan(ReducedKeys *k, const Attention *a, Plan *plan, int B) {
     size_t L = reduced_keys_count(k, B), bytes = L * (size_t)a->M * sizeof(real);
     if (!reduced_keys_differ(k)) return;
-    plan_keep(plan, a->prefix, "raw", &k->raw, bytes);
+    plan_pair(plan, a->prefix, "raw", &k->raw, &k->draw, bytes);
     norm_layer_plan(&k->norm, plan, a->prefix, L);
-    plan_keep(plan, a->prefix, "z", &k->z, bytes);
+    plan_pair(plan, a->prefix, "z", &k->z, &k->dz, bytes);
     plan_borrow(plan, a->prefix, "cols", &k->cols, L * (size_t)k->sr.in * sizeof(real));
-    if (plan->training) {
-        plan_borrow(plan, a->prefix, "dz", &k->dz, bytes);
-        plan_borrow(plan, a->prefix, "draw", &k->draw, bytes);
-    }
 }
 
 /* The rows that sr projects. */
@@ -124,15 +120,11 @@ void reduced_frame_declare(ReducedFrame *f, const Attention *a, Params *params, 
 void reduced_frame_plan(ReducedFrame *f, const Attention *a, Plan *plan, int B) {
     size_t bytes = attention_bytes(a, B);
     size_t kv = 2 * reduced_keys_count(&f->keys, B) * (size_t)a->M * sizeof(real);
-    plan_keep(plan, a->prefix, "q", &f->q_act, bytes);
-    plan_keep(plan, a->prefix, "kv", &f->kv_act, kv);
-    plan_keep(plan, a->prefix, "mix", &f->mix, bytes);
+    plan_pair(plan, a->prefix, "q", &f->q_act, &f->dq, bytes);
+    plan_pair(plan, a->prefix, "kv", &f->kv_act, &f->dkv, kv);
+    plan_pair(plan, a->prefix, "mix", &f->mix, &f->dmix, bytes);
     keys_plan(&f->keys, a, plan, B);
-    if (!plan->training) return;
-    plan_borrow(plan, a->prefix, "dq", &f->dq, bytes);
-    plan_borrow(plan, a->prefix, "dkv", &f->dkv, kv);
-    plan_borrow(plan, a->prefix, "dmix", &f->dmix, bytes);
-    plan_borrow(plan, a->prefix, "dx", &f->dx, bytes);
+    if (plan->training) plan_borrow(plan, a->prefix, "dx", &f->dx, bytes);
 }
 
 void reduced_frame_forward_in(const ReducedFrame *f, const Attention *a, const real *x, int B) {

@@ -37,17 +37,11 @@ static void relu_linear_declare(Attention *a, Params *params) {
 static void relu_linear_plan(Attention *a, Plan *plan, int B) {
     ReluLinear *s = a->state;
     size_t bytes = attention_bytes(a, B);
-    plan_keep(plan, a->prefix, "qkv", &s->qkv_act, 3 * bytes);
-    plan_keep(plan, a->prefix, "conv", &s->conv_act, 3 * bytes);
-    plan_keep(plan, a->prefix, "all", &s->all, 6 * bytes);
-    plan_keep(plan, a->prefix, "mix", &s->mix, 2 * bytes);
+    plan_pair(plan, a->prefix, "qkv", &s->qkv_act, &s->dqkv, 3 * bytes);
+    plan_pair(plan, a->prefix, "conv", &s->conv_act, &s->dwide, 3 * bytes);
+    plan_pair(plan, a->prefix, "all", &s->all, &s->dall, 6 * bytes);
+    plan_pair(plan, a->prefix, "mix", &s->mix, &s->dmix, 2 * bytes);
     linear_core_plan(&s->core, a, plan, B, 2 * a->H, a->D, DENOMINATOR_EPSILON);
-    if (plan->training) {
-        plan_borrow(plan, a->prefix, "dqkv", &s->dqkv, 3 * bytes);
-        plan_borrow(plan, a->prefix, "dwide", &s->dwide, 3 * bytes);
-        plan_borrow(plan, a->prefix, "dall", &s->dall, 6 * bytes);
-        plan_borrow(plan, a->prefix, "dmix", &s->dmix, 2 * bytes);
-    }
     plan_workspace(plan, depthwise_workspace(&s->conv.shape));
     plan_workspace(plan, multiscale_workspace(a->H, a->D));
 }
@@ -93,8 +87,6 @@ const AttentionOp relu_linear_op = {
     .name = "relu-linear",
     .summary = "multi-scale linear attention with ReLU features (EfficientViT)",
     .paper = PAPER_EFFICIENTVIT,
-    .needs_grid = true,
-    .takes_frames = true,
     .state_size = sizeof(ReluLinear),
     .declare = relu_linear_declare,
     .plan = relu_linear_plan,

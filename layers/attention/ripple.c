@@ -173,9 +173,8 @@ static void declare(Attention *a, Params *params, Weights weights, Rings kind, b
 
 static void weights_plan(Ripple *s, const Attention *a, Plan *plan, int B) {
     size_t rows = attention_head_floats(a, B);
-    plan_keep(plan, a->prefix, "alpha", &s->alpha, rows * (size_t)s->rings.G);
+    plan_pair(plan, a->prefix, "alpha", &s->alpha, &s->dalpha, rows * (size_t)s->rings.G);
     if (s->weights == WEIGHTS_STICKS) plan_keep(plan, a->prefix, "o", &s->o, rows * (size_t)s->sticks_per_head);
-    if (plan->training) plan_borrow(plan, a->prefix, "dalpha", &s->dalpha, rows * (size_t)s->rings.G);
     plan_workspace(plan, ripple_weights_workspace(a->H, a->D, s->rings.G));
 }
 
@@ -345,9 +344,7 @@ extern const AttentionOp linear_op, softmax_op;
         .paper = PAPER_RIPPLE,                                                   \
         .settings = ATTENTION_SETTINGS(&feature_map_settings, &ripple_settings), \
         .grid_settings = ATTENTION_SETTINGS(&ripple_blocks_settings),            \
-        .needs_grid = true,                                                      \
         .needs_positive = true,                                                  \
-        .takes_frames = true,                                                    \
         .takes_mask = mask,                                                      \
         .state_size = sizeof(Ripple),                                            \
         .in_block = id##_in_block,                                               \
@@ -419,8 +416,6 @@ const AttentionOp ripple_explicit_softmax_op = {
     .paper = PAPER_RIPPLE,
     .settings = ATTENTION_SETTINGS(&ripple_settings),
     .grid_settings = ATTENTION_SETTINGS(&ripple_blocks_settings),
-    .needs_grid = true,
-    .takes_frames = true,
     .state_size = sizeof(Ripple),
     .in_block = explicit_in_block,
     .declare = explicit_declare,

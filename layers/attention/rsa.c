@@ -62,12 +62,8 @@ static void rsa_plan(Attention *a, Plan *plan, int B) {
     size_t n = attention_tokens(a, B), bytes = attention_bytes(a, B);
     plan_keep(plan, a->prefix, "unit", &s->unit, 3 * bytes);
     plan_keep(plan, a->prefix, "inverse", &s->inverse, n * 3 * (size_t)a->H * sizeof(float));
-    plan_keep(plan, a->prefix, "kernel", &s->kernel, bytes);
-    plan_keep(plan, a->prefix, "context", &s->context, bytes);
-    if (plan->training) {
-        plan_borrow(plan, a->prefix, "dkernel", &s->dkernel, bytes);
-        plan_borrow(plan, a->prefix, "dcontext", &s->dcontext, bytes);
-    }
+    plan_pair(plan, a->prefix, "kernel", &s->kernel, &s->dkernel, bytes);
+    plan_pair(plan, a->prefix, "context", &s->context, &s->dcontext, bytes);
     plan_workspace(plan, patterns_workspace(&s->channels, B));
     plan_workspace(plan, patterns_workspace(&s->shared, B));
 }
@@ -122,9 +118,7 @@ const AttentionOp rsa_op = {
     .name = "rsa",
     .summary = "relational self-attention: kernels and values from sums by offset (RSA)",
     .paper = PAPER_RSA,
-    .needs_grid = true,
     .no_qkv_bias = true,
-    .takes_frames = true,
     .state_size = sizeof(Rsa),
     .declare = rsa_declare,
     .plan = rsa_plan,

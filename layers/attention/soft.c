@@ -58,19 +58,12 @@ static void soft_plan(Attention *a, Plan *plan, int B) {
     Soft *s = a->state;
     size_t rows = (size_t)B * (size_t)s->shape.L * (size_t)a->H, few = rows * (size_t)a->D * sizeof(real);
     size_t bytes = attention_bytes(a, B), squares = few * (size_t)(s->r * s->r);
-    plan_keep(plan, a->prefix, "qv", &s->qv_act, 2 * bytes);
-    plan_keep(plan, a->prefix, "mix", &s->mix, bytes);
-    plan_keep(plan, a->prefix, "squares", &s->cols, squares);
-    plan_keep(plan, a->prefix, "landmarks.conv", &s->square, few);
-    plan_keep(plan, a->prefix, "landmarks", &s->landmarks, few);
+    plan_pair(plan, a->prefix, "qv", &s->qv_act, &s->dqv, 2 * bytes);
+    plan_pair(plan, a->prefix, "mix", &s->mix, &s->dmix, bytes);
+    plan_pair(plan, a->prefix, "squares", &s->cols, &s->dcols, squares);
+    plan_pair(plan, a->prefix, "landmarks.conv", &s->square, &s->dsquare, few);
+    plan_pair(plan, a->prefix, "landmarks", &s->landmarks, &s->dlandmarks, few);
     norm_layer_plan(&s->norm, plan, a->prefix, rows);
-    if (plan->training) {
-        plan_borrow(plan, a->prefix, "dqv", &s->dqv, 2 * bytes);
-        plan_borrow(plan, a->prefix, "dmix", &s->dmix, bytes);
-        plan_borrow(plan, a->prefix, "dsquares", &s->dcols, squares);
-        plan_borrow(plan, a->prefix, "dlandmarks", &s->dlandmarks, few);
-        plan_borrow(plan, a->prefix, "dsquare", &s->dsquare, few);
-    }
     plan_workspace(plan, low_rank_workspace(&s->shape, B));
     plan_workspace(plan, depthwise_workspace(&s->conv.shape));
 }
@@ -141,8 +134,6 @@ const AttentionOp soft_op = {
     .summary = "attention with a Gaussian kernel, approximated with landmarks (SOFT)",
     .paper = PAPER_SOFT,
     .settings = ATTENTION_SETTINGS(&landmarks_settings),
-    .needs_grid = true,
-    .takes_frames = true,
     .state_size = sizeof(Soft),
     .declare = soft_declare,
     .plan = soft_plan,

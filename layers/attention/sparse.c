@@ -163,8 +163,6 @@ static void sparse_weights(const Attention *a, float *weights, int b, int head, 
 }
 
 #define SPARSE_OP                    \
-    .needs_grid = true,              \
-    .takes_frames = true,            \
     .state_size = sizeof(Sparse),    \
     .declare = sparse_declare,       \
     .plan = sparse_plan,             \

@@ -199,13 +199,9 @@ static void plan(Attention *a, Plan *plan, int B) {
     CausalLayer *c = a->state;
     CausalShape shape = shape_of(c, B, a->N);
     size_t rows = (size_t)B * (size_t)a->N, M = (size_t)a->M, row = (size_t)c->qkv.out;
-    plan_keep(plan, a->prefix, "qkv", &c->act, rows * row * sizeof(real));
-    plan_keep(plan, a->prefix, "mix", &c->mix, rows * M * sizeof(real));
+    plan_pair(plan, a->prefix, "qkv", &c->act, &c->dact, rows * row * sizeof(real));
+    plan_pair(plan, a->prefix, "mix", &c->mix, &c->dmix, rows * M * sizeof(real));
     plan_keep(plan, a->prefix, "lse", &c->lse, rows * (size_t)a->H * sizeof(float));
-    if (plan->training) {
-        plan_borrow(plan, a->prefix, "dqkv", &c->dact, rows * row * sizeof(real));
-        plan_borrow(plan, a->prefix, "dmix", &c->dmix, rows * M * sizeof(real));
-    }
     plan_workspace(plan, causal_attention_workspace(&c->pattern, &shape));
 }
 

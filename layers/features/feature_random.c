@@ -12,9 +12,6 @@
 #include "layers/features/feature_map.h"
 #include "layers/papers.h"
 
-static int rfa_features(int D) { return 2 * D; }
-static int performer_features(int D) { return D; }
-
 static void random_declare(FeatureMap *map, const Attention *a, Params *params) {
     params_declare(params, (Param){.value = &map->w1, .named = {a->prefix, "feature.weight"}, .init = INIT_NORMAL,
                                    .frozen = true, .host = &map->host, .shape = {a->H, a->D, a->D}});
@@ -93,22 +90,22 @@ static size_t random_row_macs(size_t D, size_t F) {
     return D * D;
 }
 
-#define RANDOM_MAP(id, label, text, cited, prefix, signs) \
-    const FeatureMapKind id = {                     \
-        .name = label,                              \
-        .summary = text,                            \
-        .paper = cited,                             \
-        .negative = signs,                          \
-        .features = prefix##_features,              \
-        .declare = random_declare,                  \
-        .draw = prefix##_draw,                      \
-        .workspace = random_workspace,              \
-        .forward = prefix##_forward,                \
-        .backward = prefix##_backward,              \
-        .row_macs = random_row_macs,                \
+#define RANDOM_MAP(id, label, text, cited, prefix, count, signs) \
+    const FeatureMapKind id = {                                  \
+        .name = label,                                           \
+        .summary = text,                                         \
+        .paper = cited,                                          \
+        .negative = signs,                                       \
+        .multiple = count,                                       \
+        .declare = random_declare,                               \
+        .draw = prefix##_draw,                                   \
+        .workspace = random_workspace,                           \
+        .forward = prefix##_forward,                             \
+        .backward = prefix##_backward,                           \
+        .row_macs = random_row_macs,                             \
     }
 
 RANDOM_MAP(feature_map_rfa, "rfa", "random sines and cosines, drawn anew in every step (Peng et al. 2021)",
-           PAPER_RFA, rfa, true);
+           PAPER_RFA, rfa, 2, true);
 RANDOM_MAP(feature_map_performer, "performer",
-           "random exponentials, drawn anew in every step (Choromanski et al. 2020)", PAPER_PERFORMER, performer, false);
+           "random exponentials, drawn anew in every step (Choromanski et al. 2020)", PAPER_PERFORMER, performer, 1, false);

@@ -238,7 +238,7 @@ static void check_class_token(const Config *config, const VitSettings *s) {
     if (s->pool != POOL_CLS) return;
     if (grid)
         config_reject(config, "pool", "{%s} has no place for the class token of {pool}: use pool gap", grid);
-    if (attn->needs_grid && !attn->class_block)
+    if (!attn->off_grid && !attn->class_block)
         config_reject(config, "pool", "{attn=%s} has no place for the class token of {pool}: use pool gap", attn->name);
     if (stage_count(s) > 1 && joins > 0)
         config_reject(config, "pool", "{attn=%s} adds the class token of {pool} before block %d, which only a single stage "
@@ -507,16 +507,14 @@ static void activations_plan(Plan *plan, void *owner) {
     plan_keep(plan, "", "keep", &vit->stream.keep, 2 * (size_t)vit->depth * B * sizeof(float));
     plan_keep(plan, "", "targets", &vit->targets, B * C * sizeof(float));
     plan_keep(plan, "", "loss", &vit->loss, B * sizeof(float));
-    plan_keep(plan, "", "logits", &vit->logits, B * C * sizeof(real));
-    plan_keep(plan, "", "pooled", &vit->pooled, B * M * sizeof(real));
+    plan_pair(plan, "", "logits", &vit->logits, &vit->dlogits, B * C * sizeof(real));
+    plan_pair(plan, "", "pooled", &vit->pooled, &vit->dpooled, B * M * sizeof(real));
     scratch_plan(vit, plan, batch);
     classifier_plan(&vit->head, plan, B);
     if (plan->training) {
         plan_keep(plan, "", "pairs", &vit->pairs, 2 * B * F * sizeof *vit->pairs);
         plan_keep(plan, "", "boxes", &vit->boxes, 4 * (B + 2) * F * sizeof *vit->boxes);
         plan_keep(plan, "", "draws", &vit->draws, (B + 2) * F * sizeof *vit->draws);
-        plan_borrow(plan, "", "dlogits", &vit->dlogits, B * C * sizeof(real));
-        plan_borrow(plan, "", "dpooled", &vit->dpooled, B * M * sizeof(real));
     }
     if (has_stem(vit)) hybrid_stem_plan(&vit->stem, plan, stem_prefix, batch);
     for (int i = 0; i < stage_count(c); i++) {
