@@ -37,6 +37,8 @@ struct AttentionOp {
     bool images_only;    /* rejects a grid of several frames (clips) */
     bool takes_mask;     /* supports padding and a grid that changes from batch to batch (the detector's encoder) */
     size_t state_size;   /* bytes of Attention.state */
+    /* Width of a head's queries and keys in qkv.  NULL: that of its values. */
+    int (*key_width)(const Attention *a);
     /* The operator of this block, where another one is used in some blocks.  NULL: it is the same in all. */
     const AttentionOp *(*in_block)(const Config *settings, int block);
     /* The block before which the class token is added in front of the others, without a position embedding.  NULL: it
@@ -88,6 +90,7 @@ typedef struct {
 
 /* The projections before and after an operator on queries, keys and values (layers/attention/qkv.c).
  *   x [B,N,M] -> qkv [B,N,3,H,D] -> (the operator) -> mix [B,N,H,D] -> y [B,N,M]
+ * With key_width, q and k have that in D's place.
  * In a detector q and k are projections of x + pos.  pos is not a parameter, so that only the gradients of the weights
  * of q and k depend on it. */
 typedef struct {
@@ -97,14 +100,18 @@ typedef struct {
     real *with_pos;        /* [B,N,M] scratch: x + pos, in a detector */
 } QkvFrame;
 
+/* The place of a block in a model. */
+typedef struct {
+    int block;                         /* its index, counted over all stages */
+    int stage, stages, block_in_stage; /* index of the stage, how many stages there are, the block's index in its own */
+    int time_kernel, conv_time_kernel; /* size in time of convolutions and windows; 1 where there is one frame */
+} BlockPlace;
+
 struct Attention {
     const AttentionOp *op;
     const Config *settings; /* the program's settings, which outlive the model */
     char prefix[PARAM_NAME_SIZE]; /* "blocks.3.attn." */
-    int block;                    /* index of the block, counted over all stages */
-    int stage, stages;            /* index of the stage, and how many there are */
-    int block_in_stage;
-    int time_kernel, conv_time_kernel; /* size in time of convolutions and windows; 1 where there is one frame */
+    BlockPlace place;
     int N, M, H, D;               /* tokens, width, heads, head width */
     Grid grid;                    /* of the tokens other than a class token */
     bool qkv_bias;
@@ -129,12 +136,6 @@ void attention_use_settings(Config *config, const AttentionOp *op);
 
 /* The block before which the class token is added. */
 int attention_class_block(const AttentionOp *op, const Config *settings);
-
-/* The place of a block: its index, counted over all stages; the stage's index, and how many stages there are; the
- * block's index in its stage.  The last two are Attention's. */
-typedef struct {
-    int block, stage, stages, block_in_stage, time_kernel, conv_time_kernel;
-} BlockPlace;
 
 /* The number of setting `name`, a list with one for each stage or one for all, that this block's stage has; rejects
  * lists of other lengths. */

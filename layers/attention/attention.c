@@ -62,10 +62,10 @@ int attention_class_block(const AttentionOp *op, const Config *settings) {
 }
 
 int attention_stage_number(const Attention *a, const char *name, const ConfigInts *list) {
-    if (list->count != 1 && list->count != a->stages)
+    if (list->count != 1 && list->count != a->place.stages)
         config_reject(a->settings, name, "{%s} has %d values, but {dim} has %d: give one for each stage, or one for all",
-                      name, list->count, a->stages);
-    return list->at[list->count > 1 ? a->stage : 0];
+                      name, list->count, a->place.stages);
+    return list->at[list->count > 1 ? a->place.stage : 0];
 }
 
 static void set_width(Attention *a, int M, int heads) {
@@ -95,12 +95,7 @@ void attention_create(Attention *a, const AttentionOp *op, const Config *setting
                       Grid grid, bool class_token, int M, int heads) {
     *a = (Attention){.op = op->in_block ? op->in_block(settings, place.block) : op,
                      .settings = settings,
-                     .block = place.block,
-                     .stage = place.stage,
-                     .stages = place.stages,
-                     .block_in_stage = place.block_in_stage,
-                     .time_kernel = place.time_kernel,
-                     .conv_time_kernel = place.conv_time_kernel,
+                     .place = place,
                      .N = grid_tokens(grid) + class_token,
                      .grid = grid,
                      .qkv_bias = !op->no_qkv_bias};
@@ -111,7 +106,7 @@ void attention_create(Attention *a, const AttentionOp *op, const Config *setting
 
 void attention_create_detector(Attention *a, const AttentionOp *op, const Config *settings, const DetectorFrame *frame,
                                int layer, int M, int heads) {
-    *a = (Attention){.op = op, .settings = settings, .block = layer, .qkv_bias = true, .detector = frame};
+    *a = (Attention){.op = op, .settings = settings, .place.block = layer, .qkv_bias = true, .detector = frame};
     snprintf(a->prefix, sizeof a->prefix, "transformer.encoder.layers.%d.self_attn.", layer);
     attention_set_grid(a, (Grid){1, 1, 1});
     set_width(a, M, heads);

@@ -43,8 +43,7 @@ static float mask_of(const Attention *a) {
 static void castling_declare(Attention *a, Params *params) {
     Castling *s = a->state;
     depthwise_declare(&s->conv, params, a->prefix, "dconv",
-                      (Depthwise){a->grid, a->M, 3, a->M, 3 * a->M, a->M, a->time_kernel},
-                      false);
+                      (Depthwise){a->grid, a->M, 3, a->M, 3 * a->M, a->M, a->place.time_kernel}, false);
 }
 
 static void plan_branch(Attention *a, Plan *plan, int B) {

@@ -23,7 +23,7 @@ static void conv_declare(Attention *a, Params *params) {
     int M = a->M;
     projection_declare(&s->conv1, params, a->prefix, "conv1", M, M);
     depthwise_declare(&s->conv, params, a->prefix, "conv",
-                      (Depthwise){a->grid, M, 5, M, M, M, a->conv_time_kernel}, true);
+                      (Depthwise){a->grid, M, 5, M, M, M, a->place.conv_time_kernel}, true);
     projection_declare(&s->conv2, params, a->prefix, "conv2", M, M);
 }
 
@@ -33,7 +33,7 @@ static void sepconv_declare(Attention *a, Params *params) {
     s->gelu = true;
     projection_declare_weight(&s->conv1, params, a->prefix, "pwconv1", M, K);
     depthwise_declare(&s->conv, params, a->prefix, "dwconv",
-                      (Depthwise){a->grid, K, 7, K, K, K, a->conv_time_kernel}, false);
+                      (Depthwise){a->grid, K, 7, K, K, K, a->place.conv_time_kernel}, false);
     projection_declare_weight(&s->conv2, params, a->prefix, "pwconv2", K, M);
 }
 

@@ -59,7 +59,7 @@ static void convattn_declare(Attention *a, Params *params) {
     s->keys = (Grid){a->grid.frames, convolution_side(a->grid.rows, s->stride),
                      convolution_side(a->grid.columns, s->stride)};
     depthwise_declare(&s->pool, params, a->prefix, "pool",
-                      (Depthwise){a->grid, 3 * M, 3, 3 * M, 3 * M, 3 * M, a->time_kernel}, false);
+                      (Depthwise){a->grid, 3 * M, 3, 3 * M, 3 * M, 3 * M, a->place.time_kernel}, false);
     layer_norm_declare(&s->norm[0], params, a->prefix, "norm_q", a->D, false);
     params_declare(params, (Param){.value = &s->norm[1].w, .grad = &s->norm[1].dw, .named = {a->prefix, "norm_k.weight"},
                                    .init = INIT_ONES, .shape = {a->D}});

@@ -35,7 +35,7 @@ extern const AttentionOp cswin_focused_op;
 static int stripe_of(const Attention *a) {
     const StripeSettings *s = config_settings(a->settings, &stripe_settings);
     int stripe = attention_stage_number(a, "stripe", &s->stripe);
-    bool last = a->stages > 1 && a->stage == a->stages - 1;
+    bool last = a->place.stages > 1 && a->place.stage == a->place.stages - 1;
     return last || (stripe == a->grid.rows && stripe == a->grid.columns) ? 0 : stripe;
 }
 
@@ -45,10 +45,11 @@ static void cswin_check(const Attention *a) {
     if (a->grid.rows % stripe || a->grid.columns % stripe)
         config_reject(a->settings, "stripe",
                       "{stripe=%d} does not divide stage %d's %dx%d tokens, which {img_size} and {patch_size} make: "
-                      "use a divisor, 0 for the whole grid, or another img_size", stripe, a->stage, a->grid.rows, a->grid.columns);
+                      "use a divisor, 0 for the whole grid, or another img_size", stripe, a->place.stage, a->grid.rows,
+                      a->grid.columns);
     if (a->H % 2)
         config_reject(a->settings, "heads", "{heads=%d} in stage %d is odd, but {attn=%s} divides the heads between "
-                      "vertical and horizontal stripes: use an even number, or stripe 0 there", a->H, a->stage,
+                      "vertical and horizontal stripes: use an even number, or stripe 0 there", a->H, a->place.stage,
                       a->op->name);
 }
 

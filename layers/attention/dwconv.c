@@ -16,7 +16,7 @@ typedef struct {
 static void dwconv_declare(Attention *a, Params *params) {
     Dwconv *s = a->state;
     depthwise_declare(&s->conv, params, a->prefix, "dwconv",
-                      (Depthwise){a->grid, a->M, 7, a->M, a->M, a->M, a->time_kernel}, true);
+                      (Depthwise){a->grid, a->M, 7, a->M, a->M, a->M, a->place.time_kernel}, true);
     projection_declare(&s->proj, params, a->prefix, "proj", a->M, a->M);
 }
 

@@ -71,11 +71,11 @@ static void inception_declare(Attention *a, Params *params) {
     int C = s->C, L = s->L, W = s->W;
     projection_declare_weight(&s->conv1, params, a->prefix, "high_mixer.conv1", C, 2 * C);
     depthwise_declare(&s->conv, params, a->prefix, "high_mixer.proj1",
-                      (Depthwise){a->grid, 2 * C, 3, 2 * C, 2 * C, 4 * C, a->time_kernel}, false);
+                      (Depthwise){a->grid, 2 * C, 3, 2 * C, 2 * C, 4 * C, a->place.time_kernel}, false);
     projection_declare(&s->proj2, params, a->prefix, "high_mixer.proj2", C, 2 * C);
     projection_declare(&s->qkv, params, a->prefix, "low_mixer.qkv", L, 3 * L);
-    depthwise_declare(&s->fuse, params, a->prefix, "conv_fuse", (Depthwise){a->grid, W, 3, W, W, W, a->time_kernel},
-                      false);
+    depthwise_declare(&s->fuse, params, a->prefix, "conv_fuse",
+                      (Depthwise){a->grid, W, 3, W, W, W, a->place.time_kernel}, false);
     projection_declare(&s->proj, params, a->prefix, "proj", W, a->M);
 }
 

@@ -97,7 +97,7 @@ static void lisa_check(const Attention *a) {
 static Offsets lisa_offsets(const Attention *a) {
     const LisaSettings *c = settings_of(a);
     OffsetKind circular = c->lisa_fft == FFT_1D ? OFFSETS_CIRCLE : OFFSETS_TORUS;
-    return (Offsets){c->lisa_kernel ? OFFSETS_LOCAL : circular, a->grid, c->lisa_kernel, a->time_kernel};
+    return (Offsets){c->lisa_kernel ? OFFSETS_LOCAL : circular, a->grid, c->lisa_kernel, a->place.time_kernel};
 }
 
 static Offsets toeplitz(const Attention *a) { return (Offsets){OFFSETS_TOEPLITZ, a->grid, 0, 0}; }

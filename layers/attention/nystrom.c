@@ -29,7 +29,7 @@ static void nystrom_declare(Attention *a, Params *params) {
     s->cells = (Cells){frame, {1, smaller(side, frame.rows), smaller(side, frame.columns)}};
     s->shape = (LowRank){a->N, a->grid.frames * grid_tokens(s->cells.cells), a->H, a->D, false};
     depthwise_declare(&s->conv, params, a->prefix, "conv",
-                      (Depthwise){a->grid, M, 3, M, 3 * M, M, a->time_kernel}, false);
+                      (Depthwise){a->grid, M, 3, M, 3 * M, M, a->place.time_kernel}, false);
 }
 
 static void nystrom_plan(Attention *a, Plan *plan, int B) {

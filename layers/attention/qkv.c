@@ -2,20 +2,22 @@
 
 void qkv_declare(Attention *a, Params *params) {
     QkvFrame *f = &a->frame;
+    int width = a->M + 2 * a->H * (a->op->key_width ? a->op->key_width(a) : a->D);
     a->last = &f->proj;
     if (a->detector) {
         projection_declare_as(&f->qkv, params, a->prefix, "in_proj_", a->M, 3 * a->M, INIT_XAVIER_UNIFORM, INIT_ZEROS);
         projection_declare_as(&f->proj, params, a->prefix, "out_proj.", a->M, a->M, INIT_XAVIER_UNIFORM, INIT_ZEROS);
         return;
     }
-    (a->qkv_bias ? projection_declare : projection_declare_weight)(&f->qkv, params, a->prefix, "qkv", a->M, 3 * a->M);
+    (a->qkv_bias ? projection_declare : projection_declare_weight)(&f->qkv, params, a->prefix, "qkv", a->M, width);
     projection_declare(&f->proj, params, a->prefix, "proj", a->M, a->M);
 }
 
 void qkv_plan(Attention *a, Plan *plan, int B) {
     QkvFrame *f = &a->frame;
     size_t bytes = attention_bytes(a, B);
-    plan_pair(plan, a->prefix, "qkv", &f->qkv_act, &f->dqkv, 3 * bytes);
+    size_t width = (size_t)f->qkv.out * sizeof(real);
+    plan_pair(plan, a->prefix, "qkv", &f->qkv_act, &f->dqkv, attention_tokens(a, B) * width);
     plan_pair(plan, a->prefix, "mix", &f->mix, &f->dmix, bytes);
     if (a->detector) plan_borrow(plan, a->prefix, "with_pos", &f->with_pos, bytes);
 }

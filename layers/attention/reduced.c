@@ -44,7 +44,7 @@ static void reduced_check(const Attention *a) {
     int cells = cells_of(a), r = cells ? 1 : reduction_of(a);
     if (a->N > grid_tokens(a->grid) && (cells || r > 1))
         config_reject(a->settings, "pool", "{pool} has a class token, which is in none of the squares or cells that "
-                      "are stage %d's keys with {attn=%s}: use pool gap, or reduction 1 there", a->stage,
+                      "are stage %d's keys with {attn=%s}: use pool gap, or reduction 1 there", a->place.stage,
                       a->op->name);
 }
 

@@ -17,7 +17,7 @@ int reduction_of(const Attention *a) {
     int r = attention_stage_number(a, "reduction", &s->reduction);
     if (r > a->grid.rows || r > a->grid.columns)
         config_reject(a->settings, "reduction", "{reduction=%d} is more than a side of stage %d's %dx%d tokens, which "
-                      "{img_size} and {patch_size} make", r, a->stage, a->grid.rows, a->grid.columns);
+                      "{img_size} and {patch_size} make", r, a->place.stage, a->grid.rows, a->grid.columns);
     return r;
 }
 
@@ -38,7 +38,7 @@ size_t reduced_keys_count(const ReducedKeys *k, int B) { return (size_t)B * (siz
 
 static void keys_declare(ReducedKeys *k, const Attention *a, Params *params) {
     int M = a->M, r = k->squares.stride, fan = M * r * r;
-    ParamSetting from = {k->cells ? NULL : "reduction", r, a->stage};
+    ParamSetting from = {k->cells ? NULL : "reduction", r, a->place.stage};
     if (!reduced_keys_differ(k)) return;
     k->sr = (Projection){.in = fan, .out = M};
     params_declare(params, (Param){.value = &k->sr.w, .grad = &k->sr.dw, .named = {a->prefix, "sr.weight"},

@@ -50,7 +50,7 @@ static void soft_declare(Attention *a, Params *params) {
                                    .shape = {D, D, r, r}});
     norm_layer_declare(&s->norm, params, a->prefix, "landmark.norm", D, norm_epsilon(D), false);
     depthwise_declare(&s->conv, params, a->prefix, "conv",
-                      (Depthwise){a->grid, M, 3, M, 2 * M, M, a->time_kernel}, false);
+                      (Depthwise){a->grid, M, 3, M, 2 * M, M, a->place.time_kernel}, false);
     projection_declare(&s->proj, params, a->prefix, "proj", M, M);
 }
 

@@ -98,7 +98,7 @@ static void sparse_declare(Attention *a, Params *params) {
         s->pattern.second = H / 2;
         break;
     case SETS_ALTERNATE:
-        s->pattern.first = a->block % 2 == 0 ? H : 0;
+        s->pattern.first = a->place.block % 2 == 0 ? H : 0;
         s->pattern.second = H - s->pattern.first;
     }
 }

@@ -35,8 +35,8 @@ static int stripe_setting(const StripeBranch *s) {
 
 void stripes_declare(StripeBranch *s, Params *params) {
     const char *prefix = s->stripe.prefix;
-    int C = s->stripe.M, stripe = stripe_setting(s), stage = s->stripe.stage;
-    Depthwise shape = {s->stripe.grid, C, 3, C, 3 * C, C, s->stripe.time_kernel};
+    int C = s->stripe.M, stripe = stripe_setting(s), stage = s->stripe.place.stage;
+    Depthwise shape = {s->stripe.grid, C, 3, C, 3 * C, C, s->stripe.place.time_kernel};
     depthwise_declare_from(&s->lepe, params, prefix, "get_v", shape, true, (ParamSetting){"stripe", stripe, stage});
     if (s->focused) focused_core_declare(&s->core, &s->stripe, params, NULL);
 }

@@ -53,7 +53,7 @@ static void window_declare(Attention *a, Params *params) {
     const WindowSettings *settings = config_settings(a->settings, &window_settings);
     int side = attention_stage_number(a, "window", &settings->window);
     int frames = settings->window_time;
-    bool shifts = settings->shift == SHIFT_ALTERNATE && a->block_in_stage % 2 == 1;
+    bool shifts = settings->shift == SHIFT_ALTERNATE && a->place.block_in_stage % 2 == 1;
     s->windows = (WindowShape){.grid = a->grid,
                                .wh = smaller(side, a->grid.rows),
                                .ww = smaller(side, a->grid.columns),
@@ -64,7 +64,7 @@ static void window_declare(Attention *a, Params *params) {
     Grid offsets = grid_offsets(window_sides(&s->windows));
     params_declare(params, (Param){.value = &s->table, .grad = &s->dtable,
                                    .named = {a->prefix, "relative_position_bias_table"}, .init = INIT_TRUNC_NORMAL,
-                                   .shape = {grid_tokens(offsets), a->H}, .from = {"window", side, a->stage},
+                                   .shape = {grid_tokens(offsets), a->H}, .from = {"window", side, a->place.stage},
                                    .grid = {0, 1, 0, offsets}, .time = {TIME_COPIES, 0, offsets.frames, 0, false},
                                    .resampled = settings->bias_geometric ? RESAMPLED_GEOMETRIC : RESAMPLED_BICUBIC,
                                    .tokens = a->grid});

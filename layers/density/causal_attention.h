@@ -43,11 +43,7 @@ typedef struct CausalFrame {
 typedef struct {
     CausalPattern pattern;
     CausalShape shape;    /* B and N are those of a call */
-    Projection qkv, proj; /* qkv: [2 H Dk + M,M], the rows of q first, then k's and v's */
-    real *act;            /* [B,N,2 H Dk + M] kept: q, k and v */
-    real *mix;            /* [B,N,M] kept: the mixed values, input of proj */
     float *lse;           /* [B,H,N] kept */
-    real *dact, *dmix;    /* scratch */
     CausalCache cache;
 } CausalLayer;
 

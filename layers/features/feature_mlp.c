@@ -36,7 +36,7 @@ static void random_declare(FeatureMap *map, const Attention *a, Params *params) 
 
 static void random_draw(const FeatureMap *map, const Attention *a, uint64_t seed, uint32_t step) {
     size_t n = (size_t)a->D * (size_t)a->D;
-    rng_normals(map->host, n, seed, RNG_FEATURES, step, (uint32_t)a->block);
+    rng_normals(map->host, n, seed, RNG_FEATURES, step, (uint32_t)a->place.block);
     device_upload(map->w1, map->host, n * sizeof *map->host);
 }
 

@@ -29,7 +29,8 @@ static void upload(const FeatureMap *map, const Attention *a) {
 /* == RFA ========================================================================================================== */
 
 static void rfa_draw(const FeatureMap *map, const Attention *a, uint64_t seed, uint32_t step) {
-    rng_normals(map->host, (size_t)a->H * (size_t)a->D * (size_t)a->D, seed, RNG_FEATURES, step, (uint32_t)a->block);
+    size_t n = (size_t)a->H * (size_t)a->D * (size_t)a->D;
+    rng_normals(map->host, n, seed, RNG_FEATURES, step, (uint32_t)a->place.block);
     upload(map, a);
 }
 
@@ -69,7 +70,7 @@ static void orthogonalize(float *w, int n) {
 
 static void performer_draw(const FeatureMap *map, const Attention *a, uint64_t seed, uint32_t step) {
     size_t square = (size_t)a->D * (size_t)a->D;
-    rng_normals(map->host, (size_t)a->H * square, seed, RNG_FEATURES, step, (uint32_t)a->block);
+    rng_normals(map->host, (size_t)a->H * square, seed, RNG_FEATURES, step, (uint32_t)a->place.block);
     for (int h = 0; h < a->H; h++) orthogonalize(map->host + (size_t)h * square, a->D);
     upload(map, a);
 }

@@ -34,8 +34,8 @@ static size_t row_of(const Param *p) { return (size_t)p->shape[p->ndim - 1]; }
 static void draw(const Relative *r, const Attention *a, uint64_t seed, uint32_t step, int rows) {
     enum { STREAMS = 2 };
     size_t square = (size_t)a->H * (size_t)a->D * (size_t)a->D, n = square * (size_t)rows;
-    rng_normals(r->noise_host, n, seed, RNG_CODES, step, STREAMS * (uint32_t)a->block);
-    rng_normals(r->common_host, square, seed, RNG_CODES, step, STREAMS * (uint32_t)a->block + 1);
+    rng_normals(r->noise_host, n, seed, RNG_CODES, step, STREAMS * (uint32_t)a->place.block);
+    rng_normals(r->common_host, square, seed, RNG_CODES, step, STREAMS * (uint32_t)a->place.block + 1);
     device_upload(r->noise, r->noise_host, n * sizeof(float));
     device_upload(r->common, r->common_host, square * sizeof(float));
 }

@@ -113,12 +113,8 @@ static bool fit_tensor(float *to, const Param *p, const SafeTensor *tensor, void
                       fit_head(context, to, p, tensor));
 }
 
-FittedWeights fit_weights(Model *model, const char *path, const Model *origin, const char *head, uint64_t seed) {
-    return fit_weights_inflated(model, path, origin, head, seed, INFLATE_NONE);
-}
-
-FittedWeights fit_weights_inflated(Model *model, const char *path, const Model *origin, const char *head,
-                                   uint64_t seed, Inflate rule) {
+FittedWeights fit_weights(Model *model, const char *path, const Model *origin, const char *head, uint64_t seed,
+                          Inflate rule) {
     FittedWeights done = {.path = path};
     Fit fit = {model, origin, head, seed, rule, &done};
     other_weights_refuse(model, path);

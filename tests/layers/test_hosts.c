@@ -71,7 +71,7 @@ static void layer_plan(Plan *plan, void *owner) {
 static void branch_create(StripeBranch *s, const Config *config, Grid grid, Grid stripe, int M, int H, int index,
                           int first, int heads, bool focused) {
     Attention a = {.settings = config, .prefix = "attn.", .N = grid_tokens(grid), .M = M, .H = H, .D = M / H,
-                   .grid = grid, .time_kernel = 1};
+                   .grid = grid, .place.time_kernel = 1};
     stripes_create(s, &a, index, stripe.rows, stripe.columns, first, heads, focused);
 }
 
