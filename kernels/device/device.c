@@ -10,12 +10,14 @@
 #include <unistd.h>
 
 #include <dnnl.h>
+#include <stdbool.h>
 
 #include "core/die.h"
 #include "kernels/cpu/activations.h"
 #include "kernels/device/onednn.h"
 #include "kernels/device/workspace.h"
-#include "kernels/kernels.h"
+#include "kernels/device/device.h"
+#include "kernels/device/variants.h"
 
 enum { DEVICE_ALIGN = 64 };
 
