@@ -50,6 +50,8 @@ struct AttentionOp {
     /* The parameters and the activations, besides those of Attention.frame.  NULL: there are none.  Scratch is valid
      * until plan returns. */
     void (*declare)(Attention *a, Params *params);
+    /* Declares frame.qkv and frame.proj where that is done in another way than others'.  NULL: it is not. */
+    void (*declare_qkv)(Attention *a, Params *params);
     void (*plan)(Attention *a, Plan *plan, int B);
     /* Draws the random buffers of a training step, the same for all its micro-batches, and uploads them to the
      * parameters.  NULL: there are none. */
@@ -88,7 +90,7 @@ typedef struct {
     Dropout dropout;   /* of the weights of softmax attention */
 } DetectorFrame;
 
-/* The projections before and after an operator on queries, keys and values (layers/attention/qkv.c).
+/* The projections before and after an operator on queries, keys and values.
  *   x [B,N,M] -> qkv [B,N,3,H,D] -> (the operator) -> mix [B,N,H,D] -> y [B,N,M]
  * With key_width, q and k have that in D's place.
  * In a detector q and k are projections of x + pos.  pos is not a parameter, so that only the gradients of the weights
@@ -164,6 +166,9 @@ size_t attention_macs(const Attention *a); /* multiply-adds of one image, forwar
 /* Computes a row of softmax attention for a picture: host weights [L] (=) = softmax over l of q.k_l / sqrt D, where q is
  * [D] and k_l are the D numbers from k + l row on, on the device. */
 void attention_softmax(float *weights, const real *q, const real *k, int L, size_t row, int D);
+
+/* Row `query` of softmax(q k^T / sqrt D) of qkv [B,N,3,H,D]: host weights [N], for AttentionOp.weights. */
+void attention_qkv_row(const real *qkv, const Attention *a, float *weights, int b, int head, int query);
 
 /* Sizes for B images: the number of tokens; the bytes of a tensor [B,N,M] and of floats [B,H,N], such as lse; the
  * kernels' description of queries, keys and values. */

@@ -48,14 +48,10 @@ typedef struct {
     real *dnormed;             /* scratch, laid out like normed */
 } Convattn;
 
-static int stride_of(const Attention *a) {
-    return ((const ConvattnSettings *)config_settings(a->settings, &convattn_settings))->kv_stride;
-}
-
 static void convattn_declare(Attention *a, Params *params) {
     Convattn *s = a->state;
     int M = a->M;
-    s->stride = stride_of(a);
+    s->stride = ((const ConvattnSettings *)config_settings(a->settings, &convattn_settings))->kv_stride;
     s->keys = (Grid){a->grid.frames, convolution_side(a->grid.rows, s->stride),
                      convolution_side(a->grid.columns, s->stride)};
     depthwise_declare(&s->pool, params, a->prefix, "pool",

@@ -35,11 +35,6 @@ static int cells_of(const Attention *a) {
 
 /* The class token is no part of any square, so it has a place only among keys that are the tokens themselves: in a last
  * stage with reduction 1. */
-static int class_at_entry(const Config *settings) {
-    (void)settings;
-    return 0;
-}
-
 static void reduced_check(const Attention *a) {
     int cells = cells_of(a), r = cells ? 1 : reduction_of(a);
     if (a->N > grid_tokens(a->grid) && (cells || r > 1))
@@ -75,13 +70,13 @@ static void reduced_forward(const Attention *a, real *y, const real *x, int B) {
     reduced_frame_forward_in(&s->frame, a, x, B);
     masked_attention_forward(s->frame.mix, s->lse, (MaskedInputs[]){inputs_of(s, a)}, NULL,
                              (MaskedAttention[]){masked_shape(s, a, B)});
-    reduced_frame_forward_out(&s->frame, a, y, B);
+    projection_forward(&s->frame.proj, y, s->frame.mix, attention_tokens(a, B));
 }
 
 static void reduced_backward(const Attention *a, real *dx, const real *dy, const real *x, int B) {
     const Reduced *s = a->state;
     const ReducedFrame *f = &s->frame;
-    reduced_frame_backward_out(f, a, dy, B);
+    projection_backward(&f->proj, f->dmix, dy, f->mix, attention_tokens(a, B));
     masked_attention_backward(&(MaskedGradients){f->dq, f->dkv, f->dkv + a->M}, NULL, f->dmix, f->mix, s->lse,
                               (MaskedInputs[]){inputs_of(s, a)}, NULL, (MaskedAttention[]){masked_shape(s, a, B)});
     reduced_frame_backward_in(f, a, dx, x, B);
@@ -102,8 +97,7 @@ static void reduced_weights(const Attention *a, float *weights, int b, int head,
     float *scores = xcalloc((size_t)L, sizeof *scores, "attention picture");
     attention_softmax(scores, s->frame.q_act + ((size_t)b * (size_t)a->N + (size_t)query) * M + first,
                       s->frame.kv_act + (size_t)b * (size_t)L * 2 * M + first, L, 2 * M, a->D);
-    for (int m = 0; m < a->N; m++) weights[m] = 0;
-    for (int l = 0; l < L; l++) reduced_keys_spread(&s->frame.keys, a, weights, l, scores[l]);
+    reduced_keys_spread(&s->frame.keys, a, weights, scores);
     free(scores);
 }
 
@@ -112,7 +106,7 @@ const AttentionOp reduced_op = {
     .summary = "softmax to fewer keys: convolved squares or means of cells (PVT, PVTv2)",
     .paper = PAPER_PVT,
     .settings = ATTENTION_SETTINGS(&reduction_settings, &cell_settings),
-    .class_block = class_at_entry,
+    .off_grid = true,
     .state_size = sizeof(Reduced),
     .check = reduced_check,
     .declare = reduced_declare,

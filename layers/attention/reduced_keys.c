@@ -89,7 +89,7 @@ static void keys_backward(const ReducedKeys *k, const Attention *a, real *dx, co
     else unfold_backward(dx, k->cols, &k->squares, frames);
 }
 
-void reduced_keys_spread(const ReducedKeys *k, const Attention *a, float *weights, int l, float weight) {
+static void spread(const ReducedKeys *k, const Attention *a, float *weights, int l, float weight) {
     if (!reduced_keys_differ(k)) {
         weights[l] += weight;
         return;
@@ -104,6 +104,11 @@ void reduced_keys_spread(const ReducedKeys *k, const Attention *a, float *weight
     float share = weight / (float)((rows.end - rows.begin) * (columns.end - columns.begin));
     for (int y = rows.begin; y < rows.end; y++)
         for (int x = columns.begin; x < columns.end; x++) weights[first + y * a->grid.columns + x] += share;
+}
+
+void reduced_keys_spread(const ReducedKeys *k, const Attention *a, float *weights, const float *of_keys) {
+    for (int m = 0; m < a->N; m++) weights[m] = 0;
+    for (int l = 0; l < grid_tokens(k->grid); l++) spread(k, a, weights, l, of_keys[l]);
 }
 
 /* == The frame ==================================================================================================== */
@@ -131,14 +136,6 @@ void reduced_frame_forward_in(const ReducedFrame *f, const Attention *a, const r
     const real *z = keys_forward(&f->keys, a, x, B);
     projection_forward(&f->q, f->q_act, x, attention_tokens(a, B));
     projection_forward(&f->kv, f->kv_act, z, reduced_keys_count(&f->keys, B));
-}
-
-void reduced_frame_forward_out(const ReducedFrame *f, const Attention *a, real *y, int B) {
-    projection_forward(&f->proj, y, f->mix, attention_tokens(a, B));
-}
-
-void reduced_frame_backward_out(const ReducedFrame *f, const Attention *a, const real *dy, int B) {
-    projection_backward(&f->proj, f->dmix, dy, f->mix, attention_tokens(a, B));
 }
 
 void reduced_frame_backward_in(const ReducedFrame *f, const Attention *a, real *dx, const real *x, int B) {

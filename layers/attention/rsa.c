@@ -29,11 +29,6 @@ typedef struct {
     real *dkernel, *dcontext;  /* scratch */
 } Rsa;
 
-static void identity(float *x, const Param *p, uint64_t seed, uint32_t tensor) {
-    (void)seed, (void)tensor;
-    for (size_t i = 0; i < p->size; i++) x[i] = i / (size_t)p->shape[1] == i % (size_t)p->shape[1];
-}
-
 static void rsa_declare(Attention *a, Params *params) {
     Rsa *s = a->state;
     Offsets offsets = {OFFSETS_TOEPLITZ, a->grid, 0, 0};
@@ -54,7 +49,7 @@ static void rsa_declare(Attention *a, Params *params) {
     params_declare(params, (Param){.value = &s->p1, .grad = &s->dp1, .named = {a->prefix, "P1"},
                                    .init = INIT_TRUNC_NORMAL, .decay = true, .shape = {D, D}});
     params_declare(params, (Param){.value = &s->one, .grad = &s->done, .named = {a->prefix, "I"}, .init = INIT_ZEROS,
-                                   .shape = {D, D}, .draw = identity});
+                                   .shape = {D, D}, .draw = identity_matrix});
 }
 
 static void rsa_plan(Attention *a, Plan *plan, int B) {

@@ -10,7 +10,7 @@
 
 #include "core/die.h"
 #include "layers/papers.h"
-#include "layers/attention/qkv.h"
+#include "layers/attention.h"
 
 typedef enum { RPE_NONE, RPE_SHARED, RPE_HEADS } Rpe;
 
@@ -102,7 +102,7 @@ static void softmax_weights(const Attention *a, float *weights, int b, int head,
     int prefix = s->bias.prefix, n = query - prefix, Hg = a->grid.rows, Wg = a->grid.columns, across = 2 * Wg - 1;
     size_t size = (size_t)(2 * Hg - 1) * (size_t)across;
     float sum = 0;
-    qkv_softmax_row(a->frame.qkv_act, a, weights, b, head, query);
+    attention_qkv_row(a->frame.qkv_act, a, weights, b, head, query);
     if (!s->has_table || n < 0) return;
     float *table = xcalloc(size, sizeof *table, "attention picture");
     device_download(table, s->table + (s->bias.tables > 1 ? (size_t)head * size : 0), size * sizeof *table);

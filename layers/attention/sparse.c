@@ -13,7 +13,7 @@
 #include <stdlib.h>
 
 #include "core/integers.h"
-#include "layers/attention/qkv.h"
+#include "layers/attention.h"
 #include "layers/papers.h"
 
 typedef enum { SETS_ALTERNATE, SETS_UNION, SETS_SPLIT } Sets;
@@ -157,7 +157,7 @@ static size_t sparse_macs(const Attention *a) {
 static void sparse_weights(const Attention *a, float *weights, int b, int head, int query) {
     const Sparse *s = a->state;
     float sum = 0;
-    qkv_softmax_row(a->frame.qkv_act, a, weights, b, head, query);
+    attention_qkv_row(a->frame.qkv_act, a, weights, b, head, query);
     for (int m = 0; m < a->N; m++) sum += weights[m] *= sees(s, a, head, query, m);
     for (int m = 0; m < a->N; m++) weights[m] /= sum;
 }

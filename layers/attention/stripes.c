@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "core/die.h"
-#include "layers/attention/qkv.h"
+#include "layers/attention.h"
 
 void stripes_create(StripeBranch *s, const Attention *a, int index, int rows, int columns, int first, int heads,
                     bool focused) {
@@ -116,7 +116,7 @@ void stripes_weights(const StripeBranch *s, const real *qkv, float *weights, int
     float *row = xcalloc((size_t)s->stripe.N, sizeof *row, "attention picture");
     const real *image = qkv + (size_t)b * (size_t)N * 3 * (size_t)s->order.M;
     if (s->focused) linear_core_weights(&s->core.core, &s->stripe, row, b * stripe_count(s) + window, head, place);
-    else qkv_softmax_row(rows_of(s, image, 1), &s->stripe, row, window, head, place);
+    else attention_qkv_row(rows_of(s, image, 1), &s->stripe, row, window, head, place);
     for (int n = 0; n < N; n++) weights[n] = 0;
     for (int i = 0; i < s->stripe.N; i++) weights[window_place(w, window, i).token] = row[i];
     free(row);
