@@ -73,8 +73,7 @@ static void castling_forward(const Attention *a, int B) {
     angular_features_forward(s->core.phi, qkv, &shape);
     linear_core_forward(&s->core, a, s->linear, qkv, B);
     depthwise_forward(a->frame.mix, s->linear, qkv + 2 * a->M, s->conv.w, NULL, &s->conv.shape, B);
-    if (s->lse)
-        thresholded_attention_forward(a->frame.mix, s->lse, qkv, mask_of(a), &shape);
+    if (s->lse) thresholded_attention_forward(a->frame.mix, s->lse, qkv, mask_of(a), &shape);
 }
 
 static void castling_backward(const Attention *a, int B) {
@@ -85,8 +84,7 @@ static void castling_backward(const Attention *a, int B) {
     linear_core_backward(&s->core, a, dqkv, a->frame.dmix, s->linear, qkv, B);
     depthwise_backward(dv, dv, s->conv.dw, NULL, a->frame.dmix, qkv + 2 * a->M, s->conv.w, &s->conv.shape, B);
     angular_features_backward(dqkv, s->core.dphi, qkv, &shape);
-    if (s->lse)
-        thresholded_attention_backward(dqkv, s->delta, a->frame.dmix, s->lse, qkv, mask_of(a), &shape);
+    if (s->lse) thresholded_attention_backward(dqkv, s->delta, a->frame.dmix, s->lse, qkv, mask_of(a), &shape);
 }
 
 /* Step 5 is not counted, because inference has none. */

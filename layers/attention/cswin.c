@@ -88,10 +88,7 @@ static size_t cswin_macs(const Attention *a) {
     return macs;
 }
 
-static const char *cswin_path(const Attention *a) {
-    const CSwin *s = a->state;
-    return s->count > 1 ? "stripes" : "whole grid";
-}
+static const char *cswin_path(const Attention *a) { return stripe_of(a) ? "stripes" : "whole grid"; }
 
 static void cswin_weights(const Attention *a, float *weights, int b, int head, int query) {
     const CSwin *s = a->state;
