@@ -31,12 +31,14 @@ struct AttentionOp {
     /* The groups of settings that the operator reads, NULL-terminated, or NULL for none.  Operators may share a group.
      * The groups in grid_settings need a grid that is the same for every batch and are not offered in a detector. */
     const ConfigGroup *const *settings, *const *grid_settings;
-    bool needs_grid;     /* every token must be on the grid: no class token, unless class_block gives it a place */
+    bool off_grid;       /* takes tokens that are not on the grid: a class token, for which others need class_block */
     bool no_qkv_bias;    /* no block has biases of q, k and v, not even those where in_block chooses another operator */
     bool needs_positive; /* cannot use a feature map with negative features */
-    bool takes_frames;   /* supports a grid of several frames (clips) */
+    bool images_only;    /* rejects a grid of several frames (clips) */
     bool takes_mask;     /* supports padding and a grid that changes from batch to batch (the detector's encoder) */
     size_t state_size;   /* bytes of Attention.state */
+    /* Width of a head's queries and keys in qkv.  NULL: that of its values. */
+    int (*key_width)(const Attention *a);
     /* The operator of this block, where another one is used in some blocks.  NULL: it is the same in all. */
     const AttentionOp *(*in_block)(const Config *settings, int block);
     /* The block before which the class token is added in front of the others, without a position embedding.  NULL: it
@@ -45,16 +47,24 @@ struct AttentionOp {
     /* Rejects, with config_reject, settings that are impossible with this block's width, heads or grid.  Called before
      * declare.  NULL: there are none. */
     void (*check)(const Attention *a);
+    /* The parameters and the activations, besides those of Attention.frame.  NULL: there are none.  Scratch is valid
+     * until plan returns. */
     void (*declare)(Attention *a, Params *params);
+    /* Declares frame.qkv and frame.proj where that is done in another way than others'.  NULL: it is not. */
+    void (*declare_qkv)(Attention *a, Params *params);
     void (*plan)(Attention *a, Plan *plan, int B);
     /* Draws the random buffers of a training step, the same for all its micro-batches, and uploads them to the
      * parameters.  NULL: there are none. */
     void (*draw)(const Attention *a, uint64_t seed, uint32_t step);
-    /* y, x [B,N,M].  The caller keeps x until backward. */
+    /* An operator on queries, keys and values has the first two of these functions, which stand between the projections
+     * of Attention.frame: mix from qkv_act, then dqkv (=) from dmix.  Any other operator has the last two, which
+     * include its projections: y, x [B,N,M]; dx (=), which may be dy.  Both kinds add to the parameters' gradients
+     * (+=). */
+    void (*mix_forward)(const Attention *a, int B);
+    void (*mix_backward)(const Attention *a, int B);
     void (*forward)(const Attention *a, real *y, const real *x, int B);
-    /* Writes dx (=), which may be dy, and adds to the parameters' gradients (+=). */
     void (*backward)(const Attention *a, real *dx, const real *dy, const real *x, int B);
-    size_t (*macs)(const Attention *a); /* multiply-adds of one image, forward */
+    size_t (*macs)(const Attention *a); /* multiply-adds of one image, forward, without the projections of the frame */
     /* The part of macs that Fourier transforms and the mixing of their results take, which many papers leave out.
      * NULL: none. */
     size_t (*transform_macs)(const Attention *a);
@@ -80,17 +90,34 @@ typedef struct {
     Dropout dropout;   /* of the weights of softmax attention */
 } DetectorFrame;
 
+/* The projections before and after an operator on queries, keys and values.
+ *   x [B,N,M] -> qkv [B,N,3,H,D] -> (the operator) -> mix [B,N,H,D] -> y [B,N,M]
+ * With key_width, q and k have that in D's place.
+ * In a detector q and k are projections of x + pos.  pos is not a parameter, so that only the gradients of the weights
+ * of q and k depend on it. */
+typedef struct {
+    Projection qkv, proj;
+    real *qkv_act, *mix;   /* kept */
+    real *dqkv, *dmix;     /* scratch */
+    real *with_pos;        /* [B,N,M] scratch: x + pos, in a detector */
+} QkvFrame;
+
+/* The place of a block in a model. */
+typedef struct {
+    int block;                         /* its index, counted over all stages */
+    int stage, stages, block_in_stage; /* index of the stage, how many stages there are, the block's index in its own */
+    int time_kernel, conv_time_kernel; /* size in time of convolutions and windows; 1 where there is one frame */
+} BlockPlace;
+
 struct Attention {
     const AttentionOp *op;
     const Config *settings; /* the program's settings, which outlive the model */
     char prefix[PARAM_NAME_SIZE]; /* "blocks.3.attn." */
-    int block;                    /* index of the block, counted over all stages */
-    int stage, stages;            /* index of the stage, and how many there are */
-    int block_in_stage;
-    int time_kernel, conv_time_kernel; /* size in time of convolutions and windows; 1 where there is one frame */
+    BlockPlace place;
     int N, M, H, D;               /* tokens, width, heads, head width */
     Grid grid;                    /* of the tokens other than a class token */
     bool qkv_bias;
+    QkvFrame frame;               /* unless the operator has projections of its own */
     void *state;
     Projection *last;             /* the one whose output is y and whose backward pass takes dy as it is, or NULL */
     uint64_t *sums; /* device [ATTENTION_PARTS,ATTENTION_COLUMNS]: the sums of the columns, spread over the parts, which
@@ -112,12 +139,6 @@ void attention_use_settings(Config *config, const AttentionOp *op);
 /* The block before which the class token is added. */
 int attention_class_block(const AttentionOp *op, const Config *settings);
 
-/* The place of a block: its index, counted over all stages; the stage's index, and how many stages there are; the
- * block's index in its stage.  The last two are Attention's. */
-typedef struct {
-    int block, stage, stages, block_in_stage, time_kernel, conv_time_kernel;
-} BlockPlace;
-
 /* The number of setting `name`, a list with one for each stage or one for all, that this block's stage has; rejects
  * lists of other lengths. */
 int attention_stage_number(const Attention *a, const char *name, const ConfigInts *list);
@@ -127,15 +148,27 @@ int attention_stage_number(const Attention *a, const char *name, const ConfigInt
 void attention_create(Attention *a, const AttentionOp *op, const Config *settings, const char *prefix, BlockPlace place,
                       Grid grid, bool class_token, int M, int heads);
 /* Creates the attention of a layer of a detector's encoder.  attention_set_grid must give the largest grid before
- * op->plan, and the batch's own grid before each batch. */
+ * attention_plan, and the batch's own grid before each batch. */
 void attention_create_detector(Attention *a, const AttentionOp *op, const Config *settings, const DetectorFrame *frame,
                                int layer, int M, int heads);
 void attention_set_grid(Attention *a, Grid grid);
 void attention_destroy(Attention *a);
 
-/* Computes a row of softmax attention for a picture, in host memory: weights [L] (=) = softmax over l of
- * q.k_l / sqrt D, where q is [D] and k_l are the D floats from k + l row on. */
-void attention_softmax(float *weights, const float *q, const float *k, int L, size_t row, int D);
+/* From here on `a` stays where it is: parameters and plan point into it. */
+void attention_declare(Attention *a, Params *params);
+void attention_plan(Attention *a, Plan *plan, int B);
+/* y, x [B,N,M].  The caller keeps x until backward. */
+void attention_forward(const Attention *a, real *y, const real *x, int B);
+/* Writes dx (=), which may be dy, and adds to the parameters' gradients (+=). */
+void attention_backward(const Attention *a, real *dx, const real *dy, const real *x, int B);
+size_t attention_macs(const Attention *a); /* multiply-adds of one image, forward */
+
+/* Computes a row of softmax attention for a picture: host weights [L] (=) = softmax over l of q.k_l / sqrt D, where q is
+ * [D] and k_l are the D numbers from k + l row on, on the device. */
+void attention_softmax(float *weights, const real *q, const real *k, int L, size_t row, int D);
+
+/* Row `query` of softmax(q k^T / sqrt D) of qkv [B,N,3,H,D]: host weights [N], for AttentionOp.weights. */
+void attention_qkv_row(const real *qkv, const Attention *a, float *weights, int b, int head, int query);
 
 /* Sizes for B images: the number of tokens; the bytes of a tensor [B,N,M] and of floats [B,H,N], such as lse; the
  * kernels' description of queries, keys and values. */
@@ -149,5 +182,7 @@ static inline size_t attention_head_floats(const Attention *a, int B) {
 static inline AttentionShape attention_shape(const Attention *a, int B) {
     return (AttentionShape){B, a->N, a->H, a->D};
 }
+/* Multiply-adds of the scores of all pairs of tokens and of the sums weighted by them, for AttentionOp.macs. */
+size_t attention_pair_macs(const Attention *a);
 
 #endif

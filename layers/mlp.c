@@ -33,10 +33,6 @@ void mlp_plan(Mlp *mlp, Plan *plan, const char *prefix, size_t n) {
     plan_release(plan, mark);
 }
 
-static int images_of(const Mlp *mlp, size_t n) {
-    return (int)(n / (size_t)grid_tokens(mlp->dwconv.shape.grid));
-}
-
 /* The input of GELU. */
 static real *before_gelu(const Mlp *mlp) { return mlp->convolves ? mlp->c : mlp->a; }
 
@@ -93,6 +89,7 @@ void mlp_backward(const Mlp *mlp, real *dh, const real *df, const real *h, const
 }
 
 size_t mlp_macs(const Mlp *mlp, size_t n) {
-    size_t conv = mlp->convolves ? (size_t)images_of(mlp, n) * depthwise_macs(&mlp->dwconv.shape) : 0;
+    const Depthwise *shape = &mlp->dwconv.shape;
+    size_t conv = mlp->convolves ? n / (size_t)grid_tokens(shape->grid) * depthwise_macs(shape) : 0;
     return projection_macs(&mlp->fc1, n) + conv + projection_macs(&mlp->fc2, n);
 }

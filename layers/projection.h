@@ -22,6 +22,12 @@ static inline void projection_declare_weight(Projection *p, Params *params, cons
                                    .decay = true, .shape = {out, in}});
 }
 
+/* Param.draw: begins as the identity. */
+static inline void identity_matrix(float *x, const Param *p, uint64_t seed, uint32_t tensor) {
+    (void)seed, (void)tensor;
+    for (size_t i = 0; i < p->size; i++) x[i] = i / (size_t)p->shape[1] == i % (size_t)p->shape[1];
+}
+
 /* A projection with bias: declares the same and prefix + name + ".bias" (zeros). */
 static inline void projection_declare(Projection *p, Params *params, const char *prefix, const char *name, int in,
                                       int out) {

@@ -43,7 +43,7 @@ static void block_declare(Stage *stage, int i, Params *params) {
     block->attention.causal = stage->causal;
     stage->stations[2 * i].N = stage->stations[2 * i + 1].N = block->attention.N;
     station_declare(stage, 2 * i, params, block->prefix, "norm1");
-    block->attention.op->declare(&block->attention, params);
+    attention_declare(&block->attention, params);
     station_declare(stage, 2 * i + 1, params, block->prefix, "norm2");
     snprintf(prefix, sizeof prefix, "%.40smlp.", block->prefix);
     block->mlp.time_kernel = stage->time_kernel;
@@ -119,7 +119,7 @@ static void station_alias(Stage *stage, int i, Plan *plan) {
 static void block_plan(Stage *stage, int i, Plan *plan, int B) {
     Block *block = &stage->blocks[i];
     char prefix[PARAM_NAME_SIZE];
-    block->attention.op->plan(&block->attention, plan, B);
+    attention_plan(&block->attention, plan, B);
     snprintf(prefix, sizeof prefix, "%.40smlp.", block->prefix);
     block->mlp.recomputed = stage->recompute;
     mlp_plan(&block->mlp, plan, prefix, (size_t)B * (size_t)block->attention.N);
@@ -246,7 +246,7 @@ void stage_forward(Stage *stage, int B, bool drop) {
     for (int half = 0; half < 2 * stage->config.depth; half++, s++) {
         const Block *block = &stage->blocks[half / 2];
         Dropout hidden = hidden_dropout(stage, half / 2, drop);
-        if (half % 2 == 0) block->attention.op->forward(&block->attention, f, s->h, B);
+        if (half % 2 == 0) attention_forward(&block->attention, f, s->h, B);
         else mlp_forward(&block->mlp, f, s->h, &hidden, B, s->N);
         drop_output(stage, f, f, half, B, drop);
         RowScale scale = drop_path(stage, s, half, B, drop);
@@ -260,7 +260,7 @@ static void recompute_block(const Stage *stage, int i, int B, bool drop) {
     const Block *block = &stage->blocks[i];
     RowScale scale = drop_path(stage, s, 2 * i, B, drop);
     station_open(s, B);
-    block->attention.op->forward(&block->attention, stage->stream->f, s->h, B);
+    attention_forward(&block->attention, stage->stream->f, s->h, B);
     drop_output(stage, stage->stream->f, stage->stream->f, 2 * i, B, drop);
     station_next(stage, s, &scale, B);
     mlp_forward(&block->mlp, NULL, s[1].h, NULL, B, s[1].N);
@@ -336,7 +336,7 @@ void stage_backward(Stage *stage, int B, bool drop, FinalGradients *final) {
         if (half % 2 && !is_there(stage, half / 2)) recompute_block(stage, half / 2, B, drop);
         if (half % 2 == 0 && block->attention.sums)
             block->attention.op->columns(&block->attention)->measure(&block->attention, B);
-        if (half % 2 == 0) block->attention.op->backward(&block->attention, stream->dh, df, s[-1].h, B);
+        if (half % 2 == 0) attention_backward(&block->attention, stream->dh, df, s[-1].h, B);
         else mlp_backward(&block->mlp, stream->dh, df, s[-1].h, &hidden, B, s[-1].N);
         dres = stream->dx;
     }
@@ -347,7 +347,7 @@ size_t stage_macs(const Stage *stage) {
     size_t macs = 0;
     for (int i = 0; i < stage->config.depth; i++) {
         const Block *block = &stage->blocks[i];
-        macs += station_macs(&stage->stations[2 * i]) + block->attention.op->macs(&block->attention) +
+        macs += station_macs(&stage->stations[2 * i]) + attention_macs(&block->attention) +
                 mlp_macs(&block->mlp, (size_t)block->attention.N);
     }
     return macs;

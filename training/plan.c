@@ -40,6 +40,13 @@ void plan_borrow(Plan *plan, const char *prefix, const char *name, void *slot, s
     plan_add(plan, prefix, name, slot, bytes, true);
 }
 
+void plan_pair(Plan *plan, const char *prefix, const char *name, void *slot, void *gradient, size_t bytes) {
+    char d_name[sizeof plan->items->name];
+    snprintf(d_name, sizeof d_name, "d%s", name);
+    plan_keep(plan, prefix, name, slot, bytes);
+    if (plan->training) plan_borrow(plan, prefix, d_name, gradient, bytes);
+}
+
 void plan_spare(Plan *plan, const char *prefix, const char *name, void *slot, size_t bytes) {
     plan_add(plan, prefix, name, slot, 0, true);
     PlanTensor *t = &plan->items[plan->count - 1];

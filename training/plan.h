@@ -46,6 +46,9 @@ void plan_keep(Plan *plan, const char *prefix, const char *name, void *slot, siz
 /* A scratch tensor, which lives until plan_release is called with an earlier mark. */
 void plan_borrow(Plan *plan, const char *prefix, const char *name, void *slot, size_t bytes);
 
+/* A kept tensor and, in training, scratch of the same size for its gradient, whose name has a d in front. */
+void plan_pair(Plan *plan, const char *prefix, const char *name, void *slot, void *gradient, size_t bytes);
+
 /* A tensor of a training plan that lives as long as plan_keep's if the plan has_room; if not, the slot is NULL and its
  * owner computes again what it would have kept. */
 void plan_spare(Plan *plan, const char *prefix, const char *name, void *slot, size_t bytes);

@@ -13,7 +13,7 @@
  * sequence with nine taps and one filter for each head. */
 #include "layers/attention/linear_core.h"
 #include "layers/papers.h"
-#include "layers/attention/qkv.h"
+#include "layers/attention.h"
 #include "layers/depthwise.h"
 
 typedef struct {
@@ -29,7 +29,6 @@ static const ConfigEntry entries[] = {
 static const ConfigGroup castling_settings = {CONFIG_GROUP(CastlingSettings, entries), .change = CHANGE_NEVER};
 
 typedef struct {
-    QkvFrame frame;
     LinearCore core;
     DepthwiseLayer conv;
     real *linear; /* [B,N,M] kept: step 3's mix */
@@ -43,10 +42,8 @@ static float mask_of(const Attention *a) {
 
 static void castling_declare(Attention *a, Params *params) {
     Castling *s = a->state;
-    qkv_declare(&s->frame, a, params);
     depthwise_declare(&s->conv, params, a->prefix, "dconv",
-                      (Depthwise){a->grid, a->M, 3, a->M, 3 * a->M, a->M, a->time_kernel},
-                      false);
+                      (Depthwise){a->grid, a->M, 3, a->M, 3 * a->M, a->M, a->place.time_kernel}, false);
 }
 
 static void plan_branch(Attention *a, Plan *plan, int B) {
@@ -63,46 +60,37 @@ static void plan_branch(Attention *a, Plan *plan, int B) {
 
 static void castling_plan(Attention *a, Plan *plan, int B) {
     Castling *s = a->state;
-    PlanMark mark = plan_mark(plan);
-    qkv_plan(&s->frame, a, plan, B);
     linear_core_plan(&s->core, a, plan, B, a->H, a->D + 1, DENOMINATOR_CLAMP);
     plan_keep(plan, a->prefix, "linear", &s->linear, attention_bytes(a, B));
     plan_workspace(plan, depthwise_workspace(&s->conv.shape));
     plan_branch(a, plan, B);
-    plan_release(plan, mark);
 }
 
-static void castling_forward(const Attention *a, real *y, const real *x, int B) {
+static void castling_forward(const Attention *a, int B) {
     const Castling *s = a->state;
     AttentionShape shape = attention_shape(a, B);
-    const real *qkv = s->frame.qkv_act;
-    qkv_forward_in(&s->frame, a, x, B);
+    const real *qkv = a->frame.qkv_act;
     angular_features_forward(s->core.phi, qkv, &shape);
     linear_core_forward(&s->core, a, s->linear, qkv, B);
-    depthwise_forward(s->frame.mix, s->linear, qkv + 2 * a->M, s->conv.w, NULL, &s->conv.shape, B);
-    if (s->lse)
-        thresholded_attention_forward(s->frame.mix, s->lse, qkv, mask_of(a), &shape);
-    qkv_forward_out(&s->frame, a, y, B);
+    depthwise_forward(a->frame.mix, s->linear, qkv + 2 * a->M, s->conv.w, NULL, &s->conv.shape, B);
+    if (s->lse) thresholded_attention_forward(a->frame.mix, s->lse, qkv, mask_of(a), &shape);
 }
 
-static void castling_backward(const Attention *a, real *dx, const real *dy, const real *x, int B) {
+static void castling_backward(const Attention *a, int B) {
     const Castling *s = a->state;
     AttentionShape shape = attention_shape(a, B);
-    const real *qkv = s->frame.qkv_act;
-    real *dqkv = s->frame.dqkv, *dv = dqkv + 2 * a->M;
-    qkv_backward_out(&s->frame, a, dy, B);
-    linear_core_backward(&s->core, a, dqkv, s->frame.dmix, s->linear, qkv, B);
-    depthwise_backward(dv, dv, s->conv.dw, NULL, s->frame.dmix, qkv + 2 * a->M, s->conv.w, &s->conv.shape, B);
+    const real *qkv = a->frame.qkv_act;
+    real *dqkv = a->frame.dqkv, *dv = dqkv + 2 * a->M;
+    linear_core_backward(&s->core, a, dqkv, a->frame.dmix, s->linear, qkv, B);
+    depthwise_backward(dv, dv, s->conv.dw, NULL, a->frame.dmix, qkv + 2 * a->M, s->conv.w, &s->conv.shape, B);
     angular_features_backward(dqkv, s->core.dphi, qkv, &shape);
-    if (s->lse)
-        thresholded_attention_backward(dqkv, s->delta, s->frame.dmix, s->lse, qkv, mask_of(a), &shape);
-    qkv_backward_in(&s->frame, a, dx, x, B);
+    if (s->lse) thresholded_attention_backward(dqkv, s->delta, a->frame.dmix, s->lse, qkv, mask_of(a), &shape);
 }
 
 /* Step 5 is not counted, because inference has none. */
 static size_t castling_macs(const Attention *a) {
     const Castling *s = a->state;
-    return qkv_macs(&s->frame, a) + linear_core_macs(&s->core, a) + depthwise_macs(&s->conv.shape);
+    return linear_core_macs(&s->core, a) + depthwise_macs(&s->conv.shape);
 }
 
 /* The weights of step 3 only: those of the convolution differ from channel to channel. */
@@ -116,13 +104,11 @@ const AttentionOp castling_op = {
     .summary = "linear angular attention, depthwise 3x3 on v (Castling-ViT)",
     .paper = PAPER_CASTLING,
     .settings = ATTENTION_SETTINGS(&castling_settings),
-    .needs_grid = true,
-    .takes_frames = true,
     .state_size = sizeof(Castling),
     .declare = castling_declare,
     .plan = castling_plan,
-    .forward = castling_forward,
-    .backward = castling_backward,
+    .mix_forward = castling_forward,
+    .mix_backward = castling_backward,
     .macs = castling_macs,
     .weights = castling_weights,
 };

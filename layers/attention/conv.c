@@ -23,7 +23,7 @@ static void conv_declare(Attention *a, Params *params) {
     int M = a->M;
     projection_declare(&s->conv1, params, a->prefix, "conv1", M, M);
     depthwise_declare(&s->conv, params, a->prefix, "conv",
-                      (Depthwise){a->grid, M, 5, M, M, M, a->conv_time_kernel}, true);
+                      (Depthwise){a->grid, M, 5, M, M, M, a->place.conv_time_kernel}, true);
     projection_declare(&s->conv2, params, a->prefix, "conv2", M, M);
 }
 
@@ -33,23 +33,17 @@ static void sepconv_declare(Attention *a, Params *params) {
     s->gelu = true;
     projection_declare_weight(&s->conv1, params, a->prefix, "pwconv1", M, K);
     depthwise_declare(&s->conv, params, a->prefix, "dwconv",
-                      (Depthwise){a->grid, K, 7, K, K, K, a->conv_time_kernel}, false);
+                      (Depthwise){a->grid, K, 7, K, K, K, a->place.conv_time_kernel}, false);
     projection_declare_weight(&s->conv2, params, a->prefix, "pwconv2", K, M);
 }
 
 static void conv_plan(Attention *a, Plan *plan, int B) {
     Conv *s = a->state;
     size_t bytes = attention_tokens(a, B) * (size_t)s->conv1.out * sizeof(real);
-    PlanMark mark = plan_mark(plan);
-    plan_keep(plan, a->prefix, "a", &s->a, bytes);
-    plan_keep(plan, a->prefix, "c", &s->c, bytes);
+    plan_pair(plan, a->prefix, "a", &s->a, &s->da, bytes);
+    plan_pair(plan, a->prefix, "c", &s->c, &s->dc, bytes);
     if (s->gelu) plan_borrow(plan, a->prefix, "g", &s->g, bytes);
-    if (plan->training) {
-        plan_borrow(plan, a->prefix, "da", &s->da, bytes);
-        plan_borrow(plan, a->prefix, "dc", &s->dc, bytes);
-    }
     plan_workspace(plan, depthwise_workspace(&s->conv.shape));
-    plan_release(plan, mark);
 }
 
 /* Returns the input of the depthwise convolution, which is formed from a. */
@@ -82,8 +76,6 @@ static size_t conv_macs(const Attention *a) {
 }
 
 #define CONV_OP                 \
-    .needs_grid = true,         \
-    .takes_frames = true,       \
     .state_size = sizeof(Conv), \
     .plan = conv_plan,          \
     .forward = conv_forward,    \

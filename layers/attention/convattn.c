@@ -17,7 +17,8 @@
 
 #include "core/die.h"
 #include "layers/papers.h"
-#include "layers/attention/qkv.h"
+#include "layers/attention.h"
+#include "layers/layer_norm.h"
 #include "layers/depthwise.h"
 
 typedef struct {
@@ -36,41 +37,29 @@ static const ConfigGroup convattn_settings = {CONFIG_GROUP(ConvattnSettings, ent
 static const float EPSILON = 1e-6f;
 
 typedef struct {
-    QkvFrame frame;
     DepthwiseLayer pool;       /* [3M,1,3,3]: q's, k's and v's channels */
     int stride;
     Grid keys;                 /* L of them */
     int batch;                 /* most images, as planned */
-    float *w[3], *dw[3];       /* [D] */
-    float *b[3], *db[3];       /* [D], k's NULL */
+    NormPair norm[3];          /* of D; k's has no bias */
     real *pooled, *normed;     /* kept: [B,N,3,M], or with a stride [B,N,M] and then [B,L,2,M] */
     real *o;                   /* [B,N,M] kept */
     float *lse;                /* [B,H,N] kept */
     real *dnormed;             /* scratch, laid out like normed */
 } Convattn;
 
-static int stride_of(const Attention *a) {
-    return ((const ConvattnSettings *)config_settings(a->settings, &convattn_settings))->kv_stride;
-}
-
 static void convattn_declare(Attention *a, Params *params) {
     Convattn *s = a->state;
     int M = a->M;
-    s->stride = stride_of(a);
+    s->stride = ((const ConvattnSettings *)config_settings(a->settings, &convattn_settings))->kv_stride;
     s->keys = (Grid){a->grid.frames, convolution_side(a->grid.rows, s->stride),
                      convolution_side(a->grid.columns, s->stride)};
-    qkv_declare(&s->frame, a, params);
     depthwise_declare(&s->pool, params, a->prefix, "pool",
-                      (Depthwise){a->grid, 3 * M, 3, 3 * M, 3 * M, 3 * M, a->time_kernel}, false);
-    const char *const w[] = {"norm_q.weight", "norm_k.weight", "norm_v.weight"};
-    const char *const b[] = {"norm_q.bias", NULL, "norm_v.bias"};
-    for (int i = 0; i < 3; i++) {
-        params_declare(params, (Param){.value = &s->w[i], .grad = &s->dw[i], .named = {a->prefix, w[i]},
-                                       .init = INIT_ONES, .shape = {a->D}});
-        if (!b[i]) continue;
-        params_declare(params, (Param){.value = &s->b[i], .grad = &s->db[i], .named = {a->prefix, b[i]},
-                                       .init = INIT_ZEROS, .shape = {a->D}});
-    }
+                      (Depthwise){a->grid, 3 * M, 3, 3 * M, 3 * M, 3 * M, a->place.time_kernel}, false);
+    layer_norm_declare(&s->norm[0], params, a->prefix, "norm_q", a->D, false);
+    params_declare(params, (Param){.value = &s->norm[1].w, .grad = &s->norm[1].dw, .named = {a->prefix, "norm_k.weight"},
+                                   .init = INIT_ONES, .shape = {a->D}});
+    layer_norm_declare(&s->norm[2], params, a->prefix, "norm_v", a->D, false);
 }
 
 /* The shape of attention of N queries to L keys. */
@@ -95,18 +84,14 @@ static void convattn_plan(Attention *a, Plan *plan, int B) {
     s->batch = B;
     size_t row = (size_t)B * (size_t)a->M * sizeof(real), bytes = (size_t)a->N * row;
     size_t parts = bytes + 2 * (size_t)grid_tokens(s->keys) * row;
-    PlanMark mark = plan_mark(plan);
-    qkv_plan(&s->frame, a, plan, B);
     plan_keep(plan, a->prefix, "pooled", &s->pooled, parts);
-    plan_keep(plan, a->prefix, "normed", &s->normed, parts);
+    plan_pair(plan, a->prefix, "normed", &s->normed, &s->dnormed, parts);
     plan_keep(plan, a->prefix, "o", &s->o, bytes);
     plan_keep(plan, a->prefix, "lse", &s->lse, attention_head_floats(a, B));
-    if (plan->training) plan_borrow(plan, a->prefix, "dnormed", &s->dnormed, parts);
     plan_workspace(plan, depthwise_workspace(&s->pool.shape));
     plan_workspace(plan, heads_norm_workspace(a->D));
     plan_workspace(plan, s->stride > 1 ? masked_attention_workspace((MaskedAttention[]){strided(s, a, B)})
                                        : softmax_attention_workspace(a->N, a->D));
-    plan_release(plan, mark);
 }
 
 /* The convolutions of q's M channels, and of k's and v's with their stride. */
@@ -127,7 +112,7 @@ static size_t own_weights(const Convattn *s, const Attention *a) {
 }
 
 static void pool_forward_all(const Convattn *s, const Attention *a, int B) {
-    const real *qkv = s->frame.qkv_act;
+    const real *qkv = a->frame.qkv_act;
     if (s->stride == 1) {
         depthwise_forward(s->pooled, NULL, qkv, s->pool.w, NULL, &s->pool.shape, B);
         return;
@@ -139,7 +124,7 @@ static void pool_forward_all(const Convattn *s, const Attention *a, int B) {
 }
 
 static void pool_backward_all(const Convattn *s, const Attention *a, int B) {
-    const QkvFrame *f = &s->frame;
+    const QkvFrame *f = &a->frame;
     if (s->stride == 1) {
         depthwise_backward(f->dqkv, NULL, s->pool.dw, NULL, s->dnormed, f->qkv_act, s->pool.w, &s->pool.shape, B);
         return;
@@ -155,32 +140,29 @@ static MaskedInputs inputs_of(const Convattn *s, const Attention *a) {
     return (MaskedInputs){s->normed, s->normed + part_at(s, a, 1), s->normed + part_at(s, a, 2)};
 }
 
-static void convattn_forward(const Attention *a, real *y, const real *x, int B) {
+static void convattn_forward(const Attention *a, int B) {
     const Convattn *s = a->state;
     AttentionShape shape = attention_shape(a, B);
     int M = a->M;
-    qkv_forward_in(&s->frame, a, x, B);
     pool_forward_all(s, a, B);
     for (int i = 0; i < 3; i++) {
         HeadsNorm norm = norm_of(s, a, i, B);
         size_t at = part_at(s, a, i);
-        heads_norm_forward(s->normed + at, s->pooled + at, s->w[i], s->b[i], &norm);
+        heads_norm_forward(s->normed + at, s->pooled + at, s->norm[i].w, s->norm[i].b, &norm);
     }
     if (s->stride == 1)
         softmax_attention_forward(s->o, s->lse, s->normed, &shape);
     else
         masked_attention_forward(s->o, s->lse, (MaskedInputs[]){inputs_of(s, a)}, NULL,
                                  (MaskedAttention[]){strided(s, a, B)});
-    rows_add(s->frame.mix, s->o, s->normed, attention_tokens(a, B), M, M, M, s->stride == 1 ? 3 * M : M);
-    qkv_forward_out(&s->frame, a, y, B);
+    rows_add(a->frame.mix, s->o, s->normed, attention_tokens(a, B), M, M, M, s->stride == 1 ? 3 * M : M);
 }
 
-static void convattn_backward(const Attention *a, real *dx, const real *dy, const real *x, int B) {
+static void convattn_backward(const Attention *a, int B) {
     const Convattn *s = a->state;
     AttentionShape shape = attention_shape(a, B);
-    const QkvFrame *f = &s->frame;
+    const QkvFrame *f = &a->frame;
     int M = a->M, q_row = s->stride == 1 ? 3 * M : M;
-    qkv_backward_out(f, a, dy, B);
     if (s->stride == 1)
         softmax_attention_backward(s->dnormed, f->dmix, s->o, s->lse, s->normed, &shape);
     else
@@ -192,16 +174,16 @@ static void convattn_backward(const Attention *a, real *dx, const real *dy, cons
     for (int i = 0; i < 3; i++) {
         HeadsNorm norm = norm_of(s, a, i, B);
         size_t at = part_at(s, a, i);
-        heads_norm_backward(s->dnormed + at, s->dw[i], s->db[i], s->dnormed + at, s->pooled + at, s->w[i], &norm);
+        heads_norm_backward(s->dnormed + at, s->norm[i].dw, s->norm[i].db, s->dnormed + at, s->pooled + at,
+                            s->norm[i].w, &norm);
     }
     pool_backward_all(s, a, B);
-    qkv_backward_in(f, a, dx, x, B);
 }
 
 static size_t convattn_macs(const Attention *a) {
     const Convattn *s = a->state;
     size_t N = (size_t)a->N, L = (size_t)grid_tokens(s->keys), M = (size_t)a->M;
-    return qkv_macs(&s->frame, a) + (size_t)depthwise_taps(&s->pool.shape) * (N + 2 * L) * M + 2 * N * L * M;
+    return (size_t)depthwise_taps(&s->pool.shape) * (N + 2 * L) * M + 2 * N * L * M;
 }
 
 /* The weights of step 4, without the addition of q.  With a stride a key's weight stands at the token in the middle of
@@ -209,20 +191,16 @@ static size_t convattn_macs(const Attention *a) {
 static void convattn_weights(const Attention *a, float *weights, int b, int head, int query) {
     const Convattn *s = a->state;
     int L = grid_tokens(s->keys), q_row = norm_of(s, a, 0, 1).row, k_row = norm_of(s, a, 1, 1).row;
-    size_t size = (size_t)(L - 1) * (size_t)k_row + (size_t)a->D, first = (size_t)head * (size_t)a->D;
-    float *q = xcalloc((size_t)a->D, sizeof *q, "attention picture");
-    float *k = xcalloc(size, sizeof *k, "attention picture");
+    size_t first = (size_t)head * (size_t)a->D;
     float *scores = xcalloc((size_t)L, sizeof *scores, "attention picture");
-    real_download(q, s->normed + ((size_t)b * (size_t)a->N + (size_t)query) * (size_t)q_row + first, (size_t)a->D);
-    real_download(k, s->normed + part_at(s, a, 1) + (size_t)b * (size_t)L * (size_t)k_row + first, size);
-    attention_softmax(scores, q, k, L, (size_t)k_row, a->D);
+    attention_softmax(scores, s->normed + ((size_t)b * (size_t)a->N + (size_t)query) * (size_t)q_row + first,
+                      s->normed + part_at(s, a, 1) + (size_t)b * (size_t)L * (size_t)k_row + first, L, (size_t)k_row,
+                      a->D);
     for (int m = 0; m < a->N; m++) weights[m] = 0;
     for (int l = 0; l < L; l++) {
         GridPlace key = grid_place(s->keys, l);
         weights[((key.t * a->grid.rows) + key.y * s->stride) * a->grid.columns + key.x * s->stride] = scores[l];
     }
-    free(q);
-    free(k);
     free(scores);
 }
 
@@ -231,13 +209,11 @@ const AttentionOp convattn_op = {
     .summary = "softmax after depthwise 3x3 and a norm on q, k, v, plus q (MViTv2)",
     .paper = PAPER_MVITV2,
     .settings = ATTENTION_SETTINGS(&convattn_settings),
-    .needs_grid = true,
-    .takes_frames = true,
     .state_size = sizeof(Convattn),
     .declare = convattn_declare,
     .plan = convattn_plan,
-    .forward = convattn_forward,
-    .backward = convattn_backward,
+    .mix_forward = convattn_forward,
+    .mix_backward = convattn_backward,
     .macs = convattn_macs,
     .weights = convattn_weights,
 };

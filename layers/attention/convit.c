@@ -20,7 +20,7 @@
 
 #include "core/die.h"
 #include "layers/papers.h"
-#include "layers/attention/qkv.h"
+#include "layers/attention.h"
 
 typedef struct {
     int convit_local_layers;
@@ -35,7 +35,6 @@ static const ConfigEntry entries[] = {
 static const ConfigGroup convit_settings = {CONFIG_GROUP(ConvitSettings, entries), .change = CHANGE_NEVER};
 
 typedef struct {
-    QkvFrame frame;
     float *v_w, *dv_w;           /* [M,M], directly after qk's [2M,M]: frame.qkv reads both as one matrix */
     float *pos_w, *dpos_w;       /* [H,3], of clips [H,5] */
     float *pos_b, *dpos_b;       /* [H] */
@@ -47,12 +46,6 @@ typedef struct {
 } Convit;
 
 /* == Parameters =================================================================================================== */
-
-static void identity(float *x, const Param *p, uint64_t seed, uint32_t tensor) {
-    (void)seed, (void)tensor;
-    size_t columns = (size_t)p->shape[1];
-    for (size_t i = 0; i < p->size; i++) x[i] = i / columns == i % columns;
-}
 
 /* The first K x K heads are initialised as a K x K convolution (section 3 of the paper): the exponent of head h1 + K h2
  * is -|(dx, dy) - (h2 - c, h1 - c)|^2 plus a constant, of clips with -dt^2, too.  The other heads are initialised at
@@ -78,12 +71,11 @@ static void convit_check(const Attention *a) {
 static void convit_declare(Attention *a, Params *params) {
     Convit *s = a->state;
     int M = a->M, H = a->H;
-    projection_declare_weight(&s->frame.qkv, params, a->prefix, "qk", M, 2 * M);
-    s->frame.qkv.out = 3 * M;
+    projection_declare_weight(&a->frame.qkv, params, a->prefix, "qk", M, 2 * M);
+    a->frame.qkv.out = 3 * M;
     params_declare(params, (Param){.value = &s->v_w, .grad = &s->dv_w, .named = {a->prefix, "v.weight"},
-                                   .init = INIT_TRUNC_NORMAL, .decay = true, .shape = {M, M}, .draw = identity});
-    projection_declare(&s->frame.proj, params, a->prefix, "proj", M, M);
-    a->last = &s->frame.proj;
+                                   .init = INIT_TRUNC_NORMAL, .decay = true, .shape = {M, M}, .draw = identity_matrix});
+    projection_declare(&a->frame.proj, params, a->prefix, "proj", M, M);
     params_declare(params, (Param){.value = &s->pos_w, .grad = &s->dpos_w, .named = {a->prefix, "pos_proj.weight"},
                                    .init = INIT_TRUNC_NORMAL, .decay = true, .shape = {H, position_features(a->grid)},
                                    .draw = convolution, .time = {TIME_ADDED, 1, a->grid.frames > 1 ? 2 : 0, 3, false}});
@@ -99,8 +91,6 @@ static void convit_plan(Attention *a, Plan *plan, int B) {
     Convit *s = a->state;
     size_t tokens = attention_tokens(a, B), H = (size_t)a->H;
     size_t axes = position_axes(a->grid);
-    PlanMark mark = plan_mark(plan);
-    qkv_plan(&s->frame, a, plan, B);
     plan_keep(plan, a->prefix, "content", &s->content, tokens * (size_t)a->M * sizeof(real));
     plan_keep(plan, a->prefix, "lse", &s->lse, tokens * H * sizeof(float));
     plan_keep(plan, a->prefix, "axes", &s->axes, H * axes * sizeof(float));
@@ -108,42 +98,36 @@ static void convit_plan(Attention *a, Plan *plan, int B) {
         plan_borrow(plan, a->prefix, "daxes", &s->daxes, (size_t)B * H * (axes + 1) * sizeof(float));
     plan_workspace(plan, softmax_attention_workspace(a->N, a->D));
     plan_workspace(plan, position_attention_workspace(&(PositionAttention){a->grid, a->H, a->D}));
-    plan_release(plan, mark);
 }
 
 /* == Forward and backward ========================================================================================= */
 
-static void convit_forward(const Attention *a, real *y, const real *x, int B) {
+static void convit_forward(const Attention *a, int B) {
     const Convit *s = a->state;
     AttentionShape shape = attention_shape(a, B);
-    const QkvFrame *f = &s->frame;
+    const QkvFrame *f = &a->frame;
     PositionAttention positions = {a->grid, a->H, a->D};
-    qkv_forward_in(f, a, x, B);
     softmax_attention_forward(s->content, s->lse, f->qkv_act, &shape);
     position_axes_forward(s->axes, s->pos_w, &positions);
     position_attention_forward(f->mix, s->content, f->qkv_act, s->axes, s->gating, &positions, B);
-    qkv_forward_out(f, a, y, B);
 }
 
-static void convit_backward(const Attention *a, real *dx, const real *dy, const real *x, int B) {
+static void convit_backward(const Attention *a, int B) {
     const Convit *s = a->state;
     AttentionShape shape = attention_shape(a, B);
-    const QkvFrame *f = &s->frame;
+    const QkvFrame *f = &a->frame;
     PositionAttention positions = {a->grid, a->H, a->D};
-    qkv_backward_out(f, a, dy, B);
     softmax_attention_backward(f->dqkv, f->dmix, s->content, s->lse, f->qkv_act, &shape);
     position_attention_backward(f->dqkv, s->daxes, f->dmix, s->content, f->qkv_act, s->axes, s->gating, &positions, B);
     position_axes_backward(s->dpos_w, s->dgating, s->daxes, s->axes, s->gating, &positions, B);
-    qkv_backward_in(f, a, dx, x, B);
 }
 
 /* == Description ================================================================================================== */
 
 static size_t convit_macs(const Attention *a) {
-    const Convit *s = a->state;
     int frames = a->grid.frames > 1 ? a->grid.frames : 0;
     size_t pairs = (size_t)a->N * (size_t)(2 * a->N + a->grid.rows + a->grid.columns + frames);
-    return qkv_macs(&s->frame, a) + pairs * (size_t)a->M;
+    return pairs * (size_t)a->M;
 }
 
 /* AttentionOp.spatial: a row of P. */
@@ -168,7 +152,7 @@ static void convit_weights(const Attention *a, float *weights, int b, int head, 
     float *position = xcalloc((size_t)a->N, sizeof *position, "attention picture"), gating;
     device_download(&gating, s->gating + head, sizeof gating);
     convit_spatial(a, position, b, head, query);
-    qkv_softmax_row(&s->frame, a, weights, b, head, query);
+    attention_qkv_row(a->frame.qkv_act, a, weights, b, head, query);
     for (int m = 0; m < a->N; m++) weights[m] = weights[m] / (1 + expf(gating)) + position[m] / (1 + expf(-gating));
     free(position);
 }
@@ -188,17 +172,15 @@ const AttentionOp convit_op = {
     .summary = "softmax attention and attention by position, mixed by a gate (ConViT)",
     .paper = PAPER_CONVIT,
     .settings = ATTENTION_SETTINGS(&convit_settings),
-    .needs_grid = true,
-    .takes_frames = true,
     .no_qkv_bias = true,
     .state_size = sizeof(Convit),
     .in_block = convit_in_block,
     .class_block = convit_class_block,
     .check = convit_check,
-    .declare = convit_declare,
+    .declare_qkv = convit_declare,
     .plan = convit_plan,
-    .forward = convit_forward,
-    .backward = convit_backward,
+    .mix_forward = convit_forward,
+    .mix_backward = convit_backward,
     .macs = convit_macs,
     .weights = convit_weights,
     .spatial = convit_spatial,

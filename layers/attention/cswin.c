@@ -8,7 +8,7 @@
  * saves     qkv, mix, and what the branches save.  Parameters of the branches have the names of the authors' program.
  * Of clips a stripe goes through all frames, which is ours.
  * cswin-focused has focused linear attention within the stripes (Han et al. 2023, FLatten Transformer). */
-#include "layers/attention/qkv.h"
+#include "layers/attention.h"
 #include "layers/papers.h"
 #include "layers/attention/stripes.h"
 
@@ -25,7 +25,6 @@ static const ConfigEntry entries[] = {
 static const ConfigGroup stripe_settings = {CONFIG_GROUP(StripeSettings, entries), .change = CHANGE_NEVER};
 
 typedef struct {
-    QkvFrame frame;
     int count; /* of branches */
     StripeBranch branches[2];
 } CSwin;
@@ -36,7 +35,7 @@ extern const AttentionOp cswin_focused_op;
 static int stripe_of(const Attention *a) {
     const StripeSettings *s = config_settings(a->settings, &stripe_settings);
     int stripe = attention_stage_number(a, "stripe", &s->stripe);
-    bool last = a->stages > 1 && a->stage == a->stages - 1;
+    bool last = a->place.stages > 1 && a->place.stage == a->place.stages - 1;
     return last || (stripe == a->grid.rows && stripe == a->grid.columns) ? 0 : stripe;
 }
 
@@ -46,10 +45,11 @@ static void cswin_check(const Attention *a) {
     if (a->grid.rows % stripe || a->grid.columns % stripe)
         config_reject(a->settings, "stripe",
                       "{stripe=%d} does not divide stage %d's %dx%d tokens, which {img_size} and {patch_size} make: "
-                      "use a divisor, 0 for the whole grid, or another img_size", stripe, a->stage, a->grid.rows, a->grid.columns);
+                      "use a divisor, 0 for the whole grid, or another img_size", stripe, a->place.stage, a->grid.rows,
+                      a->grid.columns);
     if (a->H % 2)
         config_reject(a->settings, "heads", "{heads=%d} in stage %d is odd, but {attn=%s} divides the heads between "
-                      "vertical and horizontal stripes: use an even number, or stripe 0 there", a->H, a->stage,
+                      "vertical and horizontal stripes: use an even number, or stripe 0 there", a->H, a->place.stage,
                       a->op->name);
 }
 
@@ -62,62 +62,49 @@ static void cswin_declare(Attention *a, Params *params) {
         stripes_create(&s->branches[0], a, 0, a->grid.rows, stripe, 0, half, focused);
         stripes_create(&s->branches[1], a, 1, stripe, a->grid.columns, half, half, focused);
     } else stripes_create(&s->branches[0], a, 0, a->grid.rows, a->grid.columns, 0, a->H, focused);
-    qkv_declare(&s->frame, a, params);
     for (int i = 0; i < s->count; i++) stripes_declare(&s->branches[i], params);
 }
 
 static void cswin_plan(Attention *a, Plan *plan, int B) {
     CSwin *s = a->state;
-    PlanMark mark = plan_mark(plan);
-    qkv_plan(&s->frame, a, plan, B);
     for (int i = 0; i < s->count; i++) stripes_plan(&s->branches[i], plan, B);
-    plan_release(plan, mark);
 }
 
-static void cswin_forward(const Attention *a, real *y, const real *x, int B) {
+static void cswin_forward(const Attention *a, int B) {
     const CSwin *s = a->state;
-    qkv_forward_in(&s->frame, a, x, B);
-    for (int i = 0; i < s->count; i++) stripes_forward(&s->branches[i], s->frame.mix, s->frame.qkv_act, B);
-    qkv_forward_out(&s->frame, a, y, B);
+    for (int i = 0; i < s->count; i++) stripes_forward(&s->branches[i], a->frame.mix, a->frame.qkv_act, B);
 }
 
-static void cswin_backward(const Attention *a, real *dx, const real *dy, const real *x, int B) {
+static void cswin_backward(const Attention *a, int B) {
     const CSwin *s = a->state;
-    qkv_backward_out(&s->frame, a, dy, B);
     for (int i = 0; i < s->count; i++)
-        stripes_backward(&s->branches[i], s->frame.dqkv, s->frame.dmix, s->frame.qkv_act, B);
-    qkv_backward_in(&s->frame, a, dx, x, B);
+        stripes_backward(&s->branches[i], a->frame.dqkv, a->frame.dmix, a->frame.qkv_act, B);
 }
 
 static size_t cswin_macs(const Attention *a) {
     const CSwin *s = a->state;
-    size_t macs = qkv_macs(&s->frame, a);
+    size_t macs = 0;
     for (int i = 0; i < s->count; i++) macs += stripes_macs(&s->branches[i]);
     return macs;
 }
 
-static const char *cswin_path(const Attention *a) {
-    const CSwin *s = a->state;
-    return s->count > 1 ? "stripes" : "whole grid";
-}
+static const char *cswin_path(const Attention *a) { return stripe_of(a) ? "stripes" : "whole grid"; }
 
 static void cswin_weights(const Attention *a, float *weights, int b, int head, int query) {
     const CSwin *s = a->state;
     int heads = s->branches[0].stripe.H;
-    stripes_weights(&s->branches[head / heads], s->frame.qkv_act, weights, b, head % heads, query);
+    stripes_weights(&s->branches[head / heads], a->frame.qkv_act, weights, b, head % heads, query);
 }
 
-#define CSWIN_OP                 \
-    .needs_grid = true,          \
-    .takes_frames = true,        \
-    .state_size = sizeof(CSwin), \
-    .check = cswin_check,        \
-    .declare = cswin_declare,    \
-    .plan = cswin_plan,          \
-    .forward = cswin_forward,    \
-    .backward = cswin_backward,  \
-    .macs = cswin_macs,          \
-    .path = cswin_path,          \
+#define CSWIN_OP                    \
+    .state_size = sizeof(CSwin),    \
+    .check = cswin_check,           \
+    .declare = cswin_declare,       \
+    .plan = cswin_plan,             \
+    .mix_forward = cswin_forward,   \
+    .mix_backward = cswin_backward, \
+    .macs = cswin_macs,             \
+    .path = cswin_path,             \
     .weights = cswin_weights
 
 const AttentionOp cswin_op = {

@@ -16,18 +16,15 @@ typedef struct {
 static void dwconv_declare(Attention *a, Params *params) {
     Dwconv *s = a->state;
     depthwise_declare(&s->conv, params, a->prefix, "dwconv",
-                      (Depthwise){a->grid, a->M, 7, a->M, a->M, a->M, a->time_kernel}, true);
+                      (Depthwise){a->grid, a->M, 7, a->M, a->M, a->M, a->place.time_kernel}, true);
     projection_declare(&s->proj, params, a->prefix, "proj", a->M, a->M);
 }
 
 static void dwconv_plan(Attention *a, Plan *plan, int B) {
     Dwconv *s = a->state;
     size_t bytes = attention_bytes(a, B);
-    PlanMark mark = plan_mark(plan);
-    plan_keep(plan, a->prefix, "mix", &s->mix, bytes);
-    if (plan->training) plan_borrow(plan, a->prefix, "dmix", &s->dmix, bytes);
+    plan_pair(plan, a->prefix, "mix", &s->mix, &s->dmix, bytes);
     plan_workspace(plan, depthwise_workspace(&s->conv.shape));
-    plan_release(plan, mark);
 }
 
 static void dwconv_forward(const Attention *a, real *y, const real *x, int B) {
@@ -51,8 +48,6 @@ const AttentionOp dwconv7_op = {
     .name = "dwconv7",
     .summary = "depthwise 7x7 convolution, no queries, keys and values (ConvNeXt)",
     .paper = PAPER_CONVNEXT,
-    .needs_grid = true,
-    .takes_frames = true,
     .state_size = sizeof(Dwconv),
     .declare = dwconv_declare,
     .plan = dwconv_plan,

@@ -6,47 +6,34 @@
  * Step 3 is linear attention with a denominator of one, since rho sums to one over channels and kappa over tokens. */
 #include "layers/attention/linear_core.h"
 #include "layers/papers.h"
-#include "layers/attention/qkv.h"
+#include "layers/attention.h"
 
 typedef struct {
-    QkvFrame frame;
     LinearCore core;
 } Efficient;
 
-static void efficient_declare(Attention *a, Params *params) {
-    Efficient *s = a->state;
-    qkv_declare(&s->frame, a, params);
-}
-
 static void efficient_plan(Attention *a, Plan *plan, int B) {
     Efficient *s = a->state;
-    PlanMark mark = plan_mark(plan);
-    qkv_plan(&s->frame, a, plan, B);
     linear_core_plan(&s->core, a, plan, B, a->H, a->D, DENOMINATOR_CLAMP);
-    plan_release(plan, mark);
 }
 
-static void efficient_forward(const Attention *a, real *y, const real *x, int B) {
+static void efficient_forward(const Attention *a, int B) {
     const Efficient *s = a->state;
     AttentionShape shape = attention_shape(a, B);
-    qkv_forward_in(&s->frame, a, x, B);
-    efficient_features_forward(s->core.phi, s->frame.qkv_act, &shape);
-    linear_core_forward(&s->core, a, s->frame.mix, s->frame.qkv_act, B);
-    qkv_forward_out(&s->frame, a, y, B);
+    efficient_features_forward(s->core.phi, a->frame.qkv_act, &shape);
+    linear_core_forward(&s->core, a, a->frame.mix, a->frame.qkv_act, B);
 }
 
-static void efficient_backward(const Attention *a, real *dx, const real *dy, const real *x, int B) {
+static void efficient_backward(const Attention *a, int B) {
     const Efficient *s = a->state;
     AttentionShape shape = attention_shape(a, B);
-    qkv_backward_out(&s->frame, a, dy, B);
-    linear_core_backward(&s->core, a, s->frame.dqkv, s->frame.dmix, s->frame.mix, s->frame.qkv_act, B);
-    efficient_features_backward(s->frame.dqkv, s->core.dphi, s->core.phi, &shape);
-    qkv_backward_in(&s->frame, a, dx, x, B);
+    linear_core_backward(&s->core, a, a->frame.dqkv, a->frame.dmix, a->frame.mix, a->frame.qkv_act, B);
+    efficient_features_backward(a->frame.dqkv, s->core.dphi, s->core.phi, &shape);
 }
 
 static size_t efficient_macs(const Attention *a) {
     const Efficient *s = a->state;
-    return qkv_macs(&s->frame, a) + linear_core_macs(&s->core, a);
+    return linear_core_macs(&s->core, a);
 }
 
 static void efficient_weights(const Attention *a, float *weights, int b, int head, int query) {
@@ -58,12 +45,11 @@ const AttentionOp efficient_op = {
     .name = "efficient",
     .summary = "efficient attention: softmax of q over channels, of k over tokens",
     .paper = PAPER_EFFICIENT,
-    .takes_frames = true,
+    .off_grid = true,
     .state_size = sizeof(Efficient),
-    .declare = efficient_declare,
     .plan = efficient_plan,
-    .forward = efficient_forward,
-    .backward = efficient_backward,
+    .mix_forward = efficient_forward,
+    .mix_backward = efficient_backward,
     .macs = efficient_macs,
     .weights = efficient_weights,
 };

@@ -31,8 +31,8 @@ void focused_core_declare(FocusedCore *s, const Attention *a, Params *params, co
     params_declare(params, (Param){.value = &s->scale, .grad = &s->dscale, .named = {a->prefix, "scale"},
                                    .init = INIT_ZEROS, .decay = true, .shape = {1, 1, M}});
     int v_row = L < a->N ? M : s->apart ? 2 * M : 3 * M;
-    depthwise_declare(&s->dwc, params, a->prefix, "dwc", (Depthwise){a->grid, M, 5, a->D, v_row, M, a->time_kernel},
-                      true);
+    depthwise_declare(&s->dwc, params, a->prefix, "dwc",
+                      (Depthwise){a->grid, M, 5, a->D, v_row, M, a->place.time_kernel}, true);
 }
 
 /* Is v brought to all tokens for the convolution? */

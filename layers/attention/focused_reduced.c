@@ -4,7 +4,6 @@
  * backward  4. dmix   3. dq, dk, dv   2. dz, dx   1. dx += the gradient through z
  * saves     q, kv, mix, and what the core and reduced_keys.h save.  Parameter names are the authors'. */
 #include <stdlib.h>
-#include <string.h>
 
 #include "core/die.h"
 #include "layers/attention/focused_core.h"
@@ -27,10 +26,8 @@ static void focused_reduced_declare(Attention *a, Params *params) {
 
 static void focused_reduced_plan(Attention *a, Plan *plan, int B) {
     FocusedReduced *s = a->state;
-    PlanMark mark = plan_mark(plan);
     reduced_frame_plan(&s->frame, a, plan, B);
     focused_core_plan(&s->core, a, plan, B);
-    plan_release(plan, mark);
 }
 
 static void focused_reduced_forward(const Attention *a, real *y, const real *x, int B) {
@@ -38,13 +35,13 @@ static void focused_reduced_forward(const Attention *a, real *y, const real *x, 
     const ReducedFrame *f = &s->frame;
     reduced_frame_forward_in(f, a, x, B);
     focused_core_forward(&s->core, a, f->mix, f->q_act, f->kv_act, B);
-    reduced_frame_forward_out(f, a, y, B);
+    projection_forward(&f->proj, y, f->mix, attention_tokens(a, B));
 }
 
 static void focused_reduced_backward(const Attention *a, real *dx, const real *dy, const real *x, int B) {
     const FocusedReduced *s = a->state;
     const ReducedFrame *f = &s->frame;
-    reduced_frame_backward_out(f, a, dy, B);
+    projection_backward(&f->proj, f->dmix, dy, f->mix, attention_tokens(a, B));
     focused_core_backward(&s->core, a, f->dq, f->dkv, f->dmix, f->q_act, f->kv_act, B);
     reduced_frame_backward_in(f, a, dx, x, B);
 }
@@ -54,18 +51,11 @@ static size_t focused_reduced_macs(const Attention *a) {
     return reduced_frame_macs(&s->frame, a) + focused_core_macs(&s->core, a);
 }
 
-/* weights [N] (=): the weight of each key is divided among the tokens that the key was made of. */
-static void spread(const FocusedReduced *s, const Attention *a, float *weights, const float *of_keys) {
-    memset(weights, 0, (size_t)a->N * sizeof *weights);
-    for (int l = 0; l < grid_tokens(s->frame.keys.grid); l++)
-        reduced_keys_spread(&s->frame.keys, a, weights, l, of_keys[l]);
-}
-
 static void focused_reduced_weights(const Attention *a, float *weights, int b, int head, int query) {
     const FocusedReduced *s = a->state;
     float *of_keys = xcalloc(reduced_keys_count(&s->frame.keys, 1), sizeof *of_keys, "attention picture");
     linear_core_weights(&s->core.core, a, of_keys, b, head, query);
-    spread(s, a, weights, of_keys);
+    reduced_keys_spread(&s->frame.keys, a, weights, of_keys);
     free(of_keys);
 }
 
@@ -81,7 +71,7 @@ static void focused_reduced_spatial(const Attention *a, float *weights, int b, i
         of_keys[blend.row] += (1 - blend.next) * weights[m];
         of_keys[blend.row + 1] += blend.next * weights[m];
     }
-    spread(s, a, weights, of_keys);
+    reduced_keys_spread(&s->frame.keys, a, weights, of_keys);
     free(of_keys);
 }
 
@@ -90,7 +80,7 @@ const AttentionOp focused_reduced_op = {
     .summary = "focused attention to fewer keys: convolved squares (FLatten's PVT)",
     .paper = PAPER_FLATTEN,
     .settings = ATTENTION_SETTINGS(&reduction_settings, &focused_settings),
-    .needs_grid = true,
+    .images_only = true,
     .state_size = sizeof(FocusedReduced),
     .check = focused_reduced_check,
     .declare = focused_reduced_declare,

@@ -29,11 +29,8 @@ static void gf_declare(Attention *a, Params *params) {
 static void gf_plan(Attention *a, Plan *plan, int B) {
     Gf *s = a->state;
     size_t bytes = attention_bytes(a, B);
-    PlanMark mark = plan_mark(plan);
-    plan_keep(plan, a->prefix, "mix", &s->mix, bytes);
-    if (plan->training) plan_borrow(plan, a->prefix, "dmix", &s->dmix, bytes);
+    plan_pair(plan, a->prefix, "mix", &s->mix, &s->dmix, bytes);
     plan_workspace(plan, global_filter_workspace(B, a->grid, a->M));
-    plan_release(plan, mark);
 }
 
 static void gf_forward(const Attention *a, real *y, const real *x, int B) {
@@ -64,8 +61,6 @@ const AttentionOp gf_op = {
     .name = "gf",
     .summary = "learned filter for each channel in the frequency domain (GFNet)",
     .paper = PAPER_GF,
-    .needs_grid = true,
-    .takes_frames = true,
     .state_size = sizeof(Gf),
     .declare = gf_declare,
     .plan = gf_plan,

@@ -3,62 +3,43 @@
  *           3. kv = sum_m k^_m * v_m, mix_n = q^_n * kv, channel by channel   4. y = mix Wproj^T + b
  * backward  4. dmix   3.-2. dq, dk, dv   1. dx
  * saves     qkv, mix, inverse = 1 / |q|, 1 / |k|, kv.   The setting `heads` has no influence. */
-#include "layers/attention/qkv.h"
-
+#include "layers/attention.h"
 #include "layers/papers.h"
 
 typedef struct {
-    QkvFrame frame;
     float *inverse;  /* [B,N,2] */
     float *kv, *dkv; /* [B,M]; dkv scratch */
 } Hydra;
 
-static void hydra_declare(Attention *a, Params *params) {
-    Hydra *s = a->state;
-    qkv_declare(&s->frame, a, params);
-}
-
 static void hydra_plan(Attention *a, Plan *plan, int B) {
     Hydra *s = a->state;
     size_t bytes = (size_t)B * (size_t)a->M * sizeof(float);
-    PlanMark mark = plan_mark(plan);
-    qkv_plan(&s->frame, a, plan, B);
     plan_keep(plan, a->prefix, "inverse", &s->inverse, 2 * attention_tokens(a, B) * sizeof(float));
-    plan_keep(plan, a->prefix, "kv", &s->kv, bytes);
-    if (plan->training) plan_borrow(plan, a->prefix, "dkv", &s->dkv, bytes);
-    plan_release(plan, mark);
+    plan_pair(plan, a->prefix, "kv", &s->kv, &s->dkv, bytes);
 }
 
-static void hydra_forward(const Attention *a, real *y, const real *x, int B) {
+static void hydra_forward(const Attention *a, int B) {
     const Hydra *s = a->state;
     AttentionShape shape = attention_shape(a, B);
-    qkv_forward_in(&s->frame, a, x, B);
-    hydra_attention_forward(s->frame.mix, s->inverse, s->kv, s->frame.qkv_act, &shape);
-    qkv_forward_out(&s->frame, a, y, B);
+    hydra_attention_forward(a->frame.mix, s->inverse, s->kv, a->frame.qkv_act, &shape);
 }
 
-static void hydra_backward(const Attention *a, real *dx, const real *dy, const real *x, int B) {
+static void hydra_backward(const Attention *a, int B) {
     const Hydra *s = a->state;
     AttentionShape shape = attention_shape(a, B);
-    qkv_backward_out(&s->frame, a, dy, B);
-    hydra_attention_backward(s->frame.dqkv, s->dkv, s->frame.dmix, s->inverse, s->kv, s->frame.qkv_act, &shape);
-    qkv_backward_in(&s->frame, a, dx, x, B);
+    hydra_attention_backward(a->frame.dqkv, s->dkv, a->frame.dmix, s->inverse, s->kv, a->frame.qkv_act, &shape);
 }
 
-static size_t hydra_macs(const Attention *a) {
-    const Hydra *s = a->state;
-    return qkv_macs(&s->frame, a) + 2 * (size_t)a->N * (size_t)a->M;
-}
+static size_t hydra_macs(const Attention *a) { return 2 * (size_t)a->N * (size_t)a->M; }
 
 const AttentionOp hydra_op = {
     .name = "hydra",
     .summary = "hydra attention: cosine features, as many heads as channels",
     .paper = PAPER_HYDRA,
-    .takes_frames = true,
+    .off_grid = true,
     .state_size = sizeof(Hydra),
-    .declare = hydra_declare,
     .plan = hydra_plan,
-    .forward = hydra_forward,
-    .backward = hydra_backward,
+    .mix_forward = hydra_forward,
+    .mix_backward = hydra_backward,
     .macs = hydra_macs,
 };

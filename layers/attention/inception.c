@@ -71,11 +71,11 @@ static void inception_declare(Attention *a, Params *params) {
     int C = s->C, L = s->L, W = s->W;
     projection_declare_weight(&s->conv1, params, a->prefix, "high_mixer.conv1", C, 2 * C);
     depthwise_declare(&s->conv, params, a->prefix, "high_mixer.proj1",
-                      (Depthwise){a->grid, 2 * C, 3, 2 * C, 2 * C, 4 * C, a->time_kernel}, false);
+                      (Depthwise){a->grid, 2 * C, 3, 2 * C, 2 * C, 4 * C, a->place.time_kernel}, false);
     projection_declare(&s->proj2, params, a->prefix, "high_mixer.proj2", C, 2 * C);
     projection_declare(&s->qkv, params, a->prefix, "low_mixer.qkv", L, 3 * L);
-    depthwise_declare(&s->fuse, params, a->prefix, "conv_fuse", (Depthwise){a->grid, W, 3, W, W, W, a->time_kernel},
-                      false);
+    depthwise_declare(&s->fuse, params, a->prefix, "conv_fuse",
+                      (Depthwise){a->grid, W, 3, W, W, W, a->place.time_kernel}, false);
     projection_declare(&s->proj, params, a->prefix, "proj", W, a->M);
 }
 
@@ -83,31 +83,22 @@ static void inception_plan(Attention *a, Plan *plan, int B) {
     Inception *s = a->state;
     size_t n = attention_tokens(a, B), C = n * (size_t)s->C * sizeof(real), L = n * (size_t)s->L * sizeof(real),
            W = n * (size_t)s->W * sizeof(real);
-    PlanMark mark = plan_mark(plan);
     plan_keep(plan, a->prefix, "first", &s->first, C);
     plan_keep(plan, a->prefix, "pooled", &s->pooled, C);
     plan_keep(plan, a->prefix, "last", &s->last, L);
     plan_keep(plan, a->prefix, "at", &s->at, n * (size_t)s->C);
-    plan_keep(plan, a->prefix, "doubled", &s->doubled, 2 * C);
-    plan_keep(plan, a->prefix, "high", &s->high, 4 * C);
-    plan_keep(plan, a->prefix, "qkv", &s->qkv_act, 3 * L);
+    plan_pair(plan, a->prefix, "doubled", &s->doubled, &s->ddoubled, 2 * C);
+    plan_pair(plan, a->prefix, "high", &s->high, &s->dhigh, 4 * C);
+    plan_pair(plan, a->prefix, "qkv", &s->qkv_act, &s->dqkv, 3 * L);
     plan_keep(plan, a->prefix, "o", &s->o, L);
     plan_keep(plan, a->prefix, "lse", &s->lse, (size_t)B * (size_t)s->low * (size_t)a->N * sizeof(float));
-    plan_keep(plan, a->prefix, "wide", &s->wide, W);
-    plan_keep(plan, a->prefix, "mix", &s->mix, W);
+    plan_pair(plan, a->prefix, "wide", &s->wide, &s->dwide, W);
+    plan_pair(plan, a->prefix, "mix", &s->mix, &s->dmix, W);
     plan_borrow(plan, a->prefix, "part", &s->part, 4 * C);
-    if (plan->training) {
-        plan_borrow(plan, a->prefix, "dmix", &s->dmix, W);
-        plan_borrow(plan, a->prefix, "dwide", &s->dwide, W);
-        plan_borrow(plan, a->prefix, "dhigh", &s->dhigh, 4 * C);
-        plan_borrow(plan, a->prefix, "ddoubled", &s->ddoubled, 2 * C);
-        plan_borrow(plan, a->prefix, "dqkv", &s->dqkv, 3 * L);
-        plan_borrow(plan, a->prefix, "dslice", &s->dslice, C > L ? C : L);
-    }
+    if (plan->training) plan_borrow(plan, a->prefix, "dslice", &s->dslice, C > L ? C : L);
     plan_workspace(plan, depthwise_workspace(&s->conv.shape));
     plan_workspace(plan, depthwise_workspace(&s->fuse.shape));
     plan_workspace(plan, softmax_attention_workspace(a->N, a->D));
-    plan_release(plan, mark);
 }
 
 /* The shape of the maxima over the tokens of one frame. */
@@ -173,8 +164,6 @@ const AttentionOp inception_op = {
     .summary = "channels divided among convolution, max pooling and softmax (iFormer)",
     .paper = PAPER_INCEPTION,
     .settings = ATTENTION_SETTINGS(&inception_settings),
-    .needs_grid = true,
-    .takes_frames = true,
     .state_size = sizeof(Inception),
     .check = inception_check,
     .declare = inception_declare,

@@ -16,6 +16,7 @@
 
 #include "core/die.h"
 #include "layers/attention.h"
+#include "layers/layer_norm.h"
 #include "layers/papers.h"
 #include "layers/projection.h"
 
@@ -25,8 +26,7 @@ enum { Q, V, PARTS };
 
 typedef struct {
     Projection qv, proj;
-    float *w[PARTS], *dw[PARTS]; /* [D] */
-    float *b[PARTS], *db[PARTS]; /* [D] */
+    NormPair norm[PARTS];  /* of D */
     float *embedding, *dembedding; /* [T,D] */
     Patterns patterns;
     real *qv_act, *normed; /* [B,N,2,M] kept */
@@ -37,15 +37,10 @@ typedef struct {
 static void lambda_declare(Attention *a, Params *params) {
     Lambda *s = a->state;
     int M = a->M, D = a->D;
-    const char *const w[] = {"norm_q.weight", "norm_v.weight"}, *const b[] = {"norm_q.bias", "norm_v.bias"};
     s->patterns = (Patterns){{OFFSETS_TOEPLITZ, a->grid, 0, 0}, D, a->H, D, false};
     projection_declare_weight(&s->qv, params, a->prefix, "qv", M, 2 * M);
-    for (int i = 0; i < PARTS; i++) {
-        params_declare(params, (Param){.value = &s->w[i], .grad = &s->dw[i], .named = {a->prefix, w[i]},
-                                       .init = INIT_ONES, .shape = {D}});
-        params_declare(params, (Param){.value = &s->b[i], .grad = &s->db[i], .named = {a->prefix, b[i]},
-                                       .init = INIT_ZEROS, .shape = {D}});
-    }
+    layer_norm_declare(&s->norm[Q], params, a->prefix, "norm_q", D, false);
+    layer_norm_declare(&s->norm[V], params, a->prefix, "norm_v", D, false);
     params_declare(params, (Param){.value = &s->embedding, .grad = &s->dembedding,
                                    .named = {a->prefix, "embedding.weight"}, .init = INIT_TRUNC_NORMAL, .decay = true,
                                    .shape = {offsets_count(&s->patterns.offsets), D},
@@ -57,17 +52,11 @@ static void lambda_declare(Attention *a, Params *params) {
 static void lambda_plan(Attention *a, Plan *plan, int B) {
     Lambda *s = a->state;
     size_t bytes = attention_bytes(a, B);
-    PlanMark mark = plan_mark(plan);
     plan_keep(plan, a->prefix, "qv", &s->qv_act, 2 * bytes);
-    plan_keep(plan, a->prefix, "normed", &s->normed, 2 * bytes);
-    plan_keep(plan, a->prefix, "mix", &s->mix, bytes);
-    if (plan->training) {
-        plan_borrow(plan, a->prefix, "dnormed", &s->dnormed, 2 * bytes);
-        plan_borrow(plan, a->prefix, "dmix", &s->dmix, bytes);
-    }
+    plan_pair(plan, a->prefix, "normed", &s->normed, &s->dnormed, 2 * bytes);
+    plan_pair(plan, a->prefix, "mix", &s->mix, &s->dmix, bytes);
     plan_workspace(plan, heads_norm_workspace(a->D));
     plan_workspace(plan, patterns_workspace(&s->patterns, B));
-    plan_release(plan, mark);
 }
 
 static HeadsNorm norm_of(const Attention *a, int B) {
@@ -86,7 +75,7 @@ static void lambda_forward(const Attention *a, real *y, const real *x, int B) {
     int M = a->M;
     projection_forward(&s->qv, s->qv_act, x, n);
     for (int i = 0; i < PARTS; i++)
-        heads_norm_forward(s->normed + i * M, s->qv_act + i * M, s->w[i], s->b[i], &norm);
+        heads_norm_forward(s->normed + i * M, s->qv_act + i * M, s->norm[i].w, s->norm[i].b, &norm);
     patterns_spread_forward(s->mix, s->normed, s->normed + M, &lambdas, B);
     projection_forward(&s->proj, y, s->mix, n);
 }
@@ -101,8 +90,8 @@ static void lambda_backward(const Attention *a, real *dx, const real *dy, const 
     patterns_spread_backward(s->dnormed, s->dnormed + M, NULL, &(PatternSumsGradients){s->dembedding, NULL}, s->dmix,
                              s->normed, s->normed + M, &lambdas, B);
     for (int i = 0; i < PARTS; i++)
-        heads_norm_backward(s->dnormed + i * M, s->dw[i], s->db[i], s->dnormed + i * M, s->qv_act + i * M, s->w[i],
-                            &norm);
+        heads_norm_backward(s->dnormed + i * M, s->norm[i].dw, s->norm[i].db, s->dnormed + i * M, s->qv_act + i * M,
+                            s->norm[i].w, &norm);
     projection_backward(&s->qv, dx, s->dnormed, x, n);
 }
 
@@ -133,8 +122,6 @@ const AttentionOp lambda_op = {
     .name = "lambda",
     .summary = "values weighted by the query times a learned vector for each offset",
     .paper = PAPER_LAMBDA,
-    .needs_grid = true,
-    .takes_frames = true,
     .state_size = sizeof(Lambda),
     .declare = lambda_declare,
     .plan = lambda_plan,

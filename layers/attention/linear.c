@@ -11,11 +11,10 @@
 
 #include "layers/features/feature_map.h"
 #include "layers/papers.h"
-#include "layers/attention/qkv.h"
+#include "layers/attention.h"
 #include "layers/features/relative.h"
 
 typedef struct {
-    QkvFrame frame;
     FeatureMap map;
     Relative relative;
     float *den; /* [B,N,H] */
@@ -25,7 +24,6 @@ typedef struct {
 
 static void linear_declare(Attention *a, Params *params) {
     Linear *s = a->state;
-    qkv_declare(&s->frame, a, params);
     feature_map_declare(&s->map, a, params);
     relative_declare(&s->relative, a, params, s->map.F);
 }
@@ -33,8 +31,6 @@ static void linear_declare(Attention *a, Params *params) {
 static void linear_plan(Attention *a, Plan *plan, int B) {
     Linear *s = a->state;
     size_t heads = (size_t)B * (size_t)a->H;
-    PlanMark mark = plan_mark(plan);
-    qkv_plan(&s->frame, a, plan, B);
     feature_map_plan(&s->map, a, plan, B);
     relative_plan(&s->relative, a, plan, B);
     plan_keep(plan, a->prefix, "den", &s->den, heads * (size_t)a->N * sizeof(float));
@@ -42,7 +38,6 @@ static void linear_plan(Attention *a, Plan *plan, int B) {
     if (s->relative.kind->numerator) plan_keep(plan, a->prefix, "z", &s->z, heads * (size_t)s->map.F * sizeof(float));
     plan_workspace(plan, linear_attention_workspace(a->D, s->map.F));
     plan_workspace(plan, denominator_workspace(s->map.F));
-    plan_release(plan, mark);
 }
 
 static void linear_draw(const Attention *a, uint64_t seed, uint32_t step) {
@@ -53,42 +48,38 @@ static void linear_draw(const Attention *a, uint64_t seed, uint32_t step) {
 
 static Denominator rule_of(const Linear *s) { return s->map.kind->negative ? DENOMINATOR_CLAMP : DENOMINATOR_EPSILON; }
 
-static void linear_op_forward(const Attention *a, real *y, const real *x, int B) {
+static void linear_op_forward(const Attention *a, int B) {
     const Linear *s = a->state;
     LinearAttention shape = {B, a->N, a->H, a->D, s->map.F, rule_of(s), {0}};
-    qkv_forward_in(&s->frame, a, x, B);
-    feature_map_forward(&s->map, a, relative_code(&s->relative, a, s->frame.qkv_act, B), B);
+    feature_map_forward(&s->map, a, relative_code(&s->relative, a, a->frame.qkv_act, B), B);
     const real *psi = relative_features(&s->relative, a, s->map.phi, B);
     if (s->relative.kind->numerator) {
         denominator_forward(s->den, s->z, s->map.phi, &shape);
         shape.rule = DENOMINATOR_GIVEN;
     }
-    linear_attention_forward(s->frame.mix, s->den, s->kv, psi, s->frame.qkv_act, &shape);
-    qkv_forward_out(&s->frame, a, y, B);
+    linear_attention_forward(a->frame.mix, s->den, s->kv, psi, a->frame.qkv_act, &shape);
 }
 
-static void linear_op_backward(const Attention *a, real *dx, const real *dy, const real *x, int B) {
+static void linear_op_backward(const Attention *a, int B) {
     const Linear *s = a->state;
     const Relative *r = &s->relative;
-    const real *qkv = s->frame.qkv_act;
+    const real *qkv = a->frame.qkv_act;
     bool apart = r->kind->numerator;
     LinearAttention shape = {B, a->N, a->H, a->D, s->map.F, apart ? DENOMINATOR_GIVEN : rule_of(s), {0}};
-    qkv_backward_out(&s->frame, a, dy, B);
-    linear_attention_backward(s->frame.dqkv, relative_features_slot(r, s->map.dphi), s->frame.dmix, s->frame.mix, s->den,
+    linear_attention_backward(a->frame.dqkv, relative_features_slot(r, s->map.dphi), a->frame.dmix, a->frame.mix, s->den,
                               s->kv, r->kind->features ? r->psi : s->map.phi, qkv, &shape);
     relative_features_backward(r, a, s->map.dphi, B);
     shape.rule = rule_of(s);
     if (apart)
-        denominator_backward(s->map.dphi, s->frame.dmix, s->frame.mix, s->den, s->z, s->map.phi, &shape);
-    feature_map_backward(&s->map, a, relative_code_slot(r, s->frame.dqkv), r->kind->code ? r->coded : qkv, B);
-    relative_code_backward(r, a, s->frame.dqkv, qkv, B);
-    qkv_backward_in(&s->frame, a, dx, x, B);
+        denominator_backward(s->map.dphi, a->frame.dmix, a->frame.mix, s->den, s->z, s->map.phi, &shape);
+    feature_map_backward(&s->map, a, relative_code_slot(r, a->frame.dqkv), r->kind->code ? r->coded : qkv, B);
+    relative_code_backward(r, a, a->frame.dqkv, qkv, B);
 }
 
 static size_t linear_macs(const Attention *a) {
     const Linear *s = a->state;
     size_t features = (size_t)a->N * (size_t)a->H * (size_t)s->map.F;
-    return qkv_macs(&s->frame, a) + feature_map_macs(&s->map, a) + relative_macs(&s->relative, a) +
+    return feature_map_macs(&s->map, a) + relative_macs(&s->relative, a) +
            2 * features * (size_t)(a->D + 1);
 }
 
@@ -113,15 +104,15 @@ const AttentionOp linear_op = {
     .paper = PAPER_LINEAR,
     .settings = ATTENTION_SETTINGS(&feature_map_settings),
     .grid_settings = ATTENTION_SETTINGS(&relative_settings),
+    .off_grid = true,
     .takes_mask = true,
-    .takes_frames = true,
     .state_size = sizeof(Linear),
     .check = linear_check,
     .declare = linear_declare,
     .plan = linear_plan,
     .draw = linear_draw,
-    .forward = linear_op_forward,
-    .backward = linear_op_backward,
+    .mix_forward = linear_op_forward,
+    .mix_backward = linear_op_backward,
     .macs = linear_macs,
     .weights = linear_weights,
 };

@@ -13,12 +13,10 @@ void linear_core_plan(LinearCore *c, const Attention *a, Plan *plan, int B, int 
     c->H = H;
     c->F = F;
     c->rule = rule;
-    plan_keep(plan, a->prefix, "phi", &c->phi, bytes);
-    if (c->keys) plan_keep(plan, a->prefix, "phi_k", &c->phi_k, (size_t)c->keys * token);
+    plan_pair(plan, a->prefix, "phi", &c->phi, &c->dphi, bytes);
+    if (c->keys) plan_pair(plan, a->prefix, "phi_k", &c->phi_k, &c->dphi_k, (size_t)c->keys * token);
     plan_keep(plan, a->prefix, "den", &c->den, heads * N * sizeof(float));
     plan_keep(plan, a->prefix, "kv", &c->kv, heads * (size_t)F * (size_t)(a->D + 1) * sizeof(float));
-    if (plan->training) plan_borrow(plan, a->prefix, "dphi", &c->dphi, bytes);
-    if (plan->training && c->keys) plan_borrow(plan, a->prefix, "dphi_k", &c->dphi_k, (size_t)c->keys * token);
     plan_workspace(plan, linear_attention_workspace(a->D, F));
 }
 

@@ -16,7 +16,7 @@
 
 #include "core/die.h"
 #include "layers/papers.h"
-#include "layers/attention/qkv.h"
+#include "layers/attention.h"
 #include "layers/layer_norm.h"
 
 /* == Settings ===================================================================================================== */
@@ -74,7 +74,6 @@ static const LisaAlgorithm algorithms[] = {LISA_ALGORITHM(dense), LISA_ALGORITHM
 enum { ALGORITHMS = sizeof algorithms / sizeof *algorithms };
 
 typedef struct {
-    QkvFrame frame;
     Patterns patterns;
     const LisaAlgorithm *algorithm;
     bool normed;
@@ -99,7 +98,7 @@ static void lisa_check(const Attention *a) {
 static Offsets lisa_offsets(const Attention *a) {
     const LisaSettings *c = settings_of(a);
     OffsetKind circular = c->lisa_fft == FFT_1D ? OFFSETS_CIRCLE : OFFSETS_TORUS;
-    return (Offsets){c->lisa_kernel ? OFFSETS_LOCAL : circular, a->grid, c->lisa_kernel, a->time_kernel};
+    return (Offsets){c->lisa_kernel ? OFFSETS_LOCAL : circular, a->grid, c->lisa_kernel, a->place.time_kernel};
 }
 
 static Offsets toeplitz(const Attention *a) { return (Offsets){OFFSETS_TOEPLITZ, a->grid, 0, 0}; }
@@ -136,7 +135,6 @@ static void declare(Attention *a, Params *params, Offsets offsets, bool per_chan
     Lisa *s = a->state;
     const PatternsSettings *settings = config_settings(a->settings, &patterns_settings);
     int T = offsets_count(&offsets), D = a->D, E = settings->lisa_patterns;
-    qkv_declare(&s->frame, a, params);
     s->patterns = (Patterns){offsets, E, a->H, D, per_channel};
     s->normed = normed;
     s->algorithm = algorithm_choose(a, &s->patterns);
@@ -153,25 +151,18 @@ static void declare(Attention *a, Params *params, Offsets offsets, bool per_chan
 static void lisa_plan(Attention *a, Plan *plan, int B) {
     Lisa *s = a->state;
     size_t n = attention_tokens(a, B), bytes = attention_bytes(a, B);
-    PlanMark mark = plan_mark(plan);
-    qkv_plan(&s->frame, a, plan, B);
-    plan_keep(plan, a->prefix, "qk", &s->qk, 2 * bytes);
+    plan_pair(plan, a->prefix, "qk", &s->qk, &s->dqk, 2 * bytes);
     plan_keep(plan, a->prefix, "inverse", &s->inverse, n * 2 * (size_t)a->H * sizeof(float));
     plan_keep(plan, a->prefix, "s", &s->s, n * (size_t)a->H * (size_t)s->patterns.E * sizeof(real));
     if (s->normed) {
-        plan_keep(plan, a->prefix, "sum", &s->sum, bytes);
+        plan_pair(plan, a->prefix, "sum", &s->sum, &s->dsum, bytes);
         norm_layer_plan(&s->norm, plan, a->prefix, n);
     } else {
-        plan_alias(plan, &s->sum, &s->frame.mix);
+        plan_alias(plan, &s->sum, &a->frame.mix);
     }
-    if (plan->training) {
-        plan_borrow(plan, a->prefix, "dqk", &s->dqk, 2 * bytes);
-        if (s->normed) plan_borrow(plan, a->prefix, "dsum", &s->dsum, bytes);
-        if (s->algorithm->s_by_token)
-            plan_borrow(plan, a->prefix, "ds", &s->ds, n * (size_t)a->H * (size_t)s->patterns.E * sizeof(float));
-    }
+    if (plan->training && s->algorithm->s_by_token)
+        plan_borrow(plan, a->prefix, "ds", &s->ds, n * (size_t)a->H * (size_t)s->patterns.E * sizeof(float));
     plan_workspace(plan, s->algorithm->workspace(&s->patterns, B));
-    plan_release(plan, mark);
 }
 
 static UnitLengths lengths_of(const Attention *a, int B) {
@@ -180,36 +171,32 @@ static UnitLengths lengths_of(const Attention *a, int B) {
 
 static LisaTables tables_of(const Lisa *s) { return (LisaTables){s->patterns, s->wa, s->wb, s->b}; }
 
-static void lisa_forward(const Attention *a, real *y, const real *x, int B) {
+static void lisa_forward(const Attention *a, int B) {
     const Lisa *s = a->state;
     LisaTables tables = tables_of(s);
     UnitLengths lengths = lengths_of(a, B);
-    const real *qkv = s->frame.qkv_act;
-    qkv_forward_in(&s->frame, a, x, B);
+    const real *qkv = a->frame.qkv_act;
     l2_normalize_forward(s->qk, s->inverse, qkv, &lengths);
     s->algorithm->forward(s->sum, s->s, s->qk, qkv, &tables, B);
-    if (s->normed) norm_layer_forward(&s->norm, s->frame.mix, s->sum, lengths.n);
-    qkv_forward_out(&s->frame, a, y, B);
+    if (s->normed) norm_layer_forward(&s->norm, a->frame.mix, s->sum, lengths.n);
 }
 
-static void lisa_backward(const Attention *a, real *dx, const real *dy, const real *x, int B) {
+static void lisa_backward(const Attention *a, int B) {
     const Lisa *s = a->state;
     LisaTables tables = tables_of(s);
     UnitLengths lengths = lengths_of(a, B);
     LisaGradients gradients = {s->dwa, s->dwb, s->db};
-    const QkvFrame *f = &s->frame;
+    const QkvFrame *f = &a->frame;
     real *dsum = s->normed ? s->dsum : f->dmix;
-    qkv_backward_out(f, a, dy, B);
     if (s->normed) norm_layer_backward(&s->norm, dsum, f->dmix, s->sum, lengths.n);
     s->algorithm->backward(f->dqkv, s->dqk, s->ds, &gradients, dsum, s->s, s->qk, f->qkv_act, &tables, B);
     l2_normalize_backward(f->dqkv, s->dqk, s->qk, s->inverse, &lengths);
-    qkv_backward_in(f, a, dx, x, B);
 }
 
 /* Counted as in the paper (Table 3), whichever algorithm runs.  Without circular tables, every pattern of every channel
  * is a sum over the keys.  With circular tables it is a real transform of N log2 N multiply-adds and a product of half
  * spectra with four multiply-adds for each complex number, and each head's k and v are transformed once. */
-static size_t mixing_macs(const Attention *a) {
+static size_t lisa_macs(const Attention *a) {
     const Lisa *s = a->state;
     const Offsets *o = &s->patterns.offsets;
     size_t N = (size_t)a->N, M = (size_t)a->M, E = (size_t)s->patterns.E, used = 2 * N * M * E;
@@ -218,14 +205,10 @@ static size_t mixing_macs(const Attention *a) {
     return used + 2 * (E + 1) * M * (size_t)((double)N * log2((double)N)) + 2 * E * M * (N / 2 + 1) * 4;
 }
 
-static size_t lisa_macs(const Attention *a) {
-    return qkv_macs(&((const Lisa *)a->state)->frame, a) + mixing_macs(a);
-}
-
 /* The paper's Tables 4, 5 and 12 count the linear layers only. */
 static size_t lisa_transform_macs(const Attention *a) {
     OffsetKind kind = ((const Lisa *)a->state)->patterns.offsets.kind;
-    return kind == OFFSETS_CIRCLE || kind == OFFSETS_TORUS ? mixing_macs(a) : 0;
+    return kind == OFFSETS_CIRCLE || kind == OFFSETS_TORUS ? lisa_macs(a) : 0;
 }
 
 static const char *lisa_path(const Attention *a) { return ((const Lisa *)a->state)->algorithm->name; }
@@ -252,7 +235,6 @@ static void lisa_weights(const Attention *a, float *weights, int b, int head, in
 /* == sa9: one position weight for every pair ====================================================================== */
 
 typedef struct {
-    QkvFrame frame;
     WeightedAttention shape;
     float *r, *dr;  /* [T,tables] */
     real *qk;       /* [B,N,2,H,D] kept */
@@ -262,7 +244,6 @@ typedef struct {
 
 static void weighted_declare(Attention *a, Params *params, int tables) {
     Weighted *s = a->state;
-    qkv_declare(&s->frame, a, params);
     s->shape = (WeightedAttention){toeplitz(a), tables, a->H, a->D};
     const Offsets *offsets = &s->shape.offsets;
     declare_offsets(params, offsets, (Param){.value = &s->r, .grad = &s->dr, .named = {a->prefix, "sa.rpe"},
@@ -272,38 +253,25 @@ static void weighted_declare(Attention *a, Params *params, int tables) {
 static void weighted_plan(Attention *a, Plan *plan, int B) {
     Weighted *s = a->state;
     size_t n = attention_tokens(a, B), bytes = attention_bytes(a, B);
-    PlanMark mark = plan_mark(plan);
-    qkv_plan(&s->frame, a, plan, B);
-    plan_keep(plan, a->prefix, "qk", &s->qk, 2 * bytes);
+    plan_pair(plan, a->prefix, "qk", &s->qk, &s->dqk, 2 * bytes);
     plan_keep(plan, a->prefix, "inverse", &s->inverse, n * 2 * (size_t)a->H * sizeof(float));
-    if (plan->training) plan_borrow(plan, a->prefix, "dqk", &s->dqk, 2 * bytes);
     plan_workspace(plan, weighted_attention_workspace(&s->shape, B));
-    plan_release(plan, mark);
 }
 
-static void weighted_forward(const Attention *a, real *y, const real *x, int B) {
+static void weighted_forward(const Attention *a, int B) {
     const Weighted *s = a->state;
-    const real *qkv = s->frame.qkv_act;
+    const real *qkv = a->frame.qkv_act;
     UnitLengths lengths = lengths_of(a, B);
-    qkv_forward_in(&s->frame, a, x, B);
     l2_normalize_forward(s->qk, s->inverse, qkv, &lengths);
-    weighted_attention_forward(s->frame.mix, s->qk, qkv, s->r, &s->shape, B);
-    qkv_forward_out(&s->frame, a, y, B);
+    weighted_attention_forward(a->frame.mix, s->qk, qkv, s->r, &s->shape, B);
 }
 
-static void weighted_backward(const Attention *a, real *dx, const real *dy, const real *x, int B) {
+static void weighted_backward(const Attention *a, int B) {
     const Weighted *s = a->state;
-    const QkvFrame *f = &s->frame;
+    const QkvFrame *f = &a->frame;
     UnitLengths lengths = lengths_of(a, B);
-    qkv_backward_out(f, a, dy, B);
     weighted_attention_backward(f->dqkv, s->dqk, s->dr, f->dmix, s->qk, f->qkv_act, s->r, &s->shape, B);
     l2_normalize_backward(f->dqkv, s->dqk, s->qk, s->inverse, &lengths);
-    qkv_backward_in(f, a, dx, x, B);
-}
-
-static size_t weighted_macs(const Attention *a) {
-    const Weighted *s = a->state;
-    return qkv_macs(&s->frame, a) + 2 * (size_t)a->N * (size_t)a->N * (size_t)a->M;
 }
 
 static void weighted_weights(const Attention *a, float *weights, int b, int head, int query) {
@@ -334,12 +302,10 @@ static void sa9_declare(Attention *a, Params *p) { weighted_declare(a, p, 1); }
 static void sa9_heads_declare(Attention *a, Params *p) { weighted_declare(a, p, a->H); }
 
 #define LISA_OP                            \
-    .needs_grid = true,                    \
-    .takes_frames = true,                  \
     .state_size = sizeof(Lisa),            \
     .plan = lisa_plan,                     \
-    .forward = lisa_forward,               \
-    .backward = lisa_backward,             \
+    .mix_forward = lisa_forward,           \
+    .mix_backward = lisa_backward,         \
     .macs = lisa_macs,                     \
     .transform_macs = lisa_transform_macs, \
     .path = lisa_path,                     \
@@ -373,14 +339,12 @@ const AttentionOp sa11_op = {
     LISA_OP,
 };
 
-#define WEIGHTED_OP                 \
-    .needs_grid = true,             \
-    .takes_frames = true,           \
-    .state_size = sizeof(Weighted), \
-    .plan = weighted_plan,          \
-    .forward = weighted_forward,    \
-    .backward = weighted_backward,  \
-    .macs = weighted_macs,          \
+#define WEIGHTED_OP                    \
+    .state_size = sizeof(Weighted),    \
+    .plan = weighted_plan,             \
+    .mix_forward = weighted_forward,   \
+    .mix_backward = weighted_backward, \
+    .macs = attention_pair_macs,       \
     .weights = weighted_weights
 
 const AttentionOp sa9_op = {

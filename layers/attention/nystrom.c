@@ -12,11 +12,10 @@
 #include "core/integers.h"
 #include "layers/attention/low_rank.h"
 #include "layers/papers.h"
-#include "layers/attention/qkv.h"
+#include "layers/attention.h"
 #include "layers/depthwise.h"
 
 typedef struct {
-    QkvFrame frame;
     DepthwiseLayer conv;
     Cells cells; /* of a frame */
     LowRank shape;
@@ -29,48 +28,39 @@ static void nystrom_declare(Attention *a, Params *params) {
     Grid frame = {1, a->grid.rows, a->grid.columns};
     s->cells = (Cells){frame, {1, smaller(side, frame.rows), smaller(side, frame.columns)}};
     s->shape = (LowRank){a->N, a->grid.frames * grid_tokens(s->cells.cells), a->H, a->D, false};
-    qkv_declare(&s->frame, a, params);
     depthwise_declare(&s->conv, params, a->prefix, "conv",
-                      (Depthwise){a->grid, M, 3, M, 3 * M, M, a->time_kernel}, false);
+                      (Depthwise){a->grid, M, 3, M, 3 * M, M, a->place.time_kernel}, false);
 }
 
 static void nystrom_plan(Attention *a, Plan *plan, int B) {
     Nystrom *s = a->state;
     size_t bytes = (size_t)B * (size_t)s->shape.L * 2 * (size_t)a->M * sizeof(real);
-    PlanMark mark = plan_mark(plan);
-    qkv_plan(&s->frame, a, plan, B);
-    plan_keep(plan, a->prefix, "means", &s->means, bytes);
-    if (plan->training) plan_borrow(plan, a->prefix, "dmeans", &s->dmeans, bytes);
+    plan_pair(plan, a->prefix, "means", &s->means, &s->dmeans, bytes);
     plan_workspace(plan, low_rank_workspace(&s->shape, B));
     plan_workspace(plan, depthwise_workspace(&s->conv.shape));
-    plan_release(plan, mark);
 }
 
-static void nystrom_forward(const Attention *a, real *y, const real *x, int B) {
+static void nystrom_forward(const Attention *a, int B) {
     const Nystrom *s = a->state;
-    const real *qkv = s->frame.qkv_act;
-    real *mix = s->frame.mix;
-    qkv_forward_in(&s->frame, a, x, B);
+    const real *qkv = a->frame.qkv_act;
+    real *mix = a->frame.mix;
     cell_means_forward(s->means, qkv, &s->cells, B * a->grid.frames, 2 * a->M, 3 * a->M);
     low_rank_forward(mix, qkv, s->means, &s->shape, B);
     depthwise_forward(mix, mix, qkv + 2 * a->M, s->conv.w, NULL, &s->conv.shape, B);
-    qkv_forward_out(&s->frame, a, y, B);
 }
 
-static void nystrom_backward(const Attention *a, real *dx, const real *dy, const real *x, int B) {
+static void nystrom_backward(const Attention *a, int B) {
     const Nystrom *s = a->state;
-    const real *qkv = s->frame.qkv_act, *dmix = s->frame.dmix;
-    real *dqkv = s->frame.dqkv, *dv = dqkv + 2 * a->M;
-    qkv_backward_out(&s->frame, a, dy, B);
+    const real *qkv = a->frame.qkv_act, *dmix = a->frame.dmix;
+    real *dqkv = a->frame.dqkv, *dv = dqkv + 2 * a->M;
     low_rank_backward(dqkv, s->dmeans, dmix, qkv, s->means, &s->shape, B);
     depthwise_backward(dv, dv, s->conv.dw, NULL, dmix, qkv + 2 * a->M, s->conv.w, &s->conv.shape, B);
     cell_means_backward(dqkv, s->dmeans, &s->cells, B * a->grid.frames, 2 * a->M, 3 * a->M);
-    qkv_backward_in(&s->frame, a, dx, x, B);
 }
 
 static size_t nystrom_macs(const Attention *a) {
     const Nystrom *s = a->state;
-    return qkv_macs(&s->frame, a) + low_rank_macs(&s->shape) + depthwise_macs(&s->conv.shape);
+    return low_rank_macs(&s->shape) + depthwise_macs(&s->conv.shape);
 }
 
 const AttentionOp nystrom_op = {
@@ -78,12 +68,10 @@ const AttentionOp nystrom_op = {
     .summary = "softmax attention approximated with landmarks (Nystromformer)",
     .paper = PAPER_NYSTROM,
     .settings = ATTENTION_SETTINGS(&landmarks_settings),
-    .needs_grid = true,
-    .takes_frames = true,
     .state_size = sizeof(Nystrom),
     .declare = nystrom_declare,
     .plan = nystrom_plan,
-    .forward = nystrom_forward,
-    .backward = nystrom_backward,
+    .mix_forward = nystrom_forward,
+    .mix_backward = nystrom_backward,
     .macs = nystrom_macs,
 };

@@ -35,16 +35,11 @@ static int cells_of(const Attention *a) {
 
 /* The class token is no part of any square, so it has a place only among keys that are the tokens themselves: in a last
  * stage with reduction 1. */
-static int class_at_entry(const Config *settings) {
-    (void)settings;
-    return 0;
-}
-
 static void reduced_check(const Attention *a) {
     int cells = cells_of(a), r = cells ? 1 : reduction_of(a);
     if (a->N > grid_tokens(a->grid) && (cells || r > 1))
         config_reject(a->settings, "pool", "{pool} has a class token, which is in none of the squares or cells that "
-                      "are stage %d's keys with {attn=%s}: use pool gap, or reduction 1 there", a->stage,
+                      "are stage %d's keys with {attn=%s}: use pool gap, or reduction 1 there", a->place.stage,
                       a->op->name);
 }
 
@@ -61,11 +56,9 @@ static MaskedAttention masked_shape(const Reduced *s, const Attention *a, int B)
 
 static void reduced_plan(Attention *a, Plan *plan, int B) {
     Reduced *s = a->state;
-    PlanMark mark = plan_mark(plan);
     reduced_frame_plan(&s->frame, a, plan, B);
     plan_keep(plan, a->prefix, "lse", &s->lse, attention_head_floats(a, B));
     plan_workspace(plan, masked_attention_workspace((MaskedAttention[]){masked_shape(s, a, B)}));
-    plan_release(plan, mark);
 }
 
 static MaskedInputs inputs_of(const Reduced *s, const Attention *a) {
@@ -77,13 +70,13 @@ static void reduced_forward(const Attention *a, real *y, const real *x, int B) {
     reduced_frame_forward_in(&s->frame, a, x, B);
     masked_attention_forward(s->frame.mix, s->lse, (MaskedInputs[]){inputs_of(s, a)}, NULL,
                              (MaskedAttention[]){masked_shape(s, a, B)});
-    reduced_frame_forward_out(&s->frame, a, y, B);
+    projection_forward(&s->frame.proj, y, s->frame.mix, attention_tokens(a, B));
 }
 
 static void reduced_backward(const Attention *a, real *dx, const real *dy, const real *x, int B) {
     const Reduced *s = a->state;
     const ReducedFrame *f = &s->frame;
-    reduced_frame_backward_out(f, a, dy, B);
+    projection_backward(&f->proj, f->dmix, dy, f->mix, attention_tokens(a, B));
     masked_attention_backward(&(MaskedGradients){f->dq, f->dkv, f->dkv + a->M}, NULL, f->dmix, f->mix, s->lse,
                               (MaskedInputs[]){inputs_of(s, a)}, NULL, (MaskedAttention[]){masked_shape(s, a, B)});
     reduced_frame_backward_in(f, a, dx, x, B);
@@ -99,17 +92,12 @@ static size_t reduced_macs(const Attention *a) {
 
 static void reduced_weights(const Attention *a, float *weights, int b, int head, int query) {
     const Reduced *s = a->state;
-    int L = grid_tokens(s->frame.keys.grid), M = a->M, D = a->D;
-    float *q = xcalloc((size_t)M, sizeof *q, "attention picture");
-    float *kv = xcalloc((size_t)L * 2 * (size_t)M, sizeof *kv, "attention picture");
+    int L = grid_tokens(s->frame.keys.grid);
+    size_t M = (size_t)a->M, first = (size_t)(head * a->D);
     float *scores = xcalloc((size_t)L, sizeof *scores, "attention picture");
-    real_download(q, s->frame.q_act + ((size_t)b * (size_t)a->N + (size_t)query) * (size_t)M, (size_t)M);
-    real_download(kv, s->frame.kv_act + (size_t)b * (size_t)L * 2 * (size_t)M, (size_t)L * 2 * (size_t)M);
-    attention_softmax(scores, q + head * D, kv + head * D, L, 2 * (size_t)M, D);
-    for (int m = 0; m < a->N; m++) weights[m] = 0;
-    for (int l = 0; l < L; l++) reduced_keys_spread(&s->frame.keys, a, weights, l, scores[l]);
-    free(q);
-    free(kv);
+    attention_softmax(scores, s->frame.q_act + ((size_t)b * (size_t)a->N + (size_t)query) * M + first,
+                      s->frame.kv_act + (size_t)b * (size_t)L * 2 * M + first, L, 2 * M, a->D);
+    reduced_keys_spread(&s->frame.keys, a, weights, scores);
     free(scores);
 }
 
@@ -118,9 +106,7 @@ const AttentionOp reduced_op = {
     .summary = "softmax to fewer keys: convolved squares or means of cells (PVT, PVTv2)",
     .paper = PAPER_PVT,
     .settings = ATTENTION_SETTINGS(&reduction_settings, &cell_settings),
-    .needs_grid = true,
-    .takes_frames = true,
-    .class_block = class_at_entry,
+    .off_grid = true,
     .state_size = sizeof(Reduced),
     .check = reduced_check,
     .declare = reduced_declare,

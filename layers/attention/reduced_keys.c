@@ -17,7 +17,7 @@ int reduction_of(const Attention *a) {
     int r = attention_stage_number(a, "reduction", &s->reduction);
     if (r > a->grid.rows || r > a->grid.columns)
         config_reject(a->settings, "reduction", "{reduction=%d} is more than a side of stage %d's %dx%d tokens, which "
-                      "{img_size} and {patch_size} make", r, a->stage, a->grid.rows, a->grid.columns);
+                      "{img_size} and {patch_size} make", r, a->place.stage, a->grid.rows, a->grid.columns);
     return r;
 }
 
@@ -38,7 +38,7 @@ size_t reduced_keys_count(const ReducedKeys *k, int B) { return (size_t)B * (siz
 
 static void keys_declare(ReducedKeys *k, const Attention *a, Params *params) {
     int M = a->M, r = k->squares.stride, fan = M * r * r;
-    ParamSetting from = {k->cells ? NULL : "reduction", r, a->stage};
+    ParamSetting from = {k->cells ? NULL : "reduction", r, a->place.stage};
     if (!reduced_keys_differ(k)) return;
     k->sr = (Projection){.in = fan, .out = M};
     params_declare(params, (Param){.value = &k->sr.w, .grad = &k->sr.dw, .named = {a->prefix, "sr.weight"},
@@ -52,14 +52,10 @@ static void keys_declare(ReducedKeys *k, const Attention *a, Params *params) {
 static void keys_plan(ReducedKeys *k, const Attention *a, Plan *plan, int B) {
     size_t L = reduced_keys_count(k, B), bytes = L * (size_t)a->M * sizeof(real);
     if (!reduced_keys_differ(k)) return;
-    plan_keep(plan, a->prefix, "raw", &k->raw, bytes);
+    plan_pair(plan, a->prefix, "raw", &k->raw, &k->draw, bytes);
     norm_layer_plan(&k->norm, plan, a->prefix, L);
-    plan_keep(plan, a->prefix, "z", &k->z, bytes);
+    plan_pair(plan, a->prefix, "z", &k->z, &k->dz, bytes);
     plan_borrow(plan, a->prefix, "cols", &k->cols, L * (size_t)k->sr.in * sizeof(real));
-    if (plan->training) {
-        plan_borrow(plan, a->prefix, "dz", &k->dz, bytes);
-        plan_borrow(plan, a->prefix, "draw", &k->draw, bytes);
-    }
 }
 
 /* The rows that sr projects. */
@@ -93,7 +89,7 @@ static void keys_backward(const ReducedKeys *k, const Attention *a, real *dx, co
     else unfold_backward(dx, k->cols, &k->squares, frames);
 }
 
-void reduced_keys_spread(const ReducedKeys *k, const Attention *a, float *weights, int l, float weight) {
+static void spread(const ReducedKeys *k, const Attention *a, float *weights, int l, float weight) {
     if (!reduced_keys_differ(k)) {
         weights[l] += weight;
         return;
@@ -110,6 +106,11 @@ void reduced_keys_spread(const ReducedKeys *k, const Attention *a, float *weight
         for (int x = columns.begin; x < columns.end; x++) weights[first + y * a->grid.columns + x] += share;
 }
 
+void reduced_keys_spread(const ReducedKeys *k, const Attention *a, float *weights, const float *of_keys) {
+    for (int m = 0; m < a->N; m++) weights[m] = 0;
+    for (int l = 0; l < grid_tokens(k->grid); l++) spread(k, a, weights, l, of_keys[l]);
+}
+
 /* == The frame ==================================================================================================== */
 
 void reduced_frame_declare(ReducedFrame *f, const Attention *a, Params *params, int r, int c) {
@@ -124,29 +125,17 @@ void reduced_frame_declare(ReducedFrame *f, const Attention *a, Params *params, 
 void reduced_frame_plan(ReducedFrame *f, const Attention *a, Plan *plan, int B) {
     size_t bytes = attention_bytes(a, B);
     size_t kv = 2 * reduced_keys_count(&f->keys, B) * (size_t)a->M * sizeof(real);
-    plan_keep(plan, a->prefix, "q", &f->q_act, bytes);
-    plan_keep(plan, a->prefix, "kv", &f->kv_act, kv);
-    plan_keep(plan, a->prefix, "mix", &f->mix, bytes);
+    plan_pair(plan, a->prefix, "q", &f->q_act, &f->dq, bytes);
+    plan_pair(plan, a->prefix, "kv", &f->kv_act, &f->dkv, kv);
+    plan_pair(plan, a->prefix, "mix", &f->mix, &f->dmix, bytes);
     keys_plan(&f->keys, a, plan, B);
-    if (!plan->training) return;
-    plan_borrow(plan, a->prefix, "dq", &f->dq, bytes);
-    plan_borrow(plan, a->prefix, "dkv", &f->dkv, kv);
-    plan_borrow(plan, a->prefix, "dmix", &f->dmix, bytes);
-    plan_borrow(plan, a->prefix, "dx", &f->dx, bytes);
+    if (plan->training) plan_borrow(plan, a->prefix, "dx", &f->dx, bytes);
 }
 
 void reduced_frame_forward_in(const ReducedFrame *f, const Attention *a, const real *x, int B) {
     const real *z = keys_forward(&f->keys, a, x, B);
     projection_forward(&f->q, f->q_act, x, attention_tokens(a, B));
     projection_forward(&f->kv, f->kv_act, z, reduced_keys_count(&f->keys, B));
-}
-
-void reduced_frame_forward_out(const ReducedFrame *f, const Attention *a, real *y, int B) {
-    projection_forward(&f->proj, y, f->mix, attention_tokens(a, B));
-}
-
-void reduced_frame_backward_out(const ReducedFrame *f, const Attention *a, const real *dy, int B) {
-    projection_backward(&f->proj, f->dmix, dy, f->mix, attention_tokens(a, B));
 }
 
 void reduced_frame_backward_in(const ReducedFrame *f, const Attention *a, real *dx, const real *x, int B) {

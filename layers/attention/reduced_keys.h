@@ -33,10 +33,10 @@ int reduction_of(const Attention *a);
 /* Is z another tensor than x? */
 bool reduced_keys_differ(const ReducedKeys *k);
 size_t reduced_keys_count(const ReducedKeys *k, int B);
-/* Divides the weight of key l among the tokens that it was made of, for a picture.  weights [N] (+=). */
-void reduced_keys_spread(const ReducedKeys *k, const Attention *a, float *weights, int l, float weight);
+/* Divides the weight of each key among the tokens that it was made of, for a picture: weights [N] (=), of_keys [L]. */
+void reduced_keys_spread(const ReducedKeys *k, const Attention *a, float *weights, const float *of_keys);
 
-/* The projections before and after such an operator, as qkv.h has them for the others.
+/* The projections before and after such an operator, as Attention.frame has them for the others.
  *   x -> q [B,N,M], kv [B,L,2,M] of z -> (the operator) -> mix [B,N,M] -> y [B,N,M] */
 typedef struct {
     Projection q, kv, proj;
@@ -51,9 +51,7 @@ void reduced_frame_declare(ReducedFrame *f, const Attention *a, Params *params, 
 /* Scratch is valid until the caller's plan_release. */
 void reduced_frame_plan(ReducedFrame *f, const Attention *a, Plan *plan, int B);
 void reduced_frame_forward_in(const ReducedFrame *f, const Attention *a, const real *x, int B);
-void reduced_frame_forward_out(const ReducedFrame *f, const Attention *a, real *y, int B);
-/* Backward: _out computes dmix from dy, then the operator computes dq and dkv, then _in computes dx (=). */
-void reduced_frame_backward_out(const ReducedFrame *f, const Attention *a, const real *dy, int B);
+/* Computes dx (=) from dq and dkv. */
 void reduced_frame_backward_in(const ReducedFrame *f, const Attention *a, real *dx, const real *x, int B);
 size_t reduced_frame_macs(const ReducedFrame *f, const Attention *a);
 

@@ -28,7 +28,7 @@ static void relu_linear_declare(Attention *a, Params *params) {
     int M = a->M, D = a->D;
     projection_declare(&s->qkv, params, a->prefix, "qkv", M, 3 * M);
     depthwise_declare(&s->conv, params, a->prefix, "aggreg.0.0",
-                      (Depthwise){a->grid, 3 * M, 5, 3 * M, 3 * M, 3 * M, a->time_kernel}, false);
+                      (Depthwise){a->grid, 3 * M, 5, 3 * M, 3 * M, 3 * M, a->place.time_kernel}, false);
     params_declare(params, (Param){.value = &s->w, .grad = &s->dw, .named = {a->prefix, "aggreg.0.1.weight"},
                                    .init = INIT_FAN_IN_UNIFORM, .fan = D, .decay = true, .shape = {3 * M, D, 1, 1}});
     projection_declare(&s->proj, params, a->prefix, "proj", 2 * M, M);
@@ -37,21 +37,13 @@ static void relu_linear_declare(Attention *a, Params *params) {
 static void relu_linear_plan(Attention *a, Plan *plan, int B) {
     ReluLinear *s = a->state;
     size_t bytes = attention_bytes(a, B);
-    PlanMark mark = plan_mark(plan);
-    plan_keep(plan, a->prefix, "qkv", &s->qkv_act, 3 * bytes);
-    plan_keep(plan, a->prefix, "conv", &s->conv_act, 3 * bytes);
-    plan_keep(plan, a->prefix, "all", &s->all, 6 * bytes);
-    plan_keep(plan, a->prefix, "mix", &s->mix, 2 * bytes);
+    plan_pair(plan, a->prefix, "qkv", &s->qkv_act, &s->dqkv, 3 * bytes);
+    plan_pair(plan, a->prefix, "conv", &s->conv_act, &s->dwide, 3 * bytes);
+    plan_pair(plan, a->prefix, "all", &s->all, &s->dall, 6 * bytes);
+    plan_pair(plan, a->prefix, "mix", &s->mix, &s->dmix, 2 * bytes);
     linear_core_plan(&s->core, a, plan, B, 2 * a->H, a->D, DENOMINATOR_EPSILON);
-    if (plan->training) {
-        plan_borrow(plan, a->prefix, "dqkv", &s->dqkv, 3 * bytes);
-        plan_borrow(plan, a->prefix, "dwide", &s->dwide, 3 * bytes);
-        plan_borrow(plan, a->prefix, "dall", &s->dall, 6 * bytes);
-        plan_borrow(plan, a->prefix, "dmix", &s->dmix, 2 * bytes);
-    }
     plan_workspace(plan, depthwise_workspace(&s->conv.shape));
     plan_workspace(plan, multiscale_workspace(a->H, a->D));
-    plan_release(plan, mark);
 }
 
 static void relu_linear_forward(const Attention *a, real *y, const real *x, int B) {
@@ -95,8 +87,6 @@ const AttentionOp relu_linear_op = {
     .name = "relu-linear",
     .summary = "multi-scale linear attention with ReLU features (EfficientViT)",
     .paper = PAPER_EFFICIENTVIT,
-    .needs_grid = true,
-    .takes_frames = true,
     .state_size = sizeof(ReluLinear),
     .declare = relu_linear_declare,
     .plan = relu_linear_plan,

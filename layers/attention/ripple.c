@@ -14,7 +14,7 @@
 #include "core/integers.h"
 #include "layers/features/feature_map.h"
 #include "layers/papers.h"
-#include "layers/attention/qkv.h"
+#include "layers/attention.h"
 
 /* == Settings ===================================================================================================== */
 
@@ -74,7 +74,6 @@ static const RippleAlgorithm algorithms[] = {RIPPLE_ALGORITHM(dense), RIPPLE_ALG
 enum { ALGORITHMS = sizeof algorithms / sizeof *algorithms };
 
 typedef struct {
-    QkvFrame frame;
     FeatureMap map;
     Weights weights;
     bool truncate, per_head;
@@ -167,7 +166,6 @@ static void weights_declare(Attention *a, Params *params, Weights weights, Rings
 
 static void declare(Attention *a, Params *params, Weights weights, Rings kind, bool truncate) {
     Ripple *s = a->state;
-    qkv_declare(&s->frame, a, params);
     feature_map_declare(&s->map, a, params);
     weights_declare(a, params, weights, kind, truncate);
     s->algorithm = algorithm_choose(a, &s->rings, s->map.F);
@@ -175,9 +173,8 @@ static void declare(Attention *a, Params *params, Weights weights, Rings kind, b
 
 static void weights_plan(Ripple *s, const Attention *a, Plan *plan, int B) {
     size_t rows = attention_head_floats(a, B);
-    plan_keep(plan, a->prefix, "alpha", &s->alpha, rows * (size_t)s->rings.G);
+    plan_pair(plan, a->prefix, "alpha", &s->alpha, &s->dalpha, rows * (size_t)s->rings.G);
     if (s->weights == WEIGHTS_STICKS) plan_keep(plan, a->prefix, "o", &s->o, rows * (size_t)s->sticks_per_head);
-    if (plan->training) plan_borrow(plan, a->prefix, "dalpha", &s->dalpha, rows * (size_t)s->rings.G);
     plan_workspace(plan, ripple_weights_workspace(a->H, a->D, s->rings.G));
 }
 
@@ -191,13 +188,10 @@ static void ripple_plan(Attention *a, Plan *plan, int B) {
     Ripple *s = a->state;
     rings_follow(a);
     s->algorithm = algorithm_choose(a, &s->rings, s->map.F);
-    PlanMark mark = plan_mark(plan);
-    qkv_plan(&s->frame, a, plan, B);
     feature_map_plan(&s->map, a, plan, B);
     weights_plan(s, a, plan, B);
     plan_keep(plan, a->prefix, "den", &s->den, attention_head_floats(a, B));
     plan_workspace(plan, s->algorithm->workspace(&s->rings, a->D, s->map.F));
-    plan_release(plan, mark);
 }
 
 /* alpha_r = 2^-(r+1), and 2^-R for the last group, so that they sum to one. */
@@ -212,8 +206,8 @@ static RippleSticks sticks_of(const Ripple *s) {
 
 static void weights_forward(const Ripple *s, const Attention *a, int B) {
     RippleSticks sticks = sticks_of(s);
-    AttentionShape shape = {B, a->N, a->H, a->D};
-    const real *qkv = s->frame.qkv_act;
+    AttentionShape shape = attention_shape(a, B);
+    const real *qkv = a->frame.qkv_act;
     float halving[RIPPLE_MAX_GROUPS];
     halving_weights(halving, s->rings.G);
     if (!learned(s))
@@ -228,13 +222,13 @@ static void weights_forward(const Ripple *s, const Attention *a, int B) {
 static void weights_backward(const Ripple *s, const Attention *a, int B) {
     RippleSticks sticks = sticks_of(s);
     RippleSticksGradients d = {s->dwp, s->dbp, s->dsticks};
-    AttentionShape shape = {B, a->N, a->H, a->D};
-    const real *qkv = s->frame.qkv_act;
+    AttentionShape shape = attention_shape(a, B);
+    const real *qkv = a->frame.qkv_act;
     if (!learned(s)) return;
     if (s->weights == WEIGHTS_SOFTMAX)
-        softmax_weights_backward(s->frame.dqkv, &d, s->dalpha, s->alpha, qkv, &sticks, &shape);
+        softmax_weights_backward(a->frame.dqkv, &d, s->dalpha, s->alpha, qkv, &sticks, &shape);
     else
-        stick_breaking_backward(s->frame.dqkv, &d, s->dalpha, s->alpha, s->o, qkv, &sticks,
+        stick_breaking_backward(a->frame.dqkv, &d, s->dalpha, s->alpha, s->o, qkv, &sticks,
                                 &(StickBreaking){settings_of(a)->tau, s->truncate}, &shape);
 }
 
@@ -242,28 +236,24 @@ static void ripple_draw(const Attention *a, uint64_t seed, uint32_t step) {
     feature_map_draw(&((const Ripple *)a->state)->map, a, seed, step);
 }
 
-static void ripple_forward(const Attention *a, real *y, const real *x, int B) {
+static void ripple_forward(const Attention *a, int B) {
     const Ripple *s = a->state;
     rings_follow(a);
-    qkv_forward_in(&s->frame, a, x, B);
-    feature_map_forward(&s->map, a, s->frame.qkv_act, B);
+    feature_map_forward(&s->map, a, a->frame.qkv_act, B);
     weights_forward(s, a, B);
-    RippleInputs in = {s->alpha, s->map.phi, s->frame.qkv_act};
-    s->algorithm->forward(s->frame.mix, s->den, &in, &s->rings, &(FeatureShape){B, a->N, a->H, a->D, s->map.F});
-    qkv_forward_out(&s->frame, a, y, B);
+    RippleInputs in = {s->alpha, s->map.phi, a->frame.qkv_act};
+    s->algorithm->forward(a->frame.mix, s->den, &in, &s->rings, &(FeatureShape){B, a->N, a->H, a->D, s->map.F});
 }
 
-static void ripple_backward(const Attention *a, real *dx, const real *dy, const real *x, int B) {
+static void ripple_backward(const Attention *a, int B) {
     const Ripple *s = a->state;
     rings_follow(a);
-    qkv_backward_out(&s->frame, a, dy, B);
-    RippleInputs in = {s->alpha, s->map.phi, s->frame.qkv_act};
-    RippleGradients din = {s->dalpha, s->map.dphi, s->frame.dqkv};
-    s->algorithm->backward(&din, s->frame.dmix, s->frame.mix, s->den, &in, &s->rings,
+    RippleInputs in = {s->alpha, s->map.phi, a->frame.qkv_act};
+    RippleGradients din = {s->dalpha, s->map.dphi, a->frame.dqkv};
+    s->algorithm->backward(&din, a->frame.dmix, a->frame.mix, s->den, &in, &s->rings,
                            &(FeatureShape){B, a->N, a->H, a->D, s->map.F});
     weights_backward(s, a, B);
-    feature_map_backward(&s->map, a, s->frame.dqkv, s->frame.qkv_act, B);
-    qkv_backward_in(&s->frame, a, dx, x, B);
+    feature_map_backward(&s->map, a, a->frame.dqkv, a->frame.qkv_act, B);
 }
 
 /* The number of pairs of tokens closer to each other than the bound of the last group. */
@@ -290,7 +280,7 @@ static size_t ripple_macs(const Attention *a) {
     const Ripple *s = a->state;
     rings_follow(a);
     size_t rows = (size_t)a->N * (size_t)a->H, F = (size_t)s->map.F, D = (size_t)a->D;
-    return qkv_macs(&s->frame, a) + feature_map_macs(&s->map, a) + 2 * rows * F * (D + 1) + weights_macs(a) +
+    return feature_map_macs(&s->map, a) + 2 * rows * F * (D + 1) + weights_macs(a) +
            (size_t)a->H * window_pairs(&s->rings) * (F + D);
 }
 
@@ -343,33 +333,31 @@ static void dense_declare(Attention *a, Params *p) { declare(a, p, WEIGHTS_STICK
 
 extern const AttentionOp linear_op, softmax_op;
 
-#define RIPPLE_OP(id, label, text, declare_function, mask)                                                      \
-    extern const AttentionOp id;                                                                                \
-    static const AttentionOp *id##_in_block(const Config *settings, int block) {                                \
-        return ripples(settings, block) ? &id : &linear_op;                                                     \
-    }                                                                                                           \
-    const AttentionOp id = {                                                                                    \
-        .name = label,                                                                                          \
-        .summary = text,                                                                                        \
-        .paper = PAPER_RIPPLE,                                                                                  \
-        .settings = ATTENTION_SETTINGS(&feature_map_settings, &ripple_settings),                \
-        .grid_settings = ATTENTION_SETTINGS(&ripple_blocks_settings),                           \
-        .needs_grid = true,                                                                                     \
-        .needs_positive = true,                                                                                 \
-        .takes_frames = true,                                                                                   \
-        .takes_mask = mask,                                                                                     \
-        .state_size = sizeof(Ripple),                                                                           \
-        .in_block = id##_in_block,                                                                              \
-        .declare = declare_function,                                                                            \
-        .plan = ripple_plan,                                                                                    \
-        .draw = ripple_draw,                                                                                    \
-        .forward = ripple_forward,                                                                              \
-        .backward = ripple_backward,                                                                            \
-        .macs = ripple_macs,                                                                                    \
-        .path = ripple_path,                                                                                    \
-        .weights = ripple_weights,                                                                              \
-        .spatial = ripple_spatial,                                                                              \
-        .columns = ripple_columns,                                                                              \
+#define RIPPLE_OP(id, label, text, declare_function, mask)                       \
+    extern const AttentionOp id;                                                 \
+    static const AttentionOp *id##_in_block(const Config *settings, int block) { \
+        return ripples(settings, block) ? &id : &linear_op;                      \
+    }                                                                            \
+    const AttentionOp id = {                                                     \
+        .name = label,                                                           \
+        .summary = text,                                                         \
+        .paper = PAPER_RIPPLE,                                                   \
+        .settings = ATTENTION_SETTINGS(&feature_map_settings, &ripple_settings), \
+        .grid_settings = ATTENTION_SETTINGS(&ripple_blocks_settings),            \
+        .needs_positive = true,                                                  \
+        .takes_mask = mask,                                                      \
+        .state_size = sizeof(Ripple),                                            \
+        .in_block = id##_in_block,                                               \
+        .declare = declare_function,                                             \
+        .plan = ripple_plan,                                                     \
+        .draw = ripple_draw,                                                     \
+        .mix_forward = ripple_forward,                                           \
+        .mix_backward = ripple_backward,                                         \
+        .macs = ripple_macs,                                                     \
+        .path = ripple_path,                                                     \
+        .weights = ripple_weights,                                               \
+        .spatial = ripple_spatial,                                               \
+        .columns = ripple_columns,                                               \
     }
 
 RIPPLE_OP(ripple_op, "ripple", "ripple attention: distance weights by stick breaking, r_max rings", ripple_declare, true);
@@ -390,44 +378,32 @@ RIPPLE_OP(ripple_dense_op, "ripple-dense", "ripple with a ring for every distanc
  * and blocks from `ripple_layers` on use softmax attention. */
 
 static void explicit_declare(Attention *a, Params *params) {
-    Ripple *s = a->state;
-    qkv_declare(&s->frame, a, params);
     weights_declare(a, params, WEIGHTS_STICKS, RINGS_CAPPED, false);
 }
 
 static void explicit_plan(Attention *a, Plan *plan, int B) {
     Ripple *s = a->state;
-    PlanMark mark = plan_mark(plan);
-    qkv_plan(&s->frame, a, plan, B);
     weights_plan(s, a, plan, B);
     plan_keep(plan, a->prefix, "lse", &s->lse, attention_head_floats(a, B) * (size_t)s->rings.G);
     plan_workspace(plan, ripple_explicit_workspace(&s->rings, a->D));
-    plan_release(plan, mark);
 }
 
-static void explicit_forward(const Attention *a, real *y, const real *x, int B) {
+static void explicit_forward(const Attention *a, int B) {
     const Ripple *s = a->state;
     AttentionShape shape = attention_shape(a, B);
-    qkv_forward_in(&s->frame, a, x, B);
     weights_forward(s, a, B);
-    ripple_explicit_forward(s->frame.mix, s->lse, s->alpha, s->frame.qkv_act, &s->rings, &shape);
-    qkv_forward_out(&s->frame, a, y, B);
+    ripple_explicit_forward(a->frame.mix, s->lse, s->alpha, a->frame.qkv_act, &s->rings, &shape);
 }
 
-static void explicit_backward(const Attention *a, real *dx, const real *dy, const real *x, int B) {
+static void explicit_backward(const Attention *a, int B) {
     const Ripple *s = a->state;
     AttentionShape shape = attention_shape(a, B);
-    qkv_backward_out(&s->frame, a, dy, B);
-    ripple_explicit_backward(s->frame.dqkv, s->dalpha, s->frame.dmix, s->lse, s->alpha, s->frame.qkv_act, &s->rings,
+    ripple_explicit_backward(a->frame.dqkv, s->dalpha, a->frame.dmix, s->lse, s->alpha, a->frame.qkv_act, &s->rings,
                              &shape);
     weights_backward(s, a, B);
-    qkv_backward_in(&s->frame, a, dx, x, B);
 }
 
-static size_t explicit_macs(const Attention *a) {
-    const Ripple *s = a->state;
-    return qkv_macs(&s->frame, a) + weights_macs(a) + 2 * (size_t)a->N * (size_t)a->N * (size_t)a->M;
-}
+static size_t explicit_macs(const Attention *a) { return weights_macs(a) + attention_pair_macs(a); }
 
 extern const AttentionOp ripple_explicit_softmax_op;
 static const AttentionOp *explicit_in_block(const Config *settings, int block) {
@@ -440,13 +416,11 @@ const AttentionOp ripple_explicit_softmax_op = {
     .paper = PAPER_RIPPLE,
     .settings = ATTENTION_SETTINGS(&ripple_settings),
     .grid_settings = ATTENTION_SETTINGS(&ripple_blocks_settings),
-    .needs_grid = true,
-    .takes_frames = true,
     .state_size = sizeof(Ripple),
     .in_block = explicit_in_block,
     .declare = explicit_declare,
     .plan = explicit_plan,
-    .forward = explicit_forward,
-    .backward = explicit_backward,
+    .mix_forward = explicit_forward,
+    .mix_backward = explicit_backward,
     .macs = explicit_macs,
 };

@@ -13,12 +13,10 @@
  * gives the LiSA paper's 8.23 M parameters (8.236 M).  As in the published code, Wqkv has no bias, P1 and I are
  * learned, and I is initialised as the identity.  That code divides by sqrt(|z|^2 + 1e-6) for unit length, this one by
  * max(|z|, 1e-6). */
-#include "layers/attention/qkv.h"
-
+#include "layers/attention.h"
 #include "layers/papers.h"
 
 typedef struct {
-    QkvFrame frame;
     Patterns channels, shared; /* H1's offsets, and those of H2 and G: D patterns each */
     float *h1, *dh1;       /* [T,D,D] */
     float *h2, *dh2;       /* [T,D] */
@@ -31,18 +29,12 @@ typedef struct {
     real *dkernel, *dcontext;  /* scratch */
 } Rsa;
 
-static void identity(float *x, const Param *p, uint64_t seed, uint32_t tensor) {
-    (void)seed, (void)tensor;
-    for (size_t i = 0; i < p->size; i++) x[i] = i / (size_t)p->shape[1] == i % (size_t)p->shape[1];
-}
-
 static void rsa_declare(Attention *a, Params *params) {
     Rsa *s = a->state;
     Offsets offsets = {OFFSETS_TOEPLITZ, a->grid, 0, 0};
     ParamGrid grid = {0, 1, 0, grid_offsets(a->grid)};
     ParamTime time = {TIME_TOEPLITZ, 0, grid.positions.frames, 0, false};
     int T = offsets_count(&offsets), D = a->D;
-    qkv_declare(&s->frame, a, params);
     s->channels = (Patterns){offsets, D, a->H, D, true};
     s->shared = (Patterns){offsets, D, a->H, D, false};
     params_declare(params, (Param){.value = &s->h1, .grad = &s->dh1, .named = {a->prefix, "H1.weight"},
@@ -57,25 +49,18 @@ static void rsa_declare(Attention *a, Params *params) {
     params_declare(params, (Param){.value = &s->p1, .grad = &s->dp1, .named = {a->prefix, "P1"},
                                    .init = INIT_TRUNC_NORMAL, .decay = true, .shape = {D, D}});
     params_declare(params, (Param){.value = &s->one, .grad = &s->done, .named = {a->prefix, "I"}, .init = INIT_ZEROS,
-                                   .shape = {D, D}, .draw = identity});
+                                   .shape = {D, D}, .draw = identity_matrix});
 }
 
 static void rsa_plan(Attention *a, Plan *plan, int B) {
     Rsa *s = a->state;
     size_t n = attention_tokens(a, B), bytes = attention_bytes(a, B);
-    PlanMark mark = plan_mark(plan);
-    qkv_plan(&s->frame, a, plan, B);
     plan_keep(plan, a->prefix, "unit", &s->unit, 3 * bytes);
     plan_keep(plan, a->prefix, "inverse", &s->inverse, n * 3 * (size_t)a->H * sizeof(float));
-    plan_keep(plan, a->prefix, "kernel", &s->kernel, bytes);
-    plan_keep(plan, a->prefix, "context", &s->context, bytes);
-    if (plan->training) {
-        plan_borrow(plan, a->prefix, "dkernel", &s->dkernel, bytes);
-        plan_borrow(plan, a->prefix, "dcontext", &s->dcontext, bytes);
-    }
+    plan_pair(plan, a->prefix, "kernel", &s->kernel, &s->dkernel, bytes);
+    plan_pair(plan, a->prefix, "context", &s->context, &s->dcontext, bytes);
     plan_workspace(plan, patterns_workspace(&s->channels, B));
     plan_workspace(plan, patterns_workspace(&s->shared, B));
-    plan_release(plan, mark);
 }
 
 /* The sums of steps 3, 4 and 5. */
@@ -90,27 +75,24 @@ static Steps steps_of(const Rsa *s, const Attention *a) {
                    .mix = {s->shared, M, M, 3 * M, s->g, s->one, false}};
 }
 
-static void rsa_forward(const Attention *a, real *y, const real *x, int B) {
+static void rsa_forward(const Attention *a, int B) {
     const Rsa *s = a->state;
     const real *q = s->unit, *k = q + a->M, *v = k + a->M;
     Steps steps = steps_of(s, a);
     UnitLengths lengths = {attention_tokens(a, B), 3, a->H, a->D};
-    qkv_forward_in(&s->frame, a, x, B);
-    l2_normalize_forward(s->unit, s->inverse, s->frame.qkv_act, &lengths);
+    l2_normalize_forward(s->unit, s->inverse, a->frame.qkv_act, &lengths);
     patterns_collect_forward(s->kernel, q, k, &steps.kernel, B);
     patterns_spread_forward(s->context, s->kernel, v, &steps.context, B);
-    patterns_collect_forward(s->frame.mix, s->context, v, &steps.mix, B);
-    qkv_forward_out(&s->frame, a, y, B);
+    patterns_collect_forward(a->frame.mix, s->context, v, &steps.mix, B);
 }
 
-static void rsa_backward(const Attention *a, real *dx, const real *dy, const real *x, int B) {
+static void rsa_backward(const Attention *a, int B) {
     const Rsa *s = a->state;
-    const QkvFrame *f = &s->frame;
+    const QkvFrame *f = &a->frame;
     const real *q = s->unit, *k = q + a->M, *v = k + a->M;
     real *dq = f->dqkv, *dk = dq + a->M, *dv = dk + a->M;
     Steps steps = steps_of(s, a);
     UnitLengths lengths = {attention_tokens(a, B), 3, a->H, a->D};
-    qkv_backward_out(f, a, dy, B);
     patterns_collect_backward(s->dcontext, dv, NULL, &(PatternSumsGradients){s->dg, s->done}, f->dmix, s->context, v,
                               &steps.mix, B);
     patterns_spread_backward(s->dkernel, dv, dv, &(PatternSumsGradients){s->dh2, NULL}, s->dcontext, s->kernel, v,
@@ -118,28 +100,24 @@ static void rsa_backward(const Attention *a, real *dx, const real *dy, const rea
     patterns_collect_backward(dq, dk, NULL, &(PatternSumsGradients){s->dh1, s->dp1}, s->dkernel, q, k, &steps.kernel,
                               B);
     l2_normalize_backward(f->dqkv, f->dqkv, s->unit, s->inverse, &lengths);
-    qkv_backward_in(f, a, dx, x, B);
 }
 
 /* The count is that of the LiSA paper (Table 3): the three sums over m for every channel and e, then their products
  * with q^, kernel and context. */
 static size_t rsa_macs(const Attention *a) {
-    const Rsa *s = a->state;
     size_t N = (size_t)a->N, M = (size_t)a->M, D = (size_t)a->D;
-    return qkv_macs(&s->frame, a) + 3 * N * N * M * D + 3 * N * M * D;
+    return 3 * N * N * M * D + 3 * N * M * D;
 }
 
 const AttentionOp rsa_op = {
     .name = "rsa",
     .summary = "relational self-attention: kernels and values from sums by offset (RSA)",
     .paper = PAPER_RSA,
-    .needs_grid = true,
     .no_qkv_bias = true,
-    .takes_frames = true,
     .state_size = sizeof(Rsa),
     .declare = rsa_declare,
     .plan = rsa_plan,
-    .forward = rsa_forward,
-    .backward = rsa_backward,
+    .mix_forward = rsa_forward,
+    .mix_backward = rsa_backward,
     .macs = rsa_macs,
 };

@@ -50,7 +50,7 @@ static void soft_declare(Attention *a, Params *params) {
                                    .shape = {D, D, r, r}});
     norm_layer_declare(&s->norm, params, a->prefix, "landmark.norm", D, norm_epsilon(D), false);
     depthwise_declare(&s->conv, params, a->prefix, "conv",
-                      (Depthwise){a->grid, M, 3, M, 2 * M, M, a->time_kernel}, false);
+                      (Depthwise){a->grid, M, 3, M, 2 * M, M, a->place.time_kernel}, false);
     projection_declare(&s->proj, params, a->prefix, "proj", M, M);
 }
 
@@ -58,23 +58,14 @@ static void soft_plan(Attention *a, Plan *plan, int B) {
     Soft *s = a->state;
     size_t rows = (size_t)B * (size_t)s->shape.L * (size_t)a->H, few = rows * (size_t)a->D * sizeof(real);
     size_t bytes = attention_bytes(a, B), squares = few * (size_t)(s->r * s->r);
-    PlanMark mark = plan_mark(plan);
-    plan_keep(plan, a->prefix, "qv", &s->qv_act, 2 * bytes);
-    plan_keep(plan, a->prefix, "mix", &s->mix, bytes);
-    plan_keep(plan, a->prefix, "squares", &s->cols, squares);
-    plan_keep(plan, a->prefix, "landmarks.conv", &s->square, few);
-    plan_keep(plan, a->prefix, "landmarks", &s->landmarks, few);
+    plan_pair(plan, a->prefix, "qv", &s->qv_act, &s->dqv, 2 * bytes);
+    plan_pair(plan, a->prefix, "mix", &s->mix, &s->dmix, bytes);
+    plan_pair(plan, a->prefix, "squares", &s->cols, &s->dcols, squares);
+    plan_pair(plan, a->prefix, "landmarks.conv", &s->square, &s->dsquare, few);
+    plan_pair(plan, a->prefix, "landmarks", &s->landmarks, &s->dlandmarks, few);
     norm_layer_plan(&s->norm, plan, a->prefix, rows);
-    if (plan->training) {
-        plan_borrow(plan, a->prefix, "dqv", &s->dqv, 2 * bytes);
-        plan_borrow(plan, a->prefix, "dmix", &s->dmix, bytes);
-        plan_borrow(plan, a->prefix, "dsquares", &s->dcols, squares);
-        plan_borrow(plan, a->prefix, "dlandmarks", &s->dlandmarks, few);
-        plan_borrow(plan, a->prefix, "dsquare", &s->dsquare, few);
-    }
     plan_workspace(plan, low_rank_workspace(&s->shape, B));
     plan_workspace(plan, depthwise_workspace(&s->conv.shape));
-    plan_release(plan, mark);
 }
 
 static size_t landmark_rows(const Soft *s, int B) { return (size_t)B * (size_t)s->shape.L * (size_t)s->shape.H; }
@@ -143,8 +134,6 @@ const AttentionOp soft_op = {
     .summary = "attention with a Gaussian kernel, approximated with landmarks (SOFT)",
     .paper = PAPER_SOFT,
     .settings = ATTENTION_SETTINGS(&landmarks_settings),
-    .needs_grid = true,
-    .takes_frames = true,
     .state_size = sizeof(Soft),
     .declare = soft_declare,
     .plan = soft_plan,

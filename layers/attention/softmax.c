@@ -10,7 +10,7 @@
 
 #include "core/die.h"
 #include "layers/papers.h"
-#include "layers/attention/qkv.h"
+#include "layers/attention.h"
 
 typedef enum { RPE_NONE, RPE_SHARED, RPE_HEADS } Rpe;
 
@@ -26,7 +26,6 @@ static const ConfigEntry entries[] = {
 static const ConfigGroup rpe_settings = {CONFIG_GROUP(RpeSettings, entries), .change = CHANGE_NEVER};
 
 typedef struct {
-    QkvFrame frame;
     float *lse;           /* [B,H,N] */
     RelativeBias bias;
     bool has_table;
@@ -37,7 +36,6 @@ static void softmax_declare(Attention *a, Params *params) {
     Softmax *s = a->state;
     const RpeSettings *settings = config_settings(a->settings, &rpe_settings);
     Rpe rpe = settings && !a->detector ? settings->rpe : RPE_NONE;
-    qkv_declare(&s->frame, a, params);
     s->bias = (RelativeBias){a->grid, a->N - grid_tokens(a->grid), rpe == RPE_SHARED ? 1 : a->H};
     s->has_table = rpe != RPE_NONE;
     if (!s->has_table) return;
@@ -55,8 +53,8 @@ static MaskedAttention masked_shape(const Attention *a, int B) {
                              .kv_row = 3 * a->M, .cells = a->detector->cells, .dropout = a->detector->dropout};
 }
 
-static MaskedInputs masked_inputs(const Softmax *s, const Attention *a) {
-    const real *q = s->frame.qkv_act;
+static MaskedInputs masked_inputs(const Attention *a) {
+    const real *q = a->frame.qkv_act;
     return (MaskedInputs){q, q + a->M, q + 2 * a->M};
 }
 
@@ -68,47 +66,35 @@ static size_t softmax_workspace(const Attention *a, int B) {
 
 static void softmax_plan(Attention *a, Plan *plan, int B) {
     Softmax *s = a->state;
-    PlanMark mark = plan_mark(plan);
-    qkv_plan(&s->frame, a, plan, B);
     plan_keep(plan, a->prefix, "lse", &s->lse, attention_head_floats(a, B));
     plan_workspace(plan, softmax_workspace(a, B));
-    plan_release(plan, mark);
 }
 
-static void softmax_forward(const Attention *a, real *y, const real *x, int B) {
+static void softmax_forward(const Attention *a, int B) {
     const Softmax *s = a->state;
     AttentionShape shape = attention_shape(a, B);
-    qkv_forward_in(&s->frame, a, x, B);
     if (a->detector)
-        masked_attention_forward(s->frame.mix, s->lse, (MaskedInputs[]){masked_inputs(s, a)}, NULL,
+        masked_attention_forward(a->frame.mix, s->lse, (MaskedInputs[]){masked_inputs(a)}, NULL,
                                  (MaskedAttention[]){masked_shape(a, B)});
     else if (s->has_table)
-        biased_attention_forward(s->frame.mix, s->lse, s->frame.qkv_act, s->table, &s->bias, &shape);
+        biased_attention_forward(a->frame.mix, s->lse, a->frame.qkv_act, s->table, &s->bias, &shape);
     else
-        softmax_attention_forward(s->frame.mix, s->lse, s->frame.qkv_act, &shape);
-    qkv_forward_out(&s->frame, a, y, B);
+        softmax_attention_forward(a->frame.mix, s->lse, a->frame.qkv_act, &shape);
 }
 
-static void softmax_backward(const Attention *a, real *dx, const real *dy, const real *x, int B) {
+static void softmax_backward(const Attention *a, int B) {
     const Softmax *s = a->state;
     AttentionShape shape = attention_shape(a, B);
-    real *dq = s->frame.dqkv;
-    qkv_backward_out(&s->frame, a, dy, B);
+    real *dq = a->frame.dqkv;
     if (a->detector)
-        masked_attention_backward(&(MaskedGradients){dq, dq + a->M, dq + 2 * a->M}, NULL, s->frame.dmix, s->frame.mix,
-                                  s->lse, (MaskedInputs[]){masked_inputs(s, a)}, NULL,
+        masked_attention_backward(&(MaskedGradients){dq, dq + a->M, dq + 2 * a->M}, NULL, a->frame.dmix, a->frame.mix,
+                                  s->lse, (MaskedInputs[]){masked_inputs(a)}, NULL,
                                   (MaskedAttention[]){masked_shape(a, B)});
     else if (s->has_table)
-        biased_attention_backward(s->frame.dqkv, s->dtable, s->frame.dmix, s->frame.mix, s->lse, s->frame.qkv_act,
+        biased_attention_backward(a->frame.dqkv, s->dtable, a->frame.dmix, a->frame.mix, s->lse, a->frame.qkv_act,
                                   s->table, &s->bias, &shape);
     else
-        softmax_attention_backward(s->frame.dqkv, s->frame.dmix, s->frame.mix, s->lse, s->frame.qkv_act, &shape);
-    qkv_backward_in(&s->frame, a, dx, x, B);
-}
-
-static size_t softmax_macs(const Attention *a) {
-    const Softmax *s = a->state;
-    return qkv_macs(&s->frame, a) + 2 * (size_t)a->N * (size_t)a->N * (size_t)a->M;
+        softmax_attention_backward(a->frame.dqkv, a->frame.dmix, a->frame.mix, s->lse, a->frame.qkv_act, &shape);
 }
 
 static void softmax_weights(const Attention *a, float *weights, int b, int head, int query) {
@@ -116,7 +102,7 @@ static void softmax_weights(const Attention *a, float *weights, int b, int head,
     int prefix = s->bias.prefix, n = query - prefix, Hg = a->grid.rows, Wg = a->grid.columns, across = 2 * Wg - 1;
     size_t size = (size_t)(2 * Hg - 1) * (size_t)across;
     float sum = 0;
-    qkv_softmax_row(&s->frame, a, weights, b, head, query);
+    attention_qkv_row(a->frame.qkv_act, a, weights, b, head, query);
     if (!s->has_table || n < 0) return;
     float *table = xcalloc(size, sizeof *table, "attention picture");
     device_download(table, s->table + (s->bias.tables > 1 ? (size_t)head * size : 0), size * sizeof *table);
@@ -132,13 +118,13 @@ const AttentionOp softmax_op = {
     .summary = "scaled dot-product attention (DeiT)",
     .paper = PAPER_ATTENTION,
     .grid_settings = ATTENTION_SETTINGS(&rpe_settings),
+    .off_grid = true,
     .takes_mask = true,
-    .takes_frames = true,
     .state_size = sizeof(Softmax),
     .declare = softmax_declare,
     .plan = softmax_plan,
-    .forward = softmax_forward,
-    .backward = softmax_backward,
-    .macs = softmax_macs,
+    .mix_forward = softmax_forward,
+    .mix_backward = softmax_backward,
+    .macs = attention_pair_macs,
     .weights = softmax_weights,
 };

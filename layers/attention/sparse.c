@@ -13,8 +13,7 @@
 #include <stdlib.h>
 
 #include "core/integers.h"
-#include "layers/attention/qkv.h"
-
+#include "layers/attention.h"
 #include "layers/papers.h"
 
 typedef enum { SETS_ALTERNATE, SETS_UNION, SETS_SPLIT } Sets;
@@ -47,7 +46,6 @@ static const ConfigGroup sparse_fixed_settings = {CONFIG_GROUP(SparseFixedSettin
                                                   .change = CHANGE_NEVER};
 
 typedef struct {
-    QkvFrame frame;
     SparsePattern pattern;
     float *lse; /* [B,H,N] */
 } Sparse;
@@ -83,9 +81,13 @@ static void fixed_check(const Attention *a) {
                       "{sparse_stride} makes: use %d at most", l, l);
 }
 
-static void sparse_declare(Attention *a, Params *params, bool fixed) {
+extern const AttentionOp sparse_fixed_op;
+
+static void sparse_declare(Attention *a, Params *params) {
     Sparse *s = a->state;
     int H = a->H;
+    bool fixed = a->op == &sparse_fixed_op;
+    (void)params;
     s->pattern = (SparsePattern){.fixed = fixed, .stride = stride_of(a), .summary = fixed ? summary_of(a) : 1};
     switch (settings_of(a)->sparse_heads) {
     case SETS_UNION:
@@ -96,39 +98,28 @@ static void sparse_declare(Attention *a, Params *params, bool fixed) {
         s->pattern.second = H / 2;
         break;
     case SETS_ALTERNATE:
-        s->pattern.first = a->block % 2 == 0 ? H : 0;
+        s->pattern.first = a->place.block % 2 == 0 ? H : 0;
         s->pattern.second = H - s->pattern.first;
     }
-    qkv_declare(&s->frame, a, params);
 }
-
-static void strided_declare(Attention *a, Params *params) { sparse_declare(a, params, false); }
-static void fixed_declare(Attention *a, Params *params) { sparse_declare(a, params, true); }
 
 static void sparse_plan(Attention *a, Plan *plan, int B) {
     Sparse *s = a->state;
-    PlanMark mark = plan_mark(plan);
-    qkv_plan(&s->frame, a, plan, B);
     plan_keep(plan, a->prefix, "lse", &s->lse, attention_head_floats(a, B));
     plan_workspace(plan, sparse_attention_workspace(&s->pattern, a->N, a->D));
-    plan_release(plan, mark);
 }
 
-static void sparse_forward(const Attention *a, real *y, const real *x, int B) {
+static void sparse_forward(const Attention *a, int B) {
     const Sparse *s = a->state;
     AttentionShape shape = attention_shape(a, B);
-    qkv_forward_in(&s->frame, a, x, B);
-    sparse_attention_forward(s->frame.mix, s->lse, s->frame.qkv_act, &s->pattern, &shape);
-    qkv_forward_out(&s->frame, a, y, B);
+    sparse_attention_forward(a->frame.mix, s->lse, a->frame.qkv_act, &s->pattern, &shape);
 }
 
-static void sparse_backward(const Attention *a, real *dx, const real *dy, const real *x, int B) {
+static void sparse_backward(const Attention *a, int B) {
     const Sparse *s = a->state;
     AttentionShape shape = attention_shape(a, B);
-    qkv_backward_out(&s->frame, a, dy, B);
-    sparse_attention_backward(s->frame.dqkv, s->frame.dmix, s->frame.mix, s->lse, s->frame.qkv_act, &s->pattern,
+    sparse_attention_backward(a->frame.dqkv, a->frame.dmix, a->frame.mix, s->lse, a->frame.qkv_act, &s->pattern,
                               &shape);
-    qkv_backward_in(&s->frame, a, dx, x, B);
 }
 
 static bool sees(const Sparse *s, const Attention *a, int head, int n, int m) {
@@ -160,25 +151,24 @@ static size_t sparse_macs(const Attention *a) {
     int first = s->pattern.first, second = s->pattern.second, both = larger(first + second - a->H, 0);
     count_pairs(of, &s->pattern, a->N);
     pairs = (size_t)first * of[0] + (size_t)second * of[1] - (size_t)both * of[2];
-    return qkv_macs(&s->frame, a) + 2 * pairs * (size_t)a->D;
+    return 2 * pairs * (size_t)a->D;
 }
 
 static void sparse_weights(const Attention *a, float *weights, int b, int head, int query) {
     const Sparse *s = a->state;
     float sum = 0;
-    qkv_softmax_row(&s->frame, a, weights, b, head, query);
+    attention_qkv_row(a->frame.qkv_act, a, weights, b, head, query);
     for (int m = 0; m < a->N; m++) sum += weights[m] *= sees(s, a, head, query, m);
     for (int m = 0; m < a->N; m++) weights[m] /= sum;
 }
 
-#define SPARSE_OP                   \
-    .needs_grid = true,             \
-    .takes_frames = true,           \
-    .state_size = sizeof(Sparse),   \
-    .plan = sparse_plan,            \
-    .forward = sparse_forward,      \
-    .backward = sparse_backward,    \
-    .macs = sparse_macs,            \
+#define SPARSE_OP                    \
+    .state_size = sizeof(Sparse),    \
+    .declare = sparse_declare,       \
+    .plan = sparse_plan,             \
+    .mix_forward = sparse_forward,   \
+    .mix_backward = sparse_backward, \
+    .macs = sparse_macs,             \
     .weights = sparse_weights
 
 const AttentionOp sparse_strided_op = {
@@ -187,7 +177,6 @@ const AttentionOp sparse_strided_op = {
     .paper = PAPER_SPARSE,
     .settings = ATTENTION_SETTINGS(&sparse_settings),
     .check = sparse_check,
-    .declare = strided_declare,
     SPARSE_OP,
 };
 
@@ -197,6 +186,5 @@ const AttentionOp sparse_fixed_op = {
     .paper = PAPER_SPARSE,
     .settings = ATTENTION_SETTINGS(&sparse_settings, &sparse_fixed_settings),
     .check = fixed_check,
-    .declare = fixed_declare,
     SPARSE_OP,
 };

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "core/die.h"
-#include "layers/attention/qkv.h"
+#include "layers/attention.h"
 
 void stripes_create(StripeBranch *s, const Attention *a, int index, int rows, int columns, int first, int heads,
                     bool focused) {
@@ -35,8 +35,8 @@ static int stripe_setting(const StripeBranch *s) {
 
 void stripes_declare(StripeBranch *s, Params *params) {
     const char *prefix = s->stripe.prefix;
-    int C = s->stripe.M, stripe = stripe_setting(s), stage = s->stripe.stage;
-    Depthwise shape = {s->stripe.grid, C, 3, C, 3 * C, C, s->stripe.time_kernel};
+    int C = s->stripe.M, stripe = stripe_setting(s), stage = s->stripe.place.stage;
+    Depthwise shape = {s->stripe.grid, C, 3, C, 3 * C, C, s->stripe.place.time_kernel};
     depthwise_declare_from(&s->lepe, params, prefix, "get_v", shape, true, (ParamSetting){"stripe", stripe, stage});
     if (s->focused) focused_core_declare(&s->core, &s->stripe, params, NULL);
 }
@@ -104,8 +104,7 @@ void stripes_backward(const StripeBranch *s, real *dqkv, const real *dmix, const
 
 size_t stripes_macs(const StripeBranch *s) {
     const Attention *a = &s->stripe;
-    size_t softmax = 2 * (size_t)a->N * (size_t)a->N * (size_t)a->M;
-    size_t attention = s->focused ? focused_core_macs(&s->core, a) : softmax;
+    size_t attention = s->focused ? focused_core_macs(&s->core, a) : attention_pair_macs(a);
     return (size_t)stripe_count(s) * (attention + depthwise_macs(&s->lepe.shape));
 }
 
@@ -116,12 +115,8 @@ void stripes_weights(const StripeBranch *s, const real *qkv, float *weights, int
     int place = (at.t * w->wh + at.y % w->wh) * w->ww + at.x % w->ww;
     float *row = xcalloc((size_t)s->stripe.N, sizeof *row, "attention picture");
     const real *image = qkv + (size_t)b * (size_t)N * 3 * (size_t)s->order.M;
-    if (s->focused) {
-        linear_core_weights(&s->core.core, &s->stripe, row, b * stripe_count(s) + window, head, place);
-    } else {
-        QkvFrame frame = {.qkv_act = (real *)rows_of(s, image, 1)};
-        qkv_softmax_row(&frame, &s->stripe, row, window, head, place);
-    }
+    if (s->focused) linear_core_weights(&s->core.core, &s->stripe, row, b * stripe_count(s) + window, head, place);
+    else attention_qkv_row(rows_of(s, image, 1), &s->stripe, row, window, head, place);
     for (int n = 0; n < N; n++) weights[n] = 0;
     for (int i = 0; i < s->stripe.N; i++) weights[window_place(w, window, i).token] = row[i];
     free(row);

@@ -15,7 +15,7 @@
 #include "core/die.h"
 #include "core/integers.h"
 #include "layers/papers.h"
-#include "layers/attention/qkv.h"
+#include "layers/attention.h"
 
 typedef enum { SHIFT_NONE, SHIFT_ALTERNATE } Shift;
 
@@ -43,7 +43,6 @@ static const ConfigEntry entries[] = {
 static const ConfigGroup window_settings = {CONFIG_GROUP(WindowSettings, entries), .change = CHANGE_NEVER};
 
 typedef struct {
-    QkvFrame frame;
     WindowShape windows;
     float *lse;            /* [B,H,N] */
     float *table, *dtable; /* [(2wt-1)(2wh-1)(2ww-1),H] */
@@ -54,7 +53,7 @@ static void window_declare(Attention *a, Params *params) {
     const WindowSettings *settings = config_settings(a->settings, &window_settings);
     int side = attention_stage_number(a, "window", &settings->window);
     int frames = settings->window_time;
-    bool shifts = settings->shift == SHIFT_ALTERNATE && a->block_in_stage % 2 == 1;
+    bool shifts = settings->shift == SHIFT_ALTERNATE && a->place.block_in_stage % 2 == 1;
     s->windows = (WindowShape){.grid = a->grid,
                                .wh = smaller(side, a->grid.rows),
                                .ww = smaller(side, a->grid.columns),
@@ -63,10 +62,9 @@ static void window_declare(Attention *a, Params *params) {
                                .shift_x = shifts && a->grid.columns > side ? side / 2 : 0,
                                .shift_t = shifts && a->grid.frames > frames ? frames / 2 : 0};
     Grid offsets = grid_offsets(window_sides(&s->windows));
-    qkv_declare(&s->frame, a, params);
     params_declare(params, (Param){.value = &s->table, .grad = &s->dtable,
                                    .named = {a->prefix, "relative_position_bias_table"}, .init = INIT_TRUNC_NORMAL,
-                                   .shape = {grid_tokens(offsets), a->H}, .from = {"window", side, a->stage},
+                                   .shape = {grid_tokens(offsets), a->H}, .from = {"window", side, a->place.stage},
                                    .grid = {0, 1, 0, offsets}, .time = {TIME_COPIES, 0, offsets.frames, 0, false},
                                    .resampled = settings->bias_geometric ? RESAMPLED_GEOMETRIC : RESAMPLED_BICUBIC,
                                    .tokens = a->grid});
@@ -74,36 +72,29 @@ static void window_declare(Attention *a, Params *params) {
 
 static void window_plan(Attention *a, Plan *plan, int B) {
     Window *s = a->state;
-    PlanMark mark = plan_mark(plan);
-    qkv_plan(&s->frame, a, plan, B);
     plan_keep(plan, a->prefix, "lse", &s->lse, attention_head_floats(a, B));
     plan_workspace(plan, window_attention_workspace(&s->windows, (AttentionShape[]){attention_shape(a, B)}));
-    plan_release(plan, mark);
 }
 
-static void window_forward(const Attention *a, real *y, const real *x, int B) {
+static void window_forward(const Attention *a, int B) {
     const Window *s = a->state;
-    qkv_forward_in(&s->frame, a, x, B);
-    window_attention_forward(s->frame.mix, s->lse, s->frame.qkv_act, &(WindowParameters){s->frame.qkv.b, s->table},
+    window_attention_forward(a->frame.mix, s->lse, a->frame.qkv_act, &(WindowParameters){a->frame.qkv.b, s->table},
                              &s->windows, (AttentionShape[]){attention_shape(a, B)});
-    qkv_forward_out(&s->frame, a, y, B);
 }
 
-static void window_backward(const Attention *a, real *dx, const real *dy, const real *x, int B) {
+static void window_backward(const Attention *a, int B) {
     const Window *s = a->state;
-    qkv_backward_out(&s->frame, a, dy, B);
-    window_attention_backward(s->frame.dqkv, &(WindowGradients){s->frame.qkv.db, s->dtable}, s->frame.dmix,
-                              s->frame.mix, s->lse, s->frame.qkv_act,
-                              &(WindowParameters){s->frame.qkv.b, s->table}, &s->windows,
+    window_attention_backward(a->frame.dqkv, &(WindowGradients){a->frame.qkv.db, s->dtable}, a->frame.dmix,
+                              a->frame.mix, s->lse, a->frame.qkv_act,
+                              &(WindowParameters){a->frame.qkv.b, s->table}, &s->windows,
                               (AttentionShape[]){attention_shape(a, B)});
-    qkv_backward_in(&s->frame, a, dx, x, B);
 }
 
 static size_t window_macs(const Attention *a) {
     const Window *s = a->state;
     size_t places = (size_t)grid_tokens(window_sides(&s->windows));
     size_t windows = (size_t)grid_tokens(window_counts(&s->windows));
-    return qkv_macs(&s->frame, a) + 2 * windows * places * places * (size_t)a->M;
+    return 2 * windows * places * places * (size_t)a->M;
 }
 
 /* The window and the place in it that hold the token. */
@@ -123,7 +114,7 @@ static void window_weights(const Attention *a, float *weights, int b, int head, 
     int region = window_place(&s->windows, window, i).region;
     float *qkv = xcalloc((size_t)a->N, row * sizeof *qkv, "attention picture"), lse;
     float *table = xcalloc(size, sizeof *table, "attention picture");
-    real_download(qkv, s->frame.qkv_act + (size_t)b * (size_t)a->N * row, (size_t)a->N * row);
+    real_download(qkv, a->frame.qkv_act + (size_t)b * (size_t)a->N * row, (size_t)a->N * row);
     device_download(table, s->table, size * sizeof *table);
     device_download(&lse, s->lse + ((size_t)b * (size_t)a->H + (size_t)head) * (size_t)a->N + query, sizeof lse);
     const float *q = qkv + (size_t)query * row + (size_t)(head * a->D);
@@ -147,13 +138,11 @@ const AttentionOp window_op = {
     .summary = "softmax within windows that shift from block to block (Swin)",
     .paper = PAPER_SWIN,
     .settings = ATTENTION_SETTINGS(&window_settings),
-    .needs_grid = true,
-    .takes_frames = true,
     .state_size = sizeof(Window),
     .declare = window_declare,
     .plan = window_plan,
-    .forward = window_forward,
-    .backward = window_backward,
+    .mix_forward = window_forward,
+    .mix_backward = window_backward,
     .macs = window_macs,
     .weights = window_weights,
 };

@@ -178,14 +178,14 @@ const char *causal_pattern_name(const CausalPattern *p, int heads, char text[32]
 
 /* == Parameters and activations =================================================================================== */
 
+static int key_width(const Attention *a) { return a->causal->Dk; }
+
 static void declare(Attention *a, Params *params) {
     CausalLayer *c = a->state;
-    int Dk = a->causal->Dk, row = 2 * a->H * Dk + a->M;
-    c->pattern = pattern_of(a->settings, a->block, a->causal->stride, a->H);
-    c->shape = (CausalShape){.H = a->H, .Dk = Dk, .Dv = a->D, .q_row = row, .k_row = row, .v_row = row};
-    projection_declare(&c->qkv, params, a->prefix, "qkv", a->M, row);
-    projection_declare(&c->proj, params, a->prefix, "proj", a->M, a->M);
-    a->last = &c->proj;
+    int row = a->frame.qkv.out;
+    (void)params;
+    c->pattern = pattern_of(a->settings, a->place.block, a->causal->stride, a->H);
+    c->shape = (CausalShape){.H = a->H, .Dk = a->causal->Dk, .Dv = a->D, .q_row = row, .k_row = row, .v_row = row};
 }
 
 static CausalShape shape_of(const CausalLayer *c, int B, int N) {
@@ -198,17 +198,8 @@ static CausalShape shape_of(const CausalLayer *c, int B, int N) {
 static void plan(Attention *a, Plan *plan, int B) {
     CausalLayer *c = a->state;
     CausalShape shape = shape_of(c, B, a->N);
-    size_t rows = (size_t)B * (size_t)a->N, M = (size_t)a->M, row = (size_t)c->qkv.out;
-    PlanMark mark = plan_mark(plan);
-    plan_keep(plan, a->prefix, "qkv", &c->act, rows * row * sizeof(real));
-    plan_keep(plan, a->prefix, "mix", &c->mix, rows * M * sizeof(real));
-    plan_keep(plan, a->prefix, "lse", &c->lse, rows * (size_t)a->H * sizeof(float));
-    if (plan->training) {
-        plan_borrow(plan, a->prefix, "dqkv", &c->dact, rows * row * sizeof(real));
-        plan_borrow(plan, a->prefix, "dmix", &c->dmix, rows * M * sizeof(real));
-    }
+    plan_keep(plan, a->prefix, "lse", &c->lse, attention_head_floats(a, B));
     plan_workspace(plan, causal_attention_workspace(&c->pattern, &shape));
-    plan_release(plan, mark);
 }
 
 /* == The cache ==================================================================================================== */
@@ -245,37 +236,31 @@ static CausalCache cache_of(const Attention *a) {
 
 /* q, k and v of the fused rows. */
 static CausalInputs inputs_of(const Attention *a) {
-    const CausalLayer *c = a->state;
-    int keys = a->H * a->causal->Dk;
-    return (CausalInputs){c->act, c->act + keys, c->act + 2 * keys};
+    const real *q = a->frame.qkv_act, *k = q + a->H * a->causal->Dk;
+    return (CausalInputs){q, k, k + a->H * a->causal->Dk};
 }
 
-static void forward(const Attention *a, real *y, const real *x, int B) {
+static void forward(const Attention *a, int B) {
     const CausalLayer *c = a->state;
     const CausalFrame *frame = a->causal;
     CausalShape shape = shape_of(c, B, a->N), whole = shape_of(c, B, frame->n);
     CausalInputs in = inputs_of(a);
-    size_t n = (size_t)B * (size_t)a->N;
-    projection_forward(&c->qkv, c->act, x, n);
     if (frame->cached) {
         CausalCache cache = cache_of(a);
-        if (a->N == 1) causal_attention_step(c->mix, &cache, &in, &c->pattern, &whole, frame->row);
+        if (a->N == 1) causal_attention_step(a->frame.mix, &cache, &in, &c->pattern, &whole, frame->row);
         else causal_cache_fill(&cache, &in, &c->pattern, &whole, a->N);
     }
-    if (!frame->cached || a->N > 1) causal_attention_forward(c->mix, c->lse, &in, &c->pattern, &shape);
-    projection_forward(&c->proj, y, c->mix, n);
+    if (!frame->cached || a->N > 1) causal_attention_forward(a->frame.mix, c->lse, &in, &c->pattern, &shape);
 }
 
-static void backward(const Attention *a, real *dx, const real *dy, const real *x, int B) {
+static void backward(const Attention *a, int B) {
     const CausalLayer *c = a->state;
     CausalShape shape = shape_of(c, B, a->N);
     CausalInputs in = inputs_of(a);
     int keys = a->H * a->causal->Dk;
-    size_t n = (size_t)B * (size_t)a->N;
-    projection_backward(&c->proj, c->dmix, dy, c->mix, n);
-    causal_attention_backward(&(CausalGradients){c->dact, c->dact + keys, c->dact + 2 * keys}, c->dmix, c->mix, c->lse,
+    real *dq = a->frame.dqkv;
+    causal_attention_backward(&(CausalGradients){dq, dq + keys, dq + 2 * keys}, a->frame.dmix, a->frame.mix, c->lse,
                               &in, &c->pattern, &shape);
-    projection_backward(&c->qkv, dx, c->dact, x, n);
 }
 
 /* == Counting ===================================================================================================== */
@@ -288,12 +273,7 @@ static double pairs_of(const Attention *a) {
     return pairs;
 }
 
-static size_t macs(const Attention *a) {
-    const CausalLayer *c = a->state;
-    size_t n = (size_t)a->causal->n;
-    return projection_macs(&c->qkv, n) + projection_macs(&c->proj, n) +
-           (size_t)(pairs_of(a) * (a->causal->Dk + a->D));
-}
+static size_t macs(const Attention *a) { return (size_t)(pairs_of(a) * (a->causal->Dk + a->D)); }
 
 double causal_score_macs(const Attention *a) { return pairs_of(a) * a->causal->Dk; }
 
@@ -306,9 +286,10 @@ const AttentionOp causal_op = {
     .summary = "softmax over the token and those before it, all of them or a sparse set",
     .paper = PAPER_SPARSE,
     .state_size = sizeof(CausalLayer),
+    .key_width = key_width,
     .declare = declare,
     .plan = plan,
-    .forward = forward,
-    .backward = backward,
+    .mix_forward = forward,
+    .mix_backward = backward,
     .macs = macs,
 };

@@ -43,11 +43,7 @@ typedef struct CausalFrame {
 typedef struct {
     CausalPattern pattern;
     CausalShape shape;    /* B and N are those of a call */
-    Projection qkv, proj; /* qkv: [2 H Dk + M,M], the rows of q first, then k's and v's */
-    real *act;            /* [B,N,2 H Dk + M] kept: q, k and v */
-    real *mix;            /* [B,N,M] kept: the mixed values, input of proj */
     float *lse;           /* [B,H,N] kept */
-    real *dact, *dmix;    /* scratch */
     CausalCache cache;
 } CausalLayer;
 
@@ -59,7 +55,7 @@ extern const AttentionOp causal_op;
 size_t causal_cache_bytes(const Attention *a, int B);
 void causal_set_cache(const Attention *a, char *memory, int B);
 
-/* Multiply-adds of one sequence's scores, which op->macs has once, and a backward pass computes again. */
+/* Multiply-adds of one sequence's scores, which attention_macs has once, and a backward pass computes again. */
 double causal_score_macs(const Attention *a);
 /* The share of dense attention's pairs. */
 double causal_share(const Attention *a);

@@ -91,28 +91,17 @@ void sequence_model_check(const Config *config, const SequenceShape *shape) {
 static const float DECLARED_DEVIATION = 0.02f;
 static const float GPT2_DEVIATION = 0.02f;
 
-/* Deviations of the first weights: of a linear layer with so many inputs, and of an embedding. */
-static float linear_deviation(const SequenceModelSettings *s, int inputs) {
-    switch (s->start_values) {
-    case START_PAPER: return 0.125f / sqrtf((float)inputs);
-    case START_GPT2: return GPT2_DEVIATION;
-    case START_CODE: break;
-    }
-    return sqrtf(0.125f / (float)inputs);
-}
-
-static float embedding_deviation(const SequenceModelSettings *s) {
-    switch (s->start_values) {
-    case START_PAPER: return 0.125f / sqrtf((float)s->dim);
-    case START_GPT2: return GPT2_DEVIATION;
-    case START_CODE: break;
-    }
-    return 0.01f;
+/* Deviation of the first weights of what has so many inputs, or of an embedding of that width; `code` is that of the
+ * later program. */
+static float deviation(const SequenceModelSettings *s, int inputs, float code) {
+    if (s->start_values == START_PAPER) return 0.125f / sqrtf((float)inputs);
+    return s->start_values == START_GPT2 ? GPT2_DEVIATION : code;
 }
 
 static void start_linear(const SequenceModelSettings *s, Params *params, const char *prefix, const char *name,
                          int inputs, float gain) {
-    params_start_scaled(params, prefix, name, gain * linear_deviation(s, inputs) / DECLARED_DEVIATION);
+    float start = deviation(s, inputs, sqrtf(0.125f / (float)inputs));
+    params_start_scaled(params, prefix, name, gain * start / DECLARED_DEVIATION);
 }
 
 static const char *const table_names[BYTE_TABLES] = {"pos_embed.row", "pos_embed.column", "pos_embed.channel"};
@@ -142,7 +131,7 @@ static void choose_positions(SequenceModel *m) {
 static void embeddings_declare(SequenceModel *m) {
     const SequenceModelSettings *s = &m->settings;
     int tables = m->positions.entries[2] ? 3 : 2;
-    float token = embedding_deviation(s), position = token / sqrtf((float)tables);
+    float token = deviation(s, s->dim, 0.01f), position = token / sqrtf((float)tables);
     table_declare(m, "token_embed.weight", s->vocabulary, token, &m->bytes, &m->dbytes);
     for (int t = 0; t < tables; t++)
         table_declare(m, table_names[t], m->positions.entries[t], position, &m->table[t], &m->dtable[t]);
@@ -213,13 +202,10 @@ void sequence_model_create(SequenceModel *m, const Config *config, const Sequenc
 /* == Weights from a file ========================================================================================== */
 
 /* The first or last dimension of a tensor in the file; 0 if there is none. */
-static int first_dimension(const SafeTensors *file, const char *name) {
+static int dimension(const SafeTensors *file, const char *name, bool last) {
     const SafeTensor *t = safetensors_find(file, name);
-    return t && t->ndim > 0 && t->shape[0] < INT_MAX ? (int)t->shape[0] : 0;
-}
-static int last_dimension(const SafeTensors *file, const char *name) {
-    const SafeTensor *t = safetensors_find(file, name);
-    return t && t->ndim > 0 && t->shape[t->ndim - 1] < INT_MAX ? (int)t->shape[t->ndim - 1] : 0;
+    size_t size = t && t->ndim > 0 ? t->shape[last ? t->ndim - 1 : 0] : 0;
+    return size < INT_MAX ? (int)size : 0;
 }
 
 static int blocks_there(const SafeTensors *file) {
@@ -234,10 +220,11 @@ void sequence_model_check_weights(const SequenceModel *m, const Config *config, 
     SafeTensors file;
     int there[BYTE_TABLES];
     safetensors_open(&file, path, &error_fatal);
-    int vocabulary = first_dimension(&file, "token_embed.weight"), dim = last_dimension(&file, "token_embed.weight");
+    int vocabulary = dimension(&file, "token_embed.weight", false);
+    int dim = dimension(&file, "token_embed.weight", true);
     int depth = blocks_there(&file);
     bool starts = safetensors_find(&file, "start");
-    for (int t = 0; t < BYTE_TABLES; t++) there[t] = first_dimension(&file, table_names[t]);
+    for (int t = 0; t < BYTE_TABLES; t++) there[t] = dimension(&file, table_names[t], false);
     safetensors_close(&file);
     if (!vocabulary || !there[0])
         die("%s: no weights of train_ar: there is no tensor 'token_embed.weight' or 'pos_embed.row'", path);
@@ -441,7 +428,7 @@ static void describe_block(const SequenceModel *m, FILE *out, int i) {
     char prefix[PARAM_NAME_SIZE], name[32], what[64];
     snprintf(what, sizeof what, "%s, %.1f %% of pairs", causal_pattern_name(&layer->pattern, a->H, name),
              100 * causal_share(a));
-    model_describe_row(&m->model, out, a->prefix, what, (double)a->op->macs(a));
+    model_describe_row(&m->model, out, a->prefix, what, (double)attention_macs(a));
     snprintf(prefix, sizeof prefix, "%.40smlp.", block->prefix);
     model_describe_row(&m->model, out, prefix, "MLP", (double)mlp_macs(&block->mlp, (size_t)m->shape.n));
     snprintf(prefix, sizeof prefix, "%.40snorm", block->prefix);

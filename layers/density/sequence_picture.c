@@ -31,8 +31,9 @@ static void all_weights(float *weights, const SequenceModel *m, const int64_t *q
     size_t size = (size_t)n * (size_t)row, lses = (size_t)n * (size_t)H;
     float *qkv = xcalloc(size, sizeof *qkv, "attention picture"), *lse = xcalloc(lses, sizeof *lse, "attention picture");
     for (int block = 0; block < depth; block++) {
-        const CausalLayer *a = m->stage.blocks[block].attention.state;
-        real_download(qkv, a->act, size);
+        const Attention *attention = &m->stage.blocks[block].attention;
+        const CausalLayer *a = attention->state;
+        real_download(qkv, attention->frame.qkv_act, size);
         device_download(lse, a->lse, lses * sizeof *lse);
         for (int i = 0; i < H * QUERIES; i++, weights += n)
             head_weights(weights, a, qkv, lse, i / QUERIES, (int)queries[i % QUERIES], n);

@@ -27,7 +27,7 @@ static void layer_declare(DetrEncoderLayer *layer, const Config *settings, const
     layer->frame.per_head = per_head;
     attention_create_detector(&layer->attention, attn, settings, &layer->frame, l, M, heads);
     int first = params->count;
-    layer->attention.op->declare(&layer->attention, params);
+    attention_declare(&layer->attention, params);
     params_decay_from(params, first);
     feed_forward_declare(&layer->ffn, params, layer->prefix, M, hidden);
     post_norm_declare(&layer->norm1, params, layer->prefix, "norm1", M);
@@ -49,7 +49,7 @@ static size_t sideways_workspace(Attention *a, bool training, int B, Grid grid) 
     Plan aside = {0};
     plan_start(&aside, training);
     attention_set_grid(a, (Grid){grid.frames, grid.columns, grid.rows});
-    a->op->plan(a, &aside, B);
+    attention_plan(a, &aside, B);
     size_t bytes = aside.workspace;
     plan_free(&aside);
     return bytes;
@@ -68,7 +68,7 @@ void detr_encoder_plan(DetrEncoder *e, Plan *plan, int B, Grid grid, real **x) {
         Attention *a = &layer->attention;
         plan_workspace(plan, sideways_workspace(a, plan->training, B, grid));
         attention_set_grid(a, grid);
-        a->op->plan(a, plan, B);
+        attention_plan(a, plan, B);
         post_norm_plan(&layer->norm1, plan, layer->prefix, "norm1", n, x, &e->other);
         feed_forward_plan(&layer->ffn, plan, layer->prefix, n);
         post_norm_plan(&layer->norm2, plan, layer->prefix, "norm2", n, &e->other, x);
@@ -92,7 +92,7 @@ const real *detr_encoder_forward(DetrEncoder *e, const real *x, const TokenBatch
         Dropout branch = site(dropout, l, SITE_ATTENTION), inner = site(dropout, l, SITE_INNER),
                 last = site(dropout, l, SITE_FEED_FORWARD);
         layer_set_batch(layer, batch, dropout, l);
-        a->op->forward(a, e->f, x, batch->B);
+        attention_forward(a, e->f, x, batch->B);
         post_norm_forward(&layer->norm1, x, e->f, rows, &branch);
         feed_forward_forward(&layer->ffn, e->f, layer->norm1.x, rows, &inner);
         post_norm_forward(&layer->norm2, layer->norm1.x, e->f, rows, &last);
@@ -116,7 +116,7 @@ void detr_encoder_backward(DetrEncoder *e, real *dx, const real *x, const TokenB
         add_forward(dx, e->dsum, e->df, n);
         post_norm_backward(&layer->norm1, e->dsum, e->df, dx, rows, &branch);
         layer_set_batch(layer, batch, dropout, l);
-        a->op->backward(a, e->df, e->df, in, batch->B);
+        attention_backward(a, e->df, e->df, in, batch->B);
         add_forward(dx, e->dsum, e->df, n);
         gradients_final(final, layer->begin);
     }
@@ -126,7 +126,7 @@ size_t detr_encoder_macs(DetrEncoder *e, Grid grid) {
     size_t macs = 0;
     for (int l = 0; l < e->depth; l++) {
         attention_set_grid(&e->layers[l].attention, grid);
-        macs += e->layers[l].attention.op->macs(&e->layers[l].attention) +
+        macs += attention_macs(&e->layers[l].attention) +
                 feed_forward_macs(&e->layers[l].ffn, (size_t)grid_tokens(grid));
     }
     return macs;

@@ -24,12 +24,10 @@ void detr_heads_create(DetrHeads *heads, int M, int columns, Params *params) {
 
 void detr_heads_plan(DetrHeads *heads, Plan *plan, int L, size_t n) {
     size_t rows = (size_t)L * n, M = (size_t)heads->class_embed.in, C = (size_t)heads->class_embed.out;
-    plan_keep(plan, "heads.", "logits", &heads->logits, rows * C * sizeof(real));
-    plan_keep(plan, "heads.", "boxes", &heads->boxes, rows * 4 * sizeof(float));
+    plan_pair(plan, "heads.", "logits", &heads->logits, &heads->dlogits, rows * C * sizeof(real));
+    plan_pair(plan, "heads.", "boxes", &heads->boxes, &heads->dboxes, rows * 4 * sizeof(float));
     plan_borrow(plan, "heads.", "u", &heads->u, rows * 4 * sizeof(real));
     if (plan->training) {
-        plan_borrow(plan, "heads.", "dlogits", &heads->dlogits, rows * C * sizeof(real));
-        plan_borrow(plan, "heads.", "dboxes", &heads->dboxes, rows * 4 * sizeof(float));
         plan_borrow(plan, "heads.", "du", &heads->du, rows * 4 * sizeof(real));
         /* Kept, not scratch: the decoder's backward pass reads them while it uses scratch of its own. */
         plan_keep(plan, "heads.", "dout", &heads->dout, rows * M * sizeof(real));

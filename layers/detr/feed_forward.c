@@ -14,8 +14,7 @@ void feed_forward_declare(FeedForward *ff, Params *params, const char *prefix, i
 void feed_forward_plan(FeedForward *ff, Plan *plan, const char *prefix, size_t n) {
     size_t bytes = n * (size_t)ff->linear1.out * sizeof(real);
     PlanMark mark = plan_mark(plan);
-    plan_keep(plan, prefix, "g", &ff->g, bytes);
-    if (plan->training) plan_borrow(plan, prefix, "dg", &ff->dg, bytes);
+    plan_pair(plan, prefix, "g", &ff->g, &ff->dg, bytes);
     plan_release(plan, mark);
 }
 

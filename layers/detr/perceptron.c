@@ -20,8 +20,7 @@ void perceptron_declare(Perceptron *p, Params *params, const char *prefix, int d
 void perceptron_plan(Perceptron *p, Plan *plan, const char *prefix, size_t n) {
     size_t bytes = n * (size_t)p->layers[0].out * sizeof(real);
     for (int i = 0; i < HIDDEN_LAYERS; i++) {
-        plan_keep(plan, prefix, "hidden", &p->hidden[i], bytes);
-        if (plan->training) plan_borrow(plan, prefix, "dhidden", &p->dhidden[i], bytes);
+        plan_pair(plan, prefix, "hidden", &p->hidden[i], &p->dhidden[i], bytes);
     }
 }
 

@@ -6,17 +6,6 @@
 
 #include "layers/papers.h"
 
-static int dpfp_features(int D) { return 2 * D; }
-
-static void dpfp_declare(FeatureMap *map, const Attention *a, Params *params) {
-    (void)map, (void)a, (void)params;
-}
-
-static size_t dpfp_workspace(const FeatureMap *map, const Attention *a) {
-    (void)map, (void)a;
-    return 0;
-}
-
 static void dpfp_forward(const FeatureMap *map, const Attention *a, const real *qkv, int B) {
     feature_dpfp_forward(map->phi, qkv, &(FeatureShape){B, a->N, a->H, a->D, map->F});
 }
@@ -34,9 +23,7 @@ const FeatureMapKind feature_map_dpfp = {
     .name = "dpfp",
     .summary = "products of neighbouring channels, no parameters (Schlag et al. 2021)",
     .paper = PAPER_DPFP,
-    .features = dpfp_features,
-    .declare = dpfp_declare,
-    .workspace = dpfp_workspace,
+    .multiple = 2,
     .forward = dpfp_forward,
     .backward = dpfp_backward,
     .row_macs = dpfp_row_macs,

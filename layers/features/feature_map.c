@@ -28,15 +28,14 @@ void feature_map_declare(FeatureMap *map, const Attention *a, Params *params) {
     if (map->per_head && !map->kind->per_head)
         config_reject(a->settings, "feature_map", "{feature_map} has no weights for each head, which {share_heads} asks "
                       "for: use mlp, or share_heads true");
-    map->F = map->kind->features(a->D);
-    map->kind->declare(map, a, params);
+    map->F = map->kind->multiple * a->D;
+    if (map->kind->declare) map->kind->declare(map, a, params);
 }
 
 void feature_map_plan(FeatureMap *map, const Attention *a, Plan *plan, int B) {
     size_t bytes = attention_tokens(a, B) * 2 * (size_t)a->H * (size_t)map->F * sizeof(real);
-    plan_keep(plan, a->prefix, "phi", &map->phi, bytes);
-    if (plan->training) plan_borrow(plan, a->prefix, "dphi", &map->dphi, bytes);
-    plan_workspace(plan, map->kind->workspace(map, a));
+    plan_pair(plan, a->prefix, "phi", &map->phi, &map->dphi, bytes);
+    if (map->kind->workspace) plan_workspace(plan, map->kind->workspace(map, a));
 }
 
 void feature_map_draw(const FeatureMap *map, const Attention *a, uint64_t seed, uint32_t step) {

@@ -11,9 +11,9 @@ typedef struct FeatureMapKind {
     const char *name, *summary, *paper; /* begins like ConfigChoice */
     bool per_head; /* supports separate weights for each head (DetectorFrame.per_head) */
     bool negative; /* features may be negative: linear attention uses DENOMINATOR_CLAMP, ripple attention rejects it */
-    int (*features)(int D); /* F */
-    void (*declare)(FeatureMap *map, const Attention *a, Params *params);
-    size_t (*workspace)(const FeatureMap *map, const Attention *a);
+    int multiple; /* F = multiple D */
+    void (*declare)(FeatureMap *map, const Attention *a, Params *params); /* NULL: there is nothing to declare */
+    size_t (*workspace)(const FeatureMap *map, const Attention *a);       /* NULL: none */
     /* Draws the random features of a training step, the same for all its micro-batches.  NULL: there are none. */
     void (*draw)(const FeatureMap *map, const Attention *a, uint64_t seed, uint32_t step);
     void (*forward)(const FeatureMap *map, const Attention *a, const real *qkv, int B);

@@ -10,8 +10,6 @@
 #include "layers/features/feature_map.h"
 #include "layers/papers.h"
 
-static int mlp_features(int D) { return D; }
-
 /* The tensors have H as an additional first dimension if every head has its own map. */
 static void declare_matrix(FeatureMap *map, const Attention *a, Params *params, float **value, float **grad,
                            const char *name, ParamInit init, bool decay, int rows, int columns) {
@@ -38,7 +36,7 @@ static void random_declare(FeatureMap *map, const Attention *a, Params *params) 
 
 static void random_draw(const FeatureMap *map, const Attention *a, uint64_t seed, uint32_t step) {
     size_t n = (size_t)a->D * (size_t)a->D;
-    rng_normals(map->host, n, seed, RNG_FEATURES, step, (uint32_t)a->block);
+    rng_normals(map->host, n, seed, RNG_FEATURES, step, (uint32_t)a->place.block);
     device_upload(map->w1, map->host, n * sizeof *map->host);
 }
 
@@ -64,18 +62,18 @@ static void mlp_backward(const FeatureMap *map, const Attention *a, real *dqkv, 
 static size_t mlp_row_macs(size_t D, size_t F) { return D * D + 2 * D * F; }
 
 #define MLP_MAP(id, label, text, declare_function, draw_function, heads) \
-    const FeatureMapKind id = {                                   \
-        .name = label,                                            \
-        .summary = text,                                          \
-        .paper = PAPER_RIPPLE,                                    \
-        .features = mlp_features,                                 \
-        .per_head = heads,                                        \
-        .declare = declare_function,                              \
-        .draw = draw_function,                                    \
-        .workspace = mlp_workspace,                               \
-        .forward = mlp_forward,                                   \
-        .backward = mlp_backward,                                 \
-        .row_macs = mlp_row_macs,                                 \
+    const FeatureMapKind id = {                                          \
+        .name = label,                                                   \
+        .summary = text,                                                 \
+        .paper = PAPER_RIPPLE,                                           \
+        .multiple = 1,                                                   \
+        .per_head = heads,                                               \
+        .declare = declare_function,                                     \
+        .draw = draw_function,                                           \
+        .workspace = mlp_workspace,                                      \
+        .forward = mlp_forward,                                          \
+        .backward = mlp_backward,                                        \
+        .row_macs = mlp_row_macs,                                        \
     }
 
 MLP_MAP(feature_map_mlp, "mlp", "sines and cosines of a learned projection, then a layer (ripple paper)",

@@ -12,9 +12,6 @@
 #include "layers/features/feature_map.h"
 #include "layers/papers.h"
 
-static int rfa_features(int D) { return 2 * D; }
-static int performer_features(int D) { return D; }
-
 static void random_declare(FeatureMap *map, const Attention *a, Params *params) {
     params_declare(params, (Param){.value = &map->w1, .named = {a->prefix, "feature.weight"}, .init = INIT_NORMAL,
                                    .frozen = true, .host = &map->host, .shape = {a->H, a->D, a->D}});
@@ -25,24 +22,14 @@ static size_t random_workspace(const FeatureMap *map, const Attention *a) {
     return feature_random_workspace(a->D, a->D);
 }
 
-static void upload(const FeatureMap *map, const Attention *a) {
-    device_upload(map->w1, map->host, (size_t)a->H * (size_t)a->D * (size_t)a->D * sizeof *map->host);
-}
-
 /* == RFA ========================================================================================================== */
-
-static void rfa_draw(const FeatureMap *map, const Attention *a, uint64_t seed, uint32_t step) {
-    rng_normals(map->host, (size_t)a->H * (size_t)a->D * (size_t)a->D, seed, RNG_FEATURES, step, (uint32_t)a->block);
-    upload(map, a);
-}
 
 static void rfa_forward(const FeatureMap *map, const Attention *a, const real *qkv, int B) {
     feature_rfa_forward(map->phi, qkv, map->w1, &(FeatureShape){B, a->N, a->H, a->D, map->F});
 }
 
 static void rfa_backward(const FeatureMap *map, const Attention *a, real *dqkv, const real *qkv, int B) {
-    feature_rfa_backward(dqkv, map->dphi, map->phi, qkv, map->w1,
-                         &(FeatureShape){B, a->N, a->H, a->D, map->F});
+    feature_rfa_backward(dqkv, map->dphi, map->phi, qkv, map->w1, &(FeatureShape){B, a->N, a->H, a->D, map->F});
 }
 
 /* == Performer ==================================================================================================== */
@@ -70,45 +57,47 @@ static void orthogonalize(float *w, int n) {
     }
 }
 
-static void performer_draw(const FeatureMap *map, const Attention *a, uint64_t seed, uint32_t step) {
-    size_t square = (size_t)a->D * (size_t)a->D;
-    rng_normals(map->host, (size_t)a->H * square, seed, RNG_FEATURES, step, (uint32_t)a->block);
-    for (int h = 0; h < a->H; h++) orthogonalize(map->host + (size_t)h * square, a->D);
-    upload(map, a);
-}
-
 static void performer_forward(const FeatureMap *map, const Attention *a, const real *qkv, int B) {
     feature_performer_forward(map->phi, qkv, map->w1, &(FeatureShape){B, a->N, a->H, a->D, map->F});
 }
 
 static void performer_backward(const FeatureMap *map, const Attention *a, real *dqkv, const real *qkv, int B) {
-    feature_performer_backward(dqkv, map->dphi, map->phi, qkv, map->w1,
-                               &(FeatureShape){B, a->N, a->H, a->D, map->F});
+    feature_performer_backward(dqkv, map->dphi, map->phi, qkv, map->w1, &(FeatureShape){B, a->N, a->H, a->D, map->F});
 }
 
 /* == The maps ===================================================================================================== */
+
+extern const FeatureMapKind feature_map_performer;
+
+static void random_draw(const FeatureMap *map, const Attention *a, uint64_t seed, uint32_t step) {
+    size_t square = (size_t)a->D * (size_t)a->D, n = (size_t)a->H * square;
+    rng_normals(map->host, n, seed, RNG_FEATURES, step, (uint32_t)a->place.block);
+    for (int h = 0; h < a->H && map->kind == &feature_map_performer; h++)
+        orthogonalize(map->host + (size_t)h * square, a->D);
+    device_upload(map->w1, map->host, n * sizeof *map->host);
+}
 
 static size_t random_row_macs(size_t D, size_t F) {
     (void)F;
     return D * D;
 }
 
-#define RANDOM_MAP(id, label, text, cited, prefix, signs) \
-    const FeatureMapKind id = {                     \
-        .name = label,                              \
-        .summary = text,                            \
-        .paper = cited,                             \
-        .negative = signs,                          \
-        .features = prefix##_features,              \
-        .declare = random_declare,                  \
-        .draw = prefix##_draw,                      \
-        .workspace = random_workspace,              \
-        .forward = prefix##_forward,                \
-        .backward = prefix##_backward,              \
-        .row_macs = random_row_macs,                \
+#define RANDOM_MAP(id, label, text, cited, prefix, count, signs) \
+    const FeatureMapKind id = {                                  \
+        .name = label,                                           \
+        .summary = text,                                         \
+        .paper = cited,                                          \
+        .negative = signs,                                       \
+        .multiple = count,                                       \
+        .declare = random_declare,                               \
+        .draw = random_draw,                                     \
+        .workspace = random_workspace,                           \
+        .forward = prefix##_forward,                             \
+        .backward = prefix##_backward,                           \
+        .row_macs = random_row_macs,                             \
     }
 
 RANDOM_MAP(feature_map_rfa, "rfa", "random sines and cosines, drawn anew in every step (Peng et al. 2021)",
-           PAPER_RFA, rfa, true);
+           PAPER_RFA, rfa, 2, true);
 RANDOM_MAP(feature_map_performer, "performer",
-           "random exponentials, drawn anew in every step (Choromanski et al. 2020)", PAPER_PERFORMER, performer, false);
+           "random exponentials, drawn anew in every step (Choromanski et al. 2020)", PAPER_PERFORMER, performer, 1, false);

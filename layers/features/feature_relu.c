@@ -8,8 +8,6 @@
 
 #include "layers/papers.h"
 
-static int relu_features(int D) { return D; }
-
 static void relu_declare(FeatureMap *map, const Attention *a, Params *params) {
     params_declare(params, (Param){.value = &map->w1, .grad = &map->dw1, .named = {a->prefix, "feature.weight"},
                                    .init = INIT_XAVIER_UNIFORM, .decay = true, .shape = {map->F, a->D}});
@@ -31,16 +29,16 @@ static void relu_backward(const FeatureMap *map, const Attention *a, real *dqkv,
 static size_t relu_row_macs(size_t D, size_t F) { return D * F; }
 
 #define RELU_MAP(id, label, text, cited) \
-    const FeatureMapKind id = {        \
-        .name = label,                 \
-        .summary = text,               \
-        .paper = cited,                \
-        .features = relu_features,     \
-        .declare = relu_declare,       \
-        .workspace = relu_workspace,   \
-        .forward = relu_forward,       \
-        .backward = relu_backward,     \
-        .row_macs = relu_row_macs,     \
+    const FeatureMapKind id = {          \
+        .name = label,                   \
+        .summary = text,                 \
+        .paper = cited,                  \
+        .multiple = 1,                   \
+        .declare = relu_declare,         \
+        .workspace = relu_workspace,     \
+        .forward = relu_forward,         \
+        .backward = relu_backward,       \
+        .row_macs = relu_row_macs,       \
     }
 
 RELU_MAP(feature_map_t2r, "t2r", "relu of a learned layer (Kasai et al. 2021)", PAPER_T2R);

@@ -32,12 +32,10 @@ void relative_plan(Relative *r, const Attention *a, Plan *plan, int B) {
     size_t tokens = attention_tokens(a, B), features = tokens * 2 * (size_t)a->H * (size_t)r->F * sizeof(real);
     size_t codes = 3 * tokens * (size_t)a->M * sizeof(real);
     if (r->kind->code) {
-        plan_keep(plan, a->prefix, "coded", &r->coded, codes);
-        if (plan->training) plan_borrow(plan, a->prefix, "dcoded", &r->dcoded, codes);
+        plan_pair(plan, a->prefix, "coded", &r->coded, &r->dcoded, codes);
     }
     if (r->kind->features) {
-        plan_keep(plan, a->prefix, "psi", &r->psi, features);
-        if (plan->training) plan_borrow(plan, a->prefix, "dpsi", &r->dpsi, features);
+        plan_pair(plan, a->prefix, "psi", &r->psi, &r->dpsi, features);
     }
     if (r->kind->plan) r->kind->plan(r, a, plan, B);
 }

@@ -14,13 +14,10 @@ static void rope_plan(Relative *r, const Attention *a, Plan *plan, int B) {
     plan_keep(plan, a->prefix, "rotations", &r->rotations, pairs * 2 * sizeof *r->rotations);
 }
 
-static void rotate(const Relative *r, const Attention *a, const real *phi, int B) {
-    rope_table(r->rotations, a->N, r->F, NULL);
-    rope_forward(r->psi, phi, r->rotations, &(FeatureShape){B, a->N, a->H, a->D, r->F});
-}
+extern const RelativeKind relative_rope;
 
-static void rotate_grid(const Relative *r, const Attention *a, const real *phi, int B) {
-    rope_table(r->rotations, a->N, r->F, &a->grid);
+static void rotate(const Relative *r, const Attention *a, const real *phi, int B) {
+    rope_table(r->rotations, a->N, r->F, r->kind == &relative_rope ? NULL : &a->grid);
     rope_forward(r->psi, phi, r->rotations, &(FeatureShape){B, a->N, a->H, a->D, r->F});
 }
 
@@ -32,18 +29,18 @@ static size_t rope_macs(const Relative *r, const Attention *a) {
     return 2 * (size_t)a->N * (size_t)a->H * 2 * (size_t)r->F;
 }
 
-#define ROPE(id, label, text, rotate_function) \
+#define ROPE(id, label, text) \
     const RelativeKind id = {                  \
         .name = label,                         \
         .summary = text,                       \
         .paper = PAPER_ROPE,                   \
         .numerator = true,                     \
         .plan = rope_plan,                     \
-        .features = rotate_function,           \
+        .features = rotate,           \
         .features_backward = rotate_backward,  \
         .macs = rope_macs,                     \
     }
 
-ROPE(relative_rope, "rope", "rotates pairs of features by the token's index (Su et al. 2021)", rotate);
-ROPE(relative_rope_2d, "rope-2d", "rotates half of the pairs by the row, the others by the column", rotate_grid);
-ROPE(relative_rope_3d, "rope-3d", "as rope-2d, in clips a third each by frame, row and column", rotate_grid);
+ROPE(relative_rope, "rope", "rotates pairs of features by the token's index (Su et al. 2021)");
+ROPE(relative_rope_2d, "rope-2d", "rotates half of the pairs by the row, the others by the column");
+ROPE(relative_rope_3d, "rope-3d", "as rope-2d, in clips a third each by frame, row and column");

@@ -19,11 +19,19 @@ static void declare_learned(Params *params, const Attention *a, float **value, f
                                    .shape = {a->H, a->D, K}});
 }
 
-static void shared_declare(Relative *r, const Attention *a, Params *params, int rows) {
+extern const RelativeKind relative_sincspe;
+
+/* Rows of noise for each channel of a head. */
+static int noise_rows(const Relative *r, const Attention *a) {
+    return r->kind == &relative_sincspe ? 2 * SINES : a->N + TAPS - 1;
+}
+
+static void shared_declare(Relative *r, const Attention *a, Params *params) {
     params_declare(params, (Param){.value = &r->gate, .grad = &r->dgate, .named = {a->prefix, "relative.gate"},
                                    .init = INIT_NORMAL, .shape = {a->H, a->D}});
     params_declare(params, (Param){.value = &r->noise, .named = {a->prefix, "relative.noise"}, .init = INIT_NORMAL,
-                                   .frozen = true, .host = &r->noise_host, .shape = {a->H, a->D, rows, a->D}});
+                                   .frozen = true, .host = &r->noise_host,
+                                   .shape = {a->H, a->D, noise_rows(r, a), a->D}});
     params_declare(params, (Param){.value = &r->common, .named = {a->prefix, "relative.common"}, .init = INIT_NORMAL,
                                    .frozen = true, .host = &r->common_host, .shape = {a->H, a->D, a->D}});
 }
@@ -31,11 +39,11 @@ static void shared_declare(Relative *r, const Attention *a, Params *params, int 
 static size_t row_of(const Param *p) { return (size_t)p->shape[p->ndim - 1]; }
 
 /* Each block uses two random streams; the second one is for e, which all tokens share. */
-static void draw(const Relative *r, const Attention *a, uint64_t seed, uint32_t step, int rows) {
+static void spe_draw(const Relative *r, const Attention *a, uint64_t seed, uint32_t step) {
     enum { STREAMS = 2 };
-    size_t square = (size_t)a->H * (size_t)a->D * (size_t)a->D, n = square * (size_t)rows;
-    rng_normals(r->noise_host, n, seed, RNG_CODES, step, STREAMS * (uint32_t)a->block);
-    rng_normals(r->common_host, square, seed, RNG_CODES, step, STREAMS * (uint32_t)a->block + 1);
+    size_t square = (size_t)a->H * (size_t)a->D * (size_t)a->D, n = square * (size_t)noise_rows(r, a);
+    rng_normals(r->noise_host, n, seed, RNG_CODES, step, STREAMS * (uint32_t)a->place.block);
+    rng_normals(r->common_host, square, seed, RNG_CODES, step, STREAMS * (uint32_t)a->place.block + 1);
     device_upload(r->noise, r->noise_host, n * sizeof(float));
     device_upload(r->common, r->common_host, square * sizeof(float));
 }
@@ -62,16 +70,12 @@ static void sine_declare(Relative *r, const Attention *a, Params *params) {
     declare_learned(params, a, &r->freqs, &r->dfreqs, "relative.freqs", INIT_NORMAL, low_frequencies, SINES);
     declare_learned(params, a, &r->offsets, &r->doffsets, "relative.offsets", INIT_NORMAL, NULL, SINES);
     declare_learned(params, a, &r->gains, &r->dgains, "relative.gains", INIT_NORMAL, even_rows, SINES);
-    shared_declare(r, a, params, 2 * SINES);
+    shared_declare(r, a, params);
 }
 
 static void sine_plan(Relative *r, const Attention *a, Plan *plan, int B) {
     (void)r, (void)B;
     plan_workspace(plan, spe_sine_workspace(a->N, a->H, a->D, SINES));
-}
-
-static void sine_draw(const Relative *r, const Attention *a, uint64_t seed, uint32_t step) {
-    draw(r, a, seed, step, 2 * SINES);
 }
 
 static SpeSine sine_of(const Relative *r) {
@@ -103,15 +107,13 @@ const RelativeKind relative_sincspe = {
     .paper = PAPER_SPE,
     .declare = sine_declare,
     .plan = sine_plan,
-    .draw = sine_draw,
+    .draw = spe_draw,
     .code = sine_code,
     .code_backward = sine_code_backward,
     .macs = spe_macs,
 };
 
 /* == Convolutions ================================================================================================= */
-
-static int noise_rows(const Attention *a) { return a->N + TAPS - 1; }
 
 /* Uniform in [0, sqrt(2/n)) for filters of n taps. */
 static void uniform_filters(float *x, const Param *p, uint64_t seed, uint32_t tensor) {
@@ -122,16 +124,12 @@ static void uniform_filters(float *x, const Param *p, uint64_t seed, uint32_t te
 static void conv_declare(Relative *r, const Attention *a, Params *params) {
     declare_learned(params, a, &r->wq, &r->dwq, "relative.conv_q", INIT_ZEROS, uniform_filters, TAPS);
     declare_learned(params, a, &r->wk, &r->dwk, "relative.conv_k", INIT_ZEROS, uniform_filters, TAPS);
-    shared_declare(r, a, params, noise_rows(a));
+    shared_declare(r, a, params);
 }
 
 static void conv_plan(Relative *r, const Attention *a, Plan *plan, int B) {
     (void)r, (void)B;
     plan_workspace(plan, spe_conv_workspace(a->N, a->H, a->D, TAPS));
-}
-
-static void conv_draw(const Relative *r, const Attention *a, uint64_t seed, uint32_t step) {
-    draw(r, a, seed, step, noise_rows(a));
 }
 
 static SpeConv conv_of(const Relative *r) { return (SpeConv){TAPS, r->wq, r->wk, r->gate, r->noise, r->common}; }
@@ -155,7 +153,7 @@ const RelativeKind relative_convspe = {
     .paper = PAPER_SPE,
     .declare = conv_declare,
     .plan = conv_plan,
-    .draw = conv_draw,
+    .draw = spe_draw,
     .code = conv_code,
     .code_backward = conv_code_backward,
     .macs = spe_macs,

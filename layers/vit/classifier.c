@@ -4,15 +4,13 @@
  * saves     a, g and h, which are n rows only: there is nothing to gain by forming them again. */
 #include "layers/vit/classifier.h"
 
-static int hidden_of(HeadKind kind, int dim) { return kind == HEAD_MLP ? 4 * dim : dim; }
-
 void classifier_declare(Classifier *c, Params *params, HeadKind kind, const char *linear, int dim, int classes) {
     *c = (Classifier){.kind = kind};
     if (kind == HEAD_LINEAR) {
         projection_declare(&c->out, params, "", linear, dim, classes);
         return;
     }
-    int hidden = hidden_of(kind, dim);
+    int hidden = kind == HEAD_MLP ? 4 * dim : dim;
     projection_declare(&c->fc1, params, "head.", "fc1", dim, hidden);
     if (kind == HEAD_MLP) norm_layer_declare(&c->norm, params, "head.", "norm", hidden, PYTORCH_NORM_EPS, false);
     projection_declare(&c->out, params, "head.", "fc2", hidden, classes);

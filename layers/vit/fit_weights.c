@@ -10,6 +10,7 @@
 #include "layers/vit/classifier.h"
 #include "layers/vit/other_weights.h"
 #include "layers/vit/resample_grid.h"
+#include "layers/vit/vit.h"
 
 typedef struct {
     const Model *model, *origin;
@@ -110,12 +111,8 @@ static bool fit_tensor(float *to, const Param *p, const SafeTensor *tensor, void
                       fit_head(context, to, p, tensor));
 }
 
-FittedWeights fit_weights(Model *model, const char *path, const Model *origin, const char *head, uint64_t seed) {
-    return fit_weights_inflated(model, path, origin, head, seed, INFLATE_NONE);
-}
-
-FittedWeights fit_weights_inflated(Model *model, const char *path, const Model *origin, const char *head,
-                                   uint64_t seed, Inflate rule) {
+FittedWeights fit_weights(Model *model, const char *path, const Model *origin, const char *head, uint64_t seed,
+                          Inflate rule) {
     FittedWeights done = {.path = path};
     Fit fit = {model, origin, head, seed, rule, &done};
     other_weights_refuse(model, path);
@@ -124,25 +121,19 @@ FittedWeights fit_weights_inflated(Model *model, const char *path, const Model *
     return done;
 }
 
-/* "14x14", of clips "4x14x14". */
-static const char *grid_text(char text[48], Grid grid) {
-    if (grid.frames > 1) snprintf(text, 48, "%dx%dx%d", grid.frames, grid.rows, grid.columns);
-    else snprintf(text, 48, "%dx%d", grid.rows, grid.columns);
-    return text;
-}
-
 void fitted_weights_print(const FittedWeights *fitted, FILE *out) {
     char more[32] = "";
     if (fitted->resampled > 1) snprintf(more, sizeof more, " and %d more", fitted->resampled - 1);
     if (fitted->resampled) {
-        char from[48], to[48];
+        char from[VIT_GRID_SIZE], to[VIT_GRID_SIZE];
         static const char *const words[] = {[RESAMPLED_ANTIALIASED] = "bicubically",
                                             [RESAMPLED_BICUBIC] = "bicubically",
                                             [RESAMPLED_BILINEAR] = "bilinearly",
                                             [RESAMPLED_GEOMETRIC] = "at timm's geometric distances"};
         const char *how = words[fitted->first->resampled];
         print_line_to(out, "%s: resampled %s: %s from %s to %s%s\n", fitted->path, how, fitted->first->name,
-                      grid_text(from, fitted->from.positions), grid_text(to, fitted->first->grid.positions), more);
+                      vit_grid_text(from, fitted->from.positions, "x"),
+                      vit_grid_text(to, fitted->first->grid.positions, "x"), more);
     }
     more[0] = 0;
     if (fitted->inflated > 1) snprintf(more, sizeof more, " and %d more", fitted->inflated - 1);

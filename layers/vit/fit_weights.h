@@ -27,14 +27,12 @@ typedef struct {
  *         nothing declared: a table along one dimension is taken to be of a square grid.
  * head:   the prefix of the tensors [classes,...] that are drawn from `seed` where the file has other classes, or a
  *         classifier of another kind; NULL: they have to be the same.
+ * rule:   how a model of clips begins from the weights of an image model; tables are resampled before they are extended
+ *         in time.
  * Dies with what is different where the weights are another model's (other_weights.h), and as checkpoint_load_weights
  * does where something does not fit even so. */
-FittedWeights fit_weights(Model *model, const char *path, const Model *origin, const char *head, uint64_t seed);
-
-/* Fits the weights of an image model to `model`, one of clips; tables are resampled before they are extended in
- * time. */
-FittedWeights fit_weights_inflated(Model *model, const char *path, const Model *origin, const char *head,
-                                   uint64_t seed, Inflate rule);
+FittedWeights fit_weights(Model *model, const char *path, const Model *origin, const char *head, uint64_t seed,
+                          Inflate rule);
 
 /* Prints a line for each kind of change. */
 void fitted_weights_print(const FittedWeights *fitted, FILE *out);

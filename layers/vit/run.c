@@ -210,7 +210,7 @@ static void weights_load(VitRun *run) {
     if (told && prints) vit_print_other_attention(init, &t->config, &config);
     if (!told && prints) vit_print_assumptions(init, &t->config, run->train.mean, run->train.std);
     Inflate inflate = told && origin.settings.frames > 1 ? INFLATE_NONE : run->model_settings->inflate;
-    FittedWeights fitted = fit_weights_inflated(&run->vit.model, init, &origin.model, head, t->s->seed, inflate);
+    FittedWeights fitted = fit_weights(&run->vit.model, init, &origin.model, head, t->s->seed, inflate);
     vit_destroy(&origin);
     config_free(&config);
     if (prints) fitted_weights_print(&fitted, stdout);

@@ -238,7 +238,7 @@ static void check_class_token(const Config *config, const VitSettings *s) {
     if (s->pool != POOL_CLS) return;
     if (grid)
         config_reject(config, "pool", "{%s} has no place for the class token of {pool}: use pool gap", grid);
-    if (attn->needs_grid && !attn->class_block)
+    if (!attn->off_grid && !attn->class_block)
         config_reject(config, "pool", "{attn=%s} has no place for the class token of {pool}: use pool gap", attn->name);
     if (stage_count(s) > 1 && joins > 0)
         config_reject(config, "pool", "{attn=%s} adds the class token of {pool} before block %d, which only a single stage "
@@ -507,16 +507,14 @@ static void activations_plan(Plan *plan, void *owner) {
     plan_keep(plan, "", "keep", &vit->stream.keep, 2 * (size_t)vit->depth * B * sizeof(float));
     plan_keep(plan, "", "targets", &vit->targets, B * C * sizeof(float));
     plan_keep(plan, "", "loss", &vit->loss, B * sizeof(float));
-    plan_keep(plan, "", "logits", &vit->logits, B * C * sizeof(real));
-    plan_keep(plan, "", "pooled", &vit->pooled, B * M * sizeof(real));
+    plan_pair(plan, "", "logits", &vit->logits, &vit->dlogits, B * C * sizeof(real));
+    plan_pair(plan, "", "pooled", &vit->pooled, &vit->dpooled, B * M * sizeof(real));
     scratch_plan(vit, plan, batch);
     classifier_plan(&vit->head, plan, B);
     if (plan->training) {
         plan_keep(plan, "", "pairs", &vit->pairs, 2 * B * F * sizeof *vit->pairs);
         plan_keep(plan, "", "boxes", &vit->boxes, 4 * (B + 2) * F * sizeof *vit->boxes);
         plan_keep(plan, "", "draws", &vit->draws, (B + 2) * F * sizeof *vit->draws);
-        plan_borrow(plan, "", "dlogits", &vit->dlogits, B * C * sizeof(real));
-        plan_borrow(plan, "", "dpooled", &vit->dpooled, B * M * sizeof(real));
     }
     if (has_stem(vit)) hybrid_stem_plan(&vit->stem, plan, stem_prefix, batch);
     for (int i = 0; i < stage_count(c); i++) {
@@ -730,7 +728,7 @@ static void describe_block(const Vit *vit, FILE *out, const Stage *stage, int i)
         model_describe_row(&vit->model, out, prefix, "position convolution", station_macs(&stage->stations[2 * i]));
     }
     snprintf(what, sizeof what, a->op->path ? "%s (%s)" : "%s", a->op->name, a->op->path ? a->op->path(a) : "");
-    model_describe_row(&vit->model, out, a->prefix, what, a->op->macs(a));
+    model_describe_row(&vit->model, out, a->prefix, what, attention_macs(a));
     snprintf(prefix, sizeof prefix, "%.40smlp.", block->prefix);
     model_describe_row(&vit->model, out, prefix, block->mlp.convolves ? "convolutional MLP" : "MLP",
                        mlp_macs(&block->mlp, (size_t)a->N));
@@ -738,18 +736,18 @@ static void describe_block(const Vit *vit, FILE *out, const Stage *stage, int i)
     model_describe_row(&vit->model, out, prefix, "residual stream, two norms", 0);
 }
 
-/* "14 x 14 grid", of clips "4 x 14 x 14 grid". */
-static const char *grid_text(char text[48], Grid grid) {
-    if (grid.frames > 1) snprintf(text, 48, "%d x %d x %d grid", grid.frames, grid.rows, grid.columns);
-    else snprintf(text, 48, "%d x %d grid", grid.rows, grid.columns);
+const char *vit_grid_text(char text[VIT_GRID_SIZE], Grid grid, const char *by) {
+    int used = grid.frames > 1 ? snprintf(text, VIT_GRID_SIZE, "%d%s", grid.frames, by) : 0;
+    snprintf(text + used, VIT_GRID_SIZE - (size_t)used, "%d%s%d", grid.rows, by, grid.columns);
     return text;
 }
 
 static void describe_stage(const Vit *vit, FILE *out, int i) {
     const Stage *stage = &vit->stages[i];
-    char prefix[PARAM_NAME_SIZE], grid[48];
+    char prefix[PARAM_NAME_SIZE], grid[VIT_GRID_SIZE];
     if (stage_count(&vit->settings) > 1)
-        fprintf(out, "  stage %d: %s, %d tokens of %d\n", i, grid_text(grid, stage->grid), stage->N, stage->config.dim);
+        fprintf(out, "  stage %d: %s grid, %d tokens of %d\n", i, vit_grid_text(grid, stage->grid, " x "), stage->N,
+                stage->config.dim);
     embedding_prefix(vit, i, prefix);
     if (i == 0 && has_stem(vit)) {
         model_describe_row(&vit->model, out, stem_prefix, "hybrid stem", hybrid_stem_macs(&vit->stem));
@@ -773,14 +771,14 @@ static void describe_stage(const Vit *vit, FILE *out, int i) {
 
 void vit_describe(const Vit *vit, FILE *out) {
     const VitSettings *c = &vit->settings;
-    char grid[48];
+    char grid[VIT_GRID_SIZE];
     if (c->frames > 1)
         fprintf(out, "clip of %d frames of %d x %d, tubelets of %d x %d: ", c->frames, c->img_size[0], c->img_size[1],
                 c->tubelet, c->patch_size);
     else
         fprintf(out, "%d x %d image, %spatches of %d: ", c->img_size[0], c->img_size[1],
                 has_stem(vit) ? "a stem's features, " : "", c->patch_size);
-    fprintf(out, "%s, %d tokens of %d\n", grid_text(grid, vit->grid), vit->N, c->dim.at[0]);
+    fprintf(out, "%s grid, %d tokens of %d\n", vit_grid_text(grid, vit->grid, " x "), vit->N, c->dim.at[0]);
     model_describe_head(out, "image");
     for (int i = 0; i < stage_count(c); i++) describe_stage(vit, out, i);
     model_describe_row(&vit->model, out, "head.", "classifier", classifier_macs(&vit->head, 1));

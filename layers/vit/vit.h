@@ -50,6 +50,9 @@ const AttentionOp *vit_attn(const VitSettings *s, int stage);
 /* The setting attn as text, "focused,focused,swin,swin". */
 enum { VIT_ATTN_SIZE = 256 };
 const char *vit_attn_names(const VitSettings *s, char text[VIT_ATTN_SIZE]);
+/* "14 x 14", of clips "4 x 14 x 14", with `by` between the numbers. */
+enum { VIT_GRID_SIZE = 48 };
+const char *vit_grid_text(char text[VIT_GRID_SIZE], Grid grid, const char *by);
 
 /* Adds vit_settings and the settings of all operators. */
 VitSettings *vit_add_settings(Config *config);

@@ -304,7 +304,7 @@ static void test_pictured_weights(void **state) {
     real *d_x = upload_real(x, B * N * M), *d_y = poisoned_real(B * N * M);
     const Param *proj = params_find(&vit.model.params, "blocks.0.attn.proj.weight");
     device_upload(vit.model.params.values + proj->offset, v_w, M * M * sizeof(float)); /* the identity: y is the mix */
-    a->op->forward(a, d_y, d_x, B);
+    attention_forward(a, d_y, d_x, B);
     double *want = zeros(B * N * M), *P = zeros(N * N);
     for (int b = 0; b < B; b++)
         for (int h = 0; h < H; h++) {

@@ -259,7 +259,7 @@ static void weights_fit(const Vit *before, const char *path, const char *name, c
     char *line = NULL, expected[1024];
     size_t length;
     create(&after, &config, name, value);
-    FittedWeights fitted = fit_weights(&after.model, path, &before->model, head, check_seed() + 1);
+    FittedWeights fitted = fit_weights(&after.model, path, &before->model, head, check_seed() + 1, INFLATE_NONE);
     for (int t = 0; t < params_count(&after.model.params); t++) {
         const Param *p = params_at(&after.model.params, t), *origin = params_find(&before->model.params, p->name);
         if (fitted.to_head && !strncmp(p->name, "head.", 5)) origin = NULL;

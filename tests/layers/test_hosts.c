@@ -62,7 +62,7 @@ static size_t outputs_of(const Layer *l) {
 
 static void layer_plan(Plan *plan, void *owner) {
     Layer *l = owner;
-    if (l->c->settings) l->attention.op->plan(&l->attention, plan, 1);
+    if (l->c->settings) attention_plan(&l->attention, plan, 1);
     else if (is_branch(l)) stripes_plan(&l->branch, plan, 1);
     else merging_plan(&l->merging, plan, "", 1);
 }
@@ -71,7 +71,7 @@ static void layer_plan(Plan *plan, void *owner) {
 static void branch_create(StripeBranch *s, const Config *config, Grid grid, Grid stripe, int M, int H, int index,
                           int first, int heads, bool focused) {
     Attention a = {.settings = config, .prefix = "attn.", .N = grid_tokens(grid), .M = M, .H = H, .D = M / H,
-                   .grid = grid, .time_kernel = 1};
+                   .grid = grid, .place.time_kernel = 1};
     stripes_create(s, &a, index, stripe.rows, stripe.columns, first, heads, focused);
 }
 
@@ -83,7 +83,7 @@ static void layer_open(Layer *l, const Case *c, Branch of) {
         settings_read(&l->config, c->settings);
         attention_create(&l->attention, vit_attn(settings, 0), &l->config, "", (BlockPlace){c->block, 0, 1, c->block, 1, 1},
                          c->grid, false, c->M, 2);
-        l->attention.op->declare(&l->attention, &l->model.params);
+        attention_declare(&l->attention, &l->model.params);
     } else if (is_branch(l)) {
         branch_create(&l->branch, &l->config, c->grid, of.stripe, c->M, 2, 0, 0, 2, of.focused);
         stripes_declare(&l->branch, &l->model.params);
@@ -172,8 +172,8 @@ static void run_branch(const Case *c, Branch of) {
         dy[i] = (float)cos(0.23 * (double)(i / (size_t)c->M) - 0.41 * (double)(i % (size_t)c->M));
     real *d_x = upload_real(x, n_x), *d_dy = upload_real(dy, n_y), *d_y = poisoned_real(n_y), *d_dx = poisoned_real(n_x);
     if (c->settings) {
-        l.attention.op->forward(&l.attention, d_y, d_x, 1);
-        l.attention.op->backward(&l.attention, d_dx, d_dy, d_x, 1);
+        attention_forward(&l.attention, d_y, d_x, 1);
+        attention_backward(&l.attention, d_dx, d_dy, d_x, 1);
     } else if (is_branch(&l)) {
         stripes_forward(&l.branch, d_y, d_x, 1);
         stripes_backward(&l.branch, d_dx, d_dy, d_x, 1);
@@ -236,8 +236,8 @@ static float *swin_numbers(const char *settings, Grid grid, int block, size_t *c
     float *x = normals(n, 1), *got = malloc((2 * n + table->size) * sizeof *got);
     for (size_t i = 0; i < n; i++) x[i] = (float)sin(0.31 * (double)(i / 8) + 0.57 * (double)(i % 8));
     real *d_x = upload_real(x, n), *d_y = poisoned_real(n), *d_dx = poisoned_real(n);
-    l.attention.op->forward(&l.attention, d_y, d_x, 1);
-    l.attention.op->backward(&l.attention, d_dx, d_x, d_x, 1);
+    attention_forward(&l.attention, d_y, d_x, 1);
+    attention_backward(&l.attention, d_dx, d_x, d_x, 1);
     memcpy(got, download_real(d_y, n), n * sizeof *got);
     memcpy(got + n, download_real(d_dx, n), n * sizeof *got);
     memcpy(got + 2 * n, download(l.model.params.grads + table->offset, table->size), table->size * sizeof *got);
@@ -433,7 +433,7 @@ static void picture_case(const char *settings, bool focused) {
         set(&l, "attns.1.positional_encoding", normals(N * M, 1));
     }
     real *d_x = upload_real(x, N * M), *d_y = poisoned_real(N * M);
-    l.attention.op->forward(&l.attention, d_y, d_x, 1);
+    attention_forward(&l.attention, d_y, d_x, 1);
     double *want = zeros(N * M);
     for (int h = 0; h < 2; h++)
         for (int n = 0; n < N; n++) {

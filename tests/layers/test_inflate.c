@@ -87,7 +87,7 @@ static void pair_open(Network *image, Network *clip, const char *settings, const
     snprintf(more, sizeof more, "frames = %d\ninflate = %s\n%s", FRAMES, rule, clips);
     model_create(clip, settings, more);
     model_start(clip);
-    FittedWeights fitted = fit_weights_inflated(&clip->vit.model, path, &image->vit.model, NULL, 1,
+    FittedWeights fitted = fit_weights(&clip->vit.model, path, &image->vit.model, NULL, 1,
                                                 clip->vit.settings.inflate);
     assert_int_equal(fitted.resampled, 0);
 }
@@ -184,10 +184,10 @@ static void test_sizes(void **state) {
         checkpoint_save_weights(&small.vit.model.params, small.vit.model.params.values, path, NULL, 0);
         model_create(&large, models[i], "img_size = 10x18\n");
         model_start(&large);
-        fit_weights(&large.vit.model, path, &small.vit.model, NULL, 1);
+        fit_weights(&large.vit.model, path, &small.vit.model, NULL, 1, INFLATE_NONE);
         model_create(&clip, models[i], "img_size = 10x18\nframes = 5\ntubelet = 3\n");
         model_start(&clip);
-        FittedWeights fitted = fit_weights_inflated(&clip.vit.model, path, &small.vit.model, NULL, 1, INFLATE_CENTRE);
+        FittedWeights fitted = fit_weights(&clip.vit.model, path, &small.vit.model, NULL, 1, INFLATE_CENTRE);
         assert_true(fitted.resampled > 0 && fitted.inflated > 1);
         assert_string_equal(fitted.clip->name, "pos_embed");
         assert_ptr_equal(fitted.first, fitted.clip);
@@ -259,7 +259,7 @@ static void test_again(void **state) {
     checkpoint_save_weights(&clip.vit.model.params, clip.vit.model.params.values, path, NULL, 0);
     model_create(&again, "attn = lisa\nlisa_fft = 3d\nmlp_conv = true\n", "frames = 5\ntubelet = 3\n");
     model_start(&again);
-    FittedWeights fitted = fit_weights(&again.vit.model, path, &clip.vit.model, NULL, 1);
+    FittedWeights fitted = fit_weights(&again.vit.model, path, &clip.vit.model, NULL, 1, INFLATE_NONE);
     assert_true(!fitted.inflated && !fitted.resampled);
     float *x = check_normal(B * FRAMES * image_size(&image), 1, 5);
     logits_of(&clip, want, x);
@@ -292,7 +292,7 @@ static void test_longer(void **state) {
         checkpoint_save_weights(from, from->values, path, NULL, 0);
         model_create(&longer, models[i].settings, "frames = 9\ntubelet = 3\n");
         model_start(&longer);
-        FittedWeights fitted = fit_weights(&longer.vit.model, path, &shorter.vit.model, NULL, 1);
+        FittedWeights fitted = fit_weights(&longer.vit.model, path, &shorter.vit.model, NULL, 1, INFLATE_NONE);
         assert_true(!fitted.inflated);
         assert_int_equal(fitted.resampled, models[i].tables);
         device_download(was, from->values + params_find(from, "pos_embed")->offset, sizeof was);

@@ -679,7 +679,7 @@ static bool keeps_ones(const char *attn) {
     device_upload(params->values + bias->offset + 2 * M, values + M * M, M * sizeof *values);
     real *x = upload_real(normals(TOKENS * M, 1), TOKENS * M), *y = poisoned_real(TOKENS * M);
     const Attention *a = &vit_block(&vit, 0)->attention;
-    a->op->forward(a, y, x, 1);
+    attention_forward(a, y, x, 1);
     double ones[TOKENS * M];
     for (int i = 0; i < TOKENS * M; i++) ones[i] = 1;
     int ok = check_close(attn, download_real(y, TOKENS * M), ones, TOKENS * M, sizeof(real) == 4 ? 4e-7 : 2e-2);
