@@ -220,9 +220,7 @@ static char *last_field(char *line) {
     return field;
 }
 
-static void refuse_line(const char *list, size_t number, const char *what) {
-    die("%s:%zu: %s", list, number, what);
-}
+static void refuse_line(const char *list, size_t number, const char *what) { die("%s:%zu: %s", list, number, what); }
 
 /* `path label` or `path frames label`; a path may have spaces, and that of a file tells the two forms apart. */
 static void take_line(Videos *v, char *line, const char *list, size_t number) {
@@ -297,19 +295,30 @@ static void take_name(Videos *v, char *line, const char *list, size_t number) {
     add_class(v, line);
 }
 
+/* Reads the list of the split and, for its classes, behind it that of the other one.  Returns the number of the split's
+ * own videos. */
+static size_t read_both(Videos *v, const char *path, const char *list) {
+    char other[DATASET_PATH];
+    bool kinetics = v->layout == LAYOUT_KINETICS;
+    each_line(v, list, kinetics ? take_kinetics : take_line, kinetics);
+    size_t own = v->count;
+    if (find_list(other, path, strcmp(v->split, "train") != 0) == LAYOUT_LIST && (!kinetics || is_kinetics(other)))
+        each_line(v, other, kinetics ? take_kinetics : take_line, kinetics);
+    return own;
+}
+
+static void keep_first(Videos *v, size_t count) {
+    for (size_t i = count; i < v->count; i++) free(v->at[i].name);
+    v->count = count;
+}
+
 /* Labels are numbers, named by classes.txt or by themselves. */
 static void read_list(Videos *v, const char *path, const char *list) {
-    char names[DATASET_PATH], other[DATASET_PATH], number[16];
-    Videos both = {.layout = LAYOUT_LIST};
+    char names[DATASET_PATH], number[16];
+    size_t own = read_both(v, path, list);
     int most = -1;
-    each_line(v, list, take_line, false);
-    if (find_list(other, path, strcmp(v->split, "train") != 0) == LAYOUT_LIST) each_line(&both, other, take_line, false);
     for (size_t i = 0; i < v->count; i++) most = v->at[i].label > most ? v->at[i].label : most;
-    for (size_t i = 0; i < both.count; i++) {
-        most = both.at[i].label > most ? both.at[i].label : most;
-        free(both.at[i].name);
-    }
-    free(both.at);
+    keep_first(v, own);
     path_join(names, sizeof names, path, "classes.txt");
     if (file_exists(names)) each_line(v, names, take_name, false);
     if (v->class_count && (int)v->class_count <= most)
@@ -320,31 +329,20 @@ static void read_list(Videos *v, const char *path, const char *list) {
     }
 }
 
-/* Classes are the names of both lists, sorted. */
+/* Classes are the names of both lists, sorted.  At first there is one for each video. */
 static void read_kinetics(Videos *v, const char *path, const char *list) {
-    char other[DATASET_PATH];
-    Videos both = {.layout = LAYOUT_KINETICS};
-    each_line(v, list, take_kinetics, true);
-    if (find_list(other, path, strcmp(v->split, "train") != 0) == LAYOUT_LIST && is_kinetics(other))
-        each_line(&both, other, take_kinetics, true);
-    char **own = v->classes;
-    size_t count = v->class_count;
+    size_t own = read_both(v, path, list), count = v->class_count;
+    char **name = v->classes;
     v->classes = NULL;
     v->class_count = v->class_room = 0;
-    for (size_t i = 0; i < count; i++) add_class(v, own[i]);
-    for (size_t i = 0; i < both.count; i++) {
-        add_class(v, both.classes[i]);
-        free(both.at[i].name);
-        free(both.classes[i]);
-    }
+    for (size_t i = 0; i < count; i++) add_class(v, name[i]);
     sort_classes(v);
     for (size_t i = 0; i < count; i++) {
-        v->at[i].label = class_of(v, own[i]);
-        free(own[i]);
+        v->at[i].label = class_of(v, name[i]);
+        free(name[i]);
     }
-    free(own);
-    free(both.at);
-    free(both.classes);
+    free(name);
+    keep_first(v, own);
 }
 
 /* == Something-Something ========================================================================================== */
