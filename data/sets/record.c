@@ -16,6 +16,7 @@
 #include "core/die.h"
 #include "core/files.h"
 #include "core/text.h"
+#include "core/text_stream.h"
 #include "data/sets/videos.h"
 
 enum { ALIGN = 8 };
@@ -431,50 +432,41 @@ void record_flush(RecordWriter *w) {
     w->flushed = w->appended;
 }
 
-typedef struct {
-    char *bytes;
-    size_t size, room;
-} Text;
-
-static size_t text_add(Text *text, const char *line) {
-    size_t length = strlen(line) + 1, at = text->size;
-    text->bytes = xgrow(text->bytes, at + length, &text->room, 1, "names");
-    memcpy(text->bytes + at, line, length);
-    text->size += length;
-    return at;
-}
+/* Writes the name with its 0 and returns its size. */
+static size_t put_name(FILE *out, const char *name) { return fwrite(name, 1, strlen(name) + 1, out); }
 
 /* Writes the index and the names. */
 static void write_tail(RecordWriter *w) {
     RecordHeader *h = &w->header;
     const Dataset *d = w->dataset;
-    Text classes = {0}, images = {0};
+    TextStream stream;
+    FILE *out = text_open(&stream);
     char name[DATASET_PATH + 512];
+    size_t index_size = h->count * sizeof *w->entries, class_size = 0, image_size = 0;
     for (int c = 0; c < d->classes; c++) {
         snprintf(name, sizeof name, "%d", c);
-        text_add(&classes, d->class_names ? d->class_names[c] : name);
+        class_size += put_name(out, d->class_names ? d->class_names[c] : name);
     }
     for (size_t i = 0; i < h->count; i++) {
         dataset_name_image(d, i, name, sizeof name);
-        w->entries[i].name = text_add(&images, last_two(name));
+        w->entries[i].name = image_size;
+        image_size += put_name(out, last_two(name));
     }
+    char *names = text_close(&stream, "names");
     h->index = (w->end + ALIGN - 1) / ALIGN * ALIGN;
-    h->class_names = h->index + h->count * sizeof *w->entries;
-    h->image_names = h->class_names + classes.size;
-    h->size = h->image_names + images.size;
-    put(w->fd, w->partial, w->entries, h->count * sizeof *w->entries, h->index);
-    put(w->fd, w->partial, classes.bytes, classes.size, h->class_names);
-    put(w->fd, w->partial, images.bytes, images.size, h->image_names);
+    h->class_names = h->index + index_size;
+    h->image_names = h->class_names + class_size;
+    h->size = h->image_names + image_size;
+    put(w->fd, w->partial, w->entries, index_size, h->index);
+    put(w->fd, w->partial, names, class_size + image_size, h->class_names);
     XXH3_state_t *state = XXH3_createState();
     if (!state) die("out of memory for a checksum");
     XXH3_64bits_reset(state);
-    XXH3_64bits_update(state, w->entries, h->count * sizeof *w->entries);
-    XXH3_64bits_update(state, classes.bytes, classes.size);
-    XXH3_64bits_update(state, images.bytes, images.size);
+    XXH3_64bits_update(state, w->entries, index_size);
+    XXH3_64bits_update(state, names, class_size + image_size);
     h->tail_checksum = XXH3_64bits_digest(state);
     XXH3_freeState(state);
-    free(classes.bytes);
-    free(images.bytes);
+    free(names);
 }
 
 void record_finish(RecordWriter *w, int height, int width) {
