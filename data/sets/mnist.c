@@ -16,34 +16,23 @@ static uint32_t big_endian(const uint8_t *b) {
 
 /* The item count of a file with that magic number, header size and bytes per item. */
 static size_t count_of(const uint8_t *bytes, size_t size, uint32_t magic, size_t header, size_t each, Error *error) {
-    if (size >= 2 && bytes[0] == 0x1f && bytes[1] == 0x8b) {
-        refuse(error, "compressed by gzip: gunzip it");
-        return 0;
-    }
-    if (size < header || big_endian(bytes) != magic) {
-        refuse(error, "not an idx file of MNIST: begins with %08x, expected %08x", size < 4 ? 0 : big_endian(bytes),
-               magic);
-        return 0;
-    }
+    if (size >= 2 && bytes[0] == 0x1f && bytes[1] == 0x8b) return refuse(error, "compressed by gzip: gunzip it"), 0;
+    if (size < header || big_endian(bytes) != magic)
+        return refuse(error, "not an idx file of MNIST: begins with %08x, expected %08x",
+                      size < 4 ? 0 : big_endian(bytes), magic), 0;
     size_t count = big_endian(bytes + 4);
-    if (!count) {
-        refuse(error, "it says that it holds nothing");
-        return 0;
-    }
-    if ((size - header) / each != count || (size - header) % each) {
-        refuse(error, "%zu bytes, expected %zu for the %zu that it announces", size, header + count * each, count);
-        return 0;
-    }
+    if (!count) return refuse(error, "it says that it holds nothing"), 0;
+    if ((size - header) / each != count || (size - header) % each)
+        return refuse(error, "%zu bytes, expected %zu for the %zu that it announces", size, header + count * each,
+                      count), 0;
     return count;
 }
 
 size_t mnist_images(const uint8_t *bytes, size_t size, Error *error) {
     if (size >= MNIST_IMAGES_HEADER && big_endian(bytes) == IMAGES_MAGIC &&
-        (big_endian(bytes + 8) != MNIST_SIDE || big_endian(bytes + 12) != MNIST_SIDE)) {
-        refuse(error, "images of %u x %u, expected %d x %d", big_endian(bytes + 8), big_endian(bytes + 12), MNIST_SIDE,
-               MNIST_SIDE);
-        return 0;
-    }
+        (big_endian(bytes + 8) != MNIST_SIDE || big_endian(bytes + 12) != MNIST_SIDE))
+        return refuse(error, "images of %u x %u, expected %d x %d", big_endian(bytes + 8), big_endian(bytes + 12),
+                      MNIST_SIDE, MNIST_SIDE), 0;
     return count_of(bytes, size, IMAGES_MAGIC, MNIST_IMAGES_HEADER, PIXELS, error);
 }
 
@@ -52,8 +41,7 @@ size_t mnist_labels(const uint8_t *bytes, size_t size, Error *error) {
     for (size_t i = 0; i < count; i++) {
         uint8_t label = bytes[MNIST_LABELS_HEADER + i];
         if (label < MNIST_CLASSES) continue;
-        refuse(error, "label %zu is %d, expected 0 to %d", i, label, MNIST_CLASSES - 1);
-        return 0;
+        return refuse(error, "label %zu is %d, expected 0 to %d", i, label, MNIST_CLASSES - 1), 0;
     }
     return count;
 }
