@@ -142,9 +142,7 @@ void detection_set_name_image(const DetectionSet *set, size_t index, char *text,
 
 /* == Pictures ===================================================================================================== */
 
-static bool out_of_memory(Error *error) {
-    return refuse_memory(error, 0, "its pixels");
-}
+static bool out_of_memory(Error *error) { return refuse_memory(error, 0, "its pixels"); }
 
 /* Makes room for a picture with contiguous rows. */
 static bool picture_start(ImagePart *picture, SampleBuffer *buffer, int height, int width, Error *error) {

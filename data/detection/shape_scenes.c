@@ -58,9 +58,7 @@ static SceneFigure place_figure(ShapesStream *s, int label, int side) {
     return f;
 }
 
-static int area(const int box[4]) {
-    return (box[2] - box[0]) * (box[3] - box[1]);
-}
+static int area(const int box[4]) { return (box[2] - box[0]) * (box[3] - box[1]); }
 
 static bool in_the_way(const int a[4], const int b[4]) {
     int w = (a[2] < b[2] ? a[2] : b[2]) - (a[0] > b[0] ? a[0] : b[0]);
@@ -70,9 +68,8 @@ static bool in_the_way(const int a[4], const int b[4]) {
 }
 
 static bool fits(const SceneFigure *f, const SceneFigure *others, int count) {
-    for (int i = 0; i < count; i++) {
+    for (int i = 0; i < count; i++)
         if (in_the_way(f->box, others[i].box)) return false;
-    }
     return true;
 }
 

@@ -181,9 +181,7 @@ static int open_part(void *argument, void *memory, size_t batch, int first, int 
     return p->count;
 }
 
-static size_t image_bytes(const Loader *loader) {
-    return (size_t)loader->config.frames * frame_bytes(loader);
-}
+static size_t image_bytes(const Loader *loader) { return (size_t)loader->config.frames * frame_bytes(loader); }
 
 /* Loads an image or clip.  If several samples of a clip are in this part, the first one loads them all. */
 static void fill_image(void *argument, void *memory, int first, TransformScratch *scratch) {

@@ -24,21 +24,13 @@ enum { SIDE = SHAPES_SIDE, PIXELS = SIDE * SIDE, NOISE_AT = 4096 };
 
 /* == Figures ====================================================================================================== */
 
-static float disc(float x, float y) {
-    return sqrtf(x * x + y * y) - 1.0f;
-}
+static float disc(float x, float y) { return sqrtf(x * x + y * y) - 1.0f; }
 
-static float ring(float x, float y) {
-    return fabsf(sqrtf(x * x + y * y) - 0.76f) - 0.24f;
-}
+static float ring(float x, float y) { return fabsf(sqrtf(x * x + y * y) - 0.76f) - 0.24f; }
 
-static float crescent(float x, float y) {
-    return fmaxf(disc(x, y), 0.9f - sqrtf((x - 0.55f) * (x - 0.55f) + y * y));
-}
+static float crescent(float x, float y) { return fmaxf(disc(x, y), 0.9f - sqrtf((x - 0.55f) * (x - 0.55f) + y * y)); }
 
-static float square(float x, float y) {
-    return fmaxf(fabsf(x), fabsf(y)) - 0.8f;
-}
+static float square(float x, float y) { return fmaxf(fabsf(x), fabsf(y)) - 0.8f; }
 
 static float cross(float x, float y) {
     float thick = 0.3f, u = fabsf(x), v = fabsf(y);
@@ -52,9 +44,7 @@ static float heart(float x, float y) {
     return fminf((u + fabsf(v) - half) * 0.70710678f, lobe);
 }
 
-static float bar(float x, float y) {
-    return fmaxf(fabsf(x) - 2.5f, fabsf(y) - 0.25f);
-}
+static float bar(float x, float y) { return fmaxf(fabsf(x) - 2.5f, fabsf(y) - 0.25f); }
 
 /* Distance to the nearest edge, negative where a ray to the right crosses the outline an odd number of times. */
 static float polygon(const float (*corner)[2], int corners, float x, float y) {
@@ -104,9 +94,7 @@ static const char *const names[SHAPES_CLASSES] = {"disc", "ring",  "square",   "
 const float shapes_reach = 1.14f;
 static const float bar_reach = 2.52f;
 
-float shapes_distance(int label, float x, float y) {
-    return figures[label](x, y);
-}
+float shapes_distance(int label, float x, float y) { return figures[label](x, y); }
 
 /* == One image ==================================================================================================== */
 
@@ -249,9 +237,7 @@ static void shapes_get(const Dataset *dataset, size_t index, uint8_t *pixels, in
     shapes_draw(shapes->seed, shapes->split, (uint32_t)index, pixels, label, NULL);
 }
 
-static void shapes_close(Dataset *dataset) {
-    free(dataset->state);
-}
+static void shapes_close(Dataset *dataset) { free(dataset->state); }
 
 void shapes_describe(Dataset *dataset) {
     *dataset = (Dataset){.name = "shapes",
