@@ -149,9 +149,10 @@ static void count_oddities(Coco *coco) {
 }
 
 bool coco_finish(Coco *coco, Error *error) {
-    bool ok = (coco->image_count || refuse(error, "no images in it")) &&
-              sort_ids(coco->images, (size_t)coco->image_count, sizeof *coco->images, "images", error) &&
-              sort_ids(coco->categories, (size_t)coco->category_count, sizeof *coco->categories, "categories", error) &&
+    size_t images = (size_t)coco->image_count, categories = (size_t)coco->category_count;
+    bool ok = (images || refuse(error, "no images in it")) &&
+              sort_ids(coco->images, images, sizeof *coco->images, "images", error) &&
+              sort_ids(coco->categories, categories, sizeof *coco->categories, "categories", error) &&
               find_places(coco, error) && annotation_ids_differ(coco, error);
     if (!ok) return coco_close(coco), false;
     group_by_image(coco);

@@ -190,8 +190,8 @@ bool sound_write(const char *path, const uint8_t *samples, size_t count, int rat
     memcpy(out, "WAVE", 4);
     out = put_chunk(out + 4, "fmt ", FORMAT);
     out = put_little_endian(put_little_endian(out, PCM, 2), 1, 2); /* one channel */
-    out = put_little_endian(put_little_endian(out, (uint32_t)rate, 4), 2 * (uint32_t)rate, 4); /* samples, bytes a second */
-    out = put_little_endian(put_little_endian(out, 2, 2), BITS, 2); /* bytes and bits a sample */
+    out = put_little_endian(put_little_endian(out, (uint32_t)rate, 4), 2 * (uint32_t)rate, 4); /* bytes a second */
+    out = put_little_endian(put_little_endian(out, 2, 2), BITS, 2); /* bytes of a sample */
     out = put_chunk(out, "data", 2 * count);
     for (size_t i = 0; i < count; i++)
         out = put_little_endian(out, (uint32_t)lrint(32767 * mu_law_decode(samples[i])), 2);
