@@ -94,16 +94,6 @@ void detection_set_scenes(DetectionSet *set, bool train, uint64_t seed, int side
 
 static bool is_shapes(const DetectionSetSettings *s) { return !strcmp(s->data, "shapes"); }
 
-/* "coco" of datasets/coco/ */
-static void name_of_folder(char *name, size_t size, const char *folder) {
-    size_t length = strlen(folder);
-    while (length > 1 && folder[length - 1] == '/') length--;
-    const char *from = folder + length;
-    while (from > folder && from[-1] != '/') from--;
-    text_make_name(name, size, from, (size_t)(folder + length - from));
-    if (!*name || *name == '.') snprintf(name, size, "images");
-}
-
 /* A path relative to the data folder, unless it is absolute. */
 static void find_file(char path[MOST_PATH], const char *folder, const char *name) {
     if (*name == '/')
@@ -119,7 +109,7 @@ void detection_set_open(DetectionSet *set, const DetectionSetSettings *s, bool t
         detection_set_scenes(set, train, seed, s->scene_size, limit);
         return;
     }
-    name_of_folder(name, sizeof name, s->data);
+    text_name_path(name, sizeof name, s->data, "images");
     find_file(json, s->data, train ? s->train_annotations : s->val_annotations);
     find_file(folder, s->data, train ? s->train_images : s->val_images);
     detection_set_coco(set, name, json, folder, limit);
