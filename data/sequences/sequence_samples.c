@@ -2,12 +2,8 @@
 
 #include <stdlib.h>
 
-#include "core/text.h"
 #include "data/images/image.h"
 #include "data/images/sheet.h"
-#include "data/sequences/sound.h"
-
-/* == Pictures ===================================================================================================== */
 
 bool sequences_write_sheet(const SequenceSet *set, const char *path, const uint8_t *tokens, int count, Error *error) {
     size_t bytes = (size_t)count * (size_t)set->height * (size_t)set->width * 3;
@@ -31,11 +27,3 @@ bool sequences_read_picture(const SequenceSet *set, const char *path, uint8_t *t
     transform_scratch_free(&scratch);
     return ok;
 }
-
-/* == Sound and text =============================================================================================== */
-
-bool sequences_write_wav(const SequenceSet *set, const char *path, const uint8_t *tokens, size_t count, Error *error) {
-    return sound_write(path, tokens, count, set->rate, error);
-}
-
-void sequences_print_text(FILE *out, const uint8_t *tokens, size_t count) { print_bytes_to(out, tokens, count); }
