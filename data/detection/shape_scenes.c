@@ -36,15 +36,9 @@ static void find_box(SceneFigure *f, int side) {
     int *box = f->box;
     box[0] = box[1] = side;
     box[2] = box[3] = 0;
-    for (int y = y0; y < y1; y++) {
-        for (int x = x0; x < x1; x++) {
-            if (cover(f, x, y) <= 0) continue;
-            if (x < box[0]) box[0] = x;
-            if (y < box[1]) box[1] = y;
-            if (x + 1 > box[2]) box[2] = x + 1;
-            if (y + 1 > box[3]) box[3] = y + 1;
-        }
-    }
+    for (int y = y0; y < y1; y++)
+        for (int x = x0; x < x1; x++)
+            if (cover(f, x, y) > 0) shapes_extend(box, x, y);
 }
 
 static SceneFigure place_figure(ShapesStream *s, int label, int side) {
