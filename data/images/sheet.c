@@ -62,13 +62,8 @@ static void place_image(Sheet *sheet, int top, int left, int zoom, const uint8_t
     }
 }
 
-bool sheet_write(const char *path, const uint8_t *pixels, int n, int height, int width, const int *labels,
-                 const char *const *names, Error *error) {
-    return sheet_write_clips(path, pixels, n, 1, height, width, labels, names, error);
-}
-
-bool sheet_write_clips(const char *path, const uint8_t *pixels, int n, int frames, int height, int width,
-                       const int *labels, const char *const *names, Error *error) {
+bool sheet_write(const char *path, const uint8_t *pixels, int n, int frames, int height, int width,
+                 const int *labels, const char *const *names, Error *error) {
     enum { SMALLEST = 96, GAP = 4 };
     int shorter = height < width ? height : width, zoom = (SMALLEST + shorter - 1) / shorter;
     int strip = (width * zoom + 1) * frames - 1; /* a white line between two frames */

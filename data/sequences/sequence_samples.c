@@ -7,11 +7,11 @@
 
 bool sequences_write_sheet(const SequenceSet *set, const char *path, const uint8_t *tokens, int count, Error *error) {
     size_t bytes = (size_t)count * (size_t)set->height * (size_t)set->width * 3;
-    if (set->channels == 3) return sheet_write(path, tokens, count, set->height, set->width, NULL, NULL, error);
+    if (set->channels == 3) return sheet_write(path, tokens, count, 1, set->height, set->width, NULL, NULL, error);
     uint8_t *rgb = malloc(bytes);
     if (!rgb) return refuse_memory(error, bytes, "a sheet of images");
     for (size_t i = 0; i < bytes; i++) rgb[i] = tokens[i / 3];
-    bool ok = sheet_write(path, rgb, count, set->height, set->width, NULL, NULL, error);
+    bool ok = sheet_write(path, rgb, count, 1, set->height, set->width, NULL, NULL, error);
     free(rgb);
     return ok;
 }
