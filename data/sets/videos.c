@@ -13,7 +13,6 @@
 #include "core/die.h"
 #include "core/files.h"
 #include "core/json_lists.h"
-#include "core/text.h"
 #include "data/video/clip_file.h"
 #include "data/video/clips.h"
 #include "data/images/image.h"
@@ -596,12 +595,6 @@ static Videos *read_split(const char *path, bool train) {
     return v;
 }
 
-static void name_dataset(Dataset *dataset, const char *path) {
-    *dataset = (Dataset){.clips = true};
-    text_name_path(dataset->name, sizeof dataset->name, path, "videos");
-    dataset_normalise_photographs(dataset);
-}
-
 /* Keeps `limit` videos at even intervals. */
 static void keep(Videos *v, size_t limit) {
     size_t count = v->count;
@@ -619,7 +612,8 @@ static void videos_open(Dataset *dataset, const char *path, bool train, size_t l
         die("%s: no %s videos: expected %s/<class>/<video>, or a list %s.txt, %s.csv or %s.json", path,
             train ? "training" : "test", v->split, v->split, v->split, v->split);
     keep(v, limit);
-    name_dataset(dataset, path);
+    dataset_of_photographs(dataset, path, "videos");
+    dataset->clips = true;
     dataset->count = v->count;
     dataset->classes = (int)v->class_count;
     dataset->class_names = (const char *const *)v->classes;
@@ -636,7 +630,8 @@ static void videos_describe(Dataset *dataset, const char *path) {
     path_join(root, sizeof root, path, "train");
     bool train = find_list(list, path, true) || folder_exists(root);
     Videos *v = read_split(path, train);
-    name_dataset(dataset, path);
+    dataset_of_photographs(dataset, path, "videos");
+    dataset->clips = true;
     dataset->classes = (int)v->class_count;
     free_videos(v);
 }
