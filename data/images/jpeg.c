@@ -228,11 +228,7 @@ static void read_region(JpegReader *reader) {
     size_t stride = (size_t)jpeg->output_width * 3;
     uint8_t *pixels = grow(reader, &reader->pixels, &reader->room, stride * (size_t)rows);
     read_rows(reader, pixels, stride, rows, (int)jpeg->output_width);
-    reader->part = (ImagePart){.pixels = pixels,
-                               .stride = stride,
-                               .top = top,
-                               .left = (int)left,
-                               .height = rows,
+    reader->part = (ImagePart){.pixels = pixels, .stride = stride, .top = top, .left = (int)left, .height = rows,
                                .width = (int)jpeg->output_width};
     jpeg_abort_decompress(jpeg);
 }

@@ -145,11 +145,8 @@ bool randaugment_parse(RandAugment *ra, const char *text, Error *error) {
         if (!part_parse(&parts, part, error)) return false;
     bool older = parts.w == 0;
     if (older && parts.tweights) return refuse(error, "tweights and w0 are two sets of weights: choose one");
-    *ra = (RandAugment){.layers = (int)parts.n,
-                        .magnitude = parts.m,
-                        .most = parts.mmax,
-                        .deviation = parts.mstd > 100 ? INFINITY : parts.mstd,
-                        .probability = parts.p,
+    *ra = (RandAugment){.layers = (int)parts.n, .magnitude = parts.m, .most = parts.mmax,
+                        .deviation = parts.mstd > 100 ? INFINITY : parts.mstd, .probability = parts.p,
                         .weighted = parts.tweights || older};
     bool increasing = parts.inc > 0 || parts.tweights;
     int possible = 0;

@@ -101,11 +101,8 @@ bool record_parse(RecordFile *file, const uint8_t *bytes, size_t size, Error *er
 
 bool record_sample(const RecordFile *file, size_t index, Sample *sample, Error *error) {
     const RecordEntry *e = &file->entries[index];
-    *sample = (Sample){.bytes = file->bytes + e->offset,
-                       .size = e->size,
-                       .height = (int)e->height,
-                       .width = (int)e->width,
-                       .label = (int)e->label};
+    *sample = (Sample){.bytes = file->bytes + e->offset, .size = e->size, .height = (int)e->height,
+                       .width = (int)e->width, .label = (int)e->label};
     if (!e->size) return refuse(error, "it was damaged when the file was packed");
     if (e->checksum == XXH3_64bits(sample->bytes, sample->size)) return true;
     return refuse(error, "its checksum differs");
@@ -145,16 +142,11 @@ static bool record_find(char found[DATASET_PATH], const char *path) {
     return false;
 }
 
-static int open_or_die(const char *path) {
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) die("%s: cannot open: %s", path, strerror(errno));
-    return fd;
-}
-
 void record_read_header(const char *path, RecordHeader *header) {
     uint8_t bytes[sizeof *header];
     Error error;
-    int fd = open_or_die(path);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) die("%s: cannot open: %s", path, strerror(errno));
     file_note(path);
     ssize_t got = pread(fd, bytes, sizeof bytes, 0);
     close(fd);
@@ -385,9 +377,7 @@ RecordWriter *record_create(const char *path, const Dataset *dataset, bool train
     snprintf(w->journal, sizeof w->journal, "%s.partial.index", w->path);
     w->dataset = dataset;
     w->header = (RecordHeader){.version = dataset->clips ? RECORD_CLIPS : RECORD_VERSION,
-                               .directed = dataset->mirrored != NULL,
-                               .split = !train,
-                               .count = dataset->count,
+                               .directed = dataset->mirrored != NULL, .split = !train, .count = dataset->count,
                                .classes = (uint32_t)dataset->classes};
     memcpy(w->header.magic, RECORD_MAGIC, sizeof w->header.magic);
     memcpy(w->header.mean, dataset->mean, sizeof dataset->mean);
@@ -408,10 +398,8 @@ RecordWriter *record_create(const char *path, const Dataset *dataset, bool train
 
 void record_append(RecordWriter *w, const Sample *sample) {
     RecordEntry *e = &w->entries[w->appended++];
-    *e = (RecordEntry){.offset = w->end,
-                       .checksum = XXH3_64bits(sample->bytes, sample->size),
-                       .size = (uint32_t)sample->size,
-                       .label = (uint32_t)sample->label,
+    *e = (RecordEntry){.offset = w->end, .checksum = XXH3_64bits(sample->bytes, sample->size),
+                       .size = (uint32_t)sample->size, .label = (uint32_t)sample->label,
                        .height = sample->size ? (uint32_t)sample->height : 0,
                        .width = sample->size ? (uint32_t)sample->width : 0};
     put(w->fd, w->partial, sample->bytes, sample->size, e->offset);
