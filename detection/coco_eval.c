@@ -343,10 +343,7 @@ bool coco_eval(double numbers[COCO_NUMBERS], double *category_ap, const Coco *tr
                size_t count, const bool *evaluated, Error *error) {
     Evaluation e = {.truth = truth, .given = detections};
     int categories = truth->category_count;
-    if (!sort_detections(&e, count, evaluated, error)) {
-        free(e.detections);
-        return false;
-    }
+    if (!sort_detections(&e, count, evaluated, error)) return free(e.detections), false;
     sort_truths(&e, evaluated);
     find_pairs(&e);
     e.outcomes = xcalloc(e.detection_count, sizeof *e.outcomes, "outcomes of detections");

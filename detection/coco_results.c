@@ -41,16 +41,12 @@ static const JsonList list = {NULL, fields, FIELDS, take_detection};
 
 bool coco_results_parse(CocoResults *results, const void *bytes, size_t size, size_t piece, Error *error) {
     *results = (CocoResults){.count = 0};
-    bool ok = json_lists_parse(bytes, size, piece, &list, 1, results, error);
-    if (!ok) coco_results_free(results);
-    return ok;
+    return json_lists_parse(bytes, size, piece, &list, 1, results, error) || (coco_results_free(results), false);
 }
 
 bool coco_results_read(CocoResults *results, const char *path, Error *error) {
     *results = (CocoResults){.count = 0};
-    bool ok = json_lists_read(path, &list, 1, results, error);
-    if (!ok) coco_results_free(results);
-    return ok;
+    return json_lists_read(path, &list, 1, results, error) || (coco_results_free(results), false);
 }
 
 /* == Writing ====================================================================================================== */

@@ -105,10 +105,7 @@ static void find_file(char path[MOST_PATH], const char *folder, const char *name
 void detection_set_open(DetectionSet *set, const DetectionSetSettings *s, bool train, uint64_t seed) {
     char name[sizeof set->name], json[MOST_PATH], folder[MOST_PATH];
     int limit = train ? s->train_limit : s->val_limit;
-    if (is_shapes(s)) {
-        detection_set_scenes(set, train, seed, s->scene_size, limit);
-        return;
-    }
+    if (is_shapes(s)) return detection_set_scenes(set, train, seed, s->scene_size, limit);
     text_name_path(name, sizeof name, s->data, "images");
     find_file(json, s->data, train ? s->train_annotations : s->val_annotations);
     find_file(folder, s->data, train ? s->train_images : s->val_images);

@@ -204,9 +204,10 @@ static void open_named(Dataset *dataset, const char *name, bool train, size_t li
 
 static void describe_named(Dataset *dataset, const char *name) { moving_describe(dataset, task_named(name)); }
 
-#define KIND(NAME) {.name = NAME, .generates = true, .open = open_named, .describe = describe_named}
 const DatasetKind moving_kinds[MOVING_TASKS] = {
-    [MOVING_DIRECTION] = KIND("moving-shapes"), [MOVING_SENSE] = KIND("moving-shapes-sense"),
-    [MOVING_TURN] = KIND("moving-shapes-turn"), [MOVING_SIZE] = KIND("moving-shapes-size"),
-    [MOVING_PAIR] = KIND("moving-shapes-pair")};
-#undef KIND
+    {.name = "moving-shapes", .generates = true, .open = open_named, .describe = describe_named},
+    {.name = "moving-shapes-sense", .generates = true, .open = open_named, .describe = describe_named},
+    {.name = "moving-shapes-turn", .generates = true, .open = open_named, .describe = describe_named},
+    {.name = "moving-shapes-size", .generates = true, .open = open_named, .describe = describe_named},
+    {.name = "moving-shapes-pair", .generates = true, .open = open_named, .describe = describe_named},
+};
