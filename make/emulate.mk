@@ -44,7 +44,7 @@ $(EMULATOR_TESTS): $(BUILD)/tests/emulate/%: $(BUILD)/tests/emulate/%.o $(BUILD)
 COUNTED := $(patsubst %,$(BUILD)/counted/%.o,tests/emulate/emulate $(patsubst %,kernels/%.cu, \
     device/runtime landmarks/low_rank linear/gelu linear/linear linear/linear_gelu linear_attention/feature_mlp \
     linear_attention/linear_attention linear_attention/spe_conv linear_attention/spe_sine lisa/global_filter \
-    lisa/lisa_dense lisa/lisa_fft norm/l2_normalize norm/layernorm offsets/patterns offsets/weighted_attention \
+    lisa/lisa_fft norm/l2_normalize norm/layernorm offsets/patterns offsets/weighted_attention \
     ripple/ripple_pairs ripple/ripple_weights softmax/softmax_attention softmax/softmax_head \
     softmax/thresholded_attention tokens/images tokens/tokens training/cross_entropy training/optimizer))
 $(COUNTED) $(BUILD)/counted/tests/emulate/test_traffic.o: \

@@ -45,10 +45,13 @@ void params_declare(Params *params, Param tensor) {
 }
 
 void params_start_scaled(Params *params, const char *prefix, const char *name, float gain) {
-    for (int i = 0; i < params->count; i++) {
+    size_t length = strlen(prefix);
+    /* The tensor is mostly one of the latest. */
+    for (int i = params->count - 1; i >= 0; i--) {
         Param *p = &params->items[i];
-        size_t length = strlen(prefix);
-        if (!strncmp(p->name, prefix, length) && !strcmp(p->name + length, name)) p->gain = gain;
+        if (strncmp(p->name, prefix, length) || strcmp(p->name + length, name)) continue;
+        p->gain = gain;
+        return;
     }
 }
 

@@ -1,7 +1,7 @@
 /* Convolution on oneDNN, 2.x and 3.x, channels last.
  * With W' = s W and p a position of the output, o one of its channels
  *   forward          y[p,o] = sum_(tap,i) x[p*stride + tap - k/2, i] W'[o,i,tap] + t[o] + add[p,o], then ReLU
- *   backward, input  stride 1: the same sum with dy for x, input and output channels exchanged and the taps reversed,
+ *   backward, input  stride 1: the same sum with dy for x, input and output channels swapped and the taps reversed,
  *                    so that the library's forward kernel serves (near sgemm's rate; its backward kernels: 75 % of it);
  *                    a 1 x 1 product of floats is sgemm, which adds to what is there; other strides are the library's
  *                    own
@@ -12,10 +12,17 @@
  *
  * oneDNN needs a primitive for each shape, and a copy of the weights in the layout that the primitive asks for.  Both
  * are created by the first call with a shape and kept in tables; a full table drops the least recently used entry. */
+#include <math.h>
+#include <stdbool.h>
+#include <string.h>
+
 #include "kernels/cpu/activations.h"
 #include "kernels/device/onednn.h"
 #include "kernels/device/workspace.h"
-#include "kernels/kernels.h"
+#include "kernels/convolution/convolution.h"
+#include "kernels/device/device.h"
+#include "kernels/linear/linear.h"
+#include "kernels/tokens/images.h"
 
 static size_t weight_count(const Convolution *c) { return (size_t)c->out * (size_t)c->in * (size_t)(c->k * c->k); }
 
@@ -32,7 +39,7 @@ void batchnorm_fold(float *scale, float *shift, const float *w, const float *b, 
 }
 
 /* folded holds W' [out,in,k,k] and, if the forward kernel computes the gradient of the input, then [in,out,k,k]: W'
- * with its channels exchanged and its taps reversed. */
+ * with its channels swapped and its taps reversed. */
 static bool has_reversed(const Convolution *c, bool backward) {
     return backward && c->stride == 1 && (c->k > 1 || sizeof(real) == 2);
 }

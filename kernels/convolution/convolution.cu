@@ -4,9 +4,13 @@
  * and ReLU are a separate pass. */
 #include <device.cuh>
 
-#include "kernels/cuda/library.h"
+#include "kernels/convolution/cudnn.h"
 #include "kernels/cuda/fragments.cuh"
 #include "kernels/cuda/rows.cuh"
+#include "kernels/convolution/convolution.h"
+#include "kernels/device/device.h"
+#include "kernels/linear/linear.h"
+#include "kernels/tokens/images.h"
 
 enum { THREADS = 256, WARPS = THREADS / WARP };
 
@@ -274,7 +278,7 @@ void convolution_backward_input(real *dx, const real *add, const real *dy, const
     kernels_reserve(bytes);
     char *workspace = static_cast<char *>(kernels_workspace(bytes));
     if (add && add != dx) device_copy(dx, add, n * sizeof *dx);
-    /* Where a frame is needed, the stride is more than 1, and there is nothing to add to. */
+    /* A frame is needed only where the stride is more than 1, and then there is nothing to add to. */
     real *to = frame.needed ? reinterpret_cast<real *>(workspace) : dx;
     if (!l || !library_input(l, to, w, dy, add && !frame.needed, workspace + around))
         LAUNCH(plain_input_kernel, (unsigned)ceil_div(n, THREADS), THREADS, 0, dx, w, dy, geometry_of(c, H, W),

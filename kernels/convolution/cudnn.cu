@@ -5,7 +5,8 @@
 
 #include <stdio.h>
 
-#include "kernels/cuda/library.h"
+#include "kernels/convolution/cudnn.h"
+#include "kernels/convolution/convolution.h"
 
 #ifdef VIT_CUDNN
 

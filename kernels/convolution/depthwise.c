@@ -5,9 +5,13 @@
  * Four neighbouring tokens are computed together and share their loads.  Of an image all channels of four tokens, or of
  * a line in the weights' gradients, come before the next ones, so that memory is read from one end to the other.  Of a
  * clip TILE channels are copied into a plane for each frame with a border of zeros. */
+#include <stdbool.h>
+#include <string.h>
+
 #include "kernels/cpu/activations.h"
 #include "kernels/device/workspace.h"
-#include "kernels/kernels.h"
+#include "kernels/convolution/convolution.h"
+#include "kernels/tokens/grid.h"
 
 enum { PIXELS = 4, LARGEST = 7 };
 
@@ -20,7 +24,7 @@ static size_t part_floats(const Depthwise *s) { return (size_t)(depthwise_taps(s
 
 static size_t planes_floats(const Depthwise *s) { return (size_t)s->grid.frames * plane_floats(s); }
 
-/* For an image: weights and bias by tiles of channels, and a token of zeros. */
+/* What an image is computed with: weights and bias by tiles of channels, and a token of zeros. */
 static size_t panel_floats(const Depthwise *s) { return (size_t)(s->k * s->k + 2) * tile_round_up(s->C); }
 
 static size_t work_floats(const Depthwise *s) {
@@ -64,7 +68,7 @@ TILE_INLINE void window(int K, vec *sum, const float *plane, size_t line, const 
     }
 }
 
-/* Of a frame's neighbours in time, itself among them: the first one that is there, its tap, and how many are. */
+/* The neighbours of a frame in time, itself among them: the first one that is there, its tap, and their number. */
 typedef struct {
     int frame, tap, count;
 } Neighbours;
@@ -315,13 +319,13 @@ static void correlate_images(float *parts, const real *dy, const real *x, const 
 /* An image's gradients.  dx is made of dy as y is of x, with the weights in reverse. */
 static void backward_images(real *dx, const real *add, const real *dy, const real *x, const float *w,
                             const Depthwise *s, int B) {
-    Depthwise turned = *s;
-    turned.x_row = s->y_row;
-    turned.y_row = s->x_row;
+    Depthwise swapped = *s;
+    swapped.x_row = s->y_row;
+    swapped.y_row = s->x_row;
     float *next = kernels_workspace(work_floats(s)), *parts = workspace_take(&next, part_floats(s));
     memset(parts, 0, part_floats(s) * sizeof *parts);
     correlate_images(parts, dy, x, s, B);
-    convolve_images(dx, add, dy, w, NULL, true, next, &turned, B);
+    convolve_images(dx, add, dy, w, NULL, true, next, &swapped, B);
 }
 
 void depthwise_backward(real *dx, const real *add, float *dw, float *db, const real *dy, const real *x, const float *w,

@@ -3,7 +3,7 @@
  * sums share what is read.  Weight gradients: each block sums its share of all tiles, and a second kernel joins the
  * blocks' parts, and the channels that share a weight, in a fixed order. */
 #include "kernels/convolution/depthwise.cuh"
-#include "kernels/kernels.h"
+#include "kernels/convolution/convolution.h"
 
 enum { SIDE = 8, THREADS = SIDE * WARP, PARTS = 128 };
 
@@ -17,17 +17,17 @@ static Tiles tiles_of(const Depthwise *s) {
 }
 
 /* Tile `index` of all images, of which a clip has one for each frame: image, first line, first column. */
-struct Place {
+struct DepthwisePlace {
     size_t image;
     int y, x;
 };
-DEVICE Place place_of(size_t index, Tiles t) {
+DEVICE DepthwisePlace place_of(size_t index, Tiles t) {
     size_t line = quotient(index, (int)t.across), image = quotient(line, (int)t.down);
     return {image, (int)(line - image * t.down) * SIDE, (int)(index - line * t.across) * SIDE};
 }
 
 /* The place one tap in time away, or false if the clip has no frame there. */
-DEVICE bool move_in_time(Place *at, int tap, const Depthwise &s) {
+DEVICE bool move_in_time(DepthwisePlace *at, int tap, const Depthwise &s) {
     int frames = s.grid.frames, d = tap - depthwise_frames(&s) / 2, t = (int)(at->image % frames) + d;
     at->image += d;
     return t >= 0 && t < frames;
@@ -35,7 +35,7 @@ DEVICE bool move_in_time(Place *at, int tap, const Depthwise &s) {
 
 /* tile [LINE,LINE,WARP] = tokens y - border .. of channel c, zeros outside. */
 template <int LINE>
-DEVICE void load_tile(real *tile, const real *x, size_t row, Place at, int border, int c, const Depthwise &s) {
+DEVICE void load_tile(real *tile, const real *x, size_t row, DepthwisePlace at, int border, int c, const Depthwise &s) {
     x += at.image * s.grid.rows * s.grid.columns * row + c;
     for (int i = warp_id(); i < LINE * LINE; i += SIDE) {
         int yi = at.y + i / LINE - border, xi = at.x + i % LINE - border;
@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(THREADS)
                      const float *__restrict__ b, Depthwise s, Tiles t, bool reverse) {
     constexpr int LINE = SIDE + K - 1, BORDER = K / 2;
     SHARED(real, tile); /* [LINE,LINE,WARP] */
-    Place at = place_of(blockIdx.x / t.channels, t);
+    DepthwisePlace at = place_of(blockIdx.x / t.channels, t);
     int c = (int)(blockIdx.x % t.channels) * WARP + lane_id(), yi = at.y + warp_id();
     int frames = depthwise_frames(&s), taps = frames * K * K;
     bool active = c < s.C && yi < s.grid.rows;
@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(THREADS)
 #pragma unroll
     for (int p = 0; p < SIDE; p++) sum[p] = active && b ? b[c % s.period] : 0;
     for (int frame = 0; frame < frames; frame++) {
-        Place from = at;
+        DepthwisePlace from = at;
         if (!move_in_time(&from, frame, s)) continue;
         block_sync();
         load_tile<LINE>(tile, x, s.x_row, from, BORDER, c, s);
@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(THREADS)
     int c = (int)(blockIdx.x % t.channels) * WARP + lane_id();
     float sum[K * K + 1] = {};
     for (size_t i = part; i < tiles; i += count) {
-        Place at = place_of(i, t), from = at;
+        DepthwisePlace at = place_of(i, t), from = at;
         if (!move_in_time(&from, frame, s)) continue;
         block_sync();
         load_tile<LINE>(x_tile, x, s.x_row, from, BORDER, c, s);
@@ -181,13 +181,13 @@ size_t depthwise_workspace(const Depthwise *shape) {
 
 void depthwise_backward(real *dx, const real *add, float *dw, float *db, const real *dy, const real *x, const float *w,
                         const Depthwise *shape, int B) {
-    Depthwise s = *shape, turned = s;
+    Depthwise s = *shape, swapped = s;
     Tiles t = tiles_of(shape);
     size_t tiles = (size_t)B * s.grid.frames * t.down * t.across;
     unsigned count = blocks_for(tiles, 1, PARTS);
     float *parts = static_cast<float *>(kernels_workspace(depthwise_workspace(shape)));
-    turned.x_row = s.y_row;
-    turned.y_row = s.x_row;
+    swapped.x_row = s.y_row;
+    swapped.y_row = s.x_row;
     with_kernel_size(s.k, [&](auto size) {
         constexpr int K = size.value, LINE = SIDE + K - 1;
         LAUNCH((depthwise_weight_kernel<K>), count * depthwise_frames(&s) * t.channels, THREADS,
@@ -195,5 +195,5 @@ void depthwise_backward(real *dx, const real *add, float *dw, float *db, const r
     });
     LAUNCH(depthwise_join_kernel, (unsigned)ceil_div((size_t)s.period * (depthwise_taps(&s) + 1), SIDE), THREADS, 0, dw,
            db, parts, (int)count, s);
-    convolve(dx, add, dy, w, NULL, turned, B, true);
+    convolve(dx, add, dy, w, NULL, swapped, B, true);
 }

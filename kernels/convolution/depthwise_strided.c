@@ -3,7 +3,8 @@
  *   backward  dx_i = the sum of w_t dy_o over the o and t with stride o + t = i,  dw_t += sum_o dy_o x_(stride o + t)
  * TILE channels at a time; every sum is one thread's, so it does not depend on their number. */
 #include "kernels/cpu/activations.h"
-#include "kernels/kernels.h"
+#include "kernels/convolution/convolution.h"
+#include "kernels/tokens/grid.h"
 
 enum { LARGEST = 7, LONGEST = 15, MOST_TAPS = LONGEST * LARGEST * LARGEST };
 
@@ -30,7 +31,7 @@ static void group_open(Group *g, const StridedDepthwise *shape, const float *w, 
     }
 }
 
-/* Of result o = (f, i, j), as a row of y. */
+/* The row of y that holds result o = (f, i, j). */
 static size_t result_at(const Group *g, int f, int i, int j) { return ((size_t)f * g->Ho + i) * g->Wo + j; }
 
 /* The taps first .. last - 1 of a window along one side reach onto the grid. */

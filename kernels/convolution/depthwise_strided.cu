@@ -4,7 +4,8 @@
  * lane has the k x k sums of a channel, and add_parts joins the slices in order. */
 #include "kernels/cuda/divisor.cuh"
 #include "kernels/convolution/depthwise.cuh"
-#include "kernels/kernels.h"
+#include "kernels/convolution/convolution.h"
+#include "kernels/tokens/grid.h"
 
 enum {
     THREADS = 256,
@@ -12,13 +13,13 @@ enum {
     BLOCKS = 1056 /* wanted for the weights' gradient: eight for each multiprocessor of an H200 */
 };
 
-struct Shape {
+struct StridedShape {
     Depthwise s;
     int stride, kt, Ho, Wo;
     Divisor by_area, by_Wo;
 };
 
-static Shape shape_of(const StridedDepthwise *d) {
+static StridedShape shape_of(const StridedDepthwise *d) {
     const Grid &grid = d->window.grid;
     int Ho = convolution_side(grid.rows, d->stride), Wo = convolution_side(grid.columns, d->stride);
     return {d->window, d->stride, depthwise_frames(&d->window), Ho, Wo, divisor_of(Ho * Wo), divisor_of(Wo)};
@@ -29,13 +30,13 @@ struct Window {
     int f, top, left;
 };
 
-DEVICE Window window_of(int at, const Shape &d) {
+DEVICE Window window_of(int at, const StridedShape &d) {
     int within, column, f = divided(at, d.by_area, &within), row = divided(within, d.by_Wo, &column);
     return {f - d.kt / 2, row * d.stride - d.s.k / 2, column * d.stride - d.s.k / 2};
 }
 
 /* The token that a tap of a window lies on, of its image; -1: none. */
-DEVICE int token_of(Window o, int tap, Shape d) {
+DEVICE int token_of(Window o, int tap, StridedShape d) {
     int k = d.s.k, u = tap / (k * k), within = tap - u * k * k;
     int t = o.f + u, yi = o.top + within / k, xi = o.left + within % k;
     bool inside = t >= 0 && t < d.s.grid.frames && yi >= 0 && yi < d.s.grid.rows && xi >= 0 && xi < d.s.grid.columns;
@@ -44,7 +45,7 @@ DEVICE int token_of(Window o, int tap, Shape d) {
 
 /* y [n] = sums over windows. */
 __global__ void __launch_bounds__(THREADS)
-    strided_kernel(real *y, const real *__restrict__ x, const float *__restrict__ w, Shape d, size_t n) {
+    strided_kernel(real *y, const real *__restrict__ x, const float *__restrict__ w, StridedShape d, size_t n) {
     int results = d.s.grid.frames * d.Ho * d.Wo, taps = d.kt * d.s.k * d.s.k;
     size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x, place = quotient(i, d.s.C), image = quotient(place, results);
     if (i >= n) return;
@@ -61,7 +62,7 @@ __global__ void __launch_bounds__(THREADS)
 
 /* dx [n]: token (t,i,j) is in the windows whose tap there is i + k/2 - r = stride o, t + kt/2 - u = f. */
 __global__ void __launch_bounds__(THREADS)
-    strided_input_kernel(real *dx, const real *__restrict__ dy, const float *__restrict__ w, Shape d, size_t n) {
+    strided_input_kernel(real *dx, const real *__restrict__ dy, const float *__restrict__ w, StridedShape d, size_t n) {
     int N = grid_tokens(d.s.grid), k = d.s.k;
     size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x, place = quotient(i, d.s.C), image = quotient(place, N);
     if (i >= n) return;
@@ -84,7 +85,7 @@ __global__ void __launch_bounds__(THREADS)
 /* parts [slices][C,taps]: blocks (channel group, tap in time, slice of `each` of the B images). */
 template <int K>
 __global__ void __launch_bounds__(THREADS)
-    strided_weight_kernel(float *parts, const real *__restrict__ dy, const real *__restrict__ x, Shape d, int B,
+    strided_weight_kernel(float *parts, const real *__restrict__ dy, const real *__restrict__ x, StridedShape d, int B,
                           int each) {
     SHARED(float, sums); /* [WARPS][WARP] */
     int c = (int)blockIdx.x * WARP + lane_id(), frame = (int)blockIdx.y, slice = (int)blockIdx.z;
@@ -123,14 +124,14 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 void strided_depthwise_forward(real *y, const real *x, const float *w, const StridedDepthwise *shape, int B) {
-    Shape d = shape_of(shape);
+    StridedShape d = shape_of(shape);
     size_t n = (size_t)B * d.s.grid.frames * d.Ho * d.Wo * d.s.C;
     LAUNCH(strided_kernel, (unsigned)ceil_div(n, THREADS), THREADS, 0, y, x, w, d, n);
 }
 
 void strided_depthwise_backward(real *dx, float *dw, const real *dy, const real *x, const float *w,
                                 const StridedDepthwise *shape, int B) {
-    Shape d = shape_of(shape);
+    StridedShape d = shape_of(shape);
     size_t n = (size_t)B * grid_tokens(d.s.grid) * d.s.C, groups = ceil_div(d.s.C, WARP);
     size_t bytes = depthwise_workspace(&d.s), count = (size_t)d.s.C * depthwise_taps(&d.s);
     size_t most = bytes / (count * sizeof(float));

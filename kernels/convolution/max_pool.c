@@ -2,24 +2,32 @@
  *   forward   y_o = max_t x_(2o + t - before), t_o the first such tap; pixels beyond the border do not count
  *   backward  dx_i = sum of dy_o over the windows o with 2o + t_o - before = i
  *   saves     t_o. */
+#include <stdbool.h>
+
 #include "kernels/cpu/activations.h"
-#include "kernels/kernels.h"
+#include "kernels/convolution/convolution.h"
+#include "kernels/tokens/images.h"
 
 enum { SIDE = 3, STRIDE = 2, CHANNELS = 64 }; /* channels summed together */
 
 typedef struct {
     int H, W, C, Ho, Wo, top, left;
-} Windows;
+} MaxPoolWindows;
 
-static Windows windows_of(const ImageShape *images, int C, bool same) {
+static MaxPoolWindows windows_of(const ImageShape *images, int C, bool same) {
     const Convolution window = {C, C, SIDE, STRIDE, same};
     int H = images->Hi, W = images->Wi;
-    return (Windows){H, W, C, convolution_side(H, STRIDE), convolution_side(W, STRIDE), convolution_before(&window, H),
-                     convolution_before(&window, W)};
+    return (MaxPoolWindows){H,
+                            W,
+                            C,
+                            convolution_side(H, STRIDE),
+                            convolution_side(W, STRIDE),
+                            convolution_before(&window, H),
+                            convolution_before(&window, W)};
 }
 
 /* y and at [C] of the window whose first pixel is (top, left); at may be NULL. */
-static void window_max(real *y, uint8_t *at, const real *image, int top, int left, const Windows *s) {
+static void window_max(real *y, uint8_t *at, const real *image, int top, int left, const MaxPoolWindows *s) {
     bool any = false;
     for (int tap = 0; tap < SIDE * SIDE; tap++) {
         int yi = top + tap / SIDE, xi = left + tap % SIDE;
@@ -35,7 +43,7 @@ static void window_max(real *y, uint8_t *at, const real *image, int top, int lef
 }
 
 void max_pool_forward(real *y, uint8_t *at, const real *x, const ImageShape *images, int C, bool same) {
-    Windows s = windows_of(images, C, same);
+    MaxPoolWindows s = windows_of(images, C, same);
 #pragma omp parallel for schedule(static)
     for (size_t line = 0; line < (size_t)images->B * (size_t)s.Ho; line++) {
         const real *image = x + line / (size_t)s.Ho * (size_t)s.H * (size_t)s.W * (size_t)C;
@@ -48,7 +56,7 @@ void max_pool_forward(real *y, uint8_t *at, const real *x, const ImageShape *ima
 }
 
 void max_pool_backward(real *dx, const real *dy, const uint8_t *at, const ImageShape *images, int C, bool same) {
-    Windows s = windows_of(images, C, same);
+    MaxPoolWindows s = windows_of(images, C, same);
 #pragma omp parallel for schedule(static)
     for (size_t line = 0; line < (size_t)images->B * (size_t)s.H; line++)
         for (int j = 0; j < s.W; j++)

@@ -1,15 +1,16 @@
 /* The maximum of 3 x 3 windows, 2 apart; kernels/convolution/max_pool.c has the formulas.  A thread has some channels of a
  * result, or of a pixel's gradient. */
 #include "kernels/cuda/rows.cuh"
-#include "kernels/kernels.h"
+#include "kernels/convolution/convolution.h"
+#include "kernels/tokens/images.h"
 
 enum { THREADS = 256, SIDE = 3, STRIDE = 2 };
 
-struct Windows {
+struct MaxPoolWindows {
     int H, W, C, Ho, Wo, top, left;
 };
 
-static Windows windows_of(const ImageShape *images, int C, bool same) {
+static MaxPoolWindows windows_of(const ImageShape *images, int C, bool same) {
     const Convolution window = {C, C, SIDE, STRIDE, same};
     return {images->Hi, images->Wi, C, convolution_side(images->Hi, STRIDE), convolution_side(images->Wi, STRIDE),
             convolution_before(&window, images->Hi), convolution_before(&window, images->Wi)};
@@ -18,7 +19,7 @@ static Windows windows_of(const ImageShape *images, int C, bool same) {
 /* Each thread computes V channels of a position; at may be NULL. */
 template <int V>
 __global__ void __launch_bounds__(THREADS)
-    max_pool_kernel(real *y, uint8_t *at, const real *__restrict__ x, Windows s, size_t n) {
+    max_pool_kernel(real *y, uint8_t *at, const real *__restrict__ x, MaxPoolWindows s, size_t n) {
     size_t i = ((size_t)blockIdx.x * THREADS + threadIdx.x) * V;
     if (i >= n) return;
     size_t position = quotient(i, s.C), line = quotient(position, s.Wo), image = quotient(line, s.Ho);
@@ -46,7 +47,7 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 void max_pool_forward(real *y, uint8_t *at, const real *x, const ImageShape *images, int C, bool same) {
-    Windows s = windows_of(images, C, same);
+    MaxPoolWindows s = windows_of(images, C, same);
     size_t n = (size_t)images->B * s.Ho * s.Wo * C;
     if (is_wide(C, y, x))
         LAUNCH((max_pool_kernel<WIDE>), (unsigned)ceil_div(n, THREADS * WIDE), THREADS, 0, y, at, x, s, n);
@@ -54,7 +55,7 @@ void max_pool_forward(real *y, uint8_t *at, const real *x, const ImageShape *ima
 }
 
 __global__ void __launch_bounds__(THREADS)
-    max_pool_backward_kernel(real *dx, const real *__restrict__ dy, const uint8_t *__restrict__ at, Windows s,
+    max_pool_backward_kernel(real *dx, const real *__restrict__ dy, const uint8_t *__restrict__ at, MaxPoolWindows s,
                              size_t n) {
     size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
     if (i >= n) return;
@@ -73,6 +74,6 @@ __global__ void __launch_bounds__(THREADS)
 
 void max_pool_backward(real *dx, const real *dy, const uint8_t *at, const ImageShape *images, int C, bool same) {
     size_t n = (size_t)images->B * images->Hi * images->Wi * C;
-    Windows s = windows_of(images, C, same);
+    MaxPoolWindows s = windows_of(images, C, same);
     LAUNCH(max_pool_backward_kernel, (unsigned)ceil_div(n, THREADS), THREADS, 0, dx, dy, at, s, n);
 }

@@ -4,6 +4,7 @@
 #define VIT_KERNELS_CPU_ACTIVATIONS_H
 
 #include <stdint.h>
+#include <string.h>
 
 #include "kernels/cpu/vecmath.h"
 #include "real.h"

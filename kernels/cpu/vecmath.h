@@ -2,7 +2,7 @@
  *
  *   exp      x = n ln 2 + r, |r| <= ln 2 / 2;  e^x = 2^n p(r)
  *   log      x = 2^n (1 + r), sqrt(1/2) <= 1 + r < sqrt 2;  n ln 2 + r - r^2/2 + r^3 p(r)
- *   sin, cos x = n pi + r, |r| <= pi / 2;  (-1)^n (p(r), q(r)): both share the reduction and are never exchanged
+ *   sin, cos x = n pi + r, |r| <= pi / 2;  (-1)^n (p(r), q(r)): both share the reduction and are never swapped
  *   normal   Phi(x) = 1/2 + x p(x^2) for |x| < 1, else Phi(-a) = exp(-a^2/2) w(1 / (1 + 0.27 a))
  *
  * The polynomials are weighted minimax fits on those intervals (Lawson's iteration, in double). Constants are split so

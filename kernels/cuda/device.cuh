@@ -21,7 +21,7 @@
 #include <cuda_runtime.h>
 #include <stdint.h>
 
-#include "kernels/device/runtime.h"
+#include "kernels/cuda/runtime.h"
 #include "real.h"
 
 #define LAUNCH(kernel, grid, block, shared_bytes, ...)                             \

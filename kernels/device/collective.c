@@ -5,7 +5,7 @@
 
 #include "core/die.h"
 #include "core/distributed.h"
-#include "kernels/kernels.h"
+#include "kernels/device/collective.h"
 
 #ifdef VIT_MPI
 

@@ -6,13 +6,13 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "kernels/device/runtime.h"
+#include "kernels/cuda/runtime.h"
 
 extern "C" {
 #include "core/die.h"
 #include "core/distributed.h"
 }
-#include "kernels/kernels.h"
+#include "kernels/device/collective.h"
 
 #ifdef VIT_NCCL
 

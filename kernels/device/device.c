@@ -1,6 +1,8 @@
 /* The CPU backend's device: memory is the host's, and every call is finished when it returns. */
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <omp.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,9 +15,9 @@
 
 #include "core/die.h"
 #include "kernels/cpu/activations.h"
-#include "kernels/device/onednn.h"
+#include "kernels/device/device.h"
+#include "kernels/device/variants.h"
 #include "kernels/device/workspace.h"
-#include "kernels/kernels.h"
 
 enum { DEVICE_ALIGN = 64 };
 
@@ -40,10 +42,30 @@ static void spin_briefly(void) {
     free(line);
 }
 
+/* oneDNN is C++ and throws through its C interface where memory runs out.  Nobody catches that, so the C++ library ends
+ * the process; this is what it calls then, on the thread that has thrown. */
+static const void *(*thrown_type)(void);
+
+/* std::type_info: its table of functions, then the name. */
+static void on_exception(void) {
+    const void *type = thrown_type ? thrown_type() : NULL;
+    const char *name = type ? ((const char *const *)type)[1] : "unknown";
+    if (!strcmp(name, "St9bad_alloc")) die_at_once("out of memory in oneDNN");
+    die_at_once("oneDNN failed with the C++ exception %s", name);
+}
+
+/* Looked up by name: a C program is not linked with the C++ library, which comes with oneDNN. */
+static void catch_exceptions(void) {
+    void (*(*set)(void (*)(void)))(void);
+    *(void **)&set = dlsym(RTLD_DEFAULT, "_ZSt13set_terminatePFvvE");
+    *(void **)&thrown_type = dlsym(RTLD_DEFAULT, "__cxa_current_exception_type");
+    if (set) set(on_exception);
+}
+
 void kernels_init(void) {
     spin_briefly();
     if (omp_get_max_threads() > omp_get_thread_limit()) omp_set_num_threads(omp_get_thread_limit());
-    onednn_catch_exceptions();
+    catch_exceptions();
 }
 
 void kernels_exit(void) {

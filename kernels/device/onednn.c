@@ -1,34 +1,9 @@
 #include "kernels/device/onednn.h"
 
-#include <dlfcn.h>
-#include <string.h>
-
 #include "kernels/device/device.h"
 
 static dnnl_engine_t engine;
 static dnnl_stream_t stream;
-
-/* == Exceptions =================================================================================================== */
-
-/* oneDNN is C++ and throws through its C interface where memory runs out.  Nobody catches that, so the C++ library ends
- * the process; this is what it calls then, on the thread that has thrown. */
-static const void *(*thrown_type)(void);
-
-/* std::type_info: its table of functions, then the name. */
-static void on_exception(void) {
-    const void *type = thrown_type ? thrown_type() : NULL;
-    const char *name = type ? ((const char *const *)type)[1] : "unknown";
-    if (!strcmp(name, "St9bad_alloc")) die_at_once("out of memory in oneDNN");
-    die_at_once("oneDNN failed with the C++ exception %s", name);
-}
-
-/* Looked up by name: a C program is not linked with the C++ library, which comes with oneDNN. */
-void onednn_catch_exceptions(void) {
-    void (*(*set)(void (*)(void)))(void);
-    *(void **)&set = dlsym(RTLD_DEFAULT, "_ZSt13set_terminatePFvvE");
-    *(void **)&thrown_type = dlsym(RTLD_DEFAULT, "__cxa_current_exception_type");
-    if (set) set(on_exception);
-}
 
 /* == One engine and one stream ==================================================================================== */
 

@@ -25,9 +25,6 @@ typedef const dnnl_memory_desc_t *DescRef;
 /* The type of activations. */
 #define ONEDNN_REAL (sizeof(real) == 2 ? dnnl_bf16 : dnnl_f32)
 
-/* Has an exception end the process with a line of ours.  To be called before anything of oneDNN is. */
-void onednn_catch_exceptions(void);
-
 dnnl_engine_t onednn_engine(void);
 dnnl_stream_t onednn_stream(void);
 

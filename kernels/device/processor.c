@@ -6,6 +6,7 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <stdbool.h>
 #endif
 
 enum { EAX, EBX, ECX, EDX };

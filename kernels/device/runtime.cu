@@ -19,13 +19,13 @@
 #include <string.h>
 
 #include "kernels/cuda/rows.cuh"
-#include "kernels/device/runtime.h"
+#include "kernels/cuda/runtime.h"
 
 extern "C" {
 #include "core/die.h"
 #include "core/distributed.h"
 }
-#include "kernels/kernels.h"
+#include "kernels/device/device.h"
 
 cudaStream_t kernels_stream;
 void (*library_close)(void);
@@ -86,13 +86,13 @@ void launch_prepare(const void *kernel, size_t shared_bytes) {
 /* == Memory ======================================================================================================= */
 
 /* What device_malloc gave, and the rounded copy of it where it is read as parameters. */
-struct Block {
+struct MemoryBlock {
     char *base;
     size_t bytes;
     real *copy;
     bool copy_is_old;
 };
-static Block *blocks;
+static MemoryBlock *blocks;
 static int block_count, block_capacity;
 static size_t bytes_held, bytes_peak;
 
@@ -116,7 +116,7 @@ static void *device_take(size_t bytes, const char *what) {
 void *device_malloc(size_t bytes, const char *what) {
     if (block_count == block_capacity) {
         block_capacity = block_capacity ? 2 * block_capacity : 64;
-        blocks = static_cast<Block *>(realloc(blocks, (size_t)block_capacity * sizeof *blocks));
+        blocks = static_cast<MemoryBlock *>(realloc(blocks, (size_t)block_capacity * sizeof *blocks));
         if (!blocks) die("out of memory: table of %d blocks of device memory", block_capacity);
     }
     void *p = device_take(bytes, what);
@@ -125,7 +125,7 @@ void *device_malloc(size_t bytes, const char *what) {
     return p;
 }
 
-static Block *block_of(const void *p) {
+static MemoryBlock *block_of(const void *p) {
     const char *at = static_cast<const char *>(p);
     for (int i = 0; i < block_count; i++)
         if (at >= blocks[i].base && at < blocks[i].base + blocks[i].bytes) return &blocks[i];
@@ -187,7 +187,7 @@ void *kernels_workspace(size_t bytes) {
 /* == Parameters as matrix products read them ====================================================================== */
 
 void memory_changed(const void *p) {
-    Block *block = block_of(p);
+    MemoryBlock *block = block_of(p);
     if (block) block->copy_is_old = true;
 }
 
@@ -216,7 +216,7 @@ __global__ void __launch_bounds__(ROUND_THREADS) round_kernel(real *to, const fl
 }
 
 const real *real_copy(const float *p) {
-    Block *block = block_of(p);
+    MemoryBlock *block = block_of(p);
     if (!block) die("a matrix product was given parameters that are not in memory from device_malloc");
     size_t n = block->bytes / sizeof(float);
     if (!block->copy) {

@@ -1,10 +1,13 @@
 /* The variant that this code is, and its way to the others. */
 #include "kernels/device/variant.h"
+#include "kernels/device/variants.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 
 #include <dnnl.h>
+#include <stdbool.h>
+#include <string.h>
 
 #include "real.h"
 

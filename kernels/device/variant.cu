@@ -2,7 +2,7 @@
 #include <cstdio>
 #include <cstring>
 
-#include "kernels/linear_attention/variants.h"
+#include "kernels/device/variants.h"
 #include "real.h"
 
 const char *kernels_instructions(void) { return "CUDA"; }

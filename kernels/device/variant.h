@@ -4,11 +4,12 @@
 #ifndef VIT_KERNELS_DEVICE_VARIANT_H
 #define VIT_KERNELS_DEVICE_VARIANT_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
 #include "kernels/device/processor.h"
-#include "kernels/linear_attention/variants.h"
+#include "kernels/device/variants.h"
 
 typedef struct {
     ProgramMain *main;

@@ -1,17 +1,18 @@
 /* Means over the cells of a grid, and squares of tokens copied to rows (kernels/landmarks/landmarks.h). */
 #include "kernels/cpu/activations.h"
-#include "kernels/kernels.h"
+#include "kernels/landmarks/landmarks.h"
+#include "kernels/tokens/grid.h"
 
 /* The tokens of a cell: rows and columns from the first to before the last. */
 typedef struct {
     int top, bottom, left, right;
     float share; /* 1 / tokens */
-} Cell;
+} LandmarkCell;
 
-static Cell cell_of(const Cells *c, int i, int j) {
+static LandmarkCell cell_of(const Cells *c, int i, int j) {
     int Hg = c->tokens.rows, Wg = c->tokens.columns, Lh = c->cells.rows, Lw = c->cells.columns;
-    Cell cell = {(int)((size_t)i * Hg / Lh), (int)((size_t)(i + 1) * Hg / Lh), (int)((size_t)j * Wg / Lw),
-                 (int)((size_t)(j + 1) * Wg / Lw), 0};
+    LandmarkCell cell = {(int)((size_t)i * Hg / Lh), (int)((size_t)(i + 1) * Hg / Lh), (int)((size_t)j * Wg / Lw),
+                         (int)((size_t)(j + 1) * Wg / Lw), 0};
     cell.share = 1.0f / ((float)(cell.bottom - cell.top) * (float)(cell.right - cell.left));
     return cell;
 }
@@ -21,7 +22,7 @@ void cell_means_forward(real *means, const real *x, const Cells *cells, int B, i
     size_t N = grid_tokens(cells->tokens), L = grid_tokens(cells->cells);
 #pragma omp parallel for schedule(static)
     for (size_t at = 0; at < B * L; at++) {
-        Cell cell = cell_of(cells, (int)(at % L) / Lw, (int)(at % L) % Lw);
+        LandmarkCell cell = cell_of(cells, (int)(at % L) / Lw, (int)(at % L) % Lw);
         const real *image = x + at / L * N * x_row;
         for (int c = 0; c < C; c += TILE) {
             vec sum = {0};
@@ -38,7 +39,7 @@ void cell_means_backward(real *dx, const real *dmeans, const Cells *cells, int B
     size_t N = grid_tokens(cells->tokens), L = grid_tokens(cells->cells);
 #pragma omp parallel for schedule(static)
     for (size_t at = 0; at < B * L; at++) {
-        Cell cell = cell_of(cells, (int)(at % L) / Lw, (int)(at % L) % Lw);
+        LandmarkCell cell = cell_of(cells, (int)(at % L) / Lw, (int)(at % L) % Lw);
         real *image = dx + at / L * N * x_row;
         for (int i = cell.top; i < cell.bottom; i++)
             for (int j = cell.left; j < cell.right; j++)

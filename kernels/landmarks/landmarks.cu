@@ -1,20 +1,21 @@
 /* Means over the cells of a grid, and squares of tokens copied to rows (kernels/landmarks/landmarks.h): one thread for each
  * element of the means or of the rows. */
 #include "kernels/cuda/rows.cuh"
-#include "kernels/kernels.h"
+#include "kernels/landmarks/landmarks.h"
+#include "kernels/tokens/grid.h"
 
 enum { THREADS = 256 };
 
 /* The tokens of a cell: rows and columns from the first to before the last. */
-struct Cell {
+struct LandmarkCell {
     int top, bottom, left, right;
     float share; /* 1 / tokens */
 };
 
-DEVICE Cell cell_at(const Cells &c, int i, int j) {
+DEVICE LandmarkCell cell_at(const Cells &c, int i, int j) {
     int Hg = c.tokens.rows, Wg = c.tokens.columns, Lh = c.cells.rows, Lw = c.cells.columns;
-    Cell cell = {(int)((size_t)i * Hg / Lh), (int)((size_t)(i + 1) * Hg / Lh), (int)((size_t)j * Wg / Lw),
-                 (int)((size_t)(j + 1) * Wg / Lw), 0};
+    LandmarkCell cell = {(int)((size_t)i * Hg / Lh), (int)((size_t)(i + 1) * Hg / Lh), (int)((size_t)j * Wg / Lw),
+                         (int)((size_t)(j + 1) * Wg / Lw), 0};
     cell.share = 1.0f / ((float)(cell.bottom - cell.top) * (float)(cell.right - cell.left));
     return cell;
 }
@@ -28,7 +29,7 @@ __global__ void __launch_bounds__(THREADS)
     size_t L = grid_tokens(cells.cells), l = mean % L;
     size_t image = mean / L * grid_tokens(cells.tokens) * x_row + c;
     int Wg = cells.tokens.columns, Lw = cells.cells.columns;
-    Cell cell = cell_at(cells, (int)(l / Lw), (int)(l % Lw));
+    LandmarkCell cell = cell_at(cells, (int)(l / Lw), (int)(l % Lw));
     float sum = 0, share = backward ? cell.share * to_float(from[at]) : 0;
     for (int i = cell.top; i < cell.bottom; i++)
         for (int j = cell.left; j < cell.right; j++) {

@@ -14,10 +14,14 @@
  * Nothing is saved: the V of all steps would need more memory than q, k, v and y together, and save the backward pass
  * only 6 of its 72 products of L x L matrices.
  * Copies have rows of whole vectors, and whole tiles of rows, so that they can be transposed; padding is zero. */
+#include <math.h>
+#include <stdbool.h>
+#include <string.h>
+
 #include "core/integers.h"
 #include "kernels/cpu/activations.h"
 #include "kernels/device/workspace.h"
-#include "kernels/kernels.h"
+#include "kernels/landmarks/landmarks.h"
 
 enum { STEPS = 6 };
 
@@ -27,23 +31,23 @@ typedef struct {
     float q_scale, k_scale;
     size_t token, landmark, y; /* row strides, in floats */
     int v;                     /* offset of v within a token's row */
-} Shape;
+} LowRankShape;
 
-static Shape shape_of(const LowRank *r) {
+static LowRankShape shape_of(const LowRank *r) {
     int M = r->H * r->D, parts = r->gaussian ? 2 : 3;
-    return (Shape){.N = r->N,
-                   .L = r->L,
-                   .D = r->D,
-                   .Np = tile_round_up(r->N),
-                   .Lp = tile_round_up(r->L),
-                   .Dp = tile_round_up(r->D),
-                   .gaussian = r->gaussian,
-                   .q_scale = powf((float)r->D, r->gaussian ? -0.25f : -0.5f),
-                   .k_scale = 1,
-                   .token = (size_t)parts * M,
-                   .landmark = (size_t)(parts - 1) * M,
-                   .y = (size_t)M,
-                   .v = (parts - 1) * M};
+    return (LowRankShape){.N = r->N,
+                          .L = r->L,
+                          .D = r->D,
+                          .Np = tile_round_up(r->N),
+                          .Lp = tile_round_up(r->L),
+                          .Dp = tile_round_up(r->D),
+                          .gaussian = r->gaussian,
+                          .q_scale = powf((float)r->D, r->gaussian ? -0.25f : -0.5f),
+                          .k_scale = 1,
+                          .token = (size_t)parts * M,
+                          .landmark = (size_t)(parts - 1) * M,
+                          .y = (size_t)M,
+                          .v = (parts - 1) * M};
 }
 
 /* One step's matrices [L,Lp]. */
@@ -54,13 +58,13 @@ typedef struct {
 typedef struct {
     float *q, *k, *v, *dy, *dq, *dk, *dv;        /* [Np,Dp]; gaussian: k is q, dk is dq */
     float *a, *b, *da, *db, *t, *u, *dt, *du;    /* [Lp,Dp]; gaussian: b is a, db is da */
-    float *turned;                               /* [Dp,Np or Lp] a right factor's transpose */
+    float *transposed;                           /* [Dp,Np or Lp] a right factor's transpose */
     float *a1, *a2, *a3, *slope;                 /* [N,Lp], [L,Lp], [L,Np]; the gradient of one of them */
     Step step[STEPS];
     float *z;                                    /* [L,Lp] */
     float *g, *dw, *n2, *n3, *da2t;              /* [L,Lp] */
     float *sums;                                 /* [Np or Lp] */
-} Work;
+} LowRankWork;
 
 /* *floats counts the floats taken; `next` may be NULL to count only. */
 static float *take(float **next, size_t *floats, size_t n) {
@@ -68,10 +72,10 @@ static float *take(float **next, size_t *floats, size_t n) {
     return *next ? workspace_take(next, n) : NULL;
 }
 
-static Work work_take(const Shape *s, bool backward, float *next, size_t *floats) {
+static LowRankWork work_take(const LowRankShape *s, bool backward, float *next, size_t *floats) {
     size_t tokens = (size_t)s->Np * s->Dp, landmarks = (size_t)s->Lp * s->Dp, square = (size_t)s->L * s->Lp;
     size_t most = larger_size((size_t)s->Np, (size_t)s->Lp);
-    Work w = {0};
+    LowRankWork w = {0};
     *floats = 0;
 #define TAKE(field, n) w.field = take(&next, floats, n)
     TAKE(q, tokens);
@@ -81,7 +85,7 @@ static Work work_take(const Shape *s, bool backward, float *next, size_t *floats
     if (!s->gaussian) TAKE(b, landmarks);
     TAKE(t, landmarks);
     TAKE(u, landmarks);
-    TAKE(turned, most * s->Dp);
+    TAKE(transposed, most * s->Dp);
     TAKE(a1, (size_t)s->N * s->Lp);
     TAKE(a2, square);
     TAKE(a3, (size_t)s->L * s->Np);
@@ -123,7 +127,7 @@ static Work work_take(const Shape *s, bool backward, float *next, size_t *floats
     return w;
 }
 
-static size_t work_floats(const Shape *s, bool backward) {
+static size_t work_floats(const LowRankShape *s, bool backward) {
     size_t floats;
     work_take(s, backward, NULL, &floats);
     return floats;
@@ -131,26 +135,26 @@ static size_t work_floats(const Shape *s, bool backward) {
 
 size_t low_rank_workspace(const LowRank *shape, int B) {
     (void)B;
-    Shape s = shape_of(shape);
+    LowRankShape s = shape_of(shape);
     return workspace_bytes(work_floats(&s, true));
 }
 
 /* to [padded,Dp] = scale times from's rows. */
-static void gather(float *to, const real *from, size_t row, float scale, int rows, int padded, const Shape *s) {
+static void gather(float *to, const real *from, size_t row, float scale, int rows, int padded, const LowRankShape *s) {
     for (int i = 0; i < rows; i++)
         for (int c = 0; c < s->D; c += TILE)
             vec_store(to + (size_t)i * s->Dp + c, scale * real_load_part(from + i * row + c, s->D - c));
     memset(to + (size_t)rows * s->Dp, 0, (size_t)(padded - rows) * s->Dp * sizeof *to);
 }
 
-static void scatter(real *to, size_t row, const float *from, float scale, int rows, const Shape *s) {
+static void scatter(real *to, size_t row, const float *from, float scale, int rows, const LowRankShape *s) {
     for (int i = 0; i < rows; i++)
         for (int c = 0; c < s->D; c += TILE)
             real_store_part(to + i * row + c, scale * vec_load(from + (size_t)i * s->Dp + c), s->D - c);
 }
 
 /* to [Dp,padded] = from [padded,Dp] transposed. */
-static const float *turn(float *to, const float *from, int padded, const Shape *s) {
+static const float *transpose(float *to, const float *from, int padded, const LowRankShape *s) {
     for (int i = 0; i < padded; i += TILE)
         for (int c = 0; c < s->Dp; c += TILE)
             tile_transpose(to + (size_t)c * padded + i, padded, from + (size_t)i * s->Dp + c, s->Dp);
@@ -159,7 +163,7 @@ static const float *turn(float *to, const float *from, int padded, const Shape *
 
 /* == Similarities ================================================================================================= */
 
-static float half_square(const float *x, const Shape *s) { return vec_dot(x, x, s->Dp) / 2; }
+static float half_square(const float *x, const LowRankShape *s) { return vec_dot(x, x, s->Dp) / 2; }
 
 static void softmax_row(float *p, int columns, int padded) {
     for (int j = columns; j < padded; j++) p[j] = -INFINITY;
@@ -177,9 +181,9 @@ static void softmax_row(float *p, int columns, int padded) {
 }
 
 /* p [rows,padded] = A(x, z). */
-static void similarity(float *p, const float *x, const float *z, int rows, int columns, int padded, const Work *w,
-                       const Shape *s) {
-    tile_gemm(p, padded, x, s->Dp, 1, turn(w->turned, z, padded, s), padded, rows, padded, s->D, 0);
+static void similarity(float *p, const float *x, const float *z, int rows, int columns, int padded,
+                       const LowRankWork *w, const LowRankShape *s) {
+    tile_gemm(p, padded, x, s->Dp, 1, transpose(w->transposed, z, padded, s), padded, rows, padded, s->D, 0);
     if (s->gaussian)
         for (int j = 0; j < columns; j++) w->sums[j] = half_square(z + (size_t)j * s->Dp, s);
     for (int i = 0; i < rows; i++) {
@@ -197,7 +201,7 @@ static void similarity(float *p, const float *x, const float *z, int rows, int c
 
 /* dx, dz (+=) from dp [rows,padded], which becomes dS. */
 static void similarity_backward(float *dx, float *dz, float *dp, const float *p, const float *x, const float *z,
-                                int rows, int columns, int padded, const Work *w, const Shape *s) {
+                                int rows, int columns, int padded, const LowRankWork *w, const LowRankShape *s) {
     memset(w->sums, 0, padded * sizeof *w->sums);
     for (int i = 0; i < rows; i++) {
         float *slope = dp + (size_t)i * padded;
@@ -224,24 +228,24 @@ static void similarity_backward(float *dx, float *dz, float *dp, const float *p,
 /* == Pseudo-inverse =============================================================================================== */
 
 /* c [L,Lp] = a b, or c += a b. */
-static void multiply(float *c, const float *a, const float *b, int accumulate, const Shape *s) {
+static void multiply(float *c, const float *a, const float *b, int accumulate, const LowRankShape *s) {
     tile_gemm(c, s->Lp, a, s->Lp, 1, b, s->Lp, s->L, s->Lp, s->L, accumulate);
 }
 
 /* to = diagonal on the diagonal, plus factor times from; may be in place. */
-static void shift(float *to, const float *from, float factor, float diagonal, const Shape *s) {
+static void shift(float *to, const float *from, float factor, float diagonal, const LowRankShape *s) {
     for (size_t i = 0; i < (size_t)s->L * s->Lp; i += TILE) vec_store(to + i, factor * vec_load(from + i));
     for (int i = 0; i < s->L; i++) to[(size_t)i * s->Lp + i] += diagonal;
 }
 
-static void transpose_square(float *to, const float *from, float scale, const Shape *s) {
+static void transpose_square(float *to, const float *from, float scale, const LowRankShape *s) {
     for (int i = 0; i < s->L; i++)
         for (int j = 0; j < s->Lp; j++)
             to[(size_t)i * s->Lp + j] = j < s->L ? scale * from[(size_t)j * s->Lp + i] : 0;
 }
 
 /* Returns the largest column sum of A2; *most is that column. */
-static float largest_column(const float *a2, int *most, float *sums, const Shape *s) {
+static float largest_column(const float *a2, int *most, float *sums, const LowRankShape *s) {
     memset(sums, 0, s->Lp * sizeof *sums);
     for (int i = 0; i < s->L; i++)
         for (int j = 0; j < s->Lp; j += TILE)
@@ -253,9 +257,9 @@ static float largest_column(const float *a2, int *most, float *sums, const Shape
 }
 
 /* The factor of A2^T in the initial V. */
-static float start_scale(float sum, const Shape *s) { return s->gaussian ? 1 / (sum * sum) : 1 / sum; }
+static float start_scale(float sum, const LowRankShape *s) { return s->gaussian ? 1 / (sum * sum) : 1 / sum; }
 
-static void inverse(const Work *w, const Shape *s) {
+static void inverse(const LowRankWork *w, const LowRankShape *s) {
     int most;
     transpose_square(w->step[0].v, w->a2, start_scale(largest_column(w->a2, &most, w->sums, s), s), s);
     for (int i = 0; i < STEPS; i++) {
@@ -271,7 +275,7 @@ static void inverse(const Work *w, const Shape *s) {
 }
 
 /* da2 [L,Lp] (=) from w->g = dZ^T.  The gradient alternates between g and n3. */
-static void inverse_backward(float *da2, const Work *w, const Shape *s) {
+static void inverse_backward(float *da2, const LowRankWork *w, const LowRankShape *s) {
     size_t square = (size_t)s->L * s->Lp;
     float *g = w->g, *n3 = w->n3;
     memset(w->da2t, 0, square * sizeof *w->da2t);
@@ -297,15 +301,15 @@ static void inverse_backward(float *da2, const Work *w, const Shape *s) {
     float dscale = vec_dot(g, w->a2, (int)square), dsum = -dscale * scale / sum * (s->gaussian ? 2 : 1);
     transpose_square(da2, w->da2t, 1, s);
     for (int i = 0; i < s->L; i++) {
-        float *row = da2 + (size_t)i * s->Lp, *turned = g + (size_t)i * s->Lp;
-        for (int j = 0; j < s->Lp; j += TILE) vec_store(row + j, vec_load(row + j) + scale * vec_load(turned + j));
+        float *row = da2 + (size_t)i * s->Lp, *transposed = g + (size_t)i * s->Lp;
+        for (int j = 0; j < s->Lp; j += TILE) vec_store(row + j, vec_load(row + j) + scale * vec_load(transposed + j));
         row[most] += dsum;
     }
 }
 
 /* == Heads ======================================================================================================== */
 
-static void middle(const Work *w, const real *tokens, const real *landmarks, const Shape *s) {
+static void middle(const LowRankWork *w, const real *tokens, const real *landmarks, const LowRankShape *s) {
     gather(w->q, tokens, s->token, s->q_scale, s->N, s->Np, s);
     gather(w->v, tokens + s->v, s->token, 1, s->N, s->Np, s);
     gather(w->a, landmarks, s->landmark, s->gaussian ? 1 : s->q_scale, s->L, s->Lp, s);
@@ -324,21 +328,22 @@ static void middle(const Work *w, const real *tokens, const real *landmarks, con
 }
 
 void low_rank_forward(real *y, const real *tokens, const real *landmarks, const LowRank *shape, int B) {
-    Shape s = shape_of(shape);
+    LowRankShape s = shape_of(shape);
 #pragma omp parallel for collapse(2) schedule(static)
     for (int b = 0; b < B; b++)
         for (int h = 0; h < shape->H; h++) {
             size_t floats = work_floats(&s, false), at = (size_t)h * s.D;
-            Work w = work_take(&s, false, kernels_workspace(floats), &floats);
+            LowRankWork w = work_take(&s, false, kernels_workspace(floats), &floats);
             middle(&w, tokens + (size_t)b * s.N * s.token + at, landmarks + (size_t)b * s.L * s.landmark + at, &s);
             tile_gemm(w.q, s.Dp, w.a1, s.Lp, 1, w.u, s.Dp, s.N, s.Dp, s.L, 0);
             scatter(y + (size_t)b * s.N * s.y + at, s.y, w.q, 1, s.N, &s);
         }
 }
 
-static void zero(float *x, int rows, const Shape *s) { memset(x, 0, (size_t)rows * s->Dp * sizeof *x); }
+static void zero(float *x, int rows, const LowRankShape *s) { memset(x, 0, (size_t)rows * s->Dp * sizeof *x); }
 
-static void backward_head(real *dtokens, real *dlandmarks, const real *dy, const Work *w, const Shape *s) {
+static void backward_head(real *dtokens, real *dlandmarks, const real *dy, const LowRankWork *w,
+                          const LowRankShape *s) {
     gather(w->dy, dy, s->y, 1, s->N, s->Np, s);
     zero(w->dq, s->Np, s);
     zero(w->dk, s->Np, s);
@@ -346,16 +351,16 @@ static void backward_head(real *dtokens, real *dlandmarks, const real *dy, const
     zero(w->db, s->Lp, s);
     zero(w->du, s->Lp, s);
     tile_gemm(w->du, s->Dp, w->a1, 1, s->Lp, w->dy, s->Dp, s->L, s->Dp, s->N, 1);
-    tile_gemm(w->slope, s->Lp, w->dy, s->Dp, 1, turn(w->turned, w->u, s->Lp, s), s->Lp, s->N, s->Lp, s->D, 0);
+    tile_gemm(w->slope, s->Lp, w->dy, s->Dp, 1, transpose(w->transposed, w->u, s->Lp, s), s->Lp, s->N, s->Lp, s->D, 0);
     similarity_backward(w->dq, w->db, w->slope, w->a1, w->q, w->b, s->N, s->L, s->Lp, w, s);
 
-    tile_gemm(w->g, s->Lp, w->t, s->Dp, 1, turn(w->turned, w->du, s->Lp, s), s->Lp, s->L, s->Lp, s->D, 0);
+    tile_gemm(w->g, s->Lp, w->t, s->Dp, 1, transpose(w->transposed, w->du, s->Lp, s), s->Lp, s->L, s->Lp, s->D, 0);
     inverse_backward(w->slope, w, s);
     similarity_backward(w->da, w->db, w->slope, w->a2, w->a, w->b, s->L, s->L, s->Lp, w, s);
 
     tile_gemm(w->dt, s->Dp, w->z, 1, s->Lp, w->du, s->Dp, s->L, s->Dp, s->L, 0);
     tile_gemm(w->dv, s->Dp, w->a3, 1, s->Np, w->dt, s->Dp, s->N, s->Dp, s->L, 0);
-    tile_gemm(w->slope, s->Np, w->dt, s->Dp, 1, turn(w->turned, w->v, s->Np, s), s->Np, s->L, s->Np, s->D, 0);
+    tile_gemm(w->slope, s->Np, w->dt, s->Dp, 1, transpose(w->transposed, w->v, s->Np, s), s->Np, s->L, s->Np, s->D, 0);
     similarity_backward(w->da, w->dk, w->slope, w->a3, w->a, w->k, s->L, s->N, s->Np, w, s);
 
     scatter(dtokens, s->token, w->dq, s->q_scale, s->N, s);
@@ -388,13 +393,13 @@ static void keep_denormals(unsigned before) {
 
 void low_rank_backward(real *dtokens, real *dlandmarks, const real *dy, const real *tokens, const real *landmarks,
                        const LowRank *shape, int B) {
-    Shape s = shape_of(shape);
+    LowRankShape s = shape_of(shape);
 #pragma omp parallel for collapse(2) schedule(static)
     for (int b = 0; b < B; b++)
         for (int h = 0; h < shape->H; h++) {
             size_t floats = work_floats(&s, true), at = (size_t)h * s.D;
             size_t first = (size_t)b * s.N * s.token + at, landmark = (size_t)b * s.L * s.landmark + at;
-            Work w = work_take(&s, true, kernels_workspace(floats), &floats);
+            LowRankWork w = work_take(&s, true, kernels_workspace(floats), &floats);
             unsigned before = drop_denormals();
             middle(&w, tokens + first, landmarks + landmark, &s);
             backward_head(dtokens + first, dlandmarks + landmark, dy + (size_t)b * s.N * s.y + at, &w, &s);

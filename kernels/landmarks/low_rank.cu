@@ -4,13 +4,13 @@
  * each thread. */
 #include "kernels/cuda/fragments.cuh"
 #include "kernels/cuda/rows.cuh"
-#include "kernels/kernels.h"
+#include "kernels/landmarks/landmarks.h"
 
 enum { STEPS = 6, THREADS = 256, WARPS = THREADS / WARP, TILE = 64, SLAB = 16, EACH = 4 };
 /* Two to a multiprocessor of an H200, and fewer where a long sequence needs large slices. */
 static const size_t MOST_BLOCKS = 264, MOST_FLOATS = (size_t)1 << 28;
 
-struct Shape {
+struct LowRankShape {
     int N, L, D, H;
     bool gaussian;
     float q_scale, a_scale;
@@ -20,7 +20,7 @@ struct Shape {
 };
 
 /* A slice, or at first the workspace: the fields as in the CPU's, without padding. */
-struct Work {
+struct LowRankWork {
     float *q, *k, *v, *dy, *dq, *dk, *dv;                       /* [N,D] */
     float *a, *b, *da, *db, *t, *u, *dt, *du;                   /* [L,D] */
     float *a1, *a2, *a3, *slope;                                /* [N,L], [L,L], [L,N], the largest of them */
@@ -37,9 +37,9 @@ static float *take(float *slice, size_t *floats, size_t n) {
     return taken;
 }
 
-static Work slice_at(float *slice, const Shape *s, bool backward, size_t *floats) {
+static LowRankWork slice_at(float *slice, const LowRankShape *s, bool backward, size_t *floats) {
     size_t tokens = (size_t)s->N * s->D, landmarks = (size_t)s->L * s->D, square = (size_t)s->L * s->L;
-    Work w = {};
+    LowRankWork w = {};
     *floats = 0;
 #define TAKE(field, n) w.field = take(slice, floats, n)
     TAKE(q, tokens);
@@ -82,7 +82,7 @@ static Work slice_at(float *slice, const Shape *s, bool backward, size_t *floats
 }
 
 /* This block's slice; what is not planned stays unused. */
-DEVICE Work slice_of_block(Work w, const Shape &s) {
+DEVICE LowRankWork slice_of_block(LowRankWork w, const LowRankShape &s) {
     float **p = reinterpret_cast<float **>(&w);
 #pragma unroll
     for (int i = 0; i < (int)(sizeof w / sizeof *p); i++) p[i] += blockIdx.x * s.floats;
@@ -142,11 +142,11 @@ DEVICE void each(size_t n, Body body) {
 }
 
 /* to [rows,D] = scale times from's rows. */
-DEVICE void gather(float *to, const real *from, size_t row, float scale, int rows, const Shape &s) {
+DEVICE void gather(float *to, const real *from, size_t row, float scale, int rows, const LowRankShape &s) {
     each((size_t)rows * s.D, [&](size_t i) { to[i] = scale * to_float(from[i / s.D * row + i % s.D]); });
 }
 
-DEVICE void scatter(real *to, size_t row, const float *from, float scale, int rows, const Shape &s) {
+DEVICE void scatter(real *to, size_t row, const float *from, float scale, int rows, const LowRankShape &s) {
     each((size_t)rows * s.D, [&](size_t i) { to[i / s.D * row + i % s.D] = to_real(scale * from[i]); });
 }
 
@@ -159,8 +159,8 @@ DEVICE float half_square(const float *x, int D) {
 }
 
 /* p [rows,columns] = A(x, z). */
-DEVICE void similarity(float *p, const float *x, const float *z, int rows, int columns, const Work &w, const Shape &s,
-                       float *slab) {
+DEVICE void similarity(float *p, const float *x, const float *z, int rows, int columns, const LowRankWork &w,
+                       const LowRankShape &s, float *slab) {
     product(p, plain(x, s.D), transposed(z, s.D), rows, columns, s.D, false, slab);
     if (s.gaussian) {
         each(columns, [&](size_t j) { w.sums[j] = half_square(z + j * s.D, s.D); });
@@ -182,7 +182,7 @@ DEVICE void similarity(float *p, const float *x, const float *z, int rows, int c
 
 /* dx, dz (+=) from dp [rows,columns], which becomes dS. */
 DEVICE void similarity_backward(float *dx, float *dz, float *dp, const float *p, const float *x, const float *z,
-                                int rows, int columns, const Work &w, const Shape &s, float *slab) {
+                                int rows, int columns, const LowRankWork &w, const LowRankShape &s, float *slab) {
     for (int i = warp_id(); i < rows; i += WARPS) {
         size_t first = (size_t)i * columns;
         float total = 0;
@@ -205,12 +205,12 @@ DEVICE void similarity_backward(float *dx, float *dz, float *dp, const float *p,
 
 /* == Pseudo-inverse =============================================================================================== */
 
-DEVICE void multiply(float *c, const float *a, const float *b, bool add, const Shape &s, float *slab) {
+DEVICE void multiply(float *c, const float *a, const float *b, bool add, const LowRankShape &s, float *slab) {
     product(c, plain(a, s.L), plain(b, s.L), s.L, s.L, s.L, add, slab);
 }
 
 /* p = diagonal on the diagonal, plus factor times from; may be in place. */
-DEVICE void shift(float *to, const float *from, float factor, float diagonal, const Shape &s) {
+DEVICE void shift(float *to, const float *from, float factor, float diagonal, const LowRankShape &s) {
     each((size_t)s.L * s.L, [&](size_t i) { to[i] = factor * from[i] + (i / s.L == i % s.L ? diagonal : 0); });
 }
 
@@ -219,7 +219,7 @@ struct Largest {
     int column;
 };
 
-DEVICE Largest largest_column(const float *a2, float *sums, const Shape &s) {
+DEVICE Largest largest_column(const float *a2, float *sums, const LowRankShape &s) {
     each(s.L, [&](size_t j) {
         sums[j] = 0;
         for (int i = 0; i < s.L; i++) sums[j] += a2[(size_t)i * s.L + j];
@@ -232,7 +232,7 @@ DEVICE Largest largest_column(const float *a2, float *sums, const Shape &s) {
     return {sum, s.gaussian ? 1 / (sum * sum) : 1 / sum, column};
 }
 
-DEVICE void inverse(const Work &w, const Shape &s, float *slab) {
+DEVICE void inverse(const LowRankWork &w, const LowRankShape &s, float *slab) {
     float scale = largest_column(w.a2, w.sums, s).scale;
     each((size_t)s.L * s.L, [&](size_t i) { w.step_v[0][i] = scale * w.a2[i % s.L * s.L + i / s.L]; });
     for (int i = 0; i < STEPS; i++) {
@@ -247,7 +247,7 @@ DEVICE void inverse(const Work &w, const Shape &s, float *slab) {
 }
 
 /* da2 [L,L] (=) from w.g = dZ^T.  Both g and n3 take turns to hold it. */
-DEVICE void inverse_backward(float *da2, const Work &w, const Shape &s, float *slab) {
+DEVICE void inverse_backward(float *da2, const LowRankWork &w, const LowRankShape &s, float *slab) {
     size_t square = (size_t)s.L * s.L;
     float *g = w.g, *n3 = w.n3;
     each(square, [&](size_t i) { w.da2t[i] = 0; });
@@ -280,17 +280,18 @@ DEVICE void inverse_backward(float *da2, const Work &w, const Shape &s, float *s
 
 /* == Heads ======================================================================================================== */
 
-/* Where a head begins. */
-struct Head {
+/* The places at which a head begins. */
+struct LowRankHead {
     size_t token, landmark, y;
 };
 
-DEVICE Head head_at(size_t head, const Shape &s) {
+DEVICE LowRankHead head_at(size_t head, const LowRankShape &s) {
     size_t image = head / s.H, c = head % s.H * s.D;
     return {image * s.N * s.token + c, image * s.L * s.landmark + c, image * s.N * s.y + c};
 }
 
-DEVICE void middle(const Work &w, const real *tokens, const real *landmarks, const Shape &s, float *slab) {
+DEVICE void middle(const LowRankWork &w, const real *tokens, const real *landmarks, const LowRankShape &s,
+                   float *slab) {
     gather(w.q, tokens, s.token, s.q_scale, s.N, s);
     gather(w.v, tokens + s.v, s.token, 1, s.N, s);
     gather(w.a, landmarks, s.landmark, s.a_scale, s.L, s);
@@ -307,11 +308,11 @@ DEVICE void middle(const Work &w, const real *tokens, const real *landmarks, con
 }
 
 __global__ void __launch_bounds__(THREADS)
-    low_rank_forward_kernel(real *y, const real *tokens, const real *landmarks, Work first, Shape s) {
+    low_rank_forward_kernel(real *y, const real *tokens, const real *landmarks, LowRankWork first, LowRankShape s) {
     SHARED(float, slab); /* [2,SLAB,TILE] */
-    Work w = slice_of_block(first, s);
+    LowRankWork w = slice_of_block(first, s);
     for (size_t head = blockIdx.x; head < s.heads; head += gridDim.x) {
-        Head at = head_at(head, s);
+        LowRankHead at = head_at(head, s);
         middle(w, tokens + at.token, landmarks + at.landmark, s, slab);
         product(w.q, plain(w.a1, s.L), plain(w.u, s.D), s.N, s.D, s.L, false, slab);
         scatter(y + at.y, s.y, w.q, 1, s.N, s);
@@ -320,11 +321,11 @@ __global__ void __launch_bounds__(THREADS)
 
 __global__ void __launch_bounds__(THREADS)
     low_rank_backward_kernel(real *dtokens, real *dlandmarks, const real *dy, const real *tokens, const real *landmarks,
-                             Work first, Shape s) {
+                             LowRankWork first, LowRankShape s) {
     SHARED(float, slab); /* [2,SLAB,TILE] */
-    Work w = slice_of_block(first, s);
+    LowRankWork w = slice_of_block(first, s);
     for (size_t head = blockIdx.x; head < s.heads; head += gridDim.x) {
-        Head at = head_at(head, s);
+        LowRankHead at = head_at(head, s);
         middle(w, tokens + at.token, landmarks + at.landmark, s, slab);
         gather(w.dy, dy + at.y, s.y, 1, s.N, s);
         each((size_t)s.N * s.D, [&](size_t i) { w.dq[i] = w.dk[i] = 0; });
@@ -353,42 +354,42 @@ __global__ void __launch_bounds__(THREADS)
 
 /* == Launches ===================================================================================================== */
 
-static Shape shape_of(const LowRank *r, int B) {
+static LowRankShape shape_of(const LowRank *r, int B) {
     int M = r->H * r->D, parts = r->gaussian ? 2 : 3;
     float scale = powf((float)r->D, r->gaussian ? -0.25f : -0.5f);
     return {r->N, r->L, r->D, r->H, r->gaussian, scale, r->gaussian ? 1 : scale, (size_t)parts * M,
             (size_t)(parts - 1) * M, (size_t)M, (parts - 1) * M, (size_t)B * r->H, 0};
 }
 
-static size_t blocks_of(const Shape &s) {
+static size_t blocks_of(const LowRankShape &s) {
     size_t most = MOST_FLOATS / s.floats < MOST_BLOCKS ? MOST_FLOATS / s.floats : MOST_BLOCKS;
     return s.heads < most ? s.heads : most < 1 ? 1 : most;
 }
 
 size_t low_rank_workspace(const LowRank *shape, int B) {
-    Shape s = shape_of(shape, B);
+    LowRankShape s = shape_of(shape, B);
     slice_at(NULL, &s, true, &s.floats);
     return blocks_of(s) * s.floats * sizeof(float);
 }
 
 /* The first block's slice; s->floats. */
-static Work slices(Shape *s, bool backward) {
+static LowRankWork slices(LowRankShape *s, bool backward) {
     slice_at(NULL, s, backward, &s->floats);
     float *workspace = (float *)kernels_workspace(blocks_of(*s) * s->floats * sizeof(float));
     return slice_at(workspace, s, backward, &s->floats);
 }
 
 void low_rank_forward(real *y, const real *tokens, const real *landmarks, const LowRank *shape, int B) {
-    Shape s = shape_of(shape, B);
-    Work w = slices(&s, false);
+    LowRankShape s = shape_of(shape, B);
+    LowRankWork w = slices(&s, false);
     LAUNCH(low_rank_forward_kernel, (unsigned)blocks_of(s), THREADS, 2 * SLAB * TILE * sizeof(float), y, tokens,
            landmarks, w, s);
 }
 
 void low_rank_backward(real *dtokens, real *dlandmarks, const real *dy, const real *tokens, const real *landmarks,
                        const LowRank *shape, int B) {
-    Shape s = shape_of(shape, B);
-    Work w = slices(&s, true);
+    LowRankShape s = shape_of(shape, B);
+    LowRankWork w = slices(&s, true);
     LAUNCH(low_rank_backward_kernel, (unsigned)blocks_of(s), THREADS, 2 * SLAB * TILE * sizeof(float), dtokens,
            dlandmarks, dy, tokens, landmarks, w, s);
 }

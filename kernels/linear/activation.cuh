@@ -4,7 +4,6 @@
 #define VIT_KERNELS_CUDA_ACTIVATION_CUH
 
 #include "kernels/cuda/rows.cuh"
-#include "kernels/kernels.h"
 
 enum { ACTIVATION_THREADS = 256 };
 

@@ -5,7 +5,7 @@
 #include <device.cuh>
 
 #include "core/rng.h"
-#include "kernels/kernels.h"
+#include "kernels/linear/dropout.h"
 
 enum { DROPOUT_GROUP = 128, DROPOUT_SIDE = 16 };
 

@@ -2,9 +2,12 @@
 #ifndef VIT_KERNELS_LINEAR_DROPOUT_CPU_H
 #define VIT_KERNELS_LINEAR_DROPOUT_CPU_H
 
+#include <math.h>
+#include <stdbool.h>
+
 #include "core/rng.h"
 #include "kernels/cpu/vecmath.h"
-#include "kernels/kernels.h"
+#include "kernels/linear/dropout.h"
 
 enum {
     DROPOUT_BLOCKS = 16,

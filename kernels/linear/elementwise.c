@@ -2,8 +2,14 @@
  * forward   y = keep x / (1 - rate), or of relu(x)
  * backward  dx = keep dy / (1 - rate), the same operation.  After ReLU no random numbers are needed, because y > 0
  *           exactly if x was positive and not dropped. */
+#include <math.h>
+#include <stdbool.h>
+
 #include "kernels/cpu/activations.h"
 #include "kernels/linear/dropout_cpu.h"
+#include "kernels/device/device.h"
+#include "kernels/linear/dropout.h"
+#include "kernels/linear/elementwise.h"
 
 /* dropout_group of activations. */
 TILE_INLINE void group_pass(real *y, const real *x, const DropoutDraw *draw, uint64_t group, size_t n, bool relu) {

@@ -3,6 +3,9 @@
  * cache lines. */
 #include "kernels/linear/dropout.cuh"
 #include "kernels/cuda/rows.cuh"
+#include "kernels/device/device.h"
+#include "kernels/linear/dropout.h"
+#include "kernels/linear/elementwise.h"
 
 enum { DROPOUT_THREADS = 256, PARTS = DROPOUT_GROUP / DROPOUT_SIDE };
 

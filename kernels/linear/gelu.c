@@ -3,7 +3,7 @@
  *   backward  dx = dy (Phi(x) + x phi(x)),  phi(x) = exp(-x^2 / 2) / sqrt(2 pi)
  *   saves     nothing: backward computes y again from x. */
 #include "kernels/cpu/activations.h"
-#include "kernels/kernels.h"
+#include "kernels/linear/elementwise.h"
 
 void gelu_forward(real *y, const real *x, size_t n) {
 #pragma omp parallel for schedule(static)

@@ -1,6 +1,7 @@
 /* The exact Gaussian error linear unit as a pass of its own. */
 #include "kernels/linear/activation.cuh"
 #include "kernels/linear/gelu.cuh"
+#include "kernels/linear/elementwise.h"
 
 namespace {
 struct Gelu {

@@ -5,12 +5,15 @@
  *   bfloat16   All three are matmul primitives on bfloat16 factors, with float sums, bias and weight gradient.  The
  *              weights are rounded for each product.  Where oneDNN has no such primitives, for AVX2 and for arm64
  *              before its version 3, factors are widened for dnnl_sgemm. */
+#include <stdbool.h>
 #include <stdlib.h>
 #include <time.h>
 
 #include "kernels/cpu/activations.h"
 #include "kernels/device/onednn.h"
-#include "kernels/kernels.h"
+#include "kernels/device/device.h"
+#include "kernels/linear/linear.h"
+#include "kernels/linear/elementwise.h"
 
 /* == Products ===================================================================================================== */
 

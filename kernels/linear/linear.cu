@@ -21,12 +21,13 @@
 #include <string.h>
 
 #include "kernels/cuda/rows.cuh"
-#include "kernels/device/runtime.h"
+#include "kernels/cuda/runtime.h"
 
 extern "C" {
 #include "core/die.h"
 }
-#include "kernels/kernels.h"
+#include "kernels/device/device.h"
+#include "kernels/linear/linear.h"
 
 #define CUBLAS_TRY(call)                                                                                      \
     do {                                                                                                      \
@@ -73,13 +74,13 @@ static int product_next[SETS];
 
 /* D [m,n] = op(A) op(B), the sum over k; columns as memory has them, those of B and D b_ld and d_ld apart,
  * A's packed. */
-struct Shape {
+struct ProductShape {
     uint64_t m, n, k;
     bool a_transposed, b_transposed;
     uint64_t b_ld, d_ld;
 };
 
-static Shape shape_of(Kind kind, size_t n, int in, int out, int row) {
+static ProductShape shape_of(Kind kind, size_t n, int in, int out, int row) {
     uint64_t I = (uint64_t)in, O = (uint64_t)out, R = (uint64_t)row;
     switch (kind) {
     case FORWARD: return {O, n, I, true, false, I, R};
@@ -115,7 +116,7 @@ static void product_destroy(Product *p) {
 
 /* Describes a product to the library and takes the algorithm that it proposes first, if it has any. */
 static void product_create(Product *p, const real *bias) {
-    Shape s = shape_of(p->kind, p->n, p->in, p->out, p->row);
+    ProductShape s = shape_of(p->kind, p->n, p->in, p->out, p->row);
     CUBLAS_TRY(cublasLtMatmulDescCreate(&p->matmul, CUBLAS_COMPUTE_32F, CUDA_R_32F));
     describe(p->matmul, CUBLASLT_MATMUL_DESC_TRANSA, (int32_t)(s.a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N));
     describe(p->matmul, CUBLASLT_MATMUL_DESC_TRANSB, (int32_t)(s.b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N));
@@ -212,7 +213,7 @@ __global__ void __launch_bounds__(PLAIN_TILE *PLAIN_TILE)
 }
 
 template <typename T>
-static void plain_product(T *d, const real *a, const real *b, const real *bias, Shape s, bool keep) {
+static void plain_product(T *d, const real *a, const real *b, const real *bias, ProductShape s, bool keep) {
     dim3 grid((unsigned)ceil_div(s.n, PLAIN_TILE), (unsigned)ceil_div(s.m, PLAIN_TILE));
     int threads = PLAIN_TILE * PLAIN_TILE;
     size_t ai = s.a_transposed ? s.k : 1, ak = s.a_transposed ? 1 : s.m;

@@ -19,7 +19,7 @@ typedef struct {
 
 /* y = x w^T + b.  y [n,out] real with row stride y_row;  x [n,in] real;  w [out,in] float;  b [out] float or NULL. */
 void linear_forward(real *y, const real *x, const float *w, const float *b, const LinearShape *shape);
-/* From a call with true until one with false the weights that linear_forward has seen must not change: it may keep them
+/* Between a call with true and one with false the weights that linear_forward has seen must not change: it may keep them
  * in a layout of its own, since for few rows to bring them into it takes as long as the product. */
 void linear_keep_weights(bool keep);
 /* dx = dy w.  dx [n,in] (=);  dy [n,out] with row stride y_row. */

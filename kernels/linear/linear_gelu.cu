@@ -13,7 +13,8 @@
 
 #include "kernels/linear/gelu.cuh"
 #include "kernels/cuda/tiles.cuh"
-#include "kernels/kernels.h"
+#include "kernels/linear/linear.h"
+#include "kernels/linear/elementwise.h"
 
 enum { THREADS = 256, ROWS = 128, COLUMNS = 128, DEPTH = 32, STAGES = 3, WARP_ROWS = 64, WARP_COLUMNS = 32 };
 enum { PIECES = COLUMNS / WIDE, ROWS_AT_ONCE = THREADS / PIECES };
@@ -22,7 +23,8 @@ enum { PIECES = COLUMNS / WIDE, ROWS_AT_ONCE = THREADS / PIECES };
  * the bytes saved, 2 of a number forward and 8 backward, at 3 TB/s. */
 enum { FORWARD_TERMS = 512, BACKWARD_TERMS = 1024 };
 
-/* Of w: rows of outputs forward, [COLUMNS,DEPTH], or of terms backward, [DEPTH,COLUMNS]. */
+/* A stage holds rows of x and of w: w's are rows of outputs forward, [COLUMNS,DEPTH], or of terms backward,
+ * [DEPTH,COLUMNS]. */
 template <bool BACKWARD>
 struct Stage {
     static constexpr int W_ROWS = BACKWARD ? DEPTH : COLUMNS, W_COLUMNS = BACKWARD ? COLUMNS : DEPTH;

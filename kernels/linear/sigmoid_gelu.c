@@ -3,7 +3,7 @@
  *   backward  dx = dy (s + 1.702 x s (1 - s))
  *   saves     nothing: backward computes y again from x. */
 #include "kernels/cpu/activations.h"
-#include "kernels/kernels.h"
+#include "kernels/linear/elementwise.h"
 
 TILE_INLINE vec sigmoid_of(vec x) { return 1.0f / (1.0f + vec_exp(-1.702f * x)); }
 

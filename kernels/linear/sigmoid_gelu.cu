@@ -1,5 +1,6 @@
 /* y = x sigmoid(1.702 x); kernels/linear/sigmoid_gelu.c has the formulas.  One exponential and one reciprocal each. */
 #include "kernels/linear/activation.cuh"
+#include "kernels/linear/elementwise.h"
 
 namespace {
 struct SigmoidGelu {

@@ -2,8 +2,11 @@
  *   forward   x = z / |z|,  phi(z) = [x / sqrt pi; 1 / sqrt 2], so that phi(q).phi(k) = 1/2 + cos(q, k) / pi
  *   backward  g = dphi / sqrt pi without its last,  dz = (g - x (x.g)) / |z|
  * A row with |z| < 1e-6 is divided by 1e-6 instead, a constant for the gradient. */
+#include <math.h>
+
 #include "kernels/cpu/activations.h"
-#include "kernels/kernels.h"
+#include "kernels/linear_attention/operator_features.h"
+#include "kernels/softmax/attention_shape.h"
 
 static const float SHORTEST = 1e-6f, COSINE = 0.564189584f /* 1 / sqrt pi */, CONSTANT = 0.707106781f;
 

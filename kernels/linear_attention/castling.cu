@@ -1,7 +1,8 @@
 /* Castling-ViT's angular features; the formulas are in kernels/linear_attention/castling.c.  One warp for each row of a head. */
 #include "kernels/cuda/fragments.cuh"
 #include "kernels/cuda/rows.cuh"
-#include "kernels/kernels.h"
+#include "kernels/linear_attention/operator_features.h"
+#include "kernels/softmax/attention_shape.h"
 
 enum { THREADS = 256, WARPS = THREADS / WARP };
 

@@ -2,8 +2,11 @@
  *   forward   p_i = exp(z_i - max z) / sum_j exp(z_j - max z)
  *   backward  dz_i = p_i (dp_i - sum_j p_j dp_j)
  * k is processed TILE channels at a time, q a head at a time. */
+#include <math.h>
+
 #include "kernels/cpu/activations.h"
-#include "kernels/kernels.h"
+#include "kernels/linear_attention/operator_features.h"
+#include "kernels/softmax/attention_shape.h"
 
 /* Whether p can hold exponentials until their sum is known.  In bfloat16 they would be rounded twice, and are computed
  * twice instead. */

@@ -2,13 +2,14 @@
  * a block takes 32 channels of an image, a lane each, and its warps the tokens by turns. */
 #include "kernels/cuda/fragments.cuh"
 #include "kernels/cuda/rows.cuh"
-#include "kernels/kernels.h"
+#include "kernels/linear_attention/operator_features.h"
+#include "kernels/softmax/attention_shape.h"
 
 enum { THREADS = 256, WARPS = THREADS / WARP };
 
 static const float LOG2_E = 1.44269504f;
 
-struct Shape {
+struct EfficientShape {
     int N, H, D;
     size_t M, rows; /* tokens times heads of all images */
     unsigned groups; /* of 32 channels */
@@ -25,11 +26,11 @@ DEVICE float join_warps(float x, float *scratch, Join join) {
     return total;
 }
 
-/* Where row `index` of q begins in qkv; in phi. */
-DEVICE size_t qkv_row(size_t index, const Shape &s) { return index / s.H * 3 * s.M + index % s.H * s.D; }
-DEVICE size_t phi_row(size_t index, const Shape &s) { return index / s.H * 2 * s.M + index % s.H * s.D; }
+/* The place at which row `index` of q begins in qkv; in phi. */
+DEVICE size_t qkv_row(size_t index, const EfficientShape &s) { return index / s.H * 3 * s.M + index % s.H * s.D; }
+DEVICE size_t phi_row(size_t index, const EfficientShape &s) { return index / s.H * 2 * s.M + index % s.H * s.D; }
 
-__global__ void __launch_bounds__(THREADS) efficient_rows_kernel(real *phi, const real *qkv, Shape s) {
+__global__ void __launch_bounds__(THREADS) efficient_rows_kernel(real *phi, const real *qkv, EfficientShape s) {
     size_t index = (size_t)blockIdx.x * WARPS + warp_id();
     if (index >= s.rows) return;
     const real *z = qkv + qkv_row(index, s);
@@ -42,7 +43,7 @@ __global__ void __launch_bounds__(THREADS) efficient_rows_kernel(real *phi, cons
     for (int d = lane_id(); d < s.D; d += WARP) p[d] = to_real(fast_exp2(LOG2_E * (to_float(z[d]) - largest)) / sum);
 }
 
-__global__ void __launch_bounds__(THREADS) efficient_columns_kernel(real *phi, const real *qkv, Shape s) {
+__global__ void __launch_bounds__(THREADS) efficient_columns_kernel(real *phi, const real *qkv, EfficientShape s) {
     SHARED(float, scratch); /* [THREADS] */
     size_t image = blockIdx.x / s.groups, c = blockIdx.x % s.groups * WARP + lane_id();
     bool inside = c < s.M;
@@ -59,7 +60,7 @@ __global__ void __launch_bounds__(THREADS) efficient_columns_kernel(real *phi, c
 }
 
 __global__ void __launch_bounds__(THREADS)
-    efficient_rows_backward_kernel(real *dqkv, const real *dphi, const real *phi, Shape s) {
+    efficient_rows_backward_kernel(real *dqkv, const real *dphi, const real *phi, EfficientShape s) {
     size_t index = (size_t)blockIdx.x * WARPS + warp_id(), at = phi_row(index, s);
     if (index >= s.rows) return;
     real *dz = dqkv + qkv_row(index, s);
@@ -70,7 +71,7 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 __global__ void __launch_bounds__(THREADS)
-    efficient_columns_backward_kernel(real *dqkv, const real *dphi, const real *phi, Shape s) {
+    efficient_columns_backward_kernel(real *dqkv, const real *dphi, const real *phi, EfficientShape s) {
     SHARED(float, scratch); /* [THREADS] */
     size_t image = blockIdx.x / s.groups, c = blockIdx.x % s.groups * WARP + lane_id();
     size_t at = image * s.N * 2 * s.M + s.M + c;
@@ -84,21 +85,21 @@ __global__ void __launch_bounds__(THREADS)
         dz[n * 3 * s.M] = to_real(to_float(phi[at + n * 2 * s.M]) * (to_float(dphi[at + n * 2 * s.M]) - dot));
 }
 
-static Shape shape_of(int B, int N, int H, int D) {
+static EfficientShape shape_of(int B, int N, int H, int D) {
     size_t M = (size_t)H * D;
     return {N, H, D, M, (size_t)B * N * H, (unsigned)ceil_div(M, WARP)};
 }
 
 void efficient_features_forward(real *phi, const real *qkv, const AttentionShape *shape) {
     int B = shape->B, N = shape->N, H = shape->H, D = shape->D;
-    Shape s = shape_of(B, N, H, D);
+    EfficientShape s = shape_of(B, N, H, D);
     LAUNCH(efficient_rows_kernel, (unsigned)ceil_div(s.rows, WARPS), THREADS, 0, phi, qkv, s);
     LAUNCH(efficient_columns_kernel, (unsigned)B * s.groups, THREADS, THREADS * sizeof(float), phi, qkv, s);
 }
 
 void efficient_features_backward(real *dqkv, const real *dphi, const real *phi, const AttentionShape *shape) {
     int B = shape->B, N = shape->N, H = shape->H, D = shape->D;
-    Shape s = shape_of(B, N, H, D);
+    EfficientShape s = shape_of(B, N, H, D);
     LAUNCH(efficient_rows_backward_kernel, (unsigned)ceil_div(s.rows, WARPS), THREADS, 0, dqkv, dphi, phi, s);
     LAUNCH(efficient_columns_backward_kernel, (unsigned)B * s.groups, THREADS, THREADS * sizeof(float), dqkv, dphi, phi,
            s);

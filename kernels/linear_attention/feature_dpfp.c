@@ -2,8 +2,12 @@
  *   forward   u = relu([z'; -z']),  phi_i = u_i u_(i-1),  z' = D^-1/4 z, indices modulo F
  *   backward  du_i = dphi_i u_(i-1) + dphi_(i+1) u_(i+1),  dz = D^-1/4 (du_i [z > 0] - du_(D+i) [z < 0])
  *   saves     nothing.   Source: Schlag et al. 2021, section 5.3. */
+#include <math.h>
+#include <stdbool.h>
+
 #include "kernels/cpu/activations.h"
-#include "kernels/kernels.h"
+#include "kernels/linear_attention/feature_maps.h"
+#include "kernels/softmax/attention_shape.h"
 
 static float positive(float x) { return x < 0 ? 0 : x; }
 

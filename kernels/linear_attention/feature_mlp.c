@@ -11,11 +11,16 @@
  * With bfloat16 and dot products of pairs (kernels/softmax/pairs.h), all products but u's take bfloat16: f, dp, du and the
  * weights are rounded.  An error of u is as large an error of its sine, however large u is, so u stays a product of
  * floats. */
+#include <math.h>
+#include <stdbool.h>
+#include <string.h>
+
 #include "kernels/cpu/activations.h"
 #include "kernels/linear_attention/feature_rows.h"
 #include "kernels/softmax/pairs.h"
 #include "kernels/device/workspace.h"
-#include "kernels/kernels.h"
+#include "kernels/linear_attention/feature_maps.h"
+#include "kernels/softmax/attention_shape.h"
 
 /* A gradient is summed over CHUNK tiles before it joins the thread's total: the rounding error of a sum over n rows
  * then grows with sqrt(n / 1024) instead of sqrt(n). */
@@ -26,7 +31,7 @@ typedef struct {
     float scale;                /* D^-1/4 */
     size_t z_step, phi_step;    /* row strides within q or k: D and F, or H times that */
     bool pairs;                 /* products of pairs of bfloat16 */
-} Sizes;
+} MlpSizes;
 
 #ifdef VIT_PAIRS
 static bool in_pairs(int D, int E, int F) {
@@ -36,9 +41,18 @@ static bool in_pairs(int D, int E, int F) {
 static bool in_pairs(int D, int E, int F) { return (void)D, (void)E, (void)F, false; }
 #endif
 
-static Sizes sizes_of(int H, int D, int E, int F) {
-    return (Sizes){H, D, E, F, tile_round_up(D), tile_round_up(E), tile_round_up(F), 1 / sqrtf(sqrtf((float)D)),
-                   (size_t)D, (size_t)F, in_pairs(D, E, F)};
+static MlpSizes sizes_of(int H, int D, int E, int F) {
+    return (MlpSizes){H,
+                      D,
+                      E,
+                      F,
+                      tile_round_up(D),
+                      tile_round_up(E),
+                      tile_round_up(F),
+                      1 / sqrtf(sqrtf((float)D)),
+                      (size_t)D,
+                      (size_t)F,
+                      in_pairs(D, E, F)};
 }
 
 /* One thread's workspace. The gradients lie one after the other: dw1 [E,Dp], dw2 [F,2Ep], db2 [Fp]. */
@@ -52,26 +66,26 @@ typedef struct {
     /* In pairs: w2 along 2E and along F, w1 along E; z, f, dp and du of a tile, each followed by its pairs of rows */
     real *w2_out, *w2_in, *w1_in, *zr, *fr, *dpr, *dur;
     float *chunk, *total;  /* gradients */
-} Work;
+} MlpWork;
 
 /* Floats that the numbers of bfloat16 take. */
-static size_t pairs_floats(Sizes s) {
+static size_t pairs_floats(MlpSizes s) {
     size_t weights = (size_t)s.F * 4 * s.E + (size_t)s.E * s.D, rows = (size_t)2 * ROWS * (s.D + 3 * s.E + s.F);
     return s.pairs ? (weights + rows) / 2 : 0;
 }
 
-static size_t gradient_floats(Sizes s) { return (size_t)s.E * s.Dp + (size_t)s.F * 2 * s.Ep + s.Fp; }
+static size_t gradient_floats(MlpSizes s) { return (size_t)s.E * s.Dp + (size_t)s.F * 2 * s.Ep + s.Fp; }
 
-static size_t work_floats(Sizes s) {
+static size_t work_floats(MlpSizes s) {
     size_t weights = (size_t)s.D * s.Ep + (size_t)2 * s.Ep * s.Fp + (size_t)s.E * s.Dp + (size_t)s.F * 2 * s.Ep + s.Fp;
     return weights + (size_t)ROWS * (s.Dp + 5 * s.Ep + s.Fp) + pairs_floats(s) + 2 * gradient_floats(s);
 }
 
 size_t feature_mlp_workspace(int D, int E, int F) { return workspace_bytes(work_floats(sizes_of(1, D, E, F))); }
 
-static Work work_take(Sizes s) {
+static MlpWork work_take(MlpSizes s) {
     float *next = kernels_workspace(work_floats(s));
-    Work w;
+    MlpWork w;
     w.w1t = workspace_take(&next, (size_t)s.D * s.Ep);
     w.w2t = workspace_take(&next, (size_t)2 * s.Ep * s.Fp);
     w.w1 = workspace_take(&next, (size_t)s.E * s.Dp);
@@ -95,7 +109,7 @@ static Work work_take(Sizes s) {
     return w;
 }
 
-static void pack_forward(Work *w, const float *w1, const float *w2, const float *b2, Sizes s) {
+static void pack_forward(MlpWork *w, const float *w1, const float *w2, const float *b2, MlpSizes s) {
     memset(w->w1t, 0, (size_t)s.D * s.Ep * sizeof(float));
     memset(w->w2t, 0, (size_t)2 * s.Ep * s.Fp * sizeof(float));
     memset(w->b2, 0, s.Fp * sizeof(float));
@@ -109,7 +123,7 @@ static void pack_forward(Work *w, const float *w1, const float *w2, const float 
         }
 }
 
-static void pack_backward(Work *w, const float *w1, const float *w2, Sizes s) {
+static void pack_backward(MlpWork *w, const float *w1, const float *w2, MlpSizes s) {
     memset(w->w1, 0, (size_t)s.E * s.Dp * sizeof(float));
     memset(w->w2, 0, (size_t)s.F * 2 * s.Ep * sizeof(float));
     for (int e = 0; e < s.E; e++)
@@ -133,13 +147,13 @@ static void pair_floats(real *to, const float *x, int ldx, int rows, int columns
 #endif
 
 /* z, u and f of the tile. */
-static void features(Work *w, const real *qkv, Walk at, int rows, Sizes s) {
+static void features(MlpWork *w, const real *qkv, Walk at, int rows, MlpSizes s) {
     for (int i = 0; i < rows; i++, walk_on(&at, s.H, s.z_step)) reals_widen(w->z + i * s.Dp, qkv + at.offset, s.D);
     tile_gemm(w->u, s.Ep, w->z, s.Dp, 1, w->w1t, s.Ep, rows, s.Ep, s.D, 0);
     sincos_tile(w->f, w->f + s.Ep, 2 * s.Ep, w->u, s.Ep, rows, s.Ep);
 }
 
-static void forward_tile(real *phi, Work *w, const real *qkv, size_t first, int rows, Sizes s) {
+static void forward_tile(real *phi, MlpWork *w, const real *qkv, size_t first, int rows, MlpSizes s) {
     features(w, qkv, walk_from(first, s.H, s.z_step), rows, s);
 #ifdef VIT_PAIRS
     if (s.pairs) {
@@ -155,11 +169,12 @@ static void forward_tile(real *phi, Work *w, const real *qkv, size_t first, int 
         }
 }
 
-static void forward(real *phi, const real *qkv, const float *w1, const float *w2, const float *b2, size_t n, Sizes s) {
+static void forward(real *phi, const real *qkv, const float *w1, const float *w2, const float *b2, size_t n,
+                    MlpSizes s) {
     size_t total = n * 2 * s.H, tiles = (total + ROWS - 1) / ROWS;
 #pragma omp parallel
     {
-        Work w = work_take(s);
+        MlpWork w = work_take(s);
         pack_forward(&w, w1, w2, b2, s);
 #ifdef VIT_PAIRS
         if (s.pairs) pair_floats(w.w2_out, w.w2t, s.Fp, 2 * s.E, s.F);
@@ -173,8 +188,8 @@ static void forward(real *phi, const real *qkv, const float *w1, const float *w2
 }
 
 /* The shape for a single one of H heads, whose row strides are H times as large. */
-static Sizes head_sizes(int H, int D, int E, int F) {
-    Sizes s = sizes_of(1, D, E, F);
+static MlpSizes head_sizes(int H, int D, int E, int F) {
+    MlpSizes s = sizes_of(1, D, E, F);
     s.z_step *= H;
     s.phi_step *= H;
     return s;
@@ -188,13 +203,13 @@ void feature_mlp_forward(real *phi, const real *qkv, const FeatureMlp *map, cons
         forward(phi, qkv, w1, w2, b2, n, sizes_of(H, D, E, F));
         return;
     }
-    Sizes s = head_sizes(H, D, E, F);
+    MlpSizes s = head_sizes(H, D, E, F);
     for (int h = 0; h < H; h++, w1 += (size_t)E * D, w2 += (size_t)F * 2 * E, b2 += F)
         forward(phi + (size_t)h * F, qkv + (size_t)h * D, w1, w2, b2, n, s);
 }
 
 /* du [ROWS,Ep] over u, which is not needed any more. */
-static void sincos_backward(Work *w, int rows, Sizes s) {
+static void sincos_backward(MlpWork *w, int rows, MlpSizes s) {
     for (int i = 0; i < rows; i++)
         for (int j = 0; j < s.Ep; j += TILE) {
             const float *f = w->f + i * 2 * s.Ep + j, *df = w->df + i * 2 * s.Ep + j;
@@ -202,8 +217,8 @@ static void sincos_backward(Work *w, int rows, Sizes s) {
         }
 }
 
-static void backward_tile(real *dqkv, Work *w, bool learns_w1, const real *dphi, const real *phi, const real *qkv,
-                          size_t first, int rows, Sizes s) {
+static void backward_tile(real *dqkv, MlpWork *w, bool learns_w1, const real *dphi, const real *phi, const real *qkv,
+                          size_t first, int rows, MlpSizes s) {
     float *dw1 = w->chunk, *dw2 = dw1 + (size_t)s.E * s.Dp, *db2 = dw2 + (size_t)s.F * 2 * s.Ep, *dp = w->p, *dz = w->z;
     Walk at = walk_from(first, s.H, s.z_step);
     features(w, qkv, at, rows, s);
@@ -246,8 +261,8 @@ static const real *pair_tile(real *x, int rows, int columns) {
     return pairs;
 }
 
-static void backward_pairs(real *dqkv, Work *w, bool learns_w1, const real *dphi, const real *phi, const real *qkv,
-                           size_t first, int rows, Sizes s) {
+static void backward_pairs(real *dqkv, MlpWork *w, bool learns_w1, const real *dphi, const real *phi, const real *qkv,
+                           size_t first, int rows, MlpSizes s) {
     float *dw1 = w->chunk, *dw2 = dw1 + (size_t)s.E * s.D, *db2 = dw2 + (size_t)s.F * 2 * s.E, *dz = w->z;
     Walk at = walk_from(first, s.H, s.z_step);
     features(w, qkv, at, rows, s);
@@ -277,7 +292,7 @@ static void backward_pairs(real *dqkv, Work *w, bool learns_w1, const real *dphi
 
 #endif
 
-static void flush(Work *w, Sizes s) {
+static void flush(MlpWork *w, MlpSizes s) {
     for (size_t i = 0; i < gradient_floats(s); i += TILE) {
         vec_store(w->total + i, vec_load(w->total + i) + vec_load(w->chunk + i));
         vec_store(w->chunk + i, vec_set(0));
@@ -286,7 +301,7 @@ static void flush(Work *w, Sizes s) {
 
 /* gradient [rows,columns], ldg floats a row, += scale times the threads' totals in their order, which lie `offset`
  * floats into the totals with ld floats a row. */
-static void reduce(float *gradient, int ldg, float scale, size_t offset, int ld, int rows, int columns, Sizes s) {
+static void reduce(float *gradient, int ldg, float scale, size_t offset, int ld, int rows, int columns, MlpSizes s) {
     size_t floats = work_floats(s), totals = floats - gradient_floats(s);
     int threads = omp_get_num_threads();
 #pragma omp for schedule(static)
@@ -299,12 +314,12 @@ static void reduce(float *gradient, int ldg, float scale, size_t offset, int ld,
 }
 
 static void backward(real *dqkv, float *dw1, float *dw2, float *db2, const real *dphi, const real *phi, const real *qkv,
-                     const float *w1, const float *w2, const float *b2, size_t n, Sizes s) {
+                     const float *w1, const float *w2, const float *b2, size_t n, MlpSizes s) {
     int D = s.D, E = s.E, F = s.F;
     size_t total = n * 2 * s.H, tiles = (total + ROWS - 1) / ROWS;
 #pragma omp parallel
     {
-        Work w = work_take(s);
+        MlpWork w = work_take(s);
         pack_forward(&w, w1, w2, b2, s);
         pack_backward(&w, w1, w2, s);
 #ifdef VIT_PAIRS
@@ -345,7 +360,7 @@ void feature_mlp_backward(real *dqkv, const FeatureMlpGradients *d, const real *
         backward(dqkv, d->w1, d->w2, d->b2, dphi, phi, qkv, w1, w2, b2, n, sizes_of(H, D, E, F));
         return;
     }
-    Sizes s = head_sizes(H, D, E, F);
+    MlpSizes s = head_sizes(H, D, E, F);
     size_t n1 = (size_t)E * D, n2 = (size_t)F * 2 * E;
     for (int h = 0; h < H; h++) {
         size_t z = (size_t)h * D, at = (size_t)h * F;

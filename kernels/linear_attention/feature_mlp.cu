@@ -16,7 +16,8 @@
  * left factors of the weights' gradients, and only du goes through shared memory once, for dz.  Every block sums its
  * own rows in registers; rows.cuh adds the blocks' sums in order. */
 #include "kernels/cuda/tiles.cuh"
-#include "kernels/kernels.h"
+#include "kernels/linear_attention/feature_maps.h"
+#include "kernels/softmax/attention_shape.h"
 
 enum { THREADS = 128, WARPS = THREADS / WARP, WIDEST = 64 };
 
@@ -39,14 +40,14 @@ typedef struct {
     size_t rows; /* n * 2H */
     float scale; /* D^-1/4 */
     bool wide_z, wide_phi;
-} Shape;
+} MlpShape;
 
 static constexpr int w1_size(int W) { return (1 + SPLIT) * W * tile_ld(W); }
 static constexpr int w2_size(int W, int P) { return P * tile_ld(2 * W); }
 
 /* w1 [1 + SPLIT][W,tile_ld(W)] times D^-1/4, w2 [P,tile_ld(2 W)]: sines, then cosines. */
 template <int W, int P>
-DEVICE void load_weights(real *w1_tile, real *w2_tile, const float *w1, const float *w2, Shape s) {
+DEVICE void load_weights(real *w1_tile, real *w2_tile, const float *w1, const float *w2, MlpShape s) {
     for (int i = (int)threadIdx.x; i < W * W; i += THREADS) {
         int e = i / W, d = i % W;
         float x = e < s.E && d < s.D ? s.scale * w1[e * s.D + d] : 0;
@@ -60,27 +61,28 @@ DEVICE void load_weights(real *w1_tile, real *w2_tile, const float *w1, const fl
     }
 }
 
-/* Where the rows of q and k that a warp works on lie in [n,3,H,D]: every lane knows one; one division does for all. */
+/* The places in [n,3,H,D] of the rows of q and k that a warp works on: every lane knows one, and one division serves
+ * all. */
 typedef struct {
     size_t base;
     int offset; /* of row `lane` from there */
 } Rows;
 
-DEVICE Rows rows_from(size_t first, Shape s) {
+DEVICE Rows rows_from(size_t first, MlpShape s) {
     size_t token = quotient(first, 2 * s.H);
     unsigned row = (unsigned)(first - token * 2 * s.H) + (unsigned)lane_id(), next = row / (2u * s.H);
     return {token * 3 * s.H * s.z_step, (int)((row + next * s.H) * s.z_step)};
 }
 
 template <int COUNT, int W>
-DEVICE void load_z(real *tile, int ld, const real *qkv, Rows at, int rows, Shape s) {
+DEVICE void load_z(real *tile, int ld, const real *qkv, Rows at, int rows, MlpShape s) {
     qkv += at.base;
     tile_load<COUNT, W, WARP>(
         tile, ld, [=](int i) { return qkv + warp_shuffle(at.offset, i); }, rows, s.D, s.wide_z, lane_id());
 }
 
 /* The number of rows from `first` on, at most `most`. */
-DEVICE int rows_left(size_t first, int most, Shape s) {
+DEVICE int rows_left(size_t first, int most, MlpShape s) {
     return first >= s.rows ? 0 : s.rows - first < (size_t)most ? (int)(s.rows - first) : most;
 }
 
@@ -123,7 +125,7 @@ DEVICE void angles(FragmentA (&sine)[T], FragmentA (&cosine)[T], const FragmentA
 
 template <int W, int P>
 __global__ void __launch_bounds__(THREADS, sizeof(real) == 2 ? forward_residents(W, P) : 1)
-    feature_forward_kernel(real *phi, const real *qkv, const float *w1, const float *w2, const float *b2, Shape s) {
+    feature_forward_kernel(real *phi, const real *qkv, const float *w1, const float *w2, const float *b2, MlpShape s) {
     constexpr int LD = tile_ld(wider(W, P)), COUNT = T * TILE_M;
     SHARED(float, bias);                                                /* [P] */
     real *w1_tile = reinterpret_cast<real *>(bias + P);                 /* [1 + SPLIT][W,tile_ld(W)] */
@@ -330,7 +332,7 @@ typedef struct {
 
 /* The warps' sums through shared memory, row group by row group; sums [row_groups][W][D, sin F, cos F], then db2's. */
 template <int W, int P>
-DEVICE void store_parts(Parts parts, float *sums, const Gradients<W, P> &sum, const float (&db2)[4], Shape s) {
+DEVICE void store_parts(Parts parts, float *sums, const Gradients<W, P> &sum, const float (&db2)[4], MlpShape s) {
     constexpr int COLUMNS = gradient_columns(W, P), PIECES = P / 4;
     float *mine = sums + warp_id() * TILE_M * COLUMNS, *columns = sums + row_groups(W) * W * COLUMNS;
 #pragma unroll
@@ -368,7 +370,7 @@ DEVICE void store_parts(Parts parts, float *sums, const Gradients<W, P> &sum, co
 template <int W, int P>
 __global__ void __launch_bounds__(THREADS, sizeof(real) == 2 ? backward_residents(W, P) : 1)
     feature_backward_kernel(real *dqkv, Parts parts, const real *dphi, const real *phi, const real *qkv,
-                            const float *w1, const float *w2, Shape s) {
+                            const float *w1, const float *w2, MlpShape s) {
     constexpr int Z = ROWS * tile_ld(W), F_TILE = ROWS * tile_ld(P);
     SHARED(real, w1_tile); /* [1 + SPLIT][W,tile_ld(W)] */
     real *w2_tile = w1_tile + w1_size(W);                             /* [P,tile_ld(2 W)] */
@@ -427,7 +429,7 @@ __global__ void __launch_bounds__(THREADS, sizeof(real) == 2 ? backward_resident
 /* == More than 64 ================================================================================================= */
 
 /* A block takes a row at a time; f [2E] in shared memory. */
-DEVICE void plain_angles(float *f, const real *z, const float *w1, Shape s) {
+DEVICE void plain_angles(float *f, const real *z, const float *w1, MlpShape s) {
     for (int e = (int)threadIdx.x; e < s.E; e += THREADS) {
         float u = 0;
         for (int d = 0; d < s.D; d++) u += s.scale * w1[(size_t)e * s.D + d] * to_float(z[d]);
@@ -435,13 +437,13 @@ DEVICE void plain_angles(float *f, const real *z, const float *w1, Shape s) {
     }
 }
 
-DEVICE size_t plain_row(size_t row, Shape s) {
+DEVICE size_t plain_row(size_t row, MlpShape s) {
     size_t token = quotient(row, 2 * s.H);
     return (row + token * s.H) * s.z_step;
 }
 
 __global__ void __launch_bounds__(THREADS) feature_forward_plain_kernel(real *phi, const real *qkv, const float *w1,
-                                                                        const float *w2, const float *b2, Shape s) {
+                                                                        const float *w2, const float *b2, MlpShape s) {
     SHARED(float, f); /* [2E] */
     for (size_t row = blockIdx.x; row < s.rows; row += gridDim.x) {
         plain_angles(f, qkv + plain_row(row, s), w1, s);
@@ -458,7 +460,7 @@ __global__ void __launch_bounds__(THREADS) feature_forward_plain_kernel(real *ph
 /* A block's parts stay in memory, each element one thread's. */
 __global__ void __launch_bounds__(THREADS)
     feature_backward_plain_kernel(real *dqkv, Parts parts, const real *dphi, const real *phi, const real *qkv,
-                                  const float *w1, const float *w2, Shape s) {
+                                  const float *w1, const float *w2, MlpShape s) {
     SHARED(float, f);                        /* [2E] */
     float *du = f + 2 * s.E, *dp = du + s.E; /* [E], [F] */
     size_t n1 = (size_t)s.E * s.D, n2 = (size_t)s.F * 2 * s.E;
@@ -509,19 +511,19 @@ static void with_sizes(int D, int E, int F, Launch launch) {
     else launch(Constant<64>(), Constant<64>());
 }
 
-static Shape shape_of(size_t n, int H, int D, int E, int F) {
+static MlpShape shape_of(size_t n, int H, int D, int E, int F) {
     return {H, D, E, F, D, F, n * 2 * H, 1 / sqrtf(sqrtf((float)D)), false, false};
 }
 
 /* The shape for a single one of H heads, whose row strides are H times as large. */
-static Shape head_shape(size_t n, int H, int D, int E, int F) {
-    Shape s = shape_of(n, 1, D, E, F);
+static MlpShape head_shape(size_t n, int H, int D, int E, int F) {
+    MlpShape s = shape_of(n, 1, D, E, F);
     s.z_step *= H;
     s.phi_step *= H;
     return s;
 }
 
-static void forward(real *phi, const real *qkv, const float *w1, const float *w2, const float *b2, Shape s) {
+static void forward(real *phi, const real *qkv, const float *w1, const float *w2, const float *b2, MlpShape s) {
     int D = s.D, E = s.E, F = s.F;
     s.wide_z = is_wide(D, qkv);
     s.wide_phi = is_wide(F, phi);
@@ -562,7 +564,7 @@ size_t feature_mlp_workspace(int D, int E, int F) {
 }
 
 static void launch_backward(real *dqkv, Parts parts, unsigned blocks, const real *dphi, const real *phi,
-                            const real *qkv, const float *w1, const float *w2, Shape s) {
+                            const real *qkv, const float *w1, const float *w2, MlpShape s) {
     with_sizes(s.D, s.E, s.F, [&](auto width, auto features) {
         constexpr int W = width.value, P = features.value;
         LAUNCH((feature_backward_kernel<W, P>), blocks, THREADS, backward_bytes(W, P), dqkv, parts, dphi, phi, qkv, w1,
@@ -570,7 +572,7 @@ static void launch_backward(real *dqkv, Parts parts, unsigned blocks, const real
     });
 }
 
-static unsigned backward_blocks(Shape s) {
+static unsigned backward_blocks(MlpShape s) {
     size_t most = most_parts(s.D, s.E, s.F);
     if (is_plain(s.D, s.E, s.F)) return blocks_for(s.rows, 1, most);
     with_sizes(s.D, s.E, s.F, [&](auto width, auto features) {
@@ -580,7 +582,7 @@ static unsigned backward_blocks(Shape s) {
 }
 
 static void backward(real *dqkv, float *dw1, float *dw2, float *db2, const real *dphi, const real *phi, const real *qkv,
-                     const float *w1, const float *w2, Shape s) {
+                     const float *w1, const float *w2, MlpShape s) {
     int D = s.D, E = s.E, F = s.F;
     s.wide_z = is_wide(D, dqkv, qkv);
     s.wide_phi = is_wide(F, dphi, phi);

@@ -6,9 +6,14 @@
  *   both       dz = D^-1/4 (w^T du + ds z')
  *   saves      phi.
  * Sources: Peng et al. 2021, section 3; Choromanski et al. 2020, Lemma 1 and its code's stabilisers. */
+#include <math.h>
+#include <stdbool.h>
+#include <string.h>
+
 #include "kernels/cpu/activations.h"
 #include "kernels/device/workspace.h"
-#include "kernels/kernels.h"
+#include "kernels/linear_attention/feature_maps.h"
+#include "kernels/softmax/attention_shape.h"
 
 enum { ROWS = 32 };
 
@@ -18,28 +23,37 @@ typedef struct {
     int N, H, D, E, F, Dp, Ep;
     size_t qkv_row, phi_row; /* floats from one token to the next */
     float scale, ratio;      /* D^-1/4, E^-1/2 */
-} Sizes;
+} RandomFeatureSizes;
 
-static Sizes sizes_of(int N, int H, int D, int E, int F) {
-    return (Sizes){N, H, D, E, F, tile_round_up(D), tile_round_up(E), (size_t)3 * H * D, (size_t)2 * H * F,
-                   1 / sqrtf(sqrtf((float)D)), 1 / sqrtf((float)E)};
+static RandomFeatureSizes sizes_of(int N, int H, int D, int E, int F) {
+    return (RandomFeatureSizes){N,
+                                H,
+                                D,
+                                E,
+                                F,
+                                tile_round_up(D),
+                                tile_round_up(E),
+                                (size_t)3 * H * D,
+                                (size_t)2 * H * F,
+                                1 / sqrtf(sqrtf((float)D)),
+                                1 / sqrtf((float)E)};
 }
 
 typedef struct {
     float *wt, *w; /* [D,Ep], [E,Dp]: one head's, scaled */
     float *z, *u;  /* [ROWS,Dp], [ROWS,Ep]; z: tokens, or their gradients */
     float *f;      /* [ROWS,2Ep]: sines, cosines */
-} Work;
+} RandomFeatureWork;
 
-static size_t work_floats(Sizes s) {
+static size_t work_floats(RandomFeatureSizes s) {
     return (size_t)s.D * s.Ep + (size_t)s.E * s.Dp + (size_t)ROWS * (s.Dp + 3 * s.Ep);
 }
 
 size_t feature_random_workspace(int D, int E) { return workspace_bytes(work_floats(sizes_of(1, 1, D, E, E))); }
 
-static Work work_take(const float *w, Sizes s) {
+static RandomFeatureWork work_take(const float *w, RandomFeatureSizes s) {
     float *next = kernels_workspace(work_floats(s));
-    Work own;
+    RandomFeatureWork own;
     own.wt = workspace_take(&next, (size_t)s.D * s.Ep);
     own.w = workspace_take(&next, (size_t)s.E * s.Dp);
     own.z = workspace_take(&next, (size_t)ROWS * s.Dp);
@@ -56,23 +70,26 @@ static Work work_take(const float *w, Sizes s) {
 static int rows_from(int first, int N) { return N - first < ROWS ? N - first : ROWS; }
 
 /* |z'|^2/2 */
-static float half_square(const real *z, Sizes s) { return 0.5f * s.scale * s.scale * reals_dot(z, z, s.D); }
+static float half_square(const real *z, RandomFeatureSizes s) {
+    return 0.5f * s.scale * s.scale * reals_dot(z, z, s.D);
+}
 
 /* u of the rows at z. */
-static void project(const Work *w, const real *z, int rows, Sizes s) {
+static void project(const RandomFeatureWork *w, const real *z, int rows, RandomFeatureSizes s) {
     FloatRows from = reals_as_floats(w->z, s.Dp, z, s.qkv_row, rows, s.D);
     tile_gemm(w->u, s.Ep, from.at, from.row, 1, w->wt, s.Ep, rows, s.Ep, s.D, 0);
 }
 
 /* The same, with minus infinity in the padding beyond E. */
-static void project_bounded(const Work *w, const real *z, int rows, Sizes s) {
+static void project_bounded(const RandomFeatureWork *w, const real *z, int rows, RandomFeatureSizes s) {
     project(w, z, rows, s);
     for (int i = 0; i < rows; i++)
         for (int j = s.E; j < s.Ep; j++) w->u[i * s.Ep + j] = -INFINITY;
 }
 
 /* dz = D^-1/4 (w^T du + ds z'), du in w->u. */
-static void put_gradient(real *dz, const Work *w, const real *z, const float *ds, int rows, Sizes s) {
+static void put_gradient(real *dz, const RandomFeatureWork *w, const real *z, const float *ds, int rows,
+                         RandomFeatureSizes s) {
     tile_gemm(w->z, s.Dp, w->u, s.Ep, 1, w->w, s.Dp, rows, s.Dp, s.E, 0);
     for (int i = 0; i < rows; i++)
         for (int j = 0; j < s.D; j += TILE) {
@@ -83,7 +100,7 @@ static void put_gradient(real *dz, const Work *w, const real *z, const float *ds
 
 /* == RFA ========================================================================================================== */
 
-static void rfa_forward(real *phi, const real *z, const Work *w, Sizes s) {
+static void rfa_forward(real *phi, const real *z, const RandomFeatureWork *w, RandomFeatureSizes s) {
     float most = 0;
     for (int n = 0; n < s.N; n++) {
         float square = half_square(z + n * s.qkv_row, s);
@@ -105,7 +122,8 @@ static void rfa_forward(real *phi, const real *z, const Work *w, Sizes s) {
     }
 }
 
-static void rfa_backward(real *dz, const real *dphi, const real *phi, const real *z, const Work *w, Sizes s) {
+static void rfa_backward(real *dz, const real *dphi, const real *phi, const real *z, const RandomFeatureWork *w,
+                         RandomFeatureSizes s) {
     for (int first = 0; first < s.N; first += ROWS) {
         int rows = rows_from(first, s.N);
         float ds[ROWS];
@@ -126,13 +144,13 @@ static void rfa_backward(real *dz, const real *dphi, const real *phi, const real
 
 /* == Performer ==================================================================================================== */
 
-static float row_maximum(const float *u, Sizes s) {
+static float row_maximum(const float *u, RandomFeatureSizes s) {
     vec most = vec_load(u);
     for (int j = TILE; j < s.Ep; j += TILE) most = vec_max(vec_load(u + j), most);
     return vec_largest(most);
 }
 
-static void performer_forward(real *phi, const real *z, const Work *w, bool keys, Sizes s) {
+static void performer_forward(real *phi, const real *z, const RandomFeatureWork *w, bool keys, RandomFeatureSizes s) {
     float most = -INFINITY;
     for (int first = 0; keys && first < s.N; first += ROWS) {
         int rows = rows_from(first, s.N);
@@ -152,7 +170,8 @@ static void performer_forward(real *phi, const real *z, const Work *w, bool keys
     }
 }
 
-static void performer_backward(real *dz, const real *dphi, const real *phi, const real *z, const Work *w, Sizes s) {
+static void performer_backward(real *dz, const real *dphi, const real *phi, const real *z, const RandomFeatureWork *w,
+                               RandomFeatureSizes s) {
     for (int first = 0; first < s.N; first += ROWS) {
         int rows = rows_from(first, s.N);
         float ds[ROWS];
@@ -177,21 +196,22 @@ static void performer_backward(real *dz, const real *dphi, const real *phi, cons
 typedef struct {
     size_t z, phi;
     int part, h;
-} Place;
+} RandomFeaturePlace;
 
-static Place place_of(size_t i, Sizes s) {
+static RandomFeaturePlace place_of(size_t i, RandomFeatureSizes s) {
     size_t b = i / (2 * (size_t)s.H), row = i % (2 * (size_t)s.H);
     size_t token = b * s.N;
-    return (Place){token * s.qkv_row + row * s.D, token * s.phi_row + row * s.F, (int)(row / s.H), (int)(row % s.H)};
+    return (RandomFeaturePlace){token * s.qkv_row + row * s.D, token * s.phi_row + row * s.F, (int)(row / s.H),
+                                (int)(row % s.H)};
 }
 
 void feature_rfa_forward(real *phi, const real *qkv, const float *w, const FeatureShape *shape) {
     int B = shape->B, N = shape->N, H = shape->H, D = shape->D, E = shape->F / 2;
-    Sizes s = sizes_of(N, H, D, E, 2 * E);
+    RandomFeatureSizes s = sizes_of(N, H, D, E, 2 * E);
 #pragma omp parallel for schedule(static)
     for (size_t i = 0; i < (size_t)B * 2 * H; i++) {
-        Place at = place_of(i, s);
-        Work own = work_take(w + (size_t)at.h * E * D, s);
+        RandomFeaturePlace at = place_of(i, s);
+        RandomFeatureWork own = work_take(w + (size_t)at.h * E * D, s);
         rfa_forward(phi + at.phi, qkv + at.z, &own, s);
     }
 }
@@ -199,22 +219,22 @@ void feature_rfa_forward(real *phi, const real *qkv, const float *w, const Featu
 void feature_rfa_backward(real *dqkv, const real *dphi, const real *phi, const real *qkv, const float *w,
                           const FeatureShape *shape) {
     int B = shape->B, N = shape->N, H = shape->H, D = shape->D, E = shape->F / 2;
-    Sizes s = sizes_of(N, H, D, E, 2 * E);
+    RandomFeatureSizes s = sizes_of(N, H, D, E, 2 * E);
 #pragma omp parallel for schedule(static)
     for (size_t i = 0; i < (size_t)B * 2 * H; i++) {
-        Place at = place_of(i, s);
-        Work own = work_take(w + (size_t)at.h * E * D, s);
+        RandomFeaturePlace at = place_of(i, s);
+        RandomFeatureWork own = work_take(w + (size_t)at.h * E * D, s);
         rfa_backward(dqkv + at.z, dphi + at.phi, phi + at.phi, qkv + at.z, &own, s);
     }
 }
 
 void feature_performer_forward(real *phi, const real *qkv, const float *w, const FeatureShape *shape) {
     int B = shape->B, N = shape->N, H = shape->H, D = shape->D, E = shape->F;
-    Sizes s = sizes_of(N, H, D, E, E);
+    RandomFeatureSizes s = sizes_of(N, H, D, E, E);
 #pragma omp parallel for schedule(static)
     for (size_t i = 0; i < (size_t)B * 2 * H; i++) {
-        Place at = place_of(i, s);
-        Work own = work_take(w + (size_t)at.h * E * D, s);
+        RandomFeaturePlace at = place_of(i, s);
+        RandomFeatureWork own = work_take(w + (size_t)at.h * E * D, s);
         performer_forward(phi + at.phi, qkv + at.z, &own, at.part == 1, s);
     }
 }
@@ -222,11 +242,11 @@ void feature_performer_forward(real *phi, const real *qkv, const float *w, const
 void feature_performer_backward(real *dqkv, const real *dphi, const real *phi, const real *qkv, const float *w,
                                 const FeatureShape *shape) {
     int B = shape->B, N = shape->N, H = shape->H, D = shape->D, E = shape->F;
-    Sizes s = sizes_of(N, H, D, E, E);
+    RandomFeatureSizes s = sizes_of(N, H, D, E, E);
 #pragma omp parallel for schedule(static)
     for (size_t i = 0; i < (size_t)B * 2 * H; i++) {
-        Place at = place_of(i, s);
-        Work own = work_take(w + (size_t)at.h * E * D, s);
+        RandomFeaturePlace at = place_of(i, s);
+        RandomFeatureWork own = work_take(w + (size_t)at.h * E * D, s);
         performer_backward(dqkv + at.z, dphi + at.phi, phi + at.phi, qkv + at.z, &own, s);
     }
 }

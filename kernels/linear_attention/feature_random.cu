@@ -4,7 +4,8 @@
 #include <math.h>
 
 #include "kernels/cuda/plain.cuh"
-#include "kernels/kernels.h"
+#include "kernels/linear_attention/feature_maps.h"
+#include "kernels/softmax/attention_shape.h"
 
 enum { THREADS = 128, WARPS = THREADS / WARP };
 
@@ -12,14 +13,14 @@ typedef struct {
     int N, H, D, E, F, tile;
     int copied;         /* floats of w in shared memory, or 0 */
     float scale, ratio; /* D^-1/4, E^-1/2 */
-} Shape;
+} RandomFeatureShape;
 
-static Shape shape_of(int N, int H, int D, int E, int F) {
+static RandomFeatureShape shape_of(int N, int H, int D, int E, int F) {
     return {N, H, D, E, F, plain_rows(D + E + 1), plain_weights((size_t)E * D), 1 / sqrtf(sqrtf((float)D)),
             1 / sqrtf((float)E)};
 }
 
-static size_t shared_bytes(Shape s) {
+static size_t shared_bytes(RandomFeatureShape s) {
     return ((size_t)s.copied + (size_t)s.tile * (s.D + s.E + 1) + WARPS) * sizeof(float);
 }
 
@@ -33,11 +34,11 @@ typedef struct {
     float *copy;         /* [D,E] transposed, or [E,D], or nothing */
     float *z, *u, *ds;   /* [tile,D], [tile,E], [tile] */
     float *scratch;      /* [WARPS] */
-} Place;
+} RandomFeaturePlace;
 
-DEVICE Place place_of(const float *w, float *shared, Shape s) {
+DEVICE RandomFeaturePlace place_of(const float *w, float *shared, RandomFeatureShape s) {
     size_t b = blockIdx.x / (2 * s.H), row = blockIdx.x % (2 * s.H);
-    Place at = {};
+    RandomFeaturePlace at = {};
     at.qkv_row = (size_t)3 * s.H * s.D;
     at.phi_row = (size_t)2 * s.H * s.F;
     at.qkv = b * s.N * at.qkv_row + row * s.D;
@@ -53,7 +54,7 @@ DEVICE Place place_of(const float *w, float *shared, Shape s) {
 }
 
 /* z of the tile at token `first`, and ds = |z'|^2/2. */
-DEVICE int load_rows(const Place &at, const real *qkv, int first, Shape s) {
+DEVICE int load_rows(const RandomFeaturePlace &at, const real *qkv, int first, RandomFeatureShape s) {
     int rows = s.N - first < s.tile ? s.N - first : s.tile;
     const real *from = qkv + at.qkv + first * at.qkv_row;
     block_sync();
@@ -68,7 +69,7 @@ DEVICE int load_rows(const Place &at, const real *qkv, int first, Shape s) {
 }
 
 /* u = w z' of the tile. */
-DEVICE void project(const Place &at, int rows, Shape s) {
+DEVICE void project(const RandomFeaturePlace &at, int rows, RandomFeatureShape s) {
     for (int i = (int)threadIdx.x; i < rows * s.E; i += THREADS) {
         const float *z = at.z + i / s.E * s.D;
         int e = i % s.E;
@@ -92,9 +93,9 @@ DEVICE float block_max(float x, float *scratch) {
 /* == Forward ====================================================================================================== */
 
 __global__ void __launch_bounds__(THREADS)
-    feature_rfa_forward_kernel(real *phi, const real *qkv, const float *w, Shape s) {
+    feature_rfa_forward_kernel(real *phi, const real *qkv, const float *w, RandomFeatureShape s) {
     SHARED(float, shared);
-    Place at = place_of(w, shared, s);
+    RandomFeaturePlace at = place_of(w, shared, s);
     float most = 0;
     if (s.copied) plain_copy(at.copy, at.w, s.E, s.D, true);
     for (int first = 0; first < s.N; first += s.tile) {
@@ -118,9 +119,9 @@ __global__ void __launch_bounds__(THREADS)
 static const float PERFORMER_EPSILON = 1e-4f;
 
 __global__ void __launch_bounds__(THREADS)
-    feature_performer_forward_kernel(real *phi, const real *qkv, const float *w, float epsilon, Shape s) {
+    feature_performer_forward_kernel(real *phi, const real *qkv, const float *w, float epsilon, RandomFeatureShape s) {
     SHARED(float, shared);
-    Place at = place_of(w, shared, s);
+    RandomFeaturePlace at = place_of(w, shared, s);
     float most = -INFINITY;
     if (s.copied) plain_copy(at.copy, at.w, s.E, s.D, true);
     for (int first = 0; at.keys && first < s.N; first += s.tile) {
@@ -147,7 +148,7 @@ __global__ void __launch_bounds__(THREADS)
 /* == Backward ===================================================================================================== */
 
 /* dz = D^-1/4 (w^T du + ds z') of the tile; du in u. */
-DEVICE void put_gradient(real *dqkv, const Place &at, int first, int rows, Shape s) {
+DEVICE void put_gradient(real *dqkv, const RandomFeaturePlace &at, int first, int rows, RandomFeatureShape s) {
     const float *w = s.copied ? at.copy : at.w;
     for (int i = (int)threadIdx.x; i < rows * s.D; i += THREADS) {
         int row = i / s.D, d = i % s.D;
@@ -159,8 +160,8 @@ DEVICE void put_gradient(real *dqkv, const Place &at, int first, int rows, Shape
 
 /* slope(phi, dphi, e, ds) gives du_e of a row and adds to ds. */
 template <typename Slope>
-DEVICE void backward_rows(real *dqkv, const real *dphi, const real *phi, const real *qkv, const Place &at, Shape s,
-                          Slope slope) {
+DEVICE void backward_rows(real *dqkv, const real *dphi, const real *phi, const real *qkv, const RandomFeaturePlace &at,
+                          RandomFeatureShape s, Slope slope) {
     if (s.copied) plain_copy(at.copy, at.w, s.E, s.D, false);
     for (int first = 0; first < s.N; first += s.tile) {
         int rows = load_rows(at, qkv, first, s);
@@ -178,9 +179,9 @@ DEVICE void backward_rows(real *dqkv, const real *dphi, const real *phi, const r
 
 __global__ void __launch_bounds__(THREADS)
     feature_rfa_backward_kernel(real *dqkv, const real *dphi, const real *phi, const real *qkv, const float *w,
-                                Shape s) {
+                                RandomFeatureShape s) {
     SHARED(float, shared);
-    Place at = place_of(w, shared, s);
+    RandomFeaturePlace at = place_of(w, shared, s);
     backward_rows(dqkv, dphi, phi, qkv, at, s, [=](const real *value, const real *slope, int e, float &ds) {
         float sine = to_float(value[e]), cosine = to_float(value[s.E + e]);
         float dsine = to_float(slope[e]), dcosine = to_float(slope[s.E + e]);
@@ -191,9 +192,9 @@ __global__ void __launch_bounds__(THREADS)
 
 __global__ void __launch_bounds__(THREADS)
     feature_performer_backward_kernel(real *dqkv, const real *dphi, const real *phi, const real *qkv, const float *w,
-                                      float epsilon, Shape s) {
+                                      float epsilon, RandomFeatureShape s) {
     SHARED(float, shared);
-    Place at = place_of(w, shared, s);
+    RandomFeaturePlace at = place_of(w, shared, s);
     backward_rows(dqkv, dphi, phi, qkv, at, s, [=](const real *value, const real *slope, int e, float &ds) {
         float du = to_float(slope[e]) * (to_float(value[e]) - s.ratio * epsilon);
         ds -= du;
@@ -205,20 +206,20 @@ __global__ void __launch_bounds__(THREADS)
 
 void feature_rfa_forward(real *phi, const real *qkv, const float *w, const FeatureShape *shape) {
     int B = shape->B, N = shape->N, H = shape->H, D = shape->D, E = shape->F / 2;
-    Shape s = shape_of(N, H, D, E, 2 * E);
+    RandomFeatureShape s = shape_of(N, H, D, E, 2 * E);
     LAUNCH(feature_rfa_forward_kernel, (unsigned)B * 2 * H, THREADS, shared_bytes(s), phi, qkv, w, s);
 }
 
 void feature_rfa_backward(real *dqkv, const real *dphi, const real *phi, const real *qkv, const float *w,
                           const FeatureShape *shape) {
     int B = shape->B, N = shape->N, H = shape->H, D = shape->D, E = shape->F / 2;
-    Shape s = shape_of(N, H, D, E, 2 * E);
+    RandomFeatureShape s = shape_of(N, H, D, E, 2 * E);
     LAUNCH(feature_rfa_backward_kernel, (unsigned)B * 2 * H, THREADS, shared_bytes(s), dqkv, dphi, phi, qkv, w, s);
 }
 
 void feature_performer_forward(real *phi, const real *qkv, const float *w, const FeatureShape *shape) {
     int B = shape->B, N = shape->N, H = shape->H, D = shape->D, E = shape->F;
-    Shape s = shape_of(N, H, D, E, E);
+    RandomFeatureShape s = shape_of(N, H, D, E, E);
     LAUNCH(feature_performer_forward_kernel, (unsigned)B * 2 * H, THREADS, shared_bytes(s), phi, qkv, w,
            PERFORMER_EPSILON, s);
 }
@@ -226,7 +227,7 @@ void feature_performer_forward(real *phi, const real *qkv, const float *w, const
 void feature_performer_backward(real *dqkv, const real *dphi, const real *phi, const real *qkv, const float *w,
                                 const FeatureShape *shape) {
     int B = shape->B, N = shape->N, H = shape->H, D = shape->D, E = shape->F;
-    Shape s = shape_of(N, H, D, E, E);
+    RandomFeatureShape s = shape_of(N, H, D, E, E);
     LAUNCH(feature_performer_backward_kernel, (unsigned)B * 2 * H, THREADS, shared_bytes(s), dqkv, dphi, phi, qkv, w,
            PERFORMER_EPSILON, s);
 }

@@ -3,10 +3,14 @@
  *   backward  dp = dphi [phi > 0],  db += dp,  dw += dp z'^T,  dz = D^-1/4 w^T dp
  *   saves     nothing.   Source: Kasai et al. 2021.
  * Built like feature_mlp.c: ROWS rows at a time, each thread with its own padded weights, scaled, and its own sums. */
+#include <math.h>
+#include <string.h>
+
 #include "kernels/cpu/activations.h"
 #include "kernels/linear_attention/feature_rows.h"
 #include "kernels/device/workspace.h"
-#include "kernels/kernels.h"
+#include "kernels/linear_attention/feature_maps.h"
+#include "kernels/softmax/attention_shape.h"
 
 /* Gradients are summed over CHUNK tiles before they join the thread's total. */
 enum { ROWS = 32, CHUNK = 32 };
@@ -14,10 +18,10 @@ enum { ROWS = 32, CHUNK = 32 };
 typedef struct {
     int H, D, F, Dp, Fp;
     float scale; /* D^-1/4 */
-} Sizes;
+} ReluFeatureSizes;
 
-static Sizes sizes_of(int H, int D, int F) {
-    return (Sizes){H, D, F, tile_round_up(D), tile_round_up(F), 1 / sqrtf(sqrtf((float)D))};
+static ReluFeatureSizes sizes_of(int H, int D, int F) {
+    return (ReluFeatureSizes){H, D, F, tile_round_up(D), tile_round_up(F), 1 / sqrtf(sqrtf((float)D))};
 }
 
 /* The gradients lie one after the other: dw [F,Dp], db [Fp]. */
@@ -26,19 +30,19 @@ typedef struct {
     float *b;             /* [Fp] */
     float *z, *p;         /* [ROWS,Dp], [ROWS,Fp] */
     float *chunk, *total; /* gradients */
-} Work;
+} ReluFeatureWork;
 
-static size_t gradient_floats(Sizes s) { return (size_t)s.F * s.Dp + s.Fp; }
+static size_t gradient_floats(ReluFeatureSizes s) { return (size_t)s.F * s.Dp + s.Fp; }
 
-static size_t work_floats(Sizes s) {
+static size_t work_floats(ReluFeatureSizes s) {
     return (size_t)s.D * s.Fp + (size_t)s.F * s.Dp + s.Fp + (size_t)ROWS * (s.Dp + s.Fp) + 2 * gradient_floats(s);
 }
 
 size_t feature_relu_workspace(int D, int F) { return workspace_bytes(work_floats(sizes_of(1, D, F))); }
 
-static Work work_take(const float *w, const float *b, Sizes s) {
+static ReluFeatureWork work_take(const float *w, const float *b, ReluFeatureSizes s) {
     float *next = kernels_workspace(work_floats(s));
-    Work own;
+    ReluFeatureWork own;
     own.wt = workspace_take(&next, (size_t)s.D * s.Fp);
     own.w = workspace_take(&next, (size_t)s.F * s.Dp);
     own.b = workspace_take(&next, s.Fp);
@@ -56,7 +60,8 @@ static Work work_take(const float *w, const float *b, Sizes s) {
     return own;
 }
 
-static void forward_tile(real *phi, const Work *w, const real *qkv, size_t first, int rows, Sizes s) {
+static void forward_tile(real *phi, const ReluFeatureWork *w, const real *qkv, size_t first, int rows,
+                         ReluFeatureSizes s) {
     Walk at = walk_from(first, s.H, s.D);
     for (int i = 0; i < rows; i++, walk_on(&at, s.H, s.D)) reals_widen(w->z + i * s.Dp, qkv + at.offset, s.D);
     tile_gemm(w->p, s.Fp, w->z, s.Dp, 1, w->wt, s.Fp, rows, s.Fp, s.D, 0);
@@ -70,11 +75,11 @@ static void forward_tile(real *phi, const Work *w, const real *qkv, size_t first
 void feature_relu_forward(real *phi, const real *qkv, const float *w, const float *b, const FeatureShape *shape) {
     size_t n = (size_t)shape->B * shape->N;
     int H = shape->H, D = shape->D, F = shape->F;
-    Sizes s = sizes_of(H, D, F);
+    ReluFeatureSizes s = sizes_of(H, D, F);
     size_t total = n * 2 * H, tiles = (total + ROWS - 1) / ROWS;
 #pragma omp parallel
     {
-        Work own = work_take(w, b, s);
+        ReluFeatureWork own = work_take(w, b, s);
 #pragma omp for schedule(static)
         for (size_t t = 0; t < tiles; t++) {
             size_t first = t * ROWS, rows = total - first < ROWS ? total - first : ROWS;
@@ -83,8 +88,8 @@ void feature_relu_forward(real *phi, const real *qkv, const float *w, const floa
     }
 }
 
-static void backward_tile(real *dqkv, const Work *w, const real *dphi, const real *phi, const real *qkv, size_t first,
-                          int rows, Sizes s) {
+static void backward_tile(real *dqkv, const ReluFeatureWork *w, const real *dphi, const real *phi, const real *qkv,
+                          size_t first, int rows, ReluFeatureSizes s) {
     float *dw = w->chunk, *db = dw + (size_t)s.F * s.Dp, *dp = w->p;
     Walk at = walk_from(first, s.H, s.D), back = at;
     for (int i = 0; i < rows; i++, walk_on(&at, s.H, s.D))
@@ -106,7 +111,7 @@ static void backward_tile(real *dqkv, const Work *w, const real *dphi, const rea
     for (int i = 0; i < rows; i++, walk_on(&back, s.H, s.D)) reals_round(dqkv + back.offset, w->z + i * s.Dp, s.D);
 }
 
-static void flush(const Work *w, Sizes s) {
+static void flush(const ReluFeatureWork *w, ReluFeatureSizes s) {
     for (size_t i = 0; i < gradient_floats(s); i += TILE) {
         vec_store(w->total + i, vec_load(w->total + i) + vec_load(w->chunk + i));
         vec_store(w->chunk + i, vec_set(0));
@@ -117,11 +122,11 @@ void feature_relu_backward(real *dqkv, float *dw, float *db, const real *dphi, c
                            const float *w, const FeatureShape *shape) {
     size_t n = (size_t)shape->B * shape->N;
     int H = shape->H, D = shape->D, F = shape->F;
-    Sizes s = sizes_of(H, D, F);
+    ReluFeatureSizes s = sizes_of(H, D, F);
     size_t total = n * 2 * H, tiles = (total + ROWS - 1) / ROWS, floats = work_floats(s);
 #pragma omp parallel
     {
-        Work own = work_take(w, NULL, s);
+        ReluFeatureWork own = work_take(w, NULL, s);
         memset(own.chunk, 0, gradient_floats(s) * sizeof(float));
         memset(own.total, 0, gradient_floats(s) * sizeof(float));
         int done = 0, threads = omp_get_num_threads();

@@ -1,7 +1,8 @@
 /* T2R's feature map; kernels/linear_attention/feature_relu.c has the formulas.  A block takes tiles of rows; its sums of dw and
  * db lie in workspace, each element one thread's, and add_parts joins the blocks. */
 #include "kernels/cuda/plain.cuh"
-#include "kernels/kernels.h"
+#include "kernels/linear_attention/feature_maps.h"
+#include "kernels/softmax/attention_shape.h"
 
 enum { THREADS = 256, MOST_BLOCKS = 528 };
 
@@ -10,21 +11,25 @@ typedef struct {
     int copied;        /* floats of w in shared memory, or 0 */
     size_t rows;
     float scale;       /* D^-1/4 */
-} Shape;
+} ReluFeatureShape;
 
-static Shape shape_of(size_t n, int H, int D, int F) {
+static ReluFeatureShape shape_of(size_t n, int H, int D, int F) {
     return {H, D, F, plain_rows(D + F), plain_weights((size_t)F * D), n * 2 * H, 1 / sqrtf(sqrtf((float)D))};
 }
 
-static size_t shared_bytes(Shape s) { return ((size_t)s.copied + (size_t)s.tile * (s.D + s.F)) * sizeof(float); }
+static size_t shared_bytes(ReluFeatureShape s) {
+    return ((size_t)s.copied + (size_t)s.tile * (s.D + s.F)) * sizeof(float);
+}
 
-/* Where row begins in qkv: after the last head of k it steps over v. */
-DEVICE size_t row_at(size_t row, Shape s) { return (row + quotient(row, 2 * s.H) * s.H) * s.D; }
+/* The place at which a row begins in qkv: after the last head of k it steps over v. */
+DEVICE size_t row_at(size_t row, ReluFeatureShape s) { return (row + quotient(row, 2 * s.H) * s.H) * s.D; }
 
-DEVICE int rows_left(size_t first, Shape s) { return s.rows - first < (size_t)s.tile ? (int)(s.rows - first) : s.tile; }
+DEVICE int rows_left(size_t first, ReluFeatureShape s) {
+    return s.rows - first < (size_t)s.tile ? (int)(s.rows - first) : s.tile;
+}
 
 __global__ void __launch_bounds__(THREADS)
-    feature_relu_forward_kernel(real *phi, const real *qkv, const float *w, const float *b, Shape s) {
+    feature_relu_forward_kernel(real *phi, const real *qkv, const float *w, const float *b, ReluFeatureShape s) {
     SHARED(float, wt); /* [D,F] */
     float *z = wt + s.copied; /* [tile,D] */
     if (s.copied) plain_copy(wt, w, s.F, s.D, true);
@@ -46,7 +51,7 @@ __global__ void __launch_bounds__(THREADS)
 void feature_relu_forward(real *phi, const real *qkv, const float *w, const float *b, const FeatureShape *shape) {
     size_t n = (size_t)shape->B * shape->N;
     int H = shape->H, D = shape->D, F = shape->F;
-    Shape s = shape_of(n, H, D, F);
+    ReluFeatureShape s = shape_of(n, H, D, F);
     unsigned blocks = blocks_for(s.rows, s.tile, 8 * MOST_BLOCKS);
     LAUNCH(feature_relu_forward_kernel, blocks, THREADS, shared_bytes(s), phi, qkv, w, b, s);
 }
@@ -54,7 +59,7 @@ void feature_relu_forward(real *phi, const real *qkv, const float *w, const floa
 /* parts_w [blocks][F,D], parts_b [blocks][F]. */
 __global__ void __launch_bounds__(THREADS)
     feature_relu_backward_kernel(real *dqkv, float *parts_w, float *parts_b, const real *dphi, const real *phi,
-                                 const real *qkv, const float *w, Shape s) {
+                                 const real *qkv, const float *w, ReluFeatureShape s) {
     SHARED(float, copy); /* [F,D] */
     float *z = copy + s.copied, *dp = z + (size_t)s.tile * s.D; /* [tile,D], [tile,F] */
     float *dw = parts_w + (size_t)blockIdx.x * s.F * s.D, *db = parts_b + (size_t)blockIdx.x * s.F;
@@ -100,7 +105,7 @@ void feature_relu_backward(real *dqkv, float *dw, float *db, const real *dphi, c
                            const float *w, const FeatureShape *shape) {
     size_t n = (size_t)shape->B * shape->N;
     int H = shape->H, D = shape->D, F = shape->F;
-    Shape s = shape_of(n, H, D, F);
+    ReluFeatureShape s = shape_of(n, H, D, F);
     unsigned blocks = blocks_for(s.rows, s.tile, most_parts(D, F));
     float *parts_w = static_cast<float *>(kernels_workspace(feature_relu_workspace(D, F)));
     float *parts_b = parts_w + (size_t)blocks * F * D;

@@ -4,9 +4,12 @@
  *             dz = du [z > 0] / softplus(scale),  dscale -= du u sigmoid(scale) / softplus(scale)
  * z is q, or k + pos.  phi does not depend on the scale of u before the power, so u is divided by its maximum to avoid
  * overflow.  t / u is computed as a power, not by a division, which could be by zero. */
+#include <math.h>
+#include <string.h>
+
 #include "kernels/cpu/activations.h"
 #include "kernels/device/workspace.h"
-#include "kernels/kernels.h"
+#include "kernels/linear_attention/operator_features.h"
 
 /* Rows whose dscale is summed before it is added to a thread's total, against rounding. */
 enum { CHUNK = 128 };

@@ -2,7 +2,7 @@
  * THREADS'th channel; u and t / u stay in shared memory between the passes over them. */
 #include "kernels/cuda/fragments.cuh"
 #include "kernels/cuda/rows.cuh"
-#include "kernels/kernels.h"
+#include "kernels/linear_attention/operator_features.h"
 
 enum { THREADS = 128, WARPS = THREADS / WARP, PARTS = 512 };
 

@@ -2,8 +2,11 @@
  *   forward   q^ = q / |q|, k^ = k / |k| over the whole token,  kv = sum_m k^_m * v_m,  y_n = q^_n * kv
  *   backward  dkv = sum_n dy_n * q^_n,  dq^ = dy * kv,  dk^ = dkv * v,  dv = dkv * k^,  dq = (dq^ - q^ (q^.dq^)) / |q|
  *   saves     1 / |q|, 1 / |k|, kv.   Norms below 1e-6 are replaced by 1e-6, a constant for the gradient. */
+#include <math.h>
+
 #include "kernels/cpu/activations.h"
-#include "kernels/kernels.h"
+#include "kernels/linear_attention/operator_features.h"
+#include "kernels/softmax/attention_shape.h"
 
 static const float LONGEST_INVERSE = 1e6f;
 

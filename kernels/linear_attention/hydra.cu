@@ -2,7 +2,8 @@
  * block to 32 channels of an image, a lane each, its warps the tokens by turns. */
 #include "kernels/cuda/fragments.cuh"
 #include "kernels/cuda/rows.cuh"
-#include "kernels/kernels.h"
+#include "kernels/linear_attention/operator_features.h"
+#include "kernels/softmax/attention_shape.h"
 
 enum { THREADS = 256, WARPS = THREADS / WARP };
 

@@ -11,10 +11,14 @@
  * With bfloat16 and dot products of pairs (kernels/softmax/pairs.h), where F and D are multiples of PAIR_BLOCK, phi, v and
  * dy are operands as they are, and the column of the denominators is kept apart, in floats.  S enters y as the sum of
  * two numbers of bfloat16; phi(q_n) / den_n in dS, and S and dS in the gradients, are rounded to one. */
+#include <math.h>
+#include <stdbool.h>
+#include <string.h>
+
 #include "kernels/cpu/activations.h"
 #include "kernels/softmax/pairs.h"
 #include "kernels/device/workspace.h"
-#include "kernels/kernels.h"
+#include "kernels/linear_attention/linear_attention.h"
 
 enum { BLOCK = 32 };
 
@@ -35,7 +39,7 @@ typedef struct {
     int H;
     Denominator rule;
     bool pairs; /* products of pairs of bfloat16 */
-} Sizes;
+} LinearSizes;
 
 #ifdef VIT_PAIRS
 static bool in_pairs(int D, int F) { return pairs_kind() == PAIRS_DOTS && D % PAIR_BLOCK == 0 && F % PAIR_BLOCK == 0; }
@@ -43,38 +47,38 @@ static bool in_pairs(int D, int F) { return pairs_kind() == PAIRS_DOTS && D % PA
 static bool in_pairs(int D, int F) { return (void)D, (void)F, false; }
 #endif
 
-static Sizes sizes_of(const LinearAttention *shape) {
+static LinearSizes sizes_of(const LinearAttention *shape) {
     int N = shape->N, H = shape->H, D = shape->D, F = shape->F;
     bool apart = shape->keys.count > 0;
     size_t M = (size_t)H * D, heads = (size_t)H * F;
-    return (Sizes){.N = N,
-                   .keys = apart ? shape->keys.count : N,
-                   .F = F,
-                   .D = D,
-                   .D1 = D + 1,
-                   .Fp = tile_round_up(F),
-                   .D1p = tile_round_up(D + 1),
-                   .phi_row = apart ? heads : 2 * heads,
-                   .v_row = apart ? 2 * M : 3 * M,
-                   .y_row = M,
-                   .H = H,
-                   .rule = shape->rule,
-                   .pairs = in_pairs(D, F)};
+    return (LinearSizes){.N = N,
+                         .keys = apart ? shape->keys.count : N,
+                         .F = F,
+                         .D = D,
+                         .D1 = D + 1,
+                         .Fp = tile_round_up(F),
+                         .D1p = tile_round_up(D + 1),
+                         .phi_row = apart ? heads : 2 * heads,
+                         .v_row = apart ? 2 * M : 3 * M,
+                         .y_row = M,
+                         .H = H,
+                         .rule = shape->rule,
+                         .pairs = in_pairs(D, F)};
 }
 
-/* Where a head of an image begins. */
+/* The places at which a head of an image begins. */
 typedef struct {
     size_t y, den, kv, phi_q, phi_k, v;
-} Place;
+} LinearPlace;
 
-static Place place_of(int b, int h, Sizes s) {
+static LinearPlace place_of(int b, int h, LinearSizes s) {
     size_t query = (size_t)b * s.N, key = (size_t)b * s.keys, hd = (size_t)h * s.D, hf = (size_t)h * s.F;
-    return (Place){.y = query * s.y_row + hd,
-                   .den = query * s.H + h,
-                   .kv = ((size_t)b * s.H + h) * s.F * s.D1,
-                   .phi_q = query * s.phi_row + hf,
-                   .phi_k = key * s.phi_row + hf,
-                   .v = (key + 1) * s.v_row - s.y_row + hd};
+    return (LinearPlace){.y = query * s.y_row + hd,
+                         .den = query * s.H + h,
+                         .kv = ((size_t)b * s.H + h) * s.F * s.D1,
+                         .phi_q = query * s.phi_row + hf,
+                         .phi_k = key * s.phi_row + hf,
+                         .v = (key + 1) * s.v_row - s.y_row + hd};
 }
 
 /* Rows of the block at `first`; none past the end. */
@@ -105,18 +109,18 @@ typedef struct {
     float *rows;                 /* [TOKENS,F or D]: a block's products */
     float *dots, *inverse;       /* [TOKENS] */
     real *phi, *x;               /* [TOKENS/2,F,2] [TOKENS/2,D,2]: two tokens beside each other */
-    real *paired, *low, *turned; /* [F/2,D,2] [F/2,D,2] [D/2,F,2]: the sums as operands */
+    real *paired, *low, *transposed; /* [F/2,D,2] [F/2,D,2] [D/2,F,2]: the sums as operands */
 } PairWork;
 
 static size_t reals_in_floats(size_t n) { return workspace_line_up((n + 1) / 2); }
 
-static size_t pair_floats(Sizes s) {
+static size_t pair_floats(LinearSizes s) {
     size_t sums = (size_t)s.F * s.D, wide = s.F > s.D ? s.F : s.D;
     return 2 * sums + 2 * s.F + TOKENS * wide + 2 * TOKENS + reals_in_floats((size_t)TOKENS * s.F) +
            reals_in_floats((size_t)TOKENS * s.D) + 3 * reals_in_floats(sums);
 }
 
-static PairWork pair_take(Sizes s) {
+static PairWork pair_take(LinearSizes s) {
     float *next = kernels_workspace(pair_floats(s));
     size_t sums = (size_t)s.F * s.D, wide = s.F > s.D ? s.F : s.D;
     PairWork w;
@@ -131,7 +135,7 @@ static PairWork pair_take(Sizes s) {
     w.x = (real *)workspace_take(&next, reals_in_floats((size_t)TOKENS * s.D));
     w.paired = (real *)workspace_take(&next, reals_in_floats(sums));
     w.low = (real *)workspace_take(&next, reals_in_floats(sums));
-    w.turned = (real *)workspace_take(&next, reals_in_floats(sums));
+    w.transposed = (real *)workspace_take(&next, reals_in_floats(sums));
     return w;
 }
 
@@ -149,13 +153,13 @@ static void add_floats(float *sum, const float *x, size_t n) {
 }
 
 /* sums += phi^T x of a block of tokens, both in pairs. */
-static void add_outer_pairs(PairWork *w, int rows, Sizes s) {
+static void add_outer_pairs(PairWork *w, int rows, LinearSizes s) {
     pairs_dots(w->part, s.D, (PairRows){w->phi, 1, s.F}, w->x, s.D, s.F, s.D, rows + rows % 2, false);
     add_floats(w->sums, w->part, (size_t)s.F * s.D);
 }
 
 /* z += the block's phi. */
-static void add_features(PairWork *w, int rows, Sizes s) {
+static void add_features(PairWork *w, int rows, LinearSizes s) {
     const __m512bh ones = (__m512bh)_mm512_set1_epi32(0x3f803f80);
     for (int j = 0; j < s.F; j += TILE) {
         __m512 sum = _mm512_setzero_ps();
@@ -166,7 +170,7 @@ static void add_features(PairWork *w, int rows, Sizes s) {
 }
 
 /* `paired` becomes the sums; and with `both`, `low` what rounding took from them. */
-static void pair_sums(PairWork *w, bool both, Sizes s) {
+static void pair_sums(PairWork *w, bool both, LinearSizes s) {
     size_t at = 0;
     for (int f = 0; f < s.F; f += 2)
         for (int j = 0; j < s.D; j += TILE, at += 2 * TILE) {
@@ -179,14 +183,14 @@ static void pair_sums(PairWork *w, bool both, Sizes s) {
         }
 }
 
-/* `turned` becomes the transpose of sums [F,D], whose rows are `row` apart; `low` is overwritten. */
-static void turn_sums(PairWork *w, const float *sums, size_t row, Sizes s) {
+/* `transposed` becomes the transpose of sums [F,D], whose rows are `row` apart; `low` is overwritten. */
+static void turn_sums(PairWork *w, const float *sums, size_t row, LinearSizes s) {
     for (int f = 0; f < s.F; f++) reals_round(w->low + (size_t)f * s.D, sums + f * row, (size_t)s.D);
-    transpose_pairs(w->turned, s.F, w->low, s.F, s.D);
+    transpose_pairs(w->transposed, s.F, w->low, s.F, s.D);
 }
 
 /* dots[i] = phi_i . z */
-static void dot_features(float *dots, const real *phi, const float *z, int rows, Sizes s) {
+static void dot_features(float *dots, const real *phi, const float *z, int rows, LinearSizes s) {
     for (int first = 0; first < rows; first += TILE) {
         vec sum[TILE] = {{0}};
         for (int i = 0; i < TILE && first + i < rows; i++)
@@ -196,7 +200,7 @@ static void dot_features(float *dots, const real *phi, const float *z, int rows,
 }
 
 /* dots[i] = dy_i . y_i */
-static void dot_outputs(float *dots, const real *dy, const real *y, int rows, Sizes s) {
+static void dot_outputs(float *dots, const real *dy, const real *y, int rows, LinearSizes s) {
     for (int first = 0; first < rows; first += TILE) {
         vec sum[TILE] = {{0}};
         for (int i = 0; i < TILE && first + i < rows; i++)
@@ -209,7 +213,8 @@ static void dot_outputs(float *dots, const real *dy, const real *y, int rows, Si
     }
 }
 
-static void forward_pairs(real *y, float *den, float *kv, const real *phi_q, const real *phi_k, const real *v, Sizes s) {
+static void forward_pairs(real *y, float *den, float *kv, const real *phi_q, const real *phi_k, const real *v,
+                          LinearSizes s) {
     PairWork w = pair_take(s);
     memset(w.sums, 0, (size_t)s.F * s.D * sizeof(float));
     memset(w.z, 0, s.F * sizeof(float));
@@ -245,8 +250,8 @@ static void forward_pairs(real *y, float *den, float *kv, const real *phi_q, con
     }
 }
 
-/* Of a block of queries: `inverse` becomes 1 / den, `dots` the last element of g times den. */
-static void slopes_of(PairWork *w, const real *dy, const real *y, const float *den, int rows, Sizes s) {
+/* Sets, for a block of queries, `inverse` to 1 / den and `dots` to the last element of g times den. */
+static void slopes_of(PairWork *w, const real *dy, const real *y, const float *den, int rows, LinearSizes s) {
     dot_outputs(w->dots, dy, y, rows, s);
     for (int i = 0; i < rows; i++) {
         float own = den[(size_t)i * s.H];
@@ -257,7 +262,7 @@ static void slopes_of(PairWork *w, const real *dy, const real *y, const float *d
 }
 
 /* phi(q) / den of a block in pairs of tokens, and their share of dz. */
-static void scale_features(PairWork *w, const real *phi, int rows, Sizes s) {
+static void scale_features(PairWork *w, const real *phi, int rows, LinearSizes s) {
     for (int j = 0; j < s.F; j += TILE) {
         vec dz = {0};
         for (int i = 0; i < rows; i += 2) {
@@ -272,7 +277,7 @@ static void scale_features(PairWork *w, const real *phi, int rows, Sizes s) {
 }
 
 static void backward_pairs(real *dv, real *dphi_q, real *dphi_k, const real *dy, const real *y, const float *den,
-                           const float *kv, const real *phi_q, const real *phi_k, const real *v, Sizes s) {
+                           const float *kv, const real *phi_q, const real *phi_k, const real *v, LinearSizes s) {
     PairWork w = pair_take(s);
     turn_sums(&w, kv, s.D1, s);
     for (int f = 0; f < s.F; f++) w.z[f] = kv[(size_t)f * s.D1 + s.D];
@@ -289,7 +294,7 @@ static void backward_pairs(real *dv, real *dphi_q, real *dphi_k, const real *dy,
         scale_features(&w, phi_q + i * s.phi_row, rows, s);
         pair_tokens(w.x, own_dy, s.y_row, rows, s.D);
         add_outer_pairs(&w, rows, s);
-        pairs_dots(w.rows, s.F, (PairRows){own_dy, s.y_row / 2, 1}, w.turned, s.F, rows, s.F, s.D, false);
+        pairs_dots(w.rows, s.F, (PairRows){own_dy, s.y_row / 2, 1}, w.transposed, s.F, rows, s.F, s.D, false);
         for (int r = 0; r < rows; r++) {
             for (int j = 0; j < s.F; j += TILE) {
                 vec slope = vec_load(w.rows + (size_t)r * s.F + j) + w.dots[r] * vec_load(w.z + j);
@@ -305,7 +310,7 @@ static void backward_pairs(real *dv, real *dphi_q, real *dphi_k, const real *dy,
         prefetch(phi_k, s.phi_row, next, ahead, s.F, false);
         prefetch(dphi_k, s.phi_row, i, rows, s.F, true);
         prefetch(dv, s.v_row, i, rows, s.D, true);
-        pairs_dots(w.rows, s.F, (PairRows){v + i * s.v_row, s.v_row / 2, 1}, w.turned, s.F, rows, s.F, s.D, false);
+        pairs_dots(w.rows, s.F, (PairRows){v + i * s.v_row, s.v_row / 2, 1}, w.transposed, s.F, rows, s.F, s.D, false);
         for (int r = 0; r < rows; r++)
             for (int j = 0; j < s.F; j += TILE)
                 real_store(dphi_k + (i + r) * s.phi_row + j,
@@ -327,9 +332,9 @@ typedef struct {
     float *st, *dst;      /* [D1,Fp]: transposes */
     float *v, *g;         /* [BLOCK,D1p] */
     float *phi;           /* [BLOCK,Fp]: features of a block, or their gradients */
-} Work;
+} LinearWork;
 
-static size_t work_floats(Sizes s) {
+static size_t work_floats(LinearSizes s) {
 #ifdef VIT_PAIRS
     if (s.pairs) return pair_floats(s);
 #endif
@@ -340,9 +345,9 @@ size_t linear_attention_workspace(int D, int F) {
     return workspace_bytes(work_floats(sizes_of(&(LinearAttention){.H = 1, .D = D, .F = F})));
 }
 
-static Work work_take(Sizes s) {
+static LinearWork work_take(LinearSizes s) {
     float *next = kernels_workspace(work_floats(s));
-    Work w;
+    LinearWork w;
     w.s = workspace_take(&next, (size_t)s.F * s.D1p);
     w.ds = workspace_take(&next, (size_t)s.F * s.D1p);
     w.part = workspace_take(&next, (size_t)s.F * s.D1p);
@@ -370,7 +375,7 @@ static void scatter(real *to, size_t stride, const float *from, int ld, int rows
 }
 
 /* S without its padding. */
-static void save_sums(float *kv, const float *sums, Sizes s) {
+static void save_sums(float *kv, const float *sums, LinearSizes s) {
     for (int i = 0; i < s.F; i++) memcpy(kv + (size_t)i * s.D1, sums + (size_t)i * s.D1p, s.D1 * sizeof *kv);
 }
 
@@ -381,12 +386,12 @@ static void transpose(float *to, int ldt, const float *from, int ld, int rows, i
 }
 
 /* The features of a block's tokens, perhaps in w->phi. */
-static FloatRows features(const Work *w, const real *phi, int rows, Sizes s) {
+static FloatRows features(const LinearWork *w, const real *phi, int rows, LinearSizes s) {
     return reals_as_floats(w->phi, s.Fp, phi, s.phi_row, rows, s.F);
 }
 
 /* sum [F,D1p] += phi^T x, with phi `rows` tokens of features and x [rows,D1p]. */
-static void add_outer(float *sum, const Work *w, const real *phi, const float *x, int rows, Sizes s) {
+static void add_outer(float *sum, const LinearWork *w, const real *phi, const float *x, int rows, LinearSizes s) {
     FloatRows from = features(w, phi, rows, s);
     tile_gemm(w->part, s.D1p, from.at, 1, from.row, x, s.D1p, s.F, s.D1p, rows, 0);
     for (size_t i = 0; i < (size_t)s.F * s.D1p; i += TILE)
@@ -394,19 +399,20 @@ static void add_outer(float *sum, const Work *w, const real *phi, const float *x
 }
 
 /* [v, 1] of a block, or [v, 0]. */
-static void gather_v(float *to, const real *v, int rows, Sizes s) {
+static void gather_v(float *to, const real *v, int rows, LinearSizes s) {
     gather(to, s.D1p, v, s.v_row, rows, s.D);
     for (int i = 0; i < rows; i++) to[(size_t)i * s.D1p + s.D] = s.rule != DENOMINATOR_GIVEN;
 }
 
-static void forward_head(real *y, float *den, float *kv, const real *phi_q, const real *phi_k, const real *v, Sizes s) {
+static void forward_head(real *y, float *den, float *kv, const real *phi_q, const real *phi_k, const real *v,
+                         LinearSizes s) {
 #ifdef VIT_PAIRS
     if (s.pairs) {
         forward_pairs(y, den, kv, phi_q, phi_k, v, s);
         return;
     }
 #endif
-    Work w = work_take(s);
+    LinearWork w = work_take(s);
     memset(w.s, 0, (size_t)s.F * s.D1p * sizeof(float));
     for (int i = 0; i < s.keys; i += BLOCK) {
         int rows = rows_from(i, s.keys, BLOCK), next = i + BLOCK, ahead = rows_from(next, s.keys, BLOCK);
@@ -433,7 +439,7 @@ static void forward_head(real *y, float *den, float *kv, const real *phi_q, cons
 }
 
 /* g of a block: the gradients of numerator and denominator. */
-static void gather_g(float *g, const real *dy, const real *y, const float *den, int rows, Sizes s) {
+static void gather_g(float *g, const real *dy, const real *y, const float *den, int rows, LinearSizes s) {
     gather(g, s.D1p, dy, s.y_row, rows, s.D);
     for (int i = 0; i < rows; i++) {
         float *row = g + (size_t)i * s.D1p, inverse = 1 / den[(size_t)i * s.H];
@@ -449,14 +455,14 @@ static void gather_g(float *g, const real *dy, const real *y, const float *den, 
 }
 
 static void backward_head(real *dv, real *dphi_q, real *dphi_k, const real *dy, const real *y, const float *den,
-                          const float *kv, const real *phi_q, const real *phi_k, const real *v, Sizes s) {
+                          const float *kv, const real *phi_q, const real *phi_k, const real *v, LinearSizes s) {
 #ifdef VIT_PAIRS
     if (s.pairs) {
         backward_pairs(dv, dphi_q, dphi_k, dy, y, den, kv, phi_q, phi_k, v, s);
         return;
     }
 #endif
-    Work w = work_take(s);
+    LinearWork w = work_take(s);
     transpose(w.st, s.Fp, kv, s.D1, s.F, s.D1);
     memset(w.ds, 0, (size_t)s.F * s.D1p * sizeof(float));
     for (int i = 0; i < s.N; i += BLOCK) {
@@ -490,25 +496,25 @@ static void backward_head(real *dv, real *dphi_q, real *dphi_k, const real *dy, 
 
 void linear_attention_forward(real *y, float *den, float *kv, const real *phi, const real *qkv,
                               const LinearAttention *shape) {
-    Sizes s = sizes_of(shape);
+    LinearSizes s = sizes_of(shape);
     const real *phi_k = shape->keys.count ? shape->keys.phi : phi + (size_t)s.H * s.F;
 #pragma omp parallel for collapse(2) schedule(static)
     for (int b = 0; b < shape->B; b++)
         for (int h = 0; h < shape->H; h++) {
-            Place at = place_of(b, h, s);
+            LinearPlace at = place_of(b, h, s);
             forward_head(y + at.y, den + at.den, kv + at.kv, phi + at.phi_q, phi_k + at.phi_k, qkv + at.v, s);
         }
 }
 
 void linear_attention_backward(real *dqkv, real *dphi, const real *dy, const real *y, const float *den, const float *kv,
                                const real *phi, const real *qkv, const LinearAttention *shape) {
-    Sizes s = sizes_of(shape);
+    LinearSizes s = sizes_of(shape);
     const real *phi_k = shape->keys.count ? shape->keys.phi : phi + (size_t)s.H * s.F;
     real *dphi_k = shape->keys.count ? shape->keys.dphi : dphi + (size_t)s.H * s.F;
 #pragma omp parallel for collapse(2) schedule(static)
     for (int b = 0; b < shape->B; b++)
         for (int h = 0; h < shape->H; h++) {
-            Place at = place_of(b, h, s);
+            LinearPlace at = place_of(b, h, s);
             backward_head(dqkv + at.v, dphi + at.phi_q, dphi_k + at.phi_k, dy + at.y, y + at.y, den + at.den,
                           kv + at.kv, phi + at.phi_q, phi_k + at.phi_k, qkv + at.v, s);
         }

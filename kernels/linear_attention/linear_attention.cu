@@ -11,7 +11,7 @@
  *
  * In shared memory F and D are padded with zeros to P and W, and the 1 after v is column W of W + 16. */
 #include "kernels/cuda/tiles.cuh"
-#include "kernels/kernels.h"
+#include "kernels/linear_attention/linear_attention.h"
 
 enum { THREADS = 128, WARPS = THREADS / WARP, TOKENS = WARPS * TILE_M };
 
@@ -30,7 +30,7 @@ DEVICE float denominator(float sum, Denominator rule) {
 /* True if den depends on the sum of the weights; false if the rule has replaced it by a constant. */
 DEVICE bool follows(float den, Denominator rule) { return rule == DENOMINATOR_EPSILON || !(fabsf(den) <= 1e-2f); }
 
-/* Of a launch over queries or one over keys. */
+/* The sizes of a launch over queries or of one over keys. */
 typedef struct {
     int N; /* queries, or keys */
     int H, D, F;
@@ -41,19 +41,19 @@ typedef struct {
     Denominator rule;
     float one; /* the column after v: 1, or 0 with DENOMINATOR_GIVEN */
     size_t phi_row, v_row; /* elements from one token to the next */
-} Shape;
+} LinearAttentionShape;
 
 /* One head's first rows and the distances of the next ones, in elements; chunk: tokens first .. end-1. */
 typedef struct {
     size_t phi, v, y, den, M, phi_row, v_row;
     size_t in_launch;                     /* of the heads of this launch */
     int chunk, first, end;
-} Place;
+} LinearPlace;
 
-DEVICE Place place_of(size_t in_launch, int chunk, Shape s) {
+DEVICE LinearPlace place_of(size_t in_launch, int chunk, LinearAttentionShape s) {
     size_t head = s.first_head + in_launch, b = head / s.H, h = head % s.H, M = (size_t)s.H * s.D;
     int tiles = (s.N + TOKENS - 1) / TOKENS;
-    Place at;
+    LinearPlace at;
     at.phi = b * s.N * s.phi_row + h * s.F;
     at.v = (b * s.N + 1) * s.v_row - M + h * s.D;
     at.y = b * s.N * M + h * s.D;
@@ -70,7 +70,9 @@ DEVICE Place place_of(size_t in_launch, int chunk, Shape s) {
 }
 
 /* Neighbouring heads at the same time: their rows lie side by side. */
-DEVICE Place place_of_block(Shape s) { return place_of(blockIdx.x % s.heads, (int)(blockIdx.x / s.heads), s); }
+DEVICE LinearPlace place_of_block(LinearAttentionShape s) {
+    return place_of(blockIdx.x % s.heads, (int)(blockIdx.x / s.heads), s);
+}
 
 /* Tiles [.., x_ld] hold [x, 1]: W columns and one more product's worth. */
 static constexpr int x_ld(int W) { return tile_ld(W + TILE_K); }
@@ -101,7 +103,7 @@ DEVICE void fill_ones(real *tile, int rows, float one) {
 
 /* tile [P,x_ld], and a second one with what rounding took, = sums [F,D+1]. */
 template <int P, int W>
-DEVICE void load_sums(real *tile, const float *sums, Shape s) {
+DEVICE void load_sums(real *tile, const float *sums, LinearAttentionShape s) {
     for (int i = (int)threadIdx.x; i < P * (W + TILE_K); i += THREADS) {
         int f = i / (W + TILE_K), c = i % (W + TILE_K), from = c < W ? c : s.D;
         bool inside = f < s.F && (c < W ? c < s.D : c == W);
@@ -184,7 +186,7 @@ struct Outer {
     }
 
     /* to [F,D+1] = the warps' sums in order, columns W and W+1 together last; parts [TOKEN_GROUPS,P,COLUMNS] shared. */
-    __device__ __forceinline__ void store(float *to, float *parts, Shape s) {
+    __device__ __forceinline__ void store(float *to, float *parts, LinearAttentionShape s) {
         int feature = warp_id() % FEATURE_GROUPS * 32, group = warp_id() / FEATURE_GROUPS;
 #pragma unroll
         for (int r = 0; r < 2; r++)
@@ -220,10 +222,11 @@ static constexpr size_t sums_bytes() {
 
 /* sums [heads of the launch][chunks][F,D+1]. */
 template <int P, int W>
-__global__ void __launch_bounds__(THREADS) linear_sums_kernel(float *sums, const real *phi, const real *qkv, Shape s) {
+__global__ void __launch_bounds__(THREADS)
+    linear_sums_kernel(float *sums, const real *phi, const real *qkv, LinearAttentionShape s) {
     SHARED(real, phi_tile);                            /* [2][TOKENS,tile_ld(P)] */
     real *x_tile = phi_tile + 2 * TOKENS * tile_ld(P); /* [2][TOKENS,x_ld(W)] */
-    Place at = place_of_block(s);
+    LinearPlace at = place_of_block(s);
     phi += at.phi;
     qkv += at.v;
     auto fetch = [&](int first, int stage) {
@@ -271,12 +274,12 @@ static constexpr size_t forward_bytes() {
 
 template <int P, int W>
 __global__ void __launch_bounds__(THREADS)
-    linear_forward_kernel(real *y, float *den, const float *kv, const real *phi, Shape s) {
+    linear_forward_kernel(real *y, float *den, const float *kv, const real *phi, LinearAttentionShape s) {
     constexpr int SLICE = TILE_M * tile_ld(P);
     SHARED(real, sums);                                                        /* [1 + SPLIT][P,x_ld(W)] */
     real *phi_tile = sums + (1 + SPLIT) * P * x_ld(W) + warp_id() * 2 * SLICE; /* the warp's [2][TILE_M,tile_ld(P)] */
     real *y_tile = sums + (1 + SPLIT) * P * x_ld(W) + WARPS * 2 * SLICE + warp_id() * TILE_M * tile_ld(W);
-    Place at = place_of_block(s);
+    LinearPlace at = place_of_block(s);
     auto fetch = [&](int first, int stage) {
         load_rows<TILE_M, P, WARP>(phi_tile + stage * SLICE, tile_ld(P), phi + at.phi, at.phi_row, first, at.end, s.F,
                                    s.wide_phi, lane_id());
@@ -372,13 +375,13 @@ DEVICE void query_gradients(real *out, real *phi, real *x, const FragmentC (&h)[
 template <int P, int W>
 __global__ void __launch_bounds__(THREADS)
     linear_backward_queries_kernel(float *ds, real *dphi, const real *dy, const float *den, const float *kv,
-                                   const real *phi, Shape s) {
+                                   const real *phi, LinearAttentionShape s) {
     SHARED(float, z);                                  /* [P], the last column of S */
     real *sums = reinterpret_cast<real *>(z + P);      /* [1 + SPLIT][P,x_ld(W)] */
     real *phi_tile = sums + (1 + SPLIT) * P * x_ld(W); /* [2][TOKENS,tile_ld(P)]: phi, then phi / den */
     real *x_tile = phi_tile + 2 * TOKENS * tile_ld(P); /* [2][TOKENS,x_ld(W)]: [dy, -dy.y] */
     real *out_tile = x_tile + 2 * TOKENS * x_ld(W);    /* [TOKENS,tile_ld(P)] */
-    Place at = place_of_block(s);
+    LinearPlace at = place_of_block(s);
     int owned = warp_id() * TILE_M;
     auto fetch = [&](int first, int stage) {
         load_rows<TOKENS, P, THREADS>(phi_tile + stage * TOKENS * tile_ld(P), tile_ld(P), phi + at.phi, at.phi_row,
@@ -437,13 +440,14 @@ static constexpr size_t keys_bytes() {
 /* dphi of k, and dv. */
 template <int P, int W>
 __global__ void __launch_bounds__(THREADS)
-    linear_backward_keys_kernel(real *dqkv, real *dphi, const float *ds, const real *phi, const real *qkv, Shape s) {
+    linear_backward_keys_kernel(real *dqkv, real *dphi, const float *ds, const real *phi, const real *qkv,
+                                LinearAttentionShape s) {
     constexpr int PHI_SLICE = TILE_M * tile_ld(P), X_SLICE = TILE_M * x_ld(W);
     SHARED(real, sums);                               /* [1 + SPLIT][P,x_ld(W)] */
     real *x_tiles = sums + (1 + SPLIT) * P * x_ld(W); /* [WARPS][2][TILE_M,x_ld(W)]: [v, 1], then dv */
     real *x_tile = x_tiles + warp_id() * 2 * X_SLICE;
     real *phi_tile = x_tiles + WARPS * 2 * X_SLICE + warp_id() * 2 * PHI_SLICE; /* [2][TILE_M,tile_ld(P)], then dphi */
-    Place at = place_of_block(s);
+    LinearPlace at = place_of_block(s);
     auto fetch = [&](int first, int stage) {
         load_rows<TILE_M, P, WARP>(phi_tile + stage * PHI_SLICE, tile_ld(P), phi + at.phi, at.phi_row, first,
                                    at.end, s.F, s.wide_phi, lane_id());
@@ -489,9 +493,9 @@ __global__ void __launch_bounds__(THREADS)
 /* == More features or columns than WIDEST ========================================================================== */
 
 /* Element c of [v, 1], or of g: token's gradient row, whose last column is -dy.y. */
-DEVICE float plain_value(const real *v, int c, Shape s) { return c < s.D ? to_float(v[c]) : s.one; }
+DEVICE float plain_value(const real *v, int c, LinearAttentionShape s) { return c < s.D ? to_float(v[c]) : s.one; }
 
-DEVICE float plain_gradient(const real *dy, const real *y, float den, int c, Shape s) {
+DEVICE float plain_gradient(const real *dy, const real *y, float den, int c, LinearAttentionShape s) {
     if (c < s.D) return to_float(dy[c]) / den;
     if (s.rule == DENOMINATOR_GIVEN || !follows(den, s.rule)) return 0;
     float dot = 0;
@@ -500,8 +504,8 @@ DEVICE float plain_gradient(const real *dy, const real *y, float den, int c, Sha
 }
 
 /* Head and token of a block that has one row. */
-DEVICE Place place_of_row(Shape s) {
-    Place at = place_of(blockIdx.x % s.heads, 0, s);
+DEVICE LinearPlace place_of_row(LinearAttentionShape s) {
+    LinearPlace at = place_of(blockIdx.x % s.heads, 0, s);
     at.first = (int)(blockIdx.x / s.heads);
     return at;
 }
@@ -509,10 +513,10 @@ DEVICE Place place_of_row(Shape s) {
 /* S when dy is NULL, else dS: a thread for each element. */
 __global__ void __launch_bounds__(THREADS)
     linear_sums_plain_kernel(float *sums, const real *dy, const real *y, const float *den, const real *phi,
-                             const real *qkv, Shape s) {
+                             const real *qkv, LinearAttentionShape s) {
     size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x, size = (size_t)s.F * (s.D + 1);
     if (i >= s.heads * size) return;
-    Place at = place_of(i / size, 0, s);
+    LinearPlace at = place_of(i / size, 0, s);
     int f = (int)(i % size / (s.D + 1)), c = (int)(i % size % (s.D + 1));
     phi += at.phi + f;
     float sum = 0;
@@ -525,9 +529,9 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 __global__ void __launch_bounds__(THREADS)
-    linear_forward_plain_kernel(real *y, float *den, const float *kv, const real *phi, Shape s) {
+    linear_forward_plain_kernel(real *y, float *den, const float *kv, const real *phi, LinearAttentionShape s) {
     SHARED(float, scratch); /* [WARPS] */
-    Place at = place_of_row(s);
+    LinearPlace at = place_of_row(s);
     kv += at.in_launch * s.F * (s.D + 1);
     phi += at.phi + at.first * at.phi_row;
     float part = 0;
@@ -544,10 +548,10 @@ __global__ void __launch_bounds__(THREADS)
 
 __global__ void __launch_bounds__(THREADS)
     linear_backward_queries_plain_kernel(real *dphi, const real *dy, const float *den, const float *kv, const real *phi,
-                                         Shape s) {
+                                         LinearAttentionShape s) {
     SHARED(float, scratch); /* [WARPS], then h = S dy [F] */
     float *h = scratch + WARPS, part = 0;
-    Place at = place_of_row(s);
+    LinearPlace at = place_of_row(s);
     kv += (s.first_head + at.in_launch) * s.F * (s.D + 1);
     dy += at.y + at.first * at.M;
     size_t row = at.phi + at.first * at.phi_row;
@@ -565,8 +569,8 @@ __global__ void __launch_bounds__(THREADS)
 
 __global__ void __launch_bounds__(THREADS)
     linear_backward_keys_plain_kernel(real *dqkv, real *dphi, const float *ds, const real *phi, const real *qkv,
-                                      Shape s) {
-    Place at = place_of_row(s);
+                                      LinearAttentionShape s) {
+    LinearPlace at = place_of_row(s);
     size_t phi_at = at.phi + at.first * at.phi_row, v_at = at.v + at.first * at.v_row;
     ds += at.in_launch * s.F * (s.D + 1);
     for (int f = (int)threadIdx.x; f < s.F; f += THREADS) {
@@ -613,11 +617,11 @@ static int chunks_of(size_t heads, int N, int D, int F) {
     return chunks < 2 || is_plain(F, D) ? 1 : (int)(chunks < tiles ? chunks : tiles);
 }
 
-/* Of a launch over the queries of heads first .. first+count-1, or over their keys.  How rows are read is the caller's
- * to add. */
-static Shape shape_of(const LinearAttention *l, bool of_keys, size_t first, size_t count) {
+/* The sizes of a launch over the queries of heads first .. first+count-1, or over their keys.  The caller adds how rows
+ * are read. */
+static LinearAttentionShape shape_of(const LinearAttention *l, bool of_keys, size_t first, size_t count) {
     size_t features = (size_t)l->H * l->F, M = (size_t)l->H * l->D;
-    Shape s = {};
+    LinearAttentionShape s = {};
     s.N = of_keys && l->keys.count ? l->keys.count : l->N;
     s.H = l->H;
     s.D = l->D;
@@ -641,7 +645,7 @@ static real *key_gradients(const LinearAttention *l, real *dphi) {
     return l->keys.count ? l->keys.dphi : dphi + (size_t)l->H * l->F;
 }
 
-static void join(float *sums, const float *parts, Shape s) {
+static void join(float *sums, const float *parts, LinearAttentionShape s) {
     size_t size = sums_size(s.D, s.F), count = s.heads * size;
     LAUNCH(linear_join_kernel, (unsigned)ceil_div(count, THREADS), THREADS, 0, sums, parts, count, (int)size, s.chunks);
 }
@@ -650,7 +654,7 @@ void linear_attention_forward(real *y, float *den, float *kv, const real *phi, c
                               const LinearAttention *shape) {
     int D = shape->D, F = shape->F;
     size_t heads = (size_t)shape->B * shape->H;
-    Shape keys = shape_of(shape, true, 0, heads), queries = shape_of(shape, false, 0, heads);
+    LinearAttentionShape keys = shape_of(shape, true, 0, heads), queries = shape_of(shape, false, 0, heads);
     const real *phi_k = key_features(shape, phi);
     keys.wide_phi = is_wide(F, phi_k);
     queries.wide_phi = is_wide(F, phi);
@@ -682,7 +686,8 @@ typedef struct {
 } Features;
 
 static void backward_plain(real *dqkv, const Features &phi, const real *dy, const real *y, const float *den,
-                           const float *kv, const real *qkv, float *ds, Shape queries, Shape keys) {
+                           const float *kv, const real *qkv, float *ds, LinearAttentionShape queries,
+                           LinearAttentionShape keys) {
     size_t sums = queries.heads * sums_size(queries.D, queries.F);
     LAUNCH(linear_sums_plain_kernel, (unsigned)ceil_div(sums, THREADS), THREADS, 0, ds, dy, y, den, phi.q, qkv,
            queries);
@@ -693,7 +698,7 @@ static void backward_plain(real *dqkv, const Features &phi, const real *dy, cons
 }
 
 static void backward(real *dqkv, const Features &phi, const real *dy, const float *den, const float *kv,
-                     const real *qkv, float *ds, Shape queries, Shape keys) {
+                     const real *qkv, float *ds, LinearAttentionShape queries, LinearAttentionShape keys) {
     float *parts = queries.chunks > 1 ? ds + queries.heads * sums_size(queries.D, queries.F) : ds;
     with_sizes(queries.F, queries.D, [&](auto features, auto width) {
         constexpr int P = features.value, W = width.value;
@@ -714,7 +719,7 @@ void linear_attention_backward(real *dqkv, real *dphi, const real *dy, const rea
     Features features = {phi, key_features(shape, phi), dphi, key_gradients(shape, dphi)};
     for (size_t first = 0; first < heads; first += most) {
         size_t count = heads - first < most ? heads - first : most;
-        Shape queries = shape_of(shape, false, first, count), keys = shape_of(shape, true, first, count);
+        LinearAttentionShape queries = shape_of(shape, false, first, count), keys = shape_of(shape, true, first, count);
         queries.wide_phi = is_wide(F, features.q, features.dq);
         keys.wide_phi = is_wide(F, features.k, features.dk);
         queries.wide_y = is_wide(D, dy);
@@ -732,8 +737,8 @@ enum { LANE_FEATURES = 4, PASS = LANE_FEATURES * WARP };
 
 size_t denominator_workspace(int) { return 0; }
 
-/* From the first query's features to those of the first key. */
-DEVICE size_t keys_at(Shape s) { return (size_t)s.H * s.F; }
+/* The distance from the first query's features to those of the first key. */
+DEVICE size_t keys_at(LinearAttentionShape s) { return (size_t)s.H * s.F; }
 
 /* total [PASS] in shared memory = the warps' sums in order; sums [WARPS][PASS]. */
 DEVICE void join_warps(float *total, float *sums, const float (&own)[LANE_FEATURES]) {
@@ -746,10 +751,11 @@ DEVICE void join_warps(float *total, float *sums, const float (&own)[LANE_FEATUR
     block_sync();
 }
 
-__global__ void __launch_bounds__(THREADS) denominator_forward_kernel(float *den, float *z, const real *phi, Shape s) {
+__global__ void __launch_bounds__(THREADS)
+    denominator_forward_kernel(float *den, float *z, const real *phi, LinearAttentionShape s) {
     SHARED(float, sums);                /* [WARPS][PASS] */
     float *total = sums + WARPS * PASS; /* [PASS] */
-    Place at = place_of(blockIdx.x, 0, s);
+    LinearPlace at = place_of(blockIdx.x, 0, s);
     z += (size_t)blockIdx.x * s.F;
     phi += at.phi;
     for (int base = 0; base < s.F; base += PASS) {
@@ -778,10 +784,10 @@ __global__ void __launch_bounds__(THREADS) denominator_forward_kernel(float *den
 
 __global__ void __launch_bounds__(THREADS)
     denominator_backward_kernel(real *dphi, const real *dy, const real *y, const float *den, const float *z,
-                                const real *phi, Shape s) {
+                                const real *phi, LinearAttentionShape s) {
     SHARED(float, sums);
     float *total = sums + WARPS * PASS;
-    Place at = place_of(blockIdx.x, 0, s);
+    LinearPlace at = place_of(blockIdx.x, 0, s);
     z += (size_t)blockIdx.x * s.F;
     dphi += at.phi;
     phi += at.phi;
@@ -815,14 +821,14 @@ __global__ void __launch_bounds__(THREADS)
 
 
 void denominator_forward(float *den, float *z, const real *phi, const LinearAttention *shape) {
-    Shape s = shape_of(shape, false, 0, (size_t)shape->B * shape->H);
+    LinearAttentionShape s = shape_of(shape, false, 0, (size_t)shape->B * shape->H);
     s.chunks = 1;
     LAUNCH(denominator_forward_kernel, s.heads, THREADS, (WARPS + 1) * PASS * sizeof(float), den, z, phi, s);
 }
 
 void denominator_backward(real *dphi, const real *dy, const real *y, const float *den, const float *z, const real *phi,
                           const LinearAttention *shape) {
-    Shape s = shape_of(shape, false, 0, (size_t)shape->B * shape->H);
+    LinearAttentionShape s = shape_of(shape, false, 0, (size_t)shape->B * shape->H);
     s.chunks = 1;
     LAUNCH(denominator_backward_kernel, s.heads, THREADS, (WARPS + 1) * PASS * sizeof(float), dphi, dy, y, den, z, phi,
            s);

@@ -2,9 +2,13 @@
  *   forward   all = [x, W_g wide_g], with a D x D matrix W_g for each head g of q, k and v
  *   backward  dx = the first half of dall,  dwide_g = W_g^T dall_g,  dW_g += sum_n dall_g wide_g^T
  * Tokens are processed in blocks. */
+#include <stdbool.h>
+#include <string.h>
+
 #include "kernels/cpu/activations.h"
 #include "kernels/device/workspace.h"
-#include "kernels/kernels.h"
+#include "kernels/linear_attention/operator_features.h"
+#include "kernels/softmax/attention_shape.h"
 
 enum { BLOCK = 32 };
 
@@ -38,7 +42,7 @@ static void scatter_rows(real *to, size_t stride, const float *from, int rows, i
             real_store_part(to + i * stride + d, vec_load(from + (size_t)i * tile_round_up(D) + d), D - d);
 }
 
-/* Where head h of part 0, 1, 2 stands in a row of all; the first scale's. */
+/* The place of head h of part 0, 1, 2 in a row of all; that of the first scale's. */
 static size_t all_at(int part, int h, int H, int D) { return ((size_t)part * 2 * H + h) * D; }
 
 static int rows_from(size_t first, size_t n) { return n - first < BLOCK ? (int)(n - first) : BLOCK; }

@@ -1,22 +1,23 @@
 /* EfficientViT's second scale of q, k and v, and its ReLU features; the formulas are in kernels/linear_attention/multiscale.c.  One
  * thread for each element, since the matrices are small and neighbouring threads read the same rows. */
 #include "kernels/cuda/rows.cuh"
-#include "kernels/kernels.h"
+#include "kernels/linear_attention/operator_features.h"
+#include "kernels/softmax/attention_shape.h"
 
 enum { THREADS = 256, CHUNKS = 64 };
 
 /* What number i of [n,3,H,D] is: its token, its head of q, k or v (group), its channel. */
-struct Place {
+struct MultiscalePlace {
     size_t token;
     int group, d;
 };
-DEVICE Place place_of(size_t i, int H, int D) {
+DEVICE MultiscalePlace place_of(size_t i, int H, int D) {
     size_t row = quotient(i, D), token = quotient(row, 3 * H);
     return {token, (int)(row - token * 3 * H), (int)(i - row * D)};
 }
 
 /* Its place in `all` [n,3,2,H,D]. */
-DEVICE size_t all_at(Place p, int scale, int H, int D) {
+DEVICE size_t all_at(MultiscalePlace p, int scale, int H, int D) {
     return ((p.token * 3 + p.group / H) * 2 + scale) * H * D + p.group % H * D + p.d;
 }
 
@@ -25,7 +26,7 @@ __global__ void __launch_bounds__(THREADS)
                               const float *__restrict__ w, size_t size, int H, int D) {
     size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
     if (i >= size) return;
-    Place p = place_of(i, H, D);
+    MultiscalePlace p = place_of(i, H, D);
     const float *row = w + ((size_t)p.group * D + p.d) * D;
     float sum = 0;
     for (int j = 0; j < D; j++) sum += row[j] * to_float(wide[i - p.d + j]);
@@ -38,7 +39,7 @@ __global__ void __launch_bounds__(THREADS)
                             size_t size, int H, int D) {
     size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
     if (i >= size) return;
-    Place p = place_of(i, H, D);
+    MultiscalePlace p = place_of(i, H, D);
     const real *dy = dall + all_at(p, 1, H, D) - p.d;
     const float *column = w + (size_t)p.group * D * D + p.d;
     float sum = 0;

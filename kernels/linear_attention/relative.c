@@ -1,7 +1,11 @@
 /* Relative positions as linear maps of a token's features: rotation by pairs (Su et al. 2021), permutation (Chen 2021).
  * Both are orthogonal, so that the backward pass is the inverse map. */
+#include <math.h>
+
 #include "kernels/cpu/activations.h"
-#include "kernels/kernels.h"
+#include "kernels/linear_attention/relative_positions.h"
+#include "kernels/softmax/attention_shape.h"
+#include "kernels/tokens/grid.h"
 
 /* == Rotation ===================================================================================================== */
 

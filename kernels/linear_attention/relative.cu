@@ -2,7 +2,9 @@
 #include <math.h>
 
 #include "kernels/cuda/rows.cuh"
-#include "kernels/kernels.h"
+#include "kernels/linear_attention/relative_positions.h"
+#include "kernels/softmax/attention_shape.h"
+#include "kernels/tokens/grid.h"
 
 enum { THREADS = 256 };
 

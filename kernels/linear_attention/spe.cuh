@@ -7,7 +7,6 @@
 #include <math.h>
 
 #include "kernels/cuda/plain.cuh"
-#include "kernels/kernels.h"
 
 enum { SPE_THREADS = 128, SPE_WARPS = SPE_THREADS / WARP, SPE_BLOCK = 16 /* tokens */ };
 

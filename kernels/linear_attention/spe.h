@@ -3,10 +3,12 @@
 #ifndef VIT_KERNELS_LINEAR_ATTENTION_SPE_H
 #define VIT_KERNELS_LINEAR_ATTENTION_SPE_H
 
+#include <math.h>
+#include <stdbool.h>
+
 #include "core/integers.h"
 #include "kernels/cpu/activations.h"
 #include "kernels/device/workspace.h"
-#include "kernels/kernels.h"
 
 /* Codes of BLOCK tokens exist at a time; a thread takes CHUNK tokens of a head before it looks for others. */
 enum { SPE_BLOCK = 16, SPE_CHUNK = 64, SPE_IMAGES = 32 };
@@ -25,7 +27,7 @@ static inline SpeSizes spe_sizes(int B, int N, int H, int D, int K) {
 /* A whole tile may be read beyond the last code. */
 typedef struct {
     float *code, *dcode; /* [BLOCK,D,Dp] */
-    float *turned;       /* [Dp,Dp]: one code transposed */
+    float *transposed;   /* [Dp,Dp]: one code transposed */
     float *rows;         /* [IMAGES,Dp]: copies of q, or dq */
     float *images;       /* [IMAGES,Dp]: rows of q' or dq' */
 } SpeBlock;
@@ -38,7 +40,7 @@ static inline SpeBlock spe_block_take(float **next, SpeSizes s) {
     SpeBlock w;
     w.code = workspace_take(next, ((size_t)SPE_BLOCK * s.D + TILE) * s.Dp);
     w.dcode = workspace_take(next, ((size_t)SPE_BLOCK * s.D + TILE) * s.Dp);
-    w.turned = workspace_take(next, (size_t)s.Dp * s.Dp);
+    w.transposed = workspace_take(next, (size_t)s.Dp * s.Dp);
     w.rows = workspace_take(next, (size_t)SPE_IMAGES * s.Dp);
     w.images = workspace_take(next, (size_t)SPE_IMAGES * s.Dp);
     return w;
@@ -94,7 +96,7 @@ static inline void spe_apply_backward(real *dqkv, const real *dcoded, const real
         const float *code = w->code + (size_t)t * s.D * s.Dp;
         for (int i = 0; i < s.Dp; i += TILE)
             for (int j = 0; j < s.Dp; j += TILE)
-                tile_transpose(w->turned + (size_t)j * s.Dp + i, s.Dp, code + (size_t)i * s.Dp + j, s.Dp);
+                tile_transpose(w->transposed + (size_t)j * s.Dp + i, s.Dp, code + (size_t)i * s.Dp + j, s.Dp);
         for (int b = 0; b < s.B; b += SPE_IMAGES) {
             int images = smaller(SPE_IMAGES, s.B - b);
             size_t at = spe_at(s, b, first + t, part, h);
@@ -110,7 +112,7 @@ static inline void spe_apply_backward(real *dqkv, const real *dcoded, const real
             FloatRows q = reals_as_floats(w->rows, s.Dp, qkv + at, image, images, s.D);
             tile_gemm(w->dcode + (size_t)t * s.D * s.Dp, s.Dp, q.at, 1, q.row, w->images, s.Dp, s.D, s.Dp, images,
                       b > 0);
-            tile_gemm(w->rows, s.Dp, w->images, s.Dp, 1, w->turned, s.Dp, images, s.Dp, s.D, 0);
+            tile_gemm(w->rows, s.Dp, w->images, s.Dp, 1, w->transposed, s.Dp, images, s.Dp, s.D, 0);
             spe_store(dqkv + at, image, w->rows, s, images);
         }
     }

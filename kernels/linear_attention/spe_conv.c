@@ -6,7 +6,12 @@
  *
  * The codes of a block of tokens, last token first, are a product with the filter as the rows of a Hankel matrix:
  * element (i, p) is f_(i+p), f being the filter between zeros. */
+#include <math.h>
+#include <string.h>
+
 #include "kernels/linear_attention/spe.h"
+#include "kernels/linear_attention/relative_positions.h"
+#include "kernels/softmax/attention_shape.h"
 
 typedef struct {
     SpeBlock block;
@@ -17,7 +22,7 @@ typedef struct {
     float *rows, *columns;   /* [BLOCK,Dp], [D,BLOCK] */
     float *products;         /* [BLOCK+K,BLOCK] */
     float *totals;           /* dwq, dwk [H,D,K], dgate [H,D] */
-} Work;
+} SpeConvWork;
 
 static size_t total_floats(SpeSizes s) { return (size_t)s.H * s.D * (2 * s.K + 1); }
 
@@ -30,10 +35,10 @@ static size_t work_floats(SpeSizes s) {
 
 size_t spe_conv_workspace(int N, int H, int D, int K) { return workspace_bytes(work_floats(spe_sizes(1, N, H, D, K))); }
 
-static Work work_take(SpeSizes s) {
+static SpeConvWork work_take(SpeSizes s) {
     size_t square = (size_t)s.D * s.Dp, taps = (size_t)s.K + SPE_BLOCK;
     float *next = kernels_workspace(work_floats(s));
-    Work w;
+    SpeConvWork w;
     w.totals = workspace_take(&next, total_floats(s)); /* first, where spe_reduce finds it */
     w.block = spe_block_take(&next, s);
     w.filter = workspace_take(&next, (size_t)s.D * s.K);
@@ -50,7 +55,7 @@ static Work work_take(SpeSizes s) {
 
 /* == A head's codes =============================================================================================== */
 
-static void head_prepare(const Work *w, const SpeConv *p, SpeSizes s, int part, int h) {
+static void head_prepare(const SpeConvWork *w, const SpeConv *p, SpeSizes s, int part, int h) {
     const float *filter = (part ? p->wk : p->wq) + (size_t)h * s.D * s.K;
     memset(w->e, 0, (size_t)s.D * s.Dp * sizeof(float));
     for (int d = 0; d < s.D; d++) {
@@ -62,7 +67,7 @@ static void head_prepare(const Work *w, const SpeConv *p, SpeSizes s, int part, 
 }
 
 /* noise = x of column d for the taps of tokens first .. first+rows-1. */
-static void load_noise(const Work *w, const SpeConv *p, SpeSizes s, int h, int d, int first, int rows) {
+static void load_noise(const SpeConvWork *w, const SpeConv *p, SpeSizes s, int h, int d, int first, int rows) {
     const float *x = p->x + (((size_t)h * s.D + d) * (s.N + s.K - 1) + first) * s.D;
     for (int i = 0; i < rows + s.K - 1; i++)
         for (int j = 0; j < s.D; j += TILE)
@@ -70,7 +75,7 @@ static void load_noise(const Work *w, const SpeConv *p, SpeSizes s, int h, int d
 }
 
 /* Step 2. */
-static void make_codes(const Work *w, const SpeConv *p, SpeSizes s, int h, int first, int rows) {
+static void make_codes(const SpeConvWork *w, const SpeConv *p, SpeSizes s, int h, int first, int rows) {
     int taps = rows + s.K - 1;
     for (int d = 0; d < s.D; d++) {
         load_noise(w, p, s, h, d, first, rows);
@@ -90,7 +95,7 @@ void spe_conv_forward(real *coded, const real *qkv, const SpeConv *spe, const At
     SpeSizes s = spe_sizes(B, N, H, D, spe->K);
 #pragma omp parallel
     {
-        Work w = work_take(s);
+        SpeConvWork w = work_take(s);
 #pragma omp for schedule(static)
         for (int item = 0; item < 2 * H * s.chunks; item++) {
             int h = item / 2 / s.chunks, part = item % 2, begin = item / 2 % s.chunks * SPE_CHUNK;
@@ -108,7 +113,7 @@ void spe_conv_forward(real *coded, const real *qkv, const SpeConv *spe, const At
 /* == Backward ===================================================================================================== */
 
 /* Step 2 from dC in the block: products (p, t) = x_p . dC_t, whose diagonals p - t = j add up to dw'_j. */
-static void code_gradients(const Work *w, const SpeConv *p, SpeSizes s, int h, int first, int rows) {
+static void code_gradients(const SpeConvWork *w, const SpeConv *p, SpeSizes s, int h, int first, int rows) {
     int taps = rows + s.K - 1;
     for (int d = 0; d < s.D; d++) {
         float *dfilter = w->dfilter + (size_t)d * s.K, *de = w->de + (size_t)d * s.Dp;
@@ -129,7 +134,7 @@ static void code_gradients(const Work *w, const SpeConv *p, SpeSizes s, int h, i
 }
 
 /* Step 1: what a chunk of tokens has gathered joins the thread's totals. */
-static void head_gradients(const Work *w, const SpeConv *p, SpeSizes s, int part, int h) {
+static void head_gradients(const SpeConvWork *w, const SpeConv *p, SpeSizes s, int part, int h) {
     size_t all = (size_t)s.H * s.D * s.K;
     float *dw = w->totals + part * all, *dgate = w->totals + 2 * all;
     for (int d = 0; d < s.D; d++) {
@@ -149,7 +154,7 @@ void spe_conv_backward(real *dqkv, const SpeConvGradients *d, const real *dcoded
     size_t square = (size_t)D * s.Dp, all = (size_t)H * D * s.K, floats = work_floats(s);
 #pragma omp parallel
     {
-        Work w = work_take(s);
+        SpeConvWork w = work_take(s);
         memset(w.totals, 0, total_floats(s) * sizeof(float));
 #pragma omp for schedule(static)
         for (int item = 0; item < 2 * H * s.chunks; item++) {

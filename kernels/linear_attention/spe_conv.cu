@@ -2,6 +2,8 @@
  * computes the codes of sixteen tokens for a column d of a head, a few realisations at a time; for the gradients of the
  * parameters it has all tokens of the range. */
 #include "kernels/linear_attention/spe.cuh"
+#include "kernels/linear_attention/relative_positions.h"
+#include "kernels/softmax/attention_shape.h"
 
 /* Realisations at a time: what their noise for a block of tokens leaves room for.  Rows are odd: no bank conflicts. */
 static int columns_of(SpeShape s) {

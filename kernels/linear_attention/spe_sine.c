@@ -10,7 +10,12 @@
  * Angles of a block of tokens are those of its first one, turned by the angles of tokens 0 .. 15: two roundings
  * instead of a sine.  The gated noise t e is one more row of G, with the factor one in place of a sine: P = 2K + 1
  * rows. */
+#include <math.h>
+#include <string.h>
+
 #include "kernels/linear_attention/spe.h"
+#include "kernels/linear_attention/relative_positions.h"
+#include "kernels/softmax/attention_shape.h"
 
 /* Cosines and sines, one plane after the other: [D,Kp] each. */
 typedef struct {
@@ -28,7 +33,7 @@ typedef struct {
     Turn start, offset; /* [D,Kp]: of the block's first token; q's */
     float *omega;       /* [BLOCK][D,P]: a column's cosines, its sines, and one */
     float *totals;      /* dfreqs, doffsets, dgains [H,D,K], dgate [H,D] */
-} Work;
+} SpeSineWork;
 
 static size_t angle_floats(SpeSizes s) { return (size_t)s.D * s.Kp; }
 static int rows_of_g(SpeSizes s) { return 2 * s.K + 1; }
@@ -54,10 +59,10 @@ static Turn turn_take(float **next, size_t n) {
     return turn;
 }
 
-static Work work_take(SpeSizes s) {
+static SpeSineWork work_take(SpeSizes s) {
     size_t angles = angle_floats(s), square = (size_t)s.D * s.Dp;
     float *next = kernels_workspace(work_floats(s));
-    Work w;
+    SpeSineWork w;
     w.totals = workspace_take(&next, total_floats(s)); /* first, where spe_reduce finds it */
     w.block = spe_block_take(&next, s);
     w.turns = (double *)workspace_take(&next, 2 * angles);
@@ -112,7 +117,7 @@ static float loudness(const SpeSine *p, SpeSizes s, size_t i) {
 }
 
 /* Step 1 for column d of head h: G and its transpose. */
-static void column_prepare(const Work *w, const SpeSine *p, SpeSizes s, int h, int d) {
+static void column_prepare(const SpeSineWork *w, const SpeSine *p, SpeSizes s, int h, int d) {
     size_t i = (size_t)h * s.D + d;
     int ld = columns_of_gt(s), P = rows_of_g(s);
     float loud = loudness(p, s, i), mix = s.scale * sqrtf(spe_sigmoid(p->gate[i]));
@@ -130,7 +135,7 @@ static void column_prepare(const Work *w, const SpeSine *p, SpeSizes s, int h, i
     for (int r = 0; r < s.D; r++) g[(size_t)2 * s.K * s.Dp + r] = mix * p->e[i * s.D + r];
 }
 
-static void head_prepare(const Work *w, const SpeSine *p, SpeSizes s, int h) {
+static void head_prepare(const SpeSineWork *w, const SpeSine *p, SpeSizes s, int h) {
     size_t angles = (size_t)s.D * s.Kp;
     memset(w->turns, 0, angles * sizeof *w->turns);
     memset(w->offset.cosine, 0, angles * sizeof(float));
@@ -148,7 +153,7 @@ static void head_prepare(const Work *w, const SpeSine *p, SpeSizes s, int h) {
 }
 
 /* omega of k (part 1) or q of the tokens first .. first+rows-1. */
-static void angles_at(const Work *w, SpeSizes s, int part, int first, int rows) {
+static void angles_at(const SpeSineWork *w, SpeSizes s, int part, int first, int rows) {
     size_t angles = angle_floats(s);
     turns_at(w->start, w->turns, first, angles);
     if (part == 0) turn_by(w->start, w->start, w->offset, angles);
@@ -172,7 +177,7 @@ static void angles_at(const Work *w, SpeSizes s, int part, int first, int rows) 
 }
 
 /* Step 2. */
-static void make_codes(const Work *w, SpeSizes s, int rows) {
+static void make_codes(const SpeSineWork *w, SpeSizes s, int rows) {
     int P = rows_of_g(s);
     for (int d = 0; d < s.D; d++)
         tile_gemm(w->block.code + (size_t)d * s.Dp, (size_t)s.D * s.Dp, w->omega + (size_t)d * P, (size_t)s.D * P, 1,
@@ -186,7 +191,7 @@ void spe_sine_forward(real *coded, const real *qkv, const SpeSine *spe, const At
     SpeSizes s = spe_sizes(B, N, H, D, spe->K);
 #pragma omp parallel
     {
-        Work w = work_take(s);
+        SpeSineWork w = work_take(s);
         int ready = -1; /* the head that is prepared */
 #pragma omp for schedule(static)
         for (int item = 0; item < H * s.chunks; item++) {
@@ -208,7 +213,7 @@ void spe_sine_forward(real *coded, const real *qkv, const SpeSine *spe, const At
 /* == Backward ===================================================================================================== */
 
 /* da of column d: q's and n times all. */
-static void angle_gradients(const Work *w, SpeSizes s, int part, int d, int first, int rows) {
+static void angle_gradients(const SpeSineWork *w, SpeSizes s, int part, int d, int first, int rows) {
     for (int j = 0; j < s.K; j += TILE) {
         vec da = vec_load(w->da + d * s.Kp + j), dna = vec_load(w->dna + d * s.Kp + j);
         for (int t = 0; t < rows; t++) {
@@ -224,7 +229,7 @@ static void angle_gradients(const Work *w, SpeSizes s, int part, int d, int firs
 }
 
 /* Step 2 from dC in the block. */
-static void code_gradients(const Work *w, SpeSizes s, int part, int first, int rows) {
+static void code_gradients(const SpeSineWork *w, SpeSizes s, int part, int first, int rows) {
     size_t square = (size_t)s.D * s.Dp;
     int ld = columns_of_gt(s), P = rows_of_g(s);
     for (int d = 0; d < s.D; d++) {
@@ -236,14 +241,14 @@ static void code_gradients(const Work *w, SpeSizes s, int part, int first, int r
     }
 }
 
-static void clear_gradients(const Work *w, SpeSizes s) {
+static void clear_gradients(const SpeSineWork *w, SpeSizes s) {
     memset(w->dg, 0, rows_of_g(s) * (size_t)s.D * s.Dp * sizeof(float));
     memset(w->da, 0, angle_floats(s) * sizeof(float));
     memset(w->dna, 0, angle_floats(s) * sizeof(float));
 }
 
 /* Step 1: what a head's tokens have gathered joins the thread's totals. */
-static void head_gradients(const Work *w, const SpeSine *p, SpeSizes s, int h) {
+static void head_gradients(const SpeSineWork *w, const SpeSine *p, SpeSizes s, int h) {
     size_t all = (size_t)s.H * s.D * s.K;
     float *dfreqs = w->totals, *doffsets = dfreqs + all, *dgains = doffsets + all, *dgate = dgains + all;
     for (int d = 0; d < s.D; d++) {
@@ -272,7 +277,7 @@ void spe_sine_backward(real *dqkv, const SpeSineGradients *d, const real *dcoded
     size_t all = (size_t)H * D * s.K, floats = work_floats(s);
 #pragma omp parallel
     {
-        Work w = work_take(s);
+        SpeSineWork w = work_take(s);
         int ready = -1; /* the head that is prepared */
         memset(w.totals, 0, total_floats(s) * sizeof(float));
         clear_gradients(&w, s);

@@ -3,6 +3,8 @@
  * tokens of the range, so that each gradient is computed by one block.  Angles are reduced in double, since they grow
  * with the number of tokens. */
 #include "kernels/linear_attention/spe.cuh"
+#include "kernels/linear_attention/relative_positions.h"
+#include "kernels/softmax/attention_shape.h"
 
 /* G [2K,D] of a column, and the angles of a block of tokens: cosines, then sines, [BLOCK,2K]. */
 static size_t column_floats(SpeShape s) { return (size_t)2 * s.K * s.D + (size_t)SPE_BLOCK * 2 * s.K; }

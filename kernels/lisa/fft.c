@@ -3,6 +3,10 @@
  * from the second stage on the work stays in the first-level cache. */
 #include "kernels/lisa/fft.h"
 
+#include <stdbool.h>
+
+#include "kernels/tokens/grid.h"
+
 #include "core/die.h"
 
 /* How many elements, of 128 bytes each, stay in a first-level cache of 48 KB. */
@@ -103,14 +107,15 @@ TILE_INLINE void turned_butterfly(int r, float *re_j, float *im_j, size_t apart,
     }
 }
 
-/* Where a stage works: `blocks` blocks of L numbers, all `stride` floats apart, and as many again `beside` each. */
+/* The place where a stage works: `blocks` blocks of L numbers, all `stride` floats apart, and as many again
+ * `beside` each. */
 typedef struct {
     float *re, *im;
     size_t stride;
     int L, blocks, beside;
-} Place;
+} FftPlace;
 
-TILE_INLINE void stage(int r, Place at, const float *w, bool backward) {
+TILE_INLINE void stage(int r, FftPlace at, const float *w, bool backward) {
     size_t apart = at.L / r * at.stride;
     for (int b = 0; b < at.blocks; b++)
         for (int j = 0; j < at.L / r; j++) {
@@ -124,7 +129,7 @@ TILE_INLINE void stage(int r, Place at, const float *w, bool backward) {
 }
 
 /* A prime radix above 7, by the definition with r^2 multiply-adds.  Its roots W_r^k follow the stage's other roots. */
-static void stage_any(int r, Place at, const float *w, bool backward, float *spare) {
+static void stage_any(int r, FftPlace at, const float *w, bool backward, float *spare) {
     int m = at.L / r;
     size_t apart = m * at.stride;
     const float *roots = w + (size_t)m * 2 * (r - 1);
@@ -150,7 +155,7 @@ static void stage_any(int r, Place at, const float *w, bool backward, float *spa
     }
 }
 
-static void run_stage(int r, Place at, const float *w, bool backward, float *spare) {
+static void run_stage(int r, FftPlace at, const float *w, bool backward, float *spare) {
 #define RADIX(n)                           \
     case n:                                \
         if (backward) stage(n, at, w, true); \
@@ -169,13 +174,13 @@ static void run_stage(int r, Place at, const float *w, bool backward, float *spa
 }
 
 /* Stage s and the later ones, for all blocks stage by stage, or if the blocks are long, block by block. */
-static void run_blocks(const FftAxis *axis, int s, Place at, const float *w, bool backward, float *spare) {
+static void run_blocks(const FftAxis *axis, int s, FftPlace at, const float *w, bool backward, float *spare) {
     if (s == axis->stages) return;
     int r = axis->radix[s], turns = at.blocks * at.L * at.beside <= NEAR ? 1 : at.blocks;
     size_t next = at.blocks / turns * at.L * at.stride;
     at.blocks /= turns;
     for (int t = 0; t < turns; t++, at.re += next, at.im += next) {
-        Place smaller = {at.re, at.im, at.stride, at.L / r, at.blocks * r, at.beside};
+        FftPlace smaller = {at.re, at.im, at.stride, at.L / r, at.blocks * r, at.beside};
         if (!backward) run_stage(r, at, w, false, spare);
         run_blocks(axis, s + 1, smaller, w + 2 * fft_turns(r, at.L), backward, spare);
         if (backward) run_stage(r, at, w, true, spare);
@@ -185,7 +190,7 @@ static void run_blocks(const FftAxis *axis, int s, Place at, const float *w, boo
 static void run_axis(const FftAxis *axis, const float *roots, float *z, bool backward, float *spare) {
     for (int p = 0; p < axis->places; p++, z += (size_t)axis->step * COMPLEX) {
         float *re = z + (backward ? TILE : 0), *im = z + (backward ? 0 : TILE);
-        Place all = {re, im, (size_t)axis->stride * COMPLEX, axis->n, 1, axis->beside};
+        FftPlace all = {re, im, (size_t)axis->stride * COMPLEX, axis->n, 1, axis->beside};
         run_blocks(axis, 0, all, roots, backward, spare);
     }
 }

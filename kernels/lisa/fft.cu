@@ -1,7 +1,8 @@
 /* The plans of fft.cuh. */
 #include "kernels/lisa/fft.cuh"
 
-#include "kernels/kernels.h"
+#include "kernels/device/device.h"
+#include "kernels/tokens/grid.h"
 
 extern "C" {
 #include "core/die.h"

@@ -8,6 +8,7 @@
 
 #include "kernels/cuda/divisor.cuh"
 #include "kernels/lisa/fft_plan.h"
+#include "kernels/tokens/grid.h"
 
 typedef float2 Complex;
 
@@ -24,7 +25,7 @@ DEVICE Complex times(Complex a, Complex b) { return complex_of(a.x * b.x - a.y *
 /* conj(a) b */
 DEVICE Complex correlation(Complex a, Complex b) { return complex_of(a.x * b.x + a.y * b.y, a.x * b.y - a.y * b.x); }
 DEVICE Complex scaled(float s, Complex a) { return complex_of(s * a.x, s * a.y); }
-/* The inverse exchanges real and imaginary parts, which has the effect of conjugate roots. */
+/* The inverse swaps real and imaginary parts, which has the effect of conjugate roots. */
 DEVICE Complex swapped(Complex a, bool backward) { return backward ? complex_of(a.y, a.x) : a; }
 
 /* == Butterflies ================================================================================================== */
@@ -100,7 +101,7 @@ DEVICE void butterfly(Complex (&x)[R]) {
 
 /* == Plans ======================================================================================================== */
 
-/* Where butterfly u of a sequence [N] has its first number, and which of the stage's roots are its own. */
+/* The place of the first number of butterfly u of a sequence [N], and which of the stage's roots are its own. */
 struct FftPlace {
     int at, root;
 };

@@ -4,8 +4,11 @@
 #ifndef VIT_KERNELS_LISA_FFT_H
 #define VIT_KERNELS_LISA_FFT_H
 
+#include <stdbool.h>
+
 #include "kernels/cpu/tile.h"
 #include "kernels/lisa/fft_plan.h"
+#include "kernels/tokens/grid.h"
 
 /* The plan for these tokens, over their grid or as one sequence.  It is created by the first call and kept; kernels
  * call this in their *_workspace functions, since kernels themselves do not allocate. */

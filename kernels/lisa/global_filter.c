@@ -10,31 +10,35 @@
  * spectra separately. */
 #include "kernels/lisa/fft.h"
 
+#include <stdbool.h>
 #include <string.h>
 
 #include "kernels/cpu/activations.h"
 #include "kernels/device/workspace.h"
-#include "kernels/kernels.h"
+#include "kernels/lisa/global_filter.h"
+#include "kernels/tokens/grid.h"
 
 typedef struct {
     const FftPlan *fft;
     int B, N, M;
-} Shape;
+} FilterShape;
 
 typedef struct {
     float *x, *dy, *spare;   /* [N,2,TILE] */
     float *filter, *dfilter; /* [pairs,2,TILE] */
-} Work;
+} FilterWork;
 
-static Shape shape_of(int B, Grid grid, int M) { return (Shape){fft_plan(grid, true), B, grid_tokens(grid), M}; }
+static FilterShape shape_of(int B, Grid grid, int M) {
+    return (FilterShape){fft_plan(grid, true), B, grid_tokens(grid), M};
+}
 
-static size_t work_floats(const Shape *s) {
+static size_t work_floats(const FilterShape *s) {
     return 2 * (size_t)s->N * COMPLEX + workspace_line_up(fft_spare(s->fft)) + 2 * (size_t)s->fft->pairs * COMPLEX;
 }
 
-static Work work_take(const Shape *s) {
+static FilterWork work_take(const FilterShape *s) {
     float *next = kernels_workspace(work_floats(s));
-    Work w;
+    FilterWork w;
     w.x = workspace_take(&next, (size_t)s->N * COMPLEX);
     w.dy = workspace_take(&next, (size_t)s->N * COMPLEX);
     w.spare = workspace_take(&next, fft_spare(s->fft));
@@ -44,22 +48,24 @@ static Work work_take(const Shape *s) {
 }
 
 size_t global_filter_workspace(int B, Grid grid, int M) {
-    Shape s = shape_of(B, grid, M);
+    FilterShape s = shape_of(B, grid, M);
     return workspace_bytes(work_floats(&s));
 }
 
 /* The indices in w [T,Hg,Wg/2+1,M,2] of frequency p's entry and of its opposite's, which are equal if that has none. */
-static void entries_of(size_t *own, size_t *partner, const FftPair *p, const Shape *s) {
+static void entries_of(size_t *own, size_t *partner, const FftPair *p, const FilterShape *s) {
     int Wg = s->fft->tokens.columns, columns = Wg / 2 + 1;
     bool both = p->fx == 0 || 2 * p->fx == Wg;
     *own = ((size_t)p->fy * columns + p->fx) * s->M * 2;
     *partner = both ? ((size_t)fft_opposite_row(s->fft, p->fy) * columns + p->fx) * s->M * 2 : *own;
 }
 
-static bool has_partner(const FftPair *p, const Shape *s) { return p->fx == 0 || 2 * p->fx == s->fft->tokens.columns; }
+static bool has_partner(const FftPair *p, const FilterShape *s) {
+    return p->fx == 0 || 2 * p->fx == s->fft->tokens.columns;
+}
 
 /* E of channels c.., divided by N. */
-static void load_filter(Work w, const float *weights, int c, const Shape *s) {
+static void load_filter(FilterWork w, const float *weights, int c, const FilterShape *s) {
     float scale = 1.0f / s->N;
     memset(w.filter, 0, (size_t)s->fft->pairs * COMPLEX * sizeof(float));
     for (int p = 0; p < s->fft->pairs; p++) {
@@ -76,7 +82,7 @@ static void load_filter(Work w, const float *weights, int c, const Shape *s) {
 }
 
 /* z = the spectrum of images b and b+1, channels c... */
-static void load_images(float *z, Work w, const real *x, int b, int c, const Shape *s) {
+static void load_images(float *z, FilterWork w, const real *x, int b, int c, const FilterShape *s) {
     size_t image = (size_t)s->N * s->M;
     for (int i = 0; i < s->N; i++) {
         const real *row = x + b * image + (size_t)i * s->M + c;
@@ -86,7 +92,7 @@ static void load_images(float *z, Work w, const real *x, int b, int c, const Sha
     fft_forward(s->fft, z, w.spare);
 }
 
-static void store_images(real *y, float *z, Work w, int b, int c, const Shape *s) {
+static void store_images(real *y, float *z, FilterWork w, int b, int c, const FilterShape *s) {
     size_t image = (size_t)s->N * s->M;
     fft_backward(s->fft, z, w.spare);
     for (int i = 0; i < s->N; i++) {
@@ -104,7 +110,7 @@ TILE_INLINE void multiply(float *z, vec re, vec im) {
 }
 
 /* z times E, or its conjugate: sign -1. */
-static void filter(float *z, Work w, float sign, const Shape *s) {
+static void filter(float *z, FilterWork w, float sign, const FilterShape *s) {
     for (int p = 0; p < s->fft->pairs; p++) {
         const FftPair *at = &s->fft->pair[p];
         vec re = vec_load(w.filter + (size_t)p * COMPLEX), im = sign * vec_load(w.filter + (size_t)p * COMPLEX + TILE);
@@ -114,10 +120,10 @@ static void filter(float *z, Work w, float sign, const Shape *s) {
 }
 
 void global_filter_forward(real *y, const real *x, const float *w, int B, Grid grid, int M) {
-    Shape s = shape_of(B, grid, M);
+    FilterShape s = shape_of(B, grid, M);
 #pragma omp parallel for schedule(static)
     for (int c = 0; c < M; c += TILE) {
-        Work own = work_take(&s);
+        FilterWork own = work_take(&s);
         load_filter(own, w, c, &s);
         for (int b = 0; b < B; b += 2) {
             load_images(own.x, own, x, b, c, &s);
@@ -128,7 +134,7 @@ void global_filter_forward(real *y, const real *x, const float *w, int B, Grid g
 }
 
 /* dE += conj(F x) F dy of both images. */
-static void add_gradient(Work w, const Shape *s) {
+static void add_gradient(FilterWork w, const FilterShape *s) {
     for (int p = 0; p < s->fft->pairs; p++) {
         vec x1, y1, x2, y2, a1, b1, a2, b2;
         float *sum = w.dfilter + (size_t)p * COMPLEX;
@@ -139,7 +145,7 @@ static void add_gradient(Work w, const Shape *s) {
     }
 }
 
-static void store_gradient(float *dw, Work w, int c, const Shape *s) {
+static void store_gradient(float *dw, FilterWork w, int c, const FilterShape *s) {
     for (int p = 0; p < s->fft->pairs; p++) {
         const FftPair *at = &s->fft->pair[p];
         size_t own, partner;
@@ -157,10 +163,10 @@ static void store_gradient(float *dw, Work w, int c, const Shape *s) {
 
 void global_filter_backward(real *dx, float *dw, const real *dy, const real *x, const float *w, int B, Grid grid,
                             int M) {
-    Shape s = shape_of(B, grid, M);
+    FilterShape s = shape_of(B, grid, M);
 #pragma omp parallel for schedule(static)
     for (int c = 0; c < M; c += TILE) {
-        Work own = work_take(&s);
+        FilterWork own = work_take(&s);
         load_filter(own, w, c, &s);
         memset(own.dfilter, 0, (size_t)s.fft->pairs * COMPLEX * sizeof(float));
         for (int b = 0; b < B; b += 2) {

@@ -4,7 +4,8 @@
 #include "kernels/lisa/fft.cuh"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/lisa/transforms.h"
-#include "kernels/kernels.h"
+#include "kernels/lisa/global_filter.h"
+#include "kernels/tokens/grid.h"
 
 extern "C" {
 #include "core/die.h"
@@ -12,7 +13,7 @@ extern "C" {
 
 enum { THREADS = FFT_THREADS, BLOCKS = 528, SHARED_WISH = 64 * 1024 };
 
-struct Shape {
+struct FilterShape {
     Fft fft;
     int B, N, M, P; /* P pairs of frequencies */
     int L, groups;  /* channels in a block; blocks for all of them */
@@ -24,9 +25,9 @@ static size_t sequences_bytes(const Fft &fft, int L) {
     return (size_t)L * fft.N * sizeof(Complex) * (fft.largest > 1 ? 2 : 1);
 }
 
-static Shape shape_of(int B, Grid grid, int M) {
+static FilterShape shape_of(int B, Grid grid, int M) {
     const Fft *fft = fft_device_plan(grid, true);
-    Shape s = {*fft, B, fft->N, M, fft->P, M, 1, 1, 0, divisor_of(M), {}, {}};
+    FilterShape s = {*fft, B, fft->N, M, fft->P, M, 1, 1, 0, divisor_of(M), {}, {}};
     while (s.L > 1 && 2 * sequences_bytes(s.fft, s.L) > SHARED_WISH) s.L--;
     s.groups = (int)ceil_div(M, s.L);
     s.L = (int)ceil_div(M, s.groups);
@@ -39,12 +40,12 @@ static Shape shape_of(int B, Grid grid, int M) {
 }
 
 static size_t blocks_workspace(int B, Grid grid, int M) {
-    Shape s = shape_of(B, grid, M);
+    FilterShape s = shape_of(B, grid, M);
     return (size_t)s.slices * s.P * s.M * sizeof(Complex);
 }
 
 /* E / N. */
-DEVICE Complex filter_of(const Complex *w, const FftFrequencies &p, int c, const Shape &s) {
+DEVICE Complex filter_of(const Complex *w, const FftFrequencies &p, int c, const FilterShape &s) {
     Complex a = w[(size_t)p.entry * s.M + c];
     if (p.opposite >= 0) {
         Complex b = w[(size_t)p.opposite * s.M + c];
@@ -55,7 +56,7 @@ DEVICE Complex filter_of(const Complex *w, const FftFrequencies &p, int c, const
 
 /* visit(l, n) for the channels of a group that are there and n < count, channels side by side. */
 template <typename Visit>
-DEVICE void for_channels(int channels, int count, const Shape &s, Visit visit) {
+DEVICE void for_channels(int channels, int count, const FilterShape &s, Visit visit) {
     for (int i = (int)threadIdx.x; i < s.L * count; i += THREADS) {
         int l, n = divided(i, s.by_L, &l);
         if (l < channels) visit(l, n);
@@ -63,7 +64,7 @@ DEVICE void for_channels(int channels, int count, const Shape &s, Visit visit) {
 }
 
 /* z [L,N] = the spectra of `channels` channels from c of images b and b + 1. */
-DEVICE void load_images(Complex *z, Complex *copy, const real *x, int b, int c, int channels, const Shape &s) {
+DEVICE void load_images(Complex *z, Complex *copy, const real *x, int b, int c, int channels, const FilterShape &s) {
     size_t image = (size_t)s.N * s.M;
     for_channels(channels, s.N, s, [&](int l, int i) {
         const real *from = x + b * image + (size_t)i * s.M + c + l;
@@ -75,7 +76,7 @@ DEVICE void load_images(Complex *z, Complex *copy, const real *x, int b, int c, 
 
 /* y = z filtered, with the conjugate filter going back. */
 DEVICE void store_filtered(real *y, Complex *z, Complex *copy, const Complex *w, bool conjugate, int b, int c,
-                           int channels, const Shape &s) {
+                           int channels, const FilterShape &s) {
     size_t image = (size_t)s.N * s.M;
     for_channels(channels, s.P, s, [&](int l, int i) {
         FftFrequencies p = s.fft.pair[i];
@@ -94,10 +95,10 @@ DEVICE void store_filtered(real *y, Complex *z, Complex *copy, const Complex *w,
     block_sync();
 }
 
-DEVICE int channels_from(int c, const Shape &s) { return s.M - c < s.L ? s.M - c : s.L; }
+DEVICE int channels_from(int c, const FilterShape &s) { return s.M - c < s.L ? s.M - c : s.L; }
 
 __global__ void __launch_bounds__(THREADS)
-    global_filter_forward_kernel(real *y, const real *x, const Complex *w, Shape s) {
+    global_filter_forward_kernel(real *y, const real *x, const Complex *w, FilterShape s) {
     SHARED(Complex, z);
     Complex *copy = z + (size_t)s.L * s.N;
     int group, b = 2 * divided((int)blockIdx.x, s.by_groups, &group), c = group * s.L, channels = channels_from(c, s);
@@ -107,7 +108,8 @@ __global__ void __launch_bounds__(THREADS)
 
 /* dx, and a slice's share of dE in `shares` [slices,P,M]. */
 __global__ void __launch_bounds__(THREADS)
-    global_filter_backward_kernel(real *dx, Complex *shares, const real *dy, const real *x, const Complex *w, Shape s) {
+    global_filter_backward_kernel(real *dx, Complex *shares, const real *dy, const real *x, const Complex *w,
+                                  FilterShape s) {
     SHARED(Complex, z); /* [L,N] of x and of dy, and a copy */
     Complex *g = z + (size_t)s.L * s.N, *copy = g + (size_t)s.L * s.N;
     int group, slice = divided((int)blockIdx.x, s.by_groups, &group), c = group * s.L, channels = channels_from(c, s);
@@ -128,7 +130,8 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 /* A thread for every pair and channel. */
-__global__ void __launch_bounds__(THREADS) global_filter_finish_kernel(Complex *dw, const Complex *shares, Shape s) {
+__global__ void __launch_bounds__(THREADS)
+    global_filter_finish_kernel(Complex *dw, const Complex *shares, FilterShape s) {
     size_t at = (size_t)blockIdx.x * THREADS + threadIdx.x, all = (size_t)s.P * s.M;
     if (at >= all) return;
     int c;
@@ -145,14 +148,14 @@ __global__ void __launch_bounds__(THREADS) global_filter_finish_kernel(Complex *
 }
 
 static void blocks_forward(void *, real *y, const real *x, const float *w, int B, Grid grid, int M) {
-    Shape s = shape_of(B, grid, M);
+    FilterShape s = shape_of(B, grid, M);
     LAUNCH(global_filter_forward_kernel, (unsigned)(s.groups * ceil_div(B, 2)), THREADS, sequences_bytes(s.fft, s.L), y,
            x, reinterpret_cast<const Complex *>(w), s);
 }
 
 static void blocks_backward(void *work, real *dx, float *dw, const real *dy, const real *x, const float *w, int B,
                             Grid grid, int M) {
-    Shape s = shape_of(B, grid, M);
+    FilterShape s = shape_of(B, grid, M);
     Complex *shares = static_cast<Complex *>(work);
     size_t bytes = (size_t)s.L * s.N * sizeof(Complex) + sequences_bytes(s.fft, s.L);
     LAUNCH(global_filter_backward_kernel, (unsigned)(s.groups * s.slices), THREADS, bytes, dx, shares, dy, x,
@@ -164,11 +167,11 @@ static void blocks_backward(void *work, real *dx, float *dw, const real *dy, con
 /* == By cuFFT ===================================================================================================== */
 
 /* Images go by in chunks: the last one transforms what lies behind its images, too, and nobody reads it. */
-struct Chunks {
+struct FilterChunks {
     Grid grid;
     int M, images;
     const Transform *transform; /* of M images tensors */
-    Chunks *next;
+    FilterChunks *next;
 };
 
 static const size_t MOST_CHUNK_BYTES = (size_t)256 << 20;
@@ -184,35 +187,35 @@ static int images_at_once(int B, Grid grid, int M) {
 }
 
 /* Made where memory is planned.  In a step they are the smallest of those with room for so many images. */
-static const Chunks *chunks_for(int B, Grid grid, int M, bool in_step) {
-    static Chunks *known;
-    const Chunks *best = NULL;
+static const FilterChunks *chunks_for(int B, Grid grid, int M, bool in_step) {
+    static FilterChunks *known;
+    const FilterChunks *best = NULL;
     int images = images_at_once(B, grid, M);
-    for (const Chunks *k = known; k; k = k->next)
+    for (const FilterChunks *k = known; k; k = k->next)
         if (same_filter(k->grid, k->M, grid, M) && (in_step ? k->images >= images : k->images == images) &&
             (!best || k->images < best->images))
             best = k;
     if (best) return best;
-    Chunks *k = static_cast<Chunks *>(xcalloc(1, sizeof *k, "transform plan"));
+    FilterChunks *k = static_cast<FilterChunks *>(xcalloc(1, sizeof *k, "transform plan"));
     *k = {grid, M, images, transform_plan(grid, true, images * M), known};
     known = k;
     return k;
 }
 
-struct Buffers {
+struct FilterBuffers {
     float *x;               /* [images,M,N] */
     Complex *spectra, *g;   /* [images,M,F] of x and of dy */
     void *work;
 };
 
-static Buffers buffers_of(const Chunks *k, void *base, size_t *bytes) {
+static FilterBuffers buffers_of(const FilterChunks *k, void *base, size_t *bytes) {
     size_t next = 0, tensors = (size_t)k->images * k->M;
     auto take = [&](size_t size) {
         void *at = base ? static_cast<char *>(base) + next : NULL;
         next += ceil_div(size, 256) * 256;
         return at;
     };
-    Buffers w;
+    FilterBuffers w;
     w.x = static_cast<float *>(take(tensors * k->transform->N * sizeof(float)));
     w.spectra = static_cast<Complex *>(take(tensors * k->transform->F * sizeof(Complex)));
     w.g = static_cast<Complex *>(take(tensors * k->transform->F * sizeof(Complex)));
@@ -233,7 +236,7 @@ struct Spectra {
     Divisor by_F, by_M, by_columns, by_rows; /* columns of a half spectrum */
 };
 
-static Spectra spectra_of(const Chunks *k, int images) {
+static Spectra spectra_of(const FilterChunks *k, int images) {
     const Transform *t = k->transform;
     return {k->grid, images, t->N, t->F, k->M, divisor_of(t->F), divisor_of(k->M),
             divisor_of(k->grid.columns / 2 + 1), divisor_of(k->grid.rows)};
@@ -305,15 +308,16 @@ static dim3 squares(const Spectra &s) {
 enum { SQUARE_BYTES = SQUARE * (SQUARE + 1) * sizeof(float) };
 
 /* spectra = F x, of images from `first`. */
-static void transform(Complex *spectra, const real *x, const Buffers &w, const Chunks *k, int first, const Spectra &s) {
+static void transform(Complex *spectra, const real *x, const FilterBuffers &w, const FilterChunks *k, int first,
+                      const Spectra &s) {
     LAUNCH((global_filter_planes_kernel<false>), squares(s), THREADS, SQUARE_BYTES, w.x,
            const_cast<real *>(x) + (size_t)first * s.N * s.M, s.N, s.M);
     transform_forward(k->transform, spectra, w.x, w.work);
 }
 
 /* y = the spectra, filtered and transformed back. */
-static void filter(real *y, Complex *spectra, const float *filters, bool conjugate, const Buffers &w, const Chunks *k,
-                   int first, const Spectra &s) {
+static void filter(real *y, Complex *spectra, const float *filters, bool conjugate, const FilterBuffers &w,
+                   const FilterChunks *k, int first, const Spectra &s) {
     LAUNCH(global_filter_multiply_kernel, (unsigned)ceil_div((size_t)s.images * s.M * s.F, THREADS), THREADS, 0,
            spectra, reinterpret_cast<const Complex *>(filters), conjugate, s);
     transform_backward(k->transform, w.x, spectra, w.work);
@@ -323,15 +327,15 @@ static void filter(real *y, Complex *spectra, const float *filters, bool conjuga
 
 /* visit(first image, shape of a chunk). */
 template <typename Visit>
-static void for_chunks(const Chunks *k, int B, Visit visit) {
+static void for_chunks(const FilterChunks *k, int B, Visit visit) {
     for (int first = 0; first < B; first += k->images)
         visit(first, spectra_of(k, B - first < k->images ? B - first : k->images));
 }
 
 static void cufft_forward(void *work, real *y, const real *x, const float *w, int B, Grid grid, int M) {
-    const Chunks *k = chunks_for(B, grid, M, true);
+    const FilterChunks *k = chunks_for(B, grid, M, true);
     size_t bytes;
-    Buffers buffers = buffers_of(k, work, &bytes);
+    FilterBuffers buffers = buffers_of(k, work, &bytes);
     for_chunks(k, B, [&](int first, const Spectra &s) {
         transform(buffers.spectra, x, buffers, k, first, s);
         filter(y, buffers.spectra, w, false, buffers, k, first, s);
@@ -340,9 +344,9 @@ static void cufft_forward(void *work, real *y, const real *x, const float *w, in
 
 static void cufft_backward(void *work, real *dx, float *dw, const real *dy, const real *x, const float *w, int B,
                            Grid grid, int M) {
-    const Chunks *k = chunks_for(B, grid, M, true);
+    const FilterChunks *k = chunks_for(B, grid, M, true);
     size_t bytes;
-    Buffers buffers = buffers_of(k, work, &bytes);
+    FilterBuffers buffers = buffers_of(k, work, &bytes);
     for_chunks(k, B, [&](int first, const Spectra &s) {
         transform(buffers.spectra, x, buffers, k, first, s);
         transform(buffers.g, dy, buffers, k, first, s);

@@ -3,16 +3,18 @@
 #define VIT_KERNELS_CUDA_LISA_CUH
 
 #include "kernels/lisa/fft.cuh"
-#include "kernels/kernels.h"
+#include "kernels/lisa/lisa.h"
+#include "kernels/offsets/patterns.h"
+#include "kernels/tokens/grid.h"
 
-/* Where a head begins in each tensor, and from one token to the next. */
-struct Head {
+/* The places at which a head begins in each tensor, and the distances from one token to the next. */
+struct LisaHead {
     size_t qk, v, y, s, qk_row, qkv_row, y_row;
 };
 
 /* Head `in_launch` of a launch whose shape has N, H, D, E, by_H and its first head. */
 template <typename Shape>
-DEVICE Head head_at(const Shape &s, int in_launch) {
+DEVICE LisaHead head_at(const Shape &s, int in_launch) {
     int in_image, head = s.first_head + in_launch, image = divided(head, s.by_H, &in_image);
     size_t M = (size_t)s.H * s.D, token = (size_t)image * s.N, c = (size_t)in_image * s.D;
     return {token * 2 * M + c, token * 3 * M + 2 * M + c, token * M + c, (size_t)head * s.E * s.N, 2 * M, 3 * M, M};

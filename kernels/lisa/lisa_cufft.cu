@@ -7,6 +7,10 @@
 #include "kernels/lisa/lisa.cuh"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/lisa/transforms.h"
+#include "kernels/lisa/lisa.h"
+#include "kernels/offsets/offsets.h"
+#include "kernels/offsets/patterns.h"
+#include "kernels/tokens/grid.h"
 
 extern "C" {
 #include "core/die.h"
@@ -15,7 +19,7 @@ extern "C" {
 enum { THREADS = 256 };
 static const size_t MOST_HEAD_BYTES = (size_t)256 << 20;
 
-struct Shape {
+struct CufftShape {
     int N, F, H, D, E;
     int first_head, heads; /* of this launch */
     Divisor by_N, by_F, by_H, by_D, by_E, by_tables; /* tables: D channels' and wb */
@@ -24,11 +28,11 @@ struct Shape {
 /* == Plans and workspace ========================================================================================== */
 
 /* The transforms for chunks of so many heads. */
-struct Chunks {
+struct CufftChunks {
     Patterns patterns;
     int heads;
     const Transform *tables, *values, *products; /* of (D+1) E, 2 D heads, and E D heads tensors */
-    Chunks *next;
+    CufftChunks *next;
 };
 
 static int heads_at_once(const Patterns *p, int B) {
@@ -41,30 +45,30 @@ static int heads_at_once(const Patterns *p, int B) {
 
 /* Made where memory is planned.  In a step they are the smallest of those with room for so many heads: nothing may be
  * allocated there. */
-static const Chunks *chunks_for(const Patterns *p, int heads, bool in_step) {
-    static Chunks *known;
-    const Chunks *best = NULL;
-    for (const Chunks *k = known; k; k = k->next)
+static const CufftChunks *chunks_for(const Patterns *p, int heads, bool in_step) {
+    static CufftChunks *known;
+    const CufftChunks *best = NULL;
+    for (const CufftChunks *k = known; k; k = k->next)
         if (same_patterns(k->patterns, *p) && (in_step ? k->heads >= heads : k->heads == heads) &&
             (!best || k->heads < best->heads))
             best = k;
     if (best) return best;
     Grid g = p->offsets.grid;
     bool grid = p->offsets.kind == OFFSETS_TORUS;
-    Chunks *k = static_cast<Chunks *>(xcalloc(1, sizeof *k, "transform plan"));
+    CufftChunks *k = static_cast<CufftChunks *>(xcalloc(1, sizeof *k, "transform plan"));
     *k = {*p, heads, transform_plan(g, grid, (p->D + 1) * p->E), transform_plan(g, grid, heads * 2 * p->D),
           transform_plan(g, grid, heads * p->E * p->D), known};
     known = k;
     return k;
 }
 
-static Shape shape_of(const Patterns *p, const Chunks *k) {
+static CufftShape shape_of(const Patterns *p, const CufftChunks *k) {
     int N = k->products->N, F = k->products->F;
     return {N, F, p->H, p->D, p->E, 0, k->heads, divisor_of(N), divisor_of(F), divisor_of(p->H), divisor_of(p->D),
             divisor_of(p->E), divisor_of(p->D + 1)};
 }
 
-struct Buffers {
+struct CufftBuffers {
     float *tables;       /* [D+1,E,N]: wa of every channel, then wb; at the end their gradients */
     Complex *w, *dw;     /* [D+1,E,F] */
     Complex *dwb;        /* [D,E,F]: wb's gradient from every channel */
@@ -76,7 +80,7 @@ struct Buffers {
     void *work;
 };
 
-static Buffers buffers_of(const Shape &s, const Chunks *k, void *base, size_t *bytes) {
+static CufftBuffers buffers_of(const CufftShape &s, const CufftChunks *k, void *base, size_t *bytes) {
     size_t next = 0, tables = (size_t)(s.D + 1) * s.E, values = (size_t)k->heads * 2 * s.D;
     size_t products = (size_t)k->heads * s.E * s.D, work = k->products->work_bytes;
     auto take = [&](size_t size) {
@@ -88,7 +92,7 @@ static Buffers buffers_of(const Shape &s, const Chunks *k, void *base, size_t *b
     auto spectra = [&](size_t n) { return static_cast<Complex *>(take(n * s.F * sizeof(Complex))); };
     if (k->values->work_bytes > work) work = k->values->work_bytes;
     if (k->tables->work_bytes > work) work = k->tables->work_bytes;
-    Buffers w;
+    CufftBuffers w;
     w.tables = reals(tables);
     w.w = spectra(tables);
     w.dw = spectra(tables);
@@ -105,7 +109,7 @@ static Buffers buffers_of(const Shape &s, const Chunks *k, void *base, size_t *b
 }
 
 size_t lisa_cufft_workspace(const Patterns *patterns, int B, bool in_step) {
-    const Chunks *k = chunks_for(patterns, heads_at_once(patterns, B), in_step);
+    const CufftChunks *k = chunks_for(patterns, heads_at_once(patterns, B), in_step);
     size_t bytes;
     buffers_of(shape_of(patterns, k), k, NULL, &bytes);
     return bytes;
@@ -114,28 +118,28 @@ size_t lisa_cufft_workspace(const Patterns *patterns, int B, bool in_step) {
 /* == Indices ====================================================================================================== */
 
 /* The number of a thread, in [heads,E,D,...]. */
-struct Place {
+struct CufftPlace {
     int head, e, c, x;
 };
 
 DEVICE int thread_at() { return (int)(blockIdx.x * THREADS + threadIdx.x); }
 
-DEVICE Place place_of(int n, const Divisor &by_x, const Shape &s) {
-    Place p;
+DEVICE CufftPlace place_of(int n, const Divisor &by_x, const CufftShape &s) {
+    CufftPlace p;
     p.head = divided(divided(divided(n, by_x, &p.x), s.by_D, &p.c), s.by_E, &p.e);
     return p;
 }
 
-/* Of x [heads,2,D,size]: k's is part 0, v's 1. */
-DEVICE size_t value_at(const Place &p, int part, int size, const Shape &s) {
+/* The element of x [heads,2,D,size]: k's is part 0, v's 1. */
+DEVICE size_t value_at(const CufftPlace &p, int part, int size, const CufftShape &s) {
     return ((size_t)(p.head * 2 + part) * s.D + p.c) * size + p.x;
 }
-/* Of x [heads,E,D,size]. */
-DEVICE size_t product_at(const Place &p, int size, const Shape &s) {
+/* The element of x [heads,E,D,size]. */
+DEVICE size_t product_at(const CufftPlace &p, int size, const CufftShape &s) {
     return ((size_t)(p.head * s.E + p.e) * s.D + p.c) * size + p.x;
 }
-/* Of w [D+1,E,F]: wa's, or wb's, which all channels share. */
-DEVICE size_t table_at(const Place &p, int part, const Shape &s) {
+/* The element of w [D+1,E,F]: wa's, or wb's, which all channels share. */
+DEVICE size_t table_at(const CufftPlace &p, int part, const CufftShape &s) {
     return ((size_t)(part ? s.D : p.c) * s.E + p.e) * s.F + p.x;
 }
 
@@ -143,7 +147,7 @@ DEVICE size_t table_at(const Place &p, int part, const Shape &s) {
 
 /* tables [D+1,E,N] from wa [N,D,E] and wb [N,E]; or their gradients, += in the other direction. */
 template <bool BACK>
-__global__ void __launch_bounds__(THREADS) lisa_tables_kernel(float *wa, float *wb, float *tables, Shape s) {
+__global__ void __launch_bounds__(THREADS) lisa_tables_kernel(float *wa, float *wb, float *tables, CufftShape s) {
     int n = thread_at(), c, e;
     if (n >= s.N * (s.D + 1) * s.E) return;
     int t = divided(divided(n, s.by_E, &e), s.by_tables, &c);
@@ -154,23 +158,23 @@ __global__ void __launch_bounds__(THREADS) lisa_tables_kernel(float *wa, float *
 }
 
 __global__ void __launch_bounds__(THREADS)
-    lisa_values_kernel(float *values, const real *qk, const real *qkv, Shape s) {
+    lisa_values_kernel(float *values, const real *qk, const real *qkv, CufftShape s) {
     int n = thread_at();
     if (n >= s.heads * s.N * s.D) return;
-    Place p = {};
+    CufftPlace p = {};
     p.head = divided(divided(n, s.by_D, &p.c), s.by_N, &p.x);
-    Head at = head_at(s, p.head);
+    LisaHead at = head_at(s, p.head);
     values[value_at(p, 0, s.N, s)] = to_float(qk[at.qk + at.y_row + p.x * at.qk_row + p.c]);
     values[value_at(p, 1, s.N, s)] = to_float(qkv[at.v + p.x * at.qkv_row + p.c]);
 }
 
 __global__ void __launch_bounds__(THREADS)
-    lisa_values_backward_kernel(real *dqk, real *dqkv, const float *values, Shape s) {
+    lisa_values_backward_kernel(real *dqk, real *dqkv, const float *values, CufftShape s) {
     int n = thread_at();
     if (n >= s.heads * s.N * s.D) return;
-    Place p = {};
+    CufftPlace p = {};
     p.head = divided(divided(n, s.by_D, &p.c), s.by_N, &p.x);
-    Head at = head_at(s, p.head);
+    LisaHead at = head_at(s, p.head);
     dqk[at.qk + at.y_row + p.x * at.qk_row + p.c] = to_real(values[value_at(p, 0, s.N, s)]);
     dqkv[at.v + p.x * at.qkv_row + p.c] = to_real(values[value_at(p, 1, s.N, s)]);
 }
@@ -179,19 +183,19 @@ __global__ void __launch_bounds__(THREADS)
 
 /* Spectra of all convolutions of k (part 0) or v (1). */
 __global__ void __launch_bounds__(THREADS)
-    lisa_products_kernel(Complex *products, const Complex *kv, const Complex *w, int part, Shape s) {
+    lisa_products_kernel(Complex *products, const Complex *kv, const Complex *w, int part, CufftShape s) {
     int n = thread_at();
     if (n >= s.heads * s.E * s.D * s.F) return;
-    Place p = place_of(n, s.by_F, s);
+    CufftPlace p = place_of(n, s.by_F, s);
     products[n] = scaled(1.0f / s.N, times(kv[value_at(p, part, s.F, s)], w[table_at(p, part, s)]));
 }
 
 /* dkv of one part: a thread for each number of it. */
 __global__ void __launch_bounds__(THREADS)
-    lisa_products_backward_kernel(Complex *dkv, const Complex *products, const Complex *w, int part, Shape s) {
+    lisa_products_backward_kernel(Complex *dkv, const Complex *products, const Complex *w, int part, CufftShape s) {
     int n = thread_at();
     if (n >= s.heads * s.D * s.F) return;
-    Place p = {};
+    CufftPlace p = {};
     p.head = divided(divided(n, s.by_F, &p.x), s.by_D, &p.c);
     Complex sum = complex_of(0, 0);
     for (p.e = 0; p.e < s.E; p.e++)
@@ -203,10 +207,10 @@ __global__ void __launch_bounds__(THREADS)
  * sum that db gets; db is NULL for k's. */
 __global__ void __launch_bounds__(THREADS)
     lisa_tables_backward_kernel(Complex *dw, float *db, const Complex *products, const Complex *kv, int part,
-                                bool first, Shape s) {
+                                bool first, CufftShape s) {
     int n = thread_at();
     if (n >= s.D * s.E * s.F) return;
-    Place p = {};
+    CufftPlace p = {};
     p.c = divided(divided(n, s.by_F, &p.x), s.by_E, &p.e);
     Complex sum = first ? complex_of(0, 0) : dw[n];
     float sums = 0;
@@ -220,7 +224,7 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 /* The last table of dw [D+1,E,F]: the sum of dwb [D,E,F] over the channels. */
-__global__ void __launch_bounds__(THREADS) lisa_shared_table_kernel(Complex *dw, const Complex *dwb, Shape s) {
+__global__ void __launch_bounds__(THREADS) lisa_shared_table_kernel(Complex *dw, const Complex *dwb, CufftShape s) {
     int n = thread_at(), all = s.E * s.F;
     if (n >= all) return;
     Complex sum = complex_of(0, 0);
@@ -231,20 +235,20 @@ __global__ void __launch_bounds__(THREADS) lisa_shared_table_kernel(Complex *dw,
 /* == Sums over channels and patterns ============================================================================== */
 
 /* Patterns [heads,E,N] begin with the launch's first head. */
-DEVICE size_t pattern_at(const Place &p, const Shape &s) { return ((size_t)p.head * s.E + p.e) * s.N + p.x; }
+DEVICE size_t pattern_at(const CufftPlace &p, const CufftShape &s) { return ((size_t)p.head * s.E + p.e) * s.N + p.x; }
 
 /* b[c,e], or 0 without b. */
-DEVICE float bias_of(const float *b, const Place &p, const Shape &s) { return b ? b[p.c * s.E + p.e] : 0; }
+DEVICE float bias_of(const float *b, const CufftPlace &p, const CufftShape &s) { return b ? b[p.c * s.E + p.e] : 0; }
 
 /* out_e[i] = sum_c left[i,c] (y[e,c,i] + b[c,e]): S from q, or dS from dy. */
 template <bool BACK, typename T>
 __global__ void __launch_bounds__(THREADS)
-    lisa_collect_kernel(T *out, const real *left, const float *y, const float *b, Shape s) {
+    lisa_collect_kernel(T *out, const real *left, const float *y, const float *b, CufftShape s) {
     int n = thread_at();
     if (n >= s.heads * s.E * s.N) return;
-    Place p = {};
+    CufftPlace p = {};
     p.head = divided(divided(n, s.by_N, &p.x), s.by_E, &p.e);
-    Head at = head_at(s, p.head);
+    LisaHead at = head_at(s, p.head);
     left += (BACK ? at.y : at.qk) + p.x * (BACK ? at.y_row : at.qk_row);
     float sum = 0;
     for (p.c = 0; p.c < s.D; p.c++) sum += to_float(left[p.c]) * (y[product_at(p, s.N, s)] + bias_of(b, p, s));
@@ -254,12 +258,12 @@ __global__ void __launch_bounds__(THREADS)
 /* out[i,c] = sum_e patterns_e[i] (y[e,c,i] + b[c,e]): y from S, or dq^ from dS. */
 template <bool BACK, typename T>
 __global__ void __launch_bounds__(THREADS)
-    lisa_spread_kernel(real *out, const T *patterns, const float *y, const float *b, Shape s) {
+    lisa_spread_kernel(real *out, const T *patterns, const float *y, const float *b, CufftShape s) {
     int n = thread_at();
     if (n >= s.heads * s.D * s.N) return;
-    Place p = {};
+    CufftPlace p = {};
     p.head = divided(divided(n, s.by_N, &p.x), s.by_D, &p.c);
-    Head at = head_at(s, p.head);
+    LisaHead at = head_at(s, p.head);
     float sum = 0;
     for (p.e = 0; p.e < s.E; p.e++)
         sum += to_float(patterns[pattern_at(p, s)]) * (y[product_at(p, s.N, s)] + bias_of(b, p, s));
@@ -268,30 +272,30 @@ __global__ void __launch_bounds__(THREADS)
 
 /* y[e,c,i] = patterns_e[i] x[i,c]: of S and dy, or of dS and q^. */
 template <bool Q, typename T>
-__global__ void __launch_bounds__(THREADS) lisa_outer_kernel(float *y, const T *patterns, const real *x, Shape s) {
+__global__ void __launch_bounds__(THREADS) lisa_outer_kernel(float *y, const T *patterns, const real *x, CufftShape s) {
     int n = thread_at();
     if (n >= s.heads * s.E * s.D * s.N) return;
-    Place p = place_of(n, s.by_N, s);
-    Head at = head_at(s, p.head);
+    CufftPlace p = place_of(n, s.by_N, s);
+    LisaHead at = head_at(s, p.head);
     x += (Q ? at.qk : at.y) + p.x * (Q ? at.qk_row : at.y_row);
     y[n] = to_float(patterns[pattern_at(p, s)]) * to_float(x[p.c]);
 }
 
 /* == Launches ===================================================================================================== */
 
-enum Part { KEYS, VALUES };
+enum CufftPart { KEYS, VALUES };
 
 static unsigned blocks_of(size_t numbers) { return (unsigned)ceil_div(numbers, THREADS); }
-static size_t products_of(const Shape &s, int size) { return (size_t)s.heads * s.E * s.D * size; }
+static size_t products_of(const CufftShape &s, int size) { return (size_t)s.heads * s.E * s.D * size; }
 
 /* y = the convolutions of k or v with all patterns. */
-static void convolve(const Buffers &w, const Chunks *k, Part part, const Shape &s) {
+static void convolve(const CufftBuffers &w, const CufftChunks *k, CufftPart part, const CufftShape &s) {
     LAUNCH(lisa_products_kernel, blocks_of(products_of(s, s.F)), THREADS, 0, w.products, w.kv, w.w, part, s);
     transform_backward(k->products, w.y, w.products, w.work);
 }
 
 /* dkv and the tables' gradients of one part, from y. */
-static void correlate(const Buffers &w, const Chunks *k, Part part, float *db, const Shape &s) {
+static void correlate(const CufftBuffers &w, const CufftChunks *k, CufftPart part, float *db, const CufftShape &s) {
     transform_forward(k->products, w.products, w.y, w.work);
     LAUNCH(lisa_products_backward_kernel, blocks_of((size_t)s.heads * s.D * s.F), THREADS, 0, w.dkv, w.products, w.w,
            part, s);
@@ -299,16 +303,16 @@ static void correlate(const Buffers &w, const Chunks *k, Part part, float *db, c
            w.products, w.kv, part, s.first_head == 0, s);
 }
 
-static void spectra(const Buffers &w, const Chunks *k, const real *qk, const real *qkv, const Shape &s) {
+static void spectra(const CufftBuffers &w, const CufftChunks *k, const real *qk, const real *qkv, const CufftShape &s) {
     LAUNCH(lisa_values_kernel, blocks_of((size_t)s.heads * s.N * s.D), THREADS, 0, w.values, qk, qkv, s);
     transform_forward(k->values, w.kv, w.values, w.work);
 }
 
-static unsigned tables_blocks(const Shape &s) { return blocks_of((size_t)s.N * (s.D + 1) * s.E); }
+static unsigned tables_blocks(const CufftShape &s) { return blocks_of((size_t)s.N * (s.D + 1) * s.E); }
 
-static Buffers begin(const Chunks *k, void *work, const LisaTables *lisa, const Shape &s) {
+static CufftBuffers begin(const CufftChunks *k, void *work, const LisaTables *lisa, const CufftShape &s) {
     size_t bytes;
-    Buffers w = buffers_of(s, k, work, &bytes);
+    CufftBuffers w = buffers_of(s, k, work, &bytes);
     LAUNCH((lisa_tables_kernel<false>), tables_blocks(s), THREADS, 0, const_cast<float *>(lisa->wa),
            const_cast<float *>(lisa->wb), w.tables, s);
     transform_forward(k->tables, w.w, w.tables, w.work);
@@ -317,22 +321,22 @@ static Buffers begin(const Chunks *k, void *work, const LisaTables *lisa, const 
 
 /* visit(shape of a launch), chunk by chunk. */
 template <typename Visit>
-static void for_chunks(Shape s, const Chunks *k, int heads, Visit visit) {
+static void for_chunks(CufftShape s, const CufftChunks *k, int heads, Visit visit) {
     for (s.first_head = 0; s.first_head < heads; s.first_head += k->heads) {
         s.heads = heads - s.first_head < k->heads ? heads - s.first_head : k->heads;
         visit(s);
     }
 }
 
-static const Chunks *planned(const LisaTables *lisa, int B) {
+static const CufftChunks *planned(const LisaTables *lisa, int B) {
     return chunks_for(&lisa->patterns, heads_at_once(&lisa->patterns, B), true);
 }
 
 void lisa_cufft_forward(void *work, real *y, real *s, const real *qk, const real *qkv, const LisaTables *lisa, int B) {
-    const Chunks *k = planned(lisa, B);
-    Shape shape = shape_of(&lisa->patterns, k);
-    Buffers w = begin(k, work, lisa, shape);
-    for_chunks(shape, k, B * shape.H, [&](const Shape &at) {
+    const CufftChunks *k = planned(lisa, B);
+    CufftShape shape = shape_of(&lisa->patterns, k);
+    CufftBuffers w = begin(k, work, lisa, shape);
+    for_chunks(shape, k, B * shape.H, [&](const CufftShape &at) {
         real *patterns = s + (size_t)at.first_head * at.E * at.N;
         spectra(w, k, qk, qkv, at);
         convolve(w, k, KEYS, at);
@@ -346,10 +350,10 @@ void lisa_cufft_forward(void *work, real *y, real *s, const real *qk, const real
 
 void lisa_cufft_backward(void *work, real *dqkv, real *dqk, const LisaGradients *d, const real *dy, const real *s,
                          const real *qk, const real *qkv, const LisaTables *lisa, int B) {
-    const Chunks *k = planned(lisa, B);
-    Shape shape = shape_of(&lisa->patterns, k);
-    Buffers w = begin(k, work, lisa, shape);
-    for_chunks(shape, k, B * shape.H, [&](const Shape &at) {
+    const CufftChunks *k = planned(lisa, B);
+    CufftShape shape = shape_of(&lisa->patterns, k);
+    CufftBuffers w = begin(k, work, lisa, shape);
+    for_chunks(shape, k, B * shape.H, [&](const CufftShape &at) {
         const real *patterns = s + (size_t)at.first_head * at.E * at.N;
         unsigned outer = blocks_of(products_of(at, at.N)), values = blocks_of((size_t)at.heads * at.N * at.D);
         spectra(w, k, qk, qkv, at);

@@ -18,12 +18,15 @@
 
 #include <assert.h>
 #include <math.h>
+#include <stdbool.h>
 #include <string.h>
 
 #include "core/integers.h"
 #include "kernels/cpu/activations.h"
 #include "kernels/device/workspace.h"
-#include "kernels/kernels.h"
+#include "kernels/lisa/lisa.h"
+#include "kernels/offsets/offsets.h"
+#include "kernels/offsets/patterns.h"
 
 typedef struct {
     const FftPlan *fft;
@@ -32,17 +35,17 @@ typedef struct {
     int Ep, Np;            /* patterns rounded up to pairs, of which there are Ep/2; tokens to vectors */
     size_t full, scalars;  /* floats of a spectrum [N,2,TILE], and of one [N,2] */
     size_t qk_row, qkv_row, y_row; /* floats from one token to the next */
-} Shape;
+} LisaFftShape;
 
 static bool has_spectrum(const Patterns *p) {
     return (p->offsets.kind == OFFSETS_CIRCLE || p->offsets.kind == OFFSETS_TORUS) && p->per_channel;
 }
 
-static Shape shape_of(const Patterns *p) {
+static LisaFftShape shape_of(const Patterns *p) {
     assert(has_spectrum(p));
     const Offsets *o = &p->offsets;
     int H = p->H, D = p->D;
-    Shape s = {.fft = fft_plan(o->grid, o->kind == OFFSETS_TORUS), .H = H, .D = D, .E = p->E};
+    LisaFftShape s = {.fft = fft_plan(o->grid, o->kind == OFFSETS_TORUS), .H = H, .D = D, .E = p->E};
     s.N = s.fft->N;
     s.blocks = tile_round_up(D) / TILE;
     s.Ep = (s.E + 1) / 2 * 2;
@@ -61,7 +64,7 @@ static Shape shape_of(const Patterns *p) {
 typedef struct {
     float *wa; /* [Ep/2,blocks,N,2,TILE] */
     float *wb; /* [Ep/2,scalars] */
-} Weights;
+} LisaFftWeights;
 
 typedef struct {
     float *z, *spare;              /* [N,2,TILE] */
@@ -69,17 +72,15 @@ typedef struct {
     float *dk, *dv;                /* [N,2,TILE], [blocks,N,2,TILE] */
     float *left, *right, *sum;     /* [Np,TILE] */
     float *s, *ds;                 /* [Ep,Np] */
-    float *turned, *bias;          /* [TILE,Np], [E,TILE] */
+    float *transposed, *bias;      /* [TILE,Np], [E,TILE] */
     float *dwa, *dwb, *db;         /* as Weights, and [blocks,E,TILE] */
-} Work;
+} LisaFftWork;
 
-static size_t weights_floats(const Shape *s) {
-    return (size_t)s->Ep / 2 * (s->blocks * s->full + s->scalars);
-}
+static size_t weights_floats(const LisaFftShape *s) { return (size_t)s->Ep / 2 * (s->blocks * s->full + s->scalars); }
 
-static Work work_take(const Shape *s, float *base, size_t *floats) {
+static LisaFftWork work_take(const LisaFftShape *s, float *base, size_t *floats) {
     float *next = base;
-    Work w;
+    LisaFftWork w;
     w.z = workspace_take(&next, (size_t)s->N * COMPLEX);
     w.spare = workspace_take(&next, fft_spare(s->fft));
     w.k = workspace_take(&next, s->blocks * s->full);
@@ -91,7 +92,7 @@ static Work work_take(const Shape *s, float *base, size_t *floats) {
     w.sum = workspace_take(&next, (size_t)s->Np * TILE);
     w.s = workspace_take(&next, (size_t)s->Ep * s->Np);
     w.ds = workspace_take(&next, (size_t)s->Ep * s->Np);
-    w.turned = workspace_take(&next, (size_t)TILE * s->Np);
+    w.transposed = workspace_take(&next, (size_t)TILE * s->Np);
     w.bias = workspace_take(&next, (size_t)s->E * TILE);
     w.dwa = workspace_take(&next, (size_t)s->Ep / 2 * s->blocks * s->full);
     w.dwb = workspace_take(&next, (size_t)s->Ep / 2 * s->scalars);
@@ -100,7 +101,7 @@ static Work work_take(const Shape *s, float *base, size_t *floats) {
     return w;
 }
 
-static size_t work_floats(const Shape *s) {
+static size_t work_floats(const LisaFftShape *s) {
     size_t floats;
     work_take(s, NULL, &floats);
     return floats;
@@ -108,16 +109,16 @@ static size_t work_floats(const Shape *s) {
 
 size_t lisa_fft_workspace(const Patterns *patterns, int B) {
     (void)B;
-    Shape s = shape_of(patterns);
+    LisaFftShape s = shape_of(patterns);
     return workspace_bytes_behind(weights_floats(&s), work_floats(&s));
 }
 
-static Weights weights_place(const Shape *s) {
+static LisaFftWeights weights_place(const LisaFftShape *s) {
     float *wa = workspace_shared();
-    return (Weights){wa, wa + (size_t)s->Ep / 2 * s->blocks * s->full};
+    return (LisaFftWeights){wa, wa + (size_t)s->Ep / 2 * s->blocks * s->full};
 }
 
-static Work work_of(const Shape *s, int thread) {
+static LisaFftWork work_of(const LisaFftShape *s, int thread) {
     size_t floats = work_floats(s);
     return work_take(s, workspace_behind(weights_floats(s), thread, floats), &floats);
 }
@@ -136,7 +137,8 @@ static void load_table(float *z, const float *first, size_t row, size_t step, in
 
 
 /* A row of scalars for each of up to TILE pairs of wb, in the lanes while they are transformed. */
-static void transform_scalars(float *to, const float *wb, int patterns, float scale, Work own, const Shape *s) {
+static void transform_scalars(float *to, const float *wb, int patterns, float scale, LisaFftWork own,
+                              const LisaFftShape *s) {
     load_table(own.z, wb, s->E, 2, (patterns + 1) / 2, patterns / 2, s->N);
     fft_forward(s->fft, own.z, own.spare);
     for (int i = 0; i < s->N; i++)
@@ -146,12 +148,12 @@ static void transform_scalars(float *to, const float *wb, int patterns, float sc
         }
 }
 
-static void weights_transform(Weights w, const float *wa, const float *wb, const Shape *s) {
+static void weights_transform(LisaFftWeights w, const float *wa, const float *wb, const LisaFftShape *s) {
     float scale = 1.0f / s->N;
 #pragma omp parallel for collapse(2) schedule(static)
     for (int e = 0; e < s->Ep; e += 2)
         for (int block = 0; block < s->blocks; block++) {
-            Work own = work_of(s, omp_get_thread_num());
+            LisaFftWork own = work_of(s, omp_get_thread_num());
             int lanes = s->D - block * TILE;
             float *out = w.wa + ((size_t)e / 2 * s->blocks + block) * s->full;
             load_table(out, wa + (size_t)block * TILE * s->E + e, (size_t)s->D * s->E, s->E, lanes,
@@ -167,19 +169,19 @@ static void weights_transform(Weights w, const float *wa, const float *wb, const
 /* == Steps of a head ============================================================================================== */
 
 /* to [Np,TILE] = up to TILE columns of from, zeros elsewhere. */
-static void gather(float *to, const real *from, size_t row, int columns, const Shape *s) {
+static void gather(float *to, const real *from, size_t row, int columns, const LisaFftShape *s) {
     for (int i = 0; i < s->N; i++) vec_store(to + (size_t)i * TILE, real_load_part(from + i * row, columns));
     memset(to + (size_t)s->N * TILE, 0, (size_t)(s->Np - s->N) * TILE * sizeof(float));
 }
 
 /* to [Ep,Np] = s of a head, [E,N], zeros beyond. */
-static void gather_patterns(float *to, const real *from, const Shape *s) {
+static void gather_patterns(float *to, const real *from, const LisaFftShape *s) {
     memset(to, 0, (size_t)s->Ep * s->Np * sizeof *to);
     for (int e = 0; e < s->E; e++) reals_widen(to + (size_t)e * s->Np, from + (size_t)e * s->N, s->N);
 }
 
 /* to [E,TILE] = the channels of b [D,E] in this block. */
-static void gather_bias(float *to, const float *b, int block, const Shape *s) {
+static void gather_bias(float *to, const float *b, int block, const LisaFftShape *s) {
     for (int e = 0; e < s->E; e++)
         for (int l = 0; l < TILE; l++) {
             int c = block * TILE + l;
@@ -189,28 +191,28 @@ static void gather_bias(float *to, const float *b, int block, const Shape *s) {
 
 typedef struct {
     vec re, im;
-} Complex;
+} LisaComplex;
 
 /* Number i of a spectrum: of TILE lanes, or one for all of them. */
-TILE_INLINE Complex element(const float *x, int i, bool scalar) {
-    if (scalar) return (Complex){vec_set(x[2 * i]), vec_set(x[2 * i + 1])};
-    return (Complex){vec_load(x + (size_t)i * COMPLEX), vec_load(x + (size_t)i * COMPLEX + TILE)};
+TILE_INLINE LisaComplex element(const float *x, int i, bool scalar) {
+    if (scalar) return (LisaComplex){vec_set(x[2 * i]), vec_set(x[2 * i + 1])};
+    return (LisaComplex){vec_load(x + (size_t)i * COMPLEX), vec_load(x + (size_t)i * COMPLEX + TILE)};
 }
-TILE_INLINE void set_element(float *x, int i, Complex a) {
+TILE_INLINE void set_element(float *x, int i, LisaComplex a) {
     vec_store(x + (size_t)i * COMPLEX, a.re);
     vec_store(x + (size_t)i * COMPLEX + TILE, a.im);
 }
-TILE_INLINE Complex product(Complex a, Complex b) {
-    return (Complex){a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re};
+TILE_INLINE LisaComplex product(LisaComplex a, LisaComplex b) {
+    return (LisaComplex){a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re};
 }
 /* c + conj(a) b */
-TILE_INLINE Complex correlation(Complex c, Complex a, Complex b) {
-    return (Complex){c.re + a.re * b.re + a.im * b.im, c.im + a.re * b.im - a.im * b.re};
+TILE_INLINE LisaComplex correlation(LisaComplex c, LisaComplex a, LisaComplex b) {
+    return (LisaComplex){c.re + a.re * b.re + a.im * b.im, c.im + a.re * b.im - a.im * b.re};
 }
 
 /* The spectra of k^ and v, TILE channels of each. */
-static void transform_keys_values(float *k, float *v, const real *keys, const real *values, int columns, Work w,
-                                  const Shape *s) {
+static void transform_keys_values(float *k, float *v, const real *keys, const real *values, int columns, LisaFftWork w,
+                                  const LisaFftShape *s) {
     for (int i = 0; i < s->N; i++) {
         vec_store(w.z + (size_t)i * COMPLEX, real_load_part(keys + i * s->qk_row, columns));
         vec_store(w.z + (size_t)i * COMPLEX + TILE, real_load_part(values + i * s->qkv_row, columns));
@@ -218,15 +220,15 @@ static void transform_keys_values(float *k, float *v, const real *keys, const re
     fft_forward(s->fft, w.z, w.spare);
     for (int p = 0; p < s->fft->pairs; p++) {
         const FftPair *pair = &s->fft->pair[p];
-        Complex x, y;
+        LisaComplex x, y;
         fft_part(&x.re, &x.im, &y.re, &y.im, w.z, pair);
-        set_element(k, pair->b, (Complex){x.re, -x.im}), set_element(k, pair->a, x);
-        set_element(v, pair->b, (Complex){y.re, -y.im}), set_element(v, pair->a, y);
+        set_element(k, pair->b, (LisaComplex){x.re, -x.im}), set_element(k, pair->a, x);
+        set_element(v, pair->b, (LisaComplex){y.re, -y.im}), set_element(v, pair->a, y);
     }
 }
 
 /* z = real(F' dk) + i real(F' dv) */
-static void gradients_of_keys_values(const float *dk, const float *dv, Work w, const Shape *s) {
+static void gradients_of_keys_values(const float *dk, const float *dv, LisaFftWork w, const LisaFftShape *s) {
     for (int p = 0; p < s->fft->pairs; p++) {
         vec none1, none2, kre, kim, vre, vim;
         fft_part(&kre, &kim, &none1, &none2, dk, &s->fft->pair[p]);
@@ -237,21 +239,21 @@ static void gradients_of_keys_values(const float *dk, const float *dv, Work w, c
 }
 
 /* z = the convolutions of x with two patterns, one in each part. */
-TILE_INLINE void convolve(Work w, const float *x, const float *pattern, bool scalar, const Shape *s) {
+TILE_INLINE void convolve(LisaFftWork w, const float *x, const float *pattern, bool scalar, const LisaFftShape *s) {
     for (int i = 0; i < s->N; i++) set_element(w.z, i, product(element(x, i, false), element(pattern, i, scalar)));
     fft_backward(s->fft, w.z, w.spare);
 }
 
-static void convolve_keys(Work w, Weights weights, int e, int block, const Shape *s) {
+static void convolve_keys(LisaFftWork w, LisaFftWeights weights, int e, int block, const LisaFftShape *s) {
     convolve(w, w.k + block * s->full, weights.wa + ((size_t)e / 2 * s->blocks + block) * s->full, false, s);
 }
 
-static void convolve_values(Work w, Weights weights, int e, int block, const Shape *s) {
+static void convolve_values(LisaFftWork w, LisaFftWeights weights, int e, int block, const LisaFftShape *s) {
     convolve(w, w.v + block * s->full, weights.wb + e / 2 * s->scalars, true, s);
 }
 
 /* s1[i] += sum_c left[i,c] Re z[i,c], s2[i] likewise with Im. */
-static void sum_channels(float *s1, float *s2, const float *left, const float *z, const Shape *s) {
+static void sum_channels(float *s1, float *s2, const float *left, const float *z, const LisaFftShape *s) {
     for (int i = 0; i < s->N; i += TILE) {
         vec re[TILE], im[TILE];
         int rows = smaller(TILE, s->N - i);
@@ -267,13 +269,13 @@ static void sum_channels(float *s1, float *s2, const float *left, const float *z
 }
 
 /* sum[i] += s1[i] Re z[i] + s2[i] Im z[i] */
-static void sum_patterns(float *sum, const float *s1, const float *s2, const float *z, const Shape *s) {
+static void sum_patterns(float *sum, const float *s1, const float *s2, const float *z, const LisaFftShape *s) {
     for (int i = 0; i < s->N; i++, sum += TILE, z += COMPLEX)
         vec_store(sum, vec_load(sum) + s1[i] * vec_load(z) + s2[i] * vec_load(z + TILE));
 }
 
 /* z = F(s1 x + i s2 x) */
-static void transform_outer(Work w, const float *s1, const float *s2, const float *x, const Shape *s) {
+static void transform_outer(LisaFftWork w, const float *s1, const float *s2, const float *x, const LisaFftShape *s) {
     for (int i = 0; i < s->N; i++) {
         vec row = vec_load(x + (size_t)i * TILE);
         vec_store(w.z + (size_t)i * COMPLEX, s1[i] * row);
@@ -283,12 +285,12 @@ static void transform_outer(Work w, const float *s1, const float *s2, const floa
 }
 
 /* From z = F(gradients of Ga_e and Ga_e+1): dK and dWa; then z = Ga_e and Ga_e+1 themselves. */
-static void correlate_keys(Work w, Weights weights, int e, int block, const Shape *s) {
+static void correlate_keys(LisaFftWork w, LisaFftWeights weights, int e, int block, const LisaFftShape *s) {
     size_t at = ((size_t)e / 2 * s->blocks + block) * s->full;
     const float *pattern = weights.wa + at, *k = w.k + block * s->full;
     float *dwa = w.dwa + at;
     for (int i = 0; i < s->N; i++) {
-        Complex d = element(w.z, i, false), x = element(k, i, false), a = element(pattern, i, false);
+        LisaComplex d = element(w.z, i, false), x = element(k, i, false), a = element(pattern, i, false);
         set_element(dwa, i, correlation(element(dwa, i, false), x, d));
         set_element(w.dk, i, correlation(element(w.dk, i, false), a, d));
         set_element(w.z, i, product(x, a));
@@ -298,7 +300,7 @@ static void correlate_keys(Work w, Weights weights, int e, int block, const Shap
 
 /* From z = F(gradients of Gb_e and Gb_e+1): dV and dWb, whose channels are summed eight frequencies at a time; then z =
  * Gb_e and Gb_e+1 themselves. */
-static void correlate_values(Work w, Weights weights, int e, int block, const Shape *s) {
+static void correlate_values(LisaFftWork w, LisaFftWeights weights, int e, int block, const LisaFftShape *s) {
     const float *pattern = weights.wb + e / 2 * s->scalars, *v = w.v + block * s->full;
     float *dwb = w.dwb + e / 2 * s->scalars, *dv = w.dv + block * s->full;
     for (int first = 0; first < s->N; first += TILE / 2) {
@@ -306,8 +308,8 @@ static void correlate_values(Work w, Weights weights, int e, int block, const Sh
         int count = smaller(TILE / 2, s->N - first);
         for (int n = 0; n < count; n++) {
             int i = first + n;
-            Complex d = element(w.z, i, false), x = element(v, i, false), b = element(pattern, i, true);
-            Complex gradient = correlation((Complex){{0}, {0}}, x, d);
+            LisaComplex d = element(w.z, i, false), x = element(v, i, false), b = element(pattern, i, true);
+            LisaComplex gradient = correlation((LisaComplex){{0}, {0}}, x, d);
             sums[2 * n] = gradient.re, sums[2 * n + 1] = gradient.im;
             set_element(dv, i, correlation(element(dv, i, false), b, d));
             set_element(w.z, i, product(x, b));
@@ -319,8 +321,8 @@ static void correlate_values(Work w, Weights weights, int e, int block, const Sh
 
 /* == Forward ====================================================================================================== */
 
-static void forward_head(real *y, real *patterns, const real *q, const real *v, const float *b, Weights weights, Work w,
-                         const Shape *s) {
+static void forward_head(real *y, real *patterns, const real *q, const real *v, const float *b, LisaFftWeights weights,
+                         LisaFftWork w, const LisaFftShape *s) {
     const real *k = q + s->y_row;
     memset(w.s, 0, (size_t)s->Ep * s->Np * sizeof(float));
     for (int block = 0; block < s->blocks; block++) {
@@ -348,8 +350,8 @@ static void forward_head(real *y, real *patterns, const real *q, const real *v, 
 }
 
 LISA_FORWARD(lisa_fft_forward) {
-    Shape shape = shape_of(&lisa->patterns);
-    Weights weights = weights_place(&shape);
+    LisaFftShape shape = shape_of(&lisa->patterns);
+    LisaFftWeights weights = weights_place(&shape);
     int H = shape.H, D = shape.D;
     weights_transform(weights, lisa->wa, lisa->wb, &shape);
 #pragma omp parallel for collapse(2) schedule(static)
@@ -365,15 +367,15 @@ LISA_FORWARD(lisa_fft_forward) {
 /* == Backward ===================================================================================================== */
 
 /* dS of the bias, and db; w.right holds dy. */
-static void bias_backward(Work w, const float *b, int block, const Shape *s) {
+static void bias_backward(LisaFftWork w, const float *b, int block, const LisaFftShape *s) {
     gather_bias(w.bias, b, block, s);
-    for (int i = 0; i < s->Np; i += TILE) tile_transpose(w.turned + i, s->Np, w.right + (size_t)i * TILE, TILE);
-    tile_gemm(w.ds, s->Np, w.bias, TILE, 1, w.turned, s->Np, s->E, s->Np, TILE, 1);
+    for (int i = 0; i < s->Np; i += TILE) tile_transpose(w.transposed + i, s->Np, w.right + (size_t)i * TILE, TILE);
+    tile_gemm(w.ds, s->Np, w.bias, TILE, 1, w.transposed, s->Np, s->E, s->Np, TILE, 1);
     tile_gemm(w.db + (size_t)block * s->E * TILE, TILE, w.s, s->Np, 1, w.right, TILE, s->E, TILE, s->N, 1);
 }
 
 static void backward_head(real *dv, real *dq, const real *dy, const real *patterns, const real *q, const real *v,
-                          const float *b, Weights weights, Work w, const Shape *s) {
+                          const float *b, LisaFftWeights weights, LisaFftWork w, const LisaFftShape *s) {
     const real *k = q + s->y_row;
     real *dk = dq + s->y_row;
     gather_patterns(w.s, patterns, s);
@@ -420,8 +422,8 @@ static void add_table(float *first, const float *z, float scale, size_t row, siz
 }
 
 /* dwb, up to TILE pairs of patterns in the lanes. */
-static void scalars_backward(float *dwb, int e, int threads, const Shape *s) {
-    Work own = work_of(s, 0);
+static void scalars_backward(float *dwb, int e, int threads, const LisaFftShape *s) {
+    LisaFftWork own = work_of(s, 0);
     int patterns = s->E - e;
     memset(own.z, 0, s->full * sizeof(float));
     for (int t = 0; t < threads; t++)
@@ -436,11 +438,11 @@ static void scalars_backward(float *dwb, int e, int threads, const Shape *s) {
     add_table(dwb + e, own.z, 1.0f / s->N, s->E, 2, (patterns + 1) / 2, patterns / 2, s->N);
 }
 
-static void gradients_backward(float *dwa, float *dwb, float *db, int threads, const Shape *s) {
+static void gradients_backward(float *dwa, float *dwb, float *db, int threads, const LisaFftShape *s) {
 #pragma omp parallel for collapse(2) schedule(static)
     for (int e = 0; e < s->Ep; e += 2)
         for (int block = 0; block < s->blocks; block++) {
-            Work own = work_of(s, omp_get_thread_num());
+            LisaFftWork own = work_of(s, omp_get_thread_num());
             size_t at = ((size_t)e / 2 * s->blocks + block) * s->full;
             int lanes = s->D - block * TILE;
             memcpy(own.z, work_of(s, 0).dwa + at, s->full * sizeof(float));
@@ -461,13 +463,14 @@ static void gradients_backward(float *dwa, float *dwb, float *db, int threads, c
 }
 
 LISA_BACKWARD(lisa_fft_backward) {
-    Shape shape = shape_of(&lisa->patterns);
-    Weights weights = weights_place(&shape);
+    (void)ds;
+    LisaFftShape shape = shape_of(&lisa->patterns);
+    LisaFftWeights weights = weights_place(&shape);
     int threads = omp_get_max_threads(), H = shape.H, D = shape.D;
     weights_transform(weights, lisa->wa, lisa->wb, &shape);
 #pragma omp parallel for schedule(static)
     for (int t = 0; t < threads; t++) {
-        Work w = work_of(&shape, t);
+        LisaFftWork w = work_of(&shape, t);
         memset(w.dwa, 0, (size_t)shape.Ep / 2 * shape.blocks * shape.full * sizeof(float));
         memset(w.dwb, 0, (size_t)shape.Ep / 2 * shape.scalars * sizeof(float));
         memset(w.db, 0, (size_t)shape.E * shape.blocks * TILE * sizeof(float));
@@ -492,7 +495,7 @@ LISA_BACKWARD(lisa_fft_backward) {
 double lisa_fft_cost(const Patterns *patterns) {
     const double token = 20, stage = 9;
     if (!has_spectrum(patterns)) return INFINITY;
-    Shape s = shape_of(patterns);
+    LisaFftShape s = shape_of(patterns);
     double stages = 0;
     for (int axis = 0; axis < s.fft->axes; axis++)
         for (int i = 0; i < s.fft->axis[axis].stages; i++) {

@@ -12,6 +12,9 @@
 #include "kernels/lisa/lisa.cuh"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/lisa/transforms.h"
+#include "kernels/lisa/lisa.h"
+#include "kernels/offsets/offsets.h"
+#include "kernels/offsets/patterns.h"
 
 enum {
     THREADS = FFT_THREADS,
@@ -26,7 +29,7 @@ enum {
 };
 static const size_t MOST_HEAD_BYTES = (size_t)128 << 20;
 
-struct Shape {
+struct LisaFftShape {
     Fft fft;
     int N, H, D, E, P; /* P pairs of frequencies */
     int L, groups;     /* channels in a block; blocks for all of them */
@@ -41,7 +44,7 @@ struct Shape {
 };
 
 /* Pairs of patterns of a block of `patterns`, and blocks for all of them. */
-struct Tile {
+struct LisaFftTile {
     int twos;
     Divisor by_parts;
 };
@@ -77,7 +80,7 @@ static bool has_spectrum(const Patterns *p) {
     return (p->offsets.kind == OFFSETS_CIRCLE || p->offsets.kind == OFFSETS_TORUS) && p->per_channel;
 }
 
-/* So much of a block's shared memory, or all that there is. */
+/* The part of a block's shared memory that is wished for, or all that there is. */
 static size_t shared_of(size_t wish) { return launch_shared_most() < wish ? launch_shared_most() : wish; }
 
 /* The fewest groups of channels that fit, of whole sectors where they are as long as one. */
@@ -88,10 +91,10 @@ static int channels_of(const Fft &fft, int D) {
     return (int)ceil_div(D, ceil_div(D, L));
 }
 
-static Shape shape_of(const Patterns *p) {
+static LisaFftShape shape_of(const Patterns *p) {
     int H = p->H, D = p->D, E = p->E, twos = (E + 1) / 2;
     const Fft *fft = fft_device_plan(p->offsets.grid, p->offsets.kind == OFFSETS_TORUS);
-    Shape s = {};
+    LisaFftShape s = {};
     s.fft = *fft;
     s.N = fft->N, s.H = H, s.D = D, s.E = E, s.P = fft->P;
     s.twos = twos;
@@ -115,7 +118,7 @@ static Shape shape_of(const Patterns *p) {
 }
 
 /* Spectra are read once for all patterns of a block, so it has as many as leave enough blocks.  No sum depends on it. */
-static Tile tile_of(const Shape &s) {
+static LisaFftTile tile_of(const LisaFftShape &s) {
     size_t wanted = (size_t)WAITING * device_multiprocessors();
     int twos = s.twos;
     bool summed = s.groups > 1;
@@ -128,7 +131,7 @@ static Tile tile_of(const Shape &s) {
 
 /* == Workspace ==================================================================================================== */
 
-struct Buffers {
+struct LisaFftBuffers {
     Complex *wa, *wb;   /* [2 twos,D,P], [2 twos,P], divided by N */
     Complex *dwa, *dwb; /* [slices,2 twos,D,P], [slices,groups,2 twos,P] */
     float *db;          /* [slices,D,E] */
@@ -136,18 +139,18 @@ struct Buffers {
     float *ds;          /* [heads,E,N] */
 };
 
-static int slices_of(const Shape &s, size_t heads) {
+static int slices_of(const LisaFftShape &s, size_t heads) {
     size_t slices = ceil_div(SLICED, (size_t)s.parts * s.groups);
     return (int)(slices < heads ? slices : heads);
 }
 
-static size_t heads_at_once(const Shape &s, size_t heads) {
+static size_t heads_at_once(const LisaFftShape &s, size_t heads) {
     size_t each = 2 * (size_t)s.D * s.P * sizeof(Complex) + (size_t)s.E * s.N * sizeof(float);
     size_t most = MOST_HEAD_BYTES / each > 0 ? MOST_HEAD_BYTES / each : 1;
     return most < heads ? most : heads;
 }
 
-static Buffers buffers_of(const Shape &s, size_t heads, char *base, size_t *bytes) {
+static LisaFftBuffers buffers_of(const LisaFftShape &s, size_t heads, char *base, size_t *bytes) {
     size_t next = 0, together = heads_at_once(s, heads), slices = slices_of(s, together), patterns = 2 * (size_t)s.twos;
     auto take = [&](size_t size) {
         char *at = base ? base + next : NULL;
@@ -155,7 +158,7 @@ static Buffers buffers_of(const Shape &s, size_t heads, char *base, size_t *byte
         return at;
     };
     auto complexes = [&](size_t n) { return reinterpret_cast<Complex *>(take(n * sizeof(Complex))); };
-    Buffers w;
+    LisaFftBuffers w;
     w.wa = complexes(patterns * s.D * s.P);
     w.wb = complexes(patterns * s.P);
     w.dwa = complexes(slices * patterns * s.D * s.P);
@@ -174,13 +177,13 @@ static size_t blocks_workspace(const Patterns *patterns, int B) {
     return bytes;
 }
 
-static Buffers buffers_at(void *work, const Shape &s, size_t heads) {
+static LisaFftBuffers buffers_at(void *work, const LisaFftShape &s, size_t heads) {
     size_t bytes;
     return buffers_of(s, heads, static_cast<char *>(work), &bytes);
 }
 
 /* The head, in the launch, and the first channel of a block that has L channels of one head. */
-DEVICE int group_at(const Shape &s, int *c) {
+DEVICE int group_at(const LisaFftShape &s, int *c) {
     int group, head = divided((int)blockIdx.x, s.by_groups, &group);
     *c = group * s.L;
     return head;
@@ -188,7 +191,7 @@ DEVICE int group_at(const Shape &s, int *c) {
 
 /* visit(l, n) for the channels of a group that are there and n < count, channels side by side: rows of memory. */
 template <typename Visit>
-DEVICE void for_channels(int channels, int count, const Shape &s, Visit visit) {
+DEVICE void for_channels(int channels, int count, const LisaFftShape &s, Visit visit) {
     for (int i = (int)threadIdx.x; i < s.L * count; i += THREADS) {
         int l, n = divided(i, s.by_L, &l);
         if (l < channels) visit(l, n);
@@ -203,9 +206,9 @@ DEVICE void for_spectra(int channels, const Divisor &count, Visit visit) {
     }
 }
 
-DEVICE int channels_from(const Shape &s, int first) { return s.D - first < s.L ? s.D - first : s.L; }
-DEVICE Complex *copy_of(Complex *z, const Shape &s) { return z + (size_t)s.L * s.N; }
-DEVICE Complex *behind(Complex *z, const Shape &s) {
+DEVICE int channels_from(const LisaFftShape &s, int first) { return s.D - first < s.L ? s.D - first : s.L; }
+DEVICE Complex *copy_of(Complex *z, const LisaFftShape &s) { return z + (size_t)s.L * s.N; }
+DEVICE Complex *behind(Complex *z, const LisaFftShape &s) {
     return copy_of(z, s) + (s.fft.largest > 1 ? (size_t)s.L * s.N : 0);
 }
 
@@ -216,14 +219,14 @@ struct Table {
     int c, e, twos;
     bool channel;
 };
-DEVICE Table table_at(const Shape &s) {
+DEVICE Table table_at(const LisaFftShape &s) {
     int c, first = divided((int)blockIdx.x, s.by_tables, &c) * s.together, left = s.twos - first;
     return {c, 2 * first, left < s.together ? left : s.together, c < s.D};
 }
 
 /* visit(two, t) for the pairs of a table, side by side as in memory. */
 template <typename Visit>
-DEVICE void for_table(const Table &at, const Shape &s, Visit visit) {
+DEVICE void for_table(const Table &at, const LisaFftShape &s, Visit visit) {
     for (int i = (int)threadIdx.x; i < s.together * s.N; i += THREADS) {
         int two, t = divided(i, s.by_together, &two);
         if (two < at.twos) visit(two, t);
@@ -231,7 +234,7 @@ DEVICE void for_table(const Table &at, const Shape &s, Visit visit) {
 }
 
 __global__ void __launch_bounds__(THREADS, RESIDENT)
-    lisa_weights_kernel(Complex *wa_out, Complex *wb_out, const float *wa, const float *wb, Shape s) {
+    lisa_weights_kernel(Complex *wa_out, Complex *wb_out, const float *wa, const float *wb, LisaFftShape s) {
     SHARED(Complex, z); /* [together,N], and its copy */
     Table at = table_at(s);
     const float *from = at.channel ? wa + (size_t)at.c * s.E + at.e : wb + at.e;
@@ -253,11 +256,11 @@ __global__ void __launch_bounds__(THREADS, RESIDENT)
 }
 
 __global__ void __launch_bounds__(THREADS, RESIDENT)
-    lisa_spectra_kernel(Complex *k_out, Complex *v_out, const real *qk, const real *qkv, Shape s) {
+    lisa_spectra_kernel(Complex *k_out, Complex *v_out, const real *qk, const real *qkv, LisaFftShape s) {
     SHARED(Complex, z);
     int c, in_launch = group_at(s, &c), channels = channels_from(s, c);
     size_t head = in_launch;
-    Head at = head_at(s, in_launch);
+    LisaHead at = head_at(s, in_launch);
     const real *k = qk + at.qk + at.y_row + c, *v = qkv + at.v + c;
     for_channels(channels, s.N, s, [&](int l, int i) {
         z[l * s.N + i] = complex_of(to_float(k[i * at.qk_row + l]), to_float(v[i * at.qkv_row + l]));
@@ -272,13 +275,14 @@ __global__ void __launch_bounds__(THREADS, RESIDENT)
 }
 
 /* Half spectra of weights: of pattern e and channel c at w + e * pattern + c * channel. */
-struct Weights {
+struct LisaFftWeights {
     const Complex *w;
     size_t pattern, channel;
 };
 
 /* z = the convolutions of channels c.. of x [D,P] with patterns e and e + 1, one in each part. */
-DEVICE void convolve(Complex *z, const Complex *x, Weights w, int e, int c, int channels, const Shape &s) {
+DEVICE void convolve(Complex *z, const Complex *x, LisaFftWeights w, int e, int c, int channels,
+                     const LisaFftShape &s) {
     for_spectra(channels, s.fft.by_P, [&](int l, int p) {
         const Complex *weight = w.w + e * w.pattern + (c + l) * w.channel + p;
         Complex at = x[(size_t)(c + l) * s.P + p];
@@ -291,7 +295,7 @@ DEVICE void convolve(Complex *z, const Complex *x, Weights w, int e, int c, int 
 /* z = F(s_e x + i s_e+1 x) for channels of x, rows `row` apart; s [E,N]. */
 template <typename T>
 DEVICE void transform_outer(Complex *z, const T *patterns, int e, const real *x, size_t row, int channels,
-                            const Shape &s) {
+                            const LisaFftShape &s) {
     const T *s1 = patterns + (size_t)e * s.N, *s2 = s1 + s.N;
     bool second = e + 1 < s.E;
     for_channels(channels, s.N, s, [&](int l, int i) {
@@ -321,8 +325,8 @@ struct Sums {
 /* The patterns of a block; b may be NULL.  The left factor is in shared memory, since its channels lie side by side and
  * those of z do not. */
 template <typename T>
-DEVICE void patterns_of(const Sums<T> &of, Weights w, const float *b, int first, const Tile &tile, Complex *z,
-                        const Shape &s) {
+DEVICE void patterns_of(const Sums<T> &of, LisaFftWeights w, const float *b, int first, const LisaFftTile &tile,
+                        Complex *z, const LisaFftShape &s) {
     int twos = s.twos - first < tile.twos ? s.twos - first : tile.twos, ld = left_ld(s.N);
     float *sums = reinterpret_cast<float *>(behind(z, s)); /* [2 twos,N] where groups > 1 */
     real *left = reinterpret_cast<real *>(sums + (s.groups > 1 ? 2 * (size_t)tile.twos * s.N : 0)); /* [L,ld] */
@@ -357,22 +361,23 @@ DEVICE void patterns_of(const Sums<T> &of, Weights w, const float *b, int first,
 
 /* S. */
 __global__ void __launch_bounds__(THREADS, RESIDENT)
-    lisa_patterns_kernel(real *out, const real *qk, const Complex *k, Weights w, Tile tile, Shape s) {
+    lisa_patterns_kernel(real *out, const real *qk, const Complex *k, LisaFftWeights w, LisaFftTile tile,
+                         LisaFftShape s) {
     SHARED(Complex, z);
     int part, in_launch = divided((int)blockIdx.x, tile.by_parts, &part);
-    Head at = head_at(s, in_launch);
+    LisaHead at = head_at(s, in_launch);
     Sums<real> of = {out + at.s, qk + at.qk, at.qk_row, k + (size_t)in_launch * s.D * s.P};
     patterns_of(of, w, NULL, part * tile.twos, tile, z, s);
 }
 
 /* dS. */
 __global__ void __launch_bounds__(THREADS, RESIDENT)
-    lisa_patterns_backward_kernel(float *ds, const real *dy, const Complex *v, Weights w, const float *b, Tile tile,
-                                  Shape s) {
+    lisa_patterns_backward_kernel(float *ds, const real *dy, const Complex *v, LisaFftWeights w, const float *b,
+                                  LisaFftTile tile, LisaFftShape s) {
     SHARED(Complex, z);
     int part, in_launch = divided((int)blockIdx.x, tile.by_parts, &part);
     size_t head = in_launch;
-    Head at = head_at(s, in_launch);
+    LisaHead at = head_at(s, in_launch);
     Sums<float> of = {ds + head * s.E * s.N, dy + at.y, at.y_row, v + head * s.D * s.P};
     patterns_of(of, w, b, part * tile.twos, tile, z, s);
 }
@@ -382,7 +387,7 @@ __global__ void __launch_bounds__(THREADS, RESIDENT)
 /* sum [L,N] = or += s_e (F'(W_e X) + b[c,e]) of the patterns e and e + 1 in z; b may be NULL. */
 template <typename T>
 DEVICE void add_mix(float *sum, const Complex *z, const T *patterns, const float *b, int e, int c, int channels,
-                    const Shape &s) {
+                    const LisaFftShape &s) {
     const T *s1 = patterns + (size_t)e * s.N, *s2 = s1 + s.N;
     bool second = e + 1 < s.E;
     for_spectra(channels, s.fft.by_N, [&](int l, int i) {
@@ -396,11 +401,11 @@ DEVICE void add_mix(float *sum, const Complex *z, const T *patterns, const float
 }
 
 __global__ void __launch_bounds__(THREADS, RESIDENT)
-    lisa_mix_kernel(real *y, const real *patterns, const Complex *v, Weights w, const float *b, Shape s) {
+    lisa_mix_kernel(real *y, const real *patterns, const Complex *v, LisaFftWeights w, const float *b, LisaFftShape s) {
     SHARED(Complex, z);
     float *sum = reinterpret_cast<float *>(behind(z, s)); /* [L,N] */
     int c, in_launch = group_at(s, &c), channels = channels_from(s, c);
-    Head at = head_at(s, in_launch);
+    LisaHead at = head_at(s, in_launch);
     for (int e = 0; e < s.E; e += 2) {
         convolve(z, v + (size_t)in_launch * s.D * s.P, w, e, c, channels, s);
         add_mix(sum, z, patterns + at.s, b, e, c, channels, s);
@@ -411,7 +416,8 @@ __global__ void __launch_bounds__(THREADS, RESIDENT)
 /* == Queries, keys and values ===================================================================================== */
 
 /* sum [L,P] = or += conj(W_e) and conj(W_e+1) times the two sequences in z. */
-DEVICE void correlate_weights(Complex *sum, const Complex *z, Weights w, int e, int c, int channels, const Shape &s) {
+DEVICE void correlate_weights(Complex *sum, const Complex *z, LisaFftWeights w, int e, int c, int channels,
+                              const LisaFftShape &s) {
     for_spectra(channels, s.fft.by_P, [&](int l, int p) {
         const Complex *weight = w.w + e * w.pattern + (c + l) * w.channel + p;
         Complex d1, d2;
@@ -423,7 +429,7 @@ DEVICE void correlate_weights(Complex *sum, const Complex *z, Weights w, int e, 
 }
 
 /* z = the sequences of spectra [L,P], those of two channels in one. */
-DEVICE void transform_back(Complex *z, const Complex *x, int channels, const Shape &s) {
+DEVICE void transform_back(Complex *z, const Complex *x, int channels, const LisaFftShape &s) {
     int both = (channels + 1) / 2;
     for_spectra(both, s.fft.by_P, [&](int l, int p) {
         const Complex *first = x + (size_t)2 * l * s.P + p;
@@ -433,20 +439,21 @@ DEVICE void transform_back(Complex *z, const Complex *x, int channels, const Sha
     block_sync();
     fft_run(z, copy_of(z, s), s.fft, both, true);
 }
-DEVICE float transformed(const Complex *z, int l, int i, const Shape &s) {
+DEVICE float transformed(const Complex *z, int l, int i, const LisaFftShape &s) {
     Complex at = z[l / 2 * s.N + i];
     return l % 2 ? at.y : at.x;
 }
 
 /* dq^ and dk^ of a head's L channels. */
 __global__ void __launch_bounds__(THREADS, RESIDENT)
-    lisa_queries_kernel(real *dqk, const float *ds, const real *qk, const Complex *k, Weights w, Shape s) {
+    lisa_queries_kernel(real *dqk, const float *ds, const real *qk, const Complex *k, LisaFftWeights w,
+                        LisaFftShape s) {
     SHARED(Complex, z);
     Complex *dk = behind(z, s);                                /* [L,P] */
     float *dq = reinterpret_cast<float *>(dk + s.L * s.P);     /* [L,N] */
     int c, in_launch = group_at(s, &c), channels = channels_from(s, c);
     size_t head = in_launch;
-    Head at = head_at(s, in_launch);
+    LisaHead at = head_at(s, in_launch);
     const float *patterns = ds + head * s.E * s.N;
     for (int e = 0; e < s.E; e += 2) {
         convolve(z, k + head * s.D * s.P, w, e, c, channels, s);
@@ -464,11 +471,11 @@ __global__ void __launch_bounds__(THREADS, RESIDENT)
 
 /* dv of a head's L channels. */
 __global__ void __launch_bounds__(THREADS, RESIDENT)
-    lisa_values_kernel(real *dqkv, const real *dy, const real *patterns, Weights w, Shape s) {
+    lisa_values_kernel(real *dqkv, const real *dy, const real *patterns, LisaFftWeights w, LisaFftShape s) {
     SHARED(Complex, z);
     Complex *dv = behind(z, s); /* [L,P] */
     int c, in_launch = group_at(s, &c), channels = channels_from(s, c);
-    Head at = head_at(s, in_launch);
+    LisaHead at = head_at(s, in_launch);
     for (int e = 0; e < s.E; e += 2) {
         transform_outer(z, patterns + at.s, e, dy + at.y + c, at.y_row, channels, s);
         correlate_weights(dv, z, w, e, c, channels, s);
@@ -483,7 +490,7 @@ __global__ void __launch_bounds__(THREADS, RESIDENT)
 
 /* dwb [2,P] (= or +=) of two patterns, summed over the channels of v; z = F(s_e dy). */
 DEVICE void add_values_weights(Complex *dwb, const Complex *z, const Complex *v, int channels, bool first,
-                               const Shape &s) {
+                               const LisaFftShape &s) {
     for (int p = threadIdx.x; p < s.P; p += THREADS) {
         Complex sum1 = first ? complex_of(0, 0) : dwb[p], sum2 = first ? complex_of(0, 0) : dwb[s.P + p];
         for (int l = 0; l < channels; l++) {
@@ -499,7 +506,7 @@ DEVICE void add_values_weights(Complex *dwb, const Complex *z, const Complex *v,
 }
 
 /* A slice's share of db[c,e] = sum dy[i,c] s_e[i] of two patterns: the frequency 0 of z = F(s_e dy). */
-DEVICE void add_bias(float *db, const Complex *z, int channels, bool second, bool first, const Shape &s) {
+DEVICE void add_bias(float *db, const Complex *z, int channels, bool second, bool first, const LisaFftShape &s) {
     for (int l = threadIdx.x; l < channels; l += THREADS) {
         Complex sum = z[(size_t)l * s.N];
         float *to = db + (size_t)l * s.E;
@@ -510,7 +517,7 @@ DEVICE void add_bias(float *db, const Complex *z, int channels, bool second, boo
 
 /* dwa of two patterns, `next` apart, [L,P] each; z = F(ds_e q^). */
 DEVICE void add_keys_weights(Complex *dwa, size_t next, const Complex *z, const Complex *k, int channels, bool first,
-                             const Shape &s) {
+                             const LisaFftShape &s) {
     for_spectra(channels, s.fft.by_P, [&](int l, int p) {
         Complex d1, d2, x = k[(size_t)l * s.P + p], *sum1 = dwa + (size_t)l * s.P + p, *sum2 = sum1 + next;
         fft_part(&d1, &d2, z + l * s.N, s.fft.pair[p]);
@@ -522,7 +529,7 @@ DEVICE void add_keys_weights(Complex *dwa, size_t next, const Complex *z, const 
 
 __global__ void __launch_bounds__(THREADS, RESIDENT)
     lisa_weights_backward_kernel(Complex *dwa, Complex *dwb, float *db, const real *dy, const real *patterns,
-                                 const float *ds, const real *qk, const Complex *k, const Complex *v, Shape s) {
+                                 const float *ds, const real *qk, const Complex *k, const Complex *v, LisaFftShape s) {
     SHARED(Complex, z);
     Complex *shared_a = behind(z, s), *shared_b = shared_a + (size_t)2 * s.each * s.L * s.P; /* [2 each,L,P], [2 each,P] */
     int group, part, slice = divided(divided((int)blockIdx.x, s.by_groups, &group), s.by_parts, &part);
@@ -536,7 +543,7 @@ __global__ void __launch_bounds__(THREADS, RESIDENT)
     size_t next = s.kept ? (size_t)s.L * s.P : (size_t)s.D * s.P;
     for (int n = 0; n < s.slice && slice * s.slice + n < s.heads; n++) {
         size_t head = slice * s.slice + n, spectrum = (head * s.D + c) * s.P;
-        Head at = head_at(s, slice * s.slice + n);
+        LisaHead at = head_at(s, slice * s.slice + n);
         for (int two = 0; two < twos; two++) {
             int e = 2 * (first + two);
             transform_outer(z, patterns + at.s, e, dy + at.y + c, at.y_row, channels, s);
@@ -562,7 +569,8 @@ DEVICE Complex shares_sum(const Complex *x, int count, size_t apart) {
 }
 
 __global__ void __launch_bounds__(THREADS, RESIDENT)
-    lisa_weights_finish_kernel(float *dwa, float *dwb, const Complex *shares_a, const Complex *shares_b, Shape s) {
+    lisa_weights_finish_kernel(float *dwa, float *dwb, const Complex *shares_a, const Complex *shares_b,
+                               LisaFftShape s) {
     SHARED(Complex, z); /* [together,N], and its copy */
     Table at = table_at(s);
     size_t patterns = 2 * (size_t)s.twos, next = at.channel ? (size_t)s.D * s.P : s.P;
@@ -587,7 +595,7 @@ __global__ void __launch_bounds__(THREADS, RESIDENT)
 /* == Launches ===================================================================================================== */
 
 /* Heads first .. of this launch. */
-static Shape launch_of(Shape s, size_t first, size_t heads, size_t together) {
+static LisaFftShape launch_of(LisaFftShape s, size_t first, size_t heads, size_t together) {
     s.first_head = (int)first;
     s.heads = (int)(heads - first < together ? heads - first : together);
     s.slices = slices_of(s, s.heads);
@@ -596,33 +604,35 @@ static Shape launch_of(Shape s, size_t first, size_t heads, size_t together) {
     return s;
 }
 
-static Weights of_keys(Buffers w, const Shape &s) { return {w.wa, (size_t)s.D * s.P, (size_t)s.P}; }
-static Weights of_values(Buffers w, const Shape &s) { return {w.wb, (size_t)s.P, 0}; }
+static LisaFftWeights of_keys(LisaFftBuffers w, const LisaFftShape &s) {
+    return {w.wa, (size_t)s.D * s.P, (size_t)s.P};
+}
+static LisaFftWeights of_values(LisaFftBuffers w, const LisaFftShape &s) { return {w.wb, (size_t)s.P, 0}; }
 
-static unsigned table_blocks(const Shape &s) { return (unsigned)(ceil_div(s.twos, s.together) * (s.D + 1)); }
+static unsigned table_blocks(const LisaFftShape &s) { return (unsigned)(ceil_div(s.twos, s.together) * (s.D + 1)); }
 
-static void weights_transform(Buffers w, const float *wa, const float *wb, const Shape &s) {
+static void weights_transform(LisaFftBuffers w, const float *wa, const float *wb, const LisaFftShape &s) {
     LAUNCH(lisa_weights_kernel, table_blocks(s), THREADS, sequences_bytes(s.fft, s.together), w.wa, w.wb, wa, wb, s);
 }
 
-static void spectra(Buffers w, const real *qk, const real *qkv, const Shape &s) {
+static void spectra(LisaFftBuffers w, const real *qk, const real *qkv, const LisaFftShape &s) {
     LAUNCH(lisa_spectra_kernel, (unsigned)(s.heads * s.groups), THREADS, sequences_bytes(s.fft, s.L), w.k, w.v, qk,
            qkv, s);
 }
 
-static size_t tile_bytes(const Shape &s, const Tile &tile) {
+static size_t tile_bytes(const LisaFftShape &s, const LisaFftTile &tile) {
     return patterns_bytes(s.fft, s.L, tile.twos, s.groups > 1);
 }
 
 static void blocks_forward(void *work, real *y, real *s, const real *qk, const real *qkv, const LisaTables *lisa,
                            int B) {
-    Shape shape = shape_of(&lisa->patterns);
+    LisaFftShape shape = shape_of(&lisa->patterns);
     size_t heads = (size_t)B * shape.H, together = heads_at_once(shape, heads);
-    Buffers w = buffers_at(work, shape, heads);
+    LisaFftBuffers w = buffers_at(work, shape, heads);
     weights_transform(w, lisa->wa, lisa->wb, shape);
     for (size_t first = 0; first < heads; first += together) {
-        Shape at = launch_of(shape, first, heads, together);
-        Tile tile = tile_of(at);
+        LisaFftShape at = launch_of(shape, first, heads, together);
+        LisaFftTile tile = tile_of(at);
         spectra(w, qk, qkv, at);
         LAUNCH(lisa_patterns_kernel, (unsigned)at.heads * tile.by_parts.by, THREADS, tile_bytes(at, tile), s, qk, w.k,
                of_keys(w, at), tile, at);
@@ -633,14 +643,14 @@ static void blocks_forward(void *work, real *y, real *s, const real *qk, const r
 
 static void blocks_backward(void *work, real *dqkv, real *dqk, const LisaGradients *d, const real *dy, const real *s,
                             const real *qk, const real *qkv, const LisaTables *lisa, int B) {
-    Shape shape = shape_of(&lisa->patterns);
+    LisaFftShape shape = shape_of(&lisa->patterns);
     size_t heads = (size_t)B * shape.H, together = heads_at_once(shape, heads);
-    Buffers w = buffers_at(work, shape, heads);
+    LisaFftBuffers w = buffers_at(work, shape, heads);
     weights_transform(w, lisa->wa, lisa->wb, shape);
     for (size_t first = 0; first < heads; first += together) {
-        Shape at = launch_of(shape, first, heads, together);
+        LisaFftShape at = launch_of(shape, first, heads, together);
         unsigned by_channels = (unsigned)(at.heads * at.groups);
-        Tile tile = tile_of(at);
+        LisaFftTile tile = tile_of(at);
         spectra(w, qk, qkv, at);
         LAUNCH(lisa_patterns_backward_kernel, (unsigned)at.heads * tile.by_parts.by, THREADS, tile_bytes(at, tile),
                w.ds, dy, w.v, of_values(w, at), lisa->b, tile, at);
@@ -678,6 +688,7 @@ LISA_FORWARD(lisa_fft_forward) {
 }
 
 LISA_BACKWARD(lisa_fft_backward) {
+    (void)ds;
     bool cufft = takes_cufft(&lisa->patterns);
     void *work = kernels_workspace(workspace_of(&lisa->patterns, B, cufft, true));
     (cufft ? lisa_cufft_backward : blocks_backward)(work, dqkv, dqk, d, dy, s, qk, qkv, lisa, B);
@@ -689,7 +700,7 @@ LISA_BACKWARD(lisa_fft_backward) {
 double lisa_fft_cost(const Patterns *patterns) {
     const double clock = 132 * 1.8e9, memory = 3e12;
     if (!has_spectrum(patterns)) return INFINITY;
-    Shape s = shape_of(patterns);
+    LisaFftShape s = shape_of(patterns);
     if (!blocks_fit(patterns))
         return transforms_available() ? 6.0 * s.E * s.D * s.N * 4 * sizeof(float) / memory : INFINITY;
     return 7.0 * s.twos * s.D * s.N * (2 + s.fft.passes) * 2 * sizeof(Complex) / 128 / clock;

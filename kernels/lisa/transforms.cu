@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/kernels.h"
+#include "kernels/tokens/grid.h"
 
 extern "C" {
 #include "core/die.h"

@@ -7,14 +7,15 @@
 
 #include <device.cuh>
 
+#include <stdbool.h>
 #include <stddef.h>
 
-#include "kernels/device/runtime.h"
+#include "kernels/cuda/runtime.h"
 #include "kernels/tokens/grid.h"
 
 /* == Plans ======================================================================================================== */
 
-/* Of `batch` real tensors x [batch,T,Hg,Wg], or [batch,N] unless `grid`, and their half spectra
+/* The transforms of `batch` real tensors x [batch,T,Hg,Wg], or [batch,N] unless `grid`, and their half spectra
  * X [batch,T,Hg,Wg/2+1], or [batch,N/2+1]; neither direction scales.  A plan is kept for the life of the program. */
 struct Transform {
     Grid tokens;

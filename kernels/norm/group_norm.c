@@ -6,9 +6,12 @@
  * Whole rows are read, some channels at a time, although a group has few of them: sums are kept for each channel and
  * piece of PIECE rows, so the number of threads does not change them, and joined in double.  The variance is taken
  * around the mean. */
+#include <math.h>
+#include <stdbool.h>
+
 #include "kernels/cpu/activations.h"
 #include "kernels/device/workspace.h"
-#include "kernels/kernels.h"
+#include "kernels/norm/group_norm.h"
 
 enum { PIECE = 128 };
 

@@ -5,7 +5,7 @@
 
 #include "kernels/cuda/fragments.cuh"
 #include "kernels/cuda/rows.cuh"
-#include "kernels/kernels.h"
+#include "kernels/norm/group_norm.h"
 
 enum { THREADS = 256, WARPS = THREADS / WARP };
 

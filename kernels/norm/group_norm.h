@@ -27,7 +27,7 @@ typedef struct {
 void group_norm_forward(real *y, const real *x, const real *add, bool relu, const GroupNorm *norm);
 /* The gradient of the norm alone, for dy, that of what it adds to: dx (=), may be dy;  dw, db [C] (+=). */
 void group_norm_backward(real *dx, float *dw, float *db, const real *dy, const real *x, const GroupNorm *norm);
-/* For both. */
+/* The workspace serves both directions. */
 size_t group_norm_workspace(const GroupNorm *shape);
 
 /* Weights of which each output's row has mean 0 and variance 1. */

@@ -4,9 +4,12 @@
  *   saves     nothing: a head is so short that backward computes mu and r again.
  *
  * TILE heads are processed together, so that their sums fill one vector. */
+#include <math.h>
+#include <string.h>
+
 #include "kernels/cpu/activations.h"
 #include "kernels/device/workspace.h"
-#include "kernels/kernels.h"
+#include "kernels/norm/norms.h"
 
 /* Groups of TILE heads whose dw and db are summed before they are added to a thread's total, against rounding. */
 enum { CHUNK = 16 };

@@ -2,7 +2,7 @@
  * is used with heads of 16 channels.  Weight gradients: each block sums its heads in shared memory, in a fixed order,
  * and a second kernel adds the sums of the blocks. */
 #include "kernels/cuda/rows.cuh"
-#include "kernels/kernels.h"
+#include "kernels/norm/norms.h"
 
 enum { THREADS = 256, LANES = 8, HEADS = THREADS / LANES, PARTS = 512 };
 
@@ -24,7 +24,7 @@ DEVICE Statistics statistics(const real *x, int lane, int D, float eps) {
     return {mean, 1 / sqrtf(lanes_sum(squares) / D + eps)};
 }
 
-/* Where head i begins. */
+/* The place at which head i begins. */
 DEVICE size_t head_at(size_t i, int row, int H, int D) { return quotient(i, H) * row + (i - quotient(i, H) * H) * D; }
 
 /* Lanes beyond the last head compute that head again and write nothing. */

@@ -2,8 +2,10 @@
  *   forward   r = 1 / max(|x|, 1e-6),  x^ = r x
  *   backward  dx = r (dx^ - x^ (x^.dx^)),  or r dx^ where |x| was below 1e-6
  *   saves     x^, r. */
+#include <math.h>
+
 #include "kernels/cpu/activations.h"
-#include "kernels/kernels.h"
+#include "kernels/norm/l2_normalize.h"
 
 static const float LARGEST = 1e6f;
 

@@ -7,9 +7,12 @@
  * A row stays in the first-level cache between its passes, so memory sees each array once. Sums run in TILE lanes
  * and the variance is taken around the mean, so neither a long row nor a large mean costs digits.  mu and r are made in
  * double: a rounding of theirs moves the whole row, and thereby every gradient before it. */
+#include <math.h>
+#include <string.h>
+
 #include "kernels/cpu/activations.h"
 #include "kernels/device/workspace.h"
-#include "kernels/kernels.h"
+#include "kernels/norm/norms.h"
 
 /* dw and db are summed over CHUNK rows before they are added to the thread's total: the rounding error then grows with
  * the square root of the number of chunks instead of rows. */

@@ -7,7 +7,7 @@
 
 #include "kernels/cuda/fragments.cuh"
 #include "kernels/cuda/rows.cuh"
-#include "kernels/kernels.h"
+#include "kernels/norm/norms.h"
 
 enum { WARPS = 8, THREADS = WARPS * WARP };
 
@@ -20,7 +20,7 @@ constexpr int forward_residents(int V) { return V <= 8 ? 5 : V == 16 ? 3 : 2; }
 constexpr int backward_residents(int V) { return V <= 8 ? 3 : V == 16 ? 2 : 1; }
 enum { MULTIPROCESSORS = 132 };
 
-/* Where rows are long or unaligned, the blocks that share them for the weight gradients, column by column. */
+/* The blocks that share rows which are long or unaligned for the weight gradients, column by column. */
 enum { COLUMN_PARTS = 64 };
 
 template <int W, int V>

@@ -5,7 +5,8 @@
 #include <math.h>
 
 #include "kernels/cpu/activations.h"
-#include "kernels/kernels.h"
+#include "kernels/norm/norm_gelu.h"
+#include "kernels/norm/norms.h"
 
 static void moments(float *mean, float *rstd, const real *x, int M, float eps) {
     double sum = 0, squares = 0;

@@ -5,7 +5,8 @@
 #include "kernels/cuda/fragments.cuh"
 #include "kernels/linear/gelu.cuh"
 #include "kernels/cuda/rows.cuh"
-#include "kernels/kernels.h"
+#include "kernels/norm/norm_gelu.h"
+#include "kernels/norm/norms.h"
 
 enum { WARPS = 8, THREADS = WARPS * WARP };
 

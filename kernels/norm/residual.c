@@ -1,7 +1,7 @@
 /* The residual sum by itself, y = x + s f, and its gradient for f, df = s dy;
  * s is one number for several rows. */
 #include "kernels/cpu/activations.h"
-#include "kernels/kernels.h"
+#include "kernels/norm/norms.h"
 
 void residual_forward(real *y, const real *x, const real *f, const RowScale *s, size_t n, int M) {
     const float *scale = s ? s->scale : NULL;

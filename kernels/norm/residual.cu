@@ -1,7 +1,7 @@
 /* The residual sum by itself, y = x + s f, and its gradient for f, df = s dy; s is one number for several rows.
  * `each` numbers share a scale, and W of them go to a thread. */
 #include "kernels/cuda/rows.cuh"
-#include "kernels/kernels.h"
+#include "kernels/norm/norms.h"
 
 enum { THREADS = 256 };
 

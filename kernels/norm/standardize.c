@@ -4,7 +4,7 @@
  *   saves     mu, r. */
 #include <math.h>
 
-#include "kernels/kernels.h"
+#include "kernels/norm/group_norm.h"
 
 void standardize_forward(float *y, const float *w, const Standardized *rows) {
     size_t fan = (size_t)rows->fan;

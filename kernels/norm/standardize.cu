@@ -2,7 +2,7 @@
 #include <math.h>
 
 #include "kernels/cuda/fragments.cuh"
-#include "kernels/kernels.h"
+#include "kernels/norm/group_norm.h"
 
 enum { THREADS = 256, WARPS = THREADS / WARP };
 

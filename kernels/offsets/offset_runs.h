@@ -7,6 +7,7 @@
 #include <stdbool.h>
 
 #include "kernels/offsets/offsets.h"
+#include "kernels/tokens/grid.h"
 
 typedef struct {
     int j0, count, u;

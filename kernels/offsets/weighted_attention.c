@@ -8,21 +8,23 @@
 #include "kernels/cpu/activations.h"
 #include "kernels/offsets/offset_runs.h"
 #include "kernels/device/workspace.h"
-#include "kernels/kernels.h"
+#include "kernels/offsets/offsets.h"
+#include "kernels/offsets/weighted_attention.h"
+#include "kernels/tokens/grid.h"
 
 enum { QUERIES = 16 };
 
 typedef struct {
     const Offsets *offsets;
     int N, H, D, Dp, tables, U;
-    size_t ldn, ldu; /* rows with a number for every key, and of a turned table: room for a vector beyond */
+    size_t ldn, ldu; /* rows with a number for every key, and of a transposed table: room for a vector beyond */
     size_t qk_row, qkv_row, y_row;
-} Shape;
+} WeightedShape;
 
-static Shape shape_of(const WeightedAttention *a) {
+static WeightedShape shape_of(const WeightedAttention *a) {
     const Offsets *o = &a->offsets;
     int H = a->H, D = a->D;
-    Shape s = {.offsets = o, .H = H, .D = D, .Dp = tile_round_up(D), .tables = a->tables};
+    WeightedShape s = {.offsets = o, .H = H, .D = D, .Dp = tile_round_up(D), .tables = a->tables};
     s.N = grid_tokens(o->grid);
     s.U = offset_runs_entries(o);
     s.ldn = (size_t)tile_round_up(s.N) + TILE;
@@ -40,11 +42,11 @@ typedef struct {
     float *a, *t;                /* [QUERIES,ldn] */
     float *dy, *y;               /* [QUERIES,Dp] */
     float *dr;                   /* [tables,ldu] */
-} Work;
+} WeightedWork;
 
-static Work work_take(const Shape *s, float *base, size_t *floats) {
+static WeightedWork work_take(const WeightedShape *s, float *base, size_t *floats) {
     float *next = base;
-    Work w;
+    WeightedWork w;
     float **tokens[] = {&w.q, &w.k, &w.v, &w.dk, &w.dv};
     w.kt = workspace_take(&next, s->D * s->ldn);
     w.vt = workspace_take(&next, s->D * s->ldn);
@@ -58,59 +60,60 @@ static Work work_take(const Shape *s, float *base, size_t *floats) {
     return w;
 }
 
-static size_t work_floats(const Shape *s) {
+static size_t work_floats(const WeightedShape *s) {
     size_t floats;
     work_take(s, NULL, &floats);
     return floats;
 }
 
-/* The tables, turned round, come first: [tables,ldu]. */
-static size_t table_floats(const Shape *s) { return workspace_line_up(s->tables * s->ldu); }
+/* The transposed tables come first: [tables,ldu]. */
+static size_t table_floats(const WeightedShape *s) { return workspace_line_up(s->tables * s->ldu); }
 
 size_t weighted_attention_workspace(const WeightedAttention *shape, int B) {
     (void)B;
-    Shape s = shape_of(shape);
+    WeightedShape s = shape_of(shape);
     return workspace_bytes_behind(table_floats(&s), work_floats(&s));
 }
 
-static Work work_of(const Shape *s, int thread) {
+static WeightedWork work_of(const WeightedShape *s, int thread) {
     size_t floats = work_floats(s);
     return work_take(s, workspace_behind(table_floats(s), thread, floats), &floats);
 }
 
-static float *turn_tables(const float *r, const Shape *s) {
-    float *turned = workspace_shared();
-    memset(turned, 0, table_floats(s) * sizeof *turned);
+static float *transpose_tables(const float *r, const WeightedShape *s) {
+    float *transposed = workspace_shared();
+    memset(transposed, 0, table_floats(s) * sizeof *transposed);
     for (int h = 0; h < s->tables; h++)
         for (int u = 0; u < s->U; u++)
-            turned[h * s->ldu + u] = r[(size_t)offset_runs_entry(s->offsets, u) * s->tables + h];
-    return turned;
+            transposed[h * s->ldu + u] = r[(size_t)offset_runs_entry(s->offsets, u) * s->tables + h];
+    return transposed;
 }
 
 /* to [rows,Dp] = from [rows,D], zeros beyond. */
-static void gather(float *to, const real *from, size_t row, int rows, const Shape *s) {
+static void gather(float *to, const real *from, size_t row, int rows, const WeightedShape *s) {
     for (int i = 0; i < rows; i++)
         for (int c = 0; c < s->D; c += TILE)
             vec_store(to + (size_t)i * s->Dp + c, real_load_part(from + i * row + c, s->D - c));
 }
 
-static void scatter(real *to, size_t row, const float *from, int rows, const Shape *s) {
+static void scatter(real *to, size_t row, const float *from, int rows, const WeightedShape *s) {
     for (int i = 0; i < rows; i++)
         for (int c = 0; c < s->D; c += TILE)
             real_store_part(to + i * row + c, vec_load(from + (size_t)i * s->Dp + c), s->D - c);
 }
 
 /* to [D,ldn] = from [N,Dp] transposed, zeros beyond N. */
-static void transpose(float *to, const float *from, const Shape *s) {
+static void transpose(float *to, const float *from, const WeightedShape *s) {
     for (int c = 0; c < s->D; c++)
         for (size_t j = 0; j < s->ldn; j++) to[c * s->ldn + j] = j < (size_t)s->N ? from[j * s->Dp + c] : 0;
 }
 
-static int rows_from(int first, const Shape *s) { return s->N - first < QUERIES ? s->N - first : QUERIES; }
+static int rows_from(int first, const WeightedShape *s) { return s->N - first < QUERIES ? s->N - first : QUERIES; }
 
 /* == Forward ====================================================================================================== */
 
-static void forward_head(real *y, const real *q, const real *v, const float *r, Work w, const Shape *s) {
+static void forward_head(real *y, const real *q, const real *v, const float *r, WeightedWork w,
+                         const WeightedShape *s) {
     gather(w.q, q, s->qk_row, s->N, s);
     gather(w.k, q + s->y_row, s->qk_row, s->N, s);
     gather(w.v, v, s->qkv_row, s->N, s);
@@ -127,21 +130,21 @@ static void forward_head(real *y, const real *q, const real *v, const float *r, 
 }
 
 /* The head's table. */
-static const float *table_of(const float *turned, int h, const Shape *s) {
-    return turned + (s->tables > 1 ? h * s->ldu : 0);
+static const float *table_of(const float *transposed, int h, const WeightedShape *s) {
+    return transposed + (s->tables > 1 ? h * s->ldu : 0);
 }
 
 void weighted_attention_forward(real *y, const real *qk, const real *qkv, const float *r,
                                 const WeightedAttention *shape, int B) {
-    Shape s = shape_of(shape);
+    WeightedShape s = shape_of(shape);
     int H = shape->H, D = shape->D;
-    const float *turned = turn_tables(r, &s);
+    const float *transposed = transpose_tables(r, &s);
 #pragma omp parallel for collapse(2) schedule(static)
     for (int b = 0; b < B; b++)
         for (int h = 0; h < H; h++) {
             size_t token = (size_t)b * s.N, at = (size_t)h * D;
             forward_head(y + token * s.y_row + at, qk + token * s.qk_row + at,
-                         qkv + token * s.qkv_row + 2 * s.y_row + at, table_of(turned, h, &s),
+                         qkv + token * s.qkv_row + 2 * s.y_row + at, table_of(transposed, h, &s),
                          work_of(&s, omp_get_thread_num()), &s);
         }
 }
@@ -149,7 +152,7 @@ void weighted_attention_forward(real *y, const real *qk, const real *qkv, const 
 /* == Backward ===================================================================================================== */
 
 /* a, t and the table's window: dr += a t, then a and t are multiplied by r. */
-static void weights_backward(float *dr, float *a, float *t, const float *r, int i, const Shape *s) {
+static void weights_backward(float *dr, float *a, float *t, const float *r, int i, const WeightedShape *s) {
     for (OffsetRun run = {0}; offset_runs_next(s->offsets, i, &run);)
         for (int n = 0; n < run.count; n++) {
             int j = run.j0 + n, u = run.u + n;
@@ -160,7 +163,7 @@ static void weights_backward(float *dr, float *a, float *t, const float *r, int 
 }
 
 static void backward_head(real *dv, real *dq, const real *dy, const real *q, const real *v, const float *r, float *dr,
-                          Work w, const Shape *s) {
+                          WeightedWork w, const WeightedShape *s) {
     size_t tokens = (size_t)s->N * s->Dp;
     gather(w.q, q, s->qk_row, s->N, s);
     gather(w.k, q + s->y_row, s->qk_row, s->N, s);
@@ -187,19 +190,19 @@ static void backward_head(real *dv, real *dq, const real *dy, const real *q, con
 
 void weighted_attention_backward(real *dqkv, real *dqk, float *dr, const real *dy, const real *qk, const real *qkv,
                                  const float *r, const WeightedAttention *shape, int B) {
-    Shape s = shape_of(shape);
+    WeightedShape s = shape_of(shape);
     int H = shape->H, D = shape->D;
-    const float *turned = turn_tables(r, &s);
+    const float *transposed = transpose_tables(r, &s);
     int threads = omp_get_max_threads();
     for (int t = 0; t < threads; t++) memset(work_of(&s, t).dr, 0, s.tables * s.ldu * sizeof(float));
 #pragma omp parallel for collapse(2) schedule(static)
     for (int b = 0; b < B; b++)
         for (int h = 0; h < H; h++) {
-            Work w = work_of(&s, omp_get_thread_num());
+            WeightedWork w = work_of(&s, omp_get_thread_num());
             size_t token = (size_t)b * s.N, at = (size_t)h * D, at_qk = token * s.qk_row + at,
                    at_v = token * s.qkv_row + 2 * s.y_row + at;
             backward_head(dqkv + at_v, dqk + at_qk, dy + token * s.y_row + at, qk + at_qk, qkv + at_v,
-                          table_of(turned, h, &s), w.dr + (s.tables > 1 ? h * s.ldu : 0), w, &s);
+                          table_of(transposed, h, &s), w.dr + (s.tables > 1 ? h * s.ldu : 0), w, &s);
         }
     for (int t = 0; t < threads; t++)
         for (int h = 0; h < s.tables; h++)

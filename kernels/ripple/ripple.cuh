@@ -4,7 +4,7 @@
 
 #include <device.cuh>
 
-#include "kernels/kernels.h"
+#include "kernels/ripple/ripple.h"
 
 /* First element and row stride of one head inside the interleaved tensors; gradients have the same layout. */
 struct RippleHead {

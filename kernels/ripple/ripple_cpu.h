@@ -2,7 +2,7 @@
 #ifndef VIT_KERNELS_RIPPLE_RIPPLE_CPU_H
 #define VIT_KERNELS_RIPPLE_RIPPLE_CPU_H
 
-#include "kernels/kernels.h"
+#include "kernels/ripple/ripple.h"
 
 /* First element and row stride of one head inside the interleaved tensors; gradients have the same layout. */
 typedef struct {

@@ -4,37 +4,41 @@
  *   backward  t_m = dy_n.v_m,  dalpha_r = sum_{m in r} p_m t_m,  ds_m = alpha_g(m) p_m (t_m - dalpha_g(m)),
  *             dv_m += alpha_g(m) p_m dy_n,  dq_n = sum_m ds_m k_m / sqrt D,  dk_m += ds_m q_n / sqrt D
  *   saves     lse [B,N,H,G]. */
+#include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "kernels/cpu/activations.h"
 #include "kernels/device/workspace.h"
-#include "kernels/kernels.h"
+#include "kernels/ripple/ripple.h"
+#include "kernels/softmax/attention_shape.h"
+#include "kernels/tokens/grid.h"
 
 typedef struct {
     int N, H, D, G;
     size_t row;  /* numbers from one token to the next in qkv */
     float scale; /* D^-1/2 */
     const RippleRings *rings;
-} Shape;
+} ExplicitShape;
 
-static Shape shape_of(const RippleRings *rings, int H, int D) {
+static ExplicitShape shape_of(const RippleRings *rings, int H, int D) {
     int N = grid_tokens(rings->grid);
-    return (Shape){N, H, D, rings->G, (size_t)3 * H * D, 1 / sqrtf((float)D), rings};
+    return (ExplicitShape){N, H, D, rings->G, (size_t)3 * H * D, 1 / sqrtf((float)D), rings};
 }
 
-/* Of one query p, t [N] and y or dq [D], and of a head dk and dv [N,D]: sums, which are rounded once. */
+/* Sums, which are rounded once: p, t [N] and y or dq [D] of one query, and dk and dv [N,D] of a head. */
 typedef struct {
     float *p, *t, *sum, *dk, *dv;
-} Work;
+} ExplicitWork;
 
 static size_t work_floats(size_t N, size_t D) {
     return 2 * workspace_line_up(N) + workspace_line_up(D) + 2 * workspace_line_up(N * D);
 }
 
-static Work work_take(Shape s) {
+static ExplicitWork work_take(ExplicitShape s) {
     size_t N = s.N, D = s.D;
     float *next = kernels_workspace(work_floats(N, D));
-    Work w;
+    ExplicitWork w;
     w.p = workspace_take(&next, N);
     w.t = workspace_take(&next, N);
     w.sum = workspace_take(&next, D);
@@ -53,12 +57,12 @@ static int group_of(const RippleRings *rings, int n, int m) {
     return r;
 }
 
-static void scores(float *s, const real *q, const real *k, Shape shape) {
+static void scores(float *s, const real *q, const real *k, ExplicitShape shape) {
     for (int m = 0; m < shape.N; m++) s[m] = shape.scale * reals_dot(q, k + m * shape.row, shape.D);
 }
 
-/* Of every group; minus infinity where it has no tokens. */
-static void log_sums(float *lse, const float *s, int n, Shape shape) {
+/* Computes the log-sum-exp of every group; it is minus infinity where the group has no tokens. */
+static void log_sums(float *lse, const float *s, int n, ExplicitShape shape) {
     float most[RIPPLE_MAX_GROUPS], sum[RIPPLE_MAX_GROUPS];
     for (int r = 0; r < shape.G; r++) most[r] = -INFINITY, sum[r] = 0;
     for (int m = 0; m < shape.N; m++) {
@@ -79,8 +83,8 @@ static void add_scaled(float *y, float a, const real *x, int n) {
 }
 
 static void forward_query(real *y, float *lse, const float *alpha, const real *q, const real *k, const real *v, int n,
-                          Shape shape) {
-    Work w = work_take(shape);
+                          ExplicitShape shape) {
+    ExplicitWork w = work_take(shape);
     float *s = w.p;
     scores(s, q, k, shape);
     log_sums(lse, s, n, shape);
@@ -95,7 +99,7 @@ static void forward_query(real *y, float *lse, const float *alpha, const real *q
 void ripple_explicit_forward(real *y, float *lse, const float *alpha, const real *qkv, const RippleRings *rings,
                              const AttentionShape *shape) {
     int B = shape->B, H = shape->H, D = shape->D;
-    Shape s = shape_of(rings, H, D);
+    ExplicitShape s = shape_of(rings, H, D);
     size_t N = s.N, M = (size_t)H * D;
 #pragma omp parallel for collapse(2) schedule(static)
     for (int b = 0; b < B; b++)
@@ -110,8 +114,8 @@ void ripple_explicit_forward(real *y, float *lse, const float *alpha, const real
 }
 
 /* dq of the query; its share of dk and dv is added to theirs in the workspace. */
-static void backward_query(real *dq, float *dalpha, const real *dy, const float *lse, const float *alpha,
-                           const real *q, const real *k, const real *v, Work w, int n, Shape shape) {
+static void backward_query(real *dq, float *dalpha, const real *dy, const float *lse, const float *alpha, const real *q,
+                           const real *k, const real *v, ExplicitWork w, int n, ExplicitShape shape) {
     float *p = w.p, *t = w.t;
     scores(p, q, k, shape);
     for (int r = 0; r < shape.G; r++) dalpha[r] = 0;
@@ -135,13 +139,13 @@ static void backward_query(real *dq, float *dalpha, const real *dy, const float 
 void ripple_explicit_backward(real *dqkv, float *dalpha, const real *dy, const float *lse, const float *alpha,
                               const real *qkv, const RippleRings *rings, const AttentionShape *shape) {
     int B = shape->B, H = shape->H, D = shape->D;
-    Shape s = shape_of(rings, H, D);
+    ExplicitShape s = shape_of(rings, H, D);
     size_t N = s.N, M = (size_t)H * D;
 #pragma omp parallel for collapse(2) schedule(static)
     for (int b = 0; b < B; b++)
         for (int h = 0; h < H; h++) {
             size_t at = b * N * s.row + (size_t)h * D;
-            Work w = work_take(s);
+            ExplicitWork w = work_take(s);
             memset(w.dk, 0, N * D * sizeof *w.dk);
             memset(w.dv, 0, N * D * sizeof *w.dv);
             for (size_t n = 0; n < N; n++) {

@@ -6,7 +6,9 @@
 #include "kernels/cuda/fragments.cuh"
 #include "kernels/ripple/ripple.cuh"
 #include "kernels/cuda/rows.cuh"
-#include "kernels/kernels.h"
+#include "kernels/ripple/ripple.h"
+#include "kernels/softmax/attention_shape.h"
+#include "kernels/tokens/grid.h"
 
 enum { THREADS = 128, WARPS = THREADS / WARP };
 
@@ -15,7 +17,7 @@ typedef struct {
     int N, H, D;
     size_t rows; /* queries of all images and heads */
     float scale; /* D^-1/2 */
-} Shape;
+} ExplicitShape;
 
 size_t ripple_explicit_workspace(const RippleRings *, int) { return 0; }
 
@@ -30,10 +32,10 @@ typedef struct {
     size_t row, q, image, M, stride; /* q: the token's head in qkv; image: token 0's */
     int n;
     bool valid;
-} Place;
+} ExplicitPlace;
 
-DEVICE Place place_of(const Shape &s) {
-    Place at = {};
+DEVICE ExplicitPlace place_of(const ExplicitShape &s) {
+    ExplicitPlace at = {};
     at.row = (size_t)blockIdx.x * WARPS + warp_id();
     at.valid = at.row < s.rows;
     if (!at.valid) at.row = s.rows - 1;
@@ -54,8 +56,8 @@ DEVICE float dot(const real *a, const real *b, int n) {
 
 /* lse of every group, lanes over keys; scratch-free: the groups one after the other. */
 __global__ void __launch_bounds__(THREADS)
-    ripple_explicit_forward_kernel(real *y, float *lse, const float *alpha, const real *qkv, Shape s) {
-    Place at = place_of(s);
+    ripple_explicit_forward_kernel(real *y, float *lse, const float *alpha, const real *qkv, ExplicitShape s) {
+    ExplicitPlace at = place_of(s);
     const real *q = qkv + at.q, *k = qkv + at.image + at.M, *v = k + at.M;
     alpha += at.row * s.rings.G;
     lse += at.row * s.rings.G;
@@ -85,8 +87,8 @@ __global__ void __launch_bounds__(THREADS)
 /* dalpha and dq of a query. */
 __global__ void __launch_bounds__(THREADS)
     ripple_explicit_backward_queries_kernel(real *dqkv, float *dalpha, const real *dy, const float *lse,
-                                            const float *alpha, const real *qkv, Shape s) {
-    Place at = place_of(s);
+                                            const float *alpha, const real *qkv, ExplicitShape s) {
+    ExplicitPlace at = place_of(s);
     const real *q = qkv + at.q, *k = qkv + at.image + at.M, *v = k + at.M;
     alpha += at.row * s.rings.G;
     lse += at.row * s.rings.G;
@@ -116,8 +118,8 @@ __global__ void __launch_bounds__(THREADS)
 /* dk and dv of a key: the warp's row is the key's. */
 __global__ void __launch_bounds__(THREADS)
     ripple_explicit_backward_keys_kernel(real *dqkv, const float *dalpha, const real *dy, const float *lse,
-                                         const float *alpha, const real *qkv, Shape s) {
-    Place at = place_of(s);
+                                         const float *alpha, const real *qkv, ExplicitShape s) {
+    ExplicitPlace at = place_of(s);
     const real *q = qkv + at.image, *k = qkv + at.q + at.M, *v = k + at.M;
     size_t first = at.row - (size_t)at.n * s.H; /* the row of token 0 */
     for (int d = 0; d < s.D; d++) {
@@ -138,8 +140,8 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-static Shape shape_of(const RippleRings *rings, int B, int H, int D) {
-    Shape s = {};
+static ExplicitShape shape_of(const RippleRings *rings, int B, int H, int D) {
+    ExplicitShape s = {};
     s.rings = *rings;
     s.N = grid_tokens(rings->grid);
     s.H = H;
@@ -152,14 +154,14 @@ static Shape shape_of(const RippleRings *rings, int B, int H, int D) {
 void ripple_explicit_forward(real *y, float *lse, const float *alpha, const real *qkv, const RippleRings *rings,
                              const AttentionShape *shape) {
     int B = shape->B, H = shape->H, D = shape->D;
-    Shape s = shape_of(rings, B, H, D);
+    ExplicitShape s = shape_of(rings, B, H, D);
     LAUNCH(ripple_explicit_forward_kernel, (unsigned)ceil_div(s.rows, WARPS), THREADS, 0, y, lse, alpha, qkv, s);
 }
 
 void ripple_explicit_backward(real *dqkv, float *dalpha, const real *dy, const float *lse, const float *alpha,
                               const real *qkv, const RippleRings *rings, const AttentionShape *shape) {
     int B = shape->B, H = shape->H, D = shape->D;
-    Shape s = shape_of(rings, B, H, D);
+    ExplicitShape s = shape_of(rings, B, H, D);
     unsigned blocks = (unsigned)ceil_div(s.rows, WARPS);
     LAUNCH(ripple_explicit_backward_queries_kernel, blocks, THREADS, 0, dqkv, dalpha, dy, lse, alpha, qkv, s);
     LAUNCH(ripple_explicit_backward_keys_kernel, blocks, THREADS, 0, dqkv, dalpha, dy, lse, alpha, qkv, s);

@@ -104,7 +104,7 @@ DEVICE void add_outer(FragmentC (&sum)[P / TILE_M][P / TILE_N + 1], const real *
 template <int P, bool BACKWARD>
 __global__ void __launch_bounds__(FAR_WARPS *WARP)
     ripple_far_sums_kernel(float *part, const real *phi, const real *values, const float *delta, const float *den,
-                           const float *alpha, Shape s, int first_head, int parts, int span) {
+                           const float *alpha, PatchShape s, int first_head, int parts, int span) {
     constexpr int LD = tile_ld(P), TILE = FAR_STEP * LD;
     SHARED(real, shared);
     real *x_tile = shared + warp_id() * 2 * TILE, *y_tile = x_tile + TILE;
@@ -172,7 +172,7 @@ struct Far {
     float *part, *S, *dS, *delta; /* [heads,parts,P,P+8] [heads,P,P+8] twice [heads,N] */
 };
 
-static Far far_of(const Shape &s, int P, int heads, float *base, size_t *bytes) {
+static Far far_of(const PatchShape &s, int P, int heads, float *base, size_t *bytes) {
     Far far = {};
     size_t next = 0, size = s.far ? (size_t)heads * far_size(P) : 0;
     int quarter = (int)ceil_div(ceil_div(s.N, FAR_WARPS), FAR_STEP) * FAR_STEP;
@@ -193,7 +193,7 @@ static Far far_of(const Shape &s, int P, int heads, float *base, size_t *bytes) 
 
 template <int P, bool BACKWARD>
 static void sum_far(float *S, const real *phi, const real *values, const float *den, const float *alpha, const Far &far,
-                    const Shape &s, int first, int heads) {
+                    const PatchShape &s, int first, int heads) {
     size_t shared = (size_t)FAR_WARPS * 2 * FAR_STEP * tile_ld(P) * sizeof(real) + far_size(P) * sizeof(float);
     float *part = far.parts > 1 ? far.part : S;
     LAUNCH((ripple_far_sums_kernel<P, BACKWARD>), (unsigned)heads * far.parts, FAR_WARPS * WARP, shared, part, phi,

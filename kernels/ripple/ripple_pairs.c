@@ -25,13 +25,16 @@
  * exact, since what dy is divided by is multiplied with afterwards; weighted scores and their gradients are rounded. */
 #include "kernels/ripple/ripple_cpu.h"
 
+#include <stdbool.h>
 #include <string.h>
 
 #include "kernels/cpu/activations.h"
 #include "kernels/softmax/pairs.h"
 #include "kernels/device/workspace.h"
+#include "kernels/ripple/ripple.h"
+#include "kernels/softmax/attention_shape.h"
 
-/* Of 8, 16 and 32 queries and 64, 128 and 256 keys, 16 x 128 is the fastest or within the noise of it from 14x14 to
+/* Among 8, 16 and 32 queries and 64, 128 and 256 keys, 16 x 128 is the fastest or within the noise of it from 14x14 to
  * 48x48: four tiles of that size fit in an L1 cache of 48 KB. */
 enum {
     QUERIES = 16,
@@ -50,20 +53,20 @@ typedef struct {
     bool far;  /* window: the last group is linear attention */
     bool dots; /* products of bfloat16: runs begin and end with whole pairs of keys */
     size_t ldn; /* row of the transposed copies: an odd number of cache lines, against set conflicts */
-} Shape;
+} RipplePairsShape;
 
 #ifdef VIT_PAIRS
-static bool takes_dots(const Shape *s) {
+static bool takes_dots(const RipplePairsShape *s) {
     bool whole = !s->narrow && s->Wg % 2 == 0 && s->D % PAIR_BLOCK == 0 && s->F % PAIR_BLOCK == 0;
     return whole && pairs_kind() == PAIRS_DOTS;
 }
 #else
-static bool takes_dots(const Shape *s) { return (void)s, false; }
+static bool takes_dots(const RipplePairsShape *s) { return (void)s, false; }
 #endif
 
-static Shape shape_of(const RippleRings *rings, int D, int F, bool window) {
+static RipplePairsShape shape_of(const RippleRings *rings, int D, int F, bool window) {
     int Hg = rings->grid.rows, Wg = rings->grid.columns;
-    Shape s = {.rings = rings, .Hg = Hg, .Wg = Wg, .N = Hg * Wg, .D = D, .F = F};
+    RipplePairsShape s = {.rings = rings, .Hg = Hg, .Wg = Wg, .N = Hg * Wg, .D = D, .F = F};
     s.G = rings->G;
     s.Dp = tile_round_up(D);
     s.Fp = tile_round_up(F);
@@ -91,16 +94,16 @@ typedef struct {
     float *z, *dz, *zpart;                    /* [Fp] */
     float *qbase;                             /* [QUERIES,Fp]: base_n phi(q_n) */
     float *group;                             /* int [extent] */
-    /* With dots: numbers of bfloat16, `paired` two rows beside each other, `turned` two columns */
+    /* With dots: numbers of bfloat16, `paired` two rows beside each other, `transposed` two columns */
     float *rows;                              /* [N + 2 TILE, largest of D and F] */
     float *keys_paired, *values_paired;       /* [N/2,F,2] [N/2,D,2] */
     float *keys_turned, *values_turned;       /* [F/2,ldn,2] [D/2,ldn,2] */
     float *queries, *outputs;                 /* [QUERIES,F] [QUERIES,D] of dy, each followed by its pairs of rows */
     float *wa_half, *wt_half;                 /* [QUERIES,SCORES], each followed by its pairs of rows */
-} Buffers;
+} RipplePairsBuffers;
 
 /* Computes how many floats the buffers take and, unless `base` is NULL, points them into it. */
-static size_t buffers_of(const Shape *s, Buffers *w, float *base, bool backward) {
+static size_t buffers_of(const RipplePairsShape *s, RipplePairsBuffers *w, float *base, bool backward) {
     size_t N = (size_t)s->N, block = QUERIES, tables = block * s->G * s->columns, FD = (size_t)s->F * s->Dp,
            DF = (size_t)s->D * s->Fp, none = 0;
 #define IF_BACKWARD(n) (backward ? (n) : none)
@@ -155,13 +158,13 @@ static size_t buffers_of(const Shape *s, Buffers *w, float *base, bool backward)
     return total;
 }
 
-static size_t workspace_floats(const Shape *s, bool backward) {
-    Buffers unused;
+static size_t workspace_floats(const RipplePairsShape *s, bool backward) {
+    RipplePairsBuffers unused;
     return buffers_of(s, &unused, NULL, backward);
 }
 
 static size_t pairs_workspace(const RippleRings *rings, int D, int F, bool window) {
-    Shape s = shape_of(rings, D, F, window);
+    RipplePairsShape s = shape_of(rings, D, F, window);
     return workspace_bytes(workspace_floats(&s, true));
 }
 
@@ -181,7 +184,7 @@ static void gather(float *to, int padded, const real *x, size_t row, int n, int 
 
 /* x [n,width] -> to [width,ldn], padded with zeros. */
 static void gather_transposed(float *to, size_t ldn, const real *x, size_t row, int n, int width) {
-    float part[TILE * TILE], turned[TILE * TILE];
+    float part[TILE * TILE], transposed[TILE * TILE];
     for (size_t first = 0; first < ldn; first += TILE)
         for (int j = 0; j < width; j += TILE) {
             for (size_t i = 0; i < TILE; i++) {
@@ -189,9 +192,9 @@ static void gather_transposed(float *to, size_t ldn, const real *x, size_t row, 
                 if (first + i < (size_t)n) own = real_load_part(x + (first + i) * row + j, (size_t)(width - j));
                 vec_store(part + i * TILE, own);
             }
-            tile_transpose(turned, TILE, part, TILE);
+            tile_transpose(transposed, TILE, part, TILE);
             for (int i = 0; i < TILE && j + i < width; i++)
-                vec_store(to + (size_t)(j + i) * ldn + first, vec_load(turned + i * TILE));
+                vec_store(to + (size_t)(j + i) * ldn + first, vec_load(transposed + i * TILE));
         }
 }
 
@@ -201,19 +204,19 @@ static void gather_transposed(float *to, size_t ldn, const real *x, size_t row, 
 typedef struct {
     int first, m;
     int y0, y1, x0, x1; /* half open */
-} Block;
+} RipplePairsBlock;
 
 /* Keys of the rows y0 .. y1-1, columns x0 .. x1-1, that are consecutive tokens: one row, or several whole ones. */
 typedef struct {
     int y0, y1, x0, x1;
     size_t first;
     int count;
-} Run;
+} RipplePairsRun;
 
-static Block block_from(const Shape *s, int first) {
+static RipplePairsBlock block_from(const RipplePairsShape *s, int first) {
     int y = first / s->Wg, x = first % s->Wg;
     int end = s->narrow ? (y + 1) * s->Wg : s->N;
-    Block b = {.first = first, .m = end - first < s->queries ? end - first : s->queries};
+    RipplePairsBlock b = {.first = first, .m = end - first < s->queries ? end - first : s->queries};
     int last = (first + b.m - 1) / s->Wg;
     b.y0 = y > s->reach ? y - s->reach : 0;
     b.y1 = last + s->reach < s->Hg ? last + s->reach + 1 : s->Hg;
@@ -223,7 +226,7 @@ static Block block_from(const Shape *s, int first) {
 }
 
 /* Advances `r` to the next run in the block's box, from {0} to the first one; false at the end. */
-static bool next_run(const Shape *s, const Block *b, Run *r) {
+static bool next_run(const RipplePairsShape *s, const RipplePairsBlock *b, RipplePairsRun *r) {
     if (!r->count) {
         r->y0 = b->y0;
         r->x0 = b->x0;
@@ -250,13 +253,14 @@ TILE_INLINE ivec column_distance(int c, int x) {
 }
 
 /* Whether any token lies outside the window of n. */
-static bool has_far(const Shape *s, int n) {
+static bool has_far(const RipplePairsShape *s, int n) {
     int y = n / s->Wg, x = n % s->Wg, reach = s->reach;
     return s->far && (y > reach || s->Hg - 1 - y > reach || x > reach || s->Wg - 1 - x > reach);
 }
 
 /* weight[g][c] = alpha of group max(g, group of |x0 + c - x|) minus base, zero right of the box. */
-static void fill_weights(const Shape *s, const Block *b, float *weight, const float *alpha, float base, int n) {
+static void fill_weights(const RipplePairsShape *s, const RipplePairsBlock *b, float *weight, const float *alpha,
+                         float base, int n) {
     int x = n % s->Wg;
     for (int c = 0; c < b->x1 - b->x0; c += TILE) {
         ivec distance = column_distance(b->x0 + c, x), inside = vec_lanes() + c < b->x1 - b->x0;
@@ -273,7 +277,8 @@ static int row_distance(int y, int yq) { return y > yq ? y - yq : yq - y; }
 
 /* wa = w a over a run for query i; returns the sum as lanes.  A row's last vector spills into the next row, hence the
  * order: vectors of a row from the right, rows from the top, wa apart from a. */
-static vec weigh_scores(const Shape *s, const Buffers *w, const Block *b, const Run *r, int i) {
+static vec weigh_scores(const RipplePairsShape *s, const RipplePairsBuffers *w, const RipplePairsBlock *b,
+                        const RipplePairsRun *r, int i) {
     const int *group = (const int *)w->group;
     int yq = (b->first + i) / s->Wg, y1 = r->y1, Wg = s->Wg, columns = s->columns;
     const float *weight = w->weight + (size_t)i * s->G * columns + (r->x0 - b->x0);
@@ -291,8 +296,8 @@ static vec weigh_scores(const Shape *s, const Buffers *w, const Block *b, const 
 }
 
 /* As weigh_scores, with t = factor t + dden, wt = w t and sums[g] += a t. */
-static void weigh_gradients(const Shape *s, const Buffers *w, const Block *b, const Run *r, int i, float factor,
-                            float dden) {
+static void weigh_gradients(const RipplePairsShape *s, const RipplePairsBuffers *w, const RipplePairsBlock *b,
+                            const RipplePairsRun *r, int i, float factor, float dden) {
     const int *group = (const int *)w->group;
     int yq = (b->first + i) / s->Wg, y1 = r->y1, Wg = s->Wg, columns = s->columns;
     size_t table = (size_t)i * s->G * columns + (r->x0 - b->x0);
@@ -316,7 +321,7 @@ static void weigh_gradients(const Shape *s, const Buffers *w, const Block *b, co
 }
 
 /* dalpha_r = sum of a t over the columns and row groups whose larger group is r. */
-static void sum_groups(const Shape *s, const Block *b, float *sums, float *dalpha, int n) {
+static void sum_groups(const RipplePairsShape *s, const RipplePairsBlock *b, float *sums, float *dalpha, int n) {
     int x = n % s->Wg, near = s->far ? s->G - 1 : s->G;
     for (int c = 0; c < b->x1 - b->x0; c += TILE) {
         ivec distance = column_distance(b->x0 + c, x), inside = vec_lanes() + c < b->x1 - b->x0;
@@ -343,15 +348,15 @@ static void sum_groups(const Shape *s, const Block *b, float *sums, float *dalph
 
 #define REALS(floats) ((real *)(floats))
 
-/* Keys or values x [N,width] in pairs of rows and, unless `turned` is NULL, of columns. */
-static void arrange(const Shape *s, const Buffers *w, float *paired, float *turned, const real *x, size_t row,
-                    int width) {
+/* Keys or values x [N,width] in pairs of rows and, unless `transposed` is NULL, of columns. */
+static void arrange(const RipplePairsShape *s, const RipplePairsBuffers *w, float *paired, float *transposed,
+                    const real *x, size_t row, int width) {
     real *rows = REALS(w->rows);
     int padded = tile_round_up(s->N) + TILE;
     for (int i = 0; i < s->N; i++) memcpy(rows + (size_t)i * width, x + i * row, (size_t)width * sizeof *rows);
     memset(rows + (size_t)s->N * width, 0, (size_t)(padded - s->N) * width * sizeof *rows);
     pair_rows(REALS(paired), rows, s->N, width);
-    if (turned) transpose_pairs(REALS(turned), s->ldn, rows, padded, width);
+    if (transposed) transpose_pairs(REALS(transposed), s->ldn, rows, padded, width);
 }
 
 /* The block's rows of x, and behind them their pairs, an even number: with N even every block has one. */
@@ -377,20 +382,20 @@ static void round_scores(float *to, const float *x, const float *factor, int m, 
 }
 
 /* scores [m,SCORES] = x [m,width] times the run's keys or values. */
-static void dot_scores(const Shape *s, float *scores, const float *x, const float *turned, const Run *r, int m,
-                       int width) {
-    pairs_dots(scores, SCORES, (PairRows){REALS(x), (size_t)width / 2, 1}, REALS(turned) + 2 * r->first, s->ldn, m,
+static void dot_scores(const RipplePairsShape *s, float *scores, const float *x, const float *transposed,
+                       const RipplePairsRun *r, int m, int width) {
+    pairs_dots(scores, SCORES, (PairRows){REALS(x), (size_t)width / 2, 1}, REALS(transposed) + 2 * r->first, s->ldn, m,
                tile_round_up(r->count), width, false);
 }
 
 /* sum [m,width] += x [m,SCORES] times the run's keys or values. */
-static void dot_rows(float *sum, const float *x, const float *paired, const Run *r, int m, int width) {
+static void dot_rows(float *sum, const float *x, const float *paired, const RipplePairsRun *r, int m, int width) {
     pairs_dots(sum, (size_t)width, (PairRows){REALS(x), SCORES / 2, 1}, REALS(paired) + r->first * (size_t)width,
                (size_t)width, m, width, r->count, true);
 }
 
 /* sum [keys of the run,width] += the transpose of x [m,SCORES] times a block of queries or outputs. */
-static void dot_keys(float *sum, const float *x, const float *block, const Run *r, int m, int width) {
+static void dot_keys(float *sum, const float *x, const float *block, const RipplePairsRun *r, int m, int width) {
     pairs_dots(sum + r->first * (size_t)width, (size_t)width, (PairRows){REALS(x) + QUERIES * SCORES, 1, SCORES},
                REALS(block) + (size_t)QUERIES * width, (size_t)width, r->count, width, m, true);
 }
@@ -400,7 +405,7 @@ static void dot_keys(float *sum, const float *x, const float *block, const Run *
 /* == Forward ====================================================================================================== */
 
 /* part = the sum of phi(k_m) v_m^T over the k tokens from n on, and theirs of phi(k_m) is added to z. */
-static void far_part(const Shape *s, const Buffers *w, int n, int k) {
+static void far_part(const RipplePairsShape *s, const RipplePairsBuffers *w, int n, int k) {
 #ifdef VIT_PAIRS
     if (s->dots) {
         const real *keys = REALS(w->keys_paired) + (size_t)n * s->F;
@@ -425,7 +430,7 @@ static void far_part(const Shape *s, const Buffers *w, int n, int k) {
 }
 
 /* S = sum_m phi(k_m) v_m^T and z, in stretches of FLUSH tokens so that long sums keep their digits. */
-static void sum_far(const Shape *s, const Buffers *w) {
+static void sum_far(const RipplePairsShape *s, const RipplePairsBuffers *w) {
     size_t FD = (size_t)s->F * s->Dp;
     zero(w->S, FD);
     zero(w->z, s->Fp);
@@ -435,7 +440,7 @@ static void sum_far(const Shape *s, const Buffers *w) {
     }
 }
 
-static void clear_scores(const Buffers *w, bool backward) {
+static void clear_scores(const RipplePairsBuffers *w, bool backward) {
     zero(w->a, QUERIES * SCORES);
     if (backward) zero(w->t, QUERIES * SCORES);
 }
@@ -443,13 +448,13 @@ static void clear_scores(const Buffers *w, bool backward) {
 /* Products process groups of four queries; rows after the last query are zero. */
 static int whole_rows(int m) { return (m + 3) / 4 * 4; }
 
-static void gather_queries(const Shape *s, const Buffers *w, const real *q, size_t row, int m) {
+static void gather_queries(const RipplePairsShape *s, const RipplePairsBuffers *w, const real *q, size_t row, int m) {
     gather(w->q, s->Fp, q, row, m, s->F);
     zero(w->q + m * s->Fp, (size_t)(QUERIES - m) * s->Fp);
 }
 
-static void forward_head(const Shape *s, const Buffers *w, RippleHead o, real *y, float *den, const float *alpha,
-                         const real *phi, const real *qkv) {
+static void forward_head(const RipplePairsShape *s, const RipplePairsBuffers *w, RippleHead o, real *y, float *den,
+                         const float *alpha, const real *phi, const real *qkv) {
 #ifdef VIT_PAIRS
     if (s->dots) {
         arrange(s, w, w->keys_paired, w->keys_turned, phi + o.k, o.phi_row, s->F);
@@ -463,7 +468,7 @@ static void forward_head(const Shape *s, const Buffers *w, RippleHead o, real *y
     if (s->far) sum_far(s, w);
     clear_scores(w, false);
     for (int n = 0; n < s->N;) {
-        Block b = block_from(s, n);
+        RipplePairsBlock b = block_from(s, n);
         int rows = whole_rows(b.m);
         vec total[QUERIES];
         gather_queries(s, w, phi + o.q + n * o.phi_row, o.phi_row, b.m);
@@ -483,14 +488,14 @@ static void forward_head(const Shape *s, const Buffers *w, RippleHead o, real *y
         }
 #ifdef VIT_PAIRS
         if (s->dots) take_block(w->queries, phi + o.q + n * o.phi_row, o.phi_row, b.m, s->F);
-        for (Run r = {0}; s->dots && next_run(s, &b, &r);) {
+        for (RipplePairsRun r = {0}; s->dots && next_run(s, &b, &r);) {
             dot_scores(s, w->a, w->queries, w->keys_turned, &r, b.m, s->F);
             for (int i = 0; i < b.m; i++) total[i] += weigh_scores(s, w, &b, &r, i);
             round_scores(w->wa_half, w->wa, NULL, b.m, r.count);
             dot_rows(w->num, w->wa_half, w->values_paired, &r, b.m, s->D);
         }
 #endif
-        for (Run r = {0}; !s->dots && next_run(s, &b, &r);) {
+        for (RipplePairsRun r = {0}; !s->dots && next_run(s, &b, &r);) {
             tile_gemm(w->a, SCORES, w->q, s->Fp, 1, w->keys_t + r.first, s->ldn, rows, tile_round_up(r.count), s->F, 0);
             for (int i = 0; i < b.m; i++) total[i] += weigh_scores(s, w, &b, &r, i);
             tile_gemm(w->num, s->Dp, w->wa, SCORES, 1, w->values + r.first * s->Dp, s->Dp, rows, s->Dp, r.count, 1);
@@ -508,11 +513,11 @@ static void forward_head(const Shape *s, const Buffers *w, RippleHead o, real *y
 static void pairs_forward(real *y, float *den, const RippleInputs *in, const RippleRings *rings,
                           const FeatureShape *shape, bool window) {
     int B = shape->B, H = shape->H, D = shape->D, F = shape->F;
-    Shape s = shape_of(rings, D, F, window);
+    RipplePairsShape s = shape_of(rings, D, F, window);
     size_t floats = workspace_floats(&s, false);
 #pragma omp parallel
     {
-        Buffers w;
+        RipplePairsBuffers w;
         buffers_of(&s, &w, kernels_workspace(floats), false);
         ripple_groups((int *)w.group, rings);
 #pragma omp for collapse(2) schedule(dynamic)
@@ -538,7 +543,7 @@ static void add(float *to, const float *x, size_t n) {
 }
 
 /* dphi(k_m) += dS v_m + dz,  dv_m += dS^T phi(k_m). */
-static void spread_far(const Shape *s, const Buffers *w) {
+static void spread_far(const RipplePairsShape *s, const RipplePairsBuffers *w) {
     transpose(w->dSt, s->Fp, w->dS, s->Dp, s->F, s->D);
     tile_gemm(w->dkeys, s->Fp, w->values, s->Dp, 1, w->dSt, s->Fp, s->N, s->Fp, s->D, 1);
     tile_gemm(w->dvalues, s->Dp, w->keys, s->Fp, 1, w->dS, s->Dp, s->N, s->Dp, s->F, 1);
@@ -546,8 +551,8 @@ static void spread_far(const Shape *s, const Buffers *w) {
 }
 
 /* The far part of a block whose dnum is in num: dq = base U, dlast = phi(q).U, and its contribution to dS and dz. */
-static void far_block(const Shape *s, const Buffers *w, const Block *b, const float *base, const float *dden,
-                      float *dlast) {
+static void far_block(const RipplePairsShape *s, const RipplePairsBuffers *w, const RipplePairsBlock *b,
+                      const float *base, const float *dden, float *dlast) {
     float scale[QUERIES];
     tile_gemm(w->dq, s->Fp, w->num, s->Dp, 1, w->St, s->Fp, whole_rows(b->m), s->Fp, s->D, 0);
     for (int i = 0; i < b->m; i++) {
@@ -567,14 +572,14 @@ static void far_block(const Shape *s, const Buffers *w, const Block *b, const fl
 }
 
 /* Ends a stretch of queries: dS += part, dz += zpart. */
-static void flush_far(const Shape *s, const Buffers *w) {
+static void flush_far(const RipplePairsShape *s, const RipplePairsBuffers *w) {
     add(w->dS, w->part, (size_t)s->F * s->Dp);
     add(w->dz, w->zpart, s->Fp);
     zero(w->part, (size_t)s->F * s->Dp);
     zero(w->zpart, s->Fp);
 }
 
-static void start_far(const Shape *s, const Buffers *w) {
+static void start_far(const RipplePairsShape *s, const RipplePairsBuffers *w) {
     sum_far(s, w);
     transpose(w->St, s->Fp, w->S, s->Dp, s->F, s->D);
     zero(w->dS, (size_t)s->F * s->Dp);
@@ -584,8 +589,8 @@ static void start_far(const Shape *s, const Buffers *w) {
 }
 
 /* num = dnum = dy / den and dden = -(dy.y) / den of a block. */
-static void gather_gradients(const Shape *s, const Buffers *w, const Block *b, RippleHead o, float *dden,
-                             const real *dy, const real *y, const float *den) {
+static void gather_gradients(const RipplePairsShape *s, const RipplePairsBuffers *w, const RipplePairsBlock *b,
+                             RippleHead o, float *dden, const real *dy, const real *y, const float *den) {
     zero(w->num, (size_t)QUERIES * s->Dp);
     for (int i = 0; i < b->m; i++) {
         size_t row = o.y + (b->first + i) * o.y_row;
@@ -599,9 +604,9 @@ static void gather_gradients(const Shape *s, const Buffers *w, const Block *b, R
     }
 }
 
-static void backward_head(const Shape *s, const Buffers *w, RippleHead o, real *dqkv, real *dphi, float *dalpha,
-                          const real *dy, const real *y, const float *den, const float *alpha, const real *phi,
-                          const real *qkv) {
+static void backward_head(const RipplePairsShape *s, const RipplePairsBuffers *w, RippleHead o, real *dqkv, real *dphi,
+                          float *dalpha, const real *dy, const real *y, const float *den, const float *alpha,
+                          const real *phi, const real *qkv) {
     size_t table = (size_t)s->G * s->columns;
     if (s->far || !s->dots) {
         gather(w->keys, s->Fp, phi + o.k, o.phi_row, s->N, s->F);
@@ -621,7 +626,7 @@ static void backward_head(const Shape *s, const Buffers *w, RippleHead o, real *
     clear_scores(w, true);
     int since = 0;
     for (int n = 0; n < s->N;) {
-        Block b = block_from(s, n);
+        RipplePairsBlock b = block_from(s, n);
         int rows = whole_rows(b.m);
         float base[QUERIES], dden[QUERIES], dlast[QUERIES];
         gather_queries(s, w, phi + o.q + n * o.phi_row, o.phi_row, b.m);
@@ -641,7 +646,7 @@ static void backward_head(const Shape *s, const Buffers *w, RippleHead o, real *
             take_block(w->queries, phi + o.q + n * o.phi_row, o.phi_row, b.m, s->F);
             take_block(w->outputs, dy + o.y + n * o.y_row, o.y_row, b.m, s->D);
         }
-        for (Run r = {0}; s->dots && next_run(s, &b, &r);) {
+        for (RipplePairsRun r = {0}; s->dots && next_run(s, &b, &r);) {
             float inverse[QUERIES];
             for (int i = 0; i < b.m; i++) inverse[i] = 1 / den[o.den + (n + i) * o.den_row];
             dot_scores(s, w->a, w->queries, w->keys_turned, &r, b.m, s->F);
@@ -654,7 +659,7 @@ static void backward_head(const Shape *s, const Buffers *w, RippleHead o, real *
             dot_keys(w->dvalues, w->wa_half, w->outputs, &r, b.m, s->D);
         }
 #endif
-        for (Run r = {0}; !s->dots && next_run(s, &b, &r);) {
+        for (RipplePairsRun r = {0}; !s->dots && next_run(s, &b, &r);) {
             int columns = tile_round_up(r.count);
             const float *keys = w->keys + r.first * s->Fp;
             tile_gemm(w->a, SCORES, w->q, s->Fp, 1, w->keys_t + r.first, s->ldn, rows, columns, s->F, 0);
@@ -690,11 +695,11 @@ static void backward_head(const Shape *s, const Buffers *w, RippleHead o, real *
 static void pairs_backward(const RippleGradients *din, const real *dy, const real *y, const float *den,
                            const RippleInputs *in, const RippleRings *rings, const FeatureShape *shape, bool window) {
     int B = shape->B, H = shape->H, D = shape->D, F = shape->F;
-    Shape s = shape_of(rings, D, F, window);
+    RipplePairsShape s = shape_of(rings, D, F, window);
     size_t floats = workspace_floats(&s, true);
 #pragma omp parallel
     {
-        Buffers w;
+        RipplePairsBuffers w;
         buffers_of(&s, &w, kernels_workspace(floats), true);
         ripple_groups((int *)w.group, rings);
 #pragma omp for collapse(2) schedule(dynamic)
@@ -714,13 +719,14 @@ RIPPLE_BACKWARD(window) { pairs_backward(din, dy, y, den, in, rings, shape, true
  * done for a pair, a run of keys, a query, and an entry of its weight table. */
 static double pairs_cost(const RippleRings *rings, int D, int F, bool window) {
     const double multiply_add = 0.0082, pair = 0.3, run = 200, query = 45, entry = 0.7;
-    Shape s = shape_of(rings, D, F, window);
+    RipplePairsShape s = shape_of(rings, D, F, window);
     double near = s.dots ? multiply_add / 2 : multiply_add;
     double pairs = 0, tables = (double)s.N * s.G, width = 0;
     size_t runs = 0;
     for (int n = 0; n < s.N;) {
-        Block b = block_from(&s, n);
-        for (Run r = {0}; next_run(&s, &b, &r); runs++) pairs += (double)whole_rows(b.m) * tile_round_up(r.count);
+        RipplePairsBlock b = block_from(&s, n);
+        for (RipplePairsRun r = {0}; next_run(&s, &b, &r); runs++)
+            pairs += (double)whole_rows(b.m) * tile_round_up(r.count);
         width += (double)b.m * tile_round_up(b.x1 - b.x0) / s.N;
         n += b.m;
     }

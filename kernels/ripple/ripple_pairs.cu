@@ -10,6 +10,7 @@
  * Patches, weights and products are in ripple_patches.cuh, the far part in ripple_far.cuh; nothing as large as N x N is
  * stored. */
 #include "kernels/ripple/ripple_far.cuh"
+#include "kernels/ripple/ripple.h"
 
 enum { SHARED_LIMIT = 160 * 1024 }; /* what Ampere and Hopper both have */
 static const size_t BUDGET = (size_t)64 << 20;
@@ -19,7 +20,7 @@ static const size_t BUDGET = (size_t)64 << 20;
 template <int P>
 __global__ void __launch_bounds__(MOST_WARPS *WARP)
     ripple_pairs_forward_kernel(real *y, float *den, const float *S, const float *alpha, const real *phi,
-                                const real *qkv, Shape s, int first_head) {
+                                const real *qkv, PatchShape s, int first_head) {
     constexpr int LD = tile_ld(P), TILE = STAGED * LD;
     SHARED(unsigned char, shared);
     real *staged = reinterpret_cast<real *>(shared); /* [2]: keys [STAGED,LD], values [STAGED,LD] */
@@ -27,7 +28,7 @@ __global__ void __launch_bounds__(MOST_WARPS *WARP)
     real *far = reinterpret_cast<real *>(shared + s.at.far);
     float *weight = reinterpret_cast<float *>(shared + s.at.weight) + warp_id() * PATCH * s.ld;
     unsigned char *group = shared + s.at.group;
-    Place at = place_of_warp(s, first_head);
+    PatchPlace at = place_of_warp(s, first_head);
     const RippleHead &o = at.o;
     auto stage = [&](Patch p, int buffer) {
         int Wg = s.rings.grid.columns;
@@ -107,7 +108,7 @@ __global__ void __launch_bounds__(MOST_WARPS *WARP)
 
 /* delta and 1 / den of the warp's sixteen queries, two lanes each. */
 DEVICE void load_delta(float *delta, float *inverse, const real *dy, const real *y, const float *den,
-                       const RippleHead &o, const Shape &s, const Place &at) {
+                       const RippleHead &o, const PatchShape &s, const PatchPlace &at) {
     int i = lane_id() / 2, half = lane_id() % 2, n = own_token(s, at, i);
     float sum = 0;
     if (n >= 0) {
@@ -147,7 +148,7 @@ template <int P>
 __global__ void __launch_bounds__(MOST_WARPS *WARP)
     ripple_pairs_queries_kernel(real *dphi, float *dalpha, float *delta_out, const real *dy, const real *y,
                                 const float *den, const float *S, const float *alpha, const real *phi, const real *qkv,
-                                Shape s, int first_head) {
+                                PatchShape s, int first_head) {
     constexpr int LD = tile_ld(P), TILE = STAGED * LD;
     SHARED(unsigned char, shared);
     real *staged = reinterpret_cast<real *>(shared); /* [2]: keys [STAGED,LD], values [STAGED,LD] */
@@ -158,7 +159,7 @@ __global__ void __launch_bounds__(MOST_WARPS *WARP)
     float *delta = reinterpret_cast<float *>(shared + s.at.rows) + warp_id() * PATCH * 3;
     float *inverse = delta + PATCH, *far_last = inverse + PATCH;
     unsigned char *group = shared + s.at.group;
-    Place at = place_of_warp(s, first_head);
+    PatchPlace at = place_of_warp(s, first_head);
     const RippleHead &o = at.o;
     auto stage = [&](Patch p, int buffer) {
         int Wg = s.rings.grid.columns;
@@ -262,7 +263,7 @@ __global__ void __launch_bounds__(MOST_WARPS *WARP)
 template <int P>
 __global__ void __launch_bounds__(MOST_WARPS *WARP)
     ripple_pairs_keys_kernel(real *dqkv, real *dphi, const float *delta_in, const real *dy, const float *den,
-                             const float *dS, const float *alpha, const real *phi, const real *qkv, Shape s,
+                             const float *dS, const float *alpha, const real *phi, const real *qkv, PatchShape s,
                              int first_head) {
     constexpr int LD = tile_ld(P), TILE = STAGED * LD;
     SHARED(unsigned char, shared);
@@ -272,7 +273,7 @@ __global__ void __launch_bounds__(MOST_WARPS *WARP)
     float *weight = reinterpret_cast<float *>(shared + s.at.weight); /* [2][STAGED,ld] */
     float *delta = reinterpret_cast<float *>(shared + s.at.rows);    /* [2][STAGED] */
     unsigned char *group = shared + s.at.group;
-    Place at = place_of_warp(s, first_head);
+    PatchPlace at = place_of_warp(s, first_head);
     const RippleHead &o = at.o;
     auto stage = [&](Patch p, int buffer) {
         int Wg = s.rings.grid.columns;
@@ -365,7 +366,7 @@ static int warps_for(int patches) {
     return best;
 }
 
-static Areas areas_of(const Shape &s, int P, Kernel kernel) {
+static Areas areas_of(const PatchShape &s, int P, Kernel kernel) {
     Areas at = {};
     int next = 0, tokens = kernel == KEYS ? 2 * STAGED : s.warps * PATCH;
     auto take = [&](size_t bytes) {
@@ -391,7 +392,7 @@ static int padded(int D, int F) {
 
 /* False if the tiles do not fit in shared memory, as with wide heads or hundreds of groups: dense and window are then
  * computed by sat. */
-static bool shape_of(Shape *s, const RippleRings *rings, int H, int D, int F, bool window) {
+static bool shape_of(PatchShape *s, const RippleRings *rings, int H, int D, int F, bool window) {
     int extent = ripple_extent(rings), last = rings->bound[rings->G - 1], P = padded(D, F);
     *s = {};
     s->rings = *rings;
@@ -413,14 +414,14 @@ static bool shape_of(Shape *s, const RippleRings *rings, int H, int D, int F, bo
     return true;
 }
 
-static size_t bytes_of_head(const Shape &s, int P) {
+static size_t bytes_of_head(const PatchShape &s, int P) {
     size_t bytes;
     far_of(s, P, 1, NULL, &bytes);
     return bytes;
 }
 
 static size_t pairs_workspace(const RippleRings *rings, int D, int F, bool window) {
-    Shape s;
+    PatchShape s;
     if (!shape_of(&s, rings, 1, D, F, window)) return ripple_sat_workspace(rings, D, F);
     size_t one = bytes_of_head(s, padded(D, F));
     return one > BUDGET ? one : BUDGET;
@@ -430,7 +431,7 @@ size_t ripple_dense_workspace(const RippleRings *rings, int D, int F) { return p
 size_t ripple_window_workspace(const RippleRings *rings, int D, int F) { return pairs_workspace(rings, D, F, true); }
 
 template <int P>
-static void pairs_forward(real *y, float *den, const RippleInputs *in, Shape s, int heads) {
+static void pairs_forward(real *y, float *den, const RippleInputs *in, PatchShape s, int heads) {
     const float *alpha = in->alpha;
     const real *phi = in->phi, *qkv = in->qkv;
     s.at = areas_of(s, P, FORWARD);
@@ -451,7 +452,7 @@ static void pairs_forward(real *y, float *den, const RippleInputs *in, Shape s, 
 
 template <int P>
 static void pairs_backward(const RippleGradients *din, const real *dy, const real *y, const float *den,
-                           const RippleInputs *in, Shape s, int heads) {
+                           const RippleInputs *in, PatchShape s, int heads) {
     const float *alpha = in->alpha;
     const real *phi = in->phi, *qkv = in->qkv;
     s.wide = is_wide(s.F, phi, din->phi) && is_wide(s.D, qkv, din->qkv, y, dy);
@@ -481,28 +482,28 @@ static void pairs_backward(const RippleGradients *din, const real *dy, const rea
     }
 
 RIPPLE_FORWARD(dense) {
-    Shape s;
+    PatchShape s;
     if (!shape_of(&s, rings, shape->H, shape->D, shape->F, false))
         return ripple_sat_forward(y, den, in, rings, shape);
     FOR_WIDTH(pairs_forward, y, den, in, s, shape->B * s.H)
 }
 
 RIPPLE_FORWARD(window) {
-    Shape s;
+    PatchShape s;
     if (!shape_of(&s, rings, shape->H, shape->D, shape->F, true))
         return ripple_sat_forward(y, den, in, rings, shape);
     FOR_WIDTH(pairs_forward, y, den, in, s, shape->B * s.H)
 }
 
 RIPPLE_BACKWARD(dense) {
-    Shape s;
+    PatchShape s;
     if (!shape_of(&s, rings, shape->H, shape->D, shape->F, false))
         return ripple_sat_backward(din, dy, y, den, in, rings, shape);
     FOR_WIDTH(pairs_backward, din, dy, y, den, in, s, shape->B * s.H)
 }
 
 RIPPLE_BACKWARD(window) {
-    Shape s;
+    PatchShape s;
     if (!shape_of(&s, rings, shape->H, shape->D, shape->F, true))
         return ripple_sat_backward(din, dy, y, den, in, rings, shape);
     FOR_WIDTH(pairs_backward, din, dy, y, den, in, s, shape->B * s.H)
@@ -515,7 +516,7 @@ RIPPLE_BACKWARD(window) {
  * at 4 clocks of shared memory run beside each other; weights, sums and conversions take 60.  Memory traffic: fourteen
  * rows of activations and three of weights a token, and for the far part two more readings of features and values. */
 static double pairs_cost(const RippleRings *rings, int D, int F, bool window) {
-    Shape s;
+    PatchShape s;
     if (!shape_of(&s, rings, 1, D, F, window)) return ripple_sat_cost(rings, D, F);
     int P = padded(D, F), reach = s.reach;
     double rows = ceil_div(rings->grid.rows, 2), columns = ceil_div(rings->grid.columns, SIDE);

@@ -10,6 +10,7 @@
 
 #include "kernels/ripple/ripple.cuh"
 #include "kernels/cuda/tiles.cuh"
+#include "kernels/ripple/ripple.h"
 
 enum {
     SIDE = 8, /* columns of a patch */
@@ -25,7 +26,7 @@ struct Areas {
     int own, far, weight, sums, rows, group, bytes;
 };
 
-struct Shape {
+struct PatchShape {
     RippleRings rings;
     int N, H, D, F;
     int reach;         /* the farthest distance with a weight of its own: all of them for dense */
@@ -67,16 +68,16 @@ DEVICE int box_token(const Box &box, Patch p, int i, int Wg) {
     return patch_token(box.y0 + 2 * p.row, box.x0 + SIDE * p.column, i, box.y1, box.x1, Wg);
 }
 
-/* Where a block and its warps are: patches below each other. */
-struct Place {
+/* The place of a block and of its warps: patches below each other. */
+struct PatchPlace {
     RippleHead o;
     int head; /* among those of the launch */
     int y, x; /* first token of the warp's patch */
     Box box;  /* what any token of the block reaches */
 };
 
-DEVICE Place place_of_warp(const Shape &s, int first_head) {
-    Place at;
+DEVICE PatchPlace place_of_warp(const PatchShape &s, int first_head) {
+    PatchPlace at;
     int Hg = s.rings.grid.rows, Wg = s.rings.grid.columns;
     int index = (int)(blockIdx.x % s.blocks), below = (Hg + 2 * s.warps - 1) / (2 * s.warps);
     int y0 = index % below * 2 * s.warps, y1 = y0 + 2 * s.warps < Hg ? y0 + 2 * s.warps : Hg;
@@ -94,7 +95,7 @@ DEVICE Place place_of_warp(const Shape &s, int first_head) {
     return at;
 }
 
-DEVICE int own_token(const Shape &s, const Place &at, int i) {
+DEVICE int own_token(const PatchShape &s, const PatchPlace &at, int i) {
     return patch_token(at.y, at.x, i, s.rings.grid.rows, s.rings.grid.columns, s.rings.grid.columns);
 }
 
@@ -119,8 +120,8 @@ DEVICE void load_tokens(real *tile, const real *x, size_t row, int columns, bool
 
 /* A warp's patch as A tiles, by way of its own tile in shared memory. */
 template <int P>
-DEVICE void load_own(FragmentA (&a)[P / TILE_K], real *own, const real *x, size_t row, int columns, const Shape &s,
-                     const Place &at) {
+DEVICE void load_own(FragmentA (&a)[P / TILE_K], real *own, const real *x, size_t row, int columns, const PatchShape &s,
+                     const PatchPlace &at) {
     load_tokens<P>(
         own, x, row, columns, s.wide, [&](int i) { return own_token(s, at, i); }, PATCH, lane_id(), WARP);
     copy_commit();
@@ -133,8 +134,8 @@ DEVICE void load_own(FragmentA (&a)[P / TILE_K], real *own, const real *x, size_
 
 /* The reverse; own is overwritten. */
 template <int P>
-DEVICE void store_own(real *x, size_t row, int columns, real *own, const FragmentC (&c)[P / TILE_N], const Shape &s,
-                      const Place &at) {
+DEVICE void store_own(real *x, size_t row, int columns, real *own, const FragmentC (&c)[P / TILE_N],
+                      const PatchShape &s, const PatchPlace &at) {
     constexpr int LD = tile_ld(P), PIECES = P / WIDE;
     warp_sync();
 #pragma unroll
@@ -153,18 +154,18 @@ DEVICE void store_own(real *x, size_t row, int columns, real *own, const Fragmen
 /* == Weights ====================================================================================================== */
 
 /* True if any token lies outside the window of n. */
-DEVICE bool has_far(const Shape &s, int n) {
+DEVICE bool has_far(const PatchShape &s, int n) {
     int Hg = s.rings.grid.rows, Wg = s.rings.grid.columns, y = n / Wg, x = n % Wg, reach = s.reach;
     return s.far && (y > reach || Hg - 1 - y > reach || x > reach || Wg - 1 - x > reach);
 }
 
-DEVICE float base_of(const Shape &s, const RippleHead &o, const float *alpha, int n) {
+DEVICE float base_of(const PatchShape &s, const RippleHead &o, const float *alpha, int n) {
     return n >= 0 && has_far(s, n) ? alpha[o.alpha + n * o.alpha_row + s.rings.G - 1] : 0;
 }
 
 /* weight [rows,ld] = c of every group for the tokens token(i), times 1 / den where that is given. */
 template <typename Token>
-DEVICE void load_weights(float *weight, const float *alpha, const float *den, const RippleHead &o, const Shape &s,
+DEVICE void load_weights(float *weight, const float *alpha, const float *den, const RippleHead &o, const PatchShape &s,
                          Token token, int rows, int thread, int threads) {
     for (int at = thread; at < rows * s.rings.G; at += threads) {
         int i = at / s.rings.G, r = at % s.rings.G, n = token(i);
@@ -175,17 +176,17 @@ DEVICE void load_weights(float *weight, const float *alpha, const float *den, co
     }
 }
 
-DEVICE void load_groups(unsigned char *group, const Shape &s) {
+DEVICE void load_groups(unsigned char *group, const PatchShape &s) {
     for (int d = threadIdx.x; d <= s.limit; d += blockDim.x) group[d] = (unsigned char)ripple_group(s.rings, d);
 }
 
-DEVICE int group_at(const unsigned char *group, const Shape &s, int difference) {
+DEVICE int group_at(const unsigned char *group, const PatchShape &s, int difference) {
     int distance = difference < 0 ? -difference : difference;
     return group[distance < s.limit ? distance : s.limit];
 }
 
 /* Groups of the row distances between two patches dy apart, a byte each: of row j of the other and row i of the own. */
-DEVICE unsigned row_groups(const unsigned char *group, const Shape &s, int dy) {
+DEVICE unsigned row_groups(const unsigned char *group, const PatchShape &s, int dy) {
     return (unsigned)group_at(group, s, dy) | (unsigned)group_at(group, s, dy + 1) << 8 |
            (unsigned)group_at(group, s, dy - 1) << 16;
 }
@@ -195,13 +196,13 @@ DEVICE int pair_group(unsigned rows, int i, int j, int column_group) {
 }
 
 /* Groups of the column distances between this lane's token of its own patch and its two of one dx to the right. */
-DEVICE void column_groups(int (&column)[2], const unsigned char *group, const Shape &s, int dx) {
+DEVICE void column_groups(int (&column)[2], const unsigned char *group, const PatchShape &s, int dx) {
 #pragma unroll
     for (int e = 0; e < 2; e++) column[e] = group_at(group, s, dx + fragment_c_column(e) - fragment_c_row(0));
 }
 
 /* True if all pairs of two patches dy apart are too far from each other to have a weight of their own. */
-DEVICE bool beyond(const Shape &s, int dy) { return (dy < 0 ? -dy : dy) > s.reach + 1; }
+DEVICE bool beyond(const PatchShape &s, int dy) { return (dy < 0 ? -dy : dy) > s.reach + 1; }
 
 /* The weights of this lane's pairs as long as `rows` and `column` hold: [row of the own patch][row of the other][e]. */
 struct Held {

@@ -18,6 +18,8 @@
 
 #include "kernels/cpu/activations.h"
 #include "kernels/device/workspace.h"
+#include "kernels/ripple/ripple.h"
+#include "kernels/tokens/grid.h"
 
 enum { LINE = 8 }; /* doubles in a vector and a cache line */
 
@@ -27,13 +29,19 @@ typedef struct {
     const RippleRings *rings;
     int Tg, Hg, Wg, N, G, D, F;
     int L; /* length of a table row: D + 1 rounded up */
-} Shape;
+} SatShape;
 
-static Shape shape_of(const RippleRings *rings, int D, int F) {
+static SatShape shape_of(const RippleRings *rings, int D, int F) {
     Grid grid = rings->grid;
-    return (Shape){.rings = rings, .Tg = grid.frames, .Hg = grid.rows, .Wg = grid.columns, .N = grid_tokens(grid),
-                   .G = rings->G, .D = D, .F = F,
-                   .L = (D + 1 + LINE - 1) / LINE * LINE};
+    return (SatShape){.rings = rings,
+                      .Tg = grid.frames,
+                      .Hg = grid.rows,
+                      .Wg = grid.columns,
+                      .N = grid_tokens(grid),
+                      .G = rings->G,
+                      .D = D,
+                      .F = F,
+                      .L = (D + 1 + LINE - 1) / LINE * LINE};
 }
 
 /* Offsets into the table of one side of a square or box, both ends. */
@@ -51,12 +59,12 @@ typedef struct {
     double *c;     /* [N,G] */
     double *dweight; /* [N,G] */
     Span *frames, *rows, *columns; /* [Tg,G] [Hg,G] [Wg,G] */
-} Buffers;
+} SatBuffers;
 
 /* Numbers in the table of a frame. */
-static size_t plane_of(const Shape *s) { return (size_t)(s->Hg + 1) * (s->Wg + 1) * s->L; }
+static size_t plane_of(const SatShape *s) { return (size_t)(s->Hg + 1) * (s->Wg + 1) * s->L; }
 
-static size_t buffers_of(const Shape *s, Buffers *w, float *base) {
+static size_t buffers_of(const SatShape *s, SatBuffers *w, float *base) {
     size_t rows = (size_t)s->N * s->L * sizeof(double), weights = (size_t)s->N * s->G * sizeof(double);
     struct {
         void *at;
@@ -81,18 +89,18 @@ static size_t buffers_of(const Shape *s, Buffers *w, float *base) {
     return total;
 }
 
-static size_t workspace_floats(const Shape *s) {
-    Buffers unused;
+static size_t workspace_floats(const SatShape *s) {
+    SatBuffers unused;
     return buffers_of(s, &unused, NULL);
 }
 
 size_t ripple_sat_workspace(const RippleRings *rings, int D, int F) {
-    Shape s = shape_of(rings, D, F);
+    SatShape s = shape_of(rings, D, F);
     return workspace_bytes(workspace_floats(&s));
 }
 
 /* table[y+1][x+1] = sum of scale_m rows[m] over the tokens m of a frame up to row y and column x. */
-static void build_plane(const Shape *s, double *restrict table, const double *restrict rows, const double *scale,
+static void build_plane(const SatShape *s, double *restrict table, const double *restrict rows, const double *scale,
                         const real *feature, size_t feature_row) {
     int L = s->L, width = (s->Wg + 1) * L;
     memset(table, 0, width * sizeof *table);
@@ -112,7 +120,7 @@ static void build_plane(const Shape *s, double *restrict table, const double *re
 }
 
 /* table[t][y+1][x+1]: the same over the tokens of frame t and those before it. */
-static void build_table(const Shape *s, double *restrict table, const double *restrict rows, const double *scale,
+static void build_table(const SatShape *s, double *restrict table, const double *restrict rows, const double *scale,
                         const real *feature, size_t feature_row) {
     size_t plane = plane_of(s), area = (size_t)s->Hg * s->Wg;
     for (int t = 0; t < s->Tg; t++) {
@@ -123,9 +131,9 @@ static void build_table(const Shape *s, double *restrict table, const double *re
     }
 }
 
-/* Where the squares around every row and column begin and end in the table, clipped to the grid, and the boxes around
- * every frame, which are one place later there.  scale: the distance of neighbours, 0: none. */
-static void clip_squares(const Shape *s, Span *spans, int positions, size_t step, int scale) {
+/* The places where the squares around every row and column begin and end in the table, clipped to the grid, and the
+ * boxes around every frame, which are one place later there.  scale: the distance of neighbours, 0: none. */
+static void clip_squares(const SatShape *s, Span *spans, int positions, size_t step, int scale) {
     for (int i = 0; i < positions; i++)
         for (int r = 0; r < s->G; r++) {
             int reach = r + 1 < s->G && scale ? (s->rings->bound[r + 1] - 1) / scale : positions;
@@ -137,7 +145,7 @@ static void clip_squares(const Shape *s, Span *spans, int positions, size_t step
 /* The difference of two table rows: prefix sums along x of the band of rows within reach of row `line` of all frames,
  * so that a square is the difference of two entries and the table is read once for all queries of a row.  In a clip less
  * the same in the frames before those within reach. */
-static void take_band(const Shape *s, const Buffers *w, int line, int r) {
+static void take_band(const SatShape *s, const SatBuffers *w, int line, int r) {
     int t = line / s->Hg;
     Span row = w->rows[(line - t * s->Hg) * s->G + r], frame = w->frames[t * s->G + r];
     size_t plane = plane_of(s);
@@ -161,7 +169,7 @@ static double lane_sum(dvec x) {
 }
 
 /* The squares, v_m and its 1, the weights c, and an empty sum. */
-static void gather_head(const Shape *s, const Buffers *w, RippleHead o, const float *alpha, const real *qkv) {
+static void gather_head(const SatShape *s, const SatBuffers *w, RippleHead o, const float *alpha, const real *qkv) {
     clip_squares(s, w->frames, s->Tg, plane_of(s), s->rings->ring_time);
     clip_squares(s, w->rows, s->Hg, (size_t)(s->Wg + 1) * s->L, 1);
     clip_squares(s, w->columns, s->Wg, s->L, 1);
@@ -176,7 +184,7 @@ static void gather_head(const Shape *s, const Buffers *w, RippleHead o, const fl
     }
 }
 
-static void forward_head(const Shape *s, const Buffers *w, RippleHead o, real *y, float *den, const float *alpha,
+static void forward_head(const SatShape *s, const SatBuffers *w, RippleHead o, real *y, float *den, const float *alpha,
                          const real *phi, const real *qkv) {
     gather_head(s, w, o, alpha, qkv);
     for (int f = 0; f < s->F; f++) {
@@ -203,18 +211,18 @@ static void forward_head(const Shape *s, const Buffers *w, RippleHead o, real *y
 
 RIPPLE_FORWARD(sat) {
     int B = shape->B, H = shape->H, D = shape->D, F = shape->F;
-    Shape s = shape_of(rings, D, F);
+    SatShape s = shape_of(rings, D, F);
     size_t floats = workspace_floats(&s);
 #pragma omp parallel for collapse(2) schedule(dynamic)
     for (int b = 0; b < B; b++)
         for (int h = 0; h < H; h++) {
-            Buffers w;
+            SatBuffers w;
             buffers_of(&s, &w, kernels_workspace(floats));
             forward_head(&s, &w, ripple_head(b, h, s.N, H, D, F, s.G), y, den, in->alpha, in->phi, in->qkv);
         }
 }
 
-static void gather_gradients(const Shape *s, const Buffers *w, RippleHead o, const real *dy, const real *y,
+static void gather_gradients(const SatShape *s, const SatBuffers *w, RippleHead o, const real *dy, const real *y,
                              const float *den) {
     memset(w->e, 0, (size_t)s->N * s->L * sizeof *w->e);
     memset(w->dweight, 0, (size_t)s->N * s->G * sizeof *w->dweight);
@@ -230,7 +238,7 @@ static void gather_gradients(const Shape *s, const Buffers *w, RippleHead o, con
 }
 
 /* dphi(q)[f] and the share of feature f in dalpha. */
-static void backward_queries(const Shape *s, const Buffers *w, RippleHead o, real *dphi, const real *phi, int f) {
+static void backward_queries(const SatShape *s, const SatBuffers *w, RippleHead o, real *dphi, const real *phi, int f) {
     build_table(s, w->table, w->v, NULL, phi + o.k + f, o.phi_row);
     for (int row = 0; row < s->Tg * s->Hg; row++) {
         for (int r = 0; r < s->G; r++) {
@@ -259,7 +267,7 @@ static void backward_queries(const Shape *s, const Buffers *w, RippleHead o, rea
 }
 
 /* dphi(k)[f] and the share of feature f in dv. */
-static void backward_keys(const Shape *s, const Buffers *w, RippleHead o, real *dphi, const real *phi, int f) {
+static void backward_keys(const SatShape *s, const SatBuffers *w, RippleHead o, real *dphi, const real *phi, int f) {
     memset(w->x, 0, (size_t)s->N * s->L * sizeof *w->x);
     for (int r = 0; r < s->G; r++) {
         build_table(s, w->table, w->e, w->c + r, phi + o.q + f, o.phi_row);
@@ -289,12 +297,12 @@ RIPPLE_BACKWARD(sat) {
     real *dqkv = din->qkv, *dphi = din->phi;
     float *dalpha = din->alpha;
     int B = shape->B, H = shape->H, D = shape->D, F = shape->F;
-    Shape s = shape_of(rings, D, F);
+    SatShape s = shape_of(rings, D, F);
     size_t floats = workspace_floats(&s);
 #pragma omp parallel for collapse(2) schedule(dynamic)
     for (int b = 0; b < B; b++)
         for (int h = 0; h < H; h++) {
-            Buffers w;
+            SatBuffers w;
             RippleHead o = ripple_head(b, h, s.N, H, D, F, s.G);
             buffers_of(&s, &w, kernels_workspace(floats));
             gather_head(&s, &w, o, in->alpha, in->qkv);
@@ -314,7 +322,7 @@ RIPPLE_BACKWARD(sat) {
 /* Vectors of table rows touched, by feature and group; more than the second-level cache holds costs more.  A clip's
  * bands take four rows instead of two and a token's box still two of a band: seven touches where there are five. */
 double ripple_sat_cost(const RippleRings *rings, int D, int F) {
-    Shape s = shape_of(rings, D, F);
+    SatShape s = shape_of(rings, D, F);
     double vectors = (double)s.N * (s.L / LINE) * F, bytes = 4.0 * s.N * s.L * sizeof(double);
     return 1e-9 * (s.Tg > 1 ? 1.4 : 1) * vectors * (3 + (bytes < 1 << 20 ? 5.8 : 7.5) * s.G);
 }

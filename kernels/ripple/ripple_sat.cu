@@ -11,6 +11,8 @@
  * Tables are double, because the sum over a ring of eight tokens can be the difference of two sums over 10^4 tokens. */
 #include "kernels/ripple/ripple.cuh"
 #include "kernels/cuda/rows.cuh"
+#include "kernels/tokens/grid.h"
+#include "kernels/ripple/ripple.h"
 
 enum {
     THREADS = 256,
@@ -20,7 +22,7 @@ enum {
 };
 static const size_t BUDGET = (size_t)256 << 20;
 
-struct Shape {
+struct SatShape {
     RippleRings rings;
     int N, H, D, F, G;
     int row, frame, plane; /* of a table: [Tg,Hg+1,row], row and column 0 are zero, rows odd for the banks */
@@ -37,11 +39,11 @@ struct Area {
     float *sum, *delta; /* [N] */
 };
 
-static __host__ __device__ size_t workspace_of_block(const Shape &s) {
+static __host__ __device__ size_t workspace_of_block(const SatShape &s) {
     return (s.tables_shared ? 0 : s.table_bytes) + (s.rows_shared ? 0 : s.row_bytes);
 }
 
-DEVICE Area area_of(const Shape &s, unsigned char *shared, unsigned char *workspace) {
+DEVICE Area area_of(const SatShape &s, unsigned char *shared, unsigned char *workspace) {
     Area w;
     unsigned char *next = workspace + blockIdx.x * workspace_of_block(s);
     w.table = reinterpret_cast<double *>(s.tables_shared ? shared : next);
@@ -54,7 +56,7 @@ DEVICE Area area_of(const Shape &s, unsigned char *shared, unsigned char *worksp
 
 /* == Tables ======================================================================================================= */
 
-DEVICE void clear_borders(const Shape &s, double *table) {
+DEVICE void clear_borders(const SatShape &s, double *table) {
     for (int at = threadIdx.x; at < s.columns * s.plane; at += THREADS) {
         int in = at % s.plane;
         if (in % s.frame < s.row || in % s.row == 0) table[at] = 0;
@@ -62,7 +64,7 @@ DEVICE void clear_borders(const Shape &s, double *table) {
 }
 
 /* The entry of a row of tokens, counted over all frames, each of which has a row of zeros in front. */
-DEVICE int row_at(const Shape &s, int line) { return (line + line / s.rings.grid.rows + 1) * s.row; }
+DEVICE int row_at(const SatShape &s, int line) { return (line + line / s.rings.grid.rows + 1) * s.row; }
 
 /* entry[0], entry[step], ...: each becomes the sum of those up to it. */
 DEVICE void add_up(double *entry, int count, int step) {
@@ -72,7 +74,7 @@ DEVICE void add_up(double *entry, int count, int step) {
 
 /* table[d][t][y+1][x+1] = sum of value(m, d) over the tokens m up to frame t, row y and column x, for d < columns. */
 template <typename Value>
-DEVICE void build_tables(const Shape &s, double *table, int columns, Value value) {
+DEVICE void build_tables(const SatShape &s, double *table, int columns, Value value) {
     int Tg = s.rings.grid.frames, Hg = s.rings.grid.rows, Wg = s.rings.grid.columns;
     block_sync();
     for (int d = 0; d < columns; d++)
@@ -99,7 +101,7 @@ struct Square {
     int low, low_right, high, high_right, back;
 };
 
-DEVICE Square square_around(const Shape &s, int n, int r) {
+DEVICE Square square_around(const SatShape &s, int n, int r) {
     int Tg = s.rings.grid.frames, Hg = s.rings.grid.rows, Wg = s.rings.grid.columns, line = n / Wg;
     int t = line / Hg, y = line - t * Hg, x = n % Wg, far = Hg + Wg + Tg * s.rings.ring_time;
     int reach = r + 1 < s.G && s.rings.bound[r + 1] <= far ? s.rings.bound[r + 1] - 1 : far;
@@ -129,7 +131,7 @@ DEVICE double ring_weight(const float *alpha, int r, int G) {
 /* Columns first .. first+columns-1 of [v, 1] in each block: den where `ones` (first is D then), else y. */
 __global__ void __launch_bounds__(THREADS, 2)
     ripple_sat_forward_kernel(real *y, float *den, unsigned char *workspace, const float *alpha, const real *phi,
-                              const real *qkv, Shape s, int first_head, int blocks, bool ones) {
+                              const real *qkv, SatShape s, int first_head, int blocks, bool ones) {
     SHARED(unsigned char, shared);
     Area w = area_of(s, shared, workspace);
     RippleHead o = ripple_head(first_head + (int)(blockIdx.x / blocks), s.N, s.H, s.D, s.F, s.G);
@@ -165,7 +167,7 @@ __global__ void __launch_bounds__(THREADS, 2)
 /* == Backward ===================================================================================================== */
 
 /* delta_n = dy_n.y_n */
-DEVICE void load_delta(const Shape &s, const Area &w, const RippleHead &o, const real *dy, const real *y) {
+DEVICE void load_delta(const SatShape &s, const Area &w, const RippleHead &o, const real *dy, const real *y) {
     for (int n = threadIdx.x; n < s.N; n += THREADS) {
         float sum = 0;
         for (int d = 0; d < s.D; d++) sum += to_float(dy[o.y + n * o.y_row + d]) * to_float(y[o.y + n * o.y_row + d]);
@@ -174,12 +176,12 @@ DEVICE void load_delta(const Shape &s, const Area &w, const RippleHead &o, const
 }
 
 /* This block's place: its head, and the features it takes. */
-struct Part {
+struct SatPart {
     RippleHead o;
     int first, end;
 };
 
-DEVICE Part part_of(const Shape &s, int first_head) {
+DEVICE SatPart part_of(const SatShape &s, int first_head) {
     int head = (int)(blockIdx.x / s.groups), group = (int)(blockIdx.x % s.groups);
     return {ripple_head(first_head + head, s.N, s.H, s.D, s.F, s.G), group * s.F / s.groups,
             (group + 1) * s.F / s.groups};
@@ -188,11 +190,11 @@ DEVICE Part part_of(const Shape &s, int first_head) {
 /* dphi(q), and this block's share of dalpha times den: part [blocks,N,G]. */
 __global__ void __launch_bounds__(THREADS, 2)
     ripple_sat_queries_kernel(real *dphi, float *part, unsigned char *workspace, const real *dy, const real *y,
-                              const float *den, const float *alpha, const real *phi, const real *qkv, Shape s,
+                              const float *den, const float *alpha, const real *phi, const real *qkv, SatShape s,
                               int first_head) {
     SHARED(unsigned char, shared);
     Area w = area_of(s, shared, workspace);
-    Part at = part_of(s, first_head);
+    SatPart at = part_of(s, first_head);
     const RippleHead &o = at.o;
     clear_borders(s, w.table);
     load_delta(s, w, o, dy, y);
@@ -232,11 +234,11 @@ __global__ void __launch_bounds__(THREADS, 2)
 /* dphi(k), and this block's share of dv: part [blocks,N,D]. */
 __global__ void __launch_bounds__(THREADS, 2)
     ripple_sat_keys_kernel(real *dphi, float *part, unsigned char *workspace, const real *dy, const real *y,
-                           const float *den, const float *alpha, const real *phi, const real *qkv, Shape s,
+                           const float *den, const float *alpha, const real *phi, const real *qkv, SatShape s,
                            int first_head) {
     SHARED(unsigned char, shared);
     Area w = area_of(s, shared, workspace);
-    Part at = part_of(s, first_head);
+    SatPart at = part_of(s, first_head);
     const RippleHead &o = at.o;
     clear_borders(s, w.table);
     load_delta(s, w, o, dy, y);
@@ -277,7 +279,7 @@ __global__ void __launch_bounds__(THREADS, 2)
 /* dalpha and dv from the shares of the blocks of a head, in order. */
 __global__ void __launch_bounds__(THREADS)
     ripple_sat_join_kernel(real *dqkv, float *dalpha, const float *alpha_part, const float *v_part, const float *den,
-                           Shape s, int first_head, size_t count) {
+                           SatShape s, int first_head, size_t count) {
     size_t at = (size_t)blockIdx.x * THREADS + threadIdx.x;
     if (at >= count) return;
     int width = s.G + s.D, j = (int)(at % width), n = (int)(at / width % s.N), head = (int)(at / width / s.N);
@@ -293,14 +295,14 @@ __global__ void __launch_bounds__(THREADS)
 
 /* == Launches ===================================================================================================== */
 
-static void set_columns(Shape *s, int columns) {
+static void set_columns(SatShape *s, int columns) {
     s->columns = columns;
     s->table_bytes = ceil_div((size_t)columns * s->plane * sizeof(double), 16) * 16;
     s->row_bytes = ceil_div((size_t)(columns + 2) * s->N * sizeof(float), 16) * 16;
 }
 
-static Shape shape_of(const RippleRings *rings, int H, int D, int F) {
-    Shape s = {};
+static SatShape shape_of(const RippleRings *rings, int H, int D, int F) {
+    SatShape s = {};
     s.rings = *rings;
     s.N = grid_tokens(rings->grid);
     s.H = H;
@@ -318,28 +320,28 @@ static Shape shape_of(const RippleRings *rings, int H, int D, int F) {
     return s;
 }
 
-static size_t shared_bytes(const Shape &s) {
+static size_t shared_bytes(const SatShape &s) {
     return (s.tables_shared ? s.table_bytes : 0) + (s.rows_shared ? s.row_bytes : 0);
 }
 
-static int column_blocks(const Shape &s) { return (int)ceil_div(s.D, s.columns); }
+static int column_blocks(const SatShape &s) { return (int)ceil_div(s.D, s.columns); }
 
 /* Workspace of one head: what its blocks keep there, and backward the shares of dalpha and dv. */
-static size_t forward_bytes(const Shape &s) { return column_blocks(s) * workspace_of_block(s); }
-static size_t backward_bytes(const Shape &s) {
+static size_t forward_bytes(const SatShape &s) { return column_blocks(s) * workspace_of_block(s); }
+static size_t backward_bytes(const SatShape &s) {
     size_t shares = (size_t)s.groups * s.N * (s.G + s.D) * sizeof(float);
     return ceil_div(shares, 16) * 16 + s.groups * workspace_of_block(s);
 }
 
 size_t ripple_sat_workspace(const RippleRings *rings, int D, int F) {
-    Shape s = shape_of(rings, 1, D, F);
+    SatShape s = shape_of(rings, 1, D, F);
     size_t forward = forward_bytes(s), backward = backward_bytes(s), one = forward > backward ? forward : backward;
     return one > BUDGET ? one : BUDGET;
 }
 
 RIPPLE_FORWARD(sat) {
     int B = shape->B, H = shape->H;
-    Shape s = shape_of(rings, H, shape->D, shape->F);
+    SatShape s = shape_of(rings, H, shape->D, shape->F);
     size_t head_bytes = forward_bytes(s);
     int heads = B * H, most = head_bytes ? ripple_heads_at_once(heads, head_bytes, BUDGET) : heads;
     for (int first = 0; first < heads; first += most) {
@@ -357,7 +359,7 @@ RIPPLE_BACKWARD(sat) {
     const float *alpha = in->alpha;
     const real *phi = in->phi, *qkv = in->qkv;
     int B = shape->B, H = shape->H, D = shape->D;
-    Shape s = shape_of(rings, H, D, shape->F);
+    SatShape s = shape_of(rings, H, D, shape->F);
     int heads = B * H, most = ripple_heads_at_once(heads, backward_bytes(s), BUDGET);
     for (int first = 0; first < heads; first += most) {
         int now = heads - first < most ? heads - first : most;
@@ -380,7 +382,7 @@ RIPPLE_BACKWARD(sat) {
  * clips three times, once forward and once for the queries, but for every group for the keys.  In workspace the same
  * passes at memory speed. */
 double ripple_sat_cost(const RippleRings *rings, int D, int F) {
-    Shape s = shape_of(rings, 1, D, F);
+    SatShape s = shape_of(rings, 1, D, F);
     double corners = rings->grid.frames > 1 ? 8 : 4, passes = rings->grid.frames > 1 ? 7 : 5;
     double entries = (double)s.N * (D + 1) * F, reads = entries * (3 * corners * s.G + passes * (2.0 + s.G));
     return reads * (s.tables_shared ? 2.0 / 32 / RIPPLE_CLOCKS : 8 / RIPPLE_BANDWIDTH);

@@ -10,8 +10,10 @@
  *             dsticks_r += wp dc_r + bp de_r,  dwp += sum_r sticks_r dc_r^T,  dbp += sum_r sticks_r de_r
  * TILE tokens lie along a vector. Sums over tokens are float for FLUSH blocks of them, then double.
  * Source: "Ripple Attention for Visual Perception with Sub-quadratic Complexity" (ICML 2022), equations 5 and 6. */
-#include "kernels/kernels.h"
+#include "kernels/ripple/ripple.h"
+#include "kernels/softmax/attention_shape.h"
 
+#include <stdbool.h>
 #include <string.h>
 
 #include "kernels/cpu/activations.h"
@@ -24,15 +26,16 @@ typedef struct {
     float tau;
     bool truncate;
     bool heads; /* every head has a projection of its own */
-} Shape;
+} RippleWeightsShape;
 
-static Shape shape_of(int H, int D, int R) {
-    return (Shape){.H = H, .D = D, .R = R, .Dp = tile_round_up(D), .Rp = tile_round_up(R)};
+static RippleWeightsShape shape_of(int H, int D, int R) {
+    return (RippleWeightsShape){.H = H, .D = D, .R = R, .Dp = tile_round_up(D), .Rp = tile_round_up(R)};
 }
 
 /* rule is NULL for softmax. */
-static Shape shape_for(const RippleSticks *sticks, const StickBreaking *rule, const AttentionShape *shape) {
-    Shape s = shape_of(shape->H, shape->D, sticks->R);
+static RippleWeightsShape shape_for(const RippleSticks *sticks, const StickBreaking *rule,
+                                    const AttentionShape *shape) {
+    RippleWeightsShape s = shape_of(shape->H, shape->D, sticks->R);
     s.heads = sticks->per_head;
     if (rule) {
         s.tau = rule->tau;
@@ -47,9 +50,9 @@ typedef struct {
     float *o, *v, *dv;         /* [TILE,Rp] [TILE,Dp] [TILE,Dp] */
     float *dc_part, *de_part;  /* [H,R,Dp] [H,R,TILE] */
     double *dc, *de;           /* [H,R,Dp] [H,R] */
-} Buffers;
+} RippleWeightsBuffers;
 
-static size_t buffers_of(const Shape *s, Buffers *w, float *base) {
+static size_t buffers_of(const RippleWeightsShape *s, RippleWeightsBuffers *w, float *base) {
     size_t sticks = (size_t)s->H * s->R, block = TILE;
     size_t sizes[] = {sticks * s->Dp, (size_t)s->H * s->D * s->Rp, sticks,
                       block * s->Rp,  block * s->Dp,               block * s->Dp,
@@ -62,25 +65,26 @@ static size_t buffers_of(const Shape *s, Buffers *w, float *base) {
         total += workspace_line_up(sizes[i]);
     }
     if (base)
-        *w = (Buffers){places[0], places[1], places[2], places[3], places[4],
-                       places[5], places[6], places[7], places[8], places[9]};
+        *w = (RippleWeightsBuffers){places[0], places[1], places[2], places[3], places[4],
+                                    places[5], places[6], places[7], places[8], places[9]};
     return total;
 }
 
-static size_t workspace_floats(const Shape *s) {
-    Buffers unused;
+static size_t workspace_floats(const RippleWeightsShape *s) {
+    RippleWeightsBuffers unused;
     return buffers_of(s, &unused, NULL);
 }
 
 size_t ripple_weights_workspace(int H, int D, int G) {
-    Shape s = shape_of(H, D, G);
+    RippleWeightsShape s = shape_of(H, D, G);
     return workspace_bytes(workspace_floats(&s));
 }
 
 /* == Logits ======================================================================================================= */
 
 /* c_r = wp^T sticks_r, as it is and transposed, and e_r = sticks_r.bp. */
-static void project_sticks(const Shape *s, const Buffers *w, const float *wp, const float *bp, const float *sticks) {
+static void project_sticks(const RippleWeightsShape *s, const RippleWeightsBuffers *w, const float *wp, const float *bp,
+                           const float *sticks) {
     memset(w->c, 0, (size_t)s->H * s->R * s->Dp * sizeof *w->c);
     memset(w->ct, 0, (size_t)s->H * s->D * s->Rp * sizeof *w->ct);
     for (int i = 0; i < s->H * s->R; i++) {
@@ -116,7 +120,7 @@ static void lanes_to_rows(float *x, size_t row, const vec *in, int m, int n) {
 }
 
 /* o of m tokens and one head, tokens along the lanes. */
-static void logits(const Shape *s, const Buffers *w, vec *o, const real *v, int h, int m) {
+static void logits(const RippleWeightsShape *s, const RippleWeightsBuffers *w, vec *o, const real *v, int h, int m) {
     FloatRows rows = reals_as_floats(w->v, s->Dp, v, 3 * (size_t)s->H * s->D, m, s->D);
     tile_gemm(w->o, s->Rp, rows.at, rows.row, 1, w->ct + (size_t)h * s->D * s->Rp, s->Rp, m, s->Rp, s->D, 0);
     rows_to_lanes(o, w->o, s->Rp, m, s->R);
@@ -132,7 +136,7 @@ TILE_INLINE void break_stick(vec *stick, vec *rest, vec o, int left) {
     *rest = x * *stick;
 }
 
-static void stick_weights(const Shape *s, vec *alpha, const vec *o) {
+static void stick_weights(const RippleWeightsShape *s, vec *alpha, const vec *o) {
     vec mass = vec_set(1), share = vec_set(0); /* 1 - sum_{r'<r} alpha_r';  weight of each group from r^ on */
     ivec ended = {0};
     for (int r = 0; r < s->R; r++) {
@@ -147,7 +151,8 @@ static void stick_weights(const Shape *s, vec *alpha, const vec *o) {
     alpha[s->R] = s->truncate ? vec_set(0) : vec_select(ended, share, mass);
 }
 
-static void stick_gradients(const Shape *s, vec *dlogit, const vec *dalpha, const vec *alpha, const vec *o) {
+static void stick_gradients(const RippleWeightsShape *s, vec *dlogit, const vec *dalpha, const vec *alpha,
+                            const vec *o) {
     vec sticks[RIPPLE_MAX_GROUPS], rests[RIPPLE_MAX_GROUPS], mass = vec_set(1);
     ivec ended[RIPPLE_MAX_GROUPS], end = {0};
     for (int r = 0; r < s->R; r++) {
@@ -164,14 +169,14 @@ static void stick_gradients(const Shape *s, vec *dlogit, const vec *dalpha, cons
     }
 }
 
-static void softmax_weights(const Shape *s, vec *alpha, const vec *o) {
+static void softmax_weights(const RippleWeightsShape *s, vec *alpha, const vec *o) {
     vec largest = o[0], sum = vec_set(0);
     for (int r = 1; r < s->R; r++) largest = vec_max(o[r], largest);
     for (int r = 0; r < s->R; r++) sum += alpha[r] = vec_exp(o[r] - largest);
     for (int r = 0; r < s->R; r++) alpha[r] /= sum;
 }
 
-static void softmax_gradients(const Shape *s, vec *dlogit, const vec *dalpha, const vec *alpha) {
+static void softmax_gradients(const RippleWeightsShape *s, vec *dlogit, const vec *dalpha, const vec *alpha) {
     vec mean = vec_set(0);
     for (int r = 0; r < s->R; r++) mean += alpha[r] * dalpha[r];
     for (int r = 0; r < s->R; r++) dlogit[r] = alpha[r] * (dalpha[r] - mean);
@@ -180,13 +185,13 @@ static void softmax_gradients(const Shape *s, vec *dlogit, const vec *dalpha, co
 /* == Forward ====================================================================================================== */
 
 /* o is NULL for softmax, which has no last group beyond its logits. */
-static void weights_forward(const Shape *s, float *alpha, float *o, const real *qkv, const RippleSticks *sticks,
-                            size_t n) {
+static void weights_forward(const RippleWeightsShape *s, float *alpha, float *o, const real *qkv,
+                            const RippleSticks *sticks, size_t n) {
     size_t floats = workspace_floats(s), blocks = (n + TILE - 1) / TILE, M = (size_t)s->H * s->D;
     int G = o ? s->R + 1 : s->R;
 #pragma omp parallel
     {
-        Buffers w;
+        RippleWeightsBuffers w;
         buffers_of(s, &w, kernels_workspace(floats));
         project_sticks(s, &w, sticks->wp, sticks->bp, sticks->sticks);
 #pragma omp for schedule(static)
@@ -211,12 +216,12 @@ static void weights_forward(const Shape *s, float *alpha, float *o, const real *
 
 void stick_breaking_forward(float *alpha, float *o, const real *qkv, const RippleSticks *sticks,
                             const StickBreaking *rule, const AttentionShape *shape) {
-    Shape s = shape_for(sticks, rule, shape);
+    RippleWeightsShape s = shape_for(sticks, rule, shape);
     weights_forward(&s, alpha, o, qkv, sticks, (size_t)shape->B * shape->N);
 }
 
 void softmax_weights_forward(float *alpha, const real *qkv, const RippleSticks *sticks, const AttentionShape *shape) {
-    Shape s = shape_for(sticks, NULL, shape);
+    RippleWeightsShape s = shape_for(sticks, NULL, shape);
     weights_forward(&s, alpha, NULL, qkv, sticks, (size_t)shape->B * shape->N);
 }
 
@@ -227,19 +232,20 @@ void fixed_weights(float *alpha, const float *weights, size_t rows, int G) {
 
 /* == Backward ===================================================================================================== */
 
-static void clear_parts(const Shape *s, const Buffers *w) {
+static void clear_parts(const RippleWeightsShape *s, const RippleWeightsBuffers *w) {
     memset(w->dc_part, 0, (size_t)s->H * s->R * s->Dp * sizeof *w->dc_part);
     memset(w->de_part, 0, (size_t)s->H * s->R * TILE * sizeof *w->de_part);
 }
 
-static void flush_parts(const Shape *s, const Buffers *w) {
+static void flush_parts(const RippleWeightsShape *s, const RippleWeightsBuffers *w) {
     for (size_t i = 0; i < (size_t)s->H * s->R * s->Dp; i++) w->dc[i] += w->dc_part[i];
     for (int i = 0; i < s->H * s->R; i++) w->de[i] += vec_sum(vec_load(w->de_part + (size_t)i * TILE));
     clear_parts(s, w);
 }
 
 /* dv of m tokens and one head, and their contribution to dc and de. */
-static void spread_logits(const Shape *s, const Buffers *w, real *dv, const vec *dlogit, const real *v, int h, int m) {
+static void spread_logits(const RippleWeightsShape *s, const RippleWeightsBuffers *w, real *dv, const vec *dlogit,
+                          const real *v, int h, int m) {
     size_t row = 3 * (size_t)s->H * s->D, head = (size_t)h * s->R;
     for (int i = 0; i < m; i++) {
         reals_widen(w->v + i * s->Dp, v + i * row, s->D);
@@ -260,9 +266,9 @@ static void spread_logits(const Shape *s, const Buffers *w, real *dv, const vec 
 }
 
 /* Sums dc and de over the threads, in thread order, and computes the projection's gradients from them. */
-static void finish_gradients(const Shape *s, size_t floats, int threads, float *dwp, float *dbp, float *dsticks,
-                             const float *wp, const float *bp, const float *sticks) {
-    Buffers w, other;
+static void finish_gradients(const RippleWeightsShape *s, size_t floats, int threads, float *dwp, float *dbp,
+                             float *dsticks, const float *wp, const float *bp, const float *sticks) {
+    RippleWeightsBuffers w, other;
     int D = s->D, count = s->H * s->R;
     buffers_of(s, &w, workspace_of(0, floats));
     for (int thread = 1; thread < threads; thread++) {
@@ -291,14 +297,14 @@ static void finish_gradients(const Shape *s, size_t floats, int threads, float *
     }
 }
 
-static void weights_backward(const Shape *s, real *dqkv, const RippleSticksGradients *d, const float *dalpha,
-                             const float *alpha, const float *o, const real *qkv, const RippleSticks *sticks,
-                             size_t n) {
+static void weights_backward(const RippleWeightsShape *s, real *dqkv, const RippleSticksGradients *d,
+                             const float *dalpha, const float *alpha, const float *o, const real *qkv,
+                             const RippleSticks *sticks, size_t n) {
     size_t floats = workspace_floats(s), blocks = (n + TILE - 1) / TILE, M = (size_t)s->H * s->D;
     int G = o ? s->R + 1 : s->R, threads = 1;
 #pragma omp parallel
     {
-        Buffers w;
+        RippleWeightsBuffers w;
         int since = 0;
         buffers_of(s, &w, kernels_workspace(floats));
         project_sticks(s, &w, sticks->wp, sticks->bp, sticks->sticks);
@@ -338,13 +344,13 @@ static void weights_backward(const Shape *s, real *dqkv, const RippleSticksGradi
 void stick_breaking_backward(real *dqkv, const RippleSticksGradients *d, const float *dalpha, const float *alpha,
                              const float *o, const real *qkv, const RippleSticks *sticks, const StickBreaking *rule,
                              const AttentionShape *shape) {
-    Shape s = shape_for(sticks, rule, shape);
+    RippleWeightsShape s = shape_for(sticks, rule, shape);
     weights_backward(&s, dqkv, d, dalpha, alpha, o, qkv, sticks, (size_t)shape->B * shape->N);
 }
 
 void softmax_weights_backward(real *dqkv, const RippleSticksGradients *d, const float *dalpha, const float *alpha,
                               const real *qkv, const RippleSticks *sticks, const AttentionShape *shape) {
-    Shape s = shape_for(sticks, NULL, shape);
+    RippleWeightsShape s = shape_for(sticks, NULL, shape);
     weights_backward(&s, dqkv, d, dalpha, alpha, NULL, qkv, sticks, (size_t)shape->B * shape->N);
 }
 

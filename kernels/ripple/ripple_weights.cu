@@ -7,7 +7,8 @@
  * memory, and every access to v and dv is a row.  A block adds its tiles' dc and de in workspace; add_parts joins the
  * blocks. */
 #include "kernels/cuda/rows.cuh"
-#include "kernels/kernels.h"
+#include "kernels/ripple/ripple.h"
+#include "kernels/softmax/attention_shape.h"
 
 enum {
     TOKENS = WARP,
@@ -20,7 +21,7 @@ enum {
 };
 static const size_t MOST_PART_BYTES = (size_t)16 << 20;
 
-struct Shape {
+struct RippleWeightsShape {
     size_t n;
     int H, D, R, G; /* R logits, G weights */
     int columns;    /* D rounded up: row of c */
@@ -30,12 +31,12 @@ struct Shape {
 };
 
 /* Workspace: c [H,R,columns], e [H,R], dc [H,R,D+1] with de as the last column, and one of those for every block. */
-struct Buffers {
+struct RippleWeightsBuffers {
     float *c, *e, *dc, *parts;
     int most_parts;
 };
 
-static Buffers buffers_of(int H, int D, int R, float *base, size_t *bytes) {
+static RippleWeightsBuffers buffers_of(int H, int D, int R, float *base, size_t *bytes) {
     size_t columns = ceil_div(D, COLUMNS) * COLUMNS, sticks = (size_t)H * R, size = sticks * (D + 1), next = 0;
     size_t parts = MOST_PART_BYTES / (size * sizeof(float));
     auto take = [&](size_t floats) {
@@ -43,7 +44,7 @@ static Buffers buffers_of(int H, int D, int R, float *base, size_t *bytes) {
         next += ceil_div(floats, 4) * 4;
         return at;
     };
-    Buffers w = {};
+    RippleWeightsBuffers w = {};
     w.most_parts = parts < 1 ? 1 : parts > MOST_PARTS ? (int)MOST_PARTS : (int)parts;
     w.c = take(sticks * columns);
     w.e = take(sticks);
@@ -59,7 +60,7 @@ size_t ripple_weights_workspace(int H, int D, int G) {
     return bytes;
 }
 
-static Buffers workspace_of(const Shape &s) {
+static RippleWeightsBuffers workspace_of(const RippleWeightsShape &s) {
     size_t bytes;
     buffers_of(s.H, s.D, s.R, NULL, &bytes);
     return buffers_of(s.H, s.D, s.R, static_cast<float *>(kernels_workspace(bytes)), &bytes);
@@ -102,7 +103,7 @@ DEVICE void break_stick(float *stick, float *rest, float o, int left) {
 #define OF(x, r) (x)[(r) * ROW + lane_id()]
 
 /* R logits become R + 1 weights. */
-DEVICE void stick_weights(float *x, const Shape &s) {
+DEVICE void stick_weights(float *x, const RippleWeightsShape &s) {
     float mass = 1, share = 0; /* 1 - sum_{r'<r} alpha_r';  what each group from r^ on gets */
     bool ended = false;
     for (int r = 0; r < s.R; r++) {
@@ -119,7 +120,7 @@ DEVICE void stick_weights(float *x, const Shape &s) {
 }
 
 /* own: alpha dalpha becomes do. */
-DEVICE void stick_gradients(float *own, const float *o, const Shape &s) {
+DEVICE void stick_gradients(float *own, const float *o, const RippleWeightsShape &s) {
     float stick, rest, mass = 1, farther = OF(own, s.R); /* nothing when truncated: that alpha is zero */
     int end = 0;
     for (; end < s.R; end++) {
@@ -135,14 +136,14 @@ DEVICE void stick_gradients(float *own, const float *o, const Shape &s) {
     }
 }
 
-DEVICE void softmax(float *x, const Shape &s) {
+DEVICE void softmax(float *x, const RippleWeightsShape &s) {
     float largest = OF(x, 0), sum = 0;
     for (int r = 1; r < s.R; r++) largest = fmaxf(largest, OF(x, r));
     for (int r = 0; r < s.R; r++) sum += OF(x, r) = expf(OF(x, r) - largest);
     for (int r = 0; r < s.R; r++) OF(x, r) /= sum;
 }
 
-DEVICE void softmax_gradients(float *own, const float *alpha, const Shape &s) {
+DEVICE void softmax_gradients(float *own, const float *alpha, const RippleWeightsShape &s) {
     float mean = 0;
     for (int r = 0; r < s.R; r++) mean += OF(own, r);
     for (int r = 0; r < s.R; r++) OF(own, r) -= OF(alpha, r) * mean;
@@ -150,11 +151,13 @@ DEVICE void softmax_gradients(float *own, const float *alpha, const Shape &s) {
 
 /* == Thirty-two tokens ============================================================================================ */
 
-DEVICE int tokens_from(const Shape &s, size_t first) { return s.n - first < TOKENS ? (int)(s.n - first) : TOKENS; }
+DEVICE int tokens_from(const RippleWeightsShape &s, size_t first) {
+    return s.n - first < TOKENS ? (int)(s.n - first) : TOKENS;
+}
 
 /* visit(i, r, where) for the rows of `width` floats that tokens first .. first+31 have for head h in x [n,H,width]. */
 template <typename Visit>
-DEVICE void for_rows(const Shape &s, size_t first, int h, int width, Visit visit) {
+DEVICE void for_rows(const RippleWeightsShape &s, size_t first, int h, int width, Visit visit) {
     int count = tokens_from(s, first) * width;
     for (int k = lane_id(); k < count; k += WARP) {
         int i = k / width, r = k % width;
@@ -163,8 +166,8 @@ DEVICE void for_rows(const Shape &s, size_t first, int h, int width, Visit visit
 }
 
 /* x [R,ROW] = the logits of head h; v_tile [TOKENS,COLUMNS+1]. */
-DEVICE void logits(float *x, float *v_tile, const real *v, size_t v_row, const float *c, const float *e, const Shape &s,
-                   size_t first, int h) {
+DEVICE void logits(float *x, float *v_tile, const real *v, size_t v_row, const float *c, const float *e,
+                   const RippleWeightsShape &s, size_t first, int h) {
     for (int r = 0; r < s.R; r++) OF(x, r) = e[h * s.R + r];
     for (int d0 = 0; d0 < s.D; d0 += COLUMNS) {
         float own[COLUMNS];
@@ -195,7 +198,8 @@ DEVICE void logits(float *x, float *v_tile, const real *v, size_t v_row, const f
 
 /* A block takes all heads of its tokens, so that their short rows of weights meet in the cache. */
 __global__ void __launch_bounds__(MOST_WARPS *WARP, 2)
-    ripple_weights_forward_kernel(float *alpha, float *o, const real *qkv, const float *c, const float *e, Shape s) {
+    ripple_weights_forward_kernel(float *alpha, float *o, const real *qkv, const float *c, const float *e,
+                                  RippleWeightsShape s) {
     SHARED(float, shared);
     float *x = shared + warp_id() * forward_floats(s.G), *v_tile = x + s.G * ROW;
     size_t first = (size_t)blockIdx.x * TOKENS, M = (size_t)s.H * s.D;
@@ -214,7 +218,7 @@ __global__ void __launch_bounds__(MOST_WARPS *WARP, 2)
 
 /* own [G,ROW] = do of head h, zero for tokens that are not there; other [G,ROW] is scratch. */
 DEVICE void logit_gradients(float *own, float *other, const float *dalpha, const float *alpha, const float *o,
-                            const Shape &s, size_t first, int h) {
+                            const RippleWeightsShape &s, size_t first, int h) {
     warp_sync();
     for (int r = 0; r < s.G; r++) OF(own, r) = OF(other, r) = 0;
     warp_sync();
@@ -230,8 +234,8 @@ DEVICE void logit_gradients(float *own, float *other, const float *dalpha, const
 }
 
 /* Column d of dv += do c, for the first `tokens` of the tile. */
-DEVICE void add_value_gradient(real *dv, int row, int tokens, const float *own, const float *c, const Shape &s, int h,
-                               int d) {
+DEVICE void add_value_gradient(real *dv, int row, int tokens, const float *own, const float *c,
+                               const RippleWeightsShape &s, int h, int d) {
     float sum[TOKENS];
 #pragma unroll
     for (int i = 0; i < TOKENS; i++) sum[i] = i < tokens ? to_float(dv[i * row]) : 0;
@@ -248,8 +252,8 @@ DEVICE void add_value_gradient(real *dv, int row, int tokens, const float *own, 
 }
 
 /* Column d of dc += do^T v, the block's share; with `fresh` it is the first to write there. */
-DEVICE void add_stick_gradient(float *part, const real *v, int row, int tokens, const float *own, const Shape &s, int h,
-                               int d, bool fresh) {
+DEVICE void add_stick_gradient(float *part, const real *v, int row, int tokens, const float *own,
+                               const RippleWeightsShape &s, int h, int d, bool fresh) {
     float value[TOKENS];
 #pragma unroll
     for (int i = 0; i < TOKENS; i++) value[i] = i < tokens ? to_float(v[i * row]) : 0;
@@ -265,7 +269,7 @@ DEVICE void add_stick_gradient(float *part, const real *v, int row, int tokens, 
 
 __global__ void __launch_bounds__(BACKWARD_WARPS *WARP, 2)
     ripple_weights_backward_kernel(real *dqkv, float *parts, const float *dalpha, const float *alpha, const float *o,
-                                   const real *qkv, const float *c, Shape s) {
+                                   const real *qkv, const float *c, RippleWeightsShape s) {
     SHARED(float, shared);
     float *own = shared + warp_id() * backward_floats(s.G), *other = own + s.G * ROW;
     size_t M = (size_t)s.H * s.D, tiles = (s.n + TOKENS - 1) / TOKENS;
@@ -315,8 +319,8 @@ __global__ void __launch_bounds__(128)
 /* == Launches ===================================================================================================== */
 
 /* rule is NULL for softmax. */
-static Shape shape_of(const RippleSticks *sticks, const StickBreaking *rule, const AttentionShape *shape) {
-    Shape s = {};
+static RippleWeightsShape shape_of(const RippleSticks *sticks, const StickBreaking *rule, const AttentionShape *shape) {
+    RippleWeightsShape s = {};
     s.n = (size_t)shape->B * shape->N;
     s.H = shape->H;
     s.D = shape->D;
@@ -330,19 +334,20 @@ static Shape shape_of(const RippleSticks *sticks, const StickBreaking *rule, con
     return s;
 }
 
-static int warps_for(const Shape &s, size_t floats, int most) {
+static int warps_for(const RippleWeightsShape &s, size_t floats, int most) {
     int warps = (int)(SHARED_LIMIT / (floats * sizeof(float)));
     if (warps > most) warps = most;
     return warps < 1 ? 1 : warps < s.H ? warps : s.H;
 }
 
-static void project(const Buffers &w, const Shape &s, const RippleSticks *sticks) {
+static void project(const RippleWeightsBuffers &w, const RippleWeightsShape &s, const RippleSticks *sticks) {
     LAUNCH(ripple_project_kernel, s.H * s.R, 128, 0, w.c, w.e, w.dc, sticks->wp, sticks->bp, sticks->sticks, s.D,
            s.columns, s.heads ? s.R : s.H * s.R);
 }
 
-static void weights_forward(float *alpha, float *o, const real *qkv, const RippleSticks *sticks, const Shape &s) {
-    Buffers w = workspace_of(s);
+static void weights_forward(float *alpha, float *o, const real *qkv, const RippleSticks *sticks,
+                            const RippleWeightsShape &s) {
+    RippleWeightsBuffers w = workspace_of(s);
     size_t floats = forward_floats(s.G);
     int warps = warps_for(s, floats, MOST_WARPS);
     project(w, s, sticks);
@@ -351,8 +356,8 @@ static void weights_forward(float *alpha, float *o, const real *qkv, const Rippl
 }
 
 static void weights_backward(real *dqkv, const RippleSticksGradients *d, const float *dalpha, const float *alpha,
-                             const float *o, const real *qkv, const RippleSticks *sticks, const Shape &s) {
-    Buffers w = workspace_of(s);
+                             const float *o, const real *qkv, const RippleSticks *sticks, const RippleWeightsShape &s) {
+    RippleWeightsBuffers w = workspace_of(s);
     size_t floats = backward_floats(s.G), projections = s.heads ? s.H : 1,
            elements = projections * s.D * (s.D + 1) + (size_t)s.H * s.R * s.D;
     int warps = warps_for(s, floats, BACKWARD_WARPS), parts = (int)blocks_for(s.n, TOKENS, w.most_parts);
@@ -386,17 +391,17 @@ void softmax_weights_backward(real *dqkv, const RippleSticksGradients *d, const 
 
 /* == Fixed ======================================================================================================== */
 
-struct Weights {
+struct RingWeights {
     float of[RIPPLE_MAX_GROUPS];
 };
 
-__global__ void __launch_bounds__(256) fixed_weights_kernel(float *alpha, Weights weights, size_t count, int G) {
+__global__ void __launch_bounds__(256) fixed_weights_kernel(float *alpha, RingWeights weights, size_t count, int G) {
     size_t step = (size_t)gridDim.x * 256;
     for (size_t at = (size_t)blockIdx.x * 256 + threadIdx.x; at < count; at += step) alpha[at] = weights.of[at % G];
 }
 
 void fixed_weights(float *alpha, const float *weights, size_t rows, int G) {
-    Weights w = {};
+    RingWeights w = {};
     for (int r = 0; r < G; r++) w.of[r] = weights[r];
     size_t count = rows * G;
     if (count) LAUNCH(fixed_weights_kernel, blocks_for(count, 256, 132 * 8), 256, 0, alpha, w, count, G);

@@ -1,7 +1,12 @@
 /* Causal softmax attention over sets of keys; the formulas are those of softmax_attention.c, the sets' runs those of
  * causal_runs.h.  This form widens what it loads to floats; causal_pairs.c multiplies bfloat16 where that is faster. */
+#include <math.h>
+#include <stdbool.h>
+#include <string.h>
+
 #include "kernels/softmax/causal_pairs.h"
 #include "kernels/softmax/causal_runs.h"
+#include "kernels/softmax/causal_attention.h"
 
 /* == Unseen pairs ================================================================================================= */
 
@@ -14,7 +19,7 @@ static void fill_outside(float *x, int from, int to, int keys, float value) {
 }
 
 /* The elements of x [rows,KEYS], for queries i.. and keys j.., that are not in the set become `value`. */
-static void fill_unseen(float *x, const Run *r, int i, int rows, int j, int keys, float value) {
+static void fill_unseen(float *x, const CausalRun *r, int i, int rows, int j, int keys, float value) {
     for (int row = 0; row < rows; row++) {
         int from = smaller(keys_from(r, i + row) - j, keys), to = larger(keys_to(r, i + row) - j, 0);
         fill_outside(x + row * KEYS, from, to, keys, value);
@@ -28,14 +33,14 @@ typedef struct {
     float *kt, *v;               /* a run's keys, in panels, and values [keys,Dvp] */
     float *held, *held_m, *held_l; /* [N,Dvp], [N], [N]: between two passes */
     float *qs, *ys, *m, *l, *s;  /* [ROWS,Dkp], [ROWS,Dvp], [ROWS], [ROWS], [QUERIES,KEYS] */
-} Forward;
+} CausalForward;
 
-static Forward forward_take(float *slice, const CausalShape *s, const CausalPattern *p, int h, size_t *floats) {
+static CausalForward forward_take(float *slice, const CausalShape *s, const CausalPattern *p, int h, size_t *floats) {
     bool two;
     size_t longest = (size_t)longest_of(p, h, s->N, &two), held = two ? (size_t)s->N : 0;
     size_t Dkp = (size_t)tile_round_up(s->Dk), Dvp = (size_t)tile_round_up(s->Dv);
     float *next = slice;
-    Forward f = {.order = (int *)workspace_take(&next, longest)};
+    CausalForward f = {.order = (int *)workspace_take(&next, longest)};
     f.kt = workspace_take(&next, panels_floats((int)longest, s->Dk));
     f.v = workspace_take(&next, longest * Dvp);
     f.held = workspace_take(&next, held * Dvp);
@@ -51,7 +56,8 @@ static Forward forward_take(float *slice, const CausalShape *s, const CausalPatt
 }
 
 /* Begins a row's running softmax, before the first key. */
-static void begin_row(const Forward *own, const Forward *shared, const Run *r, const Head *a, int row, size_t token) {
+static void begin_row(const CausalForward *own, const CausalForward *shared, const CausalRun *r, const CausalHead *a,
+                      int row, size_t token) {
     float *ys = own->ys + (size_t)row * a->Dvp;
     own->m[row] = -INFINITY;
     own->l[row] = 0;
@@ -66,7 +72,8 @@ static void begin_row(const Forward *own, const Forward *shared, const Run *r, c
     } else memset(ys, 0, a->Dvp * sizeof *ys);
 }
 
-static void end_row(const Forward *own, const Forward *shared, const Run *r, const Head *a, int row, size_t token) {
+static void end_row(const CausalForward *own, const CausalForward *shared, const CausalRun *r, const CausalHead *a,
+                    int row, size_t token) {
     const float *ys = own->ys + (size_t)row * a->Dvp;
     float m = own->m[row], l = own->l[row];
     if (r->pass->more) {
@@ -80,16 +87,16 @@ static void end_row(const Forward *own, const Forward *shared, const Run *r, con
 }
 
 /* Computes the results of queries i.., at most ROWS of them. */
-static void forward_rows(const Forward *own, const Forward *shared, const Forward *run, const Run *r, const Head *a,
-                         int i) {
+static void forward_rows(const CausalForward *own, const CausalForward *shared, const CausalForward *run,
+                         const CausalRun *r, const CausalHead *a, int i) {
     int rows = smaller(ROWS, r->queries - i), Dkp = a->Dkp, Dvp = a->Dvp;
     gather(own->qs, a->q, a->q_row, r->q_order, i, a->scale, rows, a->Dk, Dkp);
     for (int row = 0; row < rows; row++) begin_row(own, shared, r, a, row, position(r->q_order, i + row));
-    Range all = keys_seen(r, i, rows, 0, r->keys);
+    CausalRange all = keys_seen(r, i, rows, 0, r->keys);
     for (int j = all.first; j < all.last; j += KEYS)
         for (int t = 0; t < rows; t += QUERIES) {
             int some = smaller(QUERIES, rows - t);
-            Range seen = keys_seen(r, i + t, some, j, smaller(j + KEYS, all.last));
+            CausalRange seen = keys_seen(r, i + t, some, j, smaller(j + KEYS, all.last));
             int keys = seen.last - seen.first;
             if (keys <= 0) continue;
             bool masked = !all_seen(r, i + t, some, seen.first, keys);
@@ -104,8 +111,8 @@ static void forward_rows(const Forward *own, const Forward *shared, const Forwar
 }
 
 /* `run` has the buffers of the team's first member. */
-static void forward_run(const Forward *own, const Forward *shared, const Forward *run, const Run *r, const Head *a,
-                        Team team) {
+static void forward_run(const CausalForward *own, const CausalForward *shared, const CausalForward *run,
+                        const CausalRun *r, const CausalHead *a, Team team) {
     for (int j = team.part * KEYS; j < r->keys; j += team.parts * KEYS) {
         int keys = smaller(KEYS, r->keys - j);
         gather_panels(run->kt + (size_t)j * a->Dk, a->k, a->k_row, r->k_order, j, keys, a->Dk);
@@ -117,11 +124,11 @@ static void forward_run(const Forward *own, const Forward *shared, const Forward
         if (task_of(team, n) < tasks) forward_rows(own, shared, run, r, a, task_of(team, n) * ROWS);
 }
 
-static void forward_head(const Head *a, const CausalShape *s, Team team, float *own_slice, float *slice) {
+static void forward_head(const CausalHead *a, const CausalShape *s, Team team, float *own_slice, float *slice) {
     size_t floats;
-    Forward own = forward_take(own_slice, s, a->pattern, a->h, &floats);
-    Forward lead = forward_take(slice, s, a->pattern, a->h, &floats);
-    for (Runs r = runs_of(a, team, own.order); next_run(&r);)
+    CausalForward own = forward_take(own_slice, s, a->pattern, a->h, &floats);
+    CausalForward lead = forward_take(slice, s, a->pattern, a->h, &floats);
+    for (CausalRuns r = runs_of(a, team, own.order); next_run(&r);)
         forward_run(&own, &lead, r.workers.parts > 1 ? &lead : &own, &r.run, a, r.workers);
 }
 
@@ -136,9 +143,9 @@ void causal_attention_forward(real *y, float *lse, const CausalInputs *in, const
 #pragma omp parallel
     {
         Team team = team_of(shape, pattern);
-        Range heads = heads_for(team, shape);
+        CausalRange heads = heads_for(team, shape);
         for (int head = heads.first; head < heads.last; head++) {
-            Head a = head_of(shape, pattern, in, (size_t)head);
+            CausalHead a = head_of(shape, pattern, in, (size_t)head);
             float *own = kernels_workspace(slice), *lead = team.parts > 1 ? workspace_of(0, slice) : own;
             a.y = y + y_at(&a, shape, (size_t)head);
             a.lse = lse + (size_t)head * shape->N;
@@ -160,14 +167,14 @@ typedef struct {
     float *qs, *dys, *dqs, *delta, *shift; /* a run's queries: [queries,Dkp], [,Dvp], [,Dkp], [queries] each */
     float *kt, *vt, *k, *dk, *dv;          /* a block of keys */
     float *s, *t;                          /* [QUERIES,KEYS]: scores and p, dy v^T and ds */
-} Backward;
+} CausalBackward;
 
-static Backward backward_take(float *slice, const CausalShape *s, const CausalPattern *p, int h, size_t *floats) {
+static CausalBackward backward_take(float *slice, const CausalShape *s, const CausalPattern *p, int h, size_t *floats) {
     bool two;
     size_t longest = (size_t)longest_of(p, h, s->N, &two);
     size_t Dkp = (size_t)tile_round_up(s->Dk), Dvp = (size_t)tile_round_up(s->Dv);
     float *next = slice;
-    Backward w = {.order = (int *)workspace_take(&next, longest)};
+    CausalBackward w = {.order = (int *)workspace_take(&next, longest)};
     w.qs = workspace_take(&next, longest * Dkp);
     w.dys = workspace_take(&next, longest * Dvp);
     w.dqs = workspace_take(&next, longest * Dkp);
@@ -186,8 +193,8 @@ static Backward backward_take(float *slice, const CausalShape *s, const CausalPa
 
 /* Takes a query's pair with its own key, where that is not one of the run's: that key's dk and dv, and dq's
  * beginning. */
-static void own_pair(float *dq, const Run *r, const Head *a, const float *q, const float *dy, float delta, float lse,
-                     size_t token) {
+static void own_pair(float *dq, const CausalRun *r, const CausalHead *a, const float *q, const float *dy, float delta,
+                     float lse, size_t token) {
     memset(dq, 0, a->Dkp * sizeof *dq);
     if (!sees_own(r, (int)token)) return;
     const real *k = a->k + token * a->k_row, *v = a->v + token * a->v_row;
@@ -201,7 +208,8 @@ static void own_pair(float *dq, const Run *r, const Head *a, const float *q, con
 }
 
 /* Prepares this member's part of the queries, for all, and its share of dq, which is for all queries. */
-static void begin_queries(const Backward *own, const Backward *run, const Run *r, const Head *a, Team team) {
+static void begin_queries(const CausalBackward *own, const CausalBackward *run, const CausalRun *r, const CausalHead *a,
+                          Team team) {
     for (int i = 0; i < r->queries; i++) {
         float *dq = own->dqs + (size_t)i * a->Dkp;
         if (i / QUERIES % team.parts != team.part) {
@@ -222,7 +230,8 @@ static void begin_queries(const Backward *own, const Backward *run, const Run *r
 }
 
 /* Takes keys j .. j+block-1 and all queries that see one of them: dk, dv, and this member's share of dq. */
-static void backward_keys(const Backward *own, const Backward *run, const Run *r, const Head *a, int j, int block) {
+static void backward_keys(const CausalBackward *own, const CausalBackward *run, const CausalRun *r, const CausalHead *a,
+                          int j, int block) {
     int Dk = a->Dk, Dkp = a->Dkp, Dvp = a->Dvp;
     gather_panels(own->kt, a->k, a->k_row, r->k_order, j, block, Dk);
     gather_panels(own->vt, a->v, a->v_row, r->k_order, j, block, a->Dv);
@@ -232,7 +241,7 @@ static void backward_keys(const Backward *own, const Backward *run, const Run *r
     int end = queries_to(r, j + block - 1);
     for (int i = queries_from(r, j) / QUERIES * QUERIES; i < end; i += QUERIES) {
         int rows = smaller(QUERIES, r->queries - i);
-        Range seen = keys_seen(r, i, rows, j, j + block);
+        CausalRange seen = keys_seen(r, i, rows, j, j + block);
         int first = seen.first - j, keys = seen.last - seen.first;
         if (keys <= 0) continue;
         const float *qs = run->qs + (size_t)i * Dkp, *dys = run->dys + (size_t)i * Dvp;
@@ -254,8 +263,8 @@ static void backward_keys(const Backward *own, const Backward *run, const Run *r
 }
 
 /* A member's dq lies `apart` floats behind the one before; `run` has the buffers of the team's first member. */
-static void backward_run(const Backward *own, const Backward *run, size_t apart, const Run *r, const Head *a,
-                         Team team) {
+static void backward_run(const CausalBackward *own, const CausalBackward *run, size_t apart, const CausalRun *r,
+                         const CausalHead *a, Team team) {
     begin_queries(own, run, r, a, team);
     wait_for(team);
     int block = keys_at_once(r, team), tasks = (r->keys + block - 1) / block;
@@ -275,12 +284,12 @@ static void backward_run(const Backward *own, const Backward *run, size_t apart,
     wait_for(team);
 }
 
-static void backward_head(const Head *a, const CausalShape *s, Team team, float *own_slice, float *slice,
+static void backward_head(const CausalHead *a, const CausalShape *s, Team team, float *own_slice, float *slice,
                           size_t apart) {
     size_t floats;
-    Backward own = backward_take(own_slice, s, a->pattern, a->h, &floats);
-    Backward lead = backward_take(slice, s, a->pattern, a->h, &floats);
-    for (Runs r = runs_of(a, team, own.order); next_run(&r);)
+    CausalBackward own = backward_take(own_slice, s, a->pattern, a->h, &floats);
+    CausalBackward lead = backward_take(slice, s, a->pattern, a->h, &floats);
+    for (CausalRuns r = runs_of(a, team, own.order); next_run(&r);)
         backward_run(&own, r.workers.parts > 1 ? &lead : &own, apart, &r.run, a, r.workers);
 }
 
@@ -293,9 +302,9 @@ void causal_attention_backward(const CausalGradients *d, const real *dy, const r
 #pragma omp parallel
     {
         Team team = team_of(shape, pattern);
-        Range heads = heads_for(team, shape);
+        CausalRange heads = heads_for(team, shape);
         for (int head = heads.first; head < heads.last; head++) {
-            Head a = head_of(shape, pattern, in, (size_t)head);
+            CausalHead a = head_of(shape, pattern, in, (size_t)head);
             float *own = kernels_workspace(slice), *lead = team.parts > 1 ? workspace_of(0, slice) : own;
             a.dy = dy + y_at(&a, shape, (size_t)head);
             a.y = (real *)y + y_at(&a, shape, (size_t)head);

@@ -7,7 +7,7 @@
  * The second pass of a merged set goes on from the first one's y and lse, with a sum of 1.  Widths of queries are
  * padded to that of values or half of it; beyond 128 the plain kernels at the end take over. */
 #include "kernels/softmax/softmax_tiles.cuh"
-#include "kernels/kernels.h"
+#include "kernels/softmax/causal_attention.h"
 
 /* delta of as many heads at a time as this many queries, as in softmax_attention.cu. */
 static const size_t DELTA_ROWS = (size_t)1 << 22;
@@ -24,7 +24,7 @@ typedef struct {
     int window;
     bool rest;             /* the second of two passes */
     CausalPattern pattern; /* the heads' own set, for the kernels of wide heads, which know no passes */
-} Shape;
+} CausalTileShape;
 
 /* == What a query sees ============================================================================================ */
 
@@ -33,7 +33,7 @@ struct Column {
     int first, number, length;
 };
 
-DEVICE Column column_of(int position, const Shape &s) {
+DEVICE Column column_of(int position, const CausalTileShape &s) {
     int l = s.pattern.stride, whole = s.N / l, longer = s.N % l, in_longer = longer * (whole + 1);
     if (position < in_longer) {
         int number = position / (whole + 1);
@@ -43,28 +43,28 @@ DEVICE Column column_of(int position, const Shape &s) {
     return {in_longer + number * whole, longer + number, whole};
 }
 
-DEVICE int query_token(int position, const Shape &s) {
+DEVICE int query_token(int position, const CausalTileShape &s) {
     if (s.set != CAUSAL_COLUMN || position >= s.N) return position;
     Column c = column_of(position, s);
     return c.number + (position - c.first) * s.pattern.stride;
 }
 
-DEVICE int key_token(int position, int head, const Shape &s) {
+DEVICE int key_token(int position, int head, const CausalTileShape &s) {
     if (s.set != CAUSAL_SUMMARY) return query_token(position, s);
     int c = s.pattern.summary;
     return position / c * s.pattern.stride + causal_summary_first(&s.pattern, head) + position % c;
 }
 
-DEVICE int key_count(int head, const Shape &s) {
+DEVICE int key_count(int head, const CausalTileShape &s) {
     return s.set == CAUSAL_SUMMARY ? causal_summaries(&s.pattern, head, s.N) : s.N;
 }
 
-struct Range {
+struct CausalTileRange {
     int first, last;
 };
 
 /* The keys that a query sees, none of a position past the last. */
-DEVICE Range bounds_of(int position, int head, const Shape &s) {
+DEVICE CausalTileRange bounds_of(int position, int head, const CausalTileShape &s) {
     int l = s.pattern.stride;
     if (position >= s.N) return {0, 0};
     if (s.set == CAUSAL_WINDOW) return {position + 1 > s.window ? position + 1 - s.window : 0, position + 1};
@@ -76,13 +76,13 @@ DEVICE Range bounds_of(int position, int head, const Shape &s) {
 }
 
 /* What some of the queries first .. first + rows - 1 see. */
-DEVICE Range keys_of(int first, int rows, int head, const Shape &s) {
+DEVICE CausalTileRange keys_of(int first, int rows, int head, const CausalTileShape &s) {
     int last = (first + rows < s.N ? first + rows : s.N) - 1;
     return {bounds_of(first, head, s).first, bounds_of(last, head, s).last};
 }
 
 /* The queries that can see some of the keys first .. first + rows - 1. */
-DEVICE Range queries_of(int first, int rows, int head, const Shape &s) {
+DEVICE CausalTileRange queries_of(int first, int rows, int head, const CausalTileShape &s) {
     int count = key_count(head, s), last = (first + rows < count ? first + rows : count) - 1, l = s.pattern.stride;
     int end = s.N;
     if (first >= count) return {0, 0};
@@ -94,19 +94,19 @@ DEVICE Range queries_of(int first, int rows, int head, const Shape &s) {
 }
 
 /* Does a query, a token, see its own key beside the pass's? */
-DEVICE bool sees_own(int token, int head, const Shape &s) {
+DEVICE bool sees_own(int token, int head, const CausalTileShape &s) {
     return s.set == CAUSAL_SUMMARY && !s.rest && token < s.N && !causal_is_summary(&s.pattern, head, token);
 }
 
 /* What a block works on: rows first.. of one head. */
-struct Place {
+struct CausalTilePlace {
     size_t q, k, v, y, lse; /* element of the head's first row in each */
     size_t in_launch;       /* the head's first row among those of this launch */
     size_t y_row;
     int first, head;
 };
 
-DEVICE Place place_of(size_t head_in_launch, int first, const Shape &s) {
+DEVICE CausalTilePlace place_of(size_t head_in_launch, int first, const CausalTileShape &s) {
     size_t head = s.first_head + head_in_launch, b = head / s.heads, h = s.skipped + head % s.heads, row = b * s.N;
     size_t y_row = (size_t)s.H * s.Dv;
     return {row * s.q_row + h * s.Dk, row * s.k_row + h * s.Dk, row * s.v_row + h * s.Dv, row * y_row + h * s.Dv,
@@ -114,14 +114,14 @@ DEVICE Place place_of(size_t head_in_launch, int first, const Shape &s) {
             (int)h};
 }
 
-DEVICE Place place_of_block(int rows, const Shape &s) {
+DEVICE CausalTilePlace place_of_block(int rows, const CausalTileShape &s) {
     return place_of(blockIdx.x / s.blocks, (int)(blockIdx.x % s.blocks) * rows, s);
 }
 
 /* tile = the rows at positions first.. of `count`, D wide, `stride` apart; token(position) is where a row lies. */
 template <int ROWS, int W, typename Token>
 DEVICE void load_rows(real *tile, const real *head, size_t stride, int first, int count, int D, Token token,
-                      const Shape &s) {
+                      const CausalTileShape &s) {
     tile_load<ROWS, W, THREADS>(
         tile, tile_ld(W), [&](int i) { return head + token(first + i) * stride; }, count - first, D, s.wide,
         (int)threadIdx.x);
@@ -131,7 +131,7 @@ DEVICE void load_rows(real *tile, const real *head, size_t stride, int first, in
 template <int W, int T, typename Token>
 DEVICE void store_owned(real *head, size_t stride, real *tile, const FragmentC (&sum)[T][W / TILE_N],
                         const float (&scale)[T][2], int first, int count, int D, bool add, Token token,
-                        const Shape &s) {
+                        const CausalTileShape &s) {
     constexpr int LD = tile_ld(W), ROWS = TILE_M * T;
     int row = warp_id() * ROWS;
     tile += row * LD;
@@ -201,7 +201,7 @@ DEVICE void softmax_step(FragmentC (*score)[T], FragmentC (&y)[V / TILE_N], floa
  * the first of the lanes that share a row. */
 template <int V, int T>
 DEVICE void begin_rows(FragmentC (&sum)[T][V / TILE_N], float (&m)[T][2], float (&l)[T][2], const real *y,
-                       const float *lse, const CausalInputs &in, const Place &at, const Shape &s) {
+                       const float *lse, const CausalInputs &in, const CausalTilePlace &at, const CausalTileShape &s) {
     clear<V, T>(sum);
 #pragma unroll
     for (int r = 0; r < T; r++)
@@ -226,22 +226,23 @@ DEVICE void begin_rows(FragmentC (&sum)[T][V / TILE_N], float (&m)[T][2], float 
 }
 
 template <int T>
-DEVICE void owned_bounds(Range (&bounds)[T][2], const Place &at, const Shape &s) {
+DEVICE void owned_bounds(CausalTileRange (&bounds)[T][2], const CausalTilePlace &at, const CausalTileShape &s) {
 #pragma unroll
     for (int r = 0; r < T; r++)
 #pragma unroll
         for (int half = 0; half < 2; half++) bounds[r][half] = bounds_of(owned_row<T>(at.first, r, half), at.head, s);
 }
 
-DEVICE bool within(int key, Range bounds) { return key >= bounds.first && key < bounds.last; }
+DEVICE bool within(int key, CausalTileRange bounds) { return key >= bounds.first && key < bounds.last; }
 
 template <int W, int V, int T>
-__global__ void __launch_bounds__(THREADS) causal_forward_kernel(real *y, float *lse, CausalInputs in, Shape s) {
+__global__ void __launch_bounds__(THREADS)
+    causal_forward_kernel(real *y, float *lse, CausalInputs in, CausalTileShape s) {
     constexpr int LD = tile_ld(W), LDV = tile_ld(V), ROWS = owned_rows(T);
     SHARED(real, q_tile);                                                 /* [ROWS,LDV], of which rows of LD are q */
     real *k_tile = q_tile + ROWS * LDV, *v_tile = k_tile + 2 * STREAM * LD; /* [2][STREAM,LD], [2][STREAM,LDV] */
-    Place at = place_of_block(ROWS, s);
-    Range range = keys_of(at.first, ROWS, at.head, s);
+    CausalTilePlace at = place_of_block(ROWS, s);
+    CausalTileRange range = keys_of(at.first, ROWS, at.head, s);
     if (s.rest && range.first >= range.last) return;
     auto query = [&](int position) { return (size_t)query_token(position, s); };
     auto key = [&](int position) { return (size_t)key_token(position, at.head, s); };
@@ -257,7 +258,7 @@ __global__ void __launch_bounds__(THREADS) causal_forward_kernel(real *y, float 
     FragmentA a[T][W / TILE_K];
     FragmentC sum[T][V / TILE_N];
     float m[T][2], l[T][2];
-    Range bounds[T][2];
+    CausalTileRange bounds[T][2];
     owned_bounds<T>(bounds, at, s);
     begin_rows<V, T>(sum, m, l, y, lse, in, at, s);
     int low = bounds_of(at.first + ROWS - 1 < s.N ? at.first + ROWS - 1 : s.N - 1, at.head, s).first;
@@ -307,7 +308,8 @@ __global__ void __launch_bounds__(THREADS) causal_forward_kernel(real *y, float 
 /* A row's pair with its own key, where that is not one of the pass: what dq begins with, dk and dv. */
 template <int W, int T>
 DEVICE void own_pair(FragmentC (&dq)[T][W / TILE_N], int r, int half, const CausalGradients &d, const real *dy,
-                     float delta, float shift, const CausalInputs &in, const Place &at, const Shape &s) {
+                     float delta, float shift, const CausalInputs &in, const CausalTilePlace &at,
+                     const CausalTileShape &s) {
     int token = owned_row<T>(at.first, r, half); /* the order is that of tokens here */
     bool own = sees_own(token, at.head, s);
     const real *q = in.q + at.q + (size_t)token * s.q_row, *k = in.k + at.k + (size_t)token * s.k_row;
@@ -331,13 +333,13 @@ DEVICE void own_pair(FragmentC (&dq)[T][W / TILE_N], int r, int half, const Caus
 template <int W, int V, int T>
 __global__ void __launch_bounds__(THREADS)
     causal_backward_queries_kernel(CausalGradients d, float *delta, const real *dy, const real *y, const float *lse,
-                                   CausalInputs in, Shape s) {
+                                   CausalInputs in, CausalTileShape s) {
     constexpr int LD = tile_ld(W), LDV = tile_ld(V), ROWS = owned_rows(T);
     SHARED(real, q_tile);                                                 /* [ROWS,LD] */
     real *dy_tile = q_tile + ROWS * LD, *k_tile = dy_tile + ROWS * LDV;   /* [ROWS,LDV], [2][STREAM,LD] */
     real *v_tile = k_tile + 2 * STREAM * LD;                              /* [2][STREAM,LDV] */
-    Place at = place_of_block(ROWS, s);
-    Range range = keys_of(at.first, ROWS, at.head, s);
+    CausalTilePlace at = place_of_block(ROWS, s);
+    CausalTileRange range = keys_of(at.first, ROWS, at.head, s);
     auto query = [&](int position) { return (size_t)query_token(position, s); };
     auto key = [&](int position) { return (size_t)key_token(position, at.head, s); };
     int keys = key_count(at.head, s);
@@ -354,7 +356,7 @@ __global__ void __launch_bounds__(THREADS)
 
     FragmentA qa[T][W / TILE_K], dya[T][V / TILE_K];
     FragmentC dq[T][W / TILE_N];
-    Range bounds[T][2];
+    CausalTileRange bounds[T][2];
     float shift[T][2], row_delta[T][2];
     owned_bounds<T>(bounds, at, s);
     clear<W, T>(dq);
@@ -406,21 +408,21 @@ __global__ void __launch_bounds__(THREADS)
 /* A query as the other kernel reads it: its lse as a power of two, its delta, and what it sees. */
 struct QueryStatistic {
     float shift, delta;
-    Range bounds;
+    CausalTileRange bounds;
 };
 
 /* dk and dv. */
 template <int W, int V, int T>
 __global__ void __launch_bounds__(THREADS)
     causal_backward_keys_kernel(CausalGradients d, const float *delta, const real *dy, const float *lse,
-                                CausalInputs in, Shape s) {
+                                CausalInputs in, CausalTileShape s) {
     constexpr int LD = tile_ld(W), LDV = tile_ld(V), ROWS = owned_rows(T);
     SHARED(real, k_tile);                                               /* [ROWS,LD] */
     real *v_tile = k_tile + ROWS * LD, *q_tile = v_tile + ROWS * LDV;   /* [ROWS,LDV], [2][STREAM,LD] */
     real *dy_tile = q_tile + 2 * STREAM * LD;                           /* [2][STREAM,LDV] */
     QueryStatistic *statistics = reinterpret_cast<QueryStatistic *>(dy_tile + 2 * STREAM * LDV); /* [2][STREAM] */
-    Place at = place_of_block(ROWS, s);
-    Range range = queries_of(at.first, ROWS, at.head, s);
+    CausalTilePlace at = place_of_block(ROWS, s);
+    CausalTileRange range = queries_of(at.first, ROWS, at.head, s);
     int keys = key_count(at.head, s);
     if (at.first >= keys) return;
     auto query = [&](int position) { return (size_t)query_token(position, s); };
@@ -488,15 +490,18 @@ __global__ void __launch_bounds__(THREADS)
 /* == Heads wider than 128 ========================================================================================= */
 
 /* The scaled score of a pair in the whole set. */
-DEVICE float wide_score(const real *q, const real *k, const Shape &s) { return s.scale * warp_dot(q, k, s.Dk); }
+DEVICE float wide_score(const real *q, const real *k, const CausalTileShape &s) {
+    return s.scale * warp_dot(q, k, s.Dk);
+}
 
 /* This warp's row of a head. */
-DEVICE Place place_of_warp(const Shape &s) {
+DEVICE CausalTilePlace place_of_warp(const CausalTileShape &s) {
     return place_of(blockIdx.x / s.blocks, (int)(blockIdx.x % s.blocks) * WARPS + warp_id(), s);
 }
 
-__global__ void __launch_bounds__(THREADS) causal_forward_wide_kernel(real *y, float *lse, CausalInputs in, Shape s) {
-    Place at = place_of_warp(s);
+__global__ void __launch_bounds__(THREADS)
+    causal_forward_wide_kernel(real *y, float *lse, CausalInputs in, CausalTileShape s) {
+    CausalTilePlace at = place_of_warp(s);
     int i = at.first;
     if (i >= s.N) return;
     const real *q = in.q + at.q + (size_t)i * s.q_row, *k = in.k + at.k, *v = in.v + at.v;
@@ -520,8 +525,8 @@ __global__ void __launch_bounds__(THREADS) causal_forward_wide_kernel(real *y, f
 
 __global__ void __launch_bounds__(THREADS)
     causal_backward_queries_wide_kernel(CausalGradients d, float *delta, const real *dy, const real *y,
-                                        const float *lse, CausalInputs in, Shape s) {
-    Place at = place_of_warp(s);
+                                        const float *lse, CausalInputs in, CausalTileShape s) {
+    CausalTilePlace at = place_of_warp(s);
     int i = at.first;
     if (i >= s.N) return;
     const real *q = in.q + at.q + (size_t)i * s.q_row, *k = in.k + at.k, *v = in.v + at.v;
@@ -542,8 +547,8 @@ __global__ void __launch_bounds__(THREADS)
 
 __global__ void __launch_bounds__(THREADS)
     causal_backward_keys_wide_kernel(CausalGradients d, const float *delta, const real *dy, const float *lse,
-                                     CausalInputs in, Shape s) {
-    Place at = place_of_warp(s);
+                                     CausalInputs in, CausalTileShape s) {
+    CausalTilePlace at = place_of_warp(s);
     int j = at.first;
     if (j >= s.N) return;
     const real *k = in.k + at.k + (size_t)j * s.k_row, *v = in.v + at.v + (size_t)j * s.v_row;
@@ -582,7 +587,7 @@ static void with_widths(int Dk, int Dv, Launch launch) {
 /* launch(W, V, T): one row tile a warp where two would have rows for one, and where a block of fewer sees fewer
  * keys. */
 template <int held, typename Launch>
-static void with_tiles(const Shape &s, Launch launch) {
+static void with_tiles(const CausalTileShape &s, Launch launch) {
     with_widths(s.Dk, s.Dv, [&](auto width, auto values) {
         constexpr int T = row_tiles(values.value, held);
         if (T == 1 || s.N <= owned_rows(1) || s.set != CAUSAL_DENSE) launch(width, values, Constant<1>());
@@ -595,7 +600,7 @@ static constexpr size_t tiles_bytes(int W, int V, int rows) {
     return (size_t)(rows + 2 * STREAM) * (tile_ld(W) + tile_ld(V)) * sizeof(real);
 }
 
-static Shape blocks_of(Shape s, int rows) {
+static CausalTileShape blocks_of(CausalTileShape s, int rows) {
     s.blocks = (unsigned)ceil_div(s.N, rows);
     return s;
 }
@@ -605,7 +610,7 @@ static int widest() {
     return widest_of([](int W) { return tiles_bytes(W, W, owned_rows(row_tiles(W, HELD_FORWARD))); });
 }
 
-static void forward(real *y, float *lse, const CausalInputs &in, int B, Shape s) {
+static void forward(real *y, float *lse, const CausalInputs &in, int B, CausalTileShape s) {
     size_t heads = (size_t)B * s.heads;
     if (s.Dk > widest() || s.Dv > widest()) {
         s = blocks_of(s, WARPS);
@@ -621,7 +626,7 @@ static void forward(real *y, float *lse, const CausalInputs &in, int B, Shape s)
 }
 
 static void backward_group(const CausalGradients &d, float *delta, const real *dy, const real *y, const float *lse,
-                           const CausalInputs &in, size_t heads, Shape s) {
+                           const CausalInputs &in, size_t heads, CausalTileShape s) {
     if (s.Dk > widest() || s.Dv > widest()) {
         s = blocks_of(s, WARPS);
         unsigned grid = (unsigned)(heads * s.blocks);
@@ -647,7 +652,7 @@ static size_t heads_at_once(int N) { return DELTA_ROWS / N > 0 ? DELTA_ROWS / N 
 
 /* As many heads at a time as delta has room for. */
 static void backward(const CausalGradients &d, float *delta, const real *dy, const real *y, const float *lse,
-                     const CausalInputs &in, int B, Shape s) {
+                     const CausalInputs &in, int B, CausalTileShape s) {
     size_t heads = (size_t)B * s.heads, most = heads_at_once(s.N);
     for (size_t first = 0; first < heads; first += most) {
         s.first_head = (int)first;
@@ -655,8 +660,8 @@ static void backward(const CausalGradients &d, float *delta, const real *dy, con
     }
 }
 
-static Shape shape_of(const CausalShape *c, bool wide) {
-    Shape s = {};
+static CausalTileShape shape_of(const CausalShape *c, bool wide) {
+    CausalTileShape s = {};
     s.N = c->N;
     s.H = c->H;
     s.Dk = c->Dk;
@@ -674,7 +679,7 @@ template <typename Run>
 static void each_pass(const CausalPattern *p, const CausalShape *c, bool wide, Run run) {
     for (int second = 0; second < 2; second++) {
         int split = p->split < 0 ? 0 : p->split < c->H ? p->split : c->H;
-        Shape s = shape_of(c, wide);
+        CausalTileShape s = shape_of(c, wide);
         s.heads = second ? c->H - split : split;
         s.skipped = second ? split : 0;
         s.pattern = *p;
@@ -709,12 +714,12 @@ size_t causal_attention_workspace(const CausalPattern *pattern, const CausalShap
 void causal_attention_forward(real *y, float *lse, const CausalInputs *in, const CausalPattern *pattern,
                               const CausalShape *shape) {
     bool wide = is_wide_layout(shape) && is_wide(0, y, in->q, in->k, in->v);
-    each_pass(pattern, shape, wide, [&](Shape s) { forward(y, lse, *in, shape->B, s); });
+    each_pass(pattern, shape, wide, [&](CausalTileShape s) { forward(y, lse, *in, shape->B, s); });
 }
 
 void causal_attention_backward(const CausalGradients *d, const real *dy, const real *y, const float *lse,
                                const CausalInputs *in, const CausalPattern *pattern, const CausalShape *shape) {
     float *delta = static_cast<float *>(kernels_workspace(causal_attention_workspace(pattern, shape)));
     bool wide = is_wide_layout(shape) && is_wide(0, d->q, d->k, d->v, dy, in->q, in->k, in->v);
-    each_pass(pattern, shape, wide, [&](Shape s) { backward(*d, delta, dy, y, lse, *in, shape->B, s); });
+    each_pass(pattern, shape, wide, [&](CausalTileShape s) { backward(*d, delta, dy, y, lse, *in, shape->B, s); });
 }

@@ -120,7 +120,7 @@ void causal_attention_forward(real *y, float *lse, const CausalInputs *in, const
 /* dy, y [B,N,H,Dv]. */
 void causal_attention_backward(const CausalGradients *d, const real *dy, const real *y, const float *lse,
                                const CausalInputs *in, const CausalPattern *pattern, const CausalShape *shape);
-/* For both.  Linear in N. */
+/* The workspace serves both directions and grows linearly with N. */
 size_t causal_attention_workspace(const CausalPattern *pattern, const CausalShape *shape);
 
 /* == One token after the other ==================================================================================== */

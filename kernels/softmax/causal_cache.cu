@@ -2,7 +2,7 @@
  * block writes k and v of one sequence's head and reads the keys: each warp has a running softmax over every fourth of
  * them, and the warps' states are joined in order.  Bound by the cache's memory. */
 #include "kernels/softmax/softmax_tiles.cuh"
-#include "kernels/kernels.h"
+#include "kernels/softmax/causal_attention.h"
 
 DEVICE void write_token(const CausalCache &cache, size_t first, const real *k, const real *v, int h, int i,
                         const CausalPattern &p, const CausalShape &s) {

@@ -4,12 +4,17 @@
  * Pairs that are not in the set have a score of minus infinity.  Between two passes a query's state stays in floats. */
 #include "kernels/softmax/causal_pairs.h"
 
+#include <math.h>
+#include <stdbool.h>
+#include <string.h>
+
 #ifdef VIT_PAIRS
 
 #include "kernels/softmax/pair_tiles.h"
+#include "kernels/softmax/causal_attention.h"
 
 /* Scores s [keys,QUERIES] of queries i.. and keys j.. become `value` outside of the set. */
-static void fill_unseen(float *s, const Run *r, int i, int rows, int j, int keys, float value) {
+static void fill_unseen(float *s, const CausalRun *r, int i, int rows, int j, int keys, float value) {
     int from[QUERIES], to[QUERIES];
     for (int row = 0; row < QUERIES; row++) { /* behind the last query: as that one */
         from[row] = keys_from(r, i + smaller(row, rows - 1)) - j;
@@ -45,15 +50,16 @@ typedef struct {
     float *held, *held_m, *held_l, *held_p;    /* [N,Dvp], [N], [N], [N]: between two passes */
     real *qt, *p, *rows, *room;                /* [ROWS,Dkp] by blocks [Dkp/2][QUERIES][2]; a block of weights */
     float *yt, *s, *transposed;                /* [ROWS,Dvp] by blocks [Dvp,QUERIES]; [KEYS,QUERIES]; [QUERIES,Dvp] */
-} Forward;
+} CausalPairsForward;
 
-static Forward forward_take(float *slice, const CausalShape *s, const CausalPattern *p, int h, size_t *floats) {
+static CausalPairsForward forward_take(float *slice, const CausalShape *s, const CausalPattern *p, int h,
+                                       size_t *floats) {
     bool two;
     int longest = longest_of(p, h, s->N, &two);
     size_t padded = (size_t)pairs_round_up(longest), held = two ? (size_t)s->N : 0;
     size_t Dkp = (size_t)pairs_round_up(s->Dk), Dvp = (size_t)pairs_round_up(s->Dv), D = Dkp > Dvp ? Dkp : Dvp;
     float *next = slice;
-    Forward f = {.order = (int *)workspace_take(&next, (size_t)longest)};
+    CausalPairsForward f = {.order = (int *)workspace_take(&next, (size_t)longest)};
     f.k = take_reals(&next, padded * Dkp);
     f.vt = take_reals(&next, padded * Dvp);
     f.held = workspace_take(&next, held * Dvp);
@@ -94,8 +100,8 @@ static Running running_of(const Numbers *n) {
 }
 
 /* Prepares queries i.. of a block: qt, yt and the running softmax before the first key. */
-static Running begin_block(const Forward *own, const Forward *shared, const Run *r, const Head *a, real *qt, float *yt,
-                           int i, int rows, int Dkp, int Dvp) {
+static Running begin_block(const CausalPairsForward *own, const CausalPairsForward *shared, const CausalRun *r,
+                           const CausalHead *a, real *qt, float *yt, int i, int rows, int Dkp, int Dvp) {
     Numbers n;
     copy_rows(own->rows, a->q, a->q_row, r->q_order, i, rows, QUERIES, a->Dk, Dkp);
     transpose_pairs(qt, QUERIES, own->rows, QUERIES, Dkp);
@@ -121,8 +127,8 @@ static Running begin_block(const Forward *own, const Forward *shared, const Run 
     return running_of(&n);
 }
 
-static void end_block(const Forward *own, const Forward *shared, const Run *r, const Head *a, const Running *state,
-                      const float *yt, int i, int rows, int Dvp) {
+static void end_block(const CausalPairsForward *own, const CausalPairsForward *shared, const CausalRun *r,
+                      const CausalHead *a, const Running *state, const float *yt, int i, int rows, int Dvp) {
     Numbers n;
     for (int v = 0; v < LANES; v++) {
         vec_store(n.m + v * TILE, state->largest[v]);
@@ -146,19 +152,19 @@ static void end_block(const Forward *own, const Forward *shared, const Run *r, c
 }
 
 /* Computes the results of queries i.., at most ROWS of them. */
-static void forward_rows(Pairs kind, const Forward *own, const Forward *shared, const Forward *run, const Run *r,
-                         const Head *a, int i) {
+static void forward_rows(Pairs kind, const CausalPairsForward *own, const CausalPairsForward *shared,
+                         const CausalPairsForward *run, const CausalRun *r, const CausalHead *a, int i) {
     int rows = smaller(ROWS, r->queries - i), Dkp = pairs_round_up(a->Dk), Dvp = pairs_round_up(a->Dv);
     size_t padded = (size_t)pairs_round_up(r->keys);
     Running state[ROWS / QUERIES];
     for (int t = 0; t < rows; t += QUERIES)
         state[t / QUERIES] = begin_block(own, shared, r, a, own->qt + (size_t)t * Dkp, own->yt + (size_t)t * Dvp, i + t,
                                          smaller(QUERIES, rows - t), Dkp, Dvp);
-    Range all = keys_seen(r, i, rows, 0, r->keys);
+    CausalRange all = keys_seen(r, i, rows, 0, r->keys);
     for (int j = all.first; j < all.last; j += KEYS)
         for (int t = 0; t < rows; t += QUERIES) {
             int some = smaller(QUERIES, rows - t);
-            Range seen = keys_seen(r, i + t, some, j, smaller(j + KEYS, all.last));
+            CausalRange seen = keys_seen(r, i + t, some, j, smaller(j + KEYS, all.last));
             int keys = pairs_round_up(seen.last - seen.first);
             float *yt = own->yt + (size_t)t * Dvp;
             if (seen.last <= seen.first) continue;
@@ -175,8 +181,8 @@ static void forward_rows(Pairs kind, const Forward *own, const Forward *shared, 
 }
 
 /* `run` has the buffers of the team's first member. */
-static void forward_run(Pairs kind, const Forward *own, const Forward *shared, const Forward *run, const Run *r,
-                        const Head *a, Team team) {
+static void forward_run(Pairs kind, const CausalPairsForward *own, const CausalPairsForward *shared,
+                        const CausalPairsForward *run, const CausalRun *r, const CausalHead *a, Team team) {
     int Dkp = pairs_round_up(a->Dk), Dvp = pairs_round_up(a->Dv), padded = pairs_round_up(r->keys);
     for (int j = team.part * QUERIES; j < r->keys; j += team.parts * QUERIES) {
         int keys = smaller(QUERIES, r->keys - j);
@@ -190,12 +196,13 @@ static void forward_run(Pairs kind, const Forward *own, const Forward *shared, c
         if (task_of(team, n) < tasks) forward_rows(kind, own, shared, run, r, a, task_of(team, n) * ROWS);
 }
 
-void causal_pairs_forward(Pairs kind, const Head *a, const CausalShape *s, Team team, float *own_slice, float *slice) {
+void causal_pairs_forward(Pairs kind, const CausalHead *a, const CausalShape *s, Team team, float *own_slice,
+                          float *slice) {
     size_t floats;
-    Forward own = forward_take(own_slice, s, a->pattern, a->h, &floats);
-    Forward lead = forward_take(slice, s, a->pattern, a->h, &floats);
+    CausalPairsForward own = forward_take(own_slice, s, a->pattern, a->h, &floats);
+    CausalPairsForward lead = forward_take(slice, s, a->pattern, a->h, &floats);
     pairs_begin(kind);
-    for (Runs r = runs_of(a, team, own.order); next_run(&r);)
+    for (CausalRuns r = runs_of(a, team, own.order); next_run(&r);)
         forward_run(kind, &own, &lead, r.workers.parts > 1 ? &lead : &own, &r.run, a, r.workers);
     pairs_end(kind);
 }
@@ -210,14 +217,15 @@ typedef struct {
     float *dk, *dv;                 /* [KEYS,Dkp], [KEYS,Dvp] */
     float *s, *t, *transposed;      /* [KEYS,QUERIES]; [QUERIES,Dkp] */
     real *p, *ds, *ds_pairs;        /* [KEYS,QUERIES] */
-} Backward;
+} CausalPairsBackward;
 
-static Backward backward_take(float *slice, const CausalShape *s, const CausalPattern *p, int h, size_t *floats) {
+static CausalPairsBackward backward_take(float *slice, const CausalShape *s, const CausalPattern *p, int h,
+                                         size_t *floats) {
     bool two;
     size_t padded = (size_t)pairs_round_up(longest_of(p, h, s->N, &two));
     size_t Dkp = (size_t)pairs_round_up(s->Dk), Dvp = (size_t)pairs_round_up(s->Dv), D = Dkp > Dvp ? Dkp : Dvp;
     float *next = slice;
-    Backward w = {.order = (int *)workspace_take(&next, padded)};
+    CausalPairsBackward w = {.order = (int *)workspace_take(&next, padded)};
     w.qt = take_reals(&next, padded * Dkp);
     w.qp = take_reals(&next, padded * Dkp);
     w.dyt = take_reals(&next, padded * Dvp);
@@ -249,7 +257,7 @@ size_t causal_pairs_backward_floats(const CausalShape *s, const CausalPattern *p
 
 /* Takes a query's pair with its own key, where that is not one of the run's: that key's dk and dv, and its column of
  * dq^T. */
-static void own_pair(float *dqt, const Head *a, float delta, size_t token) {
+static void own_pair(float *dqt, const CausalHead *a, float delta, size_t token) {
     const real *q = a->q + token * a->q_row, *k = a->k + token * a->k_row, *v = a->v + token * a->v_row;
     const real *dy = a->dy + token * a->y_row;
     float p = expf(a->scale * reals_dot(q, k, a->Dk) - a->lse[token]), ds = p * (reals_dot(dy, v, a->Dv) - delta);
@@ -261,7 +269,8 @@ static void own_pair(float *dqt, const Head *a, float delta, size_t token) {
 }
 
 /* Prepares this member's part of the queries, for all, and its share of dq^T, which is for all queries. */
-static void begin_queries(const Backward *own, const Backward *run, const Run *r, const Head *a, Team team) {
+static void begin_queries(const CausalPairsBackward *own, const CausalPairsBackward *run, const CausalRun *r,
+                          const CausalHead *a, Team team) {
     int Dkp = pairs_round_up(a->Dk), Dvp = pairs_round_up(a->Dv);
     for (int i = 0; i < r->queries; i += QUERIES) {
         int rows = smaller(QUERIES, r->queries - i);
@@ -282,8 +291,8 @@ static void begin_queries(const Backward *own, const Backward *run, const Run *r
 }
 
 /* Takes queries i.. with keys j+first .. j+first+keys-1 of the block at j, whole pairs of blocks. */
-static void backward_tile(Pairs kind, const Backward *own, const Backward *run, const Run *r, const Head *a, int i,
-                          int j, int first, int keys) {
+static void backward_tile(Pairs kind, const CausalPairsBackward *own, const CausalPairsBackward *run,
+                          const CausalRun *r, const CausalHead *a, int i, int j, int first, int keys) {
     int rows = smaller(QUERIES, r->queries - i), Dkp = pairs_round_up(a->Dk), Dvp = pairs_round_up(a->Dv);
     size_t q = (size_t)i * Dkp, dy = (size_t)i * Dvp, k = (size_t)first * Dkp, v = (size_t)first * Dvp;
     pairs_gemm(kind, own->s, QUERIES, own->k + k, Dkp, run->qt + q, QUERIES, keys, QUERIES, Dkp, false);
@@ -300,8 +309,8 @@ static void backward_tile(Pairs kind, const Backward *own, const Backward *run, 
 }
 
 /* Takes keys j .. j+block-1 and all queries that see one of them: dk, dv, and this member's share of dq^T. */
-static void backward_keys(Pairs kind, const Backward *own, const Backward *run, const Run *r, const Head *a, int j,
-                          int block) {
+static void backward_keys(Pairs kind, const CausalPairsBackward *own, const CausalPairsBackward *run,
+                          const CausalRun *r, const CausalHead *a, int j, int block) {
     int Dkp = pairs_round_up(a->Dk), Dvp = pairs_round_up(a->Dv), padded = pairs_round_up(block);
     copy_rows(own->k, a->k, a->k_row, r->k_order, j, block, padded, a->Dk, Dkp);
     copy_rows(own->v, a->v, a->v_row, r->k_order, j, block, padded, a->Dv, Dvp);
@@ -311,7 +320,7 @@ static void backward_keys(Pairs kind, const Backward *own, const Backward *run, 
     memset(own->dv, 0, (size_t)padded * Dvp * sizeof *own->dv);
     int end = queries_to(r, j + block - 1);
     for (int i = queries_from(r, j) / QUERIES * QUERIES; i < end; i += QUERIES) {
-        Range seen = keys_seen(r, i, smaller(QUERIES, r->queries - i), j, j + block);
+        CausalRange seen = keys_seen(r, i, smaller(QUERIES, r->queries - i), j, j + block);
         if (seen.last <= seen.first) continue;
         backward_tile(kind, own, run, r, a, i, j, seen.first - j, pairs_round_up(seen.last - seen.first));
     }
@@ -320,8 +329,8 @@ static void backward_keys(Pairs kind, const Backward *own, const Backward *run, 
 }
 
 /* A member's dq^T lies `apart` floats behind the one before; `run` has the buffers of the team's first member. */
-static void backward_run(Pairs kind, const Backward *own, const Backward *run, size_t apart, const Run *r,
-                         const Head *a, Team team) {
+static void backward_run(Pairs kind, const CausalPairsBackward *own, const CausalPairsBackward *run, size_t apart,
+                         const CausalRun *r, const CausalHead *a, Team team) {
     int Dkp = pairs_round_up(a->Dk);
     begin_queries(own, run, r, a, team);
     wait_for(team);
@@ -343,13 +352,13 @@ static void backward_run(Pairs kind, const Backward *own, const Backward *run, s
     wait_for(team);
 }
 
-void causal_pairs_backward(Pairs kind, const Head *a, const CausalShape *s, Team team, float *own_slice, float *slice,
-                           size_t apart) {
+void causal_pairs_backward(Pairs kind, const CausalHead *a, const CausalShape *s, Team team, float *own_slice,
+                           float *slice, size_t apart) {
     size_t floats;
-    Backward own = backward_take(own_slice, s, a->pattern, a->h, &floats);
-    Backward lead = backward_take(slice, s, a->pattern, a->h, &floats);
+    CausalPairsBackward own = backward_take(own_slice, s, a->pattern, a->h, &floats);
+    CausalPairsBackward lead = backward_take(slice, s, a->pattern, a->h, &floats);
     pairs_begin(kind);
-    for (Runs r = runs_of(a, team, own.order); next_run(&r);)
+    for (CausalRuns r = runs_of(a, team, own.order); next_run(&r);)
         backward_run(kind, &own, r.workers.parts > 1 ? &lead : &own, apart, &r.run, a, r.workers);
     pairs_end(kind);
 }

@@ -5,6 +5,7 @@
 
 #include "kernels/softmax/causal_runs.h"
 #include "kernels/softmax/pairs.h"
+#include "kernels/softmax/causal_attention.h"
 
 #ifdef VIT_PAIRS
 
@@ -14,8 +15,8 @@ size_t causal_pairs_backward_floats(const CausalShape *s, const CausalPattern *p
 
 /* Do this member's part of a head's work.  `own` is its slice, `lead` that of the team's first member.
  * Members' slices lie `apart` floats from each other. */
-void causal_pairs_forward(Pairs kind, const Head *a, const CausalShape *s, Team team, float *own, float *lead);
-void causal_pairs_backward(Pairs kind, const Head *a, const CausalShape *s, Team team, float *own, float *lead,
+void causal_pairs_forward(Pairs kind, const CausalHead *a, const CausalShape *s, Team team, float *own, float *lead);
+void causal_pairs_backward(Pairs kind, const CausalHead *a, const CausalShape *s, Team team, float *own, float *lead,
                            size_t apart);
 
 #endif

@@ -17,8 +17,12 @@
 #ifndef VIT_KERNELS_SOFTMAX_CAUSAL_RUNS_H
 #define VIT_KERNELS_SOFTMAX_CAUSAL_RUNS_H
 
+#include <math.h>
+#include <stdbool.h>
+
 #include "core/integers.h"
 #include "kernels/softmax/softmax_tiles.h"
+#include "kernels/softmax/causal_attention.h"
 
 /* Queries that go through a block of keys together, so that it is fetched once: some tiles of QUERIES. */
 enum { ROWS = 4 * QUERIES };
@@ -57,11 +61,11 @@ typedef struct {
     int h;
     int queries, keys;
     const int *q_order, *k_order; /* their tokens; NULL: as they are */
-} Run;
+} CausalRun;
 
 /* Run `number` of a pass, whose longest run `order` has room for. */
-static inline Run run_of(const Pass *pass, const CausalPattern *p, int h, int N, int number, int *order) {
-    Run r = {.pass = pass, .pattern = p, .h = h, .queries = N, .keys = N};
+static inline CausalRun run_of(const Pass *pass, const CausalPattern *p, int h, int N, int number, int *order) {
+    CausalRun r = {.pass = pass, .pattern = p, .h = h, .queries = N, .keys = N};
     int l = p->stride, count = 0;
     if (pass->set == CAUSAL_COLUMN)
         for (int t = number; t < N; t += l) order[count++] = t;
@@ -80,42 +84,42 @@ static inline Run run_of(const Pass *pass, const CausalPattern *p, int h, int N,
 }
 
 /* Query i sees the keys from .. to-1, both growing with i. */
-static inline int keys_from(const Run *r, int i) {
+static inline int keys_from(const CausalRun *r, int i) {
     return r->pass->set == CAUSAL_WINDOW ? larger(0, i + 1 - r->pass->window) : 0;
 }
-static inline int keys_to(const Run *r, int i) {
+static inline int keys_to(const CausalRun *r, int i) {
     if (r->pass->set != CAUSAL_SUMMARY) return r->pass->set == CAUSAL_COLUMN && r->pass->rest ? i : i + 1;
     if (r->pass->rest) i = i / r->pattern->stride * r->pattern->stride - 1;
     return causal_summaries(r->pattern, r->h, i + 1);
 }
 
 /* The first query that sees key j or a later one, or a query before that one. */
-static inline int queries_from(const Run *r, int j) {
+static inline int queries_from(const CausalRun *r, int j) {
     return r->pass->set == CAUSAL_SUMMARY ? j / r->pattern->summary * r->pattern->stride : j;
 }
 /* The number behind that of the last query that sees key j or an earlier one. */
-static inline int queries_to(const Run *r, int j) {
+static inline int queries_to(const CausalRun *r, int j) {
     return r->pass->set == CAUSAL_WINDOW ? smaller(r->queries, j + r->pass->window) : r->queries;
 }
 
 /* Does query i, a token, see its own key beside the run's? */
-static inline bool sees_own(const Run *r, int i) {
+static inline bool sees_own(const CausalRun *r, int i) {
     return r->pass->set == CAUSAL_SUMMARY && !r->pass->rest && !causal_is_summary(r->pattern, r->h, i);
 }
 
 typedef struct {
     int first, last;
-} Range;
+} CausalRange;
 
 /* Keys that queries i .. i+rows-1 see of those from `begin`, a whole number of panels, to `end`; `first` is a whole
  * number of panels too. */
-static inline Range keys_seen(const Run *r, int i, int rows, int begin, int end) {
+static inline CausalRange keys_seen(const CausalRun *r, int i, int rows, int begin, int end) {
     int from = keys_from(r, i) / PANEL * PANEL;
-    return (Range){larger(from, begin), smaller(keys_to(r, i + rows - 1), end)};
+    return (CausalRange){larger(from, begin), smaller(keys_to(r, i + rows - 1), end)};
 }
 
 /* Does every one of the queries see all of the keys? */
-static inline bool all_seen(const Run *r, int i, int rows, int j, int keys) {
+static inline bool all_seen(const CausalRun *r, int i, int rows, int j, int keys) {
     return keys_from(r, i + rows - 1) <= j && keys_to(r, i) >= j + keys;
 }
 
@@ -139,21 +143,30 @@ typedef struct {
     int N, h, Dk, Dv, Dkp, Dvp;
     float scale;
     const CausalPattern *pattern;
-} Head;
+} CausalHead;
 
-static inline Head head_of(const CausalShape *s, const CausalPattern *p, const CausalInputs *in, size_t head) {
+static inline CausalHead head_of(const CausalShape *s, const CausalPattern *p, const CausalInputs *in, size_t head) {
     size_t first = head / s->H * s->N;
     int h = (int)(head % s->H);
-    Head a = {.q_row = s->q_row, .k_row = s->k_row, .v_row = s->v_row, .y_row = (size_t)s->H * s->Dv, .N = s->N, .h = h,
-              .Dk = s->Dk, .Dv = s->Dv, .Dkp = tile_round_up(s->Dk), .Dvp = tile_round_up(s->Dv),
-              .scale = 1 / sqrtf((float)s->Dk), .pattern = p};
+    CausalHead a = {.q_row = s->q_row,
+                    .k_row = s->k_row,
+                    .v_row = s->v_row,
+                    .y_row = (size_t)s->H * s->Dv,
+                    .N = s->N,
+                    .h = h,
+                    .Dk = s->Dk,
+                    .Dv = s->Dv,
+                    .Dkp = tile_round_up(s->Dk),
+                    .Dvp = tile_round_up(s->Dv),
+                    .scale = 1 / sqrtf((float)s->Dk),
+                    .pattern = p};
     a.q = in->q + first * a.q_row + (size_t)h * s->Dk;
     a.k = in->k + first * a.k_row + (size_t)h * s->Dk;
     a.v = in->v + first * a.v_row + (size_t)h * s->Dv;
     return a;
 }
 
-static inline size_t y_at(const Head *a, const CausalShape *s, size_t head) {
+static inline size_t y_at(const CausalHead *a, const CausalShape *s, size_t head) {
     return head / s->H * s->N * a->y_row + (size_t)a->h * s->Dv;
 }
 
@@ -170,10 +183,10 @@ static inline Team team_of(const CausalShape *s, const CausalPattern *p) {
 }
 
 /* The heads that this thread works on. */
-static inline Range heads_for(Team team, const CausalShape *s) {
+static inline CausalRange heads_for(Team team, const CausalShape *s) {
     int all = s->B * s->H, threads = omp_get_num_threads(), share = all / threads;
-    if (team.parts > 1 || threads == 1) return (Range){0, all};
-    return (Range){omp_get_thread_num() * share, (omp_get_thread_num() + 1) * share};
+    if (team.parts > 1 || threads == 1) return (CausalRange){0, all};
+    return (CausalRange){omp_get_thread_num() * share, (omp_get_thread_num() + 1) * share};
 }
 
 static inline void wait_for(Team team) {
@@ -184,23 +197,23 @@ static inline void wait_for(Team team) {
 
 /* The runs of a head that one member of its team works on, one after the other. */
 typedef struct {
-    const Head *head;
+    const CausalHead *head;
     Team team, workers; /* who works on the head, and on the current run: this member alone, or the team */
     int *order;         /* room for the longest run's tokens */
     Pass passes[2];
     int pass_count, pass, number;
-    Run run;
-} Runs;
+    CausalRun run;
+} CausalRuns;
 
-static inline Runs runs_of(const Head *a, Team team, int *order) {
-    Runs r = {.head = a, .team = team, .order = order, .number = -1};
+static inline CausalRuns runs_of(const CausalHead *a, Team team, int *order) {
+    CausalRuns r = {.head = a, .team = team, .order = order, .number = -1};
     r.pass_count = passes_of(r.passes, a->pattern, a->h);
     return r;
 }
 
 /* Goes to the member's next run, and at the end of a pass waits for the others; false: there is none. */
-static inline bool next_run(Runs *r) {
-    const Head *a = r->head;
+static inline bool next_run(CausalRuns *r) {
+    const CausalHead *a = r->head;
     for (; r->pass < r->pass_count; r->pass++, r->number = -1) {
         const Pass *pass = &r->passes[r->pass];
         int count = runs_in(pass, a->pattern, a->N);
@@ -221,7 +234,7 @@ static inline int task_of(Team team, int n) {
 }
 
 /* The keys that are taken at a time: a few blocks for each member of the team. */
-static inline int keys_at_once(const Run *r, Team team) {
+static inline int keys_at_once(const CausalRun *r, Team team) {
     int share = (r->keys / (4 * team.parts) + PANEL - 1) / PANEL * PANEL;
     return team.parts == 1 ? KEYS : larger(PANEL, smaller(KEYS, share));
 }

@@ -11,9 +11,15 @@
  *   saves     lse.   Sources: Gao et al. 2021 for G; softmax_attention.c for the loops.
  *
  * Only the keys without padding are copied, so that padding takes no time. */
+#include <math.h>
+#include <stdbool.h>
+#include <string.h>
+
 #include "kernels/cpu/activations.h"
 #include "kernels/linear/dropout_cpu.h"
 #include "kernels/softmax/softmax_tiles.h"
+#include "kernels/tokens/grid.h"
+#include "kernels/softmax/masked_attention.h"
 
 enum { MOMENTS = 7, SUMS = 2 * MOMENTS + 1 }; /* moments of ds, moments of p, sum of ds */
 

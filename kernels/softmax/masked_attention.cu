@@ -6,6 +6,7 @@
  * log2(e), so that the weights are powers of two. */
 #include "kernels/linear/dropout.cuh"
 #include "kernels/softmax/softmax_tiles.cuh"
+#include "kernels/softmax/masked_attention.h"
 
 enum { MOMENTS = 7, SUMS = 2 * MOMENTS + 1 }; /* moments of ds, moments of p, sum of ds */
 
@@ -22,26 +23,26 @@ struct Masked {
 };
 
 /* One head of one image, and the number of its keys without padding. */
-struct Head {
+struct MaskedHead {
     int b, h, rows, columns, keys;
     size_t M;
 };
 
-DEVICE Head head_of(unsigned number, const Masked &s) {
+DEVICE MaskedHead head_of(unsigned number, const Masked &s) {
     int b = (int)(number / s.H), rows = s.cells ? s.cells[2 * b] : s.h, columns = s.cells ? s.cells[2 * b + 1] : s.w;
     return {b, (int)(number % s.H), rows, columns, rows * columns, (size_t)s.H * s.D};
 }
 
-DEVICE size_t token_of(int key, const Head &head, const Masked &s) {
+DEVICE size_t token_of(int key, const MaskedHead &head, const Masked &s) {
     int y = key / head.columns;
     return (size_t)y * s.w + (key - y * head.columns);
 }
 
-DEVICE const real *queries_of(const real *q, size_t row, const Head &head, const Masked &s) {
+DEVICE const real *queries_of(const real *q, size_t row, const MaskedHead &head, const Masked &s) {
     return q + (size_t)head.b * s.Q * row + (size_t)head.h * s.D;
 }
 
-DEVICE const real *keys_of(const real *k, const Head &head, const Masked &s) {
+DEVICE const real *keys_of(const real *k, const MaskedHead &head, const Masked &s) {
     return k + (size_t)head.b * s.h * s.w * s.kv_row + (size_t)head.h * s.D;
 }
 
@@ -51,7 +52,7 @@ struct Blob {
     float x, y, weight[3], z[3]; /* G = -(weight[0] dx^2 + weight[1] dy^2 + weight[2] dx^2 dy^2) */
 };
 
-DEVICE Blob blob_of(int query, const Head &head, const Masked &s) {
+DEVICE Blob blob_of(int query, const MaskedHead &head, const Masked &s) {
     Blob blob = {0, 0, {0, 0, 0}, {1, 1, 0}};
     if (!s.centre || query >= s.Q) return blob;
     int scales = s.type - 1;
@@ -66,17 +67,17 @@ DEVICE Blob blob_of(int query, const Head &head, const Masked &s) {
     return blob;
 }
 
-struct Cell {
+struct MaskedCell {
     float x, y;
 };
 
-DEVICE Cell cell_of(int key, const Head &head) {
+DEVICE MaskedCell cell_of(int key, const MaskedHead &head) {
     int y = key / head.columns;
     return {(float)(key - y * head.columns), (float)y};
 }
 
 /* The score of a pair times log2(e), from q.k. */
-DEVICE float pair_score(float product, const Blob &blob, Cell cell, const Masked &s) {
+DEVICE float pair_score(float product, const Blob &blob, MaskedCell cell, const Masked &s) {
     float score = product * s.scale;
     if (s.centre) {
         float dx = blob.x - cell.x, dy = blob.y - cell.y, xx = dx * dx, yy = dy * dy;
@@ -86,7 +87,7 @@ DEVICE float pair_score(float product, const Blob &blob, Cell cell, const Masked
 }
 
 /* p and ds of a pair join the sums: moments are those of ux, uy, ux^2, uy^2, ux uy^2, ux^2 uy, ux^2 uy^2. */
-DEVICE void add_moments(float (&sum)[SUMS], float p, float ds, const Blob &blob, Cell cell) {
+DEVICE void add_moments(float (&sum)[SUMS], float p, float ds, const Blob &blob, MaskedCell cell) {
     float ux = cell.x - blob.x, uy = cell.y - blob.y, xx = ux * ux, yy = uy * uy;
     float power[MOMENTS] = {ux, uy, xx, yy, ux * yy, xx * uy, xx * yy};
 #pragma unroll
@@ -99,7 +100,7 @@ DEVICE void add_moments(float (&sum)[SUMS], float p, float ds, const Blob &blob,
 
 /* One lane for each row. */
 DEVICE void put_modulation(float *dcentre, real *dz, const float (&sum)[SUMS], const Blob &blob, int query,
-                           const Head &head, const Masked &s) {
+                           const MaskedHead &head, const Masked &s) {
     int scales = s.type - 1;
     float moment[MOMENTS];
 #pragma unroll
@@ -118,20 +119,20 @@ DEVICE void put_modulation(float *dcentre, real *dz, const float (&sum)[SUMS], c
 
 /* == Dropout ====================================================================================================== */
 
-DEVICE uint64_t element_of(int query, int key, const Head &head, const Masked &s) {
+DEVICE uint64_t element_of(int query, int key, const MaskedHead &head, const Masked &s) {
     size_t groups = ((size_t)s.h * s.w + DROPOUT_GROUP - 1) / DROPOUT_GROUP;
     return ((size_t)head.h * s.Q + query) * groups * DROPOUT_GROUP + key;
 }
 
-DEVICE float factor_of(int query, int key, const Head &head, const Masked &s) {
+DEVICE float factor_of(int query, int key, const MaskedHead &head, const Masked &s) {
     if (!s.drop.on) return 1;
     return dropout_factor(s.drop, dropout_block(s.drop, head.b, element_of(query, key, head, s)), key / 16 % 8);
 }
 
-/* For the streamed columns first.. of a row of scores: factor[n][j] for column 8 n + 2t + j.  A lane's columns have
- * four places within sixteen, and 64 columns lie within 128, so four blocks of Philox serve them all. */
+/* The factors of the streamed columns first.. of a row of scores: factor[n][j] is that of column 8 n + 2t + j.
+ * A lane's columns have four places within sixteen, and 64 columns lie within 128, so four blocks of Philox serve them all. */
 template <int N>
-DEVICE void row_factors(float (&factor)[N][2], int query, int first, const Head &head, const Masked &s) {
+DEVICE void row_factors(float (&factor)[N][2], int query, int first, const MaskedHead &head, const Masked &s) {
 #pragma unroll
     for (int n = 0; n < N; n++) factor[n][0] = factor[n][1] = 1;
     if (!s.drop.on) return;
@@ -160,7 +161,7 @@ DEVICE void load_queries(real *tile, const real *head_rows, size_t row, int firs
 }
 
 template <int ROWS, int W>
-DEVICE void load_keys(real *tile, const real *head_rows, int first, const Head &head, const Masked &s) {
+DEVICE void load_keys(real *tile, const real *head_rows, int first, const MaskedHead &head, const Masked &s) {
     tile_load<ROWS, W, THREADS>(
         tile, tile_ld(W), [&](int i) { return head_rows + token_of(first + i, head, s) * s.kv_row; }, head.keys - first,
         s.D, s.wide, (int)threadIdx.x);
@@ -187,7 +188,7 @@ DEVICE void store_rows(Row row, real *tile, const FragmentC (&sum)[1][W / TILE_N
 enum { OWNED = WARPS * TILE_M };
 
 static constexpr size_t tiles_bytes(int W, int owned) {
-    return shared_bytes(W, 1, owned) + 2 * STREAM * sizeof(Cell);
+    return shared_bytes(W, 1, owned) + 2 * STREAM * sizeof(MaskedCell);
 }
 
 template <int W>
@@ -196,8 +197,8 @@ __global__ void __launch_bounds__(THREADS)
     constexpr int LD = tile_ld(W), STAGE = STREAM * LD;
     SHARED(real, q_tile);                                             /* [OWNED,LD] */
     real *k_tile = q_tile + OWNED * LD, *v_tile = k_tile + 2 * STAGE; /* [2][STREAM,LD] each */
-    Cell *cells = reinterpret_cast<Cell *>(v_tile + 2 * STAGE);       /* [2][STREAM] */
-    Head head = head_of(blockIdx.x / s.blocks, s);
+    MaskedCell *cells = reinterpret_cast<MaskedCell *>(v_tile + 2 * STAGE); /* [2][STREAM] */
+    MaskedHead head = head_of(blockIdx.x / s.blocks, s);
     int first_row = (int)(blockIdx.x % s.blocks) * OWNED;
     k = keys_of(k, head, s);
     v = keys_of(v, head, s);
@@ -283,8 +284,8 @@ __global__ void __launch_bounds__(THREADS)
     SHARED(real, q_tile);                                               /* [OWNED,LD] */
     real *dy_tile = q_tile + OWNED * LD, *k_tile = dy_tile + OWNED * LD; /* [OWNED,LD], [2][CHUNK,LD] */
     real *v_tile = k_tile + 2 * STAGE;                                  /* [2][CHUNK,LD] */
-    Cell *cells = reinterpret_cast<Cell *>(v_tile + 2 * STAGE);         /* [2][CHUNK] */
-    Head head = head_of(blockIdx.x / s.blocks, s);
+    MaskedCell *cells = reinterpret_cast<MaskedCell *>(v_tile + 2 * STAGE); /* [2][CHUNK] */
+    MaskedHead head = head_of(blockIdx.x / s.blocks, s);
     int first_row = (int)(blockIdx.x % s.blocks) * OWNED;
     k = keys_of(k, head, s);
     v = keys_of(v, head, s);
@@ -339,7 +340,7 @@ __global__ void __launch_bounds__(THREADS)
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
                     int column = j * TILE_K + n * TILE_N + fragment_c_column(i), half = i / 2;
-                    Cell cell = cells[stage * CHUNK + column];
+                    MaskedCell cell = cells[stage * CHUNK + column];
                     float p = fast_exp2(pair_score(score[n][0].x[i], blob[half], cell, s) - shift[half]);
                     float ds = p * (t[n][0].x[i] * factor[half][2 * j + n][i % 2] - row_delta[half]);
                     if (first + column >= head.keys) p = ds = 0;
@@ -373,7 +374,7 @@ __global__ void __launch_bounds__(THREADS)
     real *dy_tile = q_tile + STAGE;                                       /* [STREAM,LD] */
     Blob *blobs = reinterpret_cast<Blob *>(dy_tile + STAGE);              /* [STREAM] */
     float *shift = reinterpret_cast<float *>(blobs + STREAM), *query_delta = shift + STREAM; /* [STREAM] each */
-    Head head = head_of(blockIdx.x / s.blocks, s);
+    MaskedHead head = head_of(blockIdx.x / s.blocks, s);
     int first_key = (int)(blockIdx.x % s.blocks) * OWNED;
     if (first_key >= head.keys) return;
     load_keys<OWNED, W>(k_tile, keys_of(k, head, s), first_key, head, s);
@@ -382,7 +383,7 @@ __global__ void __launch_bounds__(THREADS)
     FragmentA ka[1][W / TILE_K], va[1][W / TILE_K];
     FragmentC dk_sum[1][W / TILE_N], dv_sum[1][W / TILE_N];
     int key[2] = {owned_row<1>(first_key, 0, 0), owned_row<1>(first_key, 0, 1)};
-    Cell cell[2] = {cell_of(key[0], head), cell_of(key[1], head)};
+    MaskedCell cell[2] = {cell_of(key[0], head), cell_of(key[1], head)};
     size_t statistics = ((size_t)head.b * s.H + head.h) * s.Q;
     clear<W, 1>(dk_sum);
     clear<W, 1>(dv_sum);
@@ -442,14 +443,15 @@ __global__ void __launch_bounds__(THREADS) clear_padding_kernel(real *dk, real *
 
 /* == Heads wider than 128 ========================================================================================= */
 
-DEVICE float wide_score(const real *q, const real *k, const Blob &blob, int key, const Head &head, const Masked &s) {
+DEVICE float wide_score(const real *q, const real *k, const Blob &blob, int key, const MaskedHead &head,
+                        const Masked &s) {
     return pair_score(warp_dot(q, k + token_of(key, head, s) * s.kv_row, s.D), blob, cell_of(key, head), s);
 }
 
 /* A warp to a query. */
 __global__ void __launch_bounds__(THREADS)
     masked_forward_wide_kernel(real *y, float *lse, const real *q, const real *k, const real *v, Masked s) {
-    Head head = head_of(blockIdx.x / s.blocks, s);
+    MaskedHead head = head_of(blockIdx.x / s.blocks, s);
     int row = (int)(blockIdx.x % s.blocks) * WARPS + warp_id();
     if (row >= s.Q) return;
     Blob blob = blob_of(row, head, s);
@@ -476,7 +478,7 @@ __global__ void __launch_bounds__(THREADS)
 __global__ void __launch_bounds__(THREADS)
     masked_backward_queries_wide_kernel(real *dq, float *dcentre, real *dz, float *delta, const real *dy, const real *y,
                                         const float *lse, const real *q, const real *k, const real *v, Masked s) {
-    Head head = head_of(blockIdx.x / s.blocks, s);
+    MaskedHead head = head_of(blockIdx.x / s.blocks, s);
     int row = (int)(blockIdx.x % s.blocks) * WARPS + warp_id();
     if (row >= s.Q) return;
     Blob blob = blob_of(row, head, s);
@@ -506,7 +508,7 @@ __global__ void __launch_bounds__(THREADS)
 __global__ void __launch_bounds__(THREADS)
     masked_backward_keys_wide_kernel(real *dk, real *dv, const float *delta, const real *dy, const float *lse,
                                      const real *q, const real *k, const real *v, Masked s) {
-    Head head = head_of(blockIdx.x / s.blocks, s);
+    MaskedHead head = head_of(blockIdx.x / s.blocks, s);
     int key = (int)(blockIdx.x % s.blocks) * WARPS + warp_id();
     if (key >= head.keys) return;
     size_t at = ((size_t)head.b * s.H + head.h) * s.Q, token = token_of(key, head, s) * s.kv_row;

@@ -5,6 +5,7 @@
 #define VIT_KERNELS_SOFTMAX_PAIR_TILES_H
 
 #include <float.h>
+#include <string.h>
 
 #include "kernels/softmax/pairs.h"
 #include "kernels/softmax/softmax_tiles.h"
@@ -119,16 +120,17 @@ TILE_INLINE void pairs_softmax_step(int lanes, real *p, Running *r, float *yt, c
     }
 }
 
-/* Of a block of QUERIES as right operands: [Dp/2][QUERIES][2] and [QUERIES/2][Dp][2]; room for QUERIES * Dp numbers. */
-static inline void pack_queries(real *turned, real *paired, real *room, const real *from, size_t stride,
+/* Packs a block of QUERIES as right operands, [Dp/2][QUERIES][2] and [QUERIES/2][Dp][2]; there must be room for
+ * QUERIES * Dp numbers. */
+static inline void pack_queries(real *transposed, real *paired, real *room, const real *from, size_t stride,
                                 const int *order, int first, int rows, int D, int Dp) {
     copy_rows(room, from, stride, order, first, rows, QUERIES, D, Dp);
-    transpose_pairs(turned, QUERIES, room, QUERIES, Dp);
+    transpose_pairs(transposed, QUERIES, room, QUERIES, Dp);
     pair_rows(paired, room, QUERIES, Dp);
 }
 
-/* Of a block of scores s = k q^T and t = v dy^T [keys,QUERIES]: p = 2^(scale s - lse) and ds = p (t - delta), both
- * [padded,QUERIES], and ds in pairs of keys. */
+/* Computes from a block of scores s = k q^T and t = v dy^T [keys,QUERIES]: p = 2^(scale s - lse) and ds = p (t - delta),
+ * both [padded,QUERIES], and ds in pairs of keys. */
 TILE_INLINE void pairs_scores_backward(int lanes, real *p, real *ds, real *ds_pairs, const float *s, const float *t,
                                        const float *lse, const float *delta, float scale, int keys, int padded) {
     for (int v = 0; v < lanes; v++) {

@@ -5,6 +5,9 @@
 #include <cpuid.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
 #include <unistd.h>
 
 /* == Dot products of pairs ======================================================================================== */

@@ -8,9 +8,12 @@
  *             drows[y,y'] = sum_x s[y,x].v[y',x],  dcolumns[x,x'] = sum_y dy[y,x].u[y,x'], both yet without g;
  *             of clips with frames v in place of v, dframes[t,t'] = sum of (rows^T s)[t].v[t'], and dv += g frames^T rows^T s
  *   Source: d'Ascoli et al. 2021, section 3, except for the factorisation. */
+#include <math.h>
+#include <stdbool.h>
+
 #include "kernels/cpu/activations.h"
 #include "kernels/device/workspace.h"
-#include "kernels/kernels.h"
+#include "kernels/softmax/position_attention.h"
 
 static double sigmoid(double x) { return 1 / (1 + exp(-x)); }
 
@@ -93,48 +96,60 @@ typedef struct {
     size_t all;
     size_t M;
     size_t columns, frames, axes; /* where those weights begin, and how many there are in all */
-} Sizes;
+} PositionSizes;
 
-static Sizes sizes_of(const PositionAttention *shape) {
+static PositionSizes sizes_of(const PositionAttention *shape) {
     int T = shape->grid.frames, Hg = shape->grid.rows, Wg = shape->grid.columns, H = shape->H, D = shape->D;
     int Dp = tile_round_up(D);
     size_t line = (size_t)Wg * Dp, frame = Hg * line, columns = (size_t)Hg * Hg;
-    return (Sizes){T, Hg, Wg, T * Hg * Wg, D, Dp, line, frame, T * frame, (size_t)H * D, columns,
-                   columns + (size_t)Wg * Wg, position_axes(shape->grid)};
+    return (PositionSizes){T,
+                           Hg,
+                           Wg,
+                           T * Hg * Wg,
+                           D,
+                           Dp,
+                           line,
+                           frame,
+                           T * frame,
+                           (size_t)H * D,
+                           columns,
+                           columns + (size_t)Wg * Wg,
+                           position_axes(shape->grid)};
 }
 
-static size_t work_floats(Sizes s) { return (s.T > 1 ? 5 : 4) * s.all; }
+static size_t work_floats(PositionSizes s) { return (s.T > 1 ? 5 : 4) * s.all; }
 
 size_t position_attention_workspace(const PositionAttention *shape) {
     return workspace_bytes(work_floats(sizes_of(shape)));
 }
 
-static void gather(float *to, const real *from, size_t stride, Sizes s) {
+static void gather(float *to, const real *from, size_t stride, PositionSizes s) {
     for (int i = 0; i < s.N; i++)
         for (int j = 0; j < s.D; j += TILE)
             vec_store(to + (size_t)i * s.Dp + j, real_load_part(from + i * stride + j, s.D - j));
 }
 
 /* to[y,x] = sum_x' a[x,x'] from[y,x'], or of a transposed. */
-static void along_lines(float *to, const float *a, bool transposed, const float *from, Sizes s) {
+static void along_lines(float *to, const float *a, bool transposed, const float *from, PositionSizes s) {
     size_t row = transposed ? 1 : s.Wg, column = transposed ? s.Wg : 1;
     for (int y = 0; y < s.T * s.Hg; y++)
         tile_gemm(to + y * s.line, s.Dp, a, row, column, from + y * s.line, s.Dp, s.Wg, s.Dp, s.Wg, 0);
 }
 
 /* to[y,x] = sum_y' a[y,y'] from[y',x], or of a transposed. */
-static void across_lines(float *to, const float *a, bool transposed, const float *from, Sizes s) {
+static void across_lines(float *to, const float *a, bool transposed, const float *from, PositionSizes s) {
     for (int t = 0; t < s.T; t++)
         tile_gemm(to + t * s.frame, s.line, a, transposed ? 1 : s.Hg, transposed ? s.Hg : 1, from + t * s.frame, s.line,
                   s.Hg, (int)s.line, s.Hg, 0);
 }
 
 /* to[t] = sum_t' a[t,t'] from[t'], or of a transposed. */
-static void over_frames(float *to, const float *a, bool transposed, const float *from, Sizes s) {
+static void over_frames(float *to, const float *a, bool transposed, const float *from, PositionSizes s) {
     tile_gemm(to, s.frame, a, transposed ? 1 : s.T, transposed ? s.T : 1, from, s.frame, s.T, (int)s.frame, s.T, 0);
 }
 
-static void forward_head(real *y, const real *content, const real *v, const float *axes, float gating, Sizes s) {
+static void forward_head(real *y, const real *content, const real *v, const float *axes, float gating,
+                         PositionSizes s) {
     float *next = kernels_workspace(work_floats(s));
     float *a = workspace_take(&next, s.all), *b = workspace_take(&next, s.all);
     float g = (float)sigmoid(gating), keep = (float)sigmoid(-gating);
@@ -152,7 +167,7 @@ static void forward_head(real *y, const real *content, const real *v, const floa
 
 void position_attention_forward(real *y, const real *content, const real *qkv, const float *axes, const float *gating,
                                 const PositionAttention *shape, int B) {
-    Sizes s = sizes_of(shape);
+    PositionSizes s = sizes_of(shape);
     int H = shape->H, D = shape->D;
     size_t image = s.N * s.M, size = s.axes;
 #pragma omp parallel for collapse(2) schedule(static)
@@ -168,10 +183,10 @@ void position_attention_forward(real *y, const real *content, const real *qkv, c
 typedef struct {
     int lines, per;
     size_t line, group;
-} Lines;
+} PositionLines;
 
 /* out [n,n]: out_ij = sum over lines of a_i.b_j, rows of Dp floats `row` apart. */
-static void outer_products(float *out, const float *a, const float *b, int n, size_t row, Lines lines, int Dp) {
+static void outer_products(float *out, const float *a, const float *b, int n, size_t row, PositionLines lines, int Dp) {
     enum { WIDE = 4 };
     for (int i = 0; i < n; i++)
         for (int j = 0; j < n; j += WIDE) {
@@ -191,7 +206,7 @@ static void outer_products(float *out, const float *a, const float *b, int n, si
         }
 }
 
-static float product_with(const float *dy, const real *content, Sizes s) {
+static float product_with(const float *dy, const real *content, PositionSizes s) {
     double sum = 0;
     for (int y = 0; y < s.T * s.Hg; y++) {
         vec line = {0};
@@ -203,25 +218,25 @@ static float product_with(const float *dy, const real *content, Sizes s) {
     return (float)sum;
 }
 
-static void backward_head(real *dq, float *daxes, const real *dy, const real *content, const real *v,
-                          const float *axes, float gating, Sizes s) {
+static void backward_head(real *dq, float *daxes, const real *dy, const real *content, const real *v, const float *axes,
+                          float gating, PositionSizes s) {
     float *next = kernels_workspace(work_floats(s));
     float *vs = workspace_take(&next, s.all), *dys = workspace_take(&next, s.all);
     float *u = workspace_take(&next, s.all), *t = workspace_take(&next, s.all), *seen = vs;
     const float *rows = axes, *columns = axes + s.columns, *frames = axes + s.frames;
-    const Lines across = {s.T * s.Wg, s.Wg, s.Dp, s.frame};
+    const PositionLines across = {s.T * s.Wg, s.Wg, s.Dp, s.frame};
     float g = (float)sigmoid(gating), keep = (float)sigmoid(-gating);
     gather(vs, v, 3 * s.M, s);
     gather(dys, dy, s.M, s);
     if (s.T > 1) over_frames(seen = workspace_take(&next, s.all), frames, false, vs, s);
     across_lines(u, rows, false, seen, s);
-    outer_products(daxes + s.columns, dys, u, s.Wg, s.Dp, (Lines){s.T * s.Hg, s.T * s.Hg, s.line, 0}, s.Dp);
+    outer_products(daxes + s.columns, dys, u, s.Wg, s.Dp, (PositionLines){s.T * s.Hg, s.T * s.Hg, s.line, 0}, s.Dp);
     along_lines(t, columns, true, dys, s);
     outer_products(daxes, t, seen, s.Hg, s.line, across, s.Dp);
     daxes[s.axes] = product_with(dys, content, s);
     across_lines(u, rows, true, t, s);
     if (s.T > 1) {
-        outer_products(daxes + s.frames, u, vs, s.T, s.frame, (Lines){s.Hg * s.Wg, s.Hg * s.Wg, s.Dp, 0}, s.Dp);
+        outer_products(daxes + s.frames, u, vs, s.T, s.frame, (PositionLines){s.Hg * s.Wg, s.Hg * s.Wg, s.Dp, 0}, s.Dp);
         over_frames(t, frames, true, u, s);
     }
     const float *back = s.T > 1 ? t : u;
@@ -237,7 +252,7 @@ static void backward_head(real *dq, float *daxes, const real *dy, const real *co
 
 void position_attention_backward(real *dqkv, float *daxes, const real *dy, const real *content, const real *qkv,
                                  const float *axes, const float *gating, const PositionAttention *shape, int B) {
-    Sizes s = sizes_of(shape);
+    PositionSizes s = sizes_of(shape);
     int H = shape->H, D = shape->D;
     size_t image = s.N * s.M, size = s.axes;
 #pragma omp parallel for collapse(2) schedule(static)

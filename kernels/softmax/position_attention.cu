@@ -10,7 +10,8 @@
  * Weights and planes enter as the sum of two bfloat16 tiles, high and low, so that only activations are ever rounded:
  * the products are few, and a head that looks at one token would see a weight's rounding whole. */
 #include "kernels/cuda/tiles.cuh"
-#include "kernels/kernels.h"
+#include "kernels/device/device.h"
+#include "kernels/softmax/position_attention.h"
 
 enum { THREADS = 128, WARPS = THREADS / WARP, COLUMNS = 32, LD = tile_ld(COLUMNS), STAGE_LD = COLUMNS + 4 };
 
@@ -22,21 +23,21 @@ typedef struct {
     size_t units; /* (image, head) */
     size_t M, N, squares; /* squares: of the sides of all axes */
     bool wide;
-} Shape;
+} PositionShape;
 
-static Shape shape_of(const PositionAttention *a, int B, bool wide) {
+static PositionShape shape_of(const PositionAttention *a, int B, bool wide) {
     int T = a->grid.frames, Hg = a->grid.rows, Wg = a->grid.columns, H = a->H, D = a->D;
     return {T, Hg, Wg, H, D, position_features(a->grid), (size_t)B * H, (size_t)H * D, (size_t)T * Hg * Wg,
             position_axes(a->grid), wide};
 }
 
-static unsigned blocks_of(Shape s) {
+static unsigned blocks_of(PositionShape s) {
     size_t most = MOST_TOKENS / s.N > 0 ? MOST_TOKENS / s.N : 1;
     return blocks_for(s.units, 1, most < MOST_BLOCKS ? most : MOST_BLOCKS);
 }
 
 size_t position_attention_workspace(const PositionAttention *shape) {
-    Shape s = shape_of(shape, (int)MOST_BLOCKS, false);
+    PositionShape s = shape_of(shape, (int)MOST_BLOCKS, false);
     size_t planes = blocks_of(s) * 2 * s.N * COLUMNS * sizeof(float), sums = s.H * (s.squares + 1) * sizeof(float);
     return planes > sums ? planes : sums;
 }
@@ -50,9 +51,9 @@ struct AxisRow {
     int slope, curve;     /* features */
 };
 
-DEVICE int axis_rows(Shape s) { return s.Hg + s.Wg + (s.T > 1 ? s.T : 0); }
+DEVICE int axis_rows(PositionShape s) { return s.Hg + s.Wg + (s.T > 1 ? s.T : 0); }
 
-DEVICE AxisRow axis_row(int row, Shape s) {
+DEVICE AxisRow axis_row(int row, PositionShape s) {
     size_t columns = (size_t)s.Hg * s.Hg, frames = columns + (size_t)s.Wg * s.Wg;
     int i = row - s.Hg, t = i - s.Wg;
     if (row < s.Hg) return {s.Hg, row, (size_t)row * s.Hg, 1, 2};
@@ -61,7 +62,8 @@ DEVICE AxisRow axis_row(int row, Shape s) {
 }
 
 /* A thread to a row of the weights of an axis. */
-__global__ void __launch_bounds__(THREADS) position_axes_forward_kernel(float *axes, const float *pos_proj, Shape s) {
+__global__ void __launch_bounds__(THREADS)
+    position_axes_forward_kernel(float *axes, const float *pos_proj, PositionShape s) {
     const float *w = pos_proj + s.features * blockIdx.x;
     for (int row = (int)threadIdx.x; row < axis_rows(s); row += THREADS) {
         AxisRow a = axis_row(row, s);
@@ -81,7 +83,7 @@ void position_axes_forward(float *axes, const float *pos_proj, const PositionAtt
 /* sums [H,squares+1]: daxes over all images. */
 __global__ void __launch_bounds__(THREADS)
     position_axes_backward_kernel(float *dpos_proj, float *dgating, const float *sums, const float *axes,
-                                  const float *gating, Shape s) {
+                                  const float *gating, PositionShape s) {
     SHARED(double, parts); /* [6][THREADS]: dw [5], and the sum of dy.(P v) */
     const float *d = sums + blockIdx.x * (s.squares + 1);
     double mine[6] = {};
@@ -112,7 +114,7 @@ __global__ void __launch_bounds__(THREADS)
 
 void position_axes_backward(float *dpos_proj, float *dgating, const float *daxes, const float *axes,
                             const float *gating, const PositionAttention *shape, int B) {
-    Shape s = shape_of(shape, B, false);
+    PositionShape s = shape_of(shape, B, false);
     size_t columns = s.H * (s.squares + 1), bytes = columns * sizeof(float);
     float *sums = static_cast<float *>(kernels_workspace(bytes));
     device_zero(sums, bytes);
@@ -123,15 +125,15 @@ void position_axes_backward(float *dpos_proj, float *dgating, const float *daxes
 
 /* == Products along an axis ======================================================================================= */
 
-/* Where a warp works, in shared memory. */
+/* The memory that a warp works in, which is shared memory. */
 typedef struct {
     float *stage;           /* [TILE_M,STAGE_LD] */
     real *x, *high, *low;   /* [TILE_M,LD] each: of activations, and of a plane */
-} Work;
+} PositionWork;
 
 enum { STAGE_BYTES = TILE_M * STAGE_LD * sizeof(float), WARP_BYTES = STAGE_BYTES + 3 * TILE_M * LD * sizeof(real) };
 
-DEVICE Work work_of(unsigned char *shared, int warp) {
+DEVICE PositionWork work_of(unsigned char *shared, int warp) {
     unsigned char *mine = shared + warp * WARP_BYTES;
     real *tiles = reinterpret_cast<real *>(mine + STAGE_BYTES);
     return {reinterpret_cast<float *>(mine), tiles, tiles + TILE_M * LD, tiles + 2 * TILE_M * LD};
@@ -144,9 +146,9 @@ struct Order {
 };
 
 /* Along the lines of the grid, across them in every frame, or from frame to frame. */
-DEVICE Order along(Shape s) { return {s.T * s.Hg, s.T * s.Hg, (size_t)s.Wg, 0, 1}; }
-DEVICE Order across(Shape s) { return {s.T * s.Wg, s.Wg, 1, (size_t)s.Hg * s.Wg, (size_t)s.Wg}; }
-DEVICE Order over_frames(Shape s) { return {s.Hg * s.Wg, s.Hg * s.Wg, 1, 0, (size_t)s.Hg * s.Wg}; }
+DEVICE Order along(PositionShape s) { return {s.T * s.Hg, s.T * s.Hg, (size_t)s.Wg, 0, 1}; }
+DEVICE Order across(PositionShape s) { return {s.T * s.Wg, s.Wg, 1, (size_t)s.Hg * s.Wg, (size_t)s.Wg}; }
+DEVICE Order over_frames(PositionShape s) { return {s.Hg * s.Wg, s.Hg * s.Wg, 1, 0, (size_t)s.Hg * s.Wg}; }
 
 DEVICE size_t line_token(Order o, int line) {
     int group = line / o.group;
@@ -154,7 +156,7 @@ DEVICE size_t line_token(Order o, int line) {
 }
 
 /* Tokens `stride` apart, as activations or in a plane. */
-struct Lines {
+struct PositionLines {
     static constexpr bool HAS_LOW = false;
     const real *first;
     size_t stride;
@@ -168,18 +170,18 @@ struct Plane {
     Order order;
 };
 
-DEVICE const real *tile_of(Work w, const Lines &) { return w.x; }
-DEVICE const real *tile_of(Work w, const Plane &) { return w.high; }
+DEVICE const real *tile_of(PositionWork w, const PositionLines &) { return w.x; }
+DEVICE const real *tile_of(PositionWork w, const Plane &) { return w.high; }
 
 /* The tiles get rows first.. of n, zeros beyond. */
-DEVICE void load_line(Work w, Lines x, int line, int first, int n) {
+DEVICE void load_line(PositionWork w, PositionLines x, int line, int first, int n) {
     size_t row = x.order.row * x.stride;
     const real *from = x.first + line_token(x.order, line) * x.stride + first * row;
     tile_load<TILE_M, COLUMNS, WARP>(
         w.x, LD, [=](int i) { return from + i * row; }, n - first, x.columns, x.wide, lane_id());
     copy_commit();
 }
-DEVICE void load_line(Work w, Plane x, int line, int first, int n) {
+DEVICE void load_line(PositionWork w, Plane x, int line, int first, int n) {
     size_t row = x.order.row * COLUMNS;
     const float *from = x.first + line_token(x.order, line) * COLUMNS + first * row;
     for (int at = lane_id(); at < TILE_M * COLUMNS / WIDE; at += WARP) {
@@ -204,9 +206,9 @@ typedef struct {
     const float *p; /* [n,n] */
     int n;
     bool transposed;
-} Axis;
+} PositionAxis;
 
-DEVICE void axis_tile(FragmentA &high, FragmentA &low, Axis axis, int row, int column) {
+DEVICE void axis_tile(FragmentA &high, FragmentA &low, PositionAxis axis, int row, int column) {
 #pragma unroll
     for (int i = 0; i < 8; i++) {
         int r = row + lane_id() / 4 + 8 * (i / 2 % 2), c = column + 2 * (lane_id() % 4) + i % 2 + 8 * (i / 4);
@@ -219,7 +221,7 @@ DEVICE void axis_tile(FragmentA &high, FragmentA &low, Axis axis, int row, int c
 
 /* Rows row.. of the axis times a line of x; use(i, j, v) gets columns j .. j+W-1 of row row + i. */
 template <int W, typename X, typename Use>
-DEVICE void line_product(Axis axis, int row, X x, int line, int columns, Work w, Use use) {
+DEVICE void line_product(PositionAxis axis, int row, X x, int line, int columns, PositionWork w, Use use) {
     FragmentC sum[COLUMNS / TILE_N];
 #pragma unroll
     for (int n = 0; n < COLUMNS / TILE_N; n++) fragment_zero(sum[n]);
@@ -260,7 +262,7 @@ DEVICE void line_product(Axis axis, int row, X x, int line, int columns, Work w,
 
 /* plane = the axis times every line of x, padding included. */
 template <typename X>
-DEVICE void transform(float *plane, Axis axis, X x, Work w) {
+DEVICE void transform(float *plane, PositionAxis axis, X x, PositionWork w) {
     size_t apart = x.order.row * COLUMNS;
     for (int line = warp_id(); line < x.order.lines; line += WARPS)
         for (int row = 0; row < axis.n; row += TILE_M) {
@@ -273,7 +275,7 @@ DEVICE void transform(float *plane, Axis axis, X x, Work w) {
 /* out [n,n] = or += sum over lines of a b^T: the warps share the lines, and their sums meet in order. */
 template <typename A, typename B>
 DEVICE void outer_products(float *out, bool add, A a, B b, int n, unsigned char *shared) {
-    Work w = work_of(shared, warp_id());
+    PositionWork w = work_of(shared, warp_id());
     for (int row = 0; row < n; row += TILE_M)
         for (int column = 0; column < n; column += 2 * TILE_N) {
             FragmentC sum[2];
@@ -321,11 +323,11 @@ DEVICE void outer_products(float *out, bool add, A a, B b, int n, unsigned char 
 /* One head of one image, channels c.. of it. */
 typedef struct {
     size_t y, q;     /* element of its first token in [B,N,H,D] and in [B,N,3,H,D] */
-    Axis rows, columns, frames;
+    PositionAxis rows, columns, frames;
     float g, keep;   /* g, 1 - g */
-} Place;
+} PositionPlace;
 
-DEVICE Place place_of(size_t unit, const float *axes, const float *gating, Shape s) {
+DEVICE PositionPlace place_of(size_t unit, const float *axes, const float *gating, PositionShape s) {
     size_t b = quotient(unit, s.H), h = unit - b * s.H, at = b * s.N * s.M;
     const float *p = axes + h * s.squares;
     size_t columns = (size_t)s.Hg * s.Hg, frames = columns + (size_t)s.Wg * s.Wg;
@@ -333,21 +335,21 @@ DEVICE Place place_of(size_t unit, const float *axes, const float *gating, Shape
             1 / (1 + expf(-gating[h])), 1 / (1 + expf(gating[h]))};
 }
 
-DEVICE Axis transposed(Axis axis) { return {axis.p, axis.n, true}; }
+DEVICE PositionAxis transposed(PositionAxis axis) { return {axis.p, axis.n, true}; }
 
 /* W: numbers at a time where rows allow it, or 1. */
 template <int W>
 __global__ void __launch_bounds__(THREADS)
     position_forward_kernel(real *y, float *planes, const real *content, const real *qkv, const float *axes,
-                            const float *gating, Shape s) {
+                            const float *gating, PositionShape s) {
     SHARED(unsigned char, shared);
-    Work w = work_of(shared, warp_id());
+    PositionWork w = work_of(shared, warp_id());
     float *u = planes + blockIdx.x * 2 * s.N * COLUMNS, *t = u + s.N * COLUMNS;
     for (size_t unit = blockIdx.x; unit < s.units; unit += gridDim.x) {
-        Place at = place_of(unit, axes, gating, s);
+        PositionPlace at = place_of(unit, axes, gating, s);
         for (int c = 0; c < s.D; c += COLUMNS) {
             int columns = s.D - c < COLUMNS ? s.D - c : COLUMNS;
-            Lines v = {qkv + at.q + 2 * s.M + c, 3 * s.M, columns, s.wide, along(s)};
+            PositionLines v = {qkv + at.q + 2 * s.M + c, 3 * s.M, columns, s.wide, along(s)};
             if (s.T > 1) {
                 v.order = over_frames(s);
                 transform(t, at.frames, v, w);
@@ -387,20 +389,21 @@ DEVICE void scale_and_add(real *x, float keep, const float (&added)[W]) {
 template <int W>
 __global__ void __launch_bounds__(THREADS)
     position_backward_kernel(real *dqkv, float *daxes, float *planes, const real *dy, const real *content,
-                             const real *qkv, const float *axes, const float *gating, Shape s) {
+                             const real *qkv, const float *axes, const float *gating, PositionShape s) {
     SHARED(unsigned char, shared);
-    Work w = work_of(shared, warp_id());
+    PositionWork w = work_of(shared, warp_id());
     float *u = planes + blockIdx.x * 2 * s.N * COLUMNS, *t = u + s.N * COLUMNS;
     for (size_t unit = blockIdx.x; unit < s.units; unit += gridDim.x) {
-        Place at = place_of(unit, axes, gating, s);
+        PositionPlace at = place_of(unit, axes, gating, s);
         float *drows = daxes + unit * (s.squares + 1), *dcolumns = drows + (size_t)s.Hg * s.Hg;
         float *dframes = dcolumns + (size_t)s.Wg * s.Wg, *last = t, dot = 0;
         for (int c = 0; c < s.D; c += COLUMNS) {
             int columns = s.D - c < COLUMNS ? s.D - c : COLUMNS;
             const real *v = qkv + at.q + 2 * s.M + c, *d = dy + at.y + c;
-            Lines v_across = {v, 3 * s.M, columns, s.wide, across(s)}, d_along = {d, s.M, columns, s.wide, along(s)};
+            PositionLines v_across = {v, 3 * s.M, columns, s.wide, across(s)},
+                          d_along = {d, s.M, columns, s.wide, along(s)};
             if (s.T > 1) {
-                Lines v_frames = {v, 3 * s.M, columns, s.wide, over_frames(s)};
+                PositionLines v_frames = {v, 3 * s.M, columns, s.wide, over_frames(s)};
                 transform(t, at.frames, v_frames, w);
                 block_sync();
                 transform(u, at.rows, Plane{t, across(s)}, w);
@@ -448,7 +451,7 @@ __global__ void __launch_bounds__(THREADS)
 
 void position_attention_forward(real *y, const real *content, const real *qkv, const float *axes, const float *gating,
                                 const PositionAttention *shape, int B) {
-    Shape s = shape_of(shape, B, is_wide(shape->D, y, content, qkv));
+    PositionShape s = shape_of(shape, B, is_wide(shape->D, y, content, qkv));
     float *planes = static_cast<float *>(kernels_workspace(position_attention_workspace(shape)));
     if (s.wide)
         LAUNCH((position_forward_kernel<WIDE>), blocks_of(s), THREADS, WARPS * WARP_BYTES, y, planes, content, qkv,
@@ -460,7 +463,7 @@ void position_attention_forward(real *y, const real *content, const real *qkv, c
 
 void position_attention_backward(real *dqkv, float *daxes, const real *dy, const real *content, const real *qkv,
                                  const float *axes, const float *gating, const PositionAttention *shape, int B) {
-    Shape s = shape_of(shape, B, is_wide(shape->D, dqkv, dy, content, qkv));
+    PositionShape s = shape_of(shape, B, is_wide(shape->D, dqkv, dy, content, qkv));
     float *planes = static_cast<float *>(kernels_workspace(position_attention_workspace(shape)));
     if (s.wide)
         LAUNCH((position_backward_kernel<WIDE>), blocks_of(s), THREADS, WARPS * WARP_BYTES, dqkv, daxes, planes, dy,

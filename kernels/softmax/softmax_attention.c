@@ -8,10 +8,16 @@
  * The factor 1 / sqrt D is folded into q.  Right-hand operands are copied once: k^T and v^T in panels [D,PANEL] that
  * are read front to back, the others [rows,Dp] with Dp = D rounded up to whole vectors and zeros in the padding. */
 #include <limits.h>
+#include <math.h>
+#include <stdbool.h>
+#include <string.h>
 
 #include "core/integers.h"
 #include "kernels/softmax/softmax_pairs.h"
 #include "kernels/softmax/softmax_tiles.h"
+#include "kernels/tokens/grid.h"
+#include "kernels/softmax/attention_shape.h"
+#include "kernels/softmax/softmax_attention.h"
 
 
 /* == What a query sees ============================================================================================ */
@@ -23,11 +29,11 @@ typedef enum {
     SET_COLUMN, /* t = u modulo stride */
     SET_BLOCK,  /* t / stride = u / stride */
     SET_SUMMARY /* u is among the last `summary` of its block of `stride` */
-} Set;
+} SoftmaxSet;
 
 typedef struct {
     int N;
-    Set set;
+    SoftmaxSet set;
     int stride, summary;
     bool rest;                /* go on from the results of the first set, without its pairs */
     const RelativeBias *bias; /* NULL: none */
@@ -107,18 +113,19 @@ static Sight sight_take(float **next, const Scope *c) {
 
 typedef struct {
     int first, last; /* positions first .. last-1 */
-} Range;
+} SoftmaxRange;
 
 /* Keys that some query of positions i .. i+rows-1 sees, as a range of positions; in whole panels at its beginning. */
-static Range keys_seen(const Scope *c, const Sight *s, int i, int rows) {
-    Range r = {0, c->N};
+static SoftmaxRange keys_seen(const Scope *c, const Sight *s, int i, int rows) {
+    SoftmaxRange r = {0, c->N};
     int end = i + rows - 1;
-    if (c->set == SET_NEAR) r = (Range){larger(0, i - c->stride), smaller(c->N, end + c->stride + 1)};
-    if (c->set == SET_BLOCK) r = (Range){i / c->stride * c->stride, smaller(c->N, (end / c->stride + 1) * c->stride)};
-    if (c->set == SET_SUMMARY) r = (Range){0, s->summaries};
+    if (c->set == SET_NEAR) r = (SoftmaxRange){larger(0, i - c->stride), smaller(c->N, end + c->stride + 1)};
+    if (c->set == SET_BLOCK)
+        r = (SoftmaxRange){i / c->stride * c->stride, smaller(c->N, (end / c->stride + 1) * c->stride)};
+    if (c->set == SET_SUMMARY) r = (SoftmaxRange){0, s->summaries};
     if (c->set == SET_COLUMN) { /* group g begins at g whole columns and as many longer ones as there are before it */
         int whole = c->N / c->stride, longer = c->N % c->stride, g = s->group[i], h = s->group[end] + 1;
-        r = (Range){g * whole + smaller(g, longer), h * whole + smaller(h, longer)};
+        r = (SoftmaxRange){g * whole + smaller(g, longer), h * whole + smaller(h, longer)};
     }
     r.first = r.first / PANEL * PANEL;
     return r;
@@ -138,7 +145,7 @@ static void mask_scores(float *scores, const Scope *c, const Sight *s, int i, in
         }
 }
 
-/* Where the biases of a query and keys j.. stand in the strips, and the first of these keys with one; NULL: none. */
+/* The place of the biases of a query and keys j.. in the strips, and the first of these keys with one; NULL: none. */
 static float *strip_of(float *strips, const RelativeBias *b, int query, int *j) {
     int places = strip_places(b), lengths = strip_lengths(b), n = query - b->prefix;
     if (n < 0) return NULL;
@@ -182,7 +189,7 @@ static void forward_rows(real *y, float *lse, size_t y_stride, const Scope *c, c
                          const float *kt, const float *v, float *ys, float *s, float *m, float *l, int i, int rows,
                          int D) {
     int Dp = tile_round_up(D);
-    Range r = keys_seen(c, sight, i, rows);
+    SoftmaxRange r = keys_seen(c, sight, i, rows);
     if (c->rest) gather(ys, y, y_stride, sight->order, i, 1, rows, D, Dp);
     else memset(ys, 0, QUERIES * (size_t)Dp * sizeof *ys);
     for (int row = 0; row < rows; row++) {
@@ -279,7 +286,7 @@ static void backward_head(real *dq, float *dtable, const real *dy, const real *y
         memset(dv, 0, some * sizeof *dv);
         for (int i = 0; i < N; i += QUERIES) {
             int rows = smaller(QUERIES, N - i);
-            Range r = keys_seen(c, &sight, i, rows);
+            SoftmaxRange r = keys_seen(c, &sight, i, rows);
             int first = larger(r.first - j, 0), keys = smaller(r.last - j, block) - first;
             if (keys <= 0) continue;
             const float *qi = qs + (size_t)i * Dp, *dyi = dys + (size_t)i * Dp;
@@ -303,14 +310,14 @@ static void backward_head(real *dq, float *dtable, const real *dy, const real *y
 
 /* == All keys ===================================================================================================== */
 
-/* Where (image, head) begins in y, lse and qkv. */
+/* The places at which (image, head) begins in y, lse and qkv. */
 typedef struct {
     size_t y, lse, qkv;
-} Place;
+} SoftmaxPlace;
 
-static Place place_of(int b, int h, int N, int H, int D) {
+static SoftmaxPlace place_of(int b, int h, int N, int H, int D) {
     size_t M = (size_t)H * D, hd = (size_t)h * D;
-    return (Place){(size_t)b * N * M + hd, ((size_t)b * H + h) * N, (size_t)b * N * 3 * M + hd};
+    return (SoftmaxPlace){(size_t)b * N * M + hd, ((size_t)b * H + h) * N, (size_t)b * N * 3 * M + hd};
 }
 
 static size_t workspace_for(const Scope *c, int D, size_t beside) {
@@ -376,7 +383,7 @@ void softmax_attention_forward(real *y, float *lse, const real *qkv, const Atten
     for (int b = 0; b < B; b++)
         for (int h = 0; h < H; h++)
             for (int i = 0; i < N; i += each) {
-                Place at = place_of(b, h, N, H, D);
+                SoftmaxPlace at = place_of(b, h, N, H, D);
                 forward_part(y + at.y, lse + at.lse, qkv + at.qkv, (size_t)H * D, D, &c, i, smaller(N, i + each));
             }
 }
@@ -388,7 +395,7 @@ void softmax_attention_backward(real *dqkv, const real *dy, const real *y, const
 #pragma omp parallel for collapse(2) schedule(static)
     for (int b = 0; b < B; b++)
         for (int h = 0; h < H; h++) {
-            Place at = place_of(b, h, N, H, D);
+            SoftmaxPlace at = place_of(b, h, N, H, D);
             backward_whole(dqkv + at.qkv, dy + at.y, y + at.y, lse + at.lse, qkv + at.qkv, (size_t)H * D, D, &c);
         }
 }
@@ -414,7 +421,7 @@ void biased_attention_forward(real *y, float *lse, const real *qkv, const float 
 #pragma omp parallel for collapse(2) schedule(static)
     for (int b = 0; b < B; b++)
         for (int h = 0; h < H; h++) {
-            Place at = place_of(b, h, N, H, D);
+            SoftmaxPlace at = place_of(b, h, N, H, D);
             Scope c = biased(bias);
             c.table = table + table_at(bias, h);
             forward_head(y + at.y, lse + at.lse, qkv + at.qkv, (size_t)H * D, D, &c, 0, N);
@@ -436,7 +443,7 @@ void biased_attention_backward(real *dqkv, float *dtable, const real *dy, const 
 #pragma omp for collapse(2) schedule(static)
         for (int b = 0; b < B; b++)
             for (int h = 0; h < H; h++) {
-                Place at = place_of(b, h, N, H, D);
+                SoftmaxPlace at = place_of(b, h, N, H, D);
                 Scope c = any;
                 c.table = table + table_at(bias, h);
                 backward_head(dqkv + at.qkv, share + table_at(bias, h), dy + at.y, y + at.y, lse + at.lse, qkv + at.qkv,
@@ -453,7 +460,7 @@ void biased_attention_backward(real *dqkv, float *dtable, const real *dy, const 
 
 /* The first or the second set of the pattern. */
 static Scope sparse(const SparsePattern *p, int N, bool second) {
-    Set set = p->fixed ? second ? SET_SUMMARY : SET_BLOCK : second ? SET_COLUMN : SET_NEAR;
+    SoftmaxSet set = p->fixed ? second ? SET_SUMMARY : SET_BLOCK : second ? SET_COLUMN : SET_NEAR;
     return (Scope){.N = N, .set = set, .stride = p->stride, .summary = p->summary};
 }
 
@@ -480,7 +487,7 @@ void sparse_attention_forward(real *y, float *lse, const real *qkv, const Sparse
 #pragma omp parallel for collapse(2) schedule(static)
     for (int b = 0; b < B; b++)
         for (int h = 0; h < H; h++) {
-            Place at = place_of(b, h, N, H, D);
+            SoftmaxPlace at = place_of(b, h, N, H, D);
             Scope sets[2];
             int count = sets_of(sets, pattern, h, N, H);
             for (int i = 0; i < count; i++)
@@ -494,7 +501,7 @@ void sparse_attention_backward(real *dqkv, const real *dy, const real *y, const 
 #pragma omp parallel for collapse(2) schedule(static)
     for (int b = 0; b < B; b++)
         for (int h = 0; h < H; h++) {
-            Place at = place_of(b, h, N, H, D);
+            SoftmaxPlace at = place_of(b, h, N, H, D);
             Scope sets[2];
             int count = sets_of(sets, pattern, h, N, H);
             for (int i = 0; i < count; i++)

@@ -16,14 +16,21 @@
  * rows need and masks the pairs in it that are not in the set.  The union of two sets takes two launches: the second
  * one continues the running softmax from the first one's y and lse, with a sum of 1. */
 #include "kernels/softmax/softmax_tiles.cuh"
-#include "kernels/kernels.h"
+#include "kernels/softmax/attention_shape.h"
+#include "kernels/softmax/softmax_attention.h"
+#include "kernels/tokens/grid.h"
 
 
 /* delta of as many heads at a time as this many queries; a group is then far more work than its two launches. */
 static const size_t DELTA_ROWS = (size_t)1 << 22;
 
 enum Mode { PLAIN, BIASED, SPARSE };
-enum Set { SET_NEAR, SET_COLUMN, SET_BLOCK, SET_SUMMARY }; /* kernels/softmax/softmax_attention.c has what they are */
+enum SoftmaxSet {
+    SET_NEAR,
+    SET_COLUMN,
+    SET_BLOCK,
+    SET_SUMMARY
+}; /* kernels/softmax/softmax_attention.c has what they are */
 
 typedef struct {
     int N, H, D;
@@ -36,17 +43,17 @@ typedef struct {
     RelativeBias bias; /* BIASED */
     const float *table;
 
-    Set set; /* SPARSE */
+    SoftmaxSet set;        /* SPARSE */
     int stride, summaries; /* SET_SUMMARY: tokens that are seen by all, in the first positions */
     bool rest;             /* go on from the first set's results, without its pairs */
     SparsePattern pattern; /* for the kernels of wide heads, which know no sets */
-} Shape;
+} SoftmaxShape;
 
 /* == What a query sees ============================================================================================ */
 
 /* The token at a position: columns one after the other, or summaries before the others; else in order. */
 template <Mode mode>
-DEVICE int token_at(int position, const Shape &s) {
+DEVICE int token_at(int position, const SoftmaxShape &s) {
     if (mode != SPARSE || s.set == SET_NEAR || s.set == SET_BLOCK) return position;
     int l = s.stride, c = s.pattern.summary;
     if (s.set == SET_SUMMARY) {
@@ -60,15 +67,17 @@ DEVICE int token_at(int position, const Shape &s) {
     return longer + position / whole + position % whole * l;
 }
 
-DEVICE int group_of(int token, const Shape &s) { return s.set == SET_COLUMN ? token % s.stride : token / s.stride; }
+DEVICE int group_of(int token, const SoftmaxShape &s) {
+    return s.set == SET_COLUMN ? token % s.stride : token / s.stride;
+}
 
-struct Range {
+struct SoftmaxRange {
     int first, last;
 };
 
 /* Positions that pair with some of rows first .. first + rows - 1; `keys`: the rows are keys and the range queries. */
 template <Mode mode>
-DEVICE Range range_of(int first, int rows, bool keys, const Shape &s) {
+DEVICE SoftmaxRange range_of(int first, int rows, bool keys, const SoftmaxShape &s) {
     if (mode != SPARSE) return {0, s.N};
     int end = (first + rows < s.N ? first + rows : s.N) - 1, l = s.stride;
     if (s.set == SET_NEAR) return {first > l ? first - l : 0, end + l + 1 < s.N ? end + l + 1 : s.N};
@@ -87,7 +96,7 @@ struct Spot {
 };
 
 template <Mode mode>
-DEVICE Spot spot_of(int position, bool key, const Shape &s) {
+DEVICE Spot spot_of(int position, bool key, const SoftmaxShape &s) {
     if (mode == PLAIN) return {0, 0};
     if (mode == BIASED) {
         int n = position - s.bias.prefix, Wg = s.bias.grid.columns;
@@ -108,7 +117,7 @@ static __host__ __device__ __forceinline__ int table_numbers(const Grid &g) {
 
 /* The score of a pair, from q.k; the exponential's factor is still to come.  table: the head's. */
 template <Mode mode>
-DEVICE float pair_score(float score, Spot query, Spot key, const float *table, const Shape &s) {
+DEVICE float pair_score(float score, Spot query, Spot key, const float *table, const SoftmaxShape &s) {
     if (mode == BIASED && query.token >= 0 && key.token >= 0) {
         int centre = table_numbers(s.bias.grid) / 2;
         return score + table[key.token - query.token + centre] / s.scale;
@@ -132,28 +141,28 @@ typedef struct {
     size_t in_launch;   /* the head's first row among those of this launch */
     size_t M;
     int first, head;
-} Place;
+} SoftmaxPlace;
 
 template <Mode mode>
-DEVICE const float *table_of(Place at, const Shape &s) {
+DEVICE const float *table_of(SoftmaxPlace at, const SoftmaxShape &s) {
     if (mode != BIASED || s.bias.tables == 1) return s.table;
     return s.table + (size_t)at.head * table_numbers(s.bias.grid);
 }
 
-DEVICE Place place_of(size_t head_in_launch, int first, Shape s) {
+DEVICE SoftmaxPlace place_of(size_t head_in_launch, int first, SoftmaxShape s) {
     size_t head = s.first_head + head_in_launch, b = head / s.heads, h = s.skipped + head % s.heads;
     size_t M = (size_t)s.H * s.D;
     return {b * s.N * 3 * M + h * s.D, b * s.N * M + h * s.D, (b * s.H + h) * s.N, head_in_launch * s.N, M, first,
             (int)h};
 }
 
-DEVICE Place place_of_block(int rows, Shape s) {
+DEVICE SoftmaxPlace place_of_block(int rows, SoftmaxShape s) {
     return place_of(blockIdx.x / s.blocks, (int)(blockIdx.x % s.blocks) * rows, s);
 }
 
 /* tile = the rows at positions first.. of a head, `stride` apart. */
 template <int ROWS, int W, Mode mode>
-DEVICE void load_rows(real *tile, const real *head, size_t stride, int first, const Shape &s) {
+DEVICE void load_rows(real *tile, const real *head, size_t stride, int first, const SoftmaxShape &s) {
     tile_load<ROWS, W, THREADS>(
         tile, tile_ld(W), [&](int i) { return head + token_at<mode>(first + i, s) * stride; }, s.N - first, s.D, s.wide,
         (int)threadIdx.x);
@@ -162,7 +171,7 @@ DEVICE void load_rows(real *tile, const real *head, size_t stride, int first, co
 /* rows = scale times what the warp owns, by way of its own rows of `tile`; `add`: rows +=. */
 template <int W, int T, Mode mode>
 DEVICE void store_owned(real *head, size_t stride, real *tile, const FragmentC (&sum)[T][W / TILE_N],
-                        const float (&scale)[T][2], int first, bool add, const Shape &s) {
+                        const float (&scale)[T][2], int first, bool add, const SoftmaxShape &s) {
     constexpr int LD = tile_ld(W), ROWS = TILE_M * T;
     int row = warp_id() * ROWS;
     tile += row * LD;
@@ -190,7 +199,7 @@ DEVICE void store_owned(real *head, size_t stride, real *tile, const FragmentC (
 }
 
 template <int T, Mode mode>
-DEVICE void owned_spots(Spot (&spot)[T][2], int first, bool keys, const Shape &s) {
+DEVICE void owned_spots(Spot (&spot)[T][2], int first, bool keys, const SoftmaxShape &s) {
 #pragma unroll
     for (int r = 0; r < T; r++)
 #pragma unroll
@@ -233,7 +242,7 @@ DEVICE void softmax_step(FragmentC (*score)[T], FragmentC (&y)[W / TILE_N], floa
 /* The state to go on from: lse as maximum, y as it stands, 1 as its sum, in the first of the lanes that share a row. */
 template <int W, int T, Mode mode>
 DEVICE void load_state(FragmentC (&sum)[T][W / TILE_N], float (&m)[T][2], float (&l)[T][2], const real *y,
-                       const float *lse, Place at, const Shape &s) {
+                       const float *lse, SoftmaxPlace at, const SoftmaxShape &s) {
 #pragma unroll
     for (int r = 0; r < T; r++)
 #pragma unroll
@@ -254,13 +263,14 @@ DEVICE void load_state(FragmentC (&sum)[T][W / TILE_N], float (&m)[T][2], float 
 }
 
 template <int W, int T, Mode mode>
-__global__ void __launch_bounds__(THREADS) softmax_forward_kernel(real *y, float *lse, const real *qkv, Shape s) {
+__global__ void __launch_bounds__(THREADS)
+    softmax_forward_kernel(real *y, float *lse, const real *qkv, SoftmaxShape s) {
     constexpr int LD = tile_ld(W), ROWS = owned_rows(T), STAGE = STREAM * LD;
     SHARED(real, q_tile);                                            /* [ROWS,LD] */
     real *k_tile = q_tile + ROWS * LD, *v_tile = k_tile + 2 * STAGE; /* [2][STREAM,LD] each */
     Spot *spots = reinterpret_cast<Spot *>(v_tile + 2 * STAGE);      /* [2][STREAM] of the keys, if not PLAIN */
-    Place at = place_of_block(ROWS, s);
-    Range range = range_of<mode>(at.first, ROWS, false, s);
+    SoftmaxPlace at = place_of_block(ROWS, s);
+    SoftmaxRange range = range_of<mode>(at.first, ROWS, false, s);
     const float *table = table_of<mode>(at, s);
     const real *q = qkv + at.qkv, *k = q + at.M, *v = k + at.M;
     load_rows<ROWS, W, mode>(q_tile, q, 3 * at.M, at.first, s);
@@ -339,14 +349,14 @@ __global__ void __launch_bounds__(THREADS) softmax_forward_kernel(real *y, float
 template <int W, int T, Mode mode>
 __global__ void __launch_bounds__(THREADS)
     softmax_backward_queries_kernel(real *dqkv, float *delta, const real *dy, const real *y, const float *lse,
-                                    const real *qkv, Shape s) {
+                                    const real *qkv, SoftmaxShape s) {
     constexpr int LD = tile_ld(W), ROWS = owned_rows(T), CHUNK = chunk_rows(W), STAGE = CHUNK * LD;
     SHARED(real, q_tile);                                              /* [ROWS,LD] */
     real *dy_tile = q_tile + ROWS * LD, *k_tile = dy_tile + ROWS * LD; /* [ROWS,LD], [2][CHUNK,LD] */
     real *v_tile = k_tile + 2 * STAGE;                               /* [2][CHUNK,LD] */
     Spot *spots = reinterpret_cast<Spot *>(v_tile + 2 * STAGE);      /* [2][CHUNK] of the keys, if not PLAIN */
-    Place at = place_of_block(ROWS, s);
-    Range range = range_of<mode>(at.first, ROWS, false, s);
+    SoftmaxPlace at = place_of_block(ROWS, s);
+    SoftmaxRange range = range_of<mode>(at.first, ROWS, false, s);
     const float *table = table_of<mode>(at, s);
     const real *q = qkv + at.qkv, *k = q + at.M, *v = k + at.M;
     auto fetch_spots = [&](int first, int stage) {
@@ -430,7 +440,7 @@ __global__ void __launch_bounds__(THREADS)
 /* What query first + thread % CHUNK needs beside q and dy: its lse as a power of two, or its delta.  A query past the
  * last one gives p = 0. */
 template <int CHUNK, Mode mode>
-DEVICE float query_statistic(const float *lse, const float *delta, int first, const Shape &s) {
+DEVICE float query_statistic(const float *lse, const float *delta, int first, const SoftmaxShape &s) {
     int row = first + (int)threadIdx.x % CHUNK;
     if (threadIdx.x < CHUNK) return row < s.N ? LOG2_E * lse[token_at<mode>(row, s)] : INFINITY;
     return row < s.N ? delta[token_at<mode>(row, s)] : 0;
@@ -440,7 +450,7 @@ DEVICE float query_statistic(const float *lse, const float *delta, int first, co
 template <int W, int T, Mode mode>
 __global__ void __launch_bounds__(THREADS)
     softmax_backward_keys_kernel(real *dqkv, const float *delta, const real *dy, const float *lse, const real *qkv,
-                                 Shape s) {
+                                 SoftmaxShape s) {
     static_assert(THREADS >= 2 * chunk_rows(W), "a thread holds one statistic of one query");
     constexpr int LD = tile_ld(W), ROWS = owned_rows(T), CHUNK = chunk_rows(W), STAGE = CHUNK * LD;
     SHARED(real, k_tile);                                               /* [ROWS,LD] */
@@ -448,8 +458,8 @@ __global__ void __launch_bounds__(THREADS)
     real *dy_tile = q_tile + 2 * STAGE;                                 /* [2][CHUNK,LD] */
     float *statistics = reinterpret_cast<float *>(dy_tile + 2 * STAGE); /* [2][lse, delta][CHUNK] */
     Spot *spots = reinterpret_cast<Spot *>(statistics + 2 * THREADS);   /* [2][CHUNK] of the queries, if not PLAIN */
-    Place at = place_of_block(ROWS, s);
-    Range range = range_of<mode>(at.first, ROWS, true, s);
+    SoftmaxPlace at = place_of_block(ROWS, s);
+    SoftmaxRange range = range_of<mode>(at.first, ROWS, true, s);
     const float *table = table_of<mode>(at, s);
     const real *q = qkv + at.qkv, *k = q + at.M, *v = k + at.M;
     load_rows<ROWS, W, mode>(k_tile, k, 3 * at.M, at.first, s);
@@ -527,7 +537,7 @@ __global__ void __launch_bounds__(THREADS)
 template <int W>
 __global__ void __launch_bounds__(THREADS)
     bias_backward_kernel(float *parts, const float *delta, const real *dy, const float *lse, const real *qkv,
-                         unsigned launched, unsigned chunks, Shape s) {
+                         unsigned launched, unsigned chunks, SoftmaxShape s) {
     constexpr int LD = tile_ld(W), TILE = TILE_M * LD;
     const int Hg = s.bias.grid.rows, Wg = s.bias.grid.columns, prefix = s.bias.prefix, tables = s.bias.tables;
     SHARED(real, tiles); /* [WARPS][q, dy, k, v][TILE_M,LD] */
@@ -553,7 +563,7 @@ __global__ void __launch_bounds__(THREADS)
             fragment_zero(sum[1]);
             for (unsigned head = begin + chunk * step; head < launched; head += chunks * step)
                 for (int line = warp_id(); line < lines; line += WARPS) {
-                    Place at = place_of(head, 0, s);
+                    SoftmaxPlace at = place_of(head, 0, s);
                     const float *table = table_of<BIASED>(at, s);
                     int from = (first_frame + line / each) * Hg + top + line % each;
                     int query = prefix + from * Wg + xq, key = prefix + (from + dt * Hg + dy_lines) * Wg + xk;
@@ -627,7 +637,7 @@ __global__ void __launch_bounds__(THREADS)
 
 /* True if the query attends to the key in the whole pattern, not only in the launch's set. */
 template <Mode mode>
-DEVICE bool sees(int head, int query, int key, const Shape &s) {
+DEVICE bool sees(int head, int query, int key, const SoftmaxShape &s) {
     if (mode != SPARSE) return true;
     const SparsePattern &p = s.pattern;
     int l = p.stride;
@@ -638,7 +648,7 @@ DEVICE bool sees(int head, int query, int key, const Shape &s) {
 
 /* The scaled score of a pair, or minus infinity if the query does not attend to the key. */
 template <Mode mode>
-DEVICE float wide_score(const real *q, const real *k, int query, int key, Place at, const Shape &s) {
+DEVICE float wide_score(const real *q, const real *k, int query, int key, SoftmaxPlace at, const SoftmaxShape &s) {
     if (!sees<mode>(at.head, query, key, s)) return -INFINITY;
     float score = warp_dot(q, k, s.D);
     if (mode == BIASED)
@@ -648,8 +658,9 @@ DEVICE float wide_score(const real *q, const real *k, int query, int key, Place 
 }
 
 template <Mode mode>
-__global__ void __launch_bounds__(THREADS) softmax_forward_wide_kernel(real *y, float *lse, const real *qkv, Shape s) {
-    Place at = place_of(blockIdx.x / s.blocks, (int)(blockIdx.x % s.blocks) * WARPS + warp_id(), s);
+__global__ void __launch_bounds__(THREADS)
+    softmax_forward_wide_kernel(real *y, float *lse, const real *qkv, SoftmaxShape s) {
+    SoftmaxPlace at = place_of(blockIdx.x / s.blocks, (int)(blockIdx.x % s.blocks) * WARPS + warp_id(), s);
     if (at.first >= s.N) return;
     const real *q = qkv + at.qkv + at.first * 3 * at.M, *k = qkv + at.qkv + at.M, *v = k + at.M;
     float m = -INFINITY, l = 0;
@@ -674,8 +685,8 @@ __global__ void __launch_bounds__(THREADS) softmax_forward_wide_kernel(real *y, 
 template <Mode mode>
 __global__ void __launch_bounds__(THREADS)
     softmax_backward_queries_wide_kernel(real *dqkv, float *delta, const real *dy, const real *y, const float *lse,
-                                         const real *qkv, Shape s) {
-    Place at = place_of(blockIdx.x / s.blocks, (int)(blockIdx.x % s.blocks) * WARPS + warp_id(), s);
+                                         const real *qkv, SoftmaxShape s) {
+    SoftmaxPlace at = place_of(blockIdx.x / s.blocks, (int)(blockIdx.x % s.blocks) * WARPS + warp_id(), s);
     if (at.first >= s.N) return;
     const real *q = qkv + at.qkv + at.first * 3 * at.M, *k = qkv + at.qkv + at.M, *v = k + at.M;
     const real *dy_row = dy + at.y + at.first * at.M;
@@ -696,8 +707,8 @@ __global__ void __launch_bounds__(THREADS)
 template <Mode mode>
 __global__ void __launch_bounds__(THREADS)
     softmax_backward_keys_wide_kernel(real *dqkv, const float *delta, const real *dy, const float *lse, const real *qkv,
-                                      Shape s) {
-    Place at = place_of(blockIdx.x / s.blocks, (int)(blockIdx.x % s.blocks) * WARPS + warp_id(), s);
+                                      SoftmaxShape s) {
+    SoftmaxPlace at = place_of(blockIdx.x / s.blocks, (int)(blockIdx.x % s.blocks) * WARPS + warp_id(), s);
     if (at.first >= s.N) return;
     const real *q = qkv + at.qkv, *k = q + at.M + at.first * 3 * at.M, *v = k + at.M;
     real *dk = dqkv + at.qkv + at.M + at.first * 3 * at.M;
@@ -719,7 +730,7 @@ __global__ void __launch_bounds__(THREADS)
 /* dtable +=: a warp to an element, over all pairs at its offset. */
 __global__ void __launch_bounds__(THREADS)
     bias_backward_wide_kernel(float *dtable, const float *delta, const real *dy, const float *lse, const real *qkv,
-                              unsigned launched, Shape s) {
+                              unsigned launched, SoftmaxShape s) {
     const int Hg = s.bias.grid.rows, Wg = s.bias.grid.columns, prefix = s.bias.prefix, tables = s.bias.tables;
     int across = 2 * Wg - 1, area = (2 * Hg - 1) * across, size = table_numbers(s.bias.grid);
     int element = (int)blockIdx.x * WARPS + warp_id();
@@ -728,7 +739,7 @@ __global__ void __launch_bounds__(THREADS)
     int down = element % area / across - (Hg - 1), right = element % across - (Wg - 1);
     float sum = 0;
     for (unsigned head = 0; head < launched; head++) {
-        Place at = place_of(head, 0, s);
+        SoftmaxPlace at = place_of(head, 0, s);
         if (tables > 1 && at.head != t) continue;
         for (int n = 0; n < grid_tokens(s.bias.grid); n++) {
             GridPlace at_query = grid_place(s.bias.grid, n);
@@ -772,8 +783,8 @@ static void with_tiles(int N, int D, Launch launch) {
     });
 }
 
-static Shape shape_of(int N, int H, int D, bool wide) {
-    Shape s = {};
+static SoftmaxShape shape_of(int N, int H, int D, bool wide) {
+    SoftmaxShape s = {};
     s.N = N;
     s.H = s.heads = H;
     s.D = D;
@@ -782,8 +793,8 @@ static Shape shape_of(int N, int H, int D, bool wide) {
     return s;
 }
 
-/* With so many rows to a block. */
-static Shape blocks_of(Shape s, int rows) {
+/* Launches with so many rows to a block. */
+static SoftmaxShape blocks_of(SoftmaxShape s, int rows) {
     s.blocks = (unsigned)ceil_div(s.N, rows);
     return s;
 }
@@ -791,7 +802,7 @@ static Shape blocks_of(Shape s, int rows) {
 static size_t spots_bytes(Mode mode) { return mode == PLAIN ? 0 : 2 * STREAM * sizeof(Spot); }
 
 template <Mode mode>
-static void forward(real *y, float *lse, const real *qkv, int B, Shape s) {
+static void forward(real *y, float *lse, const real *qkv, int B, SoftmaxShape s) {
     size_t heads = (size_t)B * s.heads;
     if (s.D > widest()) {
         s = blocks_of(s, WARPS);
@@ -810,7 +821,7 @@ static size_t heads_at_once(int N) { return DELTA_ROWS / N > 0 ? DELTA_ROWS / N 
 
 template <Mode mode>
 static void backward_group(real *dqkv, float *delta, const real *dy, const real *y, const float *lse, const real *qkv,
-                           size_t heads, Shape s) {
+                           size_t heads, SoftmaxShape s) {
     if (s.D > widest()) {
         s = blocks_of(s, WARPS);
         unsigned grid = (unsigned)(heads * s.blocks);
@@ -835,7 +846,7 @@ static void backward_group(real *dqkv, float *delta, const real *dy, const real 
 /* As many heads at a time as delta has room for; also(heads, shape) runs after each group, while its delta is there. */
 template <Mode mode, typename Also>
 static void backward(real *dqkv, float *delta, const real *dy, const real *y, const float *lse, const real *qkv, int B,
-                     Shape s, Also also) {
+                     SoftmaxShape s, Also also) {
     size_t heads = (size_t)B * s.heads, most = heads_at_once(s.N);
     for (size_t first = 0; first < heads; first += most) {
         size_t count = heads - first < most ? heads - first : most;
@@ -864,14 +875,14 @@ void softmax_attention_backward(real *dqkv, const real *dy, const real *y, const
     int B = shape->B, N = shape->N, H = shape->H, D = shape->D;
     if (softmax_backward_heads(dqkv, dy, y, lse, qkv, shape)) return;
     float *delta = static_cast<float *>(kernels_workspace(softmax_attention_workspace(N, D)));
-    Shape s = shape_of(N, H, D, is_wide(D, dqkv, dy, qkv));
-    backward<PLAIN>(dqkv, delta, dy, y, lse, qkv, B, s, [](unsigned, Shape) {});
+    SoftmaxShape s = shape_of(N, H, D, is_wide(D, dqkv, dy, qkv));
+    backward<PLAIN>(dqkv, delta, dy, y, lse, qkv, B, s, [](unsigned, SoftmaxShape) {});
 }
 
 /* == With a relative position bias ================================================================================ */
 
-static Shape biased(const float *table, const RelativeBias *bias, int H, int D, bool wide) {
-    Shape s = shape_of(bias_tokens(bias), H, D, wide);
+static SoftmaxShape biased(const float *table, const RelativeBias *bias, int H, int D, bool wide) {
+    SoftmaxShape s = shape_of(bias_tokens(bias), H, D, wide);
     s.table = table;
     s.bias = *bias;
     return s;
@@ -901,12 +912,12 @@ void biased_attention_backward(real *dqkv, float *dtable, const real *dy, const 
                                const real *qkv, const float *table, const RelativeBias *bias,
                                const AttentionShape *shape) {
     int B = shape->B, H = shape->H, D = shape->D;
-    Shape all = biased(table, bias, H, D, is_wide(D, dqkv, dy, qkv));
+    SoftmaxShape all = biased(table, bias, H, D, is_wide(D, dqkv, dy, qkv));
     float *delta = static_cast<float *>(kernels_workspace(biased_attention_workspace(bias, D)));
     float *parts = delta + delta_floats(all.N);
     size_t size = bias->tables * table_size(bias);
     unsigned chunks = bias_chunks(bias), rows = (unsigned)(bias->tables * bias_rows(bias));
-    backward<BIASED>(dqkv, delta, dy, y, lse, qkv, B, all, [&](unsigned heads, Shape s) {
+    backward<BIASED>(dqkv, delta, dy, y, lse, qkv, B, all, [&](unsigned heads, SoftmaxShape s) {
         if (D > widest()) {
             LAUNCH(bias_backward_wide_kernel, (unsigned)ceil_div(size, WARPS), THREADS, 0, dtable, delta, dy, lse, qkv,
                    heads, s);
@@ -933,8 +944,8 @@ size_t sparse_attention_workspace(const SparsePattern *pattern, int N, int D) {
 static bool is_union(const SparsePattern *p, int H) { return p->first + p->second > H; }
 
 /* The launch for the heads of the first set, or of the second. */
-static Shape sparse(const SparsePattern *p, bool second, int N, int H, int D, bool wide) {
-    Shape s = shape_of(N, H, D, wide);
+static SoftmaxShape sparse(const SparsePattern *p, bool second, int N, int H, int D, bool wide) {
+    SoftmaxShape s = shape_of(N, H, D, wide);
     int whole = N / p->stride, left = N % p->stride - (p->stride - p->summary);
     s.pattern = *p;
     s.stride = p->stride;
@@ -950,7 +961,7 @@ static Shape sparse(const SparsePattern *p, bool second, int N, int H, int D, bo
 template <typename Run>
 static void each_set(const SparsePattern *p, int N, int H, int D, bool wide, Run run) {
     if (D > widest()) {
-        Shape s = sparse(p, false, N, H, D, wide);
+        SoftmaxShape s = sparse(p, false, N, H, D, wide);
         s.heads = H;
         run(s);
         return;
@@ -962,13 +973,14 @@ static void each_set(const SparsePattern *p, int N, int H, int D, bool wide, Run
 void sparse_attention_forward(real *y, float *lse, const real *qkv, const SparsePattern *pattern,
                               const AttentionShape *shape) {
     int B = shape->B, N = shape->N, H = shape->H, D = shape->D;
-    each_set(pattern, N, H, D, is_wide(D, y, qkv), [&](Shape s) { forward<SPARSE>(y, lse, qkv, B, s); });
+    each_set(pattern, N, H, D, is_wide(D, y, qkv), [&](SoftmaxShape s) { forward<SPARSE>(y, lse, qkv, B, s); });
 }
 
 void sparse_attention_backward(real *dqkv, const real *dy, const real *y, const float *lse, const real *qkv,
                                const SparsePattern *pattern, const AttentionShape *shape) {
     int B = shape->B, N = shape->N, H = shape->H, D = shape->D;
     float *delta = static_cast<float *>(kernels_workspace(sparse_attention_workspace(pattern, N, D)));
-    each_set(pattern, N, H, D, is_wide(D, dqkv, dy, qkv),
-             [&](Shape s) { backward<SPARSE>(dqkv, delta, dy, y, lse, qkv, B, s, [](unsigned, Shape) {}); });
+    each_set(pattern, N, H, D, is_wide(D, dqkv, dy, qkv), [&](SoftmaxShape s) {
+        backward<SPARSE>(dqkv, delta, dy, y, lse, qkv, B, s, [](unsigned, SoftmaxShape) {});
+    });
 }

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "kernels/softmax/softmax_tiles.cuh"
-#include "kernels/kernels.h"
+#include "kernels/softmax/attention_shape.h"
 
 enum { QUERIES = 64, MOST_WARPS = 16, OUT_LD = tile_ld(TILE_K) };
 
@@ -18,7 +18,7 @@ typedef struct {
     int N, H, D;
     bool wide;
     float scale; /* 1 / sqrt D */
-} Shape;
+} SoftmaxHeadShape;
 
 static size_t head_bytes(int W, int warps) {
     size_t rows = (size_t)warps * TILE_M;
@@ -28,7 +28,7 @@ static size_t head_bytes(int W, int warps) {
 
 /* tile [16,W] = rows first.. of a head, `stride` apart, by the calling warp. */
 template <int W>
-DEVICE void load_sixteen(real *tile, const real *head, int stride, int first, const Shape &s) {
+DEVICE void load_sixteen(real *tile, const real *head, int stride, int first, const SoftmaxHeadShape &s) {
     tile_load<TILE_M, W, WARP>(
         tile, tile_ld(W), [&](int i) { return head + (first + i) * stride; }, s.N - first, s.D, s.wide, lane_id());
 }
@@ -36,7 +36,7 @@ DEVICE void load_sixteen(real *tile, const real *head, int stride, int first, co
 /* The warp's rows = scale times sum, by way of `tile` [16,LD]. */
 template <int W>
 DEVICE void store_sixteen(real *head, int stride, real *tile, const FragmentC (&sum)[1][W / TILE_N], float scale,
-                          int first, const Shape &s) {
+                          int first, const SoftmaxHeadShape &s) {
     warp_sync();
 #pragma unroll
     for (int n = 0; n < W / TILE_N; n++) tile_put(tile + n * TILE_N, tile_ld(W), sum[0][n], scale);
@@ -47,7 +47,8 @@ DEVICE void store_sixteen(real *head, int stride, real *tile, const FragmentC (&
 
 template <int W>
 __global__ void __launch_bounds__(MOST_WARPS *WARP)
-    softmax_backward_head_kernel(real *dqkv, const real *dy, const real *y, const float *lse, const real *qkv, Shape s) {
+    softmax_backward_head_kernel(real *dqkv, const real *dy, const real *y, const float *lse, const real *qkv,
+                                 SoftmaxHeadShape s) {
     constexpr int LD = tile_ld(W), DS_LD = tile_ld(QUERIES), STAGE = QUERIES * LD;
     const int warps = (int)blockDim.x / WARP, rows = warps * TILE_M, own = warp_id() * TILE_M;
     SHARED(real, k_tile);                         /* [rows,LD] */
@@ -156,7 +157,7 @@ bool softmax_backward_heads(real *dqkv, const real *dy, const real *y, const flo
     const char *asked = getenv("VIT_FLASH");
     bool pays = asked && *asked ? !strcmp(asked, "heads") : sizeof(real) == 2;
     int N = shape->N, H = shape->H, D = shape->D, warps = (int)ceil_div(N, TILE_M);
-    Shape s = {N, H, D, is_wide(D, dqkv, dy, qkv), 1 / sqrtf((float)D)};
+    SoftmaxHeadShape s = {N, H, D, is_wide(D, dqkv, dy, qkv), 1 / sqrtf((float)D)};
     bool launched = false;
     auto launch = [&](auto width) {
         constexpr int W = width.value;

@@ -6,6 +6,10 @@
  * Products' operands are rounded to bfloat16 (p and ds; q, k, v, dy are bfloat16 in memory), everything else is float. */
 #include "kernels/softmax/softmax_pairs.h"
 
+#include <math.h>
+#include <stdbool.h>
+#include <string.h>
+
 #ifdef VIT_PAIRS
 
 #include "kernels/softmax/pair_tiles.h"
@@ -25,12 +29,12 @@ size_t softmax_pairs_forward_floats(int N, int D) {
 
 /* Rows of y, `stride` apart, = scale times the columns of from [Dp,QUERIES]. */
 static void put_columns(real *y, size_t stride, const float *from, float scale, int rows, int D) {
-    float turned[TILE * TILE];
+    float transposed[TILE * TILE];
     for (int i = 0; i < rows; i += TILE)
         for (int j = 0; j < D; j += TILE) {
-            tile_transpose(turned, TILE, from + (size_t)j * QUERIES + i, QUERIES);
+            tile_transpose(transposed, TILE, from + (size_t)j * QUERIES + i, QUERIES);
             for (int r = 0; r < TILE && i + r < rows; r++)
-                real_store_part(y + (i + r) * stride + j, scale * vec_load(turned + r * TILE), D - j);
+                real_store_part(y + (i + r) * stride + j, scale * vec_load(transposed + r * TILE), D - j);
         }
 }
 
@@ -137,7 +141,8 @@ void softmax_pairs_backward(Pairs kind, real *dqkv, const real *dy, const real *
         int padded = padded_keys(kind, keys), whole = pairs_round_up(keys);
         copy_rows(k, qkv + M, 3 * M, NULL, j, keys, whole, D, Dp);
         copy_rows(v, qkv + 2 * M, 3 * M, NULL, j, keys, whole, D, Dp);
-        for (int c = 0; c < whole; c += PAIR_BLOCK) transpose_rows(kt + c, KEYS, k + (size_t)c * Dp, room, PAIR_BLOCK, Dp);
+        for (int c = 0; c < whole; c += PAIR_BLOCK)
+            transpose_rows(kt + c, KEYS, k + (size_t)c * Dp, room, PAIR_BLOCK, Dp);
         for (int i = 0; i < N; i += QUERIES) {
             size_t at = (size_t)i * Dp;
             int queries = smaller(QUERIES, N - i), lanes = lanes_of(kind, queries), wide = lanes * TILE;

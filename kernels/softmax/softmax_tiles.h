@@ -3,10 +3,12 @@
 #ifndef VIT_KERNELS_SOFTMAX_SOFTMAX_TILES_H
 #define VIT_KERNELS_SOFTMAX_SOFTMAX_TILES_H
 
+#include <math.h>
+#include <stdbool.h>
+
 #include "core/integers.h"
 #include "kernels/cpu/activations.h"
 #include "kernels/device/workspace.h"
-#include "kernels/kernels.h"
 
 /* A block of scores, QUERIES x STEP floats, stays in the first-level cache.  The last block of keys may have up to a
  * panel more: with a class token, 256 others would leave it alone in a block of its own. */

@@ -4,9 +4,13 @@
  *   backward  t = dy v^T,  delta = sum_j c p t,  ds = p (c t - delta),
  *             dv += (c p)^T dy,  dk += ds^T q / sqrt D,  dq += ds k / sqrt D
  *   saves     lse.  c is a constant of the backward pass.   Source: You et al. 2023 (Castling-ViT), its code. */
+#include <math.h>
+#include <string.h>
+
 #include "kernels/cpu/activations.h"
 #include "kernels/device/workspace.h"
-#include "kernels/kernels.h"
+#include "kernels/softmax/attention_shape.h"
+#include "kernels/softmax/softmax_attention.h"
 
 enum { QUERIES = 16 };
 
@@ -14,18 +18,18 @@ typedef struct {
     int N, D, Np, Dp;
     size_t row, y_row; /* numbers from one token to the next */
     float threshold;
-} Shape;
+} ThresholdedShape;
 
-static Shape shape_of(float threshold, int N, int H, int D) {
+static ThresholdedShape shape_of(float threshold, int N, int H, int D) {
     size_t M = (size_t)H * D;
-    return (Shape){N, D, tile_round_up(N), tile_round_up(D), 3 * M, M, threshold};
+    return (ThresholdedShape){N, D, tile_round_up(N), tile_round_up(D), 3 * M, M, threshold};
 }
 
 typedef struct {
     float *q, *k, *v, *dy, *dk, *dv; /* [Np,Dp], q times 1 / sqrt D */
     float *kt, *vt;                  /* [Dp,Np] */
     float *p, *t, *sum;              /* [QUERIES,Np] twice, [QUERIES,Dp] */
-} Work;
+} ThresholdedWork;
 
 static size_t work_floats(int N, int D) {
     size_t Np = tile_round_up(N), Dp = tile_round_up(D);
@@ -34,10 +38,10 @@ static size_t work_floats(int N, int D) {
 
 size_t thresholded_attention_workspace(int N, int D) { return workspace_bytes(work_floats(N, D)); }
 
-static Work work_of(const Shape *s) {
+static ThresholdedWork work_of(const ThresholdedShape *s) {
     size_t tokens = (size_t)s->Np * s->Dp, scores = (size_t)QUERIES * s->Np;
     float *next = kernels_workspace(work_floats(s->N, s->D));
-    Work w;
+    ThresholdedWork w;
     w.q = workspace_take(&next, tokens);
     w.k = workspace_take(&next, tokens);
     w.v = workspace_take(&next, tokens);
@@ -53,7 +57,7 @@ static Work work_of(const Shape *s) {
 }
 
 /* to [Np,Dp] = scale times from's rows, zeros beyond. */
-static void gather(float *to, const real *from, size_t row, float scale, const Shape *s) {
+static void gather(float *to, const real *from, size_t row, float scale, const ThresholdedShape *s) {
     for (int i = 0; i < s->N; i++)
         for (int c = 0; c < s->D; c += TILE)
             vec_store(to + (size_t)i * s->Dp + c, scale * real_load_part(from + i * row + c, s->D - c));
@@ -61,7 +65,7 @@ static void gather(float *to, const real *from, size_t row, float scale, const S
 }
 
 /* to's rows += scale times from. */
-static void scatter_add(real *to, size_t row, const float *from, float scale, int rows, const Shape *s) {
+static void scatter_add(real *to, size_t row, const float *from, float scale, int rows, const ThresholdedShape *s) {
     for (int i = 0; i < rows; i++)
         for (int c = 0; c < s->D; c += TILE) {
             real *p = to + i * row + c;
@@ -69,21 +73,21 @@ static void scatter_add(real *to, size_t row, const float *from, float scale, in
         }
 }
 
-static void turn(float *to, const float *from, const Shape *s) {
+static void transpose(float *to, const float *from, const ThresholdedShape *s) {
     for (int i = 0; i < s->Np; i += TILE)
         for (int c = 0; c < s->Dp; c += TILE)
             tile_transpose(to + (size_t)c * s->Np + i, s->Np, from + (size_t)i * s->Dp + c, s->Dp);
 }
 
-static void gather_all(Work *w, const real *q, const Shape *s) {
+static void gather_all(ThresholdedWork *w, const real *q, const ThresholdedShape *s) {
     gather(w->q, q, s->row, 1 / sqrtf((float)s->D), s);
     gather(w->k, q + s->y_row, s->row, 1, s);
     gather(w->v, q + 2 * s->y_row, s->row, 1, s);
-    turn(w->kt, w->k, s);
+    transpose(w->kt, w->k, s);
 }
 
 /* Scores of queries first.., minus infinity beyond the last key. */
-static void scores(const Work *w, int first, int rows, const Shape *s) {
+static void scores(const ThresholdedWork *w, int first, int rows, const ThresholdedShape *s) {
     tile_gemm(w->p, s->Np, w->q + (size_t)first * s->Dp, s->Dp, 1, w->kt, s->Np, rows, s->Np, s->D, 0);
     for (int i = 0; i < rows; i++)
         for (int j = s->N; j < s->Np; j++) w->p[(size_t)i * s->Np + j] = -INFINITY;
@@ -103,7 +107,7 @@ TILE_INLINE vec counted(vec *p, const float *x, float lse, float threshold) {
     return vec_select(*p > threshold, *p, vec_set(0));
 }
 
-static void forward_head(real *y, float *lse, const real *q, Work w, const Shape *s) {
+static void forward_head(real *y, float *lse, const real *q, ThresholdedWork w, const ThresholdedShape *s) {
     gather_all(&w, q, s);
     for (int first = 0; first < s->N; first += QUERIES) {
         int rows = s->N - first < QUERIES ? s->N - first : QUERIES;
@@ -122,7 +126,7 @@ static void forward_head(real *y, float *lse, const real *q, Work w, const Shape
 }
 
 /* x, t become c p and ds; returns delta. */
-static float row_backward(float *x, float *t, float lse, const Shape *s) {
+static float row_backward(float *x, float *t, float lse, const ThresholdedShape *s) {
     vec p, sum = {0};
     for (int j = 0; j < s->Np; j += TILE) sum += counted(&p, x + j, lse, s->threshold) * vec_load(t + j);
     float delta = vec_sum(sum);
@@ -134,13 +138,13 @@ static float row_backward(float *x, float *t, float lse, const Shape *s) {
     return delta;
 }
 
-static void backward_head(real *dq, float *delta, const real *dy, const float *lse, const real *q, Work w,
-                          const Shape *s) {
+static void backward_head(real *dq, float *delta, const real *dy, const float *lse, const real *q, ThresholdedWork w,
+                          const ThresholdedShape *s) {
     size_t bytes = (size_t)s->Np * s->Dp * sizeof(float);
     float scale = 1 / sqrtf((float)s->D);
     gather_all(&w, q, s);
     gather(w.dy, dy, s->y_row, 1, s);
-    turn(w.vt, w.v, s);
+    transpose(w.vt, w.v, s);
     memset(w.dk, 0, bytes);
     memset(w.dv, 0, bytes);
     for (int first = 0; first < s->N; first += QUERIES) {
@@ -162,7 +166,7 @@ static void backward_head(real *dq, float *delta, const real *dy, const float *l
 void thresholded_attention_forward(real *y, float *lse, const real *qkv, float threshold,
                                    const AttentionShape *shape) {
     int B = shape->B, N = shape->N, H = shape->H, D = shape->D;
-    Shape s = shape_of(threshold, N, H, D);
+    ThresholdedShape s = shape_of(threshold, N, H, D);
 #pragma omp parallel for collapse(2) schedule(static)
     for (int b = 0; b < B; b++)
         for (int h = 0; h < H; h++) {
@@ -175,7 +179,7 @@ void thresholded_attention_forward(real *y, float *lse, const real *qkv, float t
 void thresholded_attention_backward(real *dqkv, float *delta, const real *dy, const float *lse, const real *qkv,
                                     float threshold, const AttentionShape *shape) {
     int B = shape->B, N = shape->N, H = shape->H, D = shape->D;
-    Shape s = shape_of(threshold, N, H, D);
+    ThresholdedShape s = shape_of(threshold, N, H, D);
 #pragma omp parallel for collapse(2) schedule(static)
     for (int b = 0; b < B; b++)
         for (int h = 0; h < H; h++) {

@@ -1,11 +1,12 @@
 /* Softmax attention with a threshold on the weights; the formulas are those of kernels/softmax/thresholded_attention.c.
  * The tokens of a block (pair_tiles.cuh) are queries for y and dq, keys for dk and dv. */
 #include "kernels/softmax/pair_tiles.cuh"
-#include "kernels/kernels.h"
+#include "kernels/softmax/attention_shape.h"
+#include "kernels/softmax/softmax_attention.h"
 
 enum { OWNED = MOST_ROWS / WARPS };
 
-struct Shape {
+struct ThresholdedShape {
     int N, H, D;
     float threshold, scale;
     bool wide;
@@ -13,23 +14,23 @@ struct Shape {
     unsigned blocks; /* a head's */
 };
 
-static Shape shape_of(float threshold, const AttentionShape *a, int rows, bool wide) {
+static ThresholdedShape shape_of(float threshold, const AttentionShape *a, int rows, bool wide) {
     return {a->N, a->H, a->D, threshold, 1 / sqrtf((float)a->D), wide, rows, (unsigned)ceil_div(a->N, rows)};
 }
 
 /* What a block works on: where the head's first row is in qkv, in y and in lse. */
-struct Place {
+struct ThresholdedPlace {
     size_t qkv, y, lse, M;
     int first;
 };
 
-DEVICE Place place_of(const Shape &s) {
+DEVICE ThresholdedPlace place_of(const ThresholdedShape &s) {
     size_t head = blockIdx.x / s.blocks, M = (size_t)s.H * s.D, token = head / s.H * s.N, c = head % s.H * s.D;
     return {token * 3 * M + c, token * M + c, head * s.N, M, (int)(blockIdx.x % s.blocks) * s.rows};
 }
 
 /* The head's rows += scale times sum. */
-DEVICE void add_rows(real *head, size_t row, const float *sum, float scale, int first, const Shape &s) {
+DEVICE void add_rows(real *head, size_t row, const float *sum, float scale, int first, const ThresholdedShape &s) {
     for_pair_rows(s.rows, first, s.N, s.D, [&](int i, int c) {
         real *to = head + (first + i) * row + c;
         *to = to_real(to_float(*to) + scale * sum[i * pair_ld(s.D) + c]);
@@ -38,7 +39,7 @@ DEVICE void add_rows(real *head, size_t row, const float *sum, float scale, int 
 
 /* visit(k, row) for the rows of the block that belong to this warp: row = warp + WARPS k. */
 template <typename Visit>
-DEVICE void for_owned(const Shape &s, Visit visit) {
+DEVICE void for_owned(const ThresholdedShape &s, Visit visit) {
 #pragma unroll
     for (int k = 0; k < OWNED; k++)
         if (k * WARPS < s.rows) visit(k, warp_id() + k * WARPS);
@@ -46,7 +47,7 @@ DEVICE void for_owned(const Shape &s, Visit visit) {
 
 /* The log of the sum of exponentials of the block's rows, row w + WARPS*k in result[k] of warp w. */
 DEVICE void log_sums(float (&result)[OWNED], const real *q, real *k, float *p, const real *keys, size_t row,
-                     const Shape &s) {
+                     const ThresholdedShape &s) {
     float most[OWNED], sum[OWNED];
 #pragma unroll
     for (int i = 0; i < OWNED; i++) most[i] = -INFINITY, sum[i] = 0;
@@ -68,13 +69,14 @@ DEVICE void log_sums(float (&result)[OWNED], const real *q, real *k, float *p, c
     for (int i = 0; i < OWNED; i++) result[i] = most[i] + logf(sum[i]);
 }
 
-__global__ void __launch_bounds__(THREADS, 2) masked_forward_kernel(real *y, float *lse, const real *qkv, Shape s) {
+__global__ void __launch_bounds__(THREADS, 2)
+    masked_forward_kernel(real *y, float *lse, const real *qkv, ThresholdedShape s) {
     SHARED(real, q);                                              /* [rows,D] */
     int ld = pair_ld(s.D);
     real *k = q + s.rows * ld, *v = k + COLUMNS * ld;             /* [COLUMNS,D] */
     float *sum = reinterpret_cast<float *>(v + COLUMNS * ld);     /* [rows,D] */
     float *p = sum + s.rows * ld;                                 /* [rows,COLUMNS] */
-    Place at = place_of(s);
+    ThresholdedPlace at = place_of(s);
     const real *head = qkv + at.qkv;
     float own[OWNED];
     pair_load(q, s.rows, head, 3 * at.M, at.first, s.N, s.D, s.wide);
@@ -103,14 +105,15 @@ __global__ void __launch_bounds__(THREADS, 2) masked_forward_kernel(real *y, flo
 
 /* delta and dq of a block's queries: dq = sum c p t k - delta sum p k. */
 __global__ void __launch_bounds__(THREADS, 2)
-    masked_queries_kernel(real *dqkv, float *delta, const real *dy, const float *lse, const real *qkv, Shape s) {
+    masked_queries_kernel(real *dqkv, float *delta, const real *dy, const float *lse, const real *qkv,
+                          ThresholdedShape s) {
     SHARED(real, q);                                                             /* [rows,D] */
     int ld = pair_ld(s.D);
     real *g = q + s.rows * ld, *k = g + s.rows * ld, *v = k + COLUMNS * ld;      /* [rows,D], [COLUMNS,D] */
     float *sum = reinterpret_cast<float *>(v + COLUMNS * ld);                    /* [rows,D] */
     float *plain = sum + s.rows * ld, *p = plain + s.rows * ld;                  /* [rows,D], [rows,COLUMNS] */
     float *t = p + s.rows * PAIR_LD, *deltas = t + s.rows * PAIR_LD;             /* [rows,COLUMNS], [rows] */
-    Place at = place_of(s);
+    ThresholdedPlace at = place_of(s);
     const real *head = qkv + at.qkv;
     float total[OWNED] = {};
     pair_load(q, s.rows, head, 3 * at.M, at.first, s.N, s.D, s.wide);
@@ -152,14 +155,15 @@ __global__ void __launch_bounds__(THREADS, 2)
 
 /* dk and dv of a block's keys. */
 __global__ void __launch_bounds__(THREADS, 2)
-    masked_keys_kernel(real *dqkv, const float *delta, const real *dy, const float *lse, const real *qkv, Shape s) {
+    masked_keys_kernel(real *dqkv, const float *delta, const real *dy, const float *lse, const real *qkv,
+                       ThresholdedShape s) {
     SHARED(real, k);                                                             /* [rows,D] */
     int ld = pair_ld(s.D);
     real *v = k + s.rows * ld, *q = v + s.rows * ld, *g = q + COLUMNS * ld;      /* [rows,D], [COLUMNS,D] */
     float *dk = reinterpret_cast<float *>(g + COLUMNS * ld);                     /* [rows,D] */
     float *dv = dk + s.rows * ld, *p = dv + s.rows * ld;                         /* [rows,D], [rows,COLUMNS] */
     float *t = p + s.rows * PAIR_LD;                                             /* [rows,COLUMNS] */
-    Place at = place_of(s);
+    ThresholdedPlace at = place_of(s);
     const real *head = qkv + at.qkv;
     pair_load(k, s.rows, head + at.M, 3 * at.M, at.first, s.N, s.D, s.wide);
     pair_load(v, s.rows, head + 2 * at.M, 3 * at.M, at.first, s.N, s.D, s.wide);
@@ -195,14 +199,14 @@ size_t thresholded_attention_workspace(int, int) { return 0; }
 void thresholded_attention_forward(real *y, float *lse, const real *qkv, float threshold,
                                    const AttentionShape *shape) {
     int D = shape->D, rows = pair_rows(1, 2, 1, 1, D, 0);
-    Shape s = shape_of(threshold, shape, rows, is_wide(D, qkv));
+    ThresholdedShape s = shape_of(threshold, shape, rows, is_wide(D, qkv));
     LAUNCH(masked_forward_kernel, shape->B * s.H * s.blocks, THREADS, pair_bytes(1, 2, 1, 1, rows, D), y, lse, qkv, s);
 }
 
 void thresholded_attention_backward(real *dqkv, float *delta, const real *dy, const float *lse, const real *qkv,
                                     float threshold, const AttentionShape *shape) {
     int D = shape->D, rows = pair_rows(2, 2, 2, 2, D, MOST_ROWS * sizeof(float));
-    Shape s = shape_of(threshold, shape, rows, is_wide(D, qkv, dy));
+    ThresholdedShape s = shape_of(threshold, shape, rows, is_wide(D, qkv, dy));
     unsigned blocks = shape->B * s.H * s.blocks;
     size_t tiles = pair_bytes(2, 2, 2, 2, rows, D);
     LAUNCH(masked_queries_kernel, blocks, THREADS, tiles + rows * sizeof(float), dqkv, delta, dy, lse, qkv, s);

@@ -5,9 +5,16 @@
  *   saves     lse.   Source: Liu et al. 2021 (Swin Transformer).
  *
  * The keys of a window are all its places, its queries those with a token, one after the other. */
+#include <math.h>
+#include <stdbool.h>
+#include <string.h>
+
 #include "kernels/cpu/activations.h"
 #include "kernels/device/workspace.h"
-#include "kernels/kernels.h"
+#include "kernels/softmax/attention_shape.h"
+#include "kernels/softmax/softmax_attention.h"
+#include "kernels/tokens/grid.h"
+#include "kernels/tokens/windows.h"
 
 enum { QUERIES = 16 };
 
@@ -19,16 +26,27 @@ typedef struct {
     size_t M, row, y_row, table; /* H*D; numbers from one token to the next; entries of a head's table */
     int outer, inner;           /* a window's rows and their places, or of clips its frames and their places */
     int offsets;                /* entries of the table for each offset between two of the outer ones */
-} Shape;
+} WindowAttentionShape;
 
-static Shape shape_of(const WindowShape *w, const AttentionShape *shape) {
+static WindowAttentionShape shape_of(const WindowShape *w, const AttentionShape *shape) {
     Grid sides = window_sides(w);
     bool flat = sides.frames == 1;
     int n = grid_tokens(sides), across = 2 * w->ww - 1;
     size_t M = (size_t)shape->H * shape->D, table = grid_tokens(grid_offsets(sides));
-    return (Shape){*w, grid_tokens(window_counts(w)), n, tile_round_up(n), shape->D, tile_round_up(shape->D),
-                   shape->H, M, 3 * M, M, table, flat ? w->wh : sides.frames, flat ? w->ww : w->wh * w->ww,
-                   flat ? across : (2 * w->wh - 1) * across};
+    return (WindowAttentionShape){*w,
+                                  grid_tokens(window_counts(w)),
+                                  n,
+                                  tile_round_up(n),
+                                  shape->D,
+                                  tile_round_up(shape->D),
+                                  shape->H,
+                                  M,
+                                  3 * M,
+                                  M,
+                                  table,
+                                  flat ? w->wh : sides.frames,
+                                  flat ? w->ww : w->wh * w->ww,
+                                  flat ? across : (2 * w->wh - 1) * across};
 }
 
 typedef struct {
@@ -39,18 +57,18 @@ typedef struct {
     float *q, *k, *v, *dy, *dk, *dv; /* [np,Dp], q times 1 / sqrt D */
     float *kt, *vt;                  /* [Dp,np] */
     float *p, *t, *sum;              /* [QUERIES,np] twice, [QUERIES,Dp] */
-} Work;
+} WindowAttentionWork;
 
-static size_t strips_floats(const Shape *s) { return (size_t)s->inner * (2 * s->outer - 1) * s->inner; }
+static size_t strips_floats(const WindowAttentionShape *s) { return (size_t)s->inner * (2 * s->outer - 1) * s->inner; }
 
-static size_t work_floats(const Shape *s) {
+static size_t work_floats(const WindowAttentionShape *s) {
     size_t lists = 3 * workspace_line_up(s->np), strips = 2 * workspace_line_up(strips_floats(s));
     return lists + strips + 8 * (size_t)s->np * s->Dp + QUERIES * (2 * (size_t)s->np + s->Dp);
 }
 
-static Work work_of(float *next, const Shape *s) {
+static WindowAttentionWork work_of(float *next, const WindowAttentionShape *s) {
     size_t places = (size_t)s->np * s->Dp, scores = (size_t)QUERIES * s->np;
-    Work w;
+    WindowAttentionWork w;
     w.token = (int *)workspace_take(&next, s->np);
     w.region = (int *)workspace_take(&next, s->np);
     w.query = (int *)workspace_take(&next, s->np);
@@ -72,20 +90,20 @@ static Work work_of(float *next, const Shape *s) {
 
 /* == Biases ======================================================================================================= */
 
-/* Where row r of strip x has the table's entry for key m, both places among the inner ones. */
-static size_t table_at(int x, int r, int m, int h, const Shape *s) {
+/* The place at which row r of strip x has the table's entry for key m, both places among the inner ones. */
+static size_t table_at(int x, int r, int m, int h, const WindowAttentionShape *s) {
     int ww = s->windows.ww, inside = (x / ww - m / ww) * (2 * ww - 1) + x % ww - m % ww + (s->offsets - 1) / 2;
     return ((size_t)(2 * s->outer - 2 - r) * s->offsets + inside) * s->H + h;
 }
 
-static void fill_strips(float *strips, const float *table, int h, const Shape *s) {
+static void fill_strips(float *strips, const float *table, int h, const WindowAttentionShape *s) {
     int rows = 2 * s->outer - 1;
     for (int x = 0; x < s->inner; x++)
         for (int r = 0; r < rows; r++)
             for (int m = 0; m < s->inner; m++) *strips++ = table[table_at(x, r, m, h, s)];
 }
 
-static void join_strips(float *dtable, const float *dstrips, int h, const Shape *s) {
+static void join_strips(float *dtable, const float *dstrips, int h, const WindowAttentionShape *s) {
     int rows = 2 * s->outer - 1;
     for (int x = 0; x < s->inner; x++)
         for (int r = 0; r < rows; r++)
@@ -93,7 +111,7 @@ static void join_strips(float *dtable, const float *dstrips, int h, const Shape 
 }
 
 /* The query's stretch of a strip: [n], by place of the key. */
-static float *stretch_of(float *strips, int query, const Shape *s) {
+static float *stretch_of(float *strips, int query, const WindowAttentionShape *s) {
     int inner = s->inner, outer = s->outer;
     return strips + ((size_t)(query % inner) * (2 * outer - 1) + outer - 1 - query / inner) * inner;
 }
@@ -101,30 +119,31 @@ static float *stretch_of(float *strips, int query, const Shape *s) {
 /* == A window ===================================================================================================== */
 
 /* to [Dp] = scale times from [D]. */
-static void copy_row(float *to, const real *from, float scale, const Shape *s) {
+static void copy_row(float *to, const real *from, float scale, const WindowAttentionShape *s) {
     for (int c = 0; c < s->D; c += TILE) vec_store(to + c, scale * real_load_part(from + c, s->D - c));
 }
 
 /* A place without a token has the learned key and value, or zeros where pad is NULL. */
-static void copy_pad(float *to, const float *pad, const Shape *s) {
+static void copy_pad(float *to, const float *pad, const WindowAttentionShape *s) {
     if (!pad) memset(to, 0, s->Dp * sizeof *to);
     else
         for (int c = 0; c < s->D; c += TILE) vec_store(to + c, vec_load_part(pad + c, s->D - c));
 }
 
-static void turn(float *to, const float *from, const Shape *s) {
+static void transpose(float *to, const float *from, const WindowAttentionShape *s) {
     for (int i = 0; i < s->np; i += TILE)
         for (int c = 0; c < s->Dp; c += TILE)
             tile_transpose(to + (size_t)c * s->np + i, s->np, from + (size_t)i * s->Dp + c, s->Dp);
 }
 
 /* Rows of places beyond the last one are zero. */
-static void clear_rest(float *rows, const Shape *s) {
+static void clear_rest(float *rows, const WindowAttentionShape *s) {
     memset(rows + (size_t)s->n * s->Dp, 0, (size_t)(s->np - s->n) * s->Dp * sizeof *rows);
 }
 
 /* Copies q, k and v of a head and returns the number of queries.  qkv and pad begin with the head's q. */
-static int gather(Work *w, const real *qkv, const float *pad, int window, const Shape *s) {
+static int gather(WindowAttentionWork *w, const real *qkv, const float *pad, int window,
+                  const WindowAttentionShape *s) {
     int queries = 0;
     float scale = 1 / sqrtf((float)s->D);
     for (int i = 0; i < s->np; i++) w->region[i] = -1;
@@ -144,12 +163,12 @@ static int gather(Work *w, const real *qkv, const float *pad, int window, const 
         w->query[queries++] = i;
     }
     clear_rest(w->k, s);
-    turn(w->kt, w->k, s);
+    transpose(w->kt, w->k, s);
     return queries;
 }
 
 /* Scores of queries first.., minus infinity beyond the window's places. */
-static void scores(const Work *w, int first, int rows, const Shape *s) {
+static void scores(const WindowAttentionWork *w, int first, int rows, const WindowAttentionShape *s) {
     tile_gemm(w->p, s->np, w->q + (size_t)first * s->Dp, s->Dp, 1, w->kt, s->np, rows, s->np, s->D, 0);
     for (int i = 0; i < rows; i++) {
         int query = w->query[first + i], region = w->region[query];
@@ -179,7 +198,8 @@ static float softmax(float *x, int padded) {
     return shift + logf(total);
 }
 
-static void forward_window(real *y, float *lse, const real *qkv, const float *pad, int window, Work w, const Shape *s) {
+static void forward_window(real *y, float *lse, const real *qkv, const float *pad, int window, WindowAttentionWork w,
+                           const WindowAttentionShape *s) {
     int queries = gather(&w, qkv, pad, window, s);
     for (int first = 0; first < queries; first += QUERIES) {
         int rows = queries - first < QUERIES ? queries - first : QUERIES;
@@ -196,7 +216,7 @@ static void forward_window(real *y, float *lse, const real *qkv, const float *pa
 }
 
 /* x and t become p and ds, dbias += ds. */
-static void row_backward(float *x, float *t, float *dbias, float lse, float delta, const Shape *s) {
+static void row_backward(float *x, float *t, float *dbias, float lse, float delta, const WindowAttentionShape *s) {
     for (int j = 0; j < s->n; j += TILE) {
         vec p = vec_exp_floored(vec_load(x + j) - lse), ds = p * (vec_load(t + j) - delta);
         vec_store(x + j, p);
@@ -206,29 +226,29 @@ static void row_backward(float *x, float *t, float *dbias, float lse, float delt
 }
 
 /* to [D] = scale times from. */
-static void put_row(real *to, const float *from, float scale, const Shape *s) {
+static void put_row(real *to, const float *from, float scale, const WindowAttentionShape *s) {
     for (int c = 0; c < s->D; c += TILE) real_store_part(to + c, scale * vec_load(from + c), s->D - c);
 }
 
 /* to [D] += from. */
-static void add_row(float *to, const float *from, const Shape *s) {
+static void add_row(float *to, const float *from, const WindowAttentionShape *s) {
     for (int c = 0; c < s->D; c += TILE)
         vec_store_part(to + c, vec_load_part(to + c, s->D - c) + vec_load(from + c), s->D - c);
 }
 
-static float row_dot(const float *a, const real *b, const Shape *s) {
+static float row_dot(const float *a, const real *b, const WindowAttentionShape *s) {
     vec sum = {0};
     for (int c = 0; c < s->D; c += TILE) sum += vec_load_part(a + c, s->D - c) * real_load_part(b + c, s->D - c);
     return vec_sum(sum);
 }
 
 static void backward_window(real *dqkv, float *dpad, const real *dy, const real *y, const float *lse, const real *qkv,
-                            const float *pad, int window, Work w, const Shape *s) {
+                            const float *pad, int window, WindowAttentionWork w, const WindowAttentionShape *s) {
     size_t bytes = (size_t)s->np * s->Dp * sizeof(float);
     float scale = 1 / sqrtf((float)s->D);
     int queries = gather(&w, qkv, pad, window, s);
     clear_rest(w.v, s);
-    turn(w.vt, w.v, s);
+    transpose(w.vt, w.v, s);
     for (int i = 0; i < queries; i++)
         copy_row(w.dy + (size_t)i * s->Dp, dy + w.token[w.query[i]] * s->y_row, 1, s);
     memset(w.dk, 0, bytes);
@@ -265,11 +285,13 @@ static void backward_window(real *dqkv, float *dpad, const real *dy, const real 
 /* == All windows ================================================================================================== */
 
 /* A thread's share of dtable and dpad lies before its work. */
-static size_t share_floats(const Shape *s) { return s->table * s->H + 3 * s->M; }
-static size_t slice_floats(const Shape *s) { return workspace_line_up(share_floats(s)) + work_floats(s); }
+static size_t share_floats(const WindowAttentionShape *s) { return s->table * s->H + 3 * s->M; }
+static size_t slice_floats(const WindowAttentionShape *s) {
+    return workspace_line_up(share_floats(s)) + work_floats(s);
+}
 
 size_t window_attention_workspace(const WindowShape *windows, const AttentionShape *shape) {
-    Shape s = shape_of(windows, shape);
+    WindowAttentionShape s = shape_of(windows, shape);
     return workspace_bytes(slice_floats(&s));
 }
 
@@ -277,12 +299,12 @@ void window_attention_forward(real *y, float *lse, const real *qkv, const Window
                               const WindowShape *windows, const AttentionShape *shape) {
     const float *pad = learned->pad;
     int B = shape->B, N = shape->N, H = shape->H;
-    Shape s = shape_of(windows, shape);
+    WindowAttentionShape s = shape_of(windows, shape);
 #pragma omp parallel for collapse(2) schedule(static)
     for (int b = 0; b < B; b++)
         for (int h = 0; h < H; h++) {
             size_t token = (size_t)b * N, at = (size_t)h * s.D;
-            Work w = work_of(kernels_workspace(work_floats(&s)), &s);
+            WindowAttentionWork w = work_of(kernels_workspace(work_floats(&s)), &s);
             fill_strips(w.strips, learned->table, h, &s);
             for (int window = 0; window < s.count; window++)
                 forward_window(y + token * s.y_row + at, lse + ((size_t)b * H + h) * N, qkv + token * s.row + at,
@@ -298,12 +320,12 @@ void window_attention_backward(real *dqkv, const WindowGradients *gradients, con
     const float *pad = learned->pad;
     float *dpad = gradients->dpad, *dtable = gradients->dtable;
     int B = shape->B, N = shape->N, H = shape->H;
-    Shape s = shape_of(windows, shape);
+    WindowAttentionShape s = shape_of(windows, shape);
     size_t entries = s.table * H, size = entries + (dpad ? 3 * s.M : 0), slice = slice_floats(&s);
 #pragma omp parallel
     {
         float *next = kernels_workspace(slice), *share = workspace_take(&next, share_floats(&s));
-        Work w = work_of(next, &s);
+        WindowAttentionWork w = work_of(next, &s);
         memset(share, 0, share_floats(&s) * sizeof *share);
 #pragma omp for collapse(2) schedule(static)
         for (int b = 0; b < B; b++)

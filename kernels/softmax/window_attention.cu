@@ -5,7 +5,10 @@
 #include "kernels/cuda/fragments.cuh"
 #include "kernels/softmax/head_tiles.cuh"
 #include "kernels/cuda/rows.cuh"
-#include "kernels/kernels.h"
+#include "kernels/softmax/attention_shape.h"
+#include "kernels/softmax/softmax_attention.h"
+#include "kernels/tokens/grid.h"
+#include "kernels/tokens/windows.h"
 
 /* Most blocks of a head in the backward pass, and floats that all blocks leave in workspace unless one leaves more. */
 static const size_t part_blocks_most = 256, part_floats_most = 1 << 22;
@@ -13,7 +16,7 @@ static const size_t part_blocks_most = 256, part_floats_most = 1 << 22;
 /* Regions of queries without a token, and of what lies beyond the window's places: neither takes part. */
 enum { NO_QUERY = -1, NO_KEY = -2 };
 
-struct Shape {
+struct WindowAttentionShape {
     WindowShape windows;
     int N, H, D, n, entries; /* places of a window, entries of a head's table */
     unsigned tiles, count;   /* of a window; of all images */
@@ -21,7 +24,7 @@ struct Shape {
     const float *pad, *table;
 };
 
-static Shape shape_of(const WindowShape *w, const AttentionShape *a, const WindowParameters *learned) {
+static WindowAttentionShape shape_of(const WindowShape *w, const AttentionShape *a, const WindowParameters *learned) {
     Grid sides = window_sides(w);
     int n = grid_tokens(sides);
     unsigned tiles = (unsigned)ceil_div(n, ROWS);
@@ -31,12 +34,12 @@ static Shape shape_of(const WindowShape *w, const AttentionShape *a, const Windo
 }
 
 /* A tile of a window's places for a head: where the image's first row is in qkv, in y and in lse. */
-struct Tile {
+struct WindowAttentionTile {
     size_t qkv, y, lse, M;
     int window, first, head;
 };
 
-DEVICE Tile tile_of(unsigned tile, int head, const Shape &s) {
+DEVICE WindowAttentionTile tile_of(unsigned tile, int head, const WindowAttentionShape &s) {
     Grid counts = window_counts(&s.windows);
     unsigned window = tile / s.tiles, windows = (unsigned)grid_tokens(counts);
     size_t image = window / windows, M = (size_t)s.H * s.D, c = (size_t)head * s.D;
@@ -44,7 +47,8 @@ DEVICE Tile tile_of(unsigned tile, int head, const Shape &s) {
             (int)(tile % s.tiles) * ROWS, head};
 }
 
-DEVICE void load_places(WindowPlace *places, int count, bool queries, int window, int first, const Shape &s) {
+DEVICE void load_places(WindowPlace *places, int count, bool queries, int window, int first,
+                        const WindowAttentionShape &s) {
     for (int i = threadIdx.x; i < count; i += THREADS) {
         WindowPlace place = {-1, queries ? NO_QUERY : NO_KEY};
         if (first + i < s.n) place = window_place(&s.windows, window, first + i);
@@ -63,15 +67,15 @@ DEVICE void load_tile(float *tile, int rows, const real *head, size_t row, const
 }
 
 /* k and v of keys. */
-DEVICE void load_keys(float *k, float *v, int rows, const real *head, const WindowPlace *places, const Tile &at,
-                      const Shape &s) {
+DEVICE void load_keys(float *k, float *v, int rows, const real *head, const WindowPlace *places,
+                      const WindowAttentionTile &at, const WindowAttentionShape &s) {
     const float *pad = s.pad ? s.pad + (size_t)at.head * s.D : NULL;
     load_tile(k, rows, head + at.M, 3 * at.M, pad ? pad + at.M : NULL, places, s.D);
     load_tile(v, rows, head + 2 * at.M, 3 * at.M, pad ? pad + 2 * at.M : NULL, places, s.D);
 }
 
 /* The score of places i and j, a query's and a key's in these regions, from the product q.k. */
-DEVICE float score(float product, int i, int j, int region, int key_region, int head, const Shape &s) {
+DEVICE float score(float product, int i, int j, int region, int key_region, int head, const WindowAttentionShape &s) {
     if (region == NO_QUERY || key_region == NO_KEY) return -INFINITY;
     return s.scale * product + s.table[window_offset(&s.windows, i, j) * s.H + head] -
            (region == key_region ? 0 : WINDOW_APART);
@@ -87,7 +91,8 @@ DEVICE void put_rows(real *head, size_t row, const float *sum, float scale, cons
 /* == Forward ====================================================================================================== */
 
 /* p becomes the scores of queries first.. and keys j... */
-DEVICE void see(float *p, const WindowPlace *queries, const WindowPlace *keys, int j, const Tile &at, const Shape &s) {
+DEVICE void see(float *p, const WindowPlace *queries, const WindowPlace *keys, int j, const WindowAttentionTile &at,
+                const WindowAttentionShape &s) {
     for (int i = threadIdx.x; i < ROWS * COLUMNS; i += THREADS) {
         int row = i / COLUMNS, column = i % COLUMNS;
         p[i] = score(p[i], at.first + row, j + column, queries[row].region, keys[column].region, at.head, s);
@@ -95,14 +100,15 @@ DEVICE void see(float *p, const WindowPlace *queries, const WindowPlace *keys, i
 }
 
 /* Blocks: tile, then head.  The running softmax of each row is its warp's. */
-__global__ void __launch_bounds__(THREADS) window_forward_kernel(real *y, float *lse, const real *qkv, Shape s) {
+__global__ void __launch_bounds__(THREADS)
+    window_forward_kernel(real *y, float *lse, const real *qkv, WindowAttentionShape s) {
     int ld = odd_ld(s.D);
     SHARED(float, q);                                                /* [ROWS,D] */
     float *sum = q + ROWS * ld, *k = sum + ROWS * ld;                /* [ROWS,D], [COLUMNS,D] */
     float *v = k + COLUMNS * ld, *p = v + COLUMNS * ld;              /* [COLUMNS,D], [ROWS,COLUMNS] */
     float *factor = p + ROWS * COLUMNS;                              /* [ROWS] */
     WindowPlace *queries = reinterpret_cast<WindowPlace *>(factor + ROWS), *keys = queries + ROWS;
-    Tile at = tile_of(blockIdx.x / s.H, (int)(blockIdx.x % s.H), s);
+    WindowAttentionTile at = tile_of(blockIdx.x / s.H, (int)(blockIdx.x % s.H), s);
     const real *head = qkv + at.qkv;
     float most[OWNED], total[OWNED];
     for (int i = 0; i < OWNED; i++) most[i] = -INFINITY, total[i] = 0;
@@ -152,7 +158,7 @@ __global__ void __launch_bounds__(THREADS) window_forward_kernel(real *y, float 
 
 /* delta = dy.y and the saved lse of the rows with a token. */
 DEVICE void load_sums(float *delta, float *sums, int rows, const real *dy, const real *y, const float *lse,
-                      const WindowPlace *places, const Tile &at, int D) {
+                      const WindowPlace *places, const WindowAttentionTile &at, int D) {
     for (int row = warp_id(); row < rows; row += WARPS) {
         int token = places[row].token;
         float sum = 0;
@@ -165,7 +171,8 @@ DEVICE void load_sums(float *delta, float *sums, int rows, const real *dy, const
 }
 
 /* A block's parts of dtable += the sums of ds [ROWS,COLUMNS] over pairs of equal offset, queries first.., keys j... */
-DEVICE void add_offsets(float *part, const float *ds, int j, const Tile &at, const Shape &s) {
+DEVICE void add_offsets(float *part, const float *ds, int j, const WindowAttentionTile &at,
+                        const WindowAttentionShape &s) {
     Grid sides = window_sides(&s.windows);
     int wt = sides.frames, wh = sides.rows, ww = sides.columns;
     for (int offset = threadIdx.x; offset < s.entries; offset += THREADS) {
@@ -185,7 +192,7 @@ DEVICE void add_offsets(float *part, const float *ds, int j, const Tile &at, con
 /* dq, and parts [gridDim / H][entries,H] (=) of dtable. */
 __global__ void __launch_bounds__(THREADS)
     window_queries_kernel(real *dqkv, float *parts, const real *dy, const real *y, const float *lse, const real *qkv,
-                          Shape s) {
+                          WindowAttentionShape s) {
     int ld = odd_ld(s.D);
     SHARED(float, q);                                                /* [ROWS,D] */
     float *g = q + ROWS * ld, *sum = g + ROWS * ld;                  /* [ROWS,D] */
@@ -198,7 +205,7 @@ __global__ void __launch_bounds__(THREADS)
     float *part = parts + (size_t)block * s.entries * s.H;
     for (int offset = threadIdx.x; offset < s.entries; offset += THREADS) part[offset * s.H + h] = 0;
     for (unsigned tile = block; tile < s.count; tile += blocks) {
-        Tile at = tile_of(tile, h, s);
+        WindowAttentionTile at = tile_of(tile, h, s);
         const real *head = qkv + at.qkv;
         load_places(queries, ROWS, true, at.window, at.first, s);
         block_sync();
@@ -233,7 +240,7 @@ __global__ void __launch_bounds__(THREADS)
 /* dk and dv, and parts [gridDim / H][2,M] (=) of dpad's k and v. */
 __global__ void __launch_bounds__(THREADS)
     window_keys_kernel(real *dqkv, float *parts, const real *dy, const real *y, const float *lse, const real *qkv,
-                       Shape s) {
+                       WindowAttentionShape s) {
     int ld = odd_ld(s.D);
     SHARED(float, k);                                                /* [ROWS,D] */
     float *v = k + ROWS * ld, *dk = v + ROWS * ld;                   /* [ROWS,D] */
@@ -248,7 +255,7 @@ __global__ void __launch_bounds__(THREADS)
     float *part = parts + block * 2 * M + (size_t)h * s.D;
     for (int c = threadIdx.x; c < s.D; c += THREADS) part[c] = part[M + c] = 0;
     for (unsigned tile = block; tile < s.count; tile += blocks) {
-        Tile at = tile_of(tile, h, s);
+        WindowAttentionTile at = tile_of(tile, h, s);
         const real *head = qkv + at.qkv;
         load_places(keys, ROWS, false, at.window, at.first, s);
         block_sync();
@@ -291,21 +298,21 @@ __global__ void __launch_bounds__(THREADS)
 /* == Launches ===================================================================================================== */
 
 /* What a block of each head leaves in workspace, and how many such blocks there are. */
-static size_t part_floats(const Shape &s) { return ((size_t)s.entries + 2 * s.D) * s.H; }
-static unsigned part_blocks(const Shape &s) {
+static size_t part_floats(const WindowAttentionShape &s) { return ((size_t)s.entries + 2 * s.D) * s.H; }
+static unsigned part_blocks(const WindowAttentionShape &s) {
     size_t most = part_floats_most / part_floats(s);
     return blocks_for(s.count, 1, most < 1 ? 1 : most < part_blocks_most ? most : part_blocks_most);
 }
 
 size_t window_attention_workspace(const WindowShape *windows, const AttentionShape *shape) {
     const WindowParameters none = {NULL, NULL};
-    Shape s = shape_of(windows, shape, &none);
+    WindowAttentionShape s = shape_of(windows, shape, &none);
     return part_blocks(s) * part_floats(s) * sizeof(float);
 }
 
 void window_attention_forward(real *y, float *lse, const real *qkv, const WindowParameters *learned,
                               const WindowShape *windows, const AttentionShape *shape) {
-    Shape s = shape_of(windows, shape, learned);
+    WindowAttentionShape s = shape_of(windows, shape, learned);
     size_t bytes = tiles_bytes(2, 2, 1, s.D) + ROWS * sizeof(float) + (ROWS + COLUMNS) * sizeof(WindowPlace);
     LAUNCH(window_forward_kernel, s.count * s.H, THREADS, bytes, y, lse, qkv, s);
 }
@@ -314,7 +321,7 @@ void window_attention_backward(real *dqkv, const WindowGradients *gradients, con
                                const float *lse, const real *qkv, const WindowParameters *learned,
                                const WindowShape *windows, const AttentionShape *shape) {
     float *dpad = gradients->dpad;
-    Shape s = shape_of(windows, shape, learned);
+    WindowAttentionShape s = shape_of(windows, shape, learned);
     unsigned blocks = part_blocks(s);
     float *parts = static_cast<float *>(kernels_workspace(blocks * part_floats(s) * sizeof(float)));
     float *pads = parts + (size_t)blocks * s.entries * s.H;

@@ -2,15 +2,17 @@
  *   forward   e_i = We[x_i] + sum_t W_t[o_t(i)];  x_p = e_p, or e_{p-1} with x_0 = start
  *   backward  each entry of a table sums the rows of dx that it was added to, in double: a sum has one thread
  *   saves     nothing. */
+#include <math.h>
+
 #include "kernels/cpu/activations.h"
-#include "kernels/kernels.h"
+#include "kernels/tokens/byte_tokens.h"
 
 /* Columns that are summed together: a cache line of dx. */
 enum { COLUMNS = 16, BYTES = 256 };
 
 static int columns_from(int m, int M) { return M - m < COLUMNS ? M - m : COLUMNS; }
 
-/* Where a row of x comes from: a byte's place in the sequence, or -1 for the vector that begins it. */
+/* The source of a row of x: a byte's place in the sequence, or -1 for the vector that begins it. */
 static int source_of(const ByteTables *t, const ByteEmbedding *s, int p) { return s->first + p - (t->start ? 1 : 0); }
 
 static int entry_of(const ByteEmbedding *s, int t, int i) { return i / s->divisor[t] % s->entries[t]; }

@@ -2,7 +2,7 @@
  * row, in order, and join in order, so that every run gives the same bits. */
 #include "kernels/cuda/fragments.cuh"
 #include "kernels/cuda/rows.cuh"
-#include "kernels/kernels.h"
+#include "kernels/tokens/byte_tokens.h"
 
 enum { THREADS = 256, WARPS = THREADS / WARP };
 

@@ -1,8 +1,10 @@
 /* Random erasing, mixup and cutmix of normalised images, a part of a row at a time.  Every multiply-add is an explicit
  * fmaf, so that all devices round in the same way. */
+#include <stdbool.h>
+
 #include "core/rng.h"
 #include "kernels/cpu/activations.h"
-#include "kernels/kernels.h"
+#include "kernels/tokens/images.h"
 
 enum { STRETCH = 128 };
 

@@ -2,7 +2,7 @@
  * round in the same way. */
 #include "core/rng.h"
 #include "kernels/cuda/rows.cuh"
-#include "kernels/kernels.h"
+#include "kernels/tokens/images.h"
 
 enum { THREADS = 256 };
 

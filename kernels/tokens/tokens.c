@@ -1,6 +1,11 @@
 /* From pixels to tokens and back to one vector: normalisation, patches, class token and positions, mean pooling. */
+#include <stdbool.h>
+#include <string.h>
+
 #include "kernels/cpu/activations.h"
-#include "kernels/kernels.h"
+#include "kernels/tokens/grid.h"
+#include "kernels/tokens/images.h"
+#include "kernels/tokens/tokens.h"
 
 void images_normalize(real *y, const uint8_t *x, const float *mean, const float *std, const ImageShape *shape) {
     int B = shape->B, Hi = shape->Hi, Wi = shape->Wi;

@@ -1,16 +1,18 @@
 /* From pixels to tokens and back to one vector: normalisation, patches, class token and positions, mean pooling.
  * An image's tokens are taken as one stretch of N*M numbers wherever that spares divisions. */
 #include "kernels/cuda/rows.cuh"
-#include "kernels/kernels.h"
+#include "kernels/tokens/grid.h"
+#include "kernels/tokens/images.h"
+#include "kernels/tokens/tokens.h"
 
 enum { THREADS = 256, WARPS = THREADS / WARP };
 
 /* The blocks of all images lie along x, `tiles` to an image. */
-struct Place {
+struct EmbeddedPlace {
     size_t image;
     unsigned tile;
 };
-DEVICE Place place(unsigned tiles) { return {blockIdx.x / tiles, blockIdx.x % tiles}; }
+DEVICE EmbeddedPlace place(unsigned tiles) { return {blockIdx.x / tiles, blockIdx.x % tiles}; }
 
 /* == Pixels ======================================================================================================= */
 
@@ -31,7 +33,7 @@ static Channels channels_of(const float *mean, const float *std) {
 template <int W>
 __global__ void __launch_bounds__(THREADS) images_normalize_kernel(real *y, const uint8_t *__restrict__ x, Channels c,
                                                                    size_t pixels, unsigned tiles) {
-    Place at = place(tiles);
+    EmbeddedPlace at = place(tiles);
     const uint8_t *image = x + at.image * 3 * pixels;
     real *planes = y + at.image * 3 * pixels;
     size_t i = ((size_t)at.tile * THREADS + threadIdx.x) * W;
@@ -83,7 +85,7 @@ void images_normalize_padded(real *y, const uint8_t *x, const int *sizes, const 
 template <int W>
 __global__ void __launch_bounds__(THREADS)
     patchify_kernel(real *cols, const real *__restrict__ x, int Hi, int Wi, int P, size_t size, unsigned tiles) {
-    Place at = place(tiles);
+    EmbeddedPlace at = place(tiles);
     size_t i = ((size_t)at.tile * THREADS + threadIdx.x) * W;
     if (i >= size) return;
     size_t line = quotient(i, P), plane = quotient(line, P), patch = quotient(plane, 3); /* i = (patch, c, r, column) */
@@ -115,7 +117,7 @@ template <int W>
 __global__ void __launch_bounds__(THREADS)
     embed_forward_kernel(real *x, const real *__restrict__ patches, const float *__restrict__ cls,
                          const float *__restrict__ pos, size_t size, size_t front, unsigned tiles) {
-    Place at = place(tiles);
+    EmbeddedPlace at = place(tiles);
     size_t i = ((size_t)at.tile * THREADS + threadIdx.x) * W;
     if (i >= size) return;
     float v[W], p[W] = {};
@@ -221,7 +223,7 @@ void pool_forward(real *y, const real *x, const TokenShape *shape, int first, in
 template <int W>
 __global__ void __launch_bounds__(THREADS) pool_backward_kernel(real *dx, const real *__restrict__ dy, int N, int M,
                                                                 int first, int count, float share, unsigned tiles) {
-    Place at = place(tiles);
+    EmbeddedPlace at = place(tiles);
     int t = (int)at.tile * WARPS + warp_id();
     if (t >= N) return;
     const real *in = dy + at.image * M;

@@ -50,7 +50,7 @@ GRID_INLINE RowBlend row_blend(int i, int from, int to) {
     }
     return blend;
 }
-/* Of the rows that are made of row j the first; the same of j + 2 is behind the last. */
+/* The first of the rows that are made of row j; that of j + 2 lies behind the last. */
 GRID_INLINE int row_blend_first(int j, int from, int to) {
     long long first = (2LL * j - 1) * to + from - 1;
     return first < 0 ? 0 : first / (2LL * from) > to ? to : (int)(first / (2LL * from));

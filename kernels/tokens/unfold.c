@@ -1,11 +1,13 @@
 /* The windows of a convolution as rows, and the sum of what each input got in all of its windows.
  * A window (i, j) reads row i stride + r - pad and column j stride + c - pad of the input, r and c below k; so the
  * input (y, x) is read by the windows with i stride <= y + pad < i stride + k, and the same for j and for frames. */
+#include <stdbool.h>
 #include <string.h>
 
 #include "core/integers.h"
 #include "kernels/cpu/activations.h"
-#include "kernels/kernels.h"
+#include "kernels/tokens/grid.h"
+#include "kernels/tokens/images.h"
 
 /* Numbers from one position of the input to the next, and from one channel to the next. */
 static size_t position_step(const Unfold *s) { return s->planes ? 1 : (size_t)s->C; }
@@ -17,9 +19,9 @@ enum { CHANNELS = 64 }; /* summed together */
 /* Frames, length, distance and padding of windows in time. */
 typedef struct {
     int n, k, stride, pad;
-} Axis;
-static Axis time_axis(const Unfold *s) {
-    return s->frames ? (Axis){s->frames, s->kt, s->stride_t, s->kt / 2} : (Axis){1, 1, 1, 0};
+} UnfoldAxis;
+static UnfoldAxis time_axis(const Unfold *s) {
+    return s->frames ? (UnfoldAxis){s->frames, s->kt, s->stride_t, s->kt / 2} : (UnfoldAxis){1, 1, 1, 0};
 }
 
 /* The k columns of one line of a window, from column xi on: out [C] of k, `taps` apart.  line: NULL above and below. */
@@ -48,7 +50,7 @@ static size_t tap_offset(const Unfold *s, int tap) {
     return ((size_t)(tap / s->k) * (size_t)s->Wi + (size_t)(tap % s->k)) * (size_t)s->C;
 }
 
-/* A window of tokens that are all there, turned a tile at a time: row [C,k*k] = tokens [k*k,C] from the first one on. */
+/* A window of tokens that are all there, transposed a tile at a time: row [C,k*k] = tokens [k*k,C] from the first one on. */
 static void window_to_row(real *row, const real *first, const Unfold *s) {
     int taps = s->k * s->k, C = s->C;
     float from[TILE * TILE] = {0}, to[TILE * TILE];
@@ -91,7 +93,7 @@ static bool is_whole(const Unfold *s, int yi, int xi) {
 
 void unfold_forward(real *cols, const real *x, const Unfold *s, int B) {
     Grid windows = unfold_grid(s);
-    Axis time = time_axis(s);
+    UnfoldAxis time = time_axis(s);
     int down = windows.rows, across = windows.columns, k = s->k;
     size_t row = (size_t)s->C * (size_t)unfold_taps(s);
 #pragma omp parallel for collapse(2) schedule(static)
@@ -119,11 +121,11 @@ void unfold_forward(real *cols, const real *x, const Unfold *s, int B) {
 }
 
 /* The first window that reads position y of an axis, and the end of those that do. */
-static int window_first(const Axis *a, int y) {
+static int window_first(const UnfoldAxis *a, int y) {
     int behind = y + a->pad - a->k + 1;
     return behind <= 0 ? 0 : (behind + a->stride - 1) / a->stride;
 }
-static int window_end(const Axis *a, int y, int windows) {
+static int window_end(const UnfoldAxis *a, int y, int windows) {
     int end = (y + a->pad) / a->stride + 1;
     return end < windows ? end : windows;
 }
@@ -132,7 +134,7 @@ static int window_end(const Axis *a, int y, int windows) {
 static void sum_windows(float *sum, const real *dcols, const Unfold *s, int b, int f, int y, int x, int first,
                         int count) {
     Grid windows = unfold_grid(s);
-    Axis time = time_axis(s), side = {0, s->k, s->stride, s->pad};
+    UnfoldAxis time = time_axis(s), side = {0, s->k, s->stride, s->pad};
     int taps = unfold_taps(s);
     memset(sum, 0, (size_t)count * sizeof *sum);
     for (int h = window_first(&time, f); h < window_end(&time, f, windows.frames); h++)

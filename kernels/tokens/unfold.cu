@@ -1,21 +1,22 @@
 /* The windows of a convolution as rows; kernels/tokens/unfold.c says which window reads what.  Both ways a thread makes
  * one number of the result, so writes are whole lines; neighbouring windows overlap, so the caches serve most reads. */
 #include "kernels/cuda/rows.cuh"
-#include "kernels/kernels.h"
+#include "kernels/tokens/grid.h"
+#include "kernels/tokens/images.h"
 
 enum { THREADS = 256 };
 
 /* Frames, length, distance and padding of windows in time. */
-struct Axis {
+struct UnfoldAxis {
     int n, k, stride, pad;
 };
-static Axis time_axis(const Unfold *s) {
+static UnfoldAxis time_axis(const Unfold *s) {
     if (s->frames) return {s->frames, s->kt, s->stride_t, s->kt / 2};
     return {1, 1, 1, 0};
 }
 
-__global__ void __launch_bounds__(THREADS)
-    unfold_forward_kernel(real *cols, const real *__restrict__ x, Unfold s, Axis time, Grid windows, size_t size) {
+__global__ void __launch_bounds__(THREADS) unfold_forward_kernel(real *cols, const real *__restrict__ x, Unfold s,
+                                                                 UnfoldAxis time, Grid windows, size_t size) {
     size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x; /* (clip, window's frame, row, column, channel, f, r, c) */
     if (i >= size) return;
     size_t line = quotient(i, s.k), plane = quotient(line, s.k), box = quotient(plane, time.k);
@@ -39,17 +40,17 @@ void unfold_forward(real *cols, const real *x, const Unfold *s, int B) {
 }
 
 /* The first window that reads position y of an axis, and the end of those that do. */
-DEVICE int window_first(const Axis &a, int y) {
+DEVICE int window_first(const UnfoldAxis &a, int y) {
     int behind = y + a.pad - a.k + 1;
     return behind <= 0 ? 0 : (behind + a.stride - 1) / a.stride;
 }
-DEVICE int window_end(const Axis &a, int y, int windows) {
+DEVICE int window_end(const UnfoldAxis &a, int y, int windows) {
     int end = (y + a.pad) / a.stride + 1;
     return end < windows ? end : windows;
 }
 
-__global__ void __launch_bounds__(THREADS)
-    unfold_backward_kernel(real *dx, const real *__restrict__ dcols, Unfold s, Axis time, Grid windows, size_t size) {
+__global__ void __launch_bounds__(THREADS) unfold_backward_kernel(real *dx, const real *__restrict__ dcols, Unfold s,
+                                                                  UnfoldAxis time, Grid windows, size_t size) {
     size_t at = (size_t)blockIdx.x * THREADS + threadIdx.x;
     if (at >= size) return;
     size_t image, position;
@@ -67,7 +68,7 @@ __global__ void __launch_bounds__(THREADS)
     }
     size_t clip = quotient(image, time.n);
     int f = (int)(image - clip * time.n), y = (int)quotient(position, s.Wi), x = (int)position - y * s.Wi;
-    Axis side = {0, s.k, s.stride, s.pad};
+    UnfoldAxis side = {0, s.k, s.stride, s.pad};
     float sum = 0;
     for (int h = window_first(time, f); h < window_end(time, f, windows.frames); h++)
         for (int i = window_first(side, y); i < window_end(side, y, windows.rows); i++)
@@ -81,7 +82,7 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 void unfold_backward(real *dx, const real *dcols, const Unfold *s, int B) {
-    Axis time = time_axis(s);
+    UnfoldAxis time = time_axis(s);
     size_t size = (size_t)B * time.n * s->Hi * s->Wi * s->C;
     LAUNCH(unfold_backward_kernel, (unsigned)ceil_div(size, THREADS), THREADS, 0, dx, dcols, *s, time, unfold_grid(s),
            size);

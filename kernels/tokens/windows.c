@@ -1,8 +1,10 @@
 /* Rows of tokens in the order of windows, and back. */
+#include <stdbool.h>
 #include <string.h>
 
 #include "kernels/cpu/activations.h"
-#include "kernels/kernels.h"
+#include "kernels/tokens/grid.h"
+#include "kernels/tokens/windows.h"
 
 static void windows_copy(real *rows, real *x, const WindowRows *s, int B, bool back) {
     const WindowShape *w = &s->windows;

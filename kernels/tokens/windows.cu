@@ -1,6 +1,7 @@
 /* Rows of tokens in the order of windows, and back. */
 #include "kernels/cuda/rows.cuh"
-#include "kernels/kernels.h"
+#include "kernels/tokens/grid.h"
+#include "kernels/tokens/windows.h"
 
 enum { THREADS = 256 };
 

@@ -1,8 +1,10 @@
 /* Cross-entropy against soft targets (label smoothing, mixup), and its gradient.
  *   loss = log sum_c exp(x_c - max) - sum_c t_c (x_c - max),  dx = scale (softmax(x) - t)
  * Logits are shifted before anything is summed, so their size does not matter; sums are in double. */
+#include <math.h>
+
 #include "kernels/cpu/activations.h"
-#include "kernels/kernels.h"
+#include "kernels/training/optimizer.h"
 
 static float row_loss(real *dx, const real *x, const float *t, float scale, int C) {
     float max = -INFINITY;

@@ -3,7 +3,7 @@
  * a loss is rounded to float anyway. */
 #include "kernels/cuda/fragments.cuh"
 #include "kernels/cuda/rows.cuh"
-#include "kernels/kernels.h"
+#include "kernels/training/optimizer.h"
 
 /* Few warps a block: a batch has few rows, and this spreads them over the multiprocessors. */
 enum { ROWS = 4 };

@@ -1,7 +1,7 @@
 /* The gradient's norm, and AdamW with the moving average. */
 #include <math.h>
 
-#include "kernels/kernels.h"
+#include "kernels/training/optimizer.h"
 
 /* The number of partial sums is fixed, so the result does not depend on the number of threads. */
 enum { PARTS = 256, LANES = 8 };

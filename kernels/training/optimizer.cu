@@ -3,7 +3,8 @@
 #include <math.h>
 
 #include "kernels/cuda/rows.cuh"
-#include "kernels/kernels.h"
+#include "kernels/device/device.h"
+#include "kernels/training/optimizer.h"
 
 enum { THREADS = 256, FOUR = 4 };
 
@@ -75,7 +76,7 @@ __global__ void __launch_bounds__(THREADS) losses_kernel(StepStats *stats, const
 }
 
 void step_add_losses(StepStats *stats, const float *loss, int B) {
-    LAUNCH(losses_kernel, 1, THREADS, THREADS * sizeof(double), found, loss, B);
+    LAUNCH(losses_kernel, 1, THREADS, THREADS * sizeof(double), stats, loss, B);
 }
 
 __global__ void __launch_bounds__(THREADS) measure_kernel(StepStats *stats, const double *part, float clip) {
@@ -90,7 +91,7 @@ __global__ void __launch_bounds__(THREADS) measure_kernel(StepStats *stats, cons
 
 void step_measure(StepStats *stats, const float *g, size_t n, float clip) {
     const double *part = squares(g, n);
-    LAUNCH(measure_kernel, 1, THREADS, THREADS * sizeof(double), found, part, clip);
+    LAUNCH(measure_kernel, 1, THREADS, THREADS * sizeof(double), stats, part, clip);
 }
 
 /* == The update =================================================================================================== */

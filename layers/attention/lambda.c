@@ -75,7 +75,7 @@ static HeadsNorm norm_of(const Attention *a, int B) {
 }
 
 static PatternSums lambdas_of(const Lambda *s, const Attention *a) {
-    return (PatternSums){s->patterns, a->M, 2 * a->M, 2 * a->M, s->embedding, NULL};
+    return (PatternSums){s->patterns, a->M, 2 * a->M, 2 * a->M, s->embedding, NULL, false};
 }
 
 static void lambda_forward(const Attention *a, real *y, const real *x, int B) {

@@ -5,7 +5,7 @@
  *              sa9:              mix_i = sum_j (q^_i.k^_j) r[t(i,j),h] v_j
  *           4. lisa: layer norm of mix   5. y = mix Wproj^T + b
  * backward  5. dmix   4. norm   3. dq^, dk^, dv and the tables   2. dq, dk   1. dx
- * saves     qkv, q^ and k^, 1/|q|, 1/|k|, S [B,H,E,N], mix; the norm's input and statistics.
+ * saves     qkv, q^ and k^, 1/|q|, 1/|k|, S, mix; the norm's input and statistics.
  *
  * The operators differ in t(i,j) (kernels/offsets/offsets.h): lisa has a circle over the token sequence (lisa_fft 1d), a torus
  * over the grid (lisa_fft 2d, for clips 3d), or a window around the query (lisa_kernel); sa9, sa10 and sa11 have
@@ -84,9 +84,10 @@ typedef struct {
     NormLayer norm;
     real *qk;                /* [B,N,2,H,D] kept */
     float *inverse;          /* [B,N,2,H] kept */
-    real *s;                 /* [B,H,E,N] kept */
+    real *s;                 /* kept, [B,N,H,E] or [B,H,E,N] by the algorithm */
     real *sum;               /* [B,N,M] kept: input of the norm */
     real *dqk, *dsum;        /* scratch, [B,N,2,H,D] and [B,N,H,D] */
+    float *ds;               /* scratch of dense, [B,N,H,E] */
 } Lisa;
 
 static void lisa_check(const Attention *a) {
@@ -166,6 +167,8 @@ static void lisa_plan(Attention *a, Plan *plan, int B) {
     if (plan->training) {
         plan_borrow(plan, a->prefix, "dqk", &s->dqk, 2 * bytes);
         if (s->normed) plan_borrow(plan, a->prefix, "dsum", &s->dsum, bytes);
+        if (s->algorithm->s_by_token)
+            plan_borrow(plan, a->prefix, "ds", &s->ds, n * (size_t)a->H * (size_t)s->patterns.E * sizeof(float));
     }
     plan_workspace(plan, s->algorithm->workspace(&s->patterns, B));
     plan_release(plan, mark);
@@ -198,7 +201,7 @@ static void lisa_backward(const Attention *a, real *dx, const real *dy, const re
     real *dsum = s->normed ? s->dsum : f->dmix;
     qkv_backward_out(f, a, dy, B);
     if (s->normed) norm_layer_backward(&s->norm, dsum, f->dmix, s->sum, lengths.n);
-    s->algorithm->backward(f->dqkv, s->dqk, &gradients, dsum, s->s, s->qk, f->qkv_act, &tables, B);
+    s->algorithm->backward(f->dqkv, s->dqk, s->ds, &gradients, dsum, s->s, s->qk, f->qkv_act, &tables, B);
     l2_normalize_backward(f->dqkv, s->dqk, s->qk, s->inverse, &lengths);
     qkv_backward_in(f, a, dx, x, B);
 }
@@ -230,15 +233,17 @@ static const char *lisa_path(const Attention *a) { return ((const Lisa *)a->stat
 /* AttentionOp.weights: P[query,j] = sum_e S[query,e] wb[t(query,j),e].  The bias b multiplies no value. */
 static void lisa_weights(const Attention *a, float *weights, int b, int head, int query) {
     const Lisa *s = a->state;
-    size_t E = (size_t)s->patterns.E, N = (size_t)a->N, T = (size_t)offsets_count(&s->patterns.offsets);
-    float *all = xcalloc(E * N, sizeof *all, "attention picture"),
+    size_t E = (size_t)s->patterns.E, N = (size_t)a->N, H = (size_t)a->H, T = (size_t)offsets_count(&s->patterns.offsets);
+    bool by_token = s->algorithm->s_by_token;
+    size_t own = by_token ? ((size_t)query * H + (size_t)head) * E : (size_t)head * E * N + (size_t)query;
+    float *all = xcalloc(H * E * N, sizeof *all, "attention picture"),
           *wb = xcalloc(T * E, sizeof *wb, "attention picture");
-    real_download(all, s->s + ((size_t)b * (size_t)a->H + (size_t)head) * E * N, E * N);
+    real_download(all, s->s + (size_t)b * H * E * N, H * E * N);
     device_download(wb, s->wb, T * E * sizeof *wb);
     for (int j = 0; j < a->N; j++) {
         int t = offset_of(&s->patterns.offsets, query, j);
         weights[j] = 0;
-        for (size_t e = 0; t >= 0 && e < E; e++) weights[j] += all[e * N + (size_t)query] * wb[(size_t)t * E + e];
+        for (size_t e = 0; t >= 0 && e < E; e++) weights[j] += all[own + e * (by_token ? 1 : N)] * wb[(size_t)t * E + e];
     }
     free(wb);
     free(all);

@@ -85,9 +85,9 @@ typedef struct {
 
 static Steps steps_of(const Rsa *s, const Attention *a) {
     int M = a->M;
-    return (Steps){.kernel = {s->channels, 3 * M, M, 3 * M, s->h1, s->p1},
-                   .context = {s->shared, M, M, 3 * M, s->h2, NULL},
-                   .mix = {s->shared, M, M, 3 * M, s->g, s->one}};
+    return (Steps){.kernel = {s->channels, 3 * M, M, 3 * M, s->h1, s->p1, false},
+                   .context = {s->shared, M, M, 3 * M, s->h2, NULL, false},
+                   .mix = {s->shared, M, M, 3 * M, s->g, s->one, false}};
 }
 
 static void rsa_forward(const Attention *a, real *y, const real *x, int B) {

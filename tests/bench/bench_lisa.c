@@ -48,6 +48,7 @@ static void bench(int side, int B, int E) {
          *dqk = device_malloc(rows * 2 * D * sizeof *dqk, "bench");
     float *wa = parameters(most * D * E, 4), *wb = parameters(most * E, 5), *b = parameters((size_t)D * E, 6);
     float *dwa = parameters(most * D * E, 7), *dwb = parameters(most * E, 8), *db = parameters((size_t)D * E, 9);
+    float *ds = device_malloc(rows * E * sizeof *ds, "bench");
     float *lse = device_malloc(rows * sizeof *lse, "bench");
     double forward, backward;
     for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
@@ -58,14 +59,14 @@ static void bench(int side, int B, int E) {
         if (!(a->cost(patterns) * B * H < 2)) continue;
         kernels_reserve(a->workspace(patterns, B));
         TIME(forward, 0.05, a->forward(y, s, qk, qkv, &tables, B));
-        TIME(backward, 0.05, a->backward(dqkv, dqk, &gradients, dy, s, qk, qkv, &tables, B));
+        TIME(backward, 0.05, a->backward(dqkv, dqk, ds, &gradients, dy, s, qk, qkv, &tables, B));
         report(runs[i].name, side, E, B, forward, backward, a->cost(patterns));
     }
     kernels_reserve(softmax_attention_workspace((int)N, D));
     TIME(forward, 0.05, softmax_attention_forward(y, lse, qkv, &(AttentionShape){B, (int)N, H, D}));
     TIME(backward, 0.05, softmax_attention_backward(dqkv, dy, y, lse, qkv, &(AttentionShape){B, (int)N, H, D}));
     report("softmax", side, 0, B, forward, backward, NAN);
-    void *all[] = {qk, qkv, dy, y, s, dqkv, dqk, wa, wb, b, dwa, dwb, db, lse};
+    void *all[] = {qk, qkv, dy, y, s, dqkv, dqk, ds, wa, wb, b, dwa, dwb, db, lse};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) device_free(all[i]);
 }
 

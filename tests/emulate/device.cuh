@@ -20,7 +20,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "kernels/device/runtime.h"
+#include "kernels/cuda/runtime.h"
 #include "real.h"
 
 #define __global__ static

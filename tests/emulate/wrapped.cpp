@@ -3,7 +3,7 @@
 #include <sanitizer/asan_interface.h>
 #include <string.h>
 
-#include "kernels/device/runtime.h"
+#include "kernels/cuda/runtime.h"
 #include "tests/emulate/standin.h"
 
 using namespace standin;

@@ -173,16 +173,27 @@ typedef struct {
     float *dwa, *dwb, *db;
 } Outputs;
 
-/* Backward starts from s, or if that is NULL from forward's. */
+/* s [B,H,E,N] from [B,N,H,E]. */
+static real *patterns_first(const real *s, const Inputs *x, const Case *k) {
+    size_t N = (size_t)grid_tokens(k->grid), rows = (size_t)k->H * k->E, image = N * rows;
+    const float *from = download_real(s, x->n_s);
+    float *to = normals(x->n_s, 1);
+    for (size_t i = 0; i < x->n_s; i++) to[i / image * image + i % rows * N + i % image / rows] = from[i];
+    return upload_real(to, x->n_s);
+}
+
+/* Backward starts from s, or if that is NULL from forward's.  The s that is returned is [B,H,E,N]. */
 static Outputs run_from(const real *s, const LisaAlgorithm *a, const Inputs *x, const Case *k) {
     LisaTables tables = {patterns_of(k), x->d_wa, x->d_wb, x->d_b};
+    float *ds = poisoned(x->n_s);
     Outputs o = {poisoned_real(x->n_y),     poisoned_real(x->n_s),   upload_real(x->before, 3 * x->n_y),
                  poisoned_real(2 * x->n_y), upload(x->dwa, x->n_wa), upload(x->dwb, x->n_wb),
                  upload(x->db, x->n_b)};
     kernels_reserve(a->workspace(&tables.patterns, k->B));
     a->forward(o.y, o.s, x->d_qk, x->d_qkv, &tables, k->B);
-    a->backward(o.dqkv, o.dqk, &(LisaGradients){o.dwa, o.dwb, o.db}, x->d_dy, s ? s : o.s, x->d_qk, x->d_qkv, &tables,
-                k->B);
+    a->backward(o.dqkv, o.dqk, ds, &(LisaGradients){o.dwa, o.dwb, o.db}, x->d_dy, s ? s : o.s, x->d_qk, x->d_qkv,
+                &tables, k->B);
+    if (a->s_by_token) o.s = patterns_first(o.s, x, k);
     return o;
 }
 

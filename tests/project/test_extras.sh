@@ -460,15 +460,15 @@ status=$?
 complains 1 'plot_gap.py: pairs/a-seed2/log.csv: neither a folder'
 check "and refuses a file of another kind" $? "$(head -n 1 err)"
 cat >drawn.py <<'END'
-import sys
-sys.path.insert(0, sys.argv[1] + "/scripts")
+import csv, sys
+sys.path.insert(0, sys.argv[1] + "/scripts/plots")
 import plot_gap, plot_run, plot_attention, numpy as np
 axes = plot_run.plt.subplots()[1]
 rows = plot_run.read_log("whole")
 assert plot_run.draw_loss(axes, range(len(rows)), rows, "#0072b2", "whole")
 dashed = [line for line in axes.lines if line.get_linestyle() == "--"]
 assert len(dashed) == 1 and [f"{y:.6f}" for y in dashed[0].get_ydata()] == [
-    line.split(",")[10] for line in open("whole/log.csv").read().split()[1:] if line.split(",")[10]]
+    line["val_loss"] for line in csv.DictReader(open("whole/log.csv")) if line["val_loss"]]
 
 # Nothing is drawn over anything else: a detector's two titles, the end of a curve, the legend of plot_gap.py.
 plot_run.draw(["boxes"], "titles.png", [])

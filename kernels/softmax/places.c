@@ -1,7 +1,11 @@
 /* The detector's sine positions, reference points, centres of modulation and boxes, and the mask of features.  The
  * formulas are in kernels/softmax/masked_attention.h. */
+#include <math.h>
+#include <string.h>
+
 #include "kernels/cpu/activations.h"
-#include "kernels/kernels.h"
+#include "kernels/softmax/masked_attention.h"
+#include "kernels/tokens/grid.h"
 
 /* The sine embedding of cell `number` of `count` along an axis, counted from 1; number is 0 for padding. */
 static void sine_code(real *code, int number, int count, int channels) {

@@ -2,8 +2,10 @@
  *   forward   y_t = max_o x_t+o, o_t the first such offset, row by row; NaN is larger than everything
  *   backward  dx_t = sum of dy_u over the neighbours u whose u + o_u is t
  *   saves     o. */
+#include <stdbool.h>
+
 #include "kernels/cpu/activations.h"
-#include "kernels/kernels.h"
+#include "kernels/convolution/convolution.h"
 
 enum { SIDE = 3, CHANNELS = 64 }; /* channels summed together */
 

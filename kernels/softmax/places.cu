@@ -1,7 +1,8 @@
 /* The detector's sine positions, reference points, centres of modulation and boxes, and the mask of features.  The
  * formulas are in kernels/softmax/masked_attention.h. */
 #include "kernels/cuda/rows.cuh"
-#include "kernels/kernels.h"
+#include "kernels/softmax/masked_attention.h"
+#include "kernels/tokens/grid.h"
 
 enum { PLACES_THREADS = 256 };
 

@@ -1,7 +1,7 @@
 /* What the kernels of this program were compiled for.  A program for a CPU may hold several variants, each all of its
  * code for one set of instructions and one precision; the launcher starts one of them (kernels/cpu/launcher). */
-#ifndef VIT_KERNELS_LINEAR_ATTENTION_VARIANTS_H
-#define VIT_KERNELS_LINEAR_ATTENTION_VARIANTS_H
+#ifndef VIT_KERNELS_DEVICE_VARIANTS_H
+#define VIT_KERNELS_DEVICE_VARIANTS_H
 
 #ifdef __cplusplus
 extern "C" {

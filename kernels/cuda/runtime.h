@@ -1,6 +1,6 @@
 /* The host side of this backend that kernels share: one stream, checked calls, workspace. */
-#ifndef VIT_KERNELS_DEVICE_RUNTIME_H
-#define VIT_KERNELS_DEVICE_RUNTIME_H
+#ifndef VIT_KERNELS_CUDA_RUNTIME_H
+#define VIT_KERNELS_CUDA_RUNTIME_H
 
 #include <cuda_runtime.h>
 #include <stddef.h>

@@ -1,8 +1,10 @@
 /* The convolutions of cuDNN: tensors channels last, filters [out,k,k,in], all of `real`. */
-#ifndef VIT_KERNELS_CUDA_LIBRARY_H
-#define VIT_KERNELS_CUDA_LIBRARY_H
+#ifndef VIT_KERNELS_CONVOLUTION_CUDNN_H
+#define VIT_KERNELS_CONVOLUTION_CUDNN_H
 
-#include "kernels/kernels.h"
+#include <stdbool.h>
+
+#include "kernels/convolution/convolution.h"
 
 enum LibraryDirection { LIBRARY_FORWARD, LIBRARY_INPUT, LIBRARY_WEIGHT };
 
