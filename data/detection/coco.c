@@ -216,12 +216,14 @@ enum { LISTS = sizeof lists / sizeof *lists };
 
 bool coco_parse(Coco *coco, const void *bytes, size_t size, size_t piece, Error *error) {
     *coco = (Coco){.image_count = 0};
-    return json_lists_parse(bytes, size, piece, lists, LISTS, coco, error) ? coco_finish(coco, error) : (coco_close(coco), false);
+    if (json_lists_parse(bytes, size, piece, lists, LISTS, coco, error)) return coco_finish(coco, error);
+    return coco_close(coco), false;
 }
 
 bool coco_read(Coco *coco, const char *path, Error *error) {
     *coco = (Coco){.image_count = 0};
-    return json_lists_read(path, lists, LISTS, coco, error) ? coco_finish(coco, error) : (coco_close(coco), false);
+    if (json_lists_read(path, lists, LISTS, coco, error)) return coco_finish(coco, error);
+    return coco_close(coco), false;
 }
 
 /* == Use ========================================================================================================== */
