@@ -69,9 +69,9 @@ int coco_find_category(const Coco *coco, int64_t id) {
 static bool sort_ids(void *table, size_t count, size_t size, const char *what, Error *error) {
     if (count) qsort(table, count, size, compare_ids);
     for (size_t i = 1; i < count; i++) {
-        const char *entry = (const char *)table + i * size;
-        if (!compare_ids(entry - size, entry))
-            return refuse(error, "%s: the id %jd occurs twice", what, (intmax_t)*(const int64_t *)(const void *)entry);
+        const int64_t *id = (const void *)((const char *)table + i * size);
+        if (!compare_ids((const char *)id - size, id))
+            return refuse(error, "%s: the id %jd occurs twice", what, (intmax_t)*id);
     }
     return true;
 }
