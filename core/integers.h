@@ -1,14 +1,20 @@
-/* The smaller and the larger of two integers, and of two sizes; an integer between two others; pairs of near numbers. */
+/* The smaller and the larger of two integers, and of two sizes; an integer between two others; pairs of near numbers;
+ * a number of four bytes, the highest first. */
 #ifndef VIT_CORE_INTEGERS_H
 #define VIT_CORE_INTEGERS_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 static inline int smaller(int a, int b) { return a < b ? a : b; }
 static inline int larger(int a, int b) { return a > b ? a : b; }
 static inline size_t larger_size(size_t a, size_t b) { return a > b ? a : b; }
 
 static inline int clamp(int x, int low, int high) { return x < low ? low : x > high ? high : x; }
+
+static inline uint32_t big_endian(const uint8_t *b) {
+    return (uint32_t)b[0] << 24 | (uint32_t)b[1] << 16 | (uint32_t)b[2] << 8 | b[3];
+}
 
 /* How many pairs (x, y) of numbers below n have |x - y| <= most. */
 static inline size_t near_pairs(size_t n, size_t most) {

@@ -4,9 +4,7 @@
 #include "detection/boxes.h"
 
 /* The derivative of min(x, other) by x: 1, 0, or 1/2 if they are equal. */
-static float below(float x, float other) {
-    return x < other ? 1 : x == other ? 0.5f : 0;
-}
+static float below(float x, float other) { return x < other ? 1 : x == other ? 0.5f : 0; }
 
 /* One axis: a's ends low, high against b's; derivatives by the intersection's, the hull's and a's own length. */
 static void axis_backward(float *dlow, float *dhigh, float low, float high, float other_low, float other_high,

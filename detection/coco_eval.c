@@ -33,13 +33,9 @@ enum { THRESHOLDS = 10, RECALLS = 101, AREAS = 4, MOST = 100 };
 static const double area_range[AREAS][2] = {{0, 1e10}, {0, 32 * 32}, {32 * 32, 96 * 96}, {96 * 96, 1e10}};
 
 /* numpy.linspace's values: start + i step, and the end itself. */
-static double iou_threshold(int i) {
-    return i == THRESHOLDS - 1 ? 0.95 : 0.5 + i * ((0.95 - 0.5) / 9);
-}
+static double iou_threshold(int i) { return i == THRESHOLDS - 1 ? 0.95 : 0.5 + i * ((0.95 - 0.5) / 9); }
 
-static double recall_threshold(int i) {
-    return i == RECALLS - 1 ? 1 : i * 0.01;
-}
+static double recall_threshold(int i) { return i == RECALLS - 1 ? 1 : i * 0.01; }
 
 /* == Pairs of image and category ================================================================================== */
 
@@ -121,9 +117,8 @@ static void find_pairs(Evaluation *e) {
         Entry first = g < e->truth_count ? e->truths[g] : e->detections[d];
         if (d < e->detection_count) {
             Entry other = e->detections[d];
-            if (other.category < first.category || (other.category == first.category && other.image < first.image)) {
+            if (other.category < first.category || (other.category == first.category && other.image < first.image))
                 first = other;
-            }
         }
         Pair *pair = &e->pairs[e->pair_count++];
         *pair = (Pair){.category = first.category, .image = first.image, .first_detection = d, .first_truth = g};
@@ -148,41 +143,29 @@ static double iou(const double d[4], const double g[4], bool crowd) {
     return i / (crowd ? area : area + g[2] * g[3] - i);
 }
 
+/* A ground truth of the pair that is being matched. */
 typedef struct {
-    double *iou;                              /* [MOST,most_truths] */
-    const CocoAnnotation **truth;             /* [most_truths], in order of the file */
-    int *order;                               /* [most_truths]: indices of the others, then of the ignored ones */
-    bool *ignored;                            /* [most_truths] */
-    uint16_t *taken;                          /* [most_truths], a bit for each threshold */
+    const CocoAnnotation *in_file;
+    bool ignored;
+    uint16_t taken; /* a bit for each threshold */
+    int order;      /* place k: the index of the k-th one when the ignored ones come last */
+} Truth;
+
+typedef struct {
+    double *iou;  /* [MOST,most_truths] */
+    Truth *truth; /* [most_truths], in order of the file */
 } Scratch;
 
-static Scratch scratch_new(int most_truths) {
-    size_t n = (size_t)most_truths;
-    return (Scratch){xcalloc(MOST * n, sizeof(double), "IoUs"), xcalloc(n, sizeof(CocoAnnotation *), "ground truth"),
-                     xcalloc(n, sizeof(int), "ground truth"), xcalloc(n, sizeof(bool), "ground truth"),
-                     xcalloc(n, sizeof(uint16_t), "ground truth")};
-}
-
-static void scratch_free(Scratch *s) {
-    free(s->iou);
-    free(s->truth);
-    free(s->order);
-    free(s->ignored);
-    free(s->taken);
-}
-
-static bool outside(double area, int range) {
-    return area < area_range[range][0] || area > area_range[range][1];
-}
+static bool outside(double area, int range) { return area < area_range[range][0] || area > area_range[range][1]; }
 
 /* The ground truth that detection takes at threshold t, or -1.  Of equal IoUs the later one wins. */
 static int best_truth(const Scratch *s, const double *ious, int truths, int t) {
     double best = fmin(iou_threshold(t), 1 - 1e-10);
     int match = -1;
     for (int k = 0; k < truths; k++) {
-        int j = s->order[k];
-        if (s->taken[j] >> t & 1 && !s->truth[j]->crowd) continue;
-        if (match >= 0 && !s->ignored[match] && s->ignored[j]) break;
+        int j = s->truth[k].order;
+        if (s->truth[j].taken >> t & 1 && !s->truth[j].in_file->crowd) continue;
+        if (match >= 0 && !s->truth[match].ignored && s->truth[j].ignored) break;
         if (ious[j] < best) continue;
         best = ious[j];
         match = j;
@@ -192,42 +175,41 @@ static int best_truth(const Scratch *s, const double *ious, int truths, int t) {
 
 /* Sorts the ignored ground truths behind the others, each kind in the order of the file. */
 static int order_truths(Scratch *s, int truths, int range) {
-    int placed = 0, positives;
-    for (int j = 0; j < truths; j++) s->ignored[j] = s->truth[j]->crowd || outside(s->truth[j]->area, range);
+    int placed = 0, positives = 0;
     for (int j = 0; j < truths; j++) {
-        if (!s->ignored[j]) s->order[placed++] = j;
+        Truth *truth = &s->truth[j];
+        truth->ignored = truth->in_file->crowd || outside(truth->in_file->area, range);
+        positives += !truth->ignored;
     }
-    positives = placed;
-    for (int j = 0; j < truths; j++) {
-        if (s->ignored[j]) s->order[placed++] = j;
-    }
+    for (int ignored = 0; ignored < 2; ignored++)
+        for (int j = 0; j < truths; j++)
+            if (s->truth[j].ignored == ignored) s->truth[placed++].order = j;
     return positives;
 }
 
 static void match_pair(const Evaluation *e, Pair *pair, Scratch *s) {
     const Entry *detections = e->detections + pair->first_detection;
-    for (int j = 0; j < pair->truths; j++) {
-        s->truth[j] = &e->truth->annotations[e->truths[pair->first_truth + (size_t)j].index];
-    }
+    for (int j = 0; j < pair->truths; j++)
+        s->truth[j].in_file = &e->truth->annotations[e->truths[pair->first_truth + (size_t)j].index];
     for (int i = 0; i < pair->detections; i++) {
         const double *box = e->given[detections[i].index].box;
-        for (int j = 0; j < pair->truths; j++) {
-            s->iou[(size_t)i * (size_t)pair->truths + (size_t)j] = iou(box, s->truth[j]->box, s->truth[j]->crowd);
-        }
+        for (int j = 0; j < pair->truths; j++)
+            s->iou[(size_t)i * (size_t)pair->truths + (size_t)j] =
+                iou(box, s->truth[j].in_file->box, s->truth[j].in_file->crowd);
     }
     for (int range = 0; range < AREAS; range++) {
         pair->positives[range] = order_truths(s, pair->truths, range);
-        for (int j = 0; j < pair->truths; j++) s->taken[j] = 0;
+        for (int j = 0; j < pair->truths; j++) s->truth[j].taken = 0;
         for (int i = 0; i < pair->detections; i++) {
             const double *box = e->given[detections[i].index].box;
             unsigned matched = 0, ignored = 0, out = outside(box[2] * box[3], range);
             for (int t = 0; t < THRESHOLDS; t++) {
                 int j = best_truth(s, s->iou + (size_t)i * (size_t)pair->truths, pair->truths, t);
-                if (j >= 0) s->taken[j] |= (uint16_t)(1u << t);
+                if (j >= 0) s->truth[j].taken |= (uint16_t)(1u << t);
                 /* pycocotools keeps the id of what was taken and asks later whether it is zero */
-                bool took = j >= 0 && s->truth[j]->id != 0;
+                bool took = j >= 0 && s->truth[j].in_file->id != 0;
                 matched |= (unsigned)took << t;
-                ignored |= ((j >= 0 && s->ignored[j]) || (!took && out) ? 1u : 0) << t;
+                ignored |= ((j >= 0 && s->truth[j].ignored) || (!took && out) ? 1u : 0) << t;
             }
             Outcome *outcome = &e->outcomes[pair->first_detection + (size_t)i];
             outcome->matched[range] = (uint16_t)matched;
@@ -337,24 +319,23 @@ static void summarize(double numbers[COCO_NUMBERS], double *category_ap, const C
     numbers[COCO_AP] = mean_of(curves, categories, ALL, true, 0, THRESHOLDS);
     numbers[COCO_AP50] = mean_of(curves, categories, ALL, true, 0, 1);
     numbers[COCO_AP75] = mean_of(curves, categories, ALL, true, 5, 6);
-    for (int c = SMALL; c <= LARGE; c++) {
+    for (int c = SMALL; c <= LARGE; c++)
         numbers[COCO_AP_SMALL + c - SMALL] = mean_of(curves, categories, c, true, 0, THRESHOLDS);
-    }
-    for (int i = 0; i < 6; i++) {
+    for (int i = 0; i < 6; i++)
         numbers[COCO_AR1 + i] = mean_of(curves, categories, recall_curve[i], false, 0, THRESHOLDS);
-    }
-    for (int k = 0; category_ap && k < categories; k++) {
+    for (int k = 0; category_ap && k < categories; k++)
         category_ap[k] = mean_of(curves + (size_t)k * CURVES, 1, ALL, true, 0, THRESHOLDS);
-    }
 }
 
 static void match_pairs(Evaluation *e) {
 #pragma omp parallel
     {
-        Scratch scratch = scratch_new(e->most_truths);
+        size_t most = (size_t)e->most_truths;
+        Scratch scratch = {xcalloc(MOST * most, sizeof(double), "IoUs"), xcalloc(most, sizeof(Truth), "ground truth")};
 #pragma omp for schedule(dynamic, 32)
         for (size_t p = 0; p < e->pair_count; p++) match_pair(e, &e->pairs[p], &scratch);
-        scratch_free(&scratch);
+        free(scratch.iou);
+        free(scratch.truth);
     }
 }
 
@@ -362,10 +343,7 @@ bool coco_eval(double numbers[COCO_NUMBERS], double *category_ap, const Coco *tr
                size_t count, const bool *evaluated, Error *error) {
     Evaluation e = {.truth = truth, .given = detections};
     int categories = truth->category_count;
-    if (!sort_detections(&e, count, evaluated, error)) {
-        free(e.detections);
-        return false;
-    }
+    if (!sort_detections(&e, count, evaluated, error)) return free(e.detections), false;
     sort_truths(&e, evaluated);
     find_pairs(&e);
     e.outcomes = xcalloc(e.detection_count, sizeof *e.outcomes, "outcomes of detections");

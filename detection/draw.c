@@ -104,9 +104,7 @@ static DrawColour ink_on(DrawColour plate) {
 }
 
 /* A coordinate of any size, NaN included, within a margin around the picture. */
-static int near_picture(double x, int side) {
-    return (int)fmin(fmax(rint(x), -16), side + 16);
-}
+static int near_picture(double x, int side) { return (int)fmin(fmax(rint(x), -16), side + 16); }
 
 /* The label is drawn above the box if there is room, otherwise inside it, and moved into the picture if necessary. */
 static void draw_plate(Image *image, const int box[4], const char *text, int scale, DrawColour colour) {
@@ -141,7 +139,6 @@ static void draw_detection(Image *image, const CocoDetection *d, const Coco *coc
 }
 
 void draw_detections(Image *image, const CocoDetection *detections, int count, double least, const Coco *coco) {
-    for (int i = count; i-- > 0;) {
+    for (int i = count; i-- > 0;)
         if (detections[i].score >= least) draw_detection(image, &detections[i], coco);
-    }
 }

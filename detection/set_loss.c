@@ -150,14 +150,11 @@ static void fill_costs(float *cost, const SetLossWork *work, const float *logits
             class_costs(cost + (size_t)j * Q, &work->weights, logits, (int)Q, work->size.columns, labels[j]);
         }
     }
-    for (int j = 0; j < count; j++) {
+    for (int j = 0; j < count; j++)
         box_costs(cost + (size_t)j * Q, &work->weights, boxes, work->size.queries, target[j]);
-    }
 }
 
-static float sign(float x) {
-    return (float)((x > 0) - (x < 0));
-}
+static float sign(float x) { return (float)((x > 0) - (x < 0)); }
 
 /* A matched box: dbox (=) of l1 |b - t|_1 + giou (1 - GIoU). */
 static void box_loss(float dbox[4], double parts[PARTS], const float box[4], const float target[4], float l1,
@@ -174,9 +171,8 @@ static void box_loss(float dbox[4], double parts[PARTS], const float box[4], con
 }
 
 static bool largest_is(const float *logits, int columns, int label) {
-    for (int c = 0; c < columns; c++) {
+    for (int c = 0; c < columns; c++)
         if (logits[c] > logits[label]) return false;
-    }
     return true;
 }
 

@@ -14,26 +14,9 @@
 
 /* == Adding ======================================================================================================= */
 
-/* This storage for names never moves them. */
-enum { TEXT_BLOCK = 1 << 16 };
-
-struct CocoText {
-    struct CocoText *next;
-    size_t used;
-    char bytes[TEXT_BLOCK];
-};
-
 static const char *keep_text(Coco *coco, const char *text) {
-    size_t size = strnlen(text, JSON_TEXT_MOST) + 1;
-    if (!coco->text || TEXT_BLOCK - coco->text->used < size) {
-        struct CocoText *block = xcalloc(1, sizeof *block, "names of pictures");
-        block->next = coco->text;
-        coco->text = block;
-    }
-    char *copy = coco->text->bytes + coco->text->used;
-    memcpy(copy, text, size - 1);
-    coco->text->used += size;
-    return copy;
+    coco->names = xgrow(coco->names, coco->name_count + 1, &coco->name_room, sizeof *coco->names, "names of pictures");
+    return coco->names[coco->name_count++] = xstrdup(text);
 }
 
 void coco_add_image(Coco *coco, int64_t id, const char *file_name, int width, int height) {
@@ -60,68 +43,45 @@ void coco_add_annotation(Coco *coco, int64_t id, int64_t image_id, int64_t categ
 
 /* == Tables by id ================================================================================================= */
 
-static int compare_ids(int64_t a, int64_t b) {
-    return a < b ? -1 : a > b;
+_Static_assert(!offsetof(CocoImage, id) && !offsetof(CocoCategory, id), "tables are sorted by their first member");
+
+static int compare_ids(const void *a, const void *b) {
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return x < y ? -1 : x > y;
 }
 
-static int compare_images(const void *a, const void *b) {
-    return compare_ids(((const CocoImage *)a)->id, ((const CocoImage *)b)->id);
-}
-
-static int compare_categories(const void *a, const void *b) {
-    return compare_ids(((const CocoCategory *)a)->id, ((const CocoCategory *)b)->id);
-}
-
-static int compare_integers(const void *a, const void *b) {
-    return compare_ids(*(const int64_t *)a, *(const int64_t *)b);
+/* The index of an id in a table [count] of entries of `size` bytes, or -1. */
+static int find_id(const void *table, int count, size_t size, int64_t id) {
+    const char *found = count ? bsearch(&id, table, (size_t)count, size, compare_ids) : NULL;
+    return found ? (int)((size_t)(found - (const char *)table) / size) : -1;
 }
 
 int coco_find_image(const Coco *coco, int64_t id) {
-    if (!coco->image_count) return -1;
-    CocoImage key = {.id = id};
-    CocoImage *found = bsearch(&key, coco->images, (size_t)coco->image_count, sizeof key, compare_images);
-    return found ? (int)(found - coco->images) : -1;
+    return find_id(coco->images, coco->image_count, sizeof *coco->images, id);
 }
 
 int coco_find_category(const Coco *coco, int64_t id) {
-    if (!coco->category_count) return -1;
-    CocoCategory key = {.id = id};
-    CocoCategory *found = bsearch(&key, coco->categories, (size_t)coco->category_count, sizeof key, compare_categories);
-    return found ? (int)(found - coco->categories) : -1;
+    return find_id(coco->categories, coco->category_count, sizeof *coco->categories, id);
 }
 
-static bool refuse_twice(Error *error, const char *what, int64_t id) {
-    return refuse(error, "%s: the id %jd occurs twice", what, (intmax_t)id);
-}
-
-static bool sort_images(Coco *coco, Error *error) {
-    if (!coco->image_count) return refuse(error, "no images in it");
-    qsort(coco->images, (size_t)coco->image_count, sizeof *coco->images, compare_images);
-    for (int i = 1; i < coco->image_count; i++) {
-        if (coco->images[i].id == coco->images[i - 1].id) return refuse_twice(error, "images", coco->images[i].id);
-    }
-    return true;
-}
-
-static bool sort_categories(Coco *coco, Error *error) {
-    if (!coco->category_count) return true;
-    qsort(coco->categories, (size_t)coco->category_count, sizeof *coco->categories, compare_categories);
-    for (int k = 1; k < coco->category_count; k++) {
-        int64_t id = coco->categories[k].id;
-        if (id == coco->categories[k - 1].id) return refuse_twice(error, "categories", id);
+/* Sorts a table by its ids, which must differ; `what` is in it. */
+static bool sort_ids(void *table, size_t count, size_t size, const char *what, Error *error) {
+    if (count) qsort(table, count, size, compare_ids);
+    for (size_t i = 1; i < count; i++) {
+        const int64_t *id = (const void *)((const char *)table + i * size);
+        if (!compare_ids((const char *)id - size, id))
+            return refuse(error, "%s: the id %jd occurs twice", what, (intmax_t)*id);
     }
     return true;
 }
 
 static bool annotation_ids_differ(const Coco *coco, Error *error) {
-    size_t count = coco->annotation_count, twice = 0;
+    size_t count = coco->annotation_count;
     int64_t *ids = xcalloc(count, sizeof *ids, "ids of annotations");
     for (size_t i = 0; i < count; i++) ids[i] = coco->annotations[i].id;
-    qsort(ids, count, sizeof *ids, compare_integers);
-    for (size_t i = 1; i < count && !twice; i++) twice = ids[i] == ids[i - 1] ? i : 0;
-    if (twice) refuse_twice(error, "annotations", ids[twice]);
+    bool differ = sort_ids(ids, count, sizeof *ids, "annotations", error);
     free(ids);
-    return !twice;
+    return differ;
 }
 
 static bool find_places(Coco *coco, Error *error) {
@@ -138,29 +98,20 @@ static bool find_places(Coco *coco, Error *error) {
     return true;
 }
 
-/* Counting sort, in place: annotation i goes to place[i], cycle by cycle. */
+/* Counting sort. */
 static void group_by_image(Coco *coco) {
-    size_t *place = xcalloc(coco->annotation_count, sizeof *place, "the order of annotations");
+    CocoAnnotation *grouped = xcalloc(coco->annotation_count, sizeof *grouped, "annotations by image");
     for (size_t i = 0; i < coco->annotation_count; i++) coco->images[coco->annotations[i].image].count++;
-    for (int i = 1; i < coco->image_count; i++) {
+    for (int i = 1; i < coco->image_count; i++)
         coco->images[i].first = coco->images[i - 1].first + (size_t)coco->images[i - 1].count;
-    }
     for (int i = 0; i < coco->image_count; i++) coco->images[i].count = 0;
     for (size_t i = 0; i < coco->annotation_count; i++) {
         CocoImage *image = &coco->images[coco->annotations[i].image];
-        place[i] = image->first + (size_t)image->count++;
+        grouped[image->first + (size_t)image->count++] = coco->annotations[i];
     }
-    for (size_t i = 0; i < coco->annotation_count; i++) {
-        while (place[i] != i) {
-            size_t to = place[i];
-            CocoAnnotation moved = coco->annotations[to];
-            coco->annotations[to] = coco->annotations[i];
-            coco->annotations[i] = moved;
-            place[i] = place[to];
-            place[to] = to;
-        }
-    }
-    free(place);
+    free(coco->annotations);
+    coco->annotations = grouped;
+    coco->annotation_room = coco->annotation_count;
 }
 
 /* The box in float, clipped; false if no area is left.  Source: facebookresearch/detr, datasets/coco.py. */
@@ -189,23 +140,20 @@ static void count_oddities(Coco *coco) {
 }
 
 bool coco_finish(Coco *coco, Error *error) {
-    bool ok = sort_images(coco, error) && sort_categories(coco, error) && find_places(coco, error) &&
-              annotation_ids_differ(coco, error);
-    if (!ok) {
-        coco_close(coco);
-        return false;
-    }
+    size_t images = (size_t)coco->image_count, categories = (size_t)coco->category_count;
+    bool ok = (images || refuse(error, "no images in it")) &&
+              sort_ids(coco->images, images, sizeof *coco->images, "images", error) &&
+              sort_ids(coco->categories, categories, sizeof *coco->categories, "categories", error) &&
+              find_places(coco, error) && annotation_ids_differ(coco, error);
+    if (!ok) return coco_close(coco), false;
     group_by_image(coco);
     count_oddities(coco);
     return true;
 }
 
 void coco_close(Coco *coco) {
-    while (coco->text) {
-        struct CocoText *next = coco->text->next;
-        free(coco->text);
-        coco->text = next;
-    }
+    for (size_t i = 0; i < coco->name_count; i++) free(coco->names[i]);
+    free(coco->names);
     free(coco->images);
     free(coco->annotations);
     free(coco->categories);
@@ -268,15 +216,13 @@ enum { LISTS = sizeof lists / sizeof *lists };
 bool coco_parse(Coco *coco, const void *bytes, size_t size, size_t piece, Error *error) {
     *coco = (Coco){.image_count = 0};
     if (json_lists_parse(bytes, size, piece, lists, LISTS, coco, error)) return coco_finish(coco, error);
-    coco_close(coco);
-    return false;
+    return coco_close(coco), false;
 }
 
 bool coco_read(Coco *coco, const char *path, Error *error) {
     *coco = (Coco){.image_count = 0};
     if (json_lists_read(path, lists, LISTS, coco, error)) return coco_finish(coco, error);
-    coco_close(coco);
-    return false;
+    return coco_close(coco), false;
 }
 
 /* == Use ========================================================================================================== */

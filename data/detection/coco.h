@@ -52,8 +52,8 @@ typedef struct {
     size_t degenerate; /* boxes with no area left after clipping to the image, crowds excepted */
     size_t zero_ids;   /* annotations with id 0, which pycocotools confuses with "not matched" */
 
-    size_t image_room, annotation_room, category_room;
-    struct CocoText *text; /* owns the names */
+    char **names; /* [name_count]: of the pictures and categories */
+    size_t image_room, annotation_room, category_room, name_count, name_room;
 } Coco;
 
 /* On failure returns false and sets `error`; there is then nothing to close. */

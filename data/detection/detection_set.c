@@ -94,16 +94,6 @@ void detection_set_scenes(DetectionSet *set, bool train, uint64_t seed, int side
 
 static bool is_shapes(const DetectionSetSettings *s) { return !strcmp(s->data, "shapes"); }
 
-/* "coco" of datasets/coco/ */
-static void name_of_folder(char *name, size_t size, const char *folder) {
-    size_t length = strlen(folder);
-    while (length > 1 && folder[length - 1] == '/') length--;
-    const char *from = folder + length;
-    while (from > folder && from[-1] != '/') from--;
-    text_make_name(name, size, from, (size_t)(folder + length - from));
-    if (!*name || *name == '.') snprintf(name, size, "images");
-}
-
 /* A path relative to the data folder, unless it is absolute. */
 static void find_file(char path[MOST_PATH], const char *folder, const char *name) {
     if (*name == '/')
@@ -115,11 +105,8 @@ static void find_file(char path[MOST_PATH], const char *folder, const char *name
 void detection_set_open(DetectionSet *set, const DetectionSetSettings *s, bool train, uint64_t seed) {
     char name[sizeof set->name], json[MOST_PATH], folder[MOST_PATH];
     int limit = train ? s->train_limit : s->val_limit;
-    if (is_shapes(s)) {
-        detection_set_scenes(set, train, seed, s->scene_size, limit);
-        return;
-    }
-    name_of_folder(name, sizeof name, s->data);
+    if (is_shapes(s)) return detection_set_scenes(set, train, seed, s->scene_size, limit);
+    text_name_path(name, sizeof name, s->data, "images");
     find_file(json, s->data, train ? s->train_annotations : s->val_annotations);
     find_file(folder, s->data, train ? s->train_images : s->val_images);
     detection_set_coco(set, name, json, folder, limit);
@@ -142,9 +129,7 @@ void detection_set_name_image(const DetectionSet *set, size_t index, char *text,
 
 /* == Pictures ===================================================================================================== */
 
-static bool out_of_memory(Error *error) {
-    return refuse_memory(error, 0, "its pixels");
-}
+static bool out_of_memory(Error *error) { return refuse_memory(error, 0, "its pixels"); }
 
 /* Makes room for a picture with contiguous rows. */
 static bool picture_start(ImagePart *picture, SampleBuffer *buffer, int height, int width, Error *error) {

@@ -36,15 +36,9 @@ static void find_box(SceneFigure *f, int side) {
     int *box = f->box;
     box[0] = box[1] = side;
     box[2] = box[3] = 0;
-    for (int y = y0; y < y1; y++) {
-        for (int x = x0; x < x1; x++) {
-            if (cover(f, x, y) <= 0) continue;
-            if (x < box[0]) box[0] = x;
-            if (y < box[1]) box[1] = y;
-            if (x + 1 > box[2]) box[2] = x + 1;
-            if (y + 1 > box[3]) box[3] = y + 1;
-        }
-    }
+    for (int y = y0; y < y1; y++)
+        for (int x = x0; x < x1; x++)
+            if (cover(f, x, y) > 0) shapes_extend(box, x, y);
 }
 
 static SceneFigure place_figure(ShapesStream *s, int label, int side) {
@@ -58,9 +52,7 @@ static SceneFigure place_figure(ShapesStream *s, int label, int side) {
     return f;
 }
 
-static int area(const int box[4]) {
-    return (box[2] - box[0]) * (box[3] - box[1]);
-}
+static int area(const int box[4]) { return (box[2] - box[0]) * (box[3] - box[1]); }
 
 static bool in_the_way(const int a[4], const int b[4]) {
     int w = (a[2] < b[2] ? a[2] : b[2]) - (a[0] > b[0] ? a[0] : b[0]);
@@ -70,9 +62,8 @@ static bool in_the_way(const int a[4], const int b[4]) {
 }
 
 static bool fits(const SceneFigure *f, const SceneFigure *others, int count) {
-    for (int i = 0; i < count; i++) {
+    for (int i = 0; i < count; i++)
         if (in_the_way(f->box, others[i].box)) return false;
-    }
     return true;
 }
 

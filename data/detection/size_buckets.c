@@ -39,9 +39,7 @@ static int by_height(const void *left, const void *right) {
     return by_width(left, right);
 }
 
-static int by_falling_height(const void *left, const void *right) {
-    return by_height(right, left);
-}
+static int by_falling_height(const void *left, const void *right) { return by_height(right, left); }
 
 /* n batches of the order; window [n batch] is scratch. */
 static void regroup(uint32_t *order, PictureSize *window, const int (*size)[2], size_t n, size_t batch) {
@@ -64,9 +62,8 @@ void bucket_order(uint32_t *order, const int (*size)[2], size_t count, int batch
     rng_shuffle(order, count, 1, seed, RNG_SHUFFLE, epoch, 0);
     if (!window) return;
     PictureSize *pictures = xcalloc((most < batches ? most : batches) * length, sizeof *pictures, "sizes of pictures");
-    for (size_t first = 0; first < batches; first += most) {
+    for (size_t first = 0; first < batches; first += most)
         regroup(order + first * length, pictures, size, batches - first < most ? batches - first : most, length);
-    }
     rng_shuffle(order, batches, length, seed, RNG_SHUFFLE, epoch, 1);
     free(pictures);
 }

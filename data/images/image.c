@@ -6,6 +6,7 @@
 
 #include "core/die.h"
 #include "core/files.h"
+#include "core/integers.h"
 #include "core/text.h"
 #include "data/images/jpeg.h"
 #include "data/images/resample.h"
@@ -22,14 +23,8 @@ static void *bounded_realloc(void *memory, size_t size) {
     return larger;
 }
 
-static void *bounded_malloc(size_t size) {
-    void *memory = size > ceiling ? NULL : malloc(size);
-    starved |= !memory && size <= ceiling;
-    return memory;
-}
-
 /* This file instantiates stb.  stb only decodes from memory; reading files and checking limits is done here. */
-#define STBI_MALLOC(size) bounded_malloc(size)
+#define STBI_MALLOC(size) bounded_realloc(NULL, size)
 #define STBI_REALLOC(memory, size) bounded_realloc(memory, size)
 #define STBI_FREE(memory) free(memory)
 #define STB_IMAGE_IMPLEMENTATION
@@ -72,10 +67,6 @@ static bool webp_is(const uint8_t *bytes, size_t size) {
 }
 
 static bool png_is(const uint8_t *bytes, size_t size) { return size >= 8 && !memcmp(bytes, "\x89PNG\r\n\x1a\n", 8); }
-
-static uint32_t big_endian(const uint8_t *bytes) {
-    return (uint32_t)bytes[0] << 24 | (uint32_t)bytes[1] << 16 | (uint32_t)bytes[2] << 8 | bytes[3];
-}
 
 bool image_decode(Image *image, const uint8_t *bytes, size_t size, size_t most_pixels, Error *error) {
     int height, width, channels;

@@ -228,11 +228,7 @@ static void read_region(JpegReader *reader) {
     size_t stride = (size_t)jpeg->output_width * 3;
     uint8_t *pixels = grow(reader, &reader->pixels, &reader->room, stride * (size_t)rows);
     read_rows(reader, pixels, stride, rows, (int)jpeg->output_width);
-    reader->part = (ImagePart){.pixels = pixels,
-                               .stride = stride,
-                               .top = top,
-                               .left = (int)left,
-                               .height = rows,
+    reader->part = (ImagePart){.pixels = pixels, .stride = stride, .top = top, .left = (int)left, .height = rows,
                                .width = (int)jpeg->output_width};
     jpeg_abort_decompress(jpeg);
 }
@@ -280,21 +276,15 @@ static void encode_rows(Encoder *encoder, const uint8_t *pixels, int height, int
 
 bool jpeg_encode(const uint8_t *pixels, int height, int width, int quality, uint8_t **bytes, size_t *size,
                  Error *error) {
-    Encoder *encoder = calloc(1, sizeof *encoder);
-    if (!encoder) return refuse_memory(error, 0, "a JPEG encoder");
-    errors_set(&encoder->errors.errors);
-    encoder->jpeg.err = &encoder->errors.errors;
-    encoder->jpeg.client_data = &encoder->errors;
-    encoder->errors.error = error;
-    bool ok = !setjmp(encoder->errors.back);
-    if (ok) encode_rows(encoder, pixels, height, width, quality);
-    jpeg_destroy_compress(&encoder->jpeg);
-    if (ok) {
-        *bytes = encoder->bytes;
-        *size = encoder->size;
-    } else {
-        free(encoder->bytes);
-    }
-    free(encoder);
+    Encoder encoder = {.errors.error = error};
+    errors_set(&encoder.errors.errors);
+    encoder.jpeg.err = &encoder.errors.errors;
+    encoder.jpeg.client_data = &encoder.errors;
+    bool ok = !setjmp(encoder.errors.back);
+    if (ok) encode_rows(&encoder, pixels, height, width, quality);
+    jpeg_destroy_compress(&encoder.jpeg);
+    *bytes = ok ? encoder.bytes : NULL;
+    *size = ok ? encoder.size : 0;
+    if (!ok) free(encoder.bytes);
     return ok;
 }

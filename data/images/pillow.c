@@ -94,8 +94,6 @@ static inline uint8_t blend(int a, int b, float f) {
     return (uint8_t)(int)v;
 }
 
-static inline int grey(const uint8_t *p) { return (19595 * p[0] + 38470 * p[1] + 7471 * p[2] + 32768) >> 16; }
-
 void pillow_brightness(uint8_t *pixels, size_t n, float factor) {
     for (size_t i = 0; i < 3 * n; i++) pixels[i] = blend(0, pixels[i], factor);
 }
@@ -103,7 +101,7 @@ void pillow_brightness(uint8_t *pixels, size_t n, float factor) {
 void pillow_color(uint8_t *pixels, size_t n, float factor) {
     for (size_t i = 0; i < n; i++) {
         uint8_t *p = pixels + 3 * i;
-        int g = grey(p);
+        int g = pillow_grey(p);
         uint8_t r = blend(g, p[0], factor), green = blend(g, p[1], factor), b = blend(g, p[2], factor);
         p[0] = r;
         p[1] = green;
@@ -113,7 +111,7 @@ void pillow_color(uint8_t *pixels, size_t n, float factor) {
 
 void pillow_contrast(uint8_t *pixels, size_t n, float factor) {
     size_t sum = 0;
-    for (size_t i = 0; i < n; i++) sum += (size_t)grey(pixels + 3 * i);
+    for (size_t i = 0; i < n; i++) sum += (size_t)pillow_grey(pixels + 3 * i);
     int mean = (int)((double)sum / (double)n + 0.5);
     for (size_t i = 0; i < 3 * n; i++) pixels[i] = blend(mean, pixels[i], factor);
 }

@@ -19,6 +19,9 @@ void pillow_posterize(uint8_t *pixels, size_t n, int bits);
 void pillow_solarize(uint8_t *pixels, size_t n, int threshold);
 void pillow_solarize_add(uint8_t *pixels, size_t n, int add);
 
+/* The grey value of a pixel, as Image.convert("L") has it. */
+static inline int pillow_grey(const uint8_t *p) { return (19595 * p[0] + 38470 * p[1] + 7471 * p[2] + 32768) >> 16; }
+
 /* Operations of PIL.ImageEnhance: degenerate + factor (image - degenerate), so that factor 1 changes nothing.  The
  * degenerate image is black for brightness, the grey image for color, its mean for contrast, smoothed for sharpness. */
 void pillow_brightness(uint8_t *pixels, size_t n, float factor);

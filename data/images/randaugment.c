@@ -9,34 +9,28 @@
 
 /* == The operations =============================================================================================== */
 
-static const AugmentOperation plain[RANDAUGMENT_CHOICES] = {
-    AUGMENT_AUTO_CONTRAST, AUGMENT_EQUALIZE, AUGMENT_INVERT,     AUGMENT_ROTATE,    AUGMENT_POSTERIZE,
-    AUGMENT_SOLARIZE,      AUGMENT_SOLARIZE_ADD, AUGMENT_COLOR,  AUGMENT_CONTRAST,  AUGMENT_BRIGHTNESS,
-    AUGMENT_SHARPNESS,     AUGMENT_SHEAR_X,  AUGMENT_SHEAR_Y,    AUGMENT_TRANSLATE_X, AUGMENT_TRANSLATE_Y};
-
-static const AugmentOperation increasing[RANDAUGMENT_CHOICES] = {
-    AUGMENT_AUTO_CONTRAST,
-    AUGMENT_EQUALIZE,
-    AUGMENT_INVERT,
-    AUGMENT_ROTATE,
-    AUGMENT_POSTERIZE_INCREASING,
-    AUGMENT_SOLARIZE_INCREASING,
-    AUGMENT_SOLARIZE_ADD,
-    AUGMENT_COLOR_INCREASING,
-    AUGMENT_CONTRAST_INCREASING,
-    AUGMENT_BRIGHTNESS_INCREASING,
-    AUGMENT_SHARPNESS_INCREASING,
-    AUGMENT_SHEAR_X,
-    AUGMENT_SHEAR_Y,
-    AUGMENT_TRANSLATE_X,
-    AUGMENT_TRANSLATE_Y};
-
-/* Weights in the order of the two tables above: timm's _RAND_WEIGHTED_0, for the increasing operations, and the older
- * _RAND_CHOICE_WEIGHTS_0, for either table. */
-static const double weights_now[RANDAUGMENT_CHOICES] = {.25, .05, .05, 3,   .05, .05, .05, .25,
-                                                        .05, .05, .25, 2,   2,   1,   1};
-static const double weights_then[RANDAUGMENT_CHOICES] = {.025, .005, 0,    .3, 0,  .005, .005, .025,
-                                                         .005, .005, .025, .2, .2, .1,   .1};
+/* Both sets of operations.  The weights are those of timm's _RAND_WEIGHTED_0, for the increasing operations, and of the
+ * older _RAND_CHOICE_WEIGHTS_0, for either set. */
+static const struct {
+    AugmentOperation plain, increasing;
+    double weight, older_weight;
+} operations[RANDAUGMENT_CHOICES] = {
+    {AUGMENT_AUTO_CONTRAST, AUGMENT_AUTO_CONTRAST, .25, .025},
+    {AUGMENT_EQUALIZE, AUGMENT_EQUALIZE, .05, .005},
+    {AUGMENT_INVERT, AUGMENT_INVERT, .05, 0},
+    {AUGMENT_ROTATE, AUGMENT_ROTATE, 3, .3},
+    {AUGMENT_POSTERIZE, AUGMENT_POSTERIZE_INCREASING, .05, 0},
+    {AUGMENT_SOLARIZE, AUGMENT_SOLARIZE_INCREASING, .05, .005},
+    {AUGMENT_SOLARIZE_ADD, AUGMENT_SOLARIZE_ADD, .05, .005},
+    {AUGMENT_COLOR, AUGMENT_COLOR_INCREASING, .25, .025},
+    {AUGMENT_CONTRAST, AUGMENT_CONTRAST_INCREASING, .05, .005},
+    {AUGMENT_BRIGHTNESS, AUGMENT_BRIGHTNESS_INCREASING, .05, .005},
+    {AUGMENT_SHARPNESS, AUGMENT_SHARPNESS_INCREASING, .25, .025},
+    {AUGMENT_SHEAR_X, AUGMENT_SHEAR_X, 2, .2},
+    {AUGMENT_SHEAR_Y, AUGMENT_SHEAR_Y, 2, .2},
+    {AUGMENT_TRANSLATE_X, AUGMENT_TRANSLATE_X, 1, .1},
+    {AUGMENT_TRANSLATE_Y, AUGMENT_TRANSLATE_Y, 1, .1},
+};
 
 double randaugment_argument(const RandAugmentStep *step) {
     double t = step->strength / 10, sign = step->negative ? -1 : 1, factor = 1 + sign * (t * .9);
@@ -112,12 +106,6 @@ static bool number(double *value, const char *part, const char *text, double lea
     return true;
 }
 
-static void choose(RandAugment *ra, const AugmentOperation *choices, const double *weights) {
-    memcpy(ra->choices, choices, sizeof ra->choices);
-    ra->weighted = weights != NULL;
-    for (int i = 0; i < RANDAUGMENT_CHOICES; i++) ra->weights[i] = weights ? weights[i] : 1;
-}
-
 typedef struct {
     double m, n, p, mstd, mmax, inc, w;
     bool tweights;
@@ -155,17 +143,18 @@ bool randaugment_parse(RandAugment *ra, const char *text, Error *error) {
         return refuse(error, "'%.40s': only RandAugment is known, as in rand-m9-mstd0.5-inc1", part);
     while ((part = strsep(&rest, "-")) != NULL)
         if (!part_parse(&parts, part, error)) return false;
-    bool then = parts.w == 0;
-    if (then && parts.tweights) return refuse(error, "tweights and w0 are two sets of weights: choose one");
-    *ra = (RandAugment){.layers = (int)parts.n,
-                        .magnitude = parts.m,
-                        .most = parts.mmax,
-                        .deviation = parts.mstd > 100 ? INFINITY : parts.mstd,
-                        .probability = parts.p};
-    choose(ra, parts.inc > 0 || parts.tweights ? increasing : plain,
-           parts.tweights ? weights_now : then ? weights_then : NULL);
+    bool older = parts.w == 0;
+    if (older && parts.tweights) return refuse(error, "tweights and w0 are two sets of weights: choose one");
+    *ra = (RandAugment){.layers = (int)parts.n, .magnitude = parts.m, .most = parts.mmax,
+                        .deviation = parts.mstd > 100 ? INFINITY : parts.mstd, .probability = parts.p,
+                        .weighted = parts.tweights || older};
+    bool increasing = parts.inc > 0 || parts.tweights;
     int possible = 0;
-    for (int i = 0; i < RANDAUGMENT_CHOICES; i++) possible += ra->weights[i] > 0;
+    for (int i = 0; i < RANDAUGMENT_CHOICES; i++) {
+        ra->choices[i] = increasing ? operations[i].increasing : operations[i].plain;
+        ra->weights[i] = parts.tweights ? operations[i].weight : older ? operations[i].older_weight : 1;
+        possible += ra->weights[i] > 0;
+    }
     if (ra->weighted && ra->layers > possible) {
         refuse(error, "n%d: weights draw without replacement, from %d operations", ra->layers, possible);
         ra->layers = 0;

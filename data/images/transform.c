@@ -118,9 +118,7 @@ Crop transform_centre(const Transform *t, int height, int width, int *resized_he
     *resized_height = (int)(by_width ? w * height / width : h);
     *resized_width = (int)(by_width ? w : h * width / height);
     return (Crop){.top = (int)lrint((*resized_height - t->height) / 2.0),
-                  .left = (int)lrint((*resized_width - t->width) / 2.0),
-                  .height = t->height,
-                  .width = t->width};
+                  .left = (int)lrint((*resized_width - t->width) / 2.0), .height = t->height, .width = t->width};
 }
 
 bool transform_mirrors(const Transform *t, TransformKey key) {
@@ -140,11 +138,8 @@ static void move_crop(Crop *crop, const Transform *t, int height, int width) {
 static ResampleAxis axis_of_crop(int begin, int length, int out, int m, int *origin) {
     double start = begin * (double)m / 8;
     *origin = (int)start;
-    return (ResampleAxis){.in = jpeg_scaled(begin + length, m) - *origin,
-                          .start = start - *origin,
-                          .length = length * (double)m / 8,
-                          .out = out,
-                          .count = out};
+    return (ResampleAxis){.in = jpeg_scaled(begin + length, m) - *origin, .start = start - *origin,
+                          .length = length * (double)m / 8, .out = out, .count = out};
 }
 
 /* Resizes all n samples to `resized`, of which `count` are kept. */
@@ -220,9 +215,7 @@ static bool picture_open(OpenPicture *picture, TransformScratch *scratch, const 
         picture->width = picture->decoded.width;
         pixels = picture->decoded.pixels;
     }
-    picture->part = (ImagePart){.pixels = pixels,
-                                .stride = (size_t)picture->width * 3,
-                                .height = picture->height,
+    picture->part = (ImagePart){.pixels = pixels, .stride = (size_t)picture->width * 3, .height = picture->height,
                                 .width = picture->width};
     return true;
 }

@@ -181,9 +181,7 @@ static int open_part(void *argument, void *memory, size_t batch, int first, int 
     return p->count;
 }
 
-static size_t image_bytes(const Loader *loader) {
-    return (size_t)loader->config.frames * frame_bytes(loader);
-}
+static size_t image_bytes(const Loader *loader) { return (size_t)loader->config.frames * frame_bytes(loader); }
 
 /* Loads an image or clip.  If several samples of a clip are in this part, the first one loads them all. */
 static void fill_image(void *argument, void *memory, int first, TransformScratch *scratch) {
@@ -261,7 +259,7 @@ int loader_write_sheet(const char *path, const Dataset *dataset, const LoaderCon
     loader_open(&loader, dataset, &whole);
     uint8_t *pixels = xcalloc((size_t)n * 3 * (size_t)frames, (size_t)t->height * (size_t)t->width, "a batch");
     loader_fill(&loader, 0, n, pixels, labels);
-    bool ok = sheet_write_clips(path, pixels, n, frames, t->height, t->width, labels, dataset->class_names, error);
+    bool ok = sheet_write(path, pixels, n, frames, t->height, t->width, labels, dataset->class_names, error);
     free(pixels);
     parts_close(&loader.parts);
     return ok ? n : 0;

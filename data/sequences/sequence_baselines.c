@@ -5,56 +5,25 @@
 #include <stdlib.h>
 
 #include "core/die.h"
+#include "data/sets/dataset.h"
 
 enum { BYTES = 256, CHUNK = 256 };
 
-/* == Reading a split in order ===================================================================================== */
-
-/* Reads up to CHUNK images of a split at a time, or all of a stream. */
-typedef struct {
-    const SequenceSet *set;
-    SequencesSplit split;
-    size_t count, at;
-    uint8_t *tokens; /* [CHUNK,n] */
-    TransformScratch *scratch;
-    int threads;
-} Reader;
-
-static Reader reader_open(const SequenceSet *set, SequencesSplit split, size_t most) {
-    Reader r = {.set = set, .split = split, .count = set->count[split], .threads = omp_get_max_threads()};
-    if (most && most < r.count) r.count = most;
-    r.tokens = xcalloc(CHUNK, (size_t)set->row_bytes, "images");
-    r.scratch = xcalloc((size_t)r.threads, sizeof *r.scratch, "reading images");
-    return r;
-}
-
-static void reader_close(Reader *r) {
-    for (int i = 0; i < r->threads; i++) transform_scratch_free(&r->scratch[i]);
-    free(r->scratch);
-    free(r->tokens);
-}
-
-/* Reads the next images and returns their number; 0 at the end. */
-static int reader_next(Reader *r) {
-    size_t left = r->count - r->at;
-    int n = left < CHUNK ? (int)left : CHUNK;
-#pragma omp parallel for schedule(dynamic) num_threads(r->threads)
+/* Reads n images of a split from `first` on as tokens [n,row_bytes], with a scratch for each thread. */
+static void read_images(const SequenceSet *set, SequencesSplit split, size_t first, int n, uint8_t *tokens,
+                        TransformScratch *scratch, int threads) {
+#pragma omp parallel for schedule(dynamic) num_threads(threads)
     for (int i = 0; i < n; i++) {
         Error error;
         char name[512];
         int unused;
-        uint8_t *tokens = r->tokens + (size_t)i * (size_t)r->set->row_bytes;
-        if (sequences_window(r->set, r->split, r->set->n, r->at + (size_t)i, tokens, &unused,
-                             &r->scratch[omp_get_thread_num()], &error))
-            continue;
-        sequences_name(r->set, r->split, r->at + (size_t)i, name, sizeof name);
+        size_t index = first + (size_t)i;
+        uint8_t *row = tokens + (size_t)i * (size_t)set->row_bytes;
+        if (sequences_window(set, split, set->n, index, row, &unused, &scratch[omp_get_thread_num()], &error)) continue;
+        sequences_name(set, split, index, name, sizeof name);
         die("%s: %s", name, error.text);
     }
-    r->at += (size_t)n;
-    return n;
 }
-
-/* == Histograms =================================================================================================== */
 
 /* The bits that code `times` occurrences of a value that was counted `count` times of `total`. */
 static double bits(double times, double count, double total) { return times * log2((total + BYTES) / (count + 1)); }
@@ -69,15 +38,21 @@ static double stream_bits(const SequenceSet *set, SequencesSplit split) {
 
 /* counts [n,BYTES] of the images of a split. */
 static size_t count_images(const SequenceSet *set, SequencesSplit split, size_t most, uint32_t *counts) {
-    Reader r = reader_open(set, split, most);
-    for (int n; (n = reader_next(&r)) > 0;) {
+    size_t count = dataset_limited(set->count[split], most), row = (size_t)set->row_bytes;
+    int threads = omp_get_max_threads();
+    uint8_t *tokens = xcalloc(CHUNK, row, "images");
+    TransformScratch *scratch = xcalloc((size_t)threads, sizeof *scratch, "reading images");
+    for (size_t first = 0; first < count; first += CHUNK) {
+        int n = count - first < CHUNK ? (int)(count - first) : CHUNK;
+        read_images(set, split, first, n, tokens, scratch, threads);
 #pragma omp parallel for schedule(static)
         for (int at = 0; at < set->n; at++)
-            for (int i = 0; i < n; i++)
-                counts[(size_t)at * BYTES + r.tokens[(size_t)i * (size_t)set->row_bytes + (size_t)at]]++;
+            for (int i = 0; i < n; i++) counts[(size_t)at * BYTES + tokens[(size_t)i * row + (size_t)at]]++;
     }
-    reader_close(&r);
-    return r.count;
+    for (int i = 0; i < threads; i++) transform_scratch_free(&scratch[i]);
+    free(scratch);
+    free(tokens);
+    return count;
 }
 
 double sequences_histogram_bits(const SequenceSet *set, SequencesSplit split, size_t most) {

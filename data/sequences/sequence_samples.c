@@ -2,20 +2,16 @@
 
 #include <stdlib.h>
 
-#include "core/text.h"
 #include "data/images/image.h"
 #include "data/images/sheet.h"
-#include "data/sequences/sound.h"
-
-/* == Pictures ===================================================================================================== */
 
 bool sequences_write_sheet(const SequenceSet *set, const char *path, const uint8_t *tokens, int count, Error *error) {
     size_t bytes = (size_t)count * (size_t)set->height * (size_t)set->width * 3;
-    if (set->channels == 3) return sheet_write(path, tokens, count, set->height, set->width, NULL, NULL, error);
+    if (set->channels == 3) return sheet_write(path, tokens, count, 1, set->height, set->width, NULL, NULL, error);
     uint8_t *rgb = malloc(bytes);
     if (!rgb) return refuse_memory(error, bytes, "a sheet of images");
     for (size_t i = 0; i < bytes; i++) rgb[i] = tokens[i / 3];
-    bool ok = sheet_write(path, rgb, count, set->height, set->width, NULL, NULL, error);
+    bool ok = sheet_write(path, rgb, count, 1, set->height, set->width, NULL, NULL, error);
     free(rgb);
     return ok;
 }
@@ -31,11 +27,3 @@ bool sequences_read_picture(const SequenceSet *set, const char *path, uint8_t *t
     transform_scratch_free(&scratch);
     return ok;
 }
-
-/* == Sound and text =============================================================================================== */
-
-bool sequences_write_wav(const SequenceSet *set, const char *path, const uint8_t *tokens, size_t count, Error *error) {
-    return sound_write(path, tokens, count, set->rate, error);
-}
-
-void sequences_print_text(FILE *out, const uint8_t *tokens, size_t count) { print_bytes_to(out, tokens, count); }

@@ -17,6 +17,7 @@
 #include "core/text.h"
 #include "data/sets/datasets.h"
 #include "data/images/image.h"
+#include "data/images/pillow.h"
 #include "data/sequences/sound.h"
 
 /* == Settings ===================================================================================================== */
@@ -245,14 +246,6 @@ static const Dataset *place_of(const SequenceSet *set, SequencesSplit split, siz
     return &source->train;
 }
 
-/* rgb [H,W,3] -> grey [H,W] with the weights of Pillow's convert("L").  They may be the same memory. */
-static void to_grey(uint8_t *grey, const uint8_t *rgb, size_t pixels) {
-    for (size_t i = 0; i < pixels; i++) {
-        const uint8_t *p = rgb + 3 * i;
-        grey[i] = (uint8_t)((19595 * p[0] + 38470 * p[1] + 7471 * p[2] + 0x8000) >> 16);
-    }
-}
-
 bool sequences_from_pixels(const SequenceSet *set, uint8_t *tokens, int rows, const uint8_t *pixels, int height,
                            int width, TransformScratch *scratch, Error *error) {
     size_t count = (size_t)rows * (size_t)set->width;
@@ -269,10 +262,8 @@ bool sequences_from_pixels(const SequenceSet *set, uint8_t *tokens, int rows, co
             return refuse_memory(error, 0, "resizing an image");
         pixels = out;
     }
-    if (set->channels == 1)
-        to_grey(tokens, pixels, count);
-    else if (pixels != tokens)
-        memcpy(tokens, pixels, 3 * count);
+    for (size_t i = 0; i < count && set->channels == 1; i++) tokens[i] = (uint8_t)pillow_grey(pixels + 3 * i);
+    if (set->channels == 3 && pixels != tokens) memcpy(tokens, pixels, 3 * count);
     return true;
 }
 

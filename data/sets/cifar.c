@@ -48,25 +48,17 @@ static const CifarLayout cifar100 = {
     .std = {0.2675f, 0.2565f, 0.2761f},
 };
 
-static const CifarLayout *layout_of(int classes) {
-    return classes == 10 ? &cifar10 : &cifar100;
-}
+static const CifarLayout *layout_of(int classes) { return classes == 10 ? &cifar10 : &cifar100; }
 
 /* == Records ====================================================================================================== */
 
 size_t cifar_count(size_t size, int classes, size_t expected, Error *error) {
     size_t record = (size_t)layout_of(classes)->label_bytes + CIFAR_PIXELS, count = size / record;
-    if (size % record) {
-        refuse(error, "%zu bytes: %zu whole records of %zu bytes and %zu bytes over", size, count, record,
-               size % record);
-        return 0;
-    }
-    if (!count || (expected && count != expected)) {
-        char wanted[32] = "at least 1";
-        if (expected) snprintf(wanted, sizeof wanted, "%zu", expected);
-        refuse(error, "%zu records, expected %s", count, wanted);
-        return 0;
-    }
+    if (size % record)
+        return refuse(error, "%zu bytes: %zu whole records of %zu bytes and %zu bytes over", size, count, record,
+                      size % record), 0;
+    if (expected && count != expected) return refuse(error, "%zu records, expected %zu", count, expected), 0;
+    if (!count) refuse(error, "%zu records, expected at least 1", count);
     return count;
 }
 

@@ -3,10 +3,11 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/text.h"
+
 bool dataset_read(const Dataset *dataset, size_t index, SampleBuffer *buffer, Sample *sample, Error *error) {
     if (dataset->read) return dataset->read(dataset, index, buffer, sample, error);
-    *sample = (Sample){.size = (size_t)dataset->height * (size_t)dataset->width * 3,
-                       .height = dataset->height,
+    *sample = (Sample){.size = (size_t)dataset->height * (size_t)dataset->width * 3, .height = dataset->height,
                        .width = dataset->width};
     if (!sample_buffer_grow(buffer, sample->size)) return refuse_memory(error, sample->size, "an image");
     dataset->get(dataset, index, buffer->bytes, &sample->label);
@@ -21,7 +22,9 @@ void dataset_name_image(const Dataset *dataset, size_t index, char *text, size_t
         snprintf(text, size, "image %zu of %s", index, dataset->name);
 }
 
-void dataset_normalise_photographs(Dataset *dataset) {
+void dataset_of_photographs(Dataset *dataset, const char *path, const char *otherwise) {
+    *dataset = (Dataset){.count = 0};
+    text_name_path(dataset->name, sizeof dataset->name, path, otherwise);
     memcpy(dataset->mean, imagenet_mean, sizeof imagenet_mean);
     memcpy(dataset->std, imagenet_std, sizeof imagenet_std);
 }

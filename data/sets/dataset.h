@@ -47,7 +47,7 @@ typedef struct {
     /* Whether a data set of this kind lies in or at `path`, which exists; writes to `found` the path to pass to open
      * and describe.  NULL: this kind has no files. */
     bool (*find)(char found[DATASET_PATH], const char *path);
-    /* See datasets.h. */
+    /* See datasets.h.  A kind that generates gets its name in place of a path. */
     void (*open)(Dataset *dataset, const char *path, bool train, size_t limit);
     void (*describe)(Dataset *dataset, const char *path);
 } DatasetKind;
@@ -58,8 +58,8 @@ bool dataset_read(const Dataset *dataset, size_t index, SampleBuffer *buffer, Sa
 /* Writes the image's name for messages, such as "train/n01440764/x.JPEG" or "image 17 of cifar10". */
 void dataset_name_image(const Dataset *dataset, size_t index, char *text, size_t size);
 
-/* Sets the statistics of photographs. */
-void dataset_normalise_photographs(Dataset *dataset);
+/* Describes a data set of photographs: only its name, the last part of `path` or `otherwise`, and the statistics. */
+void dataset_of_photographs(Dataset *dataset, const char *path, const char *otherwise);
 
 /* How many of `count` images remain under a limit; 0: no limit. */
 size_t dataset_limited(size_t count, size_t limit);

@@ -111,10 +111,10 @@ void data_check(const Config *config, const DataSettings *s) {
         if (s->std.at[c] <= 0) config_reject(config, "std", "%g: expected numbers above 0", (double)s->std.at[c]);
 }
 
-/* path: where the data set is; `folder` if `data` is the name of a kind. */
+/* path: where the data set is.  If `data` is the name of a kind: `folder`, or the name where the kind generates. */
 static const DatasetKind *kind_of(const char *data, const char *folder, char path[DATASET_PATH]) {
     const DatasetKind *named = kind_named(data);
-    if (named) snprintf(path, DATASET_PATH, "%s", folder && *folder ? folder : "datasets");
+    if (named) snprintf(path, DATASET_PATH, "%s", named->generates ? data : folder && *folder ? folder : "datasets");
     return named ? named : kind_of_path(data, path);
 }
 
@@ -144,8 +144,8 @@ static void imagenet_open(Dataset *dataset, const char *folder, bool train, size
 
 static void imagenet_describe(Dataset *dataset, const char *folder) {
     (void)folder;
-    *dataset = (Dataset){.name = "imagenet", .classes = IMAGENET_CLASSES};
-    dataset_normalise_photographs(dataset);
+    dataset_of_photographs(dataset, "imagenet", "");
+    dataset->classes = IMAGENET_CLASSES;
 }
 
 static const DatasetKind imagenet_kind = {.name = "imagenet", .open = imagenet_open, .describe = imagenet_describe};

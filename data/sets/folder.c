@@ -8,7 +8,6 @@
 
 #include "core/die.h"
 #include "core/files.h"
-#include "core/text.h"
 #include "data/images/image.h"
 #include "data/images/webp.h"
 
@@ -150,16 +149,10 @@ static void check_same_classes(const char *path, const Names *classes, bool trai
     names_free(&others);
 }
 
-static void describe(Dataset *dataset, const char *path) {
-    *dataset = (Dataset){0};
-    text_name_path(dataset->name, sizeof dataset->name, path, "images");
-    dataset_normalise_photographs(dataset);
-}
-
 static void folder_describe(Dataset *dataset, const char *path) {
     char root[DATASET_PATH];
     Names classes = {0};
-    describe(dataset, path);
+    dataset_of_photographs(dataset, path, "images");
     path_join(root, sizeof root, path, split_name(path, true));
     if (!folder_exists(root)) path_join(root, sizeof root, path, split_name(path, false));
     list_classes(&classes, root);
@@ -250,7 +243,7 @@ void folder_open(Dataset *dataset, const char *path, bool train, size_t limit) {
     if (others.count)
         warn("%s: %zu files are not named like a picture and are left out, the first is %s", folder->root,
              others.count, other);
-    describe(dataset, path);
+    dataset_of_photographs(dataset, path, "images");
     dataset->classes = (int)folder->classes.count;
     dataset->class_names = folder->class_names;
     dataset->count = keep(folder, limit);

@@ -5,45 +5,31 @@
 
 #include "core/die.h"
 #include "core/files.h"
+#include "core/integers.h"
 
 enum { PIXELS = MNIST_SIDE * MNIST_SIDE, IMAGES_MAGIC = 0x803, LABELS_MAGIC = 0x801 };
 
 /* == Files in memory ============================================================================================== */
 
-static uint32_t big_endian(const uint8_t *b) {
-    return (uint32_t)b[0] << 24 | (uint32_t)b[1] << 16 | (uint32_t)b[2] << 8 | b[3];
-}
-
 /* The item count of a file with that magic number, header size and bytes per item. */
 static size_t count_of(const uint8_t *bytes, size_t size, uint32_t magic, size_t header, size_t each, Error *error) {
-    if (size >= 2 && bytes[0] == 0x1f && bytes[1] == 0x8b) {
-        refuse(error, "compressed by gzip: gunzip it");
-        return 0;
-    }
-    if (size < header || big_endian(bytes) != magic) {
-        refuse(error, "not an idx file of MNIST: begins with %08x, expected %08x", size < 4 ? 0 : big_endian(bytes),
-               magic);
-        return 0;
-    }
+    if (size >= 2 && bytes[0] == 0x1f && bytes[1] == 0x8b) return refuse(error, "compressed by gzip: gunzip it"), 0;
+    if (size < header || big_endian(bytes) != magic)
+        return refuse(error, "not an idx file of MNIST: begins with %08x, expected %08x",
+                      size < 4 ? 0 : big_endian(bytes), magic), 0;
     size_t count = big_endian(bytes + 4);
-    if (!count) {
-        refuse(error, "it says that it holds nothing");
-        return 0;
-    }
-    if ((size - header) / each != count || (size - header) % each) {
-        refuse(error, "%zu bytes, expected %zu for the %zu that it announces", size, header + count * each, count);
-        return 0;
-    }
+    if (!count) return refuse(error, "it says that it holds nothing"), 0;
+    if ((size - header) / each != count || (size - header) % each)
+        return refuse(error, "%zu bytes, expected %zu for the %zu that it announces", size, header + count * each,
+                      count), 0;
     return count;
 }
 
 size_t mnist_images(const uint8_t *bytes, size_t size, Error *error) {
     if (size >= MNIST_IMAGES_HEADER && big_endian(bytes) == IMAGES_MAGIC &&
-        (big_endian(bytes + 8) != MNIST_SIDE || big_endian(bytes + 12) != MNIST_SIDE)) {
-        refuse(error, "images of %u x %u, expected %d x %d", big_endian(bytes + 8), big_endian(bytes + 12), MNIST_SIDE,
-               MNIST_SIDE);
-        return 0;
-    }
+        (big_endian(bytes + 8) != MNIST_SIDE || big_endian(bytes + 12) != MNIST_SIDE))
+        return refuse(error, "images of %u x %u, expected %d x %d", big_endian(bytes + 8), big_endian(bytes + 12),
+                      MNIST_SIDE, MNIST_SIDE), 0;
     return count_of(bytes, size, IMAGES_MAGIC, MNIST_IMAGES_HEADER, PIXELS, error);
 }
 
@@ -52,8 +38,7 @@ size_t mnist_labels(const uint8_t *bytes, size_t size, Error *error) {
     for (size_t i = 0; i < count; i++) {
         uint8_t label = bytes[MNIST_LABELS_HEADER + i];
         if (label < MNIST_CLASSES) continue;
-        refuse(error, "label %zu is %d, expected 0 to %d", i, label, MNIST_CLASSES - 1);
-        return 0;
+        return refuse(error, "label %zu is %d, expected 0 to %d", i, label, MNIST_CLASSES - 1), 0;
     }
     return count;
 }
@@ -68,7 +53,7 @@ static const char *const file_names[2][2] = {{"t10k-images-idx3-ubyte", "t10k-la
                                              {"train-images-idx3-ubyte", "train-labels-idx1-ubyte"}};
 
 /* The folder of the files: `path`, or the subfolder where torchvision puts them. */
-static bool find(char folder[DATASET_PATH], const char *path) {
+static bool mnist_find(char folder[DATASET_PATH], const char *path) {
     static const char *const below[] = {NULL, "mnist", "MNIST/raw"};
     char file[4200];
     for (int i = 0; i < 3; i++) {
@@ -125,7 +110,7 @@ static void mnist_describe(Dataset *dataset, const char *path) {
 static void mnist_open(Dataset *dataset, const char *path, bool train, size_t limit) {
     char folder[DATASET_PATH];
     size_t count, labels;
-    if (!find(folder, path)) die("%s: no %s in it, nor in mnist or MNIST/raw below it", path, file_names[train][0]);
+    if (!mnist_find(folder, path)) die("%s: no %s in it, nor in mnist or MNIST/raw below it", path, file_names[train][0]);
     Mnist *mnist = xcalloc(1, sizeof *mnist, "MNIST");
     mnist->images = load(folder, file_names[train][0], mnist_images, &count);
     mnist->labels = load(folder, file_names[train][1], mnist_labels, &labels);
@@ -135,12 +120,6 @@ static void mnist_open(Dataset *dataset, const char *path, bool train, size_t li
     dataset->get = mnist_get;
     dataset->close = mnist_close;
     dataset->state = mnist;
-}
-
-static bool mnist_find(char found[DATASET_PATH], const char *path) {
-    char folder[DATASET_PATH];
-    snprintf(found, DATASET_PATH, "%s", path);
-    return find(folder, path);
 }
 
 const DatasetKind mnist_kind = {

@@ -16,6 +16,7 @@
 #include "core/die.h"
 #include "core/files.h"
 #include "core/text.h"
+#include "core/text_stream.h"
 #include "data/sets/videos.h"
 
 enum { ALIGN = 8 };
@@ -100,11 +101,8 @@ bool record_parse(RecordFile *file, const uint8_t *bytes, size_t size, Error *er
 
 bool record_sample(const RecordFile *file, size_t index, Sample *sample, Error *error) {
     const RecordEntry *e = &file->entries[index];
-    *sample = (Sample){.bytes = file->bytes + e->offset,
-                       .size = e->size,
-                       .height = (int)e->height,
-                       .width = (int)e->width,
-                       .label = (int)e->label};
+    *sample = (Sample){.bytes = file->bytes + e->offset, .size = e->size, .height = (int)e->height,
+                       .width = (int)e->width, .label = (int)e->label};
     if (!e->size) return refuse(error, "it was damaged when the file was packed");
     if (e->checksum == XXH3_64bits(sample->bytes, sample->size)) return true;
     return refuse(error, "its checksum differs");
@@ -144,16 +142,11 @@ static bool record_find(char found[DATASET_PATH], const char *path) {
     return false;
 }
 
-static int open_or_die(const char *path) {
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) die("%s: cannot open: %s", path, strerror(errno));
-    return fd;
-}
-
 void record_read_header(const char *path, RecordHeader *header) {
     uint8_t bytes[sizeof *header];
     Error error;
-    int fd = open_or_die(path);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) die("%s: cannot open: %s", path, strerror(errno));
     file_note(path);
     ssize_t got = pread(fd, bytes, sizeof bytes, 0);
     close(fd);
@@ -384,9 +377,7 @@ RecordWriter *record_create(const char *path, const Dataset *dataset, bool train
     snprintf(w->journal, sizeof w->journal, "%s.partial.index", w->path);
     w->dataset = dataset;
     w->header = (RecordHeader){.version = dataset->clips ? RECORD_CLIPS : RECORD_VERSION,
-                               .directed = dataset->mirrored != NULL,
-                               .split = !train,
-                               .count = dataset->count,
+                               .directed = dataset->mirrored != NULL, .split = !train, .count = dataset->count,
                                .classes = (uint32_t)dataset->classes};
     memcpy(w->header.magic, RECORD_MAGIC, sizeof w->header.magic);
     memcpy(w->header.mean, dataset->mean, sizeof dataset->mean);
@@ -407,10 +398,8 @@ RecordWriter *record_create(const char *path, const Dataset *dataset, bool train
 
 void record_append(RecordWriter *w, const Sample *sample) {
     RecordEntry *e = &w->entries[w->appended++];
-    *e = (RecordEntry){.offset = w->end,
-                       .checksum = XXH3_64bits(sample->bytes, sample->size),
-                       .size = (uint32_t)sample->size,
-                       .label = (uint32_t)sample->label,
+    *e = (RecordEntry){.offset = w->end, .checksum = XXH3_64bits(sample->bytes, sample->size),
+                       .size = (uint32_t)sample->size, .label = (uint32_t)sample->label,
                        .height = sample->size ? (uint32_t)sample->height : 0,
                        .width = sample->size ? (uint32_t)sample->width : 0};
     put(w->fd, w->partial, sample->bytes, sample->size, e->offset);
@@ -431,50 +420,41 @@ void record_flush(RecordWriter *w) {
     w->flushed = w->appended;
 }
 
-typedef struct {
-    char *bytes;
-    size_t size, room;
-} Text;
-
-static size_t text_add(Text *text, const char *line) {
-    size_t length = strlen(line) + 1, at = text->size;
-    text->bytes = xgrow(text->bytes, at + length, &text->room, 1, "names");
-    memcpy(text->bytes + at, line, length);
-    text->size += length;
-    return at;
-}
+/* Writes the name with its 0 and returns its size. */
+static size_t put_name(FILE *out, const char *name) { return fwrite(name, 1, strlen(name) + 1, out); }
 
 /* Writes the index and the names. */
 static void write_tail(RecordWriter *w) {
     RecordHeader *h = &w->header;
     const Dataset *d = w->dataset;
-    Text classes = {0}, images = {0};
+    TextStream stream;
+    FILE *out = text_open(&stream);
     char name[DATASET_PATH + 512];
+    size_t index_size = h->count * sizeof *w->entries, class_size = 0, image_size = 0;
     for (int c = 0; c < d->classes; c++) {
         snprintf(name, sizeof name, "%d", c);
-        text_add(&classes, d->class_names ? d->class_names[c] : name);
+        class_size += put_name(out, d->class_names ? d->class_names[c] : name);
     }
     for (size_t i = 0; i < h->count; i++) {
         dataset_name_image(d, i, name, sizeof name);
-        w->entries[i].name = text_add(&images, last_two(name));
+        w->entries[i].name = image_size;
+        image_size += put_name(out, last_two(name));
     }
+    char *names = text_close(&stream, "names");
     h->index = (w->end + ALIGN - 1) / ALIGN * ALIGN;
-    h->class_names = h->index + h->count * sizeof *w->entries;
-    h->image_names = h->class_names + classes.size;
-    h->size = h->image_names + images.size;
-    put(w->fd, w->partial, w->entries, h->count * sizeof *w->entries, h->index);
-    put(w->fd, w->partial, classes.bytes, classes.size, h->class_names);
-    put(w->fd, w->partial, images.bytes, images.size, h->image_names);
+    h->class_names = h->index + index_size;
+    h->image_names = h->class_names + class_size;
+    h->size = h->image_names + image_size;
+    put(w->fd, w->partial, w->entries, index_size, h->index);
+    put(w->fd, w->partial, names, class_size + image_size, h->class_names);
     XXH3_state_t *state = XXH3_createState();
     if (!state) die("out of memory for a checksum");
     XXH3_64bits_reset(state);
-    XXH3_64bits_update(state, w->entries, h->count * sizeof *w->entries);
-    XXH3_64bits_update(state, classes.bytes, classes.size);
-    XXH3_64bits_update(state, images.bytes, images.size);
+    XXH3_64bits_update(state, w->entries, index_size);
+    XXH3_64bits_update(state, names, class_size + image_size);
     h->tail_checksum = XXH3_64bits_digest(state);
     XXH3_freeState(state);
-    free(classes.bytes);
-    free(images.bytes);
+    free(names);
 }
 
 void record_finish(RecordWriter *w, int height, int width) {

@@ -24,21 +24,13 @@ enum { SIDE = SHAPES_SIDE, PIXELS = SIDE * SIDE, NOISE_AT = 4096 };
 
 /* == Figures ====================================================================================================== */
 
-static float disc(float x, float y) {
-    return sqrtf(x * x + y * y) - 1.0f;
-}
+static float disc(float x, float y) { return sqrtf(x * x + y * y) - 1.0f; }
 
-static float ring(float x, float y) {
-    return fabsf(sqrtf(x * x + y * y) - 0.76f) - 0.24f;
-}
+static float ring(float x, float y) { return fabsf(sqrtf(x * x + y * y) - 0.76f) - 0.24f; }
 
-static float crescent(float x, float y) {
-    return fmaxf(disc(x, y), 0.9f - sqrtf((x - 0.55f) * (x - 0.55f) + y * y));
-}
+static float crescent(float x, float y) { return fmaxf(disc(x, y), 0.9f - sqrtf((x - 0.55f) * (x - 0.55f) + y * y)); }
 
-static float square(float x, float y) {
-    return fmaxf(fabsf(x), fabsf(y)) - 0.8f;
-}
+static float square(float x, float y) { return fmaxf(fabsf(x), fabsf(y)) - 0.8f; }
 
 static float cross(float x, float y) {
     float thick = 0.3f, u = fabsf(x), v = fabsf(y);
@@ -52,9 +44,7 @@ static float heart(float x, float y) {
     return fminf((u + fabsf(v) - half) * 0.70710678f, lobe);
 }
 
-static float bar(float x, float y) {
-    return fmaxf(fabsf(x) - 2.5f, fabsf(y) - 0.25f);
-}
+static float bar(float x, float y) { return fmaxf(fabsf(x) - 2.5f, fabsf(y) - 0.25f); }
 
 /* Distance to the nearest edge, negative where a ray to the right crosses the outline an odd number of times. */
 static float polygon(const float (*corner)[2], int corners, float x, float y) {
@@ -104,9 +94,7 @@ static const char *const names[SHAPES_CLASSES] = {"disc", "ring",  "square",   "
 const float shapes_reach = 1.14f;
 static const float bar_reach = 2.52f;
 
-float shapes_distance(int label, float x, float y) {
-    return figures[label](x, y);
-}
+float shapes_distance(int label, float x, float y) { return figures[label](x, y); }
 
 /* == One image ==================================================================================================== */
 
@@ -121,21 +109,12 @@ static void angle(ShapesStream *s, float *cosine, float *sine) {
     *sine = sinf(turn);
 }
 
-static Figure place_shape(ShapesStream *s) {
-    Figure f = {.kind = (int)(s->index % SHAPES_CLASSES)};
-    f.radius = shapes_uniform(s, 7, 12);
-    float margin = shapes_reach * f.radius + 0.5f;
+/* Draws a figure with a radius from `least` to `most`; `inside`: all of it lies in the image. */
+static Figure place_figure(ShapesStream *s, int kind, float least, float most, bool inside) {
+    Figure f = {.kind = kind, .radius = shapes_uniform(s, least, most)};
+    float margin = inside ? shapes_reach * f.radius + 0.5f : 0;
     f.x = shapes_uniform(s, margin, SIDE - margin);
     f.y = shapes_uniform(s, margin, SIDE - margin);
-    angle(s, &f.cosine, &f.sine);
-    return f;
-}
-
-static Figure place_clutter(ShapesStream *s) {
-    Figure f = {.kind = shapes_below(s, SHAPES_CLASSES + 1)};
-    f.radius = shapes_uniform(s, 1.5f, 3);
-    f.x = shapes_uniform(s, 0, SIDE);
-    f.y = shapes_uniform(s, 0, SIDE);
     angle(s, &f.cosine, &f.sine);
     return f;
 }
@@ -155,10 +134,7 @@ static void cover_figure(float *cover, int box[4], const Figure *f) {
             float distance = radius * figures[f->kind](cosine * u + sine * v, cosine * v - sine * u);
             if (distance >= 0.5f) continue;
             cover[y * SIDE + x] = fminf(0.5f - distance, 1.0f);
-            if (x < box[0]) box[0] = x;
-            if (y < box[1]) box[1] = y;
-            if (x + 1 > box[2]) box[2] = x + 1;
-            if (y + 1 > box[3]) box[3] = y + 1;
+            shapes_extend(box, x, y);
         }
     }
 }
@@ -221,11 +197,12 @@ void shapes_draw(uint64_t seed, uint32_t split, uint32_t index, uint8_t *pixels,
     ShapesStream s = {seed, split, index, 0, RNG_SHAPES};
     int bounds[4];
 
-    Figure shape = place_shape(&s);
+    Figure shape = place_figure(&s, (int)(index % SHAPES_CLASSES), 7, 12, true);
     Colour ground = colour_between(&s, 20, 100), paint = colour_between(&s, 140, 235);
     paint_background(canvas, &s, ground);
     for (int i = shapes_below(&s, 4); i > 0; i--) {
-        Figure clutter = place_clutter(&s);
+        int kind = shapes_below(&s, SHAPES_CLASSES + 1);
+        Figure clutter = place_figure(&s, kind, 1.5f, 3, false);
         cover_figure(cover, bounds, &clutter);
         paint_figure(canvas, cover, bounds, colour_between(&s, 20, 235));
     }
@@ -249,9 +226,7 @@ static void shapes_get(const Dataset *dataset, size_t index, uint8_t *pixels, in
     shapes_draw(shapes->seed, shapes->split, (uint32_t)index, pixels, label, NULL);
 }
 
-static void shapes_close(Dataset *dataset) {
-    free(dataset->state);
-}
+static void shapes_close(Dataset *dataset) { free(dataset->state); }
 
 void shapes_describe(Dataset *dataset) {
     *dataset = (Dataset){.name = "shapes",

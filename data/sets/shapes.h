@@ -3,6 +3,7 @@
 #ifndef VIT_DATA_SETS_SHAPES_H
 #define VIT_DATA_SETS_SHAPES_H
 
+#include "core/integers.h"
 #include "core/rng.h"
 #include "data/sets/dataset.h"
 
@@ -31,6 +32,14 @@ static inline float shapes_uniform(ShapesStream *s, float low, float high) {
 
 static inline int shapes_below(ShapesStream *s, int n) {
     return (int)rng_below(s->seed, s->purpose, s->split, s->index, s->next++, (uint32_t)n);
+}
+
+/* Extends a box x0, y0, x1, y1 (x1, y1 exclusive) to a pixel. */
+static inline void shapes_extend(int box[4], int x, int y) {
+    box[0] = smaller(box[0], x);
+    box[1] = smaller(box[1], y);
+    box[2] = larger(box[2], x + 1);
+    box[3] = larger(box[3], y + 1);
 }
 
 /* pixels [count] = canvas + strength times the difference of two random bytes, within 0 to 255.  The bytes are those of

@@ -12,7 +12,6 @@
 #include "core/die.h"
 #include "core/files.h"
 #include "core/json_lists.h"
-#include "core/text.h"
 #include "data/video/clip_file.h"
 #include "data/video/clips.h"
 #include "data/images/image.h"
@@ -219,9 +218,7 @@ static char *last_field(char *line) {
     return field;
 }
 
-static void refuse_line(const char *list, size_t number, const char *what) {
-    die("%s:%zu: %s", list, number, what);
-}
+static void refuse_line(const char *list, size_t number, const char *what) { die("%s:%zu: %s", list, number, what); }
 
 /* `path label` or `path frames label`; a path may have spaces, and that of a file tells the two forms apart. */
 static void take_line(Videos *v, char *line, const char *list, size_t number) {
@@ -296,19 +293,30 @@ static void take_name(Videos *v, char *line, const char *list, size_t number) {
     add_class(v, line);
 }
 
+/* Reads the list of the split and, for its classes, behind it that of the other one.  Returns the number of the split's
+ * own videos. */
+static size_t read_both(Videos *v, const char *path, const char *list) {
+    char other[DATASET_PATH];
+    bool kinetics = v->layout == LAYOUT_KINETICS;
+    each_line(v, list, kinetics ? take_kinetics : take_line, kinetics);
+    size_t own = v->count;
+    if (find_list(other, path, strcmp(v->split, "train") != 0) == LAYOUT_LIST && (!kinetics || is_kinetics(other)))
+        each_line(v, other, kinetics ? take_kinetics : take_line, kinetics);
+    return own;
+}
+
+static void keep_first(Videos *v, size_t count) {
+    for (size_t i = count; i < v->count; i++) free(v->at[i].name);
+    v->count = count;
+}
+
 /* Labels are numbers, named by classes.txt or by themselves. */
 static void read_list(Videos *v, const char *path, const char *list) {
-    char names[DATASET_PATH], other[DATASET_PATH], number[16];
-    Videos both = {.layout = LAYOUT_LIST};
+    char names[DATASET_PATH], number[16];
+    size_t own = read_both(v, path, list);
     int most = -1;
-    each_line(v, list, take_line, false);
-    if (find_list(other, path, strcmp(v->split, "train") != 0) == LAYOUT_LIST) each_line(&both, other, take_line, false);
     for (size_t i = 0; i < v->count; i++) most = v->at[i].label > most ? v->at[i].label : most;
-    for (size_t i = 0; i < both.count; i++) {
-        most = both.at[i].label > most ? both.at[i].label : most;
-        free(both.at[i].name);
-    }
-    free(both.at);
+    keep_first(v, own);
     path_join(names, sizeof names, path, "classes.txt");
     if (file_exists(names)) each_line(v, names, take_name, false);
     if (v->class_count && (int)v->class_count <= most)
@@ -319,31 +327,20 @@ static void read_list(Videos *v, const char *path, const char *list) {
     }
 }
 
-/* Classes are the names of both lists, sorted. */
+/* Classes are the names of both lists, sorted.  At first there is one for each video. */
 static void read_kinetics(Videos *v, const char *path, const char *list) {
-    char other[DATASET_PATH];
-    Videos both = {.layout = LAYOUT_KINETICS};
-    each_line(v, list, take_kinetics, true);
-    if (find_list(other, path, strcmp(v->split, "train") != 0) == LAYOUT_LIST && is_kinetics(other))
-        each_line(&both, other, take_kinetics, true);
-    char **own = v->classes;
-    size_t count = v->class_count;
+    size_t own = read_both(v, path, list), count = v->class_count;
+    char **name = v->classes;
     v->classes = NULL;
     v->class_count = v->class_room = 0;
-    for (size_t i = 0; i < count; i++) add_class(v, own[i]);
-    for (size_t i = 0; i < both.count; i++) {
-        add_class(v, both.classes[i]);
-        free(both.at[i].name);
-        free(both.classes[i]);
-    }
+    for (size_t i = 0; i < count; i++) add_class(v, name[i]);
     sort_classes(v);
     for (size_t i = 0; i < count; i++) {
-        v->at[i].label = class_of(v, own[i]);
-        free(own[i]);
+        v->at[i].label = class_of(v, name[i]);
+        free(name[i]);
     }
-    free(own);
-    free(both.at);
-    free(both.classes);
+    free(name);
+    keep_first(v, own);
 }
 
 /* == Something-Something ========================================================================================== */
@@ -597,12 +594,6 @@ static Videos *read_split(const char *path, bool train) {
     return v;
 }
 
-static void name_dataset(Dataset *dataset, const char *path) {
-    *dataset = (Dataset){.clips = true};
-    text_name_path(dataset->name, sizeof dataset->name, path, "videos");
-    dataset_normalise_photographs(dataset);
-}
-
 /* Keeps `limit` videos at even intervals. */
 static void keep(Videos *v, size_t limit) {
     size_t count = v->count;
@@ -620,7 +611,8 @@ static void videos_open(Dataset *dataset, const char *path, bool train, size_t l
         die("%s: no %s videos: expected %s/<class>/<video>, or a list %s.txt, %s.csv or %s.json", path,
             train ? "training" : "test", v->split, v->split, v->split, v->split);
     keep(v, limit);
-    name_dataset(dataset, path);
+    dataset_of_photographs(dataset, path, "videos");
+    dataset->clips = true;
     dataset->count = v->count;
     dataset->classes = (int)v->class_count;
     dataset->class_names = (const char *const *)v->classes;
@@ -637,7 +629,8 @@ static void videos_describe(Dataset *dataset, const char *path) {
     path_join(root, sizeof root, path, "train");
     bool train = find_list(list, path, true) || folder_exists(root);
     Videos *v = read_split(path, train);
-    name_dataset(dataset, path);
+    dataset_of_photographs(dataset, path, "videos");
+    dataset->clips = true;
     dataset->classes = (int)v->class_count;
     free_videos(v);
 }

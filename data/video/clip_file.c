@@ -66,30 +66,24 @@ bool clip_file_read(const uint8_t *bytes, size_t size, int label, const ClipChoi
 
 /* == Writing ====================================================================================================== */
 
-/* Returns NULL when out of memory; the old memory then remains. */
-static void *grow(void *memory, size_t room, size_t wanted, size_t size, Error *error) {
-    if (wanted <= room) return memory;
+/* Room for `wanted` elements; NULL when out of memory, where the old memory remains. */
+static void *grow(void *memory, size_t *room, size_t wanted, size_t size, Error *error) {
+    if (wanted <= *room) return memory;
     void *more = realloc(memory, 2 * wanted * size);
-    if (!more) refuse_memory(error, 2 * wanted * size, "the frames of a video");
+    if (more) *room = 2 * wanted;
+    else refuse_memory(error, 2 * wanted * size, "the frames of a video");
     return more;
 }
 
 bool clip_file_add(ClipFileWriter *w, double time, const uint8_t *bytes, size_t size, Error *error) {
-    size_t wanted = w->count + 2, bytes_wanted = w->size + size;
-    uint8_t *pictures = grow(w->pictures, w->room, bytes_wanted, 1, error);
+    uint8_t *pictures = grow(w->pictures, &w->room, w->size + size, 1, error);
     if (pictures) w->pictures = pictures;
-    double *times = pictures ? grow(w->times, w->entries, wanted, sizeof *times, error) : NULL;
-    if (times) w->times = times;
-    uint64_t *offsets = times ? grow(w->offsets, w->entries, wanted, sizeof *offsets, error) : NULL;
-    if (!offsets) return false;
-    w->offsets = offsets;
-    if (bytes_wanted > w->room) w->room = 2 * bytes_wanted;
-    if (wanted > w->entries) w->entries = 2 * wanted;
+    ClipFileEntry *entries = pictures ? grow(w->entries, &w->entry_room, w->count + 1, sizeof *entries, error) : NULL;
+    if (!entries) return false;
+    w->entries = entries;
+    w->entries[w->count++] = (ClipFileEntry){time, w->size};
     memcpy(w->pictures + w->size, bytes, size);
-    w->times[w->count] = time;
-    w->offsets[w->count++] = w->size;
     w->size += size;
-    w->offsets[w->count] = w->size;
     return true;
 }
 
@@ -101,9 +95,9 @@ uint8_t *clip_file_finish(const ClipFileWriter *w, size_t *size, Error *error) {
     if (!bytes) return refuse_memory(error, *size, "a video"), NULL;
     memcpy(header.magic, CLIP_FILE_MAGIC, sizeof header.magic);
     memcpy(bytes, &header, sizeof header);
-    if (w->count) memcpy(bytes + sizeof header, w->times, w->count * sizeof *w->times);
     for (size_t i = 0; i <= w->count; i++) {
-        uint64_t offset = head + (w->count ? w->offsets[i] : 0);
+        uint64_t offset = head + (i < w->count ? w->entries[i].offset : w->size);
+        if (i < w->count) memcpy(bytes + sizeof header + 8 * i, &w->entries[i].time, sizeof w->entries[i].time);
         memcpy(offsets + 8 * i, &offset, sizeof offset);
     }
     if (w->size) memcpy(bytes + head, w->pictures, w->size);
@@ -112,7 +106,6 @@ uint8_t *clip_file_finish(const ClipFileWriter *w, size_t *size, Error *error) {
 
 void clip_file_free(ClipFileWriter *w) {
     free(w->pictures);
-    free(w->times);
-    free(w->offsets);
+    free(w->entries);
     *w = (ClipFileWriter){.count = 0};
 }

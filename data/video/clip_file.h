@@ -26,12 +26,16 @@ bool clip_file_is(const uint8_t *bytes, size_t size);
 bool clip_file_read(const uint8_t *bytes, size_t size, int label, const ClipChoice *choice, const ClipTaker *taker,
                     Error *error);
 
+typedef struct {
+    double time;
+    uint64_t offset; /* in `pictures` */
+} ClipFileEntry;
+
 /* Collects pictures; initialise to {0}. */
 typedef struct {
     uint8_t *pictures;
-    double *times;     /* [count] */
-    uint64_t *offsets; /* [count + 1]: in `pictures` */
-    size_t count, size, room, entries;
+    ClipFileEntry *entries; /* [count] */
+    size_t count, size, room, entry_room;
 } ClipFileWriter;
 
 /* On failure (out of memory) returns false and sets `error`. */

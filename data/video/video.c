@@ -24,6 +24,11 @@ enum { IO_BUFFER = 1 << 16, PROBE_BYTES = 1 << 22, SEND_TRIES = 1 << 16, MOST_CU
 /* Files that hold other files' names are not among them. */
 static const char containers[] = "mov,matroska,webm,avi,mpegts,mpeg,flv,asf,ogg";
 
+typedef struct {
+    int64_t time;
+    bool key;
+} Listed;
+
 struct VideoReader {
     const uint8_t *bytes;
     size_t size, at;
@@ -34,8 +39,7 @@ struct VideoReader {
     AVPacket *packet;
     AVFrame *frame;
     int stream, turns; /* turns: clockwise, by 90 degrees each */
-    int64_t *times;    /* [count], ascending; their ranks where the file has none */
-    bool *keys;        /* [count] */
+    Listed *frames;    /* [count], by ascending times; their ranks where the file has none */
     int count;
     bool counted;      /* the file has no times */
     bool searchable;   /* in the time that a seek may take */
@@ -228,11 +232,6 @@ static bool next_frame(VideoReader *v) {
 
 /* == The list of frames =========================================================================================== */
 
-typedef struct {
-    int64_t time;
-    bool key;
-} Listed;
-
 /* A key frame before a picture of the same time that is not. */
 static int by_time(const void *a, const void *b) {
     const Listed *x = a, *y = b;
@@ -252,19 +251,15 @@ static Listed *grow(Listed *list, int count, int *room, Error *error) {
 
 static bool refuse_empty(Error *error) { return refuse(error, "no frame that can be decoded"); }
 
-/* Keeps one entry for each time: the two fields of a picture may be two packets.  An edit list can leave none. */
+/* Takes over the list and keeps one entry for each time: the two fields of a picture may be two packets.  An edit list
+ * can leave none. */
 static bool keep_list(VideoReader *v, Listed *list, int count, int64_t first, Error *error) {
+    v->frames = list;
     v->count = 0;
     if (!count) return refuse_empty(error);
     qsort(list, (size_t)count, sizeof *list, by_time);
-    v->times = malloc((size_t)count * sizeof *v->times);
-    v->keys = malloc((size_t)count * sizeof *v->keys);
-    if (!v->times || !v->keys) return refuse_memory(error, (size_t)count * sizeof *v->times, "the frames of a video");
-    for (int i = 0; i < count; i++) {
-        if (list[i].time < first || (v->count && list[i].time == v->times[v->count - 1])) continue;
-        v->times[v->count] = list[i].time;
-        v->keys[v->count++] = list[i].key;
-    }
+    for (int i = 0; i < count; i++)
+        if (list[i].time >= first && (!v->count || list[i].time != list[v->count - 1].time)) list[v->count++] = list[i];
     return v->count || refuse_empty(error);
 }
 
@@ -285,7 +280,7 @@ static bool list_packets(VideoReader *v, bool *timeless, Error *error) {
         else if ((list = grow(list, count, &room, error))) list[count++] = (Listed){v->packet->pts, key};
         else ok = false;
     }
-    if (ok && !*timeless) ok = keep_list(v, list, count, first, error);
+    if (ok && !*timeless) return keep_list(v, list, count, first, error);
     free(list);
     return ok;
 }
@@ -300,9 +295,7 @@ static bool count_frames(VideoReader *v, Error *error) {
         if (!(list = grow(list, count, &room, error))) return false;
         list[count] = (Listed){count, !count};
     }
-    bool ok = keep_list(v, list, count, 0, error);
-    free(list);
-    return ok;
+    return keep_list(v, list, count, 0, error);
 }
 
 static bool list_frames(VideoReader *v, Error *error) {
@@ -316,7 +309,8 @@ static bool list_frames(VideoReader *v, Error *error) {
     v->searchable = listed - v->count <= MOST_CUT_AWAY;
     if (!v->searchable) return rewind_video(v, error);
     v->position = INT64_MIN;
-    return ff.av_seek_frame(v->format, v->stream, v->times[0], AVSEEK_FLAG_BACKWARD) >= 0 || rewind_video(v, error);
+    int code = ff.av_seek_frame(v->format, v->stream, v->frames[0].time, AVSEEK_FLAG_BACKWARD);
+    return code >= 0 || rewind_video(v, error);
 }
 
 /* == Pictures ===================================================================================================== */
@@ -414,9 +408,9 @@ static bool convert(VideoReader *v, int *height, int *width, Error *error) {
  * another key frame lies between. */
 static void seek_ahead(VideoReader *v, int frame) {
     int key = frame;
-    while (key > 0 && !v->keys[key]) key--;
-    if (v->counted || !v->searchable || key == 0 || v->times[key] <= v->position) return;
-    if (ff.av_seek_frame(v->format, v->stream, v->times[key], AVSEEK_FLAG_BACKWARD) < 0) return;
+    while (key > 0 && !v->frames[key].key) key--;
+    if (v->counted || !v->searchable || key == 0 || v->frames[key].time <= v->position) return;
+    if (ff.av_seek_frame(v->format, v->stream, v->frames[key].time, AVSEEK_FLAG_BACKWARD) < 0) return;
     ff.avcodec_flush_buffers(v->codec);
     v->drained = v->suspect = false;
     v->position = INT64_MIN;
@@ -424,7 +418,7 @@ static void seek_ahead(VideoReader *v, int frame) {
 
 /* Decodes up to that frame.  A first frame behind it after a seek has gone too far: then once more from the start. */
 static bool reach(VideoReader *v, int frame, Error *error) {
-    int64_t wanted = v->times[frame];
+    int64_t wanted = v->frames[frame].time;
     for (int attempt = 0; attempt < 2; attempt++) {
         if (attempt == 0) seek_ahead(v, frame);
         else if (!rewind_video(v, error)) return false;
@@ -445,7 +439,7 @@ bool video_read(VideoReader *v, const int *index, int count,
         if (index[i] < 0 || index[i] >= v->count || (i && index[i] < index[i - 1]))
             return refuse(error, "frame %d of %d was asked for", index[i], v->count);
         bool again = i && index[i] == index[i - 1];
-        if (!again && v->position > v->times[index[i]] && !rewind_video(v, error)) return false;
+        if (!again && v->position > v->frames[index[i]].time && !rewind_video(v, error)) return false;
         if (!again && (!reach(v, index[i], error) || !convert(v, &height, &width, error))) return false;
         if (!take(context, i, v->turned, height, width, error)) return false;
     }
@@ -479,8 +473,7 @@ void video_close(VideoReader *reader) {
     ff.sws_freeContext(reader->scaler);
     ff.av_free(reader->rgb);
     free(reader->turned);
-    free(reader->times);
-    free(reader->keys);
+    free(reader->frames);
     free(reader);
 }
 
@@ -490,7 +483,7 @@ int video_decoded(const VideoReader *reader) { return reader->decoded; }
 double video_time(const VideoReader *reader, int frame) {
     AVRational base = reader->format->streams[reader->stream]->time_base;
     if (reader->counted) base = av_inv_q(reader->format->streams[reader->stream]->avg_frame_rate);
-    return base.den ? (double)(reader->times[frame] - reader->times[0]) * base.num / base.den : 0;
+    return base.den ? (double)(reader->frames[frame].time - reader->frames[0].time) * base.num / base.den : 0;
 }
 
 double video_fps(const VideoReader *reader) {

@@ -7,6 +7,7 @@
 #include "core/progress.h"
 #include "core/text.h"
 #include "data/sequences/sequence_samples.h"
+#include "data/sequences/sound.h"
 #include "layers/density/run.h"
 #include "layers/density/sequence_picture.h"
 
@@ -73,7 +74,7 @@ static bool put_text(FILE *out, const void *content) {
     for (int i = 0; i < t->count && !ferror(out); i++) {
         const uint8_t *text = t->tokens + (size_t)i * t->length;
         if (t->count > 1) fprintf(out, "%s== %d ==\n", i ? "\n" : "", i + 1);
-        if (t->printable) sequences_print_text(out, text, t->length);
+        if (t->printable) print_bytes_to(out, text, t->length);
         else fwrite(text, 1, t->length, out);
     }
     return !ferror(out);
@@ -85,7 +86,7 @@ static bool write_drawn(const DensityRun *run, const uint8_t *tokens, int count,
     const char *path = run->modes->out;
     const DrawnText text = {tokens, count, length, !*path};
     if (set->kind == SEQUENCES_IMAGES) return sequences_write_sheet(set, path, tokens, count, error);
-    if (set->kind == SEQUENCES_AUDIO) return sequences_write_wav(set, path, tokens, (size_t)count * length, error);
+    if (set->kind == SEQUENCES_AUDIO) return sound_write(path, tokens, (size_t)count * length, set->rate, error);
     if (*path) return file_replace(path, put_text, &text, error);
     put_text(stdout, &text);
     putchar('\n');

@@ -588,15 +588,15 @@ static void sheets_show_images_and_labels(void **state) {
     static const char *const names[] = {"disc", "a_very long name that does not fit", "?!"};
     uint8_t pixels[3 * 8 * 12 * 3];
     memset(pixels, 200, sizeof pixels);
-    assert_true(sheet_write(path, pixels, 3, 8, 12, labels, names, &error));
+    assert_true(sheet_write(path, pixels, 3, 1, 8, 12, labels, names, &error));
     Image image;
     assert_true(image_read(&image, path, &error));
     assert_int_equal(image.pixels[(4 * image.width + 4) * 3], 200); /* the first image's corner */
     for (int i = 0; i < image.height * image.width; i++) black += image.pixels[3 * i] == 0;
     assert_true(black > 100);
     image_free(&image);
-    assert_true(sheet_write(path, pixels, 1, 1, 96, labels, NULL, &error));
-    assert_false(sheet_write("no/such/folder.png", pixels, 1, 8, 12, labels, NULL, &error));
+    assert_true(sheet_write(path, pixels, 1, 1, 1, 96, labels, NULL, &error));
+    assert_false(sheet_write("no/such/folder.png", pixels, 1, 1, 8, 12, labels, NULL, &error));
     assert_non_null(strstr(error.text, "No such file"));
     remove(path);
 }

@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "core/files.h"
+#include "core/text.h"
 #include "data/images/image.h"
 #include "data/sequences/mu_law.h"
 #include "data/sequences/sequence_baselines.h"
@@ -681,7 +682,7 @@ static void folders_of_sound(void **state) {
         for (int p = from; p < 100; p++) scored[(i == 8 ? 710 : i * 100) + (size_t)p]++;
     }
     for (int i = 0; i < 810; i++) assert_int_equal(scored[i], 1);
-    assert_true(sequences_write_wav(&set, in_folder("%s", "out.wav"), row, 100, &error));
+    assert_true(sound_write(in_folder("%s", "out.wav"), row, 100, set.rate, &error));
     sequences_close(&set);
     uint8_t *bytes, *again;
     size_t size, count;
@@ -700,7 +701,7 @@ static void text_for_a_terminal(void **state) {
     static const uint8_t bytes[] = "a\tb\n\x1b[31m\xc3\xa4\xff\xe2\x82\xac\xc2\x9b\x7f\xf0\x9f\x98\x80\xe2\x82";
     char got[128] = "";
     FILE *file = fmemopen(got, sizeof got, "w");
-    sequences_print_text(file, bytes, sizeof bytes - 1);
+    print_bytes_to(file, bytes, sizeof bytes - 1);
     putc(0, file);
     fclose(file);
     assert_string_equal(got, "a\tb\n?[31m\xc3\xa4?\xe2\x82\xac???\xf0\x9f\x98\x80??");
