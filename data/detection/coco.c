@@ -98,20 +98,28 @@ static bool find_places(Coco *coco, Error *error) {
     return true;
 }
 
-/* Counting sort. */
+/* Counting sort, in place: annotation i goes to place[i], cycle by cycle. */
 static void group_by_image(Coco *coco) {
-    CocoAnnotation *grouped = xcalloc(coco->annotation_count, sizeof *grouped, "annotations by image");
+    size_t *place = xcalloc(coco->annotation_count, sizeof *place, "the order of annotations");
     for (size_t i = 0; i < coco->annotation_count; i++) coco->images[coco->annotations[i].image].count++;
     for (int i = 1; i < coco->image_count; i++)
         coco->images[i].first = coco->images[i - 1].first + (size_t)coco->images[i - 1].count;
     for (int i = 0; i < coco->image_count; i++) coco->images[i].count = 0;
     for (size_t i = 0; i < coco->annotation_count; i++) {
         CocoImage *image = &coco->images[coco->annotations[i].image];
-        grouped[image->first + (size_t)image->count++] = coco->annotations[i];
+        place[i] = image->first + (size_t)image->count++;
     }
-    free(coco->annotations);
-    coco->annotations = grouped;
-    coco->annotation_room = coco->annotation_count;
+    for (size_t i = 0; i < coco->annotation_count; i++) {
+        while (place[i] != i) {
+            size_t to = place[i];
+            CocoAnnotation moved = coco->annotations[to];
+            coco->annotations[to] = coco->annotations[i];
+            coco->annotations[i] = moved;
+            place[i] = place[to];
+            place[to] = to;
+        }
+    }
+    free(place);
 }
 
 /* The box in float, clipped; false if no area is left.  Source: facebookresearch/detr, datasets/coco.py. */
