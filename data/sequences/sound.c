@@ -170,32 +170,60 @@ bool sound_decode(uint8_t **samples, size_t *count, const uint8_t *bytes, size_t
 
 /* == Writing ====================================================================================================== */
 
-static uint8_t *put_little_endian(uint8_t *out, uint32_t number, int bytes) {
-    for (int i = 0; i < bytes; i++) *out++ = (uint8_t)(number >> 8 * i);
-    return out;
+typedef struct {
+    uint8_t *bytes;
+    size_t size, room, at;
+    bool full;
+} Growing;
+
+static sf_count_t growing_size(void *file) { return (sf_count_t)((Growing *)file)->size; }
+
+static sf_count_t growing_seek(sf_count_t offset, int whence, void *file) {
+    Growing *growing = file;
+    sf_count_t from = whence == SEEK_SET ? 0 : (sf_count_t)(whence == SEEK_CUR ? growing->at : growing->size);
+    if (offset < -from) return -1;
+    growing->at = (size_t)(from + offset);
+    return from + offset;
 }
 
-static uint8_t *put_chunk(uint8_t *out, const char name[4], size_t size) {
-    memcpy(out, name, 4);
-    return put_little_endian(out + 4, (uint32_t)size, 4);
+static sf_count_t growing_read(void *to, sf_count_t count, void *file) {
+    (void)to, (void)count, (void)file;
+    return 0;
+}
+
+/* The room is known before: a header and two bytes a sample. */
+static sf_count_t growing_write(const void *from, sf_count_t count, void *file) {
+    Growing *growing = file;
+    if (growing->at > growing->room || (size_t)count > growing->room - growing->at) return growing->full = true, 0;
+    memcpy(growing->bytes + growing->at, from, (size_t)count);
+    growing->at += (size_t)count;
+    if (growing->at > growing->size) growing->size = growing->at;
+    return count;
+}
+
+static sf_count_t growing_tell(void *file) { return (sf_count_t)((Growing *)file)->at; }
+
+static bool write_samples(SNDFILE *file, const uint8_t *samples, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        short x = (short)lrint(32767 * mu_law_decode(samples[i]));
+        if (sf_write_short(file, &x, 1) != 1) return false;
+    }
+    return true;
 }
 
 bool sound_write(const char *path, const uint8_t *samples, size_t count, int rate, Error *error) {
-    enum { HEADER = 44, FORMAT = 16, PCM = 1, BITS = 16 };
-    size_t size = HEADER + 2 * count;
-    if (count > (UINT32_MAX - 4096) / 2) return refuse(error, "%zu samples are too many for a WAV file", count);
-    uint8_t *bytes = malloc(size);
-    if (!bytes) return refuse_memory(error, size, "sound");
-    uint8_t *out = put_chunk(bytes, "RIFF", size - 8);
-    memcpy(out, "WAVE", 4);
-    out = put_chunk(out + 4, "fmt ", FORMAT);
-    out = put_little_endian(put_little_endian(out, PCM, 2), 1, 2); /* one channel */
-    out = put_little_endian(put_little_endian(out, (uint32_t)rate, 4), 2 * (uint32_t)rate, 4); /* bytes a second */
-    out = put_little_endian(put_little_endian(out, 2, 2), BITS, 2); /* bytes of a sample */
-    out = put_chunk(out, "data", 2 * count);
-    for (size_t i = 0; i < count; i++)
-        out = put_little_endian(out, (uint32_t)lrint(32767 * mu_law_decode(samples[i])), 2);
-    bool ok = file_write(path, bytes, size, error);
-    free(bytes);
+    enum { HEADER = 4096 };
+    SF_VIRTUAL_IO io = {growing_size, growing_seek, growing_read, growing_write, growing_tell};
+    SF_INFO info = {.samplerate = rate, .channels = 1, .format = SF_FORMAT_WAV | SF_FORMAT_PCM_16};
+    if (count > (UINT32_MAX - HEADER) / 2) return refuse(error, "%zu samples are too many for a WAV file", count);
+    Growing growing = {.room = HEADER + 2 * count};
+    growing.bytes = malloc(growing.room);
+    if (!growing.bytes) return refuse_memory(error, growing.room, "sound");
+    SNDFILE *file = sf_open_virtual(&io, SFM_WRITE, &info, &growing);
+    bool ok = file && write_samples(file, samples, count);
+    if (file && sf_close(file)) ok = false;
+    ok = (ok && !growing.full) || refuse(error, "the sound cannot be encoded");
+    ok = ok && file_write(path, growing.bytes, growing.size, error);
+    free(growing.bytes);
     return ok;
 }
