@@ -17,16 +17,15 @@
 #include "core/limits.h"
 #include "core/progress.h"
 #include "core/signals.h"
-#include "core/threads.h"
 #include "core/text.h"
 #include "core/version.h"
 #include "data/images/image.h"
+#include "data/images/resample.h"
 #include "data/video/clip_file.h"
 #include "data/video/clips.h"
 #include "data/sets/datasets.h"
 #include "data/images/jpeg.h"
 #include "data/sets/record.h"
-#include "data/images/transform.h"
 #include "data/sets/videos.h"
 
 /* == Settings ===================================================================================================== */
@@ -420,7 +419,7 @@ __attribute__((noinline)) static int run(int argc, char **argv) {
     threads_check();
     config_init(&config, NULL);
     Settings *s = config_add(&config, &settings);
-    config_read_arguments(&config, argc, argv);
+    config_try_arguments(&config, argc, argv, &error_usage);
     if (s->help || s->version) {
         if (s->version) printf("pack_dataset %s\n", VIT_VERSION);
         else printf("pack_dataset puts a split of a data set into one file for train_vit.\n\n");

@@ -6,8 +6,6 @@
  * data/sequences/sequences.h. */
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "core/die.h"
 #include "core/distributed.h"
@@ -153,10 +151,8 @@ static void loading_open(DensityRun *run, SequenceLoader *loader, bool train, Se
 /* Keeps the kind that the files showed as a setting, so that weights can be used without the files. */
 static void note_kind(DensityRun *run) {
     Config *config = &run->training.config;
-    Error error;
-    if (run->data->kind == SEQUENCES_AUTO &&
-        !config_try_set(config, "kind", config_word(config, "kind", run->set.kind), "the data", &error))
-        die("%s", error.text);
+    if (run->data->kind == SEQUENCES_AUTO)
+        config_try_set(config, "kind", config_word(config, "kind", run->set.kind), "the data", &error_fatal);
 }
 
 static void data_open(DensityRun *run) {

@@ -14,6 +14,10 @@ int distributed_rank(void) { return rank; }
 int distributed_ranks(void) { return ranks; }
 int distributed_local_rank(void) { return local_rank; }
 
+/* The variables in which Open MPI, MPICH and Intel's MPI (Hydra), and Slurm say where a process stands. */
+static const char *const rank_names[] = {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID", NULL};
+static const char *const size_names[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", NULL};
+
 /* The value of the first of these environment variables that is a number, or `otherwise`. */
 static int environment_number(const char *const *names, int otherwise) {
     for (; *names; names++) {
@@ -36,7 +40,6 @@ bool distributed_launched(void) {
 
 #ifdef VIT_MPI
 
-#include <errno.h>
 #include <fcntl.h>
 #include <math.h>
 #include <netdb.h>
@@ -328,8 +331,6 @@ static void compare_settings(const char *mine) {
 }
 
 void distributed_begin(void) {
-    static const char *const rank_names[] = {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID", NULL};
-    static const char *const size_names[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", NULL};
     static const char *const local_names[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID", NULL};
     if (!distributed_launched()) return;
     rank = environment_number(rank_names, 0);
@@ -385,8 +386,11 @@ void distributed_close(void) {
     MPI_Finalize();
 }
 
-void distributed_sum(double *values, int count) {
-    if (ranks > 1) MPI_Allreduce(MPI_IN_PLACE, values, count, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+void distributed_sum(double *values, size_t count) {
+    enum { MOST = 1 << 20 };
+    for (size_t at = 0; ranks > 1 && at < count; at += MOST)
+        MPI_Allreduce(MPI_IN_PLACE, values + at, count - at < MOST ? (int)(count - at) : MOST, MPI_DOUBLE, MPI_SUM,
+                      MPI_COMM_WORLD);
 }
 
 bool distributed_agree(double value, double share) {
@@ -438,9 +442,7 @@ static void leave(int status, const char *message) {
 }
 
 void distributed_begin(void) {
-    static const char *const sizes[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", NULL};
-    static const char *const rank_names[] = {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", NULL};
-    int started = distributed_launched() ? environment_number(sizes, 1) : 1;
+    int started = distributed_launched() ? environment_number(size_names, 1) : 1;
     if (started < 2) return;
     own_number = environment_number(rank_names, 0);
     if (own_number) sleep(3); /* the launcher ends all when one exits: give process 0 time to print */
@@ -453,7 +455,7 @@ void distributed_open(const char *settings) { (void)settings; }
 void distributed_close(void) {}
 int distributed_core_share(void) { return 1; }
 void distributed_last_words(const char *text) { (void)text; }
-void distributed_sum(double *values, int count) { (void)values, (void)count; }
+void distributed_sum(double *values, size_t count) { (void)values, (void)count; }
 bool distributed_agree(double value, double share) { return (void)share, value == value; }
 char *distributed_tally(const char *word) { return (void)word, NULL; }
 void distributed_broadcast(void *data, size_t bytes) { (void)data, (void)bytes; }

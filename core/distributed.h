@@ -36,7 +36,7 @@ int distributed_core_share(void);
 void distributed_last_words(const char *text);
 
 /* Sums values [count], in host memory, over all ranks, in place.  Every rank gets the same bits. */
-void distributed_sum(double *values, int count);
+void distributed_sum(double *values, size_t count);
 /* True on every rank if `condition` is true on at least one. */
 bool distributed_any(bool condition);
 /* True if all ranks pass the same value, or values that differ by no more than this share of the largest. */

@@ -5,7 +5,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/die.h"
 #include "core/text.h"
+
+Error error_fatal, error_usage;
 
 bool refuse(Error *error, const char *format, ...) {
     char text[sizeof error->text];
@@ -15,6 +18,8 @@ bool refuse(Error *error, const char *format, ...) {
     va_end(arguments);
     if (length >= (int)sizeof text) text_drop_half_character(text, sizeof text - 1);
     text_make_printable(text);
+    if (error == &error_fatal) die("%s", text);
+    if (error == &error_usage) die_usage("%s", text);
     memcpy(error->text, text, strlen(text) + 1);
     error->lacking = false;
     return false;

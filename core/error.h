@@ -11,6 +11,10 @@ typedef struct {
     bool lacking; /* memory, descriptors or a library: the file or setting may be valid, and another would fail, too */
 } Error;
 
+/* Passed by a caller that cannot continue: the function that refuses something then ends the program with its line, by
+ * die, or by die_usage where a command line or a configuration is at fault (core/die.h). */
+extern Error error_fatal, error_usage;
+
 /* Writes the line and returns false, for the caller to return.  error->text may be one of the arguments.  Control
  * characters in the arguments are replaced by '?', so that they do not reach the terminal. */
 bool refuse(Error *error, const char *format, ...) __attribute__((format(printf, 2, 3)));

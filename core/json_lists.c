@@ -3,7 +3,6 @@
 #include "core/json_lists.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <jansson.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -11,7 +10,6 @@
 #include <unistd.h>
 
 #include "core/die.h"
-#include "core/error.h"
 #include "core/files.h"
 
 typedef struct {

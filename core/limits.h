@@ -1,4 +1,5 @@
-/* The limits that a shell sets (ulimit) and that would end a program without a word. */
+/* What a shell sets, and what would end a program without a word: its limits (ulimit), and the number of threads, which
+ * the OpenMP library takes from the environment. */
 #ifndef VIT_CORE_LIMITS_H
 #define VIT_CORE_LIMITS_H
 
@@ -7,5 +8,9 @@
  * program started again, since threads get the size that was in force at its start; where that is not allowed, it ends
  * with a line that says so. */
 void limits_open(char **argv);
+
+/* Ends the program (die_usage) if OMP_NUM_THREADS or OMP_THREAD_LIMIT is no number of threads that can run.  The
+ * library cuts larger numbers off to 32 bits or fails in the midst of the work, and ignores words. */
+void threads_check(void);
 
 #endif

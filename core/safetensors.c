@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/error.h"
 #include "core/files.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
@@ -99,8 +98,9 @@ static bool check_metadata(json_t *metadata, const char *file, Error *error) {
     return true;
 }
 
-static int compare_words(const void *a, const void *b) {
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
+static int compare_names(const void *a, const void *b) {
+    const SafeTensor *const *s = a, *const *t = b;
+    return strcmp((*s)->name, (*t)->name);
 }
 
 /* Orders by offset in the file; an empty tensor comes before another one with the same offset. */
@@ -129,22 +129,12 @@ static bool check_cover(const SafeTensors *st, const char *data, size_t data_siz
                   covered, data_size);
 }
 
-/* An element that qsort sorts for by_name; compare_words reads its first member. */
-typedef struct {
-    const char *name;
-    int index;
-} NameIndex;
-
 static bool sort_names(SafeTensors *st, Error *error) {
-    NameIndex *names = malloc(((size_t)st->count + 1) * sizeof *names);
     st->by_name = malloc(((size_t)st->count + 1) * sizeof *st->by_name);
-    if (names && st->by_name) {
-        for (int i = 0; i < st->count; i++) names[i] = (NameIndex){st->tensors[i].name, i};
-        qsort(names, (size_t)st->count, sizeof *names, compare_words);
-        for (int i = 0; i < st->count; i++) st->by_name[i] = names[i].index;
-    }
-    free(names);
-    return names && st->by_name ? true : refuse(error, "%s: out of memory for %d names", st->file, st->count);
+    if (!st->by_name) return refuse(error, "%s: out of memory for %d names", st->file, st->count);
+    for (int i = 0; i < st->count; i++) st->by_name[i] = &st->tensors[i];
+    qsort(st->by_name, (size_t)st->count, sizeof *st->by_name, compare_names);
+    return true;
 }
 
 static bool parse_tensors(SafeTensors *st, const char *data, size_t data_size, Error *error) {
@@ -219,8 +209,9 @@ bool safetensors_parse(SafeTensors *st, const void *bytes, size_t size, const ch
 bool safetensors_open(SafeTensors *st, const char *path, Error *error) {
     const void *map;
     size_t size;
+    Error why;
     *st = (SafeTensors){0};
-    if (!file_map(path, &map, &size, error)) return refuse(error, "%s: %s", path, error->text);
+    if (!file_map(path, &map, &size, &why)) return refuse(error, "%s: %s", path, why.text);
     bool ok = safetensors_parse(st, map, size, path, error);
     if (!ok) file_unmap(map, size);
     st->map = ok ? map : NULL;
@@ -238,15 +229,9 @@ void safetensors_close(SafeTensors *st) {
 }
 
 const SafeTensor *safetensors_find(const SafeTensors *st, const char *name) {
-    for (int low = 0, high = st->count; low < high;) {
-        int middle = low + (high - low) / 2;
-        const SafeTensor *t = &st->tensors[st->by_name[middle]];
-        int order = strcmp(name, t->name);
-        if (!order) return t;
-        if (order < 0) high = middle;
-        else low = middle + 1;
-    }
-    return NULL;
+    const SafeTensor *named = &(SafeTensor){.name = name}, **found = NULL;
+    if (st->count) found = bsearch(&named, st->by_name, (size_t)st->count, sizeof *st->by_name, compare_names);
+    return found ? *found : NULL;
 }
 
 const char *safetensors_metadata(const SafeTensors *st, const char *key) {

@@ -51,7 +51,7 @@ typedef struct {
 typedef struct {
     SafeTensor *tensors; /* [count], in the order of their data */
     int count;
-    int *by_name; /* [count], indices into tensors sorted by name */
+    const SafeTensor **by_name; /* [count], the tensors sorted by name */
     char *file;
     void *json; /* owns the names and the metadata */
     const void *map; /* NULL when parsed from memory */

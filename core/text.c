@@ -26,6 +26,11 @@ bool text_is_utf8(const char *text) {
     return true;
 }
 
+void text_make_utf8(char *text) {
+    for (size_t bytes; *text; text += bytes ? bytes : 1)
+        if (!(bytes = character_bytes((unsigned char *)text))) *text = '?';
+}
+
 void text_make_printable(char *text) {
     unsigned char *to = (unsigned char *)text;
     for (const unsigned char *from = to; *from;) {
@@ -123,4 +128,19 @@ bool text_lists(const char *list, const char *word) {
         if (here == length && !strncmp(list, word, length)) return true;
     }
     return false;
+}
+
+bool text_ends_with(const char *text, const char *ending) {
+    size_t length = strlen(text), cut = strlen(ending);
+    return length >= cut && !strcmp(text + length - cut, ending);
+}
+
+bool text_has_extension(const char *name, const char *extensions) {
+    const char *dot = strrchr(name, '.');
+    char lower[16] = "";
+    for (size_t i = 0; dot && dot[1 + i]; i++) {
+        if (i + 1 == sizeof lower) return false;
+        lower[i] = (char)tolower((unsigned char)dot[1 + i]);
+    }
+    return text_lists(extensions, lower);
 }

@@ -28,6 +28,14 @@ void text_make_name(char *name, size_t size, const char *text, size_t length);
 /* The last part of a path as a name [size] by text_make_name; `otherwise`, where it is empty or begins with a dot. */
 void text_name_path(char *name, size_t size, const char *path, const char *otherwise);
 
+/* Replaces each byte that is not part of valid UTF-8 by '?'. */
+void text_make_utf8(char *text);
+
+bool text_ends_with(const char *text, const char *ending);
+
+/* Has a file's name one of these extensions, "jpeg jpg", in capitals or not? */
+bool text_has_extension(const char *name, const char *extensions);
+
 /* Is `word` one of the words of this list, which have spaces or commas between them? */
 bool text_lists(const char *list, const char *word);
 

@@ -11,14 +11,6 @@ static inline void box_corners(float out[4], const float box[4]) {
     out[3] = cy + h;
 }
 
-static inline void box_centre(float out[4], const float box[4]) {
-    float x0 = box[0], y0 = box[1], x1 = box[2], y1 = box[3];
-    out[0] = (x0 + x1) / 2;
-    out[1] = (y0 + y1) / 2;
-    out[2] = x1 - x0;
-    out[3] = y1 - y0;
-}
-
 /* The areas of the intersection i, the union u and the smallest enclosing box a of two boxes given by corners with
  * x0 <= x1 and y0 <= y1, and the sides of i and a.  Written with ?: instead of fminf, so that loops are vectorised. */
 typedef struct {

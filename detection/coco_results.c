@@ -2,11 +2,9 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "core/die.h"
 #include "core/files.h"
-#include "core/json_lists.h"
 
 void coco_results_add(CocoResults *results, CocoDetection detection) {
     results->detections = xgrow(results->detections, results->count + 1, &results->room, sizeof *results->detections,
@@ -18,42 +16,6 @@ void coco_results_free(CocoResults *results) {
     free(results->detections);
     *results = (CocoResults){.count = 0};
 }
-
-/* == Reading ====================================================================================================== */
-
-enum { IMAGE, CATEGORY, BOX, SCORE, FIELDS };
-
-static const JsonField fields[] = {[IMAGE] = {"image_id", JSON_INT64, false},
-                                   [CATEGORY] = {"category_id", JSON_INT64, false},
-                                   [BOX] = {"bbox", JSON_NUMBER4, false},
-                                   [SCORE] = {"score", JSON_NUMBER, false}};
-
-static bool take_detection(void *state, const JsonValue *value, uint32_t present, Error *error) {
-    const double *box = value[BOX].numbers;
-    (void)present;
-    (void)error;
-    coco_results_add(state, (CocoDetection){value[IMAGE].integer, value[CATEGORY].integer,
-                                            {box[0], box[1], box[2], box[3]}, value[SCORE].number});
-    return true;
-}
-
-static const JsonList list = {NULL, fields, FIELDS, take_detection};
-
-bool coco_results_parse(CocoResults *results, const void *bytes, size_t size, size_t piece, Error *error) {
-    *results = (CocoResults){.count = 0};
-    bool ok = json_lists_parse(bytes, size, piece, &list, 1, results, error);
-    if (!ok) coco_results_free(results);
-    return ok;
-}
-
-bool coco_results_read(CocoResults *results, const char *path, Error *error) {
-    *results = (CocoResults){.count = 0};
-    bool ok = json_lists_read(path, &list, 1, results, error);
-    if (!ok) coco_results_free(results);
-    return ok;
-}
-
-/* == Writing ====================================================================================================== */
 
 static bool write_detections(FILE *file, const void *content) {
     const CocoResults *results = content;

@@ -20,13 +20,6 @@ typedef struct {
     size_t count, room;
 } CocoResults;
 
-/* Reads a file; other fields are skipped.  Returns false with a reason in `error`, and then there is nothing to
- * free. */
-bool coco_results_read(CocoResults *results, const char *path, Error *error);
-
-/* Reads results from a file in memory; `piece` has the meaning it has in json_lists_parse. */
-bool coco_results_parse(CocoResults *results, const void *bytes, size_t size, size_t piece, Error *error);
-
 void coco_results_add(CocoResults *results, CocoDetection detection);
 void coco_results_free(CocoResults *results);
 

@@ -14,19 +14,17 @@ static const SafeTensor *batch_tensor(const SafeTensors *st, const char *name, i
 }
 
 static int64_t *batch_numbers(const SafeTensor *t) {
-    Error error;
     int64_t *numbers = xcalloc(t->size + 1, sizeof *numbers, "parity");
-    if (!safetensors_to_int64(t, numbers, &error)) die("%s", error.text);
+    safetensors_to_int64(t, numbers, &error_fatal);
     return numbers;
 }
 
 /* [B,3,H,W] -> [B,H,W,3] */
 static void batch_images(ParityBatch *p, const SafeTensor *t) {
-    Error error;
     float *planes = xcalloc(t->size, sizeof *planes, "parity");
     size_t pixels = (size_t)p->H * (size_t)p->W;
     p->images = xcalloc(t->size, sizeof *p->images, "parity");
-    if (!safetensors_to_float(t, planes, &error)) die("%s", error.text);
+    safetensors_to_float(t, planes, &error_fatal);
     for (size_t i = 0; i < t->size; i++)
         if (!isfinite(planes[i])) die("%s: '%s' holds a value that is no finite number, at %zu", t->file, t->name, i);
     for (size_t b = 0; b < (size_t)p->B; b++)
@@ -36,7 +34,6 @@ static void batch_images(ParityBatch *p, const SafeTensor *t) {
 }
 
 static void batch_targets(ParityBatch *p, const SafeTensors *st, int classes) {
-    Error error;
     DetectionPart *part = &p->part;
     int64_t *counts = batch_numbers(batch_tensor(st, "counts", 1, (size_t)p->B, 0));
     part->first = xcalloc((size_t)p->B + 1, sizeof *part->first, "parity");
@@ -49,8 +46,7 @@ static void batch_targets(ParityBatch *p, const SafeTensors *st, int classes) {
     part->labels = xcalloc((size_t)p->T + 1, sizeof *part->labels, "parity");
     if (p->T) {
         int64_t *labels = batch_numbers(batch_tensor(st, "labels", 1, (size_t)p->T, 0));
-        if (!safetensors_to_float(batch_tensor(st, "target_boxes", 2, (size_t)p->T, 4), &part->boxes[0][0], &error))
-            die("%s", error.text);
+        safetensors_to_float(batch_tensor(st, "target_boxes", 2, (size_t)p->T, 4), &part->boxes[0][0], &error_fatal);
         for (int i = 0; i < p->T; i++) {
             if (labels[i] < 0 || labels[i] > classes)
                 die("%s: label %lld is outside 0..%d", st->file, (long long)labels[i], classes);

@@ -1,7 +1,5 @@
 #include "training/adamw.h"
 
-#include <math.h>
-
 #include "kernels/kernels.h"
 
 #define F(KIND, field) CONFIG_FIELD(KIND, AdamWSettings, field)
@@ -36,11 +34,4 @@ void adamw_start(const AdamWSettings *s, Params *params, float lr, int t) {
     };
     adamw_update(params->values, params->exp_avg, params->exp_avg_sq, params->ema, params->grads, params->kinds,
                  params->total, &step);
-}
-
-float adamw_step(const AdamWSettings *s, Params *params, float lr, int t) {
-    StepStats stats;
-    adamw_start(s, params, lr, t);
-    device_download(&stats, params->step_stats, sizeof stats);
-    return (float)sqrt(stats.squares);
 }

@@ -20,7 +20,4 @@ extern const ConfigGroup adamw_settings;
  * Does not wait for the device. */
 void adamw_start(const AdamWSettings *s, Params *params, float lr, int t);
 
-/* One step of AdamW that waits for the device and returns the norm of the gradient. */
-float adamw_step(const AdamWSettings *s, Params *params, float lr, int t);
-
 #endif

@@ -17,14 +17,13 @@ enum { MAX_METADATA = 16 };
 
 /* == Writing ====================================================================================================== */
 
-/* Buffers have no moments. */
+/* Buffers have neither gradients nor moments. */
 static bool is_stored(const Params *params, const float *arena, const Param *p) {
-    return !p->frozen || (arena != params->exp_avg && arena != params->exp_avg_sq);
+    return !p->frozen || arena == params->values || arena == params->ema;
 }
 
-/* Appends all tensors of `arena` under `prefix`; names and host copies go to `names` and `host`.  Returns how many. */
-static int entries_append(SafeTensorEntry *entries, char (*names)[PARAM_NAME_SIZE + 16], float *host,
-                          const Params *params, const float *arena, const char *prefix) {
+int checkpoint_entries(SafeTensorEntry *entries, char (*names)[CHECKPOINT_NAME], float *host, const Params *params,
+                       const float *arena, const char *prefix) {
     int n = 0;
     device_download(host, arena, params->total * sizeof *host);
     for (int i = 0; i < params_count(params); i++) {
@@ -42,12 +41,13 @@ static void arenas_save(const Params *params, const float *const *arenas, const 
                         const char *path, const SafeMetadata *metadata, int metadata_count) {
     size_t most = (size_t)arena_count * (size_t)params_count(params);
     SafeTensorEntry *entries = xcalloc(most, sizeof *entries, "checkpoint");
-    char(*names)[PARAM_NAME_SIZE + 16] = xcalloc(most, sizeof *names, "checkpoint");
+    char(*names)[CHECKPOINT_NAME] = xcalloc(most, sizeof *names, "checkpoint");
     float *host = xcalloc((size_t)arena_count * params->total, sizeof *host, "checkpoint");
     Error error;
     int n = 0;
     for (int i = 0; i < arena_count; i++)
-        n += entries_append(entries + n, names + n, host + (size_t)i * params->total, params, arenas[i], prefixes[i]);
+        n += checkpoint_entries(entries + n, names + n, host + (size_t)i * params->total, params, arenas[i],
+                                prefixes[i]);
     if (!safetensors_write(path, entries, n, metadata, metadata_count, &error))
         die("%s%s", error.text, file_exists(path) ? ": the file saved before is still whole" : "");
     free(host);
@@ -77,10 +77,13 @@ static char *columns_text(const RunState *state) {
     return text_close(&text, "the values of the log");
 }
 
+/* What a state has of each tensor; the EMA is last, as not every run has it. */
+enum { STATE_ARENAS = 4 };
+static const char *const state_prefixes[STATE_ARENAS] = {"param.", "exp_avg.", "exp_avg_sq.", "ema."};
+
 void checkpoint_save_state(const Params *params, const RunState *state, const char *path, const SafeMetadata *metadata,
                            int metadata_count) {
-    const float *arenas[] = {params->values, params->exp_avg, params->exp_avg_sq, params->ema};
-    const char *prefixes[] = {"param.", "exp_avg.", "exp_avg_sq.", "ema."};
+    const float *arenas[STATE_ARENAS] = {params->values, params->exp_avg, params->exp_avg_sq, params->ema};
     char run[256], seconds[64], device[CHECKPOINT_DEVICE], *columns = columns_text(state);
     SafeMetadata all[MAX_METADATA];
     snprintf(run, sizeof run, "%" PRIu64 " %" PRIu64 " %" PRIu64 " %.17g %" PRIu64 " %.17g %" PRIu64 " %.9g %.9g",
@@ -93,7 +96,7 @@ void checkpoint_save_state(const Params *params, const RunState *state, const ch
     checkpoint_device(device);
     all[metadata_count++] = (SafeMetadata){"vit.c.device", device};
     if (*columns) all[metadata_count++] = (SafeMetadata){"vit.c.log", columns};
-    arenas_save(params, arenas, prefixes, params->ema ? 4 : 3, path, all, metadata_count);
+    arenas_save(params, arenas, state_prefixes, params->ema ? 4 : 3, path, all, metadata_count);
     free(columns);
 }
 
@@ -134,7 +137,7 @@ bool checkpoint_shape_fits(const Param *p, const SafeTensor *tensor, Error *erro
 
 /* The first missing tensor, and the number of missing tensors. */
 typedef struct {
-    char first[PARAM_NAME_SIZE + 16];
+    char first[CHECKPOINT_NAME];
     int count;
 } Missing;
 
@@ -172,53 +175,51 @@ static bool none_missing(const Missing *missing, const char *file, Error *error)
     return !missing->count;
 }
 
+/* Reads the tensors of `arena` whose names begin with `part` into host memory; in the file their names begin with
+ * `prefix`, and may lack `part`.  What is missing is a better hint than the first tensor of another shape. */
+static bool read_tensors(float *host, const Params *params, const float *arena, const SafeTensors *st,
+                         const char *prefix, const char *part, const CheckpointFit *fit, Error *error) {
+    Missing missing = {.count = 0};
+    Error why;
+    bool ok = true;
+    size_t length = strlen(part);
+    for (int i = 0; ok && i < params_count(params); i++) {
+        const Param *p = params_at(params, i);
+        char whole[CHECKPOINT_NAME];
+        if (!is_stored(params, arena, p) || strncmp(p->name, part, length)) continue;
+        snprintf(whole, sizeof whole, "%s%s", prefix, p->name);
+        ok = tensor_read(p, st, safetensors_find(st, whole) ? whole : whole + length, host, fit, &missing, &why);
+    }
+    return none_missing(&missing, st->file, error) && (ok || refuse(error, "%s", why.text));
+}
+
 bool checkpoint_read_weights(Params *params, float *arena, const SafeTensors *st, const char *prefix,
                              const CheckpointFit *fit, Error *error) {
     float *host = xcalloc(params->total, sizeof *host, "checkpoint");
-    Missing missing = {.count = 0};
-    bool ok = true;
-    for (int i = 0; ok && i < params_count(params); i++) {
-        const Param *p = params_at(params, i);
-        char name[PARAM_NAME_SIZE + 16];
-        if (!is_stored(params, arena, p)) continue;
-        snprintf(name, sizeof name, "%s%s", prefix, p->name);
-        ok = tensor_read(p, st, name, host, fit, &missing, error);
-    }
-    ok = none_missing(&missing, st->file, error) && ok;
+    bool ok = read_tensors(host, params, arena, st, prefix, "", fit, error);
     if (ok) device_upload(arena, host, params->total * sizeof *host);
     free(host);
     return ok;
 }
 
 void checkpoint_load_part(Params *params, const char *prefix, const char *path) {
-    Error error;
     SafeTensors st;
-    size_t length = strlen(prefix);
-    Missing missing = {.count = 0};
-    bool ok = true;
     float *host = xcalloc(params->total, sizeof *host, "checkpoint");
-    if (!safetensors_open(&st, path, &error)) die("%s", error.text);
+    safetensors_open(&st, path, &error_fatal);
     device_download(host, params->values, params->total * sizeof *host);
-    for (int i = 0; i < params_count(params); i++) {
-        const Param *p = params_at(params, i);
-        if (strncmp(p->name, prefix, length)) continue;
-        const char *name = safetensors_find(&st, p->name) ? p->name : p->name + length;
-        ok = ok && tensor_read(p, &st, name, host, NULL, &missing, &error);
-    }
-    if (!none_missing(&missing, st.file, &error) || !ok) die("%s", error.text);
+    read_tensors(host, params, params->values, &st, "", prefix, NULL, &error_fatal);
     device_upload(params->values, host, params->total * sizeof *host);
     safetensors_close(&st);
     free(host);
 }
 
 void checkpoint_load_weights(Params *params, const char *path, const CheckpointFit *fit) {
-    Error error;
     SafeTensors st;
-    if (!safetensors_open(&st, path, &error)) die("%s", error.text);
+    safetensors_open(&st, path, &error_fatal);
     if (safetensors_metadata(&st, "vit.c.run"))
         die("%s: this is the state of a run: --resume continues it; --init wants last.safetensors or best.safetensors",
             path);
-    if (!checkpoint_read_weights(params, params->values, &st, "", fit, &error)) die("%s", error.text);
+    checkpoint_read_weights(params, params->values, &st, "", fit, &error_fatal);
     for (int i = 0; i < st.count; i++)
         if (!params_find(params, st.tensors[i].name) &&
             !(fit && fit->left && !strncmp(st.tensors[i].name, fit->left, strlen(fit->left))))
@@ -259,9 +260,8 @@ static bool read_place(RunState *state, const char *run) {
 }
 
 void checkpoint_load_state(Params *params, RunState *state, const char *path) {
-    Error error;
     SafeTensors st;
-    if (!safetensors_open(&st, path, &error)) die("%s", error.text);
+    safetensors_open(&st, path, &error_fatal);
     const char *run = safetensors_metadata(&st, "vit.c.run");
     if (!run) die("%s: holds weights, not the state of a run: --init reads weights, --resume wants a run folder", path);
     if (!read_place(state, run) || !is_place(state))
@@ -270,16 +270,8 @@ void checkpoint_load_state(Params *params, RunState *state, const char *path) {
     const char *seconds = safetensors_metadata(&st, "vit.c.seconds"); /* older versions saved none */
     state->seconds = seconds ? strtod(seconds, NULL) : 0;
     if (!(state->seconds >= 0) || !isfinite(state->seconds)) state->seconds = 0;
-    struct {
-        const char *prefix;
-        float *arena;
-    } parts[] = {{"param.", params->values},
-                 {"exp_avg.", params->exp_avg},
-                 {"exp_avg_sq.", params->exp_avg_sq},
-                 {"ema.", params->ema}};
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-        if (parts[i].arena &&
-            !checkpoint_read_weights(params, parts[i].arena, &st, parts[i].prefix, NULL, &error))
-            die("%s", error.text);
+    float *arenas[STATE_ARENAS] = {params->values, params->exp_avg, params->exp_avg_sq, params->ema};
+    for (int i = 0; i < STATE_ARENAS && arenas[i]; i++)
+        checkpoint_read_weights(params, arenas[i], &st, state_prefixes[i], NULL, &error_fatal);
     safetensors_close(&st);
 }

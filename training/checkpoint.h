@@ -9,7 +9,7 @@
 #include "training/params.h"
 #include "core/safetensors.h"
 
-enum { MAX_LOG_COLUMNS = 24, CHECKPOINT_DEVICE = 512 };
+enum { MAX_LOG_COLUMNS = 24, CHECKPOINT_DEVICE = 512, CHECKPOINT_NAME = PARAM_NAME_SIZE + 16 };
 
 /* A column of log.csv that a program, an operator or an augmentation adds. */
 typedef enum { LOG_MIDDLE, LOG_LAST } LogPlace; /* between speed and stall, or at the end of a row */
@@ -34,6 +34,11 @@ typedef struct {
     LogColumn columns[MAX_LOG_COLUMNS]; /* [column_count]: added before a state is loaded, which has their values */
     int column_count;
 } RunState;
+
+/* Describes the tensors of `arena` for a file, where their names begin with `prefix`; `names` and `host`
+ * [params->total] hold names and values.  Returns how many tensors there are, at most params_count. */
+int checkpoint_entries(SafeTensorEntry *entries, char (*names)[CHECKPOINT_NAME], float *host, const Params *params,
+                       const float *arena, const char *prefix);
 
 /* Writes `arena` (values or ema) and the metadata to path.  On failure dies with the operation, path and reason. */
 void checkpoint_save_weights(const Params *params, const float *arena, const char *path, const SafeMetadata *metadata,

@@ -1,6 +1,5 @@
 #include "training/help.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/die.h"
@@ -43,10 +42,9 @@ static void print_all(const ProgramFacts *program, const Config *config) {
 }
 
 void help_print(const ProgramFacts *program, const Config *config, const char *asked) {
-    Error error;
     if (!strcmp(asked, "-h")) print_short(program, config);
     else if (!strcmp(asked, "all")) print_all(program, config);
-    else if (!config_help_topic(config, asked, program->example, stdout, &error)) die_usage("%s", error.text);
+    else config_help_topic(config, asked, program->example, stdout, &error_usage);
 }
 
 void help_beginner(const ProgramFacts *program) {

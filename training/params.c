@@ -10,15 +10,6 @@
 #include "core/rng.h"
 #include "kernels/kernels.h"
 
-static Param *params_append(Params *params) {
-    if (params->count == params->capacity) {
-        params->capacity = params->capacity ? 2 * params->capacity : 64;
-        params->items = realloc(params->items, (size_t)params->capacity * sizeof *params->items);
-        if (!params->items) die("out of memory: table of %d tensors", params->capacity);
-    }
-    return &params->items[params->count++];
-}
-
 /* Moves the dimensions that are not 0 to the front of the shape. */
 static void keep_dimensions(Param *p) {
     int shape[PARAM_MAX_DIMS] = {0};
@@ -28,7 +19,8 @@ static void keep_dimensions(Param *p) {
 }
 
 void params_declare(Params *params, Param tensor) {
-    Param *p = params_append(params);
+    params->items = xgrow(params->items, (size_t)params->count + 1, &params->room, sizeof tensor, "a table of tensors");
+    Param *p = &params->items[params->count++];
     const char **part = tensor.named;
     *p = tensor;
     snprintf(p->name, sizeof p->name, "%s%s%s", part[0], part[1] ? part[1] : "", part[1] && part[2] ? part[2] : "");

@@ -105,7 +105,8 @@ struct Param {
 
 typedef struct {
     Param *items; /* [count], private to training/params.c: use params_at elsewhere */
-    int count, capacity;
+    int count;
+    size_t room;        /* of items */
     size_t total;       /* floats in one arena; each tensor starts on a 64-byte boundary, the gaps stay zero */
     size_t parameters;  /* number of learned floats, without gaps and buffers */
     float *values, *grads;    /* device memory */

@@ -1,13 +1,12 @@
 #include "training/parity.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "training/checkpoint.h"
 #include "core/die.h"
-#include "kernels/kernels.h"
+#include "core/text.h"
 
 /* The axis of the frames in `clips`, and in `images` that are clips. */
 enum { FRAMES_LAST = 2, FRAMES_FIRST = 1 };
@@ -19,9 +18,8 @@ static const SafeTensor *pixels_of(const SafeTensors *st, int *frame_axis) {
 }
 
 void parity_images(SafeTensors *st, const char *path, int size[2], int *frames) {
-    Error error;
     int axis;
-    if (!safetensors_open(st, path, &error)) die("%s", error.text);
+    safetensors_open(st, path, &error_fatal);
     const SafeTensor *images = pixels_of(st, &axis), *labels = safetensors_find(st, "labels");
     if (!images || !labels)
         die("%s: needs the tensors 'images' [B,3,H,W], or 'clips' [B,3,frames,H,W], and 'labels' [B]", path);
@@ -52,11 +50,10 @@ static float *frames_first(float *x, size_t B, size_t frames, size_t area) {
 }
 
 float *parity_pixels(const SafeTensors *st, int *B) {
-    Error error;
     int axis;
     const SafeTensor *images = pixels_of(st, &axis);
     float *pixels = xcalloc(images->size, sizeof *pixels, "parity");
-    if (!safetensors_to_float(images, pixels, &error)) die("%s", error.text);
+    safetensors_to_float(images, pixels, &error_fatal);
     for (size_t i = 0; i < images->size; i++)
         if (!isfinite(pixels[i])) die("%s: '%s' holds a value that is no finite number, at %zu", st->file,
                                       images->name, i);
@@ -66,8 +63,7 @@ float *parity_pixels(const SafeTensors *st, int *B) {
 }
 
 int parity_tokens(SafeTensors *st, const char *path, int dims[PARITY_TOKEN_DIMS]) {
-    Error error;
-    if (!safetensors_open(st, path, &error)) die("%s", error.text);
+    safetensors_open(st, path, &error_fatal);
     const SafeTensor *tokens = safetensors_find(st, "tokens");
     bool text = tokens && tokens->ndim == 2 && tokens->shape[1] > 1;
     if (!tokens || !(text || tokens->ndim == 4) || !tokens->size || tokens->size > 1 << 28)
@@ -79,9 +75,8 @@ int parity_tokens(SafeTensors *st, const char *path, int dims[PARITY_TOKEN_DIMS]
 /* Reads integers from 0 to below - 1; `what` and `place` name one of another value in the message. */
 static void read_integers(const SafeTensor *tensor, const char *path, const char *what, const char *place, int *to,
                           int below) {
-    Error error;
     int64_t *wide = xcalloc(tensor->size, sizeof *wide, "parity");
-    if (!safetensors_to_int64(tensor, wide, &error)) die("%s", error.text);
+    safetensors_to_int64(tensor, wide, &error_fatal);
     for (size_t i = 0; i < tensor->size; i++) {
         if (wide[i] < 0 || wide[i] >= below)
             die("%s: %s %lld of %s %zu is outside 0..%d", path, what, (long long)wide[i], place, i, below - 1);
@@ -98,11 +93,6 @@ void parity_token_values(const SafeTensors *st, const char *path, int *tokens, i
     read_integers(safetensors_find(st, "tokens"), path, "token", "number", tokens, vocabulary);
 }
 
-static bool ends_with(const char *name, const char *ending) {
-    size_t length = strlen(name), cut = strlen(ending);
-    return length >= cut && !strcmp(name + length - cut, ending);
-}
-
 /* The first parameter in the file that this model does not have, or NULL; *count: how many.  Results and a PyTorch
  * module's buffers may stand beside the inputs. */
 static const char *first_stranger(const Params *params, const SafeTensors *st, int *count) {
@@ -110,8 +100,8 @@ static const char *first_stranger(const Params *params, const SafeTensors *st, i
     *count = 0;
     for (int i = 0; i < st->count; i++) {
         const char *name = st->tensors[i].name;
-        if (!strncmp(name, "grad.", 5) || (!ends_with(name, ".weight") && !ends_with(name, ".bias"))) continue;
-        if (params_find(params, name)) continue;
+        bool weight = text_ends_with(name, ".weight") || text_ends_with(name, ".bias");
+        if (!weight || !strncmp(name, "grad.", 5) || params_find(params, name)) continue;
         if (!first) first = name;
         ++*count;
     }
@@ -121,12 +111,10 @@ static const char *first_stranger(const Params *params, const SafeTensors *st, i
 /* Weights by other names would leave this model's as they were drawn, without a word.  Beside all of its own there may be
  * those of a module that its authors do not use, which is said. */
 void parity_parameters(Params *params, const SafeTensors *st) {
-    Error error;
     int present = 0, strangers;
     const char *stranger = first_stranger(params, st, &strangers);
     for (int i = 0; i < params_count(params); i++) present += safetensors_find(st, params_at(params, i)->name) != NULL;
-    if (present && !checkpoint_read_weights(params, params->values, st, "", NULL, &error))
-        die("%s", error.text);
+    if (present) checkpoint_read_weights(params, params->values, st, "", NULL, &error_fatal);
     if (stranger && !present)
         die("%s: '%s' is no parameter of this model: another attn, depth, pool or stem, or other names than timm's?",
             st->file, stranger);
@@ -136,22 +124,13 @@ void parity_parameters(Params *params, const SafeTensors *st) {
 }
 
 void parity_write(const char *path, const SafeTensorEntry *outputs, int count, const Params *params) {
-    size_t most = (size_t)params_count(params) + (size_t)count;
-    SafeTensorEntry *out = xcalloc(most, sizeof *out, "parity");
-    char(*names)[PARAM_NAME_SIZE + 8] = xcalloc(most, sizeof *names, "parity");
-    Error error;
+    size_t most = (size_t)params_count(params);
+    SafeTensorEntry *out = xcalloc((size_t)count + most, sizeof *out, "parity");
+    char(*names)[CHECKPOINT_NAME] = xcalloc(most, sizeof *names, "parity");
     float *grads = xcalloc(params->total, sizeof *grads, "parity");
-    device_download(grads, params->grads, params->total * sizeof *grads);
     memcpy(out, outputs, (size_t)count * sizeof *outputs);
-    for (int i = 0; i < params_count(params); i++) {
-        const Param *p = params_at(params, i);
-        SafeTensorEntry *to = &out[count];
-        if (p->frozen) continue;
-        snprintf(names[count], sizeof names[count], "grad.%s", p->name);
-        *to = (SafeTensorEntry){.name = names[count++], .dtype = SAFE_F32, .ndim = p->ndim, .data = grads + p->offset};
-        for (int d = 0; d < p->ndim; d++) to->shape[d] = (size_t)p->shape[d];
-    }
-    if (!safetensors_write(path, out, count, NULL, 0, &error)) die("%s", error.text);
+    count += checkpoint_entries(out + count, names, grads, params, params->grads, "grad.");
+    safetensors_write(path, out, count, NULL, 0, &error_fatal);
     free(grads);
     free(names);
     free(out);

@@ -22,22 +22,12 @@ static size_t room_for(const Plan *plan, size_t bytes) {
 }
 
 static void plan_add(Plan *plan, const char *prefix, const char *name, void *slot, size_t bytes, bool scratch) {
-    if (plan->count == plan->capacity) {
-        plan->capacity = plan->capacity ? 2 * plan->capacity : 64;
-        plan->items = realloc(plan->items, (size_t)plan->capacity * sizeof *plan->items);
-        if (!plan->items) die("out of memory: plan of %d tensors", plan->capacity);
-    }
+    plan->items = xgrow(plan->items, (size_t)plan->count + 1, &plan->room, sizeof *plan->items, "a plan of tensors");
     size_t *top = scratch ? &plan->scratch_top : &plan->keep_top;
     size_t *peak = scratch ? &plan->scratch_peak : &plan->keep_peak;
     PlanTensor *t = &plan->items[plan->count++];
+    *t = (PlanTensor){.slot = slot, .bytes = bytes, .offset = *top, .scratch = scratch};
     snprintf(t->name, sizeof t->name, "%s%s", prefix, name);
-    t->slot = slot;
-    t->bytes = bytes;
-    t->offset = *top;
-    t->scratch = scratch;
-    t->absent = false;
-    t->reused = false;
-    t->spare = false;
     *top += room_for(plan, bytes);
     if (*top > *peak) *peak = *top;
 }

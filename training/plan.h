@@ -21,7 +21,8 @@ typedef struct {
 
 typedef struct {
     PlanTensor *items;
-    int count, capacity;
+    int count;
+    size_t room; /* of items */
     bool training;
     bool guarded; /* for tests: guard words after every tensor, and new memory is filled with NaN */
     size_t keep_top, keep_peak, scratch_top, scratch_peak; /* bytes */

@@ -10,7 +10,6 @@
 #include "core/limits.h"
 #include "core/signals.h"
 #include "core/text_stream.h"
-#include "core/threads.h"
 #include "core/version.h"
 #include "kernels/kernels.h"
 
@@ -58,7 +57,6 @@ const ConfigGroup predict_settings = {CONFIG_GROUP(PredictSettings, predict_entr
 /* Converts --resume's value to the run's folder (for training) or to its last weights (for a mode). */
 static void resolve_resume(Training *t, const ModeSettings *modes, bool looks) {
     static char folder[RUN_PATH_SIZE], last[RUN_PATH_SIZE];
-    Error error;
     if (!*modes->resume) return;
     run_folder_of(folder, modes->resume);
     for (int i = 0; run_folder_files[i] && looks; i++) {
@@ -71,7 +69,7 @@ static void resolve_resume(Training *t, const ModeSettings *modes, bool looks) {
         config_reject(&t->config, "run_dir", "%s, but --resume goes on in %s: copy that folder to fork a run",
                       t->s->run_dir, folder);
     const char *key = looks ? "init" : "run_dir", *value = looks ? last : folder;
-    if (!config_try_set(&t->config, key, value, "--resume", &error)) die_usage("%s", error.text);
+    config_try_set(&t->config, key, value, "--resume", &error_usage);
 }
 
 /* The checkpoint that provides settings the user does not give: the one being resumed, or loaded by a mode. */
@@ -119,25 +117,23 @@ static void compare_with_saved(Training *t, char *const *saved) {
 
 /* The precision that a run is resumed in is its own; that of mere weights may be another machine's. */
 static void forget_precision(Training *t) {
-    Error error;
-    if (!config_try_set(&t->config, "precision", kernels_default_precision(), "the default", &error))
-        die_usage("%s", error.text);
+    config_try_set(&t->config, "precision", kernels_default_precision(), "the default", &error_usage);
 }
 
 static void read_settings(Training *t, const ModeSettings *modes, const ProgramMode *list, int argc, char **argv) {
     char path[RUN_PATH_SIZE], *text = NULL;
     bool looks = false;
-    config_read_arguments(&t->config, argc, argv);
+    config_try_arguments(&t->config, argc, argv, &error_usage);
     for (int i = 0; list[i].name; i++) looks |= config_chosen(&t->config, list[i].name);
     t->resumed = *modes->resume && !looks;
     resolve_resume(t, modes, looks);
     if (find_base(path, t, modes, looks)) text = run_folder_config(path);
     if (text) {
         config_reset(&t->config);
-        config_read_text(&t->config, text, strlen(text), path);
+        config_try_text(&t->config, text, strlen(text), path, &error_usage);
         if (t->resumed) t->saved = values_of(&t->config);
         else forget_precision(t);
-        config_read_arguments(&t->config, argc, argv);
+        config_try_arguments(&t->config, argc, argv, &error_usage);
         resolve_resume(t, modes, looks);
         free(text);
     }
@@ -177,23 +173,14 @@ static const ProgramMode *choose_mode(const ProgramMode *list, const Training *t
     return chosen;
 }
 
-static const ProgramMode *mode_named(const ProgramMode *list, const char *name) {
-    while (strcmp(list->name, name)) list++;
-    return list;
-}
-
 /* Several modes may write the same file. */
-static bool is_written(const ProgramMode *chosen, const char *output) {
-    return chosen && is_among(output, chosen->outputs);
-}
-
 static void check_outputs(const ProgramMode *list, const ProgramMode *chosen, const Config *config) {
     for (const ProgramMode *m = list; m->name; m++) {
         for (int i = 0; m->outputs[i]; i++) {
             const char *path = config_string(config, m->outputs[i]);
             if (m == chosen && m->needs_output && i == 0 && !*path)
                 die_usage("--%s: needs --%s FILE for the results", m->name, m->outputs[i]);
-            if (m != chosen && *path && !is_written(chosen, m->outputs[i]))
+            if (m != chosen && *path && !(chosen && is_among(m->outputs[i], chosen->outputs)))
                 die_usage("%s: '%s' would be written by --%s only", config_origin(config, m->outputs[i]), path,
                           m->name);
         }
@@ -334,7 +321,7 @@ bool program_open(Training *t) {
     if (kernels_unsupported()) die_usage("%s", kernels_unsupported());
     if (!t->alone) signals_open();
     if (!meet_ranks(&t->config, t->alone)) return false;
-    if (distributed_rank() == 0 && t->mode) claim_outputs(mode_named(t->facts->modes, t->mode), &t->config);
+    if (distributed_rank() == 0 && t->mode) claim_outputs(choose_mode(t->facts->modes, t), &t->config);
     if (distributed_rank() == 0 && !t->mode) claim_folder(t);
     if (!t->alone) collective_open();
     return true;

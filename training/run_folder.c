@@ -30,8 +30,7 @@ void run_folder_choose(char path[RUN_PATH_SIZE], const char *stem) {
 void run_folder_of(char path[RUN_PATH_SIZE], const char *given) {
     char state[RUN_PATH_SIZE];
     snprintf(path, RUN_PATH_SIZE, "%s", given);
-    size_t length = strlen(path), ending = strlen(".safetensors");
-    if (length > ending && !strcmp(path + length - ending, ".safetensors")) {
+    if (text_ends_with(path, ".safetensors")) {
         char *slash = strrchr(path, '/');
         snprintf(slash ? slash : path, 2, slash ? "" : ".");
     }
@@ -42,9 +41,8 @@ void run_folder_of(char path[RUN_PATH_SIZE], const char *given) {
 
 static char *metadata_of(const char *checkpoint, const char *key, const char *what) {
     char *copy = NULL;
-    Error error;
     SafeTensors st;
-    if (!safetensors_open(&st, checkpoint, &error)) die("%s", error.text);
+    safetensors_open(&st, checkpoint, &error_fatal);
     const char *text = safetensors_metadata(&st, key);
     if (text && !(copy = strdup(text))) die("%s: out of memory for its %s", checkpoint, what);
     safetensors_close(&st);
@@ -65,20 +63,15 @@ bool run_folder_settings(Config *settings, const Config *like, const char *check
 char *run_folder_device(const char *state) { return metadata_of(state, "vit.c.device", "device"); }
 
 bool run_folder_normalisation(float mean[3], float std[3], const char *checkpoint) {
-    Error error;
-    SafeTensors st;
-    if (!safetensors_open(&st, checkpoint, &error)) die("%s", error.text);
-    const char *text = safetensors_metadata(&st, "vit.c.normalisation");
+    char *text = metadata_of(checkpoint, "vit.c.normalisation", "normalisation");
     float x[6];
     bool there = text && sscanf(text, "%g %g %g %g %g %g", x, x + 1, x + 2, x + 3, x + 4, x + 5) == 6;
     for (int i = 0; i < 6 && there; i++) there = isfinite(x[i]) && (i < 3 || x[i] > 0);
     if (text && !there)
         die("%s: vit.c.normalisation is '%.100s', expected a mean and a std of three channels", checkpoint, text);
-    for (int c = 0; c < 3 && there; c++) {
-        mean[c] = x[c];
-        std[c] = x[c + 3];
-    }
-    safetensors_close(&st);
+    if (there) memcpy(mean, x, 3 * sizeof *mean);
+    if (there) memcpy(std, x + 3, 3 * sizeof *std);
+    free(text);
     return there;
 }
 
@@ -92,12 +85,9 @@ bool run_folder_image_size(int size[2], const char *checkpoint) {
 }
 
 void run_folder_classes(ClassNames *names, const char *checkpoint) {
-    Error error;
-    SafeTensors st;
-    if (!safetensors_open(&st, checkpoint, &error)) die("%s", error.text);
-    const char *text = safetensors_metadata(&st, "vit.c.classes");
+    char *text = metadata_of(checkpoint, "vit.c.classes", "class names");
     class_names_parse(names, text ? text : "", text ? strlen(text) : 0, '\n');
-    safetensors_close(&st);
+    free(text);
 }
 
 /* == The log ====================================================================================================== */
@@ -281,13 +271,6 @@ static bool log_keep(RunFolder *folder) {
     return true;
 }
 
-static uint64_t log_length(const RunFolder *folder) {
-    struct stat info;
-    log_flush(folder);
-    if (fstat(fileno(folder->log), &info)) die("%s: cannot read its length: %s", folder->log_path, strerror(errno));
-    return (uint64_t)info.st_size;
-}
-
 void run_folder_log(RunFolder *folder, char *row) {
     char *cells[LOG_COLUMNS];
     if (!folder->log) return;
@@ -357,13 +340,15 @@ void run_folder_save_weights(const RunFolder *folder, const Params *params, cons
 
 void run_folder_save(RunFolder *folder, const Params *params, RunState *state) {
     char path[RUN_PATH_SIZE];
+    struct stat info;
     if (!folder->log) return;
     if (!log_keep(folder)) die("%s: gone, and cannot be made again: %s", folder->log_path, strerror(errno));
-    uint64_t length = log_length(folder);
+    log_flush(folder);
+    if (fstat(fileno(folder->log), &info)) die("%s: cannot read its length: %s", folder->log_path, strerror(errno));
     if (fsync(fileno(folder->log)) != 0 && errno != EINVAL)
         die("%s: cannot write: %s", folder->log_path, strerror(errno));
     run_folder_save_weights(folder, params, "last.safetensors");
-    state->log_bytes = length;
+    state->log_bytes = (uint64_t)info.st_size;
     run_folder_file(path, folder->path, "state.safetensors");
     checkpoint_save_state(params, state, path, folder->metadata, folder->metadata_count);
 }

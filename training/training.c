@@ -142,7 +142,7 @@ void training_sum(Training *t, double *sums, int count) {
     assert(count < 16);
     for (int i = 0; i < count; i++) all[i] = sums[i];
     all[count] = stop_signal != 0;
-    distributed_sum(all, count + 1);
+    distributed_sum(all, (size_t)count + 1);
     for (int i = 0; i < count; i++) sums[i] = all[i];
     t->stopping = all[count] > 0;
 }
@@ -228,7 +228,7 @@ static void sum_columns(RunState *state) {
         sums[i] = state->columns[i].own_sum;
         sums[n + i] = state->columns[i].own_count;
     }
-    distributed_sum(sums, 2 * n);
+    distributed_sum(sums, 2 * (size_t)n);
     for (int i = 0; i < n; i++) {
         LogColumn *c = &state->columns[i];
         c->sum += sums[i];
@@ -324,11 +324,10 @@ void training_log(Training *t) {
 static void folder_open(Training *t, const TrainingStart *start) {
     static char path[RUN_PATH_SIZE], last_words[RUN_PATH_SIZE + 128];
     char header[LOG_SIZE];
-    Error error;
     if (!*t->s->run_dir) {
         run_folder_choose(path, start->stem);
         distributed_broadcast(path, sizeof path);
-        if (!config_try_set(&t->config, "run_dir", path, "the default", &error)) die("%s", error.text);
+        config_try_set(&t->config, "run_dir", path, "the default", &error_fatal);
     }
     log_header(t, header);
     run_folder_open(&t->folder, t->s->run_dir, &t->config, start, header, t->resumed ? &t->state : NULL);

@@ -7,7 +7,6 @@
 
 #include "core/config/config_parts.h"
 #include "core/die.h"
-#include "core/error.h"
 #include "core/files.h"
 
 /* == The table ================================================================================================== */

@@ -12,11 +12,11 @@
  *
  *     config_init(&config, "config");
  *     const ScheduleSettings *schedule = config_add(&config, &schedule_settings);
- *     config_read_arguments(&config, argc, argv);
+ *     config_try_arguments(&config, argc, argv, &error_usage);
  *
  * Later readings win over earlier ones, and the command line wins over the file that it names.  Every error is one
  * line that begins with the place: "configs/x.ini:12: lr: ..." or "--lr: ...".  The config_try functions return false
- * and write that line into `error`; the config_read functions end the program with it (die_usage, status 2).
+ * and write that line into `error`; with error_usage they end the program with it (status 2).
  * After an error the settings read before it stay set. */
 #ifndef VIT_CORE_CONFIG_CONFIG_H
 #define VIT_CORE_CONFIG_CONFIG_H
@@ -201,7 +201,6 @@ bool config_try_file(Config *config, const char *path, Error *error);
 /* Reads settings from text in memory like a file; `where` stands for the file's name in messages, and include is
  * refused. */
 bool config_try_text(Config *config, const char *text, size_t length, const char *where, Error *error);
-void config_read_text(Config *config, const char *text, size_t length, const char *where);
 
 /* Reads the file that --<file_key> names, wherever it occurs in argv, then all of argv[1...]: "--name value" or
  * "--name=value".  -h means --help if there is a setting of that name, and gives it the value "-h" if it is a string
@@ -209,7 +208,6 @@ void config_read_text(Config *config, const char *text, size_t length, const cha
  * value for a file or folder is an error, because a shell passes one for an unset variable.  argv must outlive the
  * config. */
 bool config_try_arguments(Config *config, int argc, char *const *argv, Error *error);
-void config_read_arguments(Config *config, int argc, char *const *argv);
 
 /* Sets one value from text; `origin` is what config_origin will return.  The setting is no list. */
 bool config_try_set(Config *config, const char *name, const char *value, const char *origin, Error *error);

@@ -4,7 +4,6 @@
 
 #include "core/config/config_parts.h"
 #include "core/die.h"
-#include "core/error.h"
 #include "core/text.h"
 
 /* Is the setting a path?  The placeholder says it.  Other strings may have an empty value. */
@@ -85,9 +84,4 @@ bool config_try_arguments(Config *config, int argc, char *const *argv, Error *er
         if (!at) return false;
     }
     return true;
-}
-
-void config_read_arguments(Config *config, int argc, char *const *argv) {
-    Error error;
-    if (!config_try_arguments(config, argc, argv, &error)) die_usage("%s", error.text);
 }

@@ -10,7 +10,6 @@
 
 #include "core/config/config_parts.h"
 #include "core/die.h"
-#include "core/error.h"
 #include "core/files.h"
 #include "core/text_stream.h"
 
@@ -197,11 +196,6 @@ bool config_try_file(Config *config, const char *path, Error *error) {
 bool config_try_text(Config *config, const char *text, size_t length, const char *where, Error *error) {
     Source s = {.config = config, .error = error, .where = where, .text = text, .length = length};
     return load_text(&s);
-}
-
-void config_read_text(Config *config, const char *text, size_t length, const char *where) {
-    Error error;
-    if (!config_try_text(config, text, length, where, &error)) die_usage("%s", error.text);
 }
 
 /* == Writing ==================================================================================================== */

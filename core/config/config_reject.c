@@ -235,8 +235,7 @@ bool config_try_settle(Config *config, Error *error) {
 }
 
 void config_settle(Config *config) {
-    Error error;
-    if (!config_try_settle(config, &error)) die_usage("%s", error.text);
+    config_try_settle(config, &error_usage);
     for (int i = 0; i < config->group_count; i++) {
         const struct ConfigBinding *binding = &config->groups[i];
         bool used = !binding->chooser || binding->used;

@@ -11,7 +11,6 @@
 
 #include "core/config/config_parts.h"
 #include "core/die.h"
-#include "core/error.h"
 
 enum { LINE_LIMIT = 8192 };
 

@@ -32,15 +32,9 @@ void confusion_add(Confusion *confusion, int label, const Outcome *found) {
     if (confusion->matrix) confusion->matrix[(size_t)label * (size_t)confusion->classes + (size_t)found->predicted]++;
 }
 
-static void sum_counts(double *counts, size_t n) {
-    enum { AT_ONCE = 1 << 20 };
-    for (size_t first = 0; first < n && distributed_ranks() > 1; first += AT_ONCE)
-        distributed_sum(counts + first, n - first < AT_ONCE ? (int)(n - first) : AT_ONCE);
-}
-
 void confusion_sum(Confusion *confusion) {
-    sum_counts(confusion->images, 4 * (size_t)confusion->classes);
-    if (confusion->matrix) sum_counts(confusion->matrix, matrix_size(confusion));
+    distributed_sum(confusion->images, 4 * (size_t)confusion->classes);
+    if (confusion->matrix) distributed_sum(confusion->matrix, matrix_size(confusion));
 }
 
 static int worst_class(const Confusion *confusion) {

@@ -24,26 +24,10 @@ static void append(json_t *array, json_t *value) {
     if (json_array_append_new(array, need(value)) != 0) die("out of memory: predictions as JSON");
 }
 
-/* Length of the UTF-8 character at `text` in bytes; 0: invalid. */
-static size_t character(const char *text) {
-    unsigned char c = (unsigned char)*text;
-    size_t most = c < 0x80 ? 1 : c >= 0xf0 ? 4 : c >= 0xe0 ? 3 : 2;
-    json_t *one = strnlen(text, most) == most ? json_stringn(text, most) : NULL;
-    json_decref(one);
-    return one ? most : 0;
-}
-
 static json_t *string_of(const char *text) {
-    json_t *string = json_string(text);
-    if (string) return string;
-    char *valid = strdup(text);
-    if (!valid) die("out of memory: predictions as JSON");
-    for (char *at = valid; *at;) {
-        size_t bytes = character(at);
-        if (!bytes) *at = '?';
-        at += bytes ? bytes : 1;
-    }
-    string = json_string(valid);
+    char *valid = xstrdup(text);
+    text_make_utf8(valid);
+    json_t *string = json_string(valid);
     free(valid);
     return string;
 }

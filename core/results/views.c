@@ -48,9 +48,7 @@ void views_add(Views *v, size_t place, int label, const float *logits) {
 }
 
 void views_sum(Views *v) {
-    const size_t most = 1 << 20;
-    size_t count = v->videos * row_length(v);
-    for (size_t i = 0; i < count; i += most) distributed_sum(v->sums + i, (int)(count - i < most ? count - i : most));
+    distributed_sum(v->sums, v->videos * row_length(v));
     v->failed = 0;
     for (size_t i = 0; i < v->videos; i++) {
         const double *extra = row_of(v, i) + v->classes;

@@ -1,6 +1,5 @@
 #include "data/detection/coco.h"
 
-#include <errno.h>
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>

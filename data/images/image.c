@@ -3,10 +3,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
 #include "core/die.h"
 #include "core/files.h"
+#include "core/text.h"
 #include "data/images/jpeg.h"
 #include "data/images/resample.h"
 #include "data/images/webp.h"
@@ -118,12 +118,7 @@ bool image_read(Image *image, const char *path, Error *error) {
 }
 
 bool image_has_name(const char *name) {
-    static const char *const endings[] = {".jpeg", ".jpg", ".jpe", ".png", ".bmp"};
-    const char *dot = strrchr(name, '.');
-    if (dot && !strcasecmp(dot, ".webp")) return webp_supported();
-    for (size_t i = 0; dot && i < sizeof endings / sizeof *endings; i++)
-        if (!strcasecmp(dot, endings[i])) return true;
-    return false;
+    return text_has_extension(name, "jpeg jpg jpe png bmp") || (text_has_extension(name, "webp") && webp_supported());
 }
 
 void image_free(Image *image) {

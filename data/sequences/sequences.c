@@ -7,7 +7,6 @@
 #include <omp.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -83,11 +82,6 @@ static void check(const Config *config, const void *settings) {
 const ConfigGroup sequences_settings = {CONFIG_GROUP(SequencesSettings, entries),
                                         .change = CHANGE_NEVER, .check = check};
 
-static bool is_wav_name(const char *name) {
-    const char *dot = strrchr(name, '.');
-    return dot && (!strcasecmp(dot, ".wav") || !strcasecmp(dot, ".wave"));
-}
-
 static int by_name(const FTSENT **a, const FTSENT **b) { return strcmp((*a)->fts_name, (*b)->fts_name); }
 
 /* The WAV files at or below a path, in the order of their names; *count of them.  NULL: none.  Hidden files are left
@@ -103,7 +97,8 @@ static char **find_wavs(const char *path, size_t *count) {
         if (below && entry->fts_name[0] == '.') fts_set(tree, entry, FTS_SKIP);
         if (entry->fts_info == FTS_DNR || entry->fts_info == FTS_ERR)
             die("%s: cannot read this folder: %s", entry->fts_path, strerror(entry->fts_errno));
-        if (entry->fts_info != FTS_F || (below && (entry->fts_name[0] == '.' || !is_wav_name(entry->fts_name)))) continue;
+        if (entry->fts_info != FTS_F) continue;
+        if (below && (entry->fts_name[0] == '.' || !text_has_extension(entry->fts_name, "wav wave"))) continue;
         found = xgrow(found, *count + 1, &room, sizeof *found, "the names of WAV files");
         found[(*count)++] = xstrdup(entry->fts_path);
     }

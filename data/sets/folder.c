@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "core/die.h"
 #include "core/files.h"
@@ -57,11 +56,6 @@ static bool entry_is_folder(const struct dirent *entry, const char *folder) {
     return folder_exists(path);
 }
 
-static bool is_webp_name(const char *name) {
-    const char *dot = strrchr(name, '.');
-    return dot && !strcasecmp(dot, ".webp");
-}
-
 /* The number of skipped files, hidden ones not counted: WebP pictures that this build cannot read, and all others. */
 typedef struct {
     size_t webp, count;
@@ -80,7 +74,7 @@ static void names_list(Names *names, const char *folder, bool folders, Others *o
         if (entry->d_name[0] == '.') continue;
         if (folders ? entry_is_folder(entry, folder) : image_has_name(entry->d_name)) {
             names_add(names, entry->d_name);
-        } else if (is_webp_name(entry->d_name)) {
+        } else if (text_has_extension(entry->d_name, "webp")) {
             others->webp++;
         } else if (!others->count++) {
             snprintf(others->first, sizeof others->first, "%s", entry->d_name);

@@ -1,7 +1,6 @@
 #include "layers/density/run.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "core/die.h"
 #include "core/distributed.h"

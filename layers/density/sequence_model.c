@@ -12,7 +12,6 @@
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/die.h"
@@ -219,9 +218,8 @@ static int blocks_there(const SafeTensors *file) {
 void sequence_model_check_weights(const SequenceModel *m, const Config *config, const char *path, int heads) {
     const int *entries_here = m->positions.entries;
     SafeTensors file;
-    Error error;
     int there[BYTE_TABLES];
-    if (!safetensors_open(&file, path, &error)) die("%s", error.text);
+    safetensors_open(&file, path, &error_fatal);
     int vocabulary = dimension(&file, "token_embed.weight", false);
     int dim = dimension(&file, "token_embed.weight", true);
     int depth = blocks_there(&file);

@@ -48,7 +48,6 @@ void sequence_picture_write(const SequenceModel *m, const uint8_t *tokens, const
     size_t height = (size_t)s->height, width = (size_t)s->width, channels = (size_t)s->channels;
     int64_t queries[QUERIES];
     char grid[32], number[16];
-    Error error;
     assert(s->height && s->starts && !m->settings.recompute);
     for (int i = 0; i < QUERIES; i++) {
         int y = s->height * (i + 1) / QUERIES;
@@ -64,7 +63,7 @@ void sequence_picture_write(const SequenceModel *m, const uint8_t *tokens, const
                              {"image", SAFE_F32, 3, {height, width, 3}, image},
                              {"queries", SAFE_I64, 1, {QUERIES}, queries}};
     SafeMetadata metadata[] = {{"grid", grid}, {"channels", number}, {"attn", attn}};
-    if (!safetensors_write(path, out, 3, metadata, 3, &error)) die("%s", error.text);
+    safetensors_write(path, out, 3, metadata, 3, &error_fatal);
     free(weights);
     free(image);
 }

@@ -42,11 +42,7 @@ void found_take(FoundDetections *found, DetrRun *run, const DetectionPart *part,
 }
 
 /* A rank has zeros where others have filled in, so that the sum is everybody's. */
-void found_exchange(FoundDetections *found) {
-    enum { AT_ONCE = 1 << 20 };
-    for (size_t first = 0, n = found->count; first < n && distributed_ranks() > 1; first += AT_ONCE)
-        distributed_sum(found->numbers + first, n - first < AT_ONCE ? (int)(n - first) : AT_ONCE);
-}
+void found_exchange(FoundDetections *found) { distributed_sum(found->numbers, found->count); }
 
 void found_list(const FoundDetections *found, const DetrRun *run, CocoResults *results) {
     const Coco *coco = &run->val.coco;

@@ -1,7 +1,6 @@
 #include "training/parity.h"
 
 #include "core/die.h"
-#include "core/distributed.h"
 #include "detection/parity_batch.h"
 #include "kernels/device/device.h"
 #include "layers/detr/run.h"
@@ -11,8 +10,7 @@ void detr_parity(DetrRun *run) {
     Detr *detr = &run->detr;
     ParityBatch p;
     SafeTensors st;
-    Error error;
-    if (!safetensors_open(&st, run->modes->parity, &error)) die("%s", error.text);
+    safetensors_open(&st, run->modes->parity, &error_fatal);
     detr_run_find_classes(run);
     parity_batch_read(&p, &st, run->model_settings->num_classes);
     detr_run_open_model(run, p.B, p.H, p.W, true);

@@ -65,7 +65,6 @@ void attention_picture_write(const Vit *vit, const uint8_t *pixels, const char *
     int area = vit->grid.rows * vit->grid.columns, T = vit->grid.frames, before = vit->N - (T - T / 2) * area;
     bool clip = vit->settings.frames > 1;
     size_t frames = (size_t)T;
-    Error error;
     for (int q = 0; q < QUERIES; q++)
         queries[q] = before + (vit->grid.rows * (1 + 2 * (q / 2)) / 4) * vit->grid.columns +
                      vit->grid.columns * (1 + 2 * (q % 2)) / 4;
@@ -88,7 +87,7 @@ void attention_picture_write(const Vit *vit, const uint8_t *pixels, const char *
     if (clip) snprintf(grid, sizeof grid, "%dx%dx%d", T, vit->grid.rows, vit->grid.columns);
     else snprintf(grid, sizeof grid, "%dx%d", vit->grid.rows, vit->grid.columns);
     SafeMetadata metadata[] = {{"grid", grid}, {"attn", vit_attn_names(&vit->settings, attn)}};
-    if (!safetensors_write(path, out, whole ? 7 : 5, metadata, 2, &error)) die("%s", error.text);
+    safetensors_write(path, out, whole ? 7 : 5, metadata, 2, &error_fatal);
     for (int i = 0; i < 7; i++)
         if (out[i].data != queries) free((void *)out[i].data);
 }

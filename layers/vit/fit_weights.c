@@ -29,13 +29,12 @@ static bool keeps_tokens(const Param *p, const Param *origin) {
 static bool fit_grid(const Fit *fit, float *to, const Param *p, const SafeTensor *tensor) {
     const Param *origin = fit->origin ? params_find(&fit->origin->params, p->name) : NULL;
     ParamGrid grid;
-    Error error;
     if (keeps_tokens(p, origin)) return false;
     if (!grid_of_tensor(&grid, p, origin ? &origin->grid : NULL, tensor->ndim, tensor->shape)) return false;
     Grid from_grid = grid.positions, to_grid = p->grid.positions;
     if (!memcmp(&from_grid, &to_grid, sizeof to_grid)) return false;
     float *from = xcalloc(tensor->size, sizeof *from, "resampling");
-    if (!safetensors_to_float(tensor, from, &error)) die("%s", error.text);
+    safetensors_to_float(tensor, from, &error_fatal);
     grid_resample(to, p, from, &grid);
     free(from);
     if (!fit->done->resampled++) {
@@ -47,7 +46,6 @@ static bool fit_grid(const Fit *fit, float *to, const Param *p, const SafeTensor
 
 /* Makes a tensor of a model of clips from that of an image model.  Returns false if the two do not fit. */
 static bool fit_frames(const Fit *fit, float *to, const Param *p, const SafeTensor *tensor) {
-    Error error;
     if (p->time.rule == TIME_NONE) return false;
     Param flat = inflate_flat(p);
     bool fits = tensor->ndim == flat.ndim;
@@ -58,7 +56,7 @@ static bool fit_frames(const Fit *fit, float *to, const Param *p, const SafeTens
     if (fit->inflate == INFLATE_NONE) return false;
     float *from = xcalloc(flat.size, sizeof *from, "inflation");
     bool resampled = fit_grid(fit, from, &flat, tensor);
-    if (!resampled && fits && !safetensors_to_float(tensor, from, &error)) die("%s", error.text);
+    if (!resampled && fits) safetensors_to_float(tensor, from, &error_fatal);
     if (resampled && fit->done->first == &flat) fit->done->first = p;
     if (resampled || fits) inflate_tensor(to, p, from, fit->inflate);
     free(from);
@@ -94,9 +92,8 @@ static void compare_heads(const Fit *fit) {
     const Params *params = &fit->model->params;
     FittedWeights *done = fit->done;
     SafeTensors st;
-    Error error;
     bool has_head = false;
-    if (!safetensors_open(&st, done->path, &error)) die("%s", error.text);
+    safetensors_open(&st, done->path, &error_fatal);
     for (int i = 0; i < st.count; i++) has_head |= is_of_head(st.tensors[i].name);
     const char *from = head_kind(safetensors_find(&st, "head.fc1.weight"), safetensors_find(&st, "head.norm.weight"));
     const char *to = head_kind(params_find(params, "head.fc1.weight"), params_find(params, "head.norm.weight"));

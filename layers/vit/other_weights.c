@@ -10,11 +10,6 @@
 #include "training/params.h"
 #include "core/text.h"
 
-static bool ends_with(const char *name, const char *ending) {
-    size_t length = strlen(name), end = strlen(ending);
-    return length >= end && !strcmp(name + length - end, ending);
-}
-
 static bool is_square(size_t n) {
     size_t side = (size_t)lround(sqrt((double)n));
     return side * side == n;
@@ -65,14 +60,13 @@ static int depth_in_file(const SafeTensors *st, const char *stage) {
 static void refuse_other_shape(const Model *model, const SafeTensors *st, int stage, const char *prefix,
                                const char *name, const char *setting, bool ratio) {
     char whole[PARAM_NAME_SIZE];
-    Error error;
     snprintf(whole, sizeof whole, "%.20sblocks.0.%s", prefix, name);
     const Param *found = params_find(&model->params, whole);
     const SafeTensor *tensor = safetensors_find(st, whole);
     if (!found || !tensor) return;
     Param p = *found;
     p.from = (ParamSetting){setting, ratio ? (double)p.shape[0] / p.shape[1] : p.shape[0], stage};
-    if (!checkpoint_shape_fits(&p, tensor, &error)) die("%s", error.text);
+    checkpoint_shape_fits(&p, tensor, &error_fatal);
 }
 
 /* Refuses the same architecture with other sizes: says which setting decides them, at the first stage that differs. */
@@ -200,16 +194,15 @@ static void print_settings_of(const Model *model, const SafeTensors *st, const c
 }
 
 void other_weights_refuse(const Model *model, const char *path) {
-    Error error;
     SafeTensors st;
-    if (!safetensors_open(&st, path, &error)) die("%s", error.text);
+    safetensors_open(&st, path, &error_fatal);
     const SafeTensor *positions = safetensors_find(&st, "pos_embed");
     bool token = safetensors_find(&st, "cls_token") != NULL, wanted = params_find(&model->params, "cls_token") != NULL;
     if (safetensors_find(&st, "dist_token"))
         die("%s: a distilled DeiT: its second token (dist_token, head_dist) has no place in this model, and no setting "
             "makes one: the DeiT of that size without distillation will do", path);
     for (int i = 0; i < st.count; i++)
-        if (ends_with(st.tensors[i].name, ".gamma_1") || ends_with(st.tensors[i].name, ".ls1.gamma"))
+        if (text_ends_with(st.tensors[i].name, ".gamma_1") || text_ends_with(st.tensors[i].name, ".ls1.gamma"))
             die("%s: %s: LayerScale, which DeiT-III and later models have, has no place in this model, and no setting "
                 "makes one", path, st.tensors[i].name);
     refuse_other_families(&st, path);

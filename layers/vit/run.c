@@ -2,11 +2,9 @@
 #include "layers/vit/run.h"
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include "core/die.h"
 #include "core/distributed.h"
-#include "data/images/image.h"
 #include "kernels/kernels.h"
 #include "layers/loading.h"
 #include "layers/vit/fit_weights.h"

@@ -433,23 +433,23 @@ static void test_include(void **state) {
 static void call_arguments(void *user) {
     Fixture *f = user;
     char *argv[] = {"program", "--bacth-size", "4"};
-    config_read_arguments(&f->config, 3, argv);
+    config_try_arguments(&f->config, 3, argv, &error_usage);
 }
 
 static void call_text(void *user) {
-    config_read_text(&((Fixture *)user)->config, "lr = x", 6, "checkpoint");
+    config_try_text(&((Fixture *)user)->config, "lr = x", 6, "checkpoint", &error_usage);
 }
 
 static void call_reject_file(void *user) {
     Fixture *f = user;
-    config_read_text(&f->config, "\nbatch_size = 5", 15, "x.ini");
+    config_try_text(&f->config, "\nbatch_size = 5", 15, "x.ini", &error_usage);
     config_reject(&f->config, "batch_size", "%d does not divide %d", 5, 192);
 }
 
 static void call_reject_argument(void *user) {
     Fixture *f = user;
     char *argv[] = {"program", "--batch-size=5"};
-    config_read_arguments(&f->config, 2, argv);
+    config_try_arguments(&f->config, 2, argv, &error_usage);
     config_reject(&f->config, "batch_size", "too odd");
 }
 
@@ -469,9 +469,9 @@ static void call_blame(void *user) {
     int argc = 1;
     begin(&f);
     while (argc < 6 && blame->arguments[argc - 1]) argv[argc] = (char *)blame->arguments[argc - 1], argc++;
-    config_read_text(&f.config, blame->saved, strlen(blame->saved), "state");
+    config_try_text(&f.config, blame->saved, strlen(blame->saved), "state", &error_usage);
     if (*blame->file && !config_try_file(&f.config, blame->file, &f.error)) die_usage("%s", f.error.text);
-    config_read_arguments(&f.config, argc, argv);
+    config_try_arguments(&f.config, argc, argv, &error_usage);
     config_reject(&f.config, "batch_size", "{batch_size} does not fit {img_size}, %d%% of {%s=%d}: %s", 7, "steps", 3, "{lr}");
 }
 
@@ -510,7 +510,7 @@ static void test_blame(void **state) {
 static void call_die(void *user) {
     Fixture *f = user;
     char *argv[] = {"program", "--steps=9"};
-    config_read_arguments(&f->config, 2, argv);
+    config_try_arguments(&f->config, 2, argv, &error_usage);
     f->settings->batch_size = 12;
     config_die(&f->config, "%s: is for {batch_size}, {steps} and {nothing}", "a{lr}");
 }
@@ -732,9 +732,9 @@ static bool settle(Fixture *f, const char *saved, const char *file, int count, c
     config_add_for(&f->config, &ring_group, "attn", "ripple");
     config_add_for(&f->config, &pattern_group, "attn", "lisa");
     put_file("choice.ini", file);
-    config_read_text(&f->config, saved, strlen(saved), "state");
+    config_try_text(&f->config, saved, strlen(saved), "state", &error_usage);
     assert_true(config_try_file(&f->config, in_folder("choice.ini"), &f->error));
-    config_read_arguments(&f->config, count + 1, argv);
+    config_try_arguments(&f->config, count + 1, argv, &error_usage);
     if (f->settings->attn == &ripple) config_use(&f->config, &ring_group);
     if (f->settings->attn == &lisa) config_use(&f->config, &pattern_group);
     return config_try_settle(&f->config, &f->error);

@@ -17,6 +17,7 @@
 
 #include "detection/coco_eval.h"
 #include "tests/check.h"
+#include "tests/detection/read_results.h"
 
 static const char *const number_names[COCO_NUMBERS] = {"AP",  "AP50", "AP75",  "APs", "APm", "APl",
                                                        "AR1", "AR10", "AR100", "ARs", "ARm", "ARl"};
@@ -29,7 +30,7 @@ typedef struct {
 static void open_files(Case *c, const char *truth, const char *results) {
     Error error = {.text = ""};
     if (!coco_read(&c->truth, truth, &error)) fail_msg("%s: %s", truth, error.text);
-    if (!coco_results_read(&c->results, results, &error)) fail_msg("%s: %s", results, error.text);
+    if (!read_results(&c->results, results, &error)) fail_msg("%s: %s", results, error.text);
 }
 
 static void open_case(Case *c, const char *name) {
@@ -196,12 +197,12 @@ static void results_come_back_as_they_were_written(void **state) {
         coco_results_add(&wrote, d);
     }
     assert_true(coco_results_write(path, &wrote, &error));
-    assert_true(coco_results_read(&got, path, &error));
+    assert_true(read_results(&got, path, &error));
     assert_int_equal(got.count, COUNT);
     assert_memory_equal(got.detections, wrote.detections, COUNT * sizeof *got.detections);
     coco_results_free(&got);
     assert_true(coco_results_write(path, &(CocoResults){.count = 0}, &error));
-    assert_true(coco_results_read(&got, path, &error));
+    assert_true(read_results(&got, path, &error));
     assert_int_equal(got.count, 0);
     coco_results_free(&got);
     coco_results_free(&wrote);
@@ -226,7 +227,7 @@ static void damaged_results_are_refused(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         Error error = {.text = ""};
         CocoResults results;
-        assert_false(coco_results_parse(&results, cases[i][0], strlen(cases[i][0]), 0, &error));
+        assert_false(parse_results(&results, cases[i][0], strlen(cases[i][0]), 0, &error));
         printf("  %s\n", error.text);
         if (!strstr(error.text, cases[i][1])) fail_msg("'%s' is missing in '%s'", cases[i][1], error.text);
     }

@@ -6,7 +6,7 @@
 
 #include "data/detection/coco.h"
 #include "detection/coco_eval.h"
-#include "detection/coco_results.h"
+#include "tests/detection/read_results.h"
 
 static void check_tables(const Coco *coco) {
     size_t next = 0;
@@ -36,8 +36,8 @@ static void check_tables(const Coco *coco) {
 static void evaluate(const Coco *coco, const uint8_t *bytes, size_t size) {
     Error error = {""}, again = {""};
     CocoResults results, pieces;
-    bool ok = coco_results_parse(&results, bytes, size, 0, &error);
-    if (coco_results_parse(&pieces, bytes, size, 3, &again) != ok || (!ok && !*error.text)) abort();
+    bool ok = parse_results(&results, bytes, size, 0, &error);
+    if (parse_results(&pieces, bytes, size, 3, &again) != ok || (!ok && !*error.text)) abort();
     if (!ok) return;
     double numbers[COCO_NUMBERS];
     size_t table = results.count * sizeof *results.detections;

@@ -165,7 +165,7 @@ static void the_optimizer_leaves_buffers_alone(void **state) {
     float *before[2], *bias = tensor(&vit, params->values, "head.bias");
     for (int i = 0; i < 2; i++) before[i] = tensor(&vit, params->values, names[i]);
     AdamWSettings adamw = {.beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f, .weight_decay = 0.1f, .ema_decay = 0.99f};
-    adamw_step(&adamw, params, 0.1f, 1);
+    adamw_start(&adamw, params, 0.1f, 1);
     for (int i = 0; i < 2; i++) {
         float *after = tensor(&vit, params->values, names[i]), *average = tensor(&vit, params->ema, names[i]);
         assert_memory_equal(after, before[i], size_of(&vit, names[i]) * sizeof *after);

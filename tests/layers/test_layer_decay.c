@@ -185,7 +185,7 @@ static void test_step(void **state) {
     }
     device_upload(params->values, start, params->total * sizeof *start);
     device_upload(params->grads, g, params->total * sizeof *g);
-    for (int step = 1; step <= 2; step++) adamw_step(&s, params, 0.5f, step);
+    for (int step = 1; step <= 2; step++) adamw_start(&s, params, 0.5f, step);
     assert_true(steps_agree(params, start, g, download(params->values, params->total), &s, 0.5, (double)0.7f));
     model_close(&vit);
     release_all();

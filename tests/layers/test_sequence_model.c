@@ -295,7 +295,7 @@ static int three_steps(const SequenceShape *shape, const char *model, const char
     for (int t = 1; t <= 4; t++) {
         ok &= near("step", case_forward(&c) / log(2), want[t - 1], 4, 2e-6, 2e-2);
         free(case_gradients(&c));
-        adamw_step(&adamw, &c.m.model.params, 0.01f, t);
+        adamw_start(&adamw, &c.m.model.params, 0.01f, t);
     }
     case_close(&c);
     return ok;
