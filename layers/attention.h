@@ -163,8 +163,8 @@ void attention_forward(const Attention *a, real *y, const real *x, int B);
 void attention_backward(const Attention *a, real *dx, const real *dy, const real *x, int B);
 size_t attention_macs(const Attention *a); /* multiply-adds of one image, forward */
 
-/* Computes a row of softmax attention for a picture: host weights [L] (=) = softmax over l of q.k_l / sqrt D, where q is
- * [D] and k_l are the D numbers from k + l row on, on the device. */
+/* Computes a row of softmax attention for a picture: host weights [L] (=) = softmax over l of q.k_l / sqrt D, where on
+ * the device q is [D] and k_l are the D numbers from k + l row on. */
 void attention_softmax(float *weights, const real *q, const real *k, int L, size_t row, int D);
 
 /* Row `query` of softmax(q k^T / sqrt D) of qkv [B,N,3,H,D]: host weights [N], for AttentionOp.weights. */

@@ -57,8 +57,8 @@ static void convattn_declare(Attention *a, Params *params) {
     depthwise_declare(&s->pool, params, a->prefix, "pool",
                       (Depthwise){a->grid, 3 * M, 3, 3 * M, 3 * M, 3 * M, a->place.time_kernel}, false);
     layer_norm_declare(&s->norm[0], params, a->prefix, "norm_q", a->D, false);
-    params_declare(params, (Param){.value = &s->norm[1].w, .grad = &s->norm[1].dw, .named = {a->prefix, "norm_k.weight"},
-                                   .init = INIT_ONES, .shape = {a->D}});
+    params_declare(params, (Param){.value = &s->norm[1].w, .grad = &s->norm[1].dw, .init = INIT_ONES,
+                                   .named = {a->prefix, "norm_k.weight"}, .shape = {a->D}});
     layer_norm_declare(&s->norm[2], params, a->prefix, "norm_v", a->D, false);
 }
 

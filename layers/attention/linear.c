@@ -66,8 +66,8 @@ static void linear_op_backward(const Attention *a, int B) {
     const real *qkv = a->frame.qkv_act;
     bool apart = r->kind->numerator;
     LinearAttention shape = {B, a->N, a->H, a->D, s->map.F, apart ? DENOMINATOR_GIVEN : rule_of(s), {0}};
-    linear_attention_backward(a->frame.dqkv, relative_features_slot(r, s->map.dphi), a->frame.dmix, a->frame.mix, s->den,
-                              s->kv, r->kind->features ? r->psi : s->map.phi, qkv, &shape);
+    linear_attention_backward(a->frame.dqkv, relative_features_slot(r, s->map.dphi), a->frame.dmix, a->frame.mix,
+                              s->den, s->kv, r->kind->features ? r->psi : s->map.phi, qkv, &shape);
     relative_features_backward(r, a, s->map.dphi, B);
     shape.rule = rule_of(s);
     if (apart)

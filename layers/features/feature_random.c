@@ -100,4 +100,5 @@ static size_t random_row_macs(size_t D, size_t F) {
 RANDOM_MAP(feature_map_rfa, "rfa", "random sines and cosines, drawn anew in every step (Peng et al. 2021)",
            PAPER_RFA, rfa, 2, true);
 RANDOM_MAP(feature_map_performer, "performer",
-           "random exponentials, drawn anew in every step (Choromanski et al. 2020)", PAPER_PERFORMER, performer, 1, false);
+           "random exponentials, drawn anew in every step (Choromanski et al. 2020)", PAPER_PERFORMER, performer,
+           1, false);
