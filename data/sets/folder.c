@@ -8,6 +8,7 @@
 
 #include "core/die.h"
 #include "core/files.h"
+#include "core/text.h"
 #include "data/images/image.h"
 #include "data/images/webp.h"
 

@@ -427,8 +427,8 @@ DEVICE float divergence_from_halving(const float *alpha, int G) {
 
 /* Every thread takes rows of its own, and every block has a place of its own in `sums`, which lives on from launch to
  * launch. */
-__global__ void __launch_bounds__(MEASURE_THREADS) measure_kernel(uint64_t *sums, const float *alpha, const float *o,
-                                                                  float tau, size_t rows, int G) {
+__global__ void __launch_bounds__(MEASURE_THREADS)
+    sticks_measure_kernel(uint64_t *sums, const float *alpha, const float *o, float tau, size_t rows, int G) {
     SHARED(uint64_t, found);
     uint64_t own[3] = {};
     int R = G - 1;
@@ -458,6 +458,6 @@ __global__ void __launch_bounds__(MEASURE_THREADS) measure_kernel(uint64_t *sums
 
 void ripple_weights_measure(uint64_t *sums, int parts, const float *alpha, const float *o, float tau, size_t rows,
                             int G) {
-    LAUNCH(measure_kernel, parts, MEASURE_THREADS, 3 * MEASURE_THREADS * sizeof(uint64_t), sums, alpha, o, tau, rows,
-           G);
+    LAUNCH(sticks_measure_kernel, parts, MEASURE_THREADS, 3 * MEASURE_THREADS * sizeof(uint64_t), sums, alpha, o, tau,
+           rows, G);
 }

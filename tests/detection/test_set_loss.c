@@ -286,14 +286,6 @@ static void numbers_that_are_not_finite_are_located(void **state) {
     batch_free(&c);
 }
 
-static void box_centre(float out[4], const float box[4]) {
-    float x0 = box[0], y0 = box[1], x1 = box[2], y1 = box[3];
-    out[0] = (x0 + x1) / 2;
-    out[1] = (y0 + y1) / 2;
-    out[2] = x1 - x0;
-    out[3] = y1 - y0;
-}
-
 /* == Boxes ======================================================================================================== */
 
 static void corners_and_centres_are_inverse(void **state) {
