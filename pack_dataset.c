@@ -1,4 +1,5 @@
-/* pack_dataset: packs a split of any data set that train_vit reads into one file that loads faster (data/sets/record.h).
+/* pack_dataset: packs a split of any data set that train_vit reads into one file that loads faster
+ * (data/sets/record.h).
  *
  *   pack_dataset --data datasets/imagenet --split train --out datasets/imagenet/train.pack
  *   pack_dataset --check datasets/imagenet/train.pack

@@ -15,8 +15,8 @@ extern atomic_int stop_signal;
  * Also ignores SIGPIPE: writing to a pipe without a reader becomes an ordinary error. */
 void signals_open(void);
 
-/* From here on the first signal does not end the process but is stored in stop_signal.  Call it before the first file of
- * the work that is to be saved is created. */
+/* From here on the first signal does not end the process but is stored in stop_signal.  Call it before the first file
+ * of the work that is to be saved is created. */
 void catch_signals(void);
 
 /* The signal's name, "SIGTERM"; if another rank received it, a text that says so. */

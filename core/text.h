@@ -15,7 +15,8 @@ void text_make_printable(char *text);
 void print_line(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void print_line_to(FILE *out, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* Prints any bytes as text for a terminal: what is not valid UTF-8, and control characters but newline and tab, as '?'. */
+/* Prints any bytes as text for a terminal: what is not valid UTF-8, and control characters but newline and tab, as
+ * '?'. */
 void print_bytes_to(FILE *out, const void *bytes, size_t count);
 
 /* Is the text valid UTF-8 for JSON: no overlong forms, no surrogates, nothing above U+10FFFF? */

@@ -1,11 +1,11 @@
 /* The interface between the layers and a device.  Both backends, the .c and the .cu files in the folders of kernels/,
  * implement every function of these headers, and a program chooses one by the objects it links.
  *
- * Letters.  B images, N tokens, M model width (M = H*D), H heads, D head width, F features of a feature map,
- * E inner width of that map or patterns of LiSA, T entries of a table of relative positions, R sticks of ripple
- * attention, G its vicinal groups, C channels or classes, P patch size; Hg x Wg the rows and columns of the token grid
- * (kernels/tokens/grid.h, N = Hg*Wg), Hi x Wi the image; n, rows: any number of rows.  Causal attention: B sequences, heads of
- * Dk for queries and keys and Dv for values, V different bytes.
+ * Letters.  B images, N tokens, M model width (M = H*D), H heads, D head width, F features of a feature map, E inner
+ * width of that map or patterns of LiSA, T entries of a table of relative positions, R sticks of ripple attention, G
+ * its vicinal groups, C channels or classes, P patch size; Hg x Wg the rows and columns of the token grid
+ * (kernels/tokens/grid.h, N = Hg*Wg), Hi x Wi the image; n, rows: any number of rows.  Causal attention: B sequences,
+ * heads of Dk for queries and keys and Dv for values, V different bytes.
  *
  * Rules for all functions.
  *   Activations are `real` (kernels/<backend>/real.h); parameters, their gradients, statistics and sums are float.
@@ -22,8 +22,8 @@
  *   Kernels do not allocate memory.  A kernel that needs workspace has a function *_workspace that returns the bytes;
  *   the caller gives the largest of them to kernels_reserve before the first call.
  *
- * Layout of attention.  qkv [B,N,3,H,D] is the output of the fused projection: each token's row is its q, k and v
- * (the "thirds"), each H heads of D.  y [B,N,H,D] is the input of the output projection.
+ * Layout of attention.  qkv [B,N,3,H,D] is the output of the fused projection: each token's row is its q, k and v (the
+ * "thirds"), each H heads of D.  y [B,N,H,D] is the input of the output projection.
  *
  * Each family of kernels has its own header, which can be included by itself; this one includes them all. */
 #ifndef VIT_KERNELS_H

@@ -5,9 +5,9 @@
 #include "data/loading/parts.h"
 #include "training/training.h"
 
-/* For a loader that gives `micro` samples at a time: in training, of a batch that the ranks share; in evaluation a batch
- * is what all ranks take at a time.  Starts the threads in *pool, which all loaders of a program share, unless they run
- * already.  The parts are in memory from which a device can copy. */
+/* For a loader that gives `micro` samples at a time: in training, of a batch that the ranks share; in evaluation a
+ * batch is what all ranks take at a time.  Starts the threads in *pool, which all loaders of a program share, unless
+ * they run already.  The parts are in memory from which a device can copy. */
 PartsConfig loading_parts(const Training *t, const LoaderSettings *s, LoaderPool **pool, bool train, int micro);
 
 #endif

@@ -17,7 +17,8 @@ typedef struct {
 } Function;
 
 /* An attention whose backward reads the rounded y: what its `outputs` write to lse [rows], the logs of the sums of
- * weights, and the sum of the sizes of dy.y's terms for each row, of which dy.y has an error, times the slope of lse. */
+ * weights, and the sum of the sizes of dy.y's terms for each row, of which dy.y has an error, times the slope of
+ * lse. */
 typedef struct {
     const double *lse, *size;
     size_t rows;

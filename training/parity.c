@@ -108,8 +108,8 @@ static const char *first_stranger(const Params *params, const SafeTensors *st, i
     return first;
 }
 
-/* Weights by other names would leave this model's as they were drawn, without a word.  Beside all of its own there may be
- * those of a module that its authors do not use, which is said. */
+/* Weights by other names would leave this model's as they were drawn, without a word.  Beside all of its own there may
+ * be those of a module that its authors do not use, which is said. */
 void parity_parameters(Params *params, const SafeTensors *st) {
     int present = 0, strangers;
     const char *stranger = first_stranger(params, st, &strangers);

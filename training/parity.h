@@ -6,8 +6,8 @@
 #include "core/safetensors.h"
 
 /* Opens the file, which must have float32 `images` [B,3,H,W], or clips: `images` [B,frames,3,H,W], or `clips`
- * [B,3,frames,H,W] as PyTorch's Conv3d takes them; and `labels` [B].  Writes H and W to size, and to frames their number,
- * 1 for images. */
+ * [B,3,frames,H,W] as PyTorch's Conv3d takes them; and `labels` [B].  Writes H and W to size, and to frames their
+ * number, 1 for images. */
 void parity_images(SafeTensors *st, const char *path, int size[2], int *frames);
 /* Its pixels, [B,3,H,W] or [B,frames,3,H,W], which the caller frees, and B. */
 float *parity_pixels(const SafeTensors *st, int *B);

@@ -131,8 +131,8 @@ void plan_poison(Plan *plan) {
     free(poison);
 }
 
-/* Scratch and reused tensors overlap, so one layer's guard may lie inside another's tensor: only guards of kept and spare
- * tensors whose memory is not reused are checked. */
+/* Scratch and reused tensors overlap, so one layer's guard may lie inside another's tensor: only guards of kept and
+ * spare tensors whose memory is not reused are checked. */
 const char *plan_overrun(const Plan *plan) {
     unsigned char guard[PLAN_GUARD];
     if (!plan->guarded || !plan->training) return NULL;

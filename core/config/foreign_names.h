@@ -9,7 +9,8 @@
  * the name is unknown here too. */
 const char *foreign_name(const Config *config, const char *name, const char **setting);
 
-/* The names with meaning i of the table, with spaces between them, NULL behind the last; for the test that tries all. */
+/* The names with meaning i of the table, with spaces between them, NULL behind the last; for the test that tries
+ * all. */
 const char *foreign_names_at(int i);
 
 #endif

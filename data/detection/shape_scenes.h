@@ -1,5 +1,5 @@
-/* The embedded data set of the detector: several of data/sets/shapes' figures in one picture, with their boxes, drawn on
- * demand.  Needs no file and no network; small enough for a detector to learn on a CPU in minutes. */
+/* The embedded data set of the detector: several of data/sets/shapes' figures in one picture, with their boxes, drawn
+ * on demand.  Needs no file and no network; small enough for a detector to learn on a CPU in minutes. */
 #ifndef VIT_DATA_DETECTION_SHAPE_SCENES_H
 #define VIT_DATA_DETECTION_SHAPE_SCENES_H
 

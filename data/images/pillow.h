@@ -1,5 +1,5 @@
-/* Pixel operations with Pillow's arithmetic, byte for byte (tests/data/test_randaugment.c).  All work in place on pixels
- * [height,width,3]; `scratch` has pillow_scratch(height, width) bytes, of any alignment. */
+/* Pixel operations with Pillow's arithmetic, byte for byte (tests/data/test_randaugment.c).  All work in place on
+ * pixels [height,width,3]; `scratch` has pillow_scratch(height, width) bytes, of any alignment. */
 #ifndef VIT_DATA_IMAGES_PILLOW_H
 #define VIT_DATA_IMAGES_PILLOW_H
 

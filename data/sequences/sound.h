@@ -13,12 +13,12 @@
 bool sound_available(void);
 
 /* Decodes a complete WAV file in memory (RIFF, WAVEX, RF64; PCM of 8, 16, 24 or 32 bits or float) to mu-law bytes at
- * `rate` samples a second: channels are averaged, another rate is converted, what exceeds [-1,1] is clamped.  The caller
- * frees *samples [*count].  On failure returns false and sets `error`; there is then nothing to free. */
+ * `rate` samples a second: channels are averaged, another rate is converted, what exceeds [-1,1] is clamped.  The
+ * caller frees *samples [*count].  On failure returns false and sets `error`; there is then nothing to free. */
 bool sound_decode(uint8_t **samples, size_t *count, const uint8_t *bytes, size_t size, int rate, Error *error);
 
-/* Writes mu-law samples as a WAV file of 16 bits, mono, replacing an existing file atomically.  On failure returns false
- * and sets `error`. */
+/* Writes mu-law samples as a WAV file of 16 bits, mono, replacing an existing file atomically.  On failure returns
+ * false and sets `error`. */
 bool sound_write(const char *path, const uint8_t *samples, size_t count, int rate, Error *error);
 
 #endif

@@ -32,8 +32,8 @@ const char *dataset_nearest(const char *data, const char *also);
 /* Whether `data` names a kind of data set, or a folder or file that is one. */
 bool dataset_is_there(const char *data);
 
-/* Is this the name of a data set, or a path?  Only a word that is neither is unknown; whether a path leads to a data set is
- * found out when it is opened. */
+/* Is this the name of a data set, or a path?  Only a word that is neither is unknown; whether a path leads to a data
+ * set is found out when it is opened. */
 bool dataset_known(const char *data, Error *error);
 
 /* Opens the data set that `data` names:

@@ -1,6 +1,6 @@
 /* ImageNet ReaL's labels (Beyer et al. 2020, "Are we done with ImageNet?"): real.json is a list with a list of labels
- * for each validation image, in the order of their names, ILSVRC2012_val_00000001.JPEG and so on.  Each of an image's labels
- * is right; an image without labels does not count. */
+ * for each validation image, in the order of their names, ILSVRC2012_val_00000001.JPEG and so on.  Each of an image's
+ * labels is right; an image without labels does not count. */
 #ifndef VIT_DATA_SETS_REAL_LABELS_H
 #define VIT_DATA_SETS_REAL_LABELS_H
 

@@ -1,5 +1,5 @@
-/* A video as a row of picture files, for packed data sets: no library for videos is needed to read it, and any frame can
- * be read without the others.
+/* A video as a row of picture files, for packed data sets: no library for videos is needed to read it, and any frame
+ * can be read without the others.
  *
  *     header    ClipFileHeader
  *     times     double [count]: seconds from the first frame, ascending
@@ -21,8 +21,8 @@ typedef struct {
 
 bool clip_file_is(const uint8_t *bytes, size_t size);
 
-/* Gives the frames of a clip to `taker` as encoded pictures, as Dataset.read_clip does.  Lengths and offsets are checked
- * before anything is read. */
+/* Gives the frames of a clip to `taker` as encoded pictures, as Dataset.read_clip does.  Lengths and offsets are
+ * checked before anything is read. */
 bool clip_file_read(const uint8_t *bytes, size_t size, int label, const ClipChoice *choice, const ClipTaker *taker,
                     Error *error);
 

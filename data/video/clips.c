@@ -69,8 +69,8 @@ static void segments(int *index, int F, const ClipChoice *c) {
     }
 }
 
-/* The products and the sum are rounded one by one, as numpy rounds them in TSN's and mmaction2's loaders: of 6 frames and
- * 7 segments the fourth is frame 2, and without rounding it were 3. */
+/* The products and the sum are rounded one by one, as numpy rounds them in TSN's and mmaction2's loaders: of 6 frames
+ * and 7 segments the fourth is frame 2, and without rounding it were 3. */
 static void tsn(int *index, int F, const ClipChoice *c) {
     int T0 = c->frames, K = c->train ? 1 : c->s.test_clips, k = c->train ? 0 : c->clip, length = F / T0;
     double tick = (double)F / T0;

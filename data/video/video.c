@@ -6,9 +6,9 @@
  *            decode, and drop frames before the wanted one; at the end of the file drain the decoder, which holds back
  *            as many frames as the stream has reordered.
  *
- * A container may seek too far; then everything is decoded from the start.  Concealment is on and silent in FFmpeg, and a
- * damaged file can give fewer frames without any error: so a wanted time must come exactly, and from a decoder that has
- * reported no error since the last key frame. */
+ * A container may seek too far; then everything is decoded from the start.  Concealment is on and silent in FFmpeg, and
+ * a damaged file can give fewer frames without any error: so a wanted time must come exactly, and from a decoder that
+ * has reported no error since the last key frame. */
 #include "data/video/video.h"
 
 #include <assert.h>
@@ -404,8 +404,8 @@ static bool convert(VideoReader *v, int *height, int *width, Error *error) {
 
 /* == Reading ====================================================================================================== */
 
-/* Seeks to the last key frame at or before a frame, if that is ahead of the decoder.  At the start it is only ahead where
- * another key frame lies between. */
+/* Seeks to the last key frame at or before a frame, if that is ahead of the decoder.  At the start it is only ahead
+ * where another key frame lies between. */
 static void seek_ahead(VideoReader *v, int frame) {
     int key = frame;
     while (key > 0 && !v->frames[key].key) key--;

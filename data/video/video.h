@@ -2,10 +2,10 @@
  * Makefile compiles video.c where the headers of libavformat, libavcodec and libswscale are there, else video_none.c,
  * which says so; the libraries themselves are loaded when they are needed (data/video/video_library.h).
  *
- * A frame is named by its rank in the order of presentation, never by a time: rates are often not constant, and durations
- * are estimates.  Colours are converted with the matrix and range that the frame is tagged with, else BT.601 in limited
- * range; rotations by multiples of 90 degrees are undone; pixels that are not square stay as they are.  A file may not
- * refer to other files. */
+ * A frame is named by its rank in the order of presentation, never by a time: rates are often not constant, and
+ * durations are estimates.  Colours are converted with the matrix and range that the frame is tagged with, else BT.601
+ * in limited range; rotations by multiples of 90 degrees are undone; pixels that are not square stay as they are.  A
+ * file may not refer to other files. */
 #ifndef VIT_DATA_VIDEO_VIDEO_H
 #define VIT_DATA_VIDEO_VIDEO_H
 
@@ -38,12 +38,12 @@ double video_fps(const VideoReader *reader);
 /* The time of a frame in seconds, from the first one's. */
 double video_time(const VideoReader *reader, int frame);
 
-/* Calls take(context, i, pixels [height,width,3], ...) for index[i], i = 0 .. count-1, with pixels that are valid during
- * the call.  index [count] ascends, repeats included.  All frames get the size of the first one decoded.  Decodes from
- * the last key frame before a wanted frame, and holds one picture at a time besides the decoder's own.  A wanted frame
- * that does not come, or in whose decoding an error was reported, is an error; what a decoder conceals without a word is
- * accepted, as a JPEG is that libjpeg only warns about.  Then, and when take says so, returns false with
- * `error` set. */
+/* Calls take(context, i, pixels [height,width,3], ...) for index[i], i = 0 .. count-1, with pixels that are valid
+ * during the call.  index [count] ascends, repeats included.  All frames get the size of the first one decoded.
+ * Decodes from the last key frame before a wanted frame, and holds one picture at a time besides the decoder's own.  A
+ * wanted frame that does not come, or in whose decoding an error was reported, is an error; what a decoder conceals
+ * without a word is accepted, as a JPEG is that libjpeg only warns about.  Then, and when take says so, returns false
+ * with `error` set. */
 bool video_read(VideoReader *reader, const int *index, int count,
                 bool (*take)(void *context, int i, const uint8_t *pixels, int height, int width, Error *error),
                 void *context, Error *error);

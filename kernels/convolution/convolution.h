@@ -39,9 +39,9 @@ void depthwise_backward(real *dx, const real *add, float *dw, float *db, const r
                         const Depthwise *shape, int B);
 size_t depthwise_workspace(const Depthwise *shape);
 
-/* The same without bias and `add`, at every stride-th row and column only: result (i,j) is the one at token
- * (i stride, j stride) of its frame, on a grid of T x Ho x Wo with Ho = convolution_side(rows, stride).  kt is at most 15;
- * all channels have weights of their own: period = C. */
+/* The same without bias and `add`, at every stride-th row and column only: result (i,j) is the one at token (i stride,
+ * j stride) of its frame, on a grid of T x Ho x Wo with Ho = convolution_side(rows, stride).  kt is at most 15; all
+ * channels have weights of their own: period = C. */
 typedef struct {
     Depthwise window;
     int stride;

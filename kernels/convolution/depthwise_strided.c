@@ -86,7 +86,8 @@ void strided_depthwise_forward(real *y, const real *x, const float *w, const Str
         }
 }
 
-/* The gradient of token (t,i,j), which is in the windows whose tap there is i + k/2 - r = stride o, t + kt/2 - u = f. */
+/* The gradient of token (t,i,j), which is in the windows whose tap there is i + k/2 - r = stride o, t + kt/2 - u =
+ * f. */
 static vec token_gradient(const Group *g, const real *dy, int t, int i, int j) {
     const Depthwise *s = g->s;
     int ti = t + g->kt / 2, yi = i + s->k / 2, xi = j + s->k / 2;

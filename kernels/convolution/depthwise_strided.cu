@@ -1,7 +1,7 @@
 /* Depthwise convolution of which only every stride-th row and column of every frame is computed;
- * kernels/convolution/depthwise_strided.c has the formulas.  A thread computes one number of y or of dx; neighbouring threads have
- * neighbouring channels.  For the weights' gradient a block has 32 channels, one tap in time and a slice of the images, a
- * lane has the k x k sums of a channel, and add_parts joins the slices in order. */
+ * kernels/convolution/depthwise_strided.c has the formulas.  A thread computes one number of y or of dx; neighbouring
+ * threads have neighbouring channels.  For the weights' gradient a block has 32 channels, one tap in time and a slice
+ * of the images, a lane has the k x k sums of a channel, and add_parts joins the slices in order. */
 #include "kernels/cuda/divisor.cuh"
 #include "kernels/convolution/depthwise.cuh"
 #include "kernels/convolution/convolution.h"

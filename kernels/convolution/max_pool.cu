@@ -1,5 +1,5 @@
-/* The maximum of 3 x 3 windows, 2 apart; kernels/convolution/max_pool.c has the formulas.  A thread has some channels of a
- * result, or of a pixel's gradient. */
+/* The maximum of 3 x 3 windows, 2 apart; kernels/convolution/max_pool.c has the formulas.  A thread has some channels
+ * of a result, or of a pixel's gradient. */
 #include "kernels/cuda/rows.cuh"
 #include "kernels/convolution/convolution.h"
 #include "kernels/tokens/images.h"

@@ -1,5 +1,5 @@
-/* The maximum over each 3x3 neighbourhood; the formulas are in kernels/convolution/neighbour_max.c.  One thread for each
- * channel of a token. */
+/* The maximum over each 3x3 neighbourhood; the formulas are in kernels/convolution/neighbour_max.c.  One thread for
+ * each channel of a token. */
 #include "kernels/cuda/rows.cuh"
 #include "kernels/convolution/convolution.h"
 #include "kernels/tokens/grid.h"

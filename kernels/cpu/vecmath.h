@@ -103,8 +103,8 @@ TILE_INLINE vec vec_exp(vec x) {
 
 /* e^x for x <= 88 within 1 ulp, for sums in which e^-86 is negligible: one scaling is enough for normal numbers, and
  * below -87.7 the result is 0.  It is not the smallest normal number, since products with that are denormal, and
- * denormal numbers are slow: keys that fill up a vector, or are of another region of a rolled grid, would cost more than
- * all others. */
+ * denormal numbers are slow: keys that fill up a vector, or are of another region of a rolled grid, would cost more
+ * than all others. */
 TILE_INLINE vec vec_exp_floored(vec x) {
     x = vec_max(vec_set(-88), x);
     vec shifted = x * 1.44269504f + (VEC_ROUND + 127), n = shifted - (VEC_ROUND + 127);

@@ -2,8 +2,8 @@
 #ifndef VIT_KERNELS_CUDA_MMA_FLOAT_CUH
 #define VIT_KERNELS_CUDA_MMA_FLOAT_CUH
 
-/* The product of mma_bf16 of floats, exactly: every lane needs two rows of A and two columns of B, so four shuffles for four
- * multiply-adds. */
+/* The product of mma_bf16 of floats, exactly: every lane needs two rows of A and two columns of B, so four shuffles for
+ * four multiply-adds. */
 DEVICE void mma_float(float (&c)[4], const float (&a)[8], const float (&b)[4]) {
     int g = lane_id() / 4, t = lane_id() % 4;
 #pragma unroll

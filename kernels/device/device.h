@@ -17,7 +17,8 @@ extern "C" {
 void kernels_init(void);
 void kernels_exit(void);
 
-/* A description of the device for the first line of a run, such as "CPU, 2 threads, AVX-512, bfloat16, oneDNN 2.6.3". */
+/* A description of the device for the first line of a run, such as "CPU, 2 threads, AVX-512, bfloat16, oneDNN
+ * 2.6.3". */
 const char *kernels_device(void);
 
 /* NULL, or one line that says why this machine should not run this build and what to do: a CPU without instructions for
@@ -88,8 +89,8 @@ void real_download(float *host, const real *device, size_t n);
  * is chosen by it. */
 size_t activations_at_once(void);
 
-/* True if there is room for `bytes` more of device memory, and it is faster on this device to keep a result of forward for
- * the backward pass there than to compute it again with the gradient.  Results are the same. */
+/* True if there is room for `bytes` more of device memory, and it is faster on this device to keep a result of forward
+ * for the backward pass there than to compute it again with the gradient.  Results are the same. */
 bool device_keeps(size_t bytes);
 
 /* True if kernels run on the host's own cores, so that other threads of the program slow them down. */

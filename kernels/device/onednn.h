@@ -36,8 +36,8 @@ dnnl_primitive_t onednn_reorder(DescRef to, DescRef from);
 /* The result is added to what is there. */
 void onednn_append_sum(dnnl_post_ops_t ops);
 
-/* Room for n floats in each of three places, where a library without bfloat16 is given widened numbers.  The first calls
- * with a size make it. */
+/* Room for n floats in each of three places, where a library without bfloat16 is given widened numbers.  The first
+ * calls with a size make it. */
 enum { WIDE_X, WIDE_Y, WIDE_W };
 float *onednn_wide(int place, size_t n);
 

@@ -1,5 +1,5 @@
-/* Means over the cells of a grid, and squares of tokens copied to rows (kernels/landmarks/landmarks.h): one thread for each
- * element of the means or of the rows. */
+/* Means over the cells of a grid, and squares of tokens copied to rows (kernels/landmarks/landmarks.h): one thread for
+ * each element of the means or of the rows. */
 #include "kernels/cuda/rows.cuh"
 #include "kernels/landmarks/landmarks.h"
 #include "kernels/tokens/grid.h"

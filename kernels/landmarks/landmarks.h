@@ -29,8 +29,8 @@ void cell_means_backward(real *dx, const real *dmeans, const Cells *cells, int B
 typedef struct {
     int begin, end;
 } TokenSpan;
-/* The places among `to` that part `i` of `from` touches when both divide the same length evenly: floor(i to / from) up to
- * but without ceil((i+1) to / from).  Neighbouring parts share a place where `from` does not divide `to`. */
+/* The places among `to` that part `i` of `from` touches when both divide the same length evenly: floor(i to / from) up
+ * to but without ceil((i+1) to / from).  Neighbouring parts share a place where `from` does not divide `to`. */
 GRID_INLINE TokenSpan cell_span(int i, int from, int to) {
     TokenSpan span = {(int)((size_t)i * (size_t)to / (size_t)from),
                  (int)((((size_t)i + 1) * (size_t)to + (size_t)from - 1) / (size_t)from)};

@@ -1,7 +1,7 @@
-/* Attention of low rank through landmarks; the formulas are in kernels/landmarks/low_rank.c.  A block computes all steps of
- * one head after another, with its matrices in a slice of the workspace.  There are only as many blocks as keep the
- * device busy, so that the slices tend to stay in the cache.  Products use tiles of 64 x 64, with 4 x 4 elements for
- * each thread. */
+/* Attention of low rank through landmarks; the formulas are in kernels/landmarks/low_rank.c.  A block computes all
+ * steps of one head after another, with its matrices in a slice of the workspace.  There are only as many blocks as
+ * keep the device busy, so that the slices tend to stay in the cache.  Products use tiles of 64 x 64, with 4 x 4
+ * elements for each thread. */
 #include "kernels/cuda/fragments.cuh"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/landmarks/landmarks.h"

@@ -1,5 +1,5 @@
-/* main of every program for a CPU: looks at the processor, and starts the variant of the program that suits it.  This is
- * compiled for the oldest processor, as it must run on one that can run none of the variants, to say so. */
+/* main of every program for a CPU: looks at the processor, and starts the variant of the program that suits it.  This
+ * is compiled for the oldest processor, as it must run on one that can run none of the variants, to say so. */
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>

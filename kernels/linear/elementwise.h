@@ -12,7 +12,8 @@ extern "C" {
 
 /* y = x/2 (1 + erf(x / sqrt 2)).  y, x [n] real.  y may be x. */
 void gelu_forward(real *y, const real *x, size_t n);
-/* dx = dy gelu'(x), and y = gelu(x) again, so that forward's y need not be stored.  dx (=), may be dy;  y (=) or NULL. */
+/* dx = dy gelu'(x), and y = gelu(x) again, so that forward's y need not be stored.  dx (=), may be dy;  y (=) or
+ * NULL. */
 void gelu_backward(real *dx, real *y, const real *dy, const real *x, size_t n);
 
 /* The same for y = x sigmoid(1.702 x). */

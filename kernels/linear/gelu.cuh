@@ -1,4 +1,5 @@
-/* The exact Gaussian error linear unit; kernels/linear/gelu.c has the formulas.  The normal distribution's upper tail is
+/* The exact Gaussian error linear unit; kernels/linear/gelu.c has the formulas.  The normal distribution's upper tail
+ * is
  *   1 - Phi(a) = phi(a) p(t),  t = 1 / (1 + 0.2316419 a),  a >= 0, within 7.5e-8
  * (Abramowitz and Stegun 1964, 26.2.17): one exponential serves Phi and its density, no branch, some twenty
  * instructions; with erff and expf the arithmetic would take longer than the memory. */

@@ -65,8 +65,8 @@ static void memory_2d(dnnl_memory_desc_t *d, dnnl_data_type_t type, dnnl_dim_t r
 }
 
 #if DNNL_VERSION_MAJOR < 3
-/* oneDNN 2.6.3's product of bfloat16 with AMX ends in an illegal instruction where 63 is the inner dimension, and for no
- * other up to 200 (docs/performance.md). */
+/* oneDNN 2.6.3's product of bfloat16 with AMX ends in an illegal instruction where 63 is the inner dimension, and for
+ * no other up to 200 (docs/performance.md). */
 static bool broken(const Matmul *m) {
     int inner = m->kind == FORWARD || m->kind == FORWARD_KEPT ? m->in : m->kind == BACKWARD_INPUT ? m->out : (int)m->n;
     return sizeof(real) == 2 && inner == 63;

@@ -49,8 +49,8 @@ static cudaEvent_t forked, joined;
 
 /* == Products ===================================================================================================== */
 
-/* Bytes of the widest access of the library's kernels.  Beyond it the place of a tensor must not matter: the same product
- * elsewhere takes the same algorithm, and gives the same bits. */
+/* Bytes of the widest access of the library's kernels.  Beyond it the place of a tensor must not matter: the same
+ * product elsewhere takes the same algorithm, and gives the same bits. */
 enum { MOST_ALIGNED = 16 };
 
 enum Kind { FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHT };
@@ -66,8 +66,8 @@ struct Product {
     cublasLtMatmulAlgo_t algorithm;
 };
 
-/* A model has about a dozen shapes, a detector as many for each size of images.  A shape has its place in one set of the
- * table; when the set is full, its oldest entry is replaced. */
+/* A model has about a dozen shapes, a detector as many for each size of images.  A shape has its place in one set of
+ * the table; when the set is full, its oldest entry is replaced. */
 enum { SETS = 512, WAYS = 8 };
 static Product products[SETS][WAYS];
 static int product_next[SETS];
@@ -134,8 +134,8 @@ static void product_create(Product *p, const real *bias) {
     int found = 0;
     CUBLAS_TRY(cublasLtMatmulPreferenceCreate(&preference));
     prefer(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, (uint64_t)WORKSPACE_BYTES);
-    /* The parts of a split sum must be added as float and in a fixed order.  In place they are added one after the other
-     * (cublasLt.h), as what D is. */
+    /* The parts of a split sum must be added as float and in a fixed order.  In place they are added one after the
+     * other (cublasLt.h), as what D is. */
     uint32_t in_place = type == CUDA_R_32F ? CUBLASLT_REDUCTION_SCHEME_INPLACE : CUBLASLT_REDUCTION_SCHEME_NONE;
     prefer(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
            (uint32_t)CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE | in_place);

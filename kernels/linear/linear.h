@@ -19,8 +19,8 @@ typedef struct {
 
 /* y = x w^T + b.  y [n,out] real with row stride y_row;  x [n,in] real;  w [out,in] float;  b [out] float or NULL. */
 void linear_forward(real *y, const real *x, const float *w, const float *b, const LinearShape *shape);
-/* Between a call with true and one with false the weights that linear_forward has seen must not change: it may keep them
- * in a layout of its own, since for few rows to bring them into it takes as long as the product. */
+/* Between a call with true and one with false the weights that linear_forward has seen must not change: it may keep
+ * them in a layout of its own, since for few rows to bring them into it takes as long as the product. */
 void linear_keep_weights(bool keep);
 /* dx = dy w.  dx [n,in] (=);  dy [n,out] with row stride y_row. */
 void linear_backward_input(real *dx, const real *dy, const float *w, const LinearShape *shape);
@@ -40,7 +40,8 @@ void linear_gelu_forward(real *a, real *g, const real *x, const float *w, const 
 /* The gradient through a linear layer and the GELU before it, y = gelu(a) w^T:
  *   da = (dy w) gelu'(a),  g = gelu(a) again, with the bits of forward,  and the gradients of two layers' biases, db of
  *   y's and da_sums of a's: column sums of dy and of da.
- * da [n,in] (=);  g [n,in] (=), or NULL where forward's is still there;  da_sums [in], db [out] (+=);  dy [n,out];  a [n,in];  w [out,in].  da may not be a. */
+ * da [n,in] (=);  g [n,in] (=), or NULL where forward's is still there;  da_sums [in], db [out] (+=);  dy [n,out];  a
+ * [n,in];  w [out,in].  da may not be a. */
 void linear_gelu_backward(real *da, real *g, float *da_sums, float *db, const real *dy, const real *a, const float *w,
                           const LinearShape *shape);
 size_t linear_gelu_workspace(const LinearShape *shape);

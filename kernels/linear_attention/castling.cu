@@ -1,4 +1,5 @@
-/* Castling-ViT's angular features; the formulas are in kernels/linear_attention/castling.c.  One warp for each row of a head. */
+/* Castling-ViT's angular features; the formulas are in kernels/linear_attention/castling.c.  One warp for each row of a
+ * head. */
 #include "kernels/cuda/fragments.cuh"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/linear_attention/operator_features.h"

@@ -1,5 +1,5 @@
-/* Efficient attention's features; kernels/linear_attention/efficient.c has the formulas.  Of q a warp takes a head's channels; of k
- * a block takes 32 channels of an image, a lane each, and its warps the tokens by turns. */
+/* Efficient attention's features; kernels/linear_attention/efficient.c has the formulas.  Of q a warp takes a head's
+ * channels; of k a block takes 32 channels of an image, a lane each, and its warps the tokens by turns. */
 #include "kernels/cuda/fragments.cuh"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/linear_attention/operator_features.h"

@@ -1,5 +1,5 @@
-/* The deterministic parameter-free projection; kernels/linear_attention/feature_dpfp.c has the formulas.  A thread for each feature,
- * and for each element of dz. */
+/* The deterministic parameter-free projection; kernels/linear_attention/feature_dpfp.c has the formulas.  A thread for
+ * each feature, and for each element of dz. */
 #include "kernels/cuda/rows.cuh"
 #include "kernels/linear_attention/feature_maps.h"
 #include "kernels/softmax/attention_shape.h"

@@ -8,8 +8,8 @@
  * them at a time stay in the first-level cache from z to phi. Each thread packs its own copy of the weights, padded to
  * whole vectors; the scale D^-1/4 is folded into w1.
  *
- * With bfloat16 and dot products of pairs (kernels/softmax/pairs.h), all products but u's take bfloat16: f, dp, du and the
- * weights are rounded.  An error of u is as large an error of its sine, however large u is, so u stays a product of
+ * With bfloat16 and dot products of pairs (kernels/softmax/pairs.h), all products but u's take bfloat16: f, dp, du and
+ * the weights are rounded.  An error of u is as large an error of its sine, however large u is, so u stays a product of
  * floats. */
 #include <math.h>
 #include <stdbool.h>

@@ -1,6 +1,6 @@
-/* Random features; kernels/linear_attention/feature_random.c has the formulas.  A block takes q or k of one image and head: once
- * over the tokens for the maximum, where there is one over tokens, and once more for the features.  Exponents are
- * float. */
+/* Random features; kernels/linear_attention/feature_random.c has the formulas.  A block takes q or k of one image and
+ * head: once over the tokens for the maximum, where there is one over tokens, and once more for the features.
+ * Exponents are float. */
 #include <math.h>
 
 #include "kernels/cuda/plain.cuh"

@@ -1,5 +1,5 @@
-/* T2R's feature map; kernels/linear_attention/feature_relu.c has the formulas.  A block takes tiles of rows; its sums of dw and
- * db lie in workspace, each element one thread's, and add_parts joins the blocks. */
+/* T2R's feature map; kernels/linear_attention/feature_relu.c has the formulas.  A block takes tiles of rows; its sums
+ * of dw and db lie in workspace, each element one thread's, and add_parts joins the blocks. */
 #include "kernels/cuda/plain.cuh"
 #include "kernels/linear_attention/feature_maps.h"
 #include "kernels/softmax/attention_shape.h"

@@ -1,5 +1,5 @@
-/* Focused features; kernels/linear_attention/focused.c has the formulas.  A block takes a token at a time, a thread every
- * THREADS'th channel; u and t / u stay in shared memory between the passes over them. */
+/* Focused features; kernels/linear_attention/focused.c has the formulas.  A block takes a token at a time, a thread
+ * every THREADS'th channel; u and t / u stay in shared memory between the passes over them. */
 #include "kernels/cuda/fragments.cuh"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/linear_attention/operator_features.h"

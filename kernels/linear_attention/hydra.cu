@@ -1,5 +1,5 @@
-/* Hydra attention; kernels/linear_attention/hydra.c has the formulas.  Norms and gradients: a warp to a token.  Sums over tokens: a
- * block to 32 channels of an image, a lane each, its warps the tokens by turns. */
+/* Hydra attention; kernels/linear_attention/hydra.c has the formulas.  Norms and gradients: a warp to a token.  Sums
+ * over tokens: a block to 32 channels of an image, a lane each, its warps the tokens by turns. */
 #include "kernels/cuda/fragments.cuh"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/linear_attention/operator_features.h"

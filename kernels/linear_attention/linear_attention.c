@@ -8,9 +8,9 @@
  * Because of the 1 after v, the denominator is one more column of the same products: S is [F,D+1].  Sums over tokens
  * are made of the sums of blocks of tokens, so that the rounding error does not grow with N.
  *
- * With bfloat16 and dot products of pairs (kernels/softmax/pairs.h), where F and D are multiples of PAIR_BLOCK, phi, v and
- * dy are operands as they are, and the column of the denominators is kept apart, in floats.  S enters y as the sum of
- * two numbers of bfloat16; phi(q_n) / den_n in dS, and S and dS in the gradients, are rounded to one. */
+ * With bfloat16 and dot products of pairs (kernels/softmax/pairs.h), where F and D are multiples of PAIR_BLOCK, phi, v
+ * and dy are operands as they are, and the column of the denominators is kept apart, in floats.  S enters y as the sum
+ * of two numbers of bfloat16; phi(q_n) / den_n in dS, and S and dS in the gradients, are rounded to one. */
 #include <math.h>
 #include <stdbool.h>
 #include <string.h>

@@ -1,5 +1,6 @@
-/* EfficientViT's second scale of q, k and v, and its ReLU features; the formulas are in kernels/linear_attention/multiscale.c.  One
- * thread for each element, since the matrices are small and neighbouring threads read the same rows. */
+/* EfficientViT's second scale of q, k and v, and its ReLU features; the formulas are in
+ * kernels/linear_attention/multiscale.c.  One thread for each element, since the matrices are small and neighbouring
+ * threads read the same rows. */
 #include "kernels/cuda/rows.cuh"
 #include "kernels/linear_attention/operator_features.h"
 #include "kernels/softmax/attention_shape.h"

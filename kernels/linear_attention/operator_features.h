@@ -24,7 +24,8 @@ typedef struct {
  * phi, x [B,N,M] real;  pos [N,M];  scale [M];  p >= 1. */
 void focused_features_forward(real *phi, const real *x, const float *pos, const float *scale, int p,
                               const FocusedRows *rows);
-/* dx (=), its rows as far apart as x's;  dpos, NULL if pos is, and dscale (+=);  dphi's rows are as far apart as phi's. */
+/* dx (=), its rows as far apart as x's;  dpos, NULL if pos is, and dscale (+=);  dphi's rows are as far apart as
+ * phi's. */
 void focused_features_backward(real *dx, float *dpos, float *dscale, const real *dphi, const real *x, const float *pos,
                                const float *scale, int p, const FocusedRows *rows);
 size_t focused_features_workspace(int M);

@@ -1,4 +1,5 @@
-/* Relative positions; kernels/linear_attention/relative.c has the formulas.  A thread for each pair of features, or each feature. */
+/* Relative positions; kernels/linear_attention/relative.c has the formulas.  A thread for each pair of features, or
+ * each feature. */
 #include <math.h>
 
 #include "kernels/cuda/rows.cuh"

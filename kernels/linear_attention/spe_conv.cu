@@ -1,6 +1,6 @@
-/* Codes that are filtered noise; the formulas are in kernels/linear_attention/spe_conv.c, the use of the codes in spe.cuh.  A block
- * computes the codes of sixteen tokens for a column d of a head, a few realisations at a time; for the gradients of the
- * parameters it has all tokens of the range. */
+/* Codes that are filtered noise; the formulas are in kernels/linear_attention/spe_conv.c, the use of the codes in
+ * spe.cuh.  A block computes the codes of sixteen tokens for a column d of a head, a few realisations at a time; for
+ * the gradients of the parameters it has all tokens of the range. */
 #include "kernels/linear_attention/spe.cuh"
 #include "kernels/linear_attention/relative_positions.h"
 #include "kernels/softmax/attention_shape.h"

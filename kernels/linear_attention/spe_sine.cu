@@ -1,7 +1,7 @@
-/* Codes that are sums of sinusoids; the formulas are in kernels/linear_attention/spe_sine.c, the use of the codes in spe.cuh.  A
- * block computes the codes of sixteen tokens for a column d of a head; for the gradients of the parameters it has all
- * tokens of the range, so that each gradient is computed by one block.  Angles are reduced in double, since they grow
- * with the number of tokens. */
+/* Codes that are sums of sinusoids; the formulas are in kernels/linear_attention/spe_sine.c, the use of the codes in
+ * spe.cuh.  A block computes the codes of sixteen tokens for a column d of a head; for the gradients of the parameters
+ * it has all tokens of the range, so that each gradient is computed by one block.  Angles are reduced in double, since
+ * they grow with the number of tokens. */
 #include "kernels/linear_attention/spe.cuh"
 #include "kernels/linear_attention/relative_positions.h"
 #include "kernels/softmax/attention_shape.h"

@@ -1,6 +1,6 @@
-/* Mixed-radix transforms of TILE lanes at once (kernels/lisa/fft_plan.h).  Exchanging real and imaginary parts conjugates
- * every root, so both directions share their butterflies.  A long block is finished before the next one is touched:
- * from the second stage on the work stays in the first-level cache. */
+/* Mixed-radix transforms of TILE lanes at once (kernels/lisa/fft_plan.h).  Exchanging real and imaginary parts
+ * conjugates every root, so both directions share their butterflies.  A long block is finished before the next one is
+ * touched: from the second stage on the work stays in the first-level cache. */
 #include "kernels/lisa/fft.h"
 
 #include <stdbool.h>

@@ -1,6 +1,6 @@
-/* Fourier transforms of whole vectors: TILE complex sequences at once, one a lane, so that no butterfly moves a
- * number from lane to lane.  z [N,2,TILE]: real parts of the TILE lanes, then imaginary ones; kernels/lisa/fft_plan.h has
- * the order.  Neither direction scales.  A half spectrum is [pairs,2,TILE]. */
+/* Fourier transforms of whole vectors: TILE complex sequences at once, one a lane, so that no butterfly moves a number
+ * from lane to lane.  z [N,2,TILE]: real parts of the TILE lanes, then imaginary ones; kernels/lisa/fft_plan.h has the
+ * order.  Neither direction scales.  A half spectrum is [pairs,2,TILE]. */
 #ifndef VIT_KERNELS_LISA_FFT_H
 #define VIT_KERNELS_LISA_FFT_H
 

@@ -37,8 +37,8 @@ typedef struct {
     int roots; /* index of the first stage's roots in FftPlan.roots; each stage has fft_turns complex numbers */
 } FftAxis;
 
-/* The indices a of frequency f and b of f' in the transformed tensor, a = b if f = f'.  f itself is column fx of row fy,
- * of Hg rows for each frequency in time; fy = 0 for one sequence. */
+/* The indices a of frequency f and b of f' in the transformed tensor, a = b if f = f'.  f itself is column fx of row
+ * fy, of Hg rows for each frequency in time; fy = 0 for one sequence. */
 typedef struct {
     int a, b, fy, fx;
 } FftPair;

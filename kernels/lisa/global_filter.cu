@@ -1,6 +1,6 @@
-/* A learned filter for every channel in the frequency domain; the formulas are those of kernels/lisa/global_filter.c.  A
- * block transforms L channels of two images at a time in its shared memory (fft.cuh).  The filter's gradient is summed
- * over slices of the batch in workspace, and the slices in order. */
+/* A learned filter for every channel in the frequency domain; the formulas are those of kernels/lisa/global_filter.c.
+ * A block transforms L channels of two images at a time in its shared memory (fft.cuh).  The filter's gradient is
+ * summed over slices of the batch in workspace, and the slices in order. */
 #include "kernels/lisa/fft.cuh"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/lisa/transforms.h"

@@ -489,9 +489,9 @@ LISA_BACKWARD(lisa_fft_backward) {
 
 /* == Cost ======================================================================================================== */
 
-/* Nanoseconds for a token, two patterns and sixteen channels, from tests/bench/bench_lisa.c on one core of an EPYC 9005: a
- * part that every size pays, and one for each stage of the six transforms.
- * A prime factor r above 7 is worth 0.65 r stages. */
+/* Nanoseconds for a token, two patterns and sixteen channels, from tests/bench/bench_lisa.c on one core of an EPYC
+ * 9005: a part that every size pays, and one for each stage of the six transforms. A prime factor r above 7 is worth
+ * 0.65 r stages. */
 double lisa_fft_cost(const Patterns *patterns) {
     const double token = 20, stage = 9;
     if (!has_spectrum(patterns)) return INFINITY;

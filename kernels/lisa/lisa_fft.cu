@@ -117,7 +117,8 @@ static LisaFftShape shape_of(const Patterns *p) {
     return s;
 }
 
-/* Spectra are read once for all patterns of a block, so it has as many as leave enough blocks.  No sum depends on it. */
+/* Spectra are read once for all patterns of a block, so it has as many as leave enough blocks.  No sum depends on
+ * it. */
 static LisaFftTile tile_of(const LisaFftShape &s) {
     size_t wanted = (size_t)WAITING * device_multiprocessors();
     int twos = s.twos;

@@ -1,6 +1,6 @@
-/* Layer norm of each head separately; the formulas are in kernels/norm/heads_norm.c.  Eight lanes share a head, since it
- * is used with heads of 16 channels.  Weight gradients: each block sums its heads in shared memory, in a fixed order,
- * and a second kernel adds the sums of the blocks. */
+/* Layer norm of each head separately; the formulas are in kernels/norm/heads_norm.c.  Eight lanes share a head, since
+ * it is used with heads of 16 channels.  Weight gradients: each block sums its heads in shared memory, in a fixed
+ * order, and a second kernel adds the sums of the blocks. */
 #include "kernels/cuda/rows.cuh"
 #include "kernels/norm/norms.h"
 

@@ -231,8 +231,8 @@ __global__ void __launch_bounds__(THREADS, backward_residents(V))
     }
 }
 
-/* Long or unaligned rows: dw and db of the rows of one part, and the sums of df, which may be NULL, a thread to a column.
- * parts [COLUMN_PARTS][2 or 3,M]. */
+/* Long or unaligned rows: dw and db of the rows of one part, and the sums of df, which may be NULL, a thread to a
+ * column. parts [COLUMN_PARTS][2 or 3,M]. */
 __global__ void __launch_bounds__(THREADS)
     layernorm_columns_kernel(float *parts, const real *__restrict__ dh, const real *__restrict__ y,
                              const real *__restrict__ df, const float *__restrict__ mean,

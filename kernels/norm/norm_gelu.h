@@ -1,5 +1,5 @@
-/* Layer norm, then GELU, with floats in between: y = gelu(h), h = w (x - mean) rstd + b.  For what is as steep in y as a
- * pseudo-inverse, where a rounding of h would show. */
+/* Layer norm, then GELU, with floats in between: y = gelu(h), h = w (x - mean) rstd + b.  For what is as steep in y as
+ * a pseudo-inverse, where a rounding of h would show. */
 #ifndef VIT_KERNELS_NORM_NORM_GELU_H
 #define VIT_KERNELS_NORM_NORM_GELU_H
 

@@ -20,9 +20,9 @@ typedef struct {
 } LayerNorm;
 
 /* Factors s of a residual branch, for drop path: row i has scale[i / rows], so `rows` is the number of tokens in an
- * image.  s = 1 if the pointer to the struct is NULL or scale is NULL.
- * sums [M] (+=) or NULL, for add_layernorm_backward alone: the column sums of the branch's gradient as it is stored, which
- * are the gradient of a bias that ends the branch. */
+ * image.  s = 1 if the pointer to the struct is NULL or scale is NULL. sums [M] (+=) or NULL, for
+ * add_layernorm_backward alone: the column sums of the branch's gradient as it is stored, which are the gradient of a
+ * bias that ends the branch. */
 typedef struct {
     const float *scale;
     int rows;

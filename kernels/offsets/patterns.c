@@ -511,8 +511,8 @@ void patterns_spread_backward(void *ds, real *dv, const real *add, const Pattern
 
 /* == Cost ======================================================================================================== */
 
-/* The constants are from tests/bench/bench_lisa.c on one core of an EPYC 9005, in nanoseconds: a pair of tokens, channel
- * and pattern, and the start of a run of keys for each channel. */
+/* The constants are from tests/bench/bench_lisa.c on one core of an EPYC 9005, in nanoseconds: a pair of tokens,
+ * channel and pattern, and the start of a run of keys for each channel. */
 double patterns_cost(const Patterns *patterns) {
     const double multiply_add = 0.064, start = 3;
     PatternShape s = shape_of(patterns);

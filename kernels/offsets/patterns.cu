@@ -1,9 +1,10 @@
 /* Sums over keys by relative position, collected into patterns and spread from them; the formulas, and F with its
- * derivatives, are those of kernels/offsets/patterns.c.  Every thread has its own outputs and walks the sum in order.  Where
- * the table is the same for all channels, a block of ROWS tokens shares the N x N weights of COLUMNS others in shared
- * memory, and the table's gradient is summed there (pair_tiles.cuh) if it fits.  A table for each channel is larger than
- * what a head has, so blocks walk its entries and read each once for ROWS tokens of some heads.  A long sum is made of
- * the sums of few terms, against rounding.  Written for any size and any offsets, not for the matrix units. */
+ * derivatives, are those of kernels/offsets/patterns.c.  Every thread has its own outputs and walks the sum in order.
+ * Where the table is the same for all channels, a block of ROWS tokens shares the N x N weights of COLUMNS others in
+ * shared memory, and the table's gradient is summed there (pair_tiles.cuh) if it fits.  A table for each channel is
+ * larger than what a head has, so blocks walk its entries and read each once for ROWS tokens of some heads.  A long sum
+ * is made of the sums of few terms, against rounding.  Written for any size and any offsets, not for the matrix
+ * units. */
 #include "kernels/cuda/banks.cuh"
 #include "kernels/softmax/pair_tiles.cuh"
 #include "kernels/offsets/offsets.h"
@@ -197,8 +198,8 @@ DEVICE void find_others(int *others, int *any, int first, int token, bool as_key
     block_sync();
 }
 
-/* entry [CHANNELS,PATTERNS], rows ld apart, = channels and patterns from the first ones on of an entry of the table; zeros
- * beyond D and E. */
+/* entry [CHANNELS,PATTERNS], rows ld apart, = channels and patterns from the first ones on of an entry of the table;
+ * zeros beyond D and E. */
 DEVICE void load_entry(float *entry, int ld, const float *from, int first_c, int first_e, const PatternShape &s) {
     for (int at = threadIdx.x; at < CHANNELS * PATTERNS; at += THREADS) {
         int c = first_c + at / PATTERNS, e = first_e + at % PATTERNS;
@@ -389,8 +390,8 @@ __global__ void __launch_bounds__(THREADS)
     fw[(size_t)t * s.E + e] += sum;
 }
 
-/* A slice's share of Fw for ENTRIES_BACK entries, one to a warp: parts [slices][T,D,E].  The products of ROWS queries and
- * their keys meet z in shared memory, and a lane sums four channels and four patterns. */
+/* A slice's share of Fw for ENTRIES_BACK entries, one to a warp: parts [slices][T,D,E].  The products of ROWS queries
+ * and their keys meet z in shared memory, and a lane sums four channels and four patterns. */
 __global__ void __launch_bounds__(THREADS) patterns_channels_table_kernel(float *parts, const real *x, const void *z,
                                                                           const real *k, int each, PatternShape s) {
     constexpr int LD = CHANNELS + 1;

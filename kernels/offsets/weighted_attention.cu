@@ -46,8 +46,8 @@ DEVICE void store_rows(real *head, size_t row, const float *sum, int first, cons
                   [&](int i, int c) { head[(first + i) * row + c] = to_real(sum[i * pair_ld(s.D) + c]); });
 }
 
-/* out rows of a block's queries: p = (left right^T) r, out = p other.  Forward left = q^, right = k^, other = v; for dq^
- * left = dy, right = v, other = k^. */
+/* out rows of a block's queries: p = (left right^T) r, out = p other.  Forward left = q^, right = k^, other = v; for
+ * dq^ left = dy, right = v, other = k^. */
 __global__ void __launch_bounds__(THREADS, 2)
     weighted_queries_kernel(real *out, const real *dy, const real *qk, const real *qkv, const float *r, bool backward,
                             WeightedShape s) {

@@ -1,6 +1,6 @@
-/* Ripple attention with explicit softmax scores, a reference; kernels/ripple/ripple_explicit.c has the formulas.  A warp
- * takes one query, and backward, for dk and dv, one key: a score is formed again wherever it is needed, and no N x N
- * is kept.  dk and dv use that n is in ring r of m exactly when m is in ring r of n. */
+/* Ripple attention with explicit softmax scores, a reference; kernels/ripple/ripple_explicit.c has the formulas.  A
+ * warp takes one query, and backward, for dk and dv, one key: a score is formed again wherever it is needed, and no N x
+ * N is kept.  dk and dv use that n is in ring r of m exactly when m is in ring r of n. */
 #include <math.h>
 
 #include "kernels/cuda/fragments.cuh"

@@ -1,5 +1,5 @@
 /* Ripple attention over pairs of tokens, in tiles: `dense` computes all pairs, `window` only those closer than the last
- * bound, and the last group's contribution by linear attention. 
+ * bound, and the last group's contribution by linear attention.
  *
  *   forward   num_n = sum_r alpha_r(n) sum_{m in ring r of n} a_nm v_m,  den_n = the same without v, + 1e-6,
  *             a_nm = phi(q_n).phi(k_m),  y_n = num_n / den_n
@@ -21,8 +21,9 @@
  * max(|dy|,|dx|) is in group max(g(|dy|), g(|dx|)), row g(|dy|) of a query's table [G][column] holds the weights of a
  * key row, and dalpha is first summed into a table of the same shape.
  *
- * With bfloat16 and dot products (kernels/softmax/pairs.h), products of a block with a run take bfloat16: phi, v and dy are
- * exact, since what dy is divided by is multiplied with afterwards; weighted scores and their gradients are rounded. */
+ * With bfloat16 and dot products (kernels/softmax/pairs.h), products of a block with a run take bfloat16: phi, v and dy
+ * are exact, since what dy is divided by is multiplied with afterwards; weighted scores and their gradients are
+ * rounded. */
 #include "kernels/ripple/ripple_cpu.h"
 
 #include <stdbool.h>

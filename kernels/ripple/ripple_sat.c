@@ -143,8 +143,8 @@ static void clip_squares(const SatShape *s, Span *spans, int positions, size_t s
 }
 
 /* The difference of two table rows: prefix sums along x of the band of rows within reach of row `line` of all frames,
- * so that a square is the difference of two entries and the table is read once for all queries of a row.  In a clip less
- * the same in the frames before those within reach. */
+ * so that a square is the difference of two entries and the table is read once for all queries of a row.  In a clip
+ * less the same in the frames before those within reach. */
 static void take_band(const SatShape *s, const SatBuffers *w, int line, int r) {
     int t = line / s->Hg;
     Span row = w->rows[(line - t * s->Hg) * s->G + r], frame = w->frames[t * s->G + r];

@@ -356,8 +356,8 @@ void softmax_weights_backward(real *dqkv, const RippleSticksGradients *d, const 
 
 /* == What is logged =============================================================================================== */
 
-/* Half of sum_r p log(p / m) + q log(q / m) with m = (p + q) / 2: p the weights of TILE rows, divided by their sum, and q
- * halving from ring to ring, the last two alike. */
+/* Half of sum_r p log(p / m) + q log(q / m) with m = (p + q) / 2: p the weights of TILE rows, divided by their sum, and
+ * q halving from ring to ring, the last two alike. */
 static vec divergence_from_halving(const vec *alpha, int G) {
     const float tiny = 1e-37f;
     vec total = vec_set(tiny), sum = vec_set(0);

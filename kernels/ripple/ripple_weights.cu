@@ -411,7 +411,8 @@ void fixed_weights(float *alpha, const float *weights, size_t rows, int G) {
 
 enum { MEASURE_THREADS = 256 };
 
-/* Half of sum_r p log(p / m) + q log(q / m) with m = (p + q) / 2: p = alpha / sum alpha, q halving from ring to ring. */
+/* Half of sum_r p log(p / m) + q log(q / m) with m = (p + q) / 2: p = alpha / sum alpha, q halving from ring to
+ * ring. */
 DEVICE float divergence_from_halving(const float *alpha, int G) {
     const float tiny = 1e-37f;
     float total = tiny, sum = 0, q = 1;

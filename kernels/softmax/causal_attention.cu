@@ -1,6 +1,6 @@
-/* Causal softmax attention over sets of keys, on the matrix units: kernels/softmax/softmax_attention.cu has the shape of
- * the kernels, kernels/softmax/causal_attention.c the passes.  A pass lists all queries and all keys in an order, the
- * column's or the tokens' own, in which each query sees one stretch of the keys: no pair needs more than its key's
+/* Causal softmax attention over sets of keys, on the matrix units: kernels/softmax/softmax_attention.cu has the shape
+ * of the kernels, kernels/softmax/causal_attention.c the passes.  A pass lists all queries and all keys in an order,
+ * the column's or the tokens' own, in which each query sees one stretch of the keys: no pair needs more than its key's
  * position and the query's two bounds.  A block of threads reads the keys from its first row's lower bound to its last
  * row's upper one, and masks them where not every row sees all.  Short columns and blocks lie several to a tile.
  *

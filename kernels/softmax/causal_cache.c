@@ -1,4 +1,5 @@
-/* One step of causal attention with a cache of keys and values (kernels/softmax/causal_attention.h says what is kept where).
+/* One step of causal attention with a cache of keys and values (kernels/softmax/causal_attention.h says what is kept
+ * where).
  *   k, v of token i are written, then the keys that it sees are read as at most two runs of rows: the running softmax
  *   of kernels/softmax/causal_attention.c with a single query, and so the same numbers up to the order of sums. */
 #include <math.h>

@@ -1,6 +1,6 @@
-/* One step of causal attention with a cache of keys and values; kernels/softmax/causal_attention.h says what is kept where.  A
- * block writes k and v of one sequence's head and reads the keys: each warp has a running softmax over every fourth of
- * them, and the warps' states are joined in order.  Bound by the cache's memory. */
+/* One step of causal attention with a cache of keys and values; kernels/softmax/causal_attention.h says what is kept
+ * where.  A block writes k and v of one sequence's head and reads the keys: each warp has a running softmax over every
+ * fourth of them, and the warps' states are joined in order.  Bound by the cache's memory. */
 #include "kernels/softmax/softmax_tiles.cuh"
 #include "kernels/softmax/causal_attention.h"
 

@@ -15,8 +15,8 @@ static inline size_t tiles_bytes(int rows, int columns, int pairs, int D) {
     return ((size_t)(rows * ROWS + columns * COLUMNS) * odd_ld(D) + (size_t)pairs * ROWS * COLUMNS) * sizeof(float);
 }
 
-/* out [ROWS,COLUMNS] = a [ROWS,D] times b [COLUMNS,D] transposed: a thread has a column of OWNED rows, and reads its row
- * of b once for them. */
+/* out [ROWS,COLUMNS] = a [ROWS,D] times b [COLUMNS,D] transposed: a thread has a column of OWNED rows, and reads its
+ * row of b once for them. */
 DEVICE void products(float *out, const float *a, const float *b, int D) {
     const float *rows = a + warp_id() * odd_ld(D), *column = b + lane_id() * odd_ld(D);
     float sum[OWNED] = {};

@@ -129,8 +129,8 @@ DEVICE float factor_of(int query, int key, const MaskedHead &head, const Masked 
     return dropout_factor(s.drop, dropout_block(s.drop, head.b, element_of(query, key, head, s)), key / 16 % 8);
 }
 
-/* The factors of the streamed columns first.. of a row of scores: factor[n][j] is that of column 8 n + 2t + j.
- * A lane's columns have four places within sixteen, and 64 columns lie within 128, so four blocks of Philox serve them all. */
+/* The factors of the streamed columns first.. of a row of scores: factor[n][j] is that of column 8 n + 2t + j. A lane's
+ * columns have four places within sixteen, and 64 columns lie within 128, so four blocks of Philox serve them all. */
 template <int N>
 DEVICE void row_factors(float (&factor)[N][2], int query, int first, const MaskedHead &head, const Masked &s) {
 #pragma unroll

@@ -1,6 +1,6 @@
-/* What the softmax attentions on products of pairs of bfloat16 share: copies in the layouts of kernels/softmax/pairs.h, and
- * blocks of scores that become weights.  Queries stand beside each other in a vector, keys below: s = k q^T, so that
- * maxima, sums and log-sum-exps are vectors, and a block of weights is an operand as it is computed. */
+/* What the softmax attentions on products of pairs of bfloat16 share: copies in the layouts of kernels/softmax/pairs.h,
+ * and blocks of scores that become weights.  Queries stand beside each other in a vector, keys below: s = k q^T, so
+ * that maxima, sums and log-sum-exps are vectors, and a block of weights is an operand as it is computed. */
 #ifndef VIT_KERNELS_SOFTMAX_PAIR_TILES_H
 #define VIT_KERNELS_SOFTMAX_PAIR_TILES_H
 
@@ -129,8 +129,8 @@ static inline void pack_queries(real *transposed, real *paired, real *room, cons
     pair_rows(paired, room, QUERIES, Dp);
 }
 
-/* Computes from a block of scores s = k q^T and t = v dy^T [keys,QUERIES]: p = 2^(scale s - lse) and ds = p (t - delta),
- * both [padded,QUERIES], and ds in pairs of keys. */
+/* Computes from a block of scores s = k q^T and t = v dy^T [keys,QUERIES]: p = 2^(scale s - lse) and ds = p (t -
+ * delta), both [padded,QUERIES], and ds in pairs of keys. */
 TILE_INLINE void pairs_scores_backward(int lanes, real *p, real *ds, real *ds_pairs, const float *s, const float *t,
                                        const float *lse, const float *delta, float scale, int keys, int padded) {
     for (int v = 0; v < lanes; v++) {

@@ -4,7 +4,8 @@
  *     C [m,n] (= or +=) A [m,k] B [k,n]
  *
  * A is row-major; B is [k/2][n][2], the two numbers of a pair beside each other; C is row-major and of floats.  m, n
- * and k are multiples of PAIR_BLOCK, for dot products any number, of 16 and even: callers pad their copies with zeros. */
+ * and k are multiples of PAIR_BLOCK, for dot products any number, of 16 and even: callers pad their copies with
+ * zeros. */
 #ifndef VIT_KERNELS_SOFTMAX_PAIRS_H
 #define VIT_KERNELS_SOFTMAX_PAIRS_H
 
@@ -26,7 +27,8 @@ typedef enum { PAIRS_SLOW, PAIRS_DOTS, PAIRS_AMX } Pairs;
 /* The first call asks the system for AMX, outside of parallel regions. */
 Pairs pairs_kind(void);
 
-/* Around a thread's products by AMX; the second leaves its registers as if they were unused.  Nothing for the others. */
+/* Around a thread's products by AMX; the second leaves its registers as if they were unused.  Nothing for the
+ * others. */
 void pairs_begin(Pairs kind);
 void pairs_end(Pairs kind);
 

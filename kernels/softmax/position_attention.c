@@ -1,6 +1,6 @@
 /* Gated positional attention: a head's weights P = rows x columns are the product of a matrix for each axis, so P v is
- * two short products, along the lines of the grid and across them, whose cost grows with Hg + Wg instead of N.  Of clips
- * P = rows x columns x frames, and a third product goes from frame to frame.
+ * two short products, along the lines of the grid and across them, whose cost grows with Hg + Wg instead of N.  Of
+ * clips P = rows x columns x frames, and a third product goes from frame to frame.
  *   forward   rows[y,y'] = softmax_y'(w1 (y'-y) + w2 (y'-y)^2),  columns[x,x'] = softmax_x'(w0 (x'-x) + w2 (x'-x)^2)
  *             p[y,x] = sum_y' rows[y,y'] sum_x' columns[x,x'] v[y',x'],  y = (1-g) content + g p
  *   backward  s[y,x'] = sum_x columns[x,x'] dy[y,x],  u[y,x'] = sum_y' rows[y,y'] v[y',x'],

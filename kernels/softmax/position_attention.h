@@ -17,10 +17,10 @@ typedef struct {
 } PositionAttention;
 
 /* The positional attention of token n to token m, at the offset (dt, dy, dx) from it on the grid, is the same for all
- * images: P_nm = softmax_m(w.(dx, dy, dx^2 + dy^2)) with w = pos_proj[h], of clips with the features dt and dt^2, too.  The
- * exponent is a sum over the axes, so P_nm = rows[yn,ym] columns[xn,xm] frames[tn,tm], each a softmax along its axis, and
- * no N x N matrix is stored.
- * axes [H,A] float: Hg*Hg rows, Wg*Wg columns and, of clips, T*T frames (saved);  pos_proj [H,F]. */
+ * images: P_nm = softmax_m(w.(dx, dy, dx^2 + dy^2)) with w = pos_proj[h], of clips with the features dt and dt^2, too.
+ * The exponent is a sum over the axes, so P_nm = rows[yn,ym] columns[xn,xm] frames[tn,tm], each a softmax along its
+ * axis, and no N x N matrix is stored. axes [H,A] float: Hg*Hg rows, Wg*Wg columns and, of clips, T*T frames (saved);
+ * pos_proj [H,F]. */
 GRID_INLINE size_t position_axes(Grid grid) { /* A */
     size_t T = (size_t)grid.frames, Hg = (size_t)grid.rows, Wg = (size_t)grid.columns;
     return Hg * Hg + Wg * Wg + (T > 1 ? T * T : 0);

@@ -530,10 +530,10 @@ __global__ void __launch_bounds__(THREADS)
 
 /* == Gradient of the bias ========================================================================================= */
 
-/* A block sums one row of one table, (dt, dy) = blockIdx.x's, over its share of the heads: for every line of queries the
- * line of keys that is dy below, dt frames later.  The scores are formed again, 16 x 16 at a time, and ds adds up pair
- * by pair in the registers of a warp; only the sum over all lines and heads is folded to offsets.
- * parts [chunks][tables,2T-1,2Hg-1,2Wg-1]. */
+/* A block sums one row of one table, (dt, dy) = blockIdx.x's, over its share of the heads: for every line of queries
+ * the line of keys that is dy below, dt frames later.  The scores are formed again, 16 x 16 at a time, and ds adds up
+ * pair by pair in the registers of a warp; only the sum over all lines and heads is folded to offsets. parts
+ * [chunks][tables,2T-1,2Hg-1,2Wg-1]. */
 template <int W>
 __global__ void __launch_bounds__(THREADS)
     bias_backward_kernel(float *parts, const float *delta, const real *dy, const float *lse, const real *qkv,

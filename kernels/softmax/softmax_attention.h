@@ -23,9 +23,9 @@ void softmax_attention_backward(real *dqkv, const real *dy, const real *y, const
 size_t softmax_attention_workspace(int N, int D);
 
 /* A relative position bias is added to the score q.k / sqrt D.  A query in row i and column j and a key in row i' and
- * column j' of the grid have the bias table[h, i' - i + rows - 1, j' - j + columns - 1].
- * table [tables, 2*rows-1, 2*columns-1] float, of clips [tables, 2*frames-1, 2*rows-1, 2*columns-1].  The first `prefix`
- * tokens (a class token) are not on the grid: pairs with one of them have no bias.  N = prefix + frames*rows*columns. */
+ * column j' of the grid have the bias table[h, i' - i + rows - 1, j' - j + columns - 1]. table [tables, 2*rows-1,
+ * 2*columns-1] float, of clips [tables, 2*frames-1, 2*rows-1, 2*columns-1].  The first `prefix` tokens (a class token)
+ * are not on the grid: pairs with one of them have no bias.  N = prefix + frames*rows*columns. */
 typedef struct {
     Grid grid;
     int prefix;

@@ -1,11 +1,11 @@
-/* Backward of softmax attention over all keys with a block to each head, for up to 256 tokens: every tensor is read once
- * and five products take the place of the seven of softmax_attention.cu.
+/* Backward of softmax attention over all keys with a block to each head, for up to 256 tokens: every tensor is read
+ * once and five products take the place of the seven of softmax_attention.cu.
  *   s^T = k q^T,  t^T = v dy^T,  p^T = exp2(s^T - lse),  ds^T = p^T (t^T - delta),  dv = p^T dy,  dk = ds^T q / sqrt D
  *   dq = ds k / sqrt D
- * A warp owns 16 keys, whose dk and dv stay in its registers, and queries pass by 64 at a time.  The block has all keys,
- * so the sum for dq is complete as soon as ds^T of these 64 queries lies in shared memory: no sum crosses blocks.  ds^T
- * has two places, so that one barrier for 64 queries is enough: the warps multiply ds of the last ones by k while others
- * already write the next.  Every sum has the order of softmax_attention.cu's, and so the same bits. */
+ * A warp owns 16 keys, whose dk and dv stay in its registers, and queries pass by 64 at a time.  The block has all
+ * keys, so the sum for dq is complete as soon as ds^T of these 64 queries lies in shared memory: no sum crosses blocks.
+ * ds^T has two places, so that one barrier for 64 queries is enough: the warps multiply ds of the last ones by k while
+ * others already write the next.  Every sum has the order of softmax_attention.cu's, and so the same bits. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,9 +1,10 @@
-/* The formulas of softmax_attention.c with queries beside each other in a vector, keys below: s = k q^T, so that maxima,
- * sums and lse are vectors and a block of p is an operand as it is computed:
+/* The formulas of softmax_attention.c with queries beside each other in a vector, keys below: s = k q^T, so that
+ * maxima, sums and lse are vectors and a block of p is an operand as it is computed:
  *   forward   y^T = v^T p                    p in pairs of keys
  *   backward  dv = p dy, dk = ds q           p, ds as left operands, dy and q in pairs of queries
  *             dq^T = k^T ds                  ds in pairs of keys
- * Products' operands are rounded to bfloat16 (p and ds; q, k, v, dy are bfloat16 in memory), everything else is float. */
+ * Products' operands are rounded to bfloat16 (p and ds; q, k, v, dy are bfloat16 in memory), everything else is
+ * float. */
 #include "kernels/softmax/softmax_pairs.h"
 
 #include <math.h>
@@ -14,8 +15,8 @@
 
 #include "kernels/softmax/pair_tiles.h"
 
-/* Dot products take blocks of eight keys, 16 queries and one pair where AMX takes 32 of each: a class token or 197 tokens
- * leave less to fill up. */
+/* Dot products take blocks of eight keys, 16 queries and one pair where AMX takes 32 of each: a class token or 197
+ * tokens leave less to fill up. */
 static int padded_keys(Pairs kind, int keys) { return kind == PAIRS_DOTS ? (keys + 7) / 8 * 8 : pairs_round_up(keys); }
 static int lanes_of(Pairs kind, int queries) { return kind == PAIRS_DOTS && queries <= TILE ? 1 : LANES; }
 

@@ -42,7 +42,8 @@ DEVICE int owned_row(int first, int r, int half) {
     return first + (warp_id() * T + r) * TILE_M + fragment_c_row(2 * half);
 }
 
-/* Are all of this warp's rows beyond the last?  Of 197 rows, thirteen tiles, a block of four warps has one in the end. */
+/* Are all of this warp's rows beyond the last?  Of 197 rows, thirteen tiles, a block of four warps has one in the
+ * end. */
 template <int T>
 DEVICE bool owns_none(int first, int rows) {
     return first + warp_id() * T * TILE_M >= rows;
@@ -132,9 +133,9 @@ DEVICE void fill(float (&x)[T][2], float value) {
 }
 
 /* dqkv by a block to each head (softmax_head.cu), with the bits of the two kernels that share a head by rows.  Returns
- * false where that is not possible or, as by default in a float build, not asked for: by heads it goes where heads have at
- * most 64 channels and there are at most 256 tokens.  VIT_FLASH=heads and VIT_FLASH=rows in the environment ask for one of
- * the two wherever it is possible. */
+ * false where that is not possible or, as by default in a float build, not asked for: by heads it goes where heads have
+ * at most 64 channels and there are at most 256 tokens.  VIT_FLASH=heads and VIT_FLASH=rows in the environment ask for
+ * one of the two wherever it is possible. */
 bool softmax_backward_heads(real *dqkv, const real *dy, const real *y, const float *lse, const real *qkv,
                             const AttentionShape *shape);
 

@@ -34,8 +34,8 @@ void token_cells_forward(real *cells, const real *x, Grid grid, int B, int C);
 /* dx (=): the permutation back. */
 void token_cells_backward(real *dx, const real *dcells, Grid grid, int B, int C);
 
-/* Linear interpolation of `from` rows to `to`, as PyTorch's interpolate(mode="linear"): row i is made of row `row` and, as
- * much as `next` of 1, of the one behind it. */
+/* Linear interpolation of `from` rows to `to`, as PyTorch's interpolate(mode="linear"): row i is made of row `row` and,
+ * as much as `next` of 1, of the one behind it. */
 typedef struct {
     int row;
     float next;

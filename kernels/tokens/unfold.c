@@ -50,7 +50,8 @@ static size_t tap_offset(const Unfold *s, int tap) {
     return ((size_t)(tap / s->k) * (size_t)s->Wi + (size_t)(tap % s->k)) * (size_t)s->C;
 }
 
-/* A window of tokens that are all there, transposed a tile at a time: row [C,k*k] = tokens [k*k,C] from the first one on. */
+/* A window of tokens that are all there, transposed a tile at a time: row [C,k*k] = tokens [k*k,C] from the first one
+ * on. */
 static void window_to_row(real *row, const real *first, const Unfold *s) {
     int taps = s->k * s->k, C = s->C;
     float from[TILE * TILE] = {0}, to[TILE * TILE];

@@ -1,5 +1,5 @@
-/* Cross-entropy against soft targets and its gradient; kernels/training/cross_entropy.c has the formulas.  A warp takes one
- * row, three passes over it; the second and third find it in the first-level cache.  Sums are tree-shaped in float:
+/* Cross-entropy against soft targets and its gradient; kernels/training/cross_entropy.c has the formulas.  A warp takes
+ * one row, three passes over it; the second and third find it in the first-level cache.  Sums are tree-shaped in float:
  * a loss is rounded to float anyway. */
 #include "kernels/cuda/fragments.cuh"
 #include "kernels/cuda/rows.cuh"

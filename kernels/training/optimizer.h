@@ -27,7 +27,8 @@ typedef struct {
 void step_add_losses(StepStats *stats, const float *loss, int B);
 
 /* stats->squares = sum_i g_i^2, and stats->scale = min(1, clip / (norm + 1e-6)) with the norm's square that is, as
- * PyTorch's clip_grad_norm_; 1 where clip is 0; NaN if the norm or stats->loss is not finite.  g [n];  stats: device. */
+ * PyTorch's clip_grad_norm_; 1 where clip is 0; NaN if the norm or stats->loss is not finite.  g [n];  stats:
+ * device. */
 void step_measure(StepStats *stats, const float *g, size_t n, float clip);
 
 /* Returns sum_i x_i^2, computed in double in a fixed order.  x [n]. */

@@ -4,13 +4,13 @@
  *                                mix[i,c] = sum_e S[i,e] (b[c,e] + sum_j wb[t(i,j),e] v[j,c])
  *              sa9:              mix_i = sum_j (q^_i.k^_j) r[t(i,j),h] v_j
  *           4. lisa: layer norm of mix   5. y = mix Wproj^T + b
- * backward  5. dmix   4. norm   3. dq^, dk^, dv and the tables   2. dq, dk   1. dx
- * saves     qkv, q^ and k^, 1/|q|, 1/|k|, S, mix; the norm's input and statistics.
+ * backward  5. dmix   4. norm   3. dq^, dk^, dv and the tables   2. dq, dk   1. dx saves     qkv, q^ and k^, 1/|q|,
+ * 1/|k|, S, mix; the norm's input and statistics.
  *
- * The operators differ in t(i,j) (kernels/offsets/offsets.h): lisa has a circle over the token sequence (lisa_fft 1d), a torus
- * over the grid (lisa_fft 2d, for clips 3d), or a window around the query (lisa_kernel); sa9, sa10 and sa11 have
- * Toeplitz tables.
- * sa10's wa is the same for all channels.  The heads share wa, wb and b, as the paper's parameter counts imply. */
+ * The operators differ in t(i,j) (kernels/offsets/offsets.h): lisa has a circle over the token sequence (lisa_fft 1d),
+ * a torus over the grid (lisa_fft 2d, for clips 3d), or a window around the query (lisa_kernel); sa9, sa10 and sa11
+ * have Toeplitz tables. sa10's wa is the same for all channels.  The heads share wa, wb and b, as the paper's parameter
+ * counts imply. */
 #include <math.h>
 #include <stdlib.h>
 

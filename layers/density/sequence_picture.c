@@ -1,5 +1,6 @@
 /* Byte p is predicted in row p of the stream, where key j has read byte j - 1, and key 0 the start vector:
- *   weight of byte j for byte p = exp(q_p.k_(j+1) / sqrt Dk - lse_p)   for keys in the set, from the saved log-sum-exp. */
+ *   weight of byte j for byte p = exp(q_p.k_(j+1) / sqrt Dk - lse_p)   for keys in the set, from the saved log-sum-exp.
+ */
 #include "layers/density/sequence_picture.h"
 
 #include <assert.h>

@@ -1,12 +1,12 @@
-/* Writes the attention weights of a density model for scripts/plots/plot_attention.py, which draws them over a picture that is
- * half drawn. */
+/* Writes the attention weights of a density model for scripts/plots/plot_attention.py, which draws them over a picture
+ * that is half drawn. */
 #ifndef VIT_LAYERS_DENSITY_SEQUENCE_PICTURE_H
 #define VIT_LAYERS_DENSITY_SEQUENCE_PICTURE_H
 
 #include "layers/density/sequence_model.h"
 
-/* Writes a safetensors file about the first picture of the last forward pass, whose bytes are `tokens` [n].  The training
- * plan must be the current one, without recompute, since only that keeps what is read here.
+/* Writes a safetensors file about the first picture of the last forward pass, whose bytes are `tokens` [n].  The
+ * training plan must be the current one, without recompute, since only that keeps what is read here.
  *   weights   [depth,heads,4,n]  what each byte gets of the attention by which four bytes are predicted; 0 where the
  *                                set has it not; the share of the start vector, which is no byte, is left out
  *   queries   [4]                these bytes: the first channel in the middle of rows H/4, H/2, 3H/4 and H-1

@@ -1,12 +1,12 @@
-/* Resampling of tables on a grid (training/params.h, Resampled).
- * from [outer,prefix + h*w,inner] -> to [outer,prefix + h'*w',inner]
+/* Resampling of tables on a grid (training/params.h, Resampled). from [outer,prefix + h*w,inner] -> to [outer,prefix +
+ * h'*w',inner]
  *   to_yx = sum_ij u_yi v_xj from_ij,  weights u of the rows and v of the columns those of core/resampling.h,
  * in double.  Those weights (Keys' a = -1/2, half-pixel centres, cut off and normalised at the edges, widened when the
  * grid shrinks) are what torch.nn.functional.interpolate(mode="bicubic", antialias=True) uses, and timm's
  * resample_abs_pos_embed (layers/pos_embed.py) calls that.  Without antialias a = -3/4, the nearest four values count
  * whatever the grids' sizes, and those beyond an edge are the edge's.  timm's resize_rel_pos_bias_table (without scipy)
- * puts the old entries of offsets at distances 1, 1 + q, 1 + q + q^2, ... from the middle, with the q for which the last
- * ones reach the edge of the new grid, and interpolates bilinearly between those.  The frames of clips,
+ * puts the old entries of offsets at distances 1, 1 + q, 1 + q + q^2, ... from the middle, with the q for which the
+ * last ones reach the edge of the new grid, and interpolates bilinearly between those.  The frames of clips,
  * [outer,prefix + t*h*w,inner] or [tables,t,h,w], are resampled bilinearly without antialias. */
 #include "layers/vit/resample_grid.h"
 

@@ -1,5 +1,5 @@
-/* Milliseconds of softmax attention alone, forward and backward, as JSON lines; scripts/bench/bench_torch.py --attention
- * prints the same of PyTorch's.  The median of RUNS times, each of as many calls as hide the wait. */
+/* Milliseconds of softmax attention alone, forward and backward, as JSON lines; scripts/bench/bench_torch.py
+ * --attention prints the same of PyTorch's.  The median of RUNS times, each of as many calls as hide the wait. */
 
 #include "kernels/kernels.h"
 #include "tests/bench/bench.h"

@@ -2,7 +2,8 @@
  * training; the fastest of a few runs.  `cpu` measures processor time instead of elapsed time, which is better on a
  * busy machine with one thread.
  *
- *   build/cpu/tests/bench_resnet [height width [runs [cpu]]]      scripts/bench/bench_resnet.py compares with PyTorch */
+ *   build/cpu/tests/bench_resnet [height width [runs [cpu]]]      scripts/bench/bench_resnet.py compares with PyTorch
+ */
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -262,8 +262,9 @@ static void shapes_are_read_as_they_are(void **state) {
     sequences_close(&set);
 }
 
-/* The mean of the pixels i whose centres lie in j n / out < i + 1/2 <= (j + 1) n / out, rounded to 8 bits.  Where a centre
- * lies on an edge, or the mean halfway between two bytes, the last bit of a double decides, and `got` is right. */
+/* The mean of the pixels i whose centres lie in j n / out < i + 1/2 <= (j + 1) n / out, rounded to 8 bits.  Where a
+ * centre lies on an edge, or the mean halfway between two bytes, the last bit of a double decides, and `got` is
+ * right. */
 static uint8_t box_mean(const double *x, int n, int out, int j, uint8_t got) {
     double sum = 0;
     int count = 0;

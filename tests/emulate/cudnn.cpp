@@ -1,6 +1,7 @@
 /* A stand-in for cuDNN's convolutions: channels last, bfloat16 or float, float sums.  An odd number of outputs it has
  * no algorithm for.  Otherwise it offers, the fastest first, one that is not deterministic, one that wants a gibibyte,
- * one that is not supported after all, and one for everybody, which with 26 outputs is not supported when it is to run. */
+ * one that is not supported after all, and one for everybody, which with 26 outputs is not supported when it is to
+ * run. */
 #include <cudnn.h>
 #include <string.h>
 

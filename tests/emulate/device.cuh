@@ -1,12 +1,12 @@
-/* Device primitives for a CPU: the names of kernels/cuda/device.cuh, with every thread of a block a fiber.  A few blocks
- * are under way at a time.
+/* Device primitives for a CPU: the names of kernels/cuda/device.cuh, with every thread of a block a fiber.  A few
+ * blocks are under way at a time.
  *
- * What shows as a wrong number or in AddressSanitizer: a missing barrier, as threads take turns in an order that changes
- * from turn to turn; a race between blocks, as they begin in an order drawn from the seed, and at a barrier of one another
- * goes on (traffic.h has those without a barrier in between); a read of shared memory that
- * nobody wrote, which is full of NaN, or a write beyond it; a read of an asynchronous copy, which arrives only when it is
- * waited for.  What ends the test: a barrier or an exchange at which threads arrive from different places, or that some
- * never reach; an exchange with a lane that has exited; a copy that nobody waited for; addresses that are not aligned.
+ * What shows as a wrong number or in AddressSanitizer: a missing barrier, as threads take turns in an order that
+ * changes from turn to turn; a race between blocks, as they begin in an order drawn from the seed, and at a barrier of
+ * one another goes on (traffic.h has those without a barrier in between); a read of shared memory that nobody wrote,
+ * which is full of NaN, or a write beyond it; a read of an asynchronous copy, which arrives only when it is waited for.
+ * What ends the test: a barrier or an exchange at which threads arrive from different places, or that some never reach;
+ * an exchange with a lane that has exited; a copy that nobody waited for; addresses that are not aligned.
  *
  * The matrix instruction and the special functions err as a GPU's do (arithmetic.cpp).  The seed is VIT_TEST_SEED. */
 #ifndef VIT_TESTS_EMULATE_DEVICE_CUH

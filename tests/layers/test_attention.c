@@ -122,8 +122,9 @@ static void test_softmax_attention(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) softmax_case(cases[i]);
 }
 
-/* A CUDA backend has two ways for up to 256 tokens (kernels/softmax/softmax_head.cu), which give the same bits; elsewhere both
- * are one.  With scores far below zero a weight that is wrong for a key past the last one would be infinite. */
+/* A CUDA backend has two ways for up to 256 tokens (kernels/softmax/softmax_head.cu), which give the same bits;
+ * elsewhere both are one.  With scores far below zero a weight that is wrong for a key past the last one would be
+ * infinite. */
 static void ways_case(int B, int N, int H, int D, bool low) {
     size_t n = (size_t)B * N * H * D;
     AttentionShape shape = {B, N, H, D};

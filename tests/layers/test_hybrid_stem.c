@@ -1,5 +1,5 @@
-/* The ResNet of a hybrid against its formulas in double: features, and every gradient by central differences.  Images of
- * odd sides, a stage's second block, a stage with stride 2; the stem alone; both plans. */
+/* The ResNet of a hybrid against its formulas in double: features, and every gradient by central differences.  Images
+ * of odd sides, a stage's second block, a stage with stride 2; the stem alone; both plans. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
