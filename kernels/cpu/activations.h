@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "kernels/cpu/tile.h"
 #include "kernels/cpu/vecmath.h"
 #include "real.h"
 
@@ -104,6 +105,20 @@ TILE_INLINE FloatRows reals_as_floats(float *to, size_t ld, const real *from, si
     for (int i = 0; i < rows; i++) reals_widen(to + (size_t)i * ld, from + (size_t)i * row, (size_t)n);
     return (FloatRows){to, ld};
 #endif
+}
+
+/* to [rows,ld] = scale times the rows of from, n numbers each, `row` apart, with zeros behind them. */
+static inline void rows_gather(float *to, int ld, const real *from, size_t row, float scale, int rows, int n) {
+    for (int i = 0; i < rows; i++, to += ld, from += row) {
+        for (int j = 0; j < n; j += TILE) vec_store(to + j, scale * real_load_part(from + j, n - j));
+        for (int j = tile_round_up(n); j < ld; j += TILE) vec_store(to + j, vec_set(0));
+    }
+}
+
+/* The reverse: the rows of to, n numbers each, = scale times those of from [rows,ld]. */
+static inline void rows_scatter(real *to, size_t row, const float *from, int ld, float scale, int rows, int n) {
+    for (int i = 0; i < rows; i++, to += row, from += ld)
+        for (int j = 0; j < n; j += TILE) real_store_part(to + j, scale * vec_load(from + j), n - j);
 }
 
 #endif

@@ -141,16 +141,8 @@ size_t low_rank_workspace(const LowRank *shape, int B) {
 
 /* to [padded,Dp] = scale times from's rows. */
 static void gather(float *to, const real *from, size_t row, float scale, int rows, int padded, const LowRankShape *s) {
-    for (int i = 0; i < rows; i++)
-        for (int c = 0; c < s->D; c += TILE)
-            vec_store(to + (size_t)i * s->Dp + c, scale * real_load_part(from + i * row + c, s->D - c));
+    rows_gather(to, s->Dp, from, row, scale, rows, s->D);
     memset(to + (size_t)rows * s->Dp, 0, (size_t)(padded - rows) * s->Dp * sizeof *to);
-}
-
-static void scatter(real *to, size_t row, const float *from, float scale, int rows, const LowRankShape *s) {
-    for (int i = 0; i < rows; i++)
-        for (int c = 0; c < s->D; c += TILE)
-            real_store_part(to + i * row + c, scale * vec_load(from + (size_t)i * s->Dp + c), s->D - c);
 }
 
 /* to [Dp,padded] = from [padded,Dp] transposed. */
@@ -336,7 +328,7 @@ void low_rank_forward(real *y, const real *tokens, const real *landmarks, const 
             LowRankWork w = work_take(&s, false, kernels_workspace(floats), &floats);
             middle(&w, tokens + (size_t)b * s.N * s.token + at, landmarks + (size_t)b * s.L * s.landmark + at, &s);
             tile_gemm(w.q, s.Dp, w.a1, s.Lp, 1, w.u, s.Dp, s.N, s.Dp, s.L, 0);
-            scatter(y + (size_t)b * s.N * s.y + at, s.y, w.q, 1, s.N, &s);
+            rows_scatter(y + (size_t)b * s.N * s.y + at, s.y, w.q, s.Dp, 1, s.N, s.D);
         }
 }
 
@@ -363,12 +355,12 @@ static void backward_head(real *dtokens, real *dlandmarks, const real *dy, const
     tile_gemm(w->slope, s->Np, w->dt, s->Dp, 1, transpose(w->transposed, w->v, s->Np, s), s->Np, s->L, s->Np, s->D, 0);
     similarity_backward(w->da, w->dk, w->slope, w->a3, w->a, w->k, s->L, s->N, s->Np, w, s);
 
-    scatter(dtokens, s->token, w->dq, s->q_scale, s->N, s);
-    scatter(dtokens + s->v, s->token, w->dv, 1, s->N, s);
-    scatter(dlandmarks, s->landmark, w->da, s->gaussian ? 1 : s->q_scale, s->L, s);
+    rows_scatter(dtokens, s->token, w->dq, s->Dp, s->q_scale, s->N, s->D);
+    rows_scatter(dtokens + s->v, s->token, w->dv, s->Dp, 1, s->N, s->D);
+    rows_scatter(dlandmarks, s->landmark, w->da, s->Dp, s->gaussian ? 1 : s->q_scale, s->L, s->D);
     if (s->gaussian) return;
-    scatter(dtokens + s->y, s->token, w->dk, 1, s->N, s);
-    scatter(dlandmarks + s->y, s->landmark, w->db, 1, s->L, s);
+    rows_scatter(dtokens + s->y, s->token, w->dk, s->Dp, 1, s->N, s->D);
+    rows_scatter(dlandmarks + s->y, s->landmark, w->db, s->Dp, 1, s->L, s->D);
 }
 
 /* Gradients of gaussian similarities are often denormal, and such numbers are many times slower than others: a backward

@@ -359,21 +359,6 @@ static LinearWork work_take(LinearSizes s) {
     return w;
 }
 
-/* to [rows,ld], ld > n, from rows `stride` apart: n floats, then zeros. */
-static void gather(float *to, int ld, const real *from, size_t stride, int rows, int n) {
-    for (int i = 0; i < rows; i++) {
-        for (int j = tile_round_up(n); j < ld; j += TILE) vec_store(to + (size_t)i * ld + j, vec_set(0));
-        for (int j = 0; j < n; j += TILE)
-            vec_store(to + (size_t)i * ld + j, real_load_part(from + i * stride + j, n - j));
-    }
-}
-
-static void scatter(real *to, size_t stride, const float *from, int ld, int rows, int n) {
-    for (int i = 0; i < rows; i++)
-        for (int j = 0; j < n; j += TILE)
-            real_store_part(to + i * stride + j, vec_load(from + (size_t)i * ld + j), n - j);
-}
-
 /* S without its padding. */
 static void save_sums(float *kv, const float *sums, LinearSizes s) {
     for (int i = 0; i < s.F; i++) memcpy(kv + (size_t)i * s.D1, sums + (size_t)i * s.D1p, s.D1 * sizeof *kv);
@@ -400,7 +385,7 @@ static void add_outer(float *sum, const LinearWork *w, const real *phi, const fl
 
 /* [v, 1] of a block, or [v, 0]. */
 static void gather_v(float *to, const real *v, int rows, LinearSizes s) {
-    gather(to, s.D1p, v, s.v_row, rows, s.D);
+    rows_gather(to, s.D1p, v, s.v_row, 1, rows, s.D);
     for (int i = 0; i < rows; i++) to[(size_t)i * s.D1p + s.D] = s.rule != DENOMINATOR_GIVEN;
 }
 
@@ -440,7 +425,7 @@ static void forward_head(real *y, float *den, float *kv, const real *phi_q, cons
 
 /* g of a block: the gradients of numerator and denominator. */
 static void gather_g(float *g, const real *dy, const real *y, const float *den, int rows, LinearSizes s) {
-    gather(g, s.D1p, dy, s.y_row, rows, s.D);
+    rows_gather(g, s.D1p, dy, s.y_row, 1, rows, s.D);
     for (int i = 0; i < rows; i++) {
         float *row = g + (size_t)i * s.D1p, inverse = 1 / den[(size_t)i * s.H];
         vec dot = {0};
@@ -474,7 +459,7 @@ static void backward_head(real *dv, real *dphi_q, real *dphi_k, const real *dy, 
         gather_g(w.g, dy + i * s.y_row, y + i * s.y_row, den + (size_t)i * s.H, rows, s);
         add_outer(w.ds, &w, phi_q + i * s.phi_row, w.g, rows, s);
         tile_gemm(w.phi, s.Fp, w.g, s.D1p, 1, w.st, s.Fp, rows, s.Fp, s.D1, 0);
-        scatter(dphi_q + i * s.phi_row, s.phi_row, w.phi, s.Fp, rows, s.F);
+        rows_scatter(dphi_q + i * s.phi_row, s.phi_row, w.phi, s.Fp, 1, rows, s.F);
     }
     transpose(w.dst, s.Fp, w.ds, s.D1p, s.F, s.D1);
     for (int i = 0; i < s.keys; i += BLOCK) {
@@ -485,10 +470,10 @@ static void backward_head(real *dv, real *dphi_q, real *dphi_k, const real *dy, 
         prefetch(dv, s.v_row, i, rows, s.D, true);
         gather_v(w.v, v + i * s.v_row, rows, s);
         tile_gemm(w.phi, s.Fp, w.v, s.D1p, 1, w.dst, s.Fp, rows, s.Fp, s.D1, 0);
-        scatter(dphi_k + i * s.phi_row, s.phi_row, w.phi, s.Fp, rows, s.F);
+        rows_scatter(dphi_k + i * s.phi_row, s.phi_row, w.phi, s.Fp, 1, rows, s.F);
         FloatRows from = features(&w, phi_k + i * s.phi_row, rows, s);
         tile_gemm(w.g, s.D1p, from.at, from.row, 1, w.ds, s.D1p, rows, s.D1p, s.F, 0);
-        scatter(dv + i * s.v_row, s.v_row, w.g, s.D1p, rows, s.D);
+        rows_scatter(dv + i * s.v_row, s.v_row, w.g, s.D1p, 1, rows, s.D);
     }
 }
 

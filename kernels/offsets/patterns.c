@@ -194,12 +194,8 @@ static size_t head_at(const Chunk *chunk, int r, int row, int width, const Patte
 
 /* to [count,N,Dp] with zeros in the padding. */
 static void gather(float *to, const real *from, int row, const Chunk *chunk, const PatternShape *s) {
-    for (int r = 0; r < chunk->count; r++) {
-        const real *head = from + head_at(chunk, r, row, s->D, s);
-        for (int i = 0; i < s->N; i++, to += s->Dp)
-            for (int j = 0; j < s->D; j += TILE)
-                vec_store(to + j, real_load_part(head + (size_t)i * row + j, s->D - j));
-    }
+    for (int r = 0; r < chunk->count; r++, to += s->N * s->Dp)
+        rows_gather(to, s->Dp, from + head_at(chunk, r, row, s->D, s), (size_t)row, 1, s->N, s->D);
 }
 
 /* to = add + from, without the padding. */

@@ -89,19 +89,6 @@ static float *transpose_tables(const float *r, const WeightedShape *s) {
     return transposed;
 }
 
-/* to [rows,Dp] = from [rows,D], zeros beyond. */
-static void gather(float *to, const real *from, size_t row, int rows, const WeightedShape *s) {
-    for (int i = 0; i < rows; i++)
-        for (int c = 0; c < s->D; c += TILE)
-            vec_store(to + (size_t)i * s->Dp + c, real_load_part(from + i * row + c, s->D - c));
-}
-
-static void scatter(real *to, size_t row, const float *from, int rows, const WeightedShape *s) {
-    for (int i = 0; i < rows; i++)
-        for (int c = 0; c < s->D; c += TILE)
-            real_store_part(to + i * row + c, vec_load(from + (size_t)i * s->Dp + c), s->D - c);
-}
-
 /* to [D,ldn] = from [N,Dp] transposed, zeros beyond N. */
 static void transpose(float *to, const float *from, const WeightedShape *s) {
     for (int c = 0; c < s->D; c++)
@@ -114,9 +101,9 @@ static int rows_from(int first, const WeightedShape *s) { return s->N - first < 
 
 static void forward_head(real *y, const real *q, const real *v, const float *r, WeightedWork w,
                          const WeightedShape *s) {
-    gather(w.q, q, s->qk_row, s->N, s);
-    gather(w.k, q + s->y_row, s->qk_row, s->N, s);
-    gather(w.v, v, s->qkv_row, s->N, s);
+    rows_gather(w.q, s->Dp, q, s->qk_row, 1, s->N, s->D);
+    rows_gather(w.k, s->Dp, q + s->y_row, s->qk_row, 1, s->N, s->D);
+    rows_gather(w.v, s->Dp, v, s->qkv_row, 1, s->N, s->D);
     transpose(w.kt, w.k, s);
     for (int first = 0; first < s->N; first += QUERIES) {
         int rows = rows_from(first, s);
@@ -125,7 +112,7 @@ static void forward_head(real *y, const real *q, const real *v, const float *r, 
             for (OffsetRun run = {0}; offset_runs_next(s->offsets, first + i, &run);)
                 for (int n = 0; n < run.count; n++) w.a[i * s->ldn + run.j0 + n] *= r[run.u + n];
         tile_gemm(w.y, s->Dp, w.a, s->ldn, 1, w.v, s->Dp, rows, s->Dp, s->N, 0);
-        scatter(y + first * s->y_row, s->y_row, w.y, rows, s);
+        rows_scatter(y + first * s->y_row, s->y_row, w.y, s->Dp, 1, rows, s->D);
     }
 }
 
@@ -165,9 +152,9 @@ static void weights_backward(float *dr, float *a, float *t, const float *r, int 
 static void backward_head(real *dv, real *dq, const real *dy, const real *q, const real *v, const float *r, float *dr,
                           WeightedWork w, const WeightedShape *s) {
     size_t tokens = (size_t)s->N * s->Dp;
-    gather(w.q, q, s->qk_row, s->N, s);
-    gather(w.k, q + s->y_row, s->qk_row, s->N, s);
-    gather(w.v, v, s->qkv_row, s->N, s);
+    rows_gather(w.q, s->Dp, q, s->qk_row, 1, s->N, s->D);
+    rows_gather(w.k, s->Dp, q + s->y_row, s->qk_row, 1, s->N, s->D);
+    rows_gather(w.v, s->Dp, v, s->qkv_row, 1, s->N, s->D);
     transpose(w.kt, w.k, s);
     transpose(w.vt, w.v, s);
     memset(w.dk, 0, tokens * sizeof(float));
@@ -175,17 +162,17 @@ static void backward_head(real *dv, real *dq, const real *dy, const real *q, con
     for (int first = 0; first < s->N; first += QUERIES) {
         int rows = rows_from(first, s), padded = tile_round_up(s->N);
         const float *q_rows = w.q + (size_t)first * s->Dp;
-        gather(w.dy, dy + first * s->y_row, s->y_row, rows, s);
+        rows_gather(w.dy, s->Dp, dy + first * s->y_row, s->y_row, 1, rows, s->D);
         tile_gemm(w.a, s->ldn, q_rows, s->Dp, 1, w.kt, s->ldn, rows, padded, s->D, 0);
         tile_gemm(w.t, s->ldn, w.dy, s->Dp, 1, w.vt, s->ldn, rows, padded, s->D, 0);
         for (int i = 0; i < rows; i++) weights_backward(dr, w.a + i * s->ldn, w.t + i * s->ldn, r, first + i, s);
         tile_gemm(w.dv, s->Dp, w.a, 1, s->ldn, w.dy, s->Dp, s->N, s->Dp, rows, 1);
         tile_gemm(w.dk, s->Dp, w.t, 1, s->ldn, q_rows, s->Dp, s->N, s->Dp, rows, 1);
         tile_gemm(w.y, s->Dp, w.t, s->ldn, 1, w.k, s->Dp, rows, s->Dp, s->N, 0);
-        scatter(dq + first * s->qk_row, s->qk_row, w.y, rows, s);
+        rows_scatter(dq + first * s->qk_row, s->qk_row, w.y, s->Dp, 1, rows, s->D);
     }
-    scatter(dq + s->y_row, s->qk_row, w.dk, s->N, s);
-    scatter(dv, s->qkv_row, w.dv, s->N, s);
+    rows_scatter(dq + s->y_row, s->qk_row, w.dk, s->Dp, 1, s->N, s->D);
+    rows_scatter(dv, s->qkv_row, w.dv, s->Dp, 1, s->N, s->D);
 }
 
 void weighted_attention_backward(real *dqkv, real *dqk, float *dr, const real *dy, const real *qk, const real *qkv,

@@ -123,12 +123,6 @@ size_t position_attention_workspace(const PositionAttention *shape) {
     return workspace_bytes(work_floats(sizes_of(shape)));
 }
 
-static void gather(float *to, const real *from, size_t stride, PositionSizes s) {
-    for (int i = 0; i < s.N; i++)
-        for (int j = 0; j < s.D; j += TILE)
-            vec_store(to + (size_t)i * s.Dp + j, real_load_part(from + i * stride + j, s.D - j));
-}
-
 /* to[y,x] = sum_x' a[x,x'] from[y,x'], or of a transposed. */
 static void along_lines(float *to, const float *a, bool transposed, const float *from, PositionSizes s) {
     size_t row = transposed ? 1 : s.Wg, column = transposed ? s.Wg : 1;
@@ -153,7 +147,7 @@ static void forward_head(real *y, const real *content, const real *v, const floa
     float *next = kernels_workspace(work_floats(s));
     float *a = workspace_take(&next, s.all), *b = workspace_take(&next, s.all);
     float g = (float)sigmoid(gating), keep = (float)sigmoid(-gating);
-    gather(a, v, 3 * s.M, s);
+    rows_gather(a, s.Dp, v, 3 * s.M, 1, s.N, s.D);
     along_lines(b, axes + s.columns, false, a, s);
     across_lines(a, axes, false, b, s);
     if (s.T > 1) over_frames(b, axes + s.frames, false, a, s);
@@ -226,8 +220,8 @@ static void backward_head(real *dq, float *daxes, const real *dy, const real *co
     const float *rows = axes, *columns = axes + s.columns, *frames = axes + s.frames;
     const PositionLines across = {s.T * s.Wg, s.Wg, s.Dp, s.frame};
     float g = (float)sigmoid(gating), keep = (float)sigmoid(-gating);
-    gather(vs, v, 3 * s.M, s);
-    gather(dys, dy, s.M, s);
+    rows_gather(vs, s.Dp, v, 3 * s.M, 1, s.N, s.D);
+    rows_gather(dys, s.Dp, dy, s.M, 1, s.N, s.D);
     if (s.T > 1) over_frames(seen = workspace_take(&next, s.all), frames, false, vs, s);
     across_lines(u, rows, false, seen, s);
     outer_products(daxes + s.columns, dys, u, s.Wg, s.Dp, (PositionLines){s.T * s.Hg, s.T * s.Hg, s.line, 0}, s.Dp);

@@ -58,9 +58,7 @@ static ThresholdedWork work_of(const ThresholdedShape *s) {
 
 /* to [Np,Dp] = scale times from's rows, zeros beyond. */
 static void gather(float *to, const real *from, size_t row, float scale, const ThresholdedShape *s) {
-    for (int i = 0; i < s->N; i++)
-        for (int c = 0; c < s->D; c += TILE)
-            vec_store(to + (size_t)i * s->Dp + c, scale * real_load_part(from + i * row + c, s->D - c));
+    rows_gather(to, s->Dp, from, row, scale, s->N, s->D);
     memset(to + (size_t)s->N * s->Dp, 0, (size_t)(s->Np - s->N) * s->Dp * sizeof *to);
 }
 
