@@ -30,7 +30,7 @@ void params_declare(Params *params, Param tensor) {
     for (int i = 0; i < p->ndim; i++) p->size *= (size_t)p->shape[i];
     p->gain = tensor.gain != 0 ? tensor.gain : 1;
     p->rate = 1;
-    if (p->time.count <= 1) p->time = (ParamTime){TIME_NONE};
+    if (p->time.count <= 1) p->time = (ParamTime){.rule = TIME_NONE};
     p->offset = params->total;
     params->total += (p->size + ARENA_PIECE - 1) / ARENA_PIECE * ARENA_PIECE;
     if (!p->frozen) params->parameters += p->size;

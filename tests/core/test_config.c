@@ -1038,7 +1038,7 @@ static void add_unsaid(void) {
 /* A setting that does not say whether a resumed run may change it is a mistake in its table. */
 static void test_unsaid_change(void **state) {
     (void)state;
-    int status;
+    int status = 0;
     pid_t child = fork();
     if (!child) {
         freopen("/dev/null", "w", stderr);
