@@ -1041,7 +1041,7 @@ static void test_unsaid_change(void **state) {
     int status = 0;
     pid_t child = fork();
     if (!child) {
-        freopen("/dev/null", "w", stderr);
+        if (!freopen("/dev/null", "w", stderr)) _exit(1);
         signal(SIGABRT, SIG_DFL);
         add_unsaid();
         _exit(0);
