@@ -56,7 +56,7 @@ typedef struct {
     bool alone;              /* with several ranks only rank 0 runs it; the others end once it is known that all have
                                 the same settings */
     bool needs_weights;      /* requires --init or --resume */
-    bool together;           /* may be chosen together with the others of which this is said */
+    bool together;           /* may be chosen together with the other modes that have this flag */
     const char *outputs[4];  /* the settings that name output files of this mode only; NULL-terminated.  They are tried
                                 and compared with the inputs (core/files.h) */
     bool needs_output;       /* outputs[0] must be given */

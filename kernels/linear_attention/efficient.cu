@@ -1,5 +1,6 @@
-/* Efficient attention's features; kernels/linear_attention/efficient.c has the formulas.  Of q a warp takes a head's
- * channels; of k a block takes 32 channels of an image, a lane each, and its warps the tokens by turns. */
+/* Efficient attention's features; kernels/linear_attention/efficient.c has the formulas.  For q a
+ * warp computes the channels of one head.  For k a block computes 32 channels of an image: each lane has a channel, and
+ * the block's warps share the tokens. */
 #include "kernels/cuda/fragments.cuh"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/linear_attention/operator_features.h"

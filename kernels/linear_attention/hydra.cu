@@ -1,5 +1,6 @@
-/* Hydra attention; kernels/linear_attention/hydra.c has the formulas.  Norms and gradients: a warp to a token.  Sums
- * over tokens: a block to 32 channels of an image, a lane each, its warps the tokens by turns. */
+/* Hydra attention; kernels/linear_attention/hydra.c has the formulas.  A warp computes the
+ * norms and gradients of a token.  A block adds 32 channels of an image over the tokens: each lane has a channel, and the
+ * block's warps share the tokens. */
 #include "kernels/cuda/fragments.cuh"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/linear_attention/operator_features.h"
@@ -9,7 +10,7 @@ enum { THREADS = 256, WARPS = THREADS / WARP };
 
 static const float LONGEST_INVERSE = 1e6f;
 
-/* Row i of q and k of all tokens, by turns. */
+/* Row i of the rows of q and k, which alternate from token to token. */
 __global__ void __launch_bounds__(THREADS)
     hydra_norm_kernel(float *inverse, const real *__restrict__ qkv, size_t rows, int M) {
     size_t i = (size_t)blockIdx.x * WARPS + warp_id();

@@ -410,7 +410,7 @@ printf '99,4,1.5' >>whole/log.csv
 says "a row that is half written is left out" "6 rows" "$plain" "$root/scripts/plots/log_to_tensorboard.py" whole
 sed -i '$d' whole/log.csv
 mkdir before && cp log.old before/log.csv
-says "a log of before, without times" "1 rows" "$plain" "$root/scripts/plots/log_to_tensorboard.py" before
+says "log_to_tensorboard.py of an old log, which has no times" "1 rows" "$plain" "$root/scripts/plots/log_to_tensorboard.py" before
 says "and its numbers" "1 events agree" "$plain" events.py before
 "$plain" "$root/scripts/plots/log_to_tensorboard.py" nowhere >out 2>err
 status=$?
