@@ -111,6 +111,31 @@ bool image_decode(Image *image, const uint8_t *bytes, size_t size, size_t most_p
     return pixels != NULL;
 }
 
+bool image_size(const uint8_t *bytes, size_t size, int *height, int *width, Error *error) {
+    int stored;
+    if (!check_bytes(size, error)) return false;
+    if (jpeg_is(bytes, size)) {
+        JpegReader *reader = jpeg_open();
+        if (!reader) return refuse_memory(error, 0, "a picture");
+        bool ok = jpeg_begin(reader, bytes, size, JPEG_MAX_PIXELS, height, width, error);
+        jpeg_close(reader);
+        return ok;
+    }
+    if (webp_is(bytes, size)) {
+        Image image;
+        if (!webp_decode(&image, bytes, size, IMAGE_MAX_PIXELS, error)) return false;
+        *height = image.height;
+        *width = image.width;
+        image_free(&image);
+        return true;
+    }
+    ceiling = 2 * size + (1 << 24);
+    if (!stbi_info_from_memory(bytes, (int)size, width, height, &stored))
+        return refuse(error, "not a JPEG, PNG or BMP picture (%s)", stbi_failure_reason());
+    *height = abs(*height); /* negative in a BMP from the top down */
+    return true;
+}
+
 /* == Values as they are stored ==================================================================================== */
 
 /* Where a PNG's header has them, and the colour types. */

@@ -23,6 +23,9 @@ bool image_decode_values(ImageValues *values, uint8_t *bytes, size_t size, size_
 /* The size of such a picture, from the beginning of its file, of which `size` bytes are there; 33 are enough. */
 bool image_values_size(const uint8_t *bytes, size_t size, int *height, int *width, Error *error);
 
+/* The size of a picture from the first `size` bytes of its file.  A failure may mean that more of them are needed. */
+bool image_size(const uint8_t *bytes, size_t size, int *height, int *width, Error *error);
+
 bool image_read(Image *image, const char *path, Error *error);
 
 /* Whether the file name has the extension of a picture; the contents are not examined. */

@@ -15,7 +15,7 @@
 typedef struct {
     const char *data;
     const char *train_images, *train_annotations, *val_images, *val_annotations, *class_names;
-    int num_classes; /* 0: as the list of names has */
+    int seg_classes; /* 0: as many as the list of names has */
     bool zero_unlabelled;
     int train_limit, val_limit, scene_size;
     bool scene_edges;
@@ -27,11 +27,11 @@ typedef struct {
     char name[32];
     int count;      /* of the pictures, sorted by name */
     int classes;    /* the model's: labels are less than this, or SEGMENTATION_IGNORED */
-    ClassNames names; /* [classes]; count 0: unknown */
+    ClassNames names; /* [classes]; `at` is NULL if they are unknown */
     int (*size)[2]; /* [count]: height and width; 0, 0: the picture's header is damaged */
     Pictures pictures;               /* [count]; empty: embedded scenes */
     char *image_folder, *label_folder;
-    bool zero_unlabelled; /* a stored value v is class v - 1, and 0 has no label; otherwise it is class v */
+    bool zero_unlabelled; /* a stored value v is class v - 1, and 0 is no label; otherwise v is class v */
     uint64_t seed;        /* seed, split, side and edges are those of the embedded scenes */
     uint32_t split;
     int side;
@@ -47,9 +47,6 @@ void segmentation_set_close(SegmentationSet *set);
 /* The number of classes if it is known without reading a file, else 0. */
 int segmentation_set_classes(const SegmentationSetSettings *s);
 
-/* The names of the classes as class_names_text takes them; NULL if they are unknown. */
-const char *const *segmentation_set_names(const SegmentationSet *set);
-
 /* Writes the picture's name for messages: its path, or "image 17 of shapes". */
 void segmentation_set_name_image(const SegmentationSet *set, size_t index, char *text, size_t size);
 
@@ -57,8 +54,5 @@ void segmentation_set_name_image(const SegmentationSet *set, size_t index, char 
  * On failure, also where a label is beyond the classes, returns false and sets `error`. */
 bool segmentation_set_read(const SegmentationSet *set, int index, TransformScratch *scratch, ImagePart *picture,
                            uint8_t **labels, Error *error);
-
-/* Reads any picture file, without labels. */
-bool segmentation_picture_read(const char *path, TransformScratch *scratch, ImagePart *picture, Error *error);
 
 #endif
