@@ -50,6 +50,8 @@
 #include "kernels/offsets/offsets.h"
 #include "kernels/offsets/patterns.h"
 #include "kernels/offsets/weighted_attention.h"
+#include "kernels/regions/resize.h"
+#include "kernels/regions/roi_align.h"
 #include "kernels/ripple/ripple.h"
 #include "kernels/softmax/attention_shape.h"
 #include "kernels/softmax/causal_attention.h"
