@@ -4,6 +4,8 @@
  *   running_var  = (1 - momentum) running_var + momentum var n / (n - 1) */
 #include "kernels/norm/batch_norm.h"
 
+#include <math.h>
+
 #include "core/distributed.h"
 #include "kernels/device/workspace.h"
 #include "kernels/norm/channel_norm.h"
@@ -27,6 +29,15 @@ void batch_norm_forward(real *y, const real *x, bool relu, const BatchNorm *s) {
         s->running_mean[c] = (float)((1 - share) * (double)s->running_mean[c] + share * (double)s->mean[c]);
         s->running_var[c] = (float)((1 - share) * (double)s->running_var[c] + share * variances[c] * n / others);
     }
+}
+
+void batch_norm_inference(real *y, const real *x, bool relu, const BatchNorm *s) {
+    GroupNorm g = as_groups(s);
+    for (int c = 0; c < s->C; c++) {
+        s->mean[c] = s->running_mean[c];
+        s->rstd[c] = (float)(1 / sqrt((double)s->running_var[c] + (double)s->eps));
+    }
+    channel_norm_apply(y, x, NULL, relu, &g);
 }
 
 void batch_norm_backward(real *dx, float *dw, float *db, const real *dy, const real *x, bool relu,

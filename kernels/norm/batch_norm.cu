@@ -79,6 +79,13 @@ __global__ void __launch_bounds__(THREADS)
     s.running_var[c] = (1 - s.momentum) * s.running_var[c] + s.momentum * (sums[c] / fmaxf(rows - 1, 1));
 }
 
+__global__ void __launch_bounds__(THREADS) running_kernel(BatchNorm s) {
+    int c = (int)(blockIdx.x * THREADS + threadIdx.x);
+    if (c >= s.C) return;
+    s.mean[c] = s.running_mean[c];
+    s.rstd[c] = 1 / sqrtf(s.running_var[c] + s.eps);
+}
+
 __global__ void __launch_bounds__(THREADS) normalize_kernel(real *y, const real *x, bool relu, BatchNorm s) {
     size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
     if (i >= (size_t)s.n * s.C) return;
@@ -121,6 +128,10 @@ static void share(float *sums, const BatchNorm *s) {
 
 static float rows_of(const BatchNorm *s) { return (float)s->n * (float)distributed_ranks(); }
 
+static void normalize(real *y, const real *x, bool relu, const BatchNorm *s) {
+    LAUNCH(normalize_kernel, (unsigned)ceil_div((size_t)s->n * s->C, THREADS), THREADS, 0, y, x, relu, *s);
+}
+
 void batch_norm_forward(real *y, const real *x, bool relu, const BatchNorm *s) {
     unsigned channels = (unsigned)ceil_div(s->C, THREADS);
     float *sums = sums_of<SUM>(x, NULL, false, s);
@@ -129,7 +140,12 @@ void batch_norm_forward(real *y, const real *x, bool relu, const BatchNorm *s) {
     sums = sums_of<SQUARES>(x, NULL, false, s);
     share(sums, s);
     LAUNCH(statistics_kernel, channels, THREADS, 0, sums, true, *s, rows_of(s));
-    LAUNCH(normalize_kernel, (unsigned)ceil_div((size_t)s->n * s->C, THREADS), THREADS, 0, y, x, relu, *s);
+    normalize(y, x, relu, s);
+}
+
+void batch_norm_inference(real *y, const real *x, bool relu, const BatchNorm *s) {
+    LAUNCH(running_kernel, (unsigned)ceil_div(s->C, THREADS), THREADS, 0, *s);
+    normalize(y, x, relu, s);
 }
 
 void batch_norm_backward(real *dx, float *dw, float *db, const real *dy, const real *x, bool relu,

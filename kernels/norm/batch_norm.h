@@ -1,5 +1,4 @@
-/* Batch norm while it is trained (Ioffe and Szegedy 2015), its statistics shared by all ranks, as PyTorch's SyncBatchNorm.
- * In inference it is a part of the convolution before it (batchnorm_fold). */
+/* Batch norm (Ioffe and Szegedy 2015) whose statistics all ranks share, as PyTorch's SyncBatchNorm. */
 #ifndef VIT_KERNELS_NORM_BATCH_NORM_H
 #define VIT_KERNELS_NORM_BATCH_NORM_H
 
@@ -27,7 +26,9 @@ void batch_norm_forward(real *y, const real *x, bool relu, const BatchNorm *norm
 /* The gradient of both.  dx [n,C] (=), may be dy;  dw, db [C] (+=): of this rank's rows;  dy, x [n,C]. */
 void batch_norm_backward(real *dx, float *dw, float *db, const real *dy, const real *x, bool relu,
                          const BatchNorm *norm);
-/* The workspace serves both directions. */
+/* Forward in inference: the running averages are mean and variance.  Writes norm->mean and rstd. */
+void batch_norm_inference(real *y, const real *x, bool relu, const BatchNorm *norm);
+/* The workspace serves all three. */
 size_t batch_norm_workspace(const BatchNorm *shape);
 
 #ifdef __cplusplus

@@ -8,6 +8,8 @@
  * variances [B,groups], or NULL. */
 void channel_norm_forward(real *y, double *variances, const real *x, const real *add, bool relu, bool over_ranks,
                           const GroupNorm *norm);
+/* Forward with the mean and rstd that are there. */
+void channel_norm_apply(real *y, const real *x, const real *add, bool relu, const GroupNorm *norm);
 void channel_norm_backward(real *dx, float *dw, float *db, const real *dy, const real *x, bool relu, bool over_ranks,
                            const GroupNorm *norm);
 

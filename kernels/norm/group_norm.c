@@ -121,28 +121,9 @@ static double group_mean(const float *sums, const float *w, bool over_ranks, con
     return sum / ((double)width * g->N * (over_ranks ? distributed_ranks() : 1));
 }
 
-/* Mean and variance of group i of all images. */
-static double mean_of(bool over_ranks, const GroupNorm *g, int i) {
-    return group_mean(sums_of(g, (size_t)(i / g->groups)), NULL, over_ranks, g, i % g->groups);
-}
-
-void channel_norm_forward(real *y, double *variances, const real *x, const real *add, bool relu, bool over_ranks,
-                          const GroupNorm *norm) {
+void channel_norm_apply(real *y, const real *x, const real *add, bool relu, const GroupNorm *norm) {
     const GroupNorm g = *norm;
     size_t C = (size_t)g.C, rows = (size_t)g.B * (size_t)g.N;
-    channel_sums(SUM, x, NULL, false, &g);
-    if (over_ranks) share_sums(&g);
-    for (int i = 0; i < g.B * g.groups; i++) {
-        g.mean[i] = (float)mean_of(over_ranks, &g, i);
-        g.rstd[i] = 1;
-    }
-    channel_sums(SQUARES, x, NULL, false, &g);
-    if (over_ranks) share_sums(&g);
-    for (int i = 0; i < g.B * g.groups; i++) {
-        double variance = mean_of(over_ranks, &g, i);
-        g.rstd[i] = (float)(1 / sqrt(variance + (double)g.eps));
-        if (variances) variances[i] = variance;
-    }
     for (size_t b = 0; b < (size_t)g.B; b++) spread_statistics(&g, b);
 #pragma omp parallel for schedule(static)
     for (size_t i = 0; i < rows; i++) {
@@ -157,6 +138,30 @@ void channel_norm_forward(real *y, double *variances, const real *x, const real 
             real_store_part(y + i * C + j, v, left);
         }
     }
+}
+
+/* Mean of what was summed, for group i of all images. */
+static double mean_of(bool over_ranks, const GroupNorm *g, int i) {
+    return group_mean(sums_of(g, (size_t)(i / g->groups)), NULL, over_ranks, g, i % g->groups);
+}
+
+void channel_norm_forward(real *y, double *variances, const real *x, const real *add, bool relu, bool over_ranks,
+                          const GroupNorm *norm) {
+    const GroupNorm g = *norm;
+    channel_sums(SUM, x, NULL, false, &g);
+    if (over_ranks) share_sums(&g);
+    for (int i = 0; i < g.B * g.groups; i++) {
+        g.mean[i] = (float)mean_of(over_ranks, &g, i);
+        g.rstd[i] = 1;
+    }
+    channel_sums(SQUARES, x, NULL, false, &g);
+    if (over_ranks) share_sums(&g);
+    for (int i = 0; i < g.B * g.groups; i++) {
+        double variance = mean_of(over_ranks, &g, i);
+        g.rstd[i] = (float)(1 / sqrt(variance + (double)g.eps));
+        if (variances) variances[i] = variance;
+    }
+    channel_norm_apply(y, x, add, relu, &g);
 }
 
 void channel_norm_backward(real *dx, float *dw, float *db, const real *dy, const real *x, bool relu, bool over_ranks,

@@ -101,6 +101,28 @@ static void test_batch_norm(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) norm_case(cases[i]);
 }
 
+/* Inference takes the running averages, whatever the rows are. */
+static void test_inference(void **state) {
+    (void)state;
+    enum { N = 7, C = 19 };
+    float *x = normals(N * C, 1), *w = normals(C, 1), *b = normals(C, 1), *mean = normals(C, 1), *var = normals(C, 0.2f);
+    for (int c = 0; c < C; c++) var[c] += 1;
+    const BatchNorm norm = {upload(w, C), upload(b, C), poisoned(C), poisoned(C), upload(mean, C), upload(var, C),
+                            N, C, EPS, MOMENTUM};
+    real *d_x = upload_real(x, N * C), *y = poisoned_real(N * C);
+    double *want = zeros(N * C);
+    for (int i = 0; i < N * C; i++) {
+        int c = i % C;
+        want[i] = fmax((double)w[c] * ((double)x[i] - mean[c]) / sqrt((double)var[c] + (double)EPS) + (double)b[c], 0);
+    }
+    kernels_reserve(batch_norm_workspace(&norm));
+    batch_norm_inference(y, d_x, true, &norm);
+    assert_true(close_real("y in inference", y, want, N * C));
+    assert_memory_equal(download(norm.running_mean, C), mean, C * sizeof *mean);
+    assert_memory_equal(download(norm.running_var, C), var, C * sizeof *var);
+    release_all();
+}
+
 /* One row has no deviation: the result is the bias, and the running variance only decays. */
 static void test_one_row(void **state) {
     (void)state;
@@ -121,7 +143,8 @@ static void test_one_row(void **state) {
 int main(void) {
     check_seed();
     kernels_init();
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_batch_norm), cmocka_unit_test(test_one_row)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_batch_norm), cmocka_unit_test(test_inference),
+                                       cmocka_unit_test(test_one_row)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     kernels_exit();
     return failed;
