@@ -85,9 +85,7 @@ static int fifths(double x) { return (int)fmin(fmax(5 * x + 0.5, -5e8), 5e8); }
 
 void polygon_rle(Rle *out, const double *xy, int points, int height, int width) {
     uint32_t pixels = (uint32_t)height * (uint32_t)width, at = 0;
-    out->height = height;
-    out->width = width;
-    out->count = 0;
+    rle_begin(out, height, width);
     for (int i = 0; i < points; i++) {
         const double *a = xy + 2 * (size_t)i, *b = i + 1 < points ? a + 2 : xy;
         walk_edge(out, (const int[]){fifths(a[0]), fifths(a[1])}, (const int[]){fifths(b[0]), fifths(b[1])});

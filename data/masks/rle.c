@@ -13,10 +13,16 @@ static void push(Rle *out, uint32_t run) {
     out->runs[out->count++] = run;
 }
 
-static void begin(Rle *out, int height, int width) {
+void rle_begin(Rle *out, int height, int width) {
     out->height = height;
     out->width = width;
     out->count = 0;
+}
+
+void rle_append(Rle *out, bool one, uint32_t pixels) {
+    if (!out->count) push(out, 0);
+    if (out->count % 2 == one) push(out, 0);
+    out->runs[out->count - 1] += pixels;
 }
 
 void rle_free(Rle *rle) {
@@ -33,7 +39,7 @@ static bool too_long(const Rle *out, Error *error) {
 
 bool rle_set(Rle *out, const uint32_t *runs, size_t count, int height, int width, Error *error) {
     uint32_t left;
-    begin(out, height, width);
+    rle_begin(out, height, width);
     left = pixels_of(out);
     for (size_t i = 0; i < count; left -= runs[i++]) {
         if (runs[i] > left) return too_long(out, error);
@@ -63,7 +69,7 @@ static bool parse_number(int64_t *number, const char *text, size_t length, size_
 }
 
 bool rle_parse(Rle *out, const char *text, size_t length, int height, int width, Error *error) {
-    begin(out, height, width);
+    rle_begin(out, height, width);
     int64_t left = pixels_of(out), run;
     for (size_t at = 0; at < length;) {
         size_t start = at;
@@ -98,19 +104,11 @@ size_t rle_text(char **text, size_t *room, const Rle *rle) {
 /* == Pixels ======================================================================================================= */
 
 void rle_encode(Rle *out, const uint8_t *pixels, int height, int width) {
-    uint32_t run = 0;
-    bool one = false;
-    begin(out, height, width);
+    rle_begin(out, height, width);
     for (int x = 0; x < width; x++) {
         const uint8_t *pixel = pixels + x;
-        for (int y = 0; y < height; y++, pixel += width, run++) {
-            if (!*pixel != one) continue;
-            push(out, run);
-            run = 0;
-            one = !one;
-        }
+        for (int y = 0; y < height; y++, pixel += width) rle_append(out, *pixel, 1);
     }
-    push(out, run);
 }
 
 void rle_decode_columns(uint8_t *columns, const Rle *rle, int from, int to) {
@@ -156,23 +154,16 @@ static Cursor cursor_at_start(const Rle *rle) {
 
 static void combine(Rle *out, const Rle *a, const Rle *b, bool both) {
     Cursor ca = cursor_at_start(a), cb = cursor_at_start(b);
-    uint32_t left = pixels_of(a), run = 0;
-    bool one = false;
-    begin(out, a->height, a->width);
+    uint32_t left = pixels_of(a);
+    rle_begin(out, a->height, a->width);
     while (left) {
         uint32_t step = ca.left < cb.left ? ca.left : cb.left;
         if (step > left) step = left;
-        if ((both ? ca.one && cb.one : ca.one || cb.one) != one) {
-            push(out, run);
-            run = 0;
-            one = !one;
-        }
-        run += step;
+        rle_append(out, both ? ca.one && cb.one : ca.one || cb.one, step);
         left -= step;
         advance(&ca, step);
         advance(&cb, step);
     }
-    push(out, run);
 }
 
 void rle_union(Rle *out, const Rle *a, const Rle *b) { combine(out, a, b, false); }

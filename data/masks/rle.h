@@ -23,6 +23,10 @@ typedef struct {
 
 void rle_free(Rle *rle);
 
+/* Begins a mask without runs; appends pixels > 0 of one value to it, in order. */
+void rle_begin(Rle *out, int height, int width);
+void rle_append(Rle *out, bool one, uint32_t pixels);
+
 /* Runs as numbers.  False with a reason in `error` if they cover more than the picture. */
 bool rle_set(Rle *out, const uint32_t *runs, size_t count, int height, int width, Error *error);
 
