@@ -40,6 +40,7 @@ typedef struct {
     DetectionSet train, val; /* train is open only in a training run */
     LoaderPool *workers;
     DetectionLoader loader, val_loader;
+    bool masks;          /* objects have masks */
     int multiple;        /* of which the sides of a batch are multiples; 0: 1 */
     int shorter, longer; /* maximum shorter and longer side of a batch */
     const char **names;  /* [ids]: categories by their id, "" for none */
