@@ -103,6 +103,9 @@ int main(int argc, char **argv) {
     if (!program_read(t, argc, argv)) return t->status;
     backbone_use_settings(&t->config);
     if (!program_settle(t)) return t->status;
+    run.d.task = DETECTION_MASKS;
+    run.d.rule = DETECTION_MMDETECTION;
+    run.d.multiple = BACKBONE_STRIDE;
     detector_check_settings(&run.d);
     if (!program_open(t)) return t->status;
     if (run.d.modes->describe) mask_run_describe(&run);

@@ -54,10 +54,10 @@ void detector_open_sets(Detector *d, bool train) {
     uint64_t seed = d->training.s->seed;
     bool evaluates = !train || training_evaluates(&d->training);
     if (train) {
-        detection_set_open(&d->train, d->data, true, seed);
+        detection_set_open(&d->train, d->data, d->task, true, seed);
         training_fit_batch(&d->training, (size_t)d->train.coco.image_count, d->train.name);
     }
-    if (evaluates) detection_set_open(&d->val, d->data, false, seed);
+    if (evaluates) detection_set_open(&d->val, d->data, d->task, false, seed);
     check_boxes(d, train, evaluates);
     if (!distributed_agree(d->val.coco.image_count, 0))
         die("%s: %d validation images here, but other ranks have more or fewer", d->val.name,
@@ -68,7 +68,9 @@ void detector_open_loader(Detector *d, bool train, int micro) {
     DetectionLoader *loader = train ? &d->loader : &d->val_loader;
     DetectionLoaderConfig config = {.parts = loading_parts(&d->training, d->loading, &d->workers, train, micro),
                                     .window = d->sizes->size_window,
-                                    .augment = detection_augment_of(d->augment, train)};
+                                    .augment = detection_augment_of(d->augment, train),
+                                    .multiple = d->multiple};
+    config.augment.rule = d->rule;
     detection_open(loader, train ? &d->train : &d->val, &config);
     if (loader->shorter > d->shorter) d->shorter = loader->shorter;
     if (loader->longer > d->longer) d->longer = loader->longer;
@@ -76,6 +78,8 @@ void detector_open_loader(Detector *d, bool train, int micro) {
 
 void detector_names_of_data(Detector *d, int ids) {
     const Coco *coco = d->train.coco.image_count ? &d->train.coco : &d->val.coco;
+    for (int i = 0; i < coco->category_count; i++)
+        if (coco->categories[i].id >= ids) ids = (int)coco->categories[i].id + 1;
     d->ids = ids;
     d->names = xcalloc((size_t)ids, sizeof *d->names, "names of categories");
     for (int i = 0; i < ids; i++) d->names[i] = "";

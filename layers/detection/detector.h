@@ -40,7 +40,8 @@ typedef struct {
     DetectionSet train, val; /* train is open only in a training run */
     LoaderPool *workers;
     DetectionLoader loader, val_loader;
-    bool masks;          /* objects have masks */
+    DetectionTask task;  /* boxes, or boxes with masks */
+    DetectionRule rule;  /* how sides of resized pictures are rounded */
     int multiple;        /* of which the sides of a batch are multiples; 0: 1 */
     int shorter, longer; /* maximum shorter and longer side of a batch */
     const char **names;  /* [ids]: categories by their id, "" for none */
@@ -55,7 +56,7 @@ void detector_check_settings(Detector *d);
 void detector_open_sets(Detector *d, bool train);
 /* The loader of one of the two, which gives `micro` images at a time. */
 void detector_open_loader(Detector *d, bool train, int micro);
-/* Finds d->names of ids below `ids`: those of the data. */
+/* Finds d->names, those of the data, of ids below `ids` or more. */
 void detector_names_of_data(Detector *d, int ids);
 void detector_close_data(Detector *d);
 

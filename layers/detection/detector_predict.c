@@ -72,7 +72,7 @@ static bool read_picture(Detector *d, const char *name, TransformScratch *scratc
     char *end;
     if (strncmp(name, "val:", 4)) return detection_picture_read(name, false, scratch, picture, error);
     unsigned long long index = strtoull(name + 4, &end, 10);
-    if (!d->val.coco.image_count) detection_set_open(&d->val, d->data, false, d->training.s->seed);
+    if (!d->val.coco.image_count) detection_set_open(&d->val, d->data, d->task, false, d->training.s->seed);
     if (end == name + 4 || *end || index >= (unsigned long long)d->val.coco.image_count)
         die_usage("--predict %s: expected val:INDEX with an index below %d", name, d->val.coco.image_count);
     return detection_set_read(&d->val, (int)index, false, scratch, picture, error);
@@ -95,7 +95,8 @@ static bool predict(Detector *d, Prediction *p, const char *name, DetectPicture 
     DetectorPicture *shown = &p->picture;
     ImagePart picture;
     if (!read_picture(d, name, &p->scratch, &picture, error)) return false;
-    DetectionDraw draw = detection_resize(picture.width, picture.height, d->augment->eval_scale, d->augment->max_size);
+    DetectionDraw draw = detection_resize(d->rule, picture.width, picture.height, d->augment->eval_scale,
+                                          d->augment->max_size);
     if (draw.width > d->longer || draw.height > d->longer)
         return refuse(error, "%d x %d pixels are too slim a picture", picture.width, picture.height);
     *shown = (DetectorPicture){name, picture.width, picture.height, shown->pixels, rounded_up(d, draw.height),

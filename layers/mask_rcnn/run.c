@@ -10,16 +10,17 @@
 
 static void check_classes(MaskRun *run, const DetectionSet *set) {
     MaskRcnnSettings *s = run->model_settings;
-    if (!s->num_classes) s->num_classes = set->coco.category_count;
-    if (s->num_classes < set->coco.category_count)
+    int categories = set->classes - 1; /* label 0 is the background */
+    if (!s->num_classes) s->num_classes = categories;
+    if (s->num_classes < categories)
         config_reject(&run->d.training.config, "num_classes", "{num_classes} is too few: {data} has %d categories",
-                      set->coco.category_count);
+                      categories);
 }
 
 void mask_run_find_classes(MaskRun *run) {
     MaskRcnnSettings *s = run->model_settings;
-    int ids = detection_set_classes(run->d.data); /* the built-in scenes have all of them but 0 */
-    if (!s->num_classes && ids) s->num_classes = ids - 1;
+    int classes = detection_set_classes(run->d.data);
+    if (!s->num_classes && classes) s->num_classes = classes - 1;
     if (!s->num_classes) config_reject(&run->d.training.config, "num_classes", "how many categories? 80 for COCO");
 }
 
@@ -33,27 +34,24 @@ int mask_run_micro_batch(const MaskRun *run, int height, int width) {
 
 void mask_run_open_data(MaskRun *run, bool train) {
     Detector *d = &run->d;
-    d->multiple = BACKBONE_STRIDE;
-    d->masks = true;
     detector_open_sets(d, train);
     if (train) check_classes(run, &d->train);
     if (d->val.coco.image_count) check_classes(run, &d->val);
     if (train)
         detector_open_loader(d, true, mask_run_micro_batch(run, d->augment->scale_max, d->augment->max_size));
     if (d->val.coco.image_count) detector_open_loader(d, false, d->view->eval_batch);
-    detector_names_of_data(d, train ? d->train.classes : d->val.classes);
+    detector_names_of_data(d, 0);
+    mask_run_find_ids(run);
 }
 
-/* Those of the names that are known, in ascending order; without names, the labels themselves. */
-void mask_run_find_labels(MaskRun *run) {
-    Detector *d = &run->d;
-    int K = run->model_settings->num_classes + 1, known = 0, most = d->ids > K ? d->ids : K;
+/* Labels are numbered in ascending order of the ids of what has a name; without names they are ids themselves. */
+void mask_run_find_ids(MaskRun *run) {
+    const Detector *d = &run->d;
+    int K = run->model_settings->num_classes + 1, known = 0;
     run->ids = xcalloc((size_t)K, sizeof *run->ids, "labels");
-    run->labels = xcalloc((size_t)most, sizeof *run->labels, "labels");
     for (int id = 0; id < d->ids && known + 1 < K; id++)
         if (*d->names[id]) run->ids[++known] = id;
-    for (int k = 1; k < K && !known; k++) run->ids[k] = k;
-    for (int k = 1; k <= (known ? known : K - 1); k++) run->labels[run->ids[k]] = k;
+    for (int k = known + 1; k < K; k++) run->ids[k] = known ? -1 : k;
 }
 
 /* == The model ==================================================================================================== */
@@ -84,12 +82,6 @@ void mask_run_open_model(MaskRun *run, int images, int H, int W, bool training) 
     mask_rcnn_fold(m);
 }
 
-void mask_run_open_step(MaskRun *run, int most_truth) {
-    size_t most = (size_t)run->model.model.batch * (size_t)most_truth;
-    run->part_labels = xcalloc(most + 1, sizeof *run->part_labels, "labels");
-    loss_work_open(&run->work, &run->model, most_truth, 0);
-}
-
 void mask_run_describe(MaskRun *run) {
     int H = run->d.view->image_size[0], W = run->d.view->image_size[1];
     mask_run_find_classes(run);
@@ -101,10 +93,9 @@ void mask_run_describe(MaskRun *run) {
 /* == A step ======================================================================================================= */
 
 Truth mask_run_load(MaskRun *run, const DetectionPart *part, const float mean[3], const float std[3]) {
-    for (int i = 0; i < part->first[part->n]; i++) run->part_labels[i] = run->labels[part->labels[i]];
     mask_rcnn_load(&run->model, part->pixels, &part->size[0][0], mean, std, part->n, part->height, part->width);
-    return (Truth){.size = &part->size[0][0], .boxes = (const float(*)[4])part->corners, .labels = run->part_labels,
-                   .masks = (const ObjectMask *)part->masks, .first = part->first};
+    return (Truth){.size = &part->size[0][0], .boxes = (const float(*)[4])part->corners, .labels = part->labels,
+                   .masks = part->masks, .first = part->first};
 }
 
 void mask_run_update(MaskRun *run, MaskRcnnLoss *loss) {

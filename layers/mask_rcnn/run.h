@@ -20,9 +20,7 @@ typedef struct {
     DenseScheduleSettings *schedule;
     MaskRcnn model;
     LossWork work;
-    int *ids;       /* [K]: the category id of each label */
-    int *labels;    /* [d.ids]: the label of each category id, 0 for none */
-    int *part_labels; /* [first[B]]: of a part */
+    int *ids;       /* [K]: the category id of each label, -1 for none */
     ProposalScratch proposals;   /* of an evaluation, as are */
     DetectionScratch detections;
     float (*proposal_boxes)[4];
@@ -39,15 +37,12 @@ void mask_run_find_classes(MaskRun *run);
 int mask_run_micro_batch(const MaskRun *run, int height, int width);
 /* Opens the validation split, if the call evaluates, and for training also the other, with their loaders. */
 void mask_run_open_data(MaskRun *run, bool train);
-/* Which category ids the labels have: those of the checkpoint's names, or else of the data. */
-void mask_run_find_labels(MaskRun *run);
+/* Which category ids the labels have, from the names of the data or the checkpoint. */
+void mask_run_find_ids(MaskRun *run);
 /* Builds the model for that many images of H x W or W x H at a time and sets its initial weights. */
 void mask_run_open_model(MaskRun *run, int images, int H, int W, bool training);
 
 /* == A step ======================================================================================================= */
-
-/* Allocates what a step's loss needs; most_truth: the most boxes of an image. */
-void mask_run_open_step(MaskRun *run, int most_truth);
 
 /* Loads a part of a batch into the model, and tells what is to be found in it until the next call. */
 Truth mask_run_load(MaskRun *run, const DetectionPart *part, const float mean[3], const float std[3]);
