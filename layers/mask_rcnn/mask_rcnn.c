@@ -50,8 +50,8 @@ ProposalRule mask_rcnn_proposal_rule(const MaskRcnn *m, bool training) {
     const MaskRcnnSettings *s = &m->settings;
     return (ProposalRule){training ? s->train_candidates : s->eval_candidates, s->proposals, 0.7f};
 }
-DetectionRule mask_rcnn_detection_rule(const MaskRcnn *m) {
-    DetectionRule rule = detection_rule;
+RegionDetectionRule mask_rcnn_detection_rule(const MaskRcnn *m) {
+    RegionDetectionRule rule = detection_rule;
     rule.most = m->settings.detections;
     return rule;
 }
