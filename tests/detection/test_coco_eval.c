@@ -48,7 +48,7 @@ static void close_case(Case *c) {
 static void evaluate(double numbers[COCO_NUMBERS], double *category_ap, const Case *c, const bool *evaluated) {
     Error error = {.text = ""};
     for (int i = 0; i < COCO_NUMBERS; i++) numbers[i] = NAN;
-    if (!coco_eval(numbers, category_ap, &c->truth, c->results.detections, c->results.count, evaluated, &error)) {
+    if (!coco_eval(numbers, category_ap, &c->truth, NULL, &c->results, evaluated, &error)) {
         fail_msg("%s", error.text);
     }
 }
@@ -161,11 +161,11 @@ static void detections_of_unknown_images_are_refused(void **state) {
     Case c;
     open_case(&c, "drawn-11");
     coco_results_add(&c.results, (CocoDetection){.image_id = 123456, .category_id = 1, .score = 0.5});
-    assert_false(coco_eval(numbers, NULL, &c.truth, c.results.detections, c.results.count, NULL, &error));
+    assert_false(coco_eval(numbers, NULL, &c.truth, NULL, &c.results, NULL, &error));
     printf("  %s\n", error.text);
     assert_non_null(strstr(error.text, "image_id 123456 is not among the images"));
     c.results.detections[c.results.count - 1] = (CocoDetection){.image_id = c.truth.images[0].id, .score = NAN};
-    assert_false(coco_eval(numbers, NULL, &c.truth, c.results.detections, c.results.count, NULL, &error));
+    assert_false(coco_eval(numbers, NULL, &c.truth, NULL, &c.results, NULL, &error));
     assert_non_null(strstr(error.text, "score is not finite"));
     close_case(&c);
 }

@@ -177,7 +177,7 @@ static void scenes_are_evaluated_as_coco(void **state) {
             coco_results_add(&results, d);
         }
     }
-    assert_true(coco_eval(numbers, NULL, &coco, results.detections, results.count, NULL, &error));
+    assert_true(coco_eval(numbers, NULL, &coco, NULL, &results, NULL, &error));
     assert_true(fabs(numbers[COCO_AP] - 1) < 1e-9 && fabs(numbers[COCO_AR100] - 1) < 1e-9);
     coco_results_free(&results);
     coco_close(&coco);
