@@ -68,6 +68,18 @@ def bitmap_target(rle, box, side):
     return api.encode(np.asfortranarray((mean >= 0.5).numpy().astype(np.uint8)))
 
 
+def draw_side(draw, side):
+    """Half of them on halves, where means of bitmaps are exactly 1/2; some thinner than a tenth."""
+    kind = draw.randrange(8)
+    if kind == 0:
+        start = draw.uniform(0, side)
+        return [start, start + 0.03]
+    if kind < 4:
+        return sorted(draw.uniform(0, side) for _ in "12")
+    start = draw.randint(0, 2 * side - 1)
+    return [start / 2, draw.randint(start + 1, 2 * side) / 2]
+
+
 def write_group(file, draw):
     height, width = draw.randint(1, 60), draw.randint(1, 60)
     polygons = [draw_polygon(draw, height, width) for _ in range(4)]
@@ -80,7 +92,7 @@ def write_group(file, draw):
         merged = api.merge(masks[:2], both)
         print(name, text(merged), api.area(merged), file=file)
     print("ious", *(repr(float(x)) for x in api.iou(masks, masks, [0, 1, 0, 0]).reshape(-1)), file=file)
-    x, y = sorted(draw.uniform(0, width) for _ in "12"), sorted(draw.uniform(0, height) for _ in "12")
+    x, y = draw_side(draw, width), draw_side(draw, height)
     box = np.array([x[0], y[0], x[1], y[1]], np.float32).astype(np.float64)
     side = draw.choice([7, 14, 28])
     print("target", side, *(repr(float(number)) for number in box), text(polygon_target(polygons[0], box, side)),
