@@ -148,7 +148,7 @@ static void evaluate(DetrRun *run, CocoResults *results) {
     if (!run->training.stopping) {
         found_exchange(&found);
         found_list(&found, run, list);
-        if (!coco_eval(run->found, NULL, &run->val.coco, list->detections, list->count, NULL, &error))
+        if (!coco_eval(run->found, NULL, &run->val.coco, NULL, list, NULL, &error))
             die("%s: %s", run->val.name, error.text);
     }
     found_close(&found);

@@ -61,7 +61,7 @@ static void draw_picture(const DetrRun *run, const ImagePart *picture, const cha
     for (int i = 0; i < count; i++)
         for (int side = 0; side < 4; side++) detections[i].box[side] *= times;
     predicted_coco(run, &coco, name, image.width, image.height);
-    draw_detections(&image, detections, count, (double)run->view->draw_score, &coco);
+    draw_detections(&image, detections, count, (double)run->view->draw_score, NULL, &coco);
     if (!image_write_png(run->outputs->draw, image.pixels, image.height, image.width, &error))
         die("%s: %s", run->outputs->draw, error.text);
     coco_close(&coco);
