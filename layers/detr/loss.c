@@ -53,7 +53,7 @@ void validation_loss_open(DetrRun *run) {
 
 void validation_loss_add(ValidationLoss *sum, DetrRun *run, int image, const float *logits, const float *boxes) {
     const CocoImage *shown = &run->val.coco.images[image];
-    int count = coco_targets(&run->val.coco, image, run->target_boxes, run->target_labels), layer, at;
+    int count = coco_targets(&run->val.coco, image, run->target_boxes, run->target_labels, NULL), layer, at;
     float W = (float)shown->width, H = (float)shown->height;
     SetTargets targets = {&run->target_boxes[0][0], run->target_labels, (const int[]){0, count}};
     SetLoss loss;

@@ -73,7 +73,8 @@ static bool read_picture(DetrRun *run, const char *name, TransformScratch *scrat
     char *end;
     if (strncmp(name, "val:", 4)) return detection_picture_read(name, false, scratch, picture, error);
     unsigned long long index = strtoull(name + 4, &end, 10);
-    if (!run->val.coco.image_count) detection_set_open(&run->val, run->data, false, run->training.s->seed);
+    if (!run->val.coco.image_count)
+        detection_set_open(&run->val, run->data, DETECTION_BOXES, false, run->training.s->seed);
     if (end == name + 4 || *end || index >= (unsigned long long)run->val.coco.image_count)
         die_usage("--predict %s: expected val:INDEX with an index below %d", name, run->val.coco.image_count);
     return detection_set_read(&run->val, (int)index, false, scratch, picture, error);
@@ -93,7 +94,7 @@ static bool predict(DetrRun *run, Prediction *p, const char *name, Error *error)
     uint8_t *pixels = p->pixels;
     ImagePart picture;
     if (!read_picture(run, name, &p->scratch, &picture, error)) return false;
-    DetectionDraw draw = detection_resize(picture.width, picture.height, run->augment->eval_scale,
+    DetectionDraw draw = detection_resize(DETECTION_DETR, picture.width, picture.height, run->augment->eval_scale,
                                           run->augment->max_size);
     if (draw.width > run->longer || draw.height > run->longer)
         return refuse(error, "%d x %d pixels are too slim a picture", picture.width, picture.height);

@@ -101,12 +101,12 @@ void detr_run_open_data(DetrRun *run, bool train) {
     uint64_t seed = run->training.s->seed;
     bool evaluates = !train || training_evaluates(&run->training);
     if (train) {
-        detection_set_open(&run->train, run->data, true, seed);
+        detection_set_open(&run->train, run->data, DETECTION_BOXES, true, seed);
         check_classes(run, &run->train);
         training_fit_batch(&run->training, (size_t)run->train.coco.image_count, run->train.name);
         loader_of(run, &run->loader, &run->train, true);
     }
-    if (evaluates) detection_set_open(&run->val, run->data, false, seed);
+    if (evaluates) detection_set_open(&run->val, run->data, DETECTION_BOXES, false, seed);
     check_boxes(run, train, evaluates);
     if (evaluates) check_classes(run, &run->val);
     if (!distributed_agree(run->val.coco.image_count, 0))

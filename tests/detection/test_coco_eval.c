@@ -33,7 +33,7 @@ typedef struct {
 static void open_files(Case *c, const char *truth, const char *results) {
     Error error = {.text = ""};
     *c = (Case){.truth_masks = {.count = 0}};
-    if (!coco_read(&c->truth, truth, &error)) fail_msg("%s: %s", truth, error.text);
+    if (!coco_read(&c->truth, truth, COCO_NO_MASKS, &error)) fail_msg("%s: %s", truth, error.text);
     if (!read_results(&c->results, results, &error)) fail_msg("%s: %s", results, error.text);
 }
 

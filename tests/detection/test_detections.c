@@ -220,12 +220,13 @@ static void scenes_are_evaluated_as_coco(void **state) {
     CocoResults results = {.count = 0};
     double numbers[COCO_NUMBERS];
     Error error;
-    scenes_coco(&coco, check_seed(), 0, COUNT, SIDE);
+    scenes_coco(&coco, check_seed(), 0, COUNT, SIDE, false);
     assert_int_equal(coco.image_count, COUNT);
     assert_int_equal(coco_num_classes(&coco), SHAPES_CLASSES + 1);
     assert_string_equal(coco.categories[9].name, "hourglass");
     for (uint32_t i = 0; i < COUNT; i++) {
-        int label[SCENES_MOST], box[SCENES_MOST][4], count = scenes_draw(check_seed(), 0, i, SIDE, NULL, NULL, label, box);
+        int label[SCENES_MOST], box[SCENES_MOST][4];
+        int count = scenes_draw(check_seed(), 0, i, SIDE, NULL, NULL, label, box);
         assert_int_equal(coco.images[i].id, i + 1);
         assert_int_equal(coco.images[i].count, count);
         for (int j = 0; j < count; j++) {
@@ -315,7 +316,7 @@ static void detections_are_framed_and_named(void **state) {
     Coco coco;
     char path[] = "/tmp/vit_test_draw_XXXXXX";
     Error error = {.text = ""};
-    scenes_coco(&coco, 1, 0, 1, SIDE);
+    scenes_coco(&coco, 1, 0, 1, SIDE, false);
     const CocoDetection detections[] = {{1, 3, {20, 30, 60, 40}, 0.98},
                                         {1, 99, {60, 50, 60, 70}, 0.51},
                                         {1, 4, {1e300, -1e300, NAN, 1e300}, 0.5}, /* harmless */
