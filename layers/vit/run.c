@@ -231,7 +231,7 @@ void vit_run_open_model(VitRun *run, int batch, bool training) {
         weights_load(run);
     } else {
         params_initialize(&vit->model.params, run->training.s->seed);
-        vit_draw_buffers(vit, run->training.s->seed, 0);
+        trunk_draw_buffers(&vit->trunk, run->training.s->seed, 0);
     }
     if (training) vit_run_open_columns(run);
     size_t B = (size_t)batch, C = (size_t)run->model_settings->num_classes;
