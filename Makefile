@@ -81,8 +81,9 @@ $(BUILD)/flags: FORCE
 FORCE:
 
 # Where the last bit is somebody else's - Pillow's, numpy's, pycocotools', DETR's - no product is fused into a sum.
-EXACT := data/video/clips data/images/resample core/resampling data/images/pillow data/images/randaugment data/detection/detection_augment \
-         detection/coco_eval detection/postprocess $(basename $(wildcard detection/regions/*.c)) tests/data/test_randaugment
+EXACT := data/masks/polygon data/masks/object_mask data/video/clips data/images/resample core/resampling data/images/pillow \
+         data/images/randaugment data/detection/detection_augment detection/coco_eval detection/mask_paste detection/postprocess \
+         $(basename $(wildcard detection/regions/*.c)) tests/data/test_randaugment tests/data/test_masks
 $(EXACT:%=$(BUILD)/%.o): private FLAGS += -ffp-contract=off
 # gcc 12 crashes when it vectorises a maximum by fmax for arm64, which tests do here and there.
 $(BUILD)/tests/%.o: private FLAGS += $(if $(filter aarch64%,$(MACHINE)),-fno-tree-loop-vectorize)

@@ -182,7 +182,7 @@ bool detection_set_read(const DetectionSet *set, int index, bool mirror, Transfo
     if (!set->folder) {
         int label[SCENES_MOST], box[SCENES_MOST][4];
         if (!picture_start(picture, &scratch->pixels, set->side, set->side, error)) return false;
-        scenes_draw(set->seed, set->split, (uint32_t)index, set->side, scratch->pixels.bytes, label, box);
+        scenes_draw(set->seed, set->split, (uint32_t)index, set->side, scratch->pixels.bytes, NULL, label, box);
         if (mirror) augment_mirror(scratch->pixels.bytes, set->side, set->side);
         return true;
     }

@@ -44,7 +44,7 @@ static int make_pictures(void **state) {
     for (int i = 0; i < IMAGES; i++) {
         int label[SCENES_MOST], box[SCENES_MOST][4], width = 30 + (int)draw(1, 2 * (uint64_t)i, 99);
         int height = 30 + (int)draw(1, 2 * (uint64_t)i + 1, 99), count;
-        count = scenes_draw(5, 0, (uint32_t)i, SIDE, scene, label, box);
+        count = scenes_draw(5, 0, (uint32_t)i, SIDE, scene, NULL, label, box);
         for (int y = 0; y < height; y++)
             memcpy(part + (size_t)(y * width) * 3, scene + (size_t)(y * SIDE) * 3, (size_t)width * 3);
         snprintf(name, sizeof name, "%d.png", i);
