@@ -184,6 +184,11 @@ const real *stage_output(const Stage *stage) {
     return end->bare ? end->x : end->h;
 }
 
+void stage_output_alias(const Stage *stage, Plan *plan, void *slot) {
+    const Station *end = &stage->stations[2 * stage->config.depth];
+    plan_alias(plan, slot, end->bare ? &end->x : &end->h);
+}
+
 const real *stage_stream(const Stage *stage) {
     return stage->norm_beside ? stage->stations[2 * stage->config.depth].x : stage_output(stage);
 }

@@ -105,6 +105,9 @@ real *stage_input(const Stage *stage);
 const real *stage_output(const Stage *stage);
 const real *stage_stream(const Stage *stage);
 
+/* Makes `slot` a second pointer to the output. */
+void stage_output_alias(const Stage *stage, Plan *plan, void *slot);
+
 /* `drop` asks for drop path and dropout. */
 void stage_forward(Stage *stage, int B, bool drop);
 

@@ -206,7 +206,7 @@ static void weights_load(VitRun *run) {
     bool told = run_folder_settings(&config, &t->config, init), prints = distributed_rank() == 0 && !run->modes->bench;
     told = told && ((const VitSettings *)config_settings(&config, &vit_settings))->num_classes > 0;
     if (told) vit_create(&origin, &config);
-    if (told) vit_check_heads(init, &t->config, &origin.settings);
+    if (told) vit_check_heads(init, &t->config, run->model_settings, &origin.settings);
     if (told && prints) vit_print_other_attention(init, &t->config, &config);
     if (!told && prints) vit_print_assumptions(init, &t->config, run->train.mean, run->train.std);
     Inflate inflate = told && origin.settings.frames > 1 ? INFLATE_NONE : run->model_settings->inflate;

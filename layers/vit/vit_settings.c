@@ -249,8 +249,7 @@ void vit_check_settings(const Config *config, const VitSettings *s) {
 
 /* == Weights trained with other settings ========================================================================== */
 
-void vit_check_heads(const char *path, const Config *config, const VitSettings *origin) {
-    const VitSettings *s = config_settings(config, &vit_settings);
+void vit_check_heads(const char *path, const Config *config, const VitSettings *s, const VitSettings *origin) {
     for (int i = 0; i < vit_stages(s) && i < vit_stages(origin); i++) {
         int here = vit_stage_int(&s->heads, i), there = vit_stage_int(&origin->heads, i);
         if (here != there) config_reject(config, "heads", "{heads=%d}, but %s was trained with %d", here, path, there);
@@ -313,7 +312,7 @@ const ConfigGroup vit_settings = {CONFIG_GROUP(VitSettings, entries), .change = 
 VitSettings *vit_add_settings(Config *config) {
     VitSettings *settings = config_add(config, &vit_settings);
     config_add_for(config, &hybrid_stem_settings, "stem", "hybrid");
-    attention_add_settings(config, false);
+    attention_add_settings(config, ATTENTION_ONE_GRID);
     return settings;
 }
 

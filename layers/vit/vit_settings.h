@@ -58,7 +58,7 @@ void vit_check_settings(const Config *config, const VitSettings *s);
 
 /* Weights in the file `path` were trained with `origin`: rejects other numbers of heads, which the shapes of the
  * weights do not tell. */
-void vit_check_heads(const char *path, const Config *config, const VitSettings *origin);
+void vit_check_heads(const char *path, const Config *config, const VitSettings *s, const VitSettings *origin);
 /* On stdout, what weights are taken for whose file tells no settings, and a warning that their shapes fit any number of
  * heads. */
 void vit_print_assumptions(const char *path, const Config *config, const float *mean, const float *std);
