@@ -62,11 +62,16 @@ void backbone_create(Backbone *b, const Config *config, Params *params, const ch
     create_resnet(b, config, params);
 }
 
-void backbone_plan(Backbone *b, Plan *plan, int B, int H, int W) {
-    size_t image = 3 * (size_t)H * (size_t)W;
+void backbone_set_room(Backbone *b, int B, int H, int W) {
     b->most_B = B;
     b->most_H = H;
     b->most_W = W;
+    resnet_set_room(&b->resnet, B, H, W);
+}
+
+void backbone_plan(Backbone *b, Plan *plan, int B, int H, int W) {
+    size_t image = 3 * (size_t)H * (size_t)W;
+    backbone_set_room(b, B, H, W);
     plan_keep(plan, "", "pixels", &b->pixels, (size_t)B * image);
     plan_keep(plan, "", "sizes", &b->sizes, (size_t)B * 2 * sizeof *b->sizes);
     plan_keep(plan, "", "images", &b->images, (size_t)B * image * sizeof(real));
