@@ -69,7 +69,7 @@ static void polygons_become_pycocotools_masks(void **state) {
     Coco coco;
     parses(&coco, file_of(SPECIMENS), COCO_RLE);
     assert_int_equal(coco.annotation_count, 12);
-    assert_int_equal(coco.masks.short_rings, 3);
+    assert_int_equal(coco.masks.shortened, 2);
     assert_int_equal(coco.maskless, 2);
     for (size_t i = 0; i < 8; i++) {
         const Rle *rle = coco_annotation_mask(&coco, i);
@@ -122,7 +122,7 @@ static void segmentations_are_skipped_unless_asked_for(void **state) {
     parses(&coco, file_of(SPECIMENS "," MASK(13, 1, "[[1, 2, 3]]") "," MASK(14, 2, "7")), COCO_NO_MASKS);
     assert_int_equal(coco.annotation_count, 14);
     assert_null(coco.masks.of);
-    assert_true(!coco.maskless && !coco.masks.short_rings && !coco.masks.number_room && !coco.masks.run_room);
+    assert_true(!coco.maskless && !coco.masks.shortened && !coco.masks.number_room && !coco.masks.run_room);
     coco_close(&coco);
 }
 
