@@ -86,7 +86,7 @@ static void evaluate(const Coco *coco, const uint8_t *bytes, size_t size) {
     double numbers[COCO_NUMBERS];
     size_t table = results.count * sizeof *results.detections;
     if (pieces.count != results.count || (table && memcmp(pieces.detections, results.detections, table) != 0)) abort();
-    if (!coco_eval(numbers, NULL, coco, results.detections, results.count, NULL, &error) && !*error.text) abort();
+    if (!coco_eval(numbers, NULL, coco, NULL, &results, NULL, &error) && !*error.text) abort();
     coco_results_free(&results);
     coco_results_free(&pieces);
 }
