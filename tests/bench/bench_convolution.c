@@ -54,9 +54,11 @@ static void bench_pyramid(int H, int W, int runs) {
         int rows = (H + (1 << level) - 1) >> level, columns = (W + (1 << level) - 1) >> level;
         char name[64];
         snprintf(name, sizeof name, "C%d lateral", level);
-        bench(name, (Convolution){256 << (level - 2), 256, 1, 1, false}, rows, columns, runs);
+        bench(name, (Convolution){256 << (level - 2), 256, 1, 1, CONVOLUTION_CENTRED}, rows, columns, runs);
         snprintf(name, sizeof name, "\nP%d", level);
-        double all = bench(name, (Convolution){256, 256, 3, 1, false}, rows, columns, runs), bias;
+        bench(name, (Convolution){256, 256, 3, 1, CONVOLUTION_CENTRED}, rows, columns, runs);
+        snprintf(name, sizeof name, "\nP%d, quick", level);
+        double all = bench(name, (Convolution){256, 256, 3, 1, CONVOLUTION_QUICK}, rows, columns, runs), bias;
         const LinearShape pixels = {(size_t)rows * (size_t)columns, 0, 256, 0};
         real *dy = numbers(pixels.n * 256);
         float *db = device_malloc(256 * sizeof *db, "bench");
