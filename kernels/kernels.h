@@ -43,6 +43,7 @@
 #include "kernels/linear_attention/relative_positions.h"
 #include "kernels/lisa/global_filter.h"
 #include "kernels/lisa/lisa.h"
+#include "kernels/norm/batch_norm.h"
 #include "kernels/norm/group_norm.h"
 #include "kernels/norm/l2_normalize.h"
 #include "kernels/norm/norm_gelu.h"
@@ -61,9 +62,11 @@
 #include "kernels/tokens/byte_tokens.h"
 #include "kernels/tokens/grid.h"
 #include "kernels/tokens/images.h"
+#include "kernels/tokens/table_resampling.h"
 #include "kernels/tokens/tokens.h"
 #include "kernels/tokens/windows.h"
 #include "kernels/training/optimizer.h"
+#include "kernels/training/pixel_cross_entropy.h"
 #include "real.h"
 
 #endif
