@@ -8,6 +8,7 @@
 #include <cmocka.h>
 #include <float.h>
 #include <malloc.h>
+#include <omp.h>
 
 #include "layers/backbone/backbone.h"
 #include "layers/vit/layer_decay.h"
@@ -30,7 +31,7 @@ static const char *const cases[] = {
     "mlp_conv = true\npos_embed = conv\nimg_size = 64\ndrop_path = 0.3\nrecompute = true\n",
     "attn = lisa\nlisa_patterns = 2\nconv_stages = 2\nconv_block = sepconv\nheads = 2\ndim = 16,16,32,32\ndepth = 1\n"
     "patch_overlap = true\nmlp_conv = true\npos_embed = conv\nimg_size = 96x64\n",
-    "attn = linear\nheads = 2\ndim = 16,16,32,32\ndepth = 1\nstage_norm = false\npatch_norm = true\nimg_size = 64\n",
+    "attn = efficient\nheads = 2\ndim = 16,16,32,32\ndepth = 1\nstage_norm = false\npatch_norm = true\nimg_size = 64\n",
     "attn = swin\nwindow = 1\nheads = 2\ndim = 16,16,32,32\ndepth = 2,1,1,1\nstage_norm = false\npatch_norm = true\n"
     "patch_merging = true\nnorm_eps = 1e-5\nimg_size = 64\ndrop_path = 0.2\n",
     "attn = reduced\nreduction = 4,2,1,1\nheads = 2\ndim = 16,16,32,32\ndepth = 1,1,1,2\nstage_norm = false\n"
@@ -233,14 +234,11 @@ static void test_order(void **state) {
             samples[i] = sample_of(&l, sizes[i][0], sizes[i][1]);
             first[i] = run(&l, &samples[i], &l.training, true);
         }
-        struct mallinfo2 before = mallinfo2();
-        size_t kept_here = 0;
         for (int i = SIZES - 1; i >= 0; i--) {
             Result again = run(&l, &samples[i], &l.training, true);
             assert_same_maps(&l, &samples[i], &first[i], &again);
             assert_memory_equal(again.grads, first[i].grads, l.params.total * sizeof(float));
         }
-        (void)before, (void)kept_here;
         bind(&l, &l.inference);
         bool drops = hierarchy_settings(&l.config).drop_path > 0;
         for (int i = 0; i < SIZES; i++) {
@@ -248,6 +246,34 @@ static void test_order(void **state) {
             if (!drops) assert_same_maps(&l, &samples[i], &first[i], &alone);
             else assert_true(memcmp(first[i].maps[3], alone.maps[3], map_count(&l, 3, samples[i].H, samples[i].W) * 4));
         }
+        bench_close(&l);
+    }
+}
+
+/* Sizes that were seen before allocate nothing. */
+static void test_memory(void **state) {
+    (void)state;
+    for (int c = 0; c < full_or_reduced("cases", CASES, 1); c++) {
+        Bench l;
+        real *images[SIZES], *dfeatures[SIZES][BACKBONE_LEVELS];
+        size_t before = 0;
+        bench_open(&l, cases[c]);
+        for (int i = 0; i < SIZES; i++) {
+            Sample s = sample_of(&l, sizes[i][0], sizes[i][1]);
+            images[i] = upload_real(s.images, (size_t)B * (size_t)s.H * (size_t)s.W * 3);
+            for (int level = 0; level < BACKBONE_LEVELS; level++)
+                dfeatures[i][level] = upload_real(s.gradients[level], map_count(&l, level, s.H, s.W));
+        }
+        for (int turn = 0; turn < 3; turn++) {
+            if (turn == 1) before = mallinfo2().uordblks + mallinfo2().hblkhd;
+            for (int i = 0; i < SIZES; i++) {
+                backbone_draw(&l.backbone, check_seed(), (uint32_t)turn, 0, B);
+                backbone_forward(&l.backbone, images[i], B, sizes[i][0], sizes[i][1]);
+                backbone_backward(&l.backbone, dfeatures[i], NULL);
+            }
+        }
+        size_t after = mallinfo2().uordblks + mallinfo2().hblkhd;
+        if (after != before) fail_msg("%s: %zd bytes more", l.settings, (ssize_t)(after - before));
         bench_close(&l);
     }
 }
@@ -294,6 +320,8 @@ static void check_gradients(Bench *l, const Sample *s) {
     Result r = run(l, s, &l->training, true);
     Move move = {.l = l, .s = s, .base = base,
                  .images = upload_real(s->images, (size_t)B * (size_t)s->H * (size_t)s->W * 3)};
+    int threads = omp_get_max_threads();
+    omp_set_num_threads(1); /* passes over a few tokens wait for their threads most of the time */
     for (int t = 0; t < params_count(&l->params); t++) {
         const Param *p = params_at(&l->params, t);
         float *direction = normals(p->size, 1);
@@ -314,6 +342,7 @@ static void check_gradients(Bench *l, const Sample *s) {
         if (fabs(difference - slope) > 1e-3 * fabs(slope) + noise)
             fail_msg("%s: slope %g, difference %g, noise %g", p->name, slope, difference, noise);
     }
+    omp_set_num_threads(threads);
 }
 
 static void test_gradients(void **state) {
@@ -328,12 +357,260 @@ static void test_gradients(void **state) {
     }
 }
 
+/* == The start from a classifier ================================================================================== */
+
+static const char classifier_end[] = "pool = gap\nnum_classes = 7\n";
+
+/* Writes the weights of a classifier of these settings, with them if `told`; returns its parameters' values by name. */
+static void write_classifier(const char *path, const char *settings, bool told) {
+    Config config;
+    Vit vit;
+    char text[1024];
+    config_init(&config, NULL);
+    vit_add_settings(&config);
+    settings_put(&config, "pos_embed", "none");
+    snprintf(text, sizeof text, "%s%s", settings, classifier_end);
+    settings_read(&config, text);
+    vit_use_settings(&config);
+    config_settle(&config);
+    vit_create(&vit, &config);
+    params_allocate(&vit.model.params, false);
+    params_initialize(&vit.model.params, check_seed() + 1);
+    char *saved = config_text(&config);
+    SafeMetadata metadata = {"vit.c.config", saved};
+    checkpoint_save_weights(&vit.model.params, vit.model.params.values, path, &metadata, told);
+    free(saved);
+    vit_destroy(&vit);
+    config_free(&config);
+}
+
+static bool is_new_norm(const char *name) {
+    size_t length = strlen(PREFIX);
+    return !strncmp(name + length, "norm", 4) && strchr("0123", name[length + 4]);
+}
+
+static void test_start(void **state) {
+    (void)state;
+    for (int c = 0; c < CASES; c++) {
+        /* cases have settings that a classifier has not */
+        char settings[512] = "", *end = settings;
+        for (const char *line = cases[c]; *line; line = strchr(line, '\n') + 1)
+            if (strncmp(line, "output_norm", 11))
+                end += sprintf(end, "%.*s", (int)(strchr(line, '\n') + 1 - line), line);
+        const char *path = in_folder("classifier%d.safetensors", c);
+        write_classifier(path, settings, c % 2);
+        Bench l;
+        SafeTensors st;
+        Error error;
+        bench_open(&l, cases[c]);
+        assert_true(backbone_is_alone(&l.backbone, path));
+        backbone_load_weights(&l.backbone, &l.params, path);
+        if (!safetensors_open(&st, path, &error)) fail_msg("%s", error.text);
+        int news = 0;
+        for (int i = 0; i < params_count(&l.params); i++) {
+            const Param *p = params_at(&l.params, i);
+            const SafeTensor *tensor = safetensors_find(&st, p->name + strlen(PREFIX));
+            float *got = download(l.params.values + p->offset, p->size);
+            if (is_new_norm(p->name)) {
+                for (size_t k = 0; k < p->size; k++) assert_true(got[k] == (strstr(p->name, "weight") ? 1 : 0));
+                news++;
+                continue;
+            }
+            assert_non_null(tensor);
+            assert_memory_equal(got, tensor->data, p->size * sizeof *got);
+        }
+        VitSettings s = hierarchy_settings(&l.config);
+        assert_int_equal(news, !s.stage_norm && hierarchy_ends(&l.config) == ENDS_BESIDE ? 8 : 0);
+        safetensors_close(&st);
+        const char *whole = in_folder("whole%d.safetensors", c);
+        checkpoint_save_weights(&l.params, l.params.values, whole, NULL, 0);
+        assert_false(backbone_is_alone(&l.backbone, whole));
+        bench_close(&l);
+    }
+}
+
+typedef struct {
+    const char *settings, *path;
+} Load;
+
+static void load_weights(void *argument) {
+    const Load *load = argument;
+    Bench l;
+    bench_open(&l, load->settings);
+    backbone_load_weights(&l.backbone, &l.params, load->path);
+}
+
+#define SMALL "heads = 2\ndim = 8,8,16,16\nimg_size = 32\n"
+
+/* Weights of another backbone: one line that names the file and what differs. */
+static void test_others(void **state) {
+    (void)state;
+    static const struct {
+        const char *here, *there;
+        bool told;
+        const char *words[4];
+    } others[] = {
+        {"attn = softmax\ndepth = 1\n" SMALL, "attn = softmax\ndepth = 1,1,2,1\n" SMALL, true,
+         {"stages.2.blocks.1.", "has no place in this backbone", "depth"}},
+        {"attn = softmax\ndepth = 1,1,2,1\n" SMALL, "attn = softmax\ndepth = 1\n" SMALL, false,
+         {"no tensor 'stages.2.blocks.1.", "nor 11 others"}},
+        {"attn = softmax\ndepth = 1\n" SMALL, "attn = softmax\ndepth = 1\nheads = 4\ndim = 8,8,16,16\nimg_size = 32\n", true,
+         {"heads", "2", "was trained with 4"}},
+        {"attn = softmax\ndepth = 1\n" SMALL, "attn = hydra\ndepth = 1\n" SMALL, true, {"attn", "trained with hydra"}},
+        {"attn = softmax\ndepth = 1\n" SMALL, "attn = softmax\ndepth = 1\nheads = 2\ndim = 8,8,16,32\nimg_size = 32\n", false,
+         {"stages.3.", "has shape", "dim"}},
+        {"attn = softmax\ndepth = 1\n" SMALL, "attn = softmax\ndepth = 1\npos_embed = learned\n" SMALL, false,
+         {"'pos_embed' has no place"}},
+    };
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        char text[1024];
+        Load load = {others[i].here, in_folder("other.safetensors")};
+        write_classifier(load.path, others[i].there, others[i].told);
+        int status = status_of(load_weights, &load, text, sizeof text);
+        printf("  %s", text);
+        assert_true(status == 1 || status == 2);
+        assert_non_null(strstr(text, "other.safetensors"));
+        assert_words(text, others[i].words);
+        assert_true(strchr(text, '\n') == text + strlen(text) - 1);
+    }
+}
+
+static void open_settings(void *argument) {
+    Bench l;
+    bench_open(&l, argument);
+}
+
+/* Settings that are not for images of any size. */
+static void test_settings(void **state) {
+    (void)state;
+    static const struct {
+        const char *settings, *words[4];
+    } refused[] = {
+        {"dim = 16,32,64\nheads = 2\ndepth = 1\n", {"dim", "four numbers"}},
+        {"patch_size = 8\n", {"patch_size", "stride"}},
+        {"pos_embed = learned\n", {"pos_embed", "none or conv"}},
+        {"heads = 3\n", {"heads", "does not divide"}},
+        {"img_size = 40\n", {"img_size", "multiple"}},
+    };
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        char text[1024];
+        int status = status_of(open_settings, (void *)refused[i].settings, text, sizeof text);
+        printf("  %s", text);
+        assert_int_equal(status, 2);
+        assert_words(text, refused[i].words);
+    }
+    /* an operator whose tables belong to one grid is not offered */
+    Config config;
+    Error error;
+    config_init(&config, NULL);
+    backbone_add_settings(&config);
+    assert_false(config_try_set(&config, "attn", "gf", "test", &error));
+    assert_true(config_try_set(&config, "attn", "lisa", "test", &error));
+    config_free(&config);
+}
+
+/* == Training ===================================================================================================== */
+
+static size_t ended;
+static void hear_final(float *gradients, size_t n) {
+    assert_true(!ended || (size_t)(uintptr_t)(gradients + n) == ended);
+    ended = (size_t)(uintptr_t)gradients;
+}
+
+static void test_training(void **state) {
+    (void)state;
+    Bench l;
+    float *w, *dw;
+    bench_open(&l, cases[0]);
+    /* gradients are complete from the end of the arena down to the backbone's first */
+    Sample s = sample_of(&l, 64, 32);
+    FinalGradients final = {hear_final, l.params.grads, l.params.total, l.params.total};
+    real *dfeatures[BACKBONE_LEVELS];
+    backbone_forward(&l.backbone, upload_real(s.images, B * 64 * 32 * 3), B, 64, 32);
+    for (int i = 0; i < BACKBONE_LEVELS; i++) dfeatures[i] = upload_real(s.gradients[i], map_count(&l, i, 64, 32));
+    ended = 0;
+    backbone_backward(&l.backbone, dfeatures, &final);
+    assert_true(ended == (size_t)(uintptr_t)l.params.grads);
+    bench_close(&l);
+
+    /* learning rates: the classifier's groups, and the rest of the model at its own */
+    Params params = {0};
+    Backbone backbone;
+    Config config;
+    read_settings(&config, cases[0]);
+    backbone_create(&backbone, &config, &params, PREFIX);
+    params_declare(&params, (Param){.value = &w, .grad = &dw, .named = {"rpn.weight"}, .shape = {3}});
+    backbone_set_rates(&backbone, &params, 0.5f, 0.8f);
+    VitSettings vit = hierarchy_settings(&config);
+    int groups = layer_decay_groups(&vit);
+    assert_int_equal(groups, 6);
+    for (int i = 0; i < params_count(&params); i++) {
+        const Param *p = params_at(&params, i);
+        int group = strcmp(p->name, "rpn.weight") ? layer_decay_group(&vit, p->name + strlen(PREFIX)) : -1;
+        float want = group < 0 ? 1 : 0.5f * (float)pow(0.8, groups - 1 - group);
+        assert_true(fabsf(p->rate - want) < 1e-6f);
+        bool decays = strstr(p->name, ".weight") && p->ndim > 1;
+        if (group >= 0) assert_int_equal(p->decay, decays);
+    }
+    backbone_destroy(&backbone);
+    params_free(&params);
+    config_free(&config);
+}
+
+/* == Sizes that papers print ====================================================================================== */
+
+/* Trainable parameters and what else a row of a table counts; backbones of tables 9 and 10 (their --describe less the
+ * classifier). */
+static const struct {
+    const char *settings;
+    size_t weights, norms; /* norms: new ones beside the stages */
+    double macs[2];        /* 1e9, of 800 x 1280 and 512 x 2048; 0: not compared */
+} published[] = {
+    {"attn = lisa\nlisa_patterns = 8\ndim = 64,128,320,384\ndepth = 2,4,12,4\nheads = 4,8,20,24\n"
+     "mlp_ratio = 4,4,3,3\nmlp_conv = true\npos_embed = conv\npatch_overlap = true\n", 22593888, 0, {89.2, 91.4}},
+    {"attn = lisa\nlisa_patterns = 8\ndim = 64,128,320,384\ndepth = 3,6,12,4\nheads = 4,8,20,24\n"
+     "mlp_ratio = 4,4,3,3\nmlp_conv = true\npos_embed = conv\npatch_overlap = true\nconv_stages = 2\n"
+     "conv_block = conv\n", 21576736, 0, {89.7, 91.9}},
+    {"attn = swin\nwindow = 7\ndim = 96,192,384,768\ndepth = 2,2,6,2\nheads = 3,6,12,24\npatch_norm = true\n"
+     "patch_merging = true\nstage_norm = false\nnorm_eps = 1e-5\n", 47793258 - 20273904 - 2 * 768, 2 * 1440, {0}},
+    {"attn = cswin\nstripe = 1,2,7,7\ndim = 64,128,256,512\ndepth = 1,2,21,1\nheads = 2,4,8,16\npatch_overlap = true\n"
+     "patch_pad = 2\nstage_norm = false\nnorm_eps = 1e-5\n", 41958576 - 20151024 - 2 * 512, 2 * 960, {109.7, 118.2}},
+};
+
+static void test_published(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof published / sizeof *published; i++) {
+        Config config;
+        Params params = {0};
+        Backbone backbone;
+        read_settings(&config, published[i].settings);
+        backbone_create(&backbone, &config, &params, PREFIX);
+        assert_int_equal(backbone_weights(&backbone, &params), published[i].weights + published[i].norms);
+        assert_int_equal(params.parameters, published[i].weights + published[i].norms);
+        const int sides[2][2] = {{800, 1280}, {512, 2048}};
+        for (int k = 0; k < 2; k++) {
+            double macs = 1e-9 * (double)backbone_macs(&backbone, sides[k][0], sides[k][1]);
+            printf("  %d x %d: %.2f e9 multiply-adds\n", sides[k][0], sides[k][1], macs);
+            if (published[i].macs[k] > 0) assert_true(fabs(macs - published[i].macs[k]) < 0.06);
+        }
+        backbone_destroy(&backbone);
+        params_free(&params);
+        config_free(&config);
+    }
+}
+
 int main(void) {
     kernels_init();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sizes),
         cmocka_unit_test(test_order),
+        cmocka_unit_test(test_memory),
         cmocka_unit_test(test_gradients),
+        cmocka_unit_test(test_start),
+        cmocka_unit_test(test_others),
+        cmocka_unit_test(test_settings),
+        cmocka_unit_test(test_training),
+        cmocka_unit_test(test_published),
     };
     int failed = cmocka_run_group_tests(tests, make_folder, remove_folder);
     kernels_exit();
