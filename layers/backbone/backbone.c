@@ -97,11 +97,16 @@ static void plan_hierarchy(Backbone *b, Plan *plan, int B, int H, int W) {
     for (int i = 0; i < BACKBONE_LEVELS; i++) stage_output_alias(&t->stages[i], plan, &b->features[i]);
 }
 
-void backbone_plan(Backbone *b, Plan *plan, int B, int H, int W) {
-    size_t image = 3 * (size_t)H * (size_t)W;
+void backbone_set_room(Backbone *b, int B, int H, int W) {
     b->most_B = B;
     b->most_H = H;
     b->most_W = W;
+    resnet_set_room(&b->resnet, B, H, W);
+}
+
+void backbone_plan(Backbone *b, Plan *plan, int B, int H, int W) {
+    size_t image = 3 * (size_t)H * (size_t)W;
+    backbone_set_room(b, B, H, W);
     plan_keep(plan, "", "pixels", &b->pixels, (size_t)B * image);
     plan_keep(plan, "", "sizes", &b->sizes, (size_t)B * 2 * sizeof *b->sizes);
     plan_keep(plan, "", "images", &b->images, (size_t)B * image * sizeof(real));
