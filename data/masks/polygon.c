@@ -19,18 +19,25 @@
 #include "core/die.h"
 #include "core/integers.h"
 
-static int compare_crossings(const void *left, const void *right) {
-    uint32_t a = *(const uint32_t *)left, b = *(const uint32_t *)right;
-    return a < b ? -1 : a > b;
-}
-
-/* Sorts the crossings and removes pairs of equal ones. */
+/* Sorts the crossings byte by byte, the lowest first, and removes pairs of equal ones.  The second half of the memory
+ * holds every other pass. */
 static void sort_crossings(Rle *out) {
+    uint32_t *from = out->runs, *to, pixels = (uint32_t)out->height * (uint32_t)out->width;
     size_t kept = 0;
-    qsort(out->runs, out->count, sizeof *out->runs, compare_crossings);
+    if (!out->count) return;
+    to = from + out->room / 2;
+    for (int shift = 0; shift < 32 && pixels >> shift; shift += 8) {
+        size_t place[257] = {0};
+        for (size_t i = 0; i < out->count; i++) place[(from[i] >> shift & 255) + 1]++;
+        for (int byte = 0; byte < 255; byte++) place[byte + 1] += place[byte];
+        for (size_t i = 0; i < out->count; i++) to[place[from[i] >> shift & 255]++] = from[i];
+        uint32_t *sorted = to;
+        to = from;
+        from = sorted;
+    }
     for (size_t i = 0; i < out->count; i++) {
-        if (kept && out->runs[kept - 1] == out->runs[i]) kept--;
-        else out->runs[kept++] = out->runs[i];
+        if (kept && out->runs[kept - 1] == from[i]) kept--;
+        else out->runs[kept++] = from[i];
     }
     out->count = kept;
 }
@@ -38,9 +45,9 @@ static void sort_crossings(Rle *out) {
 /* However long the outline is, the memory stays within a few numbers for each pixel. */
 static void add_crossing(Rle *out, int column, int v) {
     int y = v <= 2 ? 0 : smaller((v + 2) / 5, out->height);
-    if (out->count == out->room) {
+    if (2 * out->count + 2 > out->room) {
         sort_crossings(out);
-        out->runs = xgrow(out->runs, 2 * out->count + 1, &out->room, sizeof *out->runs, "runs of a mask");
+        out->runs = xgrow(out->runs, 4 * out->count + 4, &out->room, sizeof *out->runs, "runs of a mask");
     }
     out->runs[out->count++] = (uint32_t)column * (uint32_t)out->height + (uint32_t)y;
 }

@@ -233,10 +233,15 @@ void rle_texts_add(RleTexts *texts, const Rle *rle) {
     free(text);
 }
 
-void rle_texts_get(Rle *out, const RleTexts *texts, size_t index) {
+RleText rle_texts_at(const RleTexts *texts, size_t index) {
     const struct RlePlace *place = &texts->places[index];
     size_t end = index + 1 < texts->count ? place[1].start : texts->length;
-    rle_parse(out, texts->text + place->start, end - 1 - place->start, place->height, place->width, &error_fatal);
+    return (RleText){texts->text + place->start, end - 1 - place->start, place->height, place->width};
+}
+
+void rle_texts_get(Rle *out, const RleTexts *texts, size_t index) {
+    RleText mask = rle_texts_at(texts, index);
+    rle_parse(out, mask.text, mask.length, mask.height, mask.width, &error_fatal);
 }
 
 void rle_texts_free(RleTexts *texts) {

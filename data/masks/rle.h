@@ -71,7 +71,15 @@ typedef struct {
     size_t length, text_room, count, room;
 } RleTexts;
 
+/* One of them; it is valid until another is added. */
+typedef struct {
+    const char *text;
+    size_t length;
+    int height, width;
+} RleText;
+
 void rle_texts_add(RleTexts *texts, const Rle *rle);
+RleText rle_texts_at(const RleTexts *texts, size_t index);
 void rle_texts_get(Rle *out, const RleTexts *texts, size_t index);
 void rle_texts_free(RleTexts *texts);
 

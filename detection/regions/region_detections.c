@@ -9,9 +9,9 @@
 #include "detection/regions/box_coder.h"
 #include "detection/regions/nms.h"
 
-const DetectionRule detection_rule = {0.05f, 0.5f, 100};
+const RegionDetectionRule detection_rule = {0.05f, 0.5f, 100};
 
-void detection_scratch_open(DetectionScratch *s, int proposals, int classes, const DetectionRule *rule) {
+void detection_scratch_open(DetectionScratch *s, int proposals, int classes, const RegionDetectionRule *rule) {
     size_t n = (size_t)proposals, most = (size_t)rule->most;
     const char *what = "detections";
     s->scores = xcalloc(n * (size_t)classes, sizeof *s->scores, what);
@@ -41,7 +41,7 @@ static void softmax(float *y, const float *x, int n) {
 
 /* Appends the detections of one class to kept [rule->most]; returns their number. */
 static int class_detections(RegionDetection *kept, int label, const float (*proposals)[4], const float *deltas, int R,
-                            int classes, int own_h, int own_w, const DetectionRule *rule, DetectionScratch *s) {
+                            int classes, int own_h, int own_w, const RegionDetectionRule *rule, DetectionScratch *s) {
     BestKeys best = {.keys = s->keys, .most = R};
     int n = 0;
     for (int r = 0; r < R; r++) {
@@ -68,7 +68,7 @@ static int class_detections(RegionDetection *kept, int label, const float (*prop
 }
 
 int region_detections(RegionDetection *found, const float (*proposals)[4], const float *logits, const float *deltas,
-                      int R, int classes, int own_h, int own_w, const DetectionRule *rule, DetectionScratch *s) {
+                      int R, int classes, int own_h, int own_w, const RegionDetectionRule *rule, DetectionScratch *s) {
     BestKeys best = {.keys = s->best, .most = rule->most};
     int count = 0;
     for (size_t r = 0, C = (size_t)classes; r < (size_t)R; r++) softmax(s->scores + r * C, logits + r * C, classes);

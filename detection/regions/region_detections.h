@@ -9,8 +9,8 @@ typedef struct {
     float least_score; /* a detection's score is larger: 0.05 */
     float nms;         /* IoU threshold within a class: 0.5 */
     int most;          /* detections of an image: 100 */
-} DetectionRule;
-extern const DetectionRule detection_rule;
+} RegionDetectionRule;
+extern const RegionDetectionRule detection_rule;
 
 typedef struct {
     float box[4]; /* x0, y0, x1, y1 in pixels of the resized image, sides larger than 0 */
@@ -27,13 +27,13 @@ typedef struct {
     float (*boxes)[4];     /* [proposals] */
     int *keep;             /* [proposals] */
 } DetectionScratch;
-void detection_scratch_open(DetectionScratch *scratch, int proposals, int classes, const DetectionRule *rule);
+void detection_scratch_open(DetectionScratch *scratch, int proposals, int classes, const RegionDetectionRule *rule);
 void detection_scratch_close(DetectionScratch *scratch);
 
 /* found (=) [rule->most], best first, of equal scores in order of class, then proposal; returns their number.
  * proposals [R,4];  logits [R,classes];  deltas [R,classes,4], relative to the proposal with region_weights.
  * Scores are softmax(logits); a proposal may be found with several classes. */
 int region_detections(RegionDetection *found, const float (*proposals)[4], const float *logits, const float *deltas,
-                      int R, int classes, int own_h, int own_w, const DetectionRule *rule, DetectionScratch *scratch);
+                      int R, int classes, int own_h, int own_w, const RegionDetectionRule *rule, DetectionScratch *scratch);
 
 #endif

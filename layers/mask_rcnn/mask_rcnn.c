@@ -50,8 +50,8 @@ ProposalRule mask_rcnn_proposal_rule(const MaskRcnn *m, bool training) {
     const MaskRcnnSettings *s = &m->settings;
     return (ProposalRule){training ? s->train_candidates : s->eval_candidates, s->proposals, 0.7f};
 }
-DetectionRule mask_rcnn_detection_rule(const MaskRcnn *m) {
-    DetectionRule rule = detection_rule;
+RegionDetectionRule mask_rcnn_detection_rule(const MaskRcnn *m) {
+    RegionDetectionRule rule = detection_rule;
     rule.most = m->settings.detections;
     return rule;
 }
@@ -104,6 +104,10 @@ static RoiAlign align_of(const MaskRcnn *m, int B, int H, int W, int P) {
     return shape;
 }
 
+static size_t features_bytes(const MaskRcnn *m, int regions, int P) {
+    return (size_t)regions * (size_t)(P * P) * (size_t)m->settings.fpn_width * sizeof(real);
+}
+
 /* Gradients that a later part of the backward pass reads are borrowed before the scratch of the parts in between. */
 static void activations_plan(Plan *plan, void *owner) {
     MaskRcnn *m = owner;
@@ -114,6 +118,10 @@ static void activations_plan(Plan *plan, void *owner) {
         size_t cells = (size_t)B * (size_t)fpn_side(i, H) * (size_t)fpn_side(i, W);
         size_t bytes = cells * (size_t)backbone_channels(&m->backbone, i) * sizeof(real);
         if (backbone_is_trained(&m->backbone, i)) plan_borrow(plan, "backbone.", "dfeatures", &m->dfeatures[i], bytes);
+    }
+    if (plan->training) {
+        plan_borrow(plan, "roi_heads.", "dx", &m->box.dx, features_bytes(m, regions, BOX_SIDE));
+        plan_borrow(plan, "roi_heads.", "dx", &m->mask.dx, features_bytes(m, masks, MASK_SIDE));
     }
     backbone_plan(&m->backbone, plan, B, H, W);
     fpn_plan(&m->fpn, plan, B, H, W);

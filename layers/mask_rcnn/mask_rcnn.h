@@ -64,7 +64,7 @@ typedef struct {
 SampleRule mask_rcnn_anchor_rule(const MaskRcnn *m);
 SampleRule mask_rcnn_region_rule(const MaskRcnn *m);
 ProposalRule mask_rcnn_proposal_rule(const MaskRcnn *m, bool training);
-DetectionRule mask_rcnn_detection_rule(const MaskRcnn *m);
+RegionDetectionRule mask_rcnn_detection_rule(const MaskRcnn *m);
 
 /* Declares every parameter; allocates no device memory yet.  The config must outlive the model, whose num_classes is
  * given. */

@@ -38,7 +38,6 @@ void box_head_plan(BoxHead *head, Plan *plan, size_t R) {
     int features = head->fc6.in, width = head->fc6.out;
     plan_keep(plan, box_prefix, "logits", &head->logits, reals(R, head->K));
     plan_keep(plan, box_prefix, "deltas", &head->deltas, reals(R, 4 * head->K));
-    if (plan->training) plan_borrow(plan, box_prefix, "dx", &head->dx, reals(R, features));
     PlanMark mark = plan_mark(plan);
     plan_borrow(plan, box_prefix, "x", &head->x, reals(R, features));
     plan_keep(plan, box_prefix, "columns", &head->columns, reals(R, features));
@@ -130,7 +129,6 @@ void mask_head_plan(MaskHead *head, Plan *plan, size_t R) {
     size_t cells = R * MASK_SIDE * MASK_SIDE;
     ImageShape small = cells_of((int)R), large = pixels_of((int)R);
     plan_keep(plan, prefix, "logits", &head->logits, reals(4 * cells, head->K));
-    if (plan->training) plan_borrow(plan, prefix, "dx", &head->dx, reals(cells, head->C));
     PlanMark mark = plan_mark(plan);
     plan_keep(plan, prefix, "x", &head->x, reals(cells, head->C));
     for (int i = 0; i < MASK_CONVS; i++) {

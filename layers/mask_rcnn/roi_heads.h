@@ -26,7 +26,7 @@ typedef struct {
     real *dlogits, *ddeltas; /* scratch, written by the caller */
     real *dh, *dh6;         /* scratch */
     real *dcolumns;         /* scratch [R,C*49] */
-    real *dx;               /* scratch [R,7,7,C], the result of the backward pass */
+    real *dx;               /* [R,7,7,C] of the caller: the result of the backward pass */
 } BoxHead;
 
 void box_head_declare(BoxHead *head, Params *params, int C, int width, int classes);
@@ -50,7 +50,7 @@ typedef struct {
     real *logits;           /* [R,28,28,K] */
     real *dlogits;          /* scratch, written by the caller */
     real *dup, *dh[2];      /* scratch */
-    real *dx;               /* scratch [R,14,14,C], the result of the backward pass */
+    real *dx;               /* [R,14,14,C] of the caller: the result of the backward pass */
 } MaskHead;
 
 void mask_head_declare(MaskHead *head, ConvLayers *convs, Params *params, int C, int width, int classes);

@@ -134,7 +134,7 @@ void semantic_run_close(SemanticRun *run) {
 }
 
 const char *const *semantic_run_names(const SemanticRun *run) {
-    return segmentation_set_names(run->train.count ? &run->train : &run->val);
+    return run->train.count ? run->train.names.at : run->val.names.at;
 }
 
 /* == The model ==================================================================================================== */

@@ -62,7 +62,7 @@ int main(int argc, char **argv) {
         if (fclose(file)) die("%s: cannot be written", made);
     }
     double before = peak_megabytes(), start = now_seconds();
-    bool read = coco_read(&coco, path, &error);
+    bool read = coco_read(&coco, path, COCO_NO_MASKS, &error);
     double took = now_seconds() - start;
     if (stat(path, &status)) status.st_size = 0;
     if (argc < 2) unlink(made);

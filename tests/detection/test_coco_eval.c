@@ -1,7 +1,9 @@
 /* COCO's twelve numbers against pycocotools' (tests/fixtures/coco_eval, made by tests/reference/check_coco_eval.py),
- * and the files of results.
+ * and the files of results.  For check_coco_eval.py it prints the numbers of two files, or of two and their masks,
+ * and writes the results to another:
  *
- *   test_coco_eval ANNOTATIONS RESULTS    prints the numbers of two files, for check_coco_eval.py */
+ *   test_coco_eval ANNOTATIONS RESULTS
+ *   test_coco_eval ANNOTATIONS RESULTS MASKS MASKS WRITTEN */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -25,12 +27,44 @@ static const char *const number_names[COCO_NUMBERS] = {"AP",  "AP50", "AP75",  "
 typedef struct {
     Coco truth;
     CocoResults results;
+    RleTexts truth_masks; /* of the annotations, where masks are evaluated */
 } Case;
 
 static void open_files(Case *c, const char *truth, const char *results) {
     Error error = {.text = ""};
-    if (!coco_read(&c->truth, truth, &error)) fail_msg("%s: %s", truth, error.text);
+    *c = (Case){.truth_masks = {.count = 0}};
+    if (!coco_read(&c->truth, truth, COCO_NO_MASKS, &error)) fail_msg("%s: %s", truth, error.text);
     if (!read_results(&c->results, results, &error)) fail_msg("%s: %s", results, error.text);
+}
+
+/* A line has ID HEIGHT WIDTH TEXT.  The lines are in any order; id_of gives the id of the i-th mask that is wanted. */
+static void open_masks(RleTexts *masks, const char *path, size_t count, int64_t (*id_of)(const Case *, size_t),
+                       const Case *c) {
+    static char text[200000];
+    Error error = {.text = ""};
+    Rle rle = {.count = 0};
+    *masks = (RleTexts){.count = 0};
+    for (size_t i = 0; i < count; i++) {
+        FILE *file = fopen(path, "r");
+        intmax_t id;
+        int height, width;
+        if (!file) fail_msg("%s cannot be read", path);
+        do {
+            if (fscanf(file, "%jd %d %d %199999s", &id, &height, &width, text) != 4) fail_msg("%s: no mask", path);
+        } while (id != id_of(c, i));
+        fclose(file);
+        if (!rle_parse(&rle, text, strlen(text), height, width, &error)) fail_msg("%s: %s", path, error.text);
+        rle_texts_add(masks, &rle);
+    }
+    rle_free(&rle);
+}
+
+static int64_t annotation_id(const Case *c, size_t i) { return c->truth.annotations[i].id; }
+static int64_t place_in_file(const Case *c, size_t i) { return (void)c, (int64_t)i; }
+
+static void open_both_masks(Case *c, const char *truth, const char *results) {
+    open_masks(&c->truth_masks, truth, c->truth.annotation_count, annotation_id, c);
+    open_masks(&c->results.masks, results, c->results.count, place_in_file, c);
 }
 
 static void open_case(Case *c, const char *name) {
@@ -40,15 +74,25 @@ static void open_case(Case *c, const char *name) {
     open_files(c, truth, results);
 }
 
+static void open_mask_case(Case *c, const char *name) {
+    char truth[128], results[128];
+    open_case(c, name);
+    snprintf(truth, sizeof truth, "tests/fixtures/coco_eval/%s.truth.txt", name);
+    snprintf(results, sizeof results, "tests/fixtures/coco_eval/%s.results.txt", name);
+    open_both_masks(c, truth, results);
+}
+
 static void close_case(Case *c) {
     coco_close(&c->truth);
+    rle_texts_free(&c->truth_masks);
     coco_results_free(&c->results);
 }
 
 static void evaluate(double numbers[COCO_NUMBERS], double *category_ap, const Case *c, const bool *evaluated) {
     Error error = {.text = ""};
     for (int i = 0; i < COCO_NUMBERS; i++) numbers[i] = NAN;
-    if (!coco_eval(numbers, category_ap, &c->truth, c->results.detections, c->results.count, evaluated, &error)) {
+    const RleTexts *masks = c->truth_masks.count ? &c->truth_masks : NULL;
+    if (!coco_eval(numbers, category_ap, &c->truth, masks, &c->results, evaluated, &error)) {
         fail_msg("%s", error.text);
     }
 }
@@ -81,21 +125,82 @@ static void the_numbers_are_pycocotools(void **state) {
     assert_true(cases >= 14);
 }
 
+static void the_numbers_of_masks_are_pycocotools(void **state) {
+    (void)state;
+    FILE *file = fopen("tests/fixtures/coco_eval/mask_numbers.txt", "r");
+    char name[64], kind[8];
+    int cases = 0;
+    double worst = 0;
+    assert_non_null(file);
+    for (; fscanf(file, "%63s %7s", name, kind) == 2; cases++) {
+        double want[COCO_NUMBERS], got[COCO_NUMBERS];
+        Case c;
+        for (int i = 0; i < COCO_NUMBERS; i++) assert_int_equal(fscanf(file, "%lf", &want[i]), 1);
+        open_mask_case(&c, name);
+        if (!strcmp(kind, "bbox")) rle_texts_free(&c.truth_masks);
+        evaluate(got, NULL, &c, NULL);
+        for (int i = 0; i < COCO_NUMBERS; i++) {
+            if (!(fabs(got[i] - want[i]) <= 1e-12))
+                fail_msg("%s %s: %s is %.17g, expected %.17g", name, kind, number_names[i], got[i], want[i]);
+            worst = fmax(worst, fabs(got[i] - want[i]));
+        }
+        close_case(&c);
+    }
+    fclose(file);
+    printf("  %d cases, largest difference %.3g\n", cases, worst);
+    assert_true(cases >= 8);
+}
+
+/* Case 9 of the specification of dense prediction, to its printed digits. */
+static void the_worked_masks_have_their_numbers(void **state) {
+    (void)state;
+    static const double want[2][COCO_NUMBERS] = {
+        {.86683168, 1, 1, .83366337, .9, -1, .65, .9, .9, .9, .9, -1},
+        {.96666667, 1, 1, .93333333, 1, -1, .7, 1, 1, 1, 1, -1}};
+    static const struct {
+        size_t found, truth;
+        double iou;
+    } pairs[6] = {{0, 0, .87951807}, {1, 1, .87662338}, {2, 2, 1}, {3, 0, 1}, {4, 3, .92775974}, {5, 3, .608}};
+    double got[COCO_NUMBERS];
+    Case c;
+    open_mask_case(&c, "masks-worked");
+    for (int n = 0; n < 6; n++) {
+        Rle found = {.count = 0}, truth = {.count = 0};
+        rle_texts_get(&found, &c.results.masks, pairs[n].found);
+        rle_texts_get(&truth, &c.truth_masks, pairs[n].truth);
+        RleExtent f = rle_extent(&found), t = rle_extent(&truth);
+        assert_true(fabs(rle_iou(&found, &f, &truth, &t, c.truth.annotations[pairs[n].truth].crowd) - pairs[n].iou) <
+                    5e-9);
+        rle_free(&found);
+        rle_free(&truth);
+    }
+    for (int boxes = 0; boxes < 2; boxes++) {
+        evaluate(got, NULL, &c, NULL);
+        for (int i = 0; i < COCO_NUMBERS; i++) assert_true(fabs(got[i] - want[boxes][i]) < 5e-9);
+        rle_texts_free(&c.truth_masks);
+    }
+    close_case(&c);
+}
+
 static void threads_change_no_bit(void **state) {
     (void)state;
     double one[COCO_NUMBERS], many[COCO_NUMBERS];
     int threads = omp_get_max_threads();
-    Case c;
-    open_case(&c, "drawn-7");
-    omp_set_num_threads(1);
-    evaluate(one, NULL, &c, NULL);
-    for (int t = 2; t < 8; t += 3) {
-        omp_set_num_threads(t);
-        evaluate(many, NULL, &c, NULL);
-        assert_memory_equal(one, many, sizeof one);
+    for (int masks = 0; masks < 2; masks++) {
+        Case c;
+        if (masks) open_mask_case(&c, "masks-18");
+        else open_case(&c, "drawn-7");
+        omp_set_num_threads(1);
+        evaluate(one, NULL, &c, NULL);
+        assert_true(one[COCO_AP] > 0);
+        for (int i = 0; i < 3; i++) {
+            omp_set_num_threads((int[]){2, 5, 7}[i]);
+            evaluate(many, NULL, &c, NULL);
+            assert_memory_equal(one, many, sizeof one);
+        }
+        close_case(&c);
     }
     omp_set_num_threads(threads);
-    close_case(&c);
 }
 
 static void the_mean_over_categories_is_the_ap(void **state) {
@@ -161,12 +266,31 @@ static void detections_of_unknown_images_are_refused(void **state) {
     Case c;
     open_case(&c, "drawn-11");
     coco_results_add(&c.results, (CocoDetection){.image_id = 123456, .category_id = 1, .score = 0.5});
-    assert_false(coco_eval(numbers, NULL, &c.truth, c.results.detections, c.results.count, NULL, &error));
+    assert_false(coco_eval(numbers, NULL, &c.truth, NULL, &c.results, NULL, &error));
     printf("  %s\n", error.text);
     assert_non_null(strstr(error.text, "image_id 123456 is not among the images"));
     c.results.detections[c.results.count - 1] = (CocoDetection){.image_id = c.truth.images[0].id, .score = NAN};
-    assert_false(coco_eval(numbers, NULL, &c.truth, c.results.detections, c.results.count, NULL, &error));
+    assert_false(coco_eval(numbers, NULL, &c.truth, NULL, &c.results, NULL, &error));
     assert_non_null(strstr(error.text, "score is not finite"));
+    close_case(&c);
+}
+
+static void masks_that_do_not_fit_are_refused(void **state) {
+    (void)state;
+    Error error = {.text = ""};
+    double numbers[COCO_NUMBERS];
+    Rle rle = {.count = 0};
+    Case c;
+    open_mask_case(&c, "masks-worked");
+    coco_results_add(&c.results, (CocoDetection){.image_id = 2, .category_id = 1, .score = 0.5});
+    assert_false(coco_eval(numbers, NULL, &c.truth, &c.truth_masks, &c.results, NULL, &error));
+    assert_non_null(strstr(error.text, "have no masks"));
+    assert_true(rle_set(&rle, NULL, 0, 41, 50, &error));
+    coco_results_add_mask(&c.results, &rle);
+    assert_false(coco_eval(numbers, NULL, &c.truth, &c.truth_masks, &c.results, NULL, &error));
+    printf("  %s\n", error.text);
+    assert_non_null(strstr(error.text, "[7].segmentation: its size is [41, 50], but that of image 2 is [40, 50]"));
+    rle_free(&rle);
     close_case(&c);
 }
 
@@ -236,18 +360,24 @@ static void damaged_results_are_refused(void **state) {
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_numbers_are_pycocotools),
+        cmocka_unit_test(the_numbers_of_masks_are_pycocotools),
+        cmocka_unit_test(the_worked_masks_have_their_numbers),
         cmocka_unit_test(threads_change_no_bit),
         cmocka_unit_test(the_mean_over_categories_is_the_ap),
         cmocka_unit_test(some_images_are_their_own_files),
         cmocka_unit_test(detections_of_unknown_images_are_refused),
+        cmocka_unit_test(masks_that_do_not_fit_are_refused),
         cmocka_unit_test(without_detections_every_number_is_zero_or_none),
         cmocka_unit_test(results_come_back_as_they_were_written),
         cmocka_unit_test(damaged_results_are_refused),
     };
-    if (argc == 3) {
+    if (argc == 3 || argc == 6) {
         double numbers[COCO_NUMBERS];
+        Error error = {.text = ""};
         Case c;
         open_files(&c, argv[1], argv[2]);
+        if (argc == 6) open_both_masks(&c, argv[3], argv[4]);
+        if (argc == 6 && !coco_results_write(argv[5], &c.results, &error)) fail_msg("%s: %s", argv[5], error.text);
         evaluate(numbers, NULL, &c, NULL);
         for (int i = 0; i < COCO_NUMBERS; i++) printf("%.17g\n", numbers[i]);
         close_case(&c);

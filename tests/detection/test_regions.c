@@ -321,7 +321,7 @@ static void detections_are_those_of_torchvision(void **state) {
     Error error;
     if (!safetensors_open(&file, "tests/fixtures/detection/regions.safetensors", &error)) fail_msg("%s", error.text);
     DetectionScratch scratch = {0};
-    const DetectionRule rule = {0.05f, 0.5f, 25};
+    const RegionDetectionRule rule = {0.05f, 0.5f, 25};
     RegionDetection found[25];
     int R, count;
     float *regions = floats_of(&file, "regions", &R), *logits = floats_of(&file, "class_logits", NULL);

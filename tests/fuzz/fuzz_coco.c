@@ -17,7 +17,7 @@ static void check_tables(const Coco *coco) {
         if (image->first != next || !*image->file_name || image->width < 1 || image->height < 1) abort();
         next += (size_t)image->count;
         float (*box)[4] = malloc((size_t)image->count * sizeof *box + 1);
-        int *label = malloc((size_t)image->count * sizeof *label + 1), kept = coco_targets(coco, i, box, label);
+        int *label = malloc((size_t)image->count * sizeof *label + 1), kept = coco_targets(coco, i, box, label, NULL);
         for (int k = 0; k < kept; k++) {
             if (!(box[k][0] >= 0 && box[k][1] >= 0 && box[k][0] < box[k][2] && box[k][1] < box[k][3])) abort();
             if (!(box[k][2] <= (float)image->width && box[k][3] <= (float)image->height)) abort();
@@ -42,7 +42,7 @@ static void evaluate(const Coco *coco, const uint8_t *bytes, size_t size) {
     double numbers[COCO_NUMBERS];
     size_t table = results.count * sizeof *results.detections;
     if (pieces.count != results.count || (table && memcmp(pieces.detections, results.detections, table) != 0)) abort();
-    if (!coco_eval(numbers, NULL, coco, results.detections, results.count, NULL, &error) && !*error.text) abort();
+    if (!coco_eval(numbers, NULL, coco, NULL, &results, NULL, &error) && !*error.text) abort();
     coco_results_free(&results);
     coco_results_free(&pieces);
 }
@@ -54,8 +54,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
     const uint8_t *zero = size ? memchr(bytes, 0, size) : NULL;
     size_t first = zero ? (size_t)(zero - bytes) : size;
     Coco coco, pieces;
-    bool ok = coco_parse(&coco, bytes, first, 0, &error);
-    if (coco_parse(&pieces, bytes, first, 1, &again) != ok) abort();
+    bool ok = coco_parse(&coco, bytes, first, 0, COCO_NO_MASKS, &error);
+    if (coco_parse(&pieces, bytes, first, 1, COCO_NO_MASKS, &again) != ok) abort();
     if (!ok) {
         if (!*error.text || strchr(error.text, '\n')) abort();
         return 0;

@@ -91,7 +91,7 @@ static double case_forward(Case *c, int first, int B) {
     const VitSettings *settings = &c->vit.settings;
     size_t image = 3 * (size_t)settings->frames * (size_t)settings->img_size[0] * (size_t)settings->img_size[1];
     double loss = 0;
-    if (c->vit.settings.drop_path <= 0) vit_draw_drops(&c->vit, DROP_SEED, DROP_STEP, (size_t)(DROP_FIRST + first), B);
+    if (c->vit.settings.drop_path <= 0) trunk_draw_drops(&c->vit.trunk, DROP_SEED, DROP_STEP, (size_t)(DROP_FIRST + first), B);
     real_upload(c->vit.images, c->images + (size_t)first * image, (size_t)B * image);
     vit_forward(&c->vit, B, c->drop);
     real_download(c->logits + first * c->C, c->vit.logits, (size_t)(B * c->C));
@@ -361,10 +361,10 @@ static void test_differences(void **state) {
 static void draw_mixed(Case *c) {
     bool mixed = false;
     for (uint64_t seed = 0; !mixed; seed++) {
-        vit_draw_drops(&c->vit, seed, 0, 0, c->B);
+        trunk_draw_drops(&c->vit.trunk, seed, 0, 0, c->B);
         mixed = true;
-        for (int half = 2; half < 2 * c->vit.depth; half++) {
-            const float *keep = c->vit.keep_host + half * c->B;
+        for (int half = 2; half < 2 * c->vit.trunk.depth; half++) {
+            const float *keep = c->vit.trunk.keep_host + half * c->B;
             int alive = 0;
             for (int b = 0; b < c->B; b++) alive += keep[b] > 0;
             mixed &= keep[0] > 0 && alive < c->B;
@@ -462,7 +462,7 @@ static void test_ended(void **state) {
     (void)state;
     case_open(&c, "tests/fixtures/ripple-rmax2-tau.safetensors", "auto");
     case_forward(&c, 0, c.B);
-    const Attention *a = &vit_block(&c.vit, 0)->attention;
+    const Attention *a = &trunk_block(&c.vit.trunk, 0)->attention;
     assert_int_equal(c.vit.model.batch, c.B);
     float *weights = check_poison((size_t)a->N);
     for (int b = 0; b < c.B; b++)
@@ -528,8 +528,8 @@ static float *two_steps(const Config *config, size_t *total, size_t *bytes) {
     for (size_t b = 0; b < B; b++) targets[b * C + b] = 1;
     for (uint32_t step = 0; step < 2; step++) {
         device_zero(vit.model.params.grads, n * sizeof(float));
-        vit_draw_buffers(&vit, check_seed(), step);
-        vit_draw_drops(&vit, check_seed(), step, 0, B);
+        trunk_draw_buffers(&vit.trunk, check_seed(), step);
+        trunk_draw_drops(&vit.trunk, check_seed(), step, 0, B);
         real_upload(vit.images, x, B * image);
         vit_forward(&vit, B, true);
         vit_load_targets(&vit, targets, B);
@@ -678,7 +678,7 @@ static bool keeps_ones(const char *attn) {
     device_upload(params->values + proj->offset, values, (size_t)(M * M) * sizeof *values);
     device_upload(params->values + bias->offset + 2 * M, values + M * M, M * sizeof *values);
     real *x = upload_real(normals(TOKENS * M, 1), TOKENS * M), *y = poisoned_real(TOKENS * M);
-    const Attention *a = &vit_block(&vit, 0)->attention;
+    const Attention *a = &trunk_block(&vit.trunk, 0)->attention;
     attention_forward(a, y, x, 1);
     double ones[TOKENS * M];
     for (int i = 0; i < TOKENS * M; i++) ones[i] = 1;
