@@ -1,6 +1,6 @@
 # vit.c
 #
-#   make            build/cpu/train_vit, train_detr, train_ar and pack_dataset
+#   make            build/cpu/train_vit, train_detr, train_mask_rcnn, train_semantic_fpn, train_ar and pack_dataset
 #   make report     what was found on this machine; make BACKEND=cuda report likewise
 #   make test       builds and runs every test
 #   make install    programs, manual pages, configs and docs, in PREFIX (/usr/local) under DESTDIR; make uninstall

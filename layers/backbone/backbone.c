@@ -89,7 +89,7 @@ void backbone_create(Backbone *b, const Config *config, Params *params, const ch
 static void plan_hierarchy(Backbone *b, Plan *plan, int B, int H, int W) {
     Trunk *t = &b->trunk;
     trunk_set_size(t, H, W);
-    if (!t->keep_host) trunk_allocate(t, B);
+    if (plan->training) trunk_allocate(t, B);
     if (plan->training) plan_keep(plan, b->prefix, "keep", &t->stream.keep, 2 * (size_t)t->depth * (size_t)B * sizeof(float));
     else plan_without(plan, &t->stream.keep);
     trunk_plan_scratch(t, plan, B);

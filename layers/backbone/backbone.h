@@ -52,7 +52,7 @@ typedef struct {
 void backbone_create(Backbone *b, const Config *config, Params *params, const char *prefix);
 
 /* Plans activations, the loaded images among them, for up to B images of up to H x W or W x H.  A training plan includes
- * the backward pass.  All plans of a backbone have the same B, H and W. */
+ * the backward pass. */
 void backbone_plan(Backbone *b, Plan *plan, int B, int H, int W);
 /* Where the plans of training and inference differ in size: what the one that is now in use has room for. */
 void backbone_set_room(Backbone *b, int B, int H, int W);

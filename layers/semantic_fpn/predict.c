@@ -6,6 +6,7 @@
 #include "core/results/outcome.h"
 #include "core/results/predictions.h"
 #include "core/text.h"
+#include "data/detection/detection_set.h"
 #include "data/masks/rle.h"
 #include "data/segmentation/segmentation_sheet.h"
 #include "data/sets/dataset.h"
@@ -75,7 +76,7 @@ static bool read_picture(SemanticRun *run, const char *name, TransformScratch *s
                          Error *error) {
     char *end;
     uint8_t *labels;
-    if (strncmp(name, "val:", 4)) return segmentation_picture_read(name, scratch, picture, error);
+    if (strncmp(name, "val:", 4)) return detection_picture_read(name, false, scratch, picture, error);
     unsigned long long index = strtoull(name + 4, &end, 10);
     if (!run->val.count) segmentation_set_open(&run->val, run->data, false, run->training.s->seed);
     if (end == name + 4 || *end || index >= (unsigned long long)run->val.count)

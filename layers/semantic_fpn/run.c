@@ -100,10 +100,16 @@ static void open_loader(SemanticRun *run, SegmentationLoader *loader, const Segm
 }
 
 static void open_validation(SemanticRun *run) {
-    int size[2], label_size[2];
+    const SegmentationLoader *loader = &run->val_loader;
+    int shorter = 1, longer = 1; /* of the files */
     open_loader(run, &run->val_loader, &run->val, false, run->view->eval_batch);
-    segmentation_largest(&run->val_loader, size, label_size);
-    run->eval_room = (SemanticRoom){run->view->eval_batch, size[0], size[1], label_size[0], label_size[1]};
+    for (int i = 0; i < run->val.count; i++) {
+        const int *size = run->val.size[i];
+        int less = size[0] < size[1] ? size[0] : size[1], more = size[0] < size[1] ? size[1] : size[0];
+        if (less > shorter) shorter = less;
+        if (more > longer) longer = more;
+    }
+    run->eval_room = (SemanticRoom){run->view->eval_batch, loader->shorter, loader->longer, shorter, longer};
 }
 
 void semantic_run_open_data(SemanticRun *run, bool train) {
@@ -134,7 +140,7 @@ void semantic_run_close(SemanticRun *run) {
 }
 
 const char *const *semantic_run_names(const SemanticRun *run) {
-    return segmentation_set_names(run->train.count ? &run->train : &run->val);
+    return run->train.count ? run->train.names.at : run->val.names.at;
 }
 
 /* == The model ==================================================================================================== */

@@ -155,6 +155,7 @@ void semantic_fpn_load_labels(SemanticFpn *net, const uint8_t *labels, int label
 void semantic_fpn_draw(SemanticFpn *net, uint64_t seed, uint32_t step, size_t first) {
     net->dropout = (Dropout){.rate = net->settings.head_dropout, .seed = seed, .step = step,
                              .site = DROPOUT_SITES - 1, .first = (uint32_t)first};
+    backbone_draw(&net->backbone, seed, step, first, net->B);
 }
 
 /* == Forward and backward ========================================================================================= */
