@@ -1,6 +1,6 @@
 # vit.c
 #
-#   make            build/cpu/train_vit, train_detr, train_ar and pack_dataset
+#   make            build/cpu/train_vit, train_detr, train_mask_rcnn, train_semantic_fpn, train_ar and pack_dataset
 #   make report     what was found on this machine; make BACKEND=cuda report likewise
 #   make test       builds and runs every test
 #   make install    programs, manual pages, configs and docs, in PREFIX (/usr/local) under DESTDIR; make uninstall
@@ -53,7 +53,7 @@ CFLAGS_WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -
 SANITIZERS := -g1 -fsanitize=address,undefined -fno-sanitize=null,object-size,pointer-overflow -fno-sanitize-recover=undefined
 CFLAGS_SANITIZE := $(if $(filter 1,$(SANITIZE)),-O1 $(SANITIZERS))$(if $(filter thread,$(SANITIZE)),-O1 -g1 -fsanitize=thread)
 
-PROGRAMS := train_vit train_detr train_mask_rcnn train_ar pack_dataset
+PROGRAMS := train_vit train_detr train_mask_rcnn train_semantic_fpn train_ar pack_dataset
 LINK := $(CC)
 
 all: $(PROGRAMS:%=$(BUILD)/%)

@@ -17,14 +17,14 @@ enum { SEGMENTATION_IGNORED = 255, SEGMENTATION_MOST_CLASSES = 255 };
 
 typedef struct {
     int classes;
-    uint64_t *both, *predicted, *labelled; /* [classes]: I, P and L */
+    uint64_t *pairs; /* [256,256]: pixels with this label and this prediction */
 } SegmentationCounts;
 
 void segmentation_counts_open(SegmentationCounts *counts, int classes);
 void segmentation_counts_close(SegmentationCounts *counts);
 
 /* Counts one picture: predicted and labels [height,width], rows `predicted_stride` and `label_stride` bytes apart.
- * Predictions are less than `classes`; a label that is 255 or no class leaves its pixel out.  Uses all threads. */
+ * Predictions are less than `classes`; a label that is 255 or no class leaves its pixel out. */
 void segmentation_counts_add(SegmentationCounts *counts, const uint8_t *predicted, size_t predicted_stride,
                              const uint8_t *labels, size_t label_stride, int height, int width);
 
@@ -32,15 +32,22 @@ void segmentation_counts_add(SegmentationCounts *counts, const uint8_t *predicte
 void segmentation_counts_sum(SegmentationCounts *counts);
 
 typedef struct {
+    uint64_t both, predicted, labelled; /* I, P and L */
+} ClassPixels;
+
+ClassPixels segmentation_pixels_of(const SegmentationCounts *counts, int class);
+
+/* NaN if the divisor is 0. */
+double segmentation_iou(ClassPixels pixels);
+double segmentation_accuracy(ClassPixels pixels);
+
+typedef struct {
     double miou, macc, aacc; /* 0 to 1; 0 where no pixel counted */
     int present;             /* classes with U > 0 */
+    uint64_t pixels;         /* labelled ones */
 } SegmentationScores;
 
 SegmentationScores segmentation_scores(const SegmentationCounts *counts);
-
-/* Of one class; NaN if the divisor is 0. */
-double segmentation_iou(const SegmentationCounts *counts, int class);
-double segmentation_accuracy(const SegmentationCounts *counts, int class);
 
 /* Prints a line for every class with its IoU, accuracy and share of the labelled pixels in percent.  names [classes];
  * NULL: classes are written as numbers. */

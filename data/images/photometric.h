@@ -12,14 +12,14 @@
 #include <stdint.h>
 
 typedef struct {
-    float brightness, contrast, saturation; /* 0, 1, 1: the step does not happen */
-    int hue;                                /* 0 also changes roundings where `turned` says that it happens */
-    bool brightened, contrasted, saturated, turned, contrast_last;
+    bool brighten, contrast_first, saturate, turn, contrast_last; /* which steps happen, in this order */
+    float brightness, contrast, saturation;
+    int hue;
 } Photometric;
 
 Photometric photometric_draw(uint64_t seed, uint32_t epoch, uint32_t draw);
 
-/* Changes pixels [n,3], RGB, in place. */
-void photometric_apply(uint8_t *pixels, size_t n, const Photometric *draw);
+/* Changes pixels [height,width,3], rows `stride` bytes apart, in place. */
+void photometric_apply(uint8_t *pixels, size_t stride, int height, int width, const Photometric *draw);
 
 #endif

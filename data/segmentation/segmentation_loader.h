@@ -24,17 +24,20 @@ typedef struct {
     int n, height, width;          /* multiples of 32 */
     uint8_t *pixels;               /* [n,height,width,3]; what is beyond a picture's own size is unspecified */
     int (*size)[2];                /* [n]: each picture's own height and width; in evaluation height and width */
-    int label_height, label_width; /* training: height and width; evaluation: the largest of the part's pictures */
-    uint8_t *labels;     /* [n,label_height,label_width]: a class, or 255: ignored, also beyond the picture's own size */
-    int (*label_size)[2]; /* [n]: training: as size; evaluation: the size of the picture's file */
-    int *image;           /* [n]: number of the picture in the set, -1: none */
-    size_t batch;         /* of the epoch */
-    int position;         /* of the part's first picture in the global batch */
+    int label_height, label_width; /* training: height and width; evaluation: the largest of the part's files */
+    uint8_t *labels;               /* [n,label_height,label_width]; 255: ignored, as is all beyond a picture's own size */
+    int (*label_size)[2];          /* [n]: training: as size; evaluation: height and width of the picture's file */
+    int *image;                    /* [n]: number of the picture in the set, -1: none */
+    size_t batch;                  /* of the epoch */
+    int position;                  /* of the part's first picture in the global batch */
 } SegmentationPart;
 
 typedef struct {
     const SegmentationSet *set;
     SegmentationLoaderConfig config;
+    int shorter, longer;  /* upper bounds of the short and the long side of a part's pictures */
+    size_t most_pixels;   /* of a picture for the network */
+    size_t most_labels;   /* of a picture's labels */
     Parts parts;
 } SegmentationLoader;
 
@@ -44,9 +47,5 @@ void segmentation_close(SegmentationLoader *loader);
 
 /* Returns the next part, like parts_next: false at the end of the epoch. */
 bool segmentation_next(SegmentationLoader *loader, SegmentationPart *part);
-
-/* The largest height and width of a part, for planning: of what enters the network, which may be turned by 90 degrees,
- * and of labels. */
-void segmentation_largest(const SegmentationLoader *loader, int size[2], int label_size[2]);
 
 #endif

@@ -285,6 +285,13 @@ static bool number_labels(const SegmentationSet *set, uint8_t *labels, const Ima
     return true;
 }
 
+static bool has_size(const SegmentationSet *set, int index, const ImagePart *picture, Error *error) {
+    const int *size = set->size[index];
+    if (picture->height == size[0] && picture->width == size[1]) return true;
+    return refuse(error, "%d x %d pixels (height x width), but it had %d x %d when the data set was opened",
+                  picture->height, picture->width, size[0], size[1]);
+}
+
 static bool read_labels(const SegmentationSet *set, int index, TransformScratch *scratch, const ImagePart *picture,
                         Error *error) {
     char path[MOST_PATH];
@@ -329,7 +336,7 @@ bool segmentation_set_read(const SegmentationSet *set, int index, TransformScrat
         ok = draw_scene(set, index, scratch, picture, error);
     } else {
         ok = detection_picture_read(set->pictures.at[index].name, false, scratch, picture, error) &&
-             read_labels(set, index, scratch, picture, error);
+             has_size(set, index, picture, error) && read_labels(set, index, scratch, picture, error);
     }
     *labels = scratch->labels.bytes;
     return ok;

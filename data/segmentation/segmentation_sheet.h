@@ -13,11 +13,11 @@ typedef struct {
     int height, width;
     const uint8_t *pixels; /* [height,width,3], rows `stride` bytes apart */
     size_t stride;
-    const uint8_t *labels; /* [height,width], rows `label_stride` bytes apart; 255: the picture is shown darker */
+    const uint8_t *labels; /* [height,width], rows `label_stride` bytes apart; 255: no label, nearly white */
     size_t label_stride;
 } SegmentationView;
 
-/* The colour of a class: clearly different for small numbers, and no two of 255 classes are equal. */
+/* The colour of a class, that of PASCAL VOC's colour map; no two of 256 are equal. */
 void segmentation_colour(uint8_t rgb[3], int class);
 
 /* Writes views [n] as a PNG file.  names [classes]; NULL: classes are written as numbers.  On failure returns false and

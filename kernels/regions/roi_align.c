@@ -17,40 +17,15 @@ enum { VECS = TILE == 16 ? 16 : 8, SIDE = 16, CHANNELS = 256 };
 
 /* == Weights along one side ======================================================================================= */
 
-/* The cells that a bin reads: `count` from `first` on. */
 typedef struct {
-    int first, count;
-} Bin;
-
-/* Neighbouring bins share at most two cells: the weight of a cell for bin i is weights[cell + 2 i], and no two are in
- * the same place. */
-typedef struct {
-    Bin *bins;      /* [P] */
-    float *weights; /* [cells + 2 P] */
+    RoiBin *bins;   /* [P] */
+    float *weights; /* [cells + ROI_SHARED P] */
 } Bins;
 
-enum { SHARED_CELLS = 2 };
-
-static const float *weights_of(const Bins *b, int i) { return b->weights + SHARED_CELLS * i; }
+static const float *weights_of(const Bins *b, int i) { return b->weights + ROI_SHARED * i; }
 
 static void bins_fill(const Bins *b, const RoiSide *side, int cells, int P) {
-    float before = side->start; /* of tiny bins, rounding may place the next sample before the last: it must not */
-    for (int i = 0; i < P; i++) {
-        Bin bin = {0};
-        float *w = b->weights + SHARED_CELLS * i, share = 1 / (float)side->samples, fraction;
-        for (int s = 0; s < side->samples; s++) {
-            float at = roi_sample_at(side, i, s);
-            int low;
-            before = at > before ? at : before;
-            if (!roi_sample(&low, &fraction, before, cells)) continue;
-            if (!bin.count) bin.first = low;
-            int high = low + 1 < cells ? low + 1 : low;
-            for (; bin.first + bin.count <= high; bin.count++) w[bin.first + bin.count] = 0;
-            w[low] += share * (1 - fraction);
-            w[high] += share * fraction;
-        }
-        b->bins[i] = bin;
-    }
+    for (int i = 0; i < P; i++) b->bins[i] = roi_bin_fill(b->weights + ROI_SHARED * i, side, i, cells);
 }
 
 /* The longest side. */
@@ -61,12 +36,12 @@ static int most(const int *cells, int levels) {
 }
 
 static size_t bins_floats(int cells, int P) {
-    return workspace_line_up((size_t)cells + SHARED_CELLS * (size_t)P) + workspace_line_up(2 * (size_t)P);
+    return workspace_line_up((size_t)cells + ROI_SHARED * (size_t)P) + workspace_line_up(2 * (size_t)P);
 }
 
 static Bins bins_take(float **next, int cells, int P) {
-    float *weights = workspace_take(next, (size_t)cells + SHARED_CELLS * (size_t)P);
-    return (Bins){(Bin *)(void *)workspace_take(next, 2 * (size_t)P), weights};
+    float *weights = workspace_take(next, (size_t)cells + ROI_SHARED * (size_t)P);
+    return (Bins){(RoiBin *)(void *)workspace_take(next, 2 * (size_t)P), weights};
 }
 
 /* A thread's workspace: the bins down and across, and a tile of gradients. */
@@ -81,7 +56,7 @@ size_t roi_align_workspace(const RoiAlign *s) { return workspace_bytes(slice_flo
 /* == Forward ====================================================================================================== */
 
 /* n vectors of channels of one cell; the last may be a part: `left` channels from here on. */
-TILE_INLINE void pool(int n, real *y, const real *x, size_t row, size_t column, Bin down, const float *v, Bin across,
+TILE_INLINE void pool(int n, real *y, const real *x, size_t row, size_t column, RoiBin down, const float *v, RoiBin across,
                       const float *u, size_t left) {
     vec sum[VECS];
 #pragma GCC unroll 16
@@ -100,7 +75,7 @@ TILE_INLINE void pool(int n, real *y, const real *x, size_t row, size_t column, 
         else real_store(y + k * TILE, sum[k]);
 }
 
-static void pool_cell(real *y, const real *x, size_t row, Bin down, const float *v, Bin across, const float *u, int C) {
+static void pool_cell(real *y, const real *x, size_t row, RoiBin down, const float *v, RoiBin across, const float *u, int C) {
     int c = 0;
     for (; c + VECS * TILE <= C; c += VECS * TILE) pool(VECS, y + c, x + c, row, (size_t)C, down, v, across, u, 0);
     for (; c + 4 * TILE <= C; c += 4 * TILE) pool(4, y + c, x + c, row, (size_t)C, down, v, across, u, 0);
@@ -161,8 +136,8 @@ static MapTile tile_at(const RoiAlign *s, int image, size_t t) {
 }
 
 /* The bins that read each of `count` cells from `first` on: bin[k].first .. + bin[k].count. */
-static void readers_fill(Bin *readers, int first, int count, const Bins *b, int P) {
-    for (int k = 0; k < count; k++) readers[k] = (Bin){0};
+static void readers_fill(RoiBin *readers, int first, int count, const Bins *b, int P) {
+    for (int k = 0; k < count; k++) readers[k] = (RoiBin){0};
     for (int i = 0; i < P; i++) {
         int from = b->bins[i].first - first, to = from + b->bins[i].count;
         for (int k = from < 0 ? 0 : from; k < to && k < count; k++) {
@@ -173,16 +148,16 @@ static void readers_fill(Bin *readers, int first, int count, const Bins *b, int 
 }
 
 /* n vectors of one cell's gradient, from dy [P,P,C]: v and u are the weights of the first bin, the next one's lie
- * SHARED_CELLS on. */
-TILE_INLINE void gather(int n, float *sum, const real *dy, size_t row, size_t column, Bin down, const float *v,
-                        Bin across, const float *u, size_t left) {
+ * ROI_SHARED on. */
+TILE_INLINE void gather(int n, float *sum, const real *dy, size_t row, size_t column, RoiBin down, const float *v,
+                        RoiBin across, const float *u, size_t left) {
     vec total[VECS];
 #pragma GCC unroll 16
     for (int k = 0; k < n; k++) total[k] = n == 1 ? vec_load_part(sum, left) : vec_load(sum + k * TILE);
     for (int i = down.first; i < down.first + down.count; i++)
         for (int j = across.first; j < across.first + across.count; j++) {
             const real *from = dy + (size_t)i * row + (size_t)j * column;
-            vec w = vec_set(v[SHARED_CELLS * i] * u[SHARED_CELLS * j]);
+            vec w = vec_set(v[ROI_SHARED * i] * u[ROI_SHARED * j]);
 #pragma GCC unroll 16
             for (int k = 0; k < n; k++)
                 total[k] += w * (n == 1 ? real_load_part(from, left) : real_load(from + k * TILE));
@@ -193,7 +168,7 @@ TILE_INLINE void gather(int n, float *sum, const real *dy, size_t row, size_t co
         else vec_store(sum + k * TILE, total[k]);
 }
 
-static void gather_cell(float *sum, const real *dy, size_t row, size_t column, Bin down, const float *v, Bin across,
+static void gather_cell(float *sum, const real *dy, size_t row, size_t column, RoiBin down, const float *v, RoiBin across,
                         const float *u, int channels) {
     int c = 0;
     for (; c + VECS * TILE <= channels; c += VECS * TILE)
@@ -206,7 +181,7 @@ static void gather_cell(float *sum, const real *dy, size_t row, size_t column, B
 /* sum [tile.rows,tile.columns,tile.channels] += the gradient of one RoI; dy [P,P,C]. */
 static void gather_roi(float *sum, const real *dy, const MapTile *t, const Bins *down, const Bins *across,
                        const RoiAlign *s) {
-    Bin rows[SIDE], columns[SIDE];
+    RoiBin rows[SIDE], columns[SIDE];
     readers_fill(rows, t->top, t->rows, down, s->P);
     readers_fill(columns, t->left, t->columns, across, s->P);
     for (int r = 0; r < t->rows; r++)

@@ -38,6 +38,30 @@ GRID_INLINE bool roi_sample(int *low, float *fraction, float at, int cells) {
     return true;
 }
 
+/* The cells that a bin reads: `count` from `first` on. */
+typedef struct {
+    int first, count;
+} RoiBin;
+
+/* Samples of neighbouring bins ascend, so that the bins share at most two cells: if the weights of all bins are in one
+ * array, that of a cell for bin i at cell + ROI_SHARED i, no two are in the same place. */
+enum { ROI_SHARED = 2 };
+
+/* w[cell] = the weight of each cell that bin i reads: that of its samples, divided by their number. */
+GRID_INLINE RoiBin roi_bin_fill(float *w, const RoiSide *side, int i, int cells) {
+    RoiBin bin = {0, 0};
+    float share = 1 / (float)side->samples, fraction;
+    for (int s = 0, low; s < side->samples; s++) {
+        if (!roi_sample(&low, &fraction, roi_sample_at(side, i, s), cells)) continue;
+        if (!bin.count) bin.first = low;
+        int high = low + 1 < cells ? low + 1 : low;
+        for (; bin.first + bin.count <= high; bin.count++) w[bin.first + bin.count] = 0;
+        w[low] += share * (1 - fraction);
+        w[high] += share * fraction;
+    }
+    return bin;
+}
+
 /* Whether samples may lie within one cell of first .. last; true if in doubt. */
 GRID_INLINE bool roi_side_reaches(const RoiSide *side, int P, int first, int last) {
     return side->samples > 0 && side->start <= (float)last + 1.01f &&

@@ -4,13 +4,13 @@
 
 /* Sixteen of the logits that a window gives one pixel of the network's picture. */
 static vec window_logits(const real *z, int y, int x, size_t k, const LogitWindows *s) {
-    BilinearPlace v = bilinear_place(y, s->h, s->height), u = bilinear_place(x, s->w, s->width);
+    Between v = bilinear_source(y, s->h, s->height), u = bilinear_source(x, s->w, s->width);
     size_t K = (size_t)s->K, left = K - k;
     const real *low = z + (size_t)v.low * (size_t)s->w * K + k, *high = z + (size_t)v.high * (size_t)s->w * K + k;
     size_t a = (size_t)u.low * K, b = (size_t)u.high * K;
-    vec above = (1 - u.part) * real_load_part(low + a, left) + u.part * real_load_part(low + b, left);
-    vec below = (1 - u.part) * real_load_part(high + a, left) + u.part * real_load_part(high + b, left);
-    return (1 - v.part) * above + v.part * below;
+    vec above = (1 - u.fraction) * real_load_part(low + a, left) + u.fraction * real_load_part(low + b, left);
+    vec below = (1 - u.fraction) * real_load_part(high + a, left) + u.fraction * real_load_part(high + b, left);
+    return (1 - v.fraction) * above + v.fraction * below;
 }
 
 /* The mean over the windows that hold the pixel. */
@@ -31,22 +31,22 @@ static vec network_logits(const real *z, int y, int x, size_t k, const LogitWind
     return sum * (1 / (float)count);
 }
 
-static vec picture_logits(const real *z, BilinearPlace v, BilinearPlace u, size_t k, const LogitWindows *s) {
+static vec picture_logits(const real *z, Between v, Between u, size_t k, const LogitWindows *s) {
     vec above = network_logits(z, v.low, u.low, k, s), below = above;
-    if (u.part > 0) above = (1 - u.part) * above + u.part * network_logits(z, v.low, u.high, k, s);
-    if (!(v.part > 0)) return above;
+    if (u.fraction > 0) above = (1 - u.fraction) * above + u.fraction * network_logits(z, v.low, u.high, k, s);
+    if (!(v.fraction > 0)) return above;
     below = network_logits(z, v.high, u.low, k, s);
-    if (u.part > 0) below = (1 - u.part) * below + u.part * network_logits(z, v.high, u.high, k, s);
-    return (1 - v.part) * above + v.part * below;
+    if (u.fraction > 0) below = (1 - u.fraction) * below + u.fraction * network_logits(z, v.high, u.high, k, s);
+    return (1 - v.fraction) * above + v.fraction * below;
 }
 
 void pixel_classes(uint8_t *classes, const real *logits, const LogitWindows *windows) {
     const LogitWindows s = *windows;
 #pragma omp parallel for schedule(dynamic)
     for (int y = 0; y < s.out_H; y++) {
-        BilinearPlace v = bilinear_place(y, s.H, s.out_H);
+        Between v = bilinear_source(y, s.H, s.out_H);
         for (int x = 0; x < s.out_W; x++) {
-            BilinearPlace u = bilinear_place(x, s.W, s.out_W);
+            Between u = bilinear_source(x, s.W, s.out_W);
             float best = 0;
             int found = -1;
             for (int k = 0; k < s.K; k += TILE) {

@@ -9,11 +9,11 @@ DEVICE float mixed(float low, float high, float part) { return (1 - part) * low 
 
 /* A logit that a window gives one pixel of the network's picture; z is that of the window's first cell. */
 DEVICE float window_logit(const real *z, int y, int x, const LogitWindows &s) {
-    BilinearPlace v = bilinear_place(y, s.h, s.height), u = bilinear_place(x, s.w, s.width);
+    Between v = bilinear_source(y, s.h, s.height), u = bilinear_source(x, s.w, s.width);
     const real *low = z + (size_t)v.low * s.w * s.K, *high = z + (size_t)v.high * s.w * s.K;
     size_t a = (size_t)u.low * s.K, b = (size_t)u.high * s.K;
-    return mixed(mixed(to_float(low[a]), to_float(low[b]), u.part), mixed(to_float(high[a]), to_float(high[b]), u.part),
-                 v.part);
+    return mixed(mixed(to_float(low[a]), to_float(low[b]), u.fraction), mixed(to_float(high[a]), to_float(high[b]), u.fraction),
+                 v.fraction);
 }
 
 /* The mean over the windows that hold the pixel. */
@@ -34,21 +34,21 @@ DEVICE float network_logit(const real *z, int y, int x, const LogitWindows &s) {
     return sum * (1 / (float)count);
 }
 
-DEVICE float picture_logit(const real *z, BilinearPlace v, BilinearPlace u, const LogitWindows &s) {
+DEVICE float picture_logit(const real *z, Between v, Between u, const LogitWindows &s) {
     float above = network_logit(z, v.low, u.low, s);
-    if (u.part > 0) above = mixed(above, network_logit(z, v.low, u.high, s), u.part);
-    if (!(v.part > 0)) return above;
+    if (u.fraction > 0) above = mixed(above, network_logit(z, v.low, u.high, s), u.fraction);
+    if (!(v.fraction > 0)) return above;
     float below = network_logit(z, v.high, u.low, s);
-    if (u.part > 0) below = mixed(below, network_logit(z, v.high, u.high, s), u.part);
-    return mixed(above, below, v.part);
+    if (u.fraction > 0) below = mixed(below, network_logit(z, v.high, u.high, s), u.fraction);
+    return mixed(above, below, v.fraction);
 }
 
 __global__ void __launch_bounds__(THREADS)
     pixel_classes_kernel(uint8_t *classes, const real *logits, LogitWindows s) {
     size_t i = (size_t)blockIdx.x * WARPS + warp_id();
     if (i >= (size_t)s.out_H * s.out_W) return;
-    BilinearPlace v = bilinear_place((int)(i / s.out_W), s.H, s.out_H);
-    BilinearPlace u = bilinear_place((int)(i % s.out_W), s.W, s.out_W);
+    Between v = bilinear_source((int)(i / s.out_W), s.H, s.out_H);
+    Between u = bilinear_source((int)(i % s.out_W), s.W, s.out_W);
     float best = 0;
     int found = s.K;
     for (int k = lane_id(); k < s.K; k += WARP) {

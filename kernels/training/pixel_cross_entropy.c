@@ -44,24 +44,24 @@ static Rows rows_take(const PixelShape *s) {
 }
 
 /* line = (1 - part) z[low] + part z[high]. */
-static void line_between(float *line, const real *z, BilinearPlace y, const PixelShape *s) {
+static void line_between(float *line, const real *z, Between y, const PixelShape *s) {
     size_t K = (size_t)s->K, Kp = padded(s), row = (size_t)s->w * K;
     for (size_t x = 0; x < (size_t)s->w; x++)
         for (size_t k = 0; k < Kp; k += TILE) {
             const real *low = z + (size_t)y.low * row + x * K + k, *high = z + (size_t)y.high * row + x * K + k;
-            vec v = (1 - y.part) * real_load_part(low, K - k) + y.part * real_load_part(high, K - k);
+            vec v = (1 - y.fraction) * real_load_part(low, K - k) + y.fraction * real_load_part(high, K - k);
             if (K - k < TILE) v = vec_select(vec_lanes() < (int)(K - k), v, vec_set(NEVER));
             vec_store(line + x * Kp + k, v);
         }
 }
 
 /* The loss of one pixel; its gradients are added to the row's. */
-static double pixel_loss(const Rows *r, BilinearPlace x, int label, bool slopes, size_t Kp) {
+static double pixel_loss(const Rows *r, Between x, int label, bool slopes, size_t Kp) {
     const float *low = r->line + (size_t)x.low * Kp, *high = r->line + (size_t)x.high * Kp;
     float *dlow = r->slopes + (size_t)x.low * Kp, *dhigh = r->slopes + (size_t)x.high * Kp;
     vec top = vec_set(NEVER), sums = {0};
     for (size_t k = 0; k < Kp; k += TILE) {
-        vec l = (1 - x.part) * vec_load(low + k) + x.part * vec_load(high + k);
+        vec l = (1 - x.fraction) * vec_load(low + k) + x.fraction * vec_load(high + k);
         vec_store(r->pixel + k, l);
         top = vec_max(l, top);
     }
@@ -76,23 +76,23 @@ static double pixel_loss(const Rows *r, BilinearPlace x, int label, bool slopes,
         vec share = vec_set(1 / sum);
         for (size_t k = 0; k < Kp; k += TILE) {
             vec p = vec_load(r->pixel + k) * share;
-            vec_store(dlow + k, vec_load(dlow + k) + (1 - x.part) * p);
-            vec_store(dhigh + k, vec_load(dhigh + k) + x.part * p);
+            vec_store(dlow + k, vec_load(dlow + k) + (1 - x.fraction) * p);
+            vec_store(dhigh + k, vec_load(dhigh + k) + x.fraction * p);
         }
-        dlow[label] -= 1 - x.part;
-        dhigh[label] -= x.part;
+        dlow[label] -= 1 - x.fraction;
+        dhigh[label] -= x.fraction;
     }
     return log((double)sum) - (double)(at_label - max);
 }
 
-static double row_loss(const Rows *r, const real *z, const uint8_t *labels, BilinearPlace y, bool slopes,
+static double row_loss(const Rows *r, const real *z, const uint8_t *labels, Between y, bool slopes,
                        const PixelShape *s) {
     size_t Kp = padded(s);
     double loss = 0;
     line_between(r->line, z, y, s);
     if (slopes) memset(r->slopes, 0, (size_t)s->w * Kp * sizeof *r->slopes);
     for (int x = 0; x < s->W; x++)
-        if (labels[x] != LABEL_IGNORED) loss += pixel_loss(r, bilinear_place(x, s->w, s->W), labels[x], slopes, Kp);
+        if (labels[x] != LABEL_IGNORED) loss += pixel_loss(r, bilinear_source(x, s->w, s->W), labels[x], slopes, Kp);
     return loss;
 }
 
@@ -119,16 +119,16 @@ static void band(float *loss, real *dz, const real *z, const uint8_t *labels, fl
     Rows r = rows_take(s);
     size_t row = (size_t)s->w * (size_t)s->K, n = (size_t)s->w * padded(s);
     int at = dz && first ? first - 1 : first, y = 0;
-    while (y < s->H && bilinear_place(y, s->h, s->H).low < at) y++;
+    while (y < s->H && bilinear_source(y, s->h, s->H).low < at) y++;
     memset(r.above, 0, n * sizeof *r.above);
     memset(r.below, 0, n * sizeof *r.below);
-    for (BilinearPlace place; y < s->H && (place = bilinear_place(y, s->h, s->H)).low < end; y++) {
+    for (Between place; y < s->H && (place = bilinear_source(y, s->h, s->H)).low < end; y++) {
         for (; dz && at < place.low; at++) row_done(&r, at < first ? NULL : dz + (size_t)at * row, scale, s);
         double sum = row_loss(&r, z, labels + (size_t)y * (size_t)s->W, place, dz, s);
         if (place.low >= first) loss[y] = (float)sum;
         if (!dz) continue;
-        add_row(r.above, r.slopes, 1 - place.part, n);
-        add_row(place.high > place.low ? r.below : r.above, r.slopes, place.part, n);
+        add_row(r.above, r.slopes, 1 - place.fraction, n);
+        add_row(place.high > place.low ? r.below : r.above, r.slopes, place.fraction, n);
     }
     for (; dz && at < end; at++) row_done(&r, at < first ? NULL : dz + (size_t)at * row, scale, s);
 }

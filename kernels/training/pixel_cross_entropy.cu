@@ -13,11 +13,11 @@ size_t pixel_cross_entropy_workspace(const PixelShape *s) { return 2 * (size_t)s
 DEVICE float mixed(float low, float high, float part) { return (1 - part) * low + part * high; }
 
 /* Logit k of the pixel at those places, z [h,w,K] of its image. */
-DEVICE float pixel_logit(const real *z, BilinearPlace v, BilinearPlace u, int k, const PixelShape &s) {
+DEVICE float pixel_logit(const real *z, Between v, Between u, int k, const PixelShape &s) {
     const real *above = z + (size_t)v.low * s.w * s.K + k, *below = z + (size_t)v.high * s.w * s.K + k;
     size_t a = (size_t)u.low * s.K, b = (size_t)u.high * s.K;
-    return mixed(mixed(to_float(above[a]), to_float(below[a]), v.part),
-                 mixed(to_float(above[b]), to_float(below[b]), v.part), u.part);
+    return mixed(mixed(to_float(above[a]), to_float(below[a]), v.fraction),
+                 mixed(to_float(above[b]), to_float(below[b]), v.fraction), u.fraction);
 }
 
 /* logs, losses [B,H,W] */
@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(THREADS)
         return;
     }
     const real *z = logits + (size_t)image * s.h * s.w * s.K;
-    BilinearPlace v = bilinear_place(row, s.h, s.H), u = bilinear_place((int)(i % s.W), s.w, s.W);
+    Between v = bilinear_source(row, s.h, s.H), u = bilinear_source((int)(i % s.W), s.w, s.W);
     float max = -INFINITY, sum = 0;
     for (int k = lane_id(); k < s.K; k += WARP) max = fmaxf(max, pixel_logit(z, v, u, k, s));
     max = warp_max(max);
@@ -52,42 +52,25 @@ __global__ void __launch_bounds__(1024) pixel_mean_kernel(float *loss, const flo
     if (!threadIdx.x) loss[blockIdx.x] = sum / (float)n;
 }
 
-/* The first pixel of `out` whose lower place is `at` or behind it. */
-DEVICE int first_pixel(int at, int in, int out) {
-    int i = at > 0 ? (int)((int64_t)at * out / in) - 1 : 0;
-    if (i < 0) i = 0;
-    while (i > 0 && bilinear_place(i - 1, in, out).low >= at) i--;
-    while (i < out && bilinear_place(i, in, out).low < at) i++;
-    return i;
-}
-
-/* The weight that place `at` has in a pixel. */
-DEVICE float weight_of(BilinearPlace place, int at) {
-    return (place.low == at ? 1 - place.part : 0) + (place.high == at ? place.part : 0);
-}
-
 __global__ void __launch_bounds__(THREADS)
     pixel_slopes_kernel(real *dlogits, const real *logits, const float *logs, const uint8_t *labels, float scale,
                         PixelShape s) {
     size_t cell = (size_t)blockIdx.x * WARPS + warp_id();
     if (cell >= (size_t)s.B * s.h * s.w) return;
     int column = (int)(cell % s.w), row = (int)(cell / s.w % s.h), image = (int)(cell / s.w / s.h);
-    int top = first_pixel(row - 1, s.h, s.H), left = first_pixel(column - 1, s.w, s.W);
+    Places rows = bilinear_places(row, s.h, s.H), columns = bilinear_places(column, s.w, s.W);
     const real *z = logits + (size_t)image * s.h * s.w * s.K;
     size_t first = (size_t)image * s.H * s.W;
     for (int k = lane_id(); k < s.K; k += WARP) {
         float sum = 0;
-        for (int y = top; y < s.H; y++) {
-            BilinearPlace v = bilinear_place(y, s.h, s.H);
-            if (v.low > row) break;
-            float down = weight_of(v, row);
-            for (int x = left; x < s.W; x++) {
-                BilinearPlace u = bilinear_place(x, s.w, s.W);
-                if (u.low > column) break;
+        for (int y = rows.first; y < rows.last; y++) {
+            Between v = bilinear_source(y, s.h, s.H);
+            float down = bilinear_weight(row, y, s.h, s.H);
+            for (int x = columns.first; x < columns.last; x++) {
                 size_t i = first + (size_t)y * s.W + x;
                 if (labels[i] == LABEL_IGNORED) continue;
-                float p = expf(pixel_logit(z, v, u, k, s) - logs[i]);
-                sum += down * weight_of(u, column) * (p - (k == labels[i] ? 1 : 0));
+                float p = expf(pixel_logit(z, v, bilinear_source(x, s.w, s.W), k, s) - logs[i]);
+                sum += down * bilinear_weight(column, x, s.w, s.W) * (p - (k == labels[i] ? 1 : 0));
             }
         }
         dlogits[cell * s.K + k] = to_real(scale * sum);

@@ -1,13 +1,13 @@
 /* What lies between the class logits of a coarse grid and the pixels of a picture: the loss of semantic segmentation,
- * and the classes that are predicted.  Logits are resized bilinearly, a pixel at a time: no tensor of the picture's size
- * times its classes is ever stored. */
+ * and the classes that are predicted.  Logits are resized as by bilinear_forward (kernels/regions/resize.h), a pixel at a
+ * time: no tensor of the picture's size times its classes is ever stored. */
 #ifndef VIT_KERNELS_TRAINING_PIXEL_CROSS_ENTROPY_H
 #define VIT_KERNELS_TRAINING_PIXEL_CROSS_ENTROPY_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-#include "kernels/tokens/grid.h"
+#include "kernels/regions/resize.h"
 #include "real.h"
 
 #ifdef __cplusplus
@@ -15,22 +15,6 @@ extern "C" {
 #endif
 
 enum { LABEL_IGNORED = 255 };
-
-/* The two places along one axis that pixel i of `out` is made of, corners not aligned (PyTorch's
- * interpolate(mode="bilinear", align_corners=False)): (1 - part) x[low] + part x[high] with
- * s = max((i + 1/2) in / out - 1/2, 0), low = floor(s), part = s - low, high = min(low + 1, in - 1).  In integers, so
- * that both backends have the same places. */
-typedef struct {
-    int low, high;
-    float part;
-} BilinearPlace;
-GRID_INLINE BilinearPlace bilinear_place(int i, int in, int out) {
-    int64_t s = (2 * (int64_t)i + 1) * in - out; /* in units of 1 / (2 out) */
-    if (s < 0) s = 0;
-    int low = (int)(s / (2 * (int64_t)out));
-    BilinearPlace place = {low, low + 1 < in ? low + 1 : in - 1, (float)(s % (2 * (int64_t)out)) / (2 * (float)out)};
-    return place;
-}
 
 typedef struct {
     int B, K; /* images; classes, below 255 */

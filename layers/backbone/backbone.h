@@ -7,11 +7,12 @@
 #include <stdint.h>
 
 #include "core/config/config.h"
+#include "layers/backbone/hierarchy.h"
 #include "layers/backbone/resnet.h"
 
 enum { BACKBONE_LEVELS = RESNET_STAGES, BACKBONE_STRIDE = 32 };
 
-typedef enum { BACKBONE_RESNET } BackboneKind;
+typedef enum { BACKBONE_RESNET, BACKBONE_HIERARCHY } BackboneKind;
 
 typedef struct {
     BackboneKind backbone;
@@ -25,7 +26,7 @@ typedef struct {
 } ResNetSettings;
 extern const ConfigGroup resnet_settings;
 
-/* Adds the settings of all backbones.  backbone_use_settings marks those of the chosen one as used and must be called
+/* Adds the settings of all backbones (those of a hierarchy are in layers/backbone/hierarchy.h).  backbone_use_settings marks those of the chosen one as used and must be called
  * before config_settle, which checks the settings in use. */
 void backbone_add_settings(Config *config);
 void backbone_use_settings(Config *config);
@@ -33,22 +34,28 @@ void backbone_use_settings(Config *config);
 typedef struct {
     BackboneKind kind;
     char prefix[PARAM_NAME_SIZE / 2]; /* of all tensor names: "backbone.body." */
+    const Config *config;
+    size_t begin; /* index of its first parameter in the arena */
     ResNet resnet;
+    Trunk trunk; /* of a hierarchy */
     int most_B, most_H, most_W; /* what the plans have room for: H and W may change places */
     int B, H, W;                /* the current batch */
+    const real *input;          /* its images */
     uint8_t *pixels;            /* [B,H,W,3] */
     int *sizes;                 /* device [B,2] height and width of each image without padding */
     real *images;               /* [B,H,W,3] normalised */
     real *features[BACKBONE_LEVELS]; /* C2 to C5: kept tensors of the plan, in inference too */
 } Backbone;
 
-/* Declares every tensor, with the classifier's name after `prefix` (at most 31 characters): torchvision's names of a
- * ResNet.  The config must outlive the backbone. */
+/* Declares every tensor, with the classifier's name after `prefix` (at most 24 characters): torchvision's names of a
+ * ResNet, timm's of a hierarchy, whose new norms are norm0 to norm3.  The config must outlive the backbone. */
 void backbone_create(Backbone *b, const Config *config, Params *params, const char *prefix);
 
 /* Plans activations, the loaded images among them, for up to B images of up to H x W or W x H.  A training plan includes
  * the backward pass. */
 void backbone_plan(Backbone *b, Plan *plan, int B, int H, int W);
+/* Where the plans of training and inference differ in size: what the one that is now in use has room for. */
+void backbone_set_room(Backbone *b, int B, int H, int W);
 /* True if the plan has room for this batch. */
 bool backbone_fits(const Backbone *b, int B, int H, int W);
 
@@ -62,8 +69,13 @@ void backbone_fold(Backbone *b);
 void backbone_load(Backbone *b, const uint8_t *pixels, const int *sizes, const float *mean, const float *std, int B,
                    int H, int W);
 
+/* Draws, for images first .. first+B-1 of the global batch, the drop path of this step, and the random features that all
+ * its micro-batches share, if the operators have any.  Must be called before a forward pass under the training plan, and
+ * once for a model that was never trained. */
+void backbone_draw(Backbone *b, uint64_t seed, uint32_t step, size_t first, int B);
+
 /* images [B,H,W,3], normalised and 0 in the padding (images_normalize_padded): b->images, or the caller's, who keeps
- * them until backward -> b->features. */
+ * them until backward -> b->features.  Under a training plan there is drop path. */
 void backbone_forward(Backbone *b, const real *images, int B, int H, int W);
 /* The gradients of C2 to C5, of the last backbone_forward, which was under the training plan -> parameters (+=).
  * Overwrites dfeatures.  Those of levels that are not trained (backbone_is_trained) may be NULL. */
@@ -74,6 +86,10 @@ int backbone_channels(const Backbone *b, int level);
 static inline int backbone_side(int side, int level) { return side >> (level + 2); }
 /* Is the gradient of that level used?  Where it is not, it need not be computed. */
 bool backbone_is_trained(const Backbone *b, int level);
+
+/* Sets the factor of the learning rate of every parameter: `rate`, and of a hierarchy with layer_decay the factors of the
+ * classifier's groups (layers/vit/layer_decay.h), where the last group's stands for the rest of the model. */
+void backbone_set_rates(const Backbone *b, Params *params, float rate, float layer_decay);
 
 /* Multiply-adds of one image's forward pass, and of its backward pass without what frozen weights do not need. */
 size_t backbone_macs(Backbone *b, int H, int W);
@@ -88,8 +104,9 @@ void backbone_describe(Backbone *b, int H, int W, BackboneRow row, void *context
 
 /* Is the file of weights a classifier's, whose names have no prefix? */
 bool backbone_is_alone(const Backbone *b, const char *path);
-/* Reads the backbone's weights from a classifier's file (safetensors; torchvision's names), whose head is left out. */
-void backbone_load_weights(Backbone *b, Params *params, const char *path);
+/* Reads the backbone's weights from a classifier's file (safetensors; torchvision's or timm's names), whose head is left
+ * out; norms that it has not stay as they are.  Dies, with the difference, if it is the file of another backbone. */
+void backbone_load_weights(const Backbone *b, Params *params, const char *path);
 
 void backbone_destroy(Backbone *b);
 

@@ -145,6 +145,10 @@ static size_t positions(int B, int H, int W, int halvings) {
     return (size_t)B * (size_t)reduced(H, halvings) * (size_t)reduced(W, halvings);
 }
 
+void resnet_set_room(ResNet *net, int B, int H, int W) {
+    for (int i = 0; i <= RESNET_STAGES; i++) net->room[i] = positions(B, H, W, i + 1);
+}
+
 bool resnet_fits(const ResNet *net, int B, int H, int W) {
     for (int i = 0; i <= RESNET_STAGES; i++)
         if (positions(B, H, W, i + 1) > net->room[i]) return false;
@@ -223,7 +227,7 @@ static void backward_plan(ResNet *net, Plan *plan) {
 
 void resnet_plan(ResNet *net, Plan *plan, int B, int H, int W) {
     bool training = plan->training && net->config.trained > 0;
-    for (int i = 0; i <= RESNET_STAGES; i++) net->room[i] = positions(B, H, W, i + 1);
+    resnet_set_room(net, B, H, W);
     frozen_plan(net, plan, training ? first_trained(net) : RESNET_STAGES);
     if (training) {
         trained_plan(net, plan);

@@ -62,6 +62,8 @@ void resnet_create(ResNet *net, const ResNetConfig *config, Params *params);
 /* Plans activations for up to B images of up to H x W or W x H.  A training plan includes the backward pass, unless the
  * whole backbone is frozen.  Features live as long as the plan's kept tensors. */
 void resnet_plan(ResNet *net, Plan *plan, int B, int H, int W);
+/* What the plan in use has room for, where another was planned later. */
+void resnet_set_room(ResNet *net, int B, int H, int W);
 /* True if the plan has room for this batch. */
 bool resnet_fits(const ResNet *net, int B, int H, int W);
 

@@ -65,7 +65,7 @@ const ConfigGroup detr_settings = {CONFIG_GROUP(DetrSettings, entries),
 
 DetrSettings *detr_add_settings(Config *config) {
     DetrSettings *settings = config_add(config, &detr_settings);
-    attention_add_settings(config, true);
+    attention_add_settings(config, ATTENTION_DETECTOR);
     return settings;
 }
 

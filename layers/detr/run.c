@@ -90,7 +90,7 @@ void detr_run_open_model(DetrRun *run, int images, int H, int W, bool training) 
         if (wanted && !file_exists(backbone))
             die("%s: no such file: scripts/convert_weights.py makes it of torchvision's ResNet-50, "
                 "resnet50-0676ba61.pth; --backbone-weights '' begins without it", backbone);
-        if (wanted) checkpoint_load_part(&detr->model.params, detr_backbone_prefix, backbone);
+        if (wanted) checkpoint_load_part(&detr->model.params, detr_backbone_prefix, backbone, NULL);
         detr_draw(detr, t->s->seed, 0, 0);
     }
     detr_fold(detr);

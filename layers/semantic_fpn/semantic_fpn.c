@@ -3,9 +3,9 @@
  * backward  3. dP   2. dC   1. the backbone's */
 #include "layers/semantic_fpn/semantic_fpn.h"
 
+#include <assert.h>
 #include <string.h>
 
-#include "core/die.h"
 #include "core/integers.h"
 
 const char semantic_fpn_backbone_prefix[] = "backbone.";
@@ -64,44 +64,74 @@ void semantic_fpn_fold(SemanticFpn *net) { backbone_fold(&net->backbone); }
 
 /* == Activations ================================================================================================== */
 
-static size_t features_bytes(const SemanticFpn *net, int level, int B) {
-    size_t pixels = (size_t)backbone_side(net->most_H, level) * (size_t)backbone_side(net->most_W, level);
-    return (size_t)B * pixels * (size_t)backbone_channels(&net->backbone, level) * sizeof(real);
-}
-
 static PixelShape pixels_of(const SemanticFpn *net) {
     return (PixelShape){net->B, net->settings.num_classes, net->H / 4, net->W / 4, net->label_H, net->label_W};
 }
 
+/* The workspace of the loss, for labels that lie or stand. */
+static void plan_loss(SemanticFpn *net, Plan *plan, const SemanticRoom *room) {
+    int images = plan->training ? room->B : 1, K = net->settings.num_classes, h = room->H / 4, w = room->W / 4;
+    const PixelShape most = {images, K, h, w, room->label_H, room->label_W};
+    const PixelShape turned = {images, K, w, h, room->label_W, room->label_H};
+    plan_keep(plan, "", "labels", &net->labels, (size_t)images * (size_t)room->label_H * (size_t)room->label_W);
+    plan_keep(plan, "", "loss", &net->loss, (size_t)images * sizeof *net->loss);
+    plan_workspace(plan, larger_size(pixel_cross_entropy_workspace(&most), pixel_cross_entropy_workspace(&turned)));
+}
+
+static size_t features_bytes(const SemanticFpn *net, int level, const SemanticRoom *room) {
+    size_t cells = (size_t)backbone_side(room->H, level) * (size_t)backbone_side(room->W, level);
+    return (size_t)room->B * cells * (size_t)backbone_channels(&net->backbone, level) * sizeof(real);
+}
+
 static void activations_plan(Plan *plan, void *owner) {
     SemanticFpn *net = owner;
-    int B = net->model.batch;
-    size_t pixels = (size_t)net->most_label_H * (size_t)net->most_label_W;
-    PixelShape most = {B, net->settings.num_classes, net->most_H / 4, net->most_W / 4, net->most_label_H,
-                       net->most_label_W}, turned = {B, most.K, most.w, most.h, most.W, most.H};
-    backbone_plan(&net->backbone, plan, B, net->most_H, net->most_W);
-    plan_keep(plan, "", "labels", &net->labels, (size_t)B * pixels);
-    plan_keep(plan, "", "classes", &net->classes, pixels);
-    plan_keep(plan, "", "loss", &net->loss, (size_t)B * sizeof *net->loss);
-    plan_workspace(plan, larger_size(pixel_cross_entropy_workspace(&most), pixel_cross_entropy_workspace(&turned)));
+    const SemanticRoom *room = &net->room[plan->training];
+    backbone_plan(&net->backbone, plan, room->B, room->H, room->W);
+    plan_loss(net, plan, room);
     for (int i = 0; i < FPN_FEATURES; i++) /* read while the backbone uses its scratch */
         if (plan->training && backbone_is_trained(&net->backbone, i))
-            plan_keep(plan, "", "dfeatures", &net->dfeatures[i], features_bytes(net, i, B));
+            plan_keep(plan, "", "dfeatures", &net->dfeatures[i], features_bytes(net, i, room));
     PlanMark mark = plan_mark(plan);
-    fpn_plan(&net->fpn, plan, B, net->most_H, net->most_W);
-    semantic_head_plan(&net->head, plan, B, net->most_H, net->most_W);
+    fpn_plan(&net->fpn, plan, room->B, room->H, room->W);
+    semantic_head_plan(&net->head, plan, room->B, room->H, room->W);
     plan_release(plan, mark);
 }
 
-void semantic_fpn_plan(SemanticFpn *net, int B, int H, int W, int label_H, int label_W, bool training) {
-    net->most_H = H;
-    net->most_W = W;
-    net->most_label_H = label_H;
-    net->most_label_W = label_W;
-    model_plan(&net->model, B, training, activations_plan, net);
+void semantic_fpn_plan(SemanticFpn *net, const SemanticRoom *inference, const SemanticRoom *training) {
+    net->room[false] = *inference;
+    if (training) net->room[true] = *training;
+    model_plan(&net->model, inference->B, training, activations_plan, net);
 }
 
-void semantic_fpn_allocate(SemanticFpn *net) { model_allocate(&net->model); }
+/* The two plans have room for other sizes: what their owners note of the one that was planned last becomes that of the
+ * plan in use. */
+static void set_room(SemanticFpn *net) {
+    const SemanticRoom *room = &net->room[net->model.plan->training];
+    backbone_set_room(&net->backbone, room->B, room->H, room->W);
+    net->fpn.room = (size_t)room->B * (size_t)room->H * (size_t)room->W;
+}
+
+void semantic_fpn_allocate(SemanticFpn *net) {
+    model_allocate(&net->model);
+    set_room(net);
+}
+
+void semantic_fpn_set_training(SemanticFpn *net, bool training) {
+    model_set_training(&net->model, training);
+    set_room(net);
+}
+
+void semantic_fpn_evaluation_begin(SemanticFpn *net) {
+    model_evaluation_begin(&net->model);
+    set_room(net);
+    if (net->model.params.ema) semantic_fpn_fold(net);
+}
+
+void semantic_fpn_evaluation_end(SemanticFpn *net) {
+    model_evaluation_end(&net->model);
+    set_room(net);
+    if (net->model.params.ema) semantic_fpn_fold(net);
+}
 
 /* == A batch ====================================================================================================== */
 
@@ -114,17 +144,18 @@ void semantic_fpn_load(SemanticFpn *net, const uint8_t *pixels, const int *sizes
 }
 
 void semantic_fpn_load_labels(SemanticFpn *net, const uint8_t *labels, int label_H, int label_W) {
-    size_t pixels = (size_t)label_H * (size_t)label_W;
-    if (pixels > (size_t)net->most_label_H * (size_t)net->most_label_W)
-        die("labels of %d x %d: there is room for %d x %d", label_H, label_W, net->most_label_H, net->most_label_W);
+    size_t pixels = (size_t)net->B * (size_t)label_H * (size_t)label_W;
+    const SemanticRoom *room = &net->room[net->model.plan->training];
+    assert(pixels <= (size_t)room->B * (size_t)room->label_H * (size_t)room->label_W);
     net->label_H = label_H;
     net->label_W = label_W;
-    device_upload_async(net->labels, labels, (size_t)net->B * pixels);
+    device_upload(net->labels, labels, pixels);
 }
 
 void semantic_fpn_draw(SemanticFpn *net, uint64_t seed, uint32_t step, size_t first) {
     net->dropout = (Dropout){.rate = net->settings.head_dropout, .seed = seed, .step = step,
                              .site = DROPOUT_SITES - 1, .first = (uint32_t)first};
+    backbone_draw(&net->backbone, seed, step, first, net->B);
 }
 
 /* == Forward and backward ========================================================================================= */
@@ -144,7 +175,6 @@ void semantic_fpn_loss(SemanticFpn *net, float scale) {
     PixelShape pixels = pixels_of(net);
     pixel_cross_entropy(net->loss, net->model.plan->training ? net->head.dlogits : NULL, net->head.logits, net->labels,
                         scale, &pixels);
-    device_uploads_used();
 }
 
 /* The backbone's part of the backward pass takes long, so gradients that are complete before it are passed on even in
@@ -159,13 +189,6 @@ void semantic_fpn_backward(SemanticFpn *net, GradientsListener listener) {
     fpn_backward(&net->fpn, net->dfeatures, (const real *const *)b->features, B, H, W);
     gradients_final(&final, net->backbone_floats);
     backbone_backward(b, net->dfeatures, &final);
-}
-
-void semantic_fpn_classes(SemanticFpn *net, uint8_t *classes, int b, int out_H, int out_W) {
-    int K = net->settings.num_classes, h = net->H / 4, w = net->W / 4;
-    const LogitWindows whole = {K, h, w, net->H, net->W, 1, 1, net->H, net->W, net->H, net->W, out_H, out_W};
-    pixel_classes(net->classes, net->head.logits + (size_t)b * (size_t)h * (size_t)w * (size_t)K, &whole);
-    if (classes) device_download(classes, net->classes, (size_t)out_H * (size_t)out_W);
 }
 
 /* == Description ================================================================================================== */

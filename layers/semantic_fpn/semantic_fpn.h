@@ -26,6 +26,12 @@ extern const ConfigGroup semantic_fpn_settings;
 SemanticFpnSettings *semantic_fpn_add_settings(Config *config);
 void semantic_fpn_use_settings(Config *config);
 
+/* What a plan has room for: B images of H x W or W x H, whose labels have label_H x label_W or label_W x label_H pixels.
+ * Evaluation takes the labels of one image at a time. */
+typedef struct {
+    int B, H, W, label_H, label_W;
+} SemanticRoom;
+
 typedef struct {
     SemanticFpnSettings settings;
     Model model;
@@ -35,12 +41,11 @@ typedef struct {
     SemanticHead head;
     size_t backbone_floats; /* the backbone's parameters are the first of the arena */
 
-    int most_H, most_W, most_label_H, most_label_W; /* what the plans have room for */
-    int B, H, W, label_H, label_W;                  /* the current batch */
-    Dropout dropout;                                /* of this step */
-    uint8_t *labels;   /* [B,label_H,label_W]: a class, or 255: no label */
-    uint8_t *classes;  /* [label_H,label_W]: predictions of one picture */
-    float *loss;       /* [B] */
+    SemanticRoom room[2];          /* of the plan of inference, and of training */
+    int B, H, W, label_H, label_W; /* the current batch */
+    Dropout dropout;               /* of this step */
+    uint8_t *labels;               /* [B,label_H,label_W]: a class, or 255: no label */
+    float *loss;                   /* [B] */
     real *dfeatures[FPN_FEATURES]; /* NULL where the backbone needs none */
 } SemanticFpn;
 
@@ -50,16 +55,19 @@ extern const char semantic_fpn_backbone_prefix[];
  * model. */
 void semantic_fpn_create(SemanticFpn *net, const Config *config);
 
-/* Plans activations for up to B images of up to H x W or W x H, whose labels have up to label_H x label_W or label_W x
- * label_H pixels; training also plans the backward pass. */
-void semantic_fpn_plan(SemanticFpn *net, int B, int H, int W, int label_H, int label_W, bool training);
+/* Plans activations for inference and, unless that is NULL, for training. */
+void semantic_fpn_plan(SemanticFpn *net, const SemanticRoom *inference, const SemanticRoom *training);
+/* Allocates what was planned; the current plan is then the training plan, or if there is none the inference plan. */
 void semantic_fpn_allocate(SemanticFpn *net);
+/* model_set_training, and model_evaluation_begin and _end with the weights folded anew. */
+void semantic_fpn_set_training(SemanticFpn *net, bool training);
+void semantic_fpn_evaluation_begin(SemanticFpn *net);
+void semantic_fpn_evaluation_end(SemanticFpn *net);
 
 /* Must be called whenever the weights have changed (backbone_fold). */
 void semantic_fpn_fold(SemanticFpn *net);
 
-/* Loads the next batch: as backbone_load, and host labels [B,label_H,label_W] for the loss, which must lie in memory of
- * host_malloc, too. */
+/* Loads the next batch: as backbone_load, and host labels [B,label_H,label_W] for the loss. */
 void semantic_fpn_load(SemanticFpn *net, const uint8_t *pixels, const int *sizes, const float *mean, const float *std,
                        int B, int H, int W);
 void semantic_fpn_load_labels(SemanticFpn *net, const uint8_t *labels, int label_H, int label_W);
@@ -78,10 +86,6 @@ void semantic_fpn_loss(SemanticFpn *net, float scale);
 
 /* From dlogits to every parameter's gradient (+=).  `final` as for vit_backward; NULL if more micro-batches follow. */
 void semantic_fpn_backward(SemanticFpn *net, GradientsListener final);
-
-/* The classes of image b's pixels, from logits of the whole picture: net->classes [out_H,out_W], and to host `classes`
- * if that is not NULL. */
-void semantic_fpn_classes(SemanticFpn *net, uint8_t *classes, int b, int out_H, int out_W);
 
 /* Multiply-adds of one image's forward pass, and of both passes without gradients that frozen weights do not need. */
 size_t semantic_fpn_macs(SemanticFpn *net, int H, int W);

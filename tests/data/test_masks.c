@@ -311,6 +311,8 @@ static void broken_texts_are_refused(void **state) {
     (void)state;
     static const char *const cases[][2] = {
         {"d0272N1ON2O1Oa1", "covers more than the 9 x 10 pixels"},
+        {"`2;", "covers more than the 9 x 10 pixels"}, /* 80 and 11 */
+        {"`2:", NULL},
         {"d0272N1ON2O1Oa", "broken at character 14 of 14"},
         {"d0 72", "broken at character 3"},
         {"d0272\x7f", "broken at character 6"},

@@ -32,7 +32,8 @@ typedef struct {
 static void open_files(Case *c, const char *truth, const char *results, CocoEvalKind kind) {
     Error error = {.text = ""};
     *c = (Case){.kind = kind};
-    if (!coco_read(&c->truth, truth, kind == COCO_EVAL_MASKS ? COCO_RLE : COCO_NO_MASKS, &error)) fail_msg("%s: %s", truth, error.text);
+    CocoMaskKind masks = kind == COCO_EVAL_MASKS ? COCO_RLE : COCO_NO_MASKS;
+    if (!coco_read(&c->truth, truth, masks, &error)) fail_msg("%s: %s", truth, error.text);
     if (!read_results(&c->results, results, &error)) fail_msg("%s: %s", results, error.text);
 }
 
