@@ -15,6 +15,20 @@ void draw_frame(Image *image, const int box[4], int thickness, DrawColour colour
     draw_fill(image, x1 - across, y0, x1, y1, colour);
 }
 
+void draw_mask(Image *image, const Rle *mask, DrawColour colour) {
+    int times = smaller(image->height / mask->height, image->width / mask->width);
+    size_t at = 0, height = (size_t)mask->height;
+    for (size_t i = 0; i < mask->count; at += mask->runs[i++]) {
+        for (size_t p = at; i % 2 && p < at + mask->runs[i]; p++) {
+            size_t left = p / height * (size_t)times, top = p % height * (size_t)times;
+            for (int y = 0; y < times; y++) {
+                uint8_t *pixel = image->pixels + ((top + (size_t)y) * (size_t)image->width + left) * 3;
+                for (int k = 0; k < 3 * times; k++) pixel[k] = (uint8_t)((pixel[k] + colour.channel[k % 3] + 1) / 2);
+            }
+        }
+    }
+}
+
 /* A coordinate of any size, NaN included, within a margin around the picture. */
 static int near_picture(double x, int side) { return (int)fmin(fmax(rint(x), -16), side + 16); }
 
@@ -50,7 +64,15 @@ static void draw_detection(Image *image, const CocoDetection *d, const Coco *coc
     draw_plate(image, box, text, scale, colour);
 }
 
-void draw_detections(Image *image, const CocoDetection *detections, int count, double least, const Coco *coco) {
+void draw_detections(Image *image, const CocoDetection *detections, int count, double least, const RleTexts *masks,
+                     const Coco *coco) {
+    Rle mask = {.count = 0};
+    for (int i = count; masks && i-- > 0;) {
+        if (detections[i].score < least) continue;
+        rle_texts_get(&mask, masks, (size_t)i);
+        draw_mask(image, &mask, draw_colour(detections[i].category_id));
+    }
+    rle_free(&mask);
     for (int i = count; i-- > 0;)
         if (detections[i].score >= least) draw_detection(image, &detections[i], coco);
 }

@@ -36,6 +36,8 @@ struct AttentionOp {
     bool needs_positive; /* cannot use a feature map with negative features */
     bool images_only;    /* rejects a grid of several frames (clips) */
     bool takes_mask;     /* supports padding and a grid that changes from batch to batch (the detector's encoder) */
+    bool any_grid;       /* supports a grid of images that changes from batch to batch (attention_set_grid); its parameters
+                          * stay as they are, those that have a value for every token on the model's own grid */
     size_t state_size;   /* bytes of Attention.state */
     /* Width of a head's queries and keys in qkv.  NULL: that of its values. */
     int (*key_width)(const Attention *a);
@@ -53,6 +55,12 @@ struct AttentionOp {
     /* Declares frame.qkv and frame.proj where that is done in another way than others'.  NULL: it is not. */
     void (*declare_qkv)(Attention *a, Params *params);
     void (*plan)(Attention *a, Plan *plan, int B);
+    /* The name of a setting whose value asks for tables that belong to one grid, or NULL: there is none.  For operators
+     * with any_grid; NULL: none of their settings does. */
+    const char *(*bound_to_grid)(const Attention *a);
+    /* Follows a change of the grid: brings what depends on Attention.grid up to date.  Called after declare, before plan
+     * and between batches.  NULL: nothing else depends on the grid. */
+    void (*follow_grid)(Attention *a);
     /* Draws the random buffers of a training step, the same for all its micro-batches, and uploads them to the
      * parameters.  NULL: there are none. */
     void (*draw)(const Attention *a, uint64_t seed, uint32_t step);
@@ -116,6 +124,7 @@ struct Attention {
     BlockPlace place;
     int N, M, H, D;               /* tokens, width, heads, head width */
     Grid grid;                    /* of the tokens other than a class token */
+    bool changes;                 /* it changes from batch to batch: attention_set_grid has been called */
     bool qkv_bias;
     QkvFrame frame;               /* unless the operator has projections of its own */
     void *state;
@@ -130,9 +139,10 @@ struct Attention {
 extern const AttentionOp *const attention_operators[];
 extern const AttentionOp conv_op, sepconv_op; /* VitSettings.conv_block */
 
-/* Adds the settings of all operators to a program's config, which must have the setting `attn`; for a detector only
- * those of operators with takes_mask. */
-void attention_add_settings(Config *config, bool detector);
+/* Adds the settings of all operators to a program's config, which must have the setting `attn`; for a detector's encoder
+ * only those of operators with takes_mask, for pictures of any size those of operators with any_grid. */
+typedef enum { ATTENTION_ONE_GRID, ATTENTION_DETECTOR, ATTENTION_ANY_GRID, ATTENTION_USES } AttentionUse;
+void attention_add_settings(Config *config, AttentionUse use);
 /* Marks the settings of this operator as used in this run. */
 void attention_use_settings(Config *config, const AttentionOp *op);
 
@@ -147,12 +157,17 @@ int attention_stage_number(const Attention *a, const char *name, const ConfigInt
  * settings that the operator does not support. */
 void attention_create(Attention *a, const AttentionOp *op, const Config *settings, const char *prefix, BlockPlace place,
                       Grid grid, bool class_token, int M, int heads);
-/* Creates the attention of a layer of a detector's encoder.  attention_set_grid must give the largest grid before
- * attention_plan, and the batch's own grid before each batch. */
+/* Creates the attention of a layer of a detector's encoder, whose grid changes. */
 void attention_create_detector(Attention *a, const AttentionOp *op, const Config *settings, const DetectorFrame *frame,
                                int layer, int M, int heads);
-void attention_set_grid(Attention *a, Grid grid);
 void attention_destroy(Attention *a);
+/* Rejects an attention whose grid cannot change: an operator without any_grid, settings that ask for tables of one grid,
+ * a class token, clips. */
+void attention_check_any_grid(const Attention *a);
+/* Changes the grid, for operators with any_grid and in a detector's encoder: after attention_declare to the largest grid,
+ * for which attention_plan then plans, and before each batch to the batch's own.  That may be any grid whose rows and
+ * columns, or columns and rows, are no more than the largest's.  There is no class token then, and one frame. */
+void attention_set_grid(Attention *a, Grid grid);
 
 /* From here on `a` stays where it is: parameters and plan point into it. */
 void attention_declare(Attention *a, Params *params);

@@ -86,6 +86,18 @@ void predictions_add_box(Predictions *p, int id, const char *name, double score,
     for (int side = 0; side < 4; side++) append(numbers, number_of(box[side]));
 }
 
+void predictions_add_region(Predictions *p, int id, const char *name, double share, int height, int width,
+                            const char *counts) {
+    if (!p->wanted) return;
+    json_t *object = add(p, id, name), *mask = json_object(), *size = json_array();
+    set(object, "share", number_of(share));
+    set(object, "segmentation", mask);
+    set(mask, "size", size);
+    append(size, json_integer(height));
+    append(size, json_integer(width));
+    set(mask, "counts", string_of(counts));
+}
+
 static bool put(FILE *file, const void *content) {
     const Predictions *p = content;
     return fputs("[\n", file) >= 0 && fwrite(p->text, 1, p->size, file) == p->size && fputs("\n]\n", file) >= 0;

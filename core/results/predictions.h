@@ -50,6 +50,11 @@ typedef struct {
  * only its index). */
 void predictions_frames(Predictions *p, const char *name, int class, const FrameScore *frames, int count);
 
+/* Adds the region of a class: its share of the picture, and its pixels as COCO's run lengths (data/masks/rle.h):
+ *   {"id": 3, "name": "sky", "share": 0.41, "segmentation": {"size": [480, 640], "counts": "..."}} */
+void predictions_add_region(Predictions *p, int id, const char *name, double share, int height, int width,
+                            const char *counts);
+
 /* Replaces the file atomically and frees *p.  On failure dies with the file and the reason. */
 void predictions_write(Predictions *p, const char *path);
 

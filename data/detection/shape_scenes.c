@@ -8,6 +8,7 @@
 #include <assert.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/die.h"
@@ -150,23 +151,46 @@ void scenes_classes(uint8_t *classes, const uint8_t *owner, size_t count, const 
     }
 }
 
-void scenes_coco(Coco *coco, uint64_t seed, uint32_t split, int count, int side) {
+/* Scratch of one scene's masks. */
+typedef struct {
+    uint8_t *owner, *bitmap; /* [side,side] */
+    Rle rle;
+} SceneMasks;
+
+/* Annotates the mask of a figure, and gives the last annotation its area. */
+static void annotate_mask(Coco *coco, SceneMasks *m, int number, int side) {
+    for (size_t i = 0; i < (size_t)side * (size_t)side; i++) m->bitmap[i] = (m->owner[i] & ~SCENES_EDGE) == number;
+    rle_encode(&m->rle, m->bitmap, side, side);
+    coco_masks_set(&coco->masks, &m->rle);
+    coco->annotations[coco->annotation_count - 1].area = rle_extent(&m->rle).area;
+}
+
+void scenes_coco(Coco *coco, uint64_t seed, uint32_t split, int count, int side, bool masks) {
     Dataset shapes;
     Error error;
+    SceneMasks scratch = {.owner = NULL};
     int64_t id = 1;
     shapes_describe(&shapes);
-    *coco = (Coco){.image_count = 0};
+    *coco = (Coco){.masks.kind = masks ? COCO_RLE : COCO_NO_MASKS};
+    if (masks) {
+        scratch.owner = xcalloc((size_t)side * (size_t)side, 1, "the owners of pixels");
+        scratch.bitmap = xcalloc((size_t)side * (size_t)side, 1, "the mask of a figure");
+    }
     for (int c = 0; c < SHAPES_CLASSES; c++) coco_add_category(coco, c + 1, shapes.class_names[c]);
     for (int i = 0; i < count; i++) {
         char name[32];
         int label[SCENES_MOST], box[SCENES_MOST][4];
-        int figures = scenes_draw(seed, split, (uint32_t)i, side, NULL, NULL, label, box);
+        int figures = scenes_draw(seed, split, (uint32_t)i, side, NULL, scratch.owner, label, box);
         snprintf(name, sizeof name, "scene-%06d", i);
         coco_add_image(coco, i + 1, name, side, side);
         for (int j = 0; j < figures; j++) {
             const double xywh[4] = {box[j][0], box[j][1], box[j][2] - box[j][0], box[j][3] - box[j][1]};
             coco_add_annotation(coco, id++, i + 1, label[j] + 1, xywh, area(box[j]), false);
+            if (masks) annotate_mask(coco, &scratch, j + 1, side);
         }
     }
+    free(scratch.owner);
+    free(scratch.bitmap);
+    rle_free(&scratch.rle);
     if (!coco_finish(coco, &error)) die("scenes: %s", error.text);
 }

@@ -30,7 +30,7 @@ void scenes_classes(uint8_t *classes, const uint8_t *owner, size_t count, const 
                     bool ignore_edges);
 
 /* The annotations of the first `count` scenes in COCO's form: image id = index + 1, category id = label + 1, area = the
- * box's area. */
-void scenes_coco(Coco *coco, uint64_t seed, uint32_t split, int count, int side);
+ * box's area.  With masks, the pixels that each figure owns are annotated as run lengths, and area is their number. */
+void scenes_coco(Coco *coco, uint64_t seed, uint32_t split, int count, int side, bool masks);
 
 #endif

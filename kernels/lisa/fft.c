@@ -4,6 +4,7 @@
 #include "kernels/lisa/fft.h"
 
 #include <stdbool.h>
+#include <stdlib.h>
 
 #include "kernels/tokens/grid.h"
 
@@ -209,15 +210,60 @@ void fft_backward(const FftPlan *plan, float *z, float *spare) {
 
 size_t fft_spare(const FftPlan *plan) { return plan->largest > 1 ? (size_t)plan->largest * COMPLEX : 0; }
 
+typedef struct Known {
+    FftPlan plan;
+    size_t bytes;
+    struct Known *next;
+} Known;
+
+static Known *known; /* the latest used one first */
+
+static void plan_free(Known *k) {
+    free((float *)k->plan.roots);
+    free((FftPair *)k->plan.pair);
+    free(k);
+}
+
+static void plans_free(void) {
+    for (Known *next; known; known = next) {
+        next = known->next;
+        plan_free(known);
+    }
+}
+
+/* Frees the plans behind those that the table keeps. */
+static void plans_trim(void) {
+    size_t bytes = 0;
+    int count = 0;
+    for (Known **k = &known; *k;) {
+        bytes += (*k)->bytes;
+        if (fft_plan_kept(count++, bytes)) {
+            k = &(*k)->next;
+            continue;
+        }
+        Known *old = *k;
+        *k = old->next;
+        bytes -= old->bytes;
+        plan_free(old);
+    }
+}
+
 const FftPlan *fft_plan(Grid tokens, bool grid) {
-    static struct Known {
-        FftPlan plan;
-        struct Known *next;
-    } *known;
-    for (struct Known *k = known; k; k = k->next)
-        if (fft_plan_is(&k->plan, tokens, grid)) return &k->plan;
-    struct Known *k = xcalloc(1, sizeof *k, "transform plan");
-    *k = (struct Known){fft_plan_make(tokens, grid, xcalloc), known};
+    for (Known **k = &known; *k; k = &(*k)->next)
+        if (fft_plan_is(&(*k)->plan, tokens, grid)) {
+            Known *found = *k;
+            *k = found->next;
+            found->next = known;
+            known = found;
+            return &found->plan;
+        }
+    static bool closes;
+    if (!closes) closes = !atexit(plans_free);
+    Known *k = xcalloc(1, sizeof *k, "transform plan");
+    k->plan = fft_plan_make(tokens, grid, xcalloc);
+    k->bytes = fft_plan_bytes(&k->plan);
+    k->next = known;
     known = k;
+    plans_trim();
     return &k->plan;
 }

@@ -1,6 +1,9 @@
 /* The plans of fft.cuh. */
 #include "kernels/lisa/fft.cuh"
 
+#include <string.h>
+
+#include "kernels/cuda/runtime.h"
 #include "kernels/device/device.h"
 #include "kernels/tokens/grid.h"
 
@@ -8,76 +11,152 @@ extern "C" {
 #include "core/die.h"
 }
 
-template <typename T>
-static T *on_host(size_t count) {
-    return static_cast<T *>(xcalloc(count, sizeof(T), "transform plan"));
+struct KnownPlan {
+    FftPlan plan; /* without its tables */
+    Fft fft;
+    size_t bytes;
+    char *tables; /* all of them on the device */
+    KnownPlan *next;
+};
+
+static KnownPlan *known; /* the latest used one first */
+
+static void plan_free(KnownPlan *k) {
+    device_free(k->tables);
+    free(k);
 }
 
-/* The copy on the device; the host's is gone. */
+static void (*close_others)(void);
+
+static void close_all(void) {
+    while (known) {
+        KnownPlan *next = known->next;
+        plan_free(known);
+        known = next;
+    }
+    if (close_others) close_others();
+    close_others = NULL;
+}
+
+/* The tables of a plan one after another, in the host's memory and where they will be on the device; without memory
+ * their bytes are only counted. */
+struct Tables {
+    char *host, *device;
+    size_t bytes;
+};
+
 template <typename T>
-static const T *to_device(T *host, size_t count) {
-    T *device = static_cast<T *>(device_malloc(count * sizeof(T), "transform plan"));
-    device_upload(device, host, count * sizeof(T));
-    free(host);
-    return device;
+static T *take(Tables *t, size_t count, const T **on_device) {
+    size_t at = t->bytes;
+    t->bytes += (count * sizeof(T) + 15) / 16 * 16;
+    *on_device = reinterpret_cast<const T *>(t->device + at);
+    return t->host ? reinterpret_cast<T *>(t->host + at) : NULL;
 }
 
 /* The butterflies of one stage, in blocks of L numbers along the axis. */
-static const FftPlace *places_of(const FftAxis &axis, int radix, int L, int N) {
+static const FftPlace *places_of(Tables *t, const FftAxis &axis, int radix, int L, int N) {
     int m = L / radix, each = axis.n / radix, all = N / radix;
-    FftPlace *places = on_host<FftPlace>((size_t)all);
-    for (int u = 0; u < all; u++) {
+    const FftPlace *on_device;
+    FftPlace *places = take(t, (size_t)all, &on_device);
+    for (int u = 0; places && u < all; u++) {
         int sequence = u / each, v = u % each, j = v % m;
         int first = sequence / axis.beside * axis.step + sequence % axis.beside;
         places[u] = {first + (v / m * L + j) * axis.stride, j * (radix - 1)};
     }
-    return to_device(places, (size_t)all);
+    return on_device;
 }
 
-static const FftStage *stages_of(const FftPlan &plan, Fft *fft) {
-    FftStage *stages = on_host<FftStage>((size_t)plan.axes * FFT_MAX_STAGES);
-    const Complex *turns = reinterpret_cast<const Complex *>(to_device(const_cast<float *>(plan.roots),
-                                                                       2 * (size_t)plan.root_count + 1));
+static const FftStage *stages_of(Tables *t, const FftPlan &plan, Fft *fft) {
+    const FftStage *on_device;
+    const Complex *turns;
+    FftStage *stages = take(t, (size_t)plan.axes * FFT_MAX_STAGES, &on_device);
+    Complex *roots = take(t, (size_t)plan.root_count, &turns);
+    if (roots) memcpy(roots, plan.roots, (size_t)plan.root_count * sizeof *roots);
+    fft->stages = 0;
+    fft->passes = 0;
     for (int a = 0; a < plan.axes; a++) {
         const FftAxis &axis = plan.axis[a];
         for (int i = 0, L = axis.n; i < axis.stages; L /= axis.radix[i++]) {
             int radix = axis.radix[i], m = L / radix;
-            stages[fft->stages++] = {radix, m * axis.stride, divisor_of(plan.N / radix), divisor_of(radix),
-                                     places_of(axis, radix, L, plan.N), turns, turns + m * (radix - 1)};
+            FftStage stage = {radix, m * axis.stride, divisor_of(plan.N / radix), divisor_of(radix),
+                              places_of(t, axis, radix, L, plan.N), turns, turns + m * (radix - 1)};
+            if (stages) stages[fft->stages] = stage;
+            fft->stages++;
             turns += fft_turns(radix, L);
             fft->passes += radix > FFT_LARGEST_RADIX ? radix : 1;
         }
     }
-    return to_device(stages, (size_t)plan.axes * FFT_MAX_STAGES);
+    return on_device;
 }
 
-static const FftFrequencies *pairs_of(const FftPlan &plan) {
-    FftFrequencies *pairs = on_host<FftFrequencies>((size_t)plan.pairs);
+static const FftFrequencies *pairs_of(Tables *t, const FftPlan &plan) {
+    const FftFrequencies *on_device;
+    FftFrequencies *pairs = take(t, (size_t)plan.pairs, &on_device);
     int Wg = plan.tokens.columns, columns = Wg / 2 + 1;
-    for (int i = 0; i < plan.pairs; i++) {
+    for (int i = 0; pairs && i < plan.pairs; i++) {
         const FftPair &p = plan.pair[i];
         bool both = p.fx == 0 || 2 * p.fx == Wg;
         pairs[i] = {p.a, p.b, p.fy * columns + p.fx,
                     both ? fft_opposite_row(&plan, p.fy) * columns + p.fx : -1};
     }
+    return on_device;
+}
+
+static void tables_make(KnownPlan *k, Tables t) {
+    k->fft.stage = stages_of(&t, k->plan, &k->fft);
+    k->fft.pair = pairs_of(&t, k->plan);
+    k->bytes = t.bytes;
+}
+
+static KnownPlan *plan_make(Grid tokens, bool grid) {
+    KnownPlan *k = static_cast<KnownPlan *>(xcalloc(1, sizeof *k, "transform plan"));
+    FftPlan plan = k->plan = fft_plan_make(tokens, grid, xcalloc);
+    k->fft = {plan.N, plan.pairs, plan.largest, 0, 0, divisor_of(plan.N), divisor_of(plan.pairs), NULL, NULL};
+    tables_make(k, {NULL, NULL, 0});
+    char *host = static_cast<char *>(xcalloc(1, k->bytes, "transform plan"));
+    k->tables = static_cast<char *>(device_malloc(k->bytes, "transform plan"));
+    tables_make(k, {host, k->tables, 0});
+    device_upload(k->tables, host, k->bytes);
+    free(host);
+    free(const_cast<float *>(plan.roots));
     free(const_cast<FftPair *>(plan.pair));
-    return to_device(pairs, (size_t)plan.pairs);
+    return k;
+}
+
+/* Frees the plans behind those that the table keeps. */
+static void plans_trim(void) {
+    size_t bytes = 0;
+    int count = 0;
+    for (KnownPlan **k = &known; *k;) {
+        bytes += (*k)->bytes;
+        if (fft_plan_kept(count++, bytes)) {
+            k = &(*k)->next;
+            continue;
+        }
+        KnownPlan *old = *k;
+        *k = old->next;
+        bytes -= old->bytes;
+        plan_free(old);
+    }
 }
 
 const Fft *fft_device_plan(Grid tokens, bool grid) {
-    static struct Known {
-        FftPlan plan; /* without its tables */
-        Fft fft;
-        Known *next;
-    } *known;
-    for (Known *k = known; k; k = k->next)
-        if (fft_plan_is(&k->plan, tokens, grid)) return &k->fft;
-    FftPlan plan = fft_plan_make(tokens, grid, xcalloc);
-    Fft fft = {plan.N, plan.pairs, plan.largest, 0, 0, divisor_of(plan.N), divisor_of(plan.pairs), NULL, NULL};
-    fft.stage = stages_of(plan, &fft);
-    fft.pair = pairs_of(plan);
-    Known *k = static_cast<Known *>(xcalloc(1, sizeof *k, "transform plan"));
-    *k = {plan, fft, known};
+    for (KnownPlan **k = &known; *k; k = &(*k)->next)
+        if (fft_plan_is(&(*k)->plan, tokens, grid)) {
+            KnownPlan *found = *k;
+            *k = found->next;
+            found->next = known;
+            known = found;
+            return &found->fft;
+        }
+    device_open();
+    if (!known) {
+        close_others = library_close;
+        library_close = close_all;
+    }
+    KnownPlan *k = plan_make(tokens, grid);
+    k->next = known;
     known = k;
+    plans_trim();
     return &k->fft;
 }

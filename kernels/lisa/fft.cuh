@@ -132,7 +132,8 @@ struct Fft {
     const FftFrequencies *pair; /* [P] */
 };
 
-/* The plan for this grid: made on the first call and kept, so kernels ask in their *_workspace functions (fft.cu). */
+/* The plan for this grid, valid until the next call: made on the first one and kept among the last (fft_plan_kept), so
+ * kernels ask in their *_workspace functions (fft.cu). */
 const Fft *fft_device_plan(Grid tokens, bool grid);
 
 /* == Stages ======================================================================================================= */

@@ -10,8 +10,9 @@
 #include "kernels/lisa/fft_plan.h"
 #include "kernels/tokens/grid.h"
 
-/* The plan for these tokens, over their grid or as one sequence.  It is created by the first call and kept; kernels
- * call this in their *_workspace functions, since kernels themselves do not allocate. */
+/* The plan for these tokens, over their grid or as one sequence, valid until the next call.  It is created by the first
+ * call and kept among the last ones (fft_plan_kept); kernels call this in their *_workspace functions, since kernels
+ * themselves do not allocate, unless the grid changes from batch to batch and is a new one. */
 const FftPlan *fft_plan(Grid tokens, bool grid);
 
 /* Floats of scratch that a transform needs. */

@@ -150,6 +150,19 @@ static inline FftPlan fft_plan_make(Grid tokens, bool grid,
     return plan;
 }
 
+/* Bytes of a plan's tables. */
+static inline size_t fft_plan_bytes(const FftPlan *plan) {
+    return 2 * (size_t)plan->root_count * sizeof *plan->roots + (size_t)plan->N * sizeof *plan->pair;
+}
+
+/* Which of all plans that were ever made are kept, the latest used one being plan 0; `bytes` are those of its tables and
+ * of the ones used later.  A model whose grid does not change has only a few, whatever their size; pictures of many
+ * sizes have thousands. */
+static inline bool fft_plan_kept(int plan, size_t bytes) {
+    const int few = 32, most = 512;
+    return plan < few || (plan < most && bytes <= (size_t)64 << 20);
+}
+
 /* True if the plan serves this transform. */
 static inline bool fft_plan_is(const FftPlan *plan, Grid tokens, bool grid) {
     if (!grid) return !plan->grid && plan->N == grid_tokens(tokens);

@@ -35,7 +35,9 @@ typedef struct {
               const real *qk, const real *qkv, const LisaTables *lisa, int B)
 LISA_FORWARD(lisa_fft_forward);
 LISA_BACKWARD(lisa_fft_backward);
-size_t lisa_fft_workspace(const Patterns *patterns, int B);
+/* `most`: enough for any grid with at most as many tokens.  On a GPU that is not known: where grids change, the caller
+ * reserves (kernels_reserve) what the grid at hand needs. */
+size_t lisa_fft_workspace(const Patterns *patterns, int B, bool most);
 
 /* Estimated seconds of forward and backward for one image and one head on this device, with constants measured by
  * tests/bench/bench_lisa.c.  Infinite for offsets other than circles and tori, and for more tokens than the tables of
@@ -72,7 +74,8 @@ static inline LISA_BACKWARD(lisa_dense_backward) {
     patterns_collect_backward(dqk, dqk + M, NULL, &of_wa, ds, qk, qk + M, &collected, B);
 }
 
-static inline size_t lisa_dense_workspace(const Patterns *patterns, int B) {
+static inline size_t lisa_dense_workspace(const Patterns *patterns, int B, bool most) {
+    (void)most;
     Patterns shared = *patterns;
     shared.per_channel = false;
     size_t collecting = patterns_workspace(patterns, B), spreading = patterns_workspace(&shared, B);

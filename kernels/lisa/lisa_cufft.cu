@@ -44,22 +44,32 @@ static int heads_at_once(const Patterns *p, int B) {
 }
 
 /* Made where memory is planned.  In a step they are the smallest of those with room for so many heads: nothing may be
- * allocated there. */
+ * allocated there, unless the grid is a new one.  The last ones made are kept, and their transforms are made again if
+ * those have gone. */
 static const CufftChunks *chunks_for(const Patterns *p, int heads, bool in_step) {
+    enum { MOST = 512 };
     static CufftChunks *known;
-    const CufftChunks *best = NULL;
-    for (const CufftChunks *k = known; k; k = k->next)
+    CufftChunks *best = NULL, **last = &known;
+    int count = 0;
+    for (; *last; last = &(*last)->next, count++) {
+        CufftChunks *k = *last;
         if (same_patterns(k->patterns, *p) && (in_step ? k->heads >= heads : k->heads == heads) &&
             (!best || k->heads < best->heads))
             best = k;
-    if (best) return best;
+        if (count == MOST && !best) break; /* the last one makes room */
+    }
+    if (!best) {
+        best = *last ? *last : static_cast<CufftChunks *>(xcalloc(1, sizeof *best, "transform plan"));
+        if (*last) *last = best->next;
+        *best = {*p, heads, NULL, NULL, NULL, known};
+        known = best;
+    }
     Grid g = p->offsets.grid;
     bool grid = p->offsets.kind == OFFSETS_TORUS;
-    CufftChunks *k = static_cast<CufftChunks *>(xcalloc(1, sizeof *k, "transform plan"));
-    *k = {*p, heads, transform_plan(g, grid, (p->D + 1) * p->E), transform_plan(g, grid, heads * 2 * p->D),
-          transform_plan(g, grid, heads * p->E * p->D), known};
-    known = k;
-    return k;
+    best->tables = transform_plan(g, grid, (p->D + 1) * p->E);
+    best->values = transform_plan(g, grid, best->heads * 2 * p->D);
+    best->products = transform_plan(g, grid, best->heads * p->E * p->D);
+    return best;
 }
 
 static CufftShape shape_of(const Patterns *p, const CufftChunks *k) {

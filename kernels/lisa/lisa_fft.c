@@ -34,6 +34,7 @@ typedef struct {
     int blocks;            /* of TILE channels */
     int Ep, Np;            /* patterns rounded up to pairs, of which there are Ep/2; tokens to vectors */
     size_t full, scalars;  /* floats of a spectrum [N,2,TILE], and of one [N,2] */
+    size_t spare;          /* floats that a transform needs */
     size_t qk_row, qkv_row, y_row; /* floats from one token to the next */
 } LisaFftShape;
 
@@ -52,6 +53,7 @@ static LisaFftShape shape_of(const Patterns *p) {
     s.Np = tile_round_up(s.N);
     s.full = (size_t)s.N * COMPLEX;
     s.scalars = (size_t)tile_round_up(2 * s.N);
+    s.spare = fft_spare(s.fft);
     s.qk_row = (size_t)2 * H * D;
     s.qkv_row = (size_t)3 * H * D;
     s.y_row = (size_t)H * D;
@@ -82,7 +84,7 @@ static LisaFftWork work_take(const LisaFftShape *s, float *base, size_t *floats)
     float *next = base;
     LisaFftWork w;
     w.z = workspace_take(&next, (size_t)s->N * COMPLEX);
-    w.spare = workspace_take(&next, fft_spare(s->fft));
+    w.spare = workspace_take(&next, s->spare);
     w.k = workspace_take(&next, s->blocks * s->full);
     w.v = workspace_take(&next, s->blocks * s->full);
     w.dk = workspace_take(&next, s->full);
@@ -107,9 +109,11 @@ static size_t work_floats(const LisaFftShape *s) {
     return floats;
 }
 
-size_t lisa_fft_workspace(const Patterns *patterns, int B) {
+/* The largest prime factor of a number of tokens or of a side is at most that number. */
+size_t lisa_fft_workspace(const Patterns *patterns, int B, bool most) {
     (void)B;
     LisaFftShape s = shape_of(patterns);
+    if (most) s.spare = s.full;
     return workspace_bytes_behind(weights_floats(&s), work_floats(&s));
 }
 

@@ -678,7 +678,8 @@ static size_t workspace_of(const Patterns *p, int B, bool cufft, bool in_step) {
     return cufft ? lisa_cufft_workspace(p, B, in_step) : blocks_workspace(p, B);
 }
 
-size_t lisa_fft_workspace(const Patterns *patterns, int B) {
+size_t lisa_fft_workspace(const Patterns *patterns, int B, bool most) {
+    (void)most;
     return workspace_of(patterns, B, takes_cufft(patterns), false);
 }
 

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/device/device.h"
 #include "kernels/tokens/grid.h"
 
 extern "C" {
@@ -48,16 +49,23 @@ static const char *said(cufftResult status) {
 static struct Known {
     Transform transform;
     Known *next;
-} *known;
+} *known; /* the latest used one first */
+
+/* More than the three of each of its shapes that a model with one grid has, in training and in evaluation. */
+enum { MOST = 256 };
 
 static void (*close_others)(void);
+
+static void plan_free(Known *k) {
+    CUFFT_TRY(cufftDestroy(k->transform.forward));
+    CUFFT_TRY(cufftDestroy(k->transform.backward));
+    free(k);
+}
 
 static void close_all(void) {
     while (known) {
         Known *next = known->next;
-        CUFFT_TRY(cufftDestroy(known->transform.forward));
-        CUFFT_TRY(cufftDestroy(known->transform.backward));
-        free(known);
+        plan_free(known);
         known = next;
     }
     if (close_others) close_others();
@@ -78,13 +86,21 @@ static int handle_make(const Transform &t, cufftType type, size_t *work_bytes) {
 
 bool transforms_available(void) { return true; }
 
+static bool serves(const Transform &t, Grid tokens, bool grid, int batch) {
+    bool same = grid ? t.tokens.frames == tokens.frames && t.tokens.rows == tokens.rows &&
+                           t.tokens.columns == tokens.columns
+                     : t.N == grid_tokens(tokens);
+    return t.grid == grid && t.batch == batch && same;
+}
+
 const Transform *transform_plan(Grid tokens, bool grid, int batch) {
-    for (Known *k = known; k; k = k->next) {
-        const Transform &t = k->transform;
-        bool same = grid ? t.tokens.frames == tokens.frames && t.tokens.rows == tokens.rows &&
-                               t.tokens.columns == tokens.columns
-                         : t.N == grid_tokens(tokens);
-        if (t.grid == grid && t.batch == batch && same) return &k->transform;
+    for (Known **k = &known; *k; k = &(*k)->next) {
+        if (!serves((*k)->transform, tokens, grid, batch)) continue;
+        Known *found = *k;
+        *k = found->next;
+        found->next = known;
+        known = found;
+        return &found->transform;
     }
     device_open();
     if (!known) {
@@ -100,6 +116,13 @@ const Transform *transform_plan(Grid tokens, bool grid, int batch) {
     if (back > t->work_bytes) t->work_bytes = back;
     k->next = known;
     known = k;
+    Known **last = &known;
+    for (int i = 0; *last && i < MOST; i++) last = &(*last)->next;
+    if (*last) {
+        device_synchronize();
+        plan_free(*last);
+        *last = NULL;
+    }
     return t;
 }
 

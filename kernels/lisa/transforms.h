@@ -16,7 +16,8 @@
 /* == Plans ======================================================================================================== */
 
 /* The transforms of `batch` real tensors x [batch,T,Hg,Wg], or [batch,N] unless `grid`, and their half spectra
- * X [batch,T,Hg,Wg/2+1], or [batch,N/2+1]; neither direction scales.  A plan is kept for the life of the program. */
+ * X [batch,T,Hg,Wg/2+1], or [batch,N/2+1]; neither direction scales.  The last few
+ * hundred plans that were used are kept. */
 struct Transform {
     Grid tokens;
     bool grid;
@@ -29,7 +30,8 @@ struct Transform {
 /* False in a build without cuFFT, where none of the functions below may be called. */
 bool transforms_available(void);
 
-/* Makes a plan that is not there yet, which allocates: for *_workspace functions. */
+/* Makes a plan that is not there yet, which allocates: for *_workspace functions, and for the first batch on a grid where
+ * that changes from batch to batch. */
 const Transform *transform_plan(Grid tokens, bool grid, int batch);
 /* X = F x. */
 void transform_forward(const Transform *t, float2 *X, float *x, void *work);

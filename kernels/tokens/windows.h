@@ -13,12 +13,12 @@ extern "C" {
 #endif
 
 /* The grid, filled up right and below to whole windows of wh x ww places, is rolled: place (y, x) holds token
- * (y + shift_y, x + shift_x) modulo its sides.  Where rolling brought opposite sides of the grid together, they are
+ * (y + shift_y, x + shift_x) modulo the sides of what is filled up.  Where rolling brought opposite sides of the grid together, they are
  * different regions.  Time is treated alike: windows are wt frames long and rolled by shift_t. */
 typedef struct {
     Grid grid;
-    int wh, ww;           /* at most the grid's sides */
-    int shift_y, shift_x; /* less than wh and ww; 0: not rolled */
+    int wh, ww;           /* they may be longer than the grid's sides */
+    int shift_y, shift_x; /* less than the sides; 0: not rolled */
     int wt, shift_t;      /* the same for frames; wt 1 for images */
 } WindowShape;
 

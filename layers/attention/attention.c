@@ -1,5 +1,6 @@
 #include "layers/attention.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,34 +19,38 @@ static bool lists(const ConfigGroup *const *groups, const ConfigGroup *group) {
     return false;
 }
 
+static bool is_offered(const AttentionOp *op, AttentionUse use) {
+    return use == ATTENTION_ONE_GRID || (use == ATTENTION_DETECTOR ? op->takes_mask : op->any_grid);
+}
+
 /* Names of the operators that read the group, "ripple, ripple-fixed".  The text is never freed. */
-static const char *owners_of(const ConfigGroup *group, bool detector) {
+static const char *owners_of(const ConfigGroup *group, AttentionUse use) {
     static struct {
         const ConfigGroup *group;
         char text[OWNERS_SIZE];
-    } known[GROUPS_MOST][2];
+    } known[GROUPS_MOST][ATTENTION_USES];
     int i = 0;
-    while (known[i][detector].group && known[i][detector].group != group && i < GROUPS_MOST - 1) i++;
-    char *text = known[i][detector].text;
-    if (known[i][detector].group == group) return text;
-    known[i][detector].group = group;
+    while (known[i][use].group && known[i][use].group != group && i < GROUPS_MOST - 1) i++;
+    char *text = known[i][use].text;
+    if (known[i][use].group == group) return text;
+    known[i][use].group = group;
     for (int op = 0; attention_operators[op]; op++) {
         const AttentionOp *o = attention_operators[op];
-        if ((detector && !o->takes_mask) || !(lists(o->settings, group) || lists(o->grid_settings, group))) continue;
+        if (!is_offered(o, use) || !(lists(o->settings, group) || lists(o->grid_settings, group))) continue;
         size_t used = strlen(text);
         snprintf(text + used, OWNERS_SIZE - used, "%s%s", used ? ", " : "", o->name);
     }
     return text;
 }
 
-void attention_add_settings(Config *config, bool detector) {
+void attention_add_settings(Config *config, AttentionUse use) {
     for (int op = 0; attention_operators[op]; op++) {
         const AttentionOp *o = attention_operators[op];
-        if (detector && !o->takes_mask) continue;
+        if (!is_offered(o, use)) continue;
         for (const ConfigGroup *const *g = o->settings; g && *g; g++)
-            config_add_for(config, *g, "attn", owners_of(*g, detector));
-        for (const ConfigGroup *const *g = detector ? NULL : o->grid_settings; g && *g; g++)
-            config_add_for(config, *g, "attn", owners_of(*g, detector));
+            config_add_for(config, *g, "attn", owners_of(*g, use));
+        for (const ConfigGroup *const *g = use == ATTENTION_DETECTOR ? NULL : o->grid_settings; g && *g; g++)
+            config_add_for(config, *g, "attn", owners_of(*g, use));
     }
 }
 
@@ -107,14 +112,29 @@ void attention_create_detector(Attention *a, const AttentionOp *op, const Config
                                int layer, int M, int heads) {
     *a = (Attention){.op = op, .settings = settings, .place.block = layer, .qkv_bias = true, .detector = frame};
     snprintf(a->prefix, sizeof a->prefix, "transformer.encoder.layers.%d.self_attn.", layer);
-    attention_set_grid(a, (Grid){1, 1, 1});
+    a->grid = (Grid){1, 1, 1};
+    a->N = 1;
     set_width(a, M, heads);
     check(a, false);
 }
 
+void attention_check_any_grid(const Attention *a) {
+    const char *setting = !a->op->any_grid ? "attn" : a->op->bound_to_grid ? a->op->bound_to_grid(a) : NULL;
+    if (setting)
+        config_reject(a->settings, setting, "{attn=%s} has tables for the grid that {img_size} makes, but here pictures "
+                      "have many sizes", a->op->name);
+    if (a->N > grid_tokens(a->grid))
+        config_reject(a->settings, "pool", "{pool} has a class token, which has no place where pictures have many sizes: "
+                      "use pool gap");
+    if (a->grid.frames > 1) config_reject(a->settings, "frames", "{frames} makes clips, but here pictures are expected");
+}
+
 void attention_set_grid(Attention *a, Grid grid) {
+    assert(a->op->any_grid || a->detector);
+    a->changes = true;
     a->grid = grid;
     a->N = grid_tokens(grid);
+    if (a->op->follow_grid) a->op->follow_grid(a);
 }
 
 /* == The projections of queries, keys and values ================================================================== */
@@ -191,11 +211,29 @@ void attention_declare(Attention *a, Params *params) {
     if (a->op->declare) a->op->declare(a, params);
 }
 
-void attention_plan(Attention *a, Plan *plan, int B) {
+static void plan_all(Attention *a, Plan *plan, int B) {
     PlanMark mark = plan_mark(plan);
     if (a->op->mix_forward) qkv_plan(a, plan, B);
     if (a->op->plan) a->op->plan(a, plan, B);
     plan_release(plan, mark);
+}
+
+/* Plans for the grid turned by a quarter, only to find out how much workspace that needs. */
+static size_t turned_workspace(Attention *a, bool training, int B) {
+    Plan aside = {0};
+    Grid grid = a->grid;
+    plan_start(&aside, training);
+    attention_set_grid(a, (Grid){1, grid.columns, grid.rows});
+    plan_all(a, &aside, B);
+    attention_set_grid(a, grid);
+    size_t bytes = aside.workspace;
+    plan_free(&aside);
+    return bytes;
+}
+
+void attention_plan(Attention *a, Plan *plan, int B) {
+    if (a->changes) plan_workspace(plan, turned_workspace(a, plan->training, B));
+    plan_all(a, plan, B);
 }
 
 void attention_forward(const Attention *a, real *y, const real *x, int B) {

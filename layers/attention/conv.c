@@ -46,6 +46,8 @@ static void conv_plan(Attention *a, Plan *plan, int B) {
     plan_workspace(plan, depthwise_workspace(&s->conv.shape));
 }
 
+static void conv_follow_grid(Attention *a) { ((Conv *)a->state)->conv.shape.grid = a->grid; }
+
 /* Returns the input of the depthwise convolution, which is formed from a. */
 static const real *convolved(const Conv *s, size_t n) {
     if (!s->gelu) return s->a;
@@ -75,11 +77,13 @@ static size_t conv_macs(const Attention *a) {
     return 2 * projection_macs(&s->conv1, (size_t)a->N) + depthwise_macs(&s->conv.shape);
 }
 
-#define CONV_OP                 \
-    .state_size = sizeof(Conv), \
-    .plan = conv_plan,          \
-    .forward = conv_forward,    \
-    .backward = conv_backward,  \
+#define CONV_OP                       \
+    .any_grid = true,                 \
+    .state_size = sizeof(Conv),       \
+    .plan = conv_plan,                \
+    .follow_grid = conv_follow_grid,  \
+    .forward = conv_forward,          \
+    .backward = conv_backward,        \
     .macs = conv_macs
 
 const AttentionOp conv_op = {

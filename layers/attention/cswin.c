@@ -6,8 +6,10 @@
  *           3. y = mix Wproj^T + b
  * backward  the same steps in reverse
  * saves     qkv, mix, and what the branches save.  Parameters of the branches have the names of the authors' program.
- * Of clips a stripe goes through all frames, which is ours.
+ * Of clips a stripe goes through all frames, which is ours.  A grid that changes has stripes of the same width, which need
+ * not divide it.
  * cswin-focused has focused linear attention within the stripes (Han et al. 2023, FLatten Transformer). */
+#include "core/integers.h"
 #include "layers/attention.h"
 #include "layers/papers.h"
 #include "layers/attention/stripes.h"
@@ -25,7 +27,8 @@ static const ConfigEntry entries[] = {
 static const ConfigGroup stripe_settings = {CONFIG_GROUP(StripeSettings, entries), .change = CHANGE_NEVER};
 
 typedef struct {
-    int count; /* of branches */
+    int stripe; /* width, or 0 */
+    int count;  /* of branches */
     StripeBranch branches[2];
 } CSwin;
 
@@ -53,21 +56,49 @@ static void cswin_check(const Attention *a) {
                       a->op->name);
 }
 
-static void cswin_declare(Attention *a, Params *params) {
-    CSwin *s = a->state;
-    int stripe = stripe_of(a), half = a->H / 2;
-    bool focused = a->op == &cswin_focused_op;
-    s->count = stripe ? 2 : 1;
-    if (stripe) {
-        stripes_create(&s->branches[0], a, 0, a->grid.rows, stripe, 0, half, focused);
-        stripes_create(&s->branches[1], a, 1, stripe, a->grid.columns, half, half, focused);
-    } else stripes_create(&s->branches[0], a, 0, a->grid.rows, a->grid.columns, 0, a->H, focused);
-    for (int i = 0; i < s->count; i++) stripes_declare(&s->branches[i], params);
+/* The rows and columns of branch i's stripes. */
+static Grid sides_of(const CSwin *s, int i, Grid grid) {
+    if (s->stripe && i == 0) grid.columns = s->stripe;
+    if (s->stripe && i == 1) grid.rows = s->stripe;
+    return grid;
 }
 
+/* Places in all stripes of branch i. */
+static size_t places_of(const CSwin *s, int i, Grid grid) {
+    Grid sides = sides_of(s, i, grid);
+    WindowShape windows = {.grid = grid, .wh = sides.rows, .ww = sides.columns, .wt = sides.frames};
+    return (size_t)grid_tokens(window_counts(&windows)) * (size_t)grid_tokens(sides);
+}
+
+static void cswin_declare(Attention *a, Params *params) {
+    CSwin *s = a->state;
+    s->stripe = stripe_of(a);
+    s->count = s->stripe ? 2 : 1;
+    int heads = a->H / s->count;
+    for (int i = 0; i < s->count; i++) {
+        Grid sides = sides_of(s, i, a->grid);
+        stripes_create(&s->branches[i], a, i, sides.rows, sides.columns, i * heads, heads, a->op == &cswin_focused_op);
+        stripes_declare(&s->branches[i], params);
+    }
+}
+
+static void cswin_follow_grid(Attention *a) {
+    CSwin *s = a->state;
+    for (int i = 0; i < s->count; i++) {
+        Grid sides = sides_of(s, i, a->grid);
+        stripes_set_sides(&s->branches[i], a, sides.rows, sides.columns);
+    }
+}
+
+/* A grid turned by a quarter may be filled up by more. */
 static void cswin_plan(Attention *a, Plan *plan, int B) {
     CSwin *s = a->state;
-    for (int i = 0; i < s->count; i++) stripes_plan(&s->branches[i], plan, B);
+    Grid turned = {1, a->grid.columns, a->grid.rows};
+    for (int i = 0; i < s->count; i++) {
+        StripeBranch *branch = &s->branches[i];
+        if (a->changes) branch->most = larger_size(branch->most, places_of(s, i, turned));
+        stripes_plan(branch, plan, B);
+    }
 }
 
 static void cswin_forward(const Attention *a, int B) {
@@ -88,7 +119,9 @@ static size_t cswin_macs(const Attention *a) {
     return macs;
 }
 
-static const char *cswin_path(const Attention *a) { return stripe_of(a) ? "stripes" : "whole grid"; }
+static const char *cswin_path(const Attention *a) {
+    return ((const CSwin *)a->state)->stripe ? "stripes" : "whole grid";
+}
 
 static void cswin_weights(const Attention *a, float *weights, int b, int head, int query) {
     const CSwin *s = a->state;
@@ -101,6 +134,7 @@ static void cswin_weights(const Attention *a, float *weights, int b, int head, i
     .check = cswin_check,           \
     .declare = cswin_declare,       \
     .plan = cswin_plan,             \
+    .follow_grid = cswin_follow_grid, \
     .mix_forward = cswin_forward,   \
     .mix_backward = cswin_backward, \
     .macs = cswin_macs,             \
@@ -112,6 +146,7 @@ const AttentionOp cswin_op = {
     .summary = "softmax within vertical and horizontal stripes, 3x3 on v (CSwin)",
     .paper = PAPER_CSWIN,
     .settings = ATTENTION_SETTINGS(&stripe_settings),
+    .any_grid = true,
     CSWIN_OP,
 };
 

@@ -27,6 +27,8 @@ static void dwconv_plan(Attention *a, Plan *plan, int B) {
     plan_workspace(plan, depthwise_workspace(&s->conv.shape));
 }
 
+static void dwconv_follow_grid(Attention *a) { ((Dwconv *)a->state)->conv.shape.grid = a->grid; }
+
 static void dwconv_forward(const Attention *a, real *y, const real *x, int B) {
     const Dwconv *s = a->state;
     depthwise_forward(s->mix, NULL, x, s->conv.w, s->conv.b, &s->conv.shape, B);
@@ -48,9 +50,11 @@ const AttentionOp dwconv7_op = {
     .name = "dwconv7",
     .summary = "depthwise 7x7 convolution, no queries, keys and values (ConvNeXt)",
     .paper = PAPER_CONVNEXT,
+    .any_grid = true,
     .state_size = sizeof(Dwconv),
     .declare = dwconv_declare,
     .plan = dwconv_plan,
+    .follow_grid = dwconv_follow_grid,
     .forward = dwconv_forward,
     .backward = dwconv_backward,
     .macs = dwconv_macs,

@@ -46,6 +46,7 @@ const AttentionOp efficient_op = {
     .summary = "efficient attention: softmax of q over channels, of k over tokens",
     .paper = PAPER_EFFICIENT,
     .off_grid = true,
+    .any_grid = true,
     .state_size = sizeof(Efficient),
     .plan = efficient_plan,
     .mix_forward = efficient_forward,

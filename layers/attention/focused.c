@@ -20,6 +20,8 @@ static void focused_plan(Attention *a, Plan *plan, int B) {
     focused_core_plan(&s->core, a, plan, B);
 }
 
+static void focused_follow_grid(Attention *a) { focused_core_follow_grid(&((Focused *)a->state)->core, a, NULL); }
+
 static void focused_forward(const Attention *a, int B) {
     const Focused *s = a->state;
     focused_core_forward(&s->core, a, a->frame.mix, a->frame.qkv_act, a->frame.qkv_act + a->M, B);
@@ -53,9 +55,11 @@ const AttentionOp focused_op = {
     .summary = "focused linear attention: features to the power p, 5x5 on v (FLatten)",
     .paper = PAPER_FLATTEN,
     .settings = ATTENTION_SETTINGS(&focused_settings),
+    .any_grid = true,
     .state_size = sizeof(Focused),
     .declare = focused_declare,
     .plan = focused_plan,
+    .follow_grid = focused_follow_grid,
     .mix_forward = focused_forward,
     .mix_backward = focused_backward,
     .macs = focused_macs,

@@ -24,8 +24,9 @@ void focused_core_declare(FocusedCore *s, const Attention *a, Params *params, co
     s->keys = keys ? *keys : a->grid;
     s->apart = keys != NULL;
     int L = grid_tokens(s->keys);
+    s->pos.shape = (TableResampling){s->keys, s->keys, M};
     /* Both decay in the published code and in timm's groups. */
-    params_declare(params, (Param){.value = &s->pos, .grad = &s->dpos, .named = {a->prefix, "positional_encoding"},
+    params_declare(params, (Param){.value = &s->pos.w, .grad = &s->pos.dw, .named = {a->prefix, "positional_encoding"},
                                    .init = INIT_ZEROS, .decay = true, .shape = {1, L, M}, .grid = {1, 1, 0, s->keys},
                                    .time = {TIME_COPIES, 1, s->keys.frames, 0, false}});
     params_declare(params, (Param){.value = &s->scale, .grad = &s->dscale, .named = {a->prefix, "scale"},
@@ -33,6 +34,12 @@ void focused_core_declare(FocusedCore *s, const Attention *a, Params *params, co
     int v_row = L < a->N ? M : s->apart ? 2 * M : 3 * M;
     depthwise_declare(&s->dwc, params, a->prefix, "dwc",
                       (Depthwise){a->grid, M, 5, a->D, v_row, M, a->place.time_kernel}, true);
+}
+
+void focused_core_follow_grid(FocusedCore *s, const Attention *a, const Grid *keys) {
+    s->keys = s->pos.shape.to = keys ? *keys : a->grid;
+    s->core.keys = s->apart ? grid_tokens(s->keys) : 0;
+    s->dwc.shape.grid = a->grid;
 }
 
 /* Is v brought to all tokens for the convolution? */
@@ -45,6 +52,7 @@ void focused_core_plan(FocusedCore *s, const Attention *a, Plan *plan, int B) {
     plan_keep(plan, a->prefix, "linear", &s->linear, bytes);
     if (stretches(s, a)) plan_borrow(plan, a->prefix, "all", &s->all, bytes);
     if (stretches(s, a) && plan->training) plan_borrow(plan, a->prefix, "dall", &s->dall, bytes);
+    grid_table_plan(&s->pos, plan, a->prefix, "positional_encoding", a->changes);
     plan_workspace(plan, focused_features_workspace(a->M));
     plan_workspace(plan, depthwise_workspace(&s->dwc.shape));
 }
@@ -68,7 +76,8 @@ void focused_core_forward(const FocusedCore *s, const Attention *a, real *mix, c
     FocusedRows queries = queries_of(s, a, B), keys = keys_of(s, a, B);
     int p = power_of(a);
     focused_features_forward(s->core.phi, q, NULL, s->scale, p, &queries);
-    focused_features_forward(s->apart ? s->core.phi_k : s->core.phi + a->M, kv, s->pos, s->scale, p, &keys);
+    focused_features_forward(s->apart ? s->core.phi_k : s->core.phi + a->M, kv, grid_table_values(&s->pos), s->scale, p,
+                             &keys);
     linear_core_forward(&s->core, a, s->linear, s->apart ? kv : q, B);
     depthwise_forward(mix, s->linear, all_values(s, a, kv + a->M, B), s->dwc.w, s->dwc.b, &s->dwc.shape, B);
 }
@@ -91,8 +100,11 @@ void focused_core_backward(const FocusedCore *s, const Attention *a, real *dq, r
     linear_core_backward(&s->core, a, s->apart ? dkv : dq, dmix, s->linear, s->apart ? kv : q, B);
     values_backward(s, a, dkv + a->M, dmix, kv + a->M, B);
     focused_features_backward(dq, NULL, s->dscale, s->core.dphi, q, NULL, s->scale, p, &queries);
-    focused_features_backward(dkv, s->dpos, s->dscale, s->apart ? s->core.dphi_k : s->core.dphi + a->M, kv, s->pos,
-                              s->scale, p, &keys);
+    const float *pos = grid_table_values(&s->pos);
+    float *dpos = grid_table_gradient(&s->pos);
+    focused_features_backward(dkv, dpos, s->dscale, s->apart ? s->core.dphi_k : s->core.dphi + a->M, kv, pos, s->scale,
+                              p, &keys);
+    grid_table_backward(&s->pos);
 }
 
 size_t focused_core_macs(const FocusedCore *s, const Attention *a) {

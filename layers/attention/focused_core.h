@@ -12,6 +12,7 @@
 #ifndef VIT_LAYERS_FOCUSED_CORE_H
 #define VIT_LAYERS_FOCUSED_CORE_H
 
+#include "layers/attention/grid_table.h"
 #include "layers/attention/linear_core.h"
 #include "layers/depthwise.h"
 
@@ -22,7 +23,7 @@ typedef struct {
     DepthwiseLayer dwc;
     Grid keys;             /* the L tokens of k and v */
     bool apart;            /* q and kv are two tensors */
-    float *pos, *dpos;     /* [L,M] */
+    GridTable pos;         /* [L,M], on the keys' grid */
     float *scale, *dscale; /* [M] */
     real *linear;          /* [B,N,M] kept: step 2's mix */
     real *all, *dall;      /* [B,N,M] scratch where L is less than N: v of all tokens */
@@ -30,6 +31,8 @@ typedef struct {
 
 /* `keys`: the grid of keys that are of other tokens, NULL for qkv. */
 void focused_core_declare(FocusedCore *s, const Attention *a, Params *params, const Grid *keys);
+/* Follows a change of the grid, and of the keys' if they are of other tokens: the encoding is resampled to it. */
+void focused_core_follow_grid(FocusedCore *s, const Attention *a, const Grid *keys);
 /* Scratch is valid until the caller's plan_release. */
 void focused_core_plan(FocusedCore *s, const Attention *a, Plan *plan, int B);
 /* q and kv: qkv and its second third, or two tensors. */

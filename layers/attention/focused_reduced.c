@@ -30,6 +30,13 @@ static void focused_reduced_plan(Attention *a, Plan *plan, int B) {
     focused_core_plan(&s->core, a, plan, B);
 }
 
+static void focused_reduced_follow_grid(Attention *a) {
+    FocusedReduced *s = a->state;
+    const ReducedKeys *keys = &s->frame.keys;
+    reduced_frame_follow_grid(&s->frame, a);
+    focused_core_follow_grid(&s->core, a, reduced_keys_differ(keys) ? &keys->grid : NULL);
+}
+
 static void focused_reduced_forward(const Attention *a, real *y, const real *x, int B) {
     const FocusedReduced *s = a->state;
     const ReducedFrame *f = &s->frame;
@@ -81,10 +88,12 @@ const AttentionOp focused_reduced_op = {
     .paper = PAPER_FLATTEN,
     .settings = ATTENTION_SETTINGS(&reduction_settings, &focused_settings),
     .images_only = true,
+    .any_grid = true,
     .state_size = sizeof(FocusedReduced),
     .check = focused_reduced_check,
     .declare = focused_reduced_declare,
     .plan = focused_reduced_plan,
+    .follow_grid = focused_reduced_follow_grid,
     .forward = focused_reduced_forward,
     .backward = focused_reduced_backward,
     .macs = focused_reduced_macs,

@@ -37,6 +37,7 @@ const AttentionOp hydra_op = {
     .summary = "hydra attention: cosine features, as many heads as channels",
     .paper = PAPER_HYDRA,
     .off_grid = true,
+    .any_grid = true,
     .state_size = sizeof(Hydra),
     .plan = hydra_plan,
     .mix_forward = hydra_forward,

@@ -98,6 +98,11 @@ static void linear_check(const Attention *a) {
         config_reject(a->settings, "relative", "{relative} knows no frames, but {frames} makes clips: use rope-3d");
 }
 
+static const char *linear_bound(const Attention *a) {
+    const RelativeKind *kind = ((const Linear *)a->state)->relative.kind;
+    return kind->code || kind->features ? "relative" : NULL;
+}
+
 const AttentionOp linear_op = {
     .name = "linear",
     .summary = "linear attention with a learned feature map (DeiT-LA)",
@@ -106,10 +111,12 @@ const AttentionOp linear_op = {
     .grid_settings = ATTENTION_SETTINGS(&relative_settings),
     .off_grid = true,
     .takes_mask = true,
+    .any_grid = true,
     .state_size = sizeof(Linear),
     .check = linear_check,
     .declare = linear_declare,
     .plan = linear_plan,
+    .bound_to_grid = linear_bound,
     .draw = linear_draw,
     .mix_forward = linear_op_forward,
     .mix_backward = linear_op_backward,

@@ -10,13 +10,16 @@
  * The operators differ in t(i,j) (kernels/offsets/offsets.h): lisa has a circle over the token sequence (lisa_fft 1d),
  * a torus over the grid (lisa_fft 2d, for clips 3d), or a window around the query (lisa_kernel); sa9, sa10 and sa11
  * have Toeplitz tables. sa10's wa is the same for all channels.  The heads share wa, wb and b, as the paper's parameter
- * counts imply. */
+ * counts imply.  Where the grid changes, the tables of a circle or a torus are resampled to it as if they lay on the
+ * model's own grid (grid_table.h), as fine-tuning does; no factor makes up for the number of keys. */
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "core/die.h"
 #include "layers/papers.h"
 #include "layers/attention.h"
+#include "layers/attention/grid_table.h"
 #include "layers/layer_norm.h"
 
 /* == Settings ===================================================================================================== */
@@ -77,8 +80,8 @@ typedef struct {
     Patterns patterns;
     const LisaAlgorithm *algorithm;
     bool normed;
-    float *wa, *dwa;         /* [T,D,E]; sa10: [T,E] */
-    float *wb, *dwb;         /* [T,E] */
+    GridTable wa;            /* [T,D,E]; sa10: [T,E] */
+    GridTable wb;            /* [T,E] */
     float *b, *db;           /* [D,E] */
     NormLayer norm;
     real *qk;                /* [B,N,2,H,D] kept */
@@ -103,6 +106,32 @@ static Offsets lisa_offsets(const Attention *a) {
 
 static Offsets toeplitz(const Attention *a) { return (Offsets){OFFSETS_TOEPLITZ, a->grid, 0, 0}; }
 
+static bool same_patterns(const Patterns *p, const Patterns *q) {
+    const Offsets *a = &p->offsets, *b = &q->offsets;
+    bool same = a->kind == b->kind && a->side == b->side && a->frames == b->frames && p->E == q->E && p->D == q->D;
+    return same && p->per_channel == q->per_channel && !memcmp(&a->grid, &b->grid, sizeof a->grid);
+}
+
+/* The algorithm with the least estimated time.  The answers for the last grids are kept for all blocks: where the grid
+ * changes from batch to batch, counting the pairs of each would take longer than a block's work on a small one. */
+static const LisaAlgorithm *algorithm_fastest(const Patterns *patterns) {
+    enum { KEPT = 64 };
+    static struct {
+        Patterns patterns;
+        const LisaAlgorithm *algorithm;
+    } known[KEPT];
+    static int next;
+    for (int i = 0; i < KEPT; i++)
+        if (known[i].algorithm && same_patterns(&known[i].patterns, patterns)) return known[i].algorithm;
+    const LisaAlgorithm *best = &algorithms[0];
+    for (int i = 1; i < ALGORITHMS; i++)
+        if (algorithms[i].cost(patterns) < best->cost(patterns)) best = &algorithms[i];
+    known[next].patterns = *patterns;
+    known[next].algorithm = best;
+    next = (next + 1) % KEPT;
+    return best;
+}
+
 /* Toeplitz tables have only the dense algorithm. */
 static const LisaAlgorithm *algorithm_choose(const Attention *a, const Patterns *patterns) {
     const LisaAlgorithm *best = &algorithms[0];
@@ -115,9 +144,7 @@ static const LisaAlgorithm *algorithm_choose(const Attention *a, const Patterns 
                           "{patch_size} make: use auto or dense", a->grid.rows, a->grid.columns);
         return best;
     }
-    for (int i = 1; i < ALGORITHMS; i++)
-        if (algorithms[i].cost(patterns) < best->cost(patterns)) best = &algorithms[i];
-    return best;
+    return algorithm_fastest(patterns);
 }
 
 /* Declares a tensor whose first dimension are the offsets, with its grid and its axis of time.  A window has the same
@@ -138,14 +165,28 @@ static void declare(Attention *a, Params *params, Offsets offsets, bool per_chan
     s->patterns = (Patterns){offsets, E, a->H, D, per_channel};
     s->normed = normed;
     s->algorithm = algorithm_choose(a, &s->patterns);
-    declare_offsets(params, &offsets, (Param){.value = &s->wa, .grad = &s->dwa, .named = {a->prefix, "lisa.wa"},
+    Grid own = a->grid;
+    s->wa.shape = (TableResampling){own, own, per_channel ? D * E : E};
+    s->wb.shape = (TableResampling){own, own, E};
+    declare_offsets(params, &offsets, (Param){.value = &s->wa.w, .grad = &s->wa.dw, .named = {a->prefix, "lisa.wa"},
                                               .init = INIT_TRUNC_NORMAL, .decay = true,
                                               .shape = {T, per_channel ? D : 0, E}});
-    declare_offsets(params, &offsets, (Param){.value = &s->wb, .grad = &s->dwb, .named = {a->prefix, "lisa.wb"},
+    declare_offsets(params, &offsets, (Param){.value = &s->wb.w, .grad = &s->wb.dw, .named = {a->prefix, "lisa.wb"},
                                               .init = INIT_TRUNC_NORMAL, .decay = true, .shape = {T, E}});
     params_declare(params, (Param){.value = &s->b, .grad = &s->db, .named = {a->prefix, "lisa.b"},
                                    .init = INIT_TRUNC_NORMAL, .decay = true, .shape = {D, E}});
     if (normed) norm_layer_declare(&s->norm, params, a->prefix, "norm", a->M, TIMM_NORM_EPS, false);
+}
+
+/* Does the grid at hand choose between algorithms? */
+static bool chooses_again(const Attention *a) {
+    OffsetKind kind = ((const Lisa *)a->state)->patterns.offsets.kind;
+    return a->changes && (kind == OFFSETS_CIRCLE || kind == OFFSETS_TORUS) && settings_of(a)->lisa_algo == ALGORITHM_AUTO;
+}
+
+/* Do the tables follow the grid?  Windows have the same offsets on every grid. */
+static bool resampled(const Attention *a) {
+    return a->changes && ((const Lisa *)a->state)->patterns.offsets.kind != OFFSETS_LOCAL;
 }
 
 static void lisa_plan(Attention *a, Plan *plan, int B) {
@@ -160,22 +201,39 @@ static void lisa_plan(Attention *a, Plan *plan, int B) {
     } else {
         plan_alias(plan, &s->sum, &a->frame.mix);
     }
-    if (plan->training && s->algorithm->s_by_token)
+    bool any = chooses_again(a), by_token = s->algorithm->s_by_token;
+    for (int i = 0; any && i < ALGORITHMS; i++) {
+        by_token |= algorithms[i].s_by_token;
+        plan_workspace(plan, algorithms[i].workspace(&s->patterns, B, true));
+    }
+    if (plan->training && by_token)
         plan_borrow(plan, a->prefix, "ds", &s->ds, n * (size_t)a->H * (size_t)s->patterns.E * sizeof(float));
-    plan_workspace(plan, s->algorithm->workspace(&s->patterns, B));
+    plan_workspace(plan, s->algorithm->workspace(&s->patterns, B, a->changes));
+    grid_table_plan(&s->wa, plan, a->prefix, "wa", resampled(a));
+    grid_table_plan(&s->wb, plan, a->prefix, "wb", resampled(a));
+}
+
+static void lisa_follow_grid(Attention *a) {
+    Lisa *s = a->state;
+    s->patterns.offsets.grid = a->grid;
+    s->algorithm = algorithm_choose(a, &s->patterns);
+    if (resampled(a)) s->wa.shape.to = s->wb.shape.to = a->grid;
 }
 
 static UnitLengths lengths_of(const Attention *a, int B) {
     return (UnitLengths){attention_tokens(a, B), 2, a->H, a->D};
 }
 
-static LisaTables tables_of(const Lisa *s) { return (LisaTables){s->patterns, s->wa, s->wb, s->b}; }
+static LisaTables tables_of(const Lisa *s) {
+    return (LisaTables){s->patterns, grid_table_values(&s->wa), grid_table_values(&s->wb), s->b};
+}
 
 static void lisa_forward(const Attention *a, int B) {
     const Lisa *s = a->state;
     LisaTables tables = tables_of(s);
     UnitLengths lengths = lengths_of(a, B);
     const real *qkv = a->frame.qkv_act;
+    if (a->changes) kernels_reserve(s->algorithm->workspace(&s->patterns, B, false));
     l2_normalize_forward(s->qk, s->inverse, qkv, &lengths);
     s->algorithm->forward(s->sum, s->s, s->qk, qkv, &tables, B);
     if (s->normed) norm_layer_forward(&s->norm, a->frame.mix, s->sum, lengths.n);
@@ -185,12 +243,14 @@ static void lisa_backward(const Attention *a, int B) {
     const Lisa *s = a->state;
     LisaTables tables = tables_of(s);
     UnitLengths lengths = lengths_of(a, B);
-    LisaGradients gradients = {s->dwa, s->dwb, s->db};
+    LisaGradients gradients = {grid_table_gradient(&s->wa), grid_table_gradient(&s->wb), s->db};
     const QkvFrame *f = &a->frame;
     real *dsum = s->normed ? s->dsum : f->dmix;
     if (s->normed) norm_layer_backward(&s->norm, dsum, f->dmix, s->sum, lengths.n);
     s->algorithm->backward(f->dqkv, s->dqk, s->ds, &gradients, dsum, s->s, s->qk, f->qkv_act, &tables, B);
     l2_normalize_backward(f->dqkv, s->dqk, s->qk, s->inverse, &lengths);
+    grid_table_backward(&s->wa);
+    grid_table_backward(&s->wb);
 }
 
 /* Counted as in the paper (Table 3), whichever algorithm runs.  Without circular tables, every pattern of every channel
@@ -222,7 +282,7 @@ static void lisa_weights(const Attention *a, float *weights, int b, int head, in
     float *all = xcalloc(H * E * N, sizeof *all, "attention picture"),
           *wb = xcalloc(T * E, sizeof *wb, "attention picture");
     real_download(all, s->s + (size_t)b * H * E * N, H * E * N);
-    device_download(wb, s->wb, T * E * sizeof *wb);
+    device_download(wb, grid_table_values(&s->wb), T * E * sizeof *wb);
     for (int j = 0; j < a->N; j++) {
         int t = offset_of(&s->patterns.offsets, query, j);
         weights[j] = 0;
@@ -317,7 +377,9 @@ const AttentionOp lisa_op = {
     .paper = PAPER_LISA,
     .settings = ATTENTION_SETTINGS(&patterns_settings, &lisa_settings),
     .check = lisa_check,
+    .any_grid = true,
     .declare = lisa_declare,
+    .follow_grid = lisa_follow_grid,
     LISA_OP,
 };
 

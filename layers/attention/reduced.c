@@ -61,6 +61,8 @@ static void reduced_plan(Attention *a, Plan *plan, int B) {
     plan_workspace(plan, masked_attention_workspace((MaskedAttention[]){masked_shape(s, a, B)}));
 }
 
+static void reduced_follow_grid(Attention *a) { reduced_frame_follow_grid(&((Reduced *)a->state)->frame, a); }
+
 static MaskedInputs inputs_of(const Reduced *s, const Attention *a) {
     return (MaskedInputs){s->frame.q_act, s->frame.kv_act, s->frame.kv_act + a->M};
 }
@@ -107,10 +109,12 @@ const AttentionOp reduced_op = {
     .paper = PAPER_PVT,
     .settings = ATTENTION_SETTINGS(&reduction_settings, &cell_settings),
     .off_grid = true,
+    .any_grid = true,
     .state_size = sizeof(Reduced),
     .check = reduced_check,
     .declare = reduced_declare,
     .plan = reduced_plan,
+    .follow_grid = reduced_follow_grid,
     .forward = reduced_forward,
     .backward = reduced_backward,
     .macs = reduced_macs,

@@ -1,5 +1,7 @@
 #include "layers/attention/reduced_keys.h"
 
+#include "core/die.h"
+
 typedef struct {
     ConfigInts reduction;
 } ReductionSettings;
@@ -21,10 +23,11 @@ int reduction_of(const Attention *a) {
     return r;
 }
 
-/* The keys have reduction r, or c cells to a side unless that is 0. */
-static void keys_create(ReducedKeys *k, const Attention *a, int r, int c) {
-    k->cells = c;
-    k->squares = (Unfold){a->grid.rows, a->grid.columns, a->M, r, r, 0, false, 0, 0, 0};
+/* The keys of the grid at hand, which have reduction k->squares.stride, or k->cells to a side unless that is 0. */
+static void keys_follow_grid(ReducedKeys *k, const Attention *a) {
+    int c = k->cells;
+    k->squares.Hi = a->grid.rows;
+    k->squares.Wi = a->grid.columns;
     k->tokens_of_frame = (Grid){1, a->grid.rows, a->grid.columns};
     k->of_frame = c ? (Grid){1, c, c} : unfold_grid(&k->squares);
     k->frames = a->grid.frames;
@@ -115,11 +118,21 @@ void reduced_keys_spread(const ReducedKeys *k, const Attention *a, float *weight
 
 void reduced_frame_declare(ReducedFrame *f, const Attention *a, Params *params, int r, int c) {
     int M = a->M;
-    keys_create(&f->keys, a, r, c);
+    f->keys.cells = c;
+    f->keys.squares = (Unfold){a->grid.rows, a->grid.columns, M, r, r, 0, false, 0, 0, 0};
+    keys_follow_grid(&f->keys, a);
     projection_declare(&f->q, params, a->prefix, "q", M, M);
     projection_declare(&f->kv, params, a->prefix, "kv", M, 2 * M);
     projection_declare(&f->proj, params, a->prefix, "proj", M, M);
     keys_declare(&f->keys, a, params);
+}
+
+void reduced_frame_follow_grid(ReducedFrame *f, const Attention *a) {
+    int r = f->keys.squares.stride;
+    if (!f->keys.cells && (a->grid.rows < r || a->grid.columns < r))
+        die("a grid of %d x %d tokens has no whole square of reduction %d in stage %d: the picture is too small",
+            a->grid.rows, a->grid.columns, r, a->place.stage);
+    keys_follow_grid(&f->keys, a);
 }
 
 void reduced_frame_plan(ReducedFrame *f, const Attention *a, Plan *plan, int B) {

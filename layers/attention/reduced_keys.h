@@ -48,6 +48,8 @@ typedef struct {
 
 /* The keys have reduction r, or c cells to a side unless that is 0. */
 void reduced_frame_declare(ReducedFrame *f, const Attention *a, Params *params, int r, int c);
+/* Follows a change of the grid, which must have a whole square of reduction. */
+void reduced_frame_follow_grid(ReducedFrame *f, const Attention *a);
 /* Scratch is valid until the caller's plan_release. */
 void reduced_frame_plan(ReducedFrame *f, const Attention *a, Plan *plan, int B);
 void reduced_frame_forward_in(const ReducedFrame *f, const Attention *a, const real *x, int B);

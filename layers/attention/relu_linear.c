@@ -45,6 +45,8 @@ static void relu_linear_plan(Attention *a, Plan *plan, int B) {
     plan_workspace(plan, multiscale_workspace(a->H, a->D));
 }
 
+static void relu_linear_follow_grid(Attention *a) { ((ReluLinear *)a->state)->conv.shape.grid = a->grid; }
+
 static void relu_linear_forward(const Attention *a, real *y, const real *x, int B) {
     const ReluLinear *s = a->state;
     AttentionShape shape = attention_shape(a, B);
@@ -86,9 +88,11 @@ const AttentionOp relu_linear_op = {
     .name = "relu-linear",
     .summary = "multi-scale linear attention with ReLU features (EfficientViT)",
     .paper = PAPER_EFFICIENTVIT,
+    .any_grid = true,
     .state_size = sizeof(ReluLinear),
     .declare = relu_linear_declare,
     .plan = relu_linear_plan,
+    .follow_grid = relu_linear_follow_grid,
     .forward = relu_linear_forward,
     .backward = relu_linear_backward,
     .macs = relu_linear_macs,

@@ -9,6 +9,7 @@
  * and 8 and of Figure 4 differ only in the weights or in the groups. */
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "core/die.h"
 #include "core/integers.h"
@@ -61,7 +62,7 @@ static const RippleSettings *settings_of(const Attention *a) { return config_set
 
 static bool ripples(const Config *settings, int block) {
     const RippleBlocksSettings *blocks = config_settings(settings, &ripple_blocks_settings);
-    return block < blocks->ripple_layers;
+    return !blocks || block < blocks->ripple_layers;
 }
 
 /* == The weights of the groups ==================================================================================== */
@@ -121,6 +122,35 @@ static Grid priced_grid(Grid grid) {
     return grid;
 }
 
+/* The algorithm with the least estimated time.  Where the grid changes from batch to batch the answers for the last grids
+ * are kept for all blocks. */
+static const RippleAlgorithm *algorithm_fastest(const RippleRings *rings, int D, int F) {
+    enum { KEPT = 64 };
+    static struct {
+        RippleRings rings;
+        int D, F;
+        const RippleAlgorithm *algorithm;
+    } known[KEPT];
+    static int next;
+    for (int i = 0; i < KEPT; i++)
+        if (known[i].algorithm && known[i].D == D && known[i].F == F && !memcmp(&known[i].rings, rings, sizeof *rings))
+            return known[i].algorithm;
+    const RippleAlgorithm *best = NULL;
+    RippleRings priced = *rings;
+    priced.grid = priced_grid(rings->grid);
+    for (int i = 0; i < ALGORITHMS; i++) {
+        const RippleAlgorithm *other = &algorithms[i];
+        if (rings->grid.frames > 1 && !other->clips) continue;
+        if (!best || other->cost(&priced, D, F) < best->cost(&priced, D, F)) best = other;
+    }
+    known[next].rings = *rings;
+    known[next].D = D;
+    known[next].F = F;
+    known[next].algorithm = best;
+    next = (next + 1) % KEPT;
+    return best;
+}
+
 static const RippleAlgorithm *algorithm_choose(const Attention *a, const RippleRings *rings, int F) {
     const RippleAlgorithm *best = NULL;
     RippleChoice asked = settings_of(a)->ripple_algo;
@@ -132,14 +162,7 @@ static const RippleAlgorithm *algorithm_choose(const Attention *a, const RippleR
                           "or sat");
         return best;
     }
-    RippleRings priced = *rings;
-    priced.grid = priced_grid(rings->grid);
-    for (int i = 0; i < ALGORITHMS; i++) {
-        const RippleAlgorithm *other = &algorithms[i];
-        if (clip && !other->clips) continue;
-        if (!best || other->cost(&priced, a->D, F) < best->cost(&priced, a->D, F)) best = other;
-    }
-    return best;
+    return algorithm_fastest(rings, a->D, F);
 }
 
 /* True if the weights are learned: not with fixed weights, nor with a single group. */
@@ -178,20 +201,23 @@ static void weights_plan(Ripple *s, const Attention *a, Plan *plan, int B) {
     plan_workspace(plan, ripple_weights_workspace(a->H, a->D, s->rings.G));
 }
 
-/* The groups on the current grid, which in a detector changes from batch to batch; their number is fixed. */
-static void rings_follow(const Attention *a) {
+/* The groups on the current grid; their number is fixed.  A detector has the algorithm of the largest grid on all. */
+static void ripple_follow_grid(Attention *a) {
     Ripple *s = a->state;
     s->rings.grid = a->grid;
+    if (!a->detector) s->algorithm = algorithm_choose(a, &s->rings, s->map.F);
 }
 
 static void ripple_plan(Attention *a, Plan *plan, int B) {
     Ripple *s = a->state;
-    rings_follow(a);
     s->algorithm = algorithm_choose(a, &s->rings, s->map.F);
     feature_map_plan(&s->map, a, plan, B);
     weights_plan(s, a, plan, B);
     plan_keep(plan, a->prefix, "den", &s->den, attention_head_floats(a, B));
     plan_workspace(plan, s->algorithm->workspace(&s->rings, a->D, s->map.F));
+    bool any = a->changes && !a->detector && settings_of(a)->ripple_algo == ALGORITHM_AUTO;
+    for (int i = 0; any && i < ALGORITHMS; i++)
+        plan_workspace(plan, algorithms[i].workspace(&s->rings, a->D, s->map.F));
 }
 
 /* alpha_r = 2^-(r+1), and 2^-R for the last group, so that they sum to one. */
@@ -238,7 +264,6 @@ static void ripple_draw(const Attention *a, uint64_t seed, uint32_t step) {
 
 static void ripple_forward(const Attention *a, int B) {
     const Ripple *s = a->state;
-    rings_follow(a);
     feature_map_forward(&s->map, a, a->frame.qkv_act, B);
     weights_forward(s, a, B);
     RippleInputs in = {s->alpha, s->map.phi, a->frame.qkv_act};
@@ -247,7 +272,6 @@ static void ripple_forward(const Attention *a, int B) {
 
 static void ripple_backward(const Attention *a, int B) {
     const Ripple *s = a->state;
-    rings_follow(a);
     RippleInputs in = {s->alpha, s->map.phi, a->frame.qkv_act};
     RippleGradients din = {s->dalpha, s->map.dphi, a->frame.dqkv};
     s->algorithm->backward(&din, a->frame.dmix, a->frame.mix, s->den, &in, &s->rings,
@@ -278,7 +302,6 @@ static size_t weights_macs(const Attention *a) {
  * attention, the pairs of the window, and the logits of the weights. */
 static size_t ripple_macs(const Attention *a) {
     const Ripple *s = a->state;
-    rings_follow(a);
     size_t rows = (size_t)a->N * (size_t)a->H, F = (size_t)s->map.F, D = (size_t)a->D;
     return feature_map_macs(&s->map, a) + 2 * rows * F * (D + 1) + weights_macs(a) +
            (size_t)a->H * window_pairs(&s->rings) * (F + D);
@@ -333,7 +356,7 @@ static void dense_declare(Attention *a, Params *p) { declare(a, p, WEIGHTS_STICK
 
 extern const AttentionOp linear_op, softmax_op;
 
-#define RIPPLE_OP(id, label, text, declare_function, mask)                       \
+#define RIPPLE_OP(id, label, text, declare_function, mask, any)                  \
     extern const AttentionOp id;                                                 \
     static const AttentionOp *id##_in_block(const Config *settings, int block) { \
         return ripples(settings, block) ? &id : &linear_op;                      \
@@ -346,10 +369,12 @@ extern const AttentionOp linear_op, softmax_op;
         .grid_settings = ATTENTION_SETTINGS(&ripple_blocks_settings),            \
         .needs_positive = true,                                                  \
         .takes_mask = mask,                                                      \
+        .any_grid = any,                                                         \
         .state_size = sizeof(Ripple),                                            \
         .in_block = id##_in_block,                                               \
         .declare = declare_function,                                             \
         .plan = ripple_plan,                                                     \
+        .follow_grid = ripple_follow_grid,                                       \
         .draw = ripple_draw,                                                     \
         .mix_forward = ripple_forward,                                           \
         .mix_backward = ripple_backward,                                         \
@@ -360,16 +385,18 @@ extern const AttentionOp linear_op, softmax_op;
         .columns = ripple_columns,                                               \
     }
 
-RIPPLE_OP(ripple_op, "ripple", "ripple attention: distance weights by stick breaking, r_max rings", ripple_declare, true);
+/* The number of rings of the last two depends on the grid, and with it the shape of the sticks. */
+RIPPLE_OP(ripple_op, "ripple", "ripple attention: distance weights by stick breaking, r_max rings", ripple_declare, true,
+          true);
 RIPPLE_OP(ripple_fixed_op, "ripple-fixed", "ripple with fixed weights that halve from ring to ring",
-          fixed_declare, false);
+          fixed_declare, false, true);
 RIPPLE_OP(ripple_softmax_weights_op, "ripple-softmax-weights", "ripple with softmax instead of stick breaking",
-          softmax_weights_declare, false);
+          softmax_weights_declare, false, true);
 RIPPLE_OP(ripple_truncated_op, "ripple-truncated", "ripple with weight zero at distance r_max and beyond",
-          truncated_declare, false);
-RIPPLE_OP(ripple_log_op, "ripple-log", "ripple with rings that double in width", log_declare, false);
+          truncated_declare, false, true);
+RIPPLE_OP(ripple_log_op, "ripple-log", "ripple with rings that double in width", log_declare, false, false);
 RIPPLE_OP(ripple_dense_op, "ripple-dense", "ripple with a ring for every distance", dense_declare,
-          false);
+          false, false);
 
 /* == Explicit softmax ============================================================================================= */
 

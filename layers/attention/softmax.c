@@ -97,6 +97,8 @@ static void softmax_backward(const Attention *a, int B) {
         softmax_attention_backward(a->frame.dqkv, a->frame.dmix, a->frame.mix, s->lse, a->frame.qkv_act, &shape);
 }
 
+static const char *softmax_bound(const Attention *a) { return ((const Softmax *)a->state)->has_table ? "rpe" : NULL; }
+
 static void softmax_weights(const Attention *a, float *weights, int b, int head, int query) {
     const Softmax *s = a->state;
     int prefix = s->bias.prefix, n = query - prefix, Hg = a->grid.rows, Wg = a->grid.columns, across = 2 * Wg - 1;
@@ -120,9 +122,11 @@ const AttentionOp softmax_op = {
     .grid_settings = ATTENTION_SETTINGS(&rpe_settings),
     .off_grid = true,
     .takes_mask = true,
+    .any_grid = true,
     .state_size = sizeof(Softmax),
     .declare = softmax_declare,
     .plan = softmax_plan,
+    .bound_to_grid = softmax_bound,
     .mix_forward = softmax_forward,
     .mix_backward = softmax_backward,
     .macs = attention_pair_macs,

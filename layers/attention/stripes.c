@@ -6,23 +6,40 @@
 #include "core/die.h"
 #include "layers/attention.h"
 
+static int stripe_count(const StripeBranch *s) { return grid_tokens(window_counts(&s->order.windows)); }
+
+/* What stripes of `side` rows are rolled by, so that half of the rows that fill up a grid lie above it. */
+static int padding_shift(int rows, int side) {
+    int padding = (side - rows % side) % side, above = padding / 2;
+    return above ? rows + padding - above : 0;
+}
+
+void stripes_set_sides(StripeBranch *s, const Attention *a, int rows, int columns) {
+    Grid grid = a->grid;
+    s->order.windows = (WindowShape){.grid = grid,
+                                     .wh = rows,
+                                     .ww = columns,
+                                     .wt = grid.frames,
+                                     .shift_y = padding_shift(grid.rows, rows),
+                                     .shift_x = padding_shift(grid.columns, columns)};
+    s->lepe.shape.grid = s->stripe.grid = window_sides(&s->order.windows);
+    s->stripe.N = grid_tokens(s->stripe.grid);
+    s->most = (size_t)stripe_count(s) * (size_t)s->stripe.N;
+}
+
 void stripes_create(StripeBranch *s, const Attention *a, int index, int rows, int columns, int first, int heads,
                     bool focused) {
     int C = heads * a->D;
-    WindowShape windows = {.grid = a->grid, .wh = rows, .ww = columns, .wt = a->grid.frames};
     *s = (StripeBranch){.stripe = *a,
-                        .order = {windows, 3, C, a->M},
+                        .order = {.parts = 3, .C = C, .M = a->M},
                         .first = first * a->D,
                         .focused = focused};
-    s->stripe.grid = window_sides(&windows);
-    s->stripe.N = grid_tokens(s->stripe.grid);
+    stripes_set_sides(s, a, rows, columns);
     s->stripe.M = C;
     s->stripe.H = heads;
     s->stripe.state = NULL;
     snprintf(s->stripe.prefix, sizeof s->stripe.prefix, "%.50sattns.%d.", a->prefix, index);
 }
-
-static int stripe_count(const StripeBranch *s) { return grid_tokens(window_counts(&s->order.windows)); }
 
 /* Are the tokens of all stripes together, and these heads, in another order than all tokens and heads? */
 static bool reorders(const StripeBranch *s) { return stripe_count(s) > 1 || s->order.C < s->order.M; }
@@ -56,7 +73,7 @@ static WindowRows part_order(const StripeBranch *s) {
 void stripes_plan(StripeBranch *s, Plan *plan, int B) {
     const char *prefix = s->stripe.prefix;
     int stripes = B * stripe_count(s);
-    size_t rows = (size_t)stripes * (size_t)s->stripe.N, bytes = rows * (size_t)s->stripe.M * sizeof(real);
+    size_t rows = (size_t)B * s->most, bytes = rows * (size_t)s->stripe.M * sizeof(real);
     if (s->focused) {
         focused_core_plan(&s->core, &s->stripe, plan, stripes);
     } else {

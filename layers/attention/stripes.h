@@ -15,6 +15,7 @@ typedef struct {
     Attention stripe;    /* tokens, channels and heads of one stripe; prefix ".. attns.0." */
     WindowRows order;    /* of q, k and v */
     int first;           /* channel of the first head */
+    size_t most;         /* places in the stripes of an image that stripes_plan plans for */
     bool focused;
     FocusedCore core;    /* if focused */
     real *y;             /* kept if not focused: [B,N,C], in the order of stripes, before step 3 */
@@ -24,10 +25,13 @@ typedef struct {
     real *part;          /* scratch [B,N,C] likewise: y, or its gradient */
 } StripeBranch;
 
-/* Branch `index` of attention `a`: `heads` heads from head `first` on, within stripes of these rows and columns, which
- * divide the grid. */
+/* Branch `index` of attention `a`: `heads` heads from head `first` on, within stripes of these rows and columns. */
 void stripes_create(StripeBranch *s, const Attention *a, int index, int rows, int columns, int first, int heads,
                     bool focused);
+/* Follows a change of a's grid: stripes have these rows and columns from now on.  Unless they divide the grid, that is
+ * filled up with places whose q, k and v are zero, half of them above or to the left, as in the authors' segmentation
+ * program: they are keys, too. */
+void stripes_set_sides(StripeBranch *s, const Attention *a, int rows, int columns);
 void stripes_declare(StripeBranch *s, Params *params);
 /* Scratch is valid until the caller's plan_release. */
 void stripes_plan(StripeBranch *s, Plan *plan, int B);

@@ -7,8 +7,9 @@
  * saves     qkv, mix, lse [B,H,N].  Parameter names are timm's.
  * A grid that windows do not divide is filled up with zeros right and below before it is shifted, as in mmdetection
  * (timm shifts first).  q, k, v of a zero are the biases b: such places are keys, and their gradients are b's.  Along
- * an axis that is no longer than the window, the window is as long as the axis and is not shifted.  Of clips time is an
- * axis as the others are (Liu et al. 2022, Video Swin). */
+ * an axis that is no longer than the window, the window is as long as the axis and is not shifted.  A grid that changes
+ * has the windows of the model's own grid, which are shifted along axes of any length, as in mmdetection.  Of clips time
+ * is an axis as the others are (Liu et al. 2022, Video Swin). */
 #include <math.h>
 #include <stdlib.h>
 
@@ -44,6 +45,7 @@ static const ConfigGroup window_settings = {CONFIG_GROUP(WindowSettings, entries
 
 typedef struct {
     WindowShape windows;
+    bool shifts;           /* the block is one whose windows are shifted */
     float *lse;            /* [B,H,N] */
     float *table, *dtable; /* [(2wt-1)(2wh-1)(2ww-1),H] */
 } Window;
@@ -53,7 +55,7 @@ static void window_declare(Attention *a, Params *params) {
     const WindowSettings *settings = config_settings(a->settings, &window_settings);
     int side = attention_stage_number(a, "window", &settings->window);
     int frames = settings->window_time;
-    bool shifts = settings->shift == SHIFT_ALTERNATE && a->place.block_in_stage % 2 == 1;
+    bool shifts = s->shifts = settings->shift == SHIFT_ALTERNATE && a->place.block_in_stage % 2 == 1;
     s->windows = (WindowShape){.grid = a->grid,
                                .wh = smaller(side, a->grid.rows),
                                .ww = smaller(side, a->grid.columns),
@@ -68,6 +70,13 @@ static void window_declare(Attention *a, Params *params) {
                                    .grid = {0, 1, 0, offsets}, .time = {TIME_COPIES, 0, offsets.frames, 0, false},
                                    .resampled = settings->bias_geometric ? RESAMPLED_GEOMETRIC : RESAMPLED_BICUBIC,
                                    .tokens = a->grid});
+}
+
+static void window_follow_grid(Attention *a) {
+    Window *s = a->state;
+    s->windows.grid = a->grid;
+    s->windows.shift_y = s->shifts ? s->windows.wh / 2 : 0;
+    s->windows.shift_x = s->shifts ? s->windows.ww / 2 : 0;
 }
 
 static void window_plan(Attention *a, Plan *plan, int B) {
@@ -138,9 +147,11 @@ const AttentionOp window_op = {
     .summary = "softmax within windows that shift from block to block (Swin)",
     .paper = PAPER_SWIN,
     .settings = ATTENTION_SETTINGS(&window_settings),
+    .any_grid = true,
     .state_size = sizeof(Window),
     .declare = window_declare,
     .plan = window_plan,
+    .follow_grid = window_follow_grid,
     .mix_forward = window_forward,
     .mix_backward = window_backward,
     .macs = window_macs,

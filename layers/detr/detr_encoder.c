@@ -44,17 +44,6 @@ void detr_encoder_create(DetrEncoder *e, const Config *settings, const Attention
 
 int detr_encoder_sites(const DetrEncoder *e) { return SITES * e->depth; }
 
-/* Plans for the transposed grid, only to find out how much workspace it needs. */
-static size_t sideways_workspace(Attention *a, bool training, int B, Grid grid) {
-    Plan aside = {0};
-    plan_start(&aside, training);
-    attention_set_grid(a, (Grid){grid.frames, grid.columns, grid.rows});
-    attention_plan(a, &aside, B);
-    size_t bytes = aside.workspace;
-    plan_free(&aside);
-    return bytes;
-}
-
 void detr_encoder_plan(DetrEncoder *e, Plan *plan, int B, Grid grid, real **x) {
     size_t n = (size_t)B * (size_t)grid_tokens(grid), bytes = n * (size_t)e->M * sizeof(real);
     if (!plan->training) plan_keep(plan, "transformer.encoder.", "other", &e->other, bytes);
@@ -66,7 +55,6 @@ void detr_encoder_plan(DetrEncoder *e, Plan *plan, int B, Grid grid, real **x) {
     for (int l = 0; l < e->depth; l++) {
         DetrEncoderLayer *layer = &e->layers[l];
         Attention *a = &layer->attention;
-        plan_workspace(plan, sideways_workspace(a, plan->training, B, grid));
         attention_set_grid(a, grid);
         attention_plan(a, plan, B);
         post_norm_plan(&layer->norm1, plan, layer->prefix, "norm1", n, x, &e->other);

@@ -57,7 +57,7 @@ static void bench(int side, int B, int E) {
         LisaGradients gradients = {dwa, dwb, db};
         const Patterns *patterns = &tables.patterns;
         if (!(a->cost(patterns) * B * H < 2)) continue;
-        kernels_reserve(a->workspace(patterns, B));
+        kernels_reserve(a->workspace(patterns, B, false));
         TIME(forward, 0.05, a->forward(y, s, qk, qkv, &tables, B));
         TIME(backward, 0.05, a->backward(dqkv, dqk, ds, &gradients, dy, s, qk, qkv, &tables, B));
         report(runs[i].name, side, E, B, forward, backward, a->cost(patterns));

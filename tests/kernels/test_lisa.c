@@ -189,7 +189,7 @@ static Outputs run_from(const real *s, const LisaAlgorithm *a, const Inputs *x, 
     Outputs o = {poisoned_real(x->n_y),     poisoned_real(x->n_s),   upload_real(x->before, 3 * x->n_y),
                  poisoned_real(2 * x->n_y), upload(x->dwa, x->n_wa), upload(x->dwb, x->n_wb),
                  upload(x->db, x->n_b)};
-    kernels_reserve(a->workspace(&tables.patterns, k->B));
+    kernels_reserve(a->workspace(&tables.patterns, k->B, false));
     a->forward(o.y, o.s, x->d_qk, x->d_qkv, &tables, k->B);
     a->backward(o.dqkv, o.dqk, ds, &(LisaGradients){o.dwa, o.dwb, o.db}, x->d_dy, s ? s : o.s, x->d_qk, x->d_qkv,
                 &tables, k->B);
@@ -567,7 +567,7 @@ static void numeric_case(OffsetKind kind, const LisaAlgorithm *a, double y0, dou
     for (int i = 0; i < 4 * T; i++) wa[i] = (float)(0.1 * cos(0.4 * (i / 4) + 0.6 * (i / 2 % 2) + 1.1 * (i % 2)));
     real *y = poisoned_real(ny), *s = poisoned_real(ny);
     LisaTables tables = {patterns, upload(wa, 4 * T), upload(wb, 2 * T), upload(b, 4)};
-    kernels_reserve(a->workspace(&patterns, 1));
+    kernels_reserve(a->workspace(&patterns, 1, false));
     a->forward(y, s, upload_real(qk, 2 * ny), upload_real(qkv, 3 * ny), &tables, 1);
     const float *got = download_real(y, ny);
     double total[] = {0, 0}, tolerance = sizeof(real) == 4 ? 1e-6 : 2e-2;
@@ -629,7 +629,7 @@ static void test_smaller_batches(void **state) {
     size_t n = x.n_y / 3;
     real *y = poisoned_real(x.n_y), *s = poisoned_real(x.n_s), *few = poisoned_real(x.n_y);
     float *w = upload(normals(5 * 4 * 7 * 2, 1), 5 * 4 * 7 * 2);
-    size_t lisa = fft.workspace(&tables.patterns, 3), filter = global_filter_workspace(3, k.grid, 7);
+    size_t lisa = fft.workspace(&tables.patterns, 3, false), filter = global_filter_workspace(3, k.grid, 7);
     kernels_reserve(lisa > filter ? lisa : filter);
     fft.forward(y, s, x.d_qk, x.d_qkv, &tables, 3);
     for (int B = 1; B < 3; B++) {
