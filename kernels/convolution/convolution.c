@@ -10,6 +10,8 @@
  *                    layer's input; the library's kernels reach 60 % of that speed at stride 1 and 15 % at stride 2
  *                    (docs/performance.md).
  *
+ * What may be quick goes to kernels/convolution/winograd.c where that serves it.
+ *
  * oneDNN needs a primitive for each shape, and a copy of the weights in the layout that the primitive asks for.  Both
  * are created by the first call with a shape and kept in tables; a full table drops the least recently used entry. */
 #include <math.h>
