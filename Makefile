@@ -1,6 +1,6 @@
 # vit.c
 #
-#   make            build/cpu/train_vit, train_detr, train_ar and pack_dataset
+#   make            build/cpu/train_vit, train_detr, train_mask_rcnn, train_semantic_fpn, train_ar and pack_dataset
 #   make report     what was found on this machine; make BACKEND=cuda report likewise
 #   make test       builds and runs every test
 #   make install    programs, manual pages, configs and docs, in PREFIX (/usr/local) under DESTDIR; make uninstall
@@ -53,7 +53,7 @@ CFLAGS_WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -
 SANITIZERS := -g1 -fsanitize=address,undefined -fno-sanitize=null,object-size,pointer-overflow -fno-sanitize-recover=undefined
 CFLAGS_SANITIZE := $(if $(filter 1,$(SANITIZE)),-O1 $(SANITIZERS))$(if $(filter thread,$(SANITIZE)),-O1 -g1 -fsanitize=thread)
 
-PROGRAMS := train_vit train_detr train_ar pack_dataset
+PROGRAMS := train_vit train_detr train_mask_rcnn train_semantic_fpn train_ar pack_dataset
 LINK := $(CC)
 
 all: $(PROGRAMS:%=$(BUILD)/%)
@@ -66,7 +66,7 @@ CPPFLAGS_ALL := -I. -Ikernels/$(if $(filter cpu,$(BACKEND)),cpu,cuda) -D_GNU_SOU
                 $(MPI_CPPFLAGS) $(VIDEO_CPPFLAGS) $(CPPFLAGS)
 FLAGS = $(CFLAGS_BASE) $(CFLAGS_WARN) $(CFLAGS_SANITIZE) $(CPPFLAGS_ALL) $(CFLAGS)
 # Every .c file outside kernels/ and tests/; where a library is missing, x_none.c stands in for x.c (make/libraries.mk).
-SOURCES := $(filter-out $(LEFT_OUT),$(wildcard core/*.c core/*/*.c training/*.c data/*/*.c detection/*.c layers/*.c layers/*/*.c))
+SOURCES := $(filter-out $(LEFT_OUT),$(wildcard core/*.c core/*/*.c training/*.c data/*/*.c detection/*.c detection/*/*.c layers/*.c layers/*/*.c))
 # What turns sources into programs: cpu, cuda or emulate.
 include make/$(BACKEND).mk
 
@@ -81,8 +81,9 @@ $(BUILD)/flags: FORCE
 FORCE:
 
 # Where the last bit is somebody else's - Pillow's, numpy's, pycocotools', DETR's - no product is fused into a sum.
-EXACT := data/video/clips data/images/resample core/resampling data/images/pillow data/images/randaugment data/detection/detection_augment \
-         detection/coco_eval detection/postprocess tests/data/test_randaugment
+EXACT := data/masks/polygon data/masks/object_mask data/video/clips data/images/resample core/resampling data/images/pillow \
+         data/images/randaugment data/detection/detection_augment data/segmentation/segmentation_augment detection/coco_eval \
+         detection/mask_paste detection/postprocess $(basename $(wildcard detection/regions/*.c)) tests/data/test_randaugment tests/data/test_masks
 $(EXACT:%=$(BUILD)/%.o): private FLAGS += -ffp-contract=off
 # gcc 12 crashes when it vectorises a maximum by fmax for arm64, which tests do here and there.
 $(BUILD)/tests/%.o: private FLAGS += $(if $(filter aarch64%,$(MACHINE)),-fno-tree-loop-vectorize)
@@ -126,7 +127,7 @@ $(BUILD)/tests/faults.so: tests/faults.c
 
 tests: $(TESTS) $(TOOLS) $(SHIMS)
 # What uses threads of its own.  ThreadSanitizer does not know OpenMP's barriers: to be run with OMP_NUM_THREADS=1.
-thread-tests: $(addprefix $(BUILD)/tests/,test_loader test_mixup test_detection_loader)
+thread-tests: $(addprefix $(BUILD)/tests/,test_loader test_mixup test_detection_loader test_segmentation_loader)
 benches: $(filter $(BUILD)/tests/bench_%,$(TEST_PROGRAMS))
 test: $(PROGRAMS:%=$(BUILD)/%) tests
 	@BUILD=$(BUILD) sh tests/run.sh

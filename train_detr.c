@@ -18,19 +18,19 @@
 /* == Settings ===================================================================================================== */
 
 static void add_settings(DetrRun *run, Config *config) {
-    run->modes = config_add(config, &mode_settings);
-    run->predict = config_add(config, &predict_settings);
-    run->outputs = config_add(config, &detection_output_settings);
-    run->data = config_add(config, &detection_set_settings);
-    run->loading = config_add(config, &loader_settings);
-    run->sizes = config_add(config, &size_settings);
-    run->augment = config_add(config, &detection_augment_settings);
+    run->d.modes = config_add(config, &mode_settings);
+    run->d.predict = config_add(config, &predict_settings);
+    run->d.outputs = config_add(config, &detection_output_settings);
+    run->d.data = config_add(config, &detection_set_settings);
+    run->d.loading = config_add(config, &loader_settings);
+    run->d.sizes = config_add(config, &size_settings);
+    run->d.augment = config_add(config, &detection_augment_settings);
     run->model_settings = detr_add_settings(config);
     run->backbone = config_add(config, &backbone_settings);
     run->schedule = config_add(config, &drop_settings);
     config_add(config, &adamw_settings);
-    run->training.s = config_add(config, &training_settings);
-    run->view = config_add(config, &detection_view_settings);
+    run->d.training.s = config_add(config, &training_settings);
+    run->d.view = config_add(config, &detection_view_settings);
     config_default(config, "epochs", "50");
     config_default(config, "batch_size", "16");
     config_default(config, "weight_decay", "1e-4");
@@ -57,14 +57,9 @@ static void add_settings(DetrRun *run, Config *config) {
 
 /* Checks settings of several groups. */
 static void check_settings(DetrRun *run) {
-    int batch = run->training.s->batch_size;
-    if (batch < distributed_ranks())
-        config_reject(&run->training.config, "batch_size", "{batch_size} is less than the %d ranks",
-                      distributed_ranks());
-    if (*run->outputs->draw && !run->predict->predict.count)
-        die_usage("--draw: '%s' would be written by --predict of one picture only", run->outputs->draw);
+    detector_check_settings(&run->d);
     if (run->backbone->lr_backbone == 0) run->model_settings->freeze_backbone = true;
-    if (*run->modes->parity) run->model_settings->dropout = 0;
+    if (*run->d.modes->parity) run->model_settings->dropout = 0;
 }
 
 /* == Help ========================================================================================================= */
@@ -111,15 +106,15 @@ static const ProgramFacts facts = {
 /* == Evaluation =================================================================================================== */
 
 /* Runs the model on every image of the validation split, each rank on its share; a signal ends it early. */
-static void detect_all(DetrRun *run, FoundDetections *found) {
-    size_t count = (size_t)run->val.coco.image_count, done = 0;
+static void detect_all(DetrRun *run, CocoResults *found) {
+    size_t count = (size_t)run->d.val.coco.image_count, done = 0;
     double seconds = 0;
     ValidationLoss sum = {0};
     DetectionPart part;
-    parts_start(&run->val_loader.parts, 0, 0);
-    while (!stop_signal && detection_next(&run->val_loader, &part)) {
+    parts_start(&run->d.val_loader.parts, 0, 0);
+    while (!stop_signal && detection_next(&run->d.val_loader, &part)) {
         double began = now_seconds();
-        detr_run_load(run, &part, run->val.mean, run->val.std);
+        detr_run_load(run, &part, run->d.val.mean, run->d.val.std);
         detr_forward(&run->detr);
         found_take(found, run, &part, &sum);
         seconds += now_seconds() - began;
@@ -127,9 +122,9 @@ static void detect_all(DetrRun *run, FoundDetections *found) {
         progress_show(false, "evaluating %zu/%zu", done * (size_t)distributed_ranks(), count);
     }
     double sums[] = {sum.loss, sum.boxes};
-    training_sum(&run->training, sums, 2);
-    run->training.validation_loss = sums[0] / fmax(sums[1], 1);
-    run->infer_s = seconds / fmax((double)done, 1);
+    training_sum(&run->d.training, sums, 2);
+    run->d.training.validation_loss = sums[0] / fmax(sums[1], 1);
+    run->d.infer_s = seconds / fmax((double)done, 1);
 }
 
 /* COCO's metrics of the validation split into run->found, on all ranks; `results` lists all detections, unless it is
@@ -137,31 +132,27 @@ static void detect_all(DetrRun *run, FoundDetections *found) {
 static void evaluate(DetrRun *run, CocoResults *results) {
     Model *model = &run->detr.model;
     CocoResults own = {0}, *list = results ? results : &own;
-    FoundDetections found;
     Error error;
-    found_open(&found, run);
     model_evaluation_begin(model);
     if (model->params.ema) detr_fold(&run->detr);
-    detect_all(run, &found);
+    detect_all(run, list);
     model_evaluation_end(model);
     if (model->params.ema) detr_fold(&run->detr);
-    if (!run->training.stopping) {
-        found_exchange(&found);
-        found_list(&found, run, list);
-        if (!coco_eval(run->found, NULL, &run->val.coco, list->detections, list->count, NULL, &error))
-            die("%s: %s", run->val.name, error.text);
+    if (!run->d.training.stopping) {
+        detector_exchange(&run->d, list);
+        if (!coco_eval(run->found, NULL, COCO_EVAL_BOXES, &run->d.val.coco, list, NULL, &error))
+            die("%s: %s", run->d.val.name, error.text);
     }
-    found_close(&found);
     coco_results_free(&own);
 }
 
 /* --eval */
 static void evaluate_weights(DetrRun *run) {
     CocoResults results = {0};
-    int at_once = run->view->eval_batch;
+    int at_once = run->d.view->eval_batch;
     detr_run_open_data(run, false);
-    detr_eval_check_categories(run);
-    detr_run_open_model(run, at_once, run->shorter, run->longer, false);
+    detector_check_categories(&run->d);
+    detr_run_open_model(run, at_once, run->d.shorter, run->d.longer, false);
     detr_run_open_buffers(run, at_once, 1, false);
     validation_loss_open(run);
     evaluate(run, &results);
@@ -192,34 +183,34 @@ static void add_columns(Training *t) {
 static void training_data_and_model(DetrRun *run) {
     char stem[128];
     detr_run_open_data(run, true);
-    int room = run->loader.parts.room > run->view->eval_batch ? run->loader.parts.room : run->view->eval_batch;
-    detr_run_open_model(run, room, run->shorter, run->longer, true);
-    detr_run_open_buffers(run, room, run->train.most_boxes, true);
+    int room = run->d.loader.parts.room > run->d.view->eval_batch ? run->d.loader.parts.room : run->d.view->eval_batch;
+    detr_run_open_model(run, room, run->d.shorter, run->d.longer, true);
+    detr_run_open_buffers(run, room, run->d.train.most_boxes, true);
     validation_loss_open(run);
-    add_columns(&run->training);
-    snprintf(stem, sizeof stem, "%s-detr-%s", run->train.name, run->model_settings->attn->name);
-    training_open(&run->training, &(TrainingStart){.params = &run->detr.model.params,
-                                                   .batches = run->loader.parts.batches,
+    add_columns(&run->d.training);
+    snprintf(stem, sizeof stem, "%s-detr-%s", run->d.train.name, run->model_settings->attn->name);
+    training_open(&run->d.training, &(TrainingStart){.params = &run->detr.model.params,
+                                                   .batches = run->d.loader.parts.batches,
                                                    .stem = stem,
-                                                   .class_names = run->names,
+                                                   .class_names = run->d.names,
                                                    .classes = run->model_settings->num_classes});
     detr_fold(&run->detr); /* a state may have been loaded */
 }
 
 static void announce(DetrRun *run) {
-    const Coco *train = &run->train.coco;
+    const Coco *train = &run->d.train.coco;
     if (distributed_ranks() > 1) printf("%d ranks\n", distributed_ranks());
     print_line("%s: %d training and %d validation images, %zu training boxes of %d categories, %zu images without "
                "any\n",
-               run->train.name, train->image_count, run->val.coco.image_count, train->annotation_count - train->crowds,
+               run->d.train.name, train->image_count, run->d.val.coco.image_count, train->annotation_count - train->crowds,
                train->category_count, train->empty_images);
     printf("%s: %zu trainable parameters, %.1f million multiply-adds for an image of %d x %d, "
            "%.0f MiB of activations\n",
            run->model_settings->attn->name, run->detr.model.params.parameters,
-           (double)detr_macs(&run->detr, run->shorter, run->longer) / 1e6, run->shorter, run->longer,
+           (double)detr_macs(&run->detr, run->d.shorter, run->d.longer) / 1e6, run->d.shorter, run->d.longer,
            (double)model_activation_bytes(&run->detr.model) / (1 << 20));
-    training_announce(&run->training, "at most %d at a time, %.0f %% of padding if each were one",
-                      run->loader.parts.room, 100 * detection_padding(&run->loader));
+    training_announce(&run->d.training, "at most %d at a time, %.0f %% of padding if each were one",
+                      run->d.loader.parts.room, 100 * detection_padding(&run->d.loader));
 }
 
 static void note_step(Training *t, const StepLoss *loss) {
@@ -232,20 +223,20 @@ static void note_step(Training *t, const StepLoss *loss) {
 }
 
 static void note_evaluation(DetrRun *run) {
-    Training *t = &run->training;
+    Training *t = &run->d.training;
     const double *found = run->found;
     training_value(t, "ap", found[COCO_AP]);
     training_value(t, "ap50", found[COCO_AP50]);
     training_value(t, "ap_small", found[COCO_AP_SMALL]);
     training_value(t, "ap_medium", found[COCO_AP_MEDIUM]);
     training_value(t, "ap_large", found[COCO_AP_LARGE]);
-    training_value(t, "infer_s", run->infer_s);
+    training_value(t, "infer_s", run->d.infer_s);
     training_evaluated(t, 100 * found[COCO_AP], "AP %.2f  AP50 %.2f", 100 * found[COCO_AP], 100 * found[COCO_AP50]);
 }
 
 /* The result in the run's last line. */
 static int report(const DetrRun *run) {
-    const Training *t = &run->training;
+    const Training *t = &run->d.training;
     if (!t->evaluated) return training_report(t, "best AP %.2f", t->state.best);
     return training_report(t, "AP %.2f, AP50 %.2f, best AP %.2f", 100 * run->found[COCO_AP],
                            100 * run->found[COCO_AP50], t->state.best);
@@ -254,7 +245,7 @@ static int report(const DetrRun *run) {
 /* Trains from the first or a saved step to the last epoch or a signal; returns the exit status.  The loss is divided by
  * the number of boxes in the whole batch, which every rank needs before it begins. */
 static int train(DetrRun *run) {
-    Training *t = &run->training;
+    Training *t = &run->d.training;
     Detr *detr = &run->detr;
     DetectionPart part;
     int begin, end;
@@ -262,27 +253,27 @@ static int train(DetrRun *run) {
     if (distributed_rank() == 0) announce(run);
     training_share(t, &begin, &end);
     for (; training_epoch_left(t); training_epoch_end(t)) {
-        parts_start(&run->loader.parts, (uint32_t)t->state.epoch, t->state.batch);
+        parts_start(&run->d.loader.parts, (uint32_t)t->state.epoch, t->state.batch);
         while (training_batch_left(t)) {
-            StepLoss loss = {.boxes = detection_boxes_of(&run->loader, (size_t)t->state.batch)};
+            StepLoss loss = {.boxes = detection_boxes_of(&run->d.loader, (size_t)t->state.batch)};
             training_step_begin(t, drop_lr(run->schedule, training_epochs(t)));
             for (int next = begin; next < end; next += part.n) {
                 device_uploads_wait(); /* the loader fills the last part's memory again */
-                detection_next(&run->loader, &part);
-                detr_run_load(run, &part, run->train.mean, run->train.std);
+                detection_next(&run->d.loader, &part);
+                detr_run_load(run, &part, run->d.train.mean, run->d.train.std);
                 detr_draw(detr, t->s->seed, (uint32_t)t->state.step, (size_t)next);
                 detr_forward(detr);
                 detection_loss(run, &part, &loss); /* matching, loss, and its gradients by the predictions */
                 detr_backward(detr, next + part.n == end ? all_reduce_start : NULL);
             }
             detr_run_update(run, &loss); /* AdamW, with the gradients of all ranks */
-            training_step_end(t, parts_stats(&run->loader.parts).stalled);
+            training_step_end(t, parts_stats(&run->d.loader.parts).stalled);
             note_step(t, &loss);
             training_log(t);
             if (t->stopping) return training_stop_early(t);
         }
         training_epoch_trained(t);
-        if (training_epoch_follows(t)) parts_start(&run->loader.parts, (uint32_t)t->state.epoch + 1, 0);
+        if (training_epoch_follows(t)) parts_start(&run->d.loader.parts, (uint32_t)t->state.epoch + 1, 0);
         if (!training_evaluation_is_due(t)) continue;
         evaluate(run, NULL);
         if (t->stopping) return training_stop_early(t);
@@ -293,7 +284,7 @@ static int train(DetrRun *run) {
 
 int main(int argc, char **argv) {
     static DetrRun run;
-    Training *t = &run.training;
+    Training *t = &run.d.training;
     if (!program_begin(t, &facts, argc, argv)) return t->status;
     add_settings(&run, &t->config);
     if (!program_read(t, argc, argv)) return t->status;
@@ -301,12 +292,12 @@ int main(int argc, char **argv) {
     if (!program_settle(t)) return t->status;
     check_settings(&run);
     if (!program_open(t)) return t->status;
-    if (run.modes->describe) detr_run_describe(&run);
-    else if (run.modes->eval) evaluate_weights(&run);
-    else if (run.modes->bench) detr_bench(&run);
-    else if (run.predict->predict.count) detr_predict(&run);
-    else if (*run.modes->parity) detr_parity(&run);
+    if (run.d.modes->describe) detr_run_describe(&run);
+    else if (run.d.modes->eval) evaluate_weights(&run);
+    else if (run.d.modes->bench) detr_bench(&run);
+    else if (run.d.predict->predict.count) detr_predict(&run);
+    else if (*run.d.modes->parity) detr_parity(&run);
     else t->status = train(&run);
-    detr_run_close_data(&run);
+    detector_close_data(&run.d);
     return program_close(t);
 }

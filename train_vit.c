@@ -48,7 +48,7 @@ static void add_settings(VitRun *run, Config *config) {
 static void check_settings(VitRun *run) {
     const Config *config = &run->training.config;
     if (*run->modes->parity) vit_parity_open(run);
-    vit_check_settings(config);
+    vit_check_settings(config, run->model_settings);
     run->training.unit = run->model_settings->frames > 1 ? "clips" : "images";
     training_check_ranks(&run->training);
     if (*run->vit_modes->attention && run->model_settings->dim.count > 1)
@@ -142,7 +142,7 @@ static void load_images(VitRun *run, const LoaderPart *part) {
 static void forward_backward(VitRun *run, int first, int B, bool last) {
     Vit *vit = &run->vit;
     int batch = run->training.s->batch_size;
-    vit_draw_drops(vit, run->training.s->seed, (uint32_t)run->training.state.step, (size_t)first, B);
+    trunk_draw_drops(&vit->trunk, run->training.s->seed, (uint32_t)run->training.state.step, (size_t)first, B);
     vit_load_targets(vit, run->targets, B);
     /* The kernels have the same arguments every time, and no sum over ranks begins among them (docs/distributed.md). */
     bool same = B == vit->model.batch && run->model_settings->dropout <= 0 && !(last && distributed_ranks() > 1);
@@ -159,7 +159,7 @@ static void forward_backward(VitRun *run, int first, int B, bool last) {
 /* Begins a step, with random features and codes of its own if the operator has any. */
 static void step_begin(VitRun *run, float lr) {
     training_step_begin(&run->training, lr);
-    vit_draw_buffers(&run->vit, run->training.s->seed, (uint32_t)run->training.state.step);
+    trunk_draw_buffers(&run->vit.trunk, run->training.s->seed, (uint32_t)run->training.state.step);
 }
 
 /* --bench: trains on batches, then classifies them; the images are those that the model has. */

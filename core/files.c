@@ -111,6 +111,18 @@ int file_open(const char *path, Error *error) {
     return -1;
 }
 
+/* Reads `want` bytes. */
+static bool read_bytes(int fd, uint8_t *bytes, size_t want, Error *error) {
+    for (size_t have = 0; have < want;) {
+        ssize_t got = read(fd, bytes + have, want - have);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) return refuse_errno(error, "cannot read");
+        if (!got) return refuse(error, "ended after %zu of %zu bytes while it was read", have, want);
+        have += (size_t)got;
+    }
+    return true;
+}
+
 /* Uses fstat on the open file, so the size belongs to the file being read; if it shrinks meanwhile, the read is short.
  * */
 static bool read_open(int fd, size_t most, uint8_t **bytes, size_t *room, size_t *size, Error *error) {
@@ -118,7 +130,7 @@ static bool read_open(int fd, size_t most, uint8_t **bytes, size_t *room, size_t
     if (fstat(fd, &status)) return refuse_errno(error, "cannot read");
     if ((uintmax_t)status.st_size > most)
         return refuse(error, "%jd bytes, expected at most %zu", (intmax_t)status.st_size, most);
-    size_t want = (size_t)status.st_size, have = 0;
+    size_t want = (size_t)status.st_size;
     if (want >= *room) {
         free(*bytes);
         *room = 0;
@@ -126,18 +138,8 @@ static bool read_open(int fd, size_t most, uint8_t **bytes, size_t *room, size_t
         if (!*bytes) return refuse_memory(error, want + 1, "a file");
         *room = want + 1;
     }
-    while (have < want) {
-        ssize_t got = read(fd, *bytes + have, want - have);
-        if (got < 0 && errno == EINTR) continue;
-        if (got <= 0) {
-            if (got < 0) refuse_errno(error, "cannot read");
-            else refuse(error, "ended after %zu of %zu bytes while it was read", have, want);
-            return false;
-        }
-        have += (size_t)got;
-    }
     *size = want;
-    return true;
+    return read_bytes(fd, *bytes, want, error);
 }
 
 bool file_read_again(const char *path, size_t most, uint8_t **bytes, size_t *room, size_t *size, Error *error) {
@@ -154,6 +156,17 @@ bool file_read(const char *path, size_t most, uint8_t **bytes, size_t *size, Err
     bool ok = file_read_again(path, most, &buffer, &room, size, error);
     if (!ok) free(buffer);
     if (ok) *bytes = buffer;
+    return ok;
+}
+
+bool file_read_beginning(const char *path, size_t most, uint8_t *bytes, size_t *size, Error *error) {
+    struct stat status;
+    int fd = file_open(path, error);
+    if (fd < 0) return false;
+    bool ok = fstat(fd, &status) == 0 || refuse_errno(error, "cannot read");
+    *size = ok && (uintmax_t)status.st_size < most ? (size_t)status.st_size : most;
+    ok = ok && read_bytes(fd, bytes, *size, error);
+    close(fd);
     return ok;
 }
 

@@ -31,6 +31,9 @@ bool file_read(const char *path, size_t most, uint8_t **bytes, size_t *size, Err
  * needed. */
 bool file_read_again(const char *path, size_t most, uint8_t **bytes, size_t *room, size_t *size, Error *error);
 
+/* Reads the first `most` bytes of a regular file, or all of them if it has fewer; *size says how many. */
+bool file_read_beginning(const char *path, size_t most, uint8_t *bytes, size_t *size, Error *error);
+
 /* Atomically replaces the file by what fill(file, content) writes (false: error, with errno set): writes a temporary
  * file in the same folder, syncs it to disk, renames it and syncs the folder.  On failure returns false with the reason
  * in `error`; the temporary file is removed, and the old file is untouched unless only the sync of the folder failed.

@@ -173,6 +173,9 @@ static bool to_value(JsonValue *value, const json_t *item, JsonKind kind) {
             value->numbers[i] = json_number_value(number);
         }
         return json_array_size(item) == 4;
+    case JSON_ANY:
+        value->any = item;
+        return true;
     default:
         value->text = json_string_value(item);
         return value->text && *value->text && json_string_length(item) <= JSON_TEXT_MOST &&

@@ -15,7 +15,8 @@ typedef enum {
     JSON_FLAG,    /* 0, 1, false or true, as integer */
     JSON_NUMBER,  /* finite */
     JSON_NUMBER4, /* an array of four finite numbers */
-    JSON_TEXT     /* a string of 1 to JSON_TEXT_MOST bytes without a zero byte */
+    JSON_TEXT,    /* a string of 1 to JSON_TEXT_MOST bytes without a zero byte */
+    JSON_ANY      /* a value of any type, for a caller that speaks to jansson itself */
 } JsonKind;
 
 enum { JSON_FIELDS_MOST = 8, JSON_TEXT_MOST = 1023 };
@@ -35,6 +36,7 @@ typedef union {
     int64_t integer;
     double number, numbers[4];
     const char *text;
+    const struct json_t *any; /* jansson's, valid as long as strings are */
 } JsonValue;
 
 typedef struct {

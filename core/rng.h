@@ -31,7 +31,8 @@ typedef enum {
     RNG_WINDOWS,       /* where an epoch's windows of a text begin: a = epoch, b = 0 */
     RNG_SAMPLE,        /* tokens that a density model draws: a = sequence, b = 0; element = position */
     RNG_FRAMES,        /* frames of a clip: a = epoch, b = draw; element = frame of the clip */
-    RNG_MOVING         /* the embedded clips: a = split, b = clip */
+    RNG_MOVING,        /* the embedded clips: a = split, b = clip */
+    RNG_REGIONS        /* which anchors and proposals count: detection/regions/sample.h */
 } RngPurpose;
 
 typedef struct {

@@ -144,3 +144,13 @@ bool text_has_extension(const char *name, const char *extensions) {
     }
     return text_lists(extensions, lower);
 }
+
+void text_put_field(FILE *file, const char *text) {
+    bool quoted = strpbrk(text, ",\"\r\n") != NULL;
+    if (quoted) fputc('"', file);
+    for (; *text; text++) {
+        if (*text == '"') fputc('"', file);
+        fputc(*text, file);
+    }
+    if (quoted) fputc('"', file);
+}

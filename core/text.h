@@ -40,6 +40,9 @@ bool text_has_extension(const char *name, const char *extensions);
 /* Is `word` one of the words of this list, which have spaces or commas between them? */
 bool text_lists(const char *list, const char *word);
 
+/* Writes a string as one CSV field, in quotes if it contains a separator, a quote or a line break (RFC 4180). */
+void text_put_field(FILE *file, const char *text);
+
 /* Removes an incomplete UTF-8 character at the end of text [length], which was cut off there. */
 void text_drop_half_character(char *text, size_t length);
 

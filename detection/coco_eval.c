@@ -12,8 +12,8 @@
  *   tp_i, fp_i   true and false positives up to i;  rc_i = tp_i / npos;  pr_i = max_{j >= i} tp_j / (tp_j + fp_j +
  *   2^-52) recall = rc_last;   precision at r = 0, .01, ... 1 = pr at the first i with rc_i >= r, 0 where there is none
  *
- * The numbers are means of these over thresholds and categories with npos > 0.  IoU = I / U of boxes x, y, w, h; for a
- * crowd U is the detection's own area.
+ * The numbers are means of these over thresholds and categories with npos > 0.  IoU = I / U of boxes x, y, w, h, or of
+ * masks; for a crowd U is the detection's own area.
  *
  * Everything is in double and in pycocotools' order of operations, and the file is compiled with -ffp-contract=off: an
  * IoU that falls on a threshold must fall on the same side.  Source: cocodataset/cocoapi, PythonAPI/pycocotools
@@ -67,8 +67,9 @@ typedef struct {
 } Pair;
 
 typedef struct {
+    CocoEvalKind kind;
     const Coco *truth;
-    const CocoDetection *given;
+    const CocoResults *found;
     Entry *detections, *truths;
     size_t detection_count, truth_count;
     Outcome *outcomes; /* [detection_count] */
@@ -77,14 +78,25 @@ typedef struct {
     int most_truths;   /* of a pair */
 } Evaluation;
 
-static bool sort_detections(Evaluation *e, size_t count, const bool *evaluated, Error *error) {
+static bool check_mask(const Evaluation *e, size_t detection, const CocoImage *image, Error *error) {
+    RleText mask = rle_texts_at(&e->found->masks, detection);
+    if (mask.height == image->height && mask.width == image->width) return true;
+    return refuse(error, "[%zu].segmentation: its size is [%d, %d], but that of image %jd is [%d, %d]", detection,
+                  mask.height, mask.width, (intmax_t)image->id, image->height, image->width);
+}
+
+static bool sort_detections(Evaluation *e, const bool *evaluated, Error *error) {
+    size_t count = e->found->count;
+    if (e->kind == COCO_EVAL_MASKS && e->found->masks.count < count)
+        return refuse(error, "the detections have no masks");
     e->detections = xcalloc(count, sizeof *e->detections, "detections");
     for (size_t i = 0; i < count; i++) {
-        const CocoDetection *d = &e->given[i];
+        const CocoDetection *d = &e->found->detections[i];
         int image = coco_find_image(e->truth, d->image_id), category = coco_find_category(e->truth, d->category_id);
         if (image < 0)
             return refuse(error, "[%zu]: image_id %jd is not among the images of the annotations", i,
                           (intmax_t)d->image_id);
+        if (e->kind == COCO_EVAL_MASKS && !check_mask(e, i, &e->truth->images[image], error)) return false;
         if (!isfinite(d->score)) return refuse(error, "[%zu]: the score is not finite", i);
         if (category < 0 || (evaluated && !evaluated[image])) continue;
         e->detections[e->detection_count++] = (Entry){category, image, d->score, i};
@@ -134,7 +146,7 @@ static void find_pairs(Evaluation *e) {
 
 /* == One pair ===================================================================================================== */
 
-static double iou(const double d[4], const double g[4], bool crowd) {
+static double box_iou(const double d[4], const double g[4], bool crowd) {
     double w = fmin(d[2] + d[0], g[2] + g[0]) - fmax(d[0], g[0]);
     if (w <= 0) return 0;
     double h = fmin(d[3] + d[1], g[3] + g[1]) - fmax(d[1], g[1]);
@@ -146,15 +158,47 @@ static double iou(const double d[4], const double g[4], bool crowd) {
 /* A ground truth of the pair that is being matched. */
 typedef struct {
     const CocoAnnotation *in_file;
+    const Rle *mask; /* of masks that are evaluated */
+    RleExtent extent;
     bool ignored;
     uint16_t taken; /* a bit for each threshold */
     int order;      /* place k: the index of the k-th one when the ignored ones come last */
 } Truth;
 
 typedef struct {
-    double *iou;  /* [MOST,most_truths] */
-    Truth *truth; /* [most_truths], in order of the file */
+    double area[MOST]; /* of the detections */
+    double *iou;       /* [detections,truths] of the pair, from [MOST,most_truths] */
+    Truth *truth;      /* [most_truths], in order of the file */
+    Rle mask;          /* of one detection */
 } Scratch;
+
+static void measure_masks(const Evaluation *e, const Pair *pair, Scratch *s) {
+    static const Rle empty = {.height = 1, .width = 1};
+    double *iou = s->iou;
+    for (int j = 0; j < pair->truths; j++) {
+        Truth *truth = &s->truth[j];
+        truth->mask = coco_annotation_mask(e->truth, (size_t)(truth->in_file - e->truth->annotations));
+        if (!truth->mask) truth->mask = &empty;
+        truth->extent = rle_extent(truth->mask);
+    }
+    for (int i = 0; i < pair->detections; i++) {
+        rle_texts_get(&s->mask, &e->found->masks, e->detections[pair->first_detection + (size_t)i].index);
+        RleExtent extent = rle_extent(&s->mask);
+        s->area[i] = extent.area;
+        for (const Truth *truth = s->truth; truth < s->truth + pair->truths; truth++)
+            *iou++ = rle_iou(&s->mask, &extent, truth->mask, &truth->extent, truth->in_file->crowd);
+    }
+}
+
+static void measure_boxes(const Evaluation *e, const Pair *pair, Scratch *s) {
+    double *iou = s->iou;
+    for (int i = 0; i < pair->detections; i++) {
+        const double *box = e->found->detections[e->detections[pair->first_detection + (size_t)i].index].box;
+        s->area[i] = box[2] * box[3];
+        for (int j = 0; j < pair->truths; j++)
+            *iou++ = box_iou(box, s->truth[j].in_file->box, s->truth[j].in_file->crowd);
+    }
+}
 
 static bool outside(double area, int range) { return area < area_range[range][0] || area > area_range[range][1]; }
 
@@ -188,21 +232,14 @@ static int order_truths(Scratch *s, int truths, int range) {
 }
 
 static void match_pair(const Evaluation *e, Pair *pair, Scratch *s) {
-    const Entry *detections = e->detections + pair->first_detection;
     for (int j = 0; j < pair->truths; j++)
         s->truth[j].in_file = &e->truth->annotations[e->truths[pair->first_truth + (size_t)j].index];
-    for (int i = 0; i < pair->detections; i++) {
-        const double *box = e->given[detections[i].index].box;
-        for (int j = 0; j < pair->truths; j++)
-            s->iou[(size_t)i * (size_t)pair->truths + (size_t)j] =
-                iou(box, s->truth[j].in_file->box, s->truth[j].in_file->crowd);
-    }
+    (e->kind == COCO_EVAL_MASKS ? measure_masks : measure_boxes)(e, pair, s);
     for (int range = 0; range < AREAS; range++) {
         pair->positives[range] = order_truths(s, pair->truths, range);
         for (int j = 0; j < pair->truths; j++) s->truth[j].taken = 0;
         for (int i = 0; i < pair->detections; i++) {
-            const double *box = e->given[detections[i].index].box;
-            unsigned matched = 0, ignored = 0, out = outside(box[2] * box[3], range);
+            unsigned matched = 0, ignored = 0, out = outside(s->area[i], range);
             for (int t = 0; t < THRESHOLDS; t++) {
                 int j = best_truth(s, s->iou + (size_t)i * (size_t)pair->truths, pair->truths, t);
                 if (j >= 0) s->truth[j].taken |= (uint16_t)(1u << t);
@@ -331,19 +368,21 @@ static void match_pairs(Evaluation *e) {
 #pragma omp parallel
     {
         size_t most = (size_t)e->most_truths;
-        Scratch scratch = {xcalloc(MOST * most, sizeof(double), "IoUs"), xcalloc(most, sizeof(Truth), "ground truth")};
+        Scratch scratch = {.iou = xcalloc(MOST * most, sizeof(double), "IoUs"),
+                           .truth = xcalloc(most, sizeof(Truth), "ground truth")};
 #pragma omp for schedule(dynamic, 32)
         for (size_t p = 0; p < e->pair_count; p++) match_pair(e, &e->pairs[p], &scratch);
+        rle_free(&scratch.mask);
         free(scratch.iou);
         free(scratch.truth);
     }
 }
 
-bool coco_eval(double numbers[COCO_NUMBERS], double *category_ap, const Coco *truth, const CocoDetection *detections,
-               size_t count, const bool *evaluated, Error *error) {
-    Evaluation e = {.truth = truth, .given = detections};
+bool coco_eval(double numbers[COCO_NUMBERS], double *category_ap, CocoEvalKind kind, const Coco *truth,
+               const CocoResults *found, const bool *evaluated, Error *error) {
+    Evaluation e = {.kind = kind, .truth = truth, .found = found};
     int categories = truth->category_count;
-    if (!sort_detections(&e, count, evaluated, error)) return free(e.detections), false;
+    if (!sort_detections(&e, evaluated, error)) return free(e.detections), false;
     sort_truths(&e, evaluated);
     find_pairs(&e);
     e.outcomes = xcalloc(e.detection_count, sizeof *e.outcomes, "outcomes of detections");

@@ -12,9 +12,23 @@ void coco_results_add(CocoResults *results, CocoDetection detection) {
     results->detections[results->count++] = detection;
 }
 
+void coco_results_add_mask(CocoResults *results, const Rle *mask) { rle_texts_add(&results->masks, mask); }
+
 void coco_results_free(CocoResults *results) {
     free(results->detections);
+    rle_texts_free(&results->masks);
     *results = (CocoResults){.count = 0};
+}
+
+/* Of a mask's characters, '0' .. 'o', JSON wants the backslash doubled. */
+static void write_mask(FILE *file, const RleTexts *masks, size_t index) {
+    RleText mask = rle_texts_at(masks, index);
+    fprintf(file, ", \"segmentation\": {\"size\": [%d, %d], \"counts\": \"", mask.height, mask.width);
+    for (const char *c = mask.text; *c; c++) {
+        if (*c == '\\') putc('\\', file);
+        putc(*c, file);
+    }
+    fputs("\"}", file);
 }
 
 static bool write_detections(FILE *file, const void *content) {
@@ -24,8 +38,10 @@ static bool write_detections(FILE *file, const void *content) {
         const CocoDetection *d = &results->detections[i];
         fprintf(file,
                 "%s{\"image_id\": %" PRId64 ", \"category_id\": %" PRId64 ", \"bbox\": [%.17g, %.17g, %.17g, %.17g], "
-                "\"score\": %.17g}",
+                "\"score\": %.17g",
                 i ? ",\n" : "", d->image_id, d->category_id, d->box[0], d->box[1], d->box[2], d->box[3], d->score);
+        if (results->masks.count) write_mask(file, &results->masks, i);
+        putc('}', file);
     }
     return !ferror(file) && fputs("]\n", file) >= 0;
 }

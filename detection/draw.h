@@ -1,33 +1,24 @@
-/* Draws boxes, class names and scores into an image. */
+/* Draws boxes, masks, class names and scores into an image. */
 #ifndef VIT_DETECTION_DRAW_H
 #define VIT_DETECTION_DRAW_H
 
 #include "data/detection/coco.h"
+#include "data/images/drawing.h"
 #include "data/images/image.h"
+#include "data/masks/rle.h"
 #include "detection/coco_results.h"
-
-typedef struct {
-    uint8_t channel[3];
-} DrawColour;
-
-/* The colour of category `id`; successive ids have clearly different colours. */
-DrawColour draw_colour(int64_t id);
 
 /* Draws a frame along the inside of the box x0, y0, x1, y1 (x1, y1 exclusive), clipped to the image. */
 void draw_frame(Image *image, const int box[4], int thickness, DrawColour colour);
 
-/* Draws text with its upper left corner at (x, y).  A letter has 5 x 8 cells of scale x scale pixels, and letters are 6
- * cells apart.  A character that is not printable ASCII becomes a question mark. */
-void draw_text(Image *image, int x, int y, const char *text, int scale, DrawColour colour);
-int draw_text_width(const char *text, int scale);
+/* Mixes the pixels of a mask half and half with the colour.  The image may be an enlarged one: each pixel of the mask is
+ * then a square. */
+void draw_mask(Image *image, const Rle *mask, DrawColour colour);
 
-/* Enlarges an image: each pixel becomes a square of times x times pixels.  The result must have memory for its larger
- * sides. */
-void draw_enlarged(Image *image, const uint8_t *pixels, int times);
-
-/* Draws the detections (sorted, best first) with a score of at least `least`: a frame, and a label with class name and
- * score in percent.  Better detections are drawn over worse ones.  Names come from coco; a category without a name is
- * shown by its id. */
-void draw_detections(Image *image, const CocoDetection *detections, int count, double least, const Coco *coco);
+/* Draws the detections (sorted, best first) with a score of at least `least`: their masks [count], unless that is NULL,
+ * and over all of them a frame each, and a label with class name and score in percent.  Better detections are drawn over
+ * worse ones.  Names come from coco; a category without a name is shown by its id. */
+void draw_detections(Image *image, const CocoDetection *detections, int count, double least, const RleTexts *masks,
+                     const Coco *coco);
 
 #endif

@@ -43,6 +43,7 @@
 #include "kernels/linear_attention/relative_positions.h"
 #include "kernels/lisa/global_filter.h"
 #include "kernels/lisa/lisa.h"
+#include "kernels/norm/batch_norm.h"
 #include "kernels/norm/group_norm.h"
 #include "kernels/norm/l2_normalize.h"
 #include "kernels/norm/norm_gelu.h"
@@ -50,6 +51,8 @@
 #include "kernels/offsets/offsets.h"
 #include "kernels/offsets/patterns.h"
 #include "kernels/offsets/weighted_attention.h"
+#include "kernels/regions/resize.h"
+#include "kernels/regions/roi_align.h"
 #include "kernels/ripple/ripple.h"
 #include "kernels/softmax/attention_shape.h"
 #include "kernels/softmax/causal_attention.h"
@@ -63,6 +66,7 @@
 #include "kernels/tokens/tokens.h"
 #include "kernels/tokens/windows.h"
 #include "kernels/training/optimizer.h"
+#include "kernels/training/pixel_cross_entropy.h"
 #include "real.h"
 
 #endif

@@ -139,9 +139,10 @@ struct Attention {
 extern const AttentionOp *const attention_operators[];
 extern const AttentionOp conv_op, sepconv_op; /* VitSettings.conv_block */
 
-/* Adds the settings of all operators to a program's config, which must have the setting `attn`; for a detector only
- * those of operators with takes_mask. */
-void attention_add_settings(Config *config, bool detector);
+/* Adds the settings of all operators to a program's config, which must have the setting `attn`; for a detector's encoder
+ * only those of operators with takes_mask, for pictures of any size those of operators with any_grid. */
+typedef enum { ATTENTION_ONE_GRID, ATTENTION_DETECTOR, ATTENTION_ANY_GRID, ATTENTION_USES } AttentionUse;
+void attention_add_settings(Config *config, AttentionUse use);
 /* Marks the settings of this operator as used in this run. */
 void attention_use_settings(Config *config, const AttentionOp *op);
 

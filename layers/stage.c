@@ -1,7 +1,7 @@
 /* Pre-norm blocks.  x_0 [B,N,M] -> h [B,N,M]
  * forward   for every block:  x += conv(x), where a depthwise 3x3 convolution embeds positions (Chu et al. 2021)
  *                             x += keep drop(attention(norm1(x)));  x += keep drop(mlp(norm2(x)))
- *           h = norm(x), or x where the stage ends without a norm
+ *           h = norm(x), or x where the stage ends without a norm; the next stage reads h, or x beside it
  *           (with some operators the class token is added before a later block, without a position embedding)
  * Each residual addition is fused with the norm that follows it, so the stream has 2*depth + 1 stations and a
  * half-block maps h of one station to f, which the next station adds.
@@ -56,6 +56,8 @@ static void block_declare(Stage *stage, int i, Params *params) {
     params_start_scaled(params, prefix, "fc2.weight", stage->residual_gain);
 }
 
+static const char *end_name(const Stage *stage) { return stage->norm_name ? stage->norm_name : "norm"; }
+
 void stage_declare(Stage *stage, Params *params) {
     int depth = stage->config.depth;
     stage->N = grid_tokens(stage->grid) + stage->class_token;
@@ -65,7 +67,7 @@ void stage_declare(Stage *stage, Params *params) {
     Station *end = &stage->stations[2 * depth];
     end->N = stage->N;
     end->bare = stage->bare_end;
-    station_declare(stage, 2 * depth, params, stage->norm_prefix, "norm");
+    station_declare(stage, 2 * depth, params, stage->norm_prefix, end_name(stage));
     if (stage->norm_unused) end->bare = true;
 }
 
@@ -82,7 +84,7 @@ void stream_plan(Stream *s, Plan *plan, size_t bytes, bool sum, bool scales) {
 
 static void station_prefix(const Stage *stage, int i, char prefix[PARAM_NAME_SIZE]) {
     if (stage->stations[i].bare) snprintf(prefix, PARAM_NAME_SIZE, "%send.", stage->prefix);
-    else if (i == 2 * stage->config.depth) snprintf(prefix, PARAM_NAME_SIZE, "%snorm.", stage->norm_prefix);
+    else if (i == 2 * stage->config.depth) snprintf(prefix, PARAM_NAME_SIZE, "%s%.8s.", stage->norm_prefix, end_name(stage));
     else snprintf(prefix, PARAM_NAME_SIZE, "%.40snorm%d.", stage->blocks[i / 2].prefix, i % 2 + 1);
 }
 
@@ -162,6 +164,16 @@ void stage_set_tokens(Stage *stage, int N) {
     for (int i = 0; i < stage->config.depth; i++) stage->blocks[i].attention.N = N;
 }
 
+void stage_set_grid(Stage *stage, Grid grid) {
+    stage->grid = grid;
+    stage_set_tokens(stage, grid_tokens(grid));
+    for (int i = 0; i < stage->config.depth; i++) {
+        attention_set_grid(&stage->blocks[i].attention, grid);
+        stage->blocks[i].mlp.dwconv.shape.grid = grid;
+        stage->stations[2 * i].conv.shape.grid = grid;
+    }
+}
+
 real *stage_input(const Stage *stage) {
     const Station *s = &stage->stations[0];
     return s->convolves ? s->in : s->x;
@@ -170,6 +182,15 @@ real *stage_input(const Stage *stage) {
 const real *stage_output(const Stage *stage) {
     const Station *end = &stage->stations[2 * stage->config.depth];
     return end->bare ? end->x : end->h;
+}
+
+void stage_output_alias(const Stage *stage, Plan *plan, void *slot) {
+    const Station *end = &stage->stations[2 * stage->config.depth];
+    plan_alias(plan, slot, end->bare ? &end->x : &end->h);
+}
+
+const real *stage_stream(const Stage *stage) {
+    return stage->norm_beside ? stage->stations[2 * stage->config.depth].x : stage_output(stage);
 }
 
 /* == Forward ====================================================================================================== */
@@ -322,7 +343,7 @@ static bool is_there(const Stage *stage, int i) {
 
 void stage_backward(Stage *stage, int B, bool drop, FinalGradients *final) {
     Stream *stream = stage->stream;
-    const real *dres = NULL;
+    const real *dres = stage->norm_beside ? stream->dx : NULL;
     Station *s = &stage->stations[2 * stage->config.depth];
     for (int half = 2 * stage->config.depth - 1; half >= 0; half--, s--) {
         const Block *block = &stage->blocks[half / 2];

@@ -64,8 +64,10 @@ typedef struct {
     int index, stages;               /* which stage this is, and how many there are */
     int first;                       /* number of blocks in the previous stages */
     char prefix[PARAM_NAME_SIZE / 2];      /* "", "stages.1." */
-    char norm_prefix[PARAM_NAME_SIZE / 2]; /* of the last station's norm */
+    char norm_prefix[PARAM_NAME_SIZE / 2]; /* of the last station's norm, */
+    const char *norm_name;                 /* and its name; NULL: "norm" */
     bool bare_end;                         /* the last station has no norm */
+    bool norm_beside;                      /* the next stage reads the stream, not its norm, which is an output alone */
     float norm_eps, end_eps;               /* of its blocks' norms, and of the last station's */
     int time_kernel, conv_time_kernel;     /* size in time of convolutions: 1 for images */
     bool class_token, position_conv, mlp_conv, mlp_relu, mlp_sigmoid;
@@ -92,16 +94,25 @@ void stage_plan(Stage *stage, Plan *plan, int B);
  * also serves many short ones. */
 void stage_set_tokens(Stage *stage, int N);
 
+/* From now on the tokens lie on this grid, whose attention allows that (attention_set_grid); parameters stay as they are.
+ * It is called with the largest grid before stage_plan. */
+void stage_set_grid(Stage *stage, Grid grid);
+
 /* The stage's input [B,N of the first station,M], which the caller writes. */
 real *stage_input(const Stage *stage);
-/* The stage's output [B,N,M]: the stream at the last station, or its norm. */
+/* The stage's output [B,N,M]: the stream at the last station, or its norm; and what the next stage reads, which is the
+ * same unless norm_beside. */
 const real *stage_output(const Stage *stage);
+const real *stage_stream(const Stage *stage);
+
+/* Makes `slot` a second pointer to the output. */
+void stage_output_alias(const Stage *stage, Plan *plan, void *slot);
 
 /* `drop` asks for drop path and dropout. */
 void stage_forward(Stage *stage, int B, bool drop);
 
-/* Goes from stream->dh, the gradient of the output, to stream->dx, the gradient of the input;  parameters (+=).
- * Overwrites stream->dh and stream->df. */
+/* Goes from stream->dh, the gradient of the output, and with norm_beside stream->dx, that of what the next stage reads, to
+ * stream->dx, the gradient of the input;  parameters (+=).  Overwrites stream->dh and stream->df. */
 void stage_backward(Stage *stage, int B, bool drop, FinalGradients *final);
 
 /* Multiply-adds of one image's forward pass: of the whole stage, and of a station's convolution. */

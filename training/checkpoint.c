@@ -202,12 +202,12 @@ bool checkpoint_read_weights(Params *params, float *arena, const SafeTensors *st
     return ok;
 }
 
-void checkpoint_load_part(Params *params, const char *prefix, const char *path) {
+void checkpoint_load_part(Params *params, const char *prefix, const char *path, const CheckpointFit *fit) {
     SafeTensors st;
     float *host = xcalloc(params->total, sizeof *host, "checkpoint");
     safetensors_open(&st, path, &error_fatal);
     device_download(host, params->values, params->total * sizeof *host);
-    read_tensors(host, params, params->values, &st, "", prefix, NULL, &error_fatal);
+    read_tensors(host, params, params->values, &st, "", prefix, fit, &error_fatal);
     device_upload(params->values, host, params->total * sizeof *host);
     safetensors_close(&st);
     free(host);

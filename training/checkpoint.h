@@ -62,8 +62,8 @@ bool checkpoint_shape_fits(const Param *p, const SafeTensor *tensor, Error *erro
 void checkpoint_load_weights(Params *params, const char *path, const CheckpointFit *fit);
 
 /* Reads the parameters whose names begin with `prefix` from a file of weights, where the names may lack the prefix.
- * Other tensors of the file are ignored. */
-void checkpoint_load_part(Params *params, const char *prefix, const char *path);
+ * Other tensors of the file are ignored.  `fit` may be NULL, and what it leaves as it is keeps its value. */
+void checkpoint_load_part(Params *params, const char *prefix, const char *path, const CheckpointFit *fit);
 
 /* Names what computes a state: the device with its number of threads, and the ranks.  Another one adds in another
  * order, so the state has it as vit.c.device. */

@@ -13,7 +13,7 @@
 #include "kernels/tokens/grid.h"
 #include "kernels/training/optimizer.h"
 
-enum { PARAM_MAX_DIMS = 5, PARAM_NAME_SIZE = 64 };
+enum { PARAM_MAX_DIMS = 5, PARAM_NAME_SIZE = 96 };
 
 typedef enum {
     INIT_ZEROS,

@@ -79,15 +79,20 @@ static const ConfigEntry step_cosine_entries[] = {
 const ConfigGroup step_cosine_settings = {CONFIG_GROUP(StepCosineSettings, step_cosine_entries),
                                           .change = CHANGE_FREELY};
 
-void step_cosine_fit(const Config *config, StepCosineSettings *s, uint64_t steps) {
-    uint64_t given = (uint64_t)s->warmup_steps, fits = given < steps / 10 ? given : steps / 10;
+/* Fits a warm-up to the run: the default, and one that does not fit where `epochs` was not given with it, shrink. */
+static int fit_steps(const Config *config, int warmup, uint64_t steps) {
+    uint64_t given = (uint64_t)warmup, fits = given < steps / 10 ? given : steps / 10;
     bool chosen = config_origin(config, "warmup_steps");
-    if (chosen && given <= steps) return;
+    if (chosen && given <= steps) return warmup;
     if (chosen && given_together(config, "warmup_steps", "epochs", false))
         config_reject(config, "warmup_steps", "{warmup_steps} is more than the %llu steps of {epochs}",
                       (unsigned long long)steps);
     if (chosen) tell_shortened(config, "warmup_steps", (double)given, (double)steps, "steps", (double)fits);
-    s->warmup_steps = (int)fits;
+    return (int)fits;
+}
+
+void step_cosine_fit(const Config *config, StepCosineSettings *s, uint64_t steps) {
+    s->warmup_steps = fit_steps(config, s->warmup_steps, steps);
 }
 
 float step_cosine_lr(const StepCosineSettings *s, uint64_t step, uint64_t steps) {
@@ -111,4 +116,47 @@ const ConfigGroup drop_settings = {CONFIG_GROUP(DropSettings, drop_entries), .ch
 float drop_lr(const DropSettings *s, double done) {
     int epoch = (int)done;
     return (float)(s->lr * pow(0.1, s->lr_drop ? epoch / s->lr_drop : 0));
+}
+
+/* == Dense prediction ============================================================================================= */
+
+#define F(KIND, field) CONFIG_FIELD(KIND, DenseScheduleSettings, field)
+static const ConfigEntry dense_entries[] = {
+    {F(FLOAT, lr), "1e-4", .section = "training", .min = 0, .max = 100,
+     .help = "Learning rate of AdamW after the warm-up"},
+    {F(CHOICE, lr_decay), "drops",
+     CONFIG_CHOICES([DECAY_DROPS] = "drops", [DECAY_COSINE] = "cosine", [DECAY_POLY] = "poly"),
+     .help = "How the learning rate falls: drops, to a tenth after each of the epochs lr_drops; cosine, half a cosine to "
+             "0; poly, lr (1 - done)^lr_power, with `done` from 0 to 1"},
+    {F(INTS, lr_drops), "8,11", .min = 1, .max = 1e6,
+     .help = "With lr_decay drops: the epochs after which the learning rate falls to a tenth"},
+    {F(FLOAT, lr_power), "0.9", .min = 0, .max = 10, .help = "With lr_decay poly: its power"},
+    {F(INT, warmup_steps), "500", .min = 0, .max = 1e9,
+     .help = "Steps of linear warm-up; the default, and one longer than the run, shrink to a tenth of all steps"},
+    {F(FLOAT, lr_warmup), "0.001", .min = 0, .max = 1,
+     .help = "Learning rate at the start of the warm-up, as a fraction of that at its end"},
+};
+#undef F
+const ConfigGroup dense_schedule_settings = {CONFIG_GROUP(DenseScheduleSettings, dense_entries),
+                                             .change = CHANGE_FREELY};
+
+void dense_schedule_fit(const Config *config, DenseScheduleSettings *s, uint64_t steps) {
+    s->warmup_steps = fit_steps(config, s->warmup_steps, steps);
+}
+
+/* The factor of the learning rate without warm-up. */
+static double decay_of(const DenseScheduleSettings *s, uint64_t step, uint64_t steps, uint64_t batches) {
+    double done = step < steps ? (double)step / (double)steps : 1, factor = 1;
+    if (s->lr_decay == DECAY_COSINE) return 0.5 * (1 + cos(M_PI * done));
+    if (s->lr_decay == DECAY_POLY) return pow(1 - done, (double)s->lr_power);
+    for (int i = 0; i < s->lr_drops.count; i++)
+        if (step >= (uint64_t)s->lr_drops.at[i] * batches) factor *= 0.1;
+    return factor;
+}
+
+float dense_lr(const DenseScheduleSettings *s, uint64_t step, uint64_t steps, uint64_t batches) {
+    double rate = (double)s->lr * decay_of(s, step, steps, batches);
+    if (step < (uint64_t)s->warmup_steps)
+        rate *= 1 - (1 - (double)s->lr_warmup) * (1 - (double)step / (double)s->warmup_steps);
+    return (float)rate;
 }

@@ -1,4 +1,5 @@
-/* The learning rate over a run: linear warm-up, then half a cosine, as in timm's CosineLRScheduler; or step decay. */
+/* The learning rate over a run: linear warm-up, then half a cosine, as in timm's CosineLRScheduler; step decay; or
+ * the schedules of dense prediction. */
 #ifndef VIT_TRAINING_SCHEDULE_H
 #define VIT_TRAINING_SCHEDULE_H
 
@@ -56,5 +57,25 @@ extern const ConfigGroup drop_settings;
 
 /* The learning rate after `done` epochs: lr, divided by 10 every lr_drop epochs; lr_drop 0: never. */
 float drop_lr(const DropSettings *s, double done);
+
+/* -- Dense prediction: warm-up by steps, then one of three ways down -- */
+
+typedef enum { DECAY_DROPS, DECAY_COSINE, DECAY_POLY } LrDecay;
+
+typedef struct {
+    float lr, lr_warmup, lr_power;
+    int warmup_steps;
+    LrDecay lr_decay;
+    ConfigInts lr_drops;
+} DenseScheduleSettings;
+
+extern const ConfigGroup dense_schedule_settings;
+
+/* Fits warmup_steps to that number of steps, as step_cosine_fit does. */
+void dense_schedule_fit(const Config *config, DenseScheduleSettings *s, uint64_t steps);
+
+/* The learning rate of step 0, 1, ... of `steps`, with `batches` steps in an epoch, as mmdetection and mmsegmentation
+ * have it: in the W steps of warm-up, 1 - (1 - lr_warmup) (1 - step / W) times what the decay gives for that step. */
+float dense_lr(const DenseScheduleSettings *s, uint64_t step, uint64_t steps, uint64_t batches);
 
 #endif

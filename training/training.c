@@ -111,6 +111,12 @@ void training_fit_batch(Training *t, size_t images, const char *data) {
 
 bool training_evaluates(const Training *t) { return t->s->eval_every > 0; }
 
+void training_limit_steps(Training *t, uint64_t steps, uint64_t batches) {
+    if (!steps) return;
+    t->most_steps = steps;
+    t->s->epochs = (int)((steps + batches - 1) / batches);
+}
+
 /* == Parts of a batch ============================================================================================= */
 
 void training_check_ranks(const Training *t) {
@@ -290,7 +296,7 @@ static void log_header(const Training *t, char header[LOG_SIZE]) {
 static void log_row(Training *t, bool evaluated) {
     RunState *state = &t->state;
     char row[LOG_SIZE], validation[32] = "";
-    if (evaluated) snprintf(validation, sizeof validation, "%.6f", t->validation_loss);
+    if (evaluated && t->validation_loss) snprintf(validation, sizeof validation, "%.6f", t->validation_loss);
     int used = snprintf(row, sizeof row, "%llu,%llu,%.6f,%.8g,%.6g,%.*f", (unsigned long long)state->step,
                         (unsigned long long)state->epoch + 1, training_loss(t), (double)state->lr,
                         (double)state->gradient_norm, t->decimals + 1, t->images_per_s);
@@ -427,15 +433,22 @@ void training_announce(const Training *t, const char *format, ...) {
 
 /* == Epochs and steps ============================================================================================= */
 
-bool training_epoch_left(const Training *t) { return t->state.epoch < (uint64_t)t->s->epochs; }
+/* Has the run done all its steps, where these are limited? */
+static bool steps_done(const Training *t) { return t->most_steps && t->state.step >= t->most_steps; }
 
-bool training_batch_left(const Training *t) { return t->state.batch < t->batches; }
+bool training_epoch_left(const Training *t) {
+    return t->state.epoch < (uint64_t)t->s->epochs && !(steps_done(t) && !t->state.batch);
+}
+
+bool training_batch_left(const Training *t) { return t->state.batch < t->batches && !steps_done(t); }
 
 double training_epochs(const Training *t) {
     return (double)t->state.epoch + (double)t->state.batch / (double)t->batches;
 }
 
-uint64_t training_steps(const Training *t) { return t->batches * (uint64_t)t->s->epochs; }
+uint64_t training_steps(const Training *t) {
+    return t->most_steps ? t->most_steps : t->batches * (uint64_t)t->s->epochs;
+}
 
 void training_step_begin(Training *t, float lr) {
     Params *params = t->params;
@@ -482,7 +495,9 @@ void training_epoch_trained(Training *t) {
     check_ranks_agree(t);
 }
 
-bool training_epoch_follows(const Training *t) { return t->state.epoch + 1 < (uint64_t)t->s->epochs; }
+bool training_epoch_follows(const Training *t) {
+    return t->state.epoch + 1 < (uint64_t)t->s->epochs && !steps_done(t);
+}
 
 bool training_evaluation_is_due(const Training *t) {
     bool chosen = training_evaluates(t) && (t->state.epoch + 1) % (uint64_t)t->s->eval_every == 0;

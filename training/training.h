@@ -51,11 +51,12 @@ typedef struct {
 
     Params *params;
     uint64_t batches; /* per epoch */
+    uint64_t most_steps; /* the run ends after so many steps, in the middle of an epoch perhaps; 0: with an epoch */
     RunState state;
     RunFolder folder;
     double images_per_s;    /* since the last row of the log */
     double stall;           /* fraction of that time spent waiting for the loader */
-    double validation_loss; /* of the last evaluation, which sets it */
+    double validation_loss; /* of the last evaluation, which sets it; 0: it has none */
     bool stopping;          /* a rank has received a signal, and all ranks know it */
     bool evaluated;         /* this process has */
     bool logged;            /* the last step has its row */
@@ -90,6 +91,10 @@ bool training_evaluates(const Training *t);
 /* Adds a column to log.csv, before training_open.  `name` and `format`, for printf of one double, must stay valid; a
  * column that cannot have a value in this run is not to be added. */
 void training_column(Training *t, const char *name, const char *format, LogPlace place);
+
+/* Call before training_open: unless `steps` is 0 the run has that many steps, and as many epochs of that many batches as
+ * they take. */
+void training_limit_steps(Training *t, uint64_t steps, uint64_t batches);
 
 /* Allocates the optimizer's memory, loads the state if a run is resumed, begins to catch signals, opens the run
  * folder (by default the next unused name, the same on all ranks), and prints the device. */

@@ -54,20 +54,9 @@ typedef struct {
     const char *const *names;
 } Table;
 
-/* Writes a string as one CSV field, in quotes if it contains a separator, a quote or a line break (RFC 4180). */
-static void put_field(FILE *file, const char *text) {
-    bool quoted = strpbrk(text, ",\"\r\n") != NULL;
-    if (quoted) fputc('"', file);
-    for (; *text; text++) {
-        if (*text == '"') fputc('"', file);
-        fputc(*text, file);
-    }
-    if (quoted) fputc('"', file);
-}
-
 static void put_class(FILE *file, const Table *table, int c) {
     if (table->names)
-        put_field(file, table->names[c]);
+        text_put_field(file, table->names[c]);
     else
         fprintf(file, "%d", c);
 }
@@ -101,7 +90,7 @@ static bool put_classes(FILE *file, const void *content) {
     fputs("class,name,images,top1,top5,precision\n", file);
     for (int c = 0; c < t->classes && !ferror(file); c++) {
         fprintf(file, "%d,", c);
-        if (table->names) put_field(file, table->names[c]);
+        if (table->names) text_put_field(file, table->names[c]);
         fprintf(file, ",%.0f", t->images[c]);
         put_percent(file, t->top1[c], t->images[c]);
         put_percent(file, t->top5[c], t->images[c]);

@@ -86,6 +86,24 @@ void predictions_add_box(Predictions *p, int id, const char *name, double score,
     for (int side = 0; side < 4; side++) append(numbers, number_of(box[side]));
 }
 
+void predictions_add_mask(Predictions *p, const char *counts, int height, int width) {
+    if (!p->wanted) return;
+    json_t *object = json_array_get(p->found, json_array_size(p->found) - 1);
+    json_t *mask = json_object(), *size = json_array();
+    append(size, json_integer(height));
+    append(size, json_integer(width));
+    set(mask, "size", size);
+    set(mask, "counts", string_of(counts));
+    set(object, "segmentation", mask);
+}
+
+void predictions_add_region(Predictions *p, int id, const char *name, double share, int height, int width,
+                            const char *counts) {
+    if (!p->wanted) return;
+    set(add(p, id, name), "share", number_of(share));
+    predictions_add_mask(p, counts, height, width);
+}
+
 static bool put(FILE *file, const void *content) {
     const Predictions *p = content;
     return fputs("[\n", file) >= 0 && fwrite(p->text, 1, p->size, file) == p->size && fputs("\n]\n", file) >= 0;

@@ -39,6 +39,7 @@ void coco_add_annotation(Coco *coco, int64_t id, int64_t image_id, int64_t categ
     coco->annotations[coco->annotation_count++] =
         (CocoAnnotation){.id = id, .image_id = image_id, .category_id = category_id, .crowd = crowd,
                          .box = {box[0], box[1], box[2], box[3]}, .area = area};
+    if (coco->masks.kind) coco_masks_add(&coco->masks);
 }
 
 /* == Tables by id ================================================================================================= */
@@ -98,6 +99,30 @@ static bool find_places(Coco *coco, Error *error) {
     return true;
 }
 
+static bool finish_masks(Coco *coco, Error *error) {
+    if (!coco->masks.kind) return true;
+    for (size_t i = 0; i < coco->annotation_count; i++) {
+        const CocoAnnotation *a = &coco->annotations[i];
+        const CocoImage *image = &coco->images[a->image];
+        Error reason;
+        if (!coco_masks_fit(&coco->masks, i, image->height, image->width, &reason))
+            return refuse(error, "annotations[%zu] (id %jd): segmentation: %s", i, (intmax_t)a->id, reason.text);
+        coco_masks_rasterise(&coco->masks, i, image->height, image->width);
+    }
+    coco_masks_finish(&coco->masks);
+    return true;
+}
+
+static void swap_annotations(Coco *coco, size_t a, size_t b) {
+    CocoAnnotation moved = coco->annotations[a];
+    coco->annotations[a] = coco->annotations[b];
+    coco->annotations[b] = moved;
+    if (!coco->masks.kind) return;
+    CocoMask mask = coco->masks.of[a];
+    coco->masks.of[a] = coco->masks.of[b];
+    coco->masks.of[b] = mask;
+}
+
 /* Counting sort, in place: annotation i goes to place[i], cycle by cycle. */
 static void group_by_image(Coco *coco) {
     size_t *place = xcalloc(coco->annotation_count, sizeof *place, "the order of annotations");
@@ -112,9 +137,7 @@ static void group_by_image(Coco *coco) {
     for (size_t i = 0; i < coco->annotation_count; i++) {
         while (place[i] != i) {
             size_t to = place[i];
-            CocoAnnotation moved = coco->annotations[to];
-            coco->annotations[to] = coco->annotations[i];
-            coco->annotations[i] = moved;
+            swap_annotations(coco, to, i);
             place[i] = place[to];
             place[to] = to;
         }
@@ -132,6 +155,11 @@ static bool clip_box(float out[4], const CocoAnnotation *a, const CocoImage *ima
     return out[2] > out[0] && out[3] > out[1];
 }
 
+static bool has_mask(const Coco *coco, size_t i) {
+    const CocoMask *mask = &coco->masks.of[i];
+    return mask->rings || mask->rle >= 0;
+}
+
 static void count_oddities(Coco *coco) {
     for (size_t i = 0; i < coco->annotation_count; i++) {
         const CocoAnnotation *a = &coco->annotations[i];
@@ -143,6 +171,7 @@ static void count_oddities(Coco *coco) {
         coco->outside += a->box[0] < -1 || a->box[1] < -1 || a->box[0] + a->box[2] > image->width + 1 ||
                          a->box[1] + a->box[3] > image->height + 1;
         coco->degenerate += !clip_box(clipped, a, image);
+        coco->maskless += coco->masks.kind && !has_mask(coco, i);
     }
     for (int i = 0; i < coco->image_count; i++) coco->empty_images += coco->images[i].count == 0;
 }
@@ -152,7 +181,7 @@ bool coco_finish(Coco *coco, Error *error) {
     bool ok = (images || refuse(error, "no images in it")) &&
               sort_ids(coco->images, images, sizeof *coco->images, "images", error) &&
               sort_ids(coco->categories, categories, sizeof *coco->categories, "categories", error) &&
-              find_places(coco, error) && annotation_ids_differ(coco, error);
+              find_places(coco, error) && annotation_ids_differ(coco, error) && finish_masks(coco, error);
     if (!ok) return coco_close(coco), false;
     group_by_image(coco);
     count_oddities(coco);
@@ -165,13 +194,14 @@ void coco_close(Coco *coco) {
     free(coco->images);
     free(coco->annotations);
     free(coco->categories);
+    coco_masks_free(&coco->masks);
     *coco = (Coco){.image_count = 0};
 }
 
 /* == From JSON ==================================================================================================== */
 
 enum { IMAGE_ID, IMAGE_FILE_NAME, IMAGE_WIDTH, IMAGE_HEIGHT, IMAGE_FIELDS };
-enum { BOX_ID, BOX_IMAGE, BOX_CATEGORY, BOX_BBOX, BOX_AREA, BOX_CROWD, BOX_FIELDS };
+enum { BOX_ID, BOX_IMAGE, BOX_CATEGORY, BOX_BBOX, BOX_AREA, BOX_CROWD, BOX_FIELDS, BOX_MASK = BOX_FIELDS, MASK_FIELDS };
 enum { CATEGORY_ID, CATEGORY_NAME, CATEGORY_FIELDS };
 
 static const JsonField image_fields[] = {[IMAGE_ID] = {"id", JSON_INT64, false},
@@ -181,7 +211,8 @@ static const JsonField image_fields[] = {[IMAGE_ID] = {"id", JSON_INT64, false},
 static const JsonField box_fields[] = {
     [BOX_ID] = {"id", JSON_INT64, false},           [BOX_IMAGE] = {"image_id", JSON_INT64, false},
     [BOX_CATEGORY] = {"category_id", JSON_INT64, false}, [BOX_BBOX] = {"bbox", JSON_NUMBER4, false},
-    [BOX_AREA] = {"area", JSON_NUMBER, true},         [BOX_CROWD] = {"iscrowd", JSON_FLAG, true}};
+    [BOX_AREA] = {"area", JSON_NUMBER, true},         [BOX_CROWD] = {"iscrowd", JSON_FLAG, true},
+    [BOX_MASK] = {"segmentation", JSON_ANY, false}};
 static const JsonField category_fields[] = {[CATEGORY_ID] = {"id", JSON_INT64, false},
                                             [CATEGORY_NAME] = {"name", JSON_TEXT, false}};
 
@@ -207,6 +238,14 @@ static bool take_box(void *state, const JsonValue *value, uint32_t present, Erro
     return true;
 }
 
+static bool take_mask(void *state, const JsonValue *value, uint32_t present, Error *error) {
+    Coco *coco = state;
+    Error reason;
+    return take_box(state, value, present, error) &&
+           (coco_masks_read(&coco->masks, value[BOX_MASK].any, &reason) ||
+            refuse(error, "id %jd: segmentation: %s", (intmax_t)value[BOX_ID].integer, reason.text));
+}
+
 static bool take_category(void *state, const JsonValue *value, uint32_t present, Error *error) {
     int64_t id = value[CATEGORY_ID].integer;
     (void)present;
@@ -216,20 +255,24 @@ static bool take_category(void *state, const JsonValue *value, uint32_t present,
     return true;
 }
 
-static const JsonList lists[] = {{"images", image_fields, IMAGE_FIELDS, take_image},
-                                 {"annotations", box_fields, BOX_FIELDS, take_box},
-                                 {"categories", category_fields, CATEGORY_FIELDS, take_category}};
-enum { LISTS = sizeof lists / sizeof *lists };
+static const JsonList lists[2][3] = {{{"images", image_fields, IMAGE_FIELDS, take_image},
+                                      {"annotations", box_fields, BOX_FIELDS, take_box},
+                                      {"categories", category_fields, CATEGORY_FIELDS, take_category}},
+                                     {{"images", image_fields, IMAGE_FIELDS, take_image},
+                                      {"annotations", box_fields, MASK_FIELDS, take_mask},
+                                      {"categories", category_fields, CATEGORY_FIELDS, take_category}}};
+enum { LISTS = sizeof lists[0] / sizeof *lists[0] };
 
-bool coco_parse(Coco *coco, const void *bytes, size_t size, size_t piece, Error *error) {
-    *coco = (Coco){.image_count = 0};
-    if (json_lists_parse(bytes, size, piece, lists, LISTS, coco, error)) return coco_finish(coco, error);
+bool coco_parse(Coco *coco, const void *bytes, size_t size, size_t piece, CocoMaskKind masks, Error *error) {
+    *coco = (Coco){.masks.kind = masks};
+    if (json_lists_parse(bytes, size, piece, lists[masks != COCO_NO_MASKS], LISTS, coco, error))
+        return coco_finish(coco, error);
     return coco_close(coco), false;
 }
 
-bool coco_read(Coco *coco, const char *path, Error *error) {
-    *coco = (Coco){.image_count = 0};
-    if (json_lists_read(path, lists, LISTS, coco, error)) return coco_finish(coco, error);
+bool coco_read(Coco *coco, const char *path, CocoMaskKind masks, Error *error) {
+    *coco = (Coco){.masks.kind = masks};
+    if (json_lists_read(path, lists[masks != COCO_NO_MASKS], LISTS, coco, error)) return coco_finish(coco, error);
     return coco_close(coco), false;
 }
 
@@ -248,17 +291,60 @@ bool coco_check_files(const Coco *coco, const char *folder, Error *error) {
     return !missing;
 }
 
+void coco_keep(Coco *coco, const bool *keep) {
+    int images = 0;
+    size_t annotations = 0;
+    for (int i = 0; i < coco->image_count; i++) {
+        CocoImage image = coco->images[i];
+        if (!keep[i]) continue;
+        for (size_t k = image.first; k < image.first + (size_t)image.count; k++, annotations++) {
+            coco->annotations[annotations] = coco->annotations[k];
+            coco->annotations[annotations].image = images;
+            if (coco->masks.kind) coco->masks.of[annotations] = coco->masks.of[k];
+        }
+        image.first = annotations - (size_t)image.count;
+        coco->images[images++] = image;
+    }
+    coco->image_count = images;
+    coco->annotation_count = annotations;
+}
+
 int coco_num_classes(const Coco *coco) {
+    if (coco->masks.kind) return coco->category_count + 1;
     return coco->category_count ? (int)coco->categories[coco->category_count - 1].id + 1 : 0;
 }
 
-int coco_targets(const Coco *coco, int image, float (*box)[4], int *label) {
+int64_t coco_category_id(const Coco *coco, int label) {
+    int category = coco->masks.kind ? label - 1 : coco_find_category(coco, label);
+    return category >= 0 && category < coco->category_count ? coco->categories[category].id : -1;
+}
+
+/* mmdetection's rule for what can be trained on. */
+static bool is_too_small(const CocoAnnotation *a) { return a->box[2] < 1 || a->box[3] < 1 || a->area <= 0; }
+
+int coco_targets(const Coco *coco, int image, float (*box)[4], int *label, size_t *place) {
     const CocoImage *from = &coco->images[image];
+    bool masks = coco->masks.kind;
     int kept = 0;
-    for (int i = 0; i < from->count; i++) {
-        const CocoAnnotation *a = &coco->annotations[from->first + (size_t)i];
-        if (a->crowd || !clip_box(box[kept], a, from)) continue;
-        label[kept++] = (int)a->category_id;
+    for (size_t i = from->first; i < from->first + (size_t)from->count; i++) {
+        const CocoAnnotation *a = &coco->annotations[i];
+        if (a->crowd || (masks && (is_too_small(a) || !has_mask(coco, i))) || !clip_box(box[kept], a, from)) continue;
+        if (place) place[kept] = i;
+        label[kept++] = masks ? a->category + 1 : (int)a->category_id;
     }
     return kept;
+}
+
+const Rle *coco_annotation_mask(const Coco *coco, size_t annotation) {
+    int rle = coco->masks.of[annotation].rle;
+    return rle < 0 ? NULL : &coco->masks.rles[rle];
+}
+
+ObjectMask coco_object_mask(const Coco *coco, size_t annotation) {
+    const CocoMasks *m = &coco->masks;
+    const CocoMask *mask = &m->of[annotation];
+    ObjectMask object = {.rle = coco_annotation_mask(coco, annotation), .scale = {1, 1}};
+    if (mask->rings)
+        object = (ObjectMask){m->points + mask->number, m->ring_points + mask->ring, mask->rings, NULL, {1, 1}, {0, 0}};
+    return object;
 }

@@ -83,7 +83,7 @@ DetectionAugment detection_augment_of(const DetectionAugmentSettings *s, bool tr
 
 /* The short side becomes `scale`, and the long one is truncated to an integer.  If the long side would exceed max_size,
  * the short side is instead max_size short / long, rounded half to even. */
-static DetectionStep resized(int width, int height, int scale, int max_size) {
+static DetectionStep resized_detr(int width, int height, int scale, int max_size) {
     int small = smaller(width, height), large = width + height - small;
     if (max_size && (double)large / small * scale > max_size) {
         scale = (int)rint((double)((int64_t)max_size * small) / large);
@@ -94,6 +94,22 @@ static DetectionStep resized(int width, int height, int scale, int max_size) {
     step.crop_width = step.width;
     step.crop_height = step.height;
     return step;
+}
+
+/* Source: mmcv, rescale_size (image/geometric.py). */
+static DetectionStep resized_mmdetection(int width, int height, int scale, int max_size) {
+    int small = smaller(width, height), large = width + height - small;
+    double factor = (double)scale / small;
+    if (max_size) factor = fmin((double)max_size / large, factor);
+    DetectionStep step = {.width = larger((int)(width * factor + 0.5), 1),
+                          .height = larger((int)(height * factor + 0.5), 1)};
+    step.crop_width = step.width;
+    step.crop_height = step.height;
+    return step;
+}
+
+static DetectionStep resized(DetectionRule rule, int width, int height, int scale, int max_size) {
+    return (rule == DETECTION_DETR ? resized_detr : resized_mmdetection)(width, height, scale, max_size);
 }
 
 static void add_step(DetectionDraw *draw, DetectionStep step) {
@@ -116,7 +132,8 @@ static int between(const DetectionSample *s, uint64_t element, int low, int high
 }
 
 static DetectionStep cropped(const DetectionAugment *a, const DetectionSample *s, int width, int height) {
-    DetectionStep step = resized(width, height, a->crop_scale[between(s, CROP_SCALE, 0, a->crop_scales - 1)], 0);
+    int scale = a->crop_scale[between(s, CROP_SCALE, 0, a->crop_scales - 1)];
+    DetectionStep step = resized(a->rule, width, height, scale, 0);
     int most_width = smaller(step.width, a->crop_max), most_height = smaller(step.height, a->crop_max);
     step.crop_width = between(s, CROP_WIDTH, smaller(a->crop_min, most_width), most_width);
     step.crop_height = between(s, CROP_HEIGHT, smaller(a->crop_min, most_height), most_height);
@@ -132,13 +149,13 @@ DetectionDraw detection_draw(const DetectionAugment *augment, int width, int hei
     draw.mirror = augment->flip && rng_bits(seed, RNG_FLIP, epoch, index, 0) >> 31;
     if (augment->crop && between(&s, CHOICE, 0, 1)) add_step(&draw, cropped(augment, &s, width, height));
     int scale = augment->scale[between(&s, SCALE, 0, augment->scales - 1)];
-    add_step(&draw, resized(draw.width, draw.height, scale, augment->max_size));
+    add_step(&draw, resized(augment->rule, draw.width, draw.height, scale, augment->max_size));
     return draw;
 }
 
-DetectionDraw detection_resize(int width, int height, int scale, int max_size) {
+DetectionDraw detection_resize(DetectionRule rule, int width, int height, int scale, int max_size) {
     DetectionDraw draw = {.from_width = width, .from_height = height};
-    add_step(&draw, resized(width, height, scale, max_size));
+    add_step(&draw, resized(rule, width, height, scale, max_size));
     return draw;
 }
 
@@ -178,20 +195,46 @@ static bool move_box(float box[4], const DetectionDraw *draw) {
         width = draw->step[i].crop_width;
         height = draw->step[i].crop_height;
     }
-    float x0 = box[0], y0 = box[1], x1 = box[2], y1 = box[3], w = (float)width, h = (float)height;
-    box[0] = (x0 + x1) / 2 / w;
-    box[1] = (y0 + y1) / 2 / h;
-    box[2] = (x1 - x0) / w;
-    box[3] = (y1 - y0) / h;
     return true;
 }
 
-int detection_boxes(float (*box)[4], int *label, int count, const DetectionDraw *draw) {
+int detection_corners(float (*box)[4], int *label, size_t *place, int count, const DetectionDraw *draw) {
     int kept = 0;
     for (int i = 0; i < count; i++) {
         if (!move_box(box[i], draw)) continue;
         for (int k = 0; k < 4; k++) box[kept][k] = box[i][k];
+        if (place) place[kept] = place[i];
         label[kept++] = label[i];
     }
     return kept;
+}
+
+void detection_relative(float (*box)[4], int count, const DetectionDraw *draw) {
+    float w = (float)draw->width, h = (float)draw->height;
+    for (int i = 0; i < count; i++) {
+        float x0 = box[i][0], y0 = box[i][1], x1 = box[i][2], y1 = box[i][3];
+        box[i][0] = (x0 + x1) / 2 / w;
+        box[i][1] = (y0 + y1) / 2 / h;
+        box[i][2] = (x1 - x0) / w;
+        box[i][3] = (y1 - y0) / h;
+    }
+}
+
+void detection_map(double scale[2], double shift[2], const DetectionDraw *draw) {
+    int width = draw->from_width, height = draw->from_height;
+    scale[0] = draw->mirror ? -1 : 1;
+    shift[0] = draw->mirror ? width : 0;
+    scale[1] = 1;
+    shift[1] = 0;
+    for (int i = 0; i < draw->steps; i++) {
+        const DetectionStep *s = &draw->step[i];
+        const double ratio[2] = {(double)s->width / width, (double)s->height / height};
+        const int corner[2] = {s->left, s->top};
+        for (int k = 0; k < 2; k++) {
+            scale[k] *= ratio[k];
+            shift[k] = shift[k] * ratio[k] - corner[k];
+        }
+        width = s->crop_width;
+        height = s->crop_height;
+    }
 }

@@ -14,6 +14,12 @@
 
 enum { DETECTION_SCALES = 16 };
 
+/* How the sides of a resized picture are rounded, with `scale` for the short side and max_size for the long one.
+ *   DETR          the short side is exact, and the long one truncated; where max_size decides, the short side is
+ *                 rounded half to even and the long one is what follows from it
+ *   mmdetection   both sides times min(max_size / long, scale / short), rounded half up */
+typedef enum { DETECTION_DETR, DETECTION_MMDETECTION } DetectionRule;
+
 typedef struct {
     bool flip, crop;
     int scale_min, scale_max, scale_step, max_size;
@@ -24,6 +30,7 @@ typedef struct {
 extern const ConfigGroup detection_augment_settings;
 
 typedef struct {
+    DetectionRule rule; /* not a setting: the program's choice */
     bool flip, crop;
     int scale[DETECTION_SCALES], scales, max_size; /* max_size 0: no limit */
     int crop_scale[DETECTION_SCALES], crop_scales, crop_min, crop_max;
@@ -49,11 +56,17 @@ DetectionDraw detection_draw(const DetectionAugment *augment, int width, int hei
                              uint32_t index);
 
 /* The transform for evaluation: resizes the short side to `scale`, the long side limited to max_size (0: no limit). */
-DetectionDraw detection_resize(int width, int height, int scale, int max_size);
+DetectionDraw detection_resize(DetectionRule rule, int width, int height, int scale, int max_size);
 
-/* Transforms boxes in place, from box [count,4] as x0, y0, x1, y1 in pixels of the original picture to cx, cy, w, h
- * relative to the size of the result.  Boxes are clipped to each crop; those with nothing left are dropped together
- * with their labels.  Returns how many remain. */
-int detection_boxes(float (*box)[4], int *label, int count, const DetectionDraw *draw);
+/* Transforms boxes in place, from box [count,4] as x0, y0, x1, y1 in pixels of the original picture to the same in
+ * pixels of the result.  Boxes are clipped to each crop; those with nothing left are dropped, together with their
+ * labels and places (NULL: none).  Returns how many remain. */
+int detection_corners(float (*box)[4], int *label, size_t *place, int count, const DetectionDraw *draw);
+
+/* From there to cx, cy, w, h relative to the size of the result. */
+void detection_relative(float (*box)[4], int count, const DetectionDraw *draw);
+
+/* The coordinates of the result are scale x + shift of those in the original picture, x before y. */
+void detection_map(double scale[2], double shift[2], const DetectionDraw *draw);
 
 #endif

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "core/die.h"
+#include "core/integers.h"
 #include "data/detection/size_buckets.h"
 
 /* While threads fill a slot, each image has room for most_boxes targets; detection_next then removes the gaps. */
@@ -14,16 +15,16 @@ typedef struct {
     DetectionPart part;
     uint32_t *index; /* [n]: the image planned for this place, before any replacement */
     int *count;      /* [n]: number of its targets */
-    float (*boxes)[4];
-    int *labels;
+    size_t *place;   /* [n,most_boxes]: their annotations, where masks are loaded */
 } DetectionSlot;
 
 /* == Order ======================================================================================================== */
 
 static DetectionDraw draw_of(const DetectionLoader *loader, uint32_t index, int width, int height) {
     const DetectionLoaderConfig *c = &loader->config;
-    if (!c->parts.train) return detection_resize(width, height, c->augment.scale[0], c->augment.max_size);
-    return detection_draw(&c->augment, width, height, c->parts.seed, loader->parts.epoch, index);
+    const DetectionAugment *a = &c->augment;
+    if (!c->parts.train) return detection_resize(a->rule, width, height, a->scale[0], a->max_size);
+    return detection_draw(a, width, height, c->parts.seed, loader->parts.epoch, index);
 }
 
 static size_t count_of(const DetectionLoader *loader) { return (size_t)loader->set->coco.image_count; }
@@ -61,16 +62,23 @@ static double largest_ratio(const DetectionLoader *loader) {
     return fmax(ratio, (double)a->crop_max / least);
 }
 
-/* When max_size limits the long side, the short side is rounded, so the long side may exceed max_size by half the
- * ratio of the sides, or equal that ratio when the short side is 1. */
+static int rounded_up(const DetectionLoader *loader, int side) {
+    int multiple = larger(loader->config.multiple, 1);
+    return (side + multiple - 1) / multiple * multiple;
+}
+
+/* When max_size limits the long side, DETR rounds the short side, so the long side may exceed max_size by half the
+ * ratio of the sides, or equal that ratio when the short side is 1; mmdetection rounds the long side. */
 static void find_largest(DetectionLoader *loader) {
     const DetectionAugment *a = &loader->config.augment;
     double ratio = largest_ratio(loader);
     int scale = 1, scales = loader->config.parts.train ? a->scales : 1;
     for (int i = 0; i < scales; i++) scale = a->scale[i] > scale ? a->scale[i] : scale;
-    int longer = (int)(scale * ratio + 1e-6);
-    loader->shorter = scale;
-    loader->longer = a->max_size && longer > a->max_size ? a->max_size + (int)ratio : longer;
+    bool detr = a->rule == DETECTION_DETR;
+    int longer = (int)(scale * ratio + 1e-6 + (detr ? 0 : 0.5));
+    loader->shorter = rounded_up(loader, scale);
+    loader->longer =
+        rounded_up(loader, a->max_size && longer > a->max_size ? a->max_size + (detr ? (int)ratio : 0) : longer);
 }
 
 /* == One image ==================================================================================================== */
@@ -94,6 +102,28 @@ static void fit(DetectionDraw *draw, int width, int height) {
     *last = (DetectionStep){draw->width, draw->height, 0, 0, draw->width, draw->height};
 }
 
+/* Writes the targets of an image to the slot's arrays, from `at` on; returns their number. */
+static int load_targets(const DetectionLoader *loader, const DetectionSlot *slot, size_t at, int image,
+                        const DetectionDraw *draw) {
+    const Coco *coco = &loader->set->coco;
+    const DetectionPart *part = &slot->part;
+    float(*boxes)[4] = part->boxes + at;
+    int *labels = part->labels + at;
+    size_t *place = loader->masks ? slot->place + at : NULL;
+    int count = coco_targets(coco, image, boxes, labels, place);
+    count = detection_corners(boxes, labels, place, count, draw);
+    if (loader->masks) {
+        memcpy(part->corners + at, boxes, (size_t)count * sizeof *boxes);
+        for (int i = 0; i < count; i++) {
+            ObjectMask *mask = &part->masks[at + (size_t)i];
+            *mask = coco_object_mask(coco, place[i]);
+            detection_map(mask->scale, mask->shift, draw);
+        }
+    }
+    detection_relative(boxes, count, draw);
+    return count;
+}
+
 static bool load_picture(void *argument, size_t index, Error *error) {
     const DetectionJob *job = argument;
     const DetectionLoader *loader = job->loader;
@@ -110,10 +140,8 @@ static bool load_picture(void *argument, size_t index, Error *error) {
         return refuse_memory(error, 0, "resizing it");
     part->size[job->i][0] = draw.height;
     part->size[job->i][1] = draw.width;
-    if (loader->config.parts.train) {
-        int count = coco_targets(&loader->set->coco, (int)index, job->slot->boxes + room, job->slot->labels + room);
-        job->slot->count[job->i] = detection_boxes(job->slot->boxes + room, job->slot->labels + room, count, &draw);
-    }
+    if (loader->config.parts.train)
+        job->slot->count[job->i] = load_targets(loader, job->slot, room, (int)index, &draw);
     return true;
 }
 
@@ -149,13 +177,15 @@ static int open_part(void *argument, void *memory, size_t batch, int first, int 
         int width = loader->size[index][0], height = loader->size[index][1];
         width = width > p->width ? width : p->width;
         height = height > p->height ? height : p->height;
-        if (!fits(loader, height, width)) break;
+        if (!fits(loader, rounded_up(loader, height), rounded_up(loader, width))) break;
         p->width = width;
         p->height = height;
         slot->index[p->n] = index;
         slot->count[p->n] = 0;
     }
     assert(p->n > 0);
+    p->height = rounded_up(loader, p->height);
+    p->width = rounded_up(loader, p->width);
     p->batch = batch;
     p->position = first;
     return *images = p->n;
@@ -166,8 +196,12 @@ static void gather_targets(const DetectionLoader *loader, DetectionSlot *slot) {
     DetectionPart *p = &slot->part;
     for (int i = 0; i < p->n; i++) {
         size_t from = (size_t)i * (size_t)loader->set->most_boxes, count = (size_t)slot->count[i];
-        memcpy(p->boxes + p->first[i], slot->boxes + from, count * sizeof *p->boxes);
-        memcpy(p->labels + p->first[i], slot->labels + from, count * sizeof *p->labels);
+        memmove(p->boxes + p->first[i], p->boxes + from, count * sizeof *p->boxes);
+        memmove(p->labels + p->first[i], p->labels + from, count * sizeof *p->labels);
+        if (loader->masks) {
+            memmove(p->corners + p->first[i], p->corners + from, count * sizeof *p->corners);
+            memmove(p->masks + p->first[i], p->masks + from, count * sizeof *p->masks);
+        }
         p->first[i + 1] = p->first[i] + slot->count[i];
     }
 }
@@ -180,6 +214,8 @@ void detection_open(DetectionLoader *loader, const DetectionSet *set, const Dete
     loader->size = xcalloc(count, sizeof *loader->size, "the sizes of images");
     loader->boxes = xcalloc(most, sizeof *loader->boxes, "an image's boxes");
     loader->labels = xcalloc(most, sizeof *loader->labels, "an image's labels");
+    loader->masks = config->parts.train && set->task == DETECTION_MASKS;
+    const char *masks = loader->masks ? "a batch of masks" : NULL; /* NULL ends the list of arrays */
     find_largest(loader);
     size_t pixels = (size_t)loader->shorter * (size_t)loader->longer * 3;
     PartsSource source = {
@@ -199,8 +235,9 @@ void detection_open(DetectionLoader *loader, const DetectionSet *set, const Dete
                    {offsetof(DetectionSlot, part.first), sizeof(int), 1, "a batch of targets"},
                    {offsetof(DetectionSlot, index), sizeof(uint32_t), 0, "a batch of numbers"},
                    {offsetof(DetectionSlot, count), sizeof(int), 0, "a batch of targets"},
-                   {offsetof(DetectionSlot, boxes), most * sizeof(float[4]), 0, "a batch of boxes"},
-                   {offsetof(DetectionSlot, labels), most * sizeof(int), 0, "a batch of labels"}},
+                   {offsetof(DetectionSlot, part.corners), most * sizeof(float[4]), 0, masks},
+                   {offsetof(DetectionSlot, part.masks), most * sizeof(ObjectMask), 0, masks},
+                   {offsetof(DetectionSlot, place), most * sizeof(size_t), 0, masks}},
         .open = open_part,
         .fill = fill_image,
         .describe = describe};
@@ -229,9 +266,9 @@ int detection_boxes_of(const DetectionLoader *loader, size_t batch) {
     for (size_t i = batch * size; i < (batch + 1) * size; i++) {
         uint32_t index = loader->parts.order[i];
         const CocoImage *image = &loader->set->coco.images[index];
-        int count = coco_targets(&loader->set->coco, (int)index, loader->boxes, loader->labels);
+        int count = coco_targets(&loader->set->coco, (int)index, loader->boxes, loader->labels, NULL);
         DetectionDraw draw = draw_of(loader, index, image->width, image->height);
-        total += detection_boxes(loader->boxes, loader->labels, count, &draw);
+        total += detection_corners(loader->boxes, loader->labels, NULL, count, &draw);
     }
     return total;
 }

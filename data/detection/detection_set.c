@@ -6,6 +6,7 @@
 
 #include "core/die.h"
 #include "core/files.h"
+#include "core/integers.h"
 #include "core/text.h"
 #include "data/images/image.h"
 #include "data/images/jpeg.h"
@@ -46,7 +47,8 @@ static void set_finish(DetectionSet *set, const char *name) {
     for (size_t i = 0; i < set->coco.annotation_count; i++) set->boxes += !set->coco.annotations[i].crowd;
     float(*box)[4] = xcalloc((size_t)set->most_boxes, sizeof *box, "boxes");
     int *label = xcalloc((size_t)set->most_boxes, sizeof *label, "labels");
-    for (int i = 0; i < set->coco.image_count; i++) set->targets += (size_t)coco_targets(&set->coco, i, box, label);
+    for (int i = 0; i < set->coco.image_count; i++)
+        set->targets += (size_t)coco_targets(&set->coco, i, box, label, NULL);
     free(box);
     free(label);
     memcpy(set->mean, imagenet_mean, sizeof set->mean);
@@ -55,11 +57,13 @@ static void set_finish(DetectionSet *set, const char *name) {
 
 /* Prints one line about annotations that are unusable for training. */
 static void mention_oddities(const Coco *coco, const char *json) {
-    char text[256] = "";
+    char text[512] = "";
     const struct {
         size_t count;
         const char *what;
     } odd[] = {{coco->degenerate, "without area in their image, left out of training"},
+               {coco->maskless, "without a mask, left out of training"},
+               {coco->masks.shortened, "with polygons of fewer than three corners, which are left out"},
                {coco->outside, "leaving their image, cut to it in training"},
                {coco->zero_ids, "with the id 0, which evaluation takes for no match, as pycocotools does"}};
     for (size_t i = 0, used = 0; i < sizeof odd / sizeof *odd; i++)
@@ -76,19 +80,45 @@ static void keep_first(Coco *coco, int limit) {
     coco->image_count = limit;
 }
 
-void detection_set_coco(DetectionSet *set, const char *name, const char *json, const char *folder, int limit) {
+/* Leaves out what Mask R-CNN is not trained on: small pictures, and those without a target. */
+static void keep_trainable(Coco *coco, const char *json) {
+    enum { LEAST_SIDE = 32 }; /* mmdetection's */
+    bool *keep = xcalloc((size_t)coco->image_count, sizeof *keep, "the choice of images");
+    int most = 1, kept = 0;
+    for (int i = 0; i < coco->image_count; i++) most = larger(most, coco->images[i].count);
+    float(*box)[4] = xcalloc((size_t)most, sizeof *box, "boxes");
+    int *label = xcalloc((size_t)most, sizeof *label, "labels");
+    for (int i = 0; i < coco->image_count; i++) {
+        const CocoImage *image = &coco->images[i];
+        keep[i] = smaller(image->width, image->height) >= LEAST_SIDE && coco_targets(coco, i, box, label, NULL);
+        kept += keep[i];
+    }
+    if (!kept)
+        die("%s: none of its %d images has an object with a mask and sides of at least %d pixels", json,
+            coco->image_count, LEAST_SIDE);
+    coco_keep(coco, keep);
+    free(keep);
+    free(box);
+    free(label);
+}
+
+void detection_set_coco(DetectionSet *set, const char *name, const char *json, const char *folder, DetectionTask task,
+                        bool train, int limit) {
     Error error;
-    *set = (DetectionSet){.folder = xstrdup(folder)};
-    if (!coco_read(&set->coco, json, &error)) die("%s: %s", json, error.text);
+    CocoMaskKind masks = task == DETECTION_BOXES ? COCO_NO_MASKS : train ? COCO_POLYGONS : COCO_RLE;
+    *set = (DetectionSet){.task = task, .folder = xstrdup(folder)};
+    if (!coco_read(&set->coco, json, masks, &error)) die("%s: %s", json, error.text);
+    if (masks && train) keep_trainable(&set->coco, json);
     keep_first(&set->coco, limit);
     if (!coco_check_files(&set->coco, folder, &error)) die("%s: %s: %s has them", folder, error.text, json);
     mention_oddities(&set->coco, json);
     set_finish(set, name);
 }
 
-void detection_set_scenes(DetectionSet *set, bool train, uint64_t seed, int side, int limit) {
-    *set = (DetectionSet){.seed = seed, .split = !train, .side = side};
-    scenes_coco(&set->coco, seed, set->split, limit ? limit : train ? SCENES_TRAIN : SCENES_TEST, side);
+void detection_set_scenes(DetectionSet *set, DetectionTask task, bool train, uint64_t seed, int side, int limit) {
+    *set = (DetectionSet){.task = task, .seed = seed, .split = !train, .side = side};
+    scenes_coco(&set->coco, seed, set->split, limit ? limit : train ? SCENES_TRAIN : SCENES_TEST, side,
+                task == DETECTION_MASKS);
     set_finish(set, "shapes");
 }
 
@@ -102,14 +132,15 @@ static void find_file(char path[MOST_PATH], const char *folder, const char *name
         path_join(path, MOST_PATH, folder, name);
 }
 
-void detection_set_open(DetectionSet *set, const DetectionSetSettings *s, bool train, uint64_t seed) {
+void detection_set_open(DetectionSet *set, const DetectionSetSettings *s, DetectionTask task, bool train,
+                        uint64_t seed) {
     char name[sizeof set->name], json[MOST_PATH], folder[MOST_PATH];
     int limit = train ? s->train_limit : s->val_limit;
-    if (is_shapes(s)) return detection_set_scenes(set, train, seed, s->scene_size, limit);
+    if (is_shapes(s)) return detection_set_scenes(set, task, train, seed, s->scene_size, limit);
     text_name_path(name, sizeof name, s->data, "images");
     find_file(json, s->data, train ? s->train_annotations : s->val_annotations);
     find_file(folder, s->data, train ? s->train_images : s->val_images);
-    detection_set_coco(set, name, json, folder, limit);
+    detection_set_coco(set, name, json, folder, task, train, limit);
 }
 
 int detection_set_classes(const DetectionSetSettings *s) { return is_shapes(s) ? SHAPES_CLASSES + 1 : 0; }
@@ -182,7 +213,7 @@ bool detection_set_read(const DetectionSet *set, int index, bool mirror, Transfo
     if (!set->folder) {
         int label[SCENES_MOST], box[SCENES_MOST][4];
         if (!picture_start(picture, &scratch->pixels, set->side, set->side, error)) return false;
-        scenes_draw(set->seed, set->split, (uint32_t)index, set->side, scratch->pixels.bytes, label, box);
+        scenes_draw(set->seed, set->split, (uint32_t)index, set->side, scratch->pixels.bytes, NULL, label, box);
         if (mirror) augment_mirror(scratch->pixels.bytes, set->side, set->side);
         return true;
     }

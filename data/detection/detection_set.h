@@ -17,31 +17,38 @@ typedef struct {
 
 extern const ConfigGroup detection_set_settings;
 
+/* What the set is for.  Masks: the rules of mmdetection's Mask R-CNN, see coco_targets; training leaves out pictures
+ * under 32 pixels wide or high, and those without a target. */
+typedef enum { DETECTION_BOXES, DETECTION_MASKS } DetectionTask;
+
 typedef struct {
     char name[32];
+    DetectionTask task;
     Coco coco;
     char *folder; /* of the pictures; NULL: embedded scenes */
     uint64_t seed;      /* seed, split and side are those of the embedded scenes */
     uint32_t split;
     int side;
-    int classes;         /* labels are category ids, all less than this: the model's number of classes */
+    int classes;         /* labels (see coco.h) are less than this: the model's number of classes */
     int most_boxes;      /* most training boxes of one image */
     size_t targets, boxes; /* totals over all images: boxes for training, boxes for evaluation */
     float mean[3], std[3];
 } DetectionSet;
 
 /* Opens the split that the settings name, through one of the functions below; seed is used by the embedded scenes. */
-void detection_set_open(DetectionSet *set, const DetectionSetSettings *s, bool train, uint64_t seed);
+void detection_set_open(DetectionSet *set, const DetectionSetSettings *s, DetectionTask task, bool train,
+                        uint64_t seed);
 
 /* The number of classes if it is known without reading a file, else 0. */
 int detection_set_classes(const DetectionSetSettings *s);
 
-/* Opens the first `limit` images (0: all).  Ends the process with one line if the JSON is invalid or pictures are
- * missing.  Unusual annotations are reported on stderr in one line. */
-void detection_set_coco(DetectionSet *set, const char *name, const char *json, const char *folder, int limit);
+/* Opens the first `limit` images (0: all) of those that are not left out.  Ends the process with one line if the JSON is
+ * invalid or pictures are missing.  Unusual annotations are reported on stderr in one line. */
+void detection_set_coco(DetectionSet *set, const char *name, const char *json, const char *folder, DetectionTask task,
+                        bool train, int limit);
 
 /* Opens `limit` embedded scenes; 0: SCENES_TRAIN or SCENES_TEST. */
-void detection_set_scenes(DetectionSet *set, bool train, uint64_t seed, int side, int limit);
+void detection_set_scenes(DetectionSet *set, DetectionTask task, bool train, uint64_t seed, int side, int limit);
 
 void detection_set_close(DetectionSet *set);
 

@@ -8,6 +8,7 @@
 #include <assert.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/die.h"
@@ -105,20 +106,25 @@ static void paint_ground(uint8_t *pixels, ShapesStream *s, int side) {
     }
 }
 
-static void paint_figure(uint8_t *pixels, ShapesStream *s, const SceneFigure *f, int side) {
+/* Paints the figure in a random colour; pixels may be NULL.  It is figure number `number` of the owners, counted from
+ * 1, unless owner is NULL. */
+static void paint_figure(uint8_t *pixels, uint8_t *owner, ShapesStream *s, const SceneFigure *f, int number, int side) {
     float colour[3];
     for (int k = 0; k < 3; k++) colour[k] = shapes_uniform(s, 140, 235);
     for (int y = f->box[1]; y < f->box[3]; y++) {
         for (int x = f->box[0]; x < f->box[2]; x++) {
-            uint8_t *pixel = pixels + ((size_t)y * (size_t)side + (size_t)x) * 3;
+            size_t at = (size_t)y * (size_t)side + (size_t)x;
             float part = cover(f, x, y);
-            for (int k = 0; k < 3; k++) pixel[k] = blend(pixel[k], colour[k], part);
+            for (size_t k = 0; k < 3 && pixels; k++) pixels[3 * at + k] = blend(pixels[3 * at + k], colour[k], part);
+            if (!owner || part == 0) continue;
+            if (part >= 0.5f) owner[at] = (uint8_t)number;
+            if (part < 1) owner[at] |= SCENES_EDGE;
         }
     }
 }
 
-int scenes_draw(uint64_t seed, uint32_t split, uint32_t index, int side, uint8_t *pixels, int label[SCENES_MOST],
-                int box[SCENES_MOST][4]) {
+int scenes_draw(uint64_t seed, uint32_t split, uint32_t index, int side, uint8_t *pixels, uint8_t *owner,
+                int label[SCENES_MOST], int box[SCENES_MOST][4]) {
     assert(side >= SCENES_LEAST_SIDE);
     ShapesStream s = {seed, SCENE_SPLIT + split, index, 0, RNG_SHAPES};
     SceneFigure figures[SCENES_MOST];
@@ -127,31 +133,64 @@ int scenes_draw(uint64_t seed, uint32_t split, uint32_t index, int side, uint8_t
         label[i] = figures[i].label;
         memcpy(box[i], figures[i].box, sizeof box[i]);
     }
+    if (pixels) paint_ground(pixels, &s, side);
+    if (owner) memset(owner, 0, (size_t)side * (size_t)side);
+    for (int i = 0; i < count && (pixels || owner); i++) paint_figure(pixels, owner, &s, &figures[i], i + 1, side);
     if (!pixels) return count;
-    paint_ground(pixels, &s, side);
-    for (int i = 0; i < count; i++) paint_figure(pixels, &s, &figures[i], side);
     float strength = shapes_uniform(&s, 0, 0.08f);
     shapes_noise(pixels, NULL, (size_t)side * (size_t)side * 3, 0, &s, strength);
     return count;
 }
 
-void scenes_coco(Coco *coco, uint64_t seed, uint32_t split, int count, int side) {
+void scenes_classes(uint8_t *classes, const uint8_t *owner, size_t count, const int label[SCENES_MOST],
+                    bool ignore_edges) {
+    for (size_t i = 0; i < count; i++) {
+        int number = owner[i] & ~SCENES_EDGE;
+        bool edge = owner[i] & SCENES_EDGE;
+        classes[i] = ignore_edges && edge ? SCENES_IGNORED : (uint8_t)(number ? 1 + label[number - 1] : 0);
+    }
+}
+
+/* Scratch of one scene's masks. */
+typedef struct {
+    uint8_t *owner, *bitmap; /* [side,side] */
+    Rle rle;
+} SceneMasks;
+
+/* Annotates the mask of a figure, and gives the last annotation its area. */
+static void annotate_mask(Coco *coco, SceneMasks *m, int number, int side) {
+    for (size_t i = 0; i < (size_t)side * (size_t)side; i++) m->bitmap[i] = (m->owner[i] & ~SCENES_EDGE) == number;
+    rle_encode(&m->rle, m->bitmap, side, side);
+    coco_masks_set(&coco->masks, &m->rle);
+    coco->annotations[coco->annotation_count - 1].area = rle_extent(&m->rle).area;
+}
+
+void scenes_coco(Coco *coco, uint64_t seed, uint32_t split, int count, int side, bool masks) {
     Dataset shapes;
     Error error;
+    SceneMasks scratch = {.owner = NULL};
     int64_t id = 1;
     shapes_describe(&shapes);
-    *coco = (Coco){.image_count = 0};
+    *coco = (Coco){.masks.kind = masks ? COCO_RLE : COCO_NO_MASKS};
+    if (masks) {
+        scratch.owner = xcalloc((size_t)side * (size_t)side, 1, "the owners of pixels");
+        scratch.bitmap = xcalloc((size_t)side * (size_t)side, 1, "the mask of a figure");
+    }
     for (int c = 0; c < SHAPES_CLASSES; c++) coco_add_category(coco, c + 1, shapes.class_names[c]);
     for (int i = 0; i < count; i++) {
         char name[32];
         int label[SCENES_MOST], box[SCENES_MOST][4];
-        int figures = scenes_draw(seed, split, (uint32_t)i, side, NULL, label, box);
+        int figures = scenes_draw(seed, split, (uint32_t)i, side, NULL, scratch.owner, label, box);
         snprintf(name, sizeof name, "scene-%06d", i);
         coco_add_image(coco, i + 1, name, side, side);
         for (int j = 0; j < figures; j++) {
             const double xywh[4] = {box[j][0], box[j][1], box[j][2] - box[j][0], box[j][3] - box[j][1]};
             coco_add_annotation(coco, id++, i + 1, label[j] + 1, xywh, area(box[j]), false);
+            if (masks) annotate_mask(coco, &scratch, j + 1, side);
         }
     }
+    free(scratch.owner);
+    free(scratch.bitmap);
+    rle_free(&scratch.rle);
     if (!coco_finish(coco, &error)) die("scenes: %s", error.text);
 }

@@ -68,36 +68,130 @@ static bool webp_is(const uint8_t *bytes, size_t size) {
 
 static bool png_is(const uint8_t *bytes, size_t size) { return size >= 8 && !memcmp(bytes, "\x89PNG\r\n\x1a\n", 8); }
 
-bool image_decode(Image *image, const uint8_t *bytes, size_t size, size_t most_pixels, Error *error) {
-    int height, width, channels;
-    if (!size || size > IMAGE_MAX_BYTES) return refuse(error, "%zu bytes, expected 1 to %d", size, IMAGE_MAX_BYTES);
-    if (jpeg_is(bytes, size)) return decode_jpeg(image, bytes, size, most_pixels, error);
-    if (webp_is(bytes, size)) return webp_decode(image, bytes, size, most_pixels, error);
+/* Decodes a PNG or BMP to `channels` a pixel; NULL, and `error` is set, on failure. */
+static uint8_t *decode_stb(const uint8_t *bytes, size_t size, size_t most_pixels, int channels, int *height, int *width,
+                           Error *error) {
+    int stored;
     /* stb needs twice the file while it collects chunks, and twice 4 channels of 16 bits a pixel while it decompresses;
      * the rest is a margin. */
     ceiling = 2 * size + 16 * most_pixels + (1 << 24);
     starved = false;
     bool png = png_is(bytes, size);
-    if (!stbi_info_from_memory(bytes, (int)size, &width, &height, &channels)) {
+    if (!stbi_info_from_memory(bytes, (int)size, width, height, &stored)) {
         uint32_t most = IMAGE_MAX_SIDE;
-        if (starved) return refuse_memory(error, 0, "a picture");
+        if (starved) return refuse_memory(error, 0, "a picture"), NULL;
         if (png && size >= 24 && (big_endian(bytes + 16) > most || big_endian(bytes + 20) > most))
             return refuse(error, "%u x %u pixels, expected at most %u a side", big_endian(bytes + 20),
-                          big_endian(bytes + 16), most);
-        if (png) return refuse(error, "a damaged PNG");
+                          big_endian(bytes + 16), most), NULL;
+        if (png) return refuse(error, "a damaged PNG"), NULL;
+        return refuse(error, "not a JPEG, PNG or BMP picture (%s)", stbi_failure_reason()), NULL;
+    }
+    if (!png && *height < 0 && *height >= -IMAGE_MAX_SIDE) *height = -*height; /* a BMP from the top down */
+    if (*height < 1 || *width < 1 || *height > IMAGE_MAX_SIDE || *width > IMAGE_MAX_SIDE ||
+        (size_t)*height * (size_t)*width > most_pixels) {
+        return refuse_size(error, *height, *width, most_pixels), NULL;
+    }
+    uint8_t *pixels = stbi_load_from_memory(bytes, (int)size, width, height, &stored, channels);
+    if (!pixels && starved) refuse_memory(error, 0, "a picture");
+    else if (!pixels) refuse(error, "a damaged picture (%s)", stbi_failure_reason());
+    return pixels;
+}
+
+static bool check_bytes(size_t size, Error *error) {
+    return (size && size <= IMAGE_MAX_BYTES) || refuse(error, "%zu bytes, expected 1 to %d", size, IMAGE_MAX_BYTES);
+}
+
+bool image_decode(Image *image, const uint8_t *bytes, size_t size, size_t most_pixels, Error *error) {
+    int height, width;
+    if (!check_bytes(size, error)) return false;
+    if (jpeg_is(bytes, size)) return decode_jpeg(image, bytes, size, most_pixels, error);
+    if (webp_is(bytes, size)) return webp_decode(image, bytes, size, most_pixels, error);
+    uint8_t *pixels = decode_stb(bytes, size, most_pixels, 3, &height, &width, error);
+    if (pixels) *image = (Image){height, width, pixels};
+    return pixels != NULL;
+}
+
+bool image_size(const uint8_t *bytes, size_t size, int *height, int *width, Error *error) {
+    int stored;
+    if (!check_bytes(size, error)) return false;
+    if (jpeg_is(bytes, size)) {
+        JpegReader *reader = jpeg_open();
+        if (!reader) return refuse_memory(error, 0, "a picture");
+        bool ok = jpeg_begin(reader, bytes, size, JPEG_MAX_PIXELS, height, width, error);
+        jpeg_close(reader);
+        return ok;
+    }
+    if (webp_is(bytes, size)) {
+        Image image;
+        if (!webp_decode(&image, bytes, size, IMAGE_MAX_PIXELS, error)) return false;
+        *height = image.height;
+        *width = image.width;
+        image_free(&image);
+        return true;
+    }
+    ceiling = 2 * size + (1 << 24);
+    if (!stbi_info_from_memory(bytes, (int)size, width, height, &stored))
         return refuse(error, "not a JPEG, PNG or BMP picture (%s)", stbi_failure_reason());
-    }
-    if (!png && height < 0 && height >= -IMAGE_MAX_SIDE) height = -height; /* a BMP from the top down */
-    if (height < 1 || width < 1 || height > IMAGE_MAX_SIDE || width > IMAGE_MAX_SIDE ||
-        (size_t)height * (size_t)width > most_pixels) {
-        return refuse_size(error, height, width, most_pixels);
-    }
-    uint8_t *pixels = stbi_load_from_memory(bytes, (int)size, &width, &height, &channels, 3);
-    if (!pixels && starved) return refuse_memory(error, 0, "a picture");
-    if (!pixels) return refuse(error, "a damaged picture (%s)", stbi_failure_reason());
-    *image = (Image){height, width, pixels};
+    *height = abs(*height); /* negative in a BMP from the top down */
     return true;
 }
+
+/* == Values as they are stored ==================================================================================== */
+
+/* Where a PNG's header has them, and the colour types. */
+enum { PNG_WIDTH = 16, PNG_HEIGHT = 20, PNG_DEPTH = 24, PNG_COLOUR = 25, PNG_HEADER = 33 };
+enum { PNG_GREY = 0, PNG_PALETTE = 3 };
+
+bool image_values_size(const uint8_t *bytes, size_t size, int *height, int *width, Error *error) {
+    static const char *const kinds[] = {[2] = "colours", [4] = "grey values with alpha", [6] = "colours with alpha"};
+    if (!png_is(bytes, size)) return refuse(error, "not a PNG picture, which keeps values as they were stored");
+    if (size < PNG_HEADER || memcmp(bytes + 12, "IHDR", 4)) return refuse(error, "a damaged PNG");
+    uint32_t h = big_endian(bytes + PNG_HEIGHT), w = big_endian(bytes + PNG_WIDTH), most = IMAGE_MAX_SIDE;
+    int depth = bytes[PNG_DEPTH], colour = bytes[PNG_COLOUR];
+    if (!h || !w || h > most || w > most)
+        return refuse(error, "%u x %u pixels, expected 1 to %u a side", h, w, most);
+    if (colour == 2 || colour == 4 || colour == 6)
+        return refuse(error, "a PNG of %s, expected one of grey values or of palette indices", kinds[colour]);
+    if (colour != PNG_GREY && colour != PNG_PALETTE) return refuse(error, "a damaged PNG");
+    if (depth != 8 && colour == PNG_GREY)
+        return refuse(error, "a PNG of grey values of %d bits, expected 8", depth);
+    *height = (int)h;
+    *width = (int)w;
+    return true;
+}
+
+/* Gives chunks of transparency a name that stb does not know: with palette indices they have another form. */
+static void hide_transparency(uint8_t *bytes, size_t size) {
+    for (size_t at = 8; size - at >= 12;) {
+        size_t length = big_endian(bytes + at);
+        if (!memcmp(bytes + at + 4, "tRNS", 4)) bytes[at + 6] = 'n';
+        if (length > size - at - 12) break;
+        at += length + 12;
+    }
+}
+
+/* stb replaces palette indices by colours.  Called grey values they stay what they are, but for those of 1, 2 and 4
+ * bits, which stb multiplies so that the largest becomes 255. */
+bool image_decode_values(ImageValues *values, uint8_t *bytes, size_t size, size_t most_pixels, Error *error) {
+    int height, width;
+    if (!check_bytes(size, error) || !image_values_size(bytes, size, &height, &width, error)) return false;
+    int depth = bytes[PNG_DEPTH], most = depth < 8 ? (1 << depth) - 1 : 255;
+    bytes[PNG_COLOUR] = PNG_GREY;
+    hide_transparency(bytes, size);
+    uint8_t *at = decode_stb(bytes, size, most_pixels, 1, &height, &width, error);
+    if (!at) return false;
+    size_t n = (size_t)height * (size_t)width;
+    for (size_t i = 0; most < 255 && i < n; i++) at[i] = (uint8_t)(at[i] * most / 255);
+    *values = (ImageValues){height, width, at};
+    return true;
+}
+
+void image_values_free(ImageValues *values) {
+    stbi_image_free(values->at);
+    *values = (ImageValues){.height = 0};
+}
+
+/* == Files ======================================================================================================== */
 
 bool image_read(Image *image, const char *path, Error *error) {
     uint8_t *bytes;
@@ -130,15 +224,23 @@ void image_resize(uint8_t *out, int out_height, int out_width, const uint8_t *in
 
 /* == Out ========================================================================================================== */
 
-bool image_write_png(const char *path, const uint8_t *pixels, int height, int width, Error *error) {
+static bool write_png(const char *path, const uint8_t *pixels, int height, int width, int channels, Error *error) {
     int size;
     if (height < 1 || width < 1 || height > IMAGE_MAX_SIDE || width > IMAGE_MAX_SIDE ||
         (size_t)height * (size_t)width > IMAGE_MAX_PIXELS) {
         return refuse_size(error, height, width, IMAGE_MAX_PIXELS);
     }
-    uint8_t *png = stbi_write_png_to_mem(pixels, width * 3, width, height, 3, &size);
+    uint8_t *png = stbi_write_png_to_mem(pixels, width * channels, width, height, channels, &size);
     if (!png) return refuse_memory(error, 0, "a PNG");
     bool ok = file_write(path, png, (size_t)size, error);
     STBIW_FREE(png);
     return ok;
+}
+
+bool image_write_png(const char *path, const uint8_t *pixels, int height, int width, Error *error) {
+    return write_png(path, pixels, height, width, 3, error);
+}
+
+bool image_write_values(const char *path, const uint8_t *values, int height, int width, Error *error) {
+    return write_png(path, values, height, width, 1, error);
 }

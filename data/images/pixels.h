@@ -1,4 +1,4 @@
-/* Pictures in memory: 8-bit RGB in row-major order. */
+/* Pictures in memory: 8-bit RGB, or one value a pixel, in row-major order. */
 #ifndef VIT_DATA_IMAGES_PIXELS_H
 #define VIT_DATA_IMAGES_PIXELS_H
 
@@ -9,6 +9,11 @@ typedef struct {
     int height, width;
     uint8_t *pixels; /* [height,width,3] */
 } Image;
+
+typedef struct {
+    int height, width;
+    uint8_t *at; /* [height,width] */
+} ImageValues;
 
 /* A rectangle of a larger picture: its first pixel is pixel (top, left) of that picture. */
 typedef struct {

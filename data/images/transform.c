@@ -273,5 +273,6 @@ void transform_scratch_free(TransformScratch *scratch) {
     free(scratch->bytes.bytes);
     free(scratch->pixels.bytes);
     free(scratch->crop.bytes);
+    free(scratch->labels.bytes);
     *scratch = (TransformScratch){0};
 }

@@ -66,7 +66,7 @@ Crop transform_centre(const Transform *transform, int height, int width, int *re
 typedef struct {
     JpegReader *jpeg;
     Resampler resampler;
-    SampleBuffer bytes, pixels, crop;
+    SampleBuffer bytes, pixels, crop, labels; /* labels: of every pixel, for segmentation */
 } TransformScratch;
 
 void transform_scratch_free(TransformScratch *scratch);

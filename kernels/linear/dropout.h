@@ -34,6 +34,12 @@ void relu_dropout_forward(real *y, const real *x, const Dropout *dropout, int B,
 /* dx = dy / (1 - rate) where y > 0, else 0.  dx [n] (=), may be dy;  y [n] forward's output. */
 void relu_dropout_backward(real *dx, const real *dy, const real *y, float rate, size_t n);
 
+/* Dropout of whole channels (PyTorch's Dropout2d): channel c of an image is dropped, at all its N positions, where
+ * dropout_forward would drop element c of an image that has C of them.  Backward is the same call.
+ * y, x [B,N,C] real;  y may be x. */
+void channel_dropout_forward(real *y, const real *x, const Dropout *dropout, int B, size_t N, int C);
+size_t channel_dropout_workspace(int B, int C);
+
 #ifdef __cplusplus
 }
 #endif

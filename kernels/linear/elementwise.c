@@ -72,3 +72,13 @@ void tanh_backward(real *dx, const real *dy, const real *y, size_t n) {
         dx[i] = real_of(real_get(dy[i]) * (1 - t * t));
     }
 }
+
+void bias_relu_forward(real *y, const real *x, const float *b, size_t n, int C) {
+#pragma omp parallel for schedule(static)
+    for (size_t i = 0; i < n; i++)
+        for (int c = 0; c < C; c += TILE) {
+            size_t at = i * (size_t)C + (size_t)c, left = (size_t)(C - c);
+            vec v = real_load_part(x + at, left) + vec_load_part(b + c, left);
+            real_store_part(y + at, vec_select(v < 0.0f, vec_set(0), v), left);
+        }
+}

@@ -88,6 +88,21 @@ struct Sum {
     }
 };
 
+/* C is a multiple of the elements of a thread, or these are one. */
+struct BiasRelu {
+    const real *x;
+    const float *b;
+    int C;
+    template <int W>
+    __device__ void operator()(float (&v)[W], size_t i) const {
+        float bias[W];
+        load(v, x + i);
+        load(bias, b + (i - quotient(i, C) * C));
+#pragma unroll
+        for (int j = 0; j < W; j++) v[j] = v[j] + bias[j] < 0 ? 0 : v[j] + bias[j];
+    }
+};
+
 struct Tanh {
     const real *x;
     template <int W>
@@ -138,4 +153,8 @@ void tanh_forward(real *y, const real *x, size_t n) { each(y, n, is_wide(0, y, x
 
 void tanh_backward(real *dx, const real *dy, const real *y, size_t n) {
     each(dx, n, is_wide(0, dx, dy, y), TanhGradient{dy, y});
+}
+
+void bias_relu_forward(real *y, const real *x, const float *b, size_t n, int C) {
+    each(y, n * C, is_wide(C, y, x, b), BiasRelu{x, b, C});
 }

@@ -28,6 +28,9 @@ void tanh_backward(real *dx, const real *dy, const real *y, size_t n);
 /* y = a + b.  y, a, b [n] real;  y may be a or b. */
 void add_forward(real *y, const real *a, const real *b, size_t n);
 
+/* y = relu(x + b).  y, x [n,C] real;  b [C] float.  y may be x. */
+void bias_relu_forward(real *y, const real *x, const float *b, size_t n, int C);
+
 #ifdef __cplusplus
 }
 #endif

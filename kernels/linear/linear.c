@@ -329,9 +329,13 @@ static void column_sums(float *db, const real *dy, int row, size_t n, int out) {
     }
 }
 
+void linear_backward_bias(float *db, const real *dy, const LinearShape *shape) {
+    column_sums(db, dy, row_of(shape), shape->n, shape->out);
+}
+
 void linear_backward_weight(float *dw, float *db, const real *dy, const real *x, const LinearShape *shape) {
     multiply_weight(dw, dy, x, shape);
-    if (db) column_sums(db, dy, row_of(shape), shape->n, shape->out);
+    if (db) linear_backward_bias(db, dy, shape);
 }
 
 void linear_backward(real *dx, float *dw, float *db, const real *dy, const real *x, const float *w,

@@ -298,13 +298,16 @@ static void column_sums(float *db, const real *dy, int row, size_t n, int out) {
     add_parts(db, NULL, parts, (int)count, out);
 }
 
+void linear_backward_bias(float *db, const real *dy, const LinearShape *s) {
+    int row = row_of(s);
+    if (!s->n) return;
+    if (is_wide(s->out, dy) && row % WIDE == 0) column_sums<WIDE>(db, dy, row, s->n, s->out);
+    else column_sums<1>(db, dy, row, s->n, s->out);
+}
+
 void linear_backward_weight(float *dw, float *db, const real *dy, const real *x, const LinearShape *s) {
-    size_t n = s->n;
-    int out = s->out, row = row_of(s);
-    multiply(BACKWARD_WEIGHT, dw, x, dy, NULL, n, s->in, out, row);
-    if (!db) return;
-    if (is_wide(out, dy) && row % WIDE == 0) column_sums<WIDE>(db, dy, row, n, out);
-    else column_sums<1>(db, dy, row, n, out);
+    multiply(BACKWARD_WEIGHT, dw, x, dy, NULL, s->n, s->in, s->out, row_of(s));
+    if (db) linear_backward_bias(db, dy, s);
 }
 
 /* What is called between the two belongs to side_stream, and kernels_stream goes on when both are done. */

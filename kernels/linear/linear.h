@@ -26,8 +26,11 @@ void linear_keep_weights(bool keep);
 void linear_backward_input(real *dx, const real *dy, const float *w, const LinearShape *shape);
 /* dw += dy^T x, db += column sums of dy.  dw [out,in] (+=);  db [out] (+=) or NULL. */
 void linear_backward_weight(float *dw, float *db, const real *dy, const real *x, const LinearShape *shape);
+/* db += column sums of dy alone, as the bias of a convolution needs them, whose rows are pixels.  db [out] (+=);  shape's
+ * `in` is not read. */
+void linear_backward_bias(float *db, const real *dy, const LinearShape *shape);
 
-/* The same, but it may still be under way when the next functions are called, until linear_backward returns: until then
+/* linear_backward_weight, but it may still be under way when the next functions are called, until linear_backward returns: until then
  * dw and db must not be touched, dy and x not be written. */
 void linear_backward_weight_beside(float *dw, float *db, const real *dy, const real *x, const LinearShape *shape);
 

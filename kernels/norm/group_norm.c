@@ -1,17 +1,22 @@
-/* Group norm, channels last (Wu and He 2018).  For each image and group, over its channels c and positions n
+/* Group norm, channels last (Wu and He 2018), and what batch norm has in common with it: batch norm is the norm of one
+ * image that consists of all rows and has a group for each channel.  For each image and group, over its channels c and
+ * positions n
  *   forward   mu = mean_nc x,  r = 1/sqrt(var_nc x + eps),  y = relu?(w (x - mu) r + b + add)
- *   backward  xh = (x - mu) r,  s_c = sum_n dy,  t_c = sum_n dy xh,  db += s,  dw += t,
- *             dx = r (w dy - mean(w dy) - xh mean(w dy xh)), whose means are sums over c of w_c s_c and w_c t_c
+ *   backward  xh = (x - mu) r,  dz = dy, or with a ReLU dy where w xh + b > 0 and else 0,
+ *             s_c = sum_n dz,  t_c = sum_n dz xh,  db += s,  dw += t,
+ *             dx = r (w dz - mean(w dz) - xh mean(w dz xh)), whose means are sums over c of w_c s_c and w_c t_c
  *   saves     mu, r.
  * Whole rows are read, some channels at a time, although a group has few of them: sums are kept for each channel and
  * piece of PIECE rows, so the number of threads does not change them, and joined in double.  The variance is taken
- * around the mean. */
+ * around the mean.  Sums over ranks are made of those of the channels. */
 #include <math.h>
 #include <stdbool.h>
 
 #include "kernels/cpu/activations.h"
 #include "kernels/device/workspace.h"
-#include "kernels/norm/group_norm.h"
+#include "core/distributed.h"
+#include "kernels/device/collective.h"
+#include "kernels/norm/channel_norm.h"
 
 enum { PIECE = 128 };
 
@@ -50,8 +55,14 @@ static void spread_statistics(const GroupNorm *g, size_t b) {
 
 typedef enum { SUM, SQUARES, GRADIENTS } Sums;
 
-/* One piece's part: the sums over its rows of x, of (x - mu)^2, or of dy and dy xh. */
-static void piece_sums(Sums kind, const real *x, const real *dy, const GroupNorm *g, size_t b, size_t piece) {
+/* dy where the ReLU let w xh + b pass. */
+TILE_INLINE vec past_relu(vec dy, vec xh, const GroupNorm *g, size_t j, size_t left) {
+    return vec_select(vec_load_part(g->w + j, left) * xh + vec_load_part(g->b + j, left) > 0, dy, vec_set(0));
+}
+
+/* One piece's part: the sums over its rows of x, of (x - mu)^2, or of dz and dz xh. */
+static void piece_sums(Sums kind, const real *x, const real *dy, bool relu, const GroupNorm *g, size_t b,
+                       size_t piece) {
     size_t C = (size_t)g->C, first = piece * PIECE, end = first + PIECE < (size_t)g->N ? first + PIECE : (size_t)g->N;
     float *part = parts_of(g, b, piece);
     int width = g->C / g->groups;
@@ -70,9 +81,10 @@ static void piece_sums(Sums kind, const real *x, const real *dy, const GroupNorm
             } else if (kind == SQUARES) {
                 sum += (v - mu) * (v - mu);
             } else {
-                vec d = real_load_part(dy + at, C - j);
+                vec d = real_load_part(dy + at, C - j), xh = (v - mu) * r;
+                if (relu) d = past_relu(d, xh, g, j, C - j);
                 sum += d;
-                other += d * ((v - mu) * r);
+                other += d * xh;
             }
         }
         vec_store_part(part + j, sum, C - j);
@@ -81,11 +93,11 @@ static void piece_sums(Sums kind, const real *x, const real *dy, const GroupNorm
 }
 
 /* The parts of all pieces, and their sums [B,2,C]. */
-static void channel_sums(Sums kind, const real *x, const real *dy, const GroupNorm *g) {
+static void channel_sums(Sums kind, const real *x, const real *dy, bool relu, const GroupNorm *g) {
     size_t pieces = pieces_of(g);
 #pragma omp parallel for collapse(2) schedule(static)
     for (size_t b = 0; b < (size_t)g->B; b++)
-        for (size_t piece = 0; piece < pieces; piece++) piece_sums(kind, x, dy, g, b, piece);
+        for (size_t piece = 0; piece < pieces; piece++) piece_sums(kind, x, dy, relu, g, b, piece);
 #pragma omp parallel for collapse(2) schedule(static)
     for (size_t b = 0; b < (size_t)g->B; b++)
         for (size_t j = 0; j < part_floats(g); j++) {
@@ -95,27 +107,23 @@ static void channel_sums(Sums kind, const real *x, const real *dy, const GroupNo
         }
 }
 
-/* The mean over a group of sums [C], each times its weight if there are weights. */
-static double group_mean(const float *sums, const float *w, const GroupNorm *g, int group) {
+/* Sums [B,2,C] of this rank become those of all ranks. */
+static void share_sums(const GroupNorm *g) {
+    all_reduce_start(sums_of(g, 0), (size_t)g->B * part_floats(g));
+    all_reduce_finish();
+}
+
+/* The mean over a group of sums [C], each times its weight if there are weights; over_ranks: the ranks' together. */
+static double group_mean(const float *sums, const float *w, bool over_ranks, const GroupNorm *g, int group) {
     int width = g->C / g->groups;
     double sum = 0;
     for (int c = group * width; c < (group + 1) * width; c++) sum += (w ? (double)w[c] : 1) * (double)sums[c];
-    return sum / ((double)width * g->N);
+    return sum / ((double)width * g->N * (over_ranks ? distributed_ranks() : 1));
 }
 
-void group_norm_forward(real *y, const real *x, const real *add, bool relu, const GroupNorm *norm) {
+void channel_norm_apply(real *y, const real *x, const real *add, bool relu, const GroupNorm *norm) {
     const GroupNorm g = *norm;
     size_t C = (size_t)g.C, rows = (size_t)g.B * (size_t)g.N;
-    channel_sums(SUM, x, NULL, &g);
-    for (int i = 0; i < g.B * g.groups; i++) {
-        g.mean[i] = (float)group_mean(sums_of(&g, (size_t)(i / g.groups)), NULL, &g, i % g.groups);
-        g.rstd[i] = 1;
-    }
-    channel_sums(SQUARES, x, NULL, &g);
-    for (int i = 0; i < g.B * g.groups; i++) {
-        double variance = group_mean(sums_of(&g, (size_t)(i / g.groups)), NULL, &g, i % g.groups);
-        g.rstd[i] = (float)(1 / sqrt(variance + (double)g.eps));
-    }
     for (size_t b = 0; b < (size_t)g.B; b++) spread_statistics(&g, b);
 #pragma omp parallel for schedule(static)
     for (size_t i = 0; i < rows; i++) {
@@ -132,16 +140,36 @@ void group_norm_forward(real *y, const real *x, const real *add, bool relu, cons
     }
 }
 
-void group_norm_backward(real *dx, float *dw, float *db, const real *dy, const real *x, const GroupNorm *norm) {
+/* Mean of what was summed, for group i of all images. */
+static double mean_of(bool over_ranks, const GroupNorm *g, int i) {
+    return group_mean(sums_of(g, (size_t)(i / g->groups)), NULL, over_ranks, g, i % g->groups);
+}
+
+void channel_norm_forward(real *y, double *variances, const real *x, const real *add, bool relu, bool over_ranks,
+                          const GroupNorm *norm) {
+    const GroupNorm g = *norm;
+    channel_sums(SUM, x, NULL, false, &g);
+    if (over_ranks) share_sums(&g);
+    for (int i = 0; i < g.B * g.groups; i++) {
+        g.mean[i] = (float)mean_of(over_ranks, &g, i);
+        g.rstd[i] = 1;
+    }
+    channel_sums(SQUARES, x, NULL, false, &g);
+    if (over_ranks) share_sums(&g);
+    for (int i = 0; i < g.B * g.groups; i++) {
+        double variance = mean_of(over_ranks, &g, i);
+        g.rstd[i] = (float)(1 / sqrt(variance + (double)g.eps));
+        if (variances) variances[i] = variance;
+    }
+    channel_norm_apply(y, x, add, relu, &g);
+}
+
+void channel_norm_backward(real *dx, float *dw, float *db, const real *dy, const real *x, bool relu, bool over_ranks,
+                           const GroupNorm *norm) {
     const GroupNorm g = *norm;
     size_t C = (size_t)g.C, rows = (size_t)g.B * (size_t)g.N;
-    channel_sums(GRADIENTS, x, dy, &g);
-    for (size_t b = 0; b < (size_t)g.B; b++)
-        for (int i = 0; i < g.groups; i++) {
-            means_of(&g, b)[i] = (float)group_mean(sums_of(&g, b), g.w, &g, i);
-            means_of(&g, b)[g.groups + i] = (float)group_mean(sums_of(&g, b) + C, g.w, &g, i);
-        }
-    for (size_t j = 0; j < C; j++) {
+    channel_sums(GRADIENTS, x, dy, relu, &g);
+    for (size_t j = 0; j < C; j++) { /* the gradients of parameters are this rank's own, as all are */
         double s = 0, t = 0;
         for (size_t b = 0; b < (size_t)g.B; b++) {
             s += sums_of(&g, b)[j];
@@ -150,6 +178,12 @@ void group_norm_backward(real *dx, float *dw, float *db, const real *dy, const r
         db[j] += (float)s;
         dw[j] += (float)t;
     }
+    if (over_ranks) share_sums(&g);
+    for (size_t b = 0; b < (size_t)g.B; b++)
+        for (int i = 0; i < g.groups; i++) {
+            means_of(&g, b)[i] = (float)group_mean(sums_of(&g, b), g.w, over_ranks, &g, i);
+            means_of(&g, b)[g.groups + i] = (float)group_mean(sums_of(&g, b) + C, g.w, over_ranks, &g, i);
+        }
     for (size_t b = 0; b < (size_t)g.B; b++) { /* the parts are done with */
         spread_statistics(&g, b);
         spread(parts_of(&g, b, 0), means_of(&g, b), &g);
@@ -163,9 +197,20 @@ void group_norm_backward(real *dx, float *dw, float *db, const real *dy, const r
             size_t left = C - j;
             vec r = vec_load_part(rstd + j, left);
             vec xh = (real_load_part(x + i * C + j, left) - vec_load_part(mean + j, left)) * r;
-            vec d = vec_load_part(g.w + j, left) * real_load_part(dy + i * C + j, left);
+            vec dz = real_load_part(dy + i * C + j, left);
+            if (relu) dz = past_relu(dz, xh, &g, j, left);
+            vec d = vec_load_part(g.w + j, left) * dz;
             d -= vec_load_part(d_mean + j, left) + xh * vec_load_part(dxh_mean + j, left);
             real_store_part(dx + i * C + j, r * d, left);
         }
     }
+}
+
+void group_norm_forward(real *y, const real *x, const real *add, bool relu, const GroupNorm *norm) {
+    channel_norm_forward(y, NULL, x, add, relu, false, norm);
+}
+
+void group_norm_backward(real *dx, float *dw, float *db, const real *dy, const real *x, bool relu,
+                         const GroupNorm *norm) {
+    channel_norm_backward(dx, dw, db, dy, x, relu, false, norm);
 }

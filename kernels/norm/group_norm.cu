@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(THREADS)
         float w = g.w[group * width + c], b = g.b[group * width + c];
         for (int n = s.row; n < g.N; n += s.rows) {
             size_t at = first + (size_t)n * g.C + c;
-            float v = w * (to_float(x[at]) - mu) * r + b;
+            float v = w * ((to_float(x[at]) - mu) * r) + b; /* the product in brackets as backward has it */
             if (add) v += to_float(add[at]);
             y[at] = to_real(relu && !(v > 0) ? 0 : v);
         }
@@ -61,9 +61,14 @@ DEVICE float channel_sum(float mine, float *shared, const Share &s) {
     return sum;
 }
 
+/* dy at one place, where the ReLU let w xh + b pass. */
+DEVICE float past_relu(real dy, float xh, bool relu, const GroupNorm &g, int channel) {
+    return relu && !(g.w[channel] * xh + g.b[channel] > 0) ? 0 : to_float(dy);
+}
+
 /* dx; parts [B,2,C]: each image's share of dw and of db. */
 __global__ void __launch_bounds__(THREADS)
-    group_norm_backward_kernel(real *dx, float *parts, const real *dy, const real *x, GroupNorm g) {
+    group_norm_backward_kernel(real *dx, float *parts, const real *dy, const real *x, bool relu, GroupNorm g) {
     SHARED(float, shared); /* [THREADS], and behind them [WARPS] */
     float *scratch = shared + THREADS;
     int image = (int)blockIdx.x / g.groups, group = (int)blockIdx.x % g.groups, width = g.C / g.groups;
@@ -75,9 +80,9 @@ __global__ void __launch_bounds__(THREADS)
         float db = 0, dw = 0;
         for (int n = s.row; c < width && n < g.N; n += s.rows) {
             size_t at = first + (size_t)n * g.C + c;
-            float d = to_float(dy[at]);
+            float xh = (to_float(x[at]) - mu) * r, d = past_relu(dy[at], xh, relu, g, group * width + c);
             db += d;
-            dw += d * (to_float(x[at]) - mu) * r;
+            dw += d * xh;
         }
         db = channel_sum(db, shared, s);
         dw = channel_sum(dw, shared, s);
@@ -92,8 +97,8 @@ __global__ void __launch_bounds__(THREADS)
     for (int c = s.channel; c < width; c += s.channels)
         for (int n = s.row; n < g.N; n += s.rows) {
             size_t at = first + (size_t)n * g.C + c;
-            float xh = (to_float(x[at]) - mu) * r;
-            dx[at] = to_real(r * (g.w[group * width + c] * to_float(dy[at]) - mean - xh * mean_xh));
+            float xh = (to_float(x[at]) - mu) * r, d = past_relu(dy[at], xh, relu, g, group * width + c);
+            dx[at] = to_real(r * (g.w[group * width + c] * d - mean - xh * mean_xh));
         }
 }
 
@@ -102,9 +107,10 @@ void group_norm_forward(real *y, const real *x, const real *add, bool relu, cons
            relu, *norm);
 }
 
-void group_norm_backward(real *dx, float *dw, float *db, const real *dy, const real *x, const GroupNorm *norm) {
+void group_norm_backward(real *dx, float *dw, float *db, const real *dy, const real *x, bool relu,
+                         const GroupNorm *norm) {
     float *parts = static_cast<float *>(kernels_workspace(group_norm_workspace(norm)));
     LAUNCH(group_norm_backward_kernel, (unsigned)(norm->B * norm->groups), THREADS, (THREADS + WARPS) * sizeof(float),
-           dx, parts, dy, x, *norm);
+           dx, parts, dy, x, relu, *norm);
     add_parts(dw, db, parts, norm->B, norm->C);
 }

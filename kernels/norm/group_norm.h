@@ -25,8 +25,10 @@ typedef struct {
 /* y = w (x - mean) rstd + b + add, followed by a ReLU if relu is true.
  * y, x [B,N,C] real;  add [B,N,C] real, or NULL for zero.  y may be x or add. */
 void group_norm_forward(real *y, const real *x, const real *add, bool relu, const GroupNorm *norm);
-/* The gradient of the norm alone, for dy, that of what it adds to: dx (=), may be dy;  dw, db [C] (+=). */
-void group_norm_backward(real *dx, float *dw, float *db, const real *dy, const real *x, const GroupNorm *norm);
+/* The gradient of a norm that adds nothing: of its ReLU, too, if relu is true.  Without one, dy may be the gradient of
+ * a sum that it was added to.  dx (=), may be dy;  dw, db [C] (+=). */
+void group_norm_backward(real *dx, float *dw, float *db, const real *dy, const real *x, bool relu,
+                         const GroupNorm *norm);
 /* The workspace serves both directions. */
 size_t group_norm_workspace(const GroupNorm *shape);
 

@@ -19,34 +19,38 @@ static bool lists(const ConfigGroup *const *groups, const ConfigGroup *group) {
     return false;
 }
 
+static bool is_offered(const AttentionOp *op, AttentionUse use) {
+    return use == ATTENTION_ONE_GRID || (use == ATTENTION_DETECTOR ? op->takes_mask : op->any_grid);
+}
+
 /* Names of the operators that read the group, "ripple, ripple-fixed".  The text is never freed. */
-static const char *owners_of(const ConfigGroup *group, bool detector) {
+static const char *owners_of(const ConfigGroup *group, AttentionUse use) {
     static struct {
         const ConfigGroup *group;
         char text[OWNERS_SIZE];
-    } known[GROUPS_MOST][2];
+    } known[GROUPS_MOST][ATTENTION_USES];
     int i = 0;
-    while (known[i][detector].group && known[i][detector].group != group && i < GROUPS_MOST - 1) i++;
-    char *text = known[i][detector].text;
-    if (known[i][detector].group == group) return text;
-    known[i][detector].group = group;
+    while (known[i][use].group && known[i][use].group != group && i < GROUPS_MOST - 1) i++;
+    char *text = known[i][use].text;
+    if (known[i][use].group == group) return text;
+    known[i][use].group = group;
     for (int op = 0; attention_operators[op]; op++) {
         const AttentionOp *o = attention_operators[op];
-        if ((detector && !o->takes_mask) || !(lists(o->settings, group) || lists(o->grid_settings, group))) continue;
+        if (!is_offered(o, use) || !(lists(o->settings, group) || lists(o->grid_settings, group))) continue;
         size_t used = strlen(text);
         snprintf(text + used, OWNERS_SIZE - used, "%s%s", used ? ", " : "", o->name);
     }
     return text;
 }
 
-void attention_add_settings(Config *config, bool detector) {
+void attention_add_settings(Config *config, AttentionUse use) {
     for (int op = 0; attention_operators[op]; op++) {
         const AttentionOp *o = attention_operators[op];
-        if (detector && !o->takes_mask) continue;
+        if (!is_offered(o, use)) continue;
         for (const ConfigGroup *const *g = o->settings; g && *g; g++)
-            config_add_for(config, *g, "attn", owners_of(*g, detector));
-        for (const ConfigGroup *const *g = detector ? NULL : o->grid_settings; g && *g; g++)
-            config_add_for(config, *g, "attn", owners_of(*g, detector));
+            config_add_for(config, *g, "attn", owners_of(*g, use));
+        for (const ConfigGroup *const *g = use == ATTENTION_DETECTOR ? NULL : o->grid_settings; g && *g; g++)
+            config_add_for(config, *g, "attn", owners_of(*g, use));
     }
 }
 

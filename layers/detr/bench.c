@@ -11,8 +11,8 @@
 enum { BENCH_BOXES = 7 };
 
 static void fill(DetectionPart *p, const DetrRun *run, int images) {
-    const int *size = run->view->image_size;
-    uint64_t seed = run->training.s->seed;
+    const int *size = run->d.view->image_size;
+    uint64_t seed = run->d.training.s->seed;
     size_t n = (size_t)images, pixels = n * 3 * (size_t)size[0] * (size_t)size[1];
     *p = (DetectionPart){.n = images, .height = size[0], .width = size[1]};
     p->pixels = host_malloc(pixels, "a batch");
@@ -34,7 +34,7 @@ static void fill(DetectionPart *p, const DetrRun *run, int images) {
 
 static void forward_backward(DetrRun *run, const DetectionPart *part, StepLoss *loss, bool last) {
     Detr *detr = &run->detr;
-    detr_draw(detr, run->training.s->seed, (uint32_t)run->training.state.step, (size_t)part->position);
+    detr_draw(detr, run->d.training.s->seed, (uint32_t)run->d.training.state.step, (size_t)part->position);
     detr_forward(detr);
     detection_loss(run, part, loss);
     detr_backward(detr, last ? all_reduce_start : NULL);
@@ -42,8 +42,8 @@ static void forward_backward(DetrRun *run, const DetectionPart *part, StepLoss *
 
 void detr_bench(DetrRun *run) {
     Detr *detr = &run->detr;
-    Training *t = &run->training;
-    int H = run->view->image_size[0], W = run->view->image_size[1], micro = detr_run_micro_batch(run, H, W);
+    Training *t = &run->d.training;
+    int H = run->d.view->image_size[0], W = run->d.view->image_size[1], micro = detr_run_micro_batch(run, H, W);
     DetectionPart part;
     Bench b;
     detr_run_find_classes(run);

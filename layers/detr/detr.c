@@ -65,7 +65,7 @@ const ConfigGroup detr_settings = {CONFIG_GROUP(DetrSettings, entries),
 
 DetrSettings *detr_add_settings(Config *config) {
     DetrSettings *settings = config_add(config, &detr_settings);
-    attention_add_settings(config, true);
+    attention_add_settings(config, ATTENTION_DETECTOR);
     return settings;
 }
 
@@ -90,10 +90,11 @@ static void neck_declare(Detr *detr) {
 
 static void backbone_create(Detr *detr) {
     const DetrSettings *s = &detr->settings;
-    ResNetConfig config = {.width = s->backbone_width, .freeze = s->freeze_backbone, .prefix = detr_backbone_prefix};
+    ResNetConfig config = {.width = s->backbone_width, .trained = s->freeze_backbone ? 0 : RESNET_STAGES - 1,
+                           .prefix = detr_backbone_prefix};
     for (int i = 0; i < RESNET_STAGES; i++) config.blocks[i] = s->backbone_blocks.at[i];
     resnet_create(&detr->backbone, &config, &detr->model.params);
-    detr->channels = resnet_channels(&detr->backbone);
+    detr->channels = resnet_channels(&detr->backbone, RESNET_STAGES - 1);
 }
 
 void detr_create(Detr *detr, const Config *config, int channels) {
@@ -132,7 +133,7 @@ static void activations_plan(Plan *plan, void *owner) {
     plan_keep(plan, "", "cells", &detr->cells, B * 2 * sizeof *detr->cells);
     if (has_backbone(detr)) {
         resnet_plan(&detr->backbone, plan, most, detr->most_h, detr->most_w);
-        plan_alias(plan, &detr->features, &detr->backbone.features);
+        plan_alias(plan, &detr->features, &detr->backbone.features[RESNET_STAGES - 1]);
     } else {
         plan_keep(plan, "", "features", &detr->features, features);
     }
@@ -279,7 +280,8 @@ void detr_backward_features(Detr *detr, GradientsListener final) {
 void detr_backward(Detr *detr, GradientsListener final) {
     FinalGradients done = final_gradients(detr, final);
     backward_features(detr, &done);
-    resnet_backward(&detr->backbone, detr->dfeatures, detr->B, detr->H, detr->W, &done);
+    resnet_backward(&detr->backbone, (real *[RESNET_STAGES]){NULL, NULL, NULL, detr->dfeatures}, detr->B, detr->H, detr->W,
+                    &done);
 }
 
 /* == Description ================================================================================================== */

@@ -11,8 +11,8 @@
 #include "layers/detr/detr_decoder.h"
 #include "layers/detr/detr_encoder.h"
 #include "layers/detr/detr_heads.h"
+#include "layers/backbone/resnet.h"
 #include "layers/model.h"
-#include "layers/detr/resnet.h"
 
 typedef enum { SCALE_TYPE1, SCALE_TYPE2, SCALE_TYPE3, SCALE_TYPE4 } DynamicScale;
 

@@ -8,9 +8,9 @@
 /* Predictions that cannot be matched (not finite) stop the run; the message names the image. */
 static void stop_on_unmatched(const DetrRun *run, const DetectionPart *part, int layer, int image) {
     char what[512], name[256] = "an image";
-    if (part->image) detection_set_name_image(&run->train, (size_t)part->image[image], name, sizeof name);
+    if (part->image) detection_set_name_image(&run->d.train, (size_t)part->image[image], name, sizeof name);
     snprintf(what, sizeof what, "the cost of matching %s in decoder layer %d", name, layer + 1);
-    training_stop_on_bad(&run->training, what, NAN);
+    training_stop_on_bad(&run->d.training, what, NAN);
 }
 
 void detection_loss(DetrRun *run, const DetectionPart *part, StepLoss *sum) {
@@ -35,15 +35,15 @@ void detection_loss(DetrRun *run, const DetectionPart *part, StepLoss *sum) {
 void detr_run_update(DetrRun *run, StepLoss *loss) {
     all_reduce_finish();
     double sums[] = {loss->total, loss->focal, loss->l1, loss->giou, loss->wrong, loss->targets};
-    training_sum(&run->training, sums, sizeof sums / sizeof *sums);
+    training_sum(&run->d.training, sums, sizeof sums / sizeof *sums);
     *loss = (StepLoss){sums[0], sums[1], sums[2], sums[3], sums[4], sums[5], loss->boxes};
-    training_update(&run->training, loss->total);
+    training_update(&run->d.training, loss->total);
     if (!run->detr.settings.freeze_backbone) detr_fold(&run->detr);
 }
 
 void validation_loss_open(DetrRun *run) {
     const DetrSettings *s = run->model_settings;
-    int most = run->val.most_boxes;
+    int most = run->d.val.most_boxes;
     SetLossSize size = {1, 1, s->queries, s->num_classes + 1, most};
     set_loss_open(&run->image_loss, size, set_loss_weights);
     run->unused = xcalloc((size_t)s->queries, ((size_t)s->num_classes + 5) * sizeof *run->unused, "a validation loss");
@@ -52,8 +52,8 @@ void validation_loss_open(DetrRun *run) {
 }
 
 void validation_loss_add(ValidationLoss *sum, DetrRun *run, int image, const float *logits, const float *boxes) {
-    const CocoImage *shown = &run->val.coco.images[image];
-    int count = coco_targets(&run->val.coco, image, run->target_boxes, run->target_labels), layer, at;
+    const CocoImage *shown = &run->d.val.coco.images[image];
+    int count = coco_targets(&run->d.val.coco, image, run->target_boxes, run->target_labels, NULL), layer, at;
     float W = (float)shown->width, H = (float)shown->height;
     SetTargets targets = {&run->target_boxes[0][0], run->target_labels, (const int[]){0, count}};
     SetLoss loss;

@@ -10,7 +10,7 @@ void detr_parity(DetrRun *run) {
     Detr *detr = &run->detr;
     ParityBatch p;
     SafeTensors st;
-    safetensors_open(&st, run->modes->parity, &error_fatal);
+    safetensors_open(&st, run->d.modes->parity, &error_fatal);
     detr_run_find_classes(run);
     parity_batch_read(&p, &st, run->model_settings->num_classes);
     detr_run_open_model(run, p.B, p.H, p.W, true);
@@ -21,7 +21,7 @@ void detr_parity(DetrRun *run) {
     uint8_t *black = host_malloc(pixels, "parity");
     detr_load(detr, black, p.sizes, (const float[3]){0}, (const float[3]){1, 1, 1}, p.B, p.H, p.W);
     real_upload(detr->images, p.images, pixels);
-    detr_draw(detr, run->training.s->seed, 0, 0);
+    detr_draw(detr, run->d.training.s->seed, 0, 0);
     detr_forward(detr);
     StepLoss loss = {.boxes = p.T};
     detection_loss(run, &p.part, &loss);
@@ -31,7 +31,7 @@ void detr_parity(DetrRun *run) {
     const SafeTensorEntry outputs[] = {{"logits", SAFE_F32, 4, {L, B, Q, C}, run->logits},
                                        {"boxes", SAFE_F32, 4, {L, B, Q, 4}, run->boxes},
                                        {"loss", SAFE_F32, 1, {1}, &total}};
-    parity_write(run->modes->out, outputs, 3, &detr->model.params);
+    parity_write(run->d.modes->out, outputs, 3, &detr->model.params);
     host_free(black);
     safetensors_close(&st);
 }

@@ -1,22 +1,10 @@
 #include "layers/detr/run.h"
 
 #include "core/die.h"
-#include "core/distributed.h"
 #include "core/files.h"
 #include "kernels/kernels.h"
-#include "layers/loading.h"
 
 /* == Settings ===================================================================================================== */
-
-#define F(KIND, field) CONFIG_FIELD(KIND, DetectionOutputSettings, field)
-static const ConfigEntry output_entries[] = {
-    {F(STRING, results), .section = "in place of training", .command_line_only = true, .argument = "FILE",
-     .help = "With --eval: also write all detections to this file, in COCO's JSON format"},
-    {F(STRING, draw), .command_line_only = true, .argument = "FILE",
-     .help = "With --predict of one image: write the image with its boxes, class names and scores to this PNG file"},
-};
-#undef F
-const ConfigGroup detection_output_settings = {CONFIG_GROUP(DetectionOutputSettings, output_entries)};
 
 #define F(KIND, field) CONFIG_FIELD(KIND, BackboneSettings, field)
 static const ConfigEntry backbone_entries[] = {
@@ -29,91 +17,39 @@ static const ConfigEntry backbone_entries[] = {
 #undef F
 const ConfigGroup backbone_settings = {CONFIG_GROUP(BackboneSettings, backbone_entries), .change = CHANGE_FREELY};
 
-#define F(KIND, field) CONFIG_FIELD(KIND, DetectionViewSettings, field)
-static const ConfigEntry view_entries[] = {
-    {F(INT, eval_batch), "1", .section = "run", .min = 1, .max = 4096,
-     .help = "Images in a batch of evaluation; results depend a little on it, through padding to the largest image"},
-    {F(SIZE, image_size), "800x1120", .min = 1, .max = 8192,
-     .help = "Height and width of the image for which --describe counts and --bench measures"},
-    {F(FLOAT, draw_score), "0.3", .min = 0, .max = 1, .help = "Lowest score of the detections that --predict reports"},
-};
-#undef F
-const ConfigGroup detection_view_settings = {CONFIG_GROUP(DetectionViewSettings, view_entries),
-                                             .change = CHANGE_FREELY};
-
 /* == Data ========================================================================================================= */
 
 static void check_classes(DetrRun *run, const DetectionSet *set) {
     if (!run->model_settings->num_classes) run->model_settings->num_classes = set->classes;
     if (run->model_settings->num_classes < set->classes)
-        config_reject(&run->training.config, "num_classes", "{num_classes} is too few: {data} has the category %d",
+        config_reject(&run->d.training.config, "num_classes", "{num_classes} is too few: {data} has the category %d",
                       set->classes - 1);
 }
 
 void detr_run_find_classes(DetrRun *run) {
-    if (!run->model_settings->num_classes) run->model_settings->num_classes = detection_set_classes(run->data);
+    if (!run->model_settings->num_classes) run->model_settings->num_classes = detection_set_classes(run->d.data);
     if (!run->model_settings->num_classes)
-        config_reject(&run->training.config, "num_classes", "how many categories? 91 for COCO");
+        config_reject(&run->d.training.config, "num_classes", "how many categories? 91 for COCO");
 }
 
 int detr_run_micro_batch(const DetrRun *run, int height, int width) {
-    int begin, end, given = run->training.s->micro_batch;
-    training_share(&run->training, &begin, &end);
+    int begin, end, given = run->d.training.s->micro_batch;
+    training_share(&run->d.training, &begin, &end);
     size_t cells = (size_t)(height + 3) / 4 * ((size_t)(width + 3) / 4);
     size_t image = cells * 4 * (size_t)run->model_settings->backbone_width;
     size_t most = given > 0 ? (size_t)given : activations_at_once() / image;
     return most < 1 ? 1 : most < (size_t)(end - begin) ? (int)most : end - begin;
 }
 
-static void loader_of(DetrRun *run, DetectionLoader *loader, const DetectionSet *set, bool train) {
-    int micro = train ? detr_run_micro_batch(run, run->augment->scale_max, run->augment->max_size)
-                      : run->view->eval_batch;
-    DetectionLoaderConfig config = {.parts = loading_parts(&run->training, run->loading, &run->workers, train, micro),
-                                    .window = run->sizes->size_window,
-                                    .augment = detection_augment_of(run->augment, train)};
-    detection_open(loader, set, &config);
-    if (loader->shorter > run->shorter) run->shorter = loader->shorter;
-    if (loader->longer > run->longer) run->longer = loader->longer;
-}
-
-void detr_run_close_data(DetrRun *run) {
-    detection_close(&run->loader);
-    detection_close(&run->val_loader);
-    loader_pool_close(run->workers);
-}
-
-/* Without boxes, training is impossible and AP undefined; but detections can still be written. */
-static void check_boxes(const DetrRun *run, bool train, bool evaluates) {
-    if (train && !run->train.targets)
-        die("%s: %s has no boxes to learn from", run->train.name, run->data->train_annotations);
-    if (evaluates && !run->val.boxes && (train || !*run->outputs->results))
-        die("%s: %s has no boxes to evaluate by%s", run->val.name, run->data->val_annotations,
-            train ? "" : ": --results FILE writes the detections");
-}
-
-static void find_names(DetrRun *run, const Coco *coco) {
-    run->names = xcalloc((size_t)run->model_settings->num_classes, sizeof *run->names, "names of categories");
-    for (int i = 0; i < run->model_settings->num_classes; i++) run->names[i] = "";
-    for (int i = 0; i < coco->category_count; i++) run->names[coco->categories[i].id] = coco->categories[i].name;
-}
-
 void detr_run_open_data(DetrRun *run, bool train) {
-    uint64_t seed = run->training.s->seed;
-    bool evaluates = !train || training_evaluates(&run->training);
-    if (train) {
-        detection_set_open(&run->train, run->data, true, seed);
-        check_classes(run, &run->train);
-        training_fit_batch(&run->training, (size_t)run->train.coco.image_count, run->train.name);
-        loader_of(run, &run->loader, &run->train, true);
-    }
-    if (evaluates) detection_set_open(&run->val, run->data, false, seed);
-    check_boxes(run, train, evaluates);
-    if (evaluates) check_classes(run, &run->val);
-    if (!distributed_agree(run->val.coco.image_count, 0))
-        die("%s: %d validation images here, but other ranks have more or fewer", run->val.name,
-            run->val.coco.image_count);
-    if (evaluates) loader_of(run, &run->val_loader, &run->val, false);
-    find_names(run, train ? &run->train.coco : &run->val.coco);
+    Detector *d = &run->d;
+    detector_open_sets(d, train);
+    if (train) check_classes(run, &d->train);
+    if (d->val.coco.image_count) check_classes(run, &d->val);
+    if (train)
+        detector_open_loader(d, true, detr_run_micro_batch(run, d->augment->scale_max, d->augment->max_size));
+    if (d->val.coco.image_count) detector_open_loader(d, false, d->view->eval_batch);
+    detector_names_of_data(d, run->model_settings->num_classes);
 }
 
 /* == The model ==================================================================================================== */
@@ -127,10 +63,10 @@ static float backbone_rate(const DetrRun *run) {
  * function. */
 static void check_heads(const DetrRun *run, const char *checkpoint) {
     Config config;
-    if (run_folder_settings(&config, &run->training.config, checkpoint)) {
+    if (run_folder_settings(&config, &run->d.training.config, checkpoint)) {
         const DetrSettings *trained = config_settings(&config, &detr_settings);
         if (trained->heads != run->model_settings->heads)
-            config_reject(&run->training.config, "heads", "{heads}, but %s was trained with %d", checkpoint,
+            config_reject(&run->d.training.config, "heads", "{heads}, but %s was trained with %d", checkpoint,
                           trained->heads);
     }
     config_free(&config);
@@ -138,7 +74,7 @@ static void check_heads(const DetrRun *run, const char *checkpoint) {
 
 void detr_run_open_model(DetrRun *run, int images, int H, int W, bool training) {
     Detr *detr = &run->detr;
-    const Training *t = &run->training;
+    const Training *t = &run->d.training;
     const char *backbone = run->backbone->backbone_weights;
     detr_create(detr, &t->config, 0);
     detr_plan(detr, images, H, W, training);
@@ -150,11 +86,11 @@ void detr_run_open_model(DetrRun *run, int images, int H, int W, bool training) 
     } else {
         params_initialize(&detr->model.params, t->s->seed);
         /* A saved state has later ones, and --bench needs none. */
-        bool wanted = *backbone && !t->resumed && !run->modes->bench;
+        bool wanted = *backbone && !t->resumed && !run->d.modes->bench;
         if (wanted && !file_exists(backbone))
             die("%s: no such file: scripts/convert_weights.py makes it of torchvision's ResNet-50, "
                 "resnet50-0676ba61.pth; --backbone-weights '' begins without it", backbone);
-        if (wanted) checkpoint_load_part(&detr->model.params, detr_backbone_prefix, backbone);
+        if (wanted) checkpoint_load_part(&detr->model.params, detr_backbone_prefix, backbone, NULL);
         detr_draw(detr, t->s->seed, 0, 0);
     }
     detr_fold(detr);
@@ -164,9 +100,9 @@ void detr_run_open_model(DetrRun *run, int images, int H, int W, bool training) 
 }
 
 void detr_run_describe(DetrRun *run) {
-    int H = run->view->image_size[0], W = run->view->image_size[1];
+    int H = run->d.view->image_size[0], W = run->d.view->image_size[1];
     detr_run_find_classes(run);
-    detr_create(&run->detr, &run->training.config, 0);
+    detr_create(&run->detr, &run->d.training.config, 0);
     detr_plan(&run->detr, 1, H, W, true);
     detr_describe(&run->detr, stdout, H, W);
 }

@@ -10,21 +10,12 @@
 #ifndef VIT_LAYERS_DETR_RUN_H
 #define VIT_LAYERS_DETR_RUN_H
 
-#include "training/program.h"
 #include "training/schedule.h"
-#include "data/detection/detection_loader.h"
-#include "data/detection/size_buckets.h"
-#include "detection/coco_eval.h"
 #include "detection/set_loss.h"
+#include "layers/detection/detector.h"
 #include "layers/detr/detr.h"
 
 /* == Settings ===================================================================================================== */
-
-/* Files that modes of this program write. */
-typedef struct {
-    const char *results, *draw;
-} DetectionOutputSettings;
-extern const ConfigGroup detection_output_settings;
 
 /* Settings of the backbone. */
 typedef struct {
@@ -33,43 +24,22 @@ typedef struct {
 } BackboneSettings;
 extern const ConfigGroup backbone_settings;
 
-/* Settings for evaluating and showing detections. */
-typedef struct {
-    int eval_batch, image_size[2];
-    float draw_score;
-} DetectionViewSettings;
-extern const ConfigGroup detection_view_settings;
-
 /* == A run ======================================================================================================== */
 
 typedef struct {
-    Training training; /* training.s: the settings that all programs share */
-    const ModeSettings *modes;
-    const PredictSettings *predict;
-    const DetectionOutputSettings *outputs;
-    const DetectionSetSettings *data;
-    const LoaderSettings *loading;
-    const SizeSettings *sizes;
-    const DetectionAugmentSettings *augment;
+    Detector d;
     DetrSettings *model_settings;
     const BackboneSettings *backbone;
     const DropSettings *schedule;
-    const DetectionViewSettings *view;
 
     Detr detr;
-    DetectionSet train, val; /* train is open only in a training run */
-    LoaderPool *workers;
-    DetectionLoader loader, val_loader;
-    int shorter, longer;      /* maximum shorter and longer side of a batch */
     SetLossWork step_loss, image_loss; /* of a micro-batch; of one image and layer in an evaluation */
     float *logits, *boxes;    /* host [L,B,Q,C], [L,B,Q,4] */
     float *dlogits, *dboxes;  /* the same */
     float *unused;            /* [Q,C + 4]: derivatives in an evaluation */
     float (*target_boxes)[4]; /* [most_boxes of the validation split] */
     int *target_labels;
-    const char **names;       /* [num_classes]: categories by their id, "" for none */
     double found[COCO_NUMBERS]; /* the last evaluation's, 0 to 1, -1 for none */
-    double infer_s;             /* its seconds an image on this rank, without waiting for pictures */
 } DetrRun;
 
 /* The number of classes where only the model is needed, without data. */
@@ -80,7 +50,6 @@ int detr_run_micro_batch(const DetrRun *run, int height, int width);
 
 /* Opens the validation split, if the call evaluates, and for training also the other, with their loaders. */
 void detr_run_open_data(DetrRun *run, bool train);
-void detr_run_close_data(DetrRun *run);
 
 /* Builds the model for that many images of H x W or W x H at a time and sets its initial weights. */
 void detr_run_open_model(DetrRun *run, int images, int H, int W, bool training);
@@ -121,23 +90,9 @@ void validation_loss_add(ValidationLoss *sum, DetrRun *run, int image, const flo
 
 /* == Evaluation =================================================================================================== */
 
-/* The detections of an evaluation, as ranks exchange them: [image_count,Q,FOUND_NUMBERS] of the validation split, 0
- * where there are none. */
-typedef struct {
-    double *numbers;
-    size_t count;
-} FoundDetections;
+/* Adds the detections of the part that the model holds, after detr_forward, and the loss of its images. */
+void found_take(CocoResults *found, DetrRun *run, const DetectionPart *part, ValidationLoss *sum);
 
-void found_open(FoundDetections *found, const DetrRun *run);
-/* Fills in the detections of the part that the model holds, after detr_forward, and adds the loss of its images. */
-void found_take(FoundDetections *found, DetrRun *run, const DetectionPart *part, ValidationLoss *sum);
-/* Every rank has filled in its own images: after this each has all of them. */
-void found_exchange(FoundDetections *found);
-void found_list(const FoundDetections *found, const DetrRun *run, CocoResults *results);
-void found_close(FoundDetections *found);
-
-/* --eval: detections are compared with the data by category id, so an id must mean the same category in both. */
-void detr_eval_check_categories(const DetrRun *run);
 /* --eval: prints COCO's numbers and the loss, and writes --results. */
 void detr_eval_report(const DetrRun *run, const CocoResults *results);
 

@@ -11,27 +11,27 @@ enum { QUERIES = 4, MOST_WEIGHTS = 1 << 24 };
 
 /* The row of token `query` of the first image, from op->spatial or op->weights. */
 static void attention_row(float *row, bool spatial, const Vit *vit, const Attention *a, int head, int query) {
-    int absent = vit->N - a->N;
+    int absent = vit->trunk.N - a->N;
     void (*row_of)(const Attention *, float *, int, int, int) = spatial ? a->op->spatial : a->op->weights;
-    for (int m = 0; m < vit->N; m++) row[m] = NAN;
+    for (int m = 0; m < vit->trunk.N; m++) row[m] = NAN;
     if (row_of && query >= absent) row_of(a, row + absent, 0, head, query - absent);
 }
 
 /* to [depth,heads,count,N]: the rows of these queries, or of the first `count` tokens. */
 static void attention_rows(float *to, bool spatial, const Vit *vit, const int64_t *queries, int count) {
-    int heads = vit->stages[0].config.heads;
-    for (int row = 0; row < vit->depth * heads * count; row++) {
-        const Attention *a = &vit_block(vit, row / (heads * count))->attention;
+    int heads = vit->trunk.stages[0].config.heads;
+    for (int row = 0; row < vit->trunk.depth * heads * count; row++) {
+        const Attention *a = &trunk_block(&vit->trunk, row / (heads * count))->attention;
         int query = queries ? (int)queries[row % count] : row % count;
-        attention_row(to + (size_t)row * (size_t)vit->N, spatial, vit, a, row / count % heads, query);
+        attention_row(to + (size_t)row * (size_t)vit->trunk.N, spatial, vit, a, row / count % heads, query);
     }
 }
 
 static void stream_norms(float *norms, const Vit *vit) {
-    const Stage *stage = &vit->stages[0];
-    size_t M = (size_t)stage->config.dim, N = (size_t)vit->N;
+    const Stage *stage = &vit->trunk.stages[0];
+    size_t M = (size_t)stage->config.dim, N = (size_t)vit->trunk.N;
     float *x = xcalloc(N * M, sizeof *x, "attention picture");
-    for (int i = 0; i <= vit->depth; i++) {
+    for (int i = 0; i <= vit->trunk.depth; i++) {
         const Station *s = &stage->stations[2 * i];
         float *row = norms + (size_t)i * N;
         size_t absent = N - (size_t)s->N;
@@ -51,23 +51,23 @@ static void middle_frames(float *out, const Vit *vit, const uint8_t *pixels) {
     const VitSettings *s = &vit->settings;
     size_t size = 3 * (size_t)s->img_size[0] * (size_t)s->img_size[1];
     int step = s->tubelet > 1 ? 2 : 1;
-    for (int t = 0; t < vit->grid.frames; t++)
+    for (int t = 0; t < vit->trunk.grid.frames; t++)
         for (size_t i = 0; i < size; i++) *out++ = (float)pixels[(size_t)(step * t) * size + i] / 255;
 }
 
 void attention_picture_write(const Vit *vit, const uint8_t *pixels, const char *path) {
-    size_t depth = (size_t)vit->depth, H = (size_t)vit->stages[0].config.heads, N = (size_t)vit->N, count = QUERIES;
+    size_t depth = (size_t)vit->trunk.depth, H = (size_t)vit->trunk.stages[0].config.heads, N = (size_t)vit->trunk.N, count = QUERIES;
     size_t rows = depth * H, height = (size_t)vit->settings.img_size[0], width = (size_t)vit->settings.img_size[1];
     bool whole = rows * N * N <= MOST_WEIGHTS;
     const char *what = "attention picture";
     int64_t queries[QUERIES];
     char grid[48], attn[VIT_ATTN_SIZE];
-    int area = vit->grid.rows * vit->grid.columns, T = vit->grid.frames, before = vit->N - (T - T / 2) * area;
+    int area = vit->trunk.grid.rows * vit->trunk.grid.columns, T = vit->trunk.grid.frames, before = vit->trunk.N - (T - T / 2) * area;
     bool clip = vit->settings.frames > 1;
     size_t frames = (size_t)T;
     for (int q = 0; q < QUERIES; q++)
-        queries[q] = before + (vit->grid.rows * (1 + 2 * (q / 2)) / 4) * vit->grid.columns +
-                     vit->grid.columns * (1 + 2 * (q % 2)) / 4;
+        queries[q] = before + (vit->trunk.grid.rows * (1 + 2 * (q / 2)) / 4) * vit->trunk.grid.columns +
+                     vit->trunk.grid.columns * (1 + 2 * (q % 2)) / 4;
     SafeTensorEntry out[] = {
         {"weights", SAFE_F32, 4, {depth, H, count, N}, xcalloc(rows * count, N * sizeof(float), what)},
         {"spatial", SAFE_F32, 4, {depth, H, count, N}, xcalloc(rows * count, N * sizeof(float), what)},
@@ -82,10 +82,10 @@ void attention_picture_write(const Vit *vit, const uint8_t *pixels, const char *
     attention_rows((float *)out[1].data, true, vit, queries, QUERIES);
     middle_frames((float *)out[2].data, vit, pixels);
     stream_norms((float *)out[3].data, vit);
-    if (whole) attention_rows((float *)out[5].data, false, vit, NULL, vit->N);
-    if (whole) attention_rows((float *)out[6].data, true, vit, NULL, vit->N);
-    if (clip) snprintf(grid, sizeof grid, "%dx%dx%d", T, vit->grid.rows, vit->grid.columns);
-    else snprintf(grid, sizeof grid, "%dx%d", vit->grid.rows, vit->grid.columns);
+    if (whole) attention_rows((float *)out[5].data, false, vit, NULL, vit->trunk.N);
+    if (whole) attention_rows((float *)out[6].data, true, vit, NULL, vit->trunk.N);
+    if (clip) snprintf(grid, sizeof grid, "%dx%dx%d", T, vit->trunk.grid.rows, vit->trunk.grid.columns);
+    else snprintf(grid, sizeof grid, "%dx%d", vit->trunk.grid.rows, vit->trunk.grid.columns);
     SafeMetadata metadata[] = {{"grid", grid}, {"attn", vit_attn_names(&vit->settings, attn)}};
     safetensors_write(path, out, whole ? 7 : 5, metadata, 2, &error_fatal);
     for (int i = 0; i < 7; i++)

@@ -16,9 +16,9 @@ static bool is_in_log(const RunState *state, const char *name) {
 }
 
 void vit_run_open_columns(VitRun *run) {
-    size_t bytes = (size_t)run->vit.depth * SUMS * sizeof *run->column_sums;
-    for (int i = 0; i < run->vit.depth; i++) {
-        Attention *a = &vit_block(&run->vit, i)->attention;
+    size_t bytes = (size_t)run->vit.trunk.depth * SUMS * sizeof *run->column_sums;
+    for (int i = 0; i < run->vit.trunk.depth; i++) {
+        Attention *a = &trunk_block(&run->vit.trunk, i)->attention;
         const AttentionColumns *columns = columns_of(a);
         if (!columns) continue;
         if (!run->column_sums) {
@@ -35,12 +35,12 @@ void vit_run_open_columns(VitRun *run) {
 
 /* The sums are whole multiples of a power of two, which double adds exactly, however often they are read. */
 void vit_run_read_columns(VitRun *run) {
-    size_t bytes = (size_t)run->vit.depth * SUMS * sizeof *run->column_sums;
+    size_t bytes = (size_t)run->vit.trunk.depth * SUMS * sizeof *run->column_sums;
     if (!run->column_sums) return;
     device_download(run->column_host, run->column_sums, bytes);
     device_zero(run->column_sums, bytes);
-    for (int i = 0; i < run->vit.depth; i++) {
-        const Attention *a = &vit_block(&run->vit, i)->attention;
+    for (int i = 0; i < run->vit.trunk.depth; i++) {
+        const Attention *a = &trunk_block(&run->vit.trunk, i)->attention;
         const AttentionColumns *columns = columns_of(a);
         const uint64_t *found = run->column_host + i * SUMS;
         for (int k = 0; columns && columns->names[k]; k++) {

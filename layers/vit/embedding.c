@@ -17,13 +17,25 @@ void embedding_create(Embedding *e, int C, int Hi, int Wi, bool planes, int stri
 
 void embedding_pad(Embedding *e, int pad) {
     e->windows.pad = pad;
-    e->grid = unfold_grid(&e->windows);
+    embedding_set_input(e, e->windows.Hi, e->windows.Wi);
 }
 
 void embedding_create_merging(Embedding *e, int C, Grid tokens) {
     *e = (Embedding){.merges = true};
     merging_create(&e->merging, C, tokens);
     e->grid = e->merging.grid;
+}
+
+void embedding_set_input(Embedding *e, int Hi, int Wi) {
+    if (e->merges) {
+        merging_set_tokens(&e->merging, (Grid){e->grid.frames, Hi, Wi});
+        e->grid = e->merging.grid;
+        return;
+    }
+    e->windows.Hi = Hi;
+    e->windows.Wi = Wi;
+    e->grid = unfold_grid(&e->windows);
+    e->grid.frames *= e->apart;
 }
 
 const char *embedding_kind(const Embedding *e) {
@@ -34,8 +46,7 @@ void embedding_take_frames(Embedding *e, int frames, int tubelet) {
     if (e->merges) return; /* patch merging takes images only */
     if (tubelet > 1) e->windows.frames = frames, e->windows.kt = tubelet, e->windows.stride_t = 2;
     else e->apart = frames;
-    e->grid = unfold_grid(&e->windows);
-    e->grid.frames *= e->apart;
+    embedding_set_input(e, e->windows.Hi, e->windows.Wi);
 }
 
 void embedding_declare(Embedding *e, Params *params, const char *prefix, int M) {

@@ -349,7 +349,7 @@ void hybrid_stem_forward(const HybridStem *stem, const real *images, int B) {
 static void unit_backward(const HybridStem *stem, const StemUnit *unit, real *d, const real *dz, const real *x, int B) {
     GroupNorm norm = norm_of(unit, B);
     size_t count = (size_t)unit->rows.out * (size_t)unit->rows.fan;
-    group_norm_backward(d, unit->norm.dw, unit->norm.db, dz, unit->raw, &norm);
+    group_norm_backward(d, unit->norm.dw, unit->norm.db, dz, unit->raw, false, &norm);
     device_zero(stem->slope, count * sizeof *stem->slope);
     convolution_backward_weight(stem->slope, d, x, stem->ones, &unit->shape, &(ImageShape){B, unit->H, unit->W});
     standardize_backward(unit->dw, stem->slope, unit->w, &unit->rows);

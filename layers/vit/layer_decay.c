@@ -49,11 +49,13 @@ void layer_decay_check(const Config *config, const LayerDecaySettings *s, const 
                       PIECE_RATES, groups);
 }
 
+float layer_decay_rate(const VitSettings *model, const char *name, float decay) {
+    int after = layer_decay_groups(model) - 1 - layer_decay_group(model, name);
+    return (float)pow((double)decay, after);
+}
+
 void layer_decay_apply(Vit *vit, const LayerDecaySettings *s) {
     Params *params = &vit->model.params;
-    int last = layer_decay_groups(&vit->settings) - 1;
-    for (int i = 0; i < params_count(params); i++) {
-        int group = layer_decay_group(&vit->settings, params_at(params, i)->name);
-        params_set_rate(params, i, (float)pow((double)s->layer_decay, last - group));
-    }
+    for (int i = 0; i < params_count(params); i++)
+        params_set_rate(params, i, layer_decay_rate(&vit->settings, params_at(params, i)->name, s->layer_decay));
 }

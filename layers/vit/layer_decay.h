@@ -25,6 +25,8 @@ void layer_decay_check(const Config *config, const LayerDecaySettings *s, const 
 /* The number of groups, and the group of a parameter. */
 int layer_decay_groups(const VitSettings *model);
 int layer_decay_group(const VitSettings *model, const char *name);
+/* The factor of its learning rate. */
+float layer_decay_rate(const VitSettings *model, const char *name, float decay);
 
 /* Sets Param.rate of every parameter.  Call before params_allocate_optimizer. */
 void layer_decay_apply(Vit *vit, const LayerDecaySettings *s);

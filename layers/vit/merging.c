@@ -5,7 +5,13 @@
 #include "layers/vit/merging.h"
 
 void merging_create(Merging *m, int C, Grid tokens) {
-    *m = (Merging){.tokens = tokens, .grid = {tokens.frames, tokens.rows / 2, tokens.columns / 2}, .C = C};
+    *m = (Merging){.C = C};
+    merging_set_tokens(m, tokens);
+}
+
+void merging_set_tokens(Merging *m, Grid tokens) {
+    m->tokens = tokens;
+    m->grid = (Grid){tokens.frames, tokens.rows / 2, tokens.columns / 2};
 }
 
 void merging_declare(Merging *m, Params *params, const char *prefix, int M) {

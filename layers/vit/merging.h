@@ -17,6 +17,7 @@ typedef struct {
 
 /* Requires even sides. */
 void merging_create(Merging *m, int C, Grid tokens);
+void merging_set_tokens(Merging *m, Grid tokens);
 void merging_declare(Merging *m, Params *params, const char *prefix, int M);
 void merging_plan(Merging *m, Plan *plan, const char *prefix, int B);
 void merging_forward(const Merging *m, real *y, const real *x, int B);

@@ -206,7 +206,7 @@ static void weights_load(VitRun *run) {
     bool told = run_folder_settings(&config, &t->config, init), prints = distributed_rank() == 0 && !run->modes->bench;
     told = told && ((const VitSettings *)config_settings(&config, &vit_settings))->num_classes > 0;
     if (told) vit_create(&origin, &config);
-    if (told) vit_check_heads(init, &t->config, &origin.settings);
+    if (told) vit_check_heads(init, &t->config, run->model_settings, &origin.settings);
     if (told && prints) vit_print_other_attention(init, &t->config, &config);
     if (!told && prints) vit_print_assumptions(init, &t->config, run->train.mean, run->train.std);
     Inflate inflate = told && origin.settings.frames > 1 ? INFLATE_NONE : run->model_settings->inflate;
@@ -231,7 +231,7 @@ void vit_run_open_model(VitRun *run, int batch, bool training) {
         weights_load(run);
     } else {
         params_initialize(&vit->model.params, run->training.s->seed);
-        vit_draw_buffers(vit, run->training.s->seed, 0);
+        trunk_draw_buffers(&vit->trunk, run->training.s->seed, 0);
     }
     if (training) vit_run_open_columns(run);
     size_t B = (size_t)batch, C = (size_t)run->model_settings->num_classes;

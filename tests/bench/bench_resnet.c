@@ -7,14 +7,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "layers/detr/resnet.h"
+#include "layers/backbone/resnet.h"
 #include "tests/bench/bench.h"
 
 int main(int argc, char **argv) {
     int H = argc > 2 ? atoi(argv[1]) : 800, W = argc > 2 ? atoi(argv[2]) : 1066, runs = argc > 3 ? atoi(argv[3]) : 5;
     if (argc > 4) bench_clock = CLOCK_PROCESS_CPUTIME_ID;
     kernels_init();
-    ResNetConfig config = {{3, 4, 6, 3}, 64, false, ""};
+    ResNetConfig config = {{3, 4, 6, 3}, 64, 3, false, ""};
     Params params = {0};
     ResNet net;
     Plan training = {0}, inference = {0};
@@ -43,7 +43,7 @@ int main(int argc, char **argv) {
             double start = seconds();
             resnet_forward(&net, images, 1, H, W);
             if (both) {
-                resnet_backward(&net, dfeatures, 1, H, W, NULL);
+                resnet_backward(&net, (real *[RESNET_STAGES]){NULL, NULL, NULL, dfeatures}, 1, H, W, NULL);
                 resnet_fold(&net);
             }
             double took = seconds() - start;

@@ -41,7 +41,7 @@ static const char *file_of(const char *images, const char *annotations, const ch
 
 static void parses(Coco *coco, const char *text) {
     Error error = {.text = ""};
-    if (!coco_parse(coco, text, strlen(text), 0, &error)) fail_msg("%s", error.text);
+    if (!coco_parse(coco, text, strlen(text), 0, COCO_NO_MASKS, &error)) fail_msg("%s", error.text);
 }
 
 static void tables_are_sorted_and_grouped(void **state) {
@@ -141,10 +141,10 @@ static void targets_are_clipped_and_slivers_kept(void **state) {
     int label[7];
     const float want[3][4] = {{0, 10, 15.5f, 50}, {99.5f, 49.5f, 100, 50}, {3, 4, 8, 10}};
     const int want_label[3] = {90, 1, 1};
-    assert_int_equal(coco_targets(&coco, 2, box, label), 3);
+    assert_int_equal(coco_targets(&coco, 2, box, label, NULL), 3);
     assert_memory_equal(box, want, sizeof want);
     assert_memory_equal(label, want_label, sizeof want_label);
-    assert_int_equal(coco_targets(&coco, 0, box, label), 0); /* without boxes: background, not left out */
+    assert_int_equal(coco_targets(&coco, 0, box, label, NULL), 0); /* without boxes: background, not left out */
     assert_int_equal(coco.degenerate, 3);
     assert_int_equal(coco.outside, 3); /* 1, 2 and 3 */
     assert_int_equal(coco.crowds, 1);
@@ -157,7 +157,7 @@ static void refused(const char *text, const char *words) {
     Error error = {.text = ""};
     Coco coco;
     for (size_t piece = 0; piece < 4; piece += 3) {
-        assert_false(coco_parse(&coco, text, strlen(text), piece, &error));
+        assert_false(coco_parse(&coco, text, strlen(text), piece, COCO_NO_MASKS, &error));
         if (!piece) printf("  %s\n", error.text);
         if (!strstr(error.text, words)) fail_msg("'%s' is missing in '%s'", words, error.text);
         assert_null(strchr(error.text, '\n'));
@@ -175,7 +175,7 @@ static void broken_json_is_refused(void **state) {
     for (size_t length = 0; length < size; length++) { /* every truncation */
         Coco coco;
         memcpy(cut, whole, length);
-        assert_false(coco_parse(&coco, cut, length, 0, &error));
+        assert_false(coco_parse(&coco, cut, length, 0, COCO_NO_MASKS, &error));
         if (!strstr(error.text, "cut short")) fail_msg("cut to %zu bytes: %s", length, error.text);
     }
     refused("", "cut short");
@@ -300,13 +300,13 @@ static void long_files_are_read_in_pieces(void **state) {
     }
     snprintf(text + used, (size_t)(ROOM - used), "]}");
     Coco coco;
-    if (!coco_read(&coco, put_file("long.json", text), &error)) fail_msg("%s", error.text);
+    if (!coco_read(&coco, put_file("long.json", text), COCO_NO_MASKS, &error)) fail_msg("%s", error.text);
     assert_int_equal(coco.images[1].count, COUNT);
     for (int i = 0; i < COUNT; i++) assert_true(coco.annotations[i].id == i + 1 && coco.annotations[i].box[0] == i);
     coco_close(&coco);
-    assert_false(coco_read(&coco, in_folder("none.json"), &error));
+    assert_false(coco_read(&coco, in_folder("none.json"), COCO_NO_MASKS, &error));
     assert_non_null(strstr(error.text, "cannot open: No such file"));
-    assert_false(coco_read(&coco, folder, &error));
+    assert_false(coco_read(&coco, folder, COCO_NO_MASKS, &error));
     assert_non_null(strstr(error.text, "a folder, expected a file"));
     free(text);
 }
@@ -322,7 +322,8 @@ static void pieces_of_any_size_change_nothing(void **state) {
     for (size_t piece = 1; piece <= sizeof text; piece++) {
         Coco coco;
         Error error = {.text = ""};
-        if (!coco_parse(&coco, text, sizeof text - 1, piece, &error)) fail_msg("pieces of %zu: %s", piece, error.text);
+        if (!coco_parse(&coco, text, sizeof text - 1, piece, COCO_NO_MASKS, &error))
+            fail_msg("pieces of %zu: %s", piece, error.text);
         assert_true(coco.images[0].id == 9007199254740993); /* not a double */
         assert_string_equal(coco.images[0].file_name, "\xc3\xa9\xc3\xa9\n");
         assert_true(coco.annotations[0].id == INT64_MIN && coco.annotations[0].crowd);
@@ -343,7 +344,7 @@ static void zero_bytes_are_refused_everywhere(void **state) {
         memcpy(damaged, whole, at);
         damaged[at] = 0;
         memcpy(damaged + at + 1, whole + at, size - at);
-        assert_false(coco_parse(&coco, damaged, size + 1, 0, &error));
+        assert_false(coco_parse(&coco, damaged, size + 1, 0, COCO_NO_MASKS, &error));
         snprintf(words, sizeof words, "not JSON at byte %zu: zero", at);
         assert_string_equal(error.text, words);
     }
@@ -362,11 +363,11 @@ static void endless_records_are_refused(void **state) {
     memcpy(text + SIZE - 1000, "], ", 3);
     const char *whole = file_of(IMAGES, "", CATEGORIES);
     memcpy(text + SIZE - 900, whole + 1, strlen(whole + 1));
-    if (!coco_parse(&coco, text, SIZE, 4096, &error)) fail_msg("%s", error.text);
+    if (!coco_parse(&coco, text, SIZE, 4096, COCO_NO_MASKS, &error)) fail_msg("%s", error.text);
     coco_close(&coco);
     memset(text, 'x', SIZE);
     memcpy(text, "{\"images\": [{\"x\": \"", 19);
-    assert_false(coco_parse(&coco, text, SIZE, 4096, &error));
+    assert_false(coco_parse(&coco, text, SIZE, 4096, COCO_NO_MASKS, &error));
     assert_string_equal(error.text, "images[0]: more than 16 MB without an end from byte 12 on");
     free(text);
 }

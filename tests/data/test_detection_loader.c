@@ -44,7 +44,7 @@ static int make_pictures(void **state) {
     for (int i = 0; i < IMAGES; i++) {
         int label[SCENES_MOST], box[SCENES_MOST][4], width = 30 + (int)draw(1, 2 * (uint64_t)i, 99);
         int height = 30 + (int)draw(1, 2 * (uint64_t)i + 1, 99), count;
-        count = scenes_draw(5, 0, (uint32_t)i, SIDE, scene, label, box);
+        count = scenes_draw(5, 0, (uint32_t)i, SIDE, scene, NULL, label, box);
         for (int y = 0; y < height; y++)
             memcpy(part + (size_t)(y * width) * 3, scene + (size_t)(y * SIDE) * 3, (size_t)width * 3);
         snprintf(name, sizeof name, "%d.png", i);
@@ -74,7 +74,7 @@ static int make_pictures(void **state) {
 
 static void open_set(DetectionSet *set) {
     int kept = quiet_begin();
-    detection_set_coco(set, "pictures", json, folder, 0);
+    detection_set_coco(set, "pictures", json, folder, DETECTION_BOXES, true, 0);
     quiet_end(kept);
 }
 
@@ -134,7 +134,7 @@ static void pictures_are_mirrored_as_a_whole(void **state) {
     Error error;
     for (int kind = 0; kind < 2; kind++) {
         if (kind)
-            detection_set_scenes(&set, true, 3, 48, 5);
+            detection_set_scenes(&set, DETECTION_BOXES, true, 3, 48, 5);
         else
             open_set(&set);
         for (int i = 0; i < 4; i++) {
@@ -302,7 +302,7 @@ static void evaluation_sees_all_in_order(void **state) {
     assert_int_equal(load_epoch(config, &set, 2, 0, 0, got), IMAGES);
     for (int i = 0; i < IMAGES; i++) {
         const CocoImage *image = &set.coco.images[i];
-        DetectionDraw wanted = detection_resize(image->width, image->height, 64, 100);
+        DetectionDraw wanted = detection_resize(DETECTION_DETR, image->width, image->height, 64, 100);
         assert_int_equal(got[i].image, i);
         assert_int_equal(got[i].width, wanted.width);
         assert_int_equal(got[i].height, wanted.height);
@@ -399,7 +399,7 @@ static void run_missing(void *argument) {
     (void)argument;
     remove(in_folder("17.png"));
     remove(in_folder("18.png"));
-    detection_set_coco(&set, "pictures", json, folder, 0);
+    detection_set_coco(&set, "pictures", json, folder, DETECTION_BOXES, true, 0);
 }
 
 /* A child that runs it ends with status 1, and its lines on stderr hold the words. */

@@ -193,7 +193,7 @@ static void test_pictured_weights(void **state) {
     set(&vit, "blocks.0.attn.dwc.bias", bias);
     assert_true(params_find(&vit.model.params, "blocks.0.attn.positional_encoding")->decay);
     assert_true(params_find(&vit.model.params, "blocks.0.attn.scale")->decay);
-    Attention *a = &vit.stages[0].blocks[0].attention;
+    Attention *a = &vit.trunk.stages[0].blocks[0].attention;
     real *d_x = upload_real(x, B * N * M), *d_y = poisoned_real(B * N * M);
     attention_forward(a, d_y, d_x, B);
     double *want = zeros(B * N * M);

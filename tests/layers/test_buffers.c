@@ -59,14 +59,14 @@ static void draws_are_functions_of_seed_step_and_block(void **state) {
         model_open(&vit, drawn[i].map, drawn[i].relative, 1);
         model_open(&other, drawn[i].map, drawn[i].relative, 2);
         size_t n = size_of(&vit, drawn[i].name), same = 0, equal[3] = {0};
-        vit_draw_buffers(&vit, 1, 5);
+        trunk_draw_buffers(&vit.trunk, 1, 5);
         float *first = tensor(&vit, vit.model.params.values, drawn[i].name);
         float *block = tensor(&vit, vit.model.params.values, elsewhere);
-        vit_draw_buffers(&vit, 1, 6);
+        trunk_draw_buffers(&vit.trunk, 1, 6);
         float *step = tensor(&vit, vit.model.params.values, drawn[i].name);
-        vit_draw_buffers(&other, 2, 5);
+        trunk_draw_buffers(&other.trunk, 2, 5);
         float *seed = tensor(&other, other.model.params.values, drawn[i].name);
-        vit_draw_buffers(&other, 1, 5);
+        trunk_draw_buffers(&other.trunk, 1, 5);
         float *again = tensor(&other, other.model.params.values, drawn[i].name);
         for (size_t j = 0; j < n; j++) {
             same += again[j] == first[j];
@@ -97,7 +97,7 @@ static void draws_share_nothing(void **state) {
                            "blocks.0.attn.relative.common", "blocks.1.attn.relative.common"};
     enum { NAMES = sizeof names / sizeof *names, SOME = 100 };
     model_open(&vit, "rfa", "sincspe", 1);
-    vit_draw_buffers(&vit, 1, 0);
+    trunk_draw_buffers(&vit.trunk, 1, 0);
     for (int i = 0; i < NAMES; i++)
         for (int j = 0; j < i; j++) {
             float *a = tensor(&vit, vit.model.params.values, names[i]);
@@ -117,7 +117,7 @@ static void performer_rows_are_orthogonal(void **state) {
     double squares = 0;
     model_open(&vit, "performer", "none", check_seed());
     for (uint32_t step = 0; step < STEPS; step++) {
-        vit_draw_buffers(&vit, check_seed(), step);
+        trunk_draw_buffers(&vit.trunk, check_seed(), step);
         float *w = tensor(&vit, vit.model.params.values, "blocks.1.attn.feature.weight");
         for (int h = 0; h < H; h++)
             for (int i = 0; i < D; i++)
@@ -231,7 +231,7 @@ static void initial_values(void **state) {
     }
     assert_true(fixed < 12);
     assert_memory_not_equal(permutation, permutation + 2 * D, 2 * D * sizeof *permutation);
-    vit_draw_buffers(&vit, 7, 3); /* belongs to the weights, not to the step */
+    trunk_draw_buffers(&vit.trunk, 7, 3); /* belongs to the weights, not to the step */
     float *still = tensor(&vit, vit.model.params.values, "blocks.0.attn.relative.permutation");
     assert_memory_equal(still, permutation, H * 2 * D * sizeof *still);
     vit_destroy(&vit);

@@ -270,19 +270,19 @@ static void test_class_token_joins_late(void **state) {
     Vit vit;
     Config *config = config_of(6);
     vit_create(&vit, config);
-    assert_int_equal(vit.N, 36);
-    for (int i = 0; i < 3; i++) assert_int_equal(vit.stages[0].blocks[i].attention.N, i < 2 ? 35 : 36);
+    assert_int_equal(vit.trunk.N, 36);
+    for (int i = 0; i < 3; i++) assert_int_equal(vit.trunk.stages[0].blocks[i].attention.N, i < 2 ? 35 : 36);
     assert_int_equal(params_find(&vit.model.params, "pos_embed")->shape[1], 35);
-    assert_string_equal(vit.stages[0].blocks[1].attention.op->name, "convit");
-    assert_string_equal(vit.stages[0].blocks[2].attention.op->name, "softmax");
+    assert_string_equal(vit.trunk.stages[0].blocks[1].attention.op->name, "convit");
+    assert_string_equal(vit.trunk.stages[0].blocks[2].attention.op->name, "softmax");
     assert_non_null(params_find(&vit.model.params, "blocks.2.attn.qkv.weight"));
     assert_null(params_find(&vit.model.params, "blocks.2.attn.qkv.bias"));
     assert_null(params_find(&vit.model.params, "blocks.0.attn.qk.bias"));
     vit_destroy(&vit);
     settings_read(config, "pool = gap\nconvit_local_layers = 10\n");
     vit_create(&vit, config);
-    assert_int_equal(vit.N, 35);
-    assert_string_equal(vit.stages[0].blocks[2].attention.op->name, "convit");
+    assert_int_equal(vit.trunk.N, 35);
+    assert_string_equal(vit.trunk.stages[0].blocks[2].attention.op->name, "convit");
     assert_null(params_find(&vit.model.params, "cls_token"));
     vit_destroy(&vit);
 }
@@ -297,7 +297,7 @@ static void test_pictured_weights(void **state) {
     vit_allocate(&vit);
     params_allocate(&vit.model.params, true);
     params_initialize(&vit.model.params, 3);
-    Attention *a = &vit.stages[0].blocks[0].attention;
+    Attention *a = &vit.trunk.stages[0].blocks[0].attention;
     float *x = normals(B * N * M, 10), weights[N], place[N];
     const float *v_w = first_values(&vit, "blocks.0.attn.v.weight", M * M),
                 *pos_w = first_values(&vit, "blocks.0.attn.pos_proj.weight", 3 * H);

@@ -31,7 +31,7 @@ static void model_create(Vit *vit, const char *settings, const char *more) {
 }
 
 static void model_close(Vit *vit) {
-    Config *config = (Config *)vit->stages[0].settings;
+    Config *config = (Config *)vit->trunk.stages[0].settings;
     vit_destroy(vit);
     config_free(config);
     free(config);

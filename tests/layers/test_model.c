@@ -17,6 +17,7 @@
 #include "tests/bf16_bounds.h"
 #include "tests/on_device.h"
 #include "tests/settings.h"
+#include "tests/slopes.h"
 
 /* From what tests/reference/dropout_reference.py draws dropout. */
 enum { DROP_STEP = 7, DROP_FIRST = 3 };
@@ -91,7 +92,7 @@ static double case_forward(Case *c, int first, int B) {
     const VitSettings *settings = &c->vit.settings;
     size_t image = 3 * (size_t)settings->frames * (size_t)settings->img_size[0] * (size_t)settings->img_size[1];
     double loss = 0;
-    if (c->vit.settings.drop_path <= 0) vit_draw_drops(&c->vit, DROP_SEED, DROP_STEP, (size_t)(DROP_FIRST + first), B);
+    if (c->vit.settings.drop_path <= 0) trunk_draw_drops(&c->vit.trunk, DROP_SEED, DROP_STEP, (size_t)(DROP_FIRST + first), B);
     real_upload(c->vit.images, c->images + (size_t)first * image, (size_t)B * image);
     vit_forward(&c->vit, B, c->drop);
     real_download(c->logits + first * c->C, c->vit.logits, (size_t)(B * c->C));
@@ -229,11 +230,21 @@ static void test_algorithms(void **state) {
 
 /* == Central differences, signed, per parameter tensor ============================================================ */
 
-static double loss_at(Case *c, float *values, const float *base, const float *direction, const Param *p, double h) {
-    memcpy(values, base, c->vit.model.params.total * sizeof *values);
-    for (size_t i = 0; i < p->size; i++) values[p->offset + i] += (float)(h * direction[i]);
-    device_upload(c->vit.model.params.values, values, c->vit.model.params.total * sizeof *values);
-    return case_forward(c, 0, c->B) / c->B;
+/* The loss where a tensor has moved along a direction. */
+typedef struct {
+    Case *c;
+    float *values; /* scratch [total] */
+    const float *base, *direction;
+    const Param *p;
+} Move;
+
+static double loss_at(void *context, double h) {
+    const Move *m = context;
+    Params *params = &m->c->vit.model.params;
+    memcpy(m->values, m->base, params->total * sizeof *m->values);
+    for (size_t i = 0; i < m->p->size; i++) m->values[m->p->offset + i] += (float)(h * m->direction[i]);
+    device_upload(params->values, m->values, params->total * sizeof *m->values);
+    return case_forward(m->c, 0, m->c->B) / m->c->B;
 }
 
 /* Operators with ReLUs on q and k themselves. */
@@ -261,29 +272,6 @@ static void smoothen(Case *c, float *values) {
     settings_put(&c->config, "tau", "0");
     if (config_origin(&c->config, "castling_mask")) settings_put(&c->config, "castling_mask", "1e-30");
     device_upload(c->vit.model.params.values, values, c->vit.model.params.total * sizeof *values);
-}
-
-/* Slope of the loss along `direction`: central differences at widths that halve, each pair extrapolated to the fourth
- * order.  Wide steps suffer from curvature, narrow ones from the loss's rounding; the estimate taken is the one whose
- * two errors together look smallest, curvature being judged by how far the last two estimates moved (Ridders).
- * *noise: what a rounding of the loss by four float epsilons does to it. */
-static double slope_by_differences(Case *c, float *values, const float *base, const float *direction, const Param *p,
-                                   double widest, double *noise) {
-    enum { WIDTHS = 12 };
-    double central[WIDTHS], estimate[WIDTHS], best = 0, least = INFINITY;
-    double rounding = 4 * FLT_EPSILON * case_forward(c, 0, c->B) / c->B;
-    for (int i = 0; i < WIDTHS; i++) {
-        double h = ldexp(widest, -i);
-        central[i] = (loss_at(c, values, base, direction, p, h) - loss_at(c, values, base, direction, p, -h)) / (2 * h);
-        if (i > 0) estimate[i] = (4 * central[i] - central[i - 1]) / 3;
-        if (i < 3) continue;
-        double moved = fmax(fabs(estimate[i] - estimate[i - 1]), fabs(estimate[i - 1] - estimate[i - 2]));
-        if (moved + rounding / h >= least) continue;
-        least = moved + rounding / h;
-        best = estimate[i];
-        *noise = rounding / h;
-    }
-    return best;
 }
 
 /* dpfp has a kink at zero in every column, inception wherever two tokens are equal, and nothing moves them.  The
@@ -322,7 +310,9 @@ static int differences_of(Case *c) {
         for (size_t i = 0; i < p->size; i++) slope += (double)grads[p->offset + i] * direction[i];
         /* Denominators of focused attention that nearly vanish bend the loss within a tenth of a parameter's unit. */
         double widest = fmin(0.2 / fabs(slope), sqrt((double)p->size / along) / 8);
-        double difference = slope_by_differences(c, values, base, direction, p, widest, &noise);
+        double rounding = 4 * FLT_EPSILON * case_forward(c, 0, c->B) / c->B; /* four epsilons of the loss */
+        Move move = {c, values, base, direction, p};
+        double difference = slope_by_differences(loss_at, &move, widest, rounding, &noise);
         double error = fabs(difference - slope) / fabs(slope);
         int close = error <= 1e-3 + noise / fabs(slope);
         printf("  %-32s slope %-12.6g difference %-12.6g relative error %.1e  %s\n", p->name, slope, difference, error,
@@ -361,10 +351,10 @@ static void test_differences(void **state) {
 static void draw_mixed(Case *c) {
     bool mixed = false;
     for (uint64_t seed = 0; !mixed; seed++) {
-        vit_draw_drops(&c->vit, seed, 0, 0, c->B);
+        trunk_draw_drops(&c->vit.trunk, seed, 0, 0, c->B);
         mixed = true;
-        for (int half = 2; half < 2 * c->vit.depth; half++) {
-            const float *keep = c->vit.keep_host + half * c->B;
+        for (int half = 2; half < 2 * c->vit.trunk.depth; half++) {
+            const float *keep = c->vit.trunk.keep_host + half * c->B;
             int alive = 0;
             for (int b = 0; b < c->B; b++) alive += keep[b] > 0;
             mixed &= keep[0] > 0 && alive < c->B;
@@ -462,7 +452,7 @@ static void test_ended(void **state) {
     (void)state;
     case_open(&c, "tests/fixtures/ripple-rmax2-tau.safetensors", "auto");
     case_forward(&c, 0, c.B);
-    const Attention *a = &vit_block(&c.vit, 0)->attention;
+    const Attention *a = &trunk_block(&c.vit.trunk, 0)->attention;
     assert_int_equal(c.vit.model.batch, c.B);
     float *weights = check_poison((size_t)a->N);
     for (int b = 0; b < c.B; b++)
@@ -528,8 +518,8 @@ static float *two_steps(const Config *config, size_t *total, size_t *bytes) {
     for (size_t b = 0; b < B; b++) targets[b * C + b] = 1;
     for (uint32_t step = 0; step < 2; step++) {
         device_zero(vit.model.params.grads, n * sizeof(float));
-        vit_draw_buffers(&vit, check_seed(), step);
-        vit_draw_drops(&vit, check_seed(), step, 0, B);
+        trunk_draw_buffers(&vit.trunk, check_seed(), step);
+        trunk_draw_drops(&vit.trunk, check_seed(), step, 0, B);
         real_upload(vit.images, x, B * image);
         vit_forward(&vit, B, true);
         vit_load_targets(&vit, targets, B);
@@ -678,7 +668,7 @@ static bool keeps_ones(const char *attn) {
     device_upload(params->values + proj->offset, values, (size_t)(M * M) * sizeof *values);
     device_upload(params->values + bias->offset + 2 * M, values + M * M, M * sizeof *values);
     real *x = upload_real(normals(TOKENS * M, 1), TOKENS * M), *y = poisoned_real(TOKENS * M);
-    const Attention *a = &vit_block(&vit, 0)->attention;
+    const Attention *a = &trunk_block(&vit.trunk, 0)->attention;
     attention_forward(a, y, x, 1);
     double ones[TOKENS * M];
     for (int i = 0; i < TOKENS * M; i++) ones[i] = 1;

@@ -7,16 +7,17 @@
 
 #include <cmocka.h>
 
+#include "core/text.h"
 #include "training/checkpoint.h"
 #include "data/sets/dataset.h"
-#include "layers/detr/resnet.h"
+#include "layers/backbone/resnet.h"
 #include "tests/bf16_bounds.h"
 #include "tests/on_device.h"
 #include "tests/scratch.h"
 
 static const char PATH[] = "tests/fixtures/detection/resnet.safetensors";
 static const char PREFIX[] = "backbone.0.body.";
-static const ResNetConfig RESNET50 = {{3, 4, 6, 3}, 64, false, PREFIX};
+static const ResNetConfig RESNET50 = {{3, 4, 6, 3}, 64, 3, false, PREFIX};
 
 typedef struct {
     SafeTensors file;
@@ -26,12 +27,12 @@ typedef struct {
     void *memory;
 } Fixture;
 
-static void fixture_open(Fixture *f, bool freeze) {
+static void fixture_open(Fixture *f, int trained, bool pyramid) {
     Error error;
     memset(f, 0, sizeof *f);
     if (!safetensors_open(&f->file, PATH, &error))
         fail_msg("%s", error.text);
-    ResNetConfig config = {.freeze = freeze, .prefix = PREFIX};
+    ResNetConfig config = {.trained = trained, .pyramid = pyramid, .prefix = PREFIX};
     int *blocks = config.blocks;
     assert_int_equal(sscanf(safetensors_metadata(&f->file, "blocks"), "%d,%d,%d,%d", blocks, blocks + 1, blocks + 2,
                             blocks + 3), 4);
@@ -46,7 +47,7 @@ static void fixture_open(Fixture *f, bool freeze) {
     plan_start(&f->inference, false);
     resnet_plan(&f->net, &f->training, 2, 64, 47);
     resnet_plan(&f->net, &f->inference, 2, 64, 47);
-    assert_true(plan_bytes(&f->inference) < plan_bytes(&f->training) || freeze);
+    assert_true(plan_bytes(&f->inference) < plan_bytes(&f->training) || !trained);
     f->memory = device_malloc(plan_bytes(&f->training), "test");
     plan_bind(&f->training, f->memory);
     plan_poison(&f->training);
@@ -93,9 +94,16 @@ static Size forward(const Fixture *f, const char *batch) {
     images_normalize_padded(images, d_pixels, d_sizes, imagenet_mean, imagenet_std, &(ImageShape){s.B, s.H, s.W});
     assert_true(resnet_fits(&f->net, s.B, s.H, s.W));
     resnet_forward(&f->net, images, s.B, s.H, s.W);
-    s.n = (size_t)s.B * (size_t)resnet_grid(s.H) * (size_t)resnet_grid(s.W) * (size_t)resnet_channels(&f->net);
+    s.n = (size_t)s.B * (size_t)resnet_grid(s.H) * (size_t)resnet_grid(s.W) * (size_t)resnet_channels(&f->net, 3);
     assert_int_equal(s.n, tensor_of(f, batch, "features", "")->size);
     return s;
+}
+
+/* Numbers in the output of a stage. */
+static size_t output_count(const Fixture *f, Size s, int stage) {
+    int side = 4 << stage;
+    return (size_t)s.B * (size_t)((s.H + side - 1) / side) * (size_t)((s.W + side - 1) / side) *
+           (size_t)resnet_channels(&f->net, stage);
 }
 
 static double *doubles_of(const SafeTensor *tensor) {
@@ -122,7 +130,7 @@ static float *gradients_of(const Fixture *f) { return download(f->params.grads, 
 
 static void backward(const Fixture *f, const char *batch, Size s) {
     real *dfeatures = upload_real(floats_of(tensor_of(f, batch, "dfeatures", "")), s.n);
-    resnet_backward(&f->net, dfeatures, s.B, s.H, s.W, NULL);
+    resnet_backward(&f->net, (real *[RESNET_STAGES]){NULL, NULL, NULL, dfeatures}, s.B, s.H, s.W, NULL);
 }
 
 static int check_gradients(const Fixture *f, const char *batch, double times) {
@@ -144,14 +152,14 @@ static int check_gradients(const Fixture *f, const char *batch, double times) {
 static void test_reference(void **state) {
     (void)state;
     Fixture f;
-    fixture_open(&f, false);
+    fixture_open(&f, 3, false);
     float *kept_features = NULL, *kept_grads = NULL;
     const char *batches[] = {"a", "b", "a"};
     for (int i = 0; i < 3; i++) {
         const char *batch = batches[i];
         printf("batch %s\n", batch);
         Size s = forward(&f, batch);
-        float *features = download_real(f.net.features, s.n);
+        float *features = download_real(f.net.features[3], s.n);
         assert_true(close_features(&f, batch, features, s.n));
         device_zero(f.params.grads, f.params.total * sizeof(float));
         backward(&f, batch, s);
@@ -183,15 +191,15 @@ static void test_reference(void **state) {
 static void test_inference(void **state) {
     (void)state;
     Fixture f;
-    fixture_open(&f, false);
+    fixture_open(&f, 3, false);
     Size s = forward(&f, "a");
-    float *features = download_real(f.net.features, s.n);
+    float *features = download_real(f.net.features[3], s.n);
     plan_poison(&f.training);
     plan_bind(&f.inference, f.memory);
     for (int i = 0; i < 2; i++) {
         forward(&f, "b");
         forward(&f, "a");
-        assert_memory_equal(download_real(f.net.features, s.n), features, s.n * sizeof *features);
+        assert_memory_equal(download_real(f.net.features[3], s.n), features, s.n * sizeof *features);
     }
     plan_poison(&f.training); /* it has its guards elsewhere */
     fixture_close(&f);
@@ -200,10 +208,10 @@ static void test_inference(void **state) {
 static void test_frozen(void **state) {
     (void)state;
     Fixture f;
-    fixture_open(&f, true);
+    fixture_open(&f, 0, false);
     assert_int_equal(f.params.parameters, 0);
     Size s = forward(&f, "a");
-    assert_true(close_features(&f, "a", download_real(f.net.features, s.n), s.n));
+    assert_true(close_features(&f, "a", download_real(f.net.features[3], s.n), s.n));
     backward(&f, "a", s);
     const float *grads = gradients_of(&f);
     for (size_t i = 0; i < f.params.total; i++) assert_true(grads[i] == 0);
@@ -214,9 +222,9 @@ static void test_frozen(void **state) {
 static void test_folding_again(void **state) {
     (void)state;
     Fixture f;
-    fixture_open(&f, false);
+    fixture_open(&f, 3, false);
     Size s = forward(&f, "a");
-    float *before = download_real(f.net.features, s.n), *values = download(f.params.values, f.params.total);
+    float *before = download_real(f.net.features[3], s.n), *values = download(f.params.values, f.params.total);
     const Param *p = params_find(&f.params, "backbone.0.body.layer4.0.conv3.weight");
     const Param *q = params_find(&f.params, "backbone.0.body.layer4.0.downsample.0.weight");
     const Param *bn[] = {params_find(&f.params, "backbone.0.body.layer4.0.bn3.running_mean"),
@@ -229,10 +237,10 @@ static void test_folding_again(void **state) {
         for (size_t i = 0; i < bn[b]->size; i++) values[bn[b]->offset + i] *= 2;
     device_upload(f.params.values, values, f.params.total * sizeof *values);
     forward(&f, "a");
-    assert_memory_equal(download_real(f.net.features, s.n), before, s.n * sizeof *before);
+    assert_memory_equal(download_real(f.net.features[3], s.n), before, s.n * sizeof *before);
     resnet_fold(&f.net);
     forward(&f, "a");
-    const float *after = download_real(f.net.features, s.n);
+    const float *after = download_real(f.net.features[3], s.n);
     for (size_t i = 0; i < s.n; i++) assert_true(after[i] == 2 * before[i]);
     fixture_close(&f);
 }
@@ -250,24 +258,129 @@ static void hear_final(float *gradients, size_t n) {
 static void test_final(void **state) {
     (void)state;
     Fixture f;
-    fixture_open(&f, false);
+    fixture_open(&f, 3, false);
     Size s = forward(&f, "b");
     const Params *params = &f.params;
     FinalGradients final = {hear_final, params->grads, params->total, params->total};
     real *dfeatures = upload_real(floats_of(tensor_of(&f, "b", "dfeatures", "")), s.n);
     finals = 0;
-    resnet_backward(&f.net, dfeatures, s.B, s.H, s.W, &final);
+    resnet_backward(&f.net, (real *[RESNET_STAGES]){NULL, NULL, NULL, dfeatures}, s.B, s.H, s.W, &final);
     assert_int_equal(finals, 3);
     const Param *last = params_find(params, "backbone.0.body.layer2.0.conv1.weight");
     assert_true(ended == (size_t)(uintptr_t)(params->grads + last->offset));
 
     final = (FinalGradients){hear_final, params->grads, params->total, 0};
     finals = 0;
-    resnet_backward(&f.net, dfeatures, s.B, s.H, s.W, &final);
+    resnet_backward(&f.net, (real *[RESNET_STAGES]){NULL, NULL, NULL, dfeatures}, s.B, s.H, s.W, &final);
     assert_int_equal(finals, 0);
     gradients_final(&final, 0);
     assert_int_equal(finals, 1);
     assert_true(ended == (size_t)(uintptr_t)params->grads);
+    fixture_close(&f);
+}
+
+/* All four outputs: those of the training plan have the same bits as those of the inference plan, and the last one as
+ * without the others. */
+static void test_pyramid(void **state) {
+    (void)state;
+    float *first[RESNET_STAGES] = {NULL};
+    for (int trained = 3; trained >= 0; trained--) {
+        Fixture f;
+        fixture_open(&f, trained, true);
+        for (int inference = 0; inference < 2; inference++) {
+            if (inference) {
+                plan_poison(&f.training);
+                plan_bind(&f.inference, f.memory);
+            }
+            forward(&f, "b");
+            Size s = forward(&f, "a");
+            assert_true(close_features(&f, "a", download_real(f.net.features[3], s.n), s.n));
+            for (int i = 0; i < RESNET_STAGES; i++) {
+                size_t n = output_count(&f, s, i);
+                float *got = download_real(f.net.features[i], n);
+                if (!first[i]) first[i] = memcpy(malloc(n * sizeof *got), got, n * sizeof *got);
+                assert_memory_equal(got, first[i], n * sizeof *got);
+            }
+        }
+        plan_poison(&f.training);
+        fixture_close(&f);
+    }
+    for (int i = 0; i < RESNET_STAGES; i++) free(first[i]);
+}
+
+/* The sum of all outputs, each times its own gradient. */
+static double outputs_times(const Fixture *f, Size s, float *const gradients[RESNET_STAGES]) {
+    double sum = 0;
+    for (int i = 0; i < RESNET_STAGES; i++) {
+        size_t n = output_count(f, s, i);
+        const float *y = download_real(f->net.features[i], n);
+        for (size_t j = 0; j < n; j++) sum += (double)y[j] * gradients[i][j];
+    }
+    return sum;
+}
+
+/* Adds `step` times the direction to a tensor's values. */
+static void move_tensor(const Fixture *f, const Param *p, const float *values, const float *direction, float step) {
+    float *moved = keep(malloc(p->size * sizeof *moved), false);
+    for (size_t i = 0; i < p->size; i++) moved[i] = values[p->offset + i] + step * direction[i];
+    device_upload(f->params.values + p->offset, moved, p->size * sizeof *moved);
+}
+
+/* Gradients of all four outputs at once.  With batch norms that keep every sum positive the outputs are linear in each
+ * tensor of weights, so a difference quotient of any width is exact. */
+static void test_pyramid_gradients(void **state) {
+    (void)state;
+    if (sizeof(real) < 4) return; /* the sums are large beside their differences */
+    Fixture f;
+    fixture_open(&f, 3, true);
+    float *values = download(f.params.values, f.params.total);
+    for (int i = 0; i < params_count(&f.params); i++) {
+        const Param *p = params_at(&f.params, i);
+        bool inner = strstr(p->name, "bn1.bias") || strstr(p->name, "bn2.bias");
+        float bias = inner ? 8 : 1, size = 0.02f / sqrtf((float)(p->size / (size_t)p->shape[0]));
+        const float *drawn = normals(p->size, size);
+        for (size_t j = 0; j < p->size; j++)
+            values[p->offset + j] = p->ndim == 4 ? drawn[j] : text_ends_with(p->name, "bias") ? bias : !strstr(p->name, "mean");
+    }
+    device_upload(f.params.values, values, f.params.total * sizeof *values);
+    resnet_fold(&f.net);
+    Size s = forward(&f, "b");
+    float *gradients[RESNET_STAGES];
+    real *dfeatures[RESNET_STAGES];
+    for (int i = 0; i < RESNET_STAGES; i++) {
+        size_t n = output_count(&f, s, i);
+        const float *y = download_real(f.net.features[i], n);
+        gradients[i] = normals(n, 1);
+        for (size_t j = 0; j < n; j++) {
+            assert_true(y[j] > 0);
+            gradients[i][j] = fabsf(gradients[i][j]); /* differences add up, and roundings do not */
+        }
+        dfeatures[i] = upload_real(gradients[i], n);
+    }
+    device_zero(f.params.grads, f.params.total * sizeof(float));
+    resnet_backward(&f.net, dfeatures, s.B, s.H, s.W, NULL);
+    const float *grads = gradients_of(&f);
+    int checked = 0;
+    for (int i = 0; i < params_count(&f.params); i++) {
+        const Param *p = params_at(&f.params, i);
+        if (p->frozen) continue;
+        /* along the gradient, so that the difference is large beside its rounding */
+        double square = 0, outputs[2];
+        for (size_t j = 0; j < p->size; j++) square += (double)grads[p->offset + j] * grads[p->offset + j];
+        float step = 0.1f / (float)sqrt(square);
+        for (int side = 0; side < 2; side++) {
+            move_tensor(&f, p, values, grads + p->offset, side ? step : -step);
+            resnet_fold(&f.net);
+            forward(&f, "b");
+            outputs[side] = outputs_times(&f, s, gradients);
+        }
+        move_tensor(&f, p, values, grads + p->offset, 0);
+        double quotient = (outputs[1] - outputs[0]) / (2 * (double)step);
+        if (fabs(quotient - square) > 1e-3 * square)
+            fail_msg("%s: difference quotient %g, gradient %g", p->name, quotient, square);
+        checked++;
+    }
+    assert_true(checked >= 9);
     fixture_close(&f);
 }
 
@@ -290,7 +403,7 @@ static void test_resnet50(void **state) {
     assert_int_equal(frozen, 222400);
     assert_int_equal(norms, 106240);
     assert_int_equal(params.parameters, weights - frozen);
-    assert_int_equal(resnet_channels(&net), 2048);
+    assert_int_equal(resnet_channels(&net, 3), 2048);
     assert_int_equal((resnet_macs(&net, 224, 224) + 5000000) / 10000000, 409);
     assert_int_equal((resnet_macs(&net, 800, 800) + 50000000) / 100000000, 521);
     assert_int_equal((resnet_macs(&net, 800, 1066) + 50000000) / 100000000, 700);
@@ -343,13 +456,13 @@ static void test_start(void **state) {
     resnet_plan(&net, &plan, 1, 65, 96);
     void *memory = keep(device_malloc(plan_bytes(&plan), "test"), true);
     plan_bind(&plan, memory);
-    size_t n = 65 * 96 * 3, out = (size_t)3 * 3 * (size_t)resnet_channels(&net);
+    size_t n = 65 * 96 * 3, out = (size_t)3 * 3 * (size_t)resnet_channels(&net, 3);
     double sum_log = 0;
     for (uint64_t draw = 0; draw < DRAWS; draw++) {
         params_initialize(&params, check_seed() + draw);
         resnet_fold(&net);
         resnet_forward(&net, upload_real(normals(n, 1), n), 1, 65, 96);
-        const float *features = download_real(net.features, out);
+        const float *features = download_real(net.features[3], out);
         double squares = 0;
         for (size_t i = 0; i < out; i++) squares += (double)features[i] * features[i];
         sum_log += log(squares / (double)out) / 2;
@@ -368,7 +481,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_reference), cmocka_unit_test(test_inference), cmocka_unit_test(test_frozen),
         cmocka_unit_test(test_folding_again), cmocka_unit_test(test_final), cmocka_unit_test(test_resnet50),
-        cmocka_unit_test(test_start),
+        cmocka_unit_test(test_start), cmocka_unit_test(test_pyramid), cmocka_unit_test(test_pyramid_gradients),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     kernels_exit();

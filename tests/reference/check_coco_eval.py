@@ -2,10 +2,11 @@
 
     make build/cpu/tests/test_coco_eval
     python3 tests/reference/check_coco_eval.py                  200 drawn cases, the largest difference
+    python3 tests/reference/check_coco_eval.py --masks          the same, for masks
     python3 tests/reference/check_coco_eval.py --fixtures       writes tests/fixtures/coco_eval again
 
-A case is an annotation file and a results file; test_coco_eval, given two such files, prints its twelve numbers.  The
-cases live where rounding and order decide: boxes on a grid of whole pixels, so that IoUs fall on the thresholds; few
+A case is an annotation file and a results file; test_coco_eval, given two such files, prints its twelve numbers, and
+with masks also writes the results as a file of ours, which pycocotools then reads.  The cases live where rounding and order decide: boxes on a grid of whole pixels, so that IoUs fall on the thresholds; few
 different scores, so that they tie within and across images; areas on the borders of the ranges."""
 
 import argparse
@@ -134,14 +135,64 @@ def named_cases():
     return {name: ({"images": i, "annotations": a, "categories": c}, r) for name, (i, a, c, r) in cases.items()}
 
 
-def reference(annotations, results):
+def with_mask(thing, polygons, height, width):
+    """Adds the polygons' mask; the box becomes the mask's."""
+    from pycocotools import mask as api
+    rle = api.merge(api.frPyObjects(polygons, height, width))
+    segmentation = {"size": [height, width], "counts": rle["counts"].decode()}
+    thing = dict(thing, segmentation=segmentation, bbox=[float(number) for number in api.toBbox(rle)])
+    return thing if "area" in thing or "score" in thing else dict(thing, area=int(api.area(rle)))
+
+
+def polygons_in(box, kind):
+    """The box itself, whose IoUs fall on thresholds, a rhombus or two other polygons in it."""
+    x, y, w, h = box
+    if kind == 0:
+        return [[x, y, x + w, y, x + w, y + h, x, y + h]]
+    if kind == 1:
+        return [[x, y + h / 2, x + w / 2, y, x + w, y + h / 2, x + w / 2, y + h]]
+    return [[x, y, x + w, y, x, y + h / 2], [x + w, y + h, x + w, y + h / 3, x + w / 3, y + h]]
+
+
+def draw_masks(seed):
+    annotations, results = draw_case(seed)
+    draw, sides = random.Random(-1 - seed), (480, 640)
+    common = draw.randrange(3)
+    for things in (annotations["annotations"], results):
+        for place, thing in enumerate(things):
+            kind = common if draw.random() < 0.8 else draw.randrange(3)
+            things[place] = with_mask(thing, polygons_in(thing["bbox"], kind), *sides)
+    return annotations, results
+
+
+def worked_masks():
+    """Case 9 of the specification of dense prediction."""
+    def of(image_id, category, polygon, **more):
+        return with_mask({"image_id": image_id, "category_id": category, **more}, [polygon], 40, 50)
+    images = [{"id": i, "file_name": f"{i}.jpg", "width": 50, "height": 40} for i in (1, 2)]
+    truths = [of(1, 1, [5, 5, 25, 6, 12, 22], id=1, iscrowd=0),
+              of(1, 1, [30, 8, 44, 8, 44, 30, 30, 30], id=2, iscrowd=0),
+              of(1, 1, [0, 30, 50, 30, 50, 40, 0, 40], id=3, iscrowd=1),
+              of(2, 2, [2.5, 3.5, 40, 2, 45.5, 36, 20, 38, 4, 20], id=4, iscrowd=0)]
+    results = [of(1, 1, [5, 5, 26, 6, 12, 20], score=.9), of(1, 1, [31, 9, 44, 8, 44, 27, 30, 30], score=.8),
+               of(1, 1, [10, 31, 20, 31, 20, 39, 10, 39], score=.7), of(1, 1, [5, 5, 25, 6, 12, 22], score=.6),
+               of(2, 2, [2.5, 3.5, 40, 2, 45.5, 30, 20, 38, 4, 20], score=.95),
+               of(2, 2, [0, 0, 50, 0, 50, 40, 0, 40], score=.5), of(2, 1, [0, 0, 10, 0, 10, 10, 0, 10], score=.4)]
+    categories = [{"id": 1, "name": "one"}, {"id": 2, "name": "two"}]
+    return {"images": images, "annotations": truths, "categories": categories}, results
+
+
+def reference(annotations, results, kind="bbox"):
     from pycocotools.coco import COCO
     from pycocotools.cocoeval import COCOeval
+    results = json.loads(json.dumps(results))
+    for result in results if kind == "segm" else []:
+        del result["bbox"]  # else a detection's area would be its box's
     with contextlib.redirect_stdout(io.StringIO()):
         truths = COCO()
         truths.dataset = json.loads(json.dumps(annotations))
         truths.createIndex()
-        evaluation = COCOeval(truths, truths.loadRes(json.loads(json.dumps(results))), "bbox")
+        evaluation = COCOeval(truths, truths.loadRes(results), kind)
         evaluation.evaluate()
         evaluation.accumulate()
         evaluation.summarize()
@@ -166,19 +217,34 @@ def write_fixtures():
         for name, (annotations, results) in cases.items():
             write_case(FIXTURES, name, annotations, results)
             file.write(" ".join([name] + [repr(number) for number in reference(annotations, results)]) + "\n")
+    cases = {"masks-worked": worked_masks()}
+    for seed in (15, 18, 22):
+        cases[f"masks-{seed}"] = draw_masks(seed)
+    with open(os.path.join(FIXTURES, "mask_numbers.txt"), "w") as file:
+        for name, (annotations, results) in cases.items():
+            write_case(FIXTURES, name, annotations, results)
+            for kind in ("segm", "bbox"):
+                numbers = [repr(number) for number in reference(annotations, results, kind)]
+                file.write(" ".join([name, kind] + numbers) + "\n")
 
 
-def check(seeds, tool):
+def check(seeds, tool, masks):
     worst, worst_case, counted, varied = 0, "", 0, [set() for _ in range(12)]
     cases = [(f"drawn {seed}", *draw_case(seed)) for seed in seeds]
     cases += [(name, *case) for name, case in named_cases().items()]
+    if masks:
+        cases = [(f"drawn {seed}", *draw_masks(seed)) for seed in seeds] + [("worked", *worked_masks())]
     with tempfile.TemporaryDirectory() as folder:
         for name, annotations, results in cases:
             if not results:
                 continue  # pycocotools cannot load an empty list
-            want = reference(annotations, results)
-            output = subprocess.run([tool, *write_case(folder, "case", annotations, results)], check=True,
-                                    capture_output=True, text=True).stdout
+            paths = write_case(folder, "case", annotations, results)
+            written = [os.path.join(folder, "written.json")] if masks else []
+            output = subprocess.run([tool, *paths, *written], check=True, capture_output=True, text=True).stdout
+            if masks:
+                with open(written[0]) as file:
+                    results = json.load(file)
+            want = reference(annotations, results, "segm" if masks else "bbox")
             got = [float(word) for word in output.split()]
             difference = max(abs(a - b) for a, b in zip(got, want, strict=True))
             counted += 1
@@ -194,6 +260,7 @@ def check(seeds, tool):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--fixtures", action="store_true", help="write tests/fixtures/coco_eval")
+    parser.add_argument("--masks", action="store_true", help="compare masks")
     parser.add_argument("--cases", type=int, default=200)
     parser.add_argument("--seed", type=int, default=random.randrange(10**9), help="of the first drawn case")
     parser.add_argument("--tool", default=TOOL)
@@ -202,7 +269,8 @@ def main():
         write_fixtures()
         return 0
     print(f"--seed {arguments.seed} replays this run")
-    return 0 if check(range(arguments.seed, arguments.seed + arguments.cases), arguments.tool) else 1
+    seeds = range(arguments.seed, arguments.seed + arguments.cases)
+    return 0 if check(seeds, arguments.tool, arguments.masks) else 1
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
-/* The detector's backbone: a ResNet of bottlenecks (He et al. 2015; as in torchvision's v1.5, the 3x3 convolution has
- * the stride) with frozen batch norms.  images [B,H,W,3] -> features [B,h*w,C], h = ceil(H/32), w = ceil(W/32),
- * C = 32*width, channels last, so that features are tokens.  conv1 and layer1 are never trained, as in DETR. */
-#ifndef VIT_LAYERS_DETR_RESNET_H
-#define VIT_LAYERS_DETR_RESNET_H
+/* A ResNet of bottlenecks (He et al. 2015; as in torchvision's v1.5, the 3x3 convolution has the stride) with frozen
+ * batch norms, the backbone of detectors.  images [B,H,W,3] -> C2 to C5, the outputs of its four stages: C_i is
+ * [B,h*w,C] with h = ceil(H/2^i), w = ceil(W/2^i), C = 2^i*width, channels last, so that they are tokens.  conv1 and
+ * layer1 are never trained, as in DETR and in torchvision's detectors. */
+#ifndef VIT_LAYERS_BACKBONE_RESNET_H
+#define VIT_LAYERS_BACKBONE_RESNET_H
 
 #include "training/params.h"
 #include "training/plan.h"
@@ -14,7 +15,8 @@ enum { RESNET_STAGES = 4 };
 typedef struct {
     int blocks[RESNET_STAGES]; /* ResNet-50: 3, 4, 6, 3 */
     int width;                 /* output channels of conv1 (64); the stages' bottlenecks have 1, 2, 4, 8 times that */
-    bool freeze;               /* layers 2 to 4 are not trained either */
+    int trained;               /* so many of the last stages are trained, 0 to 3: all but layer1, or fewer */
+    bool pyramid;              /* all four outputs are wanted; false: the last one alone */
     const char *prefix;        /* of all tensor names, followed by torchvision's name: "backbone.0.body." */
 } ResNetConfig;
 
@@ -45,7 +47,7 @@ typedef struct {
     size_t first[RESNET_STAGES];     /* index of each stage's first parameter in the arena */
     void *memory;                    /* holds scale, shift and folded of all convolutions */
     size_t room[RESNET_STAGES + 1];  /* planned number of positions in the output of conv1 and of each stage */
-    real *features;                  /* [B,h*w,C]: the last block's y */
+    real *features[RESNET_STAGES];   /* C2 to C5; without `pyramid` only the last one can be read */
     real *stem, *pooled;             /* [B,H/2,W/2,width], [B,H/4,W/4,width]: conv1's output, and after the max pool */
     real *dy[RESNET_STAGES];         /* scratch: gradients of the outputs of all stages but the last */
     real *dh1, *dh2;                 /* scratch: gradients of h1 and h2 before their ReLU */
@@ -58,8 +60,10 @@ typedef struct {
 void resnet_create(ResNet *net, const ResNetConfig *config, Params *params);
 
 /* Plans activations for up to B images of up to H x W or W x H.  A training plan includes the backward pass, unless the
- * whole backbone is frozen. */
+ * whole backbone is frozen.  Features live as long as the plan's kept tensors. */
 void resnet_plan(ResNet *net, Plan *plan, int B, int H, int W);
+/* What the plan in use has room for, where another was planned later. */
+void resnet_set_room(ResNet *net, int B, int H, int W);
 /* True if the plan has room for this batch. */
 bool resnet_fits(const ResNet *net, int B, int H, int W);
 
@@ -68,15 +72,19 @@ bool resnet_fits(const ResNet *net, int B, int H, int W);
  * allocates memory. */
 void resnet_fold(ResNet *net);
 
-/* images [B,H,W,3] (images_normalize_padded) -> net->features [B,h*w,C]. */
+/* images [B,H,W,3] (images_normalize_padded) -> net->features. */
 void resnet_forward(const ResNet *net, const real *images, int B, int H, int W);
-/* dfeatures -> dw (+=) of layers 2 to 4.  Requires a resnet_forward of the same batch under a training plan.
- * Overwrites dfeatures.  `final` may be NULL.  Does nothing if the whole backbone is frozen. */
-void resnet_backward(const ResNet *net, real *dfeatures, int B, int H, int W, FinalGradients *final);
+/* dfeatures, the gradients of C2 to C5, -> dw (+=) of the trained stages.  All but the last may be NULL, for zero; those
+ * of stages that are not trained are not read.  Requires a resnet_forward of the same batch under a training plan.
+ * Overwrites the last of dfeatures.  `final` may be NULL.  Does nothing if the whole backbone is frozen. */
+void resnet_backward(const ResNet *net, real *const dfeatures[RESNET_STAGES], int B, int H, int W,
+                     FinalGradients *final);
 
-/* Channels of the features, and rows or columns of their grid. */
-int resnet_channels(const ResNet *net);
+/* Channels of a stage's output, and rows or columns of the last one's grid. */
+int resnet_channels(const ResNet *net, int stage);
 static inline int resnet_grid(int side) { return (side + 31) / 32; }
+/* Is a gradient of that stage's output used? */
+bool resnet_is_trained(const ResNet *net, int stage);
 
 /* Multiply-adds of one image's forward pass, and of its backward pass without what frozen weights do not need. */
 size_t resnet_macs(const ResNet *net, int H, int W);

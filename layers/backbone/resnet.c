@@ -1,4 +1,4 @@
-/* ResNet of bottlenecks with frozen batch norms.  images [B,H,W,3] -> features [B,h*w,32*width]
+/* ResNet of bottlenecks with frozen batch norms.  images [B,H,W,3] -> C2 to C5, the outputs of its stages
  * forward   1. x = maxpool(relu(conv1(images)))
  *           2. for every block: h1 = relu(conv1(x)), h2 = relu(conv2(h1)), y = relu(conv3(h2) + x), x = y;
  *              in a stage's first block the sum is conv3(h2) + downsample(x), and from layer2 on conv2 and downsample
@@ -6,10 +6,11 @@
  * backward  dz is the gradient of a block's sum before its ReLU; the kernel of each convolution also applies the ReLU
  *           of its input
  *           2. dh2 = conv3^T dz where h2 > 0, dh1 = conv2^T dh2 where h1 > 0,
- *              dz of the previous block = (dz or downsample^T dz) + conv1^T dh1 where x > 0
- *           The pass ends with the weights of layer2.0, whose input needs no gradient.
- * saves     h1, h2, y of layers 2 to 4, and layer1's output. */
-#include "layers/detr/resnet.h"
+ *              dz of the previous block = (dz or downsample^T dz) + conv1^T dh1 where x > 0, and where x is a stage's
+ *              output, the gradient that this has from elsewhere is added before the ReLU
+ *           The pass ends with the weights of the first trained block, whose input needs no gradient.
+ * saves     h1, h2, y of the trained stages, and the output of the stage before them. */
+#include "layers/backbone/resnet.h"
 
 #include <assert.h>
 #include <math.h>
@@ -23,13 +24,14 @@
 
 static const float BATCHNORM_EPS = 1e-5f;
 
-enum { EXPANSION = 4, FIRST_TRAINED = 1 }; /* the stages are layer1 .. layer4 by 0 .. 3 */
+enum { EXPANSION = 4 };
 
 static int stage_width(const ResNet *net, int stage) { return net->config.width << stage; }
-static int stage_channels(const ResNet *net, int stage) { return EXPANSION * stage_width(net, stage); }
-static bool is_trained(const ResNet *net, int stage) { return stage >= FIRST_TRAINED && !net->config.freeze; }
+static int first_trained(const ResNet *net) { return RESNET_STAGES - net->config.trained; }
 
-int resnet_channels(const ResNet *net) { return stage_channels(net, RESNET_STAGES - 1); }
+/* The stages are layer1 .. layer4 by 0 .. 3. */
+int resnet_channels(const ResNet *net, int stage) { return EXPANSION * stage_width(net, stage); }
+bool resnet_is_trained(const ResNet *net, int stage) { return stage >= first_trained(net); }
 
 /* == Parameters =================================================================================================== */
 
@@ -66,7 +68,7 @@ static void conv_declare(ResNet *net, ResNetConv *conv, Params *params, const ch
 static void block_declare(ResNet *net, Params *params, int stage, int index, int branches) {
     Bottleneck *block = &net->blocks[stage][index];
     int width = stage_width(net, stage), out = EXPANSION * width, stride = stage && !index ? 2 : 1;
-    int in = index ? out : stage ? stage_channels(net, stage - 1) : width;
+    int in = index ? out : stage ? resnet_channels(net, stage - 1) : width;
     int after = stage + 2, before = stride == 2 ? after - 1 : after;
     struct {
         ResNetConv *conv;
@@ -83,7 +85,7 @@ static void block_declare(ResNet *net, Params *params, int stage, int index, int
         char name[PARAM_NAME_SIZE], norm[PARAM_NAME_SIZE];
         conv->shape = convs[i].shape;
         conv->halvings = convs[i].halvings;
-        conv->trained = is_trained(net, stage);
+        conv->trained = resnet_is_trained(net, stage);
         snprintf(name, sizeof name, "layer%d.%d.%s", stage + 1, index, convs[i].name);
         snprintf(norm, sizeof norm, "layer%d.%d.%s", stage + 1, index, convs[i].norm);
         conv_declare(net, conv, params, name, norm, conv == &block->conv3 ? branches : 0);
@@ -143,6 +145,10 @@ static size_t positions(int B, int H, int W, int halvings) {
     return (size_t)B * (size_t)reduced(H, halvings) * (size_t)reduced(W, halvings);
 }
 
+void resnet_set_room(ResNet *net, int B, int H, int W) {
+    for (int i = 0; i <= RESNET_STAGES; i++) net->room[i] = positions(B, H, W, i + 1);
+}
+
 bool resnet_fits(const ResNet *net, int B, int H, int W) {
     for (int i = 0; i <= RESNET_STAGES; i++)
         if (positions(B, H, W, i + 1) > net->room[i]) return false;
@@ -156,30 +162,38 @@ static size_t h1_bytes(const ResNet *net, int stage, int index) {
     return reals(net->room[stage && !index ? stage : stage + 1], stage_width(net, stage));
 }
 static size_t h2_bytes(const ResNet *net, int stage) { return reals(net->room[stage + 1], stage_width(net, stage)); }
-static size_t y_bytes(const ResNet *net, int stage) { return reals(net->room[stage + 1], stage_channels(net, stage)); }
+static size_t y_bytes(const ResNet *net, int stage) { return reals(net->room[stage + 1], resnet_channels(net, stage)); }
+
+/* True if a stage that is not trained has memory of its own for its output, which must outlast the next stage's. */
+static bool output_apart(const ResNet *net, int stage) { return net->config.pyramid && stage > 0; }
 
 /* A stage that is not trained needs the memory of one block only.  Its first block reads the output of the previous
- * stage, so outputs alternate between two buffers, beginning with those of conv1 and of the max pool. */
+ * stage, so outputs alternate between two buffers, beginning with those of conv1 and of the max pool; or, if all of them
+ * are wanted, that of the first stage alone lies over conv1's. */
 static void frozen_plan(ResNet *net, Plan *plan, int stages) {
     size_t bytes[2] = {reals(net->room[0], net->config.width), reals(net->room[1], net->config.width)}, h1 = 0, h2 = 0;
-    real **first[2] = {&net->stem, &net->pooled};
+    real **first[RESNET_STAGES] = {&net->stem, &net->pooled, &net->stem, &net->pooled};
+    bool borrowed = stages == 1 || net->config.pyramid; /* nothing but the max pool's output is there */
     Bottleneck *keeper = net->blocks[0];
     for (int s = 0; s < stages; s++) {
-        bytes[s % 2] = larger_size(bytes[s % 2], y_bytes(net, s));
+        if (output_apart(net, s)) first[s] = &net->blocks[s]->y;
+        else bytes[s % 2] = larger_size(bytes[s % 2], y_bytes(net, s));
         h1 = larger_size(h1, h1_bytes(net, s, 0));
         h2 = larger_size(h2, h2_bytes(net, s));
     }
     plan_keep(plan, net->config.prefix, "stem", &net->stem, bytes[0]);
-    if (stages > 1) plan_keep(plan, net->config.prefix, "pooled", &net->pooled, bytes[1]);
+    if (!borrowed) plan_keep(plan, net->config.prefix, "pooled", &net->pooled, bytes[1]);
+    for (int s = 0; s < stages; s++)
+        if (output_apart(net, s)) plan_keep(plan, net->config.prefix, "output", first[s], y_bytes(net, s));
     PlanMark mark = plan_mark(plan);
-    if (stages == 1) plan_borrow(plan, net->config.prefix, "pooled", &net->pooled, bytes[1]);
+    if (borrowed) plan_borrow(plan, net->config.prefix, "pooled", &net->pooled, bytes[1]);
     plan_borrow(plan, net->config.prefix, "h1", &keeper->h1, h1);
     plan_borrow(plan, net->config.prefix, "h2", &keeper->h2, h2);
     plan_release(plan, mark);
     for (int s = 0; s < stages; s++)
         for (int i = 0; i < net->config.blocks[s]; i++) {
             Bottleneck *block = &net->blocks[s][i];
-            plan_alias(plan, &block->y, first[s % 2]);
+            if (&block->y != first[s]) plan_alias(plan, &block->y, first[s]);
             if (block == keeper) continue;
             plan_alias(plan, &block->h1, &keeper->h1);
             plan_alias(plan, &block->h2, &keeper->h2);
@@ -187,7 +201,7 @@ static void frozen_plan(ResNet *net, Plan *plan, int stages) {
 }
 
 static void trained_plan(ResNet *net, Plan *plan) {
-    for (int s = FIRST_TRAINED; s < RESNET_STAGES; s++)
+    for (int s = first_trained(net); s < RESNET_STAGES; s++)
         for (int i = 0; i < net->config.blocks[s]; i++) {
             char prefix[PARAM_NAME_SIZE];
             Bottleneck *block = &net->blocks[s][i];
@@ -201,7 +215,7 @@ static void trained_plan(ResNet *net, Plan *plan) {
 static void backward_plan(ResNet *net, Plan *plan) {
     size_t h1 = 0, h2 = 0;
     PlanMark mark = plan_mark(plan);
-    for (int s = FIRST_TRAINED; s < RESNET_STAGES; s++) {
+    for (int s = first_trained(net); s < RESNET_STAGES; s++) {
         h1 = larger_size(h1, h1_bytes(net, s, 0));
         h2 = larger_size(h2, h2_bytes(net, s));
         if (s + 1 < RESNET_STAGES) plan_borrow(plan, net->config.prefix, "dy", &net->dy[s], y_bytes(net, s));
@@ -212,9 +226,9 @@ static void backward_plan(ResNet *net, Plan *plan) {
 }
 
 void resnet_plan(ResNet *net, Plan *plan, int B, int H, int W) {
-    bool training = plan->training && !net->config.freeze;
-    for (int i = 0; i <= RESNET_STAGES; i++) net->room[i] = positions(B, H, W, i + 1);
-    frozen_plan(net, plan, training ? FIRST_TRAINED : RESNET_STAGES);
+    bool training = plan->training && net->config.trained > 0;
+    resnet_set_room(net, B, H, W);
+    frozen_plan(net, plan, training ? first_trained(net) : RESNET_STAGES);
     if (training) {
         trained_plan(net, plan);
         backward_plan(net, plan);
@@ -224,7 +238,8 @@ void resnet_plan(ResNet *net, Plan *plan, int B, int H, int W) {
         ImageShape images = {B, reduced(H, conv->halvings), reduced(W, conv->halvings)};
         if (training && conv->trained) plan_workspace(plan, convolution_workspace(&conv->shape, &images));
     }
-    plan_alias(plan, &net->features, &net->blocks[RESNET_STAGES - 1][net->config.blocks[RESNET_STAGES - 1] - 1].y);
+    for (int s = 0; s < RESNET_STAGES; s++)
+        plan_alias(plan, &net->features[s], &net->blocks[s][net->config.blocks[s] - 1].y);
 }
 
 /* == Forward and backward ========================================================================================= */
@@ -267,9 +282,9 @@ static void conv_backward_weight(const ResNetConv *conv, const real *dy, const r
 }
 
 /* dz -> dx, the gradients of the inputs of the ReLUs whose outputs are y and x.  dx may be dz except in a stage's first
- * block, and is NULL if no earlier layer is trained. */
-static void block_backward(const ResNet *net, const Bottleneck *block, real *dx, const real *dz, const real *x, int B,
-                           int H, int W) {
+ * block, and is NULL if no earlier layer is trained.  `other`: the gradient that x has from elsewhere, or NULL. */
+static void block_backward(const ResNet *net, const Bottleneck *block, real *dx, const real *dz, const real *other,
+                           const real *x, int B, int H, int W) {
     int Ho = convolution_side(H, block->conv2.shape.stride), Wo = convolution_side(W, block->conv2.shape.stride);
     conv_backward_input(&block->conv3, net->dh2, NULL, dz, block->h2, B, Ho, Wo);
     conv_backward_weight(&block->conv3, dz, block->h2, B, Ho, Wo);
@@ -279,21 +294,24 @@ static void block_backward(const ResNet *net, const Bottleneck *block, real *dx,
     if (block->downsampled) conv_backward_weight(&block->downsample, dz, x, B, H, W);
     if (!dx) return;
     if (block->downsampled) conv_backward_input(&block->downsample, dx, NULL, dz, NULL, B, H, W);
+    if (other) add_forward(dx, dx, other, (size_t)B * (size_t)H * (size_t)W * (size_t)block->conv1.shape.in);
     conv_backward_input(&block->conv1, dx, dx, net->dh1, x, B, H, W);
 }
 
-void resnet_backward(const ResNet *net, real *dfeatures, int B, int H, int W, FinalGradients *final) {
-    if (net->config.freeze) return;
-    size_t n = positions(B, H, W, RESNET_STAGES + 1) * (size_t)resnet_channels(net);
-    real *dz = dfeatures;
-    relu_gradient(dz, dz, net->features, n);
-    for (int s = RESNET_STAGES - 1; s >= FIRST_TRAINED; s--) {
-        const Bottleneck *blocks = net->blocks[s], *below = net->blocks[s - 1];
+void resnet_backward(const ResNet *net, real *const dfeatures[RESNET_STAGES], int B, int H, int W,
+                     FinalGradients *final) {
+    int top = RESNET_STAGES - 1, first = first_trained(net);
+    if (!net->config.trained) return;
+    real *dz = dfeatures[top];
+    relu_gradient(dz, dz, net->features[top], positions(B, H, W, top + 2) * (size_t)resnet_channels(net, top));
+    for (int s = top; s >= first; s--) {
+        const Bottleneck *blocks = net->blocks[s];
+        real *dx = s > first ? net->dy[s - 1] : NULL;
         for (int i = net->config.blocks[s] - 1; i > 0; i--)
-            block_backward(net, &blocks[i], dz, dz, blocks[i - 1].y, B, reduced(H, s + 2), reduced(W, s + 2));
-        block_backward(net, blocks, net->dy[s - 1], dz, below[net->config.blocks[s - 1] - 1].y, B, reduced(H, s + 1),
+            block_backward(net, &blocks[i], dz, dz, NULL, blocks[i - 1].y, B, reduced(H, s + 2), reduced(W, s + 2));
+        block_backward(net, blocks, dx, dz, dfeatures[s - 1], net->features[s - 1], B, reduced(H, s + 1),
                        reduced(W, s + 1));
-        dz = net->dy[s - 1];
+        dz = dx;
         gradients_final(final, net->first[s]);
     }
 }
@@ -315,7 +333,7 @@ size_t resnet_backward_macs(const ResNet *net, int H, int W) {
     size_t macs = 0;
     for (int i = 0; i < net->conv_count; i++)
         if (net->convs[i]->trained) macs += 2 * conv_macs(net->convs[i], H, W);
-    if (net->config.freeze) return 0;
-    const Bottleneck *lowest = &net->blocks[FIRST_TRAINED][0]; /* its input needs no gradient */
+    if (!net->config.trained) return 0;
+    const Bottleneck *lowest = net->blocks[first_trained(net)]; /* its input needs no gradient */
     return macs - conv_macs(&lowest->conv1, H, W) - conv_macs(&lowest->downsample, H, W);
 }

@@ -1,0 +1,101 @@
+/* Maps of features, channels last, brought to another size. */
+#ifndef VIT_KERNELS_REGIONS_RESIZE_H
+#define VIT_KERNELS_REGIONS_RESIZE_H
+
+#include "kernels/tokens/grid.h"
+#include "kernels/tokens/images.h"
+#include "real.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* From x [B,rows,columns,C] to y [B,to_rows,to_columns,C], larger or smaller on either side. */
+typedef struct {
+    int B, C, rows, columns, to_rows, to_columns;
+} Resize;
+
+/* y = add + x at the nearest place: row floor(i rows / to_rows), column likewise.  The top-down path of a feature
+ * pyramid is one call.
+ * y, add [B,to_rows,to_columns,C] real: add NULL for zero, or y;  x [B,rows,columns,C] real. */
+void nearest_add_forward(real *y, const real *add, const real *x, const Resize *shape);
+/* dx = add + the sum of dy over the places that x was copied to, which is 0 where there are none; add's own gradient of
+ * forward is dy.
+ * dx, add [B,rows,columns,C] real (=): add NULL for zero, or dx;  dy [B,to_rows,to_columns,C] real. */
+void nearest_add_backward(real *dx, const real *add, const real *dy, const Resize *shape);
+
+/* y = add + x interpolated bilinearly, torch.nn.functional.interpolate(mode="bilinear", align_corners=False): row i
+ * lies at max((i + 1/2) rows / to_rows - 1/2, 0), between its whole part and the row behind that, or the last one.
+ * Shapes and NULL as for nearest_add. */
+void bilinear_forward(real *y, const real *add, const real *x, const Resize *shape);
+void bilinear_backward(real *dx, const real *add, const real *dy, const Resize *shape);
+
+/* The pixels of even rows and columns: y [B,ceil(Hi/2),ceil(Wi/2),C] real of x [B,Hi,Wi,C] real. */
+void subsample_forward(real *y, const real *x, const ImageShape *images, int C);
+/* dx [B,Hi,Wi,C] (+=): dy is added to the pixels of even rows and columns, and the others are not touched. */
+void subsample_backward(real *dx, const real *dy, const ImageShape *images, int C);
+
+/* What follows the linear layer of a transposed convolution of 2 x 2 windows, 2 apart: x [n,rows,columns,2,2,C] has the
+ * four pixels of the result for each of the input, and
+ *   y[2i + a, 2j + b] = x[i,j,a,b] + bias, and then its ReLU if relu is true.
+ * y [n,2 rows,2 columns,C] real;  bias [C] float, or NULL for zero.  n may be 0. */
+void pixel_shuffle_forward(real *y, const real *x, const float *bias, bool relu, int n, int rows, int columns, int C);
+/* dx (=), laid out like x: dy, or 0 where y, the result of a ReLU, is not above 0;  y NULL: there was no ReLU.  The
+ * gradient of the bias is that of a linear layer on 4 n rows columns rows: linear_backward_bias. */
+void pixel_shuffle_backward(real *dx, const real *dy, const real *y, int n, int rows, int columns, int C);
+
+/* == What both backends compute alike ============================================================================= */
+
+GRID_INLINE int nearest_source(int i, int from, int to) { return (int)((long long)i * from / to); }
+/* The first place whose source is s or one behind it. */
+GRID_INLINE int nearest_first(int s, int from, int to) { return (int)(((long long)s * to + from - 1) / from); }
+
+/* Where place i lies among the sources, 0 .. from - 1. */
+GRID_INLINE float bilinear_at(int i, int from, int to) {
+    float at = ((float)i + 0.5f) * ((float)from / (float)to) - 0.5f, last = (float)(from - 1);
+    return at < 0 ? 0 : at > last ? last : at;
+}
+
+typedef struct {
+    int low, high;  /* the rows or columns that a place lies between; the same one at the end */
+    float fraction; /* the weight of the second */
+} Between;
+
+GRID_INLINE Between bilinear_source(int i, int from, int to) {
+    float at = bilinear_at(i, from, to);
+    int low = (int)at;
+    Between b = {low, low + 1 < from ? low + 1 : low, at - (float)low};
+    return b;
+}
+
+/* The weight of source s at place i. */
+GRID_INLINE float bilinear_weight(int s, int i, int from, int to) {
+    float away = bilinear_at(i, from, to) - (float)s, weight = 1 - (away < 0 ? -away : away);
+    return weight > 0 ? weight : 0;
+}
+
+/* The places first .. last - 1: those that read a source. */
+typedef struct {
+    int first, last;
+} Places;
+
+GRID_INLINE Places bilinear_places(int s, int from, int to) {
+    float ratio = (float)to / (float)from, centre = ((float)s + 0.5f) * ratio - 0.5f;
+    int first = s == 0 ? 0 : (int)(centre - ratio) - 1, last = s == from - 1 ? to : (int)(centre + ratio) + 2;
+    Places p = {first < 0 ? 0 : first, last > to ? to : last};
+    while (p.first < p.last && !(bilinear_weight(s, p.first, from, to) > 0)) p.first++;
+    while (p.first < p.last && !(bilinear_weight(s, p.last - 1, from, to) > 0)) p.last--;
+    return p;
+}
+
+/* The places first .. last - 1 whose source is s. */
+GRID_INLINE Places nearest_places(int s, int from, int to) {
+    Places p = {nearest_first(s, from, to), nearest_first(s + 1, from, to)};
+    return p;
+}
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,94 @@
+/* What the programs of all detectors share: settings, data sets with their loaders, the detections of an evaluation and
+ * the mode --predict.  A program's own run begins with a Detector. */
+#ifndef VIT_LAYERS_DETECTION_DETECTOR_H
+#define VIT_LAYERS_DETECTION_DETECTOR_H
+
+#include "data/detection/detection_loader.h"
+#include "data/detection/size_buckets.h"
+#include "data/loading/pictures.h"
+#include "detection/coco_eval.h"
+#include "training/program.h"
+
+/* == Settings ===================================================================================================== */
+
+/* Files that modes of a detector write. */
+typedef struct {
+    const char *results, *draw;
+} DetectionOutputSettings;
+extern const ConfigGroup detection_output_settings;
+
+/* Settings for evaluating and showing detections. */
+typedef struct {
+    int eval_batch, image_size[2];
+    float draw_score;
+} DetectionViewSettings;
+extern const ConfigGroup detection_view_settings;
+
+/* == A run ======================================================================================================== */
+
+typedef struct {
+    Training training; /* training.s: the settings that all programs share */
+    const ModeSettings *modes;
+    const PredictSettings *predict;
+    const DetectionOutputSettings *outputs;
+    const DetectionSetSettings *data;
+    const LoaderSettings *loading;
+    const SizeSettings *sizes;
+    const DetectionAugmentSettings *augment;
+    const DetectionViewSettings *view;
+
+    DetectionSet train, val; /* train is open only in a training run */
+    LoaderPool *workers;
+    DetectionLoader loader, val_loader;
+    DetectionTask task;  /* boxes, or boxes with masks */
+    DetectionRule rule;  /* how sides of resized pictures are rounded */
+    int multiple;        /* of which the sides of a batch are multiples; 0: 1 */
+    int shorter, longer; /* maximum shorter and longer side of a batch */
+    const char **names;  /* [ids]: categories by their id, "" for none */
+    int ids;
+    double infer_s;      /* the last evaluation's seconds an image on this rank, without waiting for pictures */
+} Detector;
+
+/* Checks settings of several groups. */
+void detector_check_settings(Detector *d);
+
+/* Opens the validation split, if the call evaluates, and for training also the other. */
+void detector_open_sets(Detector *d, bool train);
+/* The loader of one of the two, which gives `micro` images at a time. */
+void detector_open_loader(Detector *d, bool train, int micro);
+/* Finds d->names, those of the data, of ids below `ids` or more. */
+void detector_names_of_data(Detector *d, int ids);
+void detector_close_data(Detector *d);
+
+/* == Evaluation =================================================================================================== */
+
+/* Every rank has the detections of its own images: after this each has all, in the order of the images. */
+void detector_exchange(const Detector *d, CocoResults *results);
+
+/* --eval: detections are compared with the data by category id, so an id must mean the same category in both. */
+void detector_check_categories(const Detector *d);
+/* --eval: says what was evaluated, and writes --results; on rank 0 only, between the two prints the program its
+ * numbers. */
+void detector_report_begin(const Detector *d);
+void detector_report_end(const Detector *d, const CocoResults *results);
+
+/* == --predict ==================================================================================================== */
+
+/* A picture to be predicted: as it is, and resized in a batch of one image. */
+typedef struct {
+    const char *name;   /* for messages */
+    int width, height;  /* of the original */
+    uint8_t *pixels;    /* [H,W,3], host_malloc */
+    int H, W, size[2];  /* size: height and width without padding */
+} DetectorPicture;
+
+/* Finds the objects of a picture: results [image id 1], best first. */
+typedef void (*DetectPicture)(Detector *d, const DetectorPicture *picture, CocoResults *results);
+
+/* Finds the pictures that --predict names, the largest size that they have when they are resized (d->shorter and
+ * longer), and d->names of ids below `ids`: those in the checkpoint; 0: of all ids that it names. */
+void detector_predict_begin(Detector *d, Pictures *pictures, int ids);
+/* Prints the detections in the pictures; with --json and --draw also writes them. */
+void detector_predict(Detector *d, Pictures *pictures, DetectPicture detect);
+
+#endif

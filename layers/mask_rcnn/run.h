@@ -1,0 +1,76 @@
+/* One call of train_mask_rcnn: the model with its settings, its data and its buffers, which training and the modes in
+ * place of training share.
+ *
+ *   run.c         settings, data sets and loaders, the model with its first weights
+ *   loss.c        a step's losses and their gradients
+ *   evaluation.c  the detections of an image, and what --eval prints of all
+ *   predict.c, parity.c, bench.c   these modes
+ *
+ * A label is a category's place in the order of ids, from 1 on: 0 is the background. */
+#ifndef VIT_LAYERS_MASK_RCNN_RUN_H
+#define VIT_LAYERS_MASK_RCNN_RUN_H
+
+#include "layers/detection/detector.h"
+#include "layers/mask_rcnn/loss.h"
+#include "training/schedule.h"
+
+typedef struct {
+    Detector d;
+    MaskRcnnSettings *model_settings;
+    DenseScheduleSettings *schedule;
+    MaskRcnn model;
+    LossWork work;
+    int *ids;       /* [K]: the category id of each label, -1 for none */
+    ProposalScratch proposals;   /* of an evaluation, as are */
+    DetectionScratch detections;
+    float (*proposal_boxes)[4];
+    RegionDetection *region_found;
+    int *found_first;            /* [B + 1]: the detections of each image in model.masks */
+    float *probability;          /* [28,28] */
+    Rle pasted;
+    double found[COCO_NUMBERS], found_masks[COCO_NUMBERS]; /* the last evaluation's, 0 to 1, -1 for none */
+} MaskRun;
+
+/* The number of categories where only the model is needed, without data. */
+void mask_run_find_classes(MaskRun *run);
+/* The number of height x width images whose largest map keeps the device busy. */
+int mask_run_micro_batch(const MaskRun *run, int height, int width);
+/* Opens the validation split, if the call evaluates, and for training also the other, with their loaders. */
+void mask_run_open_data(MaskRun *run, bool train);
+/* Which category ids the labels have, from the names of the data or the checkpoint. */
+void mask_run_find_ids(MaskRun *run);
+/* Builds the model for that many images of H x W or W x H at a time and sets its initial weights. */
+void mask_run_open_model(MaskRun *run, int images, int H, int W, bool training);
+
+/* == A step ======================================================================================================= */
+
+/* Loads a part of a batch into the model, and tells what is to be found in it until the next call. */
+Truth mask_run_load(MaskRun *run, const DetectionPart *part, const float mean[3], const float std[3]);
+
+/* One optimizer step with the gradients of a whole batch, once every rank has its own; sums the losses over ranks. */
+void mask_run_update(MaskRun *run, MaskRcnnLoss *loss);
+
+/* == Evaluation =================================================================================================== */
+
+void mask_run_open_evaluation(MaskRun *run);
+/* Finds the objects of the batch that is loaded: the forward pass and everything after it. */
+void mask_run_detect(MaskRun *run, const int *sizes);
+/* Adds the detections in image b of that batch, which has size[0] x size[1] pixels there and the id image_id and height
+ * x width pixels as a picture, to `results`, best first. */
+void mask_run_results(MaskRun *run, int b, const int size[2], int64_t image_id, int width, int height,
+                      CocoResults *results);
+/* --eval: prints COCO's numbers of boxes and of masks, and writes --results. */
+void mask_run_report(const MaskRun *run, const CocoResults *results);
+
+/* == Modes in place of training =================================================================================== */
+
+/* --describe: prints the parts, parameters and multiply-adds of the model. */
+void mask_run_describe(MaskRun *run);
+/* --predict: prints the detections in pictures; with --json and --draw also writes them. */
+void mask_run_predict(MaskRun *run);
+/* --parity: losses, outputs and gradients for the images and objects that another framework was given. */
+void mask_run_parity(MaskRun *run);
+/* --bench: the speed of training and inference on random images of one size. */
+void mask_run_bench(MaskRun *run);
+
+#endif

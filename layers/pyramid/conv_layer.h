@@ -1,0 +1,67 @@
+/* A convolution with a bias and, if wanted, a ReLU: y = relu?(conv(x, W) + b).  Images are channels last and may change
+ * their size from call to call.  The convolutions of a model are a ConvLayers, which has their weights in the layout
+ * that the kernels read: conv_layers_fold makes it again at the beginning of a forward pass. */
+#ifndef VIT_LAYERS_PYRAMID_CONV_LAYER_H
+#define VIT_LAYERS_PYRAMID_CONV_LAYER_H
+
+#include "layers/model.h"
+#include "kernels/kernels.h"
+
+typedef struct {
+    Convolution shape;
+    bool relu;
+    float *w, *dw; /* [out,in,k,k] */
+    float *b, *db; /* [out], NULL without bias */
+    void *folded;
+    const float *scale, *shift; /* [out] of the folded convolution: ones, and the bias or zeros */
+} ConvLayer;
+
+enum { CONV_LAYERS = 64 };
+
+typedef struct {
+    ConvLayer *layers[CONV_LAYERS];
+    int count;
+    bool trained;       /* room for the backward pass as well */
+    void *memory;       /* NULL before the first conv_layers_fold */
+    float *ones, *zeros; /* [the most outputs] */
+    unsigned turn;      /* model.turn when the weights were folded */
+} ConvLayers;
+
+/* How weights begin; biases begin with zeros. */
+typedef enum {
+    CONV_XAVIER,  /* uniform within sqrt(6 / (k k (in + out))) */
+    CONV_KAIMING, /* normal with the variance 2 / (k k out): fan out */
+    CONV_NORMAL   /* normal with the deviation 0.01 */
+} ConvInit;
+
+typedef struct {
+    const char *prefix, *name; /* the tensors are prefix + name + ".weight" and ".bias" */
+    Convolution shape;
+    bool bias, relu;
+    ConvInit init;
+} ConvConfig;
+
+/* Declares the tensors and joins the layer to `all`, which keeps its address. */
+void conv_layer_declare(ConvLayer *layer, ConvLayers *all, Params *params, const ConvConfig *config);
+
+/* Folds the weights of all layers unless they are those that were folded already (Model.turn).  The first call
+ * allocates memory. */
+void conv_layers_fold(ConvLayers *all, const Model *model);
+void conv_layers_free(ConvLayers *all);
+
+/* The workspace for up to `images` of that size. */
+void conv_layer_plan(const ConvLayer *layer, Plan *plan, const ImageShape *images);
+
+/* x [B,Hi,Wi,in] -> y [B,Ho,Wo,out]. */
+void conv_layer_forward(const ConvLayer *layer, real *y, const real *x, const ImageShape *images);
+/* dy [B,Ho,Wo,out] is the gradient of the convolution's sum: a layer with a ReLU gets what relu_gradient, or the layer
+ * above with its `below`, has made of the gradient of y.  dw, db (+=).
+ * dx (=) add + conv^T dy, where `below` is positive; add may be dx, or NULL; below: x if that is the output of a ReLU,
+ * else NULL; dx NULL: no layer before this one is trained.  A stride of more than 1 takes no `add`. */
+void conv_layer_backward(const ConvLayer *layer, real *dx, const real *add, const real *dy, const real *x,
+                         const real *below, const ImageShape *images);
+
+/* Multiply-adds of one image of H x W. */
+size_t conv_layer_macs(const ConvLayer *layer, int H, int W);
+
+#endif

@@ -1,0 +1,85 @@
+/* The trunk of a vision transformer, which is everything but the classifier: patch embeddings and stages, and in front of
+ * them a stem if the settings ask for one.  images [B,3,Hi,Wi], or clips [B,frames,3,Hi,Wi] -> the output of every
+ * stage, [B,N,M] of its own N and M.  A classifier reads the last one; a model for dense prediction reads all of them,
+ * and its images have many sizes. */
+#ifndef VIT_LAYERS_VIT_TRUNK_H
+#define VIT_LAYERS_VIT_TRUNK_H
+
+#include "layers/model.h"
+#include "layers/vit/embedding.h"
+#include "layers/vit/vit_settings.h"
+
+/* The norm at the end of a stage where the settings have none (stage_norm false). */
+typedef enum {
+    ENDS_OF_CLASSIFIER, /* the last stage has one, and no other */
+    ENDS_BESIDE,        /* every output has one, which the next stage does not see: norm0, norm1, ... */
+    ENDS_BARE           /* none */
+} TrunkEnds;
+
+typedef struct {
+    const char *prefix; /* of all tensor names, at most 24 characters: "" */
+    bool dense;         /* images are [B,Hi,Wi,3], and their size may change after planning (trunk_set_size) */
+    TrunkEnds ends;
+} TrunkUse;
+
+typedef struct {
+    VitSettings settings;
+    TrunkUse use;
+    Grid grid; /* of the first stage's tokens */
+    int N;     /* number of tokens of the first stage, class token included */
+    int depth; /* number of blocks in all stages */
+    HybridStem stem; /* if settings.stem asks for one: it makes what the first embedding reads */
+    Embedding embeddings[VIT_MAX_STAGES];
+    Stage stages[VIT_MAX_STAGES];
+    Stream stream;
+    float *keep_host; /* host [2*depth,B] */
+} Trunk;
+
+/* Declares every parameter; the settings are complete and checked (vit_check_settings), and both they and the config
+ * outlive the trunk. */
+void trunk_create(Trunk *t, const VitSettings *s, const TrunkUse *use, const Config *config, Params *params);
+
+/* Plans activations for up to B images, the scratch of all stages first.  For a dense trunk trunk_set_size has given the
+ * largest size, for which and for which turned by a quarter there is room then. */
+void trunk_plan_scratch(Trunk *t, Plan *plan, int B);
+void trunk_plan(Trunk *t, Plan *plan, int B);
+/* Allocates on the host, and on the device what does not depend on the batch. */
+void trunk_allocate(Trunk *t, int B);
+
+/* Of a dense trunk: from now on images have H x W pixels, multiples of the last stage's stride.  Parameters that belong
+ * to a grid stay on that of img_size. */
+void trunk_set_size(Trunk *t, int H, int W);
+
+/* Draws the drop path of this step for images first .. first+B-1 of the global batch, and notes for them what dropout
+ * is a function of. */
+void trunk_draw_drops(Trunk *t, uint64_t seed, uint32_t step, size_t first, int B);
+/* Draws the operators' random features and codes, if they have any. */
+void trunk_draw_buffers(const Trunk *t, uint64_t seed, uint32_t step);
+
+/* images -> the outputs of all stages.  `drop` asks for drop path and dropout. */
+void trunk_forward(Trunk *t, const real *images, int B, bool drop);
+/* The last stage's gradient stands in stream.dh -> parameters (+=); or, with `dense`, dout [stages] has a gradient of
+ * every stage's output. */
+void trunk_backward(Trunk *t, const real *images, real *const *dout, int B, bool drop, FinalGradients *final);
+
+Stage *trunk_last(const Trunk *t);
+/* Block i, counted over all stages. */
+Block *trunk_block(const Trunk *t, int i);
+bool trunk_has_stem(const Trunk *t);
+bool trunk_has_class(const Trunk *t);
+
+/* Multiply-adds of one image's forward pass, and the part of them that Fourier transforms and mixing their results
+ * take. */
+size_t trunk_macs(const Trunk *t);
+size_t trunk_transform_macs(const Trunk *t);
+
+/* "14 x 14", of clips "4 x 14 x 14", with `by` between the numbers. */
+enum { VIT_GRID_SIZE = 48 };
+const char *vit_grid_text(char text[VIT_GRID_SIZE], Grid grid, const char *by);
+
+/* Rows of model_describe_row for every layer. */
+void trunk_describe(const Trunk *t, const Model *model, FILE *out);
+
+void trunk_destroy(Trunk *t);
+
+#endif

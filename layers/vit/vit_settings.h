@@ -1,0 +1,69 @@
+/* The settings of a vision transformer. */
+#ifndef VIT_LAYERS_VIT_VIT_SETTINGS_H
+#define VIT_LAYERS_VIT_VIT_SETTINGS_H
+
+#include "layers/stage.h"
+#include "layers/vit/classifier.h"
+#include "layers/vit/hybrid_stem.h"
+#include "layers/vit/inflate.h"
+
+enum { VIT_MAX_STAGES = 8 };
+
+typedef enum { POOL_CLS, POOL_GAP, POOL_GAP_RAW } Pool;
+typedef enum { POSITIONS_LEARNED, POSITIONS_NONE, POSITIONS_CONV, POSITIONS_STAGES } PositionEmbedding;
+typedef enum { STEM_NONE, STEM_HYBRID } StemKind;
+typedef enum { INIT_SCALE_NONE, INIT_SCALE_DEPTH } InitScale;
+
+/* The settings of the model.  Lists have one number for each stage, or one for all stages. */
+typedef struct {
+    ConfigItems attn; /* of AttentionOp */
+    int img_size[2], frames, patch_size, patch_pad, tubelet, num_classes;
+    int time_kernel, conv_time_kernel;
+    Inflate inflate;
+    StemKind stem;
+    bool patch_overlap, patch_norm, patch_merging, stage_norm, mlp_conv, mlp_relu, recompute;
+    float norm_eps;
+    ConfigInts dim, depth, heads;
+    ConfigFloats mlp_ratio;
+    int conv_stages;
+    const AttentionOp *conv_block; /* of those stages */
+    Pool pool;
+    HeadKind head;
+    PositionEmbedding pos_embed;
+    float drop_path; /* rate of the last block; it grows linearly from 0 in the first */
+    float dropout;
+    InitScale init_scale;
+    float head_init_scale;
+} VitSettings;
+extern const ConfigGroup vit_settings;
+
+/* The number of stages, and of the blocks in all of them; a stage's number in a list; what makes a stage. */
+static inline int vit_stages(const VitSettings *s) { return s->dim.count; }
+int vit_depth(const VitSettings *s);
+static inline int vit_stage_int(const ConfigInts *list, int i) { return list->at[list->count > 1 ? i : 0]; }
+StageConfig vit_stage_config(const VitSettings *s, int i);
+/* The operator of a stage, without regard to conv_stages. */
+const AttentionOp *vit_attn(const VitSettings *s, int stage);
+/* The setting attn as text, "focused,focused,swin,swin". */
+enum { VIT_ATTN_SIZE = 256 };
+const char *vit_attn_names(const VitSettings *s, char text[VIT_ATTN_SIZE]);
+/* Adds vit_settings and the settings of all operators. */
+VitSettings *vit_add_settings(Config *config);
+/* Marks the settings of the chosen operator as used.  Must be called before config_settle, which checks the settings in
+ * use. */
+void vit_use_settings(Config *config);
+/* Rejects settings that contradict each other, for instance heads that do not divide dim.  Whoever makes a model of
+ * them calls it. */
+void vit_check_settings(const Config *config, const VitSettings *s);
+
+/* Weights in the file `path` were trained with `origin`: rejects other numbers of heads, which the shapes of the
+ * weights do not tell. */
+void vit_check_heads(const char *path, const Config *config, const VitSettings *s, const VitSettings *origin);
+/* On stdout, what weights are taken for whose file tells no settings, and a warning that their shapes fit any number of
+ * heads. */
+void vit_print_assumptions(const char *path, const Config *config, const float *mean, const float *std);
+/* On stdout, a line if the weights in the file, of settings `origin`, are used with other values of attention settings
+ * on which no tensor's shape depends. */
+void vit_print_other_attention(const char *path, const Config *config, const Config *origin);
+
+#endif
