@@ -447,10 +447,12 @@ static void test_filled_up(void **state) {
     (void)state;
     const Case windows = {"windows", "attn = swin\nwindow = 4\n", .least = 1},
                shifted = {"shifted windows", "attn = swin\nwindow = 4\n", .block = 1, .least = 1},
+               whole = {"shifted windows as large as the own grid", "attn = swin\nwindow = 7\n", .block = 1, .least = 1},
                stripes = {"stripes", "attn = cswin\nstripe = 3\n", .stages = 2, .least = 1};
     official_case(&windows, draw_grid(&windows), (Official){.side = 4});
     official_case(&shifted, draw_grid(&shifted), (Official){.side = 4, .shift = 2});
     official_case(&shifted, (Grid){1, draw(1, 4), draw(1, 4)}, (Official){.side = 4, .shift = 2});
+    official_case(&whole, draw_grid(&whole), (Official){.side = 6, .shift = 3});
     official_case(&stripes, draw_grid(&stripes), (Official){.side = 3, .stripes = true});
     official_case(&stripes, (Grid){1, 8, 10}, (Official){.side = 3, .stripes = true});
 }
