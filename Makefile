@@ -82,8 +82,8 @@ FORCE:
 
 # Where the last bit is somebody else's - Pillow's, numpy's, pycocotools', DETR's - no product is fused into a sum.
 EXACT := data/masks/polygon data/masks/object_mask data/video/clips data/images/resample core/resampling data/images/pillow \
-         data/images/randaugment data/detection/detection_augment detection/coco_eval detection/mask_paste detection/postprocess \
-         $(basename $(wildcard detection/regions/*.c)) tests/data/test_randaugment tests/data/test_masks
+         data/images/randaugment data/detection/detection_augment data/segmentation/segmentation_augment detection/coco_eval \
+         detection/mask_paste detection/postprocess $(basename $(wildcard detection/regions/*.c)) tests/data/test_randaugment tests/data/test_masks
 $(EXACT:%=$(BUILD)/%.o): private FLAGS += -ffp-contract=off
 # gcc 12 crashes when it vectorises a maximum by fmax for arm64, which tests do here and there.
 $(BUILD)/tests/%.o: private FLAGS += $(if $(filter aarch64%,$(MACHINE)),-fno-tree-loop-vectorize)
@@ -127,7 +127,7 @@ $(BUILD)/tests/faults.so: tests/faults.c
 
 tests: $(TESTS) $(TOOLS) $(SHIMS)
 # What uses threads of its own.  ThreadSanitizer does not know OpenMP's barriers: to be run with OMP_NUM_THREADS=1.
-thread-tests: $(addprefix $(BUILD)/tests/,test_loader test_mixup test_detection_loader)
+thread-tests: $(addprefix $(BUILD)/tests/,test_loader test_mixup test_detection_loader test_segmentation_loader)
 benches: $(filter $(BUILD)/tests/bench_%,$(TEST_PROGRAMS))
 test: $(PROGRAMS:%=$(BUILD)/%) tests
 	@BUILD=$(BUILD) sh tests/run.sh

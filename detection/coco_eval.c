@@ -67,8 +67,8 @@ typedef struct {
 } Pair;
 
 typedef struct {
+    CocoEvalKind kind;
     const Coco *truth;
-    const RleTexts *truth_masks; /* NULL: boxes */
     const CocoResults *found;
     Entry *detections, *truths;
     size_t detection_count, truth_count;
@@ -87,7 +87,8 @@ static bool check_mask(const Evaluation *e, size_t detection, const CocoImage *i
 
 static bool sort_detections(Evaluation *e, const bool *evaluated, Error *error) {
     size_t count = e->found->count;
-    if (e->truth_masks && e->found->masks.count < count) return refuse(error, "the detections have no masks");
+    if (e->kind == COCO_EVAL_MASKS && e->found->masks.count < count)
+        return refuse(error, "the detections have no masks");
     e->detections = xcalloc(count, sizeof *e->detections, "detections");
     for (size_t i = 0; i < count; i++) {
         const CocoDetection *d = &e->found->detections[i];
@@ -95,7 +96,7 @@ static bool sort_detections(Evaluation *e, const bool *evaluated, Error *error) 
         if (image < 0)
             return refuse(error, "[%zu]: image_id %jd is not among the images of the annotations", i,
                           (intmax_t)d->image_id);
-        if (e->truth_masks && !check_mask(e, i, &e->truth->images[image], error)) return false;
+        if (e->kind == COCO_EVAL_MASKS && !check_mask(e, i, &e->truth->images[image], error)) return false;
         if (!isfinite(d->score)) return refuse(error, "[%zu]: the score is not finite", i);
         if (category < 0 || (evaluated && !evaluated[image])) continue;
         e->detections[e->detection_count++] = (Entry){category, image, d->score, i};
@@ -157,53 +158,35 @@ static double box_iou(const double d[4], const double g[4], bool crowd) {
 /* A ground truth of the pair that is being matched. */
 typedef struct {
     const CocoAnnotation *in_file;
+    const Rle *mask; /* of masks that are evaluated */
+    RleExtent extent;
     bool ignored;
     uint16_t taken; /* a bit for each threshold */
     int order;      /* place k: the index of the k-th one when the ignored ones come last */
 } Truth;
 
 typedef struct {
-    Rle rle;
-    RleExtent extent;
-} Mask;
-
-typedef struct {
-    double area[MOST];        /* of the detections */
-    double *iou;              /* [detections,truths] of the pair, from [MOST,most_truths] */
-    Truth *truth;             /* [most_truths], in order of the file */
-    Mask *truth_mask, found_mask; /* [most_truths] where masks are evaluated; of one detection */
+    double area[MOST]; /* of the detections */
+    double *iou;       /* [detections,truths] of the pair, from [MOST,most_truths] */
+    Truth *truth;      /* [most_truths], in order of the file */
+    Rle mask;          /* of one detection */
 } Scratch;
 
-static void scratch_open(Scratch *s, const Evaluation *e) {
-    size_t most = (size_t)e->most_truths;
-    *s = (Scratch){.iou = xcalloc(MOST * most, sizeof *s->iou, "IoUs"),
-                   .truth = xcalloc(most, sizeof *s->truth, "ground truth"),
-                   .truth_mask = xcalloc(most, sizeof *s->truth_mask, "masks of the ground truth")};
-}
-
-static void scratch_close(Scratch *s, const Evaluation *e) {
-    for (int j = 0; j < e->most_truths; j++) rle_free(&s->truth_mask[j].rle);
-    rle_free(&s->found_mask.rle);
-    free(s->iou);
-    free(s->truth);
-    free(s->truth_mask);
-}
-
-static void get_mask(Mask *mask, const RleTexts *texts, size_t index) {
-    rle_texts_get(&mask->rle, texts, index);
-    mask->extent = rle_extent(&mask->rle);
-}
-
 static void measure_masks(const Evaluation *e, const Pair *pair, Scratch *s) {
+    static const Rle empty = {.height = 1, .width = 1};
     double *iou = s->iou;
-    for (int j = 0; j < pair->truths && pair->detections; j++)
-        get_mask(&s->truth_mask[j], e->truth_masks, e->truths[pair->first_truth + (size_t)j].index);
+    for (int j = 0; j < pair->truths; j++) {
+        Truth *truth = &s->truth[j];
+        truth->mask = coco_annotation_mask(e->truth, (size_t)(truth->in_file - e->truth->annotations));
+        if (!truth->mask) truth->mask = &empty;
+        truth->extent = rle_extent(truth->mask);
+    }
     for (int i = 0; i < pair->detections; i++) {
-        get_mask(&s->found_mask, &e->found->masks, e->detections[pair->first_detection + (size_t)i].index);
-        s->area[i] = s->found_mask.extent.area;
-        for (int j = 0; j < pair->truths; j++)
-            *iou++ = rle_iou(&s->found_mask.rle, &s->found_mask.extent, &s->truth_mask[j].rle,
-                             &s->truth_mask[j].extent, s->truth[j].in_file->crowd);
+        rle_texts_get(&s->mask, &e->found->masks, e->detections[pair->first_detection + (size_t)i].index);
+        RleExtent extent = rle_extent(&s->mask);
+        s->area[i] = extent.area;
+        for (const Truth *truth = s->truth; truth < s->truth + pair->truths; truth++)
+            *iou++ = rle_iou(&s->mask, &extent, truth->mask, &truth->extent, truth->in_file->crowd);
     }
 }
 
@@ -251,7 +234,7 @@ static int order_truths(Scratch *s, int truths, int range) {
 static void match_pair(const Evaluation *e, Pair *pair, Scratch *s) {
     for (int j = 0; j < pair->truths; j++)
         s->truth[j].in_file = &e->truth->annotations[e->truths[pair->first_truth + (size_t)j].index];
-    (e->truth_masks ? measure_masks : measure_boxes)(e, pair, s);
+    (e->kind == COCO_EVAL_MASKS ? measure_masks : measure_boxes)(e, pair, s);
     for (int range = 0; range < AREAS; range++) {
         pair->positives[range] = order_truths(s, pair->truths, range);
         for (int j = 0; j < pair->truths; j++) s->truth[j].taken = 0;
@@ -384,17 +367,20 @@ static void summarize(double numbers[COCO_NUMBERS], double *category_ap, const C
 static void match_pairs(Evaluation *e) {
 #pragma omp parallel
     {
-        Scratch scratch;
-        scratch_open(&scratch, e);
+        size_t most = (size_t)e->most_truths;
+        Scratch scratch = {.iou = xcalloc(MOST * most, sizeof(double), "IoUs"),
+                           .truth = xcalloc(most, sizeof(Truth), "ground truth")};
 #pragma omp for schedule(dynamic, 32)
         for (size_t p = 0; p < e->pair_count; p++) match_pair(e, &e->pairs[p], &scratch);
-        scratch_close(&scratch, e);
+        rle_free(&scratch.mask);
+        free(scratch.iou);
+        free(scratch.truth);
     }
 }
 
-bool coco_eval(double numbers[COCO_NUMBERS], double *category_ap, const Coco *truth, const RleTexts *truth_masks,
+bool coco_eval(double numbers[COCO_NUMBERS], double *category_ap, CocoEvalKind kind, const Coco *truth,
                const CocoResults *found, const bool *evaluated, Error *error) {
-    Evaluation e = {.truth = truth, .truth_masks = truth_masks, .found = found};
+    Evaluation e = {.kind = kind, .truth = truth, .found = found};
     int categories = truth->category_count;
     if (!sort_detections(&e, evaluated, error)) return free(e.detections), false;
     sort_truths(&e, evaluated);

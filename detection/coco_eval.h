@@ -26,13 +26,18 @@ enum {
     COCO_NUMBERS
 };
 
-/* Evaluates the detections of the images marked in `evaluated` [truth->image_count], or of all images if that is NULL:
- * their boxes, or their masks where truth_masks [truth->annotation_count], each of its image's size, is not NULL.
+typedef enum {
+    COCO_EVAL_BOXES,
+    COCO_EVAL_MASKS /* `truth` was read with COCO_RLE, or has masks of figures, and the detections have masks */
+} CocoEvalKind;
+
+/* Evaluates the detections of the images marked in `evaluated` [truth->image_count], or of all images if that is NULL.
  * Detections of other images, and of categories that are not in `truth`, are ignored; a detection of an image that is
- * not in `truth`, as in pycocotools, or with a mask of another size than its image is an error.  A metric without any ground truth is -1.  category_ap
+ * not in `truth`, as in pycocotools, or with a mask of another size than its image is an error.  An annotation without
+ * a mask has an empty one.  A metric without any ground truth is -1.  category_ap
  * [truth->category_count], or NULL: COCO_AP of each category.  Uses OpenMP over (category, image), with the same bits
  * for any number of threads.  Returns false with a reason in `error`. */
-bool coco_eval(double numbers[COCO_NUMBERS], double *category_ap, const Coco *truth, const RleTexts *truth_masks,
+bool coco_eval(double numbers[COCO_NUMBERS], double *category_ap, CocoEvalKind kind, const Coco *truth,
                const CocoResults *found, const bool *evaluated, Error *error);
 
 /* Prints them in pycocotools' format. */

@@ -15,26 +15,19 @@ void draw_frame(Image *image, const int box[4], int thickness, DrawColour colour
     draw_fill(image, x1 - across, y0, x1, y1, colour);
 }
 
-/* == Masks ======================================================================================================== */
-
-static void mix(uint8_t *pixel, DrawColour colour) {
-    for (int k = 0; k < 3; k++) pixel[k] = (uint8_t)((pixel[k] + colour.channel[k] + 1) / 2);
-}
-
 void draw_mask(Image *image, const Rle *mask, DrawColour colour) {
     int times = smaller(image->height / mask->height, image->width / mask->width);
     size_t at = 0, height = (size_t)mask->height;
     for (size_t i = 0; i < mask->count; at += mask->runs[i++]) {
         for (size_t p = at; i % 2 && p < at + mask->runs[i]; p++) {
             size_t left = p / height * (size_t)times, top = p % height * (size_t)times;
-            for (int y = 0; y < times; y++)
-                for (int x = 0; x < times; x++)
-                    mix(image->pixels + ((top + (size_t)y) * (size_t)image->width + left + (size_t)x) * 3, colour);
+            for (int y = 0; y < times; y++) {
+                uint8_t *pixel = image->pixels + ((top + (size_t)y) * (size_t)image->width + left) * 3;
+                for (int k = 0; k < 3 * times; k++) pixel[k] = (uint8_t)((pixel[k] + colour.channel[k % 3] + 1) / 2);
+            }
         }
     }
 }
-
-/* == Detections =================================================================================================== */
 
 /* A coordinate of any size, NaN included, within a margin around the picture. */
 static int near_picture(double x, int side) { return (int)fmin(fmax(rint(x), -16), side + 16); }

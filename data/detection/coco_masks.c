@@ -32,7 +32,7 @@ static bool add_ring(CocoMasks *m, CocoMask *mask, const json_t *ring, Error *er
     size_t size = json_array_size(ring), at = m->number_count;
     if (!json_is_array(ring)) return refuse(error, "polygon %d: expected a list of numbers", mask->rings);
     if (size % 2) return refuse(error, "polygon %d: %zu numbers, expected x and y of each corner", mask->rings, size);
-    if (size < 6) return m->short_rings++, true;
+    if (size < 6) return true;
     bool exact = m->kind == COCO_RLE;
     if (exact) m->exact = xgrow(m->exact, at + size, &m->number_room, sizeof *m->exact, "polygons");
     else m->points = xgrow(m->points, at + size, &m->number_room, sizeof *m->points, "polygons");
@@ -94,6 +94,7 @@ bool coco_masks_read(CocoMasks *m, const json_t *segmentation, Error *error) {
     if (!json_is_array(segmentation)) return refuse(error, "neither polygons nor run lengths");
     for (size_t i = 0; i < json_array_size(segmentation); i++)
         if (!add_ring(m, mask, json_array_get(segmentation, i), error)) return false;
+    m->shortened += (size_t)mask->rings < json_array_size(segmentation);
     return true;
 }
 

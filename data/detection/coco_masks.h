@@ -35,7 +35,7 @@ typedef struct {
     Rle spare[3];     /* scratch */
     size_t count, number_count, ring_count, rle_count, run_count;
     size_t room, number_room, ring_room, rle_room, run_room;
-    size_t short_rings; /* polygons left out, for a warning */
+    size_t shortened; /* annotations of which polygons were left out, for a warning */
 } CocoMasks;
 
 /* Adds an annotation without a mask. */

@@ -57,13 +57,13 @@ static void set_finish(DetectionSet *set, const char *name) {
 
 /* Prints one line about annotations that are unusable for training. */
 static void mention_oddities(const Coco *coco, const char *json) {
-    char text[256] = "";
+    char text[512] = "";
     const struct {
         size_t count;
         const char *what;
     } odd[] = {{coco->degenerate, "without area in their image, left out of training"},
                {coco->maskless, "without a mask, left out of training"},
-               {coco->masks.short_rings, "polygons of fewer than three corners, left out"},
+               {coco->masks.shortened, "with polygons of fewer than three corners, which are left out"},
                {coco->outside, "leaving their image, cut to it in training"},
                {coco->zero_ids, "with the id 0, which evaluation takes for no match, as pycocotools does"}};
     for (size_t i = 0, used = 0; i < sizeof odd / sizeof *odd; i++)

@@ -224,15 +224,23 @@ void image_resize(uint8_t *out, int out_height, int out_width, const uint8_t *in
 
 /* == Out ========================================================================================================== */
 
-bool image_write_png(const char *path, const uint8_t *pixels, int height, int width, Error *error) {
+static bool write_png(const char *path, const uint8_t *pixels, int height, int width, int channels, Error *error) {
     int size;
     if (height < 1 || width < 1 || height > IMAGE_MAX_SIDE || width > IMAGE_MAX_SIDE ||
         (size_t)height * (size_t)width > IMAGE_MAX_PIXELS) {
         return refuse_size(error, height, width, IMAGE_MAX_PIXELS);
     }
-    uint8_t *png = stbi_write_png_to_mem(pixels, width * 3, width, height, 3, &size);
+    uint8_t *png = stbi_write_png_to_mem(pixels, width * channels, width, height, channels, &size);
     if (!png) return refuse_memory(error, 0, "a PNG");
     bool ok = file_write(path, png, (size_t)size, error);
     STBIW_FREE(png);
     return ok;
+}
+
+bool image_write_png(const char *path, const uint8_t *pixels, int height, int width, Error *error) {
+    return write_png(path, pixels, height, width, 3, error);
+}
+
+bool image_write_values(const char *path, const uint8_t *values, int height, int width, Error *error) {
+    return write_png(path, values, height, width, 1, error);
 }

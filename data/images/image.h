@@ -41,4 +41,7 @@ void image_resize(uint8_t *out, int out_height, int out_width, const uint8_t *in
 /* Writes pixels [height,width,3] to a PNG file, replacing an existing file atomically. */
 bool image_write_png(const char *path, const uint8_t *pixels, int height, int width, Error *error);
 
+/* The same for values [height,width], as grey ones: image_decode_values reads them again. */
+bool image_write_values(const char *path, const uint8_t *values, int height, int width, Error *error);
+
 #endif

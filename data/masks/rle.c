@@ -84,9 +84,9 @@ bool rle_parse(Rle *out, const char *text, size_t length, int height, int width,
     return true;
 }
 
-size_t rle_text(char **text, size_t *room, const Rle *rle) {
-    size_t length = 0;
-    *text = xgrow(*text, rle->count * (LAST_SHIFT / DIGIT + 1) + 1, room, 1, "the text of a mask");
+/* Writes the text behind the first `length` bytes of *text; returns the length of all. */
+static size_t append_text(char **text, size_t *room, size_t length, const Rle *rle) {
+    *text = xgrow(*text, length + rle->count * (LAST_SHIFT / DIGIT + 1) + 1, room, 1, "the text of masks");
     for (size_t i = 0; i < rle->count; i++) {
         int64_t left = rle->runs[i];
         if (i > 2) left -= rle->runs[i - 2];
@@ -100,6 +100,8 @@ size_t rle_text(char **text, size_t *room, const Rle *rle) {
     (*text)[length] = 0;
     return length;
 }
+
+size_t rle_text(char **text, size_t *room, const Rle *rle) { return append_text(text, room, 0, rle); }
 
 /* == Pixels ======================================================================================================= */
 
@@ -223,14 +225,9 @@ struct RlePlace {
 };
 
 void rle_texts_add(RleTexts *texts, const Rle *rle) {
-    char *text = NULL;
-    size_t room = 0, length = rle_text(&text, &room, rle);
-    texts->text = xgrow(texts->text, texts->length + length + 1, &texts->text_room, 1, "masks");
     texts->places = xgrow(texts->places, texts->count + 1, &texts->room, sizeof *texts->places, "masks");
     texts->places[texts->count++] = (struct RlePlace){texts->length, rle->height, rle->width};
-    memcpy(texts->text + texts->length, text, length + 1);
-    texts->length += length + 1;
-    free(text);
+    texts->length = append_text(&texts->text, &texts->text_room, texts->length, rle) + 1;
 }
 
 RleText rle_texts_at(const RleTexts *texts, size_t index) {

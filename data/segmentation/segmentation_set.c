@@ -1,6 +1,5 @@
 #include "data/segmentation/segmentation_set.h"
 
-#include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -166,26 +165,12 @@ static bool check_files(SegmentationSet *set, size_t i, SampleBuffer *buffer, Er
                   picture, set->size[i][0], set->size[i][1]);
 }
 
-/* The first picture in the order of names is the one that is told of. */
 static void check_all(SegmentationSet *set) {
-    int bad = set->count;
-    Error first = {.lacking = false};
-#pragma omp parallel
-    {
-        SampleBuffer buffer = {NULL, 0};
-#pragma omp for schedule(static, 16)
-        for (int i = 0; i < set->count; i++) {
-            Error error;
-            if (check_files(set, (size_t)i, &buffer, &error)) continue;
-#pragma omp critical
-            if (i < bad) {
-                bad = i;
-                first = error;
-            }
-        }
-        free(buffer.bytes);
-    }
-    if (bad < set->count) die("%s", first.text);
+    SampleBuffer buffer = {NULL, 0};
+    Error error;
+    for (int i = 0; i < set->count; i++)
+        if (!check_files(set, (size_t)i, &buffer, &error)) die("%s", error.text);
+    free(buffer.bytes);
 }
 
 /* == A set ======================================================================================================== */

@@ -145,7 +145,7 @@ __global__ void __launch_bounds__(THREADS)
 
 /* == With the library: its padding ================================================================================= */
 
-/* The library pads both sides of an image alike.  Where the windows need more below or to the right (Convolution.same),
+/* The library pads both sides of an image alike.  Where the windows need more below or to the right (CONVOLUTION_SAME),
  * it gets a copy of the image in a frame of zeros, and no padding. */
 struct Frame {
     bool needed;

@@ -68,14 +68,22 @@ void neighbour_max_backward(real *dx, const real *dy, const uint8_t *at, const N
 /* == Convolution with a frozen batch norm ========================================================================= */
 
 /* Images are channels last, [B,Hi,Wi,C].  The output is [B,Ho,Wo,out] with Ho = ceil(Hi/stride) (convolution_side) and
- * Wo likewise.  Zero padding is k/2 above and to the left; or, with `same`, TensorFlow's: of the
- * t = max((Ho - 1) stride + k - Hi, 0) rows that the windows need beyond the image, floor(t/2) lie above, the others
- * below, and columns alike.  The two differ where the stride is more than 1.  Image sizes may change from call to call:
- * only the first call with a size prepares it and may allocate memory. */
+ * Wo likewise.  Image sizes may change from call to call: only the first call with a size prepares it and may allocate
+ * memory.
+ *
+ * How the windows are padded with zeros, and may be summed:
+ *   CONVOLUTION_CENTRED  k/2 above and to the left
+ *   CONVOLUTION_SAME     as TensorFlow does: of the t = max((Ho - 1) stride + k - Hi, 0) rows that the windows need beyond
+ *                        the image, floor(t/2) lie above, the others below, and columns alike; the same unless the
+ *                        stride is more than 1
+ *   CONVOLUTION_QUICK    padded as CENTRED; may take an algorithm with fewer multiplications, whose rounding errors are
+ *                        some ten times as large */
+enum { CONVOLUTION_CENTRED, CONVOLUTION_SAME, CONVOLUTION_QUICK };
+
 typedef struct {
     int in, out;   /* channels */
     int k, stride; /* kernel size, odd */
-    bool same;
+    int way;       /* one of those above */
 } Convolution;
 
 /* Rows above an image of `side` rows, or columns to the left of it, that are padding. */
@@ -84,7 +92,7 @@ GRID_INLINE int same_before(int side, int k, int stride) {
     return beyond > 0 ? beyond / 2 : 0;
 }
 GRID_INLINE int convolution_before(const Convolution *c, int side) {
-    return c->same ? same_before(side, c->k, c->stride) : c->k / 2;
+    return c->way == CONVOLUTION_SAME ? same_before(side, c->k, c->stride) : c->k / 2;
 }
 
 /* A frozen batch norm as y = scale x + shift:  scale = w / sqrt(var + eps), shift = b - mean scale.  All [n] float. */

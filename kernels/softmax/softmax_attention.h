@@ -20,7 +20,7 @@ void softmax_attention_forward(real *y, float *lse, const real *qkv, const Atten
 /* dqkv [B,N,3,H,D] (=);  dy, y [B,N,H,D]. */
 void softmax_attention_backward(real *dqkv, const real *dy, const real *y, const float *lse, const real *qkv,
                                 const AttentionShape *shape);
-size_t softmax_attention_workspace(int N, int D);
+size_t softmax_attention_workspace(int N, int D); /* enough for any fewer tokens */
 
 /* A relative position bias is added to the score q.k / sqrt D.  A query in row i and column j and a key in row i' and
  * column j' of the grid have the bias table[h, i' - i + rows - 1, j' - j + columns - 1]. table [tables, 2*rows-1,

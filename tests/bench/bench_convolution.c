@@ -1,9 +1,12 @@
-/* GFLOP/s of every convolution of ResNet-50 at one image size, forward and both backward products, beside the peak of a
- * large matrix product: which of them does not reach it?
+/* GFLOP/s of every convolution of ResNet-50 and of a feature pyramid's at one image size, forward and both backward
+ * products, beside the peak of a large matrix product: which of them does not reach it?  And for the pyramid's, which
+ * have a bias, how long its gradient takes of the three.  `pyramid` leaves out ResNet-50; `cpu` measures processor time,
+ * which is better on a busy machine with one thread.
  *
- *   build/cpu/tests/bench_convolution [height width [runs]] */
+ *   build/cpu/tests/bench_convolution [height width [runs [pyramid] [cpu]]] */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "tests/bench/bench.h"
 
@@ -13,7 +16,8 @@ static real *numbers(size_t n) {
     return device_copy_of(host, n);
 }
 
-static void bench(const char *name, Convolution c, int H, int W, int runs) {
+/* Returns the seconds of all three. */
+static double bench(const char *name, Convolution c, int H, int W, int runs) {
     const ImageShape images = {1, H, W};
     int Ho = convolution_side(H, c.stride), Wo = convolution_side(W, c.stride);
     size_t nx = (size_t)H * (size_t)W * (size_t)c.in, ny = (size_t)Ho * (size_t)Wo * (size_t)c.out;
@@ -37,16 +41,35 @@ static void bench(const char *name, Convolution c, int H, int W, int runs) {
         for (int i = 0; i < 3 && run; i++)
             if (t[i + 1] - t[i] < best[i]) best[i] = t[i + 1] - t[i];
     }
-    printf("%-22s %4d -> %4d  %dx%d/%d  %3dx%-3d  forward %6.0f  input %6.0f  weight %6.0f\n", name, c.in, c.out, c.k,
+    printf("%-22s %4d -> %4d  %dx%d/%d  %3dx%-3d  forward %6.0f  input %6.0f  weight %6.0f", name, c.in, c.out, c.k,
            c.k, c.stride, H, W, gflop / best[0], gflop / best[1], gflop / best[2]);
     void *made[] = {x, dx, y, dy, w, dw, scale, folded};
     for (size_t i = 0; i < sizeof made / sizeof *made; i++) device_free(made[i]);
+    return best[0] + best[1] + best[2];
 }
 
-int main(int argc, char **argv) {
-    int H = argc > 2 ? atoi(argv[1]) : 800, W = argc > 2 ? atoi(argv[2]) : 1066, runs = argc > 3 ? atoi(argv[3]) : 3;
-    kernels_init();
-    printf("%s, peak %.0f GFLOP/s\n", kernels_device(), gemm_peak_gflops());
+/* The pyramid's maps are 1/4 to 1/32 of the image. */
+static void bench_pyramid(int H, int W, int runs) {
+    for (int level = 2; level <= 5; level++) {
+        int rows = (H + (1 << level) - 1) >> level, columns = (W + (1 << level) - 1) >> level;
+        char name[64];
+        snprintf(name, sizeof name, "C%d lateral", level);
+        bench(name, (Convolution){256 << (level - 2), 256, 1, 1, CONVOLUTION_CENTRED}, rows, columns, runs);
+        snprintf(name, sizeof name, "\nP%d", level);
+        bench(name, (Convolution){256, 256, 3, 1, CONVOLUTION_CENTRED}, rows, columns, runs);
+        snprintf(name, sizeof name, "\nP%d, quick", level);
+        double all = bench(name, (Convolution){256, 256, 3, 1, CONVOLUTION_QUICK}, rows, columns, runs), bias;
+        const LinearShape pixels = {(size_t)rows * (size_t)columns, 0, 256, 0};
+        real *dy = numbers(pixels.n * 256);
+        float *db = device_malloc(256 * sizeof *db, "bench");
+        TIME(bias, 0.05, linear_backward_bias(db, dy, &pixels));
+        printf("  bias %.1f %%, %.1f GB/s\n", 100 * bias / all, 1e-9 * (double)(pixels.n * 256 * sizeof *dy) / bias);
+        device_free(dy);
+        device_free(db);
+    }
+}
+
+static void bench_resnet(int H, int W, int runs) {
     bench("conv1", (Convolution){3, 64, 7, 2, false}, H, W, runs);
     H = (H + 3) / 4;
     W = (W + 3) / 4;
@@ -64,15 +87,31 @@ int main(int argc, char **argv) {
                     {"conv3", {width, 4 * width, 1, 1, false}}};
         for (int i = 0; i < 3; i++) {
             snprintf(name, sizeof name, "%d %s", stage + 1, first[i].name);
+            putchar('\n');
             bench(name, first[i].c, H, W, runs);
         }
         H = convolution_side(H, stride);
         W = convolution_side(W, stride);
         for (int i = 0; i < 3; i++) {
             snprintf(name, sizeof name, "%d %s", stage + 1, rest[i].name);
+            putchar('\n');
             bench(name, rest[i].c, H, W, runs);
         }
     }
+    putchar('\n');
+}
+
+int main(int argc, char **argv) {
+    int H = argc > 2 ? atoi(argv[1]) : 800, W = argc > 2 ? atoi(argv[2]) : 1066, runs = argc > 3 ? atoi(argv[3]) : 3;
+    bool pyramid = false;
+    for (int i = 4; i < argc; i++) {
+        if (!strcmp(argv[i], "pyramid")) pyramid = true;
+        if (!strcmp(argv[i], "cpu")) bench_clock = CLOCK_PROCESS_CPUTIME_ID;
+    }
+    kernels_init();
+    printf("%s, peak %.0f GFLOP/s\n", kernels_device(), gemm_peak_gflops());
+    if (!pyramid) bench_resnet(H, W, runs);
+    bench_pyramid(H, W, runs);
     kernels_exit();
     return 0;
 }

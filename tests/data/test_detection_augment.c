@@ -36,13 +36,12 @@ static int moved_boxes(float (*box)[4], int *label, int count, const DetectionDr
 
 /* == Sizes and boxes ============================================================================================== */
 
-static void sizes_are_pythons(void **state) {
-    (void)state;
-    FILE *file = fopen("tests/fixtures/detection/resized.txt", "r");
+static void expect_sizes(const char *path, DetectionRule rule) {
+    FILE *file = fopen(path, "r");
     int w, h, scale, most, want_w, want_h, cases = 0;
     assert_non_null(file);
     for (; fscanf(file, "%d %d %d %d %d %d", &w, &h, &scale, &most, &want_w, &want_h) == 6; cases++) {
-        DetectionDraw draw = detection_resize(DETECTION_DETR, w, h, scale, most);
+        DetectionDraw draw = detection_resize(rule, w, h, scale, most);
         if (draw.width != want_w || draw.height != want_h) {
             fail_msg("%d x %d to %d, %d: %d x %d, expected %d x %d", w, h, scale, most, draw.width, draw.height, want_w,
                      want_h);
@@ -55,11 +54,21 @@ static void sizes_are_pythons(void **state) {
     assert_true(cases > 350);
 }
 
+static void sizes_are_pythons(void **state) {
+    (void)state;
+    expect_sizes("tests/fixtures/detection/resized.txt", DETECTION_DETR);
+    expect_sizes("tests/fixtures/detection/rescaled.txt", DETECTION_MMDETECTION);
+    DetectionDraw draw = detection_resize(DETECTION_MMDETECTION, 640, 480, 800, 1333); /* DETR: 1066 x 800 */
+    assert_true(draw.width == 1067 && draw.height == 800);
+}
+
 static void thin_pictures_keep_a_side(void **state) {
     (void)state;
     DetectionDraw draw = detection_resize(DETECTION_DETR, 32768, 5, 800, 1333);
     assert_int_equal(draw.height, 1);
     assert_in_range(draw.width, 1, 6554);
+    draw = detection_resize(DETECTION_MMDETECTION, 32768, 5, 800, 1333);
+    assert_true(draw.height == 1 && draw.width == 1333);
 }
 
 static void boxes_are_pytorchs(void **state) {
@@ -113,6 +122,37 @@ static void boxes_follow_pixels(void **state) {
     assert_int_equal(moved_boxes(box, label, 3, &draw), 1);
     assert_memory_equal(box, want, sizeof want);
     assert_int_equal(label[0], 5);
+}
+
+/* The map of a draw takes corners where detection_corners takes those of boxes that no crop cuts. */
+static void maps_follow_boxes(void **state) {
+    (void)state;
+    int compared = 0;
+    for (uint32_t i = 0; i < 3000; i++) {
+        int w = 200 + (int)rng_below(check_seed(), RNG_TEST, 5, i, 0, 500), label = 0;
+        int h = 200 + (int)rng_below(check_seed(), RNG_TEST, 5, i, 1, 500);
+        float x = (float)rng_below(check_seed(), RNG_TEST, 5, i, 2, (uint32_t)w - 20);
+        float y = (float)rng_below(check_seed(), RNG_TEST, 5, i, 3, (uint32_t)h - 20);
+        float box[1][4] = {{x + 0.25f, y + 0.5f, x + 17, y + 9}}, from[4];
+        double scale[2], shift[2];
+        DetectionAugment augment = coco_augment;
+        augment.rule = i % 2 ? DETECTION_DETR : DETECTION_MMDETECTION;
+        DetectionDraw d = detection_draw(&augment, w, h, check_seed(), 5, i);
+        memcpy(from, box[0], sizeof from);
+        if (!detection_corners(box, &label, NULL, 1, &d)) continue;
+        detection_map(scale, shift, &d);
+        assert_true((scale[0] < 0) == d.mirror && scale[1] > 0);
+        for (int k = 0; k < 2; k++) {
+            double a = scale[k] * (double)from[k] + shift[k], b = scale[k] * (double)from[k + 2] + shift[k];
+            double most = k ? d.height : d.width, low = fmin(a, b), high = fmax(a, b);
+            /* A crop cuts at the sides of the picture that is cropped, which are those of the result. */
+            assert_true(fabs(fmax(low, 0) - (double)box[0][k]) < 1e-5 * (1 + most) + 1e-3);
+            if (d.steps == 2) high = fmin(high, most);
+            assert_true(fabs(high - (double)box[0][k + 2]) < 1e-5 * (1 + most) + 1e-3);
+            compared++;
+        }
+    }
+    assert_true(compared > 3000);
 }
 
 /* == Draws ======================================================================================================== */
@@ -291,6 +331,7 @@ int main(void) {
         cmocka_unit_test(thin_pictures_keep_a_side),
         cmocka_unit_test(boxes_are_pytorchs),
         cmocka_unit_test(boxes_follow_pixels),
+        cmocka_unit_test(maps_follow_boxes),
         cmocka_unit_test(draws_are_detrs),
         cmocka_unit_test(parts_can_be_switched_off),
         cmocka_unit_test(moved_boxes_stay_inside),

@@ -1,9 +1,8 @@
 /* COCO's twelve numbers against pycocotools' (tests/fixtures/coco_eval, made by tests/reference/check_coco_eval.py),
- * and the files of results.  For check_coco_eval.py it prints the numbers of two files, or of two and their masks,
- * and writes the results to another:
+ * and the files of results.
  *
- *   test_coco_eval ANNOTATIONS RESULTS
- *   test_coco_eval ANNOTATIONS RESULTS MASKS MASKS WRITTEN */
+ *   test_coco_eval ANNOTATIONS RESULTS [WRITTEN]    prints the numbers of two files, for check_coco_eval.py: of their
+ *                                                   boxes, or of their masks, and then writes the results again */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -27,72 +26,33 @@ static const char *const number_names[COCO_NUMBERS] = {"AP",  "AP50", "AP75",  "
 typedef struct {
     Coco truth;
     CocoResults results;
-    RleTexts truth_masks; /* of the annotations, where masks are evaluated */
+    CocoEvalKind kind;
 } Case;
 
-static void open_files(Case *c, const char *truth, const char *results) {
+static void open_files(Case *c, const char *truth, const char *results, CocoEvalKind kind) {
     Error error = {.text = ""};
-    *c = (Case){.truth_masks = {.count = 0}};
-    if (!coco_read(&c->truth, truth, COCO_NO_MASKS, &error)) fail_msg("%s: %s", truth, error.text);
+    *c = (Case){.kind = kind};
+    CocoMaskKind masks = kind == COCO_EVAL_MASKS ? COCO_RLE : COCO_NO_MASKS;
+    if (!coco_read(&c->truth, truth, masks, &error)) fail_msg("%s: %s", truth, error.text);
     if (!read_results(&c->results, results, &error)) fail_msg("%s: %s", results, error.text);
 }
 
-/* A line has ID HEIGHT WIDTH TEXT.  The lines are in any order; id_of gives the id of the i-th mask that is wanted. */
-static void open_masks(RleTexts *masks, const char *path, size_t count, int64_t (*id_of)(const Case *, size_t),
-                       const Case *c) {
-    static char text[200000];
-    Error error = {.text = ""};
-    Rle rle = {.count = 0};
-    *masks = (RleTexts){.count = 0};
-    for (size_t i = 0; i < count; i++) {
-        FILE *file = fopen(path, "r");
-        intmax_t id;
-        int height, width;
-        if (!file) fail_msg("%s cannot be read", path);
-        do {
-            if (fscanf(file, "%jd %d %d %199999s", &id, &height, &width, text) != 4) fail_msg("%s: no mask", path);
-        } while (id != id_of(c, i));
-        fclose(file);
-        if (!rle_parse(&rle, text, strlen(text), height, width, &error)) fail_msg("%s: %s", path, error.text);
-        rle_texts_add(masks, &rle);
-    }
-    rle_free(&rle);
-}
-
-static int64_t annotation_id(const Case *c, size_t i) { return c->truth.annotations[i].id; }
-static int64_t place_in_file(const Case *c, size_t i) { return (void)c, (int64_t)i; }
-
-static void open_both_masks(Case *c, const char *truth, const char *results) {
-    open_masks(&c->truth_masks, truth, c->truth.annotation_count, annotation_id, c);
-    open_masks(&c->results.masks, results, c->results.count, place_in_file, c);
-}
-
-static void open_case(Case *c, const char *name) {
+static void open_case(Case *c, const char *name, CocoEvalKind kind) {
     char truth[128], results[128];
     snprintf(truth, sizeof truth, "tests/fixtures/coco_eval/%s.truth.json", name);
     snprintf(results, sizeof results, "tests/fixtures/coco_eval/%s.results.json", name);
-    open_files(c, truth, results);
-}
-
-static void open_mask_case(Case *c, const char *name) {
-    char truth[128], results[128];
-    open_case(c, name);
-    snprintf(truth, sizeof truth, "tests/fixtures/coco_eval/%s.truth.txt", name);
-    snprintf(results, sizeof results, "tests/fixtures/coco_eval/%s.results.txt", name);
-    open_both_masks(c, truth, results);
+    open_files(c, truth, results, kind);
 }
 
 static void close_case(Case *c) {
     coco_close(&c->truth);
-    rle_texts_free(&c->truth_masks);
     coco_results_free(&c->results);
 }
 
 static void evaluate(double numbers[COCO_NUMBERS], double *category_ap, const Case *c, const bool *evaluated) {
     Error error = {.text = ""};
     for (int i = 0; i < COCO_NUMBERS; i++) numbers[i] = NAN;
-    const RleTexts *masks = c->truth_masks.count ? &c->truth_masks : NULL;
-    if (!coco_eval(numbers, category_ap, &c->truth, masks, &c->results, evaluated, &error)) {
+    if (!coco_eval(numbers, category_ap, c->kind, &c->truth, &c->results, evaluated, &error)) {
         fail_msg("%s", error.text);
     }
 }
@@ -110,7 +70,7 @@ static void the_numbers_are_pycocotools(void **state) {
         double want[COCO_NUMBERS], got[COCO_NUMBERS];
         Case c;
         for (int i = 0; i < COCO_NUMBERS; i++) assert_int_equal(fscanf(file, "%lf", &want[i]), 1);
-        open_case(&c, name);
+        open_case(&c, name, COCO_EVAL_BOXES);
         evaluate(got, NULL, &c, NULL);
         for (int i = 0; i < COCO_NUMBERS; i++) {
             if (!(fabs(got[i] - want[i]) <= 1e-12)) {
@@ -136,8 +96,7 @@ static void the_numbers_of_masks_are_pycocotools(void **state) {
         double want[COCO_NUMBERS], got[COCO_NUMBERS];
         Case c;
         for (int i = 0; i < COCO_NUMBERS; i++) assert_int_equal(fscanf(file, "%lf", &want[i]), 1);
-        open_mask_case(&c, name);
-        if (!strcmp(kind, "bbox")) rle_texts_free(&c.truth_masks);
+        open_case(&c, name, strcmp(kind, "segm") ? COCO_EVAL_BOXES : COCO_EVAL_MASKS);
         evaluate(got, NULL, &c, NULL);
         for (int i = 0; i < COCO_NUMBERS; i++) {
             if (!(fabs(got[i] - want[i]) <= 1e-12))
@@ -155,29 +114,28 @@ static void the_numbers_of_masks_are_pycocotools(void **state) {
 static void the_worked_masks_have_their_numbers(void **state) {
     (void)state;
     static const double want[2][COCO_NUMBERS] = {
-        {.86683168, 1, 1, .83366337, .9, -1, .65, .9, .9, .9, .9, -1},
-        {.96666667, 1, 1, .93333333, 1, -1, .7, 1, 1, 1, 1, -1}};
+        [COCO_EVAL_BOXES] = {.96666667, 1, 1, .93333333, 1, -1, .7, 1, 1, 1, 1, -1},
+        [COCO_EVAL_MASKS] = {.86683168, 1, 1, .83366337, .9, -1, .65, .9, .9, .9, .9, -1}};
     static const struct {
         size_t found, truth;
         double iou;
     } pairs[6] = {{0, 0, .87951807}, {1, 1, .87662338}, {2, 2, 1}, {3, 0, 1}, {4, 3, .92775974}, {5, 3, .608}};
     double got[COCO_NUMBERS];
     Case c;
-    open_mask_case(&c, "masks-worked");
+    open_case(&c, "masks-worked", COCO_EVAL_MASKS);
     for (int n = 0; n < 6; n++) {
-        Rle found = {.count = 0}, truth = {.count = 0};
+        Rle found = {.count = 0};
+        const Rle *truth = coco_annotation_mask(&c.truth, pairs[n].truth);
         rle_texts_get(&found, &c.results.masks, pairs[n].found);
-        rle_texts_get(&truth, &c.truth_masks, pairs[n].truth);
-        RleExtent f = rle_extent(&found), t = rle_extent(&truth);
-        assert_true(fabs(rle_iou(&found, &f, &truth, &t, c.truth.annotations[pairs[n].truth].crowd) - pairs[n].iou) <
-                    5e-9);
+        RleExtent f = rle_extent(&found), t = rle_extent(truth);
+        double iou = rle_iou(&found, &f, truth, &t, c.truth.annotations[pairs[n].truth].crowd);
+        assert_true(fabs(iou - pairs[n].iou) < 5e-9);
         rle_free(&found);
-        rle_free(&truth);
     }
-    for (int boxes = 0; boxes < 2; boxes++) {
+    for (int kind = COCO_EVAL_BOXES; kind <= COCO_EVAL_MASKS; kind++) {
+        c.kind = (CocoEvalKind)kind;
         evaluate(got, NULL, &c, NULL);
-        for (int i = 0; i < COCO_NUMBERS; i++) assert_true(fabs(got[i] - want[boxes][i]) < 5e-9);
-        rle_texts_free(&c.truth_masks);
+        for (int i = 0; i < COCO_NUMBERS; i++) assert_true(fabs(got[i] - want[kind][i]) < 5e-9);
     }
     close_case(&c);
 }
@@ -188,8 +146,7 @@ static void threads_change_no_bit(void **state) {
     int threads = omp_get_max_threads();
     for (int masks = 0; masks < 2; masks++) {
         Case c;
-        if (masks) open_mask_case(&c, "masks-18");
-        else open_case(&c, "drawn-7");
+        open_case(&c, masks ? "masks-18" : "drawn-7", masks ? COCO_EVAL_MASKS : COCO_EVAL_BOXES);
         omp_set_num_threads(1);
         evaluate(one, NULL, &c, NULL);
         assert_true(one[COCO_AP] > 0);
@@ -206,7 +163,7 @@ static void threads_change_no_bit(void **state) {
 static void the_mean_over_categories_is_the_ap(void **state) {
     (void)state;
     Case c;
-    open_case(&c, "drawn-7");
+    open_case(&c, "drawn-7", COCO_EVAL_BOXES);
     double numbers[COCO_NUMBERS], sum = 0, *ap = malloc((size_t)c.truth.category_count * sizeof *ap);
     int counted = 0;
     evaluate(numbers, ap, &c, NULL);
@@ -230,7 +187,7 @@ static void some_images_are_their_own_files(void **state) {
     Case c, part = {.truth = {.image_count = 0}, .results = {.count = 0}};
     Error error;
     double want[COCO_NUMBERS], got[COCO_NUMBERS], all[COCO_NUMBERS];
-    open_case(&c, "drawn-7");
+    open_case(&c, "drawn-7", COCO_EVAL_BOXES);
     bool *evaluated = calloc((size_t)c.truth.image_count, sizeof *evaluated);
     for (int k = 0; k < c.truth.category_count; k++) {
         coco_add_category(&part.truth, c.truth.categories[k].id, c.truth.categories[k].name);
@@ -264,13 +221,13 @@ static void detections_of_unknown_images_are_refused(void **state) {
     Error error = {.text = ""};
     double numbers[COCO_NUMBERS];
     Case c;
-    open_case(&c, "drawn-11");
+    open_case(&c, "drawn-11", COCO_EVAL_BOXES);
     coco_results_add(&c.results, (CocoDetection){.image_id = 123456, .category_id = 1, .score = 0.5});
-    assert_false(coco_eval(numbers, NULL, &c.truth, NULL, &c.results, NULL, &error));
+    assert_false(coco_eval(numbers, NULL, COCO_EVAL_BOXES, &c.truth, &c.results, NULL, &error));
     printf("  %s\n", error.text);
     assert_non_null(strstr(error.text, "image_id 123456 is not among the images"));
     c.results.detections[c.results.count - 1] = (CocoDetection){.image_id = c.truth.images[0].id, .score = NAN};
-    assert_false(coco_eval(numbers, NULL, &c.truth, NULL, &c.results, NULL, &error));
+    assert_false(coco_eval(numbers, NULL, COCO_EVAL_BOXES, &c.truth, &c.results, NULL, &error));
     assert_non_null(strstr(error.text, "score is not finite"));
     close_case(&c);
 }
@@ -281,13 +238,13 @@ static void masks_that_do_not_fit_are_refused(void **state) {
     double numbers[COCO_NUMBERS];
     Rle rle = {.count = 0};
     Case c;
-    open_mask_case(&c, "masks-worked");
+    open_case(&c, "masks-worked", COCO_EVAL_MASKS);
     coco_results_add(&c.results, (CocoDetection){.image_id = 2, .category_id = 1, .score = 0.5});
-    assert_false(coco_eval(numbers, NULL, &c.truth, &c.truth_masks, &c.results, NULL, &error));
+    assert_false(coco_eval(numbers, NULL, COCO_EVAL_MASKS, &c.truth, &c.results, NULL, &error));
     assert_non_null(strstr(error.text, "have no masks"));
     assert_true(rle_set(&rle, NULL, 0, 41, 50, &error));
     coco_results_add_mask(&c.results, &rle);
-    assert_false(coco_eval(numbers, NULL, &c.truth, &c.truth_masks, &c.results, NULL, &error));
+    assert_false(coco_eval(numbers, NULL, COCO_EVAL_MASKS, &c.truth, &c.results, NULL, &error));
     printf("  %s\n", error.text);
     assert_non_null(strstr(error.text, "[7].segmentation: its size is [41, 50], but that of image 2 is [40, 50]"));
     rle_free(&rle);
@@ -298,7 +255,7 @@ static void without_detections_every_number_is_zero_or_none(void **state) {
     (void)state;
     double numbers[COCO_NUMBERS];
     Case c;
-    open_case(&c, "drawn-7");
+    open_case(&c, "drawn-7", COCO_EVAL_BOXES);
     c.results.count = 0;
     evaluate(numbers, NULL, &c, NULL);
     for (int i = 0; i < COCO_NUMBERS; i++) assert_true(numbers[i] == 0);
@@ -313,17 +270,34 @@ static void results_come_back_as_they_were_written(void **state) {
     char path[] = "/tmp/vit_test_results_XXXXXX";
     Error error = {.text = ""};
     CocoResults wrote = {.count = 0}, got;
+    Rle mask = {.count = 0};
     close(mkstemp(path));
     for (uint64_t i = 0; i < COUNT; i++) {
         CocoDetection d = {.image_id = (int64_t)rng_bits(check_seed(), RNG_TEST, 1, 0, i) << 20, .category_id = 17};
         for (uint64_t k = 0; k < 4; k++) d.box[k] = rng_normal(check_seed(), RNG_TEST, 2, 0, 4 * i + k) * 1e3f;
         d.score = rng_uniform(check_seed(), RNG_TEST, 3, 0, i) / 3.0;
         coco_results_add(&wrote, d);
+        rle_begin(&mask, 1 + (int)(i % 40), 1 + (int)(i % 37));
+        for (uint32_t k = 0, left = (uint32_t)(mask.height * mask.width); left; k++) {
+            uint32_t run = 1 + rng_below(check_seed(), RNG_TEST, 4, k, i, left);
+            rle_append(&mask, k & 1, run);
+            left -= run;
+        }
+        coco_results_add_mask(&wrote, &mask);
     }
     assert_true(coco_results_write(path, &wrote, &error));
     assert_true(read_results(&got, path, &error));
     assert_int_equal(got.count, COUNT);
     assert_memory_equal(got.detections, wrote.detections, COUNT * sizeof *got.detections);
+    assert_int_equal(got.masks.count, COUNT);
+    assert_int_equal(got.masks.length, wrote.masks.length);
+    assert_memory_equal(got.masks.text, wrote.masks.text, got.masks.length);
+    assert_non_null(memchr(got.masks.text, '\\', got.masks.length)); /* which JSON escapes */
+    for (size_t i = 0; i < COUNT; i++) {
+        assert_int_equal(rle_texts_at(&got.masks, i).height, 1 + i % 40);
+        assert_int_equal(rle_texts_at(&got.masks, i).width, 1 + i % 37);
+    }
+    rle_free(&mask);
     coco_results_free(&got);
     assert_true(coco_results_write(path, &(CocoResults){.count = 0}, &error));
     assert_true(read_results(&got, path, &error));
@@ -371,13 +345,12 @@ int main(int argc, char **argv) {
         cmocka_unit_test(results_come_back_as_they_were_written),
         cmocka_unit_test(damaged_results_are_refused),
     };
-    if (argc == 3 || argc == 6) {
+    if (argc == 3 || argc == 4) {
         double numbers[COCO_NUMBERS];
         Error error = {.text = ""};
         Case c;
-        open_files(&c, argv[1], argv[2]);
-        if (argc == 6) open_both_masks(&c, argv[3], argv[4]);
-        if (argc == 6 && !coco_results_write(argv[5], &c.results, &error)) fail_msg("%s: %s", argv[5], error.text);
+        open_files(&c, argv[1], argv[2], argc == 4 ? COCO_EVAL_MASKS : COCO_EVAL_BOXES);
+        if (argc == 4 && !coco_results_write(argv[3], &c.results, &error)) fail_msg("%s: %s", argv[3], error.text);
         evaluate(numbers, NULL, &c, NULL);
         for (int i = 0; i < COCO_NUMBERS; i++) printf("%.17g\n", numbers[i]);
         close_case(&c);

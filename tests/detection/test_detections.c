@@ -238,7 +238,7 @@ static void scenes_are_evaluated_as_coco(void **state) {
             coco_results_add(&results, d);
         }
     }
-    assert_true(coco_eval(numbers, NULL, &coco, NULL, &results, NULL, &error));
+    assert_true(coco_eval(numbers, NULL, COCO_EVAL_BOXES, &coco, &results, NULL, &error));
     assert_true(fabs(numbers[COCO_AP] - 1) < 1e-9 && fabs(numbers[COCO_AR100] - 1) < 1e-9);
     coco_results_free(&results);
     coco_close(&coco);
@@ -361,7 +361,7 @@ static void masks_are_translucent_under_frames(void **state) {
     const CocoDetection detections[3] = {{1, 3, {5, 30, 50, 20}, 0.9},
                                          {1, 4, {10, 40, 30, 30}, 0.8},
                                          {1, 5, {0, 0, 9, 9}, 0.1}}; /* below the least score */
-    scenes_coco(&coco, 1, 0, 1, SIDE);
+    scenes_coco(&coco, 1, 0, 1, SIDE, false);
     for (int n = 0; n < 3; n++) {
         for (uint64_t i = 0; i < H * W; i++) ones[n][i] = rng_bits(check_seed(), RNG_TEST, 7, (uint32_t)n, i) & 1;
         rle_encode(&rle, ones[n], H, W);

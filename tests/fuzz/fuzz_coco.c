@@ -1,6 +1,8 @@
 /* libFuzzer target: an annotation file, optionally followed by a zero byte and a file of results.  Every input must
  * either be rejected with a message or give consistent tables; the size of the pieces in which it is parsed must not
- * matter; and two accepted files must be possible to evaluate. */
+ * matter; and two accepted files must be possible to evaluate.  The file is read without its segmentations, with
+ * polygons and with run lengths: what is accepted with segmentations is accepted without them, each annotation then
+ * has its mask, and targets of a mask head can be made from it. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -33,6 +35,48 @@ static void check_tables(const Coco *coco) {
     }
 }
 
+/* Masks have their pictures' size, and give targets; those of large pictures would take too long. */
+static void check_masks(const Coco *coco) {
+    enum { SIDE = 7 };
+    uint8_t cells[SIDE * SIDE];
+    MaskScratch scratch = {.points = NULL};
+    bool polygons = coco->masks.kind == COCO_POLYGONS;
+    if (!coco->masks.kind) return;
+    for (size_t i = 0; i < coco->annotation_count; i++) {
+        const CocoImage *image = &coco->images[coco->annotations[i].image];
+        const Rle *rle = coco_annotation_mask(coco, i);
+        if (rle && (rle->height != image->height || rle->width != image->width)) abort();
+        if (rle && rle_extent(rle).area > (uint64_t)rle->height * (uint64_t)rle->width) abort();
+        if (!polygons) continue;
+        ObjectMask object = coco_object_mask(coco, i);
+        const float box[4] = {(float)image->width / 4, 0, (float)image->width, (float)image->height / 2};
+        for (int k = 0, point = 0; k < object.rings; point += object.ring_points[k++])
+            for (int n = 2 * point; n < 2 * (point + object.ring_points[k]); n++)
+                if (!(object.points[n] >= -1e8f && object.points[n] <= 1e8f)) abort();
+        if ((object.rings || object.rle) && image->width < 1000 && image->height < 1000)
+            object_mask_target(cells, SIDE, &object, box, &scratch);
+    }
+    mask_scratch_free(&scratch);
+}
+
+static bool read_as(Coco *coco, const uint8_t *bytes, size_t size, CocoMaskKind kind) {
+    Error error = {""}, again = {""};
+    Coco pieces;
+    bool ok = coco_parse(coco, bytes, size, 0, kind, &error);
+    if (coco_parse(&pieces, bytes, size, 1, kind, &again) != ok) abort();
+    if (!ok) {
+        if (!*error.text || strchr(error.text, '\n')) abort();
+        return false;
+    }
+    if (pieces.annotation_count != coco->annotation_count || pieces.image_count != coco->image_count) abort();
+    if (pieces.masks.number_count != coco->masks.number_count) abort();
+    if (pieces.masks.run_count != coco->masks.run_count) abort();
+    check_tables(coco);
+    check_masks(coco);
+    coco_close(&pieces);
+    return true;
+}
+
 static void evaluate(const Coco *coco, const uint8_t *bytes, size_t size) {
     Error error = {""}, again = {""};
     CocoResults results, pieces;
@@ -42,7 +86,7 @@ static void evaluate(const Coco *coco, const uint8_t *bytes, size_t size) {
     double numbers[COCO_NUMBERS];
     size_t table = results.count * sizeof *results.detections;
     if (pieces.count != results.count || (table && memcmp(pieces.detections, results.detections, table) != 0)) abort();
-    if (!coco_eval(numbers, NULL, coco, NULL, &results, NULL, &error) && !*error.text) abort();
+    if (!coco_eval(numbers, NULL, COCO_EVAL_BOXES, coco, &results, NULL, &error) && !*error.text) abort();
     coco_results_free(&results);
     coco_results_free(&pieces);
 }
@@ -50,20 +94,16 @@ static void evaluate(const Coco *coco, const uint8_t *bytes, size_t size) {
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
-    Error error = {""}, again = {""};
     const uint8_t *zero = size ? memchr(bytes, 0, size) : NULL;
     size_t first = zero ? (size_t)(zero - bytes) : size;
-    Coco coco, pieces;
-    bool ok = coco_parse(&coco, bytes, first, 0, COCO_NO_MASKS, &error);
-    if (coco_parse(&pieces, bytes, first, 1, COCO_NO_MASKS, &again) != ok) abort();
-    if (!ok) {
-        if (!*error.text || strchr(error.text, '\n')) abort();
-        return 0;
+    Coco coco, polygons, runs;
+    bool ok = read_as(&coco, bytes, first, COCO_NO_MASKS), masks = read_as(&polygons, bytes, first, COCO_POLYGONS);
+    if (read_as(&runs, bytes, first, COCO_RLE) != masks || (masks && !ok)) abort();
+    if (ok && zero) evaluate(&coco, zero + 1, size - first - 1);
+    if (masks) {
+        coco_close(&polygons);
+        coco_close(&runs);
     }
-    if (pieces.annotation_count != coco.annotation_count || pieces.image_count != coco.image_count) abort();
-    check_tables(&coco);
-    if (zero) evaluate(&coco, zero + 1, size - first - 1);
-    coco_close(&coco);
-    coco_close(&pieces);
+    if (ok) coco_close(&coco);
     return 0;
 }

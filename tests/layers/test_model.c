@@ -17,6 +17,7 @@
 #include "tests/bf16_bounds.h"
 #include "tests/on_device.h"
 #include "tests/settings.h"
+#include "tests/slopes.h"
 
 /* From what tests/reference/dropout_reference.py draws dropout. */
 enum { DROP_STEP = 7, DROP_FIRST = 3 };
@@ -229,11 +230,21 @@ static void test_algorithms(void **state) {
 
 /* == Central differences, signed, per parameter tensor ============================================================ */
 
-static double loss_at(Case *c, float *values, const float *base, const float *direction, const Param *p, double h) {
-    memcpy(values, base, c->vit.model.params.total * sizeof *values);
-    for (size_t i = 0; i < p->size; i++) values[p->offset + i] += (float)(h * direction[i]);
-    device_upload(c->vit.model.params.values, values, c->vit.model.params.total * sizeof *values);
-    return case_forward(c, 0, c->B) / c->B;
+/* The loss where a tensor has moved along a direction. */
+typedef struct {
+    Case *c;
+    float *values; /* scratch [total] */
+    const float *base, *direction;
+    const Param *p;
+} Move;
+
+static double loss_at(void *context, double h) {
+    const Move *m = context;
+    Params *params = &m->c->vit.model.params;
+    memcpy(m->values, m->base, params->total * sizeof *m->values);
+    for (size_t i = 0; i < m->p->size; i++) m->values[m->p->offset + i] += (float)(h * m->direction[i]);
+    device_upload(params->values, m->values, params->total * sizeof *m->values);
+    return case_forward(m->c, 0, m->c->B) / m->c->B;
 }
 
 /* Operators with ReLUs on q and k themselves. */
@@ -261,29 +272,6 @@ static void smoothen(Case *c, float *values) {
     settings_put(&c->config, "tau", "0");
     if (config_origin(&c->config, "castling_mask")) settings_put(&c->config, "castling_mask", "1e-30");
     device_upload(c->vit.model.params.values, values, c->vit.model.params.total * sizeof *values);
-}
-
-/* Slope of the loss along `direction`: central differences at widths that halve, each pair extrapolated to the fourth
- * order.  Wide steps suffer from curvature, narrow ones from the loss's rounding; the estimate taken is the one whose
- * two errors together look smallest, curvature being judged by how far the last two estimates moved (Ridders).
- * *noise: what a rounding of the loss by four float epsilons does to it. */
-static double slope_by_differences(Case *c, float *values, const float *base, const float *direction, const Param *p,
-                                   double widest, double *noise) {
-    enum { WIDTHS = 12 };
-    double central[WIDTHS], estimate[WIDTHS], best = 0, least = INFINITY;
-    double rounding = 4 * FLT_EPSILON * case_forward(c, 0, c->B) / c->B;
-    for (int i = 0; i < WIDTHS; i++) {
-        double h = ldexp(widest, -i);
-        central[i] = (loss_at(c, values, base, direction, p, h) - loss_at(c, values, base, direction, p, -h)) / (2 * h);
-        if (i > 0) estimate[i] = (4 * central[i] - central[i - 1]) / 3;
-        if (i < 3) continue;
-        double moved = fmax(fabs(estimate[i] - estimate[i - 1]), fabs(estimate[i - 1] - estimate[i - 2]));
-        if (moved + rounding / h >= least) continue;
-        least = moved + rounding / h;
-        best = estimate[i];
-        *noise = rounding / h;
-    }
-    return best;
 }
 
 /* dpfp has a kink at zero in every column, inception wherever two tokens are equal, and nothing moves them.  The
@@ -322,7 +310,9 @@ static int differences_of(Case *c) {
         for (size_t i = 0; i < p->size; i++) slope += (double)grads[p->offset + i] * direction[i];
         /* Denominators of focused attention that nearly vanish bend the loss within a tenth of a parameter's unit. */
         double widest = fmin(0.2 / fabs(slope), sqrt((double)p->size / along) / 8);
-        double difference = slope_by_differences(c, values, base, direction, p, widest, &noise);
+        double rounding = 4 * FLT_EPSILON * case_forward(c, 0, c->B) / c->B; /* four epsilons of the loss */
+        Move move = {c, values, base, direction, p};
+        double difference = slope_by_differences(loss_at, &move, widest, rounding, &noise);
         double error = fabs(difference - slope) / fabs(slope);
         int close = error <= 1e-3 + noise / fabs(slope);
         printf("  %-32s slope %-12.6g difference %-12.6g relative error %.1e  %s\n", p->name, slope, difference, error,

@@ -5,10 +5,8 @@
     python3 tests/reference/check_coco_eval.py --masks          the same, for masks
     python3 tests/reference/check_coco_eval.py --fixtures       writes tests/fixtures/coco_eval again
 
-A case is an annotation file and a results file; test_coco_eval, given two such files, prints its twelve numbers.  With
-masks come two more files, of the annotations' masks and of the results': a line has ID HEIGHT WIDTH TEXT, where ID is an
-annotation's id or a result's place.  test_coco_eval also writes the results as a file of ours, which pycocotools reads.
-The cases live where rounding and order decide: boxes on a grid of whole pixels, so that IoUs fall on the thresholds; few
+A case is an annotation file and a results file; test_coco_eval, given two such files, prints its twelve numbers, and
+with masks also writes the results as a file of ours, which pycocotools then reads.  The cases live where rounding and order decide: boxes on a grid of whole pixels, so that IoUs fall on the thresholds; few
 different scores, so that they tie within and across images; areas on the borders of the ranges."""
 
 import argparse
@@ -201,26 +199,12 @@ def reference(annotations, results, kind="bbox"):
     return [float(number) for number in evaluation.stats]
 
 
-def without_masks(content):
-    if isinstance(content, list):
-        return [{key: value for key, value in thing.items() if key != "segmentation"} for thing in content]
-    return dict(content, annotations=without_masks(content["annotations"]))
-
-
 def write_case(folder, name, annotations, results):
     paths = [os.path.join(folder, f"{name}.{kind}.json") for kind in ("truth", "results")]
     for path, content in zip(paths, (annotations, results)):
         with open(path, "w") as file:
-            json.dump(without_masks(content), file, separators=(",", ":"))
+            json.dump(content, file, separators=(",", ":"))
             file.write("\n")
-    if not any("segmentation" in result for result in results):
-        return paths
-    for kind, things in (("truth", annotations["annotations"]), ("results", results)):
-        paths.append(os.path.join(folder, f"{name}.{kind}.txt"))
-        with open(paths[-1], "w") as file:
-            for place, thing in enumerate(things):
-                (height, width), text = thing["segmentation"]["size"], thing["segmentation"]["counts"]
-                print(thing.get("id", place), height, width, text, file=file)
     return paths
 
 

@@ -1,9 +1,10 @@
-"""Writes tests/fixtures/detection/resized.txt and moved_boxes.txt: the arithmetic of DETR's transforms in Python's
-doubles (sizes) and PyTorch's floats (boxes), written from its definition.
+"""Writes tests/fixtures/detection/resized.txt, rescaled.txt and moved_boxes.txt: the arithmetic of DETR's transforms in
+Python's doubles (sizes) and PyTorch's floats (boxes), written from its definition, and mmdetection's rule for sizes.
 
     python3 tests/reference/make_detection_augment_fixtures.py
 
 resized.txt:      width height scale max_size -> width height
+rescaled.txt:     the same
 moved_boxes.txt:  width height mirror steps { width height left top crop_width crop_height } x steps
                   boxes { x0 y0 x1 y1 -> kept cx cy w h } x boxes, floats in hexadecimal"""
 
@@ -26,6 +27,12 @@ def resized(w, h, scale, most):
     if min(w, h) == scale:
         return w, h
     return (scale, int(scale * h / w)) if w < h else (int(scale * w / h), scale)
+
+
+def rescaled(w, h, scale, most):
+    """mmcv's rescale_size and _scale_size (image/geometric.py)."""
+    factor = min(most / max(h, w), scale / min(h, w)) if most else scale / min(h, w)
+    return int(w * float(factor) + 0.5), int(h * float(factor) + 0.5)
 
 
 def moved(box, size, mirror, steps):
@@ -58,6 +65,14 @@ def main():
             w, h = sizes[n] if n < len(sizes) else (draw.randint(30, 1500), draw.randint(30, 1500))
             scale, most = draw.choice([480, 512, 600, 800, 400]), draw.choice([1333, 1333, 0, 900])
             ow, oh = resized(w, h, scale, most)
+            if min(ow, oh) > 0:
+                file.write(f"{w} {h} {scale} {most} {ow} {oh}\n")
+    other = random.Random(2)
+    with open(os.path.join(OUT, "rescaled.txt"), "w") as file:
+        for n in range(400):
+            w, h = sizes[n] if n < len(sizes) else (other.randint(30, 1500), other.randint(30, 1500))
+            scale, most = other.choice([800, 800, 512, 600, 97]), other.choice([1333, 1333, 2048, 0, 900])
+            ow, oh = rescaled(w, h, scale, most)
             if min(ow, oh) > 0:
                 file.write(f"{w} {h} {scale} {most} {ow} {oh}\n")
     with open(os.path.join(OUT, "moved_boxes.txt"), "w") as file:

@@ -68,6 +68,18 @@ def bitmap_target(rle, box, side):
     return api.encode(np.asfortranarray((mean >= 0.5).numpy().astype(np.uint8)))
 
 
+def draw_side(draw, kind, side, corners, cells):
+    """Anywhere; thinner than a tenth, with an edge of the mask in it; or cells of a pixel whose middles lie between two
+    pixels, where means of bitmaps are exactly 1/2, also beyond the picture."""
+    if kind == 0:
+        start = draw.choice(corners) - 0.015
+        return [start, start + 0.03]
+    if kind < 4:
+        return sorted(draw.uniform(0, side) for _ in "12")
+    start = draw.randint(-2, side // 2) + 0.5
+    return [start, start + cells]
+
+
 def write_group(file, draw):
     height, width = draw.randint(1, 60), draw.randint(1, 60)
     polygons = [draw_polygon(draw, height, width) for _ in range(4)]
@@ -80,9 +92,9 @@ def write_group(file, draw):
         merged = api.merge(masks[:2], both)
         print(name, text(merged), api.area(merged), file=file)
     print("ious", *(repr(float(x)) for x in api.iou(masks, masks, [0, 1, 0, 0]).reshape(-1)), file=file)
-    x, y = sorted(draw.uniform(0, width) for _ in "12"), sorted(draw.uniform(0, height) for _ in "12")
+    side, kind, corners = draw.choice([7, 14, 28]), draw.randrange(6), tuple(zip(*polygons[0]))
+    x, y = (draw_side(draw, kind, (width, height)[axis], corners[axis], side) for axis in (0, 1))
     box = np.array([x[0], y[0], x[1], y[1]], np.float32).astype(np.float64)
-    side = draw.choice([7, 14, 28])
     print("target", side, *(repr(float(number)) for number in box), text(polygon_target(polygons[0], box, side)),
           text(bitmap_target(masks[0], box, side)), file=file)
 
