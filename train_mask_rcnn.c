@@ -29,6 +29,7 @@ static void add_settings(MaskRun *run, Config *config) {
     backbone_add_settings(config);
     run->model_settings = config_add(config, &mask_rcnn_settings);
     run->schedule = config_add(config, &dense_schedule_settings);
+    run->decay = config_add(config, &layer_decay_settings);
     config_add(config, &adamw_settings);
     run->d.training.s = config_add(config, &training_settings);
     run->d.view = config_add(config, &detection_view_settings);
@@ -259,6 +260,7 @@ static int train(MaskRun *run) {
                 detection_next(&d->loader, &part);
                 LossDraw draw = {t->s->seed, (uint32_t)t->state.step, (uint32_t)next, t->s->batch_size};
                 Truth truth = mask_run_load(run, &part, d->train.mean, d->train.std);
+                backbone_draw(&m->backbone, t->s->seed, (uint32_t)t->state.step, (size_t)next, part.n);
                 mask_rcnn_forward(m);                           /* maps, and logits and deltas of anchors */
                 choose_regions(m, &run->work, &truth, &draw);   /* proposals, of which a sample counts */
                 mask_rcnn_forward_boxes(m);

@@ -51,6 +51,7 @@ static void forward_backward(MaskRun *run, const DetectionPart *part, const Trut
     const Training *t = &run->d.training;
     MaskRcnn *m = &run->model;
     LossDraw draw = {t->s->seed, (uint32_t)t->state.step, (uint32_t)part->position, t->s->batch_size};
+    backbone_draw(&m->backbone, t->s->seed, (uint32_t)t->state.step, (size_t)part->position, part->n);
     mask_rcnn_forward(m);
     choose_regions(m, &run->work, truth, &draw);
     mask_rcnn_forward_boxes(m);

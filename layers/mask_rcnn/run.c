@@ -80,6 +80,8 @@ void mask_run_open_model(MaskRun *run, int images, int H, int W, bool training) 
     params_allocate(&m->model.params, training);
     first_weights(run);
     mask_rcnn_fold(m);
+    backbone_draw(&m->backbone, run->d.training.s->seed, 0, 0, 1);
+    backbone_set_rates(&m->backbone, &m->model.params, 1, run->decay->layer_decay);
 }
 
 void mask_run_describe(MaskRun *run) {

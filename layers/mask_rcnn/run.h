@@ -12,12 +12,14 @@
 
 #include "layers/detection/detector.h"
 #include "layers/mask_rcnn/loss.h"
+#include "layers/vit/layer_decay.h"
 #include "training/schedule.h"
 
 typedef struct {
     Detector d;
     MaskRcnnSettings *model_settings;
     DenseScheduleSettings *schedule;
+    const LayerDecaySettings *decay;
     MaskRcnn model;
     LossWork work;
     int *ids;       /* [K]: the category id of each label, -1 for none */
