@@ -144,11 +144,11 @@ bool segmentation_sheet_write(const char *path, const SegmentationView *views, i
                               Error *error) {
     Grid g = arrange_pairs(views, n);
     Legend legend = {.count = 0};
-    count_classes(&legend, views, n);
     int64_t width = GAP + (int64_t)g.across * 2 * (g.width * g.zoom + GAP);
     int64_t top = GAP + (int64_t)g.down * (g.height * g.zoom + GAP);
     if (width > IMAGE_MAX_SIDE || top > IMAGE_MAX_SIDE || width * top > IMAGE_MAX_PIXELS)
         return refuse(error, "%d pictures of %d x %d are too many for one picture", n, g.height, g.width);
+    count_classes(&legend, views, n);
     arrange(&legend, (int)width, names);
     Image sheet = {.height = (int)top + legend.rows * LINE * legend.scale + GAP,
                    .width = larger((int)width, legend.column)};

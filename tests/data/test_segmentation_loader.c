@@ -428,6 +428,22 @@ static void repair(void) {
     write_picture(11);
 }
 
+/* Is it what training makes of its picture with the draws of picture `key`? */
+static bool drawn_by(const Got *got, const SegmentationSet *set, uint32_t epoch, uint32_t key) {
+    TransformScratch scratch = {0};
+    ImagePart whole;
+    Error error;
+    uint8_t *stored, labels[SIDE * SIDE], pixels[SIDE * SIDE * 3];
+    assert_true(segmentation_set_read(set, got->image, &scratch, &whole, &stored, &error));
+    SegmentationDraw d = segmentation_draw(&SMALL, whole.height, whole.width, check_seed(), epoch, key);
+    size_t row = (size_t)d.out_width, count = row * (size_t)d.out_height;
+    assert_true(segmentation_crop(&d, labels, row, stored, &SMALL, check_seed(), epoch, key, &scratch));
+    assert_true(segmentation_pixels(&scratch, pixels, row * 3, &whole, &d));
+    transform_scratch_free(&scratch);
+    return got->size[0] == d.out_height && got->size[1] == d.out_width && !memcmp(got->labels, labels, count) &&
+           !memcmp(got->pixels, pixels, 3 * count);
+}
+
 static void damaged_pictures_are_replaced(void **state) {
     (void)state;
     SegmentationSet set;
@@ -447,12 +463,16 @@ static void damaged_pictures_are_replaced(void **state) {
         for (int i = 0; i < IMAGES; i++) assert_same(&got[i], &want[i]);
         release(got, IMAGES);
     }
-    int twice = 0;
+    int twice = 0, of_another = 0;
     for (int i = 0; i < IMAGES; i++) {
-        assert_true(want[i].image != 4 && want[i].image != 8 && want[i].image != 11);
-        twice += want[i].image == 5 || want[i].image == 9 || want[i].image == 12;
+        int image = want[i].image;
+        bool own = drawn_by(&want[i], &set, 1, (uint32_t)image);
+        assert_true(image != 4 && image != 8 && image != 11);
+        if (!own) assert_true(drawn_by(&want[i], &set, 1, (uint32_t)image - 1)); /* of the one that it replaces */
+        twice += image == 5 || image == 9 || image == 12;
+        of_another += !own;
     }
-    assert_int_equal(twice, 6);
+    assert_true(twice == 6 && of_another == 3);
     release(want, IMAGES);
 
     config = (SegmentationLoaderConfig){.parts = {.batch_size = 4, .max_damaged = 0.5f}, .augment = SMALL};
