@@ -160,7 +160,22 @@ check "--bench prints JSON" $? "$(tail -n 1 err)"
 
 # == First weights ===================================================================================================
 
-refuses "weights of another backbone" 1 'best.safetensors' $stages $small $data --init whole/best.safetensors --run-dir no
+classifier=$(echo $stages | sed 's/--backbone hierarchy//; s/--fpn-dim.*//')
+"$build/train_vit" $classifier --patch-size 4 --data shapes --epochs 1 --train-limit 20 --batch-size 10 --eval-every 0 \
+    --run-dir classifier >out 2>err
+run $stages $small $data --steps 1 --eval-every 0 --lr 0 --init classifier/last.safetensors --run-dir started
+"$python" - classifier/last.safetensors started/last.safetensors "$root/tests/reference" <<'END'
+import sys; sys.path.insert(0, sys.argv[3])
+import numpy as np, safetensors_io
+before, after = safetensors_io.read(sys.argv[1])[0], safetensors_io.read(sys.argv[2])[0]
+own = [name for name in before if not name.startswith("head")]
+assert len(own) > 50 and all(np.array_equal(before[name], after["backbone." + name]) for name in own)
+END
+check "--init of a classifier gives the backbone its weights" $? "$(tail -n 1 err)"
+refuses "weights of another backbone" 1 'whole/best.safetensors' $stages $small $data --init whole/best.safetensors \
+    --run-dir no
+refuses "a classifier of other heads" 2 '--heads|4|3' $stages $small $data --dim 8,8,16,12 --heads 2,2,4,3 \
+    --init classifier/last.safetensors --run-dir no
 
 # == Parity ==========================================================================================================
 
