@@ -65,15 +65,15 @@ diff "$work/there" "$work/named" >"$work/out"
 check "the README lists the program's operators" $? "$(grep '^[<>]' "$work/out" | tr '\n' ' ')"
 
 # A page of settings shows their defaults and what a resumed run may change, so that a change of either is in its diff.
-for program in vit detr ar; do
-    page=docs/settings-$program.md
+for program in vit detr mask_rcnn semantic_fpn ar; do
+    page=docs/settings-$(echo $program | tr _ -).md
     [ $program = vit ] && page=docs/settings.md
     "$build/train_$program" --help-markdown | diff "$page" - >"$work/out"
     check "$page is what train_$program --help-markdown prints" $? "$(grep '^[<>]' "$work/out" | head -n 1)"
 done
 
 # Of flags, those of any program; placeholders such as configs/imagenet/NAME.ini are no names.
-for program in vit detr ar; do "$build/train_$program" --help; done >"$work/help"
+for program in vit detr mask_rcnn semantic_fpn ar; do "$build/train_$program" --help; done >"$work/help"
 "$plain" - "$work/help" >"$work/out" 2>&1 <<'END'
 import glob, os, re, sys
 wrong = []
