@@ -106,7 +106,7 @@ static const ProgramFacts facts = {
 /* == Evaluation =================================================================================================== */
 
 /* Runs the model on every image of the validation split, each rank on its share; a signal ends it early. */
-static void detect_all(DetrRun *run, FoundDetections *found) {
+static void detect_all(DetrRun *run, CocoResults *found) {
     size_t count = (size_t)run->d.val.coco.image_count, done = 0;
     double seconds = 0;
     ValidationLoss sum = {0};
@@ -132,21 +132,17 @@ static void detect_all(DetrRun *run, FoundDetections *found) {
 static void evaluate(DetrRun *run, CocoResults *results) {
     Model *model = &run->detr.model;
     CocoResults own = {0}, *list = results ? results : &own;
-    FoundDetections found;
     Error error;
-    found_open(&found, run);
     model_evaluation_begin(model);
     if (model->params.ema) detr_fold(&run->detr);
-    detect_all(run, &found);
+    detect_all(run, list);
     model_evaluation_end(model);
     if (model->params.ema) detr_fold(&run->detr);
     if (!run->d.training.stopping) {
-        found_exchange(&found);
-        found_list(&found, run, list);
+        detector_exchange(&run->d, list);
         if (!coco_eval(run->found, NULL, COCO_EVAL_BOXES, &run->d.val.coco, list, NULL, &error))
             die("%s: %s", run->d.val.name, error.text);
     }
-    found_close(&found);
     coco_results_free(&own);
 }
 

@@ -429,6 +429,26 @@ void distributed_broadcast(void *data, size_t bytes) {
         MPI_Bcast((char *)data + at, bytes - at < MOST ? (int)(bytes - at) : MOST, MPI_BYTE, 0, MPI_COMM_WORLD);
 }
 
+void *distributed_gather(const void *own, size_t bytes, size_t *total) {
+    enum { MOST = 1 << 30 };
+    double *counts = xcalloc((size_t)ranks, sizeof *counts, "what ranks exchange");
+    size_t at = 0;
+    counts[rank] = (double)bytes;
+    distributed_sum(counts, (size_t)ranks);
+    *total = 0;
+    for (int r = 0; r < ranks; r++) *total += (size_t)counts[r];
+    char *all = xcalloc(*total + 1, 1, "what ranks exchange");
+    for (int r = 0; r < ranks; r++) {
+        size_t count = (size_t)counts[r];
+        if (r == rank && count) memcpy(all + at, own, count);
+        for (size_t i = 0; ranks > 1 && i < count; i += MOST)
+            MPI_Bcast(all + at + i, count - i < MOST ? (int)(count - i) : MOST, MPI_BYTE, r, MPI_COMM_WORLD);
+        at += count;
+    }
+    free(counts);
+    return all;
+}
+
 #else /* without MPI */
 
 #include <unistd.h>
@@ -459,6 +479,12 @@ void distributed_sum(double *values, size_t count) { (void)values, (void)count; 
 bool distributed_agree(double value, double share) { return (void)share, value == value; }
 char *distributed_tally(const char *word) { return (void)word, NULL; }
 void distributed_broadcast(void *data, size_t bytes) { (void)data, (void)bytes; }
+void *distributed_gather(const void *own, size_t bytes, size_t *total) {
+    char *all = xcalloc(bytes + 1, 1, "what ranks exchange");
+    if (bytes) memcpy(all, own, bytes);
+    *total = bytes;
+    return all;
+}
 
 #endif
 

@@ -46,5 +46,7 @@ bool distributed_agree(double value, double share);
 char *distributed_tally(const char *word);
 /* Copies rank 0's bytes to all ranks. */
 void distributed_broadcast(void *data, size_t bytes);
+/* The bytes of all ranks in the order of ranks, *total of them, to be freed. */
+void *distributed_gather(const void *own, size_t bytes, size_t *total);
 
 #endif

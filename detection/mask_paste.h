@@ -6,7 +6,7 @@
 
 enum { MASK_PASTE_MOST = 64 };
 
-/* probability [side,side], row by row, side <= MASK_PASTE_MOST, covers the box x0, y0, x1, y1, in pixels of the picture.
+/* probability [side,side], row by row, side <= MASK_PASTE_MOST, covers the box x0, y0, x1, y1 in pixels.
  * A pixel is 1 where the probability at its centre, bilinearly between the centres of the cells and with cells outside
  * counted as 0, is at least `least` > 0.  A box without width or height, or that is not finite, gives an empty mask.
  * The rule of mmdetection (_do_paste_mask) and detectron2. */

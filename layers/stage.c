@@ -84,7 +84,8 @@ void stream_plan(Stream *s, Plan *plan, size_t bytes, bool sum, bool scales) {
 
 static void station_prefix(const Stage *stage, int i, char prefix[PARAM_NAME_SIZE]) {
     if (stage->stations[i].bare) snprintf(prefix, PARAM_NAME_SIZE, "%send.", stage->prefix);
-    else if (i == 2 * stage->config.depth) snprintf(prefix, PARAM_NAME_SIZE, "%s%.8s.", stage->norm_prefix, end_name(stage));
+    else if (i == 2 * stage->config.depth)
+        snprintf(prefix, PARAM_NAME_SIZE, "%s%.8s.", stage->norm_prefix, end_name(stage));
     else snprintf(prefix, PARAM_NAME_SIZE, "%.40snorm%d.", stage->blocks[i / 2].prefix, i % 2 + 1);
 }
 

@@ -94,8 +94,8 @@ void stage_plan(Stage *stage, Plan *plan, int B);
  * also serves many short ones. */
 void stage_set_tokens(Stage *stage, int N);
 
-/* From now on the tokens lie on this grid, whose attention allows that (attention_set_grid); parameters stay as they are.
- * It is called with the largest grid before stage_plan. */
+/* From now on the tokens lie on this grid, whose attention allows that (attention_set_grid); parameters stay as they
+ * are.  It is called with the largest grid before stage_plan. */
 void stage_set_grid(Stage *stage, Grid grid);
 
 /* The stage's input [B,N of the first station,M], which the caller writes. */
@@ -111,8 +111,8 @@ void stage_output_alias(const Stage *stage, Plan *plan, void *slot);
 /* `drop` asks for drop path and dropout. */
 void stage_forward(Stage *stage, int B, bool drop);
 
-/* Goes from stream->dh, the gradient of the output, and with norm_beside stream->dx, that of what the next stage reads, to
- * stream->dx, the gradient of the input;  parameters (+=).  Overwrites stream->dh and stream->df. */
+/* Goes from stream->dh, the gradient of the output, and with norm_beside stream->dx, that of what the next stage
+ * reads, to stream->dx, the gradient of the input;  parameters (+=).  Overwrites stream->dh and stream->df. */
 void stage_backward(Stage *stage, int B, bool drop, FinalGradients *final);
 
 /* Multiply-adds of one image's forward pass: of the whole stage, and of a station's convolution. */

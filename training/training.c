@@ -296,7 +296,7 @@ static void log_header(const Training *t, char header[LOG_SIZE]) {
 static void log_row(Training *t, bool evaluated) {
     RunState *state = &t->state;
     char row[LOG_SIZE], validation[32] = "";
-    if (evaluated) snprintf(validation, sizeof validation, "%.6f", t->validation_loss);
+    if (evaluated && t->validation_loss) snprintf(validation, sizeof validation, "%.6f", t->validation_loss);
     int used = snprintf(row, sizeof row, "%llu,%llu,%.6f,%.8g,%.6g,%.*f", (unsigned long long)state->step,
                         (unsigned long long)state->epoch + 1, training_loss(t), (double)state->lr,
                         (double)state->gradient_norm, t->decimals + 1, t->images_per_s);

@@ -56,7 +56,7 @@ typedef struct {
     RunFolder folder;
     double images_per_s;    /* since the last row of the log */
     double stall;           /* fraction of that time spent waiting for the loader */
-    double validation_loss; /* of the last evaluation, which sets it */
+    double validation_loss; /* of the last evaluation, which sets it; 0: it has none */
     bool stopping;          /* a rank has received a signal, and all ranks know it */
     bool evaluated;         /* this process has */
     bool logged;            /* the last step has its row */

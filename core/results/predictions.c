@@ -86,16 +86,22 @@ void predictions_add_box(Predictions *p, int id, const char *name, double score,
     for (int side = 0; side < 4; side++) append(numbers, number_of(box[side]));
 }
 
+void predictions_add_mask(Predictions *p, const char *counts, int height, int width) {
+    if (!p->wanted) return;
+    json_t *object = json_array_get(p->found, json_array_size(p->found) - 1);
+    json_t *mask = json_object(), *size = json_array();
+    append(size, json_integer(height));
+    append(size, json_integer(width));
+    set(mask, "size", size);
+    set(mask, "counts", string_of(counts));
+    set(object, "segmentation", mask);
+}
+
 void predictions_add_region(Predictions *p, int id, const char *name, double share, int height, int width,
                             const char *counts) {
     if (!p->wanted) return;
-    json_t *object = add(p, id, name), *mask = json_object(), *size = json_array();
-    set(object, "share", number_of(share));
-    set(object, "segmentation", mask);
-    set(mask, "size", size);
-    append(size, json_integer(height));
-    append(size, json_integer(width));
-    set(mask, "counts", string_of(counts));
+    set(add(p, id, name), "share", number_of(share));
+    predictions_add_mask(p, counts, height, width);
 }
 
 static bool put(FILE *file, const void *content) {

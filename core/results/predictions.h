@@ -2,7 +2,8 @@
  *
  *   {"file": "cat.png", "predictions": [{"id": 3, "name": "cat", "probability": 0.93}, ...]}
  *   {"file": "street.jpg", "width": 640, "height": 480,
- *    "predictions": [{"id": 1, "name": "person", "score": 0.9, "box": [x, y, width, height]}, ...]}
+ *    "predictions": [{"id": 1, "name": "person", "score": 0.9, "box": [x, y, width, height],
+ *                     "segmentation": {"size": [height, width], "counts": "..."}}, ...]}
  *   {"file": "clip.mp4", "predictions": [{"id": 3, "name": "throwing", "probability": 0.93}, ...],
  *    "frames": [{"frame": 12, "time": 0.48, "probability": 0.71}, ...]}
  *   {"file": "broken.png", "error": "not a PNG, JPEG or BMP picture"}
@@ -34,6 +35,8 @@ void predictions_fail(Predictions *p, const char *file, const char *reason);
 /* Add a class of the whole picture with its probability, or an object with its score and box x, y, width, height. */
 void predictions_add(Predictions *p, int id, const char *name, double probability);
 void predictions_add_box(Predictions *p, int id, const char *name, double score, const double box[4]);
+/* The mask of the object that was added last, in a picture of that size, as COCO's text of run lengths. */
+void predictions_add_mask(Predictions *p, const char *counts, int height, int width);
 
 /* Prints the most probable of `classes` on stdout, even if JSON is not wanted, and adds the picture with them.
  * Replaces the logits by their softmax.  If names is NULL, class indices are printed.  Returns the first class. */

@@ -17,8 +17,8 @@ void coco_masks_add(CocoMasks *m) {
 
 static void add_rle(CocoMasks *m, CocoMask *mask, const Rle *rle) {
     m->rles = xgrow(m->rles, m->rle_count + 1, &m->rle_room, sizeof *m->rles, "run lengths");
-    m->runs = xgrow(m->runs, m->run_count + rle->count, &m->run_room, sizeof *m->runs, "run lengths");
-    memcpy(m->runs + m->run_count, rle->runs, rle->count * sizeof *m->runs);
+    m->runs = xgrow(m->runs, m->run_count + rle->count + 1, &m->run_room, sizeof *m->runs, "run lengths");
+    if (rle->count) memcpy(m->runs + m->run_count, rle->runs, rle->count * sizeof *m->runs); /* else no runs at all */
     m->run_count += rle->count;
     mask->rle = (int)m->rle_count;
     m->rles[m->rle_count++] = (Rle){.height = rle->height, .width = rle->width, .count = rle->count};

@@ -10,6 +10,8 @@
  *                    layer's input; the library's kernels reach 60 % of that speed at stride 1 and 15 % at stride 2
  *                    (docs/performance.md).
  *
+ * What may be quick goes to kernels/convolution/winograd.c where that serves it.
+ *
  * oneDNN needs a primitive for each shape, and a copy of the weights in the layout that the primitive asks for.  Both
  * are created by the first call with a shape and kept in tables; a full table drops the least recently used entry. */
 #include <math.h>
@@ -64,34 +66,14 @@ enum { PACKED = 256, PRIMITIVES = 1024 };
 static PackedWeights packed[PACKED];
 static uint64_t clock_of_use;
 
-#ifdef VIT_FP32
-/* The weights of forward, and behind them those of backward, from rows [out,in,taps] that are made in the workspace. */
-static void fold_winograd(float *folded, const float *w, const float *scale, const Convolution *c, bool backward) {
-    size_t in = (size_t)c->in, out = (size_t)c->out;
-    kernels_reserve(weight_count(c) * sizeof *w);
-    float *scaled = workspace_shared();
-    for (int reversed = 0; reversed <= backward; reversed++) {
-#pragma omp parallel for schedule(static)
-        for (size_t o = 0; o < out; o++)
-            for (size_t i = 0; i < in; i++)
-                for (size_t tap = 0; tap < 9; tap++)
-                    scaled[reversed ? (i * out + o) * 9 + 8 - tap : (o * in + i) * 9 + tap] =
-                        scale[o] * w[(o * in + i) * 9 + tap];
-        if (reversed) winograd_fold(folded + winograd_weights(c), scaled, c->out, c->in);
-        else winograd_fold(folded, scaled, c->in, c->out);
-    }
-}
-#endif
-
 void convolution_fold(void *folded, const float *w, const float *scale, const Convolution *c, bool backward) {
     size_t taps = (size_t)c->k * (size_t)c->k, row = (size_t)c->in * taps;
     float *plain = folded, *reversed = plain + weight_count(c);
-#ifdef VIT_FP32
     if (winograd_serves(c)) {
-        fold_winograd(folded, w, scale, c, backward);
+        winograd_fold(folded, w, scale, c, false);
+        if (backward) winograd_fold((float *)folded + winograd_weights(c), w, scale, c, true);
         return;
     }
-#endif
     for (int i = 0; i < PACKED; i++)
         if (packed[i].folded == folded) packed[i].stale = true;
 #pragma omp parallel for schedule(static)
@@ -352,13 +334,11 @@ static size_t image_count(int B, int H, int W, int channels) {
 void convolution_forward(real *y, const real *x, const real *add, const void *folded, const float *shift,
                          const Convolution *c, bool relu, const ImageShape *images) {
     int B = images->B, H = images->Hi, W = images->Wi;
-#ifdef VIT_FP32
     if (winograd_serves(c)) {
         kernels_reserve(convolution_workspace(c, images));
         winograd_convolve(y, x, add, folded, shift, relu, NULL, c->in, c->out, images);
         return;
     }
-#endif
     Primitive wanted = {.direction = FORWARD, .c = *c, .B = B, .H = H, .W = W, .bias = true, .add = add, .relu = relu};
     int Ho = convolution_side(H, c->stride), Wo = convolution_side(W, c->stride);
     if (add && add != y) copy(y, add, image_count(B, Ho, Wo, c->out));
@@ -390,13 +370,11 @@ void convolution_backward_input(real *dx, const real *add, const real *dy, const
     int B = images->B, H = images->Hi, W = images->Wi;
     size_t n = image_count(B, H, W, c->in);
     const float *w = folded;
-#ifdef VIT_FP32
     if (winograd_serves(c)) {
         kernels_reserve(convolution_workspace(c, images));
         winograd_convolve(dx, dy, add, w + winograd_weights(c), NULL, false, below, c->out, c->in, images);
         return;
     }
-#endif
     if (c->stride == 1) {
         if (add && add != dx) copy(dx, add, n);
 #ifdef VIT_FP32
@@ -470,12 +448,10 @@ void convolution_backward_weight(float *dw, const real *dy, const real *x, const
     LinearShape product = {.in = c->in * c->k * c->k, .out = c->out};
     size_t at_once = is_product(c) ? n : positions_at_once(c, n);
     kernels_reserve(convolution_workspace(c, images));
-#ifdef VIT_FP32
     if (winograd_serves(c)) {
         winograd_backward_weight(dw, dy, x, scale, c, images);
         return;
     }
-#endif
     float *sum = workspace_shared();
     real *rows = (real *)(sum + weight_count(c));
     memset(sum, 0, weight_count(c) * sizeof *sum);

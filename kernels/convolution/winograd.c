@@ -13,8 +13,7 @@
 #include <string.h>
 
 #include "kernels/convolution/winograd_cpu.h"
-#include "kernels/cpu/tile.h"
-#include "kernels/cpu/vecmath.h"
+#include "kernels/cpu/activations.h"
 #include "kernels/device/workspace.h"
 
 enum { OUT = 4, SPAN = 6, PLACES = SPAN * SPAN, PANEL = TILE_VECS * TILE };
@@ -22,13 +21,10 @@ enum { OUT = 4, SPAN = 6, PLACES = SPAN * SPAN, PANEL = TILE_VECS * TILE };
  * of all threads, enough that reading and writing the sums costs little. */
 enum { TILES = 32, WEIGHT_TILES = 128 };
 
-#ifdef VIT_FP32
 bool winograd_serves(const Convolution *c) {
-    return c->way == CONVOLUTION_QUICK && c->k == 3 && c->stride == 1 && c->in % PANEL == 0 && c->out % PANEL == 0;
+    return sizeof(real) == sizeof(float) && c->way == CONVOLUTION_QUICK && c->k == 3 && c->stride == 1 &&
+           c->in % PANEL == 0 && c->out % PANEL == 0;
 }
-#else
-bool winograd_serves(const Convolution *c) { return (void)c, false; }
-#endif
 
 size_t winograd_weights(const Convolution *c) { return (size_t)PLACES * (size_t)c->in * (size_t)c->out; }
 
@@ -65,23 +61,23 @@ TILE_INLINE void line_gradients(vec *z, const vec *y) {
     z[5] = y[3];
 }
 
-/* G g; `row` floats from one weight to the next. */
-static void line_weights(float *u, size_t row, const float *g, size_t g_row) {
-    float g0 = g[0], g1 = g[g_row], g2 = g[2 * g_row];
-    u[0] = g0 / 4;
-    u[row] = -(g0 + g1 + g2) / 6;
-    u[2 * row] = -(g0 - g1 + g2) / 6;
-    u[3 * row] = g0 / 24 + g1 / 12 + g2 / 6;
-    u[4 * row] = g0 / 24 - g1 / 12 + g2 / 6;
-    u[5 * row] = g2;
+/* G g */
+TILE_INLINE void line_weights(vec *u, const vec *g) {
+    vec ends = g[0] + g[2], quarters = 0.25f * g[0] + g[2];
+    u[0] = 0.25f * g[0];
+    u[1] = (ends + g[1]) * (-1.0f / 6);
+    u[2] = (ends - g[1]) * (-1.0f / 6);
+    u[3] = (quarters + 0.5f * g[1]) * (1.0f / 6);
+    u[4] = (quarters - 0.5f * g[1]) * (1.0f / 6);
+    u[5] = g[2];
 }
 
 /* G^T u */
-static void line_slopes(float *g, size_t g_row, const float *u, size_t row) {
-    float s = (u[row] + u[2 * row]) / 6, t = u[3 * row] + u[4 * row];
-    g[0] = u[0] / 4 - s + t / 24;
-    g[g_row] = (u[2 * row] - u[row]) / 6 + (u[3 * row] - u[4 * row]) / 12;
-    g[2 * g_row] = t / 6 - s + u[5 * row];
+TILE_INLINE void line_slopes(vec *g, const vec *u) {
+    vec s = (u[1] + u[2]) * (1.0f / 6), t = (u[3] + u[4]) * (1.0f / 6);
+    g[0] = 0.25f * (u[0] + t) - s;
+    g[1] = (u[2] - u[1]) * (1.0f / 6) + (u[3] - u[4]) * (1.0f / 12);
+    g[2] = t - s + u[5];
 }
 
 /* == Transforms of a tile ========================================================================================= */
@@ -108,7 +104,7 @@ static TilePlace place_of(const Tiling *g, size_t tile) {
 }
 
 /* A vector of channels of `side` x `side` pixels from (top, left) on; zeros outside of the image. */
-TILE_INLINE void tile_load(vec *d, int side, const float *x, const Tiling *g, TilePlace p, int top, int left, int C) {
+TILE_INLINE void tile_load(vec *d, int side, const real *x, const Tiling *g, TilePlace p, int top, int left, int C) {
 #pragma GCC unroll 6
     for (int i = 0; i < side; i++)
 #pragma GCC unroll 6
@@ -116,7 +112,7 @@ TILE_INLINE void tile_load(vec *d, int side, const float *x, const Tiling *g, Ti
             int row = top + i, column = left + j;
             bool inside = row >= 0 && row < g->H && column >= 0 && column < g->W;
             size_t at = p.image + (size_t)row * (size_t)g->W + (size_t)column;
-            d[i * side + j] = inside ? vec_load(x + at * (size_t)C) : vec_set(0);
+            d[i * side + j] = inside ? real_load(x + at * (size_t)C) : vec_set(0);
         }
 }
 
@@ -143,7 +139,7 @@ TILE_INLINE void tile_spread(float *to, size_t place, vec *d, int side, LineTran
 }
 
 /* v [PLACES][.][in], `place` floats apart: B^T d B of one tile. */
-static void pixels_spread(float *v, size_t place, const float *x, const Tiling *g, size_t tile, int in) {
+static void pixels_spread(float *v, size_t place, const real *x, const Tiling *g, size_t tile, int in) {
     TilePlace p = place_of(g, tile);
     for (int c = 0; c < in; c += TILE) {
         vec d[SPAN * SPAN];
@@ -153,7 +149,7 @@ static void pixels_spread(float *v, size_t place, const float *x, const Tiling *
 }
 
 /* A dy A^T */
-static void gradients_spread(float *z, size_t place, const float *dy, const Tiling *g, size_t tile, int out) {
+static void gradients_spread(float *z, size_t place, const real *dy, const Tiling *g, size_t tile, int out) {
     TilePlace p = place_of(g, tile);
     for (int c = 0; c < out; c += TILE) {
         vec d[OUT * OUT];
@@ -164,20 +160,21 @@ static void gradients_spread(float *z, size_t place, const float *dy, const Tili
 
 /* What is done to a result before it is written. */
 typedef struct {
-    const float *add, *shift, *below;
+    const real *add, *below;
+    const float *shift;
     bool relu;
 } After;
 
 TILE_INLINE vec after(vec y, const After *a, size_t at, int c) {
     if (a->shift) y += vec_load(a->shift + c);
-    if (a->add) y += vec_load(a->add + at);
+    if (a->add) y += real_load(a->add + at);
     if (a->relu) y = vec_select(y > 0.0f, y, vec_set(0));
-    if (a->below) y = vec_select(vec_load(a->below + at) > 0.0f, y, vec_set(0));
+    if (a->below) y = vec_select(real_load(a->below + at) > 0.0f, y, vec_set(0));
     return y;
 }
 
 /* y = A^T m A of one tile, m [PLACES][.][out], `place` floats apart. */
-static void results_gather(float *y, const float *m, size_t place, const After *a, const Tiling *g, size_t tile,
+static void results_gather(real *y, const float *m, size_t place, const After *a, const Tiling *g, size_t tile,
                            int out) {
     TilePlace p = place_of(g, tile);
     for (int c = 0; c < out; c += TILE) {
@@ -192,7 +189,7 @@ static void results_gather(float *y, const float *m, size_t place, const After *
             for (int i = 0; i < OUT && p.top + i < g->H; i++) {
                 size_t pixel = p.image + (size_t)(p.top + i) * (size_t)g->W + (size_t)(p.left + j);
                 size_t at = pixel * (size_t)out + (size_t)c;
-                vec_store(y + at, after(down[i], a, at, c));
+                real_store(y + at, after(down[i], a, at, c));
             }
         }
     }
@@ -201,17 +198,29 @@ static void results_gather(float *y, const float *m, size_t place, const After *
 /* == Forward, and the gradient of the input ======================================================================= */
 
 /* folded [PLACES][out / PANEL][in][PANEL]: what a product reads at a time lies together. */
-void winograd_fold(float *folded, const float *w, int in, int out) {
+void winograd_fold(float *folded, const float *w, const float *scale, const Convolution *c, bool reversed) {
+    int in = reversed ? c->out : c->in, out = reversed ? c->in : c->out;
     size_t place = (size_t)in * (size_t)out;
-#pragma omp parallel for schedule(static)
-    for (int o = 0; o < out; o++)
+#pragma omp parallel for collapse(2) schedule(static)
+    for (int o = 0; o < out; o += TILE)
         for (int i = 0; i < in; i++) {
-            const float *g = w + ((size_t)o * (size_t)in + (size_t)i) * 9;
-            float down[SPAN * 3], u[PLACES];
-            for (int j = 0; j < 3; j++) line_weights(down + j, 3, g + j, 3);
-            for (int k = 0; k < SPAN; k++) line_weights(u + k * SPAN, 1, down + k * 3, 1);
+            float lanes[9][TILE];
+            for (int l = 0; l < TILE; l++) {
+                int to = reversed ? i : o + l, from = reversed ? o + l : i;
+                const float *g = w + ((size_t)to * (size_t)c->in + (size_t)from) * 9;
+                for (int tap = 0; tap < 9; tap++) lanes[reversed ? 8 - tap : tap][l] = scale[to] * g[tap];
+            }
+            vec down[3][SPAN], u[SPAN];
+            for (int j = 0; j < 3; j++) {
+                const vec column[3] = {vec_load(lanes[j]), vec_load(lanes[3 + j]), vec_load(lanes[6 + j])};
+                line_weights(down[j], column);
+            }
             float *to = folded + ((size_t)(o / PANEL) * (size_t)in + (size_t)i) * PANEL + (size_t)(o % PANEL);
-            for (int k = 0; k < PLACES; k++) to[(size_t)k * place] = u[k];
+            for (int k = 0; k < SPAN; k++) {
+                const vec row[3] = {down[0][k], down[1][k], down[2][k]};
+                line_weights(u, row);
+                for (int j = 0; j < SPAN; j++) vec_store(to + (size_t)(k * SPAN + j) * place, u[j]);
+            }
         }
 }
 
@@ -226,10 +235,10 @@ static void multiply(float *m, const float *v, const float *folded, int n, int i
                       v + (size_t)k * TILES * (size_t)in, (size_t)in, 1, folded, PANEL, n, PANEL, in, 0);
 }
 
-void winograd_convolve(float *y, const float *x, const float *add, const float *folded, const float *shift, bool relu,
-                       const float *below, int in, int out, const ImageShape *images) {
+void winograd_convolve(real *y, const real *x, const real *add, const float *folded, const float *shift, bool relu,
+                       const real *below, int in, int out, const ImageShape *images) {
     const Tiling g = tiling_of(images);
-    const After a = {add, shift, below, relu};
+    const After a = {add, below, shift, relu};
     size_t tiles = tile_count(&g), threads = (size_t)omp_get_max_threads(), each = (tiles + threads - 1) / threads;
     each = each < TILES ? each : TILES;
 #pragma omp parallel for schedule(dynamic)
@@ -259,18 +268,29 @@ size_t winograd_workspace(const Convolution *c, const ImageShape *images) {
 /* dw (+=) scale G^T du G, du [PLACES][in][out]. */
 static void add_slopes(float *dw, const float *du, const float *scale, const Convolution *c) {
     size_t place = (size_t)c->in * (size_t)c->out;
-#pragma omp parallel for schedule(static)
-    for (int i = 0; i < c->in; i++)
-        for (int o = 0; o < c->out; o++) {
+#pragma omp parallel for collapse(2) schedule(static)
+    for (int o = 0; o < c->out; o += TILE)
+        for (int i = 0; i < c->in; i++) {
             const float *u = du + (size_t)i * (size_t)c->out + (size_t)o;
-            float down[3 * SPAN], g[9], *to = dw + ((size_t)o * (size_t)c->in + (size_t)i) * 9;
-            for (int j = 0; j < SPAN; j++) line_slopes(down + j, SPAN, u + (size_t)j * place, SPAN * place);
-            for (int k = 0; k < 3; k++) line_slopes(g + 3 * k, 1, down + k * SPAN, 1);
-            for (int k = 0; k < 9; k++) to[k] += scale[o] * g[k];
+            vec column[SPAN], down[SPAN][3], g[3];
+            float lanes[9][TILE];
+            for (int j = 0; j < SPAN; j++) {
+                for (int k = 0; k < SPAN; k++) column[k] = vec_load(u + (size_t)(k * SPAN + j) * place);
+                line_slopes(down[j], column);
+            }
+            for (int k = 0; k < 3; k++) {
+                vec row[SPAN];
+                for (int j = 0; j < SPAN; j++) row[j] = down[j][k];
+                line_slopes(g, row);
+                for (int j = 0; j < 3; j++) vec_store(lanes[3 * k + j], g[j]);
+            }
+            for (int l = 0; l < TILE; l++)
+                for (int tap = 0; tap < 9; tap++)
+                    dw[((size_t)(o + l) * (size_t)c->in + (size_t)i) * 9 + (size_t)tap] += scale[o + l] * lanes[tap][l];
         }
 }
 
-void winograd_backward_weight(float *dw, const float *dy, const float *x, const float *scale, const Convolution *c,
+void winograd_backward_weight(float *dw, const real *dy, const real *x, const float *scale, const Convolution *c,
                               const ImageShape *images) {
     const Tiling g = tiling_of(images);
     size_t tiles = tile_count(&g), in = (size_t)c->in, out = (size_t)c->out;

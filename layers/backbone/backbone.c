@@ -17,8 +17,8 @@
 #define F(KIND, field) CONFIG_FIELD(KIND, BackboneKindSettings, field)
 static const ConfigEntry kind_entries[] = {
     {F(CHOICE, backbone), "resnet", .section = "model", CONFIG_CHOICES("resnet", "hierarchy"),
-     .help = "What makes the four maps of features: resnet (bottlenecks with frozen batch norms) or hierarchy (the stages "
-             "of a vision transformer, as train_vit's settings make them)"},
+     .help = "What makes the four maps of features: resnet (bottlenecks with frozen batch norms) or hierarchy (the "
+             "stages of a vision transformer, as train_vit's settings make them)"},
 };
 #undef F
 const ConfigGroup backbone_kind_settings = {CONFIG_GROUP(BackboneKindSettings, kind_entries), .change = CHANGE_NEVER};
@@ -90,7 +90,8 @@ static void plan_hierarchy(Backbone *b, Plan *plan, int B, int H, int W) {
     Trunk *t = &b->trunk;
     trunk_set_size(t, H, W);
     if (plan->training) trunk_allocate(t, B);
-    if (plan->training) plan_keep(plan, b->prefix, "keep", &t->stream.keep, 2 * (size_t)t->depth * (size_t)B * sizeof(float));
+    size_t keep = 2 * (size_t)t->depth * (size_t)B * sizeof(float);
+    if (plan->training) plan_keep(plan, b->prefix, "keep", &t->stream.keep, keep);
     else plan_without(plan, &t->stream.keep);
     trunk_plan_scratch(t, plan, B);
     trunk_plan(t, plan, B);
@@ -142,7 +143,7 @@ void backbone_load(Backbone *b, const uint8_t *pixels, const int *sizes, const f
 
 void backbone_draw(Backbone *b, uint64_t seed, uint32_t step, size_t first, int B) {
     if (!is_hierarchy(b)) return;
-    trunk_draw_drops(&b->trunk, seed, step, first, B);
+    if (b->trunk.stream.keep) trunk_draw_drops(&b->trunk, seed, step, first, B); /* a training plan is in use */
     trunk_draw_buffers(&b->trunk, seed, step);
 }
 

@@ -26,8 +26,9 @@ typedef struct {
 } ResNetSettings;
 extern const ConfigGroup resnet_settings;
 
-/* Adds the settings of all backbones (those of a hierarchy are in layers/backbone/hierarchy.h).  backbone_use_settings marks those of the chosen one as used and must be called
- * before config_settle, which checks the settings in use. */
+/* Adds the settings of all backbones (those of a hierarchy are in layers/backbone/hierarchy.h).
+ * backbone_use_settings marks those of the chosen one as used and must be called before config_settle, which checks
+ * the settings in use. */
 void backbone_add_settings(Config *config);
 void backbone_use_settings(Config *config);
 
@@ -51,27 +52,27 @@ typedef struct {
  * ResNet, timm's of a hierarchy, whose new norms are norm0 to norm3.  The config must outlive the backbone. */
 void backbone_create(Backbone *b, const Config *config, Params *params, const char *prefix);
 
-/* Plans activations, the loaded images among them, for up to B images of up to H x W or W x H.  A training plan includes
- * the backward pass. */
+/* Plans activations, the loaded images among them, for up to B images of up to H x W or W x H.  A training plan
+ * includes the backward pass. */
 void backbone_plan(Backbone *b, Plan *plan, int B, int H, int W);
 /* Where the plans of training and inference differ in size: what the one that is now in use has room for. */
 void backbone_set_room(Backbone *b, int B, int H, int W);
 /* True if the plan has room for this batch. */
 bool backbone_fits(const Backbone *b, int B, int H, int W);
 
-/* Must be called whenever the weights have changed: after they were read or initialised, after every optimizer step, and
- * after params_view.  The first call allocates memory. */
+/* Must be called whenever the weights have changed: after they were read or initialised, after every optimizer step,
+ * and after params_view.  The first call allocates memory. */
 void backbone_fold(Backbone *b);
 
-/* Fills b->images from host pixels [B,H,W,3], with any values in the padding, and host sizes [B,2], the height and width
- * of each image.  The pixels must come from host_malloc: on a GPU they are copied beside what was called before, and
- * must not be written to before device_uploads_wait has returned. */
+/* Fills b->images from host pixels [B,H,W,3], with any values in the padding, and host sizes [B,2], the height and
+ * width of each image.  The pixels must come from host_malloc: on a GPU they are copied beside what was called
+ * before, and must not be written to before device_uploads_wait has returned. */
 void backbone_load(Backbone *b, const uint8_t *pixels, const int *sizes, const float *mean, const float *std, int B,
                    int H, int W);
 
-/* Draws, for images first .. first+B-1 of the global batch, the drop path of this step, and the random features that all
- * its micro-batches share, if the operators have any.  Must be called before a forward pass under the training plan, and
- * once for a model that was never trained. */
+/* Draws, for images first .. first+B-1 of the global batch, the drop path of this step, and the random features that
+ * all its micro-batches share, if the operators have any.  Must be called before a forward pass under the training
+ * plan, and once for a model that was never trained. */
 void backbone_draw(Backbone *b, uint64_t seed, uint32_t step, size_t first, int B);
 
 /* images [B,H,W,3], normalised and 0 in the padding (images_normalize_padded): b->images, or the caller's, who keeps
@@ -87,14 +88,15 @@ static inline int backbone_side(int side, int level) { return side >> (level + 2
 /* Is the gradient of that level used?  Where it is not, it need not be computed. */
 bool backbone_is_trained(const Backbone *b, int level);
 
-/* Sets the factor of the learning rate of every parameter: `rate`, and of a hierarchy with layer_decay the factors of the
- * classifier's groups (layers/vit/layer_decay.h), where the last group's stands for the rest of the model. */
+/* Sets the factor of the learning rate of every parameter: `rate`, and of a hierarchy with layer_decay the factors
+ * of the classifier's groups (layers/vit/layer_decay.h), where the last group's stands for the rest of the model. */
 void backbone_set_rates(const Backbone *b, Params *params, float rate, float layer_decay);
 
 /* Multiply-adds of one image's forward pass, and of its backward pass without what frozen weights do not need. */
 size_t backbone_macs(Backbone *b, int H, int W);
 size_t backbone_backward_macs(Backbone *b, int H, int W);
-/* Numbers in the weights, frozen ones among them, without the statistics of frozen batch norms, as papers count them. */
+/* Numbers in the weights, frozen ones among them, without the statistics of frozen batch norms, as papers count
+ * them. */
 size_t backbone_weights(const Backbone *b, const Params *params);
 
 /* Calls row(context, prefix, what, macs) for every part that a description has: the parameters are those whose names
@@ -104,8 +106,9 @@ void backbone_describe(Backbone *b, int H, int W, BackboneRow row, void *context
 
 /* Is the file of weights a classifier's, whose names have no prefix? */
 bool backbone_is_alone(const Backbone *b, const char *path);
-/* Reads the backbone's weights from a classifier's file (safetensors; torchvision's or timm's names), whose head is left
- * out; norms that it has not stay as they are.  Dies, with the difference, if it is the file of another backbone. */
+/* Reads the backbone's weights from a classifier's file (safetensors; torchvision's or timm's names), whose head is
+ * left out; norms that it has not stay as they are.  Dies, with the difference, if it is the file of another
+ * backbone. */
 void backbone_load_weights(const Backbone *b, Params *params, const char *path);
 
 void backbone_destroy(Backbone *b);

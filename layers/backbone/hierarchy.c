@@ -12,9 +12,9 @@ typedef struct {
 } HierarchySettings;
 
 static const char *const taken[] = {
-    "attn", "img_size", "patch_size", "patch_overlap", "patch_pad", "patch_norm", "patch_merging", "stage_norm", "norm_eps",
-    "dim", "depth", "heads", "mlp_ratio", "mlp_conv", "mlp_relu", "conv_stages", "conv_block", "pos_embed", "drop_path",
-    "recompute", NULL,
+    "attn", "img_size", "patch_size", "patch_overlap", "patch_pad", "patch_norm", "patch_merging", "stage_norm",
+    "norm_eps", "dim", "depth", "heads", "mlp_ratio", "mlp_conv", "mlp_relu", "conv_stages", "conv_block", "pos_embed",
+    "drop_path", "recompute", NULL,
 };
 
 static const ConfigEntry output_norm = {
@@ -37,8 +37,8 @@ static void settings_check(const Config *config, const void *settings) {
     if (s.patch_size != FIRST_STRIDE)
         config_reject(config, "patch_size", "{patch_size} is not 4, the stride of the first of the four maps");
     if (s.pos_embed != POSITIONS_NONE && s.pos_embed != POSITIONS_CONV)
-        config_reject(config, "pos_embed", "{pos_embed} has a table for the grid that {img_size} makes, but here pictures "
-                                           "have many sizes: none or conv is needed");
+        config_reject(config, "pos_embed", "{pos_embed} has a table for the grid that {img_size} makes, but here "
+                                           "pictures have many sizes: none or conv is needed");
     vit_check_settings(config, &s);
 }
 
@@ -71,11 +71,11 @@ void hierarchy_add_settings(Config *config, const char *chooser, const char *own
     config_default(config, "depth", "2,2,2,2");
     config_default(config, "heads", "1,2,5,8");
     config_default(config, "pos_embed", "none");
-    config_explain(config, "img_size", "Height and width of the classifier's images: tables that have a value for every "
-                                       "token, such as lisa's, stay on its grid, and are resampled for each batch");
+    config_explain(config, "img_size", "Height and width of the classifier's images: tables that have a value for "
+                                       "every token, such as lisa's, stay on its grid, resampled for each batch");
     config_explain(config, "dim", "Width of the tokens in each of the four stages, which are the maps' channels");
-    config_explain(config, "pos_embed", "Position embedding: none, or a depthwise 3x3 convolution at the start of every "
-                                        "block (conv); learned tables belong to one grid");
+    config_explain(config, "pos_embed", "Position embedding: none, or a depthwise 3x3 convolution at the start of "
+                                        "every block (conv); learned tables belong to one grid");
 }
 
 void hierarchy_use_settings(Config *config) {

@@ -1,5 +1,5 @@
-/* The settings of a backbone made of a vision transformer's stages: those of train_vit (VitSettings) that mean something
- * for four maps of images of any size, under the same names. */
+/* The settings of a backbone made of a vision transformer's stages: those of train_vit (VitSettings) that mean
+ * something for four maps of images of any size, under the same names. */
 #ifndef VIT_LAYERS_BACKBONE_HIERARCHY_H
 #define VIT_LAYERS_BACKBONE_HIERARCHY_H
 

@@ -168,8 +168,8 @@ static size_t y_bytes(const ResNet *net, int stage) { return reals(net->room[sta
 static bool output_apart(const ResNet *net, int stage) { return net->config.pyramid && stage > 0; }
 
 /* A stage that is not trained needs the memory of one block only.  Its first block reads the output of the previous
- * stage, so outputs alternate between two buffers, beginning with those of conv1 and of the max pool; or, if all of them
- * are wanted, that of the first stage alone lies over conv1's. */
+ * stage, so outputs alternate between two buffers, beginning with those of conv1 and of the max pool; or, if all of
+ * them are wanted, that of the first stage alone lies over conv1's. */
 static void frozen_plan(ResNet *net, Plan *plan, int stages) {
     size_t bytes[2] = {reals(net->room[0], net->config.width), reals(net->room[1], net->config.width)}, h1 = 0, h2 = 0;
     real **first[RESNET_STAGES] = {&net->stem, &net->pooled, &net->stem, &net->pooled};

@@ -74,9 +74,9 @@ void resnet_fold(ResNet *net);
 
 /* images [B,H,W,3] (images_normalize_padded) -> net->features. */
 void resnet_forward(const ResNet *net, const real *images, int B, int H, int W);
-/* dfeatures, the gradients of C2 to C5, -> dw (+=) of the trained stages.  All but the last may be NULL, for zero; those
- * of stages that are not trained are not read.  Requires a resnet_forward of the same batch under a training plan.
- * Overwrites the last of dfeatures.  `final` may be NULL.  Does nothing if the whole backbone is frozen. */
+/* dfeatures, the gradients of C2 to C5, -> dw (+=) of the trained stages.  All but the last may be NULL, for zero;
+ * those of stages that are not trained are not read.  Requires a resnet_forward of the same batch under a training
+ * plan.  Overwrites the last of dfeatures.  `final` may be NULL.  Does nothing if the whole backbone is frozen. */
 void resnet_backward(const ResNet *net, real *const dfeatures[RESNET_STAGES], int B, int H, int W,
                      FinalGradients *final);
 

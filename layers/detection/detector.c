@@ -1,10 +1,12 @@
 #include "layers/detection/detector.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/die.h"
 #include "core/distributed.h"
-#include "core/results/outcome.h"
+#include "core/progress.h"
+#include "core/text.h"
 #include "layers/loading.h"
 
 /* == Settings ===================================================================================================== */
@@ -93,6 +95,87 @@ void detector_close_data(Detector *d) {
 }
 
 /* == Evaluation =================================================================================================== */
+
+/* A detection as ranks exchange it, and behind it the text of its mask. */
+typedef struct {
+    CocoDetection detection;
+    int image, height, width; /* height 0: no mask */
+    size_t order, text;       /* its place in the order of ranks; bytes of the text, rounded up to 8, which follows */
+} FoundRecord;
+
+/* The mask of detection i, {0} if there are none. */
+static RleText mask_of(const CocoResults *results, size_t i) {
+    return results->masks.count ? rle_texts_at(&results->masks, i) : (RleText){0};
+}
+
+static size_t text_bytes(const CocoResults *results, size_t i) {
+    RleText mask = mask_of(results, i);
+    return mask.text ? (mask.length + sizeof(double)) / sizeof(double) * sizeof(double) : 0;
+}
+
+static char *own_records(const Detector *d, const CocoResults *results, size_t *bytes) {
+    *bytes = 0;
+    for (size_t i = 0; i < results->count; i++) *bytes += sizeof(FoundRecord) + text_bytes(results, i);
+    char *records = xcalloc(*bytes + 1, 1, "detections"), *to = records;
+    for (size_t i = 0; i < results->count; i++) {
+        RleText mask = mask_of(results, i);
+        FoundRecord record = {.detection = results->detections[i], .height = mask.height, .width = mask.width,
+                              .text = text_bytes(results, i)};
+        record.image = coco_find_image(&d->val.coco, record.detection.image_id);
+        memcpy(to, &record, sizeof record);
+        if (mask.text) memcpy(to + sizeof record, mask.text, mask.length);
+        to += sizeof record + record.text;
+    }
+    return records;
+}
+
+static int by_image(const void *a, const void *b) {
+    const FoundRecord *x = *(const FoundRecord *const *)a, *y = *(const FoundRecord *const *)b;
+    if (x->image != y->image) return x->image < y->image ? -1 : 1;
+    return x->order < y->order ? -1 : x->order > y->order;
+}
+
+static void add_record(CocoResults *results, const FoundRecord *record, Rle *mask) {
+    Error error;
+    coco_results_add(results, record->detection);
+    if (!record->text) return;
+    const char *text = (const char *)(record + 1);
+    if (!rle_parse(mask, text, strlen(text), record->height, record->width, &error)) die("a mask: %s", error.text);
+    coco_results_add_mask(results, mask);
+}
+
+void detector_exchange(const Detector *d, CocoResults *results) {
+    size_t bytes, total, count = 0;
+    Rle mask = {0};
+    if (distributed_ranks() == 1) return;
+    char *own = own_records(d, results, &bytes), *all = distributed_gather(own, bytes, &total);
+    FoundRecord **found = xcalloc(total / sizeof **found + 1, sizeof *found, "detections");
+    for (size_t at = 0; at < total; count++) {
+        found[count] = (FoundRecord *)(void *)(all + at);
+        found[count]->order = count;
+        at += sizeof **found + found[count]->text;
+    }
+    qsort(found, count, sizeof *found, by_image);
+    coco_results_free(results);
+    *results = (CocoResults){0};
+    for (size_t i = 0; i < count; i++) add_record(results, found[i], &mask);
+    rle_free(&mask);
+    free(found);
+    free(all);
+    free(own);
+}
+
+void detector_report_begin(const Detector *d) {
+    progress_show(true, "%d validation images of %s, %d at a time", d->val.coco.image_count, d->val.name,
+                  d->view->eval_batch);
+}
+
+void detector_report_end(const Detector *d, const CocoResults *results) {
+    const char *path = d->outputs->results;
+    Error error;
+    if (*path && !coco_results_write(path, results, &error)) die("%s: %s", path, error.text);
+    if (*path) print_line("%s: %zu detections\n", path, results->count);
+}
 
 void detector_check_categories(const Detector *d) {
     ClassNames names;

@@ -62,8 +62,15 @@ void detector_close_data(Detector *d);
 
 /* == Evaluation =================================================================================================== */
 
+/* Every rank has the detections of its own images: after this each has all, in the order of the images. */
+void detector_exchange(const Detector *d, CocoResults *results);
+
 /* --eval: detections are compared with the data by category id, so an id must mean the same category in both. */
 void detector_check_categories(const Detector *d);
+/* --eval: says what was evaluated, and writes --results; on rank 0 only, between the two prints the program its
+ * numbers. */
+void detector_report_begin(const Detector *d);
+void detector_report_end(const Detector *d, const CocoResults *results);
 
 /* == --predict ==================================================================================================== */
 
@@ -79,7 +86,7 @@ typedef struct {
 typedef void (*DetectPicture)(Detector *d, const DetectorPicture *picture, CocoResults *results);
 
 /* Finds the pictures that --predict names, the largest size that they have when they are resized (d->shorter and
- * longer), and d->names of ids below `ids`: those in the checkpoint. */
+ * longer), and d->names of ids below `ids`: those in the checkpoint; 0: of all ids that it names. */
 void detector_predict_begin(Detector *d, Pictures *pictures, int ids);
 /* Prints the detections in the pictures; with --json and --draw also writes them. */
 void detector_predict(Detector *d, Pictures *pictures, DetectPicture detect);

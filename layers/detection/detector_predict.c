@@ -14,6 +14,7 @@
 static void names_of_checkpoint(Detector *d, int ids) {
     static ClassNames names; /* d->names points into it */
     run_folder_classes(&names, d->training.s->init);
+    if (!ids) ids = names.count;
     d->ids = ids;
     d->names = xcalloc((size_t)ids, sizeof *d->names, "names of categories");
     for (int id = 0; id < ids; id++) d->names[id] = id < names.count ? names.at[id] : "";
@@ -29,15 +30,17 @@ static void predicted_coco(const Detector *d, Coco *coco, const char *name, int 
     if (!coco_finish(coco, &error)) die("%s: %s", name, error.text);
 }
 
-static void tell_detections(const Detector *d, Predictions *json, const char *name, const CocoDetection *detections,
-                            int count) {
-    int shown = 0;
+static void tell_detections(const Detector *d, Predictions *json, const char *name, const CocoResults *results) {
+    const CocoDetection *detections = results->detections;
+    int shown = 0, count = (int)results->count;
     while (shown < count && detections[shown].score >= (double)d->view->draw_score) shown++;
     print_line("%s: %d objects with a score of at least %g\n", name, shown, (double)d->view->draw_score);
     for (int i = 0; i < shown; i++) {
         const CocoDetection *o = &detections[i];
         const char *category = o->category_id < d->ids ? d->names[o->category_id] : "";
         predictions_add_box(json, (int)o->category_id, category, o->score, o->box);
+        RleText mask = results->masks.count ? rle_texts_at(&results->masks, (size_t)i) : (RleText){0};
+        if (mask.text) predictions_add_mask(json, mask.text, mask.height, mask.width);
         printf("  %5.1f %%  ", 100 * o->score);
         if (*category)
             print_line("%s", category);
@@ -48,8 +51,8 @@ static void tell_detections(const Detector *d, Predictions *json, const char *na
 }
 
 /* Small pictures, on which labels would hide the objects, are drawn enlarged by an integer factor. */
-static void draw_picture(const Detector *d, const ImagePart *picture, const char *name, CocoDetection *detections,
-                         int count) {
+static void draw_picture(const Detector *d, const ImagePart *picture, const char *name, CocoResults *results) {
+    CocoDetection *detections = results->detections;
     int longer = picture->height > picture->width ? picture->height : picture->width;
     int times = longer < 512 ? 512 / longer : 1;
     Image image = {picture->height * times, picture->width * times, NULL};
@@ -57,10 +60,11 @@ static void draw_picture(const Detector *d, const ImagePart *picture, const char
     Coco coco;
     image.pixels = xcalloc((size_t)image.height * (size_t)image.width * 3, 1, "a picture");
     draw_enlarged(&image, picture->pixels, times);
-    for (int i = 0; i < count; i++)
+    for (size_t i = 0; i < results->count; i++)
         for (int side = 0; side < 4; side++) detections[i].box[side] *= times;
     predicted_coco(d, &coco, name, image.width, image.height);
-    draw_detections(&image, detections, count, (double)d->view->draw_score, NULL, &coco);
+    draw_detections(&image, detections, (int)results->count, (double)d->view->draw_score,
+                    results->masks.count ? &results->masks : NULL, &coco);
     if (!image_write_png(d->outputs->draw, image.pixels, image.height, image.width, &error))
         die("%s: %s", d->outputs->draw, error.text);
     coco_close(&coco);
@@ -103,11 +107,11 @@ static bool predict(Detector *d, Prediction *p, const char *name, DetectPicture 
                                rounded_up(d, draw.width), {draw.height, draw.width}};
     if (!detection_pixels(&p->scratch, shown->pixels, (size_t)shown->W * 3, &picture, &draw))
         die("%s: out of memory", name);
-    p->results.count = 0;
+    coco_results_free(&p->results);
     detect(d, shown, &p->results);
     predictions_begin(&p->json, name, picture.width, picture.height);
-    tell_detections(d, &p->json, name, p->results.detections, (int)p->results.count);
-    if (*d->outputs->draw) draw_picture(d, &picture, name, p->results.detections, (int)p->results.count);
+    tell_detections(d, &p->json, name, &p->results);
+    if (*d->outputs->draw) draw_picture(d, &picture, name, &p->results);
     return true;
 }
 

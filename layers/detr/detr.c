@@ -280,8 +280,8 @@ void detr_backward_features(Detr *detr, GradientsListener final) {
 void detr_backward(Detr *detr, GradientsListener final) {
     FinalGradients done = final_gradients(detr, final);
     backward_features(detr, &done);
-    resnet_backward(&detr->backbone, (real *[RESNET_STAGES]){NULL, NULL, NULL, detr->dfeatures}, detr->B, detr->H, detr->W,
-                    &done);
+    real *dfeatures[RESNET_STAGES] = {NULL, NULL, NULL, detr->dfeatures};
+    resnet_backward(&detr->backbone, dfeatures, detr->B, detr->H, detr->W, &done);
 }
 
 /* == Description ================================================================================================== */

@@ -90,20 +90,8 @@ void validation_loss_add(ValidationLoss *sum, DetrRun *run, int image, const flo
 
 /* == Evaluation =================================================================================================== */
 
-/* The detections of an evaluation, as ranks exchange them: [image_count,Q,FOUND_NUMBERS] of the validation split, 0
- * where there are none. */
-typedef struct {
-    double *numbers;
-    size_t count;
-} FoundDetections;
-
-void found_open(FoundDetections *found, const DetrRun *run);
-/* Fills in the detections of the part that the model holds, after detr_forward, and adds the loss of its images. */
-void found_take(FoundDetections *found, DetrRun *run, const DetectionPart *part, ValidationLoss *sum);
-/* Every rank has filled in its own images: after this each has all of them. */
-void found_exchange(FoundDetections *found);
-void found_list(const FoundDetections *found, const DetrRun *run, CocoResults *results);
-void found_close(FoundDetections *found);
+/* Adds the detections of the part that the model holds, after detr_forward, and the loss of its images. */
+void found_take(CocoResults *found, DetrRun *run, const DetectionPart *part, ValidationLoss *sum);
 
 /* --eval: prints COCO's numbers and the loss, and writes --results. */
 void detr_eval_report(const DetrRun *run, const CocoResults *results);

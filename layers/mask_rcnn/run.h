@@ -55,8 +55,10 @@ void mask_run_update(MaskRun *run, MaskRcnnLoss *loss);
 void mask_run_open_evaluation(MaskRun *run);
 /* Finds the objects of the batch that is loaded: the forward pass and everything after it. */
 void mask_run_detect(MaskRun *run, const int *sizes);
-/* Adds image b's detections of that batch, whose picture has width x height pixels, to `results`, best first. */
-void mask_run_results(MaskRun *run, int b, int64_t image_id, int width, int height, CocoResults *results);
+/* Adds the detections in image b of that batch, which has size[0] x size[1] pixels there and the id image_id and height
+ * x width pixels as a picture, to `results`, best first. */
+void mask_run_results(MaskRun *run, int b, const int size[2], int64_t image_id, int width, int height,
+                      CocoResults *results);
 /* --eval: prints COCO's numbers of boxes and of masks, and writes --results. */
 void mask_run_report(const MaskRun *run, const CocoResults *results);
 

@@ -73,8 +73,9 @@ static void first_embedding_create(Trunk *t, const Config *config) {
     Embedding *e = &t->embeddings[0];
     int sides[2] = {c->img_size[0], c->img_size[1]};
     for (int i = 0; i < 2 && trunk_has_stem(t); i++) sides[i] = hybrid_stem_side(s, sides[i]);
-    embedding_create(e, trunk_has_stem(t) ? hybrid_stem_channels(s) : 3, sides[0], sides[1], !trunk_has_stem(t) && !t->use.dense,
-                     c->patch_size, c->patch_overlap, patches_are_normed(c));
+    bool planes = !trunk_has_stem(t) && !t->use.dense;
+    embedding_create(e, trunk_has_stem(t) ? hybrid_stem_channels(s) : 3, sides[0], sides[1], planes, c->patch_size,
+                     c->patch_overlap, patches_are_normed(c));
     if (c->patch_pad) embedding_pad(e, c->patch_pad);
 }
 
@@ -100,6 +101,7 @@ static void stage_create(Trunk *t, const Config *config, Params *params, int i) 
     Embedding *e = &t->embeddings[i];
     char prefix[PARAM_NAME_SIZE];
     bool last = i == vit_stages(c) - 1, beside = !c->stage_norm && t->use.ends == ENDS_BESIDE;
+    bool bare = t->use.ends == ENDS_BARE || (t->use.ends == ENDS_OF_CLASSIFIER && !last);
     if (i == 0) first_embedding_create(t, config);
     else if (c->patch_merging) embedding_create_merging(e, before->config.dim, before->grid);
     else
@@ -123,7 +125,7 @@ static void stage_create(Trunk *t, const Config *config, Params *params, int i) 
                      .drops_hidden = true,
                      .recompute = c->recompute,
                      .last = last,
-                     .bare_end = !c->stage_norm && (t->use.ends == ENDS_BARE || (t->use.ends == ENDS_OF_CLASSIFIER && !last)),
+                     .bare_end = !c->stage_norm && bare,
                      .norm_beside = beside && !last,
                      .norm_name = beside ? beside_names[i] : "norm",
                      .norm_eps = c->norm_eps,
@@ -297,7 +299,8 @@ static void embed_gradient(Trunk *t, const real *images, int i, int B) {
         embedding_backward(&t->embeddings[i], s->dh, s->dx, stage_stream(stage - 1), B);
         return;
     }
-    embedding_backward(&t->embeddings[0], trunk_has_stem(t) ? t->stem.dfeatures : NULL, s->dx, first_input(t, images), B);
+    real *dfeatures = trunk_has_stem(t) ? t->stem.dfeatures : NULL; /* an image needs no gradient */
+    embedding_backward(&t->embeddings[0], dfeatures, s->dx, first_input(t, images), B);
     if (trunk_has_stem(t)) hybrid_stem_backward(&t->stem, B);
 }
 

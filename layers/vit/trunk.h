@@ -1,7 +1,7 @@
-/* The trunk of a vision transformer, which is everything but the classifier: patch embeddings and stages, and in front of
- * them a stem if the settings ask for one.  images [B,3,Hi,Wi], or clips [B,frames,3,Hi,Wi] -> the output of every
- * stage, [B,N,M] of its own N and M.  A classifier reads the last one; a model for dense prediction reads all of them,
- * and its images have many sizes. */
+/* The trunk of a vision transformer, which is everything but the classifier: patch embeddings and stages, and in
+ * front of them a stem if the settings ask for one.  images [B,3,Hi,Wi], or clips [B,frames,3,Hi,Wi] -> the output
+ * of every stage, [B,N,M] of its own N and M.  A classifier reads the last one; a model for dense prediction reads
+ * all of them, and its images have many sizes. */
 #ifndef VIT_LAYERS_VIT_TRUNK_H
 #define VIT_LAYERS_VIT_TRUNK_H
 
@@ -39,8 +39,8 @@ typedef struct {
  * outlive the trunk. */
 void trunk_create(Trunk *t, const VitSettings *s, const TrunkUse *use, const Config *config, Params *params);
 
-/* Plans activations for up to B images, the scratch of all stages first.  For a dense trunk trunk_set_size has given the
- * largest size, for which and for which turned by a quarter there is room then. */
+/* Plans activations for up to B images, the scratch of all stages first.  For a dense trunk trunk_set_size has given
+ * the largest size, for which and for which turned by a quarter there is room then. */
 void trunk_plan_scratch(Trunk *t, Plan *plan, int B);
 void trunk_plan(Trunk *t, Plan *plan, int B);
 /* Allocates on the host, and on the device what does not depend on the batch. */

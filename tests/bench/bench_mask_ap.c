@@ -168,8 +168,8 @@ int main(int argc, char **argv) {
     coco_eval(numbers, NULL, COCO_EVAL_MASKS, &drawn.truth, &drawn.found, NULL, &error_fatal);
     double took = now_seconds() - start;
     for (int i = 0; i < COCO_NUMBERS; i++) printf("%.17g%c", numbers[i], i + 1 < COCO_NUMBERS ? ' ' : '\n');
-    printf("%d pictures, %zu objects, %zu detections: masks of the ground truth %.3f s, evaluation %.3f s, together %.3f "
-           "s, %.0f MB more than before\n",
+    printf("%d pictures, %zu objects, %zu detections: masks of the ground truth %.3f s, evaluation %.3f s, together "
+           "%.3f s, %.0f MB more than before\n",
            pictures, drawn.truth.annotation_count, drawn.found.count, truth, took, truth + took,
            peak_megabytes() - before);
     coco_results_free(&drawn.found);

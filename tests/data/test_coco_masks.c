@@ -59,7 +59,8 @@ static void expect_text(const Rle *rle, const char *want) {
     "," MASK(9, 1, "[[1, 2, 3, 4]]")                                                                                   \
     "," MASK(10, 1, "[]")                                                                                              \
     "," MASK(11, 1, "[[100, 100, 200, 100, 200, 200]]")                                                                \
-    "," MASK(12, 1, "[[1e300, -1e300, 3, 1e39, -5e38, 4]]")
+    "," MASK(12, 1, "[[1e300, -1e300, 3, 1e39, -5e38, 4]]")                                                            \
+    "," MASK(13, 1, "{\"counts\": [], \"size\": [9, 10]}")
 
 static void polygons_become_pycocotools_masks(void **state) {
     (void)state;
@@ -68,7 +69,7 @@ static void polygons_become_pycocotools_masks(void **state) {
     static const uint32_t areas[] = {17, 20, 68, 22, 9, 22, 17, 17};
     Coco coco;
     parses(&coco, file_of(SPECIMENS), COCO_RLE);
-    assert_int_equal(coco.annotation_count, 12);
+    assert_int_equal(coco.annotation_count, 13);
     assert_int_equal(coco.masks.shortened, 2);
     assert_int_equal(coco.maskless, 2);
     for (size_t i = 0; i < 8; i++) {
@@ -81,6 +82,7 @@ static void polygons_become_pycocotools_masks(void **state) {
     for (size_t i = 8; i < 10; i++) assert_null(coco_annotation_mask(&coco, i));
     assert_int_equal(rle_extent(coco_annotation_mask(&coco, 10)).area, 0); /* outside its picture */
     assert_in_range(rle_extent(coco_annotation_mask(&coco, 11)).area, 0, 90);
+    assert_int_equal(rle_extent(coco_annotation_mask(&coco, 12)).area, 0); /* no runs */
     coco_close(&coco);
 }
 
@@ -119,8 +121,8 @@ static void polygons_are_kept_for_training(void **state) {
 static void segmentations_are_skipped_unless_asked_for(void **state) {
     (void)state;
     Coco coco;
-    parses(&coco, file_of(SPECIMENS "," MASK(13, 1, "[[1, 2, 3]]") "," MASK(14, 2, "7")), COCO_NO_MASKS);
-    assert_int_equal(coco.annotation_count, 14);
+    parses(&coco, file_of(SPECIMENS "," MASK(14, 1, "[[1, 2, 3]]") "," MASK(15, 2, "7")), COCO_NO_MASKS);
+    assert_int_equal(coco.annotation_count, 15);
     assert_null(coco.masks.of);
     assert_true(!coco.maskless && !coco.masks.shortened && !coco.masks.number_room && !coco.masks.run_room);
     coco_close(&coco);

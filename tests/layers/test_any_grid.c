@@ -50,9 +50,9 @@ static const Case cases[] = {
     {"lisa, dense torus", "attn = lisa\nlisa_patterns = 3\nlisa_fft = 2d\nlisa_algo = dense\n", .least = 1},
     {"lisa, torus by fft", "attn = lisa\nlisa_patterns = 3\nlisa_fft = 2d\nlisa_algo = fft\n", .least = 1},
     {"lisa, windows", "attn = lisa\nlisa_patterns = 3\nlisa_kernel = 3\n", .least = 1},
-    {"focused", "attn = focused\n", .least = 1},
+    {"focused", "attn = focused\n", .least = 2},
     {"focused, squares", "attn = focused-reduced\nreduction = 2\n", .least = 4},
-    {"focused, keys apart", "attn = focused-reduced\nreduction = 1\n", .least = 1},
+    {"focused, keys apart", "attn = focused-reduced\nreduction = 1\n", .least = 2},
     {"stripes", "attn = cswin\nstripe = 3\n", .stages = 2, .least = 6, .multiple = 3},
     {"one stripe", "attn = cswin\nstripe = 3\n", .stage = 1, .stages = 2, .least = 1},
     {"ripple", "attn = ripple\nr_max = 3\n", .least = 1},
@@ -447,10 +447,12 @@ static void test_filled_up(void **state) {
     (void)state;
     const Case windows = {"windows", "attn = swin\nwindow = 4\n", .least = 1},
                shifted = {"shifted windows", "attn = swin\nwindow = 4\n", .block = 1, .least = 1},
+               whole = {"shifted windows as large as the own grid", "attn = swin\nwindow = 7\n", .block = 1, .least = 1},
                stripes = {"stripes", "attn = cswin\nstripe = 3\n", .stages = 2, .least = 1};
     official_case(&windows, draw_grid(&windows), (Official){.side = 4});
     official_case(&shifted, draw_grid(&shifted), (Official){.side = 4, .shift = 2});
     official_case(&shifted, (Grid){1, draw(1, 4), draw(1, 4)}, (Official){.side = 4, .shift = 2});
+    official_case(&whole, draw_grid(&whole), (Official){.side = 6, .shift = 3});
     official_case(&stripes, draw_grid(&stripes), (Official){.side = 3, .stripes = true});
     official_case(&stripes, (Grid){1, 8, 10}, (Official){.side = 3, .stripes = true});
 }
@@ -495,11 +497,11 @@ static void test_threads(void **state) {
     omp_set_num_threads(threads);
 }
 
-/* Once grids were seen.  The bounded table of matrix products (kernels/linear) replaces some now and then; what would be
- * made again for a grid of this size in every pass has more bytes together. */
+/* Once grids were seen.  The bounded table of matrix products (kernels/linear) replaces some now and then, of any size;
+ * what is allocated for a grid in every pass lets the memory grow in every pass. */
 static void test_no_allocation(void **state) {
     (void)state;
-    enum { LEAST = 8, PASSES = 9, SMALL = 8192 };
+    enum { LEAST = 8, PASSES = 9 };
     for (int i = 0; i < CASES; i++) {
         const Case *c = &cases[i];
         Case sized = *c;
@@ -507,6 +509,7 @@ static void test_no_allocation(void **state) {
         sized.least = LEAST;
         Grid grids[3] = {draw_grid(&sized), draw_grid(&sized), draw_grid(&sized)};
         size_t most = (size_t)(B * M) * (size_t)grid_tokens(largest), before = 0;
+        bool still = false;
         real *x = upload_real(normals(most, 1), most), *dx = poisoned_real(most);
         instance_open(&l, c, own, &largest);
         fill(&l);
@@ -516,10 +519,11 @@ static void test_no_allocation(void **state) {
                 attention_forward(&l.attention, dx, x, B);
                 attention_backward(&l.attention, dx, x, x, B);
             }
-            if (pass == 0) before = mallinfo2().uordblks;
+            size_t after = mallinfo2().uordblks;
+            still |= pass > 0 && after <= before;
+            before = after;
         }
-        size_t after = mallinfo2().uordblks;
-        if (after > before + SMALL) fail_msg("%s: %zu bytes more", c->label, after - before);
+        if (!still) fail_msg("%s: every pass allocates", c->label);
         instance_close(&l);
         release_all();
     }

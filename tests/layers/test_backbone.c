@@ -157,7 +157,8 @@ static void built_open(Built *m, const Bench *l, int H, int W) {
     VitSettings s = hierarchy_settings(&l->config);
     s.img_size[0] = H;
     s.img_size[1] = W;
-    trunk_create(&m->trunk, &s, &(TrunkUse){.prefix = PREFIX, .ends = hierarchy_ends(&l->config)}, &l->config, &m->params);
+    TrunkUse use = {.prefix = PREFIX, .ends = hierarchy_ends(&l->config)};
+    trunk_create(&m->trunk, &s, &use, &l->config, &m->params);
     plan_start(&m->plan, false);
     trunk_plan_scratch(&m->trunk, &m->plan, B);
     trunk_plan(&m->trunk, &m->plan, B);
@@ -240,6 +241,7 @@ static void test_order(void **state) {
             assert_memory_equal(again.grads, first[i].grads, l.params.total * sizeof(float));
         }
         bind(&l, &l.inference);
+        backbone_draw(&l.backbone, check_seed(), 0, 0, B); /* has no drop path to draw */
         bool drops = hierarchy_settings(&l.config).drop_path > 0;
         for (int i = 0; i < SIZES; i++) {
             Result alone = run(&l, &samples[i], &l.inference, false);
@@ -454,11 +456,11 @@ static void test_others(void **state) {
          {"stages.2.blocks.1.", "has no place in this backbone", "depth"}},
         {"attn = softmax\ndepth = 1,1,2,1\n" SMALL, "attn = softmax\ndepth = 1\n" SMALL, false,
          {"no tensor 'stages.2.blocks.1.", "nor 11 others"}},
-        {"attn = softmax\ndepth = 1\n" SMALL, "attn = softmax\ndepth = 1\nheads = 4\ndim = 8,8,16,16\nimg_size = 32\n", true,
-         {"heads", "2", "was trained with 4"}},
+        {"attn = softmax\ndepth = 1\n" SMALL, "attn = softmax\ndepth = 1\nheads = 4\ndim = 8,8,16,16\nimg_size = 32\n",
+         true, {"heads", "2", "was trained with 4"}},
         {"attn = softmax\ndepth = 1\n" SMALL, "attn = hydra\ndepth = 1\n" SMALL, true, {"attn", "trained with hydra"}},
-        {"attn = softmax\ndepth = 1\n" SMALL, "attn = softmax\ndepth = 1\nheads = 2\ndim = 8,8,16,32\nimg_size = 32\n", false,
-         {"stages.3.", "has shape", "dim"}},
+        {"attn = softmax\ndepth = 1\n" SMALL, "attn = softmax\ndepth = 1\nheads = 2\ndim = 8,8,16,32\nimg_size = 32\n",
+         false, {"stages.3.", "has shape", "dim"}},
         {"attn = softmax\ndepth = 1\n" SMALL, "attn = softmax\ndepth = 1\npos_embed = learned\n" SMALL, false,
          {"'pos_embed' has no place"}},
     };

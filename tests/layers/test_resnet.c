@@ -337,10 +337,11 @@ static void test_pyramid_gradients(void **state) {
     for (int i = 0; i < params_count(&f.params); i++) {
         const Param *p = params_at(&f.params, i);
         bool inner = strstr(p->name, "bn1.bias") || strstr(p->name, "bn2.bias");
-        float bias = inner ? 8 : 1, size = 0.02f / sqrtf((float)(p->size / (size_t)p->shape[0]));
+        float other = text_ends_with(p->name, "bias") ? (inner ? 8 : 1) : !strstr(p->name, "mean");
+        float size = 0.02f / sqrtf((float)(p->size / (size_t)p->shape[0]));
         const float *drawn = normals(p->size, size);
         for (size_t j = 0; j < p->size; j++)
-            values[p->offset + j] = p->ndim == 4 ? drawn[j] : text_ends_with(p->name, "bias") ? bias : !strstr(p->name, "mean");
+            values[p->offset + j] = p->ndim == 4 ? drawn[j] : other;
     }
     device_upload(f.params.values, values, f.params.total * sizeof *values);
     resnet_fold(&f.net);

@@ -6,8 +6,9 @@
     python3 tests/reference/check_coco_eval.py --fixtures       writes tests/fixtures/coco_eval again
 
 A case is an annotation file and a results file; test_coco_eval, given two such files, prints its twelve numbers, and
-with masks also writes the results as a file of ours, which pycocotools then reads.  The cases live where rounding and order decide: boxes on a grid of whole pixels, so that IoUs fall on the thresholds; few
-different scores, so that they tie within and across images; areas on the borders of the ranges."""
+with masks also writes the results as a file of ours, which pycocotools then reads.  The cases live where rounding and
+order decide: boxes on a grid of whole pixels, so that IoUs fall on the thresholds; few different scores, so that they
+tie within and across images; areas on the borders of the ranges."""
 
 import argparse
 import contextlib
