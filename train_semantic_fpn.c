@@ -94,7 +94,7 @@ static const ProgramFacts facts = {
     .name = "train_semantic_fpn",
     .introduction = "train_semantic_fpn trains Semantic FPN, which gives every pixel a class, and measures mIoU.",
     .examples =
-        "  train_semantic_fpn --config configs/ade20k/shapes-demo.ini       train on the built-in scenes, minutes\n"
+        "  train_semantic_fpn --config configs/ade20k/shapes-demo.ini   train on the built-in scenes\n"
         "  train_semantic_fpn --config configs/ade20k/semantic-fpn-resnet-50.ini --data ADEChallengeData2016\n"
         "  train_semantic_fpn --resume runs/shapes-semantic-fpn-resnet-001  go on where a run stopped\n"
         "  train_semantic_fpn --init best.safetensors --predict street.jpg --draw classes.png\n"

@@ -1,9 +1,10 @@
 #!/bin/sh
 # From a fresh checkout to masks of ten shapes in minutes on two CPU cores: installs missing packages, builds, trains Mask
-# R-CNN on generated scenes (configs/coco/mask-rcnn-demo.ini), evaluates boxes and masks with COCO's metrics, and draws
-# its training curve and what it found in a scene.  All results are in runs/demo-mask-rcnn.
+# R-CNN (configs/coco/mask-rcnn-demo.ini) and Semantic FPN (configs/ade20k/shapes-demo.ini) on generated scenes, evaluates
+# boxes and masks with COCO's metrics and the classes of pixels by mIoU, and draws the training curves and what was found
+# in a scene.  All results are in runs/demo-mask-rcnn and runs/demo-semantic-fpn.
 #
-#   sh scripts/demo_masks.sh [--epochs 2 ...]      arguments are passed on to the training program
+#   sh scripts/demo_masks.sh [--epochs 2 ...]      arguments are passed on to both training programs
 case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; esac
 set -eu
 cd "$(dirname "$0")/.."
@@ -23,7 +24,7 @@ train() {
     shift 3
     if [ -e "$run/log.csv" ]; then
         echo "== removing the previous demo from $run"
-        (cd "$run" && rm -f config.ini log.csv best.safetensors last.safetensors state.safetensors curve.png masks.png)
+        (cd "$run" && rm -f config.ini log.csv best.safetensors last.safetensors state.safetensors curve.png masks.png classes.png)
     fi
     status=0
     "./build/cpu/$program" --config "$config" --run-dir "$run" "$@" || status=$?
@@ -41,11 +42,23 @@ echo "== evaluating the best weights"
 echo "== a scene that it has not seen"
 ./build/cpu/train_mask_rcnn --init $run/best.safetensors --predict val:7 --draw $run/masks.png
 "$python" scripts/plots/plot_run.py $run
+
+echo "== classes of pixels: about five minutes more"
+semantic=runs/demo-semantic-fpn
+train train_semantic_fpn configs/ade20k/shapes-demo.ini $semantic "$@"
+echo "== evaluating the best weights"
+./build/cpu/train_semantic_fpn --init $semantic/best.safetensors --eval
+echo "== the same scene"
+./build/cpu/train_semantic_fpn --init $semantic/best.safetensors --predict val:7 --draw $semantic/classes.png
+"$python" scripts/plots/plot_run.py $semantic
 cat <<END
 
-  $run/curve.png    loss and AP while it learned
-  $run/masks.png    the boxes and masks that it found in that scene
+  $run/curve.png          loss and AP while it learned
+  $run/masks.png          the boxes and masks that it found in that scene
+  $semantic/curve.png     loss and mIoU while it learned
+  $semantic/classes.png   the scene, and beside it the class of every pixel
 
-Next, COCO:
+Next, COCO and ADE20K:
   ./build/cpu/train_mask_rcnn --config configs/coco/mask-rcnn-resnet-50.ini --data FOLDER
+  ./build/cpu/train_semantic_fpn --config configs/ade20k/semantic-fpn-resnet-50.ini --data FOLDER
 END

@@ -65,7 +65,7 @@ diff "$work/there" "$work/named" >"$work/out"
 check "the README lists the program's operators" $? "$(grep '^[<>]' "$work/out" | tr '\n' ' ')"
 
 # A page of settings shows their defaults and what a resumed run may change, so that a change of either is in its diff.
-for program in vit detr mask_rcnn ar; do
+for program in vit detr mask_rcnn semantic_fpn ar; do
     page=docs/settings-$(echo $program | tr _ -).md
     [ $program = vit ] && page=docs/settings.md
     "$build/train_$program" --help-markdown | diff "$page" - >"$work/out"
@@ -73,7 +73,7 @@ for program in vit detr mask_rcnn ar; do
 done
 
 # Of flags, those of any program; placeholders such as configs/imagenet/NAME.ini are no names.
-for program in vit detr mask_rcnn ar; do "$build/train_$program" --help; done >"$work/help"
+for program in vit detr mask_rcnn semantic_fpn ar; do "$build/train_$program" --help; done >"$work/help"
 "$plain" - "$work/help" >"$work/out" 2>&1 <<'END'
 import glob, os, re, sys
 wrong = []
