@@ -83,7 +83,7 @@ static const ProgramFacts facts = {
     .name = "train_mask_rcnn",
     .introduction = "train_mask_rcnn trains Mask R-CNN and measures COCO's twelve numbers of boxes and of masks.",
     .examples =
-        "  train_mask_rcnn --config configs/coco/mask-rcnn-demo.ini         train on the built-in scenes, minutes\n"
+        "  train_mask_rcnn --config configs/coco/mask-rcnn-demo.ini      train on the built-in scenes\n"
         "  train_mask_rcnn --config configs/coco/mask-rcnn-resnet-50.ini --data coco\n"
         "  train_mask_rcnn --resume runs/shapes-mask-rcnn-001               go on where a run stopped\n"
         "  train_mask_rcnn --init best.safetensors --predict street.jpg --draw masks.png\n"

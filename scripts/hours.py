@@ -26,7 +26,7 @@ CPU, H100 = 0.72 * 224e9, 0.3 * 989e12  # operations a second
 AT_ONCE = 64
 # Training samples of an epoch by the setting `data`: images, clips, or for train_ar's texts bytes.
 SAMPLES = {"imagenet": 1281167, "datasets/imagenet21k": 14197122, "cifar10": 50000, "cifar100": 50000,
-           "datasets/pets": 3680, "datasets/flowers": 1020, "datasets/coco": 118287, "datasets/kinetics400": 246535,
+           "datasets/pets": 3680, "datasets/flowers": 1020, "datasets/coco": 118287, "datasets/ade20k": 20210, "datasets/kinetics400": 246535,
            "datasets/ssv2": 168913, "enwik8": 90000000}
 HELD_OUT = 2000  # of train_ar's images
 
@@ -56,9 +56,15 @@ def samples_of(settings, program):
     return count and count * int(settings.get("samples_per_clip", 1))
 
 
+def class_count(program):
+    """The setting of the number of classes where --describe cannot know it from the data set."""
+    counts = {"train_detr": 91, "train_mask_rcnn": 80, "train_semantic_fpn": 150}
+    return ["--num-classes", str(counts[program])] if program in counts else []
+
+
 def describe(row, program, path):
     """Numbers of --describe, and of the samples whose activations it plans; {} where the program is missing or refuses."""
-    more = ["--num-classes", "91"] if row.program == "train_detr" else []
+    more = class_count(row.program)
     if not os.access(program, os.X_OK):
         return {}
     command = [program, "--config", path, *row.arguments, *more, "--describe"]

@@ -33,7 +33,7 @@ import hours
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PROGRAMS = {name: os.environ.get(name.upper(), os.path.join(ROOT, "build", "cpu", name))
-            for name in ("train_vit", "train_detr", "train_ar")}
+            for name in ("train_vit", "train_detr", "train_mask_rcnn", "train_semantic_fpn", "train_ar")}
 
 
 class Row:
@@ -67,6 +67,13 @@ def coco(*names):
     return [Row(paper, "coco/" + config, program="train_detr") for paper, config in names]
 
 
+def dense(program, prefix, size, *names):
+    """Rows whose multiply-adds are those of an image of that size; each starts from the classifier of that name."""
+    return [Row(paper, f"{prefix}-{config}", "--image-size", size, run=f"{prefix}-{config}".replace("/", "-"),
+                after="imagenet-" + config if config in CLASSIFIERS else None, program=program)
+            for paper, config in names]
+
+
 def density(*names):
     return [Row(paper, "ar/" + config, program="train_ar") for paper, config in names]
 
@@ -81,6 +88,9 @@ def block(operator, side):
 def study(name, *arguments, config="study"):
     return Row(name, "cpu/" + config, *arguments, run=f"{config}-{name}")
 
+
+# The classifiers of the dense models' backbones that have a row of their own.
+CLASSIFIERS = {"lisanet-s", "hylisanet-s", "pvt-small", "swin-t", "cswin-t"}
 
 # name: (title, the paper's table in docs/paper_tables.csv or None, rows)
 TABLES = {
@@ -147,8 +157,14 @@ TABLES = {
     "lisa-8": ("LiSA, Table 8: 16 x 1 x 4 views of clips, Kinetics-400", "lisa,8 kinetics400", [
         Row("HyLiSANet-S", "video/hylisanet-s", after="imagenet-hylisanet-s", views=4),
         Row("HyLiSANet-B", "video/hylisanet-b", after="imagenet-hylisanet-b", views=4)]),
-    "lisa-9": ("LiSA, Table 9: Mask R-CNN on COCO, 1x", "lisa,9 coco mask-rcnn 1x", []),
-    "lisa-10": ("LiSA, Table 10: Semantic FPN on ADE-20K", "lisa,10 ade20k semantic fpn", []),
+    "lisa-9": ("LiSA, Table 9: Mask R-CNN on COCO, 1x; an image of 800 x 1280", "lisa,9 coco mask-rcnn 1x", dense(
+        "train_mask_rcnn", "coco/mask-rcnn", "800x1280",
+        ("ResNet-50", "resnet-50"), ("PVT-S", "pvt-small"), ("Swin-T", "swin-t"), ("CSwin-T", "cswin-t"),
+        ("LiSANet-S", "lisanet-s"), ("HyLiSANet-S", "hylisanet-s"))),
+    "lisa-10": ("LiSA, Table 10: Semantic FPN on ADE20K; an image of 512 x 2048", "lisa,10 ade20k semantic fpn", dense(
+        "train_semantic_fpn", "ade20k/semantic-fpn", "512x2048",
+        ("ResNet-50", "resnet-50"), ("PVT-S", "pvt-small"), ("Swin-T", "swin-t"), ("CSwin-T", "cswin-t"),
+        ("LiSANet-S", "lisanet-s"), ("HyLiSANet-S", "hylisanet-s"))),
     "lisa-14": ("LiSA, Table 14: operators on clips, Something-Something V2", "lisa,14 something-something-v2", video(
         ("softmax", "lisanet-i-softmax"), ("softmax+rpe", "lisanet-i-softmax-rpe"),
         ("dwconv377", "lisanet-i-dwconv7"), ("gf", "lisanet-i-gf"), ("lambda", "lisanet-i-lambda"),
@@ -220,7 +236,9 @@ SHOWN = [("FLOPs", "10^6 multiply-adds", "mmacs", 1), ("params_M", "params, M", 
          ("real", "ReaL, %", "real", 2),
          ("AP", "AP", "ap", 1), ("APS", "AP small", "ap_small", 1), ("APM", "AP medium", "ap_medium", 1),
          ("APL", "AP large", "ap_large", 1), ("infer_s", "seconds an image", "infer_s", 3),
-         *((metric, metric, metric, 1) for metric in ("APb", "APb50", "APb75", "APm", "APm50", "APm75", "mIoU")),
+         *(("AP" + metric, "AP" + metric, key, 1) for metric, key in (
+             ("b", "ap"), ("b50", "ap50"), ("b75", "ap75"), ("m", "mask_ap"), ("m50", "mask_ap50"),
+             ("m75", "mask_ap75"))), ("mIoU", "mIoU, %", "miou", 1),
          ("speed", "images/s", "speed", 0), ("mem_GB", "memory, GB", "mem_GB", 1),
          ("mem_MB", "memory, MB", "mem_MB", 1), ("infer_ms", "inference, ms", "infer_ms", 1),
          ("train_ms", "training, ms", "train_ms", 1), ("bits_per_dim", "bits per byte", "bits", 2),
@@ -245,7 +263,7 @@ def paper_numbers(table):
 def describe(row, cache={}):
     """params (those that are trained) and macs, with and without transforms, by --describe, or {} where the program is
     missing or refuses."""
-    program, more = PROGRAMS[row.program], ["--num-classes", "91"] if row.program == "train_detr" else []
+    program, more = PROGRAMS[row.program], hours.class_count(row.program)
     path = os.path.join(ROOT, "configs", row.config + ".ini")
     key = (path, tuple(row.arguments))
     if key not in cache:
@@ -273,9 +291,11 @@ def read_run(folder):
             if line.get("top1"):
                 run.update(top1=float(line["top1"]), top5=float(line["top5"]), epoch=int(line["epoch"]))
             if line.get("ap"):
-                parts = {key: float(line[key]) for key in ("ap", "ap_small", "ap_medium", "ap_large") if line.get(key)}
+                parts = {key: float(line[key]) for key in line if re.match(r"(mask_)?ap", key) and line[key]}
                 run.update({key: 100 * part for key, part in parts.items() if part >= 0}, epoch=int(line["epoch"]))
                 run.update({"infer_s": float(line["infer_s"])} if line.get("infer_s") else {})
+            if line.get("miou"):
+                run.update(miou=100 * float(line["miou"]), epoch=int(line["epoch"]))
             if line.get("bits"):
                 run.update(bits=min(float(line["bits"]), run.get("bits", math.inf)), epoch=int(line["epoch"]))
     test = os.path.join(folder, "test.txt")

@@ -1,8 +1,8 @@
 /* mmsegmentation's PhotoMetricDistortion of a picture's colours (mmseg/datasets/transforms/transforms.py), with the
  * roundings of OpenCV's 8-bit HSV.  Each step happens with probability 1/2:
  *   brightness   + uniform in [-32, 32)
- *   contrast     * uniform in [0.5, 1.5), here or at the end, by a coin
- *   saturation   S of HSV * uniform in [0.5, 1.5)
+ *   contrast     * uniform in [0.5, 1.5], here or at the end, by a coin
+ *   saturation   S of HSV * uniform in [0.5, 1.5]
  *   hue          H of HSV + a whole number in -18 .. 17, of the 180 of a circle */
 #ifndef VIT_DATA_IMAGES_PHOTOMETRIC_H
 #define VIT_DATA_IMAGES_PHOTOMETRIC_H

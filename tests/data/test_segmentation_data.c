@@ -334,8 +334,9 @@ static void draws_are_mmsegmentations(void **state) {
         const bool step[5] = {p->brighten, p->contrast_first, p->saturate, p->turn, p->contrast_last};
         assert_false(p->contrast_first && p->contrast_last);
         for (int s = 0; s < 5; s++) steps[s] += step[s];
-        assert_true(p->brightness >= -32 && p->brightness < 32 && p->contrast >= 0.5f && p->contrast < 1.5f);
-        assert_true(p->saturation >= 0.5f && p->saturation < 1.5f);
+        assert_true(p->brightness >= -32 && p->brightness < 32);
+        assert_true(p->contrast >= 0.5f && p->contrast <= 1.5f); /* 0.5 + (1 - 2^-24) rounds to 1.5 */
+        assert_true(p->saturation >= 0.5f && p->saturation <= 1.5f);
         assert_in_range(p->hue + 18, 0, 35);
         hues[p->hue + 18]++;
         brightness += p->brightness;
