@@ -36,6 +36,10 @@ static const char *const cases[] = {
     "patch_merging = true\nnorm_eps = 1e-5\nimg_size = 64\ndrop_path = 0.2\n",
     "attn = reduced\nreduction = 4,2,1,1\nheads = 2\ndim = 16,16,32,32\ndepth = 1,1,1,2\nstage_norm = false\n"
     "output_norm = false\npatch_norm = true\nimg_size = 64\ndrop_path = 0.2\n",
+    "attn = reduced\nreduction = 4,2,1,1\nheads = 2\ndim = 16,16,32,32\ndepth = 1,1,1,2\nstage_norm = false\n"
+    "output_norm = false\npatch_norm = true\npos_embed = stages\nimg_size = 96x64\ndrop_path = 0.2\n",
+    "attn = softmax\nheads = 2\ndim = 16,16,32,32\ndepth = 1\nstage_norm = false\npos_embed = learned\n"
+    "img_size = 64\n",
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
@@ -361,7 +365,7 @@ static void test_gradients(void **state) {
 
 /* == The start from a classifier ================================================================================== */
 
-static const char classifier_end[] = "pool = gap\nnum_classes = 7\n";
+static const char classifier_end[] = "num_classes = 7\n";
 
 /* Writes the weights of a classifier of these settings, with them if `told`; returns its parameters' values by name. */
 static void write_classifier(const char *path, const char *settings, bool told) {
@@ -371,7 +375,8 @@ static void write_classifier(const char *path, const char *settings, bool told) 
     config_init(&config, NULL);
     vit_add_settings(&config);
     settings_put(&config, "pos_embed", "none");
-    snprintf(text, sizeof text, "%s%s", settings, classifier_end);
+    const char *pool = strstr(settings, "pos_embed = stages") ? "cls" : "gap"; /* PVT has a class token */
+    snprintf(text, sizeof text, "%spool = %s\n%s", settings, pool, classifier_end);
     settings_read(&config, text);
     vit_use_settings(&config);
     config_settle(&config);
@@ -419,7 +424,9 @@ static void test_start(void **state) {
                 continue;
             }
             assert_non_null(tensor);
-            assert_memory_equal(got, tensor->data, p->size * sizeof *got);
+            size_t token = strcmp(p->name + strlen(PREFIX), "pos_embed4") ? 0 : (size_t)p->shape[2];
+            assert_int_equal(tensor->size, p->size + token);
+            assert_memory_equal(got, (const float *)tensor->data + token, p->size * sizeof *got);
         }
         VitSettings s = hierarchy_settings(&l.config);
         assert_int_equal(news, !s.stage_norm && hierarchy_ends(&l.config) == ENDS_BESIDE ? 8 : 0);
@@ -490,7 +497,6 @@ static void test_settings(void **state) {
     } refused[] = {
         {"dim = 16,32,64\nheads = 2\ndepth = 1\n", {"dim", "four numbers"}},
         {"patch_size = 8\n", {"patch_size", "stride"}},
-        {"pos_embed = learned\n", {"pos_embed", "none or conv"}},
         {"heads = 3\n", {"heads", "does not divide"}},
         {"img_size = 40\n", {"img_size", "multiple"}},
     };
@@ -577,6 +583,9 @@ static const struct {
      "patch_merging = true\nstage_norm = false\nnorm_eps = 1e-5\n", 47793258 - 20273904 - 2 * 768, 2 * 1440, {0}},
     {"attn = cswin\nstripe = 1,2,7,7\ndim = 64,128,256,512\ndepth = 1,2,21,1\nheads = 2,4,8,16\npatch_overlap = true\n"
      "patch_pad = 2\nstage_norm = false\nnorm_eps = 1e-5\n", 41958576 - 20151024 - 2 * 512, 2 * 960, {109.7, 118.2}},
+    {"attn = reduced\nreduction = 8,4,2,1\ndim = 64,128,320,512\ndepth = 3,4,6,3\nheads = 1,2,5,8\n"
+     "mlp_ratio = 8,8,4,4\npatch_norm = true\nstage_norm = false\noutput_norm = false\npos_embed = stages\n",
+     28239510 - 4266646 - 4 * 512, 0, {0}}, /* less the class token, its position and the last norm, of no map */
 };
 
 static void test_published(void **state) {

@@ -29,14 +29,22 @@ for config in "$root"/configs/coco/mask-rcnn-*.ini; do
     [ $status -eq 0 ] && [ "$(tail -n 3 out | cut -d : -f 1 | tr '\n' ' ')" = 'params trainable_params macs ' ]
     check "$(basename "$config") describes a model" $? "$(tail -n 3 out | tr '\n' ' ')$(head -n 1 err)"
 done
-# of MODEL PARAMS MACS
+# of CONFIG PARAMETERS MACS [SETTINGS]: of an image of 800 x 1280, in 1e9.  The box predictor has a row for the background,
+# 4,357 parameters more than a count with 80 classes.
 of() {
-    run --config "$root/configs/coco/mask-rcnn-$1.ini" --describe
-    [ "$(grep -c "^params: $2\$\|^macs: $3[0-9]*\$" out)" -eq 2 ]
-    check "$1: $2 parameters, 4,357 of them the background's" $? "$(tail -n 3 out | tr '\n' ' ')"
+    config=$1 params=$2 macs=$3
+    shift 3
+    run --config "$root/configs/coco/mask-rcnn-$config.ini" --describe --image-size 800x1280 "$@"
+    [ "$(awk '/^params/ { print $2 } /^macs/ { printf "%.1f\n", $2 / 1e9 }' out | tr '\n' ' ')" = "$params $macs " ]
+    check "mask-rcnn-$config $*: $params parameters, $macs G" $? "$(tail -n 3 out | tr '\n' ' ')$(head -n 1 err)"
 }
-of resnet-50 44400693 25934
-of lisanet-s 42732885 25929
+of lisanet-s 42732885 259.3
+of hylisanet-s 42004117 266.3                   # its convolution blocks are sepconv,
+of hylisanet-s 41715733 259.8 --conv-block conv # which has 288,384 parameters more than conv
+of resnet-50 44400693 259.3
+of swin-t 47798959 262.9  # 1,344 of them in norms of the first three maps; no multiply-adds of padding
+of cswin-t 41963829 279.8 # 896 of them in norms of the first three maps
+of pvt-small 44142581 304.2 # without the class token, its position and the last norm, 2,048 parameters of no map
 refuses "unknown setting, with the nearest" 2 '--fpn-widht|--fpn-width' --fpn-widht 5
 refuses "a setting of another backbone" 2 '--depth|backbone' --depth 1,1,1,1
 refuses "blocks that are no four numbers" 2 '--backbone-blocks|3,4,6,3|3,4' --backbone-blocks 3,4
@@ -53,7 +61,7 @@ refuses "unknown number of categories" 2 'num_classes|80' --data coco --describe
 
 succeeds "train_mask_rcnn trains" $tiny --epochs 3 --run-dir run --log-every 2
 [ "$(head -n 1 run/log.csv)" = \
-    step,epoch,loss,lr,grad_norm,images_per_s,ap,ap50,mask_ap,mask_ap50,objectness,rpn_box,class,box,mask,class_error,$(
+    step,epoch,loss,lr,grad_norm,images_per_s,ap,ap50,ap75,mask_ap,mask_ap50,mask_ap75,objectness,rpn_box,class,box,mask,class_error,$(
     )stall,val_loss,wall_s,peak_bytes,infer_s ]
 check "the log's columns" $? "$(head -n 1 run/log.csv)"
 awk -F , 'NR > 1 { sum = $11 + $12 + $13 + $14 + $15; if (NF != 21 || $18 != "" || ($7 == "") != ($9 == "")) wrong = 1 }
