@@ -580,7 +580,7 @@ static const struct {
      "mlp_ratio = 4,4,3,3\nmlp_conv = true\npos_embed = conv\npatch_overlap = true\nconv_stages = 2\n"
      "conv_block = conv\n", 21576736, 0, {89.7, 91.9}},
     {"attn = swin\nwindow = 7\ndim = 96,192,384,768\ndepth = 2,2,6,2\nheads = 3,6,12,24\npatch_norm = true\n"
-     "patch_merging = true\nstage_norm = false\nnorm_eps = 1e-5\n", 47793258 - 20273904 - 2 * 768, 2 * 1440, {0}},
+     "patch_merging = true\nstage_norm = false\nnorm_eps = 1e-5\n", 47793258 - 20273904 - 2 * 768, 2 * 1440, {91.9, 94.1}},
     {"attn = cswin\nstripe = 1,2,7,7\ndim = 64,128,256,512\ndepth = 1,2,21,1\nheads = 2,4,8,16\npatch_overlap = true\n"
      "patch_pad = 2\nstage_norm = false\nnorm_eps = 1e-5\n", 41958576 - 20151024 - 2 * 512, 2 * 960, {109.7, 118.2}},
     {"attn = reduced\nreduction = 8,4,2,1\ndim = 64,128,320,512\ndepth = 3,4,6,3\nheads = 1,2,5,8\n"

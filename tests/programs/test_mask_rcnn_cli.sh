@@ -42,7 +42,7 @@ of lisanet-s 42732885 259.3
 of hylisanet-s 42004117 266.3                   # its convolution blocks are sepconv,
 of hylisanet-s 41715733 259.8 --conv-block conv # which has 288,384 parameters more than conv
 of resnet-50 44400693 259.3
-of swin-t 47798959 262.9  # 1,344 of them in norms of the first three maps; no multiply-adds of padding
+of swin-t 47798959 262.9  # 1,344 of them in norms of the first three maps; padding is not projected
 of cswin-t 41963829 279.8 # 896 of them in norms of the first three maps
 of pvt-small 44142581 304.2 # without the class token, its position and the last norm, 2,048 parameters of no map
 refuses "unknown setting, with the nearest" 2 '--fpn-widht|--fpn-width' --fpn-widht 5
