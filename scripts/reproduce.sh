@@ -45,7 +45,7 @@ if [ -z "${TRAIN_VIT:-}" ]; then
 fi
 rows=$("$PYTHON" scripts/tables.py --rows "$table") || exit 1
 for wanted; do
-    echo "$rows" | cut -d ' ' -f 1 | grep -qE "^[a-z0-9]*-?$wanted\$" || fail "$table has no row $wanted"
+    echo "$rows" | cut -d ' ' -f 1 | grep -qE "^([a-z0-9-]*-)?$wanted\$" || fail "$table has no row $wanted"
 done
 mkdir -p "$RUNS" || exit 1
 

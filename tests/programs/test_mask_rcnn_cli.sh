@@ -7,7 +7,7 @@
 # shellcheck disable=SC2015,SC2046,SC2086 # settings are lists of words; no name here holds a space
 . "$(dirname "$0")/../tap.sh"
 vit=$build/train_mask_rcnn
-columns=1-5,7-16
+columns=1-5,7-18
 curve() { cut -d , -f $columns "$1/log.csv"; } # tap.sh's, for this log
 
 net='--backbone-blocks 1,1,1,1 --backbone-width 4 --fpn-width 8 --box-width 16 --mask-width 8'
@@ -64,7 +64,7 @@ succeeds "train_mask_rcnn trains" $tiny --epochs 3 --run-dir run --log-every 2
     step,epoch,loss,lr,grad_norm,images_per_s,ap,ap50,ap75,mask_ap,mask_ap50,mask_ap75,objectness,rpn_box,class,box,mask,class_error,$(
     )stall,val_loss,wall_s,peak_bytes,infer_s ]
 check "the log's columns" $? "$(head -n 1 run/log.csv)"
-awk -F , 'NR > 1 { sum = $11 + $12 + $13 + $14 + $15; if (NF != 21 || $18 != "" || ($7 == "") != ($9 == "")) wrong = 1 }
+awk -F , 'NR > 1 { sum = $13 + $14 + $15 + $16 + $17; if (NF != 23 || $20 != "" || ($7 == "") != ($9 == "")) wrong = 1 }
           NR == 2 { first = $3 } END { exit !(NR == 10 && $1 == 15 && $3 < first && !wrong) }' run/log.csv
 check "a row for every second step and each epoch, and the loss falls" $? "$(last_row run)"
 for threads in 1 7; do
