@@ -335,7 +335,7 @@ static void check_gradients(Bench *l, const Sample *s) {
         for (size_t i = 0; i < p->size; i++) norm += (double)r.grads[p->offset + i] * r.grads[p->offset + i];
         norm = sqrt(norm / (double)p->size);
         for (size_t i = 0; i < p->size; i++) {
-            direction[i] += (float)(r.grads[p->offset + i] / norm);
+            if (norm > 0) direction[i] += (float)(r.grads[p->offset + i] / norm);
             slope += (double)r.grads[p->offset + i] * direction[i];
             along += (double)direction[i] * direction[i];
         }
@@ -345,7 +345,7 @@ static void check_gradients(Bench *l, const Sample *s) {
         double rounding = 8 * FLT_EPSILON * (sqrt(move.squares) + fabs(size));
         double difference = slope_by_differences(sum_at, &move, widest, rounding, &noise);
         sum_at(&move, 0);
-        if (fabs(difference - slope) > 1e-3 * fabs(slope) + noise)
+        if (!(fabs(difference - slope) <= 1e-3 * fabs(slope) + noise))
             fail_msg("%s: slope %g, difference %g, noise %g", p->name, slope, difference, noise);
     }
     omp_set_num_threads(threads);
