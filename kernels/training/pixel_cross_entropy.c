@@ -128,7 +128,7 @@ static void band(float *loss, real *dz, const real *z, const uint8_t *labels, fl
         if (place.low >= first) loss[y] = (float)sum;
         if (!dz) continue;
         add_row(r.above, r.slopes, 1 - place.fraction, n);
-        add_row(place.high > place.low ? r.below : r.above, r.slopes, place.fraction, n);
+        add_row(r.below, r.slopes, place.fraction, n); /* 0 at the last row, below which there is none */
     }
     for (; dz && at < end; at++) row_done(&r, at < first ? NULL : dz + (size_t)at * row, scale, s);
 }

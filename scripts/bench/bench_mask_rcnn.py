@@ -27,12 +27,15 @@ def main(options):
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
     h, w = map(int, options.image_size.split("x"))
-    model = maskrcnn_resnet50_fpn(weights=None, weights_backbone=None, num_classes=81, trainable_backbone_layers=3,
+    model = maskrcnn_resnet50_fpn(weights=None, weights_backbone=None, num_classes=81,
                                   min_size=min(h, w), max_size=max(h, w)).train()
     for module in model.modules():  # as with pretrained weights
         if isinstance(module, torch.nn.BatchNorm2d):
             module.eval()
             module.weight.requires_grad = module.bias.requires_grad = False
+    for name, x in model.backbone.body.named_parameters():
+        if name.startswith(("conv1", "layer1")):
+            x.requires_grad = False
     if options.compile:
         model.backbone = torch.compile(model.backbone)
     optimizer = torch.optim.AdamW([x for x in model.parameters() if x.requires_grad], lr=1e-4, weight_decay=0.05)

@@ -65,6 +65,24 @@ static void test_dropout(void **state) {
     dropout_case(2, 130, 0);
 }
 
+static void test_bias_relu(void **state) {
+    const int sizes[][2] = {{11, 7}, {20, 5}, {33, 80}, {5, 256}, {9, 33}};
+    (void)state;
+    for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
+        size_t n = (size_t)sizes[k][0], C = (size_t)sizes[k][1];
+        float *x = normals(n * C, 1), *b = normals(C, 1);
+        real *d_x = upload_real(x, n * C), *y = upload_real(x, n * C);
+        float *d_b = upload(b, C);
+        double *want = zeros(n * C);
+        for (size_t i = 0; i < n * C; i++) want[i] = fmax((double)x[i] + b[i % C], 0);
+        bias_relu_forward(y, d_x, d_b, n, (int)C);
+        assert_true(close_real("relu(x + b)", y, want, n * C));
+        bias_relu_forward(d_x, d_x, d_b, n, (int)C); /* in place */
+        assert_memory_equal(download_real(d_x, n * C), download_real(y, n * C), n * C * sizeof(float));
+        release_all();
+    }
+}
+
 /* The share that is dropped, and its independence of the neighbours, of the step, of the site and of the image. */
 static void test_dropout_statistics(void **state) {
     (void)state;
@@ -509,7 +527,7 @@ static void test_stick_heads(void **state) {
 int main(void) {
     kernels_init();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_dropout),
+        cmocka_unit_test(test_dropout), cmocka_unit_test(test_bias_relu),
         cmocka_unit_test(test_dropout_statistics),
         cmocka_unit_test(test_masked_attention),
         cmocka_unit_test(test_far_centre),

@@ -125,9 +125,11 @@ static double norm_error(const Case *c, const char *name, const float *got, size
     return sqrt(error / size);
 }
 
-static double allowed(double float32) { return sizeof(real) == 4 ? float32 : 0.3; }
+/* In bfloat16 the activations of some twenty layers are rounded, by 0.3 % each; logits and loss are held to three times
+ * what that makes.  Gradients of single tensors, some of which cancel, are held in float32 alone. */
+static double allowed(double float32) { return sizeof(real) == 4 ? float32 : 0.04; }
 
-/* Prints the worst gradient; in bfloat16 a tensor's error is that of its roundings, so that only gross ones show. */
+/* Prints the worst gradient. */
 static void check_gradients(const Case *c, const char *kind) {
     const Params *params = &c->net.model.params;
     double worst = 0;
@@ -146,7 +148,7 @@ static void check_gradients(const Case *c, const char *kind) {
         }
     }
     printf("%s: worst of %d gradients %.1e %s\n", kind, count, worst, where);
-    assert_true(count > 40 && worst <= allowed(1e-5));
+    assert_true(count > 40 && (sizeof(real) < 4 || worst <= 1e-5));
 }
 
 static void check_running(const Case *c) {

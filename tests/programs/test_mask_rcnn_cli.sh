@@ -131,6 +131,21 @@ check "the AP of training" $? "$(grep -m 1 Average out), $(last_row run)"
 grep -q '"segmentation"' found.json && ! grep -q '"size": \[[^6]' found.json
 check "--results has masks of the pictures' size" $? "$(head -c 200 found.json)"
 restate run/best.safetensors renamed.safetensors 'nring' 'nrung'
+if command -v "${MPIRUN:-mpirun}" >/dev/null 2>&1 && ldd "$vit" | grep -q libmpi; then
+    run --init run/last.safetensors --eval
+    grep '^ Average' out >one.txt
+    timeout 100 "${MPIRUN:-mpirun}" -np 2 "$vit" --init run/last.safetensors --eval >out 2>err </dev/null
+    grep '^ Average' out | cmp -s one.txt - && [ "$(wc -l <one.txt)" -eq 24 ]
+    check "two ranks find what one finds" $? "$(tail -n 1 err)"
+    timeout 100 "${MPIRUN:-mpirun}" -np 2 "$vit" $tiny --epochs 3 --run-dir two --log-every 1 >out 2>err </dev/null
+    run $tiny --epochs 3 --run-dir one --log-every 1
+    paste -d , one/log.csv two/log.csv | awk -F , 'NR == 2 { d = $3 - $(NF / 2 + 3); exit !(d * d <= 1e-10 * $3 * $3) }'
+    check "the first step of two ranks has the loss of one" $? "$(head -n 2 two/log.csv | tail -n 1)"
+    [ "$(tail -n 1 two/log.csv | cut -d , -f 1)" = 15 ]
+    check "and they train to the end" $? "$(tail -n 1 err)"
+else
+    skip "two ranks" "no mpirun"
+fi
 refuses "--eval with other categories" 1 "'ring'|'rung'|renamed.safetensors" --init renamed.safetensors --eval
 succeeds "--predict" --init run/last.safetensors --predict "$root/tests/corpus/jpeg/colour444.jpg" --draw masks.png \
     --json found.json --draw-score 0
