@@ -31,7 +31,7 @@ static const ConfigEntry entries[] = {
     {F(INT, train_candidates), "2000", .min = 1, .max = 1000000, .change = CHANGE_FREELY,
      .help = "Boxes of a level, the best, that non-maximum suppression sees in training"},
     {F(INT, eval_candidates), "1000", .min = 1, .max = 1000000, .change = CHANGE_FREELY, .section = "run",
-     .help = "The same in evaluation and prediction"},
+     .help = "Boxes of a level, the best, that non-maximum suppression sees in evaluation and prediction"},
     {F(INT, proposals), "1000", .min = 1, .max = 65536, .change = CHANGE_FREELY,
      .help = "Proposals of an image, the best of all levels"},
     {F(INT, detections), "100", .min = 1, .max = 65536, .change = CHANGE_FREELY,
