@@ -63,10 +63,10 @@ static bool is_hierarchy(const Backbone *b) { return b->kind == BACKBONE_HIERARC
 
 /* == Parameters and activations =================================================================================== */
 
-static void create_resnet(Backbone *b, const Config *config, Params *params) {
+static void create_resnet(Backbone *b, const Config *config, Params *params, int way) {
     const ResNetSettings *s = config_settings(config, &resnet_settings);
     ResNetConfig resnet = {.width = s->backbone_width, .trained = s->trainable_layers, .pyramid = true,
-                           .prefix = b->prefix};
+                           .way = way, .prefix = b->prefix};
     for (int i = 0; i < RESNET_STAGES; i++) resnet.blocks[i] = s->backbone_blocks.at[i];
     resnet_create(&b->resnet, &resnet, params);
 }
@@ -78,11 +78,11 @@ static void create_hierarchy(Backbone *b, const Config *config, Params *params) 
     for (int i = 0; i < b->trunk.depth; i++) attention_check_any_grid(&trunk_block(&b->trunk, i)->attention);
 }
 
-void backbone_create(Backbone *b, const Config *config, Params *params, const char *prefix) {
+void backbone_create(Backbone *b, const Config *config, Params *params, const char *prefix, int way) {
     *b = (Backbone){.kind = kind_of(config), .config = config, .begin = params->total};
     snprintf(b->prefix, sizeof b->prefix, "%s", prefix);
     if (is_hierarchy(b)) create_hierarchy(b, config, params);
-    else create_resnet(b, config, params);
+    else create_resnet(b, config, params, way);
 }
 
 /* A training plan has drop path's factors, by which a forward pass sees whether it has drop path. */

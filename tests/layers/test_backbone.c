@@ -67,7 +67,7 @@ static void bench_open(Bench *l, const char *settings) {
     memset(l, 0, sizeof *l);
     l->settings = settings;
     read_settings(&l->config, settings);
-    backbone_create(&l->backbone, &l->config, &l->params, PREFIX);
+    backbone_create(&l->backbone, &l->config, &l->params, PREFIX, CONVOLUTION_QUICK);
     l->training.guarded = l->inference.guarded = true;
     plan_start(&l->inference, false);
     plan_start(&l->training, true);
@@ -546,7 +546,7 @@ static void test_training(void **state) {
     Backbone backbone;
     Config config;
     read_settings(&config, cases[0]);
-    backbone_create(&backbone, &config, &params, PREFIX);
+    backbone_create(&backbone, &config, &params, PREFIX, CONVOLUTION_QUICK);
     params_declare(&params, (Param){.value = &w, .grad = &dw, .named = {"rpn.weight"}, .shape = {3}});
     backbone_set_rates(&backbone, &params, 0.5f, 0.8f);
     VitSettings vit = hierarchy_settings(&config);
@@ -595,7 +595,7 @@ static void test_published(void **state) {
         Params params = {0};
         Backbone backbone;
         read_settings(&config, published[i].settings);
-        backbone_create(&backbone, &config, &params, PREFIX);
+        backbone_create(&backbone, &config, &params, PREFIX, CONVOLUTION_QUICK);
         assert_int_equal(backbone_weights(&backbone, &params), published[i].weights + published[i].norms);
         assert_int_equal(params.parameters, published[i].weights + published[i].norms);
         const int sides[2][2] = {{800, 1280}, {512, 2048}};
