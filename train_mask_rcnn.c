@@ -163,8 +163,8 @@ static const char *const term_names[LOSS_TERMS] = {
 
 /* The columns of log.csv besides those of every program. */
 static void add_columns(Training *t) {
-    static const char *const evaluated[] = {"ap", "ap50", "mask_ap", "mask_ap50"};
-    for (int i = 0; i < 4 && training_evaluates(t); i++) training_column(t, evaluated[i], "%.5f", LOG_MIDDLE);
+    static const char *const evaluated[] = {"ap", "ap50", "ap75", "mask_ap", "mask_ap50", "mask_ap75"};
+    for (int i = 0; i < 6 && training_evaluates(t); i++) training_column(t, evaluated[i], "%.5f", LOG_MIDDLE);
     for (int i = 0; i < LOSS_TERMS; i++) training_column(t, term_names[i], "%.6f", LOG_MIDDLE);
     training_column(t, "class_error", "%.2f", LOG_MIDDLE);
     if (training_evaluates(t)) training_column(t, "infer_s", "%.6f", LOG_LAST);
@@ -218,8 +218,10 @@ static void note_evaluation(MaskRun *run) {
     double boxes = run->found[COCO_AP], masks = run->found_masks[COCO_AP];
     training_value(t, "ap", boxes);
     training_value(t, "ap50", run->found[COCO_AP50]);
+    training_value(t, "ap75", run->found[COCO_AP75]);
     training_value(t, "mask_ap", masks);
     training_value(t, "mask_ap50", run->found_masks[COCO_AP50]);
+    training_value(t, "mask_ap75", run->found_masks[COCO_AP75]);
     training_value(t, "infer_s", run->d.infer_s);
     training_evaluated(t, 100 * masks, "box AP %.2f  mask AP %.2f  mask AP50 %.2f", 100 * boxes, 100 * masks,
                        100 * run->found_masks[COCO_AP50]);

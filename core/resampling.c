@@ -72,3 +72,12 @@ int resample_weights(double *weights, int *first, const ResampleAxis *axis, Resa
     *first = low;
     return high - low;
 }
+
+int interpolation_weights(double weights[2], int *first, int in, int out, int j) {
+    double at = ((double)j + 0.5) * in / out - 0.5;
+    if (at < 0) at = 0;
+    *first = (int)at < in - 1 ? (int)at : in - 1;
+    weights[1] = *first < in - 1 ? at - *first : 0;
+    weights[0] = 1 - weights[1];
+    return *first < in - 1 ? 2 : 1;
+}

@@ -81,8 +81,7 @@ typedef struct {
     Stream *stream;
 
     int N; /* tokens at the last station */
-    float *cls, *dcls; /* [M] the class token, and [N of the first station,M] the position embedding at the stage's */
-    float *pos, *dpos; /* entry, or NULL: the model declares both */
+    float *cls, *dcls; /* [M] the class token, which the model declares, or NULL */
     Block *blocks;     /* [depth] */
     Station *stations; /* [2*depth + 1]: 2i before block i's attention, 2i+1 before its MLP, the last at the end */
 } Stage;

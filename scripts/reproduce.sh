@@ -8,7 +8,7 @@
 #   python3 scripts/tables.py --help                     lists the tables; tables.py runs/paper prints the results
 #
 # TRAIN_VIT  the program, optionally with a launcher, as in TRAIN_VIT="mpirun -np 8 build/cuda/train_vit" (default
-#            build/cuda/train_vit if it exists, otherwise build/cpu/train_vit); rows of train_detr and train_ar use the
+#            build/cuda/train_vit if it exists, otherwise build/cpu/train_vit); rows of other programs use the
 #            program of that name in the same folder
 # EVAL       settings of the evaluation on the test split that ends a run of train_ar, into test.txt, as in
 #            EVAL="--eval-step 192"
@@ -45,7 +45,7 @@ if [ -z "${TRAIN_VIT:-}" ]; then
 fi
 rows=$("$PYTHON" scripts/tables.py --rows "$table") || exit 1
 for wanted; do
-    echo "$rows" | cut -d ' ' -f 1 | grep -qE "^[a-z0-9]*-?$wanted\$" || fail "$table has no row $wanted"
+    echo "$rows" | cut -d ' ' -f 1 | grep -qE "^([a-z0-9-]*-)?$wanted\$" || fail "$table has no row $wanted"
 done
 mkdir -p "$RUNS" || exit 1
 
@@ -59,7 +59,13 @@ finished() { # folder
 
 result() { # folder, program
     last=$(tail -n 1 "$1/log.csv" | cut -d , -f 7)
-    case $last,$2 in ,*) echo "not evaluated" ;; *,train_ar) echo "$last bits" ;; *) echo "$last %" ;; esac
+    case $last,$2 in
+    ,*) echo "not evaluated" ;;
+    *,train_ar) echo "$last bits" ;;
+    *,train_vit) echo "$last %" ;;
+    *,train_semantic_fpn) echo "mIoU $last" ;;
+    *) echo "box AP $last" ;;
+    esac
 }
 
 # The weights that a row starts from: the best ones, or the last ones of a run that was never evaluated.
@@ -87,7 +93,11 @@ echo "$rows" | while read -r name after program arguments; do
     extra="$EXTRA $warm_up"
     [ "$program" = train_vit ] || extra=$EXTRA
     size=64 # of a batch in a measurement
-    case $table,$program in *,train_ar) size=16 ;; lisa-7,*) size=32 ;; esac # the latter as in the paper
+    case $table,$program in
+    *,train_ar) size=16 ;;
+    *,train_mask_rcnn | *,train_semantic_fpn) size=2 ;; # an eighth of the recipes' batch
+    lisa-7,*) size=32 ;;                                # as in the paper
+    esac
     config=${arguments#--config }
     config=${config%% *}
     [ -f "$config" ] || { echo "$name: $config is not there"; continue; }

@@ -261,7 +261,7 @@ def paper_numbers(table):
 
 
 def describe(row, cache={}):
-    """params (those that are trained) and macs, with and without transforms, by --describe, or {} where the program is
+    """params (of train_detr those that are trained, of the others all) and macs, with and without transforms, by --describe, or {} where the program is
     missing or refuses."""
     program, more = PROGRAMS[row.program], hours.class_count(row.program)
     path = os.path.join(ROOT, "configs", row.config + ".ini")
@@ -275,7 +275,8 @@ def describe(row, cache={}):
             if result.returncode:
                 sys.stderr.write(result.stderr)
             elif found:
-                params, macs = int(found.get("trainable_params", found["params"])), int(found["macs"]) * row.views
+                trained = "trainable_params" if row.program == "train_detr" else "params"
+                params, macs = int(found.get(trained, found["params"])), int(found["macs"]) * row.views
                 bare = int(found.get("macs_without_transforms", found["macs"])) * row.views
                 cache[key] = {"params": params / 1e6, "gmacs": macs / 1e9, "gmacs bare": bare / 1e9}
                 if row.config in MEASURED:

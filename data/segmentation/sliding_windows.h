@@ -4,8 +4,6 @@
 #ifndef VIT_DATA_SEGMENTATION_SLIDING_WINDOWS_H
 #define VIT_DATA_SEGMENTATION_SLIDING_WINDOWS_H
 
-#include <stddef.h>
-
 typedef struct {
     int top, left, height, width;
 } SlidingWindow;
@@ -15,11 +13,5 @@ int sliding_count(int height, int width, int crop, int stride);
 
 /* Window `i`, row after row. */
 SlidingWindow sliding_window(int height, int width, int crop, int stride, int i);
-
-/* sum [height,width,channels] += logits [window.height,window.width,channels]; sum is zero before the first window. */
-void sliding_add(float *sum, int width, const float *logits, SlidingWindow window, int channels);
-
-/* After the last window: divides each pixel of sum [height,width,channels] by the number of windows that hold it. */
-void sliding_divide(float *sum, int height, int width, int crop, int stride, int channels);
 
 #endif

@@ -335,7 +335,7 @@ void convolution_forward(real *y, const real *x, const real *add, const void *fo
                          const Convolution *c, bool relu, const ImageShape *images) {
     int B = images->B, H = images->Hi, W = images->Wi;
     if (winograd_serves(c)) {
-        kernels_reserve(convolution_workspace(c, images));
+        kernels_reserve(winograd_workspace(c, false));
         winograd_convolve(y, x, add, folded, shift, relu, NULL, c->in, c->out, images);
         return;
     }
@@ -371,7 +371,7 @@ void convolution_backward_input(real *dx, const real *add, const real *dy, const
     size_t n = image_count(B, H, W, c->in);
     const float *w = folded;
     if (winograd_serves(c)) {
-        kernels_reserve(convolution_workspace(c, images));
+        kernels_reserve(winograd_workspace(c, false));
         winograd_convolve(dx, dy, add, w + winograd_weights(c), NULL, false, below, c->out, c->in, images);
         return;
     }
@@ -423,8 +423,9 @@ static void gather(real *rows, const real *x, size_t first, size_t count, const 
     }
 }
 
-size_t convolution_workspace(const Convolution *c, const ImageShape *images) {
-    if (winograd_serves(c)) return winograd_workspace(c, images);
+size_t convolution_workspace(const Convolution *c, const ImageShape *images, bool weights) {
+    if (winograd_serves(c)) return winograd_workspace(c, weights);
+    if (!weights) return 0;
     int B = images->B, H = images->Hi, W = images->Wi;
     size_t positions = image_count(B, convolution_side(H, c->stride), convolution_side(W, c->stride), 1);
     size_t rows = is_product(c) ? 0 : positions_at_once(c, positions) * (size_t)(c->in * c->k * c->k);
@@ -447,7 +448,7 @@ void convolution_backward_weight(float *dw, const real *dy, const real *x, const
     size_t n = image_count(B, convolution_side(H, c->stride), convolution_side(W, c->stride), 1);
     LinearShape product = {.in = c->in * c->k * c->k, .out = c->out};
     size_t at_once = is_product(c) ? n : positions_at_once(c, n);
-    kernels_reserve(convolution_workspace(c, images));
+    kernels_reserve(convolution_workspace(c, images, true));
     if (winograd_serves(c)) {
         winograd_backward_weight(dw, dy, x, scale, c, images);
         return;

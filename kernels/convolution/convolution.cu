@@ -288,8 +288,8 @@ void convolution_backward_input(real *dx, const real *add, const real *dy, const
     if (below) relu_gradient(dx, dx, below, n);
 }
 
-size_t convolution_workspace(const Convolution *c, const ImageShape *) {
-    return ceil_div(weight_count(c) * sizeof(float), 256) * 256;
+size_t convolution_workspace(const Convolution *c, const ImageShape *, bool weights) {
+    return !weights ? 0 : ceil_div(weight_count(c) * sizeof(float), 256) * 256;
 }
 
 /* dw [out,in,taps] += scale sum [out,taps,in]. */
@@ -317,7 +317,7 @@ void convolution_backward_weight(float *dw, const real *dy, const real *x, const
     Frame frame = frame_of(c, H, W);
     LibraryConvolution *l =
         is_product(c) ? NULL : library_convolution(LIBRARY_WEIGHT, c, images_in(frame, B, H, W));
-    size_t apart = convolution_workspace(c, images), around = l ? aligned_bytes(frame_count(frame, c, B)) : 0;
+    size_t apart = convolution_workspace(c, images, true), around = l ? aligned_bytes(frame_count(frame, c, B)) : 0;
     size_t bytes = apart + around + (l ? library_workspace(l) : 0);
     kernels_reserve(bytes);
     char *workspace = static_cast<char *>(kernels_workspace(bytes));

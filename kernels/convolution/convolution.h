@@ -119,9 +119,9 @@ void convolution_backward_input(real *dx, const real *add, const real *dy, const
 /* The gradient of the weights before folding:  dw [out,in,k,k] (+=) scale_o times the gradient of W'. */
 void convolution_backward_weight(float *dw, const real *dy, const real *x, const float *scale, const Convolution *c,
                                  const ImageShape *images);
-/* Bytes of workspace for all calls with images up to this size.  Memory that cuDNN or oneDNN needs in addition is
- * reserved by the first call with an image size. */
-size_t convolution_workspace(const Convolution *c, const ImageShape *images);
+/* Bytes of workspace for the calls with images up to this size; convolution_backward_weight is one of them if `weights`
+ * is true.  Memory that cuDNN or oneDNN needs in addition is reserved by the first call with an image size. */
+size_t convolution_workspace(const Convolution *c, const ImageShape *images, bool weights);
 
 /* dx = dy where y > 0, else 0.  dx [n] (=), may be dy;  y [n] the ReLU's output. */
 void relu_gradient(real *dx, const real *dy, const real *y, size_t n);

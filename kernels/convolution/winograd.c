@@ -259,9 +259,8 @@ static size_t weight_floats(const Convolution *c) {
     return (size_t)PLACES * WEIGHT_TILES * (size_t)(c->in + c->out) + winograd_weights(c);
 }
 
-size_t winograd_workspace(const Convolution *c, const ImageShape *images) {
-    (void)images;
-    size_t a = workspace_bytes(slice_floats(c->in, c->out)), b = weight_floats(c) * sizeof(float);
+size_t winograd_workspace(const Convolution *c, bool weights) {
+    size_t a = workspace_bytes(slice_floats(c->in, c->out)), b = weights ? weight_floats(c) * sizeof(float) : 0;
     return a > b ? a : b;
 }
 

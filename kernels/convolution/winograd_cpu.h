@@ -21,6 +21,7 @@ void winograd_convolve(real *y, const real *x, const real *add, const float *fol
 /* dw [out,in,3,3] (+=) scale_o times the gradient of the weights. */
 void winograd_backward_weight(float *dw, const real *dy, const real *x, const float *scale, const Convolution *c,
                               const ImageShape *images);
-size_t winograd_workspace(const Convolution *c, const ImageShape *images);
+/* Bytes of workspace, for winograd_backward_weight too if `weights` is true. */
+size_t winograd_workspace(const Convolution *c, bool weights);
 
 #endif

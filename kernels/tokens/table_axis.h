@@ -2,6 +2,7 @@
 #ifndef VIT_KERNELS_TOKENS_TABLE_AXIS_H
 #define VIT_KERNELS_TOKENS_TABLE_AXIS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <string.h>
 
@@ -14,8 +15,9 @@ extern "C" {
 #endif
 
 /* Output j is the sum of the inputs from first[j] to below end[j] with the weights from weights + j * taps on; input i
- * has a share in the outputs from low[i] to below high[i]. */
+ * has a share in the outputs from low[i] to below high[i], or in none. */
 typedef struct {
+    bool bilinear;
     int in, out, taps;
     double *weights;
     int *first, *end, *low, *high;
@@ -38,9 +40,10 @@ static inline size_t table_axis_bytes(int in, int out) {
 }
 
 /* An axis with its arrays at `memory`, which has table_axis_bytes and may be another device's. */
-static inline TableAxis table_axis_at(void *memory, int in, int out) {
+static inline TableAxis table_axis_at(void *memory, int in, int out, bool bilinear) {
     ResampleAxis whole = resample_whole(in, out);
-    TableAxis axis = {in, out, resample_taps(&whole, RESAMPLE_BICUBIC), (double *)memory, NULL, NULL, NULL, NULL};
+    int taps = bilinear ? 2 : resample_taps(&whole, RESAMPLE_BICUBIC);
+    TableAxis axis = {bilinear, in, out, taps, (double *)memory, NULL, NULL, NULL, NULL};
     axis.first = (int *)(axis.weights + (size_t)out * (size_t)axis.taps);
     axis.end = axis.first + out;
     axis.low = axis.end + out;
@@ -55,7 +58,9 @@ static inline void table_axis_fill(const TableAxis *axis) {
         axis->high[i] = 0;
     }
     for (int j = 0; j < axis->out; j++) {
-        int first, count = resample_weights(axis->weights + j * axis->taps, &first, &whole, RESAMPLE_BICUBIC, j);
+        double *weights = axis->weights + j * axis->taps;
+        int first, count = axis->bilinear ? interpolation_weights(weights, &first, axis->in, axis->out, j)
+                                          : resample_weights(weights, &first, &whole, RESAMPLE_BICUBIC, j);
         axis->first[j] = first;
         axis->end[j] = first + count;
         for (int i = first; i < first + count; i++) {

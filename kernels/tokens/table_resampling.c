@@ -23,9 +23,9 @@ typedef struct {
 
 static TableAxes axes_of(const TableResampling *s) {
     char *memory = (char *)workspace_shared();
-    TableAxes axes = {table_axis_at(memory, s->from.rows, s->to.rows),
+    TableAxes axes = {table_axis_at(memory, s->from.rows, s->to.rows, s->bilinear),
                       table_axis_at(memory + table_axis_bytes(s->from.rows, s->to.rows), s->from.columns,
-                                    s->to.columns)};
+                                    s->to.columns, s->bilinear)};
     table_axis_fill(&axes.rows);
     table_axis_fill(&axes.columns);
     return axes;

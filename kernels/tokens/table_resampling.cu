@@ -20,8 +20,9 @@ static size_t axes_bytes(const TableResampling *s) {
 }
 
 static TableAxes axes_at(char *memory, const TableResampling *s) {
-    return {table_axis_at(memory, s->from.rows, s->to.rows),
-            table_axis_at(memory + table_axis_bytes(s->from.rows, s->to.rows), s->from.columns, s->to.columns)};
+    return {table_axis_at(memory, s->from.rows, s->to.rows, s->bilinear),
+            table_axis_at(memory + table_axis_bytes(s->from.rows, s->to.rows), s->from.columns, s->to.columns,
+                          s->bilinear)};
 }
 
 /* The host's memory for weights, which grows where workspace is planned. */

@@ -12,11 +12,12 @@ extern "C" {
 #endif
 
 /* y[Y,X] = sum_yx u[Y,y] v[X,x] x[y,x] for `inner` numbers at every position, u of the rows and v of the columns the
- * bicubic, antialiased weights of core/resampling.h (layers/vit/resample_grid.h resamples the same way on the host).
- * Sums are in double.  Grids of one frame. */
+ * bicubic, antialiased weights of core/resampling.h, or its bilinear ones without antialiasing
+ * (layers/vit/resample_grid.h resamples the same way on the host).  Sums are in double.  Grids of one frame. */
 typedef struct {
     Grid from, to;
     int inner;
+    bool bilinear;
 } TableResampling;
 
 /* y [to,inner];  x [from,inner]. */

@@ -24,7 +24,7 @@ void focused_core_declare(FocusedCore *s, const Attention *a, Params *params, co
     s->keys = keys ? *keys : a->grid;
     s->apart = keys != NULL;
     int L = grid_tokens(s->keys);
-    s->pos.shape = (TableResampling){s->keys, s->keys, M};
+    s->pos.shape = (TableResampling){.from = s->keys, .to = s->keys, .inner = M};
     /* Both decay in the published code and in timm's groups. */
     params_declare(params, (Param){.value = &s->pos.w, .grad = &s->pos.dw, .named = {a->prefix, "positional_encoding"},
                                    .init = INIT_ZEROS, .decay = true, .shape = {1, L, M}, .grid = {1, 1, 0, s->keys},

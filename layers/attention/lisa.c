@@ -166,8 +166,8 @@ static void declare(Attention *a, Params *params, Offsets offsets, bool per_chan
     s->normed = normed;
     s->algorithm = algorithm_choose(a, &s->patterns);
     Grid own = a->grid;
-    s->wa.shape = (TableResampling){own, own, per_channel ? D * E : E};
-    s->wb.shape = (TableResampling){own, own, E};
+    s->wa.shape = (TableResampling){.from = own, .to = own, .inner = per_channel ? D * E : E};
+    s->wb.shape = (TableResampling){.from = own, .to = own, .inner = E};
     declare_offsets(params, &offsets, (Param){.value = &s->wa.w, .grad = &s->wa.dw, .named = {a->prefix, "lisa.wa"},
                                               .init = INIT_TRUNC_NORMAL, .decay = true,
                                               .shape = {T, per_channel ? D : 0, E}});

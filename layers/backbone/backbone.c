@@ -63,10 +63,10 @@ static bool is_hierarchy(const Backbone *b) { return b->kind == BACKBONE_HIERARC
 
 /* == Parameters and activations =================================================================================== */
 
-static void create_resnet(Backbone *b, const Config *config, Params *params) {
+static void create_resnet(Backbone *b, const Config *config, Params *params, int way) {
     const ResNetSettings *s = config_settings(config, &resnet_settings);
     ResNetConfig resnet = {.width = s->backbone_width, .trained = s->trainable_layers, .pyramid = true,
-                           .prefix = b->prefix};
+                           .way = way, .prefix = b->prefix};
     for (int i = 0; i < RESNET_STAGES; i++) resnet.blocks[i] = s->backbone_blocks.at[i];
     resnet_create(&b->resnet, &resnet, params);
 }
@@ -78,11 +78,11 @@ static void create_hierarchy(Backbone *b, const Config *config, Params *params) 
     for (int i = 0; i < b->trunk.depth; i++) attention_check_any_grid(&trunk_block(&b->trunk, i)->attention);
 }
 
-void backbone_create(Backbone *b, const Config *config, Params *params, const char *prefix) {
+void backbone_create(Backbone *b, const Config *config, Params *params, const char *prefix, int way) {
     *b = (Backbone){.kind = kind_of(config), .config = config, .begin = params->total};
     snprintf(b->prefix, sizeof b->prefix, "%s", prefix);
     if (is_hierarchy(b)) create_hierarchy(b, config, params);
-    else create_resnet(b, config, params);
+    else create_resnet(b, config, params, way);
 }
 
 /* A training plan has drop path's factors, by which a forward pass sees whether it has drop path. */
@@ -255,12 +255,13 @@ bool backbone_is_alone(const Backbone *b, const char *path) {
     return alone;
 }
 
-/* What a classifier has and a backbone does not: its head, the norm in front of it, and what torchvision counts. */
+/* What a classifier has and a backbone does not: its head, the norm in front of it, its class token, and what
+ * torchvision counts. */
 static bool is_left_out(const Backbone *b, const char *name) {
-    static const char *const parts[] = {"head.", "fc.", "norm."};
+    static const char *const parts[] = {"head.", "fc.", "norm.", "cls_token"};
     bool left = text_ends_with(name, ".num_batches_tracked");
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-        left |= !strncmp(name, parts[i], strlen(parts[i])) && !(i == 2 && !is_hierarchy(b));
+        left |= !strncmp(name, parts[i], strlen(parts[i])) && (i < 2 || is_hierarchy(b));
     return left;
 }
 
@@ -312,17 +313,29 @@ static void refuse_other_settings(const Backbone *b, const char *path) {
     config_free(&origin);
 }
 
+/* A position embedding without that of the class token, which stands in front of the others (PVT's detection/pvt.py). */
+static bool fit_positions(float *to, const Param *p, const char *name, const SafeTensor *tensor) {
+    bool token_more = tensor->ndim == 3 && p->ndim == 3 && tensor->shape[0] == 1 &&
+                      tensor->shape[1] == (size_t)p->shape[1] + 1 && tensor->shape[2] == (size_t)p->shape[2];
+    if (strncmp(name, "pos_embed", 9) || !token_more) return false;
+    float *all = xcalloc(tensor->size, sizeof *all, "position embedding");
+    safetensors_to_float(tensor, all, &error_fatal);
+    memcpy(to, all + p->shape[2], p->size * sizeof *to);
+    free(all);
+    return true;
+}
+
 /* Norms beside the stages are new: they keep their first values. */
-static bool fit_new_norm(float *to, const Param *p, const SafeTensor *tensor, void *context) {
+static bool fit_weights(float *to, const Param *p, const SafeTensor *tensor, void *context) {
     const Backbone *b = context;
-    (void)to;
     const char *name = p->name + strlen(b->prefix);
-    return !tensor && is_hierarchy(b) && !strncmp(name, "norm", 4) && name[4] >= '0' && name[4] <= '9';
+    if (tensor) return is_hierarchy(b) && fit_positions(to, p, name, tensor);
+    return is_hierarchy(b) && !strncmp(name, "norm", 4) && name[4] >= '0' && name[4] <= '9';
 }
 
 void backbone_load_weights(const Backbone *b, Params *params, const char *path) {
     if (is_hierarchy(b)) refuse_other_settings(b, path);
-    checkpoint_load_part(params, b->prefix, path, &(CheckpointFit){.fit = fit_new_norm, .context = (void *)b});
+    checkpoint_load_part(params, b->prefix, path, &(CheckpointFit){.fit = fit_weights, .context = (void *)b});
     refuse_more(b, params, path);
 }
 

@@ -9,6 +9,7 @@
 #include "core/config/config.h"
 #include "layers/backbone/hierarchy.h"
 #include "layers/backbone/resnet.h"
+#include "training/program.h"
 
 enum { BACKBONE_LEVELS = RESNET_STAGES, BACKBONE_STRIDE = 32 };
 
@@ -32,6 +33,12 @@ extern const ConfigGroup resnet_settings;
 void backbone_add_settings(Config *config);
 void backbone_use_settings(Config *config);
 
+/* The `way` of all convolutions of a dense model: quick, but --parity compares with other frameworks, whose sums are
+ * closer to exact ones than what is quick. */
+static inline int dense_convolution_way(const ModeSettings *modes) {
+    return *modes->parity ? CONVOLUTION_CENTRED : CONVOLUTION_QUICK;
+}
+
 typedef struct {
     BackboneKind kind;
     char prefix[PARAM_NAME_SIZE / 2]; /* of all tensor names: "backbone.body." */
@@ -49,8 +56,9 @@ typedef struct {
 } Backbone;
 
 /* Declares every tensor, with the classifier's name after `prefix` (at most 24 characters): torchvision's names of a
- * ResNet, timm's of a hierarchy, whose new norms are norm0 to norm3.  The config must outlive the backbone. */
-void backbone_create(Backbone *b, const Config *config, Params *params, const char *prefix);
+ * ResNet, timm's of a hierarchy, whose new norms are norm0 to norm3.  `way` is that of a ResNet's
+ * convolutions.  The config must outlive the backbone. */
+void backbone_create(Backbone *b, const Config *config, Params *params, const char *prefix, int way);
 
 /* Plans activations, the loaded images among them, for up to B images of up to H x W or W x H.  A training plan
  * includes the backward pass. */

@@ -36,9 +36,6 @@ static void settings_check(const Config *config, const void *settings) {
         config_reject(config, "dim", "expected four numbers, one for each map, as 64,128,320,512, got %d", s.dim.count);
     if (s.patch_size != FIRST_STRIDE)
         config_reject(config, "patch_size", "{patch_size} is not 4, the stride of the first of the four maps");
-    if (s.pos_embed != POSITIONS_NONE && s.pos_embed != POSITIONS_CONV)
-        config_reject(config, "pos_embed", "{pos_embed} has a table for the grid that {img_size} makes, but here "
-                                           "pictures have many sizes: none or conv is needed");
     vit_check_settings(config, &s);
 }
 
@@ -72,10 +69,9 @@ void hierarchy_add_settings(Config *config, const char *chooser, const char *own
     config_default(config, "heads", "1,2,5,8");
     config_default(config, "pos_embed", "none");
     config_explain(config, "img_size", "Height and width of the classifier's images: tables that have a value for "
-                                       "every token, such as lisa's, stay on its grid, resampled for each batch");
+                                       "every token, such as lisa's and position embeddings, stay on its grid, "
+                                       "resampled for each batch");
     config_explain(config, "dim", "Width of the tokens in each of the four stages, which are the maps' channels");
-    config_explain(config, "pos_embed", "Position embedding: none, or a depthwise 3x3 convolution at the start of "
-                                        "every block (conv); learned tables belong to one grid");
 }
 
 void hierarchy_use_settings(Config *config) {

@@ -84,6 +84,7 @@ static void block_declare(ResNet *net, Params *params, int stage, int index, int
         ResNetConv *conv = convs[i].conv;
         char name[PARAM_NAME_SIZE], norm[PARAM_NAME_SIZE];
         conv->shape = convs[i].shape;
+        conv->shape.way = net->config.way;
         conv->halvings = convs[i].halvings;
         conv->trained = resnet_is_trained(net, stage);
         snprintf(name, sizeof name, "layer%d.%d.%s", stage + 1, index, convs[i].name);
@@ -236,7 +237,7 @@ void resnet_plan(ResNet *net, Plan *plan, int B, int H, int W) {
     for (int i = 0; i < net->conv_count; i++) {
         const ResNetConv *conv = net->convs[i];
         ImageShape images = {B, reduced(H, conv->halvings), reduced(W, conv->halvings)};
-        if (training && conv->trained) plan_workspace(plan, convolution_workspace(&conv->shape, &images));
+        plan_workspace(plan, convolution_workspace(&conv->shape, &images, training && conv->trained));
     }
     for (int s = 0; s < RESNET_STAGES; s++)
         plan_alias(plan, &net->features[s], &net->blocks[s][net->config.blocks[s] - 1].y);

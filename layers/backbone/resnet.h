@@ -17,6 +17,7 @@ typedef struct {
     int width;                 /* output channels of conv1 (64); the stages' bottlenecks have 1, 2, 4, 8 times that */
     int trained;               /* so many of the last stages are trained, 0 to 3: all but layer1, or fewer */
     bool pyramid;              /* all four outputs are wanted; false: the last one alone */
+    int way;                   /* of all convolutions (Convolution): CONVOLUTION_CENTRED or CONVOLUTION_QUICK */
     const char *prefix;        /* of all tensor names, followed by torchvision's name: "backbone.0.body." */
 } ResNetConfig;
 

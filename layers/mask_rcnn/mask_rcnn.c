@@ -31,7 +31,7 @@ static const ConfigEntry entries[] = {
     {F(INT, train_candidates), "2000", .min = 1, .max = 1000000, .change = CHANGE_FREELY,
      .help = "Boxes of a level, the best, that non-maximum suppression sees in training"},
     {F(INT, eval_candidates), "1000", .min = 1, .max = 1000000, .change = CHANGE_FREELY, .section = "run",
-     .help = "The same in evaluation and prediction"},
+     .help = "Boxes of a level, the best, that non-maximum suppression sees in evaluation and prediction"},
     {F(INT, proposals), "1000", .min = 1, .max = 65536, .change = CHANGE_FREELY,
      .help = "Proposals of an image, the best of all levels"},
     {F(INT, detections), "100", .min = 1, .max = 65536, .change = CHANGE_FREELY,
@@ -58,12 +58,13 @@ RegionDetectionRule mask_rcnn_detection_rule(const MaskRcnn *m) {
 
 /* == Parameters =================================================================================================== */
 
-void mask_rcnn_create(MaskRcnn *m, const Config *config) {
+void mask_rcnn_create(MaskRcnn *m, const Config *config, int way) {
     Params *params = &m->model.params;
     *m = (MaskRcnn){.settings = *(const MaskRcnnSettings *)config_settings(config, &mask_rcnn_settings)};
     const MaskRcnnSettings *s = &m->settings;
     m->K = s->num_classes + 1;
-    backbone_create(&m->backbone, config, params, "backbone.body.");
+    backbone_create(&m->backbone, config, params, "backbone.body.", way);
+    m->convs.way = way;
     m->backbone_floats = params->total;
     FpnConfig fpn = {.prefix = "backbone.fpn.", .lateral = {"inner_blocks.", ".0"}, .output = {"layer_blocks.", ".0"},
                      .channels = s->fpn_width, .coarsest = true};

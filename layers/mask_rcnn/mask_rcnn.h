@@ -67,8 +67,8 @@ ProposalRule mask_rcnn_proposal_rule(const MaskRcnn *m, bool training);
 RegionDetectionRule mask_rcnn_detection_rule(const MaskRcnn *m);
 
 /* Declares every parameter; allocates no device memory yet.  The config must outlive the model, whose num_classes is
- * given. */
-void mask_rcnn_create(MaskRcnn *m, const Config *config);
+ * given.  `way` is that of all convolutions: CONVOLUTION_CENTRED or CONVOLUTION_QUICK. */
+void mask_rcnn_create(MaskRcnn *m, const Config *config, int way);
 
 /* Plans activations for up to B images padded to at most H x W, or W x H; training also plans the backward pass. */
 void mask_rcnn_plan(MaskRcnn *m, int B, int H, int W, bool training);

@@ -35,6 +35,7 @@ void conv_layer_declare(ConvLayer *layer, ConvLayers *all, Params *params, const
                     .decay = true, .shape = {c->out, c->in, c->k, c->k}};
     memset(layer, 0, sizeof *layer);
     layer->shape = *c;
+    layer->shape.way = all->way;
     layer->relu = config->relu;
     set_init(&weight, config->init, c);
     params_declare(params, weight);
@@ -99,7 +100,7 @@ void conv_layers_free(ConvLayers *all) {
 /* == Forward and backward ========================================================================================= */
 
 void conv_layer_plan(const ConvLayer *layer, Plan *plan, const ImageShape *images) {
-    if (plan->training) plan_workspace(plan, convolution_workspace(&layer->shape, images));
+    plan_workspace(plan, convolution_workspace(&layer->shape, images, plan->training));
 }
 
 void conv_layer_forward(const ConvLayer *layer, real *y, const real *x, const ImageShape *images) {

@@ -21,6 +21,7 @@ enum { CONV_LAYERS = 64 };
 typedef struct {
     ConvLayer *layers[CONV_LAYERS];
     int count;
+    int way;            /* of all of them (Convolution), set before the first is declared */
     bool trained;       /* room for the backward pass as well */
     void *memory;       /* NULL before the first conv_layers_fold */
     float *ones, *zeros; /* [the most outputs] */

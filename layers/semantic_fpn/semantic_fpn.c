@@ -46,14 +46,15 @@ void semantic_fpn_use_settings(Config *config) { backbone_use_settings(config); 
 
 /* == Parameters =================================================================================================== */
 
-void semantic_fpn_create(SemanticFpn *net, const Config *config) {
+void semantic_fpn_create(SemanticFpn *net, const Config *config, int way) {
     memset(net, 0, sizeof *net);
     net->settings = *(const SemanticFpnSettings *)config_settings(config, &semantic_fpn_settings);
     const SemanticFpnSettings *s = &net->settings;
     Params *params = &net->model.params;
     FpnConfig fpn = {.prefix = "neck.", .lateral = {"lateral_convs.", ".conv"}, .output = {"fpn_convs.", ".conv"},
                      .channels = s->fpn_dim};
-    backbone_create(&net->backbone, config, params, semantic_fpn_backbone_prefix);
+    backbone_create(&net->backbone, config, params, semantic_fpn_backbone_prefix, way);
+    net->convs.way = way;
     net->backbone_floats = params->total;
     for (int i = 0; i < FPN_FEATURES; i++) fpn.in[i] = backbone_channels(&net->backbone, i);
     fpn_declare(&net->fpn, &net->convs, params, &fpn);

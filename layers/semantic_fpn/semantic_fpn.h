@@ -52,8 +52,8 @@ typedef struct {
 extern const char semantic_fpn_backbone_prefix[];
 
 /* Declares every parameter; allocates no device memory yet.  num_classes must be set, and the config must outlive the
- * model. */
-void semantic_fpn_create(SemanticFpn *net, const Config *config);
+ * model.  `way` is that of all convolutions: CONVOLUTION_CENTRED or CONVOLUTION_QUICK. */
+void semantic_fpn_create(SemanticFpn *net, const Config *config, int way);
 
 /* Plans activations for inference and, unless that is NULL, for training. */
 void semantic_fpn_plan(SemanticFpn *net, const SemanticRoom *inference, const SemanticRoom *training);

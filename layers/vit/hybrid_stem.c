@@ -295,7 +295,7 @@ void hybrid_stem_plan(HybridStem *stem, Plan *plan, const char *prefix, int B) {
         const StemUnit *unit = stem->units[i];
         GroupNorm norm = norm_of(unit, B);
         weights = larger_size(weights, (size_t)unit->rows.out * (size_t)unit->rows.fan * sizeof(float));
-        plan_workspace(plan, convolution_workspace(&unit->shape, &(ImageShape){B, unit->H, unit->W}));
+        plan_workspace(plan, convolution_workspace(&unit->shape, &(ImageShape){B, unit->H, unit->W}, true));
         plan_workspace(plan, group_norm_workspace(&norm));
     }
     size_t features = (size_t)B * (size_t)grid_tokens(stem->grid) * (size_t)stem->channels * sizeof(real);

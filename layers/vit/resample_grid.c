@@ -52,16 +52,6 @@ bool grid_of_tensor(ParamGrid *grid, const Param *p, const ParamGrid *known, int
     return count > 0 && places == (size_t)count;
 }
 
-/* The two neighbours of a centre, or one at the edge.  Returns how many there are from *first on. */
-static int bilinear_weights(double weights[2], int *first, int in, int out, int j) {
-    double at = ((double)j + 0.5) * in / out - 0.5;
-    if (at < 0) at = 0;
-    *first = (int)at < in - 1 ? (int)at : in - 1;
-    weights[1] = *first < in - 1 ? at - *first : 0;
-    weights[0] = 1 - weights[1];
-    return *first < in - 1 ? 2 : 1;
-}
-
 /* Keys' cubic at distance d >= 0 from its centre, a = -3/4. */
 static double cubic(double d) {
     const double a = -0.75;
@@ -109,7 +99,7 @@ static int geometric_weights(double weights[2], int *first, int in, int out, int
 }
 
 static int weights_of(double *weights, int *first, const ResampleAxis *axis, int j, Resampled rule) {
-    if (rule == RESAMPLED_BILINEAR) return bilinear_weights(weights, first, axis->in, axis->out, j);
+    if (rule == RESAMPLED_BILINEAR) return interpolation_weights(weights, first, axis->in, axis->out, j);
     if (rule == RESAMPLED_GEOMETRIC) return geometric_weights(weights, first, axis->in, axis->out, j);
     if (rule == RESAMPLED_BICUBIC) return bicubic_weights(weights, first, axis->in, axis->out, j);
     return resample_weights(weights, first, axis, RESAMPLE_BICUBIC, j);

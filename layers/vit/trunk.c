@@ -47,15 +47,18 @@ static bool position_name(const Trunk *t, int i, char name[PARAM_NAME_SIZE]) {
 static void entry_declare(Trunk *t, int i, Params *params) {
     Stage *stage = &t->stages[i];
     int M = stage->config.dim, prefix = class_in_front(t, i);
-    Resampled rule = t->settings.pos_embed == POSITIONS_STAGES ? RESAMPLED_BILINEAR : RESAMPLED_ANTIALIASED;
+    bool bilinear = t->settings.pos_embed == POSITIONS_STAGES; /* as in PVT's detection/pvt.py */
+    GridTable *positions = &t->positions[i];
     char name[PARAM_NAME_SIZE];
     if (stage_has_class(t, i))
         params_declare(params, (Param){.value = &stage->cls, .grad = &stage->dcls, .named = {"cls_token"},
                                        .init = INIT_TRUNC_NORMAL, .shape = {1, 1, M}});
     if (!position_name(t, i, name)) return;
-    params_declare(params, (Param){.value = &stage->pos, .grad = &stage->dpos, .named = {name},
+    positions->shape = (TableResampling){stage->grid, stage->grid, M, bilinear};
+    params_declare(params, (Param){.value = &positions->w, .grad = &positions->dw, .named = {t->use.prefix, name},
                                    .init = INIT_TRUNC_NORMAL, .shape = {1, prefix + grid_tokens(stage->grid), M},
-                                   .grid = {1, 1, prefix, stage->grid}, .resampled = rule,
+                                   .grid = {1, 1, prefix, stage->grid},
+                                   .resampled = bilinear ? RESAMPLED_BILINEAR : RESAMPLED_ANTIALIASED,
                                    .time = {TIME_COPIES, 1, stage->grid.frames, prefix, false}});
 }
 
@@ -168,6 +171,7 @@ void trunk_set_size(Trunk *t, int H, int W) {
         Grid before = i ? t->stages[i - 1].grid : (Grid){1, H, W};
         embedding_set_input(&t->embeddings[i], before.rows, before.columns);
         stage_set_grid(&t->stages[i], t->embeddings[i].grid);
+        t->positions[i].shape.to = t->embeddings[i].grid;
     }
     t->grid = t->stages[0].grid;
     t->N = t->stages[0].N;
@@ -192,6 +196,7 @@ static void stages_plan(Trunk *t, Plan *plan, int B) {
     for (int i = 0; i < vit_stages(&t->settings); i++) {
         embedding_prefix(t, i, prefix);
         embedding_plan(&t->embeddings[i], plan, prefix, B);
+        if (position_name(t, i, prefix)) grid_table_plan(&t->positions[i], plan, t->use.prefix, prefix, t->use.dense);
         stage_plan(&t->stages[i], plan, B);
     }
 }
@@ -245,13 +250,13 @@ void trunk_draw_buffers(const Trunk *t, uint64_t seed, uint32_t step) {
 }
 
 /* True if a class token or a position embedding is added to a stage's patches. */
-static bool is_joined(const Trunk *t, int i) { return t->stages[i].pos || class_in_front(t, i); }
+static bool is_joined(const Trunk *t, int i) { return t->positions[i].w || class_in_front(t, i); }
 
 /* Dropout of a stage's input or of its gradient: of the first stage, and of each that has a position embedding. */
 static void drop_tokens(const Trunk *t, int i, real *x, int B) {
     const Stage *stage = &t->stages[i];
     Dropout d = t->stream.dropout;
-    if (d.rate <= 0 || (i > 0 && !stage->pos)) return;
+    if (d.rate <= 0 || (i > 0 && !t->positions[i].w)) return;
     if (i > 0) d.site = (uint32_t)later_tokens_site(t->depth, i);
     dropout_forward(x, x, &d, B, (size_t)stage->stations[0].N * (size_t)stage->config.dim);
 }
@@ -261,13 +266,18 @@ static const real *first_input(const Trunk *t, const real *images) {
     return trunk_has_stem(t) ? t->stem.features : images;
 }
 
+/* The position embedding of a stage's tokens on the grid at hand, or NULL. */
+static const float *positions_here(const Trunk *t, int i) {
+    return t->positions[i].w ? grid_table_values(&t->positions[i]) : NULL;
+}
+
 static void embed(Trunk *t, int i, const real *x, int B) {
     const Stage *stage = &t->stages[i];
     bool joined = is_joined(t, i);
     int prefix = class_in_front(t, i);
     embedding_forward(&t->embeddings[i], joined ? t->stream.f : stage_input(stage), x, B);
     if (joined)
-        embed_forward(stage_input(stage), t->stream.f, stage->cls, stage->pos,
+        embed_forward(stage_input(stage), t->stream.f, stage->cls, positions_here(t, i),
                       &(TokenShape){B, prefix + grid_tokens(stage->grid), stage->config.dim}, prefix);
 }
 
@@ -290,8 +300,10 @@ static void embed_gradient(Trunk *t, const real *images, int i, int B) {
     int prefix = class_in_front(t, i);
     if (is_joined(t, i)) {
         real *joined = s->dx;
-        embed_backward(s->dh, prefix ? stage->dcls : NULL, stage->dpos, joined,
+        const GridTable *positions = &t->positions[i];
+        embed_backward(s->dh, prefix ? stage->dcls : NULL, positions->w ? grid_table_gradient(positions) : NULL, joined,
                        &(TokenShape){B, prefix + grid_tokens(stage->grid), stage->config.dim}, prefix);
+        if (positions->w) grid_table_backward(positions);
         s->dx = s->dh;
         s->dh = joined;
     }

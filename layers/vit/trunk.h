@@ -5,6 +5,7 @@
 #ifndef VIT_LAYERS_VIT_TRUNK_H
 #define VIT_LAYERS_VIT_TRUNK_H
 
+#include "layers/attention/grid_table.h"
 #include "layers/model.h"
 #include "layers/vit/embedding.h"
 #include "layers/vit/vit_settings.h"
@@ -31,6 +32,7 @@ typedef struct {
     HybridStem stem; /* if settings.stem asks for one: it makes what the first embedding reads */
     Embedding embeddings[VIT_MAX_STAGES];
     Stage stages[VIT_MAX_STAGES];
+    GridTable positions[VIT_MAX_STAGES]; /* [N of the first station,M] added to each stage's tokens; w NULL: none */
     Stream stream;
     float *keep_host; /* host [2*depth,B] */
 } Trunk;
@@ -47,7 +49,7 @@ void trunk_plan(Trunk *t, Plan *plan, int B);
 void trunk_allocate(Trunk *t, int B);
 
 /* Of a dense trunk: from now on images have H x W pixels, multiples of the last stage's stride.  Parameters that belong
- * to a grid stay on that of img_size. */
+ * to a grid stay on that of img_size, and are resampled in every pass. */
 void trunk_set_size(Trunk *t, int H, int W);
 
 /* Draws the drop path of this step for images first .. first+B-1 of the global batch, and notes for them what dropout

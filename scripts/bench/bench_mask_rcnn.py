@@ -29,7 +29,10 @@ def main(options):
     h, w = map(int, options.image_size.split("x"))
     model = maskrcnn_resnet50_fpn(weights=None, weights_backbone=None, num_classes=81,
                                   min_size=min(h, w), max_size=max(h, w)).train()
-    for module in model.modules():  # as with pretrained weights
+    for name, weight in model.backbone.body.named_parameters():  # this and the norms as with pretrained weights
+        if name.startswith(("conv1", "layer1")):
+            weight.requires_grad = False
+    for module in model.modules():
         if isinstance(module, torch.nn.BatchNorm2d):
             module.eval()
             module.weight.requires_grad = module.bias.requires_grad = False

@@ -28,7 +28,7 @@ static double bench(const char *name, Convolution c, int H, int W, int runs) {
     void *folded = device_malloc(convolution_folded_bytes(&c, true), "bench");
     double best[4] = {1e9, 1e9, 1e9, 1e9}, gflop = 2e-9 * (double)ny * c.in * c.k * c.k;
     convolution_fold(folded, w, scale, &c, true);
-    kernels_reserve(convolution_workspace(&c, &images));
+    kernels_reserve(convolution_workspace(&c, &images, true));
     for (int run = 0; run <= runs; run++) { /* the first prepares the shape */
         double t[5];
         t[0] = seconds();

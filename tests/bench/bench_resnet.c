@@ -14,7 +14,7 @@ int main(int argc, char **argv) {
     int H = argc > 2 ? atoi(argv[1]) : 800, W = argc > 2 ? atoi(argv[2]) : 1066, runs = argc > 3 ? atoi(argv[3]) : 5;
     if (argc > 4) bench_clock = CLOCK_PROCESS_CPUTIME_ID;
     kernels_init();
-    ResNetConfig config = {{3, 4, 6, 3}, 64, 3, false, ""};
+    ResNetConfig config = {{3, 4, 6, 3}, 64, 3, false, CONVOLUTION_CENTRED, ""};
     Params params = {0};
     ResNet net;
     Plan training = {0}, inference = {0};

@@ -417,37 +417,6 @@ static void windows_are_mmsegmentations(void **state) {
     assert_int_equal(cases, 45);
 }
 
-/* Windows that are cut out of one picture of logits give that picture back, each pixel divided by its own count. */
-static void overlapping_logits_are_averaged(void **state) {
-    (void)state;
-    enum { H = 45, W = 70, CROP = 32, STRIDE = 20, C = 3, N = H * W * C };
-    float *sum = calloc(N, sizeof *sum), *logits = malloc(CROP * CROP * C * sizeof *logits);
-    double *want = calloc(N, sizeof *want);
-    int *count = calloc(H * W, sizeof *count), most = 0;
-    for (int i = 0; i < sliding_count(H, W, CROP, STRIDE); i++) {
-        SlidingWindow window = sliding_window(H, W, CROP, STRIDE, i);
-        for (int k = 0; k < window.height * window.width * C; k++) {
-            int y = window.top + k / C / window.width, x = window.left + k / C % window.width;
-            logits[k] = rng_normal(check_seed(), RNG_TEST, 50 + (uint32_t)i, 0, (uint64_t)k);
-            want[(y * W + x) * C + k % C] += (double)logits[k];
-            if (k % C == 0) count[y * W + x]++;
-        }
-        sliding_add(sum, W, logits, window, C);
-    }
-    sliding_divide(sum, H, W, CROP, STRIDE, C);
-    for (int i = 0; i < N; i++) want[i] /= count[i / C];
-    for (int i = 0; i < H * W; i++) {
-        assert_true(count[i] > 0);
-        most = count[i] > most ? count[i] : most;
-    }
-    assert_true(most >= 4);
-    assert_true(check_close("mean of overlapping windows", sum, want, N, 1e-5));
-    free(sum);
-    free(logits);
-    free(want);
-    free(count);
-}
-
 /* == Drawings ===================================================================================================== */
 
 static int count_colour(const Image *image, const uint8_t rgb[3]) {
@@ -507,7 +476,6 @@ int main(void) {
         cmocka_unit_test(draws_are_mmsegmentations),
         cmocka_unit_test(colours_are_opencvs),
         cmocka_unit_test(windows_are_mmsegmentations),
-        cmocka_unit_test(overlapping_logits_are_averaged),
         cmocka_unit_test(drawings_have_a_legend),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

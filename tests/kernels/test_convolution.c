@@ -92,7 +92,7 @@ static void convolution_case(Case k) {
     void *folded = keep(device_malloc(convolution_folded_bytes(c, true), "test"), true);
     convolution_fold(folded, d_w, d_scale, c, true);
     const ImageShape images = {k.B, k.H, k.W};
-    kernels_reserve(convolution_workspace(c, &images));
+    kernels_reserve(convolution_workspace(c, &images, true));
     convolution_forward(d_y, d_x, k.add ? d_add : NULL, folded, d_shift, c, k.relu, &images);
     convolution_backward_input(d_dx, dx_adds ? d_dx_add : NULL, d_dy, folded, k.relu ? d_below : NULL, c, &images);
     convolution_backward_weight(d_dw, d_dy, d_x, d_scale, c, &images);
@@ -167,7 +167,7 @@ static void test_quick(void **state) {
         omp_set_num_threads(threads[t]);
         void *folded = keep(device_malloc(convolution_folded_bytes(&c, true), "test"), true);
         float *dw = upload(zero, nw);
-        kernels_reserve(convolution_workspace(&c, &images));
+        kernels_reserve(convolution_workspace(&c, &images, true));
         convolution_fold(folded, d_w, scale, &c, true);
         convolution_forward(y, d_x, NULL, folded, shift, &c, false, &images);
         convolution_backward_input(dx, NULL, d_dy, folded, NULL, &c, &images);

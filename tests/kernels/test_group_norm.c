@@ -216,7 +216,7 @@ static void test_stem_unit(void **state) {
     real *d = upload_real(dy, N * OUT), *dx = poisoned_real(H * W * IN);
     void *folded = keep(device_malloc(convolution_folded_bytes(&c, true), "test"), true);
     kernels_reserve(group_norm_workspace(&norm));
-    kernels_reserve(convolution_workspace(&c, &images));
+    kernels_reserve(convolution_workspace(&c, &images, true));
 
     standardize_forward(y_w, d_w, &rows);
     convolution_fold(folded, y_w, scale, &c, true);

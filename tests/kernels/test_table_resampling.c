@@ -44,7 +44,7 @@ static float *one_at(size_t n, size_t at) {
 /* From 7 rows to 25: row 0 starts 1.10967251, -0.10967251, 0, and row 12 is 1 at row 3. */
 static void test_digits(void **state) {
     (void)state;
-    const TableResampling s = {{1, 7, 1}, {1, 25, 1}, 1};
+    const TableResampling s = {{1, 7, 1}, {1, 25, 1}, 1, false};
     const double first[7] = {1.10967251, -0.10967251};
     double sums[25] = {0};
     for (int i = 0; i < 7; i++) {
@@ -57,6 +57,18 @@ static void test_digits(void **state) {
     release_all();
 }
 
+/* From 4 to 8 bilinearly the centres lie at quarters between two entries, and the edges' are those of the ends; from 8
+ * to 4 between two entries, without antialiasing. */
+static void test_bilinear_digits(void **state) {
+    (void)state;
+    const TableResampling up = {{1, 4, 1}, {1, 8, 1}, 1, true}, down = {{1, 1, 8}, {1, 1, 4}, 1, true};
+    const float four[4] = {1, 2, 4, 8}, wide[8] = {1, 1.25f, 1.75f, 2.5f, 3.5f, 5, 7, 8};
+    const float eight[8] = {0, 1, 2, 4, 8, 16, 32, 64}, narrow[4] = {0.5f, 3, 12, 48};
+    assert_memory_equal(forward(four, &up), wide, sizeof wide);
+    assert_memory_equal(forward(eight, &down), narrow, sizeof narrow);
+    release_all();
+}
+
 /* In double, where no rounding hides a share that one direction leaves out: <U x, y> = <x, U^T y>, and rows of U sum to
  * one. */
 static void test_axis(void **state) {
@@ -64,7 +76,7 @@ static void test_axis(void **state) {
     for (int turn = 0; turn < 200; turn++) {
         int in = draw(1, 60), out = draw(1, 90);
         char *memory = keep(check_poison((table_axis_bytes(in, out) + 3) / 4), false);
-        TableAxis axis = table_axis_at(memory, in, out);
+        TableAxis axis = table_axis_at(memory, in, out, turn % 2);
         table_axis_fill(&axis);
         assert_true((size_t)((char *)(axis.high + in) - memory) <= table_axis_bytes(in, out));
         const float *x = normals((size_t)in, 1), *y = normals((size_t)out, 1);
@@ -91,7 +103,7 @@ static void test_axis(void **state) {
 static void test_adjoint(void **state) {
     (void)state;
     for (int turn = 0; turn < 6; turn++) {
-        const TableResampling s = {{1, draw(1, 6), draw(1, 6)}, {1, draw(1, 9), draw(1, 9)}, 1};
+        const TableResampling s = {{1, draw(1, 6), draw(1, 6)}, {1, draw(1, 9), draw(1, 9)}, 1, turn % 2};
         size_t in = numbers(s.from, 1), out = numbers(s.to, 1);
         float *there = keep(check_poison(in * out), false), *zero = keep(calloc(in, sizeof *zero), false);
         for (size_t i = 0; i < in; i++) memcpy(there + i * out, forward(one_at(in, i), &s), out * sizeof *there);
@@ -109,8 +121,10 @@ static void test_adjoint(void **state) {
 static void test_as_on_the_host(void **state) {
     (void)state;
     for (int turn = 0; turn < 20; turn++) {
-        const TableResampling s = {{1, draw(1, 14), draw(1, 14)}, {1, draw(1, 40), draw(1, 40)}, draw(1, 37)};
-        Param p = {.shape = {grid_tokens(s.to), s.inner}, .ndim = 2, .grid = {0, 1, 0, s.to}};
+        const TableResampling s = {{1, draw(1, 14), draw(1, 14)}, {1, draw(1, 40), draw(1, 40)}, draw(1, 37),
+                                   turn % 2};
+        Param p = {.shape = {grid_tokens(s.to), s.inner}, .ndim = 2, .grid = {0, 1, 0, s.to},
+                   .resampled = s.bilinear ? RESAMPLED_BILINEAR : RESAMPLED_ANTIALIASED};
         size_t n = numbers(s.to, s.inner);
         const float *x = normals(numbers(s.from, s.inner), 1);
         float *want = keep(check_poison(n), false), *got = forward(x, &s);
@@ -124,7 +138,7 @@ static void test_as_on_the_host(void **state) {
 
 static void test_own_grid(void **state) {
     (void)state;
-    const TableResampling s = {{1, 5, 7}, {1, 5, 7}, 3};
+    const TableResampling s = {{1, 5, 7}, {1, 5, 7}, 3, false};
     const float *x = normals(105, 1);
     assert_false(table_resamples(&s));
     assert_memory_equal(forward(x, &s), x, 105 * sizeof *x);
@@ -134,7 +148,7 @@ static void test_own_grid(void **state) {
 static void test_threads(void **state) {
     (void)state;
     const int threads = omp_get_max_threads(), counts[] = {1, 2, 7};
-    const TableResampling s = {{1, 7, 9}, {1, draw(1, 30), draw(1, 30)}, 19};
+    const TableResampling s = {{1, 7, 9}, {1, draw(1, 30), draw(1, 30)}, 19, draw(0, 1)};
     size_t in = numbers(s.from, s.inner), out = numbers(s.to, s.inner);
     const float *x = normals(in, 1), *dy = normals(out, 1), *before = normals(in, 1);
     float *first[2] = {NULL, NULL};
@@ -152,7 +166,8 @@ static void test_threads(void **state) {
 int main(void) {
     kernels_init();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_digits), cmocka_unit_test(test_axis),        cmocka_unit_test(test_adjoint),
+        cmocka_unit_test(test_digits), cmocka_unit_test(test_bilinear_digits),
+        cmocka_unit_test(test_axis), cmocka_unit_test(test_adjoint),
         cmocka_unit_test(test_as_on_the_host), cmocka_unit_test(test_own_grid), cmocka_unit_test(test_threads),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);

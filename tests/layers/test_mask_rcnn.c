@@ -1,5 +1,5 @@
 /* Properties of Mask R-CNN that its program's tests do not reach: an image without objects, no proposals at all, boxes
- * without a width, micro-batches, and masks that lie in their pictures. */
+ * without a width, micro-batches, masks that lie in their pictures, and quick convolutions. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,9 +15,9 @@
 
 enum { SIDE = 64, IMAGES = 2, OBJECTS = 3 };
 
-static const char text[] = "backbone_blocks = 1,1,1,1\nbackbone_width = 4\nfpn_width = 8\nbox_width = 16\nmask_width = 8\n"
-                           "num_classes = 4\nanchor_size = 4\nanchor_sample = 32\nregion_sample = 32\nproposals = 40\n"
-                           "train_candidates = 100\neval_candidates = 100\ndetections = 20\n";
+static const char text[] = "backbone_blocks = 1,1,1,1\nbackbone_width = 32\nfpn_width = 32\nbox_width = 16\n"
+                           "mask_width = 32\nnum_classes = 4\nanchor_size = 4\nanchor_sample = 32\nregion_sample = 32\n"
+                           "proposals = 40\ntrain_candidates = 100\neval_candidates = 100\ndetections = 20\n";
 
 /* Two images with triangles in the first and in the second, of which one is as large as its whole image. */
 typedef struct {
@@ -30,7 +30,7 @@ typedef struct {
     ObjectMask masks[OBJECTS];
 } World;
 
-static World world;
+static World world, exact; /* the convolutions of the first are quick, as in training */
 
 static void set_object(World *w, int i, float x0, float y0, float x1, float y1) {
     w->corners = 3;
@@ -50,16 +50,14 @@ static void load(World *w, int first, int images) {
                    imagenet_std, images, SIDE, SIDE);
 }
 
-static int world_open(void **state) {
-    World *w = &world;
+static void world_open(World *w, int way) {
     MaskRcnn *m = &w->run.model;
-    (void)state;
     config_init(&w->config, NULL);
     backbone_add_settings(&w->config);
     config_add(&w->config, &mask_rcnn_settings);
     settings_read(&w->config, text);
     backbone_use_settings(&w->config);
-    mask_rcnn_create(m, &w->config);
+    mask_rcnn_create(m, &w->config, way);
     mask_rcnn_plan(m, IMAGES, SIDE, SIDE, true);
     mask_rcnn_allocate(m);
     params_allocate(&m->model.params, true);
@@ -67,7 +65,8 @@ static int world_open(void **state) {
     mask_rcnn_fold(m);
     loss_work_open(&w->run.work, m, OBJECTS, 10);
     mask_run_open_evaluation(&w->run);
-    w->run.ids = (int[]){0, 1, 2, 3, 4};
+    static int ids[] = {0, 1, 2, 3, 4};
+    w->run.ids = ids;
     w->pixels = host_malloc(IMAGES * SIDE * SIDE * 3, "test");
     for (size_t i = 0; i < IMAGES * SIDE * SIDE * 3; i++)
         w->pixels[i] = (uint8_t)rng_below(check_seed(), RNG_TEST, 1, 0, i, 256);
@@ -76,6 +75,12 @@ static int world_open(void **state) {
     set_object(w, 1, 20, 20, 50, 44);
     set_object(w, 2, 0, 0, SIDE, SIDE);
     memcpy(w->first, (int[]){0, 2, 3}, sizeof w->first);
+}
+
+static int open_worlds(void **state) {
+    (void)state;
+    world_open(&world, CONVOLUTION_QUICK);
+    world_open(&exact, CONVOLUTION_CENTRED);
     return 0;
 }
 
@@ -130,6 +135,30 @@ static void test_micro_batches(void **state) {
     }
     free(both);
     free(parts);
+}
+
+/* The gradient of both kinds of convolutions, with the same regions.  A few ReLUs fall on the other side. */
+static void test_quick(void **state) {
+    World *w = &world;
+    size_t n = w->run.model.model.params.total;
+    double norm = 0, worst = 0, tolerance = sizeof(real) == 2 ? 0.2 : 1e-2;
+    Truth quick_truth = truth_of(w), exact_truth = truth_of(&exact);
+    (void)state;
+    quick_truth.proposals = exact_truth.proposals = (const float(*)[4])w->boxes;
+    quick_truth.first_proposal = exact_truth.first_proposal = w->first;
+    MaskRcnnLoss quick = step(w, quick_truth, 0, IMAGES), slow = step(&exact, exact_truth, 0, IMAGES);
+    double *a = gradients_of(w), *b = gradients_of(&exact);
+    for (size_t i = 0; i < n; i++) {
+        norm += b[i] * b[i];
+        worst += (a[i] - b[i]) * (a[i] - b[i]);
+    }
+    print_message("quick %.9g, exact %.9g, gradients differ by %g\n", mask_rcnn_loss_total(&quick),
+                  mask_rcnn_loss_total(&slow), sqrt(worst / norm));
+    assert_true(norm > 0 && sqrt(worst / norm) < tolerance);
+    for (int i = 0; i < LOSS_TERMS; i++)
+        assert_true(fabs(quick.term[i] - slow.term[i]) <= tolerance * 0.01 * slow.term[i]);
+    free(a);
+    free(b);
 }
 
 static void test_no_objects(void **state) {
@@ -202,11 +231,12 @@ int main(void) {
     kernels_init();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_micro_batches),
+        cmocka_unit_test(test_quick),
         cmocka_unit_test(test_no_objects),
         cmocka_unit_test(test_no_regions),
         cmocka_unit_test(test_detections),
     };
-    int failed = cmocka_run_group_tests(tests, world_open, NULL);
+    int failed = cmocka_run_group_tests(tests, open_worlds, NULL);
     kernels_exit();
     return failed;
 }

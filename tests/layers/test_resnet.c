@@ -17,7 +17,7 @@
 
 static const char PATH[] = "tests/fixtures/detection/resnet.safetensors";
 static const char PREFIX[] = "backbone.0.body.";
-static const ResNetConfig RESNET50 = {{3, 4, 6, 3}, 64, 3, false, PREFIX};
+static const ResNetConfig RESNET50 = {{3, 4, 6, 3}, 64, 3, false, CONVOLUTION_CENTRED, PREFIX};
 
 typedef struct {
     SafeTensors file;

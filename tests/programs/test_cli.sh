@@ -139,7 +139,7 @@ check "train_ar --kind text of a set of images" $? "$(head -n 1 err)"
 wrong=$(cd "$root" && awk '/config_(reject|die)\(/ { call = "" ; open = 1 } open { call = call " " $0 }
     open && /;$/ { print call; open = 0 }' core/*.c core/*/*.c training/*.c layers/*.c layers/*/*.c data/*/*.c train_*.c | python3 -c '
 import re, sys
-known = {name.replace("-", "_") for page in ("", "-detr", "-ar")
+known = {name.replace("-", "_") for page in ("", "-detr", "-mask-rcnn", "-semantic-fpn", "-ar")
          for name in re.findall(r"^\| `(?:--)?([a-z0-9_-]+)", open(f"docs/settings{page}.md").read(), re.M)}
 for line in sys.stdin:
     text = "".join(re.findall(r"\"((?:[^\"\\]|\\.)*)\"", line.split("config_", 1)[1]))
@@ -151,7 +151,9 @@ refused=
 for file in "$root"/configs/*/*.ini; do
     program=train_vit data='--num-classes 10 --data cifar100'
     case $file in
+    */coco/mask-rcnn-*) program=train_mask_rcnn data='--num-classes 80 --data coco' ;;
     */coco/*) program=train_detr ;;
+    */ade20k/*) program=train_semantic_fpn data='--num-classes 150 --data ade20k' ;;
     */ar/*) program=train_ar data= ;;
     esac
     "$build/$program" --config "$file" --describe $data >out 2>err ||

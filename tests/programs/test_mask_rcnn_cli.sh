@@ -7,7 +7,7 @@
 # shellcheck disable=SC2015,SC2046,SC2086 # settings are lists of words; no name here holds a space
 . "$(dirname "$0")/../tap.sh"
 vit=$build/train_mask_rcnn
-columns=1-5,7-16
+columns=1-5,7-18
 curve() { cut -d , -f $columns "$1/log.csv"; } # tap.sh's, for this log
 
 net='--backbone-blocks 1,1,1,1 --backbone-width 4 --fpn-width 8 --box-width 16 --mask-width 8'
@@ -29,14 +29,22 @@ for config in "$root"/configs/coco/mask-rcnn-*.ini; do
     [ $status -eq 0 ] && [ "$(tail -n 3 out | cut -d : -f 1 | tr '\n' ' ')" = 'params trainable_params macs ' ]
     check "$(basename "$config") describes a model" $? "$(tail -n 3 out | tr '\n' ' ')$(head -n 1 err)"
 done
-# of MODEL PARAMS MACS
+# of CONFIG PARAMETERS MACS [SETTINGS]: of an image of 800 x 1280, in 1e9.  The box predictor has a row for the background,
+# 4,357 parameters more than a count with 80 classes.
 of() {
-    run --config "$root/configs/coco/mask-rcnn-$1.ini" --describe
-    [ "$(grep -c "^params: $2\$\|^macs: $3[0-9]*\$" out)" -eq 2 ]
-    check "$1: $2 parameters, 4,357 of them the background's" $? "$(tail -n 3 out | tr '\n' ' ')"
+    config=$1 params=$2 macs=$3
+    shift 3
+    run --config "$root/configs/coco/mask-rcnn-$config.ini" --describe --image-size 800x1280 "$@"
+    [ "$(awk '/^params/ { print $2 } /^macs/ { printf "%.1f\n", $2 / 1e9 }' out | tr '\n' ' ')" = "$params $macs " ]
+    check "mask-rcnn-$config $*: $params parameters, $macs G" $? "$(tail -n 3 out | tr '\n' ' ')$(head -n 1 err)"
 }
-of resnet-50 44400693 25934
-of lisanet-s 42732885 25929
+of lisanet-s 42732885 259.3
+of hylisanet-s 42004117 266.3                   # its convolution blocks are sepconv,
+of hylisanet-s 41715733 259.8 --conv-block conv # which has 288,384 parameters more than conv
+of resnet-50 44400693 259.3
+of swin-t 47798959 262.9  # 1,344 of them in norms of the first three maps; padding is not projected
+of cswin-t 41963829 279.8 # 896 of them in norms of the first three maps
+of pvt-small 44142581 304.2 # without the class token, its position and the last norm, 2,048 parameters of no map
 refuses "unknown setting, with the nearest" 2 '--fpn-widht|--fpn-width' --fpn-widht 5
 refuses "a setting of another backbone" 2 '--depth|backbone' --depth 1,1,1,1
 refuses "blocks that are no four numbers" 2 '--backbone-blocks|3,4,6,3|3,4' --backbone-blocks 3,4
@@ -53,10 +61,10 @@ refuses "unknown number of categories" 2 'num_classes|80' --data coco --describe
 
 succeeds "train_mask_rcnn trains" $tiny --epochs 3 --run-dir run --log-every 2
 [ "$(head -n 1 run/log.csv)" = \
-    step,epoch,loss,lr,grad_norm,images_per_s,ap,ap50,mask_ap,mask_ap50,objectness,rpn_box,class,box,mask,class_error,$(
+    step,epoch,loss,lr,grad_norm,images_per_s,ap,ap50,ap75,mask_ap,mask_ap50,mask_ap75,objectness,rpn_box,class,box,mask,class_error,$(
     )stall,val_loss,wall_s,peak_bytes,infer_s ]
 check "the log's columns" $? "$(head -n 1 run/log.csv)"
-awk -F , 'NR > 1 { sum = $11 + $12 + $13 + $14 + $15; if (NF != 21 || $18 != "" || ($7 == "") != ($9 == "")) wrong = 1 }
+awk -F , 'NR > 1 { sum = $13 + $14 + $15 + $16 + $17; if (NF != 23 || $20 != "" || ($7 == "") != ($9 == "")) wrong = 1 }
           NR == 2 { first = $3 } END { exit !(NR == 10 && $1 == 15 && $3 < first && !wrong) }' run/log.csv
 check "a row for every second step and each epoch, and the loss falls" $? "$(last_row run)"
 for threads in 1 7; do
@@ -131,6 +139,21 @@ check "the AP of training" $? "$(grep -m 1 Average out), $(last_row run)"
 grep -q '"segmentation"' found.json && ! grep -q '"size": \[[^6]' found.json
 check "--results has masks of the pictures' size" $? "$(head -c 200 found.json)"
 restate run/best.safetensors renamed.safetensors 'nring' 'nrung'
+if command -v "${MPIRUN:-mpirun}" >/dev/null 2>&1 && ldd "$vit" | grep -q libmpi; then
+    run --init run/last.safetensors --eval
+    grep '^ Average' out >one.txt
+    timeout 100 "${MPIRUN:-mpirun}" -np 2 "$vit" --init run/last.safetensors --eval >out 2>err </dev/null
+    grep '^ Average' out | cmp -s one.txt - && [ "$(wc -l <one.txt)" -eq 24 ]
+    check "two ranks find what one finds" $? "$(tail -n 1 err)"
+    timeout 100 "${MPIRUN:-mpirun}" -np 2 "$vit" $tiny --epochs 3 --run-dir two --log-every 1 >out 2>err </dev/null
+    run $tiny --epochs 3 --run-dir one --log-every 1
+    paste -d , one/log.csv two/log.csv | awk -F , 'NR == 2 { d = $3 - $(NF / 2 + 3); exit !(d * d <= 1e-10 * $3 * $3) }'
+    check "the first step of two ranks has the loss of one" $? "$(head -n 2 two/log.csv | tail -n 1)"
+    [ "$(tail -n 1 two/log.csv | cut -d , -f 1)" = 15 ]
+    check "and they train to the end" $? "$(tail -n 1 err)"
+else
+    skip "two ranks" "no mpirun"
+fi
 refuses "--eval with other categories" 1 "'ring'|'rung'|renamed.safetensors" --init renamed.safetensors --eval
 succeeds "--predict" --init run/last.safetensors --predict "$root/tests/corpus/jpeg/colour444.jpg" --draw masks.png \
     --json found.json --draw-score 0

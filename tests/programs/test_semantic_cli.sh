@@ -41,6 +41,7 @@ size hylisanet-s 25810614 177.6 --conv-block conv
 size resnet-50 28495574 177.2
 size swin-t 31893840 180.9
 size cswin-t 26058710 203.9
+size pvt-small 28237462 224.6 # without the class token, its position and the last norm, 2,048 parameters of no map
 refuses "unknown setting, with the nearest" 2 '--seg-norn|--seg-norm' --seg-norn gn
 refuses "groups that do not divide the head" 2 '--head-dim|48|32|gn' --head-dim 48 --seg-norm gn
 refuses "windows without --eval" 2 '--eval-windows|--eval' --eval-windows slide

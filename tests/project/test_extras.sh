@@ -329,6 +329,22 @@ check "and starts from the last weights of one that was never evaluated" $? "$(t
 reproduce lisa-8 hylisanet-s
 grep -q 'hylisanet-s/best.safetensors, which is not there: run imagenet-hylisanet-s first' out
 check "clips start from the weights of images" $? "$(tail -n 1 out) $(head -n 1 err)"
+for program in train_mask_rcnn train_semantic_fpn; do cp programs/train_vit programs/$program; done
+mkdir -p paper/imagenet-pvt-small paper/coco-mask-rcnn-resnet-50 paper/ade20k-semantic-fpn-resnet-50
+touch paper/imagenet-pvt-small/best.safetensors
+touch paper/coco-mask-rcnn-resnet-50/state.safetensors paper/ade20k-semantic-fpn-resnet-50/state.safetensors
+printf 'step,epoch,loss,lr,grad_norm,images_per_s,ap,ap50\n9,12,1,1e-4,1,2,0.38100,0.58600\n' >paper/coco-mask-rcnn-resnet-50/log.csv
+printf 'step,epoch,loss,lr,grad_norm,images_per_s,miou\n9,64,1,1e-4,1,2,0.36700\n' >paper/ade20k-semantic-fpn-resnet-50/log.csv
+printf 'epochs = 12\neval_every = 1\n' >paper/coco-mask-rcnn-resnet-50/config.ini
+printf 'steps = 80000\nepochs = 64\neval_every = 6\n' >paper/ade20k-semantic-fpn-resnet-50/config.ini
+reproduce lisa-9 resnet-50 pvt-small
+grep -q 'resnet-50, seed 0: done before, box AP 0.38100' out &&
+    grep -q 'train_mask_rcnn --config .*pvt-small.ini --image-size 800x1280 --init .*pvt-small/best.safetensors' out
+check "a detector starts from its classifier, and a finished one is known" $? "$(tr '\n' ' ' <out) $(head -n 1 err)"
+reproduce lisa-10 resnet-50 pvt-small
+grep -q 'resnet-50, seed 0: done before, mIoU 0.36700' out &&
+    grep -q 'train_semantic_fpn --config .*pvt-small.ini --image-size 512x2048 --init .*pvt-small/best.safetensors' out
+check "and so is a segmentation model" $? "$(tr '\n' ' ' <out) $(head -n 1 err)"
 reproduce --bench lisa-7 lisanet-b && size=$(cat paper/imagenet-lisanet-b/bench.json)
 reproduce --bench lisa-5 hylisanet-s && size="$size $(cat paper/imagenet-hylisanet-s/bench.json)"
 case $size in *'--bench --batch-size 32 '*'--bench --batch-size 64') ;; *) false ;; esac
