@@ -96,7 +96,7 @@ static void write_results(MaskRun *run, const MaskRcnnLoss *loss) {
     const MaskRcnn *m = &run->model;
     float terms[LOSS_TERMS], total = (float)mask_rcnn_loss_total(loss), *maps[FPN_LEVELS];
     SafeTensorEntry outputs[LOSS_TERMS + FPN_LEVELS + 6] = {{"loss", SAFE_F32, 1, {1}, &total}};
-    char map_names[FPN_LEVELS][8];
+    char map_names[FPN_LEVELS][16];
     int count = 1;
     size_t B = (size_t)m->B, R = (size_t)m->regions.count, K = (size_t)m->K, C = (size_t)m->settings.fpn_width;
     for (int i = 0; i < LOSS_TERMS; i++) {

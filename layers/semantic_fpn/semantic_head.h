@@ -13,7 +13,7 @@ enum { HEAD_BRANCHES = 4, HEAD_BLOCKS = 3 };
 
 typedef struct {
     ConvNorm block;
-    char prefix[32]; /* of its tensors: "decode_head.scale_heads.2.0." */
+    char prefix[64]; /* of its tensors: "decode_head.scale_heads.2.0." */
     real *u;         /* [B,2h,2w,C] the next block's input; NULL for the last one of a branch */
 } HeadBlock;
 

@@ -250,7 +250,7 @@ static void images_do_not_depend_on_workers_or_ranks(void **state) {
                 for (int k = 0; k < 4; k++) /* a side is a difference of rounded products: 1 to rounding */
                     assert_true(want[i].box[j][k] > 0 && want[i].box[j][k] <= 1 + 4 * FLT_EPSILON);
         }
-        assert_true(train ? boxes > images : boxes == 0);
+        assert_true(train ? boxes > images / 2 : boxes == 0); /* crops leave some without any */
         for (int ranks = 1; ranks <= 3; ranks++) {
             for (int workers = 0; workers <= 7; workers += workers == 2 ? 5 : 1) {
                 for (int part = 0; part <= 4; part += 2) {

@@ -60,7 +60,7 @@ static void check_masks(const Coco *coco) {
 }
 
 static bool read_as(Coco *coco, const uint8_t *bytes, size_t size, CocoMaskKind kind) {
-    Error error = {""}, again = {""};
+    Error error = {.text = ""}, again = {.text = ""};
     Coco pieces;
     bool ok = coco_parse(coco, bytes, size, 0, kind, &error);
     if (coco_parse(&pieces, bytes, size, 1, kind, &again) != ok) abort();
@@ -78,7 +78,7 @@ static bool read_as(Coco *coco, const uint8_t *bytes, size_t size, CocoMaskKind 
 }
 
 static void evaluate(const Coco *coco, const uint8_t *bytes, size_t size) {
-    Error error = {""}, again = {""};
+    Error error = {.text = ""}, again = {.text = ""};
     CocoResults results, pieces;
     bool ok = parse_results(&results, bytes, size, 0, &error);
     if (parse_results(&pieces, bytes, size, 3, &again) != ok || (!ok && !*error.text)) abort();

@@ -26,7 +26,7 @@ static void check_canonical(const Rle *rle) {
 }
 
 static void check_text(const Rle *rle) {
-    Error error = {""};
+    Error error = {.text = ""};
     Rle again = {.count = 0};
     char *text = NULL;
     size_t room = 0, length = rle_text(&text, &room, rle);
@@ -93,7 +93,7 @@ static void check_polygon(const uint8_t *bytes, size_t size, int height, int wid
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
-    Error error = {""};
+    Error error = {.text = ""};
     Rle rle = {.count = 0};
     if (size < 2) return 0;
     int height = bytes[0] + 1, width = bytes[1] + 1;
