@@ -868,7 +868,7 @@ void softmax_attention_forward(real *y, float *lse, const real *qkv, const Atten
 /* What the heads of a shorter sequence fill of the budget may be more than what those of a longer one do. */
 size_t softmax_attention_workspace(int N, int D) {
     (void)D;
-    return (size_t)(N > DELTA_ROWS ? N : DELTA_ROWS) * sizeof(float);
+    return ((size_t)N > (size_t)DELTA_ROWS ? (size_t)N : (size_t)DELTA_ROWS) * sizeof(float);
 }
 
 void softmax_attention_backward(real *dqkv, const real *dy, const real *y, const float *lse, const real *qkv,
