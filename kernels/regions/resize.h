@@ -35,15 +35,6 @@ void subsample_forward(real *y, const real *x, const ImageShape *images, int C);
 /* dx [B,Hi,Wi,C] (+=): dy is added to the pixels of even rows and columns, and the others are not touched. */
 void subsample_backward(real *dx, const real *dy, const ImageShape *images, int C);
 
-/* What follows the linear layer of a transposed convolution of 2 x 2 windows, 2 apart: x [n,rows,columns,2,2,C] has the
- * four pixels of the result for each of the input, and
- *   y[2i + a, 2j + b] = x[i,j,a,b] + bias, and then its ReLU if relu is true.
- * y [n,2 rows,2 columns,C] real;  bias [C] float, or NULL for zero.  n may be 0. */
-void pixel_shuffle_forward(real *y, const real *x, const float *bias, bool relu, int n, int rows, int columns, int C);
-/* dx (=), laid out like x: dy, or 0 where y, the result of a ReLU, is not above 0;  y NULL: there was no ReLU.  The
- * gradient of the bias is that of a linear layer on 4 n rows columns rows: linear_backward_bias. */
-void pixel_shuffle_backward(real *dx, const real *dy, const real *y, int n, int rows, int columns, int C);
-
 /* == What both backends compute alike ============================================================================= */
 
 GRID_INLINE int nearest_source(int i, int from, int to) { return (int)((long long)i * from / to); }

@@ -15,7 +15,7 @@ enum { RESNET_STAGES = 4 };
 typedef struct {
     int blocks[RESNET_STAGES]; /* ResNet-50: 3, 4, 6, 3 */
     int width;                 /* output channels of conv1 (64); the stages' bottlenecks have 1, 2, 4, 8 times that */
-    int trained;               /* so many of the last stages are trained, 0 to 3: all but layer1, or fewer */
+    int trained;               /* how many stages are trained, 0 to 3, counted from the last; layer1 never is */
     bool pyramid;              /* all four outputs are wanted; false: the last one alone */
     int way;                   /* of all convolutions (Convolution): CONVOLUTION_CENTRED or CONVOLUTION_QUICK */
     const char *prefix;        /* of all tensor names, followed by torchvision's name: "backbone.0.body." */

@@ -1,5 +1,4 @@
-/* Resizing, subsampling and the pixels of a transposed convolution against their formulas in double, and the bias
- * gradient of a convolution. */
+/* Resizing, subsampling and the bias gradient of a convolution against their formulas in double. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -149,58 +148,6 @@ static void test_subsample(void **state) {
     }
 }
 
-/* == A transposed convolution ===================================================================================== */
-
-/* y[o,2i+a,2j+b] = bias_o + sum_c x[c,i,j] W[c,o,a,b], then a ReLU, by a linear layer and the shuffle, forward and back;
- * every result and gradient against sums in double. */
-static void transposed_case(int n, int rows, int columns, int C, bool relu, bool biased) {
-    enum { IN = 5 };
-    size_t pixels = (size_t)(n * rows * columns), nx = pixels * IN, ny = pixels * 4 * (size_t)C, nw = (size_t)(4 * C) * IN;
-    printf("transposed convolution of %d x %d x %d pixels to %d channels%s%s\n", n, rows, columns, C, relu ? ", relu" : "",
-           biased ? ", bias" : "");
-    float *x = normals(nx, 1), *w = normals(nw, 0.5f), *b = normals((size_t)C, 0.5f), *dy = normals(ny, 1);
-    float *dw = normals(nw, 1), *db = normals((size_t)C, 1);
-    real *d_x = upload_real(x, nx), *d_dy = upload_real(dy, ny), *apart = poisoned_real(ny), *y = poisoned_real(ny);
-    real *d_apart = poisoned_real(ny);
-    float *d_w = upload(w, nw), *d_db = upload(db, (size_t)C), *d_dw = upload(dw, nw);
-    const LinearShape linear = {pixels, IN, 4 * C, 0}, sums = {pixels * 4, 0, C, 0};
-    linear_forward(apart, d_x, d_w, NULL, &linear);
-    pixel_shuffle_forward(y, apart, biased ? upload(b, (size_t)C) : NULL, relu, n, rows, columns, C);
-    pixel_shuffle_backward(d_apart, d_dy, relu ? y : NULL, n, rows, columns, C);
-    linear_backward_weight(d_dw, NULL, d_apart, d_x, &linear);
-    linear_backward_bias(d_db, d_apart, &sums);
-    const float *got = download_real(y, ny);
-    double *want_y = zeros(ny), *want_dw = zeros(nw), *want_db = zeros((size_t)C);
-    double *size_dw = zeros(nw), *size_db = zeros((size_t)C), *size_y = zeros(ny);
-    for (size_t i = 0; i < nw; i++) add_term(&want_dw[i], &size_dw[i], dw[i]);
-    for (size_t i = 0; i < (size_t)C; i++) add_term(&want_db[i], &size_db[i], db[i]);
-    for (size_t out = 0; out < ny; out++) { /* of y: image, row, column, channel */
-        int o = (int)(out % (size_t)C), column = (int)(out / (size_t)C % (size_t)(2 * columns));
-        int line = (int)(out / (size_t)C / (size_t)(2 * columns));
-        size_t pixel = (size_t)(line / 2 * columns + column / 2), tap = (size_t)((line % 2 * 2 + column % 2) * C + o);
-        if (biased) add_term(&want_y[out], &size_y[out], b[o]);
-        for (size_t c = 0; c < IN; c++) add_term(&want_y[out], &size_y[out], (double)x[pixel * IN + c] * w[tap * IN + c]);
-        if (relu && want_y[out] < 0) want_y[out] = 0;
-        double slope = relu && !(got[out] > 0) ? 0 : dy[out];
-        add_term(&want_db[o], &size_db[o], slope);
-        for (size_t c = 0; c < IN; c++) add_term(&want_dw[tap * IN + c], &size_dw[tap * IN + c], slope * x[pixel * IN + c]);
-    }
-    assert_true(check_sums("y", got, want_y, size_y, ny, roundings(3)));
-    assert_true(check_sums("dw", download(d_dw, nw), want_dw, size_dw, nw, roundings(1)));
-    assert_true(check_sums("db", download(d_db, (size_t)C), want_db, size_db, (size_t)C, 1e-5));
-    release_all();
-}
-
-static void test_transposed(void **state) {
-    (void)state;
-    transposed_case(3, 2, 3, 5, true, true);
-    transposed_case(1, 4, 4, 64, true, true);
-    transposed_case(2, 1, 5, 33, false, true);
-    transposed_case(4, 3, 1, 8, true, false);
-    pixel_shuffle_forward(NULL, NULL, NULL, true, 0, 14, 14, 256); /* no RoIs */
-    pixel_shuffle_backward(NULL, NULL, NULL, 0, 14, 14, 256);
-}
-
 /* == The bias of a convolution ==================================================================================== */
 
 static void test_bias(void **state) {
@@ -254,9 +201,9 @@ static void test_threads(void **state) {
 int main(void) {
     check_seed();
     kernels_init();
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_sizes),      cmocka_unit_test(test_digits),
-                                       cmocka_unit_test(test_subsample),  cmocka_unit_test(test_transposed),
-                                       cmocka_unit_test(test_bias),       cmocka_unit_test(test_threads)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_sizes), cmocka_unit_test(test_digits),
+                                       cmocka_unit_test(test_subsample), cmocka_unit_test(test_bias),
+                                       cmocka_unit_test(test_threads)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     kernels_exit();
     return failed;

@@ -85,6 +85,13 @@ static int open_worlds(void **state) {
     return 0;
 }
 
+static int close_worlds(void **state) {
+    (void)state;
+    mask_rcnn_destroy(&world.run.model);
+    mask_rcnn_destroy(&exact.run.model);
+    return 0;
+}
+
 /* Losses and gradients of images first .. first + count - 1; the gradients are added up. */
 static MaskRcnnLoss step(World *w, Truth t, int first, int count) {
     MaskRcnn *m = &w->run.model;
@@ -255,7 +262,7 @@ int main(void) {
         cmocka_unit_test(test_no_regions),
         cmocka_unit_test(test_detections),
     };
-    int failed = cmocka_run_group_tests(tests, open_worlds, NULL);
+    int failed = cmocka_run_group_tests(tests, open_worlds, close_worlds);
     kernels_exit();
     return failed;
 }
