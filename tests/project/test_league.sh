@@ -1,9 +1,10 @@
 #!/bin/sh
-# scripts/league.sh: whatever ends its runs, the rows are those of runs that nothing interrupted.
+# scripts/league.sh and league.py: whatever ends a run, its row is that of a run that nothing interrupted; the page is
+# what the rows give.
 #
 #   BUILD=build/cpu sh tests/project/test_league.sh
 
-# shellcheck disable=SC2015,SC2154
+# shellcheck disable=SC2015,SC2016,SC2154 # backticks of Markdown; variables of tap.sh
 . "$(dirname "$0")/../tap.sh"
 
 # league FOLDER COMMAND: with the rows, the build and the results of the folder.
@@ -114,6 +115,44 @@ echo other >none.csv
 status=$?
 complains 1 'none.csv|columns'
 check "a file of other columns is refused" $? "status $status: $(cat err)"
+
+# == scripts/league.py ===============================================================================================
+
+# The page of results that are made up: its claims are answered by means and standard errors over seeds, and a row that is
+# added changes it.
+plain=$(command -v python3 || echo /usr/bin/python3)
+page() { "$plain" "$root/scripts/league.py" --docs pages "$@" >out 2>err; }
+says() { grep -qF "$1" pages/league.md; }
+mkdir pages
+cp "$root/docs/paper_tables.csv" pages
+{
+    echo operator,flags,epochs,seed,top1,top5,val_loss,parameters,million_macs,seconds,processor,commit,date
+    for row in softmax,1,30 softmax,2,31 softmax,3,32 lisa,1,33 lisa,2,34 gf,1,33 gf,2,35 dwconv7,1,30.5 dwconv7,2,31.5 \
+        convattn,1,40; do
+        echo "${row%%,*},,10,$(echo "$row" | cut -d , -f 2-3),60,3,170000,10,100,a,b,2026-01-01"
+    done
+} >pages/league.csv
+page && page --check
+check "league.py writes a page, and the same again" $? "$(cat err)"
+says '| LiSA is ahead of softmax attention | 74.90 and 71.00 | 33.50 ± 0.50 and 31.00 ± 0.58: +2.50 ± 0.76, 10 epochs | **seen** |'
+check "a lead of more than its standard error is seen" $? "$(grep 'LiSA is ahead of softmax attention |' pages/league.md)"
+says '34.00 ± 1.00: -3.00 ± 1.15, 10 epochs | **not seen** |'
+check "the other way round it is not" $? "$(grep 'Softmax attention is ahead of global' pages/league.md)"
+says '31.00 ± 0.50: +0.00 ± 0.76, 10 epochs, level | **undecided** |'
+check "level rows decide nothing" $? "$(grep 'Softmax attention is ahead of depthwise' pages/league.md)"
+says '| LiSA is ahead of convolutional attention | 74.90 and 73.30 | too few rows: `lisa` 33.50 (2 seeds, 10 epochs), `convattn` 40.00 (1 seed, 10 epochs) | **undecided** |'
+check "nor does one seed" $? "$(grep 'LiSA is ahead of convolutional' pages/league.md)"
+{
+    echo operator,tokens,batch,train_images_per_s,infer_images_per_s,peak_bytes,device,date
+    echo 'lisa,64,8,500,900,64000000,"a CPU, one thread",2026-01-01'
+    echo 'gf,64,8,501,900,64000000,"a CPU, one thread",2026-01-01'
+} >pages/league-speed.csv
+page --check
+status=$?
+[ $status -eq 1 ] && complains 1 'league.md|run python3 scripts/league.py'
+check "results that the page lacks are told" $? "$(cat err)"
+page && page --check && says '| `lisa` | 33.50 ± 0.50 | 2 | 170,000 | 10 | 500 |  |  | 61 |  |  |' && grep -q '>lisa</text>' pages/images/league.svg
+check "speeds come into the table and the picture" $? "$(cat err)"
 
 echo "1..$count"
 [ "$failures" -eq 0 ]
