@@ -298,8 +298,9 @@ def main():
             continue
         if not arguments.check:
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            with open(path, "w") as file:
+            with open(path + ".part", "w") as file:
                 file.write(text)
+            os.replace(path + ".part", path)
             continue
         old = None
         if os.path.exists(path):

@@ -7,7 +7,8 @@
 #   sh scripts/league.sh rows      the rows that are left, most telling first: name, config, epochs, seed, flags
 #   sh scripts/league.sh all       all rows
 #
-# A run has one thread and the lowest priority.  A finished one is appended to docs/league.csv, and its folder is removed.
+# A run has one thread and the lowest priority.  A finished one is appended to docs/league.csv, docs/league.md is written
+# anew (scripts/league.py), and its folder is removed.
 # Whatever ends a run, a signal, a crash or a loss of power, the next start goes on from its last saved state.  Accuracy is
 # that of the last epoch on the test images: nothing is chosen by it.
 #
@@ -130,6 +131,7 @@ one() { # name, config, epochs, seed, flags
     child=
     if [ $status = 0 ] && append_row "$run" "$name" "$epochs" "$seed" "$flags"; then
         forget "$name-$epochs-$seed"
+        [ "$CSV" != docs/league.csv ] || python3 scripts/league.py || :
     else
         echo "$name $epochs $seed: $(tail -n 1 "$run.out")" >>"$WORK/failed"
     fi

@@ -71,6 +71,11 @@ def draw(points):
         if math.dist((x, y), nearest) > 14:
             out.append(f'<line x1="{x:.1f}" y1="{y:.1f}" x2="{nearest[0]:.1f}" y2="{nearest[1]:.1f}" stroke="#999999" '
                        'stroke-width="0.7"/>')
+        anchor, at = "middle", (box[0] + box[2]) / 2
+        if box[0] >= x:
+            anchor, at = "start", box[0]
+        elif box[2] <= x:
+            anchor, at = "end", box[2]
         out.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="#0072b2"/>'
-                   f'<text x="{(box[0] + box[2]) / 2:.1f}" y="{box[3] - 2.5:.1f}" text-anchor="middle">{name}</text>')
+                   f'<text x="{at:.1f}" y="{box[3] - 2.5:.1f}" text-anchor="{anchor}">{name}</text>')
     return "\n".join(out + ["</svg>"]) + "\n"

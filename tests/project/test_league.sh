@@ -154,5 +154,21 @@ check "results that the page lacks are told" $? "$(cat err)"
 page && page --check && says '| `lisa` | 33.50 ± 0.50 | 2 | 170,000 | 10 | 500 |  |  | 61 |  |  |' && grep -q '>lisa</text>' pages/images/league.svg
 check "speeds come into the table and the picture" $? "$(cat err)"
 
+# Forty dots in a crowd: no name covers another, or a dot.
+seed=${VIT_TEST_SEED:-$$}
+PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=$root/scripts "$plain" - "$seed" >out 2>&1 <<'END'
+import random, sys
+import league_picture as picture
+random.seed(int(sys.argv[1]))
+dots = [(min(860, max(70, random.gauss(500, 150))), min(560, max(50, random.gauss(300, 90)))) for _ in range(40)]
+names = ["x" * random.randint(2, 22) for _ in dots]
+boxes = picture.place(dots, names)
+assert len(boxes) == len(dots)
+for i, box in enumerate(boxes):
+    assert not any(picture.overlap(box, other) for other in boxes[i + 1:]), names[i]
+    assert not any(box[0] < x < box[2] and box[1] < y < box[3] for x, y in dots), names[i]
+END
+check "no name in a picture covers another, or a dot" $? "seed $seed $(tail -n 1 out)"
+
 echo "1..$count"
 [ "$failures" -eq 0 ]
