@@ -62,6 +62,7 @@
 #include "kernels/tokens/byte_tokens.h"
 #include "kernels/tokens/grid.h"
 #include "kernels/tokens/images.h"
+#include "kernels/tokens/sequence_pool.h"
 #include "kernels/tokens/table_resampling.h"
 #include "kernels/tokens/tokens.h"
 #include "kernels/tokens/windows.h"

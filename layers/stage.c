@@ -1,6 +1,7 @@
 /* Pre-norm blocks.  x_0 [B,N,M] -> h [B,N,M]
  * forward   for every block:  x += conv(x), where a depthwise 3x3 convolution embeds positions (Chu et al. 2021)
- *                             x += keep drop(attention(norm1(x)));  x += keep drop(mlp(norm2(x)))
+ *                             x += keep drop(attention(norm1(x)));  x += keep drop(mlp(norm2(x))), or with normed_mlp
+ *                             x = norm2(x), x += keep drop(mlp(x)), as in Compact Transformers (Hassani et al. 2021)
  *           h = norm(x), or x where the stage ends without a norm; the next stage reads h, or x beside it
  *           (with some operators the class token is added before a later block, without a position embedding)
  * Each residual addition is fused with the norm that follows it, so the stream has 2*depth + 1 stations and a
@@ -41,6 +42,7 @@ static void block_declare(Stage *stage, int i, Params *params) {
                                   stage->conv_time_kernel},
                      stage->grid, class_token, c->dim, c->heads);
     block->attention.causal = stage->causal;
+    if (stage->without_qkv_bias) block->attention.qkv_bias = false;
     stage->stations[2 * i].N = stage->stations[2 * i + 1].N = block->attention.N;
     station_declare(stage, 2 * i, params, block->prefix, "norm1");
     attention_declare(&block->attention, params);
@@ -98,23 +100,32 @@ static void station_input_plan(Stage *stage, int i, Plan *plan, size_t rows) {
               rows * (size_t)stage->config.dim * sizeof(real));
 }
 
-static void station_rest_plan(Stage *stage, int i, Plan *plan, size_t rows) {
-    Station *s = &stage->stations[i];
-    size_t bytes = rows * (size_t)stage->config.dim * sizeof(real);
+static void plan_norm(Stage *stage, int i, Plan *plan, size_t rows) {
     char prefix[PARAM_NAME_SIZE];
     station_prefix(stage, i, prefix);
-    if (s->convolves) plan_keep(plan, prefix, "x", &s->x, bytes);
+    plan_keep(plan, prefix, "h", &stage->stations[i].h, rows * (size_t)stage->config.dim * sizeof(real));
+}
+
+static void station_rest_plan(Stage *stage, int i, Plan *plan, size_t rows) {
+    Station *s = &stage->stations[i];
+    char prefix[PARAM_NAME_SIZE];
+    station_prefix(stage, i, prefix);
+    if (s->convolves) plan_keep(plan, prefix, "x", &s->x, rows * (size_t)stage->config.dim * sizeof(real));
     if (s->bare) return;
-    plan_keep(plan, prefix, "h", &s->h, bytes);
+    plan_norm(stage, i, plan, rows);
     norm_layer_plan(&s->norm, plan, prefix, rows);
 }
 
-/* In inference the stream is updated in place. */
+/* Is the norm of station i the stream that the next half-block adds to? */
+static bool norm_is_stream(const Stage *stage, int i) { return stage->normed_mlp && i % 2 == 1; }
+
+/* In inference the stream is updated in place; a norm that is the stream has memory of its own, from the first one on. */
 static void station_alias(Stage *stage, int i, Plan *plan) {
     Station *s = &stage->stations[i], *first = &stage->stations[0];
+    Station *normed = norm_is_stream(stage, i) ? &stage->stations[1] : first;
     if (s->convolves) plan_alias(plan, &s->in, &first->in);
     plan_alias(plan, &s->x, &first->x);
-    plan_alias(plan, &s->h, &first->h);
+    if (s != normed) plan_alias(plan, &s->h, &normed->h);
     plan_alias(plan, &s->norm.mean, &first->norm.mean);
     plan_alias(plan, &s->norm.rstd, &first->norm.rstd);
 }
@@ -132,6 +143,7 @@ static void inference_plan(Stage *stage, Plan *plan, int B) {
     size_t rows = (size_t)B * (size_t)stage->N;
     station_input_plan(stage, 0, plan, rows);
     station_rest_plan(stage, 0, plan, rows);
+    if (stage->normed_mlp) plan_norm(stage, 1, plan, rows);
     for (int i = 1; i <= 2 * stage->config.depth; i++) station_alias(stage, i, plan);
     for (int i = 0; i < stage->config.depth; i++) block_plan(stage, i, plan, B);
 }
@@ -237,10 +249,10 @@ static void station_open(const Station *s, int B) {
 
 /* Goes from station s to the next one, where the class token is added.  That moves every row, so the sum and the norm
  * are not fused here. */
-static void class_joins(const Stage *stage, const Station *s, const RowScale *scale, int B) {
+static void class_joins(const Stage *stage, const Station *s, const real *x, const RowScale *scale, int B) {
     const Stream *stream = stage->stream;
     int M = stage->config.dim;
-    residual_forward(stream->sum, s->x, stream->f, scale, station_rows(s, B), M);
+    residual_forward(stream->sum, x, stream->f, scale, station_rows(s, B), M);
     embed_forward(s[1].x, stream->sum, stage->cls, NULL, &(TokenShape){B, s[1].N, M}, 1);
     station_open(s + 1, B);
 }
@@ -248,16 +260,17 @@ static void class_joins(const Stage *stage, const Station *s, const RowScale *sc
 /* Goes from station s to the next: adds f to the stream. */
 static void station_next(const Stage *stage, const Station *s, const RowScale *scale, int B) {
     const Station *next = s + 1;
+    const real *x = norm_is_stream(stage, (int)(s - stage->stations)) ? s->h : s->x;
     if (next->N > s->N) {
-        class_joins(stage, s, scale, B);
+        class_joins(stage, s, x, scale, B);
     } else if (next->convolves) {
-        residual_forward(next->in, s->x, stage->stream->f, scale, station_rows(s, B), stage->config.dim);
+        residual_forward(next->in, x, stage->stream->f, scale, station_rows(s, B), stage->config.dim);
         station_open(next, B);
     } else if (next->bare) {
-        residual_forward(next->x, s->x, stage->stream->f, scale, station_rows(s, B), stage->config.dim);
+        residual_forward(next->x, x, stage->stream->f, scale, station_rows(s, B), stage->config.dim);
     } else {
         LayerNorm norm = norm_layer_of(&next->norm, station_rows(next, B));
-        add_layernorm_forward(next->x, next->h, s->x, stage->stream->f, scale, &norm);
+        add_layernorm_forward(next->x, next->h, x, stage->stream->f, scale, &norm);
     }
 }
 
@@ -361,6 +374,9 @@ void stage_backward(Stage *stage, int B, bool drop, FinalGradients *final) {
         if (half % 2 == 0) attention_backward(&block->attention, stream->dh, df, s[-1].h, B);
         else mlp_backward(&block->mlp, stream->dh, df, s[-1].h, &hidden, B, s[-1].N);
         dres = stream->dx;
+        if (!norm_is_stream(stage, half)) continue;
+        add_forward(stream->dh, stream->dh, stream->dx, station_rows(&s[-1], B) * (size_t)stage->config.dim);
+        dres = NULL;
     }
     station_backward(stage, s, dres, NULL, B);
 }

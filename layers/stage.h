@@ -71,6 +71,8 @@ typedef struct {
     float norm_eps, end_eps;               /* of its blocks' norms, and of the last station's */
     int time_kernel, conv_time_kernel;     /* size in time of convolutions: 1 for images */
     bool class_token, position_conv, mlp_conv, mlp_relu, mlp_sigmoid;
+    bool without_qkv_bias; /* attention has no biases of queries, keys and values */
+    bool normed_mlp;   /* the norm before an MLP replaces the stream, and the MLP adds to it */
     bool drops;        /* drop path is used */
     bool drops_hidden; /* dropout acts on the MLPs' hidden layers, too */
     bool recompute;    /* the backward pass computes a block's activations again from its input */

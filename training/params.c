@@ -117,7 +117,7 @@ static float draw(const Param *p, uint64_t seed, uint32_t t, size_t i) {
     case INIT_NORMAL: return rng_normal(seed, RNG_INIT, t, 0, i);
     case INIT_TRUNC_NORMAL:
         for (uint32_t attempt = 0;; attempt++) {
-            float x = 0.02f * rng_normal(seed, RNG_INIT, t, attempt, i);
+            float x = TRUNC_NORMAL_STD * rng_normal(seed, RNG_INIT, t, attempt, i);
             if (x >= -2 && x <= 2) return x;
         }
     case INIT_XAVIER_UNIFORM: {

@@ -18,12 +18,14 @@ enum { PARAM_MAX_DIMS = 5, PARAM_NAME_SIZE = 96 };
 typedef enum {
     INIT_ZEROS,
     INIT_ONES,
-    INIT_TRUNC_NORMAL,   /* std 0.02, cut off at +-2 (as in timm, the absolute value 2, not 2 standard deviations) */
+    INIT_TRUNC_NORMAL,   /* std TRUNC_NORMAL_STD, cut off at +-2 (as in timm, the absolute value 2, not 2 standard deviations) */
     INIT_NORMAL,         /* standard normal */
     INIT_XAVIER_UNIFORM, /* bound sqrt(6 / (fan in + fan out)) of an [out,in] matrix, or of each one in a stack */
     INIT_FAN_IN_UNIFORM, /* bound 1/sqrt(fan): as PyTorch's Conv2d; for a bias, fan is Param.fan */
     INIT_KAIMING_NORMAL  /* standard normal times sqrt(2 / fan): as torchvision's convolutions; fan is Param.fan */
 } ParamInit;
+
+#define TRUNC_NORMAL_STD 0.02f
 
 typedef struct Param Param;
 

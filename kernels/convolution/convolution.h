@@ -131,6 +131,9 @@ void relu_gradient(real *dx, const real *dy, const real *y, size_t n);
  * y [B,ceil(Hi/2),ceil(Wi/2),C] real;  at, laid out like y: index 0 .. 8 of the maximum within its window in row-major
  * order, the first one of equals (saved), or NULL where no gradient is wanted;  x [B,Hi,Wi,C] real. */
 void max_pool_forward(real *y, uint8_t *at, const real *x, const ImageShape *images, int C, bool same);
+/* The same of relu(x), around the pixels of even rows and columns: y = relu(max) and, where no pixel of a window is
+ * positive, at is 9, so that max_pool_backward gives the gradient of x and not only that of relu(x). */
+void relu_max_pool_forward(real *y, uint8_t *at, const real *x, const ImageShape *images, int C);
 /* dx (=), laid out like x. */
 void max_pool_backward(real *dx, const real *dy, const uint8_t *at, const ImageShape *images, int C, bool same);
 

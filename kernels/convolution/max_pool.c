@@ -1,5 +1,6 @@
 /* The maximum of 3 x 3 windows, 2 apart, for every channel.
- *   forward   y_o = max_t x_(2o + t - before), t_o the first such tap; pixels beyond the border do not count
+ *   forward   y_o = max_t x_(2o + t - before), t_o the first such tap; pixels beyond the border do not count;
+ *             with ReLU, which may follow the maximum instead of preceding it, max(y_o, 0), and t_o = 9 where y_o <= 0
  *   backward  dx_i = sum of dy_o over the windows o with 2o + t_o - before = i
  *   saves     t_o. */
 #include <stdbool.h>
@@ -42,7 +43,16 @@ static void window_max(real *y, uint8_t *at, const real *image, int top, int lef
     }
 }
 
-void max_pool_forward(real *y, uint8_t *at, const real *x, const ImageShape *images, int C, bool same) {
+/* ReLU of y [C]; what it takes to 0 has no pixel that a gradient goes to. */
+static void window_relu(real *y, uint8_t *at, int C) {
+    for (int c = 0; c < C; c++) {
+        bool off = real_get(y[c]) <= 0;
+        y[c] = off ? real_of(0) : y[c];
+        if (at) at[c] = off ? SIDE * SIDE : at[c];
+    }
+}
+
+static void pool(real *y, uint8_t *at, const real *x, const ImageShape *images, int C, bool same, bool relu) {
     MaxPoolWindows s = windows_of(images, C, same);
 #pragma omp parallel for schedule(static)
     for (size_t line = 0; line < (size_t)images->B * (size_t)s.Ho; line++) {
@@ -51,8 +61,17 @@ void max_pool_forward(real *y, uint8_t *at, const real *x, const ImageShape *ima
         for (int j = 0; j < s.Wo; j++) {
             size_t to = (line * (size_t)s.Wo + (size_t)j) * (size_t)C;
             window_max(y + to, at ? at + to : NULL, image, top, STRIDE * j - s.left, &s);
+            if (relu) window_relu(y + to, at ? at + to : NULL, C);
         }
     }
+}
+
+void max_pool_forward(real *y, uint8_t *at, const real *x, const ImageShape *images, int C, bool same) {
+    pool(y, at, x, images, C, same, false);
+}
+
+void relu_max_pool_forward(real *y, uint8_t *at, const real *x, const ImageShape *images, int C) {
+    pool(y, at, x, images, C, false, true);
 }
 
 void max_pool_backward(real *dx, const real *dy, const uint8_t *at, const ImageShape *images, int C, bool same) {

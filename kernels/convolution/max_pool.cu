@@ -19,7 +19,7 @@ static MaxPoolWindows windows_of(const ImageShape *images, int C, bool same) {
 /* Each thread computes V channels of a position; at may be NULL. */
 template <int V>
 __global__ void __launch_bounds__(THREADS)
-    max_pool_kernel(real *y, uint8_t *at, const real *__restrict__ x, MaxPoolWindows s, size_t n) {
+    max_pool_kernel(real *y, uint8_t *at, const real *__restrict__ x, MaxPoolWindows s, bool relu, size_t n) {
     size_t i = ((size_t)blockIdx.x * THREADS + threadIdx.x) * V;
     if (i >= n) return;
     size_t position = quotient(i, s.C), line = quotient(position, s.Wo), image = quotient(line, s.Ho);
@@ -41,17 +41,31 @@ __global__ void __launch_bounds__(THREADS)
             }
         any = true;
     }
+#pragma unroll
+    for (int e = 0; e < V; e++)
+        if (relu && most[e] <= 0) {
+            most[e] = 0;
+            which[e] = SIDE * SIDE;
+        }
     store(y + i, most);
 #pragma unroll
     for (int e = 0; e < V && at; e++) at[i + e] = (uint8_t)which[e];
 }
 
-void max_pool_forward(real *y, uint8_t *at, const real *x, const ImageShape *images, int C, bool same) {
+static void pool(real *y, uint8_t *at, const real *x, const ImageShape *images, int C, bool same, bool relu) {
     MaxPoolWindows s = windows_of(images, C, same);
     size_t n = (size_t)images->B * s.Ho * s.Wo * C;
     if (is_wide(C, y, x))
-        LAUNCH((max_pool_kernel<WIDE>), (unsigned)ceil_div(n, THREADS * WIDE), THREADS, 0, y, at, x, s, n);
-    else LAUNCH((max_pool_kernel<1>), (unsigned)ceil_div(n, THREADS), THREADS, 0, y, at, x, s, n);
+        LAUNCH((max_pool_kernel<WIDE>), (unsigned)ceil_div(n, THREADS * WIDE), THREADS, 0, y, at, x, s, relu, n);
+    else LAUNCH((max_pool_kernel<1>), (unsigned)ceil_div(n, THREADS), THREADS, 0, y, at, x, s, relu, n);
+}
+
+void max_pool_forward(real *y, uint8_t *at, const real *x, const ImageShape *images, int C, bool same) {
+    pool(y, at, x, images, C, same, false);
+}
+
+void relu_max_pool_forward(real *y, uint8_t *at, const real *x, const ImageShape *images, int C) {
+    pool(y, at, x, images, C, false, true);
 }
 
 __global__ void __launch_bounds__(THREADS)

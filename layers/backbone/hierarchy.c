@@ -27,6 +27,7 @@ static VitSettings of_trunk(const HierarchySettings *s) {
     VitSettings vit = s->vit;
     vit.frames = vit.tubelet = vit.time_kernel = vit.conv_time_kernel = 1;
     vit.pool = POOL_GAP;
+    vit.qkv_bias = true;
     return vit;
 }
 

@@ -22,6 +22,10 @@ static void set_init(Param *p, ConvInit init, const Convolution *c) {
         p->init = INIT_KAIMING_NORMAL;
         p->fan = taps * c->out;
         break;
+    case CONV_KAIMING_IN:
+        p->init = INIT_KAIMING_NORMAL;
+        p->fan = taps * c->in;
+        break;
     case CONV_NORMAL:
         p->init = INIT_NORMAL;
         p->gain = 0.01f;

@@ -32,6 +32,7 @@ typedef struct {
 typedef enum {
     CONV_XAVIER,  /* uniform within sqrt(6 / (k k (in + out))) */
     CONV_KAIMING, /* normal with the variance 2 / (k k out): fan out */
+    CONV_KAIMING_IN, /* normal with the variance 2 / (k k in) */
     CONV_NORMAL   /* normal with the deviation 0.01 */
 } ConvInit;
 

@@ -21,13 +21,23 @@ void embedding_pad(Embedding *e, int pad) {
 }
 
 void embedding_create_merging(Embedding *e, int C, Grid tokens) {
-    *e = (Embedding){.merges = true};
+    *e = (Embedding){.kind = EMBEDS_CELLS};
     merging_create(&e->merging, C, tokens);
     e->grid = e->merging.grid;
 }
 
+void embedding_create_tokenizer(Embedding *e, const TokenizerSettings *settings, int Hi, int Wi, bool planes) {
+    *e = (Embedding){.kind = EMBEDS_CONVOLUTIONS};
+    tokenizer_create(&e->tokenizer, settings, Hi, Wi, planes);
+    e->grid = (Grid){1, tokenizer_side(settings, Hi), tokenizer_side(settings, Wi)};
+}
+
+void embedding_destroy(Embedding *e) {
+    if (e->kind == EMBEDS_CONVOLUTIONS) tokenizer_destroy(&e->tokenizer);
+}
+
 void embedding_set_input(Embedding *e, int Hi, int Wi) {
-    if (e->merges) {
+    if (e->kind == EMBEDS_CELLS) {
         merging_set_tokens(&e->merging, (Grid){e->grid.frames, Hi, Wi});
         e->grid = e->merging.grid;
         return;
@@ -39,19 +49,24 @@ void embedding_set_input(Embedding *e, int Hi, int Wi) {
 }
 
 const char *embedding_kind(const Embedding *e) {
-    return e->merges ? "patch merging" : e->windows.pad ? "overlapping patches" : "patch projection";
+    static const char *const kinds[] = {[EMBEDS_CELLS] = "patch merging", [EMBEDS_CONVOLUTIONS] = "convolutional tokenizer"};
+    return e->kind != EMBEDS_PATCHES ? kinds[e->kind] : e->windows.pad ? "overlapping patches" : "patch projection";
 }
 
 void embedding_take_frames(Embedding *e, int frames, int tubelet) {
-    if (e->merges) return; /* patch merging takes images only */
+    if (e->kind != EMBEDS_PATCHES) return; /* the others take images only */
     if (tubelet > 1) e->windows.frames = frames, e->windows.kt = tubelet, e->windows.stride_t = 2;
     else e->apart = frames;
     embedding_set_input(e, e->windows.Hi, e->windows.Wi);
 }
 
 void embedding_declare(Embedding *e, Params *params, const char *prefix, int M) {
-    if (e->merges) {
+    if (e->kind == EMBEDS_CELLS) {
         merging_declare(&e->merging, params, prefix, M);
+        return;
+    }
+    if (e->kind == EMBEDS_CONVOLUTIONS) {
+        tokenizer_declare(&e->tokenizer, params, prefix, M);
         return;
     }
     const Unfold *s = &e->windows;
@@ -71,8 +86,12 @@ void embedding_declare(Embedding *e, Params *params, const char *prefix, int M) 
 static size_t rows_of(const Embedding *e, int B) { return (size_t)B * (size_t)grid_tokens(e->grid); }
 
 void embedding_plan(Embedding *e, Plan *plan, const char *prefix, int B) {
-    if (e->merges) {
+    if (e->kind == EMBEDS_CELLS) {
         merging_plan(&e->merging, plan, prefix, B);
+        return;
+    }
+    if (e->kind == EMBEDS_CONVOLUTIONS) {
+        tokenizer_plan(&e->tokenizer, plan, prefix, B);
         return;
     }
     size_t rows = rows_of(e, B), bytes = rows * (size_t)e->proj.out * sizeof(real);
@@ -95,8 +114,12 @@ static void windows_of(const Embedding *e, const real *x, int B) {
 }
 
 void embedding_forward(const Embedding *e, real *y, const real *x, int B) {
-    if (e->merges) {
+    if (e->kind == EMBEDS_CELLS) {
         merging_forward(&e->merging, y, x, B);
+        return;
+    }
+    if (e->kind == EMBEDS_CONVOLUTIONS) {
+        tokenizer_forward(&e->tokenizer, y, x, B);
         return;
     }
     size_t rows = rows_of(e, B);
@@ -106,8 +129,12 @@ void embedding_forward(const Embedding *e, real *y, const real *x, int B) {
 }
 
 void embedding_backward(const Embedding *e, real *dx, const real *dy, const real *x, int B) {
-    if (e->merges) {
+    if (e->kind == EMBEDS_CELLS) {
         merging_backward(&e->merging, dx, dy, x, B);
+        return;
+    }
+    if (e->kind == EMBEDS_CONVOLUTIONS) {
+        tokenizer_backward(&e->tokenizer, dy, x, B);
         return;
     }
     size_t rows = rows_of(e, B);
@@ -121,5 +148,6 @@ void embedding_backward(const Embedding *e, real *dx, const real *dy, const real
 }
 
 size_t embedding_macs(const Embedding *e) {
-    return projection_macs(e->merges ? &e->merging.reduction : &e->proj, rows_of(e, 1));
+    if (e->kind == EMBEDS_CONVOLUTIONS) return tokenizer_macs(&e->tokenizer);
+    return projection_macs(e->kind == EMBEDS_CELLS ? &e->merging.reduction : &e->proj, rows_of(e, 1));
 }

@@ -6,11 +6,19 @@
 #include "training/plan.h"
 #include "layers/layer_norm.h"
 #include "layers/vit/merging.h"
+#include "layers/vit/tokenizer.h"
 #include "layers/projection.h"
 
+typedef enum {
+    EMBEDS_PATCHES,
+    EMBEDS_CELLS,       /* merging, and nothing below but grid */
+    EMBEDS_CONVOLUTIONS /* tokenizer, likewise */
+} EmbeddingKind;
+
 typedef struct {
-    bool merges; /* merging, and nothing below but grid */
+    EmbeddingKind kind;
     Merging merging;
+    Tokenizer tokenizer;
     Unfold windows;
     Grid grid;
     int apart;       /* frames that are embedded each by itself, as images are: 1 for an image */
@@ -28,6 +36,8 @@ void embedding_create(Embedding *e, int C, int Hi, int Wi, bool planes, int stri
 void embedding_pad(Embedding *e, int pad);
 /* Swin's patch merging of tokens with C channels (layers/vit/merging.h). */
 void embedding_create_merging(Embedding *e, int C, Grid tokens);
+/* The convolutions of a compact transformer (layers/vit/tokenizer.h), of images [B,3,Hi,Wi] (planes) or channels last. */
+void embedding_create_tokenizer(Embedding *e, const TokenizerSettings *settings, int Hi, int Wi, bool planes);
 /* Makes it an embedding of clips of `frames` frames, x [B,frames,C,Hi,Wi] or [B,frames*Hi*Wi,C].  tubelet 1: of every
  * frame by itself; otherwise windows are so many frames long, 2 apart, with zero padding of tubelet/2. */
 void embedding_take_frames(Embedding *e, int frames, int tubelet);
@@ -36,10 +46,11 @@ void embedding_set_input(Embedding *e, int Hi, int Wi);
 void embedding_declare(Embedding *e, Params *params, const char *prefix, int M);
 void embedding_plan(Embedding *e, Plan *plan, const char *prefix, int B);
 void embedding_forward(const Embedding *e, real *y, const real *x, int B);
-/* dx (=), or NULL if no layer before this one is trained;  parameters (+=). */
+/* dx (=), or NULL if no layer before this one is trained, as none is before a tokenizer;  parameters (+=). */
 void embedding_backward(const Embedding *e, real *dx, const real *dy, const real *x, int B);
 size_t embedding_macs(const Embedding *e);
 /* The name that --describe prints. */
 const char *embedding_kind(const Embedding *e);
+void embedding_destroy(Embedding *e);
 
 #endif

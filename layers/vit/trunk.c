@@ -19,6 +19,7 @@
 /* == Parameters =================================================================================================== */
 
 bool trunk_has_class(const Trunk *t) { return t->settings.pool == POOL_CLS; }
+bool trunk_has_tokenizer(const Trunk *t) { return t->settings.stem == STEM_CONV; }
 
 /* The class token is in the last stage. */
 static bool stage_has_class(const Trunk *t, int i) {
@@ -31,7 +32,8 @@ static int class_in_front(const Trunk *t, int i) {
 }
 
 static void embedding_prefix(const Trunk *t, int i, char prefix[PARAM_NAME_SIZE]) {
-    if (i == 0) snprintf(prefix, PARAM_NAME_SIZE, "%spatch_embed.", t->use.prefix);
+    if (i == 0 && trunk_has_tokenizer(t)) snprintf(prefix, PARAM_NAME_SIZE, "%stokenizer.conv_layers.", t->use.prefix);
+    else if (i == 0) snprintf(prefix, PARAM_NAME_SIZE, "%spatch_embed.", t->use.prefix);
     else snprintf(prefix, PARAM_NAME_SIZE, "%.30sdownsample.", t->stages[i].prefix);
 }
 
@@ -40,7 +42,19 @@ static bool position_name(const Trunk *t, int i, char name[PARAM_NAME_SIZE]) {
     PositionEmbedding kind = t->settings.pos_embed;
     if (kind == POSITIONS_STAGES) snprintf(name, PARAM_NAME_SIZE, "pos_embed%d", i + 1);
     else snprintf(name, PARAM_NAME_SIZE, "pos_embed");
-    return kind == POSITIONS_STAGES || (kind == POSITIONS_LEARNED && i == 0);
+    return kind == POSITIONS_STAGES || ((kind == POSITIONS_LEARNED || kind == POSITIONS_SINE) && i == 0);
+}
+
+/* Param.draw: the sine at even and the cosine at odd indices i of the angle p / 10000^(2 (i div 2) / M) at position p, a
+ * class token's 0 included (Vaswani et al. 2017). */
+static void draw_sines(float *x, const Param *p, uint64_t seed, uint32_t tensor) {
+    int N = p->shape[p->ndim - 2], M = p->shape[p->ndim - 1];
+    (void)seed, (void)tensor;
+    for (int n = 0; n < N; n++)
+        for (int i = 0; i < M; i++) {
+            double angle = n / pow(10000, (double)(i / 2 * 2) / M);
+            x[(size_t)n * (size_t)M + (size_t)i] = (float)(i % 2 ? cos(angle) : sin(angle));
+        }
 }
 
 /* The class token and the position embedding are declared before the patch embedding, in timm's order. */
@@ -48,6 +62,7 @@ static void entry_declare(Trunk *t, int i, Params *params) {
     Stage *stage = &t->stages[i];
     int M = stage->config.dim, prefix = class_in_front(t, i);
     bool bilinear = t->settings.pos_embed == POSITIONS_STAGES; /* as in PVT's detection/pvt.py */
+    bool sine = t->settings.pos_embed == POSITIONS_SINE;
     GridTable *positions = &t->positions[i];
     char name[PARAM_NAME_SIZE];
     if (stage_has_class(t, i))
@@ -55,8 +70,10 @@ static void entry_declare(Trunk *t, int i, Params *params) {
                                        .init = INIT_TRUNC_NORMAL, .shape = {1, 1, M}});
     if (!position_name(t, i, name)) return;
     positions->shape = (TableResampling){stage->grid, stage->grid, M, bilinear};
-    params_declare(params, (Param){.value = &positions->w, .grad = &positions->dw, .named = {t->use.prefix, name},
-                                   .init = INIT_TRUNC_NORMAL, .shape = {1, prefix + grid_tokens(stage->grid), M},
+    params_declare(params, (Param){.value = &positions->w, .grad = sine ? NULL : &positions->dw, .named = {t->use.prefix, name},
+                                   .init = INIT_TRUNC_NORMAL, .gain = t->settings.pos_init_std / TRUNC_NORMAL_STD,
+                                   .draw = sine ? draw_sines : NULL, .frozen = sine,
+                                   .shape = {1, prefix + grid_tokens(stage->grid), M},
                                    .grid = {1, 1, prefix, stage->grid},
                                    .resampled = bilinear ? RESAMPLED_BILINEAR : RESAMPLED_ANTIALIASED,
                                    .time = {TIME_COPIES, 1, stage->grid.frames, prefix, false}});
@@ -75,6 +92,10 @@ static void first_embedding_create(Trunk *t, const Config *config) {
     const StemSettings *s = config_settings(config, &hybrid_stem_settings);
     Embedding *e = &t->embeddings[0];
     int sides[2] = {c->img_size[0], c->img_size[1]};
+    if (trunk_has_tokenizer(t)) {
+        embedding_create_tokenizer(e, config_settings(config, &tokenizer_settings), sides[0], sides[1], !t->use.dense);
+        return;
+    }
     for (int i = 0; i < 2 && trunk_has_stem(t); i++) sides[i] = hybrid_stem_side(s, sides[i]);
     bool planes = !trunk_has_stem(t) && !t->use.dense;
     embedding_create(e, trunk_has_stem(t) ? hybrid_stem_channels(s) : 3, sides[0], sides[1], planes, c->patch_size,
@@ -124,6 +145,8 @@ static void stage_create(Trunk *t, const Config *config, Params *params, int i) 
                      .position_conv = c->pos_embed == POSITIONS_CONV,
                      .mlp_conv = c->mlp_conv,
                      .mlp_relu = c->mlp_relu,
+                     .normed_mlp = c->mlp_stream == MLP_STREAM_NORMED,
+                     .without_qkv_bias = !c->qkv_bias,
                      .drops = c->drop_path > 0,
                      .drops_hidden = true,
                      .recompute = c->recompute,
@@ -301,9 +324,9 @@ static void embed_gradient(Trunk *t, const real *images, int i, int B) {
     if (is_joined(t, i)) {
         real *joined = s->dx;
         const GridTable *positions = &t->positions[i];
-        embed_backward(s->dh, prefix ? stage->dcls : NULL, positions->w ? grid_table_gradient(positions) : NULL, joined,
+        embed_backward(s->dh, prefix ? stage->dcls : NULL, positions->dw ? grid_table_gradient(positions) : NULL, joined,
                        &(TokenShape){B, prefix + grid_tokens(stage->grid), stage->config.dim}, prefix);
-        if (positions->w) grid_table_backward(positions);
+        if (positions->dw) grid_table_backward(positions);
         s->dx = s->dh;
         s->dh = joined;
     }
@@ -415,6 +438,7 @@ void trunk_describe(const Trunk *t, const Model *model, FILE *out) {
 
 void trunk_destroy(Trunk *t) {
     for (int i = 0; i < vit_stages(&t->settings); i++) stage_destroy(&t->stages[i]);
+    embedding_destroy(&t->embeddings[0]);
     hybrid_stem_destroy(&t->stem);
     free(t->keep_host);
     *t = (Trunk){0};

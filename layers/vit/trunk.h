@@ -68,6 +68,7 @@ Stage *trunk_last(const Trunk *t);
 /* Block i, counted over all stages. */
 Block *trunk_block(const Trunk *t, int i);
 bool trunk_has_stem(const Trunk *t);
+bool trunk_has_tokenizer(const Trunk *t);
 bool trunk_has_class(const Trunk *t);
 
 /* Multiply-adds of one image's forward pass, and the part of them that Fourier transforms and mixing their results

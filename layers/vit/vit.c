@@ -25,6 +25,7 @@ void vit_create(Vit *vit, const Config *config) {
     vit_check_settings(config, s);
     vit->config = config;
     trunk_create(&vit->trunk, s, &(TrunkUse){.prefix = ""}, config, &vit->model.params);
+    pooling_declare(&vit->pooling, &vit->model.params, s->pool, s->dim.at[vit_stages(s) - 1]);
     const char *linear = s->patch_merging ? "head.fc" : "head";
     classifier_declare(&vit->head, &vit->model.params, s->head, linear, s->dim.at[vit_stages(s) - 1], s->num_classes);
     params_start_scaled(&vit->model.params, s->head == HEAD_LINEAR ? linear : "head.fc2", ".weight",
@@ -32,6 +33,11 @@ void vit_create(Vit *vit, const Config *config) {
 }
 
 /* == Activations ================================================================================================== */
+
+static TokenShape last_tokens(const Vit *vit, int B) {
+    const Stage *last = trunk_last(&vit->trunk);
+    return (TokenShape){B, last->N, last->config.dim};
+}
 
 static void activations_plan(Plan *plan, void *owner) {
     Vit *vit = owner;
@@ -48,6 +54,8 @@ static void activations_plan(Plan *plan, void *owner) {
     plan_pair(plan, "", "logits", &vit->logits, &vit->dlogits, B * C * sizeof(real));
     plan_pair(plan, "", "pooled", &vit->pooled, &vit->dpooled, B * M * sizeof(real));
     trunk_plan_scratch(&vit->trunk, plan, batch);
+    TokenShape tokens = last_tokens(vit, batch);
+    pooling_plan(&vit->pooling, plan, &tokens);
     classifier_plan(&vit->head, plan, B);
     if (plan->training) {
         plan_keep(plan, "", "pairs", &vit->pairs, 2 * B * F * sizeof *vit->pairs);
@@ -108,9 +116,6 @@ void vit_load_mixed(Vit *vit, const uint8_t *pixels, const MixedImages *mixed, c
 
 /* == Forward and backward ========================================================================================= */
 
-/* The tokens whose mean is the classifier's input: the class token, or all. */
-static int pooled_tokens(const Vit *vit) { return trunk_has_class(&vit->trunk) ? 1 : trunk_last(&vit->trunk)->N; }
-
 /* The weights of a stem may have changed since the last time. */
 static void stem_standardize(Vit *vit) {
     if (!vit->model.keeps_weights || vit->stem_turn != vit->model.turn) hybrid_stem_standardize(&vit->trunk.stem);
@@ -118,10 +123,11 @@ static void stem_standardize(Vit *vit) {
 }
 
 void vit_forward(Vit *vit, int B, bool drop) {
-    const Stage *last = trunk_last(&vit->trunk);
+    TokenShape tokens = last_tokens(vit, B);
     if (trunk_has_stem(&vit->trunk)) stem_standardize(vit);
+    if (trunk_has_tokenizer(&vit->trunk)) conv_layers_fold(&vit->trunk.embeddings[0].tokenizer.convs, &vit->model);
     trunk_forward(&vit->trunk, vit->images, B, drop);
-    pool_forward(vit->pooled, stage_output(last), &(TokenShape){B, last->N, last->config.dim}, 0, pooled_tokens(vit));
+    pooling_forward(&vit->pooling, vit->pooled, stage_output(trunk_last(&vit->trunk)), &tokens);
     classifier_forward(&vit->head, vit->logits, vit->pooled, (size_t)B);
 }
 
@@ -139,9 +145,9 @@ void vit_losses(const Vit *vit, float *losses, int B) {
 
 void vit_backward(Vit *vit, int B, bool drop, GradientsListener final) {
     FinalGradients done = model_final_gradients(&vit->model, final);
-    const Stage *last = trunk_last(&vit->trunk);
+    TokenShape tokens = last_tokens(vit, B);
     classifier_backward(&vit->head, vit->dpooled, vit->dlogits, vit->pooled, (size_t)B);
-    pool_backward(vit->trunk.stream.dh, vit->dpooled, &(TokenShape){B, last->N, last->config.dim}, 0, pooled_tokens(vit));
+    pooling_backward(&vit->pooling, vit->trunk.stream.dh, vit->dpooled, stage_output(trunk_last(&vit->trunk)), &tokens);
     trunk_backward(&vit->trunk, vit->images, NULL, B, drop, &done);
     gradients_final(&done, 0);
 }

@@ -10,6 +10,7 @@
 
 #include "layers/model.h"
 #include "layers/vit/classifier.h"
+#include "layers/vit/pooling.h"
 #include "layers/vit/trunk.h"
 
 typedef struct {
@@ -18,6 +19,7 @@ typedef struct {
     Model model;
     Trunk trunk;
     unsigned stem_turn; /* model.turn when the weights of the trunk's stem were standardised */
+    Pooling pooling;
     Classifier head;
 
     /* With clips every image is `frames` images, one after the other: [B,frames,..], [B+2,frames,..]. */

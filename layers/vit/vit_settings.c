@@ -19,9 +19,10 @@ static const ConfigEntry entries[] = {
      .help = "Number of frames of the clips that the model takes; 1: images"},
     {F(INT, patch_size), "4", .min = 1, .max = 256,
      .help = "Side of the square patches that become tokens; with a stem, patches of its features"},
-    {F(CHOICE, stem), "none", CONFIG_CHOICES("none", "hybrid"),
+    {F(CHOICE, stem), "none", CONFIG_CHOICES("none", "hybrid", "conv"),
      .help = "What the patches are taken of: none, the image; hybrid, the features of a ResNet in front of it, a "
-             "quarter of the image's side or less (timm's vit_*_r*)"},
+             "quarter of the image's side or less (timm's vit_*_r*); conv, features of convolutions and max pools, "
+             "which are the tokens themselves (Compact Transformers; patch_size 1)"},
     {F(INT, tubelet), "1", .min = 1, .max = 15,
      .help = "Number of frames, odd, that the first patch embedding of a clip joins, with every second frame in the "
              "middle of a tubelet (1: every frame by itself)"},
@@ -55,6 +56,10 @@ static const ConfigEntry entries[] = {
      .help = "Number of attention heads, a divisor of dim; with several stages one number or a list"},
     {F(FLOATS, mlp_ratio), "4", .min = 0.01, .max = 64,
      .help = "Hidden width of the MLP as a multiple of dim; with several stages one number or a list"},
+    {F(BOOL, qkv_bias), "true", .help = "Biases of the queries, keys and values"},
+    {F(CHOICE, mlp_stream), "residual", CONFIG_CHOICES("residual", "normed"),
+     .help = "What an MLP adds its output to: residual, the residual stream before the norm; normed, its own input, so "
+             "that the norm replaces the stream (Compact Transformers)"},
     {F(BOOL, mlp_conv), "false",
      .help = "Depthwise 3x3 convolution over the token grid between the two layers of the MLP, as in PVTv2"},
     {F(BOOL, mlp_relu), "false", .help = "ReLU before that convolution, as in the linear form of PVTv2"},
@@ -62,16 +67,20 @@ static const ConfigEntry entries[] = {
      .help = "Number of stages, from the first, that have convolution blocks in place of attn"},
     {F(ITEM, conv_block), "conv", .table = (const void *const *)conv_blocks, .noun = "convolution block",
      .help = "Convolution of those stages: conv (UniFormer's, 5x5) or sepconv (MetaFormer's, 7x7, twice as wide)"},
-    {F(CHOICE, pool), "gap", CONFIG_CHOICES("cls", "gap", "gap-raw"),
-     .help = "Input of the classifier: the class token, which joins the last of several stages, or the mean of all "
+    {F(CHOICE, pool), "gap", CONFIG_CHOICES("cls", "gap", "gap-raw", "seq"),
+     .help = "Input of the classifier: the class token, which joins the last of several stages; the mean of all "
              "tokens (global average pooling) after the last norm or, gap-raw, before it: that norm is then there but "
-             "unused, as in FLatten's PVT"},
+             "unused, as in FLatten's PVT; or, seq, their mean weighted by a softmax of learned scores (sequence "
+             "pooling, Compact Transformers)"},
     {F(CHOICE, head), "linear", CONFIG_CHOICES(HEAD_KINDS),
      .help = "Classifier: one linear layer; mlp, a hidden layer of 4 dim with GELU and a norm, as in MetaFormer; tanh, "
              "a hidden layer of dim with tanh, as in ViT's pre-training"},
-    {F(CHOICE, pos_embed), "learned", CONFIG_CHOICES("learned", "none", "conv", "stages"),
+    {F(CHOICE, pos_embed), "learned", CONFIG_CHOICES("learned", "none", "conv", "stages", "sine"),
      .help = "Position embedding: a learned one, none, a depthwise 3x3 convolution at the start of every block (conv), "
-             "or a learned one at the start of every stage (stages, as in PVT)"},
+             "a learned one at the start of every stage (stages, as in PVT), or sines and cosines that are not trained "
+             "(sine)"},
+    {F(FLOAT, pos_init_std), "0.02", .min = 1e-6, .max = 10,
+     .help = "Standard deviation of the initial values of learned position embeddings (Compact Transformers: 0.2)"},
     {F(FLOAT, drop_path), "0", .min = 0, .max = 0.99, .change = CHANGE_FREELY,
      .help = "Rate of stochastic depth (drop path) in the last block; it grows linearly from 0 in the first block"},
     {F(FLOAT, dropout), "0", .min = 0, .max = 0.9, .change = CHANGE_FREELY,
@@ -158,12 +167,22 @@ static void check_patch_pad(const Config *config, const VitSettings *s, const in
 /* Whole patches of what the first embedding reads, pixels or a stem's features, and again from stage to stage. */
 static void check_patches(const Config *config, const VitSettings *s) {
     int stages = vit_stages(s), side = s->patch_size << (stages - 1), sides[2] = {s->img_size[0], s->img_size[1]};
-    const char *is_not = s->stem == STEM_HYBRID ? "are not multiples" : "is not a multiple";
+    const char *is_not = s->stem != STEM_NONE ? "are not multiples" : "is not a multiple";
     char of[96] = "";
     if (s->stem == STEM_HYBRID) {
         const StemSettings *stem = config_settings(config, &hybrid_stem_settings);
         hybrid_stem_check(config);
         for (int i = 0; i < 2; i++) sides[i] = hybrid_stem_side(stem, sides[i]);
+    }
+    if (s->stem == STEM_CONV) {
+        const TokenizerSettings *tokenizer = config_settings(config, &tokenizer_settings);
+        tokenizer_check(config);
+        for (int i = 0; i < 2; i++) sides[i] = tokenizer_side(tokenizer, sides[i]);
+        if (s->patch_size != 1)
+            config_reject(config, "patch_size", "{stem} makes the tokens by itself, without patches of {patch_size}: use "
+                                                "patch_size 1");
+    }
+    if (s->stem != STEM_NONE) {
         snprintf(of, sizeof of, "the stem's %dx%d features of ", sides[0], sides[1]);
     }
     if (s->patch_merging && s->patch_overlap)
@@ -204,6 +223,13 @@ static void check_frames(const Config *config, const VitSettings *s) {
         config_reject(config, "stem", "{stem} reads single images, but {frames} makes clips: use stem none");
 }
 
+static void check_qkv(const Config *config, const VitSettings *s) {
+    for (int i = s->conv_stages; i < vit_stages(s) && !s->qkv_bias; i++)
+        if (!vit_attn(s, i)->mix_forward)
+            config_reject(config, "qkv_bias", "{attn=%s} has no projections of queries, keys and values that {qkv_bias} could "
+                          "take the biases from", vit_attn(s, i)->name);
+}
+
 static void check_mlp(const Config *config, const VitSettings *s) {
     if (s->mlp_relu && !s->mlp_conv)
         config_reject(config, "mlp_relu", "{mlp_relu} puts a ReLU before the MLP's convolution, but {mlp_conv} has none: use "
@@ -241,6 +267,7 @@ void vit_check_settings(const Config *config, const VitSettings *s) {
     check_patches(config, s);
     check_frames(config, s);
     check_mlp(config, s);
+    check_qkv(config, s);
     check_class_token(config, s);
     if (s->dropout > 0 && later_tokens_site(vit_depth(s), vit_stages(s) - 1) >= DROPOUT_SITES)
         config_reject(config, "dropout", "{dropout} has more places in the %d blocks of {depth} than the %d that "
@@ -312,6 +339,7 @@ const ConfigGroup vit_settings = {CONFIG_GROUP(VitSettings, entries), .change = 
 VitSettings *vit_add_settings(Config *config) {
     VitSettings *settings = config_add(config, &vit_settings);
     config_add_for(config, &hybrid_stem_settings, "stem", "hybrid");
+    config_add_for(config, &tokenizer_settings, "stem", "conv");
     attention_add_settings(config, ATTENTION_ONE_GRID);
     return settings;
 }
@@ -319,5 +347,6 @@ VitSettings *vit_add_settings(Config *config) {
 void vit_use_settings(Config *config) {
     const VitSettings *s = config_settings(config, &vit_settings);
     if (s->stem == STEM_HYBRID) config_use(config, &hybrid_stem_settings);
+    if (s->stem == STEM_CONV) config_use(config, &tokenizer_settings);
     for (int i = 0; i < s->attn.count; i++) attention_use_settings(config, s->attn.at[i]);
 }

@@ -6,12 +6,20 @@
 #include "layers/vit/classifier.h"
 #include "layers/vit/hybrid_stem.h"
 #include "layers/vit/inflate.h"
+#include "layers/vit/tokenizer.h"
 
 enum { VIT_MAX_STAGES = 8 };
 
-typedef enum { POOL_CLS, POOL_GAP, POOL_GAP_RAW } Pool;
-typedef enum { POSITIONS_LEARNED, POSITIONS_NONE, POSITIONS_CONV, POSITIONS_STAGES } PositionEmbedding;
-typedef enum { STEM_NONE, STEM_HYBRID } StemKind;
+typedef enum { POOL_CLS, POOL_GAP, POOL_GAP_RAW, POOL_SEQ } Pool;
+typedef enum {
+    POSITIONS_LEARNED,
+    POSITIONS_NONE,
+    POSITIONS_CONV,
+    POSITIONS_STAGES,
+    POSITIONS_SINE
+} PositionEmbedding;
+typedef enum { STEM_NONE, STEM_HYBRID, STEM_CONV } StemKind;
+typedef enum { MLP_STREAM_RESIDUAL, MLP_STREAM_NORMED } MlpStream;
 typedef enum { INIT_SCALE_NONE, INIT_SCALE_DEPTH } InitScale;
 
 /* The settings of the model.  Lists have one number for each stage, or one for all stages. */
@@ -21,8 +29,9 @@ typedef struct {
     int time_kernel, conv_time_kernel;
     Inflate inflate;
     StemKind stem;
-    bool patch_overlap, patch_norm, patch_merging, stage_norm, mlp_conv, mlp_relu, recompute;
-    float norm_eps;
+    bool patch_overlap, patch_norm, patch_merging, stage_norm, qkv_bias, mlp_conv, mlp_relu, recompute;
+    MlpStream mlp_stream;
+    float norm_eps, pos_init_std;
     ConfigInts dim, depth, heads;
     ConfigFloats mlp_ratio;
     int conv_stages;
