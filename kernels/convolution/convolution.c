@@ -408,17 +408,22 @@ static size_t positions_at_once(const Convolution *c, size_t positions) {
 /* rows [count,k,k,in] = the windows of x at the positions from `first` on. */
 static void gather(real *rows, const real *x, size_t first, size_t count, const Convolution *c, int H, int W) {
     size_t Ho = (size_t)convolution_side(H, c->stride), Wo = (size_t)convolution_side(W, c->stride);
-    size_t line = (size_t)c->in * sizeof *x;
+    size_t line = (size_t)(c->k * c->in); /* a window's row, whose pixels lie together */
 #pragma omp parallel for schedule(static)
     for (size_t p = first; p < first + count; p++) {
         int left = (int)(p % Wo) * c->stride - convolution_before(c, W);
         int top = (int)(p / Wo % Ho) * c->stride - convolution_before(c, H);
         const real *image = x + p / (Wo * Ho) * (size_t)H * (size_t)W * (size_t)c->in;
         real *to = rows + (p - first) * (size_t)(c->k * c->k * c->in);
-        for (int tap = 0; tap < c->k * c->k; tap++, to += c->in) {
-            int yi = top + tap / c->k, xi = left + tap % c->k;
-            if (yi < 0 || yi >= H || xi < 0 || xi >= W) memset(to, 0, line);
-            else memcpy(to, image + ((size_t)yi * (size_t)W + (size_t)xi) * (size_t)c->in, line);
+        int from = left < 0 ? -left : 0, end = W - left < c->k ? W - left : c->k; /* columns within the image */
+        for (int yi = top; yi < top + c->k; yi++, to += line) {
+            if (yi < 0 || yi >= H || from >= end) memset(to, 0, line * sizeof *to);
+            else {
+                memset(to, 0, (size_t)(from * c->in) * sizeof *to);
+                memcpy(to + from * c->in, image + ((ptrdiff_t)yi * W + left + from) * c->in,
+                       (size_t)((end - from) * c->in) * sizeof *to);
+                memset(to + end * c->in, 0, (size_t)((c->k - end) * c->in) * sizeof *to);
+            }
         }
     }
 }

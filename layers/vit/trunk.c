@@ -93,7 +93,9 @@ static void first_embedding_create(Trunk *t, const Config *config) {
     Embedding *e = &t->embeddings[0];
     int sides[2] = {c->img_size[0], c->img_size[1]};
     if (trunk_has_tokenizer(t)) {
-        embedding_create_tokenizer(e, config_settings(config, &tokenizer_settings), sides[0], sides[1], !t->use.dense);
+        embedding_create_tokenizer(e, config_settings(config, &tokenizer_settings),
+                                   conv_layers_way(config_settings(config, &mode_settings)), sides[0], sides[1],
+                                   !t->use.dense);
         return;
     }
     for (int i = 0; i < 2 && trunk_has_stem(t); i++) sides[i] = hybrid_stem_side(s, sides[i]);
