@@ -145,7 +145,7 @@ static void forward_backward(VitRun *run, int first, int B, bool last) {
     trunk_draw_drops(&vit->trunk, run->training.s->seed, (uint32_t)run->training.state.step, (size_t)first, B);
     vit_load_targets(vit, run->targets, B);
     /* The kernels have the same arguments every time, and no sum over ranks begins among them (docs/distributed.md). */
-    bool same = B == vit->model.batch && batch == run->training.s->batch_size && run->model_settings->dropout <= 0 &&
+    bool same = B == vit->model.batch && batch == run->training.s->batch_size && !vit_drops(run->model_settings) &&
                 !(last && distributed_ranks() > 1);
     if (!same || device_graph_begin(&run->graph)) {
         vit_forward(vit, B, true);
