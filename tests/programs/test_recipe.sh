@@ -61,5 +61,17 @@ PYTHON
 check "norms decay only where all parameters do" $? "$(cat norms)"
 refuses "another word is refused" 2 "weight-decay-of|matrices or all" $tiny --weight-decay-of none --run-dir none
 
+# == AutoAugment =====================================================================================================
+
+for policy in cifar10 imagenet compact; do
+    run $tiny --epochs 1 --aa autoaugment-$policy --run-dir auto-$policy
+    check "autoaugment-$policy trains" $status "$(tail -n 1 out)"
+done
+first=$(sed -n 2p auto-cifar10/log.csv | cut -d , -f 3) other=$(sed -n 2p auto-compact/log.csv | cut -d , -f 3)
+[ "$first" ] && [ "$first" != "$other" ]
+check "the policies differ" $? "$first $other"
+refuses "another policy is refused" 2 "--aa|autoaugment-cifar10, autoaugment-imagenet or autoaugment-compact" \
+    $tiny --aa autoaugment-svhn --run-dir none
+
 echo "1..$count"
 [ $failures -eq 0 ]
