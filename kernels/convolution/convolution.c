@@ -10,7 +10,8 @@
  *                    layer's input; the library's kernels reach 60 % of that speed at stride 1 and 15 % at stride 2
  *                    (docs/performance.md).
  *
- * What may be quick goes to kernels/convolution/winograd.c where that serves it.
+ * What may be quick goes to kernels/convolution/winograd.c where that serves it, and the gradient of the weights of small
+ * windows to kernels/convolution/narrow.c.
  *
  * oneDNN needs a primitive for each shape, and a copy of the weights in the layout that the primitive asks for.  Both
  * are created by the first call with a shape and kept in tables; a full table drops the least recently used entry. */
@@ -22,6 +23,7 @@
 #include "kernels/device/onednn.h"
 #include "kernels/device/workspace.h"
 #include "kernels/convolution/convolution.h"
+#include "kernels/convolution/narrow_cpu.h"
 #include "kernels/convolution/winograd_cpu.h"
 #include "kernels/device/device.h"
 #include "kernels/linear/linear.h"
@@ -431,6 +433,7 @@ static void gather(real *rows, const real *x, size_t first, size_t count, const 
 size_t convolution_workspace(const Convolution *c, const ImageShape *images, bool weights) {
     if (winograd_serves(c)) return winograd_workspace(c, weights);
     if (!weights) return 0;
+    if (narrow_serves(c)) return narrow_workspace(c, images);
     int B = images->B, H = images->Hi, W = images->Wi;
     size_t positions = image_count(B, convolution_side(H, c->stride), convolution_side(W, c->stride), 1);
     size_t rows = is_product(c) ? 0 : positions_at_once(c, positions) * (size_t)(c->in * c->k * c->k);
@@ -456,6 +459,10 @@ void convolution_backward_weight(float *dw, const real *dy, const real *x, const
     kernels_reserve(convolution_workspace(c, images, true));
     if (winograd_serves(c)) {
         winograd_backward_weight(dw, dy, x, scale, c, images);
+        return;
+    }
+    if (narrow_serves(c)) {
+        narrow_backward_weight(dw, dy, x, scale, c, images);
         return;
     }
     float *sum = workspace_shared();

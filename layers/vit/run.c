@@ -188,11 +188,14 @@ int vit_run_micro_batch(const VitRun *run) {
     enum { LEAST_TOKENS = 1024 };
     const VitSettings *s = run->model_settings;
     size_t frames = (size_t)convolution_side(s->frames, s->tubelet > 1 ? 2 : 1);
-    size_t rows = (size_t)convolution_side(s->img_size[0], s->patch_size);
-    size_t columns = (size_t)convolution_side(s->img_size[1], s->patch_size);
+    const TokenizerSettings *tokenizer = config_settings(&run->training.config, &tokenizer_settings);
+    int sides[2];
+    for (int i = 0; i < 2; i++)
+        sides[i] = s->stem == STEM_CONV ? tokenizer_side(tokenizer, s->img_size[i])
+                                        : convolution_side(s->img_size[i], s->patch_size);
     size_t tokens = activations_at_once() / (size_t)s->dim.at[0];
     size_t most = tokens > LEAST_TOKENS ? tokens : LEAST_TOKENS;
-    size_t N = frames * rows * columns, images = most / N;
+    size_t N = frames * (size_t)sides[0] * (size_t)sides[1], images = most / N;
     size_t least = s->dim.count > 1 ? images_for_weights(s, (double)N) : 0;
     return training_micro_batch(&run->training, images > least ? images : least);
 }

@@ -135,6 +135,12 @@ static void test_convolution(void **state) {
         {1, 7, 6, {33, 20, 3, 1, CONVOLUTION_QUICK}, true, true, false},
         {2, 7, 6, {32, 32, 3, 2, CONVOLUTION_QUICK}, false, true, false},
         {2, 6, 7, {32, 64, 1, 1, CONVOLUTION_QUICK}, true, true, false},
+        {2, 9, 7, {3, 32, 3, 1, false}, false, true, false},
+        {1, 1, 1, {3, 16, 3, 1, false}, false, false, false},
+        {3, 7, 20, {7, 48, 3, 1, false}, false, false, false},
+        {2, 8, 9, {2, 16, 5, 2, false}, false, true, false},
+        {2, 8, 10, {3, 32, 3, 2, true}, false, true, false},
+        {1, 9, 6, {1, 32, 7, 3, true}, false, false, false},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) convolution_case(cases[i]);
     if (full_or_reduced("large convolutions", 1, 0)) {
