@@ -141,11 +141,12 @@ static void load_images(VitRun *run, const LoaderPart *part) {
  * losses and gradients are accumulated on the device; after the last images the gradients are summed over the ranks. */
 static void forward_backward(VitRun *run, int first, int B, bool last) {
     Vit *vit = &run->vit;
-    int batch = run->training.s->batch_size;
+    int batch = training_batch(&run->training);
     trunk_draw_drops(&vit->trunk, run->training.s->seed, (uint32_t)run->training.state.step, (size_t)first, B);
     vit_load_targets(vit, run->targets, B);
     /* The kernels have the same arguments every time, and no sum over ranks begins among them (docs/distributed.md). */
-    bool same = B == vit->model.batch && run->model_settings->dropout <= 0 && !(last && distributed_ranks() > 1);
+    bool same = B == vit->model.batch && batch == run->training.s->batch_size && !vit_drops(run->model_settings) &&
+                !(last && distributed_ranks() > 1);
     if (!same || device_graph_begin(&run->graph)) {
         vit_forward(vit, B, true);
         vit_loss(vit, B, 1.0f / (float)batch);
@@ -222,6 +223,7 @@ static void training_data_and_model(VitRun *run) {
     training_column(t, "top5", "%.3f", LOG_MIDDLE);
     training_open(t, &(TrainingStart){.params = &run->vit.model.params,
                                       .batches = run->loader.parts.batches,
+                                      .samples = run->sampler->drop_last ? 0 : run->loader.parts.source.length,
                                       .stem = stem,
                                       .class_names = run->train.class_names,
                                       .mean = run->train.mean,
@@ -279,11 +281,11 @@ static int train(VitRun *run) {
     int begin, end;
     training_data_and_model(run);
     if (distributed_rank() == 0) announce(run);
-    training_share(t, &begin, &end);
     for (; training_epoch_left(t); training_epoch_end(t)) {
         parts_start(&run->loader.parts, (uint32_t)t->state.epoch, t->state.batch);
         while (training_batch_left(t)) {
             step_begin(run, learning_rate(run));
+            training_share(t, &begin, &end);
             for (int first = begin; first < end; first += images.n) {
                 device_uploads_wait(); /* the loader fills the last part's memory again */
                 loader_next(&run->loader, &images);

@@ -98,6 +98,7 @@ bool bench_next(Bench *b) {
     else if (b->batches) end_batch(b);
     if (b->timed && is_phase_over(b)) end_phase(b);
     if (b->phase == DONE) {
+        b->peak_bytes = device_peak_bytes();
         double again = gemm_peak_gflops();
         if (again > b->peak) b->peak = again;
         return false;
@@ -132,6 +133,6 @@ void bench_print(const Bench *b, const char *attn, double macs, double training_
     va_start(arguments, own);
     vprintf(own, arguments);
     va_end(arguments);
-    printf(", \"peak_bytes\": %zu, \"gemm_peak_gflops\": %.1f, \"mfu\": %.4f}\n", device_peak_bytes(), b->peak,
+    printf(", \"peak_bytes\": %zu, \"gemm_peak_gflops\": %.1f, \"mfu\": %.4f}\n", b->peak_bytes, b->peak,
            bench_peak_share(b, training_macs, b->train.images_per_s));
 }

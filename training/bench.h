@@ -26,6 +26,7 @@ typedef struct {
     bool last;     /* this rank has no more of the batch */
     BenchSpeed train, infer;
     double peak; /* GFLOP/s of a large matrix product on this device, the better of one run before and one after */
+    size_t peak_bytes; /* of memory for all that was measured, without what bench_print and its callers measure beside it */
 
     Training *t;
     int micro; /* images at a time */

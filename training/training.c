@@ -137,10 +137,15 @@ int training_micro_batch(const Training *t, size_t most) {
 
 /* == Inside a step ================================================================================================ */
 
+int training_batch(const Training *t) {
+    uint64_t size = (uint64_t)t->s->batch_size, before = t->state.batch * size;
+    return t->samples > before && t->samples - before < size ? (int)(t->samples - before) : (int)size;
+}
+
 void training_share(const Training *t, int *begin, int *end) {
-    int64_t rank = distributed_rank(), ranks = distributed_ranks();
-    *begin = (int)(t->s->batch_size * rank / ranks);
-    *end = (int)(t->s->batch_size * (rank + 1) / ranks);
+    int64_t rank = distributed_rank(), ranks = distributed_ranks(), images = training_batch(t);
+    *begin = (int)(images * rank / ranks);
+    *end = (int)(images * (rank + 1) / ranks);
 }
 
 void training_sum(Training *t, double *sums, int count) {
@@ -162,7 +167,7 @@ static void settle_one(Training *t) {
     if (p->unseen) {
         double loss = t->step_stats[i].loss;
         training_sum(t, &loss, 1);
-        loss /= t->s->batch_size;
+        loss /= p->images;
         stop_on_bad(t, p->step, "the loss", loss);
         state->loss_sum += loss;
         state->loss_count++;
@@ -182,6 +187,7 @@ static void update(Training *t, bool unseen) {
     TrainingPending *p = &t->pending[i];
     p->step = t->state.step + 1;
     p->unseen = unseen;
+    p->images = training_batch(t);
     if (!t->step_stats) t->step_stats = host_malloc(2 * sizeof *t->step_stats, "a step's loss and norm");
     adamw_start(t->adamw, t->params, t->state.lr, (int)p->step);
     device_download_async(&t->step_stats[i], t->params->step_stats, sizeof *t->step_stats);
@@ -386,10 +392,21 @@ static void note_device(Training *t) {
     t->computed_by = NULL;
 }
 
+/* Every rank takes part in every step. */
+static void check_last_batch(const Training *t) {
+    uint64_t rest = t->samples % (uint64_t)t->s->batch_size;
+    if (rest && rest < (uint64_t)distributed_ranks())
+        config_reject(&t->config, "drop_last", "{drop_last} makes a last batch of %llu %s for %d ranks: use drop_last true",
+                      (unsigned long long)rest, t->unit, distributed_ranks());
+}
+
 void training_open(Training *t, const TrainingStart *start) {
     char path[RUN_PATH_SIZE];
     Params *params = t->params = start->params;
     t->batches = start->batches;
+    t->samples = start->samples;
+    check_last_batch(t);
+    if (t->adamw->weight_decay_of == DECAY_OF_ALL) params_decay_from(params, 0);
     params_allocate_optimizer(params, t->adamw->ema_decay > 0);
     if (params->ema) device_copy(params->ema, params->values, params->total * sizeof(float));
     t->state.best = -1;
@@ -460,10 +477,10 @@ void training_step_begin(Training *t, float lr) {
 }
 
 void training_step_end(Training *t, double stalled) {
+    t->images += training_batch(t);
     t->state.step++;
     t->state.batch++;
     t->seconds += now_seconds() - t->began;
-    t->images += t->s->batch_size;
     t->stalled = stalled - t->stalled_before;
     t->images_per_s = t->images / t->seconds;
     t->stall = t->stalled / t->seconds;

@@ -43,9 +43,9 @@ int loader_views(const Loader *loader) { return views_of(loader->dataset, &loade
 
 /* The place in the epoch's order for a position: with pairs, mixup partners are neighbours (mixup.h). */
 static size_t place_of(const Loader *loader, size_t position) {
-    size_t n = (size_t)loader->config.parts.batch_size, batch = position / n;
+    size_t size = (size_t)loader->config.parts.batch_size, batch = position / size;
     if (!loader->config.parts.train || !loader->config.pairs) return position;
-    return batch * n + mixup_sample(position % n, n);
+    return batch * size + mixup_sample(position % size, (size_t)parts_batch(&loader->parts, batch));
 }
 
 uint32_t loader_draw(const Loader *loader, size_t position) {

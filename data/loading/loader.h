@@ -3,7 +3,8 @@
  * is the same on any number of ranks.
  *
  *   training     order = a uniformly random permutation of all images keyed by (seed, epoch);
- *                batches = count / batch_size, rounded down: an incomplete last batch is dropped, as in DeiT;
+ *                batches = count / batch_size, rounded down: an incomplete last batch is dropped, as in DeiT, unless
+ *                keep_last is set;
  *                sampler.h describes repeated augmentation, mixup.h the order of samples within a batch
  *   evaluation   order = the data set's; batches = count / batch_size, rounded up: the last may be smaller
  *

@@ -3,6 +3,8 @@
 static const ConfigEntry entries[] = {
     {CONFIG_FIELD(BOOL, SamplerSettings, repeated_aug), "false", .section = "augmentation",
      .help = "Repeated augmentation: each epoch has a third of the images, each three times with other augmentations"},
+    {CONFIG_FIELD(BOOL, SamplerSettings, drop_last), "true",
+     .help = "Leave out the images at the end of an epoch that do not fill a batch; false: they make a smaller batch"},
 };
 const ConfigGroup sampler_settings = {CONFIG_GROUP(SamplerSettings, entries), .change = CHANGE_BETWEEN_EPOCHS};
 

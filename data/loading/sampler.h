@@ -12,7 +12,7 @@
 enum { SAMPLER_REPEATS = 3 }; /* DeiT's num_repeats */
 
 typedef struct {
-    bool repeated_aug;
+    bool repeated_aug, drop_last;
 } SamplerSettings;
 
 extern const ConfigGroup sampler_settings;

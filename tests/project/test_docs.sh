@@ -50,6 +50,9 @@ print(f"{statistics.mean(lead):.2f} points with a standard error of {statistics.
 END
 )"
 
+"$plain" scripts/league.py --check >"$work/out" 2>&1
+check "league.md and its picture are what league.csv and league-speed.csv give" $? "$(tail -n 1 "$work/out")"
+
 # == Names ===========================================================================================================
 
 # design.md quotes two functions of the smallest program.

@@ -1,0 +1,174 @@
+#!/bin/sh
+# scripts/league.sh and league.py: whatever ends a run, its row is that of a run that nothing interrupted; the page is
+# what the rows give.
+#
+#   BUILD=build/cpu sh tests/project/test_league.sh
+
+# shellcheck disable=SC2015,SC2016,SC2154 # backticks of Markdown; variables of tap.sh
+. "$(dirname "$0")/../tap.sh"
+
+# league FOLDER COMMAND: with the rows, the build and the results of the folder.
+league() {
+    TABLE=$PWD/$1/table CSV=$PWD/$1/rows.csv WORK=$PWD/$1 TRAIN_VIT=$vit DATA=$PWD/none WORKERS=${workers:-1} \
+        timeout 60 sh "$root/scripts/league.sh" "$2" >out 2>err
+    status=$?
+}
+
+# rows FOLDER: without seconds, which are a timing.
+rows() { sort "$1/rows.csv" | cut -d , -f 1-9,11-; }
+
+wait_until() { # COMMAND...: for a minute at most
+    tries=0
+    until "$@"; do
+        tries=$((tries + 1))
+        [ $tries -lt 300 ] || return 1
+        sleep 0.2
+    done
+}
+holds() { [ -f "$2" ] && [ "$(wc -l <"$2")" -ge "$1" ]; }
+finished() { [ "$(cut -d , -f 1 "$1/rows.csv" | wc -l)" -eq 3 ] && [ -z "$(ls "$1/runs")" ]; }
+process() { cat "$1"/runs/*.lock/"$2"; }
+alive() { kill -0 "$1" 2>/dev/null; }
+
+cat >tiny.ini <<'END'
+data = shapes
+train_limit = 2500
+test_limit = 64
+img_size = 32
+patch_size = 4
+dim = 16
+depth = 2
+heads = 2
+batch_size = 50
+END
+for folder in whole killed; do
+    mkdir $folder
+    {
+        echo "# two tiny models on generated images"
+        echo
+        echo "softmax+a $PWD/tiny.ini 4 1"
+        echo "linear $PWD/tiny.ini 4 2 --crop-padding 2"
+    } >$folder/table
+done
+
+league whole rows
+[ "$(cat out)" = "$(grep -v '^#\|^$' whole/table)" ]
+check "rows lists what is left" $? "$(head -n 1 out)"
+league whole start
+wait_until finished whole
+check "rows that nothing interrupts" $? "$(tail -n 1 whole/rows.csv) $(cat whole/failed 2>/dev/null)"
+grep -q '^linear,--crop-padding 2,4,2,[0-9.]*,[0-9.]*,[0-9.]*,[0-9]*,[0-9.]*,[0-9.]*,[^,]*,[^,]*,20..-..-..$' whole/rows.csv
+check "a row has its figures, processor, commit and date" $? "$(tail -n 1 whole/rows.csv)"
+
+# Two workers, each killed with its run; one of them alone; the run alone; a stop.
+epoch() { holds "$1" "$run/log.csv"; }
+workers=1
+league killed start
+run=killed/runs/softmax+a-4-1
+wait_until epoch 2
+worker=$(process killed worker) child=$(process killed child)
+kill -9 "$worker" "$child"
+league killed start
+check "a start after a kill of worker and run" $status "$(cat out err)"
+wait_until epoch 3
+old=$(process killed worker) child=$(process killed child)
+kill -9 "$old" # the run goes on without it
+league killed start
+! alive "$child"
+check "a start ends the run that a killed worker left" $? "$child"
+wait_until epoch 4
+league killed stop
+[ "$status" -eq 0 ] && [ -z "$(ls -d killed/runs/*.lock 2>/dev/null)" ] && ! alive "$(cat killed/worker.1 2>/dev/null || echo 999999999)"
+check "a stop" $? "$(cat out err)"
+league killed status
+grep -q '^0 workers, [12] of 2 rows left' out
+check "its status" $? "$(head -n 1 out)"
+workers=2
+league killed start
+wait_until finished killed
+check "all rows come" $? "$(cat killed/failed 2>/dev/null)"
+rows whole >rows.1
+rows killed >rows.2
+cmp -s rows.1 rows.2
+check "and equal those of runs that nothing interrupted" $? "$(diff rows.1 rows.2 | head -n 2 | tr '\n' ' ')"
+league killed start
+league killed rows
+[ ! -s out ] && [ "$(wc -l <killed/rows.csv)" -eq 3 ]
+check "a row that is there is not trained again" $? "$(cat out)"
+
+# A run that fails keeps its message, and the others their turn.
+mkdir failing
+{ echo "hydra $PWD/tiny.ini 1 1 --dim 17"; tail -n 1 killed/table; } >failing/table
+workers=1
+league failing start
+wait_until holds 2 failing/rows.csv
+league failing status
+grep -q '^0 workers, 1 of 2 rows left\|^1 workers, 1 of 2' out && grep -q '^failed: hydra 1 1: .*dim' out && ! grep -q hydra failing/rows.csv
+check "a run that fails is told, and is no row" $? "$(tr '\n' ' ' <out)"
+
+(unset TABLE && cd "$root" && WORK=$work/none DATA=$work/none CSV=$work/none.csv TRAIN_VIT=$vit sh scripts/league.sh start) >out 2>err
+status=$?
+complains 1 'none|fetch_cifar.sh|DATA'
+check "without images, one line says how to get them" $? "status $status: $(cat err)"
+echo other >none.csv
+(cd "$root" && WORK=$work/none TABLE=$work/whole/table CSV=$work/none.csv TRAIN_VIT=$vit sh scripts/league.sh start) >out 2>err
+status=$?
+complains 1 'none.csv|columns'
+check "a file of other columns is refused" $? "status $status: $(cat err)"
+
+# == scripts/league.py ===============================================================================================
+
+# The page of results that are made up: its claims are answered by means and standard errors over seeds, and a row that is
+# added changes it.
+plain=$(command -v python3 || echo /usr/bin/python3)
+page() { "$plain" "$root/scripts/league.py" --docs pages "$@" >out 2>err; }
+says() { grep -qF "$1" pages/league.md; }
+mkdir pages
+cp "$root/docs/paper_tables.csv" pages
+{
+    echo operator,flags,epochs,seed,top1,top5,val_loss,parameters,million_macs,seconds,processor,commit,date
+    for row in softmax,1,30 softmax,2,31 softmax,3,32 lisa,1,33 lisa,2,34 gf,1,33 gf,2,35 dwconv7,1,30.5 dwconv7,2,31.5 \
+        convattn,1,40; do
+        echo "${row%%,*},,10,$(echo "$row" | cut -d , -f 2-3),60,3,170000,10,100,a,b,2026-01-01"
+    done
+} >pages/league.csv
+page && page --check
+check "league.py writes a page, and the same again" $? "$(cat err)"
+says '| LiSA is ahead of softmax attention | 74.90 and 71.00 | 33.50 ± 0.50 and 31.00 ± 0.58: +2.50 ± 0.76, 10 epochs | **seen** |'
+check "a lead of more than its standard error is seen" $? "$(grep 'LiSA is ahead of softmax attention |' pages/league.md)"
+says '34.00 ± 1.00: -3.00 ± 1.15, 10 epochs | **not seen** |'
+check "the other way round it is not" $? "$(grep 'Softmax attention is ahead of global' pages/league.md)"
+says '31.00 ± 0.50: +0.00 ± 0.76, 10 epochs, level | **undecided** |'
+check "level rows decide nothing" $? "$(grep 'Softmax attention is ahead of depthwise' pages/league.md)"
+says '| LiSA is ahead of convolutional attention | 74.90 and 73.30 | too few rows: `lisa` 33.50 (2 seeds, 10 epochs), `convattn` 40.00 (1 seed, 10 epochs) | **undecided** |'
+check "nor does one seed" $? "$(grep 'LiSA is ahead of convolutional' pages/league.md)"
+{
+    echo operator,tokens,batch,train_images_per_s,infer_images_per_s,peak_bytes,device,date
+    echo 'lisa,64,8,500,900,64000000,"a CPU, one thread",2026-01-01'
+    echo 'gf,64,8,501,900,64000000,"a CPU, one thread",2026-01-01'
+} >pages/league-speed.csv
+page --check
+status=$?
+[ $status -eq 1 ] && complains 1 'league.md|run python3 scripts/league.py'
+check "results that the page lacks are told" $? "$(cat err)"
+page && page --check && says '| `lisa` | 33.50 ± 0.50 | 2 | 170,000 | 10 | 500 |  |  | 61 |  |  |' && grep -q '>lisa</text>' pages/images/league.svg
+check "speeds come into the table and the picture" $? "$(cat err)"
+
+# Forty dots in a crowd: no name covers another, or a dot.
+seed=${VIT_TEST_SEED:-$$}
+PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=$root/scripts "$plain" - "$seed" >out 2>&1 <<'END'
+import random, sys
+import league_picture as picture
+random.seed(int(sys.argv[1]))
+dots = [(min(860, max(70, random.gauss(500, 150))), min(560, max(50, random.gauss(300, 90)))) for _ in range(40)]
+names = ["x" * random.randint(2, 22) for _ in dots]
+boxes = picture.place(dots, names)
+assert len(boxes) == len(dots)
+for i, box in enumerate(boxes):
+    assert not any(picture.overlap(box, other) for other in boxes[i + 1:]), names[i]
+    assert not any(box[0] < x < box[2] and box[1] < y < box[3] for x, y in dots), names[i]
+END
+check "no name in a picture covers another, or a dot" $? "seed $seed $(tail -n 1 out)"
+
+echo "1..$count"
+[ "$failures" -eq 0 ]
