@@ -192,6 +192,28 @@ static void test_quick(void **state) {
     release_all();
 }
 
+/* The gradient of small windows' weights has the same bits with any number of threads. */
+static void test_narrow_threads(void **state) {
+    (void)state;
+    const Convolution c = {3, 32, 3, 1, CONVOLUTION_CENTRED};
+    const ImageShape images = {3, 9, 14};
+    size_t pixels = 3 * 9 * 14, nw = 32 * 3 * 9;
+    real *x = upload_real(normals(pixels * 3, 1), pixels * 3), *dy = upload_real(normals(pixels * 32, 1), pixels * 32);
+    float *scale = upload(normals(32, 1), 32), *dw = normals(nw, 1), *first = NULL;
+    const int threads[] = {1, 2, 7, 20}, usual = omp_get_max_threads();
+    for (int t = 0; t < 4; t++) {
+        omp_set_num_threads(threads[t]);
+        float *sum = upload(dw, nw);
+        kernels_reserve(convolution_workspace(&c, &images, true));
+        convolution_backward_weight(sum, dy, x, scale, &c, &images);
+        float *now = download(sum, nw);
+        if (first) assert_memory_equal(now, first, nw * sizeof *now);
+        else first = now;
+    }
+    omp_set_num_threads(usual);
+    release_all();
+}
+
 /* The sum over a window of ones is the number of pixels it sees.  More shapes than any table has room for, twice, while
  * the weights change. */
 static void test_changing_sizes(void **state) {
@@ -355,7 +377,8 @@ static void test_padded_images(void **state) {
 int main(void) {
     kernels_init();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_convolution), cmocka_unit_test(test_quick), cmocka_unit_test(test_changing_sizes),
+        cmocka_unit_test(test_convolution), cmocka_unit_test(test_quick), cmocka_unit_test(test_narrow_threads),
+        cmocka_unit_test(test_changing_sizes),
         cmocka_unit_test(test_max_pool), cmocka_unit_test(test_relu_max_pool),
         cmocka_unit_test(test_relu_gradient), cmocka_unit_test(test_padded_images),  cmocka_unit_test(test_same),
     };
