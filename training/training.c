@@ -575,7 +575,9 @@ int training_report(const Training *t, const char *format, ...) {
         print_line("stopped after epoch %llu of %d: no evaluation was better in %llu (patience %d)\n",
                    (unsigned long long)t->state.epoch, t->s->epochs, (unsigned long long)t->state.since_best,
                    t->s->patience);
-    if (t->state.step == t->first_step)
+    if (t->state.step == t->first_step && out_of_patience(t))
+        print_line("nothing is left to train, %s: a higher --patience goes on\n", text);
+    else if (t->state.step == t->first_step)
         print_line("all %d epochs are done, %s: a higher --epochs trains on\n", t->s->epochs, text);
     else
         print_line("done in %s: %s; checkpoints and log.csv are in %s\n", elapsed, text, t->folder.path);

@@ -166,14 +166,21 @@ static void hold_out(VitRun *run, Dataset *rest, Dataset *held) {
     vit_run_open_split(run, &whole, true);
     if (!subset_divide(rest, held, &whole, (double)run->data->val_fraction, run->training.s->seed, &error))
         config_reject(&run->training.config, "val_fraction", "%s", error.text);
-    run->held_out = true;
+    run->held_out = run->validates = true;
+}
+
+/* Opens the images beside the training images, which validate in a folder val/ and else test. */
+static void open_others(VitRun *run) {
+    DatasetSplits splits = dataset_splits(run->data->data, run->data->data_dir);
+    vit_run_open_split(run, &run->test, false);
+    run->validates = splits.by_class && splits.validation;
 }
 
 void vit_run_open_evaluated(VitRun *run) {
     DatasetSplits splits = {.test = true};
     if (run->data->val_fraction > 0) splits = dataset_splits(run->data->data, run->data->data_dir);
     if (splits.test || splits.validation) {
-        vit_run_open_split(run, &run->test, false);
+        open_others(run);
         return;
     }
     Dataset rest;
@@ -181,7 +188,7 @@ void vit_run_open_evaluated(VitRun *run) {
     dataset_close(&rest);
 }
 
-const char *vit_run_evaluated(const VitRun *run) { return run->held_out ? "validation" : "test"; }
+const char *vit_run_evaluated(const VitRun *run) { return run->validates ? "validation" : "test"; }
 
 bool vit_run_open_test(VitRun *run) {
     const DataSettings *s = run->data;
@@ -194,7 +201,7 @@ bool vit_run_open_test(VitRun *run) {
     if (t->state.step == t->first_step && file_exists(path)) return false;
     parts_close(&run->test_loader.parts);
     dataset_close(&run->test);
-    run->held_out = false;
+    run->held_out = run->validates = false;
     run->tested = true;
     if (beside) dataset_open_test(&run->test, s->data, s->data_dir, (size_t)s->test_limit);
     else vit_run_open_split(run, &run->test, false);
@@ -224,7 +231,7 @@ void vit_run_open_data(VitRun *run, bool train) {
     if (holds_out) hold_out(run, &run->train, &run->test);
     else if (train) vit_run_open_split(run, &run->train, true);
     if (!train) vit_run_open_evaluated(run);
-    else if (evaluates && !holds_out) vit_run_open_split(run, &run->test, false);
+    else if (evaluates && !holds_out) open_others(run);
     if (!distributed_agree((double)run->test.count, 0))
         die("%s: %zu %s images here, but other ranks have more or fewer", run->test.name, run->test.count,
             vit_run_evaluated(run));

@@ -69,6 +69,7 @@ typedef struct {
     Vit vit;
     Dataset train, test; /* train is open only in a training run; test: the images that are evaluated */
     bool held_out;       /* test is a part of the training images */
+    bool validates;      /* test is that part, or images that are meant to validate */
     bool tested;         /* test is what the best weights are measured on at the end of a run */
     LoaderPool *workers;
     Loader loader, test_loader;
