@@ -38,6 +38,7 @@ struct AttentionOp {
     bool takes_mask;     /* supports padding and a grid that changes from batch to batch (the detector's encoder) */
     bool any_grid;       /* supports a grid of images that changes from batch to batch (attention_set_grid); its parameters
                           * stay as they are, those that have a value for every token on the model's own grid */
+    bool drops_weights;  /* its weights can have dropout (attn_dropout) */
     size_t state_size;   /* bytes of Attention.state */
     /* Width of a head's queries and keys in qkv.  NULL: that of its values. */
     int (*key_width)(const Attention *a);
@@ -126,11 +127,13 @@ struct Attention {
     Grid grid;                    /* of the tokens other than a class token */
     bool changes;                 /* it changes from batch to batch: attention_set_grid has been called */
     bool qkv_bias;
+    bool drops;                   /* its weights have dropout in training */
     QkvFrame frame;               /* unless the operator has projections of its own */
     void *state;
     Projection *last;             /* the one whose output is y and whose backward pass takes dy as it is, or NULL */
     uint64_t *sums; /* device [ATTENTION_PARTS,ATTENTION_COLUMNS]: the sums of the columns, spread over the parts, which
                        are added up by the reader; NULL: nothing is measured */
+    Dropout dropout; /* of the weights, for the pass at hand: rate 0 unless the operator drops_weights */
     const DetectorFrame *detector; /* NULL unless in a detector's encoder */
     const struct CausalFrame *causal; /* NULL unless in a density model (layers/density/causal_attention.h) */
 };

@@ -42,6 +42,7 @@ static void block_declare(Stage *stage, int i, Params *params) {
                                   stage->conv_time_kernel},
                      stage->grid, class_token, c->dim, c->heads);
     block->attention.causal = stage->causal;
+    block->attention.drops = stage->drops_weights;
     if (stage->without_qkv_bias) block->attention.qkv_bias = false;
     stage->stations[2 * i].N = stage->stations[2 * i + 1].N = block->attention.N;
     station_declare(stage, 2 * i, params, block->prefix, "norm1");
@@ -223,6 +224,14 @@ static Dropout output_dropout(const Stage *stage, int half, bool drop) {
     return d;
 }
 
+/* Sets the dropout of the weights of block i's attention for the pass that follows. */
+static void set_weights_dropout(const Stage *stage, int i, bool drop) {
+    Attention *a = &stage->blocks[i].attention;
+    a->dropout = stage->stream->weights;
+    a->dropout.site += (uint32_t)(stage->first + i);
+    if (!drop) a->dropout.rate = 0;
+}
+
 /* The dropout of block i's hidden layer, whose site is the one before that of the MLP's output. */
 static Dropout hidden_dropout(const Stage *stage, int i, bool drop) {
     Dropout d = output_dropout(stage, 2 * i + 1, drop && stage->drops_hidden);
@@ -281,6 +290,7 @@ void stage_forward(Stage *stage, int B, bool drop) {
     for (int half = 0; half < 2 * stage->config.depth; half++, s++) {
         const Block *block = &stage->blocks[half / 2];
         Dropout hidden = hidden_dropout(stage, half / 2, drop);
+        if (half % 2 == 0) set_weights_dropout(stage, half / 2, drop);
         if (half % 2 == 0) attention_forward(&block->attention, f, s->h, B);
         else mlp_forward(&block->mlp, f, s->h, &hidden, B, s->N);
         drop_output(stage, f, f, half, B, drop);
@@ -295,6 +305,7 @@ static void recompute_block(const Stage *stage, int i, int B, bool drop) {
     const Block *block = &stage->blocks[i];
     RowScale scale = drop_path(stage, s, 2 * i, B, drop);
     station_open(s, B);
+    set_weights_dropout(stage, i, drop);
     attention_forward(&block->attention, stage->stream->f, s->h, B);
     drop_output(stage, stage->stream->f, stage->stream->f, 2 * i, B, drop);
     station_next(stage, s, &scale, B);
@@ -371,6 +382,7 @@ void stage_backward(Stage *stage, int B, bool drop, FinalGradients *final) {
         if (half % 2 && !is_there(stage, half / 2)) recompute_block(stage, half / 2, B, drop);
         if (half % 2 == 0 && block->attention.sums)
             block->attention.op->columns(&block->attention)->measure(&block->attention, B);
+        if (half % 2 == 0) set_weights_dropout(stage, half / 2, drop);
         if (half % 2 == 0) attention_backward(&block->attention, stream->dh, df, s[-1].h, B);
         else mlp_backward(&block->mlp, stream->dh, df, s[-1].h, &hidden, B, s[-1].N);
         dres = stream->dx;

@@ -37,6 +37,7 @@ typedef struct {
     real *dx, *dh, *df;  /* gradients of the stream, of a half-block's input and of its output */
     float *keep;         /* [2*blocks,B] factor of each half-block and image: 0 or 1/(1 - rate) */
     Dropout dropout;     /* of this step, with site SITE_TOKENS; rate 0: none */
+    Dropout weights;     /* of this step, that of attention's weights, with the site of the first block's */
 } Stream;
 
 /* Plans the scratch: `bytes` for a tensor of the largest stage.  `sum` says that a later block adds the class token,
@@ -49,6 +50,9 @@ enum { SITE_TOKENS, SITES_OF_BLOCK = 3 };
 
 /* The site of the input of stage i > 0, in a model with `depth` blocks whose hidden layers have dropout. */
 static inline int later_tokens_site(int depth, int i) { return SITES_OF_BLOCK * depth + i; }
+
+/* The site of the attention weights of a block, counted over all of a model's `stages` stages and `depth` blocks. */
+static inline int weights_site(int depth, int stages, int block) { return later_tokens_site(depth, stages) + block; }
 
 typedef struct {
     int dim, depth, heads;
@@ -71,6 +75,7 @@ typedef struct {
     float norm_eps, end_eps;               /* of its blocks' norms, and of the last station's */
     int time_kernel, conv_time_kernel;     /* size in time of convolutions: 1 for images */
     bool class_token, position_conv, mlp_conv, mlp_relu, mlp_sigmoid;
+    bool drops_weights;    /* dropout acts on attention's weights */
     bool without_qkv_bias; /* attention has no biases of queries, keys and values */
     bool normed_mlp;   /* the norm before an MLP replaces the stream, and the MLP adds to it */
     bool drops;        /* drop path is used */

@@ -7,13 +7,14 @@ use.
     python3 scripts/convert_weights.py deit_tiny_patch16_224.pth deit.safetensors
     python3 scripts/convert_weights.py pvt_tiny.pth pvt.safetensors
     python3 scripts/convert_weights.py cswin_tiny_224.pth cswin.safetensors
+    python3 scripts/convert_weights.py cct_7_3x1_32.pth cct.safetensors
 
 Reads torchvision's ResNet-50 (names without a prefix; fc.* and num_batches_tracked are left out) and the official
 checkpoints of DETR and SMCA-DETR (500 tensors under the key `model`).  --backbone keeps the backbone alone, of any of
 them.  Every tensor is checked by name and shape before anything is written; but the tensors of a vision transformer
 (DeiT's and timm's, known by patch_embed.proj.weight) are taken as they are, for train_vit's settings decide their shapes.
-Those of the official Swin, CSwin, PVT and PVTv2, and of the FLatten Transformer in them, get timm's names, PVT's and
-CSwin's stages those of train_vit: Swin's mergings belong to the stage after them, its masks and indices are left out,
+Those of the official Swin, CSwin, PVT and PVTv2, of the FLatten Transformer in them, and of Compact Transformers get
+timm's names, PVT's and CSwin's stages those of train_vit: Swin's mergings belong to the stage after them, its masks and indices are left out,
 and q and kv of focused attention become qkv.
 
 A .pth file is a pickle, which can execute arbitrary code.  It is read here without PyTorch, and the only objects that
@@ -34,8 +35,8 @@ def arguments():
     parser = argparse.ArgumentParser(description="PyTorch's weights for train_vit and train_detr, as safetensors.")
     parser.add_argument("--backbone", action="store_true", help="the backbone alone, of a detector's checkpoint")
     parser.add_argument("pth", help="torchvision's ResNet-50, a checkpoint of DETR or SMCA-DETR, or a vision "
-                                    "transformer of DeiT, timm, Swin, CSwin, PVT, PVTv2 or the FLatten "
-                                    "Transformer")
+                                    "transformer of DeiT, timm, Swin, CSwin, PVT, PVTv2, the FLatten "
+                                    "Transformer or Compact Transformers")
     parser.add_argument("out", help="the safetensors file to write")
     return parser.parse_args()
 
@@ -285,6 +286,18 @@ def cswin_name(name):
     return re.sub(r"(blocks\.\d+\.)(qkv|attns|proj)\.", r"\1attn.\2.", name)
 
 
+COMPACT_NAMES = {"pre_norm": "norm1", "self_attn": "attn", "linear1": "mlp.fc1", "norm1": "norm2", "linear2": "mlp.fc2"}
+
+
+def compact_name(name, tokenizer):
+    """tokenizer: its convolutions are followed by max pools, and are no patches."""
+    if not tokenizer:
+        name = name.replace("tokenizer.conv_layers.0.0", "patch_embed.proj")
+    name = re.sub(r"^classifier\.(blocks\.\d+\.)([^.]+)", lambda found: found[1] + COMPACT_NAMES[found[2]], name)
+    name = name.replace("classifier.positional_emb", "pos_embed").replace("classifier.class_emb", "cls_token")
+    return name.replace("classifier.fc", "head").replace("classifier.", "")
+
+
 def focused_qkv(tensors):
     """Joins q and kv where they stand beside the convolution of focused attention's v, unless it has reduced keys
     (focused-reduced) in any block: that operator has both in every stage."""
@@ -308,6 +321,9 @@ def vision_transformer(tensors):
         return {swin_name(name): x for name, x in tensors.items()}
     if "stage1_conv_embed.0.weight" in tensors:
         return {cswin_name(name): x for name, x in tensors.items()}
+    if "classifier.blocks.0.pre_norm.weight" in tensors:
+        tokenizer = "tokenizer.conv_layers.0.0.bias" not in tensors
+        return {compact_name(name, tokenizer): x for name, x in tensors.items()}
     if "patch_embed1.proj.weight" in tensors:
         return focused_qkv({pvt_name(name): x for name, x in tensors.items()})
     return tensors if "patch_embed.proj.weight" in tensors else None

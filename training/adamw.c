@@ -5,7 +5,10 @@
 #define F(KIND, field) CONFIG_FIELD(KIND, AdamWSettings, field)
 static const ConfigEntry entries[] = {
     {F(FLOAT, weight_decay), "0.05", .section = "training", .min = 0, .max = 10,
-     .help = "Decoupled weight decay of AdamW; in a vision transformer biases, norms and embeddings have none"},
+     .help = "Decoupled weight decay of AdamW"},
+    {F(CHOICE, weight_decay_of), "matrices", CONFIG_CHOICES([DECAY_OF_MATRICES] = "matrices", [DECAY_OF_ALL] = "all"),
+     .help = "Parameters that decay: the matrices of a vision transformer, but not its biases, norms and embeddings; or "
+             "all of them, as in a detector and in Compact Transformers"},
     {F(FLOAT, beta1), "0.9", .min = 0, .max = 0.9999999, .help = "Decay of AdamW's first moment"},
     {F(FLOAT, beta2), "0.999", .min = 0, .max = 0.9999999, .help = "Decay of AdamW's second moment"},
     {F(FLOAT, eps), "1e-8", .min = 0, .max = 1, .help = "AdamW's epsilon"},

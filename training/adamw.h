@@ -1,13 +1,16 @@
 /* AdamW over the parameter arena.  Weight decay applies to the tensors declared with it: matrices, but not 1-D tensors
- * or embeddings. */
+ * or embeddings; or to all. */
 #ifndef VIT_TRAINING_ADAMW_H
 #define VIT_TRAINING_ADAMW_H
 
 #include "core/config/config.h"
 #include "training/params.h"
 
+typedef enum { DECAY_OF_MATRICES, DECAY_OF_ALL } DecayOf;
+
 typedef struct {
     float weight_decay, beta1, beta2, eps;
+    DecayOf weight_decay_of;
     float clip_grad; /* maximum norm of the gradient of all parameters; 0: no clipping */
     float ema_decay; /* 0: no averaging */
 } AdamWSettings;

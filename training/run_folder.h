@@ -24,7 +24,7 @@ typedef struct {
 /* The properties of a run at its start. */
 typedef struct {
     Params *params;   /* with initial weights, and Param.rate set */
-    uint64_t batches; /* per epoch */
+    uint64_t batches, samples; /* per epoch */
     const char *stem; /* for the folder's default name: runs/<stem>-001 */
     const char *const *class_names; /* [classes], or NULL; stored with the weights */
     int classes;

@@ -1,7 +1,8 @@
 /* The learning rate after t of T epochs, W of them warm-up:
- *   t < W   lr_warmup + (peak - lr_warmup) t / W
- *   else    lr_min + (peak - lr_min) (1 + cos(pi t / T)) / 2
- * The cosine starts at t = 0, not at W: timm's warmup_prefix is off in DeiT's recipe. */
+ *   t < W   lr_warmup + (peak - lr_warmup) t / W,  or with a reciprocal warm-up peak / (W - t)
+ *   else    lr_min + (peak - lr_min) (1 + cos(pi t / T)) / 2,  or from the warm-up on with (t - W) / (T - W)
+ * The cosine starts at t = 0, not at W, in DeiT's recipe, as timm's warmup_prefix is off there; at W, behind a reciprocal
+ * warm-up, in that of Compact Transformers. */
 #include "training/schedule.h"
 
 #include <math.h>
@@ -38,6 +39,13 @@ static const ConfigEntry cosine_entries[] = {
     {F(FLOAT, lr_warmup), "1e-6", .min = 0, .max = 100, .help = "Learning rate at the start of the warm-up"},
     {F(FLOAT, warmup_epochs), "5", .min = 0, .max = 1e6,
      .help = "Epochs of linear warm-up; the default, and one longer than the run, shrink to a tenth of epochs"},
+    {F(CHOICE, warmup_curve), "linear",
+     CONFIG_CHOICES([WARMUP_LINEAR] = "linear", [WARMUP_RECIPROCAL] = "reciprocal"),
+     .help = "Learning rate in the warm-up: linear, from lr_warmup on; or reciprocal, lr over the number of epochs that "
+             "are left of it, as in Compact Transformers"},
+    {F(CHOICE, cosine_from), "start",
+     CONFIG_CHOICES([COSINE_FROM_START] = "start", [COSINE_FROM_WARMUP] = "warmup"),
+     .help = "Where the half cosine begins: at the start of the run, as in DeiT's recipe, or at the end of the warm-up"},
     {F(CHOICE, lr_schedule), "epoch",
      CONFIG_CHOICES([LR_EVERY_EPOCH] = "epoch", [LR_EVERY_STEP] = "step"),
      .help = "Change the learning rate once per epoch, as timm does, or with every step"},
@@ -61,9 +69,11 @@ float cosine_peak(const CosineSettings *s, int batch_size) {
 
 float cosine_lr(const CosineSettings *s, float peak, int epochs, double done) {
     double t = s->lr_schedule == LR_EVERY_EPOCH ? floor(done) : done;
-    if (t < s->warmup_epochs) return s->lr_warmup + (peak - s->lr_warmup) * (float)(t / s->warmup_epochs);
-    if (t >= epochs) return s->lr_min;
-    return s->lr_min + (peak - s->lr_min) * (float)(0.5 * (1 + cos(M_PI * t / epochs)));
+    double W = s->warmup_epochs, T = epochs, from = s->cosine_from == COSINE_FROM_WARMUP ? W : 0;
+    if (t < W && s->warmup_curve == WARMUP_RECIPROCAL) return peak / (float)fmax(W - t, 1);
+    if (t < W) return s->lr_warmup + (peak - s->lr_warmup) * (float)(t / W);
+    if (t >= T) return s->lr_min;
+    return s->lr_min + (peak - s->lr_min) * (float)(0.5 * (1 + cos(M_PI * (t - from) / (T - from))));
 }
 
 /* == Warm-up and cosine by steps ================================================================================== */

@@ -8,11 +8,15 @@
 /* -- Warm-up and cosine -- */
 
 typedef enum { LR_EVERY_EPOCH, LR_EVERY_STEP } LrSchedule;
+typedef enum { WARMUP_LINEAR, WARMUP_RECIPROCAL } WarmupCurve;
+typedef enum { COSINE_FROM_START, COSINE_FROM_WARMUP } CosineFrom;
 
 typedef struct {
     float lr;
     int lr_base_batch;
     float lr_min, lr_warmup, warmup_epochs;
+    WarmupCurve warmup_curve;
+    CosineFrom cosine_from;
     LrSchedule lr_schedule;
 } CosineSettings;
 

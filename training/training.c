@@ -38,13 +38,24 @@ static const ConfigEntry entries[] = {
     {F(INT, eval_every), "1", .min = 0, .max = 1e6,
      .help = "Number of epochs from one evaluation to the next; the last epoch is always evaluated (0: never, and the data "
              "need no validation split; there is no best.safetensors then)"},
+    {F(INT, patience), "0", .min = 0, .max = 1e6,
+     .help = "Number of evaluations without a better result that end the run (0: it has all its epochs); the learning "
+             "rate follows the schedule of all epochs"},
     {F(INT, log_every), "50", .min = 1, .max = 1e8, .help = "Number of steps from one row of log.csv to the next"},
     {F(FLOAT, bench_seconds), "5", .min = 0.1, .max = 3600,
      .help = "Seconds for which --bench measures training, and then inference; batch_size becomes smaller where four "
              "batches would take longer"},
 };
 #undef F
-const ConfigGroup training_settings = {CONFIG_GROUP(TrainingSettings, entries), .change = CHANGE_FREELY};
+
+static void check(const Config *config, const void *settings) {
+    const TrainingSettings *s = settings;
+    if (s->patience > 0 && s->eval_every == 0)
+        config_reject(config, "patience", "{patience} waits for a better evaluation, but {eval_every} never evaluates");
+}
+
+const ConfigGroup training_settings = {CONFIG_GROUP(TrainingSettings, entries), .change = CHANGE_FREELY,
+                                       .check = check};
 
 /* == Values that are none, and machines that are wrong ============================================================ */
 
@@ -137,10 +148,15 @@ int training_micro_batch(const Training *t, size_t most) {
 
 /* == Inside a step ================================================================================================ */
 
+int training_batch(const Training *t) {
+    uint64_t size = (uint64_t)t->s->batch_size, before = t->state.batch * size;
+    return t->samples > before && t->samples - before < size ? (int)(t->samples - before) : (int)size;
+}
+
 void training_share(const Training *t, int *begin, int *end) {
-    int64_t rank = distributed_rank(), ranks = distributed_ranks();
-    *begin = (int)(t->s->batch_size * rank / ranks);
-    *end = (int)(t->s->batch_size * (rank + 1) / ranks);
+    int64_t rank = distributed_rank(), ranks = distributed_ranks(), images = training_batch(t);
+    *begin = (int)(images * rank / ranks);
+    *end = (int)(images * (rank + 1) / ranks);
 }
 
 void training_sum(Training *t, double *sums, int count) {
@@ -162,7 +178,7 @@ static void settle_one(Training *t) {
     if (p->unseen) {
         double loss = t->step_stats[i].loss;
         training_sum(t, &loss, 1);
-        loss /= t->s->batch_size;
+        loss /= p->images;
         stop_on_bad(t, p->step, "the loss", loss);
         state->loss_sum += loss;
         state->loss_count++;
@@ -182,6 +198,7 @@ static void update(Training *t, bool unseen) {
     TrainingPending *p = &t->pending[i];
     p->step = t->state.step + 1;
     p->unseen = unseen;
+    p->images = training_batch(t);
     if (!t->step_stats) t->step_stats = host_malloc(2 * sizeof *t->step_stats, "a step's loss and norm");
     adamw_start(t->adamw, t->params, t->state.lr, (int)p->step);
     device_download_async(&t->step_stats[i], t->params->step_stats, sizeof *t->step_stats);
@@ -386,10 +403,21 @@ static void note_device(Training *t) {
     t->computed_by = NULL;
 }
 
+/* Every rank takes part in every step. */
+static void check_last_batch(const Training *t) {
+    uint64_t rest = t->samples % (uint64_t)t->s->batch_size;
+    if (rest && rest < (uint64_t)distributed_ranks())
+        config_reject(&t->config, "drop_last", "{drop_last} makes a last batch of %llu %s for %d ranks: use drop_last true",
+                      (unsigned long long)rest, t->unit, distributed_ranks());
+}
+
 void training_open(Training *t, const TrainingStart *start) {
     char path[RUN_PATH_SIZE];
     Params *params = t->params = start->params;
     t->batches = start->batches;
+    t->samples = start->samples;
+    check_last_batch(t);
+    if (t->adamw->weight_decay_of == DECAY_OF_ALL) params_decay_from(params, 0);
     params_allocate_optimizer(params, t->adamw->ema_decay > 0);
     if (params->ema) device_copy(params->ema, params->values, params->total * sizeof(float));
     t->state.best = -1;
@@ -436,8 +464,14 @@ void training_announce(const Training *t, const char *format, ...) {
 /* Has the run done all its steps, where these are limited? */
 static bool steps_done(const Training *t) { return t->most_steps && t->state.step >= t->most_steps; }
 
+/* Were the last evaluations no better than one before them? */
+static bool out_of_patience(const Training *t) {
+    return t->s->patience > 0 && t->state.since_best >= (uint64_t)t->s->patience;
+}
+
 bool training_epoch_left(const Training *t) {
-    return t->state.epoch < (uint64_t)t->s->epochs && !(steps_done(t) && !t->state.batch);
+    bool done = (steps_done(t) || out_of_patience(t)) && !t->state.batch;
+    return t->state.epoch < (uint64_t)t->s->epochs && !done;
 }
 
 bool training_batch_left(const Training *t) { return t->state.batch < t->batches && !steps_done(t); }
@@ -460,10 +494,10 @@ void training_step_begin(Training *t, float lr) {
 }
 
 void training_step_end(Training *t, double stalled) {
+    t->images += training_batch(t);
     t->state.step++;
     t->state.batch++;
     t->seconds += now_seconds() - t->began;
-    t->images += t->s->batch_size;
     t->stalled = stalled - t->stalled_before;
     t->images_per_s = t->images / t->seconds;
     t->stall = t->stalled / t->seconds;
@@ -513,8 +547,10 @@ void training_evaluated(Training *t, double percent, const char *format, ...) {
     t->evaluated = true;
     progress_show(true, "epoch %llu/%d  %s", (unsigned long long)t->state.epoch + 1, t->s->epochs, text);
     log_row(t, true);
+    t->state.since_best++;
     if (!(percent > t->state.best)) return;
     t->state.best = percent;
+    t->state.since_best = 0;
     run_folder_save_weights(&t->folder, t->params, "best.safetensors");
 }
 
@@ -535,7 +571,13 @@ int training_report(const Training *t, const char *format, ...) {
     if (t->state.best >= 0) vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
     duration_text(elapsed, sizeof elapsed, now_seconds() - t->started);
-    if (t->state.step == t->first_step)
+    if (out_of_patience(t) && t->state.epoch < (uint64_t)t->s->epochs)
+        print_line("stopped after epoch %llu of %d: no evaluation was better in %llu (patience %d)\n",
+                   (unsigned long long)t->state.epoch, t->s->epochs, (unsigned long long)t->state.since_best,
+                   t->s->patience);
+    if (t->state.step == t->first_step && out_of_patience(t))
+        print_line("nothing is left to train, %s: a higher --patience goes on\n", text);
+    else if (t->state.step == t->first_step)
         print_line("all %d epochs are done, %s: a higher --epochs trains on\n", t->s->epochs, text);
     else
         print_line("done in %s: %s; checkpoints and log.csv are in %s\n", elapsed, text, t->folder.path);

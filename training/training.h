@@ -15,7 +15,7 @@ typedef struct {
     int precision; /* of activations: which of PRECISION_FLOAT32 and PRECISION_BFLOAT16 */
     uint64_t seed;
     const char *run_dir, *init;
-    int eval_every, log_every;
+    int eval_every, patience, log_every;
     float bench_seconds;
 } TrainingSettings;
 
@@ -26,6 +26,7 @@ extern const ConfigGroup training_settings;
 /* An update that the device may still be working on. */
 typedef struct {
     uint64_t step;
+    int images;
     bool unseen; /* its loss is on the device, too */
     DeviceMark *done;
 } TrainingPending;
@@ -51,6 +52,7 @@ typedef struct {
 
     Params *params;
     uint64_t batches; /* per epoch */
+    uint64_t samples; /* per epoch, of which the last batch may have fewer than batch_size; 0: all batches are full */
     uint64_t most_steps; /* the run ends after so many steps, in the middle of an epoch perhaps; 0: with an epoch */
     RunState state;
     RunFolder folder;
@@ -116,7 +118,9 @@ uint64_t training_steps(const Training *t);
 /* Begins a step with that learning rate: the gradients and what a step finds are zero. */
 void training_step_begin(Training *t, float lr);
 
-/* Writes the range of images *begin .. *end - 1 that this rank processes of every global batch. */
+/* The number of images in the batch at hand, over all ranks. */
+int training_batch(const Training *t);
+/* Writes the range of images *begin .. *end - 1 of the batch at hand that this rank processes. */
 void training_share(const Training *t, int *begin, int *end);
 
 /* Sums `sums` [count], count < 16, over all ranks, in place, and sets t->stopping if a rank has received a signal. */
@@ -162,7 +166,7 @@ int training_stop_early(Training *t);
 
 /* Ends the program if a parameter is not finite, or if the ranks' parameters differ. */
 void training_epoch_trained(Training *t);
-/* Is this not the last epoch? */
+/* Is this not the last epoch, unless patience ends? */
 bool training_epoch_follows(const Training *t);
 /* Is this epoch followed by an evaluation?  It takes the EMA weights if there are any, and calls training_sum at its
  * end, after which t->stopping says that its result is not valid. */

@@ -13,7 +13,8 @@ static const ConfigEntry entries[] = {
              "the model's size"},
     {F(BOOL, flip), "true", .help = "Mirror half of the training images"},
     {F(STRING, aa), .section = "augmentation", .argument = "POLICY",
-     .help = "RandAugment policy in timm's notation, such as rand-m9-mstd0.5-inc1 (empty: off)"},
+     .help = "RandAugment policy in timm's notation, such as rand-m9-mstd0.5-inc1; or AutoAugment: autoaugment-cifar10 and "
+             "autoaugment-imagenet as in torchvision, autoaugment-compact as in Compact Transformers (empty: off)"},
     {F(CHOICE, train_interpolation), "random",
      CONFIG_CHOICES([RANDAUGMENT_RANDOM] = "random", [RANDAUGMENT_BILINEAR] = "bilinear",
                     [RANDAUGMENT_BICUBIC] = "bicubic"),
@@ -23,11 +24,16 @@ static const ConfigEntry entries[] = {
 };
 #undef F
 
+static bool policy_parse(Augment *augment, const char *aa, Error *error) {
+    if (autoaugment_named(aa)) return autoaugment_parse(&augment->autoaugment, aa, error);
+    return randaugment_parse(&augment->randaugment, aa, error);
+}
+
 static void check(const Config *config, const void *settings) {
     const AugmentSettings *s = settings;
-    RandAugment randaugment;
+    Augment augment = {.s = *s};
     Error error;
-    if (!randaugment_parse(&randaugment, s->aa, &error)) config_reject(config, "aa", "%s", error.text);
+    if (!policy_parse(&augment, s->aa, &error)) config_reject(config, "aa", "%s", error.text);
 }
 
 const ConfigGroup augment_settings = {CONFIG_GROUP(AugmentSettings, entries), .change = CHANGE_FREELY, .check = check};
@@ -35,7 +41,7 @@ const ConfigGroup augment_settings = {CONFIG_GROUP(AugmentSettings, entries), .c
 Augment augment_of(const AugmentSettings *settings) {
     Augment augment = {.s = *settings};
     Error error;
-    if (!randaugment_parse(&augment.randaugment, settings->aa, &error)) die_usage("aa: %s", error.text);
+    if (!policy_parse(&augment, settings->aa, &error)) die_usage("aa: %s", error.text);
     augment.randaugment.resample = settings->train_interpolation;
     return augment;
 }
@@ -47,14 +53,17 @@ AugmentDraw augment_draw(Augment augment, uint64_t seed, uint32_t epoch, uint32_
     draw.dy = (int)rng_below(seed, RNG_CROP, epoch, index, 0, places) - pad;
     draw.dx = (int)rng_below(seed, RNG_CROP, epoch, index, 1, places) - pad;
     draw.randaugment = randaugment_draw(&augment.randaugment, seed, epoch, index);
-    draw.jittered = augment.s.color_jitter > 0 && !augment.randaugment.layers;
+    draw.autoaugment = autoaugment_draw(augment.autoaugment, seed, epoch, index);
+    draw.jittered = augment.s.color_jitter > 0 && !augment.randaugment.layers && !augment.autoaugment;
     if (draw.jittered) draw.jitter = jitter_draw(augment.s.color_jitter, seed, epoch, index);
     return draw;
 }
 
 bool augment_has_pixels(const Augment *augment) {
-    return augment->s.color_jitter > 0 || augment->randaugment.layers > 0;
+    return augment->s.color_jitter > 0 || augment->randaugment.layers > 0 || augment->autoaugment;
 }
+
+bool augment_begins_with_pixels(const Augment *augment) { return augment->autoaugment == AUTOAUGMENT_COMPACT; }
 
 void augment_mirror(uint8_t *pixels, int height, int width) {
     for (int y = 0; y < height; y++, pixels += width * 3) {
@@ -86,5 +95,6 @@ void augment_apply(uint8_t *out, const uint8_t *in, int height, int width, Augme
 
 void augment_pixels(uint8_t *pixels, uint8_t *scratch, int height, int width, const AugmentDraw *draw) {
     randaugment_apply(pixels, scratch, height, width, &draw->randaugment);
+    autoaugment_apply(pixels, scratch, height, width, &draw->autoaugment);
     if (draw->jittered) jitter_apply(pixels, (size_t)height * (size_t)width, &draw->jitter);
 }

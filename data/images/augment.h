@@ -1,4 +1,4 @@
-/* Training transforms, in this order: crop, mirror, then RandAugment or colour jitter.  Normalisation, random erasing
+/* Training transforms, in this order: crop, mirror, then RandAugment, AutoAugment or colour jitter.  Normalisation, random erasing
  * and mixup follow on the device (kernels.h, images_mix).  Each is a pure function of (seed, epoch, draw), where draw
  * is the sample's index or, with repeated augmentation, the number from sampler_draw.  The result therefore does not
  * depend on the number of threads or ranks, or on whether the run was resumed. */
@@ -9,13 +9,14 @@
 #include <stdint.h>
 
 #include "core/config/config.h"
+#include "data/images/autoaugment.h"
 #include "data/images/jitter.h"
 #include "data/images/randaugment.h"
 
 typedef struct {
     int crop_padding; /* pad with this many black pixels on each side, then crop at random; 0: no crop */
     bool flip;        /* mirror left and right with probability 1/2 */
-    const char *aa;   /* RandAugment, as timm's --aa string; "": none */
+    const char *aa;   /* RandAugment, as timm's --aa string, or AutoAugment by its policy's name; "": none */
     RandAugmentResample train_interpolation;
     float color_jitter; /* strength of colour jitter; cannot be combined with RandAugment */
 } AugmentSettings;
@@ -26,6 +27,7 @@ extern const ConfigGroup augment_settings;
 typedef struct {
     AugmentSettings s;
     RandAugment randaugment;
+    AutoAugmentPolicy autoaugment;
 } Augment;
 
 /* The settings must have been checked already. */
@@ -37,14 +39,17 @@ typedef struct {
     int dy, dx;
     bool mirror;
     RandAugmentDraw randaugment;
+    AutoAugmentDraw autoaugment;
     bool jittered;
     JitterDraw jitter;
 } AugmentDraw;
 
 AugmentDraw augment_draw(Augment augment, uint64_t seed, uint32_t epoch, uint32_t index);
 
-/* Whether there is more to do than crop and mirror: RandAugment or colour jitter. */
+/* Whether there is more to do than crop and mirror: RandAugment, AutoAugment or colour jitter; and whether that comes
+ * before crop and mirror where images have the model's size. */
 bool augment_has_pixels(const Augment *augment);
+bool augment_begins_with_pixels(const Augment *augment);
 
 /* Mirrors pixels [height,width,3] in place, left to right. */
 void augment_mirror(uint8_t *pixels, int height, int width);
@@ -53,7 +58,7 @@ void augment_mirror(uint8_t *pixels, int height, int width);
  * crop_padding and RandomHorizontalFlip, the order DeiT trains CIFAR with. */
 void augment_apply(uint8_t *out, const uint8_t *in, int height, int width, AugmentDraw draw);
 
-/* Applies RandAugment or colour jitter in place.  scratch holds pillow_scratch(height, width) bytes. */
+/* Applies RandAugment, AutoAugment or colour jitter in place.  scratch holds pillow_scratch(height, width) bytes. */
 void augment_pixels(uint8_t *pixels, uint8_t *scratch, int height, int width, const AugmentDraw *draw);
 
 #endif

@@ -299,8 +299,51 @@ static bool slide_row(Map *map, uint8_t *out) {
     return true;
 }
 
+/* The pixel of a coordinate, -1 before the first. */
+static int pixel_at(double v) { return v < 0 ? -1 : (int)v; }
+
+static bool is_within(int i, int n) { return i >= 0 && i < n; }
+
+/* The nearest pixels of a map that only scales and moves: one column of the source for each column. */
+static void move_nearest(uint8_t *pixels, const uint8_t *source, int height, int width, const double m[6],
+                         const uint8_t fill[3]) {
+    double v = m[5] + m[4] * 0.5;
+    for (int y = 0; y < height; y++, v += m[4]) {
+        double u = m[2] + m[0] * 0.5;
+        int row = pixel_at(v);
+        for (int x = 0; x < width; x++, u += m[0], pixels += 3) {
+            int column = pixel_at(u);
+            bool inside = is_within(row, height) && is_within(column, width);
+            memcpy(pixels, inside ? source + ((size_t)row * (size_t)width + (size_t)column) * 3 : fill, 3);
+        }
+    }
+}
+
+/* The nearest pixels of any map, in units of 1/65536. */
+static void turn_nearest(uint8_t *pixels, const uint8_t *source, int height, int width, const double m[6],
+                         const uint8_t fill[3]) {
+    int fixed[6];
+    for (int i = 0; i < 6; i++) {
+        double v = i % 3 < 2 ? m[i] : m[i] + m[i - 2] * 0.5 + m[i - 1] * 0.5;
+        fixed[i] = (int)floor(v * 65536 + 0.5);
+    }
+    for (int y = 0; y < height; y++, fixed[2] += fixed[1], fixed[5] += fixed[4]) {
+        int u = fixed[2], v = fixed[5];
+        for (int x = 0; x < width; x++, u += fixed[0], v += fixed[3], pixels += 3) {
+            int column = u >> 16, row = v >> 16;
+            bool inside = is_within(row, height) && is_within(column, width);
+            memcpy(pixels, inside ? source + ((size_t)row * (size_t)width + (size_t)column) * 3 : fill, 3);
+        }
+    }
+}
+
 void pillow_affine(uint8_t *pixels, uint8_t *scratch, int height, int width, const double m[6], PillowFilter filter,
                    const uint8_t fill[3]) {
+    if (filter == PILLOW_NEAREST) {
+        memcpy(scratch, pixels, (size_t)height * (size_t)width * 3);
+        (m[1] == 0 && m[3] == 0 ? move_nearest : turn_nearest)(pixels, scratch, height, width, m, fill);
+        return;
+    }
     Map map = map_open(scratch, pixels, height, width, filter, fill);
     bool slides = m[0] == 1 && m[3] == 0;
     for (int y = 0; y < height; y++, pixels += (size_t)width * 3) {

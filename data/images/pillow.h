@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-typedef enum { PILLOW_BILINEAR, PILLOW_BICUBIC } PillowFilter;
+typedef enum { PILLOW_BILINEAR, PILLOW_BICUBIC, PILLOW_NEAREST } PillowFilter;
 
 size_t pillow_scratch(int height, int width);
 
@@ -30,7 +30,8 @@ void pillow_contrast(uint8_t *pixels, size_t n, float factor);
 void pillow_sharpness(uint8_t *pixels, uint8_t *scratch, int height, int width, float factor);
 
 /* Image.transform(AFFINE): pixel (x, y) is sampled from the source at (m0 x' + m1 y' + m2, m3 x' + m4 y' + m5),
- * x' = x + 1/2, y' = y + 1/2; it is `fill` if that point is outside. */
+ * x' = x + 1/2, y' = y + 1/2; it is `fill` if that point is outside.  With PILLOW_NEAREST coordinates are added up, and
+ * in shears and turns rounded to 1/65536, as Pillow does for images of fewer than 2^14 pixels to a side. */
 void pillow_affine(uint8_t *pixels, uint8_t *scratch, int height, int width, const double m[6], PillowFilter filter,
                    const uint8_t fill[3]);
 /* Image.rotate: counter-clockwise about the centre. */

@@ -57,11 +57,11 @@ double randaugment_argument(const RandAugmentStep *step) {
     }
 }
 
-static void step_apply(uint8_t *pixels, uint8_t *scratch, int height, int width, const RandAugmentStep *step) {
-    static const uint8_t fill[3] = {124, 116, 104};
+void augment_operation(uint8_t *pixels, uint8_t *scratch, int height, int width, AugmentOperation operation, double v,
+                       PillowFilter filter, const uint8_t fill[3]) {
     size_t n = (size_t)height * (size_t)width;
-    double v = randaugment_argument(step), m[6] = {1, 0, 0, 0, 1, 0};
-    switch (step->operation) {
+    double m[6] = {1, 0, 0, 0, 1, 0};
+    switch (operation) {
     case AUGMENT_AUTO_CONTRAST: pillow_autocontrast(pixels, n); return;
     case AUGMENT_EQUALIZE: pillow_equalize(pixels, n); return;
     case AUGMENT_INVERT: pillow_invert(pixels, n); return;
@@ -78,18 +78,22 @@ static void step_apply(uint8_t *pixels, uint8_t *scratch, int height, int width,
     case AUGMENT_BRIGHTNESS_INCREASING: pillow_brightness(pixels, n, (float)v); return;
     case AUGMENT_SHARPNESS:
     case AUGMENT_SHARPNESS_INCREASING: pillow_sharpness(pixels, scratch, height, width, (float)v); return;
-    case AUGMENT_ROTATE: pillow_rotate(pixels, scratch, height, width, v, step->filter, fill); return;
+    case AUGMENT_ROTATE: pillow_rotate(pixels, scratch, height, width, v, filter, fill); return;
     case AUGMENT_SHEAR_X: m[1] = v; break;
     case AUGMENT_SHEAR_Y: m[3] = v; break;
     case AUGMENT_TRANSLATE_X: m[2] = v * width; break;
     case AUGMENT_TRANSLATE_Y: m[5] = v * height; break;
     case AUGMENT_OPERATIONS: return;
     }
-    pillow_affine(pixels, scratch, height, width, m, step->filter, fill);
+    pillow_affine(pixels, scratch, height, width, m, filter, fill);
 }
 
 void randaugment_apply(uint8_t *pixels, uint8_t *scratch, int height, int width, const RandAugmentDraw *draw) {
-    for (int i = 0; i < draw->count; i++) step_apply(pixels, scratch, height, width, &draw->steps[i]);
+    static const uint8_t fill[3] = {124, 116, 104};
+    for (int i = 0; i < draw->count; i++) {
+        const RandAugmentStep *s = &draw->steps[i];
+        augment_operation(pixels, scratch, height, width, s->operation, randaugment_argument(s), s->filter, fill);
+    }
 }
 
 /* == The string =================================================================================================== */
@@ -140,7 +144,7 @@ bool randaugment_parse(RandAugment *ra, const char *text, Error *error) {
     strcpy(copy, text);
     const char *part = strsep(&rest, "-");
     if (strcmp(part, "rand"))
-        return refuse(error, "'%.40s': only RandAugment is known, as in rand-m9-mstd0.5-inc1", part);
+        return refuse(error, "'%.40s': expected RandAugment, as in rand-m9-mstd0.5-inc1, or autoaugment-cifar10", part);
     while ((part = strsep(&rest, "-")) != NULL)
         if (!part_parse(&parts, part, error)) return false;
     bool older = parts.w == 0;

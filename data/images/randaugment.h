@@ -74,6 +74,11 @@ bool randaugment_parse(RandAugment *ra, const char *text, Error *error);
 
 RandAugmentDraw randaugment_draw(const RandAugment *ra, uint64_t seed, uint32_t epoch, uint32_t draw);
 
+/* Applies an operation with its argument, as the comments of AugmentOperation name it, to pixels [height,width,3] in
+ * place; geometric operations fill with `fill`.  scratch has pillow_scratch(height, width) bytes. */
+void augment_operation(uint8_t *pixels, uint8_t *scratch, int height, int width, AugmentOperation operation,
+                       double argument, PillowFilter filter, const uint8_t fill[3]);
+
 /* The argument of the step's operation, by the formulas above; 0 if it takes none. */
 double randaugment_argument(const RandAugmentStep *step);
 

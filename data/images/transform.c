@@ -251,19 +251,32 @@ static bool resized_crop(TransformScratch *scratch, uint8_t *out, const Sample *
     return ok;
 }
 
+/* Crop, mirror and changes of pixels for a sample that has the model's size already. */
+static void ready_sample(TransformScratch *scratch, uint8_t *out, const uint8_t *in, const Transform *t,
+                         const AugmentDraw *draw) {
+    size_t bytes = (size_t)t->height * (size_t)t->width * 3, room = pillow_scratch(t->height, t->width);
+    bool moves = t->train && (t->augment.s.crop_padding || t->augment.s.flip);
+    if (t->train && augment_begins_with_pixels(&t->augment)) {
+        uint8_t *changed = moves ? scratch->pixels.bytes + room : out;
+        memcpy(changed, in, bytes);
+        augment_pixels(changed, scratch->pixels.bytes, t->height, t->width, draw);
+        in = changed;
+    }
+    if (moves) augment_apply(out, in, t->height, t->width, *draw);
+    else if (in != out) memcpy(out, in, bytes);
+}
+
 bool transform_sample(TransformScratch *scratch, uint8_t *out, const Sample *sample, bool fixed,
                       const Transform *t, TransformKey key, Error *error) {
     bool ready = fixed && sample->height == t->height && sample->width == t->width;
-    size_t room = t->train && augment_has_pixels(&t->augment) ? pillow_scratch(t->height, t->width) : 0;
+    bool changes = t->train && augment_has_pixels(&t->augment);
+    size_t room = pillow_scratch(t->height, t->width) + (size_t)t->height * (size_t)t->width * 3;
     AugmentDraw draw = augment_draw(t->augment, key.seed, key.epoch, key.draw);
     if (!ready && !resized_crop(scratch, out, sample, t, key, error)) return false;
-    if (ready && t->train && (t->augment.s.crop_padding || t->augment.s.flip))
-        augment_apply(out, sample->bytes, t->height, t->width, draw);
-    else if (ready)
-        memcpy(out, sample->bytes, (size_t)t->height * (size_t)t->width * 3);
-    if (!room) return true;
-    if (!sample_buffer_grow(&scratch->pixels, room)) return refuse_memory(error, room, "augmentation");
-    augment_pixels(out, scratch->pixels.bytes, t->height, t->width, &draw);
+    if (changes && !sample_buffer_grow(&scratch->pixels, room)) return refuse_memory(error, room, "augmentation");
+    if (ready) ready_sample(scratch, out, sample->bytes, t, &draw);
+    if (changes && !(ready && augment_begins_with_pixels(&t->augment)))
+        augment_pixels(out, scratch->pixels.bytes, t->height, t->width, &draw);
     return true;
 }
 

@@ -301,7 +301,7 @@ void parts_open(Parts *parts, const PartsConfig *config, const PartsSource *sour
     if (!c->allocate) c->allocate = allocate;
     if (!c->release) c->release = free;
     int most = (c->batch_size + c->ranks - 1) / c->ranks;
-    parts->batches = (source->length + (c->train ? 0 : batch - 1)) / batch;
+    parts->batches = (source->length + (c->train && !c->keep_last ? 0 : batch - 1)) / batch;
     parts->room = c->part > 0 && c->part < most ? c->part : most;
     parts->slots = slots_needed(parts);
     slots_open(parts);

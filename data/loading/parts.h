@@ -51,7 +51,8 @@ typedef struct {
 typedef struct {
     uint64_t seed;
     int batch_size;    /* global batch size, over all ranks */
-    bool train;        /* an incomplete last batch is dropped; in evaluation it is kept */
+    bool train;        /* an incomplete last batch is dropped unless keep_last is set; in evaluation it is kept */
+    bool keep_last;
     int rank, ranks;   /* ranks 0: one */
     int part;          /* most samples in a part; 0: this rank's share of a batch */
     float max_damaged; /* the run ends when a larger share of an epoch's samples is damaged */

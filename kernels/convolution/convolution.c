@@ -10,7 +10,8 @@
  *                    layer's input; the library's kernels reach 60 % of that speed at stride 1 and 15 % at stride 2
  *                    (docs/performance.md).
  *
- * What may be quick goes to kernels/convolution/winograd.c where that serves it.
+ * What may be quick goes to kernels/convolution/winograd.c where that serves it, and the gradient of the weights of small
+ * windows to kernels/convolution/narrow.c.
  *
  * oneDNN needs a primitive for each shape, and a copy of the weights in the layout that the primitive asks for.  Both
  * are created by the first call with a shape and kept in tables; a full table drops the least recently used entry. */
@@ -22,6 +23,7 @@
 #include "kernels/device/onednn.h"
 #include "kernels/device/workspace.h"
 #include "kernels/convolution/convolution.h"
+#include "kernels/convolution/narrow_cpu.h"
 #include "kernels/convolution/winograd_cpu.h"
 #include "kernels/device/device.h"
 #include "kernels/linear/linear.h"
@@ -408,17 +410,22 @@ static size_t positions_at_once(const Convolution *c, size_t positions) {
 /* rows [count,k,k,in] = the windows of x at the positions from `first` on. */
 static void gather(real *rows, const real *x, size_t first, size_t count, const Convolution *c, int H, int W) {
     size_t Ho = (size_t)convolution_side(H, c->stride), Wo = (size_t)convolution_side(W, c->stride);
-    size_t line = (size_t)c->in * sizeof *x;
+    size_t line = (size_t)(c->k * c->in); /* a window's row, whose pixels lie together */
 #pragma omp parallel for schedule(static)
     for (size_t p = first; p < first + count; p++) {
         int left = (int)(p % Wo) * c->stride - convolution_before(c, W);
         int top = (int)(p / Wo % Ho) * c->stride - convolution_before(c, H);
         const real *image = x + p / (Wo * Ho) * (size_t)H * (size_t)W * (size_t)c->in;
         real *to = rows + (p - first) * (size_t)(c->k * c->k * c->in);
-        for (int tap = 0; tap < c->k * c->k; tap++, to += c->in) {
-            int yi = top + tap / c->k, xi = left + tap % c->k;
-            if (yi < 0 || yi >= H || xi < 0 || xi >= W) memset(to, 0, line);
-            else memcpy(to, image + ((size_t)yi * (size_t)W + (size_t)xi) * (size_t)c->in, line);
+        int from = left < 0 ? -left : 0, end = W - left < c->k ? W - left : c->k; /* columns within the image */
+        for (int yi = top; yi < top + c->k; yi++, to += line) {
+            if (yi < 0 || yi >= H || from >= end) memset(to, 0, line * sizeof *to);
+            else {
+                memset(to, 0, (size_t)(from * c->in) * sizeof *to);
+                memcpy(to + from * c->in, image + ((ptrdiff_t)yi * W + left + from) * c->in,
+                       (size_t)((end - from) * c->in) * sizeof *to);
+                memset(to + end * c->in, 0, (size_t)((c->k - end) * c->in) * sizeof *to);
+            }
         }
     }
 }
@@ -426,6 +433,7 @@ static void gather(real *rows, const real *x, size_t first, size_t count, const 
 size_t convolution_workspace(const Convolution *c, const ImageShape *images, bool weights) {
     if (winograd_serves(c)) return winograd_workspace(c, weights);
     if (!weights) return 0;
+    if (narrow_serves(c)) return narrow_workspace(c, images);
     int B = images->B, H = images->Hi, W = images->Wi;
     size_t positions = image_count(B, convolution_side(H, c->stride), convolution_side(W, c->stride), 1);
     size_t rows = is_product(c) ? 0 : positions_at_once(c, positions) * (size_t)(c->in * c->k * c->k);
@@ -451,6 +459,10 @@ void convolution_backward_weight(float *dw, const real *dy, const real *x, const
     kernels_reserve(convolution_workspace(c, images, true));
     if (winograd_serves(c)) {
         winograd_backward_weight(dw, dy, x, scale, c, images);
+        return;
+    }
+    if (narrow_serves(c)) {
+        narrow_backward_weight(dw, dy, x, scale, c, images);
         return;
     }
     float *sum = workspace_shared();

@@ -27,28 +27,38 @@ static MaxPoolWindows windows_of(const ImageShape *images, int C, bool same) {
                             convolution_before(&window, W)};
 }
 
-/* y and at [C] of the window whose first pixel is (top, left); at may be NULL. */
-static void window_max(real *y, uint8_t *at, const real *image, int top, int left, const MaxPoolWindows *s) {
-    bool any = false;
+typedef uint8_t bytevec __attribute__((vector_size(TILE), aligned(1), may_alias));
+
+/* y and at [C] of the window whose first pixel is (top, left); at may be NULL.  With ReLU, a maximum that it takes to 0
+ * has no pixel that a gradient goes to. */
+static inline void window_max(real *y, uint8_t *at, const real *image, int top, int left, const MaxPoolWindows *s,
+                              bool relu) {
+    int taps[SIDE * SIDE], count = 0;
+    size_t from[SIDE * SIDE];
     for (int tap = 0; tap < SIDE * SIDE; tap++) {
         int yi = top + tap / SIDE, xi = left + tap % SIDE;
         if (yi < 0 || yi >= s->H || xi < 0 || xi >= s->W) continue;
-        const real *from = image + ((size_t)yi * (size_t)s->W + (size_t)xi) * (size_t)s->C;
-        for (int c = 0; c < s->C; c++) {
-            bool larger = !any || real_get(from[c]) > real_get(y[c]);
-            y[c] = larger ? from[c] : y[c];
-            if (at) at[c] = larger ? (uint8_t)tap : at[c];
-        }
-        any = true;
+        taps[count] = tap;
+        from[count++] = ((size_t)yi * (size_t)s->W + (size_t)xi) * (size_t)s->C;
     }
-}
-
-/* ReLU of y [C]; what it takes to 0 has no pixel that a gradient goes to. */
-static void window_relu(real *y, uint8_t *at, int C) {
-    for (int c = 0; c < C; c++) {
-        bool off = real_get(y[c]) <= 0;
-        y[c] = off ? real_of(0) : y[c];
-        if (at) at[c] = off ? SIDE * SIDE : at[c];
+    for (int c = 0; c < s->C; c += TILE) {
+        size_t n = (size_t)(s->C - c);
+        vec most = real_load_part(image + from[0] + c, n);
+        ivec which = (ivec){0} + taps[0];
+        for (int i = 1; i < count; i++) {
+            vec x = real_load_part(image + from[i] + c, n);
+            ivec larger = x > most;
+            most = vec_select(larger, x, most);
+            which = (larger & taps[i]) | (~larger & which);
+        }
+        if (relu) {
+            ivec off = most <= 0;
+            most = vec_select(off, (vec){0}, most);
+            which = (off & SIDE * SIDE) | (~off & which);
+        }
+        real_store_part(y + c, most, n);
+        bytevec bytes = __builtin_convertvector(which, bytevec);
+        if (at) memcpy(at + c, &bytes, n < TILE ? n : TILE);
     }
 }
 
@@ -60,8 +70,7 @@ static void pool(real *y, uint8_t *at, const real *x, const ImageShape *images, 
         int top = STRIDE * (int)(line % (size_t)s.Ho) - s.top;
         for (int j = 0; j < s.Wo; j++) {
             size_t to = (line * (size_t)s.Wo + (size_t)j) * (size_t)C;
-            window_max(y + to, at ? at + to : NULL, image, top, STRIDE * j - s.left, &s);
-            if (relu) window_relu(y + to, at ? at + to : NULL, C);
+            window_max(y + to, at ? at + to : NULL, image, top, STRIDE * j - s.left, &s, relu);
         }
     }
 }

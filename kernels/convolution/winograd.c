@@ -6,7 +6,8 @@
  * with products element by element: 36 of them where the definition has 144.  Each of the 36 places is a matrix product
  * of tiles, input and output channels.  The gradient of the input is forward with weights that are turned around.
  *
- * The errors of float are some ten times those of the definition: 2e-6 of the results' root mean square for 128 channels.
+ * Transforms and products are of floats, also where activations are bfloat16.  Their errors are some ten times those of
+ * the definition: 2e-6 of the results' root mean square for 128 channels.
  * A vector of channels is transformed at a time, and a place's product is tile_gemm's.  On one core of an EPYC with
  * AVX-512 whose products run at 112 GFLOP/s, a map of 200 x 336 with 256 channels takes as long as 383 GFLOP/s of the
  * definition forward, 371 to the input and 328 to the weights; oneDNN's kernels by the definition 114, 114 and 111. */
@@ -15,15 +16,25 @@
 #include "kernels/convolution/winograd_cpu.h"
 #include "kernels/cpu/activations.h"
 #include "kernels/device/workspace.h"
+#include "kernels/softmax/pairs.h"
 
 enum { OUT = 4, SPAN = 6, PLACES = SPAN * SPAN, PANEL = TILE_VECS * TILE };
 /* Tiles at a time: forward, those of one thread, whose products stay in the caches nearest to it; for the weights, those
  * of all threads, enough that reading and writing the sums costs little. */
 enum { TILES = 32, WEIGHT_TILES = 128 };
 
+/* AMX multiplies bfloat16 so much faster than floats that the definition is quicker. */
+static bool products_are_quick(void) {
+#ifdef VIT_PAIRS
+    return pairs_kind() == PAIRS_AMX;
+#else
+    return false;
+#endif
+}
+
 bool winograd_serves(const Convolution *c) {
-    return sizeof(real) == sizeof(float) && c->way == CONVOLUTION_QUICK && c->k == 3 && c->stride == 1 &&
-           c->in % PANEL == 0 && c->out % PANEL == 0;
+    return c->way == CONVOLUTION_QUICK && c->k == 3 && c->stride == 1 && c->in % PANEL == 0 && c->out % PANEL == 0 &&
+           !products_are_quick();
 }
 
 size_t winograd_weights(const Convolution *c) { return (size_t)PLACES * (size_t)c->in * (size_t)c->out; }

@@ -1,4 +1,4 @@
-/* Winograd's 3 x 3 convolution of floats on a CPU: a quarter of the multiplications, for somewhat larger errors. */
+/* Winograd's 3 x 3 convolution on a CPU: a quarter of the multiplications, for somewhat larger errors. */
 #ifndef VIT_KERNELS_CONVOLUTION_WINOGRAD_CPU_H
 #define VIT_KERNELS_CONVOLUTION_WINOGRAD_CPU_H
 
@@ -7,8 +7,8 @@
 
 #include "kernels/convolution/convolution.h"
 
-/* Whether these functions compute it: activations are floats, c may be quick, is 3 x 3 with stride 1, and its channels
- * fill vectors. */
+/* Whether these functions compute it: c may be quick, is 3 x 3 with stride 1, and its channels fill vectors; and where
+ * activations are bfloat16, the processor has no AMX. */
 bool winograd_serves(const Convolution *c);
 /* Floats of the weights of one direction.  They are made from scale_o w_o, w [out,in,3,3], for winograd_convolve from
  * in to out channels; or, reversed, for the gradient of the input, from out to in. */

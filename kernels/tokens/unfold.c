@@ -92,7 +92,24 @@ static bool is_whole(const Unfold *s, int yi, int xi) {
     return !s->planes && !s->frames && yi >= 0 && xi >= 0 && yi + s->k <= s->Hi && xi + s->k <= s->Wi;
 }
 
+/* Windows of one pixel: the planes of an image become its channels. */
+static void interleave(real *to, const real *x, const Unfold *s, int B) {
+    size_t plane = channel_step(s), width = (size_t)s->Wi, C = (size_t)s->C;
+#pragma omp parallel for collapse(2) schedule(static)
+    for (int b = 0; b < B; b++)
+        for (int y = 0; y < s->Hi; y++) {
+            const real *line = x + (size_t)b * C * plane + (size_t)y * width;
+            real *out = to + ((size_t)b * (size_t)s->Hi + (size_t)y) * width * C;
+            for (size_t c = 0; c < C; c++)
+                for (size_t j = 0; j < width; j++) out[j * C + c] = line[c * plane + j];
+        }
+}
+
 void unfold_forward(real *cols, const real *x, const Unfold *s, int B) {
+    if (s->planes && s->k == 1 && s->stride == 1 && !s->pad && !s->frames) {
+        interleave(cols, x, s, B);
+        return;
+    }
     Grid windows = unfold_grid(s);
     UnfoldAxis time = time_axis(s);
     int down = windows.rows, across = windows.columns, k = s->k;

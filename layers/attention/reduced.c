@@ -51,7 +51,7 @@ static void reduced_declare(Attention *a, Params *params) {
 
 static MaskedAttention masked_shape(const Reduced *s, const Attention *a, int B) {
     return (MaskedAttention){.B = B, .H = a->H, .D = a->D, .Q = a->N, .grid = s->frame.keys.grid, .q_row = a->M,
-                             .kv_row = 2 * a->M};
+                             .kv_row = 2 * a->M, .dropout = a->dropout};
 }
 
 static void reduced_plan(Attention *a, Plan *plan, int B) {
@@ -110,6 +110,7 @@ const AttentionOp reduced_op = {
     .settings = ATTENTION_SETTINGS(&reduction_settings, &cell_settings),
     .off_grid = true,
     .any_grid = true,
+    .drops_weights = true,
     .state_size = sizeof(Reduced),
     .check = reduced_check,
     .declare = reduced_declare,

@@ -3,12 +3,13 @@
  * backward  3. dmix   2. dq, dk, dv from the saved log-sum-exp, tile by tile   1. dx
  * saves     qkv, mix, lse [B,H,N].  Parameter names are timm's.
  * rpe shared or heads: a learned bias for every offset on the grid is added to the scores, from one table for all heads
- * or one for each; pairs with the class token have no bias.  In a detector padding gets no weight, and the weights have
- * dropout. */
+ * or one for each; pairs with the class token have no bias.  In a detector padding gets no weight.  The weights may have
+ * dropout, but not together with biases. */
 #include <math.h>
 #include <stdlib.h>
 
 #include "core/die.h"
+#include "core/integers.h"
 #include "layers/papers.h"
 #include "layers/attention.h"
 
@@ -38,6 +39,9 @@ static void softmax_declare(Attention *a, Params *params) {
     Rpe rpe = settings && !a->detector ? settings->rpe : RPE_NONE;
     s->bias = (RelativeBias){a->grid, a->N - grid_tokens(a->grid), rpe == RPE_SHARED ? 1 : a->H};
     s->has_table = rpe != RPE_NONE;
+    if (s->has_table && a->drops)
+        config_reject(a->settings, "attn_dropout", "weights with the position biases of {rpe} have no dropout: use "
+                                                   "attn_dropout 0");
     if (!s->has_table) return;
     Grid offsets = grid_offsets(a->grid);
     int clip = a->grid.frames > 1;
@@ -47,10 +51,18 @@ static void softmax_declare(Attention *a, Params *params) {
                                    .time = {TIME_COPIES, 1, offsets.frames, 0, true}});
 }
 
-/* The shape of masked attention in a detector. */
+/* Padding, or dropout of the weights. */
+static bool is_masked(const Attention *a) { return a->detector || a->dropout.rate > 0; }
+
+/* The shape of masked attention in a detector, or with all tokens in a row. */
 static MaskedAttention masked_shape(const Attention *a, int B) {
-    return (MaskedAttention){.B = B, .H = a->H, .D = a->D, .Q = a->N, .grid = a->grid, .q_row = 3 * a->M,
-                             .kv_row = 3 * a->M, .cells = a->detector->cells, .dropout = a->detector->dropout};
+    MaskedAttention s = {.B = B, .H = a->H, .D = a->D, .Q = a->N, .grid = {1, 1, a->N}, .q_row = 3 * a->M,
+                         .kv_row = 3 * a->M, .dropout = a->dropout};
+    if (!a->detector) return s;
+    s.grid = a->grid;
+    s.cells = a->detector->cells;
+    s.dropout = a->detector->dropout;
+    return s;
 }
 
 static MaskedInputs masked_inputs(const Attention *a) {
@@ -60,8 +72,10 @@ static MaskedInputs masked_inputs(const Attention *a) {
 
 static size_t softmax_workspace(const Attention *a, int B) {
     const Softmax *s = a->state;
-    if (a->detector) return masked_attention_workspace((MaskedAttention[]){masked_shape(a, B)});
-    return s->has_table ? biased_attention_workspace(&s->bias, a->D) : softmax_attention_workspace(a->N, a->D);
+    size_t masked = a->detector || a->drops ? masked_attention_workspace((MaskedAttention[]){masked_shape(a, B)}) : 0;
+    if (a->detector) return masked;
+    size_t whole = s->has_table ? biased_attention_workspace(&s->bias, a->D) : softmax_attention_workspace(a->N, a->D);
+    return larger_size(whole, masked);
 }
 
 static void softmax_plan(Attention *a, Plan *plan, int B) {
@@ -73,7 +87,7 @@ static void softmax_plan(Attention *a, Plan *plan, int B) {
 static void softmax_forward(const Attention *a, int B) {
     const Softmax *s = a->state;
     AttentionShape shape = attention_shape(a, B);
-    if (a->detector)
+    if (is_masked(a))
         masked_attention_forward(a->frame.mix, s->lse, (MaskedInputs[]){masked_inputs(a)}, NULL,
                                  (MaskedAttention[]){masked_shape(a, B)});
     else if (s->has_table)
@@ -86,7 +100,7 @@ static void softmax_backward(const Attention *a, int B) {
     const Softmax *s = a->state;
     AttentionShape shape = attention_shape(a, B);
     real *dq = a->frame.dqkv;
-    if (a->detector)
+    if (is_masked(a))
         masked_attention_backward(&(MaskedGradients){dq, dq + a->M, dq + 2 * a->M}, NULL, a->frame.dmix, a->frame.mix,
                                   s->lse, (MaskedInputs[]){masked_inputs(a)}, NULL,
                                   (MaskedAttention[]){masked_shape(a, B)});
@@ -122,6 +136,7 @@ const AttentionOp softmax_op = {
     .grid_settings = ATTENTION_SETTINGS(&rpe_settings),
     .off_grid = true,
     .takes_mask = true,
+    .drops_weights = true,
     .any_grid = true,
     .state_size = sizeof(Softmax),
     .declare = softmax_declare,

@@ -33,12 +33,6 @@ extern const ConfigGroup resnet_settings;
 void backbone_add_settings(Config *config);
 void backbone_use_settings(Config *config);
 
-/* The `way` of all convolutions of a dense model: quick, but --parity compares with other frameworks, whose sums are
- * closer to exact ones than what is quick. */
-static inline int dense_convolution_way(const ModeSettings *modes) {
-    return *modes->parity ? CONVOLUTION_CENTRED : CONVOLUTION_QUICK;
-}
-
 typedef struct {
     BackboneKind kind;
     char prefix[PARAM_NAME_SIZE / 2]; /* of all tensor names: "backbone.body." */

@@ -74,7 +74,7 @@ static void first_weights(MaskRun *run) {
 
 void mask_run_open_model(MaskRun *run, int images, int H, int W, bool training) {
     MaskRcnn *m = &run->model;
-    mask_rcnn_create(m, &run->d.training.config, dense_convolution_way(run->d.modes));
+    mask_rcnn_create(m, &run->d.training.config, conv_layers_way(run->d.modes));
     mask_rcnn_plan(m, images, H, W, training);
     mask_rcnn_allocate(m);
     params_allocate(&m->model.params, training);
@@ -87,7 +87,7 @@ void mask_run_open_model(MaskRun *run, int images, int H, int W, bool training) 
 void mask_run_describe(MaskRun *run) {
     int H = run->d.view->image_size[0], W = run->d.view->image_size[1];
     mask_run_find_classes(run);
-    mask_rcnn_create(&run->model, &run->d.training.config, dense_convolution_way(run->d.modes));
+    mask_rcnn_create(&run->model, &run->d.training.config, conv_layers_way(run->d.modes));
     mask_rcnn_plan(&run->model, 1, H, W, true);
     mask_rcnn_describe(&run->model, stdout, H, W);
 }

@@ -6,6 +6,7 @@
 
 #include "layers/model.h"
 #include "kernels/kernels.h"
+#include "training/program.h"
 
 typedef struct {
     Convolution shape;
@@ -27,6 +28,12 @@ typedef struct {
     float *ones, *zeros; /* [the most outputs] */
     unsigned turn;      /* model.turn when the weights were folded */
 } ConvLayers;
+
+/* The `way` of all convolutions of a model: quick, but --parity compares with other frameworks, whose sums are closer to
+ * exact ones than what is quick.  modes: NULL for a model that is no program's. */
+static inline int conv_layers_way(const ModeSettings *modes) {
+    return modes && *modes->parity ? CONVOLUTION_CENTRED : CONVOLUTION_QUICK;
+}
 
 /* How weights begin; biases begin with zeros. */
 typedef enum {

@@ -185,7 +185,7 @@ void semantic_run_open_model(SemanticRun *run, bool training) {
     SemanticFpn *net = &run->net;
     SemanticRoom eval = network_room(run);
     bool evaluates = eval.B > 0;
-    semantic_fpn_create(net, &run->training.config, dense_convolution_way(run->modes));
+    semantic_fpn_create(net, &run->training.config, conv_layers_way(run->modes));
     semantic_fpn_plan(net, evaluates ? &eval : &run->room, training ? &run->room : NULL);
     semantic_fpn_allocate(net);
     params_allocate(&net->model.params, training);
@@ -203,7 +203,7 @@ void semantic_run_describe(SemanticRun *run) {
     int H = run->view->image_size[0], W = run->view->image_size[1];
     const SemanticRoom room = {1, H, W, H, W};
     semantic_run_find_classes(run);
-    semantic_fpn_create(&run->net, &run->training.config, dense_convolution_way(run->modes));
+    semantic_fpn_create(&run->net, &run->training.config, conv_layers_way(run->modes));
     semantic_fpn_plan(&run->net, &room, &room);
     semantic_fpn_describe(&run->net, stdout, H, W);
 }

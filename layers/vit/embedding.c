@@ -26,9 +26,10 @@ void embedding_create_merging(Embedding *e, int C, Grid tokens) {
     e->grid = e->merging.grid;
 }
 
-void embedding_create_tokenizer(Embedding *e, const TokenizerSettings *settings, int Hi, int Wi, bool planes) {
+void embedding_create_tokenizer(Embedding *e, const TokenizerSettings *settings, int way, int Hi, int Wi,
+                                bool planes) {
     *e = (Embedding){.kind = EMBEDS_CONVOLUTIONS};
-    tokenizer_create(&e->tokenizer, settings, Hi, Wi, planes);
+    tokenizer_create(&e->tokenizer, settings, way, Hi, Wi, planes);
     e->grid = (Grid){1, tokenizer_side(settings, Hi), tokenizer_side(settings, Wi)};
 }
 

@@ -37,7 +37,7 @@ void embedding_pad(Embedding *e, int pad);
 /* Swin's patch merging of tokens with C channels (layers/vit/merging.h). */
 void embedding_create_merging(Embedding *e, int C, Grid tokens);
 /* The convolutions of a compact transformer (layers/vit/tokenizer.h), of images [B,3,Hi,Wi] (planes) or channels last. */
-void embedding_create_tokenizer(Embedding *e, const TokenizerSettings *settings, int Hi, int Wi, bool planes);
+void embedding_create_tokenizer(Embedding *e, const TokenizerSettings *settings, int way, int Hi, int Wi, bool planes);
 /* Makes it an embedding of clips of `frames` frames, x [B,frames,C,Hi,Wi] or [B,frames*Hi*Wi,C].  tubelet 1: of every
  * frame by itself; otherwise windows are so many frames long, 2 apart, with zero padding of tubelet/2. */
 void embedding_take_frames(Embedding *e, int frames, int tubelet);

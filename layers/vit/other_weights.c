@@ -30,6 +30,16 @@ static void refuse_other_stem(const Model *model, const SafeTensors *st, const c
         die("%s: its stem has stages (patch_embed.backbone.stem), this model's has none: stem_blocks is needed", path);
 }
 
+/* A tokenizer's weights in a model with patches, or the other way round. */
+static void refuse_other_tokenizer(const Model *model, const SafeTensors *st, const char *path) {
+    const char *tokenizer = "tokenizer.conv_layers.0.0.weight", *patches = "patch_embed.proj.weight";
+    if (safetensors_find(st, tokenizer) && !params_find(&model->params, tokenizer))
+        die("%s: its tokens come from convolutions (tokenizer.conv_layers): stem conv is needed", path);
+    if (safetensors_find(st, patches) && params_find(&model->params, tokenizer))
+        die("%s: its tokens are patches (patch_embed.proj), but stem conv makes them by convolutions: stem none is "
+            "needed", path);
+}
+
 /* One more than the number of the block that the tensor is of, or 0.  stage: "stages.2.", or "" where there is one. */
 static int block_of(const char *name, const char *stage) {
     size_t length = strlen(stage);
@@ -101,7 +111,9 @@ static void refuse_other_sizes(const Model *model, const SafeTensors *st, const 
 static void refuse_other_names(const SafeTensors *st, const char *path) {
     static const struct {
         const char *program, *tensor;
-    } others[] = {{"PVT", "patch_embed1.proj.weight"}, {"CSwin", "stage1_conv_embed.0.weight"}};
+    } others[] = {{"PVT", "patch_embed1.proj.weight"},
+                  {"CSwin", "stage1_conv_embed.0.weight"},
+                  {"Compact Transformers", "classifier.blocks.0.pre_norm.weight"}};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         if (safetensors_find(st, others[i].tensor))
             die("%s: the names of %s's own program (%.*s): scripts/convert_weights.py makes this one's of them", path,
@@ -207,6 +219,7 @@ void other_weights_refuse(const Model *model, const char *path) {
                 "makes one", path, st.tensors[i].name);
     refuse_other_families(&st, path);
     refuse_other_stem(model, &st, path);
+    refuse_other_tokenizer(model, &st, path);
     refuse_other_names(&st, path);
     refuse_stages(model, &st, path);
     print_settings_of(model, &st, path);

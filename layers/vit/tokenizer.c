@@ -44,8 +44,8 @@ int tokenizer_side(const TokenizerSettings *s, int side) {
 
 /* == Parameters =================================================================================================== */
 
-void tokenizer_create(Tokenizer *t, const TokenizerSettings *settings, int Hi, int Wi, bool planes) {
-    *t = (Tokenizer){.settings = *settings, .planes = planes, .convs.way = CONVOLUTION_CENTRED};
+void tokenizer_create(Tokenizer *t, const TokenizerSettings *settings, int way, int Hi, int Wi, bool planes) {
+    *t = (Tokenizer){.settings = *settings, .planes = planes, .convs.way = way};
     for (int i = 0; i < settings->tokenizer_convs; i++) {
         t->layers[i].H = Hi;
         t->layers[i].W = Wi;

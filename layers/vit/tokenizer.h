@@ -41,7 +41,8 @@ void tokenizer_check(const Config *config);
 /* What is left of a side of the image. */
 int tokenizer_side(const TokenizerSettings *settings, int side);
 
-void tokenizer_create(Tokenizer *t, const TokenizerSettings *settings, int Hi, int Wi, bool planes);
+/* way: of its convolutions (conv_layers_way). */
+void tokenizer_create(Tokenizer *t, const TokenizerSettings *settings, int way, int Hi, int Wi, bool planes);
 /* Declares prefix + "0.0.weight" and so on, the authors' names behind "tokenizer.conv_layers.". */
 void tokenizer_declare(Tokenizer *t, Params *params, const char *prefix, int M);
 void tokenizer_plan(Tokenizer *t, Plan *plan, const char *prefix, int B);

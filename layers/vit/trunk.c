@@ -93,7 +93,9 @@ static void first_embedding_create(Trunk *t, const Config *config) {
     Embedding *e = &t->embeddings[0];
     int sides[2] = {c->img_size[0], c->img_size[1]};
     if (trunk_has_tokenizer(t)) {
-        embedding_create_tokenizer(e, config_settings(config, &tokenizer_settings), sides[0], sides[1], !t->use.dense);
+        embedding_create_tokenizer(e, config_settings(config, &tokenizer_settings),
+                                   conv_layers_way(config_settings(config, &mode_settings)), sides[0], sides[1],
+                                   !t->use.dense);
         return;
     }
     for (int i = 0; i < 2 && trunk_has_stem(t); i++) sides[i] = hybrid_stem_side(s, sides[i]);
@@ -146,6 +148,7 @@ static void stage_create(Trunk *t, const Config *config, Params *params, int i) 
                      .mlp_conv = c->mlp_conv,
                      .mlp_relu = c->mlp_relu,
                      .normed_mlp = c->mlp_stream == MLP_STREAM_NORMED,
+                     .drops_weights = c->attn_dropout > 0,
                      .without_qkv_bias = !c->qkv_bias,
                      .drops = c->drop_path > 0,
                      .drops_hidden = true,
@@ -253,7 +256,9 @@ void trunk_allocate(Trunk *t, int B) {
 
 void trunk_draw_drops(Trunk *t, uint64_t seed, uint32_t step, size_t first, int B) {
     int depth = t->depth;
+    int weights = weights_site(depth, vit_stages(&t->settings), 0);
     t->stream.dropout = (Dropout){t->settings.dropout, seed, step, SITE_TOKENS, (uint32_t)first};
+    t->stream.weights = (Dropout){t->settings.attn_dropout, seed, step, (uint32_t)weights, (uint32_t)first};
     if (t->settings.drop_path <= 0) return;
     for (int half = 0; half < 2 * depth; half++) {
         float rate = depth > 1 ? t->settings.drop_path * (float)(half / 2) / (float)(depth - 1) : 0;

@@ -51,6 +51,7 @@ static void activations_plan(Plan *plan, void *owner) {
     plan_keep(plan, "", "keep", &vit->trunk.stream.keep, 2 * (size_t)vit->trunk.depth * B * sizeof(float));
     plan_keep(plan, "", "targets", &vit->targets, B * C * sizeof(float));
     plan_keep(plan, "", "loss", &vit->loss, B * sizeof(float));
+    plan_keep(plan, "", "weights", &vit->weights, B * sizeof(float));
     plan_pair(plan, "", "logits", &vit->logits, &vit->dlogits, B * C * sizeof(real));
     plan_pair(plan, "", "pooled", &vit->pooled, &vit->dpooled, B * M * sizeof(real));
     trunk_plan_scratch(&vit->trunk, plan, batch);
@@ -137,6 +138,14 @@ void vit_load_targets(Vit *vit, const float *targets, int B) {
 
 void vit_loss(Vit *vit, int B, float scale) {
     cross_entropy(vit->loss, vit->dlogits, vit->logits, vit->targets, scale, B, vit->settings.num_classes);
+}
+
+void vit_load_weights(Vit *vit, const float *weights, int B) {
+    device_upload(vit->weights, weights, (size_t)B * sizeof *weights);
+}
+
+void vit_weigh_losses(Vit *vit, int B) {
+    weigh_losses(vit->loss, vit->dlogits, vit->weights, B, vit->settings.num_classes);
 }
 
 void vit_losses(const Vit *vit, float *losses, int B) {

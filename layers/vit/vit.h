@@ -31,6 +31,7 @@ typedef struct {
     real *logits;        /* [B,C] */
     float *targets;      /* [B,C] */
     float *loss;         /* [B] */
+    float *weights;      /* [B] of the losses */
     int *frame_rows;     /* host: the arguments of images_mix for every frame; NULL with one frame */
     real *dlogits, *dpooled;
 } Vit;
@@ -71,6 +72,11 @@ void vit_forward(Vit *vit, int B, bool drop);
 
 /* Host targets [B,C], each row summing to one, for vit_loss. */
 void vit_load_targets(Vit *vit, const float *targets, int B);
+
+/* Host weights [B] of the images' losses, for vit_weigh_losses. */
+void vit_load_weights(Vit *vit, const float *weights, int B);
+/* Multiplies the losses of vit_loss, and their gradients, by these weights. */
+void vit_weigh_losses(Vit *vit, int B);
 
 /* Soft-target cross entropy of the logits against the targets.  dlogits get `scale` times the gradient: 1 / global
  * batch makes their sum over micro-batches and ranks the gradient of the mean loss. */

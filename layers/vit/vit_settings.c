@@ -85,7 +85,9 @@ static const ConfigEntry entries[] = {
      .help = "Rate of stochastic depth (drop path) in the last block; it grows linearly from 0 in the first block"},
     {F(FLOAT, dropout), "0", .min = 0, .max = 0.9, .change = CHANGE_FREELY,
      .help = "Rate of dropout after position embeddings, after attention's projection and after both layers of the "
-             "MLP, as in ViT and PVT (attention weights have none)"},
+             "MLP, as in ViT and PVT"},
+    {F(FLOAT, attn_dropout), "0", .min = 0, .max = 0.9, .change = CHANGE_FREELY,
+     .help = "Rate of dropout of the attention weights after the softmax, for operators that have such weights"},
     {F(BOOL, recompute), "false", .change = CHANGE_FREELY,
      .help = "Activation checkpointing: store only the input of each block and compute the block again in the backward "
              "pass, which saves memory, takes more time and gives the same results"},
@@ -230,6 +232,17 @@ static void check_qkv(const Config *config, const VitSettings *s) {
                           "take the biases from", vit_attn(s, i)->name);
 }
 
+static void check_attn_dropout(const Config *config, const VitSettings *s) {
+    int stages = vit_stages(s), depth = vit_depth(s);
+    for (int i = s->conv_stages; i < stages && s->attn_dropout > 0; i++)
+        if (!vit_attn(s, i)->drops_weights)
+            config_reject(config, "attn_dropout", "{attn=%s} has no weights that {attn_dropout} could drop: use attn_dropout 0, "
+                          "or softmax or reduced", vit_attn(s, i)->name);
+    if (s->attn_dropout > 0 && weights_site(depth, stages, depth - 1) >= DROPOUT_SITES)
+        config_reject(config, "attn_dropout", "{attn_dropout} has more places in the %d blocks of {depth} than the %d that "
+                                              "random numbers can tell apart", depth, DROPOUT_SITES);
+}
+
 static void check_mlp(const Config *config, const VitSettings *s) {
     if (s->mlp_relu && !s->mlp_conv)
         config_reject(config, "mlp_relu", "{mlp_relu} puts a ReLU before the MLP's convolution, but {mlp_conv} has none: use "
@@ -268,6 +281,7 @@ void vit_check_settings(const Config *config, const VitSettings *s) {
     check_frames(config, s);
     check_mlp(config, s);
     check_qkv(config, s);
+    check_attn_dropout(config, s);
     check_class_token(config, s);
     if (s->dropout > 0 && later_tokens_site(vit_depth(s), vit_stages(s) - 1) >= DROPOUT_SITES)
         config_reject(config, "dropout", "{dropout} has more places in the %d blocks of {depth} than the %d that "

@@ -40,12 +40,14 @@ typedef struct {
     HeadKind head;
     PositionEmbedding pos_embed;
     float drop_path; /* rate of the last block; it grows linearly from 0 in the first */
-    float dropout;
+    float dropout, attn_dropout;
     InitScale init_scale;
     float head_init_scale;
 } VitSettings;
 extern const ConfigGroup vit_settings;
 
+/* Has training dropout of any kind, whose random numbers are those of the step? */
+static inline bool vit_drops(const VitSettings *s) { return s->dropout > 0 || s->attn_dropout > 0; }
 /* The number of stages, and of the blocks in all of them; a stage's number in a list; what makes a stage. */
 static inline int vit_stages(const VitSettings *s) { return s->dim.count; }
 int vit_depth(const VitSettings *s);

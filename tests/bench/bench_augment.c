@@ -1,4 +1,4 @@
-/* Microseconds an image for crop, flip and RandAugment, one thread:
+/* Microseconds an image for crop, flip and RandAugment or AutoAugment, one thread:
  *
  *     bench_augment POLICY SIDE COUNT FILE [ROUNDS]
  *
@@ -22,9 +22,7 @@ int main(int argc, char **argv) {
     uint32_t count = (uint32_t)atoi(argv[3]);
     if (side < 1 || rounds < 1 || count < 1) die_usage("bench_augment: SIDE, COUNT and ROUNDS are at least 1");
     size_t image = (size_t)side * (size_t)side * 3;
-    Augment augment = {.s = {.crop_padding = 4, .flip = true}};
-    Error error;
-    if (!randaugment_parse(&augment.randaugment, argv[1], &error)) die_usage("%s", error.text);
+    Augment augment = augment_of(&(AugmentSettings){.crop_padding = 4, .flip = true, .aa = argv[1]});
     uint8_t *in = xcalloc(count, image, "pictures"), *out = xcalloc(1, image, "picture");
     uint8_t *scratch = xcalloc(1, pillow_scratch(side, side), "scratch");
     FILE *file = fopen(argv[4], "rb");

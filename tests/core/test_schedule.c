@@ -1,4 +1,4 @@
-/* The schedules of dense prediction against published figures and the formulas written out. */
+/* Schedules against published figures and the formulas written out. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -51,10 +51,24 @@ static void cosine_and_poly_have_the_published_half(void **state) {
     is_close(dense_lr(&s, 500, 80000, 1), 1e-4 * 0.55 * (1 + cos(acos(-1) * 500 / 80000)) / 2);
 }
 
+/* Compact Transformers, 200 epochs: lr / (5 - e) before epoch 5, then half a cosine over the 195 that are left. */
+static void the_warm_up_of_compact_transformers(void **state) {
+    (void)state;
+    const CosineSettings s = {.lr = 5e-4f, .warmup_epochs = 5, .warmup_curve = WARMUP_RECIPROCAL,
+                              .cosine_from = COSINE_FROM_WARMUP};
+    for (int e = 0; e < 200; e++) {
+        double want = e < 5 ? 5e-4 / (5 - e) : 2.5e-4 * (1 + cos(acos(-1) * (e - 5) / 195));
+        is_close(cosine_lr(&s, s.lr, 200, e), want);
+        is_close(cosine_lr(&s, s.lr, 200, e + 0.75), want); /* the same in the whole epoch */
+    }
+    assert_true(cosine_lr(&s, s.lr, 200, 200) == 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_rate_falls_after_its_epochs),
         cmocka_unit_test(the_warm_up_is_linear),
+        cmocka_unit_test(the_warm_up_of_compact_transformers),
         cmocka_unit_test(cosine_and_poly_have_the_published_half),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

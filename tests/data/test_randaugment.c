@@ -108,6 +108,58 @@ static void operations_are_pillows(void **state) {
     safetensors_close(&st);
 }
 
+/* == AutoAugment against torchvision and Pillow =================================================================== */
+
+static void autoaugment_is_torchvisions(void **state) {
+    (void)state;
+    SafeTensors st;
+    Error error;
+    const char *file = getenv("VIT_TEST_AUTOAUGMENT");
+    assert_true(safetensors_open(&st, file ? file : "tests/fixtures/data/autoaugment.safetensors", &error));
+    const SafeTensor *list = safetensors_find(&st, "cases"), *pictures = safetensors_find(&st, "pictures");
+    const uint8_t *pixels = safetensors_find(&st, "pixels")->data, *want = safetensors_find(&st, "results")->data;
+    int64_t *cases = malloc(list->size * sizeof *cases), *picture = malloc(pictures->size * sizeof *picture);
+    assert_true(safetensors_to_int64(list, cases, &error));
+    assert_true(safetensors_to_int64(pictures, picture, &error));
+    size_t differ = 0, changed = 0;
+    for (size_t i = 0; i < list->shape[0]; i++) {
+        const int64_t *c = cases + 4 * i, *p = picture + 3 * c[0];
+        size_t bytes = (size_t)p[0] * (size_t)p[1] * 3, wrong = 0;
+        uint8_t *got = malloc(bytes);
+        AugmentDraw draw = {.autoaugment = {(AutoAugmentPolicy)c[1], (int)c[2], {true, true},
+                                            {c[3] & 1, (c[3] & 2) != 0}}};
+        applied(got, pixels + p[2], (int)p[0], (int)p[1], &draw);
+        for (size_t k = 0; k < bytes; k++) wrong += got[k] != want[k];
+        if (wrong) printf("policy %d pair %d signs %d: %zu of %zu\n", (int)c[1], (int)c[2], (int)c[3], wrong, bytes);
+        differ += wrong;
+        changed += memcmp(got, pixels + p[2], bytes) != 0;
+        want += bytes;
+        free(got);
+    }
+    printf("%zu cases, of which %zu change the picture; %zu numbers differ\n", list->shape[0], changed, differ);
+    assert_int_equal(differ, 0);
+    assert_true(changed > list->shape[0] * 8 / 10);
+    free(cases);
+    free(picture);
+    safetensors_close(&st);
+}
+
+/* Pairs, operations and signs come as often as they should: within six standard deviations. */
+static void autoaugment_draws_have_their_probabilities(void **state) {
+    (void)state;
+    enum { DRAWS = 100000 };
+    int pairs[AUTOAUGMENT_PAIRS] = {0}, rotated = 0, negative = 0;
+    for (uint32_t i = 0; i < DRAWS; i++) {
+        AutoAugmentDraw draw = autoaugment_draw(AUTOAUGMENT_CIFAR10, check_seed(), 2, i);
+        pairs[draw.pair]++;
+        rotated += draw.pair == 1 && draw.applies[0]; /* with a probability of 0.7 */
+        negative += draw.negative[1];
+    }
+    for (int i = 0; i < AUTOAUGMENT_PAIRS; i++) assert_true(abs(pairs[i] - DRAWS / AUTOAUGMENT_PAIRS) < 6 * 62);
+    assert_true(abs(rotated - (int)(0.7 * pairs[1])) < 6 * 29);
+    assert_true(abs(negative - DRAWS / 2) < 6 * 158);
+}
+
 /* == Affine maps against a plain restatement ====================================================================== */
 
 static uint32_t below(uint32_t n) {
@@ -366,7 +418,7 @@ static void strings_are_read(void **state) {
 static void bad_strings_are_refused(void **state) {
     (void)state;
     static const char *const bad[][2] = {
-        {"original-mstd0.5", "only RandAugment"}, {"Rand-m9", "only RandAugment"},
+        {"original-mstd0.5", "expected RandAugment"}, {"Rand-m9", "expected RandAugment"},
         {"rand-q3", "'q3'"},                      {"rand-m", "'m'"},
         {"rand-m9x", "'m9x'"},                    {"rand-m-9", "'m'"},
         {"rand-m1001", "from 0 to 1000"},         {"rand-m0x9", "'m0x9'"},
@@ -379,7 +431,7 @@ static void bad_strings_are_refused(void **state) {
         {"rand-tweights-w0", "choose one"},       {"rand-w0-n14", "from 13 operations"},
         {"rand--m9", "''"},                       {"rand-", "''"},
         {"rand-9", "'9'"},                        {"rand-mstd1.2.3", "'mstd1.2.3'"},
-        {"rand m9", "only RandAugment"},          {"rand-n4294967298", "from 1 to 16"},
+        {"rand m9", "expected RandAugment"},          {"rand-n4294967298", "from 1 to 16"},
     };
     char long_text[400];
     Error error;
@@ -404,6 +456,7 @@ int main(void) {
         cmocka_unit_test(draws_by_weight),          cmocka_unit_test(draws_are_independent),
         cmocka_unit_test(jitter_draws),             cmocka_unit_test(randaugment_turns_jitter_off),
         cmocka_unit_test(strings_are_read),         cmocka_unit_test(bad_strings_are_refused),
+        cmocka_unit_test(autoaugment_is_torchvisions), cmocka_unit_test(autoaugment_draws_have_their_probabilities),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

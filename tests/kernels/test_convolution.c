@@ -135,6 +135,12 @@ static void test_convolution(void **state) {
         {1, 7, 6, {33, 20, 3, 1, CONVOLUTION_QUICK}, true, true, false},
         {2, 7, 6, {32, 32, 3, 2, CONVOLUTION_QUICK}, false, true, false},
         {2, 6, 7, {32, 64, 1, 1, CONVOLUTION_QUICK}, true, true, false},
+        {2, 9, 7, {3, 32, 3, 1, false}, false, true, false},
+        {1, 1, 1, {3, 16, 3, 1, false}, false, false, false},
+        {3, 7, 20, {7, 48, 3, 1, false}, false, false, false},
+        {2, 8, 9, {2, 16, 5, 2, false}, false, true, false},
+        {2, 8, 10, {3, 32, 3, 2, true}, false, true, false},
+        {1, 9, 6, {1, 32, 7, 3, true}, false, false, false},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) convolution_case(cases[i]);
     if (full_or_reduced("large convolutions", 1, 0)) {
@@ -186,6 +192,28 @@ static void test_quick(void **state) {
     release_all();
 }
 
+/* The gradient of small windows' weights has the same bits with any number of threads. */
+static void test_narrow_threads(void **state) {
+    (void)state;
+    const Convolution c = {3, 32, 3, 1, CONVOLUTION_CENTRED};
+    const ImageShape images = {3, 9, 14};
+    size_t pixels = 3 * 9 * 14, nw = 32 * 3 * 9;
+    real *x = upload_real(normals(pixels * 3, 1), pixels * 3), *dy = upload_real(normals(pixels * 32, 1), pixels * 32);
+    float *scale = upload(normals(32, 1), 32), *dw = normals(nw, 1), *first = NULL;
+    const int threads[] = {1, 2, 7, 20}, usual = omp_get_max_threads();
+    for (int t = 0; t < 4; t++) {
+        omp_set_num_threads(threads[t]);
+        float *sum = upload(dw, nw);
+        kernels_reserve(convolution_workspace(&c, &images, true));
+        convolution_backward_weight(sum, dy, x, scale, &c, &images);
+        float *now = download(sum, nw);
+        if (first) assert_memory_equal(now, first, nw * sizeof *now);
+        else first = now;
+    }
+    omp_set_num_threads(usual);
+    release_all();
+}
+
 /* The sum over a window of ones is the number of pixels it sees.  More shapes than any table has room for, twice, while
  * the weights change. */
 static void test_changing_sizes(void **state) {
@@ -232,8 +260,8 @@ static void test_same(void **state) {
     assert_int_equal(convolution_before(&(Convolution){64, 64, 1, 2, true}, 112), 0);
 }
 
-/* Every pixel at every window that sees it: y, and with `at` dx. */
-static void pool_reference(double *y, double *dx, const float *x, const float *dy, const int size[5]) {
+/* Every pixel at every window that sees it: y, and with `at` dx; of relu(x) if relu. */
+static void pool_reference(double *y, double *dx, const float *x, const float *dy, const int size[5], bool relu) {
     int B = size[0], H = size[1], W = size[2], C = size[3], Ho = (H + 1) / 2, Wo = (W + 1) / 2;
     int top = size[4] ? H % 2 : 1, left = size[4] ? W % 2 : 1;
     for (int i = 0; i < B * Ho * Wo * C; i++) {
@@ -243,8 +271,9 @@ static void pool_reference(double *y, double *dx, const float *x, const float *d
             if (yi < 0 || yi >= H || xi < 0 || xi >= W) continue;
             if (best < 0 || x[at] > x[best]) best = at;
         }
-        y[i] = x[best];
-        dx[best] += dy[i];
+        bool off = relu && x[best] <= 0;
+        y[i] = off ? 0 : x[best];
+        if (!off) dx[best] += dy[i];
     }
 }
 
@@ -264,13 +293,40 @@ static void test_max_pool(void **state) {
         real *d_dx = poisoned_real(nx);
         uint8_t *at = keep(device_malloc(ny, "test"), true);
         const ImageShape images = {B, H, W};
-        pool_reference(y, dx, x, dy, sizes[s]);
+        pool_reference(y, dx, x, dy, sizes[s], false);
         printf("max pool B %d %dx%d C %d%s\n", B, H, W, C, same ? " same" : "");
         max_pool_forward(d_y, NULL, d_x, &images, C, same);
         assert_true(close_real("y", d_y, y, ny));
         max_pool_forward(d_y, at, d_x, &images, C, same);
         assert_true(close_real("y with places", d_y, y, ny));
         max_pool_backward(d_dx, d_dy, at, &images, C, same);
+        assert_true(close_real("dx", d_dx, dx, nx));
+        release_all();
+    }
+}
+
+/* Half of the windows have only negative pixels or zeros, which the ReLU takes to 0, and many have equal maxima. */
+static void test_relu_max_pool(void **state) {
+    (void)state;
+    const int sizes[][5] = {{2, 9, 7, 5, false}, {1, 1, 1, 1, false}, {3, 8, 10, 70, false}, {1, 3, 4, 33, false}};
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
+        int B = sizes[s][0], H = sizes[s][1], W = sizes[s][2], C = sizes[s][3];
+        size_t nx = (size_t)B * H * W * C, ny = (size_t)B * ((H + 1) / 2) * ((W + 1) / 2) * C;
+        float *x = normals(nx, 1), *dy = normals(ny, 1);
+        double *y = zeros(ny), *dx = zeros(nx);
+        for (size_t i = 0; i < nx; i++) x[i] = x[i] < 1.3f ? fminf(x[i], 0) : roundf(x[i]);
+        x[0] = 1; /* not everything is 0 */
+        real *d_x = upload_real(x, nx), *d_dy = upload_real(dy, ny), *d_y = poisoned_real(ny);
+        real *d_dx = poisoned_real(nx);
+        uint8_t *at = keep(device_malloc(ny, "test"), true);
+        const ImageShape images = {B, H, W};
+        pool_reference(y, dx, x, dy, sizes[s], true);
+        printf("ReLU and max pool B %d %dx%d C %d\n", B, H, W, C);
+        relu_max_pool_forward(d_y, NULL, d_x, &images, C);
+        assert_true(close_real("y", d_y, y, ny));
+        relu_max_pool_forward(d_y, at, d_x, &images, C);
+        assert_true(close_real("y with places", d_y, y, ny));
+        max_pool_backward(d_dx, d_dy, at, &images, C, false);
         assert_true(close_real("dx", d_dx, dx, nx));
         release_all();
     }
@@ -321,8 +377,9 @@ static void test_padded_images(void **state) {
 int main(void) {
     kernels_init();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_convolution), cmocka_unit_test(test_quick), cmocka_unit_test(test_changing_sizes),
-        cmocka_unit_test(test_max_pool),
+        cmocka_unit_test(test_convolution), cmocka_unit_test(test_quick), cmocka_unit_test(test_narrow_threads),
+        cmocka_unit_test(test_changing_sizes),
+        cmocka_unit_test(test_max_pool), cmocka_unit_test(test_relu_max_pool),
         cmocka_unit_test(test_relu_gradient), cmocka_unit_test(test_padded_images),  cmocka_unit_test(test_same),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);

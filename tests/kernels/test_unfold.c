@@ -69,6 +69,7 @@ static void test_unfold(void **state) {
         {1, {8, 16, 32, 8, 8, 0, false, 0, 0, 0}}, {1, {16, 21, 2, 17, 3, 2, true, 0, 0, 0}},
         {2, {6, 4, 3, 2, 2, 0, true, 8, 3, 2}},    {2, {9, 7, 3, 7, 4, 3, true, 7, 3, 2}},
         {1, {5, 3, 5, 3, 2, 1, false, 3, 5, 1}},   {3, {2, 4, 2, 2, 2, 0, false, 1, 3, 2}},
+        {2, {5, 7, 3, 1, 1, 0, true, 0, 0, 0}},    {3, {1, 2, 5, 1, 1, 0, true, 0, 0, 0}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) unfold_case(cases[i]);
 }

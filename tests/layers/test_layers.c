@@ -546,7 +546,69 @@ static void test_pool(void **state) {
     pool_case(2, 1, 1, 0, 1);
 }
 
+static void sequence_pool_case(int B, int N, int M) {
+    size_t n = (size_t)B * N * M, n_y = (size_t)B * M, rows = (size_t)B * N;
+    float *x = normals(n, 1), *w = normals(M, 0.5f / sqrtf((float)M)), *dw = normals(M, 1), *dy = normals(n_y, 1);
+    real *d_x = upload_real(x, n), *d_dy = upload_real(dy, n_y), *d_y = poisoned_real(n_y), *d_dx = poisoned_real(n);
+    float *d_w = upload(w, M), *d_dw = upload(dw, M), *d_a = poisoned(rows), *d_ds = poisoned(rows);
+    double *y = zeros(n_y), *dx = zeros(n), *a = zeros(rows), *want_dw = widened(dw, M);
+    printf("sequence pool B %d N %d M %d\n", B, N, M);
+    for (int b = 0; b < B; b++) {
+        const float *xs = x + (size_t)b * N * M, *slope = dy + (size_t)b * M;
+        double *weights = a + (size_t)b * N, sum = 0, along = 0;
+        for (int t = 0; t < N; t++) {
+            double score = 0;
+            for (int m = 0; m < M; m++) score += (double)xs[(size_t)t * M + m] * w[m];
+            sum += weights[t] = exp(score);
+        }
+        for (int t = 0; t < N; t++) weights[t] /= sum;
+        for (int t = 0; t < N; t++)
+            for (int m = 0; m < M; m++) y[b * M + m] += weights[t] * xs[(size_t)t * M + m];
+        for (int m = 0; m < M; m++) along += slope[m] * y[b * M + m];
+        for (int t = 0; t < N; t++) {
+            double da = 0;
+            for (int m = 0; m < M; m++) da += (double)slope[m] * xs[(size_t)t * M + m];
+            for (int m = 0; m < M; m++) {
+                size_t i = ((size_t)b * N + t) * M + m;
+                dx[i] = weights[t] * (slope[m] + (da - along) * w[m]);
+                want_dw[m] += weights[t] * (da - along) * x[i];
+            }
+        }
+    }
+    sequence_pool_forward(d_y, d_a, d_x, d_w, &(TokenShape){B, N, M});
+    assert_true(close_real("y", d_y, y, n_y));
+    assert_true(close_float("a", d_a, a, rows));
+    sequence_pool_backward(d_dx, d_dw, d_ds, d_dy, d_x, d_w, d_a, &(TokenShape){B, N, M});
+    assert_true(close_real("dx", d_dx, dx, n));
+    assert_true(close_float("dw", d_dw, want_dw, M));
+    release_all();
+}
+
+static void test_sequence_pool(void **state) {
+    (void)state;
+    sequence_pool_case(3, 64, 20);
+    sequence_pool_case(2, 1, 1);
+    sequence_pool_case(5, 37, 129);
+    sequence_pool_case(1, 1000, 64);
+}
+
 /* == Loss ========================================================================================================= */
+
+static void test_weighed_losses(void **state) {
+    (void)state;
+    enum { B = 9, C = 37, N = B * C };
+    float *loss = normals(B, 1), *weights = normals(B, 1), *dx = normals(N, 1);
+    weights[3] = 0;
+    real *d_dx = upload_real(dx, N);
+    float *d_loss = upload(loss, B), *d_weights = upload(weights, B);
+    double *want_loss = zeros(B), *want_dx = zeros(N);
+    for (int b = 0; b < B; b++) want_loss[b] = (double)loss[b] * weights[b];
+    for (int i = 0; i < N; i++) want_dx[i] = (double)dx[i] * weights[i / C];
+    weigh_losses(d_loss, d_dx, d_weights, B, C);
+    assert_true(close_float("weighed losses", d_loss, want_loss, B));
+    assert_true(close_real("their gradients", d_dx, want_dx, N));
+    release_all();
+}
 
 static void loss_case(int B, int C, float size) {
     size_t n = (size_t)B * C;
@@ -756,7 +818,7 @@ int main(void) {
         cmocka_unit_test(test_linear),             cmocka_unit_test(test_graph),
         cmocka_unit_test(test_memory_peak),
         cmocka_unit_test(test_gelu_nan),           cmocka_unit_test(test_images),
-        cmocka_unit_test(test_embed),              cmocka_unit_test(test_pool),
+        cmocka_unit_test(test_embed),              cmocka_unit_test(test_pool), cmocka_unit_test(test_sequence_pool), cmocka_unit_test(test_weighed_losses),
         cmocka_unit_test(test_cross_entropy),      cmocka_unit_test(test_cross_entropy_nan),
         cmocka_unit_test(test_adamw),              cmocka_unit_test(test_sum_of_squares),
         cmocka_unit_test(test_linear_gelu),
