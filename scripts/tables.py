@@ -54,6 +54,13 @@ def cifar(*names):
     return [Row(paper, "cifar100/" + config) for paper, config in names]
 
 
+def compact(classes):
+    """Rows of configs/compact by the paper's names of the models."""
+    return [Row(paper, f"compact/{config}-cifar{classes}") for paper, config in (
+        ("CCT-2/3x2", "cct-2-3x2"), ("CCT-4/3x2", "cct-4-3x2"), ("CCT-6/3x1", "cct-6-3x1"), ("CCT-6/3x2", "cct-6-3x2"),
+        ("CCT-7/3x1", "cct-7-3x1"), ("CCT-7/3x2", "cct-7-3x2"), ("CVT-7/4", "cvt-7-4"), ("ViT-Lite-7/4", "vit-lite-7-4"))]
+
+
 def lisanet_i(*names):
     """(the paper's row, what follows configs/imagenet/lisanet-i-)"""
     return [Row(paper, "imagenet/lisanet-i" + (name and "-" + name)) for paper, name in names]
@@ -189,6 +196,8 @@ TABLES = {
         ("flatten_swin_s", "flatten-swin-s"),
         ("cswin_t", "cswin-t"), ("flatten_cswin_t", "flatten-cswin-t"),
         ("cswin_s", "cswin-s"), ("flatten_cswin_s", "flatten-cswin-s"))),
+    "compact-10": ("Compact Transformers: CIFAR-10, 200 epochs", "compact,cifar10", compact(10)),
+    "compact-100": ("Compact Transformers: CIFAR-100, 200 epochs", "compact,cifar100", compact(100)),
     "sparse-1": ("Sparse Transformer, Table 1: density", "sparse-transformer,1 density", density(
         ("cifar10 strided 59M", "cifar10"), ("enwik8 fixed 95M", "enwik8"), ("imagenet64 strided 152M", "imagenet64"),
         ("music strided 152M", "music"))),

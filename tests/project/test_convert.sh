@@ -133,6 +133,11 @@ takes flatten-pvt-v2 $pvt --attn focused
 takes flatten-pvt-v2-reduced $pvt --attn focused-reduced --reduction 2,1
 takes cswin $cswin --attn cswin --stripe 2
 takes flatten-cswin $cswin --attn cswin-focused,cswin --stripe 0
+compact="--img-size 32 --attn softmax --dim 8 --depth 2 --heads 2 --mlp-ratio 1 --mlp-stream normed --qkv-bias false
+         --norm-eps 1e-5 --num-classes 2"
+tokenizer="$compact --stem conv --patch-size 1 --tokenizer-width 6 --pool seq"
+takes compact $tokenizer
+takes vit-lite $compact --patch-size 4 --pool cls
 cat >joined.py <<'END'
 import os, sys
 sys.path.insert(0, os.path.join(sys.argv[1], "tests", "reference"))
@@ -153,11 +158,21 @@ assert (ours["stages.1.downsample.proj.weight"] == theirs["merge1.conv.weight"])
 assert (ours["stages.0.blocks.0.attn.attns.1.get_v.weight"] == theirs["stage1.0.attns.1.get_v.weight"]).all()
 assert (ours["patch_embed.norm.weight"] == theirs["stage1_conv_embed.2.weight"]).all()
 safetensors_io.write("own-names.safetensors", theirs, {})
+ours = safetensors_io.read("compact.safetensors")[0]
+theirs = {name: x.numpy() for name, x in torch.load("compact.pth").items()}
+assert (ours["tokenizer.conv_layers.1.0.weight"] == theirs["tokenizer.conv_layers.1.0.weight"]).all()
+assert (ours["blocks.1.norm2.bias"] == theirs["classifier.blocks.1.norm1.bias"]).all()
+assert (ours["blocks.1.norm1.weight"] == theirs["classifier.blocks.1.pre_norm.weight"]).all()
+assert (ours["attention_pool.weight"] == theirs["classifier.attention_pool.weight"]).all()
+safetensors_io.write("compact-names.safetensors", theirs, {})
 END
 "$torch" joined.py "$root" >out 2>err
 check "under timm's names, q before kv" $? "$(tail -n 1 err)"
 refuses "CSwin's own names" 1 'own-names.safetensors|CSwin|stage1_conv_embed|scripts/convert_weights.py' $cswin --attn cswin \
     --stripe 2 --init own-names.safetensors --parity batch.safetensors --out own.out
+
+refuses "and those of compact transformers" 1 'compact-names.safetensors|Compact Transformers|scripts/convert_weights.py' \
+    $tokenizer --init compact-names.safetensors --parity batch.safetensors --out own.out
 
 refuses_file "a missing tensor" "missing.pth|layer3.5.bn2.running_mean|ResNet-50" missing.pth refused.safetensors
 refuses_file "a tensor of another shape" "shape.pth|layer2.0.downsample.0.weight|[512, 128, 1, 1]|[512, 256, 1, 1]" \

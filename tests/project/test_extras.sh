@@ -249,7 +249,7 @@ for name, (title, paper, table) in tables.TABLES.items():
         found = tables.describe(row)
         wrong += [f"{name}: {row.config} describes no model"] * (not found.get("params") and not found.get("mmacs"))
         wrong += [f"{name}: {row.run} starts from {row.after}, which no table trains"] * (row.after not in {None} | runs)
-for program, folders in {"train_vit": ("cifar100", "cpu", "finetune", "imagenet", "video"), "train_ar": ("ar",)}.items():
+for program, folders in {"train_vit": ("cifar100", "compact", "cpu", "finetune", "imagenet", "video"), "train_ar": ("ar",)}.items():
     for config in (config for folder in folders for config in glob.glob(f"{root}/configs/{folder}/*.ini")):
         told = subprocess.run([tables.PROGRAMS[program], "--config", config, "--describe"], capture_output=True, text=True)
         wrong += [f"{config}: {told.stderr.strip()}"] * (told.returncode != 0 or "params:" not in told.stdout)

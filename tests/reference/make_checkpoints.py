@@ -3,9 +3,9 @@ tests/project/test_convert.sh; and damaged ones.
 
     python3 tests/reference/make_checkpoints.py FOLDER
 
-Every tensor is one number repeated, 0.001 times its place in the file, but conv1.weight, which counts up; a file holds
-each number once, so all are small.  Needs PyTorch; the names are written down here a second time, not taken from the
-converter."""
+Every tensor is one number repeated, 0.001 times its place in the file, but conv1.weight, which counts up, and those of
+compact transformers, which are random; a file holds each number once, so all are small.  Needs PyTorch; but for compact
+transformers the names are written down here a second time, not taken from the converter."""
 
 import argparse
 import os
@@ -16,6 +16,8 @@ if __name__ == "__main__" and sys.argv[1:] in (["-h"], ["--help"]):
     sys.exit()
 
 import torch
+
+from compact_reference import CompactTransformer
 
 
 def resnet(prefix, batches_tracked):
@@ -194,6 +196,12 @@ def focused_pvt(tensors):
     return tensors
 
 
+def compact(**options):
+    """A compact transformer with random weights."""
+    torch.manual_seed(3)
+    return CompactTransformer(dim=8, depth=2, classes=2, width=6, **options).state_dict()
+
+
 class Harmful:
 
     def __reduce__(self):
@@ -225,6 +233,8 @@ def main():
         save(name + ".pth", tensors({n: s for n, s in {**vision, **change}.items() if s is not None}))
     save("pvt.pth", pvt())
     save("flatten.pth", focused_pvt(pvt()))
+    save("compact.pth", compact())
+    save("vit-lite.pth", compact(patch=4, pool="cls"))
     save("harmful.pth", {"model": {"conv1.weight": Harmful()}})
     save("list.pth", [torch.zeros(3)])
     save("flatten-pvt-v2-reduced.pth", tensors(pvt_v2(True, True)))
