@@ -136,9 +136,11 @@ static double *wanted_tensor(const Case *c, const char *name) {
     return wanted;
 }
 
-/* One number for all keys of a query, or a norm that is not used: no output depends on it, and its gradient is zero. */
+/* One number for all keys of a query or for all tokens of a pooling, or a norm that is not used: no output depends on it,
+ * and its gradient is zero. */
 static bool cancels(const Case *c, const char *name) {
-    return strstr(name, "pos_proj.bias") || (c->vit.settings.pool == POOL_GAP_RAW && !strncmp(name, "norm.", 5));
+    return strstr(name, "pos_proj.bias") || strstr(name, "attention_pool.bias") ||
+           (c->vit.settings.pool == POOL_GAP_RAW && !strncmp(name, "norm.", 5));
 }
 
 static int all_zero(const char *name, const float *got, size_t n) {
@@ -287,10 +289,11 @@ static void smoothen(Case *c, float *values) {
 /* dpfp has a kink at zero in every column, inception wherever two tokens are equal, and nothing moves them.  The
  * maximum in performer, and in rfa where a denominator is clamped, does not cancel entirely, but is a constant of the
  * backward pass.  The reference compares all three with differences in double, with narrow steps and the constants
- * held.  A hybrid's stem has a ReLU and a maximum at every pixel: test_hybrid_stem.c does the same for it. */
+ * held.  A hybrid's stem has a ReLU and a maximum at every pixel: test_hybrid_stem.c does the same for it; so has
+ * the tokenizer of compact transformers, which the reference compares so. */
 static bool is_smooth(const char *path) {
     return !strstr(path, "dpfp") && !strstr(path, "inception") && !strstr(path, "performer") && !strstr(path, "clamp") &&
-           !strstr(path, "hybrid");
+           !strstr(path, "hybrid") && !strstr(path, "compact");
 }
 
 /* Along the gradient of each tensor with as much noise.  On one thread: passes over a few tokens wait for their threads

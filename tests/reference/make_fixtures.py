@@ -36,6 +36,7 @@ import torch
 
 import operators
 import safetensors_io
+import tokenizer_reference
 from compare_parity import relative_error
 from linear_reference import MAY_BE_NEGATIVE
 from operators import clips, sparse
@@ -166,6 +167,26 @@ HOST_CASES = {
     "hybrid-cls": (Config(**{**SMALL, **HYBRID}, pool="cls"), 0, 0),
     "hybrid-linear": (Config(**{**SMALL, **HYBRID, "attn": "linear", "img_size": (15, 30)}), 0, 0),
 }
+NORMED = dict(mlp_stream="normed", norm_eps=1e-5)
+COMPACT = dict(attn="softmax", stem="conv", patch_size=1, tokenizer_width=7, pool="seq", qkv_bias=0, **NORMED)
+HOST_CASES.update({
+    "compact": (Config(**{**SMALL, **COMPACT, "img_size": (13, 18), "depth": 2}), 0, 0),
+    "compact-5-sine": (Config(**{**SMALL, **COMPACT, "img_size": (19, 22)}, tokenizer_kernel=5, tokenizer_convs=3,
+                              pos_embed="sine"), 0, 0),
+    "compact-7-cls": (Config(**{**SMALL, **COMPACT, "img_size": (30, 21), "pool": "cls"}, tokenizer_kernel=7,
+                             tokenizer_convs=1, dropout=0.2), 0, 0),
+    "compact-ripple": (Config(**{**SMALL, **COMPACT, "attn": "ripple", "img_size": (17, 26)}, r_max=2), 0.5, 2e-5),
+    "compact-lisa": (Config(**{**SMALL, **COMPACT, "attn": "lisa", "img_size": (17, 26), "qkv_bias": 1},
+                            lisa_patterns=3), 0.5, 0),
+    "hierarchy-compact-stem": (Config(**COMPACT, img_size=(29, 14), num_classes=5, patch_overlap=1, stage_dims="8,12",
+                                      stage_depths="2,1", stage_heads="1,2", stage_ratios="3,2", dropout=0.1), 0, 0),
+    "softmax-normed-cls": (Config(**SMALL, **NORMED, attn="softmax", pool="cls", qkv_bias=0), 0, 0),
+    "convit-cls-normed": (Config(**{**SMALL, "dim": 12, "depth": 3}, **NORMED, attn="convit", pool="cls",
+                                 convit_local_layers=2), 0, 0),
+    "hierarchy-normed": (Config(**ODD_STAGES, **NORMED, attn="softmax", pool="seq", stage_dims="8,12",
+                                stage_depths="2,1", stage_heads="1,2", stage_ratios="3,2", dropout=0.1), 0, 0),
+    "linear-seq": (Config(**SMALL, attn="linear", pool="seq", pos_embed="sine", qkv_bias=0), 0.5, 0),
+})
 FIRST_SEEDS = {case: 10000 * i for i, case in enumerate(CASES)}
 # Draws before these suit float32, but bfloat16 only by luck.
 FIRST_SEEDS["convit-cls-nope"] += 2
@@ -194,6 +215,8 @@ def deviation(case, name, stick_scale):
 
 
 def draw_parameter(case, name, shape, random, stick_scale):
+    if name == "pos_embed" and CASES[case][0].pos_embed == "sine":
+        return tokenizer_reference.sines(*shape[1:]).numpy()
     if name.endswith("permutation"):
         return np.stack([random.permutation(shape[1]) for _ in range(shape[0])])
     x = deviation(case, name, stick_scale) * random.standard_normal(shape)

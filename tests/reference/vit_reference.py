@@ -16,7 +16,9 @@ M model width, H heads, D head width (M = H D), R sticks, grid Hg x Wg.  Paramet
     depthwise k x k convolution is time_kernel x k x k, that of conv_stages conv_time_kernel x k x k
     stage_norm 0: no norm between stages;  pos stages: a position embedding at each stage's start, and the class token,
     if there is one, joins in the last
-    stem hybrid: patches of a ResNet's features (stem_reference.py) instead of the image
+    stem hybrid: patches of a ResNet's features (stem_reference.py) instead of the image;  stem conv: tokens of
+    convolutions (tokenizer_reference.py, which also has pool seq and pos sine)
+    mlp_stream normed: x = norm2(x), x += mlp(x);  qkv_bias 0: attention's qkv has no bias
     pos conv: x += depthwise3x3(x) at each block's entry;  mlp conv: mlp = fc2 gelu(depthwise3x3(fc1))
     dropout: after pos, attn and mlp, and after gelu; its sites are 0 and, for block i of all stages, 3 i + 1, 3, 2, and
     for stage j > 0 with positions of its own 3 blocks + j
@@ -41,6 +43,7 @@ import linear_reference as linear
 import lisa_reference
 import operators
 import stem_reference
+import tokenizer_reference
 from dropout_reference import FIRST, SEED, STEP, Drop
 from mixer_reference import MIXERS
 from rival_operators import RIVALS, relu, rpe_bias, rpe_shapes
@@ -51,7 +54,7 @@ RIPPLE = ("ripple", "ripple-fixed", "ripple-softmax-weights", "ripple-truncated"
           "ripple-explicit-softmax")
 LATER = ("feature_map", "relative", "convit", "rpe", "focused", "lisa", "landmarks", "castling", "inception", "stage",
          "patch_overlap", "dropout", "kv_stride", "mlp_conv", "mlp_relu", "conv_stages", "conv_block", "head_kind", "distill",
-         "patch_norm", "patch_pad", "patch_merging", "norm_eps", "stem",
+         "patch_norm", "patch_pad", "patch_merging", "norm_eps", "stem", "tokenizer", "mlp_stream", "qkv_bias",
          "frames", "tubelet", "time_kernel", "conv_time_kernel", "ring_time",
          *operators.SETTINGS)  # settings newer than the first fixtures
 
@@ -73,8 +76,8 @@ class Config(OperatorSettings):
     heads: int = 2
     num_classes: int = 7
     mlp_ratio: int = 4
-    pool: str = "gap"           # cls | gap | gap-raw
-    pos_embed: str = "learned"  # learned | none | conv | stages
+    pool: str = "gap"           # cls | gap | gap-raw | seq
+    pos_embed: str = "learned"  # learned | none | conv | stages | sine
     r_max: int = 4
     tau: float = 0.001
     ripple_layers: int = 2
@@ -106,9 +109,14 @@ class Config(OperatorSettings):
     patch_merging: int = 0           # from stage to stage, with Swin's names
     stage_norm: int = 1              # 0: only at the end of the last stage
     norm_eps: float = 1e-6
-    stem: str = "none"               # none | hybrid
+    stem: str = "none"               # none | hybrid | conv
     stem_blocks: str = "0"
     stem_width: int = 64
+    tokenizer_kernel: int = 3
+    tokenizer_convs: int = 2
+    tokenizer_width: int = 64
+    mlp_stream: str = "residual"     # residual | normed
+    qkv_bias: int = 1
     dropout: float = 0.0
     kv_stride: int = 1               # of convattn's k and v
     mlp_conv: int = 0
@@ -123,7 +131,8 @@ class Config(OperatorSettings):
     @property
     def grid(self):
         """(rows, columns), of clips (frames, rows, columns)."""
-        sides = [stem_reference.side(self, n) for n in self.img_size] if self.stem == "hybrid" else self.img_size
+        stem = {"hybrid": stem_reference, "conv": tokenizer_reference}.get(self.stem)
+        sides = [stem.side(self, n) for n in self.img_size] if stem else self.img_size
         sides = sides[0] // self.patch_size, sides[1] // self.patch_size
         frames = (self.frames - 1) // 2 + 1 if self.tubelet > 1 else self.frames
         return (frames, *sides) if frames > 1 else sides
@@ -168,6 +177,8 @@ def of_stage(text, i):
 
 def patches_along(config, side):
     """The first stage's patches along a side of the image."""
+    if config.stem == "conv":
+        return tokenizer_reference.side(config, side)
     if config.patch_pad:
         return (side + 2 * config.patch_pad - (2 * config.patch_size - 1)) // config.patch_size + 1
     return -(-side // config.patch_size)
@@ -189,7 +200,7 @@ def stages(config):
         if i < config.conv_stages:
             own["attn"] = config.conv_block
         result.append((f"{'layers' if config.patch_merging else 'stages'}.{i}.",
-                       replace(config, **own, img_size=(Hg, Wg), patch_size=1, dim=dim, depth=depth, heads=heads,
+                       replace(config, **own, img_size=(Hg, Wg), patch_size=1, stem="none", dim=dim, depth=depth, heads=heads,
                                mlp_ratio=ratio, stage_dims="", frames=frames, tubelet=1,
                                ripple_layers=config.ripple_layers - first,
                                stage_norm=int(config.stage_norm or i == len(lists[0]) - 1))))
@@ -246,8 +257,8 @@ def block_shapes(config, i):
                   "attn.proj.weight": (M, M), "attn.proj.bias": (M,)})
     if config.attn in ("gf", "soft", "conv", "sepconv") or operator in MIXERS:
         del block["attn.qkv.weight"], block["attn.qkv.bias"]
-    if config.attn == "convit":
-        del block["attn.qkv.bias"]
+    if config.attn == "convit" or not config.qkv_bias:
+        block.pop("attn.qkv.bias", None)
     if operator == "convit":
         del block["attn.qkv.weight"]
         block.update({"attn.qk.weight": (2 * M, M), "attn.v.weight": (M, M),
@@ -291,7 +302,7 @@ def position_name(config, i):
     """The position embedding that is added to the tokens of stage i, or None."""
     if config.pos_embed == "stages":
         return f"pos_embed{i + 1}"
-    return "pos_embed" if config.pos_embed == "learned" and i == 0 else None
+    return "pos_embed" if config.pos_embed in ("learned", "sine") and i == 0 else None
 
 
 def embedding_stride(config, i):
@@ -301,6 +312,8 @@ def embedding_stride(config, i):
 def embedding_shapes(config, i, channels, M):
     k = 2 * embedding_stride(config, i) - 1 if config.patch_overlap else embedding_stride(config, i)
     tubelet = (config.tubelet,) if config.tubelet > 1 and i == 0 else ()
+    if config.stem == "conv" and i == 0:
+        return tokenizer_reference.shapes(config, M)
     shapes = {"proj.weight": (M, channels, *tubelet, k, k), "proj.bias": (M,)}
     if config.patch_overlap or config.patch_norm:
         shapes.update({"norm.weight": (M,), "norm.bias": (M,)})
@@ -314,8 +327,20 @@ def last_norm(config, prefix):
     return prefix if config.stage_norm else ""
 
 
+def position_shapes(config):
+    """Of every position embedding, sines included."""
+    shapes = {}
+    for index, (_, stage) in enumerate(stages(config)):
+        if position_name(config, index):
+            last = index == len(stages(config)) - 1
+            front = (1 + config.distilled) * (config.pool == "cls" and last and class_block(config) == 0)
+            shapes[position_name(config, index)] = (1, grids.token_count(stage.grid) + front, stage.dim)
+    return shapes
+
+
 def parameter_shapes(config):
     shapes, channels = {}, 3
+    learned = {} if config.pos_embed == "sine" else position_shapes(config)
     if config.stem == "hybrid":
         shapes, channels = stem_reference.shapes(config), stem_reference.channels(config)
     for index, (prefix, stage) in enumerate(stages(config)):
@@ -325,16 +350,16 @@ def parameter_shapes(config):
             shapes["cls_token"] = (1, 1, M)
             if config.distilled:
                 shapes["dist_token"] = (1, 1, M)
-        if position_name(config, index):
-            front = (1 + config.distilled) * (config.pool == "cls" and last and class_block(config) == 0)
-            N = grids.token_count(stage.grid) + front
-            shapes[position_name(config, index)] = (1, N, M)
+        if position_name(config, index) in learned:
+            shapes[position_name(config, index)] = learned[position_name(config, index)]
         for i in range(stage.depth):
             shapes.update({f"{prefix}blocks.{i}.{name}": shape for name, shape in block_shapes(stage, i).items()})
         if stage.stage_norm:
             end = last_norm(config, prefix) + "norm."
             shapes.update({end + "weight": (M,), end + "bias": (M,)})
         channels = M
+    if config.pool == "seq":
+        shapes.update({tokenizer_reference.POOL + "weight": (1, channels), tokenizer_reference.POOL + "bias": (1,)})
     return {**shapes, **head_shapes(config, channels)}
 
 
@@ -366,12 +391,13 @@ def classify(config, params, x):
 
 
 def buffer_shapes(config):
-    """Tensors that are drawn instead of learned; a hierarchy's operators here have none."""
+    """Tensors that are not learned, but drawn, or sines; a hierarchy's operators here have none."""
+    sines = position_shapes(config) if config.pos_embed == "sine" else {}
     if config.stage_dims:
-        return {}
+        return sines
     H, D = config.heads, config.dim // config.heads
     N = grids.token_count(config.grid) + (config.pool == "cls")
-    shapes = {}
+    shapes = sines
     for i in range(config.depth):
         operator, block = block_operator(config, i), {}
         if operator not in ("softmax", "ripple-explicit-softmax", "convit", "conv", "sepconv", *RIVALS, *MIXERS):
@@ -384,9 +410,9 @@ def buffer_shapes(config):
 
 def cancels(name, config=None):
     """Is this a parameter that no output depends on?  One number for all keys of a query drops out of their softmax,
-    and pool gap-raw leaves the last norm out."""
+    and of all tokens out of sequence pooling's; pool gap-raw leaves the last norm out."""
     raw = config is not None and config.pool == "gap-raw"
-    return name.endswith("pos_proj.bias") or (raw and name.removeprefix("grad.") in ("norm.weight", "norm.bias"))
+    return name.endswith(("pos_proj.bias", "attention_pool.bias")) or (raw and name.removeprefix("grad.") in ("norm.weight", "norm.bias"))
 
 
 # == Gated positional attention ========================================================================================
@@ -549,13 +575,16 @@ class Vit:
                 x = x + self.depthwise(f"blocks.{i}.pos_embed.", x)
             site = 3 * (self.first + i)
             x = x + self.drop.rows(self.attention(i, self.norm(f"blocks.{i}.norm1", x)), site + 1)
-            change = self.mlp(f"blocks.{i}.mlp.", self.norm(f"blocks.{i}.norm2", x), site + 2)
-            x = x + self.drop.rows(change, site + 3)
+            h = self.norm(f"blocks.{i}.norm2", x)
+            change = self.mlp(f"blocks.{i}.mlp.", h, site + 2)
+            x = (h if config.mlp_stream == "normed" else x) + self.drop.rows(change, site + 3)
         return self.norm("norm", x) if config.stage_norm and not self.raw else x
 
     def embed(self, i, x):
         """Tokens of stage i from x [B,C,H,W], of clips [B,frames,3,H,W] and then [B,C,frames,H,W]."""
         config, name = self.config, embedding_name(self.config, i)
+        if i == 0 and config.stem == "conv":
+            return tokenizer_reference.tokens(config, self.params, x, self.notes)
         if i and config.patch_merging:
             cells = torch.cat([x[:, :, r::2, c::2] for c in (0, 1) for r in (0, 1)], dim=1).flatten(2).transpose(1, 2)
             return F.linear(self.norm(name + "norm", cells, 1e-5), self.params[name + "reduction.weight"])
@@ -601,6 +630,8 @@ class Vit:
             if config.stage_dims and not last:
                 x = tokens.transpose(1, 2).unflatten(2, config_here.grid)
         x = tokens[:, 0] if config.pool == "cls" else tokens.mean(1)
+        if config.pool == "seq":
+            x = tokenizer_reference.pool(params, tokens)
         logits = classify(self.config, params, x)
         if not self.config.distilled:
             self.own_logits = [logits, logits]
@@ -712,6 +743,8 @@ def self_check():
               Config(**{**small, "attn": "sepconv", "head_kind": "mlp"}),
               Config(**{**two, "attn": "softmax", "conv_stages": 1, "conv_block": "sepconv", "img_size": (16, 24)}),
               Config(**{**small, "attn": "softmax", "pool": "cls", "head_kind": "tanh"}),
+              Config(**{**small, "attn": "softmax", "stem": "conv", "patch_size": 1, "tokenizer_width": 5, "pool": "seq",
+                        "pos_embed": "sine", "mlp_stream": "normed", "qkv_bias": 0, "img_size": (13, 18)}),
               Config(**{**two, "attn": "focused,swin", "window": "2", "img_size": (16, 24), "patch_merging": 1,
                         "patch_norm": 1, "stage_norm": 0, "norm_eps": 1e-5, "pos_embed": "none"})]
     for seed, config in enumerate(cases):
