@@ -25,6 +25,9 @@ static const ConfigEntry entries[] = {
     {F(STRING, data_dir), "datasets", .argument = "FOLDER", .change = CHANGE_FREELY, .ranks_differ = true,
      .help = "Folder that contains the folders of " DATASETS_WITH_FILES(" and ") "; scripts/fetch_cifar.sh "
              "downloads the first two to it"},
+    {F(STRING, labels), .argument = "FILE", .change = CHANGE_PATH,
+     .help = "CSV file with the label of each image in the folder data: lines of file,label or file,label,split, where "
+             "split is train, val or test (empty: folders are the classes)"},
     {F(INT, train_limit), "0", .min = 0, .max = 1e8, .help = "Use only N of the training images (0: all)"},
     {F(INT, test_limit), "0", .min = 0, .max = 1e8, .change = CHANGE_FREELY,
      .help = "Use only N of the test images (0: all)"},

@@ -10,7 +10,7 @@
 
 /* The choice of a data set, and how much of it is used. */
 typedef struct {
-    const char *data, *data_dir;
+    const char *data, *data_dir, *labels;
     int train_limit, test_limit;
     float val_fraction;
     ConfigFloats mean, std; /* per channel, replacing the data set's own; none or three numbers */

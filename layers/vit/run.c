@@ -10,6 +10,7 @@
 #include "layers/loading.h"
 #include "layers/vit/fit_weights.h"
 #include "core/files.h"
+#include "data/sets/labelled.h"
 #include "data/sets/subset.h"
 #include "training/checkpoint.h"
 
@@ -30,6 +31,9 @@ static const ConfigEntry entries[] = {
     {F(STRING, attention), .command_line_only = true, .argument = "FILE",
      .help = "With --predict: write the attention weights of every layer and head to this safetensors file, which "
              "scripts/plots/plot_attention.py draws"},
+    {F(STRING, write_logits), .command_line_only = true, .argument = "FILE",
+     .help = "Write the logits of --init or --resume for all training images, prepared as for evaluation, to this "
+             "safetensors file, which --teacher takes, and stop"},
     {F(INT, top_frames), "3", .command_line_only = true, .max = 1000,
      .help = "With --predict of videos: how many frames to name that speak most for the first class. A frame's score "
              "is the probability of that class for a clip that shows this frame alone, which says nothing of classes "
@@ -39,6 +43,10 @@ static const ConfigEntry entries[] = {
 const ConfigGroup vit_mode_settings = {CONFIG_GROUP(VitModeSettings, entries)};
 
 /* == Data ========================================================================================================= */
+
+static DatasetSplits splits_of(const DataSettings *s) {
+    return *s->labels ? labelled_splits(s->labels) : dataset_splits(s->data, s->data_dir);
+}
 
 /* Normalisation of pixels: as set by the user; else, in a mode, as the model was trained; else as for the data set. */
 static void normalise(const VitRun *run, Dataset *dataset) {
@@ -72,7 +80,8 @@ void vit_run_describe_data(VitRun *run) {
     Error error;
     if (!lost && !dataset_known(data, &error)) config_reject(config, "data", "%s", error.text);
     if (!lost && !alone) {
-        dataset_describe(d, data, run->data->data_dir);
+        if (*run->data->labels) labelled_describe(d, data, run->data->labels);
+        else dataset_describe(d, data, run->data->data_dir);
     } else {
         memcpy(d->mean, imagenet_mean, sizeof imagenet_mean);
         memcpy(d->std, imagenet_std, sizeof imagenet_std);
@@ -137,8 +146,10 @@ void vit_run_open_split(VitRun *run, Dataset *split, bool train) {
                       "{samples_per_clip} repeats clips, but {data} has images, which repeated_aug repeats");
     if (s->num_classes < d->classes)
         config_reject(config, "num_classes", "{num_classes} is less than the %d classes of {data}", d->classes);
-    dataset_open(split, run->data->data, run->data->data_dir, train,
-                 (size_t)(train ? run->data->train_limit : run->data->test_limit));
+    size_t limit = (size_t)(train ? run->data->train_limit : run->data->test_limit);
+    if (*run->data->labels)
+        labelled_open(split, run->data->data, run->data->labels, train ? LABELLED_TRAIN : LABELLED_VALIDATION, limit);
+    else dataset_open(split, run->data->data, run->data->data_dir, train, limit);
     normalise(run, split);
 }
 
@@ -154,7 +165,7 @@ void vit_run_settle_split(VitRun *run) {
         config_reject(config, "val_fraction", "{val_fraction} holds out images to validate with, but {eval_every} never "
                                               "evaluates");
     if (chosen || !trains || !training_evaluates(t) || run->train.clips) return;
-    DatasetSplits splits = dataset_splits(run->data->data, run->data->data_dir);
+    DatasetSplits splits = splits_of(run->data);
     if (splits.by_class && !splits.validation)
         config_try_set(config, "val_fraction", "0.1", "the default for class folders without val/", &error_fatal);
 }
@@ -171,14 +182,14 @@ static void hold_out(VitRun *run, Dataset *rest, Dataset *held) {
 
 /* Opens the images beside the training images, which validate in a folder val/ and else test. */
 static void open_others(VitRun *run) {
-    DatasetSplits splits = dataset_splits(run->data->data, run->data->data_dir);
+    DatasetSplits splits = splits_of(run->data);
     vit_run_open_split(run, &run->test, false);
     run->validates = splits.by_class && splits.validation;
 }
 
 void vit_run_open_evaluated(VitRun *run) {
     DatasetSplits splits = {.test = true};
-    if (run->data->val_fraction > 0) splits = dataset_splits(run->data->data, run->data->data_dir);
+    if (run->data->val_fraction > 0) splits = splits_of(run->data);
     if (splits.test || splits.validation) {
         open_others(run);
         return;
@@ -194,7 +205,7 @@ bool vit_run_open_test(VitRun *run) {
     const DataSettings *s = run->data;
     Training *t = &run->training;
     char path[RUN_PATH_SIZE];
-    DatasetSplits splits = dataset_splits(s->data, s->data_dir);
+    DatasetSplits splits = splits_of(s);
     bool beside = splits.by_class && splits.validation && splits.test; /* val/ has validated */
     run_folder_file(path, t->s->run_dir, "test.json");
     if (t->state.best < 0 || !(run->held_out ? splits.test || splits.validation : beside)) return false;
@@ -203,7 +214,8 @@ bool vit_run_open_test(VitRun *run) {
     dataset_close(&run->test);
     run->held_out = run->validates = false;
     run->tested = true;
-    if (beside) dataset_open_test(&run->test, s->data, s->data_dir, (size_t)s->test_limit);
+    if (beside && *s->labels) labelled_open(&run->test, s->data, s->labels, LABELLED_TEST, (size_t)s->test_limit);
+    else if (beside) dataset_open_test(&run->test, s->data, s->data_dir, (size_t)s->test_limit);
     else vit_run_open_split(run, &run->test, false);
     if (beside) normalise(run, &run->test);
     loading_open(run, &run->test_loader, &run->test, false);
@@ -312,10 +324,16 @@ size_t vit_pixels(const VitSettings *s) {
     return 3 * (size_t)s->frames * (size_t)s->img_size[0] * (size_t)s->img_size[1];
 }
 
+void vit_run_distill(VitRun *run) {
+    bool measures = run->training.mode && !run->modes->describe && !*run->modes->parity;
+    if (!measures) run->vit.distillation = distillation_of(run->distillation);
+}
+
 void vit_run_open_model(VitRun *run, int batch, bool training) {
     Vit *vit = &run->vit;
     vit_create(vit, &run->training.config);
     layer_decay_apply(vit, run->layer_decay);
+    vit_run_distill(run);
     vit_plan(vit, batch, training);
     vit_allocate(vit);
     params_allocate(&vit->model.params, training);

@@ -88,6 +88,40 @@ run --data bare $settings --eval-every 0 --run-dir never.run
 [ "$status" -eq 0 ] && grep -q '^bare: 77 training and 0 ' out && [ ! -e never.run/best.safetensors ]
 check "without evaluations all images train" $? "$(tail -n 1 out)"
 
+# == Labels from a table =============================================================================================
+
+mkdir flat
+for folder in bare/class0 bare/class1 bare/class2; do
+    for file in "$folder"/*; do cp "$file" "flat/$(basename "$folder")-$(basename "$file")"; done
+done
+(cd flat && printf 'File,label\r\n' && for f in *; do printf '"%s",%s\r\n' "$f" "${f%%-*}"; done) >labels.csv
+succeeds "labels come from a CSV file" --data flat --labels labels.csv $settings --run-dir csv.run
+grep -q '^flat: 69 training and 8 validation images, 3 classes' out
+check "with a validation split as that of class folders" $? "$(sed -n 2p out)"
+awk -F , 'NR == 1 { next } { sub(/\r/, ""); print $0 "," (NR % 5 == 0 ? "test" : NR % 5 == 1 ? "val" : "train") }' labels.csv >split.csv
+succeeds "and splits, too" --data flat --labels split.csv $settings --run-dir split.run
+grep -q '^flat: [0-9]* training and 15 validation images' out && grep -q '"images": 15,' split.run/test.json
+check "val validates and test is read at the end" $? "$(sed -n 2p out) $(cat split.run/test.json)"
+run --init split.run/best.safetensors --eval
+[ "$status" -eq 0 ] && grep -q '^15 validation images' out
+check "--eval finds the table in the checkpoint" $? "$(tail -n 1 out)"
+labels() { # NAME WORDS CONTENT
+    printf '%b' "$3" >bad.csv
+    refuses "labels: $1" 1 "bad.csv: $2" --data flat --labels bad.csv $settings --run-dir none
+}
+labels "a missing image" 'line 2: flat/nothing.bmp: no such file' 'class0-image000.bmp,a\nnothing.bmp,b\n'
+labels "no label" 'line 1: class0-image000.bmp has no label' 'class0-image000.bmp,\n'
+labels "one field" 'line 2: expected a file and a label' 'file,label\nclass0-image000.bmp\n'
+labels "four fields" 'line 1: more than 3 fields' 'a,b,train,c\n'
+labels "another split" "line 1: the split 'dev' is none of train, val and test" 'class0-image000.bmp,a,dev\n'
+labels "an image twice" 'lines 1 and 3: class0-image000.bmp has two' \
+    'class0-image000.bmp,a\nclass0-image001.bmp,a\nclass0-image000.bmp,b\n'
+labels "an open quote" 'line 2: a double quote is not closed' 'class0-image000.bmp,a\n"class0-image001.bmp,a\n'
+labels "a path out of the folder" 'line 1: ../bare/class0/image000.bmp: expected a path below the folder' \
+    '../bare/class0/image000.bmp,a\n'
+labels "nothing" 'no image in it' 'file,label\n'
+refuses "labels: no such file" 1 "none.csv: " --data flat --labels none.csv $settings --run-dir none
+
 # == Patience ========================================================================================================
 
 run --data bare $settings --epochs 30 --patience 2 --lr 0 --lr-min 0 --run-dir patient.run
