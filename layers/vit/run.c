@@ -187,6 +187,16 @@ static void open_others(VitRun *run) {
     run->validates = splits.by_class && splits.validation;
 }
 
+void vit_run_open_training(VitRun *run) {
+    Dataset held;
+    if (run->data->val_fraction <= 0) {
+        vit_run_open_split(run, &run->train, true);
+        return;
+    }
+    hold_out(run, &run->train, &held);
+    dataset_close(&held);
+}
+
 void vit_run_open_evaluated(VitRun *run) {
     DatasetSplits splits = {.test = true};
     if (run->data->val_fraction > 0) splits = splits_of(run->data);

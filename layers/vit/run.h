@@ -112,6 +112,8 @@ void vit_run_settle_split(VitRun *run);
 
 /* Opens one split, after checking that the model fits it. */
 void vit_run_open_split(VitRun *run, Dataset *split, bool train);
+/* Opens the training images, without those that are held out. */
+void vit_run_open_training(VitRun *run);
 /* Opens the images that are evaluated outside of training: those that test, else those that validate. */
 void vit_run_open_evaluated(VitRun *run);
 
