@@ -13,9 +13,7 @@ import os
 import subprocess
 import time
 
-FLAGS = ("--data cifar100 --stem conv --patch-size 1 --dim 128 --depth 2 --heads 2 --mlp-ratio 1 --pool seq "
-         "--qkv-bias false --mlp-stream normed --pos-init-std 0.2 --norm-eps 1e-5 --drop-path 0.1 --label-smoothing 0.1 "
-         "--weight-decay 0.03 --clip-grad 0 --batch-size 128 --bench")
+CONFIG = "configs/compact/cct-2-3x2-cifar100.ini"
 
 
 def arguments():
@@ -109,8 +107,8 @@ class Way:
 
 def vit_seconds(options):
     program = options.vit or f"build/cpu{'-bf16' if options.bfloat16 else ''}/train_vit"
-    flags = FLAGS.split() + ["--data-dir", options.data_dir]
-    flags[flags.index("--batch-size") + 1] = str(options.batch)
+    flags = ["--config", CONFIG, "--data-dir", options.data_dir, "--attn-dropout", "0", "--batch-size", str(options.batch),
+             "--bench"]
     done = subprocess.run([program, *flags], env={**os.environ, "OMP_NUM_THREADS": str(options.threads)},
                           stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True, text=True)
     said = json.loads(done.stdout.splitlines()[-1])

@@ -145,11 +145,12 @@ static void test_micro_batches(void **state) {
     free(parts);
 }
 
-/* The gradient of both kinds of convolutions, with the same regions.  A few ReLUs fall on the other side. */
+/* The gradient of both kinds of convolutions, with the same regions.  A few ReLUs fall on the other side, of bfloat16 also
+ * the signs of boxes' errors. */
 static void test_quick(void **state) {
     World *w = &world;
     size_t n = w->run.model.model.params.total;
-    double norm = 0, worst = 0, tolerance = sizeof(real) == 2 ? 0.2 : 1e-2;
+    double norm = 0, worst = 0, tolerance = sizeof(real) == 2 ? 0.7 : 1e-2;
     Truth quick_truth = truth_of(w), exact_truth = truth_of(&exact);
     (void)state;
     quick_truth.proposals = exact_truth.proposals = (const float(*)[4])w->boxes;
