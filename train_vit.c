@@ -337,7 +337,7 @@ static int train(VitRun *run) {
         note_accuracy(run);
     }
     test_best(run);
-    return t->stopping ? training_stop_early(t) : report(run);
+    return t->stopping ? training_stop_tested(t) : report(run);
 }
 
 int main(int argc, char **argv) {

@@ -67,6 +67,29 @@ run $tiny --val-fraction 0.25 --epochs 2 --run-dir shapes.run
 [ "$status" -eq 0 ] && grep -q 'training and [0-9]* validation images' out && grep -q '"images": 32,' shapes.run/test.json
 check "the built-in shapes have such a split, too" $? "$(cat shapes.run/test.json)"
 
+# A signal that comes while the test images are read leaves the last epoch's weights in the run's folder.
+images slow/train 40 40 40
+images slow/val 8 8 8
+images slow/test 1 1 1
+i=0
+while [ $i -lt 4000 ]; do i=$((i + 1)); ln slow/test/class0/image000.bmp slow/test/class0/again$i.bmp; done
+slow="--data slow $settings --dim 64 --depth 4 --lr 2e-3"
+succeeds "a run with many test images" $slow --run-dir whole.run
+"$vit" $slow --run-dir stopped.run >out 2>err </dev/null &
+pid=$!
+while kill -0 $pid 2>/dev/null && ! grep -q 'epoch 3/3  top-1' out; do sleep 0.02; done
+kill -s TERM $pid
+wait $pid
+status=$?
+[ $status -eq 143 ] && grep -q '^stopped by SIGTERM before the test images were read: ' out && [ ! -e stopped.run/test.json ]
+check "SIGTERM while test images are read" $? "status $status: $(tail -n 1 out)"
+[ "$(tensors stopped.run/last.safetensors | cksum)" = "$(tensors whole.run/last.safetensors | cksum)" ] &&
+    [ "$(tensors whole.run/best.safetensors | cksum)" != "$(tensors whole.run/last.safetensors | cksum)" ]
+check "and the weights stay those of the last epoch" $?
+run --resume stopped.run
+[ "$status" -eq 0 ] && cmp -s stopped.run/test.json whole.run/test.json
+check "a resumed run reads them" $? "$(tail -n 1 out)"
+
 # The folder's place and the order of other files do not matter; another seed does.
 mkdir elsewhere && cp -R bare elsewhere/bare
 run --data elsewhere/bare $settings --run-dir moved.run
