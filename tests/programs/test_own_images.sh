@@ -128,6 +128,12 @@ check "val validates and test is read at the end" $? "$(sed -n 2p out) $(cat spl
 run --init split.run/best.safetensors --eval
 [ "$status" -eq 0 ] && grep -q '^15 validation images' out
 check "--eval finds the table in the checkpoint" $? "$(tail -n 1 out)"
+(cd flat && ln class0-image000.bmp a..b.bmp && printf 'Split,Class,Path\n' &&
+    for f in *; do case $f in a..*) c=class0 ;; *) c=${f%%-*} ;; esac; printf 'train,%s,%s\n' $c "$f"; done) >order.csv
+run --data flat --labels order.csv $settings --epochs 1 --run-dir order.run
+[ "$status" -eq 0 ] && grep -q '^flat: 70 training and 8 validation images' out
+check "a header says where the columns stand, and names may hold dots" $? "$(head -n 2 out | tail -n 1)"
+rm flat/a..b.bmp
 labels() { # NAME WORDS CONTENT
     printf '%b' "$3" >bad.csv
     refuses "labels: $1" 1 "bad.csv: $2" --data flat --labels bad.csv $settings --run-dir none
@@ -142,6 +148,10 @@ labels "an image twice" 'lines 1 and 3: class0-image000.bmp has two' \
 labels "an open quote" 'line 2: a double quote is not closed' 'class0-image000.bmp,a\n"class0-image001.bmp,a\n'
 labels "a path out of the folder" 'line 1: ../bare/class0/image000.bmp: expected a path below the folder' \
     '../bare/class0/image000.bmp,a\n'
+labels "an unknown column" "line 1: the column 'breed' is unknown" 'file,breed\nclass0-image000.bmp,a\n'
+labels "a column twice" "line 1: the column 'path' is there twice" 'file,path\nclass0-image000.bmp,a\n'
+labels "a header without labels" 'line 1: the header has no column label' 'file,split\nclass0-image000.bmp,val\n'
+labels "a line behind a field of two" 'line 3: expected a file and a label' '"two\nlines.bmp",a\nclass0-image000.bmp\n'
 labels "nothing" 'no image in it' 'file,label\n'
 refuses "labels: no such file" 1 "none.csv: " --data flat --labels none.csv $settings --run-dir none
 
