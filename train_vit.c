@@ -256,6 +256,21 @@ static void training_data_and_model(VitRun *run) {
                                       .classes = run->train.classes});
 }
 
+/* The least and the greatest weight of a class that has images. */
+static void announce_class_weights(const VitRun *run) {
+    const Dataset *d = &run->train;
+    const float *weights = run->class_weights;
+    int least = -1, most = -1;
+    for (int c = 0; c < d->classes; c++) {
+        if (weights[c] > 0 && (least < 0 || weights[c] < weights[least])) least = c;
+        if (weights[c] > 0 && (most < 0 || weights[c] > weights[most])) most = c;
+    }
+    const char *const *names = d->class_names;
+    print_line("%s: losses weigh %.3g (class %d%s%s) to %.3g (class %d%s%s)\n", d->name, (double)weights[least], least,
+               names ? ", " : "", names ? names[least] : "", (double)weights[most], most, names ? ", " : "",
+               names ? names[most] : "");
+}
+
 static void announce(const VitRun *run) {
     const VitSettings *s = run->model_settings;
     const Dataset *d = &run->train;
@@ -268,6 +283,7 @@ static void announce(const VitRun *run) {
     if (run->held_out)
         print_line("%s: %g of the training images of each class validate; best.safetensors is chosen on them\n", d->name,
                    (double)run->data->val_fraction);
+    if (run->class_weights) announce_class_weights(run);
     if (d->height && !vit_run_has_model_size(run))
         print_line("%s: images of %dx%d are resized to img_size %dx%d: "
                    "cut out and scaled in training, the centre in tests\n",
@@ -348,7 +364,7 @@ static int train(VitRun *run) {
         note_accuracy(run);
     }
     test_best(run);
-    return t->stopping ? training_stop_early(t) : report(run);
+    return t->stopping ? training_stop_tested(t) : report(run);
 }
 
 int main(int argc, char **argv) {

@@ -509,6 +509,8 @@ static void save(Training *t) {
     run_folder_save(&t->folder, t->params, &t->state);
 }
 
+static int stop_status(void) { return 128 + (stop_signal ? stop_signal : SIGTERM); }
+
 int training_stop_early(Training *t) {
     progress_end();
     settle(t);
@@ -519,7 +521,15 @@ int training_stop_early(Training *t) {
         print_line("stopped by %s after step %llu, in epoch %llu of %d, and saved: %s --resume %s continues\n",
                stop_signal_name(), (unsigned long long)t->state.step, (unsigned long long)t->state.epoch + 1,
                t->s->epochs, t->program, t->folder.path);
-    return 128 + (stop_signal ? stop_signal : SIGTERM);
+    return stop_status();
+}
+
+int training_stop_tested(const Training *t) {
+    progress_end();
+    if (distributed_rank() == 0)
+        print_line("stopped by %s before the test images were read: %s --resume %s reads them\n", stop_signal_name(),
+                   t->program, t->folder.path);
+    return stop_status();
 }
 
 /* == The end of an epoch ========================================================================================== */

@@ -161,6 +161,8 @@ void training_log(Training *t);
 
 /* Saves the run after a signal, says how it goes on, and returns the exit status that the shell expects. */
 int training_stop_early(Training *t);
+/* The same after the last epoch, whose state is saved already: the parameters are now those of the best epoch. */
+int training_stop_tested(const Training *t);
 
 /* == The end of an epoch ========================================================================================== */
 

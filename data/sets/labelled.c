@@ -35,11 +35,31 @@ static char *field(char **at, char **line, char *end, const char **value, Error 
     return more ? *at : NULL;
 }
 
-static bool is_header(const char *first) {
-    static const char *const names[] = {"file", "filename", "image", "path"};
+/* The column that a name in a header stands for, or -1. */
+static int column_named(const char *name) {
+    static const char *const names[][FIELDS] = {
+        {"file", "label", "split"}, {"filename", "class", NULL}, {"image", NULL, NULL}, {"path", NULL, NULL}};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (!strcasecmp(first, names[i])) return true;
-    return false;
+        for (int column = 0; column < FIELDS; column++)
+            if (names[i][column] && !strcasecmp(name, names[i][column])) return column;
+    return -1;
+}
+
+/* The first line is a header if one of its fields names the column of files; sets then where each column stands. */
+static bool read_header(int place[FIELDS], const char *const fields[FIELDS], int count, Error *error) {
+    int at[FIELDS] = {-1, -1, -1};
+    bool header = false;
+    for (int i = 0; i < count; i++) header |= column_named(fields[i]) == 0;
+    for (int i = 0; header && i < count; i++) {
+        int column = column_named(fields[i]);
+        if (column < 0 || at[column] >= 0)
+            return refuse(error, "the column '%.40s' is %s: expected file, label and, if you like, split", fields[i],
+                          column < 0 ? "unknown" : "there twice"), true;
+        at[column] = i;
+    }
+    if (header && at[1] < 0) return refuse(error, "the header has no column label"), true;
+    if (header) memcpy(place, at, sizeof at);
+    return header;
 }
 
 static int by_text(const void *a, const void *b) { return strcmp(*(const char *const *)a, *(const char *const *)b); }
@@ -53,23 +73,45 @@ static bool split_named(const char *name, uint8_t *split, Error *error) {
     return refuse(error, "the split '%.40s' is none of train, val and test", name);
 }
 
-static bool add_row(LabelTable *t, const char *const fields[FIELDS], int count, int line, Error *error) {
-    if (count < 2) return refuse(error, "expected a file and a label, separated by a comma");
-    if (!*fields[0]) return refuse(error, "the file has no name");
-    if (!*fields[1]) return refuse(error, "%.200s has no label", fields[0]);
-    if (fields[0][0] == '/' || strstr(fields[0], ".."))
-        return refuse(error, "%.200s: expected a path below the folder", fields[0]);
-    if (!split_named(count > 2 ? fields[2] : "", &t->split[t->count], error)) return false;
-    t->file[t->count] = fields[0];
-    t->classes[t->count] = fields[1]; /* for now, in the order of the lines */
+/* Does a path begin at the root, or leave the folder on its way? */
+static bool leaves_folder(const char *path) {
+    if (*path == '/') return true;
+    for (const char *part = path; part; part = strchr(part, '/')) {
+        part += *part == '/';
+        if (part[0] == '.' && part[1] == '.' && (!part[2] || part[2] == '/')) return true;
+    }
+    return false;
+}
+
+static bool add_row(LabelTable *t, const char *const row[FIELDS], const int place[FIELDS], int count, int line,
+                    Error *error) {
+    if (count <= place[0] || count <= place[1])
+        return refuse(error, "expected a file and a label, separated by a comma");
+    const char *file = row[place[0]], *label = row[place[1]];
+    if (!*file) return refuse(error, "the file has no name");
+    if (!*label) return refuse(error, "%.200s has no label", file);
+    if (leaves_folder(file)) return refuse(error, "%.200s: expected a path below the folder", file);
+    bool splits = place[2] >= 0 && count > place[2];
+    if (!split_named(splits ? row[place[2]] : "", &t->split[t->count], error)) return false;
+    t->file[t->count] = file;
+    t->classes[t->count] = label; /* for now, in the order of the lines */
     t->line[t->count++] = line;
     return true;
 }
 
+/* A quoted field may hold ends of lines. */
+static int lines_in(const char *const fields[FIELDS], int count) {
+    int lines = 1;
+    for (int i = 0; i < count; i++)
+        for (const char *at = fields[i]; (at = strchr(at, '\n')); at++) lines++;
+    return lines;
+}
+
 static bool read_rows(LabelTable *t, char *end, Error *error) {
+    int line = 1, place[FIELDS] = {0, 1, 2};
     char *at = t->text;
     if (end - at >= 3 && !memcmp(at, "\xef\xbb\xbf", 3)) at += 3;
-    for (int line = 1; at < end; line++) {
+    while (at < end) {
         const char *fields[FIELDS];
         char *next = at, *begin = at;
         int count = 0;
@@ -77,8 +119,10 @@ static bool read_rows(LabelTable *t, char *end, Error *error) {
         for (; next && count < FIELDS; count++) next = field(&begin, &at, end, &fields[count], &why);
         if (next) refuse(&why, "more than %d fields", FIELDS);
         bool empty = count == 1 && !*fields[0];
-        if (!*why.text && !empty && !(line == 1 && is_header(fields[0]))) add_row(t, fields, count, line, &why);
+        if (!*why.text && !empty && !(line == 1 && read_header(place, fields, count, &why)))
+            add_row(t, fields, place, count, line, &why);
         if (*why.text) return refuse(error, "line %d: %.400s", line, why.text);
+        line += lines_in(fields, count);
     }
     return t->count || refuse(error, "no image in it: expected lines of a file and its label, separated by a comma");
 }

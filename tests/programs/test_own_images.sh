@@ -67,6 +67,29 @@ run $tiny --val-fraction 0.25 --epochs 2 --run-dir shapes.run
 [ "$status" -eq 0 ] && grep -q 'training and [0-9]* validation images' out && grep -q '"images": 32,' shapes.run/test.json
 check "the built-in shapes have such a split, too" $? "$(cat shapes.run/test.json)"
 
+# A signal that comes while the test images are read leaves the last epoch's weights in the run's folder.
+images slow/train 40 40 40
+images slow/val 8 8 8
+images slow/test 1 1 1
+i=0
+while [ $i -lt 4000 ]; do i=$((i + 1)); ln slow/test/class0/image000.bmp slow/test/class0/again$i.bmp; done
+slow="--data slow $settings --dim 64 --depth 4 --lr 2e-3"
+succeeds "a run with many test images" $slow --run-dir whole.run
+"$vit" $slow --run-dir stopped.run >out 2>err </dev/null &
+pid=$!
+while kill -0 $pid 2>/dev/null && ! grep -q 'epoch 3/3  top-1' out; do sleep 0.02; done
+kill -s TERM $pid
+wait $pid
+status=$?
+[ $status -eq 143 ] && grep -q '^stopped by SIGTERM before the test images were read: ' out && [ ! -e stopped.run/test.json ]
+check "SIGTERM while test images are read" $? "status $status: $(tail -n 1 out)"
+[ "$(tensors stopped.run/last.safetensors | cksum)" = "$(tensors whole.run/last.safetensors | cksum)" ] &&
+    [ "$(tensors whole.run/best.safetensors | cksum)" != "$(tensors whole.run/last.safetensors | cksum)" ]
+check "and the weights stay those of the last epoch" $?
+run --resume stopped.run
+[ "$status" -eq 0 ] && cmp -s stopped.run/test.json whole.run/test.json
+check "a resumed run reads them" $? "$(tail -n 1 out)"
+
 # The folder's place and the order of other files do not matter; another seed does.
 mkdir elsewhere && cp -R bare elsewhere/bare
 run --data elsewhere/bare $settings --run-dir moved.run
@@ -105,6 +128,12 @@ check "val validates and test is read at the end" $? "$(sed -n 2p out) $(cat spl
 run --init split.run/best.safetensors --eval
 [ "$status" -eq 0 ] && grep -q '^15 validation images' out
 check "--eval finds the table in the checkpoint" $? "$(tail -n 1 out)"
+(cd flat && ln class0-image000.bmp a..b.bmp && printf 'Split,Class,Path\n' &&
+    for f in *; do case $f in a..*) c=class0 ;; *) c=${f%%-*} ;; esac; printf 'train,%s,%s\n' $c "$f"; done) >order.csv
+run --data flat --labels order.csv $settings --epochs 1 --run-dir order.run
+[ "$status" -eq 0 ] && grep -q '^flat: 70 training and 8 validation images' out
+check "a header says where the columns stand, and names may hold dots" $? "$(head -n 2 out | tail -n 1)"
+rm flat/a..b.bmp
 labels() { # NAME WORDS CONTENT
     printf '%b' "$3" >bad.csv
     refuses "labels: $1" 1 "bad.csv: $2" --data flat --labels bad.csv $settings --run-dir none
@@ -119,6 +148,10 @@ labels "an image twice" 'lines 1 and 3: class0-image000.bmp has two' \
 labels "an open quote" 'line 2: a double quote is not closed' 'class0-image000.bmp,a\n"class0-image001.bmp,a\n'
 labels "a path out of the folder" 'line 1: ../bare/class0/image000.bmp: expected a path below the folder' \
     '../bare/class0/image000.bmp,a\n'
+labels "an unknown column" "line 1: the column 'breed' is unknown" 'file,breed\nclass0-image000.bmp,a\n'
+labels "a column twice" "line 1: the column 'path' is there twice" 'file,path\nclass0-image000.bmp,a\n'
+labels "a header without labels" 'line 1: the header has no column label' 'file,split\nclass0-image000.bmp,val\n'
+labels "a line behind a field of two" 'line 3: expected a file and a label' '"two\nlines.bmp",a\nclass0-image000.bmp\n'
 labels "nothing" 'no image in it' 'file,label\n'
 refuses "labels: no such file" 1 "none.csv: " --data flat --labels none.csv $settings --run-dir none
 
@@ -141,6 +174,9 @@ refuses "patience without evaluations" 2 "patience|eval-every" --data bare $sett
 for way in "--class-weights inverse" "--class-weights sqrt" "--balanced true"; do
     succeeds "$way trains" --data bare $settings $way --run-dir "way.$count"
 done
+run --data bare $settings --epochs 1 --class-weights inverse --run-dir weights.run # 36, 11 and 22 of 69 images train
+[ "$status" -eq 0 ] && grep -q '^bare: losses weigh 0.639 (class 0, class0) to 2.09 (class 1, class1)$' out
+check "the weights are printed" $? "$(grep 'losses weigh' out)"
 refuses "weights of classes with mixup" 2 "class-weights|mixup" --data bare $settings --class-weights inverse --mixup 0.2 \
     --run-dir none
 refuses "balance with repeated augmentation" 2 "balanced|repeated" --data bare $settings --balanced true \
