@@ -32,6 +32,7 @@ static void add_settings(VitRun *run, Config *config) {
     config_add(config, &adamw_settings);
     run->layer_decay = config_add(config, &layer_decay_settings);
     run->target = config_add(config, &target_settings);
+    run->distillation = config_add(config, &distillation_settings);
     run->training.s = config_add(config, &training_settings);
     config_explain(config, "eval", "Measure the accuracy of --init or --resume on the test split, and stop");
     config_explain(config, "predict", "Name what these images show: PNG or JPEG files, folders of them, or test:17 for "
@@ -56,6 +57,7 @@ static void check_settings(VitRun *run) {
                       run->model_settings->dim.count);
     transform_check(config, run->transform, run->model_settings->img_size[0], run->model_settings->img_size[1]);
     layer_decay_check(config, run->layer_decay, run->model_settings);
+    if (!run->training.mode) distillation_check(config, run->distillation);
     if (!run->training.mode) cosine_fit(config, run->schedule, run->training.s->epochs);
     data_check(config, run->data);
     vit_run_describe_data(run);
@@ -64,6 +66,9 @@ static void check_settings(VitRun *run) {
     if (run->target->class_weights && mixup_is_on(run->mixup))
         config_reject(config, "class_weights", "{class_weights} weighs an image by its class, but mixup and cutmix give it "
                                                "two: use mixup 0 and cutmix 0, or balanced true");
+    if (run->target->class_weights && *run->distillation->teacher)
+        config_reject(config, "class_weights", "{class_weights} weighs losses by labels, but {teacher} has a loss without: "
+                                               "use balanced true");
     if (run->sampler->balanced && run->sampler->repeated_aug)
         config_reject(config, "balanced", "{balanced} and {repeated_aug} both repeat images: use one of them");
     if (run->train.clips && (run->target->class_weights || run->sampler->balanced))
@@ -83,6 +88,8 @@ static const ProgramMode modes[] = {
     PROGRAM_MODE_BENCH,
     {"show_batch", "write the first training images as the model sees them to a PNG file", .alone = true,
      .outputs = {"show_batch"}},
+    {"write_logits", "write the logits of all training images for --teacher", .alone = true, .needs_weights = true,
+     .outputs = {"write_logits"}},
     {"predict", "name what these images or videos show", .alone = true, .needs_weights = true,
      .outputs = {"attention", "json"}, .settings = {"top_frames"}},
     PROGRAM_MODE_PARITY,
@@ -133,6 +140,7 @@ static void load_images(VitRun *run, const LoaderPart *part) {
     if (!mixup_is_on(run->mixup) && run->erasing->reprob <= 0) {
         loader_targets(run->targets, part->labels, part->n, C, smoothing);
         vit_load_pixels(&run->vit, part->pixels, run->train.mean, run->train.std, part->n);
+        if (*run->distillation->teacher) teacher_follow(&run->teacher, &run->vit, part, false, 1);
         return;
     }
     MixupDraw draw = mixup_draw(run->mixup, seed, run->training.state.step, H, W);
@@ -146,6 +154,7 @@ static void load_images(VitRun *run, const LoaderPart *part) {
     memcpy(mixed.mix.box, draw.box, sizeof mixed.mix.box);
     mixup_targets(run->targets, part->labels, part->pairs, part->n, C, smoothing, draw.lam);
     vit_load_mixed(&run->vit, part->pixels, &mixed, run->train.mean, run->train.std, part->n);
+    if (*run->distillation->teacher) teacher_follow(&run->teacher, &run->vit, part, true, draw.lam);
 }
 
 /* Forward and backward pass of the B images in the model, which are those from `first` on in the global batch.  Their
@@ -231,6 +240,8 @@ static void training_data_and_model(VitRun *run) {
     char stem[128 + VIT_ATTN_SIZE], attn[VIT_ATTN_SIZE];
     vit_run_open_data(run, true);
     vit_run_open_model(run, vit_run_micro_batch(run), true);
+    if (*run->distillation->teacher)
+        teacher_open(&run->teacher, run->distillation->teacher, &run->vit, &run->train, run->train.mean, run->train.std);
     snprintf(stem, sizeof stem, "%s-%s", run->train.name, vit_attn_names(run->model_settings, attn));
     training_column(t, "top1", "%.3f", LOG_MIDDLE);
     training_column(t, "top5", "%.3f", LOG_MIDDLE);
@@ -354,9 +365,11 @@ int main(int argc, char **argv) {
     else if (run.modes->eval) evaluate_split(&run);
     else if (run.modes->bench) measure_speed(&run);
     else if (*run.vit_modes->show_batch) vit_show_batch(&run);
+    else if (*run.vit_modes->write_logits) vit_write_logits(&run);
     else if (run.predict->predict.count) vit_predict(&run);
     else if (*run.modes->parity) vit_parity(&run);
     else t->status = train(&run);
     vit_run_close_data(&run);
+    teacher_close(&run.teacher);
     return program_close(t);
 }

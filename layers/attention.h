@@ -156,10 +156,10 @@ int attention_class_block(const AttentionOp *op, const Config *settings);
  * lists of other lengths. */
 int attention_stage_number(const Attention *a, const char *name, const ConfigInts *list);
 
-/* Creates the operator for one block, whose tensors have names that begin with `prefix` ("blocks.3.").  Rejects
- * settings that the operator does not support. */
+/* Creates the operator for one block, whose tensors have names that begin with `prefix` ("blocks.3."), and which has
+ * `front` tokens in front of the grid.  Rejects settings that the operator does not support. */
 void attention_create(Attention *a, const AttentionOp *op, const Config *settings, const char *prefix, BlockPlace place,
-                      Grid grid, bool class_token, int M, int heads);
+                      Grid grid, int front, int M, int heads);
 /* Creates the attention of a layer of a detector's encoder, whose grid changes. */
 void attention_create_detector(Attention *a, const AttentionOp *op, const Config *settings, const DetectorFrame *frame,
                                int layer, int M, int heads);

@@ -35,12 +35,12 @@ static void block_declare(Stage *stage, int i, Params *params) {
     const StageConfig *c = &stage->config;
     Block *block = &stage->blocks[i];
     char prefix[PARAM_NAME_SIZE];
-    bool class_token = stage->class_token && stage->first + i >= attention_class_block(c->attn, stage->settings);
+    bool joined = stage->first + i >= attention_class_block(c->attn, stage->settings);
     snprintf(block->prefix, sizeof block->prefix, "%sblocks.%d.", stage->prefix, i);
     attention_create(&block->attention, c->attn, stage->settings, block->prefix,
                      (BlockPlace){stage->first + i, stage->index, stage->stages, i, stage->time_kernel,
                                   stage->conv_time_kernel},
-                     stage->grid, class_token, c->dim, c->heads);
+                     stage->grid, joined ? stage->front.count : 0, c->dim, c->heads);
     block->attention.causal = stage->causal;
     block->attention.drops = stage->drops_weights;
     if (stage->without_qkv_bias) block->attention.qkv_bias = false;
@@ -63,7 +63,7 @@ static const char *end_name(const Stage *stage) { return stage->norm_name ? stag
 
 void stage_declare(Stage *stage, Params *params) {
     int depth = stage->config.depth;
-    stage->N = grid_tokens(stage->grid) + stage->class_token;
+    stage->N = grid_tokens(stage->grid) + stage->front.count;
     stage->blocks = xcalloc((size_t)depth, sizeof *stage->blocks, "blocks");
     stage->stations = xcalloc(2 * (size_t)depth + 1, sizeof *stage->stations, "blocks");
     for (int i = 0; i < depth; i++) block_declare(stage, i, params);
@@ -262,7 +262,7 @@ static void class_joins(const Stage *stage, const Station *s, const real *x, con
     const Stream *stream = stage->stream;
     int M = stage->config.dim;
     residual_forward(stream->sum, x, stream->f, scale, station_rows(s, B), M);
-    embed_forward(s[1].x, stream->sum, stage->cls, NULL, &(TokenShape){B, s[1].N, M}, 1);
+    embed_forward(s[1].x, stream->sum, &stage->front, NULL, &(TokenShape){B, s[1].N, M});
     station_open(s + 1, B);
 }
 
@@ -353,10 +353,10 @@ static void station_backward(const Stage *stage, const Station *s, const real *d
 static void class_leaves(const Stage *stage, const Station *s, bool df, int B) {
     Stream *stream = stage->stream;
     TokenShape tokens = {B, s->N, stage->config.dim};
-    embed_backward(stream->dh, stage->dcls, NULL, stream->dx, &tokens, 1);
+    embed_backward(stream->dh, &stage->front, NULL, stream->dx, &tokens);
     swap(&stream->dh, &stream->dx);
     if (!df) return;
-    embed_backward(stream->dh, NULL, NULL, stream->df, &tokens, 1);
+    embed_backward(stream->dh, &(FrontTokens){.count = stage->front.count}, NULL, stream->df, &tokens);
     swap(&stream->dh, &stream->df);
 }
 

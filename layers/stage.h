@@ -4,6 +4,7 @@
 #define VIT_LAYERS_STAGE_H
 
 #include "layers/attention.h"
+#include "kernels/tokens/tokens.h"
 #include "layers/depthwise.h"
 #include "layers/final_gradients.h"
 #include "layers/layer_norm.h"
@@ -14,7 +15,7 @@
  * With a convolutional position embedding a block begins with x = in + conv(in).  The last station of a stage may be
  * without a norm. */
 typedef struct {
-    int N;        /* tokens: one more once the class token has been added */
+    int N;        /* tokens: more once those in front of the grid have been added */
     size_t begin; /* index of its first parameter in the arena; the next half-block's parameters follow */
     bool convolves;
     DepthwiseLayer conv;
@@ -74,7 +75,8 @@ typedef struct {
     bool norm_beside;                      /* the next stage reads the stream, not its norm, which is an output alone */
     float norm_eps, end_eps;               /* of its blocks' norms, and of the last station's */
     int time_kernel, conv_time_kernel;     /* size in time of convolutions: 1 for images */
-    bool class_token, position_conv, mlp_conv, mlp_relu, mlp_sigmoid;
+    FrontTokens front; /* the class token, which joins in a later block with some operators; the model declares it */
+    bool position_conv, mlp_conv, mlp_relu, mlp_sigmoid;
     bool drops_weights;    /* dropout acts on attention's weights */
     bool without_qkv_bias; /* attention has no biases of queries, keys and values */
     bool normed_mlp;   /* the norm before an MLP replaces the stream, and the MLP adds to it */
@@ -88,7 +90,6 @@ typedef struct {
     Stream *stream;
 
     int N; /* tokens at the last station */
-    float *cls, *dcls; /* [M] the class token, which the model declares, or NULL */
     Block *blocks;     /* [depth] */
     Station *stations; /* [2*depth + 1]: 2i before block i's attention, 2i+1 before its MLP, the last at the end */
 } Stage;

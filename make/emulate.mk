@@ -46,7 +46,7 @@ COUNTED := $(patsubst %,$(BUILD)/counted/%.o,tests/emulate/emulate $(patsubst %,
     linear_attention/linear_attention linear_attention/spe_conv linear_attention/spe_sine lisa/global_filter \
     lisa/lisa_fft norm/l2_normalize norm/layernorm offsets/patterns offsets/weighted_attention \
     ripple/ripple_pairs ripple/ripple_weights softmax/softmax_attention softmax/softmax_head \
-    softmax/thresholded_attention tokens/images tokens/tokens training/cross_entropy training/optimizer))
+    softmax/thresholded_attention tokens/images tokens/tokens training/cross_entropy training/distillation training/optimizer))
 $(COUNTED) $(BUILD)/counted/tests/emulate/test_traffic.o: \
     private CXXFLAGS_ALL := $(UNSANITIZED) -fsanitize=thread --param tsan-instrument-func-entry-exit=0
 

@@ -169,7 +169,7 @@ static const ProgramMode *choose_mode(const ProgramMode *list, const Training *t
         if (!chosen) chosen = m;
     }
     if (chosen && chosen->needs_weights && !*t->s->init)
-        die_usage("--%s: needs weights: --init FILE or --resume FOLDER", chosen->name);
+        config_reject(&t->config, chosen->name, "needs weights: --init FILE or --resume FOLDER");
     return chosen;
 }
 

@@ -21,6 +21,9 @@ typedef struct {
 /* y = (x / 255 - mean) / std.  y [B,3,Hi,Wi] real;  x [B,Hi,Wi,3] uint8;  mean, std host [3]. */
 void images_normalize(real *y, const uint8_t *x, const float *mean, const float *std, const ImageShape *shape);
 
+/* y[b,c] = scale[c] x[b,c] + shift[c]: from one normalisation to another.  x, y [B,3,Hi,Wi] real; host [3]. */
+void images_renormalize(real *y, const real *x, const float *scale, const float *shift, const ImageShape *shape);
+
 /* What random erasing fills a box with: zeros, one normal number per channel, or one per pixel and channel. */
 typedef enum { NOISE_CONST, NOISE_RAND, NOISE_PIXEL } ImageNoise;
 

@@ -24,6 +24,14 @@ void images_normalize(real *y, const uint8_t *x, const float *mean, const float 
         }
 }
 
+void images_renormalize(real *y, const real *x, const float *scale, const float *shift, const ImageShape *shape) {
+    size_t pixels = (size_t)shape->Hi * shape->Wi;
+#pragma omp parallel for schedule(static)
+    for (int plane = 0; plane < 3 * shape->B; plane++)
+        for (size_t i = plane * pixels; i < (plane + 1) * pixels; i++)
+            y[i] = real_of(real_get(x[i]) * scale[plane % 3] + shift[plane % 3]);
+}
+
 void images_normalize_padded(real *y, const uint8_t *x, const int *sizes, const float *mean, const float *std,
                              const ImageShape *shape) {
     int B = shape->B, Hi = shape->Hi, Wi = shape->Wi;
@@ -58,9 +66,8 @@ void patchify(real *cols, const real *x, const ImageShape *shape, int P) {
             }
 }
 
-void embed_forward(real *x, const real *patches, const float *cls, const float *pos, const TokenShape *shape,
-                   int prefix) {
-    int B = shape->B, N = shape->N, M = shape->M;
+void embed_forward(real *x, const real *patches, const FrontTokens *front, const float *pos, const TokenShape *shape) {
+    int B = shape->B, N = shape->N, M = shape->M, prefix = front ? front->count : 0;
 #pragma omp parallel for collapse(2) schedule(static)
     for (int b = 0; b < B; b++)
         for (int t = 0; t < N; t++) {
@@ -68,22 +75,22 @@ void embed_forward(real *x, const real *patches, const float *cls, const float *
             const real *in = t < prefix ? NULL : patches + ((size_t)b * (N - prefix) + t - prefix) * M;
             const float *p = pos ? pos + (size_t)t * M : NULL;
             for (int m = 0; m < M; m += TILE) {
-                vec token = in ? real_load_part(in + m, M - m) : vec_load_part(cls + m, M - m);
+                vec token = in ? real_load_part(in + m, M - m) : vec_load_part(front->w[t] + m, M - m);
                 if (p) token += vec_load_part(p + m, M - m);
                 real_store_part(out + m, token, M - m);
             }
         }
 }
 
-void embed_backward(real *dpatches, float *dcls, float *dpos, const real *dx, const TokenShape *shape, int prefix) {
-    int B = shape->B, N = shape->N, M = shape->M;
+void embed_backward(real *dpatches, const FrontTokens *front, float *dpos, const real *dx, const TokenShape *shape) {
+    int B = shape->B, N = shape->N, M = shape->M, prefix = front ? front->count : 0;
 #pragma omp parallel for schedule(static)
     for (int t = 0; t < N; t++)
         for (int b = 0; b < B; b++) {
             const real *in = dx + ((size_t)b * N + t) * M;
             if (t >= prefix) memcpy(dpatches + ((size_t)b * (N - prefix) + t - prefix) * M, in, M * sizeof *in);
-            else if (dcls)
-                for (int m = 0; m < M; m++) dcls[m] += real_get(in[m]);
+            else if (front->dw[t])
+                for (int m = 0; m < M; m++) front->dw[t][m] += real_get(in[m]);
             if (dpos)
                 for (int m = 0; m < M; m++) dpos[(size_t)t * M + m] += real_get(in[m]);
         }

@@ -60,6 +60,24 @@ void images_normalize(real *y, const uint8_t *x, const float *mean, const float 
     else LAUNCH((images_normalize_kernel<1>), blocks, THREADS, 0, y, x, c, pixels, tiles);
 }
 
+__global__ void __launch_bounds__(THREADS)
+    images_renormalize_kernel(real *y, const real *__restrict__ x, Channels c, size_t pixels, size_t n) {
+    size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
+    if (i >= n) return;
+    size_t plane = quotient(i, (int)pixels), k = plane - 3 * quotient(plane, 3);
+    y[i] = to_real(to_float(x[i]) * c.scale[k] + c.shift[k]);
+}
+
+void images_renormalize(real *y, const real *x, const float *scale, const float *shift, const ImageShape *shape) {
+    size_t pixels = (size_t)shape->Hi * shape->Wi, n = 3 * shape->B * pixels;
+    Channels c;
+    for (int k = 0; k < 3; k++) {
+        c.scale[k] = scale[k];
+        c.shift[k] = shift[k];
+    }
+    LAUNCH(images_renormalize_kernel, (unsigned)ceil_div(n, THREADS), THREADS, 0, y, x, c, pixels, n);
+}
+
 /* A thread to a number: the three channels of a pixel lie together in x and y. */
 __global__ void __launch_bounds__(THREADS)
     images_normalize_padded_kernel(real *y, const uint8_t *__restrict__ x, const int *__restrict__ sizes, Channels c,
@@ -112,31 +130,36 @@ void patchify(real *cols, const real *x, const ImageShape *shape, int P) {
 
 /* == Embedding ==================================================================================================== */
 
-/* size = N*M numbers of an image, of which the first `front` = prefix*M are the class token's. */
+static FrontTokens front_or_none(const FrontTokens *front) {
+    FrontTokens none = {};
+    return front ? *front : none;
+}
+
+/* size = N*M numbers of an image, of which the first front.count * M are those of the tokens in front. */
 template <int W>
 __global__ void __launch_bounds__(THREADS)
-    embed_forward_kernel(real *x, const real *__restrict__ patches, const float *__restrict__ cls,
-                         const float *__restrict__ pos, size_t size, size_t front, unsigned tiles) {
+    embed_forward_kernel(real *x, const real *__restrict__ patches, FrontTokens tokens, const float *__restrict__ pos,
+                         size_t size, int M, unsigned tiles) {
     EmbeddedPlace at = place(tiles);
-    size_t i = ((size_t)at.tile * THREADS + threadIdx.x) * W;
+    size_t front = (size_t)tokens.count * M, i = ((size_t)at.tile * THREADS + threadIdx.x) * W;
     if (i >= size) return;
     float v[W], p[W] = {};
     if (pos) load(p, pos + i);
-    if (i < front) load(v, cls + i);
+    if (i < front) load(v, i < (size_t)M ? tokens.w[0] + i : tokens.w[1] + (i - M));
     else load(v, patches + at.image * (size - front) + (i - front));
 #pragma unroll
     for (int e = 0; e < W; e++) v[e] += p[e];
     store(x + at.image * size + i, v);
 }
 
-void embed_forward(real *x, const real *patches, const float *cls, const float *pos, const TokenShape *shape,
-                   int prefix) {
+void embed_forward(real *x, const real *patches, const FrontTokens *front, const float *pos, const TokenShape *shape) {
     int B = shape->B, N = shape->N, M = shape->M;
-    size_t size = (size_t)N * M, front = (size_t)prefix * M;
-    bool wide = is_wide(M, x, patches, cls, pos);
+    size_t size = (size_t)N * M;
+    FrontTokens tokens = front_or_none(front);
+    bool wide = is_wide(M, x, patches, tokens.w[0], tokens.w[1], pos);
     unsigned tiles = (unsigned)ceil_div(size, wide ? THREADS * WIDE : THREADS), blocks = (unsigned)B * tiles;
-    if (wide) LAUNCH((embed_forward_kernel<WIDE>), blocks, THREADS, 0, x, patches, cls, pos, size, front, tiles);
-    else LAUNCH((embed_forward_kernel<1>), blocks, THREADS, 0, x, patches, cls, pos, size, front, tiles);
+    if (wide) LAUNCH((embed_forward_kernel<WIDE>), blocks, THREADS, 0, x, patches, tokens, pos, size, M, tiles);
+    else LAUNCH((embed_forward_kernel<1>), blocks, THREADS, 0, x, patches, tokens, pos, size, M, tiles);
 }
 
 /* A lane to W of an image's numbers, the block's warps to the images by turns: copies and sums in one pass.  Many
@@ -145,10 +168,10 @@ enum { EMBED_WARPS = 32 };
 
 template <int W>
 __global__ void __launch_bounds__(EMBED_WARPS *WARP)
-    embed_backward_kernel(real *dpatches, float *dcls, float *dpos, const real *__restrict__ dx, int B, size_t size,
-                          size_t front) {
+    embed_backward_kernel(real *dpatches, FrontTokens tokens, float *dpos, const real *__restrict__ dx, int B,
+                          size_t size, int M) {
     SHARED(float, sums); /* [EMBED_WARPS][WARP * W] */
-    size_t i = ((size_t)blockIdx.x * WARP + lane_id()) * W;
+    size_t front = (size_t)tokens.count * M, i = ((size_t)blockIdx.x * WARP + lane_id()) * W;
     float sum[W] = {};
     if (i < size)
 #pragma unroll 4
@@ -159,7 +182,7 @@ __global__ void __launch_bounds__(EMBED_WARPS *WARP)
 #pragma unroll
             for (int e = 0; e < W; e++) sum[e] += v[e];
         }
-    if (!dpos && (!dcls || (size_t)blockIdx.x * WARP * W >= front)) return;
+    if (!dpos && (!tokens.dw[0] || (size_t)blockIdx.x * WARP * W >= front)) return;
     store(sums + (warp_id() * WARP + lane_id()) * W, sum);
     block_sync();
     size_t column = (size_t)blockIdx.x * WARP * W + threadIdx.x;
@@ -167,15 +190,18 @@ __global__ void __launch_bounds__(EMBED_WARPS *WARP)
     float total = 0;
     for (int v = 0; v < EMBED_WARPS; v++) total += sums[v * WARP * W + threadIdx.x];
     if (dpos) dpos[column] += total;
-    if (dcls && column < front) dcls[column] += total;
+    if (!tokens.dw[0] || column >= front) return;
+    if (column < (size_t)M) tokens.dw[0][column] += total;
+    else tokens.dw[1][column - M] += total;
 }
 
-void embed_backward(real *dpatches, float *dcls, float *dpos, const real *dx, const TokenShape *shape, int prefix) {
+void embed_backward(real *dpatches, const FrontTokens *front, float *dpos, const real *dx, const TokenShape *shape) {
     int B = shape->B, N = shape->N, M = shape->M;
-    size_t size = (size_t)N * M, front = (size_t)prefix * M;
+    size_t size = (size_t)N * M;
+    FrontTokens tokens = front_or_none(front);
 #define EMBED_BACKWARD(W)                                                                                             \
     LAUNCH((embed_backward_kernel<W>), (unsigned)ceil_div(size, WARP * W), EMBED_WARPS * WARP,                        \
-           EMBED_WARPS * WARP * W * sizeof(float), dpatches, dcls, dpos, dx, B, size, front)
+           EMBED_WARPS * WARP * W * sizeof(float), dpatches, tokens, dpos, dx, B, size, M)
     if (is_wide(M, dpatches, dx)) EMBED_BACKWARD(WIDE);
     else EMBED_BACKWARD(1);
 #undef EMBED_BACKWARD

@@ -15,13 +15,18 @@ typedef struct {
     int B, N, M; /* images, tokens of each, their width */
 } TokenShape;
 
-/* x[b,t + prefix] = patches[b,t] and, if prefix is 1, x[b,0] = cls; then x[b] += pos.  prefix is 1 if there is a class
- * token, otherwise 0.
- * x [B,N,M] real;  patches [B,N-prefix,M] real;  cls [M] float, not read if prefix is 0;  pos [N,M] float or NULL. */
-void embed_forward(real *x, const real *patches, const float *cls, const float *pos, const TokenShape *shape,
-                   int prefix);
-/* dpatches [B,N-prefix,M] (=);  dcls [M] (+=) or NULL;  dpos [N,M] (+=) or NULL;  dx [B,N,M]. */
-void embed_backward(real *dpatches, float *dcls, float *dpos, const real *dx, const TokenShape *shape, int prefix);
+/* The tokens in front of an image's patches: a class token, and behind it a distillation token. */
+enum { MOST_FRONT_TOKENS = 2 };
+typedef struct {
+    int count;
+    float *w[MOST_FRONT_TOKENS], *dw[MOST_FRONT_TOKENS]; /* [M] each */
+} FrontTokens;
+
+/* x[b,t + front->count] = patches[b,t], x[b,t] = front->w[t] for the tokens in front; then x[b] += pos.
+ * x [B,N,M] real;  patches [B,N-front->count,M] real;  front: NULL is none;  pos [N,M] float or NULL. */
+void embed_forward(real *x, const real *patches, const FrontTokens *front, const float *pos, const TokenShape *shape);
+/* dpatches [B,N-front->count,M] (=);  front->dw [M] (+=), all or none NULL;  dpos [N,M] (+=) or NULL;  dx [B,N,M]. */
+void embed_backward(real *dpatches, const FrontTokens *front, float *dpos, const real *dx, const TokenShape *shape);
 
 /* y[b] = mean of x[b, first .. first+count-1].  y [B,M] real;  x [B,N,M] real. */
 void pool_forward(real *y, const real *x, const TokenShape *shape, int first, int count);

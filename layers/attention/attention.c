@@ -96,16 +96,16 @@ static void check(const Attention *a, bool class_token) {
 }
 
 void attention_create(Attention *a, const AttentionOp *op, const Config *settings, const char *prefix, BlockPlace place,
-                      Grid grid, bool class_token, int M, int heads) {
+                      Grid grid, int front, int M, int heads) {
     *a = (Attention){.op = op->in_block ? op->in_block(settings, place.block) : op,
                      .settings = settings,
                      .place = place,
-                     .N = grid_tokens(grid) + class_token,
+                     .N = grid_tokens(grid) + front,
                      .grid = grid,
                      .qkv_bias = !op->no_qkv_bias};
     snprintf(a->prefix, sizeof a->prefix, "%.40sattn.", prefix);
     set_width(a, M, heads);
-    check(a, class_token);
+    check(a, front > 0);
 }
 
 void attention_create_detector(Attention *a, const AttentionOp *op, const Config *settings, const DetectorFrame *frame,

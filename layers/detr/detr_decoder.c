@@ -163,7 +163,7 @@ static void places_forward(const DetrDecoder *d, const DetrDecoderLayer *layer, 
                            int B) {
     const PostNorm *norm = &layer->norm4;
     size_t n = (size_t)B * (size_t)d->Q;
-    embed_forward(norm->sum, t, NULL, d->queries, &(TokenShape){B, d->Q, d->M}, 0);
+    embed_forward(norm->sum, t, NULL, d->queries, &(TokenShape){B, d->Q, d->M});
     norm_layer_forward(&norm->norm, norm->x, norm->sum, n);
     if (layer == d->layers) {
         perceptron_forward(&d->point1, d->raw, norm->x, n);
@@ -222,7 +222,7 @@ void detr_decoder_forward(DetrDecoder *d, const real *memory, const TokenBatch *
         places_forward(d, layer, t, sizes, batch->B);
         self_forward(d, layer, d->f, layer->norm4.sum, t, &self_weights, batch->B);
         post_norm_forward(&layer->norm1, t, d->f, rows, &self);
-        embed_forward(d->te, layer->norm1.x, NULL, d->queries, &(TokenShape){batch->B, d->Q, d->M}, 0);
+        embed_forward(d->te, layer->norm1.x, NULL, d->queries, &(TokenShape){batch->B, d->Q, d->M});
         cross_forward(d, layer, d->f, d->te, memory, batch, &cross_weights);
         post_norm_forward(&layer->norm2, layer->norm1.x, d->f, rows, &cross);
         feed_forward_forward(&layer->ffn, d->f, layer->norm2.x, rows, &inner);
@@ -239,7 +239,7 @@ void detr_decoder_forward(DetrDecoder *d, const real *memory, const TokenBatch *
 
 /* dE += the sum of the gradient of t + E over images.  Uses df as scratch. */
 static void queries_backward(DetrDecoder *d, int B) {
-    embed_backward(d->df, NULL, d->dqueries, d->dte, &(TokenShape){B, d->Q, d->M}, 0);
+    embed_backward(d->df, NULL, d->dqueries, d->dte, &(TokenShape){B, d->Q, d->M});
 }
 
 /* Step 5: df -> dte, dcentre, dz, and adds to dmemory. */
@@ -255,7 +255,7 @@ static void cross_backward(DetrDecoder *d, const DetrDecoderLayer *layer, real *
     masked_attention_backward(&(MaskedGradients){d->dq, d->dkv, d->dkv + M}, &gradients, d->dmix, layer->cross_mix,
                               layer->cross_lse, &(MaskedInputs){layer->q, layer->kv, layer->kv + M}, &modulation,
                               &shape);
-    embed_forward(d->te, layer->norm1.x, NULL, d->queries, &(TokenShape){batch->B, d->Q, d->M}, 0);
+    embed_forward(d->te, layer->norm1.x, NULL, d->queries, &(TokenShape){batch->B, d->Q, d->M});
     LinearShape q = {n, d->M, d->M, 0}, k_or_v = {keys, d->M, d->M, shape.kv_row};
     linear_backward_input(d->dte, d->dq, in->w, &q);
     linear_backward_weight(in->dw, in->db, d->dq, d->te, &q);

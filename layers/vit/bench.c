@@ -7,6 +7,7 @@
 
 void vit_run_describe(VitRun *run) {
     vit_create(&run->vit, &run->training.config);
+    vit_run_distill(run);
     vit_plan(&run->vit, vit_run_micro_batch(run), true);
     vit_describe(&run->vit, stdout);
 }

@@ -64,9 +64,14 @@ static bool fit_frames(const Fit *fit, float *to, const Param *p, const SafeTens
     return resampled || fits;
 }
 
+/* The last layer of a classifier, or of that of a distillation token. */
+static bool ends_with_classes(const char *name, const char *head) {
+    return !strncmp(name, head, strlen(head)) || !strncmp(name, "head_dist.", 10);
+}
+
 static bool fit_head(const Fit *fit, float *to, const Param *p, const SafeTensor *tensor) {
     bool rest = tensor->ndim == p->ndim && (p->ndim < 2 || tensor->shape[1] == (size_t)p->shape[1]);
-    if (!fit->head || strncmp(p->name, fit->head, strlen(fit->head)) || !rest) return false;
+    if (!fit->head || !ends_with_classes(p->name, fit->head) || !rest) return false;
     if (tensor->shape[0] == (size_t)p->shape[0]) return false;
     params_draw(&fit->model->params, p, fit->seed, to);
     fit->done->head = p;

@@ -210,9 +210,12 @@ void other_weights_refuse(const Model *model, const char *path) {
     safetensors_open(&st, path, &error_fatal);
     const SafeTensor *positions = safetensors_find(&st, "pos_embed");
     bool token = safetensors_find(&st, "cls_token") != NULL, wanted = params_find(&model->params, "cls_token") != NULL;
-    if (safetensors_find(&st, "dist_token"))
-        die("%s: a distilled DeiT: its second token (dist_token, head_dist) has no place in this model, and no setting "
-            "makes one: the DeiT of that size without distillation will do", path);
+    bool distilled = safetensors_find(&st, "dist_token") != NULL, own = params_find(&model->params, "dist_token") != NULL;
+    if (distilled && !own)
+        die("%s: a distilled DeiT: its second token (dist_token, head_dist) has no place in this model: distilled true "
+            "is needed, and pool cls", path);
+    if (own && token && !distilled)
+        die("%s: no distillation token (dist_token) in it, but this model has one: distilled false is needed", path);
     for (int i = 0; i < st.count; i++)
         if (text_ends_with(st.tensors[i].name, ".gamma_1") || text_ends_with(st.tensors[i].name, ".ls1.gamma"))
             die("%s: %s: LayerScale, which DeiT-III and later models have, has no place in this model, and no setting "
@@ -228,8 +231,8 @@ void other_weights_refuse(const Model *model, const char *path) {
             "needed", path);
     if (!token && wanted && (positions || safetensors_find(&st, "pos_embed1")))
         die("%s: no class token (cls_token) in it, but this model's classifier sees one: pool gap is needed", path);
-    const Param *own = params_find(&model->params, "pos_embed");
-    if (token && own && own->grid.prefix && positions && positions->ndim == 3 && is_square(positions->shape[1]))
+    const Param *own_positions = params_find(&model->params, "pos_embed");
+    if (token && own_positions && own_positions->grid.prefix && positions && positions->ndim == 3 && is_square(positions->shape[1]))
         die("%s: pos_embed has %zu positions and none for the class token, as DeiT-III: this model has one there, and "
             "no setting takes it away", path, positions->shape[1]);
     refuse_other_sizes(model, &st, path);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/die.h"
 #include "kernels/kernels.h"
 #include "training/parity.h"
 
@@ -20,6 +21,18 @@ void vit_parity_open(VitRun *run) {
     memcpy(size, found, sizeof found);
 }
 
+/* The file's `teacher_logits` [B,C]. */
+static void load_teacher(VitRun *run, int B, int C) {
+    const SafeTensor *logits = safetensors_find(&run->parity, "teacher_logits");
+    if (!logits || logits->ndim != 2 || logits->shape[0] != (size_t)B || logits->shape[1] != (size_t)C)
+        die("%s: a loss against a teacher needs teacher_logits [%d,%d]", run->modes->parity, B, C);
+    float *values = xcalloc(logits->size, sizeof *values, "teacher_logits");
+    safetensors_to_float(logits, values, &error_fatal);
+    real_upload(run->vit.teacher_logits, values, logits->size);
+    vit_load_teacher(&run->vit, false, 1, B);
+    free(values);
+}
+
 void vit_parity(VitRun *run) {
     Vit *vit = &run->vit;
     double loss = 0;
@@ -34,6 +47,7 @@ void vit_parity(VitRun *run) {
     vit_forward(vit, B, false);
     real_download(run->logits, vit->logits, (size_t)B * (size_t)C);
     vit_load_targets(vit, run->targets, B);
+    if (vit->distillation.kind != DISTILLATION_NONE) load_teacher(run, B, C);
     vit_loss(vit, B, 1.0f / (float)B);
     vit_losses(vit, run->losses, B);
     vit_backward(vit, B, false, NULL);

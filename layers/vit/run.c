@@ -31,6 +31,9 @@ static const ConfigEntry entries[] = {
     {F(STRING, attention), .command_line_only = true, .argument = "FILE",
      .help = "With --predict: write the attention weights of every layer and head to this safetensors file, which "
              "scripts/plots/plot_attention.py draws"},
+    {F(STRING, write_logits), .command_line_only = true, .argument = "FILE",
+     .help = "Write the logits of --init or --resume for all training images, prepared as for evaluation, to this "
+             "safetensors file, which --teacher takes, and stop"},
     {F(INT, top_frames), "3", .command_line_only = true, .max = 1000,
      .help = "With --predict of videos: how many frames to name that speak most for the first class. A frame's score "
              "is the probability of that class for a clip that shows this frame alone, which says nothing of classes "
@@ -184,6 +187,16 @@ static void open_others(VitRun *run) {
     run->validates = splits.by_class && splits.validation;
 }
 
+void vit_run_open_training(VitRun *run) {
+    Dataset held;
+    if (run->data->val_fraction <= 0) {
+        vit_run_open_split(run, &run->train, true);
+        return;
+    }
+    hold_out(run, &run->train, &held);
+    dataset_close(&held);
+}
+
 void vit_run_open_evaluated(VitRun *run) {
     DatasetSplits splits = {.test = true};
     if (run->data->val_fraction > 0) splits = splits_of(run->data);
@@ -321,10 +334,16 @@ size_t vit_pixels(const VitSettings *s) {
     return 3 * (size_t)s->frames * (size_t)s->img_size[0] * (size_t)s->img_size[1];
 }
 
+void vit_run_distill(VitRun *run) {
+    bool measures = run->training.mode && !run->modes->describe && !*run->modes->parity;
+    if (!measures) run->vit.distillation = distillation_of(run->distillation);
+}
+
 void vit_run_open_model(VitRun *run, int batch, bool training) {
     Vit *vit = &run->vit;
     vit_create(vit, &run->training.config);
     layer_decay_apply(vit, run->layer_decay);
+    vit_run_distill(run);
     vit_plan(vit, batch, training);
     vit_allocate(vit);
     params_allocate(&vit->model.params, training);

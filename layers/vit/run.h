@@ -20,6 +20,7 @@
 #include "data/sets/real_labels.h"
 #include "data/video/clips.h"
 #include "layers/vit/layer_decay.h"
+#include "layers/vit/teacher.h"
 #include "layers/vit/vit.h"
 #include "training/bench.h"
 #include "training/program.h"
@@ -29,7 +30,7 @@
 
 /* Settings that count in modes of this program only. */
 typedef struct {
-    const char *show_batch, *confusion, *per_class, *real_labels, *attention;
+    const char *show_batch, *confusion, *per_class, *real_labels, *attention, *write_logits;
     int top_frames;
 } VitModeSettings;
 extern const ConfigGroup vit_mode_settings;
@@ -65,12 +66,14 @@ typedef struct {
     CosineSettings *schedule;
     const LayerDecaySettings *layer_decay;
     const TargetSettings *target;
+    const DistillationSettings *distillation;
 
     Vit vit;
     Dataset train, test; /* train is open only in a training run; test: the images that are evaluated */
     bool held_out;       /* test is a part of the training images */
     bool validates;      /* test is that part, or images that are meant to validate */
     bool tested;         /* test is what the best weights are measured on at the end of a run */
+    Teacher teacher;     /* of a training run that has one */
     LoaderPool *workers;
     Loader loader, test_loader;
     SafeTensors parity;
@@ -109,6 +112,8 @@ void vit_run_settle_split(VitRun *run);
 
 /* Opens one split, after checking that the model fits it. */
 void vit_run_open_split(VitRun *run, Dataset *split, bool train);
+/* Opens the training images, without those that are held out. */
+void vit_run_open_training(VitRun *run);
 /* Opens the images that are evaluated outside of training: those that test, else those that validate. */
 void vit_run_open_evaluated(VitRun *run);
 
@@ -136,6 +141,9 @@ size_t vit_pixels(const VitSettings *s);
 
 /* Builds the model for `batch` images at a time, sets its initial weights, and allocates the buffers of a batch. */
 void vit_run_open_model(VitRun *run, int batch, bool training);
+
+/* Gives the model the loss against a teacher, in training, --describe and --parity. */
+void vit_run_distill(VitRun *run);
 
 /* Adds the operators' columns to the log (AttentionColumns), and later what they have measured since the last call. */
 void vit_run_open_columns(VitRun *run);
@@ -173,5 +181,7 @@ void vit_bench_begin(Bench *b, VitRun *run);
 void vit_bench_print(const Bench *b, VitRun *run);
 /* --show-batch: writes what training will see first, before anything that is done to whole batches. */
 void vit_show_batch(VitRun *run);
+/* --write-logits: the logits of all training images, prepared as for evaluation. */
+void vit_write_logits(VitRun *run);
 
 #endif

@@ -2,7 +2,8 @@
  * forward   for every stage: tokens = patch embedding of the image, of a stem's features of it (hybrid_stem.h), or of
  *           the previous stage's output;
  *           h = norm(blocks(tokens)), or without a norm; in the first stage a position embedding is added to tokens, or
- *           in every stage, and in the last one a class token
+ *           in every stage, and in the last one a class token,
+ *           and with `distilled` a distillation token behind it (Touvron et al. 2021)
  * backward  the same steps in reverse; where every output has a gradient, it is added to that from the next stage, or
  *           goes through the norm beside the stage.
  * Blocks are in layers/stage.c, patch embeddings in layers/vit/embedding.c. */
@@ -18,17 +19,13 @@
 
 /* == Parameters =================================================================================================== */
 
-bool trunk_has_class(const Trunk *t) { return t->settings.pool == POOL_CLS; }
+int trunk_front(const Trunk *t) { return t->settings.pool == POOL_CLS ? 1 + t->settings.distilled : 0; }
 bool trunk_has_tokenizer(const Trunk *t) { return t->settings.stem == STEM_CONV; }
 
-/* The class token is in the last stage. */
-static bool stage_has_class(const Trunk *t, int i) {
-    return trunk_has_class(t) && i == vit_stages(&t->settings) - 1;
-}
-
-/* Tokens in front of the grid at a stage's first station: 1 for a class token, otherwise 0. */
-static int class_in_front(const Trunk *t, int i) {
-    return stage_has_class(t, i) && attention_class_block(vit_attn(&t->settings, i), t->stages[i].settings) == 0;
+/* Tokens in front of the grid at a stage's first station; where the class token joins later, none. */
+static FrontTokens front_at_entry(const Trunk *t, int i) {
+    bool joins_later = attention_class_block(vit_attn(&t->settings, i), t->stages[i].settings) > 0;
+    return joins_later ? (FrontTokens){0} : t->stages[i].front;
 }
 
 static void embedding_prefix(const Trunk *t, int i, char prefix[PARAM_NAME_SIZE]) {
@@ -60,14 +57,15 @@ static void draw_sines(float *x, const Param *p, uint64_t seed, uint32_t tensor)
 /* The class token and the position embedding are declared before the patch embedding, in timm's order. */
 static void entry_declare(Trunk *t, int i, Params *params) {
     Stage *stage = &t->stages[i];
-    int M = stage->config.dim, prefix = class_in_front(t, i);
+    int M = stage->config.dim, prefix = front_at_entry(t, i).count;
     bool bilinear = t->settings.pos_embed == POSITIONS_STAGES; /* as in PVT's detection/pvt.py */
     bool sine = t->settings.pos_embed == POSITIONS_SINE;
     GridTable *positions = &t->positions[i];
     char name[PARAM_NAME_SIZE];
-    if (stage_has_class(t, i))
-        params_declare(params, (Param){.value = &stage->cls, .grad = &stage->dcls, .named = {"cls_token"},
-                                       .init = INIT_TRUNC_NORMAL, .shape = {1, 1, M}});
+    for (int k = 0; k < stage->front.count; k++)
+        params_declare(params, (Param){.value = &stage->front.w[k], .grad = &stage->front.dw[k],
+                                       .named = {k ? "dist_token" : "cls_token"}, .init = INIT_TRUNC_NORMAL,
+                                       .shape = {1, 1, M}});
     if (!position_name(t, i, name)) return;
     positions->shape = (TableResampling){stage->grid, stage->grid, M, bilinear};
     params_declare(params, (Param){.value = &positions->w, .grad = sine ? NULL : &positions->dw, .named = {t->use.prefix, name},
@@ -143,7 +141,7 @@ static void stage_create(Trunk *t, const Config *config, Params *params, int i) 
                      .index = i,
                      .stages = vit_stages(c),
                      .first = i > 0 ? before->first + before->config.depth : 0,
-                     .class_token = stage_has_class(t, i),
+                     .front.count = last ? trunk_front(t) : 0, /* they are in the last stage */
                      .position_conv = c->pos_embed == POSITIONS_CONV,
                      .mlp_conv = c->mlp_conv,
                      .mlp_relu = c->mlp_relu,
@@ -169,7 +167,7 @@ static void stage_create(Trunk *t, const Config *config, Params *params, int i) 
     stage->norm_unused = stage->last && c->pool == POOL_GAP_RAW;
     if (i == 0) {
         t->grid = e->grid;
-        t->N = grid_tokens(e->grid) + stage->class_token;
+        t->N = grid_tokens(e->grid) + stage->front.count;
     }
     entry_declare(t, i, params);
     if (i == 0 && trunk_has_stem(t))
@@ -208,7 +206,7 @@ void trunk_set_size(Trunk *t, int H, int W) {
 /* Scratch has the size of the largest stage. */
 void trunk_plan_scratch(Trunk *t, Plan *plan, int B) {
     const VitSettings *c = &t->settings;
-    bool class_later = trunk_has_class(t) && !class_in_front(t, vit_stages(c) - 1);
+    bool class_later = trunk_front(t) > front_at_entry(t, vit_stages(c) - 1).count;
     size_t bytes = 0;
     for (int i = 0; i < vit_stages(c); i++) {
         size_t stage = (size_t)B * (size_t)t->stages[i].N * (size_t)t->stages[i].config.dim * sizeof(real);
@@ -277,8 +275,8 @@ void trunk_draw_buffers(const Trunk *t, uint64_t seed, uint32_t step) {
     }
 }
 
-/* True if a class token or a position embedding is added to a stage's patches. */
-static bool is_joined(const Trunk *t, int i) { return t->positions[i].w || class_in_front(t, i); }
+/* True if tokens in front of them or a position embedding are added to a stage's patches. */
+static bool is_joined(const Trunk *t, int i) { return t->positions[i].w || front_at_entry(t, i).count; }
 
 /* Dropout of a stage's input or of its gradient: of the first stage, and of each that has a position embedding. */
 static void drop_tokens(const Trunk *t, int i, real *x, int B) {
@@ -302,11 +300,11 @@ static const float *positions_here(const Trunk *t, int i) {
 static void embed(Trunk *t, int i, const real *x, int B) {
     const Stage *stage = &t->stages[i];
     bool joined = is_joined(t, i);
-    int prefix = class_in_front(t, i);
+    FrontTokens front = front_at_entry(t, i);
     embedding_forward(&t->embeddings[i], joined ? t->stream.f : stage_input(stage), x, B);
     if (joined)
-        embed_forward(stage_input(stage), t->stream.f, stage->cls, positions_here(t, i),
-                      &(TokenShape){B, prefix + grid_tokens(stage->grid), stage->config.dim}, prefix);
+        embed_forward(stage_input(stage), t->stream.f, &front, positions_here(t, i),
+                      &(TokenShape){B, front.count + grid_tokens(stage->grid), stage->config.dim});
 }
 
 void trunk_forward(Trunk *t, const real *images, int B, bool drop) {
@@ -325,12 +323,12 @@ void trunk_forward(Trunk *t, const real *images, int B, bool drop) {
 static void embed_gradient(Trunk *t, const real *images, int i, int B) {
     Stream *s = &t->stream;
     const Stage *stage = &t->stages[i];
-    int prefix = class_in_front(t, i);
+    FrontTokens front = front_at_entry(t, i);
     if (is_joined(t, i)) {
         real *joined = s->dx;
         const GridTable *positions = &t->positions[i];
-        embed_backward(s->dh, prefix ? stage->dcls : NULL, positions->dw ? grid_table_gradient(positions) : NULL, joined,
-                       &(TokenShape){B, prefix + grid_tokens(stage->grid), stage->config.dim}, prefix);
+        embed_backward(s->dh, &front, positions->dw ? grid_table_gradient(positions) : NULL, joined,
+                       &(TokenShape){B, front.count + grid_tokens(stage->grid), stage->config.dim});
         if (positions->dw) grid_table_backward(positions);
         s->dx = s->dh;
         s->dh = joined;
@@ -423,7 +421,8 @@ static void describe_stage(const Trunk *t, const Model *model, FILE *out, int i)
     }
     const Embedding *embedding = &t->embeddings[i];
     model_describe_row(model, out, prefix, embedding_kind(embedding), embedding_macs(embedding));
-    if (stage_has_class(t, i)) model_describe_row(model, out, "cls_token", "class token", 0);
+    if (stage->front.count > 0) model_describe_row(model, out, "cls_token", "class token", 0);
+    if (stage->front.count > 1) model_describe_row(model, out, "dist_token", "distillation token", 0);
     if (position_name(t, i, prefix)) model_describe_row(model, out, prefix, "position embedding", 0);
     for (int j = 0; j < stage->config.depth; j++) describe_block(model, out, stage, j);
     if (stage->bare_end) {

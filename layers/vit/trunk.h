@@ -27,7 +27,7 @@ typedef struct {
     VitSettings settings;
     TrunkUse use;
     Grid grid; /* of the first stage's tokens */
-    int N;     /* number of tokens of the first stage, class token included */
+    int N;     /* number of tokens of the first stage, the tokens in front of the grid included */
     int depth; /* number of blocks in all stages */
     HybridStem stem; /* if settings.stem asks for one: it makes what the first embedding reads */
     Embedding embeddings[VIT_MAX_STAGES];
@@ -69,7 +69,7 @@ Stage *trunk_last(const Trunk *t);
 Block *trunk_block(const Trunk *t, int i);
 bool trunk_has_stem(const Trunk *t);
 bool trunk_has_tokenizer(const Trunk *t);
-bool trunk_has_class(const Trunk *t);
+int trunk_front(const Trunk *t); /* tokens in front of the last stage's grid */
 
 /* Multiply-adds of one image's forward pass, and the part of them that Fourier transforms and mixing their results
  * take. */

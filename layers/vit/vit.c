@@ -3,7 +3,7 @@
  *              of the previous stage's output;
  *              h = norm(blocks(tokens)), or without a norm; in the first stage a position embedding is added to tokens,
  *              or in every stage, and in the last one a class token
- *           2. logits = head(pool(h))
+ *           2. logits = head(pool(h)), or with a distillation token the mean of head(h_0) and head_dist(h_1)
  * backward  the same steps in reverse.  Blocks are in layers/stage.c, patch embeddings in layers/vit/embedding.c. */
 #include "layers/vit/vit.h"
 
@@ -14,6 +14,7 @@
 
 #include "core/die.h"
 #include "core/rng.h"
+#include "kernels/training/distillation.h"
 #include "core/text.h"
 #include "core/text_stream.h"
 
@@ -30,6 +31,10 @@ void vit_create(Vit *vit, const Config *config) {
     classifier_declare(&vit->head, &vit->model.params, s->head, linear, s->dim.at[vit_stages(s) - 1], s->num_classes);
     params_start_scaled(&vit->model.params, s->head == HEAD_LINEAR ? linear : "head.fc2", ".weight",
                         s->head_init_scale);
+    if (!s->distilled) return;
+    classifier_declare(&vit->head_dist, &vit->model.params, HEAD_LINEAR, "head_dist", s->dim.at[vit_stages(s) - 1],
+                       s->num_classes);
+    params_start_scaled(&vit->model.params, "head_dist", ".weight", s->head_init_scale);
 }
 
 /* == Activations ================================================================================================== */
@@ -54,6 +59,15 @@ static void activations_plan(Plan *plan, void *owner) {
     plan_keep(plan, "", "weights", &vit->weights, B * sizeof(float));
     plan_pair(plan, "", "logits", &vit->logits, &vit->dlogits, B * C * sizeof(real));
     plan_pair(plan, "", "pooled", &vit->pooled, &vit->dpooled, B * M * sizeof(real));
+    if (c->distilled) {
+        plan_keep(plan, "", "cls_logits", &vit->cls_logits, B * C * sizeof(real));
+        plan_pair(plan, "", "dist_logits", &vit->dist_logits, &vit->ddist_logits, B * C * sizeof(real));
+        plan_pair(plan, "", "dist_pooled", &vit->dist_pooled, &vit->ddist_pooled, B * M * sizeof(real));
+    }
+    if (plan->training && vit->distillation.kind != DISTILLATION_NONE) {
+        plan_keep(plan, "", "teacher_logits", &vit->teacher_logits, (B + 2) * C * sizeof(real));
+        plan_keep(plan, "", "teacher_targets", &vit->teacher_targets, B * C * sizeof(float));
+    }
     trunk_plan_scratch(&vit->trunk, plan, batch);
     TokenShape tokens = last_tokens(vit, batch);
     pooling_plan(&vit->pooling, plan, &tokens);
@@ -129,15 +143,41 @@ void vit_forward(Vit *vit, int B, bool drop) {
     if (trunk_has_tokenizer(&vit->trunk)) conv_layers_fold(&vit->trunk.embeddings[0].tokenizer.convs, &vit->model);
     trunk_forward(&vit->trunk, vit->images, B, drop);
     pooling_forward(&vit->pooling, vit->pooled, stage_output(trunk_last(&vit->trunk)), &tokens);
-    classifier_forward(&vit->head, vit->logits, vit->pooled, (size_t)B);
+    if (!vit->settings.distilled) {
+        classifier_forward(&vit->head, vit->logits, vit->pooled, (size_t)B);
+        return;
+    }
+    pool_forward(vit->dist_pooled, stage_output(trunk_last(&vit->trunk)), &tokens, 1, 1);
+    classifier_forward(&vit->head, vit->cls_logits, vit->pooled, (size_t)B);
+    classifier_forward(&vit->head_dist, vit->dist_logits, vit->dist_pooled, (size_t)B);
+    logits_mean(vit->logits, vit->cls_logits, vit->dist_logits, (size_t)B * (size_t)vit->settings.num_classes);
 }
 
 void vit_load_targets(Vit *vit, const float *targets, int B) {
     device_upload(vit->targets, targets, (size_t)B * (size_t)vit->settings.num_classes * sizeof *targets);
 }
 
+void vit_load_teacher(Vit *vit, bool mixed, float lam, int B) {
+    const Distillation *d = &vit->distillation;
+    teacher_targets(vit->teacher_targets, vit->teacher_logits, mixed ? vit->pairs : NULL, lam,
+                    d->kind == DISTILLATION_HARD ? 0 : d->tau, B, vit->settings.num_classes);
+}
+
+static bool has_teacher(const Vit *vit) { return vit->distillation.kind != DISTILLATION_NONE; }
+
+/* Each of two classifiers without a teacher has half of the gradient of their mean. */
 void vit_loss(Vit *vit, int B, float scale) {
-    cross_entropy(vit->loss, vit->dlogits, vit->logits, vit->targets, scale, B, vit->settings.num_classes);
+    const Distillation *d = &vit->distillation;
+    int C = vit->settings.num_classes;
+    bool two = vit->settings.distilled;
+    if (!has_teacher(vit)) {
+        cross_entropy(vit->loss, vit->dlogits, vit->logits, vit->targets, two ? scale / 2 : scale, B, C);
+        return;
+    }
+    cross_entropy(vit->loss, vit->dlogits, two ? vit->cls_logits : vit->logits, vit->targets, (1 - d->alpha) * scale, B,
+                  C);
+    distillation_loss(vit->loss, two ? vit->ddist_logits : vit->dlogits, two ? vit->dist_logits : vit->logits,
+                      vit->teacher_targets, d->alpha, d->kind == DISTILLATION_HARD ? 1 : d->tau, !two, scale, B, C);
 }
 
 void vit_load_weights(Vit *vit, const float *weights, int B) {
@@ -157,13 +197,21 @@ void vit_backward(Vit *vit, int B, bool drop, GradientsListener final) {
     TokenShape tokens = last_tokens(vit, B);
     classifier_backward(&vit->head, vit->dpooled, vit->dlogits, vit->pooled, (size_t)B);
     pooling_backward(&vit->pooling, vit->trunk.stream.dh, vit->dpooled, stage_output(trunk_last(&vit->trunk)), &tokens);
+    if (vit->settings.distilled) { /* the distillation token's row, the second one */
+        const real *dlogits = has_teacher(vit) ? vit->ddist_logits : vit->dlogits;
+        classifier_backward(&vit->head_dist, vit->ddist_pooled, dlogits, vit->dist_pooled, (size_t)B);
+        rows_add(vit->trunk.stream.dh + tokens.M, vit->ddist_pooled, NULL, (size_t)B, tokens.M, tokens.N * tokens.M,
+                 tokens.M, 0);
+    }
     trunk_backward(&vit->trunk, vit->images, NULL, B, drop, &done);
     gradients_final(&done, 0);
 }
 
 /* == Description ================================================================================================== */
 
-size_t vit_macs(const Vit *vit) { return classifier_macs(&vit->head, 1) + trunk_macs(&vit->trunk); }
+static size_t heads_macs(const Vit *vit) { return classifier_macs(&vit->head, 1) + classifier_macs(&vit->head_dist, 1); }
+
+size_t vit_macs(const Vit *vit) { return heads_macs(vit) + trunk_macs(&vit->trunk); }
 
 double vit_moved_bytes(const Vit *vit, int B) {
     double bytes = 0;
@@ -187,6 +235,8 @@ void vit_describe(const Vit *vit, FILE *out) {
     model_describe_head(out, "image");
     trunk_describe(&vit->trunk, &vit->model, out);
     model_describe_row(&vit->model, out, "head.", "classifier", classifier_macs(&vit->head, 1));
+    if (c->distilled)
+        model_describe_row(&vit->model, out, "head_dist.", "the same, distilled", classifier_macs(&vit->head_dist, 1));
     model_describe_memory(&vit->model, out, "image", c->recompute);
     fprintf(out, "params: %zu\nmacs: %zu\nactivation_bytes: %zu\n", vit->model.params.parameters, vit_macs(vit),
             model_activation_bytes(&vit->model));

@@ -10,6 +10,7 @@
 
 #include "layers/model.h"
 #include "layers/vit/classifier.h"
+#include "layers/vit/distillation.h"
 #include "layers/vit/pooling.h"
 #include "layers/vit/trunk.h"
 
@@ -20,7 +21,8 @@ typedef struct {
     Trunk trunk;
     unsigned stem_turn; /* model.turn when the weights of the trunk's stem were standardised */
     Pooling pooling;
-    Classifier head;
+    Classifier head, head_dist; /* head_dist: with `distilled` only, of the distillation token */
+    Distillation distillation;  /* set before vit_plan: the loss against a teacher's targets, if there is one */
 
     /* With clips every image is `frames` images, one after the other: [B,frames,..], [B+2,frames,..]. */
     uint8_t *pixels;     /* [B,Hi,Wi,3];  in training [B+2,Hi,Wi,3] (MixedImages) */
@@ -28,12 +30,15 @@ typedef struct {
     uint32_t *draws;     /* [B+2] likewise */
     real *images;        /* [B,3,Hi,Wi] normalised */
     real *pooled;        /* [B,M] */
-    real *logits;        /* [B,C] */
+    real *logits;        /* [B,C];  with `distilled` the mean of the two classifiers' */
+    real *cls_logits, *dist_logits, *dist_pooled; /* with `distilled`: the classifiers' own [B,C], and [B,M] */
+    real *teacher_logits;                         /* [B+2,C] of a teacher, of the images as they are loaded */
+    float *teacher_targets;                       /* [B,C] */
     float *targets;      /* [B,C] */
     float *loss;         /* [B] */
     float *weights;      /* [B] of the losses */
     int *frame_rows;     /* host: the arguments of images_mix for every frame; NULL with one frame */
-    real *dlogits, *dpooled;
+    real *dlogits, *dpooled, *ddist_logits, *ddist_pooled;
 } Vit;
 
 /* Checks the settings (vit_check_settings) and declares every parameter; allocates no device memory yet.  num_classes
@@ -78,7 +83,13 @@ void vit_load_weights(Vit *vit, const float *weights, int B);
 /* Multiplies the losses of vit_loss, and their gradients, by these weights. */
 void vit_weigh_losses(Vit *vit, int B);
 
-/* Soft-target cross entropy of the logits against the targets.  dlogits get `scale` times the gradient: 1 / global
+/* Fills the teacher's targets from teacher_logits; with `mixed`, of the images in the pairs of the last
+ * vit_load_mixed, whose targets are mixed like the images. */
+void vit_load_teacher(Vit *vit, bool mixed, float lam, int B);
+
+/* Soft-target cross entropy of the logits against the targets; with a teacher (1 - alpha) times that of the class
+ * token's classifier, plus alpha times the loss of the distillation token's, or without one of the same, against the
+ * teacher's targets (kernels/training/distillation.h).  dlogits get `scale` times the gradient: 1 / global
  * batch makes their sum over micro-batches and ranks the gradient of the mean loss. */
 void vit_loss(Vit *vit, int B, float scale);
 

@@ -72,6 +72,9 @@ static const ConfigEntry entries[] = {
              "tokens (global average pooling) after the last norm or, gap-raw, before it: that norm is then there but "
              "unused, as in FLatten's PVT; or, seq, their mean weighted by a softmax of learned scores (sequence "
              "pooling, Compact Transformers)"},
+    {F(BOOL, distilled), "false",
+     .help = "A distillation token beside the class token, with a classifier of its own that learns from --teacher; "
+             "predictions take the mean of both classifiers' logits (timm's deit_*_distilled)"},
     {F(CHOICE, head), "linear", CONFIG_CHOICES(HEAD_KINDS),
      .help = "Classifier: one linear layer; mlp, a hidden layer of 4 dim with GELU and a norm, as in MetaFormer; tanh, "
              "a hidden layer of dim with tanh, as in ViT's pre-training"},
@@ -260,7 +263,16 @@ static void check_class_token(const Config *config, const VitSettings *s) {
     const char *grid = grid_setting(s);
     const AttentionOp *attn = vit_attn(s, vit_stages(s) - 1);
     int joins = attention_class_block(attn, config), depth = vit_depth(s);
+    if (s->distilled && s->pool != POOL_CLS)
+        config_reject(config, "distilled", "{distilled} adds a token beside the class token, which {pool} has not: use "
+                                           "pool cls");
+    if (s->distilled && s->head != HEAD_LINEAR)
+        config_reject(config, "distilled", "{distilled} has two linear classifiers, but {head} is another: use head "
+                                           "linear");
     if (s->pool != POOL_CLS) return;
+    if (s->distilled && joins > 0)
+        config_reject(config, "distilled", "{attn=%s} adds the class token of {pool} before block %d, where the second "
+                      "token of {distilled} has no place: use another attn, or distilled false", attn->name, joins);
     if (grid)
         config_reject(config, "pool", "{%s} has no place for the class token of {pool}: use pool gap", grid);
     if (!attn->off_grid && !attn->class_block)

@@ -37,6 +37,7 @@ typedef struct {
     int conv_stages;
     const AttentionOp *conv_block; /* of those stages */
     Pool pool;
+    bool distilled;
     HeadKind head;
     PositionEmbedding pos_embed;
     float drop_path; /* rate of the last block; it grows linearly from 0 in the first */

@@ -482,31 +482,33 @@ static void test_images(void **state) {
 
 static void embed_case(int prefix, bool positions) {
     enum { B = 3, T = 63, M = 20 };
+    FrontTokens front = {.count = prefix};
     int N = prefix + T;
     size_t n = (size_t)B * N * M, n_patches = B * T * M, n_pos = (size_t)N * M;
-    float *patches = normals(n_patches, 1), *cls = normals(M, 1), *pos = normals(n_pos, 1), *dx = normals(n, 1);
-    float *dcls = normals(M, 1), *dpos = normals(n_pos, 1);
+    float *patches = normals(n_patches, 1), *cls = normals(2 * M, 1), *pos = normals(n_pos, 1), *dx = normals(n, 1);
+    float *dcls = normals(2 * M, 1), *dpos = normals(n_pos, 1);
     real *d_patches = upload_real(patches, n_patches), *d_x = poisoned_real(n), *d_dpatches = poisoned_real(n_patches);
-    float *d_dcls = upload(dcls, M), *d_dpos = upload(dpos, n_pos);
+    float *d_cls[2] = {upload(cls, M), upload(cls + M, M)}, *d_dcls[2] = {upload(dcls, M), upload(dcls + M, M)}, *d_dpos = upload(dpos, n_pos);
     real *d_dx = upload_real(dx, n);
-    double *x = zeros(n), *want_dcls = widened(dcls, M), *want_dpos = widened(dpos, n_pos),
+    double *x = zeros(n), *want_dcls = widened(dcls, 2 * M), *want_dpos = widened(dpos, n_pos),
            *want_dpatches = zeros(n_patches);
     printf("embed prefix %d%s\n", prefix, positions ? ", positions" : "");
     for (int b = 0; b < B; b++)
         for (int t = 0; t < N; t++)
             for (int m = 0; m < M; m++) {
                 size_t i = ((size_t)b * N + t) * M + m, patch = ((size_t)b * T + t - prefix) * M + m;
-                x[i] = (t < prefix ? cls[m] : patches[patch]) + (positions ? (double)pos[t * M + m] : 0);
-                if (t < prefix) want_dcls[m] += dx[i];
+                x[i] = (t < prefix ? cls[t * M + m] : patches[patch]) + (positions ? (double)pos[t * M + m] : 0);
+                if (t < prefix) want_dcls[t * M + m] += dx[i];
                 else want_dpatches[patch] = dx[i];
                 want_dpos[t * M + m] += dx[i];
             }
-    embed_forward(d_x, d_patches, prefix ? upload(cls, M) : NULL, positions ? upload(pos, n_pos) : NULL,
-                  &(TokenShape){B, N, M}, prefix);
+    for (int k = 0; k < prefix; k++) front.w[k] = d_cls[k], front.dw[k] = d_dcls[k];
+    embed_forward(d_x, d_patches, prefix ? &front : NULL, positions ? upload(pos, n_pos) : NULL,
+                  &(TokenShape){B, N, M});
     assert_true(close_real("x", d_x, x, n));
-    embed_backward(d_dpatches, prefix ? d_dcls : NULL, positions ? d_dpos : NULL, d_dx, &(TokenShape){B, N, M}, prefix);
+    embed_backward(d_dpatches, prefix ? &front : NULL, positions ? d_dpos : NULL, d_dx, &(TokenShape){B, N, M});
     assert_true(close_real("dpatches", d_dpatches, want_dpatches, n_patches));
-    if (prefix) assert_true(close_float("dcls", d_dcls, want_dcls, M));
+    for (int k = 0; k < prefix; k++) assert_true(close_float(k ? "ddist" : "dcls", d_dcls[k], want_dcls + k * M, M));
     if (positions) assert_true(close_float("dpos", d_dpos, want_dpos, n_pos));
     release_all();
 }
@@ -517,6 +519,8 @@ static void test_embed(void **state) {
     embed_case(0, true);
     embed_case(1, false);
     embed_case(1, true);
+    embed_case(2, false);
+    embed_case(2, true);
 }
 
 static void pool_case(int B, int N, int M, int first, int count) {

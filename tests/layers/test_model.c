@@ -29,8 +29,9 @@ typedef struct {
     Config config;
     Vit vit;
     int B, C;
+    const DistillationSettings *distillation;
     bool drop; /* forward and backward with drop path and dropout */
-    float *images, *targets, *losses, *logits;
+    float *images, *targets, *losses, *logits, *teacher; /* teacher: [B,C], or NULL */
 } Case;
 
 /* The settings in the fixture; `algorithm` is ripple's or lisa's. */
@@ -38,6 +39,7 @@ static VitSettings *case_settings(Case *c, const char *algorithm) {
     const char *attn = safetensors_metadata(&c->file, "attn");
     config_init(&c->config, NULL);
     VitSettings *settings = vit_add_settings(&c->config);
+    c->distillation = config_add(&c->config, &distillation_settings);
     settings_read(&c->config, "convit_local_layers = 1\n"); /* older fixtures do not say it */
     settings_of_fixture(&c->config, &c->file);
     if (attn && !strncmp(attn, "ripple", 6)) settings_put(&c->config, "ripple_algo", algorithm);
@@ -59,6 +61,7 @@ static void case_open_dropping(Case *c, const char *path, const char *algorithm,
     c->B = (int)images->shape[0];
     c->C = settings->num_classes;
     vit_create(&c->vit, &c->config);
+    c->vit.distillation = distillation_of(c->distillation);
     c->vit.model.training.guarded = true;
     vit_plan(&c->vit, c->B, true);
     vit_allocate(&c->vit);
@@ -73,6 +76,10 @@ static void case_open_dropping(Case *c, const char *path, const char *algorithm,
     assert_true(safetensors_to_float(images, c->images, &error));
     assert_true(safetensors_to_int64(labels, wanted, &error));
     for (int b = 0; b < c->B; b++) c->targets[b * c->C + (int)wanted[b]] = 1;
+    const SafeTensor *teacher = safetensors_find(&c->file, "teacher_logits");
+    if (!teacher) return;
+    c->teacher = malloc(teacher->bytes);
+    assert_true(safetensors_to_float(teacher, c->teacher, &error));
 }
 
 static void case_open(Case *c, const char *path, const char *algorithm) { case_open_dropping(c, path, algorithm, 0); }
@@ -83,6 +90,7 @@ static void case_close(Case *c) {
     safetensors_close(&c->file);
     free(c->images);
     free(c->targets);
+    free(c->teacher);
     free(c->losses);
     free(c->logits);
 }
@@ -97,6 +105,8 @@ static double case_forward(Case *c, int first, int B) {
     vit_forward(&c->vit, B, c->drop);
     real_download(c->logits + first * c->C, c->vit.logits, (size_t)(B * c->C));
     vit_load_targets(&c->vit, c->targets + first * c->C, B);
+    if (c->teacher) real_upload(c->vit.teacher_logits, c->teacher + first * c->C, (size_t)(B * c->C));
+    if (c->teacher) vit_load_teacher(&c->vit, false, 1, B);
     vit_loss(&c->vit, B, 1.0f / (float)c->B);
     vit_losses(&c->vit, c->losses, B);
     for (int b = 0; b < B; b++) loss += c->losses[b];

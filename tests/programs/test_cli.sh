@@ -696,7 +696,7 @@ for mode in --eval '--predict test:0' "$tiny --epochs 1 --run-dir never"; do
 done
 refuses "NaN in a state" 1 'nan.state/state.safetensors|param.|holds NaN' --resume nan.state --epochs 9
 restate a/last.safetensors distilled.safetensors '"norm.bias"' '"dist_token"'
-refuses "--init of a distilled DeiT" 1 'distilled.safetensors|dist_token|no setting' $init distilled.safetensors
+refuses "--init of a distilled DeiT" 1 'distilled.safetensors|dist_token|distilled true' $init distilled.safetensors
 restate a/last.safetensors scaled.safetensors '"blocks.0.norm1.bias"' '"blocks.0.gamma_1"'
 refuses "--init with LayerScale" 1 'scaled.safetensors|blocks.0.gamma_1|LayerScale' $init scaled.safetensors
 restate a/last.safetensors mixer.safetensors '"blocks.0.norm1.bias"' '"blocks.0.mlp_tokens.fc1.weight"'

@@ -5,10 +5,10 @@
     python tests/reference/check_timm.py --operators
 
 The first form makes deit_tiny_patch16_224 with random weights (and the same without class token, mean pooled: our
---pool gap), for configs/imagenet/deit-tiny-timm.ini, pvt_v2_b0 and pvt_v2_b2_li (on smaller images), swin_tiny_patch4_window7_224, vit_tiny_r_s16_p8_224,
-vit_small_r26_s32_224 and vit_base_r50_s16_224 (on smaller images), saves its state dict as safetensors, gives it to
-`train_vit --init` with a batch for --parity, and compares logits, loss and all gradients with what timm computes in
-float64.  The second loads a softmax checkpoint of
+--pool gap), for configs/imagenet/deit-tiny-timm.ini, deit_tiny_distilled_patch16_224, pvt_v2_b0 and pvt_v2_b2_li (on
+smaller images), swin_tiny_patch4_window7_224, vit_tiny_r_s16_p8_224, vit_small_r26_s32_224 and vit_base_r50_s16_224 (on
+smaller images), saves its state dict as safetensors, gives it to `train_vit --init` with a batch for --parity, and
+compares logits, loss and all gradients with what timm computes in float64.  The second loads a softmax checkpoint of
 ours into timm's model, every name and every shape.  The third compares the operators in tests/reference/operators that
 timm has too, as the fixtures' reference computes them, with timm's modules.
 """
@@ -105,6 +105,13 @@ def check_pool(binary, pool, directory):
     return compare_with(model, command, f"deit-{pool}", directory, 224, 1000)
 
 
+def check_distilled(binary, directory):
+    """Returns the number of tensors that differ: in evaluation timm's logits are the mean of both classifiers', too."""
+    config = os.path.join(os.path.dirname(__file__), "../../configs/imagenet/deit-tiny-distilled.ini")
+    model = random_model("deit_tiny_distilled_patch16_224", 17)
+    return compare_with(model, [*shlex.split(binary), "--config", config], "deit-distilled", directory, 224, 1000)
+
+
 def away_from_kinks(model):
     """Half of the units that enter a ReLU on and half off, so that no rounding switches one."""
     with torch.no_grad():
@@ -179,6 +186,7 @@ def main():
                 if arguments.keep:
                     os.makedirs(arguments.keep, exist_ok=True)
                 failures += check_pool(arguments.binary, pool, arguments.keep or temporary)
+            failures += check_distilled(arguments.binary, arguments.keep or temporary)
             for name in ("pvt_v2_b0", "pvt_v2_b2_li"):
                 failures += check_pvt(arguments.binary, name, arguments.keep or temporary)
             failures += check_swin(arguments.binary, arguments.keep or temporary)

@@ -157,6 +157,12 @@ HOST_CASES = {
                                      num_classes=5, pool="cls", pos_embed="stages", stage_dims="6,8",
                                      stage_depths="1,2", stage_heads="1,2", stage_ratios="2,1", img_size=(20, 12),
                                      dropout=0.2), 0, 0),
+    "softmax-distilled": (Config(attn="softmax", pool="cls", distilled=1, **SMALL), 0, 0),
+    "softmax-distilled-soft": (Config(attn="softmax", pool="cls", distilled=1, distillation="soft",
+                                      distillation_alpha=0.4, distillation_tau=2.0, **SMALL), 0, 0),
+    "linear-distilled-hard": (Config(attn="linear", pool="cls", distilled=1, distillation="hard",
+                                     distillation_alpha=0.6, **SMALL), 0.5, 0),
+    "softmax-soft": (Config(attn="softmax", distillation="soft", distillation_alpha=0.7, **SMALL), 0, 0),
     "hybrid-cls": (Config(**{**SMALL, **HYBRID}, pool="cls"), 0, 0),
     "hybrid-linear": (Config(**{**SMALL, **HYBRID, "attn": "linear", "img_size": (15, 30)}), 0, 0),
 }
@@ -214,6 +220,8 @@ def draw(case, seed):
     frames = (config.frames,) if config.frames > 1 else ()
     tensors["images"] = random.standard_normal((BATCH, *frames, 3, *config.img_size)).astype(np.float32)
     tensors["labels"] = random.randint(0, config.num_classes, BATCH).astype(np.int64)
+    if config.distillation != "none":
+        tensors["teacher_logits"] = 2 * random.standard_normal((BATCH, config.num_classes)).astype(np.float32)
     return tensors
 
 
@@ -222,7 +230,9 @@ def compute(config, inputs, dtype):
     params = {name: torch.from_numpy(inputs[name].copy()).to(dtype) for name in tensor_shapes(config)}
     model = Vit(config, params)
     logits, loss, gradients = model.loss_and_gradients(torch.from_numpy(inputs["images"].copy()).to(dtype),
-                                                       torch.from_numpy(inputs["labels"].copy()))
+                                                       torch.from_numpy(inputs["labels"].copy()),
+                                                       torch.from_numpy(inputs["teacher_logits"].copy()).to(dtype)
+                                                       if "teacher_logits" in inputs else None)
     outputs = {"logits": logits.to(dtype).numpy(), "loss": loss.reshape(1).to(dtype).numpy()}
     outputs.update({f"grad.{name}": gradient.numpy() * (not cancels(name, config))
                     for name, gradient in gradients.items()})
@@ -309,6 +319,7 @@ def check(case, path):
         return 1
     _, outputs = compute(config, tensors, torch.float64)
     expected = set(outputs) | set(tensor_shapes(config)) | {"images", "labels"}
+    expected |= {"teacher_logits"} if config.distillation != "none" else set()
     if set(tensors) != expected:
         print(f"{case}: tensors missing or too many: {sorted(set(tensors) ^ expected)}")
         return 1

@@ -50,7 +50,7 @@ MIXERS = {**MIXERS, **operators.MIXERS}
 RIPPLE = ("ripple", "ripple-fixed", "ripple-softmax-weights", "ripple-truncated", "ripple-log", "ripple-dense",
           "ripple-explicit-softmax")
 LATER = ("feature_map", "relative", "convit", "rpe", "focused", "lisa", "landmarks", "castling", "inception", "stage",
-         "patch_overlap", "dropout", "kv_stride", "mlp_conv", "mlp_relu", "conv_stages", "conv_block", "head_kind",
+         "patch_overlap", "dropout", "kv_stride", "mlp_conv", "mlp_relu", "conv_stages", "conv_block", "head_kind", "distill",
          "patch_norm", "patch_pad", "patch_merging", "norm_eps", "stem",
          "frames", "tubelet", "time_kernel", "conv_time_kernel", "ring_time",
          *operators.SETTINGS)  # settings newer than the first fixtures
@@ -96,6 +96,10 @@ class Config(OperatorSettings):
     conv_stages: int = 0             # the first stages that convolve
     conv_block: str = "conv"         # conv | sepconv
     head_kind: str = "linear"        # linear | mlp | tanh; the setting's name is head
+    distilled: int = 0               # a second token and head
+    distillation: str = "none"       # none | soft | hard, against teacher_logits
+    distillation_alpha: float = 0.5
+    distillation_tau: float = 3.0
     patch_overlap: int = 0
     patch_pad: int = 0               # of the first overlapping patches; 0: half their width
     patch_norm: int = 0              # a norm after every patch embedding
@@ -319,8 +323,11 @@ def parameter_shapes(config):
         shapes.update(embedding_shapes(config, index, channels, M))
         if config.pool == "cls" and last:
             shapes["cls_token"] = (1, 1, M)
+            if config.distilled:
+                shapes["dist_token"] = (1, 1, M)
         if position_name(config, index):
-            N = grids.token_count(stage.grid) + (config.pool == "cls" and last and class_block(config) == 0)
+            front = (1 + config.distilled) * (config.pool == "cls" and last and class_block(config) == 0)
+            N = grids.token_count(stage.grid) + front
             shapes[position_name(config, index)] = (1, N, M)
         for i in range(stage.depth):
             shapes.update({f"{prefix}blocks.{i}.{name}": shape for name, shape in block_shapes(stage, i).items()})
@@ -338,7 +345,8 @@ def linear_head(config):
 def head_shapes(config, channels):
     C = config.num_classes
     if config.head_kind == "linear":
-        return {linear_head(config) + "weight": (C, channels), linear_head(config) + "bias": (C,)}
+        names = [linear_head(config), "head_dist."][:1 + config.distilled]
+        return {name + part: shape for name in names for part, shape in (("weight", (C, channels)), ("bias", (C,)))}
     hidden = 4 * channels if config.head_kind == "mlp" else channels
     norm = {"head.norm.weight": (hidden,), "head.norm.bias": (hidden,)} if config.head_kind == "mlp" else {}
     return {"head.fc1.weight": (hidden, channels), "head.fc1.bias": (hidden,), **norm,
@@ -575,7 +583,8 @@ class Vit:
             last = i == len(stages(config)) - 1
             x = self.embed(i, x)
             if config.pool == "cls" and last and class_block(config) == 0:
-                x = torch.cat([params["cls_token"].expand(len(x), 1, -1), x], dim=1)
+                front = [params[name].expand(len(x), 1, -1) for name in ("cls_token", "dist_token") if name in params]
+                x = torch.cat([*front, x], dim=1)
             if position_name(config, i):
                 x = x + params[position_name(config, i)]
             own = {name[len(prefix):]: value for name, value in params.items() if name.startswith(prefix)}
@@ -592,15 +601,35 @@ class Vit:
             if config.stage_dims and not last:
                 x = tokens.transpose(1, 2).unflatten(2, config_here.grid)
         x = tokens[:, 0] if config.pool == "cls" else tokens.mean(1)
-        return classify(self.config, params, x)
+        logits = classify(self.config, params, x)
+        if not self.config.distilled:
+            self.own_logits = [logits, logits]
+            return logits
+        self.own_logits = [logits, F.linear(tokens[:, 1], params["head_dist.weight"], params["head_dist.bias"])]
+        return sum(self.own_logits) / 2
 
-    def loss_and_gradients(self, images, labels):
-        """Returns logits, loss (mean cross entropy, no smoothing) and {name: gradient}, buffers left out."""
+    def loss(self, logits, labels, teacher):
+        """Mean cross entropy, no smoothing; with distillation that of the first classifier and, against the teacher,
+        that of the second, as DeiT's paper has it (equations 2 and 3)."""
+        config = self.config
+        if config.distillation == "none":
+            return F.cross_entropy(logits, labels)
+        own, dist = self.own_logits
+        if config.distillation == "hard":
+            theirs = F.cross_entropy(dist, teacher.argmax(1))
+        else:
+            tau = config.distillation_tau
+            q, log_p = F.log_softmax(teacher / tau, dim=1), F.log_softmax(dist / tau, dim=1)
+            theirs = tau**2 * (q.exp() * (q - log_p)).sum(1).mean()
+        return (1 - config.distillation_alpha) * F.cross_entropy(own, labels) + config.distillation_alpha * theirs
+
+    def loss_and_gradients(self, images, labels, teacher=None):
+        """Returns logits, loss and {name: gradient}, buffers left out."""
         learned = parameter_shapes(self.config)
         leaves = {name: value.detach().requires_grad_() for name, value in self.params.items() if name in learned}
         self.params, kept = {**self.params, **leaves}, self.params
         logits = self.forward(images)
-        loss = F.cross_entropy(logits, labels)
+        loss = self.loss(logits, labels, teacher)
         gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=self.config.pool == "gap-raw")
         gradients = [torch.zeros_like(leaf) if gradient is None else gradient
                      for leaf, gradient in zip(leaves.values(), gradients)]
