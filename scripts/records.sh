@@ -42,6 +42,7 @@ plain softmax
 slow softmax --lr 5e-4
 quick softmax --lr 2e-3
 augmented softmax --aa rand-m5-mstd0.5-inc1
+policy softmax --aa autoaugment-compact
 mixed softmax --mixup 0.2 --cutmix 1 --mixup-prob 0.5
 deep softmax --depth 4
 wide softmax --dim 192 --heads 3

@@ -50,7 +50,7 @@ for folder in whole killed; do
     {
         echo "# two tiny models on generated images"
         echo
-        echo "softmax+a $PWD/tiny.ini 4 1"
+        echo "softmax+a $PWD/tiny.ini 6 1"
         echo "linear $PWD/tiny.ini 4 2 --crop-padding 2"
     } >$folder/table
 done
@@ -68,19 +68,21 @@ check "a row has its figures, processor, commit and date" $? "$(tail -n 1 whole/
 epoch() { holds "$1" "$run/log.csv"; }
 workers=1
 league killed start
-run=killed/runs/softmax+a-4-1
-wait_until epoch 2
+run=killed/runs/softmax+a-6-1
+wait_until epoch 3
 worker=$(process killed worker) child=$(process killed child)
 kill_now "$worker" "$child"
 league killed start
 check "a start after a kill of worker and run" $status "$(cat out err)"
-wait_until epoch 3
+wait_until epoch 5
 old=$(process killed worker) child=$(process killed child)
 kill_now "$old" # the run goes on without it
 league killed start
 gone "$child"
 check "a start ends the run that a killed worker left" $? "$child"
-wait_until epoch 4
+wait_until epoch 6
+[ "$(grep -c '^resumed at epoch' $run.out)" -eq 2 ]
+check "both go on from the last saved state" $? "$(grep '^resumed' $run.out | tr '\n' ' ')"
 league killed stop
 [ "$status" -eq 0 ] && [ -z "$(ls -d killed/runs/*.lock 2>/dev/null)" ] && [ ! -e killed/worker.1 ]
 check "a stop" $? "$(cat out err)"
