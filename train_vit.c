@@ -61,7 +61,19 @@ static void check_settings(VitRun *run) {
     if (!run->training.mode) cosine_fit(config, run->schedule, run->training.s->epochs);
     data_check(config, run->data);
     vit_run_describe_data(run);
+    vit_run_settle_split(run);
     if (!run->model_settings->num_classes) run->model_settings->num_classes = run->train.classes;
+    if (run->target->class_weights && mixup_is_on(run->mixup))
+        config_reject(config, "class_weights", "{class_weights} weighs an image by its class, but mixup and cutmix give it "
+                                               "two: use mixup 0 and cutmix 0, or balanced true");
+    if (run->target->class_weights && *run->distillation->teacher)
+        config_reject(config, "class_weights", "{class_weights} weighs losses by labels, but {teacher} has a loss without: "
+                                               "use balanced true");
+    if (run->sampler->balanced && run->sampler->repeated_aug)
+        config_reject(config, "balanced", "{balanced} and {repeated_aug} both repeat images: use one of them");
+    if (run->train.clips && (run->target->class_weights || run->sampler->balanced))
+        config_reject(config, run->sampler->balanced ? "balanced" : "class_weights", "{data} has clips, whose labels are "
+                                                                                       "known only when they are read");
     if (run->clips->samples_per_clip > 1 && run->sampler->repeated_aug)
         config_reject(config, "samples_per_clip",
                       "{samples_per_clip} and {repeated_aug} both repeat clips: use one of them");
@@ -121,6 +133,8 @@ static void load_images(VitRun *run, const LoaderPart *part) {
     uint64_t seed = run->training.s->seed;
     const VitSettings *s = run->model_settings;
     int H = s->img_size[0], W = s->img_size[1], C = s->num_classes;
+    for (int i = 0; run->class_weights && i < part->n; i++)
+        run->weights[i] = run->class_weights[part->labels[part->pairs[2 * i]]];
     uint32_t epoch = (uint32_t)run->training.state.epoch;
     float smoothing = run->target->label_smoothing;
     if (!mixup_is_on(run->mixup) && run->erasing->reprob <= 0) {
@@ -150,12 +164,14 @@ static void forward_backward(VitRun *run, int first, int B, bool last) {
     int batch = training_batch(&run->training);
     trunk_draw_drops(&vit->trunk, run->training.s->seed, (uint32_t)run->training.state.step, (size_t)first, B);
     vit_load_targets(vit, run->targets, B);
+    if (run->class_weights) vit_load_weights(vit, run->weights, B);
     /* The kernels have the same arguments every time, and no sum over ranks begins among them (docs/distributed.md). */
     bool same = B == vit->model.batch && batch == run->training.s->batch_size && !vit_drops(run->model_settings) &&
                 !(last && distributed_ranks() > 1);
     if (!same || device_graph_begin(&run->graph)) {
         vit_forward(vit, B, true);
         vit_loss(vit, B, 1.0f / (float)batch);
+        if (run->class_weights) vit_weigh_losses(vit, B);
         step_add_losses(vit->model.params.step_stats, vit->loss, B);
         vit_backward(vit, B, true, last ? all_reduce_start : NULL);
         if (same) device_graph_end(&run->graph);
@@ -247,8 +263,11 @@ static void announce(const VitRun *run) {
     if (distributed_ranks() > 1)
         printf("%d ranks, %d %s of each batch on every one\n", distributed_ranks(),
                training_local_batch(&run->training), run->training.unit);
-    print_line("%s: %zu training and %zu test %s, %d classes\n", d->name, d->count, run->test.count, run->training.unit,
-               d->classes);
+    print_line("%s: %zu training and %zu %s %s, %d classes\n", d->name, d->count, run->test.count,
+               vit_run_evaluated(run), run->training.unit, d->classes);
+    if (run->held_out)
+        print_line("%s: %g of the training images of each class validate; best.safetensors is chosen on them\n", d->name,
+                   (double)run->data->val_fraction);
     if (d->height && !vit_run_has_model_size(run))
         print_line("%s: images of %dx%d are resized to img_size %dx%d: "
                    "cut out and scaled in training, the centre in tests\n",
@@ -272,9 +291,23 @@ static void note_accuracy(VitRun *run) {
     training_evaluated(&run->training, e->top1, "top-1 %.2f %%  top-5 %.2f %%", e->top1, e->top5);
 }
 
+/* The test images, read once with the weights that validation has chosen, where there are both. */
+static void test_best(VitRun *run) {
+    double validated = run->evaluation.top1;
+    if (!vit_run_open_test(run)) return;
+    evaluate(run);
+    if (run->training.stopping) return;
+    vit_eval_note_test(run);
+    run->test_top1 = run->evaluation.top1;
+    run->evaluation.top1 = validated;
+}
+
 /* The result in the run's last line. */
 static int report(const VitRun *run) {
     const Training *t = &run->training;
+    if (run->tested)
+        return training_report(t, "validation top-1 %.2f %%, test top-1 %.2f %% with these weights (best.safetensors)",
+                               t->state.best, run->test_top1);
     if (t->evaluated) return training_report(t, "top-1 %.2f %%, best %.2f %%", run->evaluation.top1, t->state.best);
     return training_report(t, "best top-1 %.2f %%", t->state.best);
 }
@@ -314,7 +347,8 @@ static int train(VitRun *run) {
         if (t->stopping) return training_stop_early(t);
         note_accuracy(run);
     }
-    return report(run);
+    test_best(run);
+    return t->stopping ? training_stop_early(t) : report(run);
 }
 
 int main(int argc, char **argv) {

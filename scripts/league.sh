@@ -1,5 +1,5 @@
 #!/bin/sh
-# Trains the league of docs/league.md in the background: every attention operator in the same small model, a row at a time.
+# Trains the league of docs/league.md in the background: every attention operator in one small model, a row at a time.
 #
 #   sh scripts/league.sh start     builds train_vit once, of the commit that is checked out, and trains until no row is left
 #   sh scripts/league.sh stop      ends the runs; what they have done is kept and goes on at the next start
@@ -7,7 +7,7 @@
 #   sh scripts/league.sh rows      the rows that are left, most telling first: name, config, epochs, seed, flags
 #   sh scripts/league.sh all       all rows
 #
-# A run has one thread and the lowest priority.  A finished one is appended to docs/league.csv, docs/league.md is written
+# A finished run is appended to docs/league.csv, docs/league.md is written
 # anew (scripts/league.py), and its folder is removed.
 # Whatever ends a run, a signal, a crash or a loss of power, the next start goes on from its last saved state.  Accuracy is
 # that of the last epoch on the test images: nothing is chosen by it.
@@ -19,6 +19,7 @@
 # TABLE     a file of other rows, one a line: NAME CONFIG EPOCHS SEED [FLAG...]; CSV and WORK should then be others, too.
 #           NAME is the operator, with what tells rows of one operator apart behind a plus sign: softmax+short
 # TRAIN_VIT a program to use in place of a build
+# THREADS   of a run (default 1), and NICE, how much it gives way to others (default 19)
 case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; esac
 set -u
 cd "$(dirname "$0")/.." || exit 1
@@ -123,7 +124,7 @@ one() { # name, config, epochs, seed, flags
     fi
     [ ! -d "$DATA" ] || set -- "$@" --data-dir "$DATA"
     grep -qxF "$(cat "$WORK/commit")" "$run.commit" 2>/dev/null || cat "$WORK/commit" >>"$run.commit"
-    OMP_NUM_THREADS=1 nice -n 19 "${TRAIN_VIT:-$WORK/train_vit}" "$@" >>"$run.out" 2>&1 &
+    OMP_NUM_THREADS="${THREADS:-1}" nice -n "${NICE:-19}" "${TRAIN_VIT:-$WORK/train_vit}" "$@" >>"$run.out" 2>&1 &
     child=$!
     echo $child >"$run.lock/child"
     wait $child

@@ -84,7 +84,7 @@ static const char *const state_prefixes[STATE_ARENAS] = {"param.", "exp_avg.", "
 void checkpoint_save_state(const Params *params, const RunState *state, const char *path, const SafeMetadata *metadata,
                            int metadata_count) {
     const float *arenas[STATE_ARENAS] = {params->values, params->exp_avg, params->exp_avg_sq, params->ema};
-    char run[256], seconds[64], device[CHECKPOINT_DEVICE], *columns = columns_text(state);
+    char run[256], seconds[64], since[32], device[CHECKPOINT_DEVICE], *columns = columns_text(state);
     SafeMetadata all[MAX_METADATA];
     snprintf(run, sizeof run, "%" PRIu64 " %" PRIu64 " %" PRIu64 " %.17g %" PRIu64 " %.17g %" PRIu64 " %.9g %.9g",
              state->step, state->epoch, state->batch, state->loss_sum, state->loss_count, state->best, state->log_bytes,
@@ -93,6 +93,10 @@ void checkpoint_save_state(const Params *params, const RunState *state, const ch
     snprintf(seconds, sizeof seconds, "%.3f", state->seconds);
     all[metadata_count++] = (SafeMetadata){"vit.c.run", run};
     all[metadata_count++] = (SafeMetadata){"vit.c.seconds", seconds}; /* separate: not reproducible */
+    if (state->since_best) { /* separate: older versions read the rest */
+        snprintf(since, sizeof since, "%" PRIu64, state->since_best);
+        all[metadata_count++] = (SafeMetadata){"vit.c.since_best", since};
+    }
     checkpoint_device(device);
     all[metadata_count++] = (SafeMetadata){"vit.c.device", device};
     if (*columns) all[metadata_count++] = (SafeMetadata){"vit.c.log", columns};
@@ -267,6 +271,8 @@ void checkpoint_load_state(Params *params, RunState *state, const char *path) {
     if (!read_place(state, run) || !is_place(state))
         die("%s: vit.c.run is '%.100s', which is no place in a run", path, run);
     read_columns(state, safetensors_metadata(&st, "vit.c.log"));
+    const char *since = safetensors_metadata(&st, "vit.c.since_best");
+    state->since_best = since ? strtoull(since, NULL, 10) : 0;
     const char *seconds = safetensors_metadata(&st, "vit.c.seconds"); /* older versions saved none */
     state->seconds = seconds ? strtod(seconds, NULL) : 0;
     if (!(state->seconds >= 0) || !isfinite(state->seconds)) state->seconds = 0;

@@ -28,6 +28,7 @@ typedef struct {
     double loss_sum;    /* sum of the losses since the last row of the log */
     uint64_t loss_count;
     double best;        /* accuracy or AP, percent; -1 before the first evaluation */
+    uint64_t since_best; /* evaluations since then */
     uint64_t log_bytes; /* length of log.csv when the state was saved */
     float lr, gradient_norm; /* of the last step; needed if the run stopped before its row of the log was written */
     double seconds;          /* spent training and evaluating, summed over all processes that continued this run */

@@ -38,13 +38,24 @@ static const ConfigEntry entries[] = {
     {F(INT, eval_every), "1", .min = 0, .max = 1e6,
      .help = "Number of epochs from one evaluation to the next; the last epoch is always evaluated (0: never, and the data "
              "need no validation split; there is no best.safetensors then)"},
+    {F(INT, patience), "0", .min = 0, .max = 1e6,
+     .help = "Number of evaluations without a better result that end the run (0: it has all its epochs); the learning "
+             "rate follows the schedule of all epochs"},
     {F(INT, log_every), "50", .min = 1, .max = 1e8, .help = "Number of steps from one row of log.csv to the next"},
     {F(FLOAT, bench_seconds), "5", .min = 0.1, .max = 3600,
      .help = "Seconds for which --bench measures training, and then inference; batch_size becomes smaller where four "
              "batches would take longer"},
 };
 #undef F
-const ConfigGroup training_settings = {CONFIG_GROUP(TrainingSettings, entries), .change = CHANGE_FREELY};
+
+static void check(const Config *config, const void *settings) {
+    const TrainingSettings *s = settings;
+    if (s->patience > 0 && s->eval_every == 0)
+        config_reject(config, "patience", "{patience} waits for a better evaluation, but {eval_every} never evaluates");
+}
+
+const ConfigGroup training_settings = {CONFIG_GROUP(TrainingSettings, entries), .change = CHANGE_FREELY,
+                                       .check = check};
 
 /* == Values that are none, and machines that are wrong ============================================================ */
 
@@ -453,8 +464,14 @@ void training_announce(const Training *t, const char *format, ...) {
 /* Has the run done all its steps, where these are limited? */
 static bool steps_done(const Training *t) { return t->most_steps && t->state.step >= t->most_steps; }
 
+/* Were the last evaluations no better than one before them? */
+static bool out_of_patience(const Training *t) {
+    return t->s->patience > 0 && t->state.since_best >= (uint64_t)t->s->patience;
+}
+
 bool training_epoch_left(const Training *t) {
-    return t->state.epoch < (uint64_t)t->s->epochs && !(steps_done(t) && !t->state.batch);
+    bool done = (steps_done(t) || out_of_patience(t)) && !t->state.batch;
+    return t->state.epoch < (uint64_t)t->s->epochs && !done;
 }
 
 bool training_batch_left(const Training *t) { return t->state.batch < t->batches && !steps_done(t); }
@@ -530,8 +547,10 @@ void training_evaluated(Training *t, double percent, const char *format, ...) {
     t->evaluated = true;
     progress_show(true, "epoch %llu/%d  %s", (unsigned long long)t->state.epoch + 1, t->s->epochs, text);
     log_row(t, true);
+    t->state.since_best++;
     if (!(percent > t->state.best)) return;
     t->state.best = percent;
+    t->state.since_best = 0;
     run_folder_save_weights(&t->folder, t->params, "best.safetensors");
 }
 
@@ -552,7 +571,13 @@ int training_report(const Training *t, const char *format, ...) {
     if (t->state.best >= 0) vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
     duration_text(elapsed, sizeof elapsed, now_seconds() - t->started);
-    if (t->state.step == t->first_step)
+    if (out_of_patience(t) && t->state.epoch < (uint64_t)t->s->epochs)
+        print_line("stopped after epoch %llu of %d: no evaluation was better in %llu (patience %d)\n",
+                   (unsigned long long)t->state.epoch, t->s->epochs, (unsigned long long)t->state.since_best,
+                   t->s->patience);
+    if (t->state.step == t->first_step && out_of_patience(t))
+        print_line("nothing is left to train, %s: a higher --patience goes on\n", text);
+    else if (t->state.step == t->first_step)
         print_line("all %d epochs are done, %s: a higher --epochs trains on\n", t->s->epochs, text);
     else
         print_line("done in %s: %s; checkpoints and log.csv are in %s\n", elapsed, text, t->folder.path);

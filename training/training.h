@@ -15,7 +15,7 @@ typedef struct {
     int precision; /* of activations: which of PRECISION_FLOAT32 and PRECISION_BFLOAT16 */
     uint64_t seed;
     const char *run_dir, *init;
-    int eval_every, log_every;
+    int eval_every, patience, log_every;
     float bench_seconds;
 } TrainingSettings;
 
@@ -166,7 +166,7 @@ int training_stop_early(Training *t);
 
 /* Ends the program if a parameter is not finite, or if the ranks' parameters differ. */
 void training_epoch_trained(Training *t);
-/* Is this not the last epoch? */
+/* Is this not the last epoch, unless patience ends? */
 bool training_epoch_follows(const Training *t);
 /* Is this epoch followed by an evaluation?  It takes the EMA weights if there are any, and calls training_sum at its
  * end, after which t->stopping says that its result is not valid. */

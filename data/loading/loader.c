@@ -1,6 +1,7 @@
 #include "data/loading/loader.h"
 
 #include <assert.h>
+#include <math.h>
 #include <omp.h>
 #include <stdlib.h>
 
@@ -8,10 +9,16 @@
 #include "data/images/mixup.h"
 #include "data/images/sheet.h"
 #include "data/loading/sampler.h"
+#include "data/sets/subset.h"
 
 static const ConfigEntry entries[] = {
     {CONFIG_FIELD(FLOAT, TargetSettings, label_smoothing), "0.1", .section = "training", .min = 0, .max = 0.99,
      .help = "Label smoothing: the share of each target that is spread evenly over all classes"},
+    {CONFIG_FIELD(CHOICE, TargetSettings, class_weights), "none",
+     CONFIG_CHOICES([CLASS_WEIGHTS_NONE] = "none", [CLASS_WEIGHTS_INVERSE] = "inverse", [CLASS_WEIGHTS_SQRT] = "sqrt"),
+     .help = "Factor of the loss of each image, for sets with many images of some classes and few of others: none, "
+             "inverse to the number of training images of its class, or inverse to that number's square root; the mean "
+             "over all training images is 1, and the loss of a batch is the mean over its images"},
 };
 const ConfigGroup target_settings = {CONFIG_GROUP(TargetSettings, entries), .change = CHANGE_FREELY};
 
@@ -199,11 +206,34 @@ static void fill_image(void *argument, void *memory, int first, TransformScratch
     load_job(loader, &job, slot->position + (size_t)first);
 }
 
+/* == Balance ====================================================================================================== */
+
+static void shuffle_balanced(void *argument) {
+    Loader *loader = argument;
+    const Parts *p = &loader->parts;
+    sampler_balance(p->order, loader->labels, p->source.count, loader->dataset->classes, p->config.seed, p->epoch);
+}
+
+void loader_class_weights(float *weights, const Dataset *dataset, ClassWeights kind) {
+    int *labels = dataset_labels(dataset);
+    double *counts = xcalloc((size_t)dataset->classes, sizeof *counts, "classes"), sum = 0;
+    for (size_t i = 0; i < dataset->count; i++) counts[labels[i]]++;
+    for (int c = 0; c < dataset->classes; c++) {
+        double weight = counts[c] == 0 ? 0 : kind == CLASS_WEIGHTS_SQRT ? 1 / sqrt(counts[c]) : 1 / counts[c];
+        weights[c] = (float)weight;
+        sum += weight * counts[c];
+    }
+    for (int c = 0; c < dataset->classes; c++) weights[c] = (float)((double)weights[c] * (double)dataset->count / sum);
+    free(counts);
+    free(labels);
+}
+
 /* == A loader ===================================================================================================== */
 
 void loader_open(Loader *loader, const Dataset *dataset, const LoaderConfig *config) {
     *loader = (Loader){.dataset = dataset, .config = *config};
     LoaderConfig *c = &loader->config;
+    if (c->balanced && c->parts.train) loader->labels = dataset_labels(dataset);
     if (c->repeats < 1) c->repeats = 1;
     if (c->frames < 1) c->frames = 1;
     if (c->clips.test_clips < 1) c->clips.test_clips = 1;
@@ -217,6 +247,7 @@ void loader_open(Loader *loader, const Dataset *dataset, const LoaderConfig *con
         .chunk = dataset->get ? 16 : 1, /* a lock is costly next to a copy, cheap next to a JPEG */
         .views = loader_views(loader) * samples_of(dataset, c),
         .loader = loader,
+        .shuffle = c->balanced && c->parts.train ? shuffle_balanced : NULL,
         .slot_size = sizeof(LoaderSlot),
         .arrays = {{offsetof(LoaderSlot, part.pixels), image_bytes(loader), 2, "a batch of images"},
                    {offsetof(LoaderSlot, part.labels), sizeof(int), 2, "a batch of labels"},

@@ -5,6 +5,7 @@
  *   training     order = a uniformly random permutation of all images keyed by (seed, epoch);
  *                batches = count / batch_size, rounded down: an incomplete last batch is dropped, as in DeiT, unless
  *                keep_last is set;
+ *                balanced: every class comes equally often, and the images of a class in turns (sampler.h);
  *                sampler.h describes repeated augmentation, mixup.h the order of samples within a batch
  *   evaluation   order = the data set's; batches = count / batch_size, rounded up: the last may be smaller
  *
@@ -21,14 +22,18 @@
 #include "data/sets/dataset.h"
 #include "data/loading/parts.h"
 
+typedef enum { CLASS_WEIGHTS_NONE, CLASS_WEIGHTS_INVERSE, CLASS_WEIGHTS_SQRT } ClassWeights;
+
 typedef struct {
     float label_smoothing;
+    ClassWeights class_weights;
 } TargetSettings;
 
 extern const ConfigGroup target_settings;
 
 typedef struct {
     PartsConfig parts;
+    bool balanced; /* training: every class comes equally often */
     int repeats; /* training: how often each image is repeated (sampler.h); 0 or 1: no repeated augmentation */
     bool pairs;  /* training: samples of a batch in mixup's order, partners adjacent (mixup.h) */
     Transform transform;
@@ -52,6 +57,7 @@ typedef struct {
     const Dataset *dataset;
     LoaderConfig config;
     Parts parts;
+    int *labels; /* [count] of the data set, if classes are balanced */
 } Loader;
 
 /* Starts at epoch 0.  Ends the process when a training set does not fill one batch. */
@@ -78,6 +84,10 @@ void loader_fill(Loader *loader, size_t first, int n, uint8_t *pixels, int *labe
  * clips gives them, into a picture (data/images/sheet.h).  Returns their number; on failure returns 0 and sets
  * `error`. */
 int loader_write_sheet(const char *path, const Dataset *dataset, const LoaderConfig *config, Error *error);
+
+/* weights [classes]: of the losses of images of each class, whose mean over the data set is 1: n_c the images of class c,
+ * in proportion to 1 / n_c (inverse) or 1 / sqrt(n_c) (sqrt); 0 for a class without images. */
+void loader_class_weights(float *weights, const Dataset *dataset, ClassWeights kind);
 
 /* targets [n,classes]: timm's smoothed one-hot (timm/data/mixup.py): off = s / C, on = 1 - s + s / C. */
 void loader_targets(float *targets, const int *labels, int n, int classes, float smoothing);

@@ -7,12 +7,15 @@
 #ifndef VIT_DATA_LOADING_SAMPLER_H
 #define VIT_DATA_LOADING_SAMPLER_H
 
+#include <stddef.h>
+#include <stdint.h>
+
 #include "core/config/config.h"
 
 enum { SAMPLER_REPEATS = 3 }; /* DeiT's num_repeats */
 
 typedef struct {
-    bool repeated_aug, drop_last;
+    bool repeated_aug, drop_last, balanced;
 } SamplerSettings;
 
 extern const ConfigGroup sampler_settings;
@@ -22,6 +25,11 @@ int sampler_repeats(const SamplerSettings *s);
 
 /* The number of samples in one epoch; not rounded for fewer than 256 images (timm/data/distributed_sampler.py). */
 size_t sampler_length(size_t count, int repeats);
+
+/* order [count] (=): the draws of an epoch in which every class with images comes equally often, to one image, and the
+ * images of a class in turns, each turn in an order of its own.  The draw numbers of an image that comes again are
+ * image + turn * count.  labels [count]. */
+void sampler_balance(uint32_t *order, const int *labels, size_t count, int classes, uint64_t seed, uint32_t epoch);
 
 /* The draw number at a place: image + repeat * count.  The image is therefore draw % count, and its first draw is the
  * same with and without repeats.  order [count];  count * repeats < 2^32. */

@@ -146,6 +146,8 @@ static void cifar_get(const Dataset *dataset, size_t index, uint8_t *pixels, int
     *label = cifar->labels[index];
 }
 
+static int cifar_label(const Dataset *dataset, size_t index) { return ((const Cifar *)dataset->state)->labels[index]; }
+
 static void cifar_close(Dataset *dataset) {
     Cifar *cifar = dataset->state;
     free(cifar->pixels);
@@ -181,6 +183,7 @@ static void cifar_open(Dataset *dataset, int classes, const char *path, bool tra
     dataset->count = dataset_limited(count, limit);
     dataset->class_names = load_names(cifar, layout, classes, folder) ? cifar->names.at : NULL;
     dataset->get = cifar_get;
+    dataset->label = cifar_label;
     dataset->close = cifar_close;
     dataset->state = cifar;
 }

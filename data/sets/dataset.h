@@ -28,6 +28,8 @@ struct Dataset {
     void (*get)(const Dataset *dataset, size_t index, uint8_t *pixels, int *label);
     bool (*read)(const Dataset *dataset, size_t index, SampleBuffer *buffer, Sample *sample, Error *error);
     void (*describe)(const Dataset *dataset, size_t index, char *text, size_t size);
+    /* The label of an image without its pixels; NULL: get or read tells it. */
+    int (*label)(const Dataset *dataset, size_t index);
     /* Thread-safe.  Gives the frames of a clip to `taker` (data/video/clips.h), each valid until the next one; sets
      * *label, even where it returns false with `error` set.  If videos have files, read returns one whole: an encoded
      * video, or pictures in a row (data/video/clip_file.h); else it is NULL. */

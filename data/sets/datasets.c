@@ -19,15 +19,22 @@
 static const ConfigEntry entries[] = {
     {F(STRING, data), "shapes", .section = "data", .change = CHANGE_PATH,
      .help = "Data set: shapes (generated images, no files needed), moving-shapes (generated clips; also -sense, -turn, "
-             "-size and -pair), " DATASETS_WITH_FILES(", ") ", a folder with the files of one of these or with "
-             "train/<class>/ and val/<class>/ (or valid, or test) of images or videos, with lists of videos "
-             "(docs/data.md), or a file made by pack_dataset"},
+             "-size and -pair), " DATASETS_WITH_FILES(", ") ", a folder with the files of one of these, with a folder "
+             "for each class, with train/<class>/ and val/<class>/ (or valid, or test) of images or videos, with lists "
+             "of videos (docs/data.md), or a file made by pack_dataset"},
     {F(STRING, data_dir), "datasets", .argument = "FOLDER", .change = CHANGE_FREELY, .ranks_differ = true,
      .help = "Folder that contains the folders of " DATASETS_WITH_FILES(" and ") "; scripts/fetch_cifar.sh "
              "downloads the first two to it"},
+    {F(STRING, labels), .argument = "FILE", .change = CHANGE_PATH,
+     .help = "CSV file with the label of each image in the folder data: lines of file,label or file,label,split, where "
+             "split is train, val or test (empty: folders are the classes)"},
     {F(INT, train_limit), "0", .min = 0, .max = 1e8, .help = "Use only N of the training images (0: all)"},
     {F(INT, test_limit), "0", .min = 0, .max = 1e8, .change = CHANGE_FREELY,
      .help = "Use only N of the test images (0: all)"},
+    {F(FLOAT, val_fraction), "0", .max = 0.9,
+     .help = "Share of the training images of each class that is held out to validate: best.safetensors is chosen on "
+             "them, and the test images, where there are some, are read once at the end (default: 0; 0.1 for class "
+             "folders without val/)"},
     {F(FLOATS, mean), .min = -255, .max = 255,
      .help = "Mean of each channel, for pixels in [0, 1] (default: the one that the weights were trained with if their "
              "file says it, else the data set's)"},
@@ -65,7 +72,7 @@ static const DatasetKind *kind_of_path(const char *data, char path[DATASET_PATH]
             if (kinds[i]->find && kinds[i]->find(path, data)) return kinds[i];
         if (!S_ISDIR(info.st_mode))
             die("%s: not a packed data set (pack_dataset makes them), and no folder either", data);
-        die("%s: neither train/<class>/, train.pack, train.bin (CIFAR-100), data_batch_1.bin (CIFAR-10) nor "
+        die("%s: neither <class>/ with pictures, train/<class>/, train.pack, train.bin (CIFAR-100), data_batch_1.bin (CIFAR-10) nor "
             "train-images-idx3-ubyte (MNIST) is in this folder", data);
     }
     if (errno != ENOENT && errno != ENOTDIR) die("%s: cannot open: %s", data, strerror(errno));
@@ -155,6 +162,30 @@ static const DatasetKind imagenet_kind = {.name = "imagenet", .open = imagenet_o
 void dataset_open(Dataset *dataset, const char *data, const char *folder, bool train, size_t limit) {
     char path[DATASET_PATH];
     kind_of(data, folder, path)->open(dataset, path, train, limit);
+}
+
+/* The kind of what lies there: ImageNet's folder has one of its own. */
+static const DatasetKind *kind_of_files(const char *data, const char *folder, char path[DATASET_PATH]) {
+    const DatasetKind *kind = kind_of(data, folder, path);
+    char imagenet[DATASET_PATH];
+    if (kind != &imagenet_kind) return kind;
+    path_join(imagenet, sizeof imagenet, path, "imagenet");
+    return file_exists(imagenet) ? kind_of_path(imagenet, path) : kind;
+}
+
+DatasetSplits dataset_splits(const char *data, const char *folder) {
+    char path[DATASET_PATH];
+    const DatasetKind *kind = kind_of_files(data, folder, path);
+    DatasetSplits splits = {.by_class = kind == &folder_kind, .validation = kind == &packed_kind, .test = true};
+    if (splits.by_class) folder_splits(path, &splits.validation, &splits.test);
+    if (splits.validation && !splits.by_class) splits.test = false;
+    return splits;
+}
+
+void dataset_open_test(Dataset *dataset, const char *data, const char *folder, size_t limit) {
+    char path[DATASET_PATH];
+    kind_of_files(data, folder, path);
+    folder_open_test(dataset, path, limit);
 }
 
 void dataset_describe(Dataset *dataset, const char *data, const char *folder) {

@@ -10,8 +10,9 @@
 
 /* The choice of a data set, and how much of it is used. */
 typedef struct {
-    const char *data, *data_dir;
+    const char *data, *data_dir, *labels;
     int train_limit, test_limit;
+    float val_fraction;
     ConfigFloats mean, std; /* per channel, replacing the data set's own; none or three numbers */
 } DataSettings;
 
@@ -40,14 +41,24 @@ bool dataset_known(const char *data, Error *error);
  *   shapes                              the embedded data set
  *   moving-shapes, moving-shapes-sense, -turn, -size, -pair   the embedded clips (data/sets/moving_shapes.h)
  *   cifar10, cifar100, mnist, imagenet  looked for in `folder`
- *   a folder                            with the files of CIFAR or MNIST, with train/<class>/ and val/<class>/, or with
- *                                       train.pack and val.pack
+ *   a folder                            with the files of CIFAR or MNIST, with train/<class>/ and val/<class>/, with
+ *                                       class folders alone, or with train.pack and val.pack
  *   a folder                            with videos or lists of them (data/sets/videos.h)
  *   a file                              packed by pack_dataset (data/sets/record.h)
  * `limit` is the number of images to use, 0 for all.  They are the first `limit` images, except that folders and packed
  * files are sampled at even intervals, so that all classes remain, and that shapes generates as many as requested.
  * On error ends the process with one line that names the file and what is wrong with it. */
 void dataset_open(Dataset *dataset, const char *data, const char *folder, bool train, size_t limit);
+
+/* What there is beside training images: by_class, the data are class folders; validation, images that are meant to
+ * validate; test, images that are meant to test. */
+typedef struct {
+    bool by_class, validation, test;
+} DatasetSplits;
+DatasetSplits dataset_splits(const char *data, const char *folder);
+
+/* Opens the test images of a data set that has both kinds. */
+void dataset_open_test(Dataset *dataset, const char *data, const char *folder, size_t limit);
 
 /* Fills in what is known without opening images: name, size, classes, statistics, and class names if they are fixed;
  * count, get, read and close stay unset.  For a data set given by its name, no file is needed. */

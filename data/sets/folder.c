@@ -102,16 +102,46 @@ static bool has_folders(const char *path) {
     return has;
 }
 
-/* The folder of a split; for validation, the first of val, valid and test that exists.  A test folder may also hold
- * images without class folders, which cannot be used here. */
+static bool has_split(const char *path, const char *name) {
+    char root[DATASET_PATH];
+    path_join(root, sizeof root, path, name);
+    return folder_exists(root) && (strcmp(name, "test") || has_folders(root));
+}
+
+/* Are its folders classes, one of which has a picture? */
+static bool is_bare(const char *path) {
+    static const char *const splits[] = {"train", "val", "valid", "test"};
+    char folder[DATASET_PATH];
+    Names classes = {0}, images = {0};
+    bool bare = folder_exists(path);
+    for (size_t i = 0; bare && i < sizeof splits / sizeof *splits; i++) {
+        path_join(folder, sizeof folder, path, splits[i]);
+        bare = !folder_exists(folder);
+    }
+    if (bare) names_list(&classes, path, true, &(Others){.count = 0});
+    for (size_t i = 0; i < classes.count && !images.count; i++) {
+        path_join(folder, sizeof folder, path, name_of(&classes, i));
+        names_list(&images, folder, false, &(Others){.count = 0});
+    }
+    bare = bare && images.count > 0;
+    names_free(&classes);
+    names_free(&images);
+    return bare;
+}
+
+void folder_splits(const char *path, bool *validation, bool *test) {
+    *validation = has_split(path, "val") || has_split(path, "valid");
+    *test = has_split(path, "test");
+}
+
+/* The folder of a split, "" where classes stand alone; for validation, the first of val, valid and test that exists.  A
+ * test folder may also hold images without class folders, which cannot be used here. */
 static const char *split_name(const char *path, bool train) {
     static const char *const names[] = {"val", "valid", "test"};
-    char root[DATASET_PATH];
-    for (size_t i = 0; !train && i < sizeof names / sizeof *names; i++) {
-        path_join(root, sizeof root, path, names[i]);
-        if (folder_exists(root) && (strcmp(names[i], "test") || has_folders(root))) return names[i];
-    }
-    return train ? "train" : "val";
+    if (train) return is_bare(path) ? "" : "train";
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (has_split(path, names[i])) return names[i];
+    return "val";
 }
 
 static void list_classes(Names *classes, const char *root) {
@@ -127,7 +157,7 @@ static bool folder_find(char found[DATASET_PATH], const char *path) {
         path_join(root, sizeof root, path, split_name(path, train));
         if (folder_exists(root)) return true;
     }
-    return false;
+    return is_bare(path);
 }
 
 /* A class that only one split has would shift the labels of all later classes. */
@@ -156,7 +186,7 @@ static void folder_describe(Dataset *dataset, const char *path) {
     dataset_of_photographs(dataset, path, "images");
     path_join(root, sizeof root, path, split_name(path, true));
     if (!folder_exists(root)) path_join(root, sizeof root, path, split_name(path, false));
-    list_classes(&classes, root);
+    list_classes(&classes, is_bare(path) ? path : root);
     dataset->classes = (int)classes.count;
     names_free(&classes);
 }
@@ -225,16 +255,21 @@ static size_t keep(Folder *folder, size_t limit) {
     return folder->images.count = limit;
 }
 
-void folder_open(Dataset *dataset, const char *path, bool train, size_t limit) {
+static int folder_label(const Dataset *dataset, size_t index) {
+    return (int)((const Folder *)dataset->state)->labels[index];
+}
+
+static void split_open(Dataset *dataset, const char *path, const char *split, bool train, size_t limit) {
     Others others = {.count = 0};
     char other[DATASET_PATH] = "";
     Folder *folder = xcalloc(1, sizeof *folder, "an image folder");
-    path_join(folder->root, sizeof folder->root, path, split_name(path, train));
+    if (*split) path_join(folder->root, sizeof folder->root, path, split);
+    else snprintf(folder->root, sizeof folder->root, "%s", path);
     if (!folder_exists(folder->root))
         die("%s: no such folder: expected the %s images in %s/<class>/%s", folder->root, train ? "training" : "test",
-            folder->root, train ? "" : " (eval_every 0 trains without)");
+            folder->root, train ? "" : " (val_fraction 0.1 validates with training images, eval_every 0 trains without)");
     list_classes(&folder->classes, folder->root);
-    check_same_classes(path, &folder->classes, train);
+    if (*split) check_same_classes(path, &folder->classes, train);
     folder->class_names = xcalloc(folder->classes.count, sizeof *folder->class_names, "class names");
     for (size_t c = 0; c < folder->classes.count; c++) folder->class_names[c] = name_of(&folder->classes, c);
     for (size_t c = 0; c < folder->classes.count; c++) list_class(folder, c, &others, other);
@@ -250,8 +285,17 @@ void folder_open(Dataset *dataset, const char *path, bool train, size_t limit) {
     dataset->count = keep(folder, limit);
     dataset->read = folder_read;
     dataset->describe = folder_describe_image;
+    dataset->label = folder_label;
     dataset->close = folder_close;
     dataset->state = folder;
+}
+
+void folder_open(Dataset *dataset, const char *path, bool train, size_t limit) {
+    split_open(dataset, path, split_name(path, train), train, limit);
+}
+
+void folder_open_test(Dataset *dataset, const char *path, size_t limit) {
+    split_open(dataset, path, "test", false, limit);
 }
 
 const DatasetKind folder_kind = {.find = folder_find, .open = folder_open, .describe = folder_describe};

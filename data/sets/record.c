@@ -195,6 +195,11 @@ static bool record_read(const Dataset *dataset, size_t index, SampleBuffer *buff
     return record_sample(&record->file, place_of(record, index), sample, error);
 }
 
+static int record_label(const Dataset *dataset, size_t index) {
+    const Record *record = dataset->state;
+    return (int)record->file.entries[place_of(record, index)].label;
+}
+
 static bool record_read_clip(const Dataset *dataset, size_t index, const ClipChoice *choice, SampleBuffer *buffer,
                              const ClipTaker *taker, int *label, Error *error) {
     Sample video;
@@ -240,6 +245,7 @@ void record_open(Dataset *dataset, const char *path, bool train, size_t limit) {
         dataset->mirrored = record->mirrored;
     }
     dataset->describe = record_describe_image;
+    dataset->label = record_label;
     dataset->close = record_close;
     dataset->state = record;
 }

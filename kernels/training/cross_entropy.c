@@ -33,3 +33,11 @@ void cross_entropy(float *loss, real *dlogits, const real *logits, const float *
         loss[b] = row_loss(dlogits ? dlogits + at : NULL, logits + at, targets + at, scale, C);
     }
 }
+
+void weigh_losses(float *loss, real *dlogits, const float *weights, int B, int C) {
+#pragma omp parallel for schedule(static)
+    for (int b = 0; b < B; b++) {
+        loss[b] *= weights[b];
+        for (size_t i = (size_t)b * C; i < (size_t)(b + 1) * C; i++) dlogits[i] = real_of(weights[b] * real_get(dlogits[i]));
+    }
+}

@@ -36,3 +36,17 @@ void cross_entropy(float *loss, real *dlogits, const real *logits, const float *
     LAUNCH(cross_entropy_kernel, (unsigned)ceil_div(B, ROWS), ROWS * WARP, 0, loss, dlogits, logits, targets, scale, B,
            C);
 }
+
+__global__ void __launch_bounds__(ROWS *WARP)
+    weigh_losses_kernel(float *loss, real *dlogits, const float *__restrict__ weights, int B, int C) {
+    int b = (int)blockIdx.x * ROWS + warp_id();
+    if (b >= B) return;
+    float weight = weights[b];
+    if (lane_id() == 0) loss[b] *= weight;
+    real *dx = dlogits + (size_t)b * C;
+    for (int c = lane_id(); c < C; c += WARP) dx[c] = to_real(weight * to_float(dx[c]));
+}
+
+void weigh_losses(float *loss, real *dlogits, const float *weights, int B, int C) {
+    LAUNCH(weigh_losses_kernel, (unsigned)ceil_div(B, ROWS), ROWS *WARP, 0, loss, dlogits, weights, B, C);
+}

@@ -14,6 +14,8 @@ extern "C" {
 /* loss[b] = -sum_c target_c log softmax(logits)_c, and `scale` times its gradient.
  * loss [B] float;  dlogits [B,C] (=), or NULL;  logits [B,C] real;  targets [B,C] float, each row summing to one. */
 void cross_entropy(float *loss, real *dlogits, const real *logits, const float *targets, float scale, int B, int C);
+/* Images that count more or less than others: loss [B] float and dlogits [B,C] real times weights [B] float, in place. */
+void weigh_losses(float *loss, real *dlogits, const float *weights, int B, int C);
 
 /* == Optimizer ==================================================================================================== */
 

@@ -5,6 +5,7 @@
 
 #include "core/die.h"
 #include "core/distributed.h"
+#include "core/files.h"
 #include "core/progress.h"
 #include "core/signals.h"
 #include "core/text.h"
@@ -118,7 +119,7 @@ void vit_eval_report(VitRun *run) {
     if (!t->stopping) outcome_require_loss(t->validation_loss, t->s->init, run->test.name);
     if (counts) confusion_sum(&e->confusion);
     if (distributed_rank() > 0) return;
-    progress_show(true, "%zu test images of %s", run->test.count, run->test.name);
+    progress_show(true, "%zu %s images of %s", run->test.count, vit_run_evaluated(run), run->test.name);
     if (counts)
         written = confusion_report(&e->confusion, s->confusion, s->per_class, vit_run_class_names(run, &names), &error);
     class_names_free(&names);
@@ -129,4 +130,18 @@ void vit_eval_report(VitRun *run) {
         printf("real: %.4f of %.0f images with labels\n",
                e->real_counted > 0 ? 100 * e->real_right / e->real_counted : 0, e->real_counted);
     if (!written) die("%s", error.text);
+}
+
+/* == At the end of a run ========================================================================================== */
+
+void vit_eval_note_test(const VitRun *run) {
+    const Training *t = &run->training;
+    char path[RUN_PATH_SIZE], text[256];
+    Error error;
+    if (distributed_rank() > 0) return;
+    int size = snprintf(text, sizeof text, "{\"images\": %zu, \"top1\": %.4f, \"top5\": %.4f, \"loss\": %.6f, "
+                        "\"weights\": \"best.safetensors\", \"validation_top1\": %.4f}\n", run->test.count,
+                        run->evaluation.top1, run->evaluation.top5, t->validation_loss, t->state.best);
+    run_folder_file(path, t->s->run_dir, "test.json");
+    if (!file_write(path, text, (size_t)size, &error)) die("%s: %s", path, error.text);
 }

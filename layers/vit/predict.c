@@ -21,7 +21,7 @@ static bool is_test(VitRun *run, const char *name, size_t *index) {
     char *end;
     if (strncmp(name, "test:", 5)) return false;
     *index = strtoull(name + 5, &end, 10);
-    if (!run->test.count) vit_run_open_split(run, &run->test, false);
+    if (!run->test.count) vit_run_open_evaluated(run);
     if (end == name + 5 || *end || *index >= run->test.count)
         die_usage("--predict %s: expected test:INDEX with an index below %zu", name, run->test.count);
     return true;

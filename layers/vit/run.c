@@ -2,12 +2,17 @@
 #include "layers/vit/run.h"
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include "core/die.h"
 #include "core/distributed.h"
 #include "kernels/kernels.h"
 #include "layers/loading.h"
 #include "layers/vit/fit_weights.h"
+#include "core/files.h"
+#include "data/sets/labelled.h"
+#include "data/sets/subset.h"
+#include "training/checkpoint.h"
 
 /* == Settings ===================================================================================================== */
 
@@ -38,6 +43,10 @@ static const ConfigEntry entries[] = {
 const ConfigGroup vit_mode_settings = {CONFIG_GROUP(VitModeSettings, entries)};
 
 /* == Data ========================================================================================================= */
+
+static DatasetSplits splits_of(const DataSettings *s) {
+    return *s->labels ? labelled_splits(s->labels) : dataset_splits(s->data, s->data_dir);
+}
 
 /* Normalisation of pixels: as set by the user; else, in a mode, as the model was trained; else as for the data set. */
 static void normalise(const VitRun *run, Dataset *dataset) {
@@ -71,7 +80,8 @@ void vit_run_describe_data(VitRun *run) {
     Error error;
     if (!lost && !dataset_known(data, &error)) config_reject(config, "data", "%s", error.text);
     if (!lost && !alone) {
-        dataset_describe(d, data, run->data->data_dir);
+        if (*run->data->labels) labelled_describe(d, data, run->data->labels);
+        else dataset_describe(d, data, run->data->data_dir);
     } else {
         memcpy(d->mean, imagenet_mean, sizeof imagenet_mean);
         memcpy(d->std, imagenet_std, sizeof imagenet_std);
@@ -91,6 +101,7 @@ Transform vit_run_transform(const VitRun *run, bool train) {
 LoaderConfig vit_run_samples(const VitRun *run, bool train) {
     return (LoaderConfig){.parts = {.seed = run->training.s->seed, .train = train,
                                     .max_damaged = run->loading->max_damaged},
+                          .balanced = run->sampler->balanced,
                           .repeats = sampler_repeats(run->sampler),
                           .pairs = mixup_is_on(run->mixup),
                           .transform = vit_run_transform(run, train),
@@ -109,6 +120,7 @@ static void loading_open(VitRun *run, Loader *loader, const Dataset *dataset, bo
 
 void vit_run_close_data(VitRun *run) {
     parts_close(&run->loader.parts);
+    free(run->loader.labels);
     parts_close(&run->test_loader.parts);
     loader_pool_close(run->workers);
     real_labels_close(&run->evaluation.real);
@@ -134,9 +146,86 @@ void vit_run_open_split(VitRun *run, Dataset *split, bool train) {
                       "{samples_per_clip} repeats clips, but {data} has images, which repeated_aug repeats");
     if (s->num_classes < d->classes)
         config_reject(config, "num_classes", "{num_classes} is less than the %d classes of {data}", d->classes);
-    dataset_open(split, run->data->data, run->data->data_dir, train,
-                 (size_t)(train ? run->data->train_limit : run->data->test_limit));
+    size_t limit = (size_t)(train ? run->data->train_limit : run->data->test_limit);
+    if (*run->data->labels)
+        labelled_open(split, run->data->data, run->data->labels, train ? LABELLED_TRAIN : LABELLED_VALIDATION, limit);
+    else dataset_open(split, run->data->data, run->data->data_dir, train, limit);
     normalise(run, split);
+}
+
+/* == Splits ======================================================================================================= */
+
+void vit_run_settle_split(VitRun *run) {
+    Training *t = &run->training;
+    Config *config = &t->config;
+    bool chosen = config_origin(config, "val_fraction"), trains = !t->mode && !t->resumed;
+    if (run->train.clips && run->data->val_fraction > 0)
+        config_reject(config, "val_fraction", "{val_fraction} holds out images, but {data} has clips: use a folder val/");
+    if (chosen && run->data->val_fraction > 0 && !t->mode && !training_evaluates(t))
+        config_reject(config, "val_fraction", "{val_fraction} holds out images to validate with, but {eval_every} never "
+                                              "evaluates");
+    if (chosen || !trains || !training_evaluates(t) || run->train.clips) return;
+    DatasetSplits splits = splits_of(run->data);
+    if (splits.by_class && !splits.validation)
+        config_try_set(config, "val_fraction", "0.1", "the default for class folders without val/", &error_fatal);
+}
+
+/* Holds out a part of the training images, which becomes `held`; the rest becomes `rest`. */
+static void hold_out(VitRun *run, Dataset *rest, Dataset *held) {
+    Dataset whole = {.count = 0};
+    Error error;
+    vit_run_open_split(run, &whole, true);
+    if (!subset_divide(rest, held, &whole, (double)run->data->val_fraction, run->training.s->seed, &error))
+        config_reject(&run->training.config, "val_fraction", "%s", error.text);
+    run->held_out = run->validates = true;
+}
+
+/* Opens the images beside the training images, which validate in a folder val/ and else test. */
+static void open_others(VitRun *run) {
+    DatasetSplits splits = splits_of(run->data);
+    vit_run_open_split(run, &run->test, false);
+    run->validates = splits.by_class && splits.validation;
+}
+
+void vit_run_open_evaluated(VitRun *run) {
+    DatasetSplits splits = {.test = true};
+    if (run->data->val_fraction > 0) splits = splits_of(run->data);
+    if (splits.test || splits.validation) {
+        open_others(run);
+        return;
+    }
+    Dataset rest;
+    hold_out(run, &rest, &run->test);
+    dataset_close(&rest);
+}
+
+const char *vit_run_evaluated(const VitRun *run) { return run->validates ? "validation" : "test"; }
+
+bool vit_run_open_test(VitRun *run) {
+    const DataSettings *s = run->data;
+    Training *t = &run->training;
+    char path[RUN_PATH_SIZE];
+    DatasetSplits splits = splits_of(s);
+    bool beside = splits.by_class && splits.validation && splits.test; /* val/ has validated */
+    run_folder_file(path, t->s->run_dir, "test.json");
+    if (t->state.best < 0 || !(run->held_out ? splits.test || splits.validation : beside)) return false;
+    if (t->state.step == t->first_step && file_exists(path)) return false;
+    parts_close(&run->test_loader.parts);
+    dataset_close(&run->test);
+    run->held_out = run->validates = false;
+    run->tested = true;
+    if (beside && *s->labels) labelled_open(&run->test, s->data, s->labels, LABELLED_TEST, (size_t)s->test_limit);
+    else if (beside) dataset_open_test(&run->test, s->data, s->data_dir, (size_t)s->test_limit);
+    else vit_run_open_split(run, &run->test, false);
+    if (beside) normalise(run, &run->test);
+    loading_open(run, &run->test_loader, &run->test, false);
+    run_folder_file(path, t->s->run_dir, "best.safetensors");
+    SafeTensors st;
+    Params *params = &run->vit.model.params;
+    safetensors_open(&st, path, &error_fatal);
+    checkpoint_read_weights(params, params->ema ? params->ema : params->values, &st, "", NULL, &error_fatal);
+    safetensors_close(&st);
+    return true;
 }
 
 static void real_labels_read(VitRun *run) {
@@ -150,15 +239,23 @@ static void real_labels_read(VitRun *run) {
 
 void vit_run_open_data(VitRun *run, bool train) {
     bool evaluates = !train || training_evaluates(&run->training);
-    if (train) vit_run_open_split(run, &run->train, true);
-    if (evaluates) vit_run_open_split(run, &run->test, false);
+    bool holds_out = train && evaluates && run->data->val_fraction > 0;
+    if (holds_out) hold_out(run, &run->train, &run->test);
+    else if (train) vit_run_open_split(run, &run->train, true);
+    if (!train) vit_run_open_evaluated(run);
+    else if (evaluates && !holds_out) open_others(run);
     if (!distributed_agree((double)run->test.count, 0))
-        die("%s: %zu test images here, but other ranks have more or fewer", run->test.name, run->test.count);
+        die("%s: %zu %s images here, but other ranks have more or fewer", run->test.name, run->test.count,
+            vit_run_evaluated(run));
     if (*run->vit_modes->real_labels) real_labels_read(run);
     if (train)
         training_fit_batch(&run->training, loader_length(&run->train, (LoaderConfig[]){vit_run_samples(run, true)}),
                            run->train.name);
     if (train) loading_open(run, &run->loader, &run->train, true);
+    if (train && run->target->class_weights) {
+        run->class_weights = xcalloc((size_t)run->train.classes, sizeof *run->class_weights, "classes");
+        loader_class_weights(run->class_weights, &run->train, run->target->class_weights);
+    }
     if (evaluates) loading_open(run, &run->test_loader, &run->test, false);
 }
 
@@ -253,5 +350,6 @@ void vit_run_open_model(VitRun *run, int batch, bool training) {
     run->targets = xcalloc(B * C, sizeof *run->targets, "a batch");
     run->losses = xcalloc(B, sizeof *run->losses, "a batch");
     run->logits = xcalloc(B * C, sizeof *run->logits, "a batch");
+    run->weights = xcalloc(B, sizeof *run->weights, "a batch");
     run->boxes = xcalloc(B + 2, 4 * sizeof *run->boxes, "a batch");
 }

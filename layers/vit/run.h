@@ -69,8 +69,11 @@ typedef struct {
     const DistillationSettings *distillation;
 
     Vit vit;
-    Teacher teacher; /* of a training run that has one */
-    Dataset train, test; /* train is open only in a training run */
+    Dataset train, test; /* train is open only in a training run; test: the images that are evaluated */
+    bool held_out;       /* test is a part of the training images */
+    bool validates;      /* test is that part, or images that are meant to validate */
+    bool tested;         /* test is what the best weights are measured on at the end of a run */
+    Teacher teacher;     /* of a training run that has one */
     LoaderPool *workers;
     Loader loader, test_loader;
     SafeTensors parity;
@@ -79,11 +82,13 @@ typedef struct {
     float *targets;  /* host [micro_batch,C] */
     float *losses;   /* host [micro_batch]: of --parity */
     float *logits;   /* host [micro_batch,C] */
+    float *class_weights, *weights; /* host [classes] of losses, or NULL; [micro_batch] of a micro-batch's images */
     int *boxes;      /* host [micro_batch + 2,4]: the boxes of random erasing */
     DeviceGraph *graph; /* of a micro-batch */
     uint64_t *column_sums, *column_host; /* device, host [depth,ATTENTION_PARTS,ATTENTION_COLUMNS] */
     double images_measured; /* on this rank since column_sums was read */
     VitEvaluation evaluation;
+    double test_top1; /* of the best weights, at the end of a run */
 } VitRun;
 
 /* == Data ========================================================================================================= */
@@ -101,11 +106,23 @@ LoaderConfig vit_run_samples(const VitRun *run, bool train);
 /* Are the images used at their own size, with at most padding and cropping? */
 bool vit_run_has_model_size(const VitRun *run);
 
+/* Gives val_fraction its default, where class folders have nothing to validate with, and rejects what cannot be held
+ * out. */
+void vit_run_settle_split(VitRun *run);
+
 /* Opens one split, after checking that the model fits it. */
 void vit_run_open_split(VitRun *run, Dataset *split, bool train);
+/* Opens the images that are evaluated outside of training: those that test, else those that validate. */
+void vit_run_open_evaluated(VitRun *run);
 
-/* Opens the test split, if the call evaluates, and for training also the other, with their loaders. */
+/* Opens the images that are evaluated, if the call evaluates, and for training also the others, with their loaders. */
 void vit_run_open_data(VitRun *run, bool train);
+/* What these images are for, "validation" or "test". */
+const char *vit_run_evaluated(const VitRun *run);
+
+/* After training: opens test images that had no part in choosing the best weights, and these weights.  False: there are
+ * none, or they have been read already. */
+bool vit_run_open_test(VitRun *run);
 void vit_run_close_data(VitRun *run);
 
 /* Class names: those stored in the checkpoint, otherwise those of the data set, if the user chose one; NULL: neither
@@ -143,6 +160,8 @@ void vit_eval_end(VitRun *run);
  * --per-class. */
 void vit_eval_open(VitRun *run);
 void vit_eval_report(VitRun *run);
+/* The result on the test images at the end of a run, into test.json in its folder. */
+void vit_eval_note_test(const VitRun *run);
 
 /* == Modes in place of training =================================================================================== */
 

@@ -56,6 +56,7 @@ static void activations_plan(Plan *plan, void *owner) {
     plan_keep(plan, "", "keep", &vit->trunk.stream.keep, 2 * (size_t)vit->trunk.depth * B * sizeof(float));
     plan_keep(plan, "", "targets", &vit->targets, B * C * sizeof(float));
     plan_keep(plan, "", "loss", &vit->loss, B * sizeof(float));
+    plan_keep(plan, "", "weights", &vit->weights, B * sizeof(float));
     plan_pair(plan, "", "logits", &vit->logits, &vit->dlogits, B * C * sizeof(real));
     plan_pair(plan, "", "pooled", &vit->pooled, &vit->dpooled, B * M * sizeof(real));
     if (c->distilled) {
@@ -177,6 +178,14 @@ void vit_loss(Vit *vit, int B, float scale) {
                   C);
     distillation_loss(vit->loss, two ? vit->ddist_logits : vit->dlogits, two ? vit->dist_logits : vit->logits,
                       vit->teacher_targets, d->alpha, d->kind == DISTILLATION_HARD ? 1 : d->tau, !two, scale, B, C);
+}
+
+void vit_load_weights(Vit *vit, const float *weights, int B) {
+    device_upload(vit->weights, weights, (size_t)B * sizeof *weights);
+}
+
+void vit_weigh_losses(Vit *vit, int B) {
+    weigh_losses(vit->loss, vit->dlogits, vit->weights, B, vit->settings.num_classes);
 }
 
 void vit_losses(const Vit *vit, float *losses, int B) {

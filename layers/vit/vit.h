@@ -36,6 +36,7 @@ typedef struct {
     float *teacher_targets;                       /* [B,C] */
     float *targets;      /* [B,C] */
     float *loss;         /* [B] */
+    float *weights;      /* [B] of the losses */
     int *frame_rows;     /* host: the arguments of images_mix for every frame; NULL with one frame */
     real *dlogits, *dpooled, *ddist_logits, *ddist_pooled;
 } Vit;
@@ -76,6 +77,11 @@ void vit_forward(Vit *vit, int B, bool drop);
 
 /* Host targets [B,C], each row summing to one, for vit_loss. */
 void vit_load_targets(Vit *vit, const float *targets, int B);
+
+/* Host weights [B] of the images' losses, for vit_weigh_losses. */
+void vit_load_weights(Vit *vit, const float *weights, int B);
+/* Multiplies the losses of vit_loss, and their gradients, by these weights. */
+void vit_weigh_losses(Vit *vit, int B);
 
 /* Fills the teacher's targets from teacher_logits; with `mixed`, of the images in the pairs of the last
  * vit_load_mixed, whose targets are mixed like the images. */

@@ -598,6 +598,22 @@ static void test_sequence_pool(void **state) {
 
 /* == Loss ========================================================================================================= */
 
+static void test_weighed_losses(void **state) {
+    (void)state;
+    enum { B = 9, C = 37, N = B * C };
+    float *loss = normals(B, 1), *weights = normals(B, 1), *dx = normals(N, 1);
+    weights[3] = 0;
+    real *d_dx = upload_real(dx, N);
+    float *d_loss = upload(loss, B), *d_weights = upload(weights, B);
+    double *want_loss = zeros(B), *want_dx = zeros(N);
+    for (int b = 0; b < B; b++) want_loss[b] = (double)loss[b] * weights[b];
+    for (int i = 0; i < N; i++) want_dx[i] = (double)dx[i] * weights[i / C];
+    weigh_losses(d_loss, d_dx, d_weights, B, C);
+    assert_true(close_float("weighed losses", d_loss, want_loss, B));
+    assert_true(close_real("their gradients", d_dx, want_dx, N));
+    release_all();
+}
+
 static void loss_case(int B, int C, float size) {
     size_t n = (size_t)B * C;
     float *x = normals(n, size), *t = normals(n, 1), scale = 1.0f / B;
@@ -806,7 +822,7 @@ int main(void) {
         cmocka_unit_test(test_linear),             cmocka_unit_test(test_graph),
         cmocka_unit_test(test_memory_peak),
         cmocka_unit_test(test_gelu_nan),           cmocka_unit_test(test_images),
-        cmocka_unit_test(test_embed),              cmocka_unit_test(test_pool), cmocka_unit_test(test_sequence_pool),
+        cmocka_unit_test(test_embed),              cmocka_unit_test(test_pool), cmocka_unit_test(test_sequence_pool), cmocka_unit_test(test_weighed_losses),
         cmocka_unit_test(test_cross_entropy),      cmocka_unit_test(test_cross_entropy_nan),
         cmocka_unit_test(test_adamw),              cmocka_unit_test(test_sum_of_squares),
         cmocka_unit_test(test_linear_gelu),

@@ -28,11 +28,15 @@ wait_until() { # COMMAND...: for a minute at most
 holds() { [ -f "$2" ] && [ "$(wc -l <"$2")" -ge "$1" ]; }
 finished() { [ "$(cut -d , -f 1 "$1/rows.csv" | wc -l)" -eq 3 ] && [ -z "$(ls "$1/runs")" ]; }
 process() { cat "$1"/runs/*.lock/"$2"; }
-alive() { kill -0 "$1" 2>/dev/null; }
+gone() { case $(ps -p "$1" -o stat= 2>/dev/null) in '' | Z*) ;; *) return 1 ;; esac; } # one that nobody waited for is gone
+kill_now() { # PROCESS...
+    kill -9 "$@"
+    for pid; do wait_until gone "$pid"; done
+}
 
 cat >tiny.ini <<'END'
 data = shapes
-train_limit = 2500
+train_limit = 5000
 test_limit = 64
 img_size = 32
 patch_size = 4
@@ -67,18 +71,18 @@ league killed start
 run=killed/runs/softmax+a-4-1
 wait_until epoch 2
 worker=$(process killed worker) child=$(process killed child)
-kill -9 "$worker" "$child"
+kill_now "$worker" "$child"
 league killed start
 check "a start after a kill of worker and run" $status "$(cat out err)"
 wait_until epoch 3
 old=$(process killed worker) child=$(process killed child)
-kill -9 "$old" # the run goes on without it
+kill_now "$old" # the run goes on without it
 league killed start
-! alive "$child"
+gone "$child"
 check "a start ends the run that a killed worker left" $? "$child"
 wait_until epoch 4
 league killed stop
-[ "$status" -eq 0 ] && [ -z "$(ls -d killed/runs/*.lock 2>/dev/null)" ] && ! alive "$(cat killed/worker.1 2>/dev/null || echo 999999999)"
+[ "$status" -eq 0 ] && [ -z "$(ls -d killed/runs/*.lock 2>/dev/null)" ] && [ ! -e killed/worker.1 ]
 check "a stop" $? "$(cat out err)"
 league killed status
 grep -q '^0 workers, [12] of 2 rows left' out
@@ -115,6 +119,40 @@ echo other >none.csv
 status=$?
 complains 1 'none.csv|columns'
 check "a file of other columns is refused" $? "status $status: $(cat err)"
+
+# == scripts/records.sh ===============================================================================================
+
+# A program of 2,500 images a second, which trains nothing: one minute has room for two epochs of 50,000 images.
+cat >quick <<'END'
+#!/bin/sh
+case "$*" in *--bench*) echo '{"train_images_per_s": 2500.00}' ;; *) echo "stands in for $*"; exit 1 ;; esac
+END
+chmod +x quick
+records() {
+    TRAIN_VIT=$PWD/quick WORK=$PWD/records CSV=$PWD/records.csv PRECISION=float32 THREADS=1 CANDIDATES="plain deep" \
+        timeout 60 sh "$root/scripts/records.sh" "$@" >out 2>err
+    status=$?
+}
+records search cifar100 1
+{
+    config=configs/cpu/cifar100-fast.ini
+    echo "softmax+cifar100-1-search-plain $config 2 1 --precision float32 --eval-every 2 --val-fraction 0.1"
+    echo "softmax+cifar100-1-search-deep $config 2 1 --depth 4 --precision float32 --eval-every 2 --val-fraction 0.1"
+} >wanted
+diff wanted records/cifar100-1/rows >out
+check "a search has the epochs that fit, and holds images out" $? "$(head -n 2 out | tail -n 1)"
+wait_until holds 2 records/cifar100-1/failed
+records stop cifar100 1
+records final cifar100 1 deep
+[ "$(tail -n 3 records/cifar100-1/rows | grep -c 'deep.* 2 [123] --depth 4 --precision float32 --eval-every 2$')" -eq 3 ]
+check "the chosen one has three seeds and all images" $? "$(tail -n 1 records/cifar100-1/rows)"
+records stop cifar100 1
+records final cifar100 1 nothing
+complains 1 'nothing|plain'
+check "another name is refused" $? "status $status: $(cat err)"
+records search mnist 1
+complains 1 'mnist|cifar10'
+check "and other data" $? "status $status: $(cat err)"
 
 # == scripts/league.py ===============================================================================================
 

@@ -1,0 +1,17 @@
+/* Parts of a data set of images: the training images without those that validate, and these alone. */
+#ifndef VIT_DATA_SETS_SUBSET_H
+#define VIT_DATA_SETS_SUBSET_H
+
+#include "data/sets/dataset.h"
+
+/* Divides `whole`, a data set of images, into `rest` and `held`: in every class the share `fraction` of its images,
+ * rounded to the nearest number, is held.  Which ones is a function of the seed and of the last two parts of the image's
+ * name, so that neither the folder's place nor the order or number of other files decides.  Images keep their order.
+ * Takes `whole` over, which is closed with the last of its parts; on an error closes nothing, returns false and sets
+ * `error`: a class of which no image, or every image, would be held. */
+bool subset_divide(Dataset *rest, Dataset *held, Dataset *whole, double fraction, uint64_t seed, Error *error);
+
+/* The label of every image, [count], to be freed. */
+int *dataset_labels(const Dataset *dataset);
+
+#endif

@@ -1,0 +1,150 @@
+#!/bin/sh
+# One's own images: class folders alone, with val/, with test/; the split, what chooses the best weights, patience, and sets
+# with many images of some classes and few of others.  TAP on standard output, evidence behind '# '.
+
+# shellcheck disable=SC2012,SC2015,SC2046,SC2086 # settings are lists of words; no name here holds a space
+. "$(dirname "$0")/../tap.sh"
+
+[ -n "$python" ] || { skip "own images" "no Python with numpy here"; echo "1..$count"; exit 0; }
+
+# images FOLDER COUNT...: BMP files of 16 x 16 noise, in a folder for each class.
+images() {
+    "$python" - "$@" <<'PYTHON'
+import os, struct, sys
+import numpy as np
+random = np.random.RandomState(5)
+for c, count in enumerate(map(int, sys.argv[2:])):
+    folder = f"{sys.argv[1]}/class{c}"
+    os.makedirs(folder)
+    for i in range(count):
+        pixels = random.randint(0, 90, (16, 16, 3))
+        pixels[..., c] += 100
+        data = pixels.astype(np.uint8).tobytes()
+        header = struct.pack("<2sIHHI", b"BM", 54 + len(data), 0, 0, 54)
+        header += struct.pack("<IiiHHIIiiII", 40, 16, 16, 1, 24, 0, len(data), 0, 0, 0, 0)
+        open(f"{folder}/image{i:03}.bmp", "wb").write(header + data)
+PYTHON
+}
+
+images bare 40 12 25
+images pair/train 40 12 25
+images pair/test 8 8 8
+images three/train 40 12 25
+images three/val 8 8 8
+images three/test 6 6 6
+settings="$model --img-size 16 --patch-size 4 --batch-size 16 --warmup-epochs 0 --epochs 3"
+
+# == Splits ==========================================================================================================
+
+succeeds "class folders alone train" --data bare $settings --run-dir bare.run
+grep -q '^bare: 69 training and 8 validation images' out && grep -q '^val_fraction = 0.1$' bare.run/config.ini
+check "a tenth of them validates" $? "$(sed -n 2p out)"
+[ ! -e bare.run/test.json ]
+check "and nothing is tested" $?
+run --init bare.run/best.safetensors --eval
+[ "$status" -eq 0 ] && grep -q '^8 validation images of bare$' out && grep -q '^top1: ' out
+check "--eval measures the validation images" $? "$(tail -n 1 out)"
+
+succeeds "train/ and test/ train" --data pair $settings --run-dir pair.run
+grep -q '^pair: 69 training and 8 validation images' out && grep -q 'test top-1 [0-9.]* % with these weights' out
+check "best is chosen on validation images and tested at the end" $? "$(tail -n 1 out)"
+run --init pair.run/best.safetensors --eval
+shown=$(sed -n 's/^top1: \([0-9.]*\) .*/\1/p' out)
+[ "$shown" ] && grep -q "\"images\": 24, \"top1\": $shown," pair.run/test.json
+check "test.json has what --eval says of these weights" $? "$(cat pair.run/test.json)"
+cp pair.run/test.json before.json
+run --resume pair.run
+cmp -s before.json pair.run/test.json && [ "$status" -eq 0 ]
+check "a resumed run that is done does not test again" $? "$(tail -n 1 out)"
+
+succeeds "train/, val/ and test/ train" --data three $settings --run-dir three.run
+grep -q '^three: 77 training and 24 validation images' out && grep -q '"images": 18,' three.run/test.json
+check "val/ chooses and test/ is read at the end" $? "$(cat three.run/test.json)"
+run --data pair $settings --val-fraction 0 --run-dir papers.run
+[ "$status" -eq 0 ] && grep -q '^pair: 77 training and 24 test images' out && [ ! -e papers.run/test.json ]
+check "with val_fraction 0 the test images are evaluated after every epoch" $? "$(sed -n 2p out)"
+run $tiny --val-fraction 0.25 --epochs 2 --run-dir shapes.run
+[ "$status" -eq 0 ] && grep -q 'training and [0-9]* validation images' out && grep -q '"images": 32,' shapes.run/test.json
+check "the built-in shapes have such a split, too" $? "$(cat shapes.run/test.json)"
+
+# The folder's place and the order of other files do not matter; another seed does.
+mkdir elsewhere && cp -R bare elsewhere/bare
+run --data elsewhere/bare $settings --run-dir moved.run
+[ "$(tensors moved.run/last.safetensors | cksum)" = "$(tensors bare.run/last.safetensors | cksum)" ]
+check "the split does not depend on where the folder lies" $?
+if command -v "${MPIRUN:-mpirun}" >/dev/null 2>&1 && ldd "$vit" 2>/dev/null | grep -q libmpi; then
+    timeout -k 5 100 "${MPIRUN:-mpirun}" -np 2 "$vit" --data pair $settings --run-dir ranks.run >out 2>err </dev/null
+    worst=$(curves_agree pair.run ranks.run 1e-4)
+    check "two ranks have the split and the losses of one" $? "$worst"
+    [ "$(sed 's/"loss.*//' ranks.run/test.json)" = "$(sed 's/"loss.*//' pair.run/test.json)" ]
+    check "and test alike" $? "$(cat ranks.run/test.json)"
+fi
+
+refuses "a class without validation images" 2 "val-fraction|0.02 of the 12 images of class class1|at least 0.05" \
+    --data bare $settings --val-fraction 0.02 --run-dir none
+refuses "held-out images that nobody sees" 2 "val-fraction|eval-every" --data bare $settings --val-fraction 0.2 \
+    --eval-every 0 --run-dir none
+run --data bare $settings --eval-every 0 --run-dir never.run
+[ "$status" -eq 0 ] && grep -q '^bare: 77 training and 0 ' out && [ ! -e never.run/best.safetensors ]
+check "without evaluations all images train" $? "$(tail -n 1 out)"
+
+# == Labels from a table =============================================================================================
+
+mkdir flat
+for folder in bare/class0 bare/class1 bare/class2; do
+    for file in "$folder"/*; do cp "$file" "flat/$(basename "$folder")-$(basename "$file")"; done
+done
+(cd flat && printf 'File,label\r\n' && for f in *; do printf '"%s",%s\r\n' "$f" "${f%%-*}"; done) >labels.csv
+succeeds "labels come from a CSV file" --data flat --labels labels.csv $settings --run-dir csv.run
+grep -q '^flat: 69 training and 8 validation images, 3 classes' out
+check "with a validation split as that of class folders" $? "$(sed -n 2p out)"
+awk -F , 'NR == 1 { next } { sub(/\r/, ""); print $0 "," (NR % 5 == 0 ? "test" : NR % 5 == 1 ? "val" : "train") }' labels.csv >split.csv
+succeeds "and splits, too" --data flat --labels split.csv $settings --run-dir split.run
+grep -q '^flat: [0-9]* training and 15 validation images' out && grep -q '"images": 15,' split.run/test.json
+check "val validates and test is read at the end" $? "$(sed -n 2p out) $(cat split.run/test.json)"
+run --init split.run/best.safetensors --eval
+[ "$status" -eq 0 ] && grep -q '^15 validation images' out
+check "--eval finds the table in the checkpoint" $? "$(tail -n 1 out)"
+labels() { # NAME WORDS CONTENT
+    printf '%b' "$3" >bad.csv
+    refuses "labels: $1" 1 "bad.csv: $2" --data flat --labels bad.csv $settings --run-dir none
+}
+labels "a missing image" 'line 2: flat/nothing.bmp: no such file' 'class0-image000.bmp,a\nnothing.bmp,b\n'
+labels "no label" 'line 1: class0-image000.bmp has no label' 'class0-image000.bmp,\n'
+labels "one field" 'line 2: expected a file and a label' 'file,label\nclass0-image000.bmp\n'
+labels "four fields" 'line 1: more than 3 fields' 'a,b,train,c\n'
+labels "another split" "line 1: the split 'dev' is none of train, val and test" 'class0-image000.bmp,a,dev\n'
+labels "an image twice" 'lines 1 and 3: class0-image000.bmp has two' \
+    'class0-image000.bmp,a\nclass0-image001.bmp,a\nclass0-image000.bmp,b\n'
+labels "an open quote" 'line 2: a double quote is not closed' 'class0-image000.bmp,a\n"class0-image001.bmp,a\n'
+labels "a path out of the folder" 'line 1: ../bare/class0/image000.bmp: expected a path below the folder' \
+    '../bare/class0/image000.bmp,a\n'
+labels "nothing" 'no image in it' 'file,label\n'
+refuses "labels: no such file" 1 "none.csv: " --data flat --labels none.csv $settings --run-dir none
+
+# == Patience ========================================================================================================
+
+run --data bare $settings --epochs 30 --patience 2 --lr 0 --lr-min 0 --run-dir patient.run
+[ "$status" -eq 0 ] && grep -q '^stopped after epoch 3 of 30: no evaluation was better in 2 (patience 2)$' out
+check "patience ends a run that does not get better" $? "$(tail -n 2 out | head -n 1)"
+run --resume patient.run
+[ "$status" -eq 0 ] && grep -q '^nothing is left to train' out
+check "and a resumed run knows" $? "$(tail -n 1 out)"
+run --resume patient.run --patience 4
+[ "$status" -eq 0 ] && grep -q '^stopped after epoch 5 of 30' out
+check "more patience goes on" $? "$(tail -n 2 out | head -n 1)"
+refuses "patience without evaluations" 2 "patience|eval-every" --data bare $settings --patience 2 --eval-every 0 \
+    --run-dir none
+
+# == Many images of some classes, few of others ======================================================================
+
+for way in "--class-weights inverse" "--class-weights sqrt" "--balanced true"; do
+    succeeds "$way trains" --data bare $settings $way --run-dir "way.$count"
+done
+refuses "weights of classes with mixup" 2 "class-weights|mixup" --data bare $settings --class-weights inverse --mixup 0.2 \
+    --run-dir none
+refuses "balance with repeated augmentation" 2 "balanced|repeated" --data bare $settings --balanced true \
+    --repeated-aug true --run-dir none
+
+echo "1..$count"
+[ $failures -eq 0 ]
