@@ -6,6 +6,7 @@
 #include "core/die.h"
 #include "core/distributed.h"
 #include "core/text.h"
+#include "data/sets/subset.h"
 #include "kernels/kernels.h"
 #include "layers/vit/fit_weights.h"
 #include "training/run_folder.h"
@@ -21,21 +22,20 @@ static uint64_t mix_bytes(uint64_t hash, const void *bytes, size_t n) {
 void teacher_digest(char text[TEACHER_DIGEST_SIZE], const Dataset *d) {
     uint64_t hash = 0xcbf29ce484222325;
     char name[DATASET_PATH];
-    uint8_t *pixels = d->get ? xcalloc(3 * (size_t)d->height, (size_t)d->width, "an image") : NULL;
+    int *labels = dataset_labels(d);
     for (size_t i = 0; i < d->count; i++) {
-        int label = 0;
+        int32_t label = labels[i];
         dataset_name_image(d, i, name, sizeof name);
-        if (pixels) d->get(d, i, pixels, &label);
-        int32_t wide = label;
-        hash = mix_bytes(mix_bytes(hash, name, strlen(name)), &wide, sizeof wide);
+        hash = mix_bytes(mix_bytes(hash, name, strlen(name)), &label, sizeof label);
     }
-    free(pixels);
+    free(labels);
     snprintf(text, TEACHER_DIGEST_SIZE, "%.31s %016llx", d->name, (unsigned long long)hash);
 }
 
 static void stored_open(Teacher *t, const char *path, const Vit *student, const Dataset *data) {
     const SafeTensor *logits = t->stored;
     const char *told = safetensors_metadata(&t->file, TEACHER_DIGEST);
+    const Dataset *whole = subset_whole(data);
     size_t C = (size_t)student->settings.num_classes;
     char digest[TEACHER_DIGEST_SIZE];
     if (student->settings.frames > 1)
@@ -45,14 +45,14 @@ static void stored_open(Teacher *t, const char *path, const Vit *student, const 
     if (logits->shape[1] != C)
         die("%s: logits of %zu classes, but the model has %zu: the teacher must know the same classes", path,
             logits->shape[1], C);
-    if (logits->shape[0] != data->count)
+    if (logits->shape[0] != whole->count)
         die("%s: logits of %zu images, but %s has %zu training images here: write them again with --write-logits", path,
-            logits->shape[0], data->name, data->count);
-    teacher_digest(digest, data);
+            logits->shape[0], whole->name, whole->count);
+    teacher_digest(digest, whole);
     if (!told || strcmp(told, digest))
         die("%s: logits of other images, or in another order (%s), than %s has here (%s): write them again with "
             "--write-logits", path, told ? told : "which the file does not tell", data->name, digest);
-    t->images = data->count;
+    t->data = data;
     t->rows = xcalloc((size_t)student->model.batch + 2, C * sizeof *t->rows, "a teacher's logits");
 }
 
@@ -61,7 +61,7 @@ static void stored_rows(Teacher *t, const LoaderPart *part) {
     size_t C = t->stored->shape[1];
     for (int i = 0; i < part->count; i++) {
         SafeTensor row = *t->stored;
-        size_t width = row.dtype == SAFE_F32 ? 4 : 2, image = part->draws[i] % t->images;
+        size_t width = row.dtype == SAFE_F32 ? 4 : 2, image = subset_index(t->data, part->draws[i] % t->data->count);
         row.data = (const uint8_t *)row.data + image * C * width;
         row.size = C;
         row.bytes = C * width;
@@ -147,7 +147,7 @@ void teacher_open(Teacher *t, const char *path, const Vit *student, const Datase
     if (t->stored) {
         stored_open(t, path, student, data);
         if (distributed_rank() == 0)
-            print_line("%s: teacher: logits of %zu images, without augmentation\n", path, t->images);
+            print_line("%s: teacher: logits of %zu images, without augmentation\n", path, t->stored->shape[0]);
         return;
     }
     safetensors_close(&t->file);
