@@ -57,6 +57,12 @@ static void view_describe(const Dataset *d, size_t i, char *text, size_t size) {
     dataset_name_image(&view_of(d)->shared->whole, view_of(d)->index[i], text, size);
 }
 
+static bool is_view(const Dataset *d) { return d->describe == view_describe; }
+
+const Dataset *subset_whole(const Dataset *d) { return is_view(d) ? &view_of(d)->shared->whole : d; }
+
+size_t subset_index(const Dataset *d, size_t i) { return is_view(d) ? view_of(d)->index[i] : i; }
+
 static void view_close(Dataset *d) {
     View *view = d->state;
     if (!--view->shared->views) {

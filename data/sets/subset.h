@@ -11,6 +11,10 @@
  * `error`: a class of which no image, or every image, would be held. */
 bool subset_divide(Dataset *rest, Dataset *held, Dataset *whole, double fraction, uint64_t seed, Error *error);
 
+/* The data set that an image of a part is in, and its index there; of any other data set itself and the same index. */
+const Dataset *subset_whole(const Dataset *dataset);
+size_t subset_index(const Dataset *dataset, size_t index);
+
 /* The label of every image, [count], to be freed. */
 int *dataset_labels(const Dataset *dataset);
 

@@ -35,6 +35,7 @@ void teacher_digest(char text[TEACHER_DIGEST_SIZE], const Dataset *d) {
 static void stored_open(Teacher *t, const char *path, const Vit *student, const Dataset *data) {
     const SafeTensor *logits = t->stored;
     const char *told = safetensors_metadata(&t->file, TEACHER_DIGEST);
+    const Dataset *whole = subset_whole(data);
     size_t C = (size_t)student->settings.num_classes;
     char digest[TEACHER_DIGEST_SIZE];
     if (student->settings.frames > 1)
@@ -44,14 +45,14 @@ static void stored_open(Teacher *t, const char *path, const Vit *student, const 
     if (logits->shape[1] != C)
         die("%s: logits of %zu classes, but the model has %zu: the teacher must know the same classes", path,
             logits->shape[1], C);
-    if (logits->shape[0] != data->count)
+    if (logits->shape[0] != whole->count)
         die("%s: logits of %zu images, but %s has %zu training images here: write them again with --write-logits", path,
-            logits->shape[0], data->name, data->count);
-    teacher_digest(digest, data);
+            logits->shape[0], whole->name, whole->count);
+    teacher_digest(digest, whole);
     if (!told || strcmp(told, digest))
         die("%s: logits of other images, or in another order (%s), than %s has here (%s): write them again with "
             "--write-logits", path, told ? told : "which the file does not tell", data->name, digest);
-    t->images = data->count;
+    t->data = data;
     t->rows = xcalloc((size_t)student->model.batch + 2, C * sizeof *t->rows, "a teacher's logits");
 }
 
@@ -60,7 +61,7 @@ static void stored_rows(Teacher *t, const LoaderPart *part) {
     size_t C = t->stored->shape[1];
     for (int i = 0; i < part->count; i++) {
         SafeTensor row = *t->stored;
-        size_t width = row.dtype == SAFE_F32 ? 4 : 2, image = part->draws[i] % t->images;
+        size_t width = row.dtype == SAFE_F32 ? 4 : 2, image = subset_index(t->data, part->draws[i] % t->data->count);
         row.data = (const uint8_t *)row.data + image * C * width;
         row.size = C;
         row.bytes = C * width;
@@ -146,7 +147,7 @@ void teacher_open(Teacher *t, const char *path, const Vit *student, const Datase
     if (t->stored) {
         stored_open(t, path, student, data);
         if (distributed_rank() == 0)
-            print_line("%s: teacher: logits of %zu images, without augmentation\n", path, t->images);
+            print_line("%s: teacher: logits of %zu images, without augmentation\n", path, t->stored->shape[0]);
         return;
     }
     safetensors_close(&t->file);

@@ -9,7 +9,7 @@
 typedef struct {
     SafeTensors file;
     const SafeTensor *stored; /* [images,C] logits in the file; NULL: the teacher is `model`, or there is none */
-    size_t images;
+    const Dataset *data;      /* the training images, perhaps a part of those in the file */
     float *rows;              /* host [batch + 2,C] of stored logits */
     Vit *model;
     Config config;            /* of the model */
@@ -27,7 +27,7 @@ void teacher_follow(Teacher *teacher, Vit *student, const LoaderPart *part, bool
 void teacher_close(Teacher *teacher);
 
 /* The name of the tensor in a file of logits, and a number that tells whether two data sets have the same images in the
- * same order: of their names and, where that needs no file, their labels. */
+ * same order: of their names and labels. */
 #define TEACHER_LOGITS "logits"
 #define TEACHER_DIGEST "vit.c.images"
 enum { TEACHER_DIGEST_SIZE = 64 };

@@ -78,6 +78,10 @@ run $plain --teacher $teacher --run-dir plain-live
 run $plain --teacher logits.safetensors --run-dir plain-stored
 worst=$(curves_agree plain-live plain-stored 1e-4)
 check "stored logits are those of their images" $? "worst $worst"
+run $plain --val-fraction 0.25 --teacher $teacher --run-dir part-live
+run $plain --val-fraction 0.25 --teacher logits.safetensors --run-dir part-stored
+worst=$(curves_agree part-live part-stored 1e-4)
+check "also where some of the images validate" $? "worst $worst"
 plain="$plain --mean 0.5,0.4,0.3 --std 0.25,0.2,0.4"
 run $plain --teacher $teacher --run-dir shifted-live
 run $plain --teacher logits.safetensors --run-dir shifted-stored
