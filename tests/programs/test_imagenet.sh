@@ -141,7 +141,11 @@ mv images/val images/valid
 succeeds "valid in place of val" --data images $named --run-dir valid.run
 mv images/valid images/val
 mkdir trained && cp -R images/train trained
-refuses "a set without validation images" 1 'trained/val|eval_every 0' --data trained $named --run-dir blind
+refuses "a set without validation images, none held out" 1 'trained/val|eval_every 0' --data trained $named \
+    --val-fraction 0 --run-dir blind
+run --data trained $named --run-dir held
+[ "$status" -eq 0 ] && grep -q '30 training and 3 validation images' out && [ -f held/best.safetensors ]
+check "by default a tenth of each class is held out" $? "$(sed -n 2p out) $(head -n 1 err)"
 succeeds "eval_every 0 trains without them" --data trained $named --eval-every 0 --run-dir blind
 [ -f blind/last.safetensors ] && [ ! -e blind/best.safetensors ] && [ "$(cells blind top1,top5,val_loss)" = ,, ] &&
     grep -q '33 training and 0 test images' out && grep -q 'not evaluated; checkpoints' out
@@ -178,7 +182,7 @@ run --data halves $model --run-dir pixels
 [ "$status" -eq 0 ] && [ ! -s err ]
 check "train on pixels" $? "$(last_row pixels) $(head -n 1 err)"
 run --eval --init folder/last.safetensors
-[ "$status" -eq 0 ] && grep -q '6 test images of images' out
+[ "$status" -eq 0 ] && grep -q '6 validation images of images' out
 check "evaluate" $? "$(tail -n 1 out) $(head -n 1 err)"
 
 # ImageNet ReaL: several labels for an image, or none, in the order of the numbers in the images' names.
