@@ -403,12 +403,15 @@ static void note_device(Training *t) {
     t->computed_by = NULL;
 }
 
+/* The images of an epoch's last batch if that is smaller than the others, else 0. */
+static unsigned long long last_batch(const Training *t) { return t->samples % (uint64_t)t->s->batch_size; }
+
 /* Every rank takes part in every step. */
 static void check_last_batch(const Training *t) {
-    uint64_t rest = t->samples % (uint64_t)t->s->batch_size;
-    if (rest && rest < (uint64_t)distributed_ranks())
+    unsigned long long rest = last_batch(t);
+    if (rest && rest < (unsigned long long)distributed_ranks())
         config_reject(&t->config, "drop_last", "{drop_last} makes a last batch of %llu %s for %d ranks: use drop_last true",
-                      (unsigned long long)rest, t->unit, distributed_ranks());
+                      rest, t->unit, distributed_ranks());
 }
 
 void training_open(Training *t, const TrainingStart *start) {
@@ -442,13 +445,15 @@ void training_open(Training *t, const TrainingStart *start) {
 
 void training_announce(const Training *t, const char *format, ...) {
     const RunState *state = &t->state;
-    char parts[128];
+    unsigned long long rest = last_batch(t);
+    char parts[128], last[64] = "";
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(parts, sizeof parts, format, arguments);
     va_end(arguments);
-    print_line("%s: %d epochs of %llu batches of %d %s, %s\n", t->s->run_dir, t->s->epochs,
-               (unsigned long long)t->batches, t->s->batch_size, t->unit, parts);
+    if (rest) snprintf(last, sizeof last, " (the last of %llu)", rest);
+    print_line("%s: %d epochs of %llu batches of %d %s%s, %s\n", t->s->run_dir, t->s->epochs,
+               (unsigned long long)t->batches, t->s->batch_size, t->unit, last, parts);
     if (t->changes && *t->changes) printf("settings changed: %s\n", t->changes);
     if (t->computed_by)
         printf("the saved state was computed by %s: sums have another order here, and results agree to rounding, not "

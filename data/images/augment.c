@@ -13,8 +13,8 @@ static const ConfigEntry entries[] = {
              "the model's size"},
     {F(BOOL, flip), "true", .help = "Mirror half of the training images"},
     {F(STRING, aa), .section = "augmentation", .argument = "POLICY",
-     .help = "RandAugment policy in timm's notation, such as rand-m9-mstd0.5-inc1; or AutoAugment: autoaugment-cifar10 and "
-             "autoaugment-imagenet as in torchvision, autoaugment-compact as in Compact Transformers (empty: off)"},
+     .help = "RandAugment policy in timm's notation, such as rand-m9-mstd0.5-inc1; or AutoAugment: autoaugment-cifar10 "
+             "and autoaugment-imagenet as in torchvision, autoaugment-compact as in Compact Transformers (empty: off)"},
     {F(CHOICE, train_interpolation), "random",
      CONFIG_CHOICES([RANDAUGMENT_RANDOM] = "random", [RANDAUGMENT_BILINEAR] = "bilinear",
                     [RANDAUGMENT_BICUBIC] = "bicubic"),

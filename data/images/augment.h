@@ -1,7 +1,8 @@
-/* Training transforms, in this order: crop, mirror, then RandAugment, AutoAugment or colour jitter.  Normalisation, random erasing
- * and mixup follow on the device (kernels.h, images_mix).  Each is a pure function of (seed, epoch, draw), where draw
- * is the sample's index or, with repeated augmentation, the number from sampler_draw.  The result therefore does not
- * depend on the number of threads or ranks, or on whether the run was resumed. */
+/* Training transforms, in this order: crop, mirror, then RandAugment, AutoAugment or colour jitter.  The AutoAugment of
+ * Compact Transformers comes first instead where images have the model's size.  Normalisation, random erasing and mixup
+ * follow on the device (kernels.h, images_mix).  Each is a pure function of (seed, epoch, draw), where draw is the
+ * sample's index or, with repeated augmentation, the number from sampler_draw.  The result therefore does not depend on
+ * the number of threads or ranks, or on whether the run was resumed. */
 #ifndef VIT_DATA_IMAGES_AUGMENT_H
 #define VIT_DATA_IMAGES_AUGMENT_H
 
@@ -18,7 +19,7 @@ typedef struct {
     bool flip;        /* mirror left and right with probability 1/2 */
     const char *aa;   /* RandAugment, as timm's --aa string, or AutoAugment by its policy's name; "": none */
     RandAugmentResample train_interpolation;
-    float color_jitter; /* strength of colour jitter; cannot be combined with RandAugment */
+    float color_jitter; /* strength of colour jitter; off with RandAugment and AutoAugment */
 } AugmentSettings;
 
 extern const ConfigGroup augment_settings;

@@ -79,7 +79,7 @@ static const struct {
                 {"autoaugment-imagenet", AUTOAUGMENT_IMAGENET},
                 {"autoaugment-compact", AUTOAUGMENT_COMPACT}};
 
-bool autoaugment_named(const char *text) { return !strncmp(text, "auto", 4); }
+bool autoaugment_named(const char *text) { return !strncmp(text, "autoaugment", strlen("autoaugment")); }
 
 bool autoaugment_parse(AutoAugmentPolicy *policy, const char *text, Error *error) {
     for (size_t i = 0; i < sizeof policies / sizeof *policies; i++)

@@ -13,12 +13,12 @@ typedef enum {
     AUTOAUGMENT_IMAGENET, /* torchvision's AutoAugmentPolicy.IMAGENET, likewise */
     AUTOAUGMENT_COMPACT   /* the CIFAR-10 pairs as Compact Transformers have them: grey 128 behind the border, shears
                            * bicubic, rotation in one direction, 256 in place of 255 where solarizing starts; applied
-                           * before crop and mirror */
+                           * before crop and mirror where images have the model's size */
 } AutoAugmentPolicy;
 
-/* The policy's name in the setting aa: "autoaugment-cifar10", "autoaugment-imagenet", "autoaugment-compact".  False if
- * `text` does not begin with "autoaugment"; ends with `error` set if what follows is unknown. */
+/* Whether `text` begins with "autoaugment". */
 bool autoaugment_named(const char *text);
+/* Reads autoaugment-cifar10, -imagenet or -compact; false with `error` set if it is none of them. */
 bool autoaugment_parse(AutoAugmentPolicy *policy, const char *text, Error *error);
 
 enum { AUTOAUGMENT_PAIRS = 25 };

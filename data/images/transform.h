@@ -1,7 +1,7 @@
 /* From a sample to pixels of the model's size: decode, crop, resize and mirror.  Every draw is a pure
  * function of (seed, epoch, draw).
  *
- * RandAugment or colour jitter follow in training (data/images/augment.h).
+ * RandAugment, AutoAugment or colour jitter follow in training, or come first (data/images/augment.h).
  *
  * The frames of a clip are images with the same key, and so are cut, mirrored and recoloured alike.
  *

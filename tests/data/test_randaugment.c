@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include "core/safetensors.h"
-#include "data/images/augment.h"
+#include "data/images/transform.h"
 #include "tests/check.h"
 #include "tests/ranges.h"
 
@@ -148,16 +148,62 @@ static void autoaugment_is_torchvisions(void **state) {
 static void autoaugment_draws_have_their_probabilities(void **state) {
     (void)state;
     enum { DRAWS = 100000 };
-    int pairs[AUTOAUGMENT_PAIRS] = {0}, rotated = 0, negative = 0;
-    for (uint32_t i = 0; i < DRAWS; i++) {
-        AutoAugmentDraw draw = autoaugment_draw(AUTOAUGMENT_CIFAR10, check_seed(), 2, i);
-        pairs[draw.pair]++;
-        rotated += draw.pair == 1 && draw.applies[0]; /* with a probability of 0.7 */
-        negative += draw.negative[1];
+    SafeTensors st;
+    Error error;
+    float listed[2][AUTOAUGMENT_PAIRS][2];
+    assert_true(safetensors_open(&st, "tests/fixtures/data/autoaugment.safetensors", &error));
+    assert_true(safetensors_to_float(safetensors_find(&st, "probabilities"), listed[0][0], &error));
+    safetensors_close(&st);
+    for (AutoAugmentPolicy policy = AUTOAUGMENT_CIFAR10; policy <= AUTOAUGMENT_COMPACT; policy++) {
+        int pairs[AUTOAUGMENT_PAIRS] = {0}, applied_of[AUTOAUGMENT_PAIRS][2] = {{0}}, negative[2] = {0};
+        for (uint32_t i = 0; i < DRAWS; i++) {
+            AutoAugmentDraw draw = autoaugment_draw(policy, check_seed(), 2, i);
+            pairs[draw.pair]++;
+            for (int half = 0; half < 2; half++) {
+                applied_of[draw.pair][half] += draw.applies[half];
+                negative[half] += draw.negative[half];
+            }
+        }
+        for (int half = 0; half < 2; half++) assert_true(abs(negative[half] - DRAWS / 2) < 6 * 158);
+        for (int i = 0; i < AUTOAUGMENT_PAIRS; i++) {
+            assert_true(abs(pairs[i] - DRAWS / AUTOAUGMENT_PAIRS) < 6 * 62);
+            for (int half = 0; half < 2; half++) {
+                double p = listed[policy == AUTOAUGMENT_IMAGENET][i][half];
+                assert_true(fabs(applied_of[i][half] - p * pairs[i]) <= 6 * sqrt(p * (1 - p) * pairs[i]));
+            }
+        }
     }
-    for (int i = 0; i < AUTOAUGMENT_PAIRS; i++) assert_true(abs(pairs[i] - DRAWS / AUTOAUGMENT_PAIRS) < 6 * 62);
-    assert_true(abs(rotated - (int)(0.7 * pairs[1])) < 6 * 29);
-    assert_true(abs(negative - DRAWS / 2) < 6 * 158);
+}
+
+/* torchvision's policies and RandAugment come behind crop and mirror, Compact Transformers' before them. */
+static void policies_come_before_or_behind_the_crop(void **state) {
+    (void)state;
+    enum { SIDE = 20, BYTES = SIDE * SIDE * 3 };
+    static uint8_t in[BYTES], between[BYTES], want[BYTES], got[BYTES];
+    static const char *const names[] = {"rand-m9-mstd0.5-inc1", "autoaugment-cifar10", "autoaugment-imagenet",
+                                        "autoaugment-compact"};
+    const Sample sample = {.bytes = in, .size = BYTES, .height = SIDE, .width = SIDE};
+    TransformScratch scratch = {0};
+    Error error;
+    for (size_t i = 0; i < BYTES; i++) in[i] = (uint8_t)rng_below(check_seed(), RNG_TEST, 2, 1, i, 256);
+    for (size_t n = 0; n < sizeof names / sizeof *names; n++) {
+        AugmentSettings settings = {.crop_padding = 4, .flip = true, .aa = names[n]};
+        Transform t = {.height = SIDE, .width = SIDE, .train = true, .augment = augment_of(&settings)};
+        for (uint32_t i = 0; i < 50; i++) {
+            AugmentDraw draw = augment_draw(t.augment, check_seed(), 3, i);
+            if (n == 3) {
+                applied(between, in, SIDE, SIDE, &draw);
+                augment_apply(want, between, SIDE, SIDE, draw);
+            } else {
+                augment_apply(between, in, SIDE, SIDE, draw);
+                applied(want, between, SIDE, SIDE, &draw);
+            }
+            memset(got, 0xA5, BYTES);
+            assert_true(transform_sample(&scratch, got, &sample, true, &t, (TransformKey){check_seed(), 3, i}, &error));
+            assert_memory_equal(got, want, BYTES);
+        }
+    }
+    transform_scratch_free(&scratch);
 }
 
 /* == Affine maps against a plain restatement ====================================================================== */
@@ -431,7 +477,7 @@ static void bad_strings_are_refused(void **state) {
         {"rand-tweights-w0", "choose one"},       {"rand-w0-n14", "from 13 operations"},
         {"rand--m9", "''"},                       {"rand-", "''"},
         {"rand-9", "'9'"},                        {"rand-mstd1.2.3", "'mstd1.2.3'"},
-        {"rand m9", "expected RandAugment"},          {"rand-n4294967298", "from 1 to 16"},
+        {"rand m9", "expected RandAugment"}, {"rand-n4294967298", "from 1 to 16"},
     };
     char long_text[400];
     Error error;
@@ -457,6 +503,7 @@ int main(void) {
         cmocka_unit_test(jitter_draws),             cmocka_unit_test(randaugment_turns_jitter_off),
         cmocka_unit_test(strings_are_read),         cmocka_unit_test(bad_strings_are_refused),
         cmocka_unit_test(autoaugment_is_torchvisions), cmocka_unit_test(autoaugment_draws_have_their_probabilities),
+        cmocka_unit_test(policies_come_before_or_behind_the_crop),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

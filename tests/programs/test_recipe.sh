@@ -5,13 +5,13 @@
 # shellcheck disable=SC2012,SC2015,SC2046,SC2086 # settings are lists of words; no name here holds a space
 . "$(dirname "$0")/../tap.sh"
 
-# 100 images make three batches of 32 and one of 4.
-uneven="$tiny --train-limit 100 --batch-size 32 --drop-last false --epochs 2 --log-every 1 --mixup 0.8"
+# 101 images make three batches of 32 and one of 5, of which the middle one is its own partner in mixup.
+uneven="$tiny --train-limit 101 --batch-size 32 --drop-last false --epochs 2 --log-every 1 --mixup 0.8"
 
 # == A smaller last batch ============================================================================================
 
 succeeds "an epoch ends with a smaller batch" $uneven --run-dir whole
-grep -q '2 epochs of 4 batches of 32' out && [ "$(wc -l <whole/log.csv)" -eq 9 ]
+grep -q '2 epochs of 4 batches of 32 images (the last of 5)' out && [ "$(wc -l <whole/log.csv)" -eq 9 ]
 check "it is one more" $? "$(sed -n 4p out)"
 run $uneven --run-dir parts --micro-batch 5
 worst=$(curves_agree whole parts 1e-4)
@@ -21,18 +21,55 @@ run $uneven --run-dir twice
 check "two runs have the same bits" $?
 if command -v "${MPIRUN:-mpirun}" >/dev/null 2>&1 && ldd "$vit" 2>/dev/null | grep -q libmpi; then
     timeout -k 5 100 "${MPIRUN:-mpirun}" -np 3 "$vit" $uneven --batch-size 48 --run-dir ranks >out 2>err </dev/null
-    check "three ranks share 48 images and the last 4" $? "$(tail -n 1 out)"
+    check "three ranks share 48 images and the last 5" $? "$(tail -n 1 out)"
     run $uneven --batch-size 48 --run-dir alone
     worst=$(curves_agree alone ranks 1e-4)
     check "with the losses of one" $? "worst $worst"
     timeout -k 5 100 "${MPIRUN:-mpirun}" -np 3 "$vit" $uneven --batch-size 33 --run-dir few >out 2>err </dev/null
-    [ $? -ne 0 ] && grep -q 'drop-last: false makes a last batch of 1 images for 3 ranks' err
+    [ $? -ne 0 ] && grep -q 'drop-last: false makes a last batch of 2 images for 3 ranks' err
     check "fewer images than ranks are refused" $? "$(head -n 1 err)"
 fi
 
+run $uneven --train-limit 300 --repeated-aug --epochs 1 --batch-size 100 --run-dir repeated
+[ "$status" -eq 0 ] && grep -q '1 epochs of 3 batches of 100 images (the last of 56)' out
+check "with repeated augmentation, too" $? "$(grep epochs out | head -n 1) $(head -n 1 err)"
+# At a rate of nearly 0 the last 4 of 36 images are the same batch whether 32 come before them at once or by fours.
+for size in 32 4; do
+    run $tiny --train-limit 36 --batch-size $size --lr 1e-30 --lr-min 0 --epochs 1 --log-every 1 --drop-last false \
+        --run-dir rest-$size
+    curve rest-$size | tail -n 1 | cut -d , -f 3,5
+done >lasts
+awk -F , 'NR == 1 { loss = $1; norm = $2 }
+    END { exit !(NR == 2 && norm > 0 && (loss - $1) ^ 2 < 1e-10 * loss ^ 2 &&
+                (norm - $2) ^ 2 < 1e-8 * norm ^ 2) }' lasts
+check "loss and gradient are the mean over the smaller batch" $? "$(tr '\n' ' ' <lasts)"
+
+# == Stopped and resumed =============================================================================================
+
+# All of the recipe.  Of 40 batches a row is written for every one, and the stop falls into an epoch.
+recipe="$tiny --train-limit 633 --batch-size 64 --drop-last false --epochs 4 --log-every 1 --warmup-epochs 2
+        --warmup-curve reciprocal --cosine-from warmup --weight-decay-of all --weight-decay 0.3 --aa autoaugment-compact
+        --crop-padding 4 --label-smoothing 0.1"
+run $recipe --run-dir through
+check "the whole recipe" "$status" "$(tail -n 1 out)"
+for _ in 1 2 3 4 5; do
+    rm -rf stopped
+    stop_run INT '^14,' stopped/log.csv $recipe --run-dir stopped
+    [ "$status" -ne 0 ] && break
+done
+batch=$(place stopped/state.safetensors | cut -d ' ' -f 3)
+[ "$status" -eq 130 ] && [ "$batch" -gt 0 ]
+check "stopped inside an epoch" $? "after $batch of its batches"
+run --resume stopped
+[ "$(tensors through/last.safetensors | cksum)" = "$(tensors stopped/last.safetensors | cksum)" ]
+check "and resumed: the same weights bit for bit" $?
+[ "$(curve through)" = "$(curve stopped)" ]
+check "and the same log" $? "$(curve stopped | tail -n 1)"
+
 # == The learning rate ===============================================================================================
 
-run $tiny --epochs 8 --lr 6e-3 --lr-min 0 --warmup-epochs 3 --warmup-curve reciprocal --cosine-from warmup --run-dir rates
+run $tiny --epochs 8 --lr 6e-3 --lr-min 0 --warmup-epochs 3 --warmup-curve reciprocal --cosine-from warmup \
+    --run-dir rates
 [ "$status" -eq 0 ] && tail -n +2 rates/log.csv | awk -F , '
     { e = $2 - 1; want = e < 3 ? 6e-3 / (3 - e) : 3e-3 * (1 + cos(3.14159265358979 * (e - 3) / 5))
       off = $4 / want - 1; if (off < 0) off = -off; if (!(off < 1e-5)) bad = 1; rows++ }
@@ -41,7 +78,8 @@ check "a reciprocal warm-up and the cosine behind it" $? "$(tail -n 1 rates/log.
 
 # == Weight decay ====================================================================================================
 
-# Without gradients (a rate of 0 changes nothing) decay alone moves the weights: norms only where all decay.
+# Four steps at a rate of 0.01 with a decay of 1 take 4 % of a weight that decays, and so of the scales of a norm, which
+# begin at 1.
 for kind in matrices all; do
     run $tiny --epochs 1 --lr 1e-2 --lr-min 1e-2 --weight-decay 1 --weight-decay-of $kind --run-dir decay-$kind
 done

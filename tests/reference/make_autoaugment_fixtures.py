@@ -5,11 +5,15 @@ policy, the pair of operations and their signs given; and the variant of Compact
     python3 tests/reference/make_autoaugment_fixtures.py --check       recomputes and compares with the file there
     python3 tests/reference/make_autoaugment_fixtures.py --sides 32,31 --seed 7 --out FILE
                                                                        the same for other pictures
+    python3 tests/reference/make_autoaugment_fixtures.py --authors FOLDER
+                                                                       compares the variant of Compact Transformers with
+                                                                       their own code, cloned into FOLDER
 
     pictures [n,3] int64: height, width, first byte in `pixels`
     cases [m,4] int64: picture, policy (1 cifar10, 2 imagenet, 3 compact), pair, signs (bit 0 and 1: the first and the
         second operation is negative)
     results [...] uint8: the pictures of all cases, one behind the other
+    probabilities [2,25,2] float32: cifar10's and imagenet's of each pair
 """
 
 import argparse
@@ -25,6 +29,7 @@ def arguments():
     parser.add_argument("--sides", default="12,9,11,16", help="heights and widths by turns")
     parser.add_argument("--seed", type=int, default=3)
     parser.add_argument("--out", default=FIXTURE)
+    parser.add_argument("--authors", metavar="FOLDER", help="a clone of SHI-Labs/Compact-Transformers")
     return parser.parse_args()
 
 
@@ -92,6 +97,32 @@ def compact_case(image, pair, signs):
     return image
 
 
+def authors_case(theirs, image, pair, signs):
+    """The same by the code of Compact Transformers, whose choice between -1 and 1 is made here."""
+    sub = theirs.CIFAR10Policy().policies[pair]
+    for half, operation, magnitude in ((0, sub.operation1, sub.magnitude1), (1, sub.operation2, sub.magnitude2)):
+        theirs.random.choice = lambda options, half=half: options[0] if signs >> half & 1 else options[1]
+        image = operation(image, magnitude)
+    return image
+
+
+def compare_with_authors(folder, sides, seed):
+    sys.path.insert(0, os.path.join(folder, "examples"))
+    from utils import autoaug as theirs
+
+    listed = [(first[1], second[1]) for first, second in AutoAugment(AutoAugmentPolicy.CIFAR10).policies]
+    cases = wrong = 0
+    for image in map(Image.fromarray, pictures(sides, seed)):
+        for pair in range(25):
+            for signs in range(4):
+                cases += 1
+                ours, want = compact_case(image, pair, signs), authors_case(theirs, image, pair, signs)
+                wrong += ours.tobytes() != want.tobytes()
+    same = listed == [(sub.p1, sub.p2) for sub in theirs.CIFAR10Policy().policies]
+    print(f"{cases} cases, {wrong} differ from the authors'; the probabilities are {'the same' if same else 'others'}")
+    return wrong + (not same)
+
+
 def pictures(sides, seed):
     """Noise on a slope."""
     random = np.random.RandomState(seed)
@@ -114,11 +145,16 @@ def build(sides, seed):
     first = np.cumsum([0] + [image.size for image in images])
     return {"pictures": np.int64([[*image.shape[:2], at] for image, at in zip(images, first)]),
             "pixels": np.concatenate([image.ravel() for image in images]),
-            "cases": np.int64(cases), "results": np.concatenate(results)}
+            "cases": np.int64(cases), "results": np.concatenate(results),
+            "probabilities": np.float32([[[half[1] for half in pair] for pair in AutoAugment(policy).policies]
+                                         for policy in (AutoAugmentPolicy.CIFAR10, AutoAugmentPolicy.IMAGENET)])}
 
 
 def main():
-    tensors = build([int(side) for side in ARGUMENTS.sides.split(",")], ARGUMENTS.seed)
+    sides = [int(side) for side in ARGUMENTS.sides.split(",")]
+    if ARGUMENTS.authors:
+        return compare_with_authors(ARGUMENTS.authors, sides, ARGUMENTS.seed) > 0
+    tensors = build(sides, ARGUMENTS.seed)
     if not ARGUMENTS.check:
         safetensors_io.write(ARGUMENTS.out, tensors, {"pillow": PIL.__version__, "torchvision": torchvision.__version__})
         print(f"{ARGUMENTS.out}: {len(tensors['cases'])} cases, {os.path.getsize(ARGUMENTS.out)} bytes")
