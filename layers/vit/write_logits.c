@@ -30,7 +30,7 @@ void vit_write_logits(VitRun *run) {
     if (run->model_settings->frames > 1)
         config_reject(&run->training.config, "write_logits", "{frames} makes clips, and logits are written of images: "
                       "give the checkpoint itself as teacher");
-    vit_run_open_training(run);
+    vit_run_open_split(run, &run->train, true); /* held-out images, too */
     vit_run_open_model(run, batch, false);
     config.parts.batch_size = batch;
     loader_open(&loader, &run->train, &config);
