@@ -240,7 +240,7 @@ def claims_tables(results):
 TOP = """# A league of attention operators
 
 Every operator in one small model on CIFAR-100: 8 x 8 tokens of width 48, six blocks with three heads, no positions
-([study.ini](../configs/cpu/study.ini)), random crops and flips, batches of 128, float32, one thread. Only `--attn`, and what
+(`configs/cpu/study.ini`), random crops and flips, batches of 128, float32, one thread. Only `--attn`, and what
 it needs, differs. `python3 scripts/league.py` writes this page from [league.csv](league.csv), in which every run is a line
 with its flags, seed, figures, processor, commit, seconds and date, and from the speeds in league-speed.csv.
 
