@@ -27,13 +27,10 @@ uint32_t sampler_draw(const uint32_t *order, size_t count, int repeats, size_t p
 
 /* Turn `turn` of class c shuffles its images by the stream (epoch, turn * classes + c). */
 void sampler_balance(uint32_t *order, const int *labels, size_t count, int classes, uint64_t seed, uint32_t epoch) {
-    size_t *first = xcalloc((size_t)classes + 1, sizeof *first, "the order of an epoch"), present = 0;
+    size_t *first = xcalloc((size_t)classes + 1, sizeof *first, "the order of an epoch");
     uint32_t *of_class = xcalloc(count, sizeof *of_class, "the order of an epoch");
     for (size_t i = 0; i < count; i++) first[labels[i] + 1]++;
-    for (int c = 0; c < classes; c++) {
-        present += first[c + 1] > 0;
-        first[c + 1] += first[c];
-    }
+    for (int c = 0; c < classes; c++) first[c + 1] += first[c];
     size_t at = 0, round = 0;
     for (size_t i = 0; i < count; i++) of_class[first[labels[i]]++] = (uint32_t)i;
     for (int c = classes; c > 0; c--) first[c] = first[c - 1];
