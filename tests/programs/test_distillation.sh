@@ -17,8 +17,18 @@ succeeds "--write-logits" --init $teacher --train-limit 96 --write-logits logits
 grep -q 'logits of the 96 training images' out
 check "it says of what" $? "$(cat out)"
 run --init $teacher --train-limit 96 --micro-batch 7 --write-logits again.safetensors
-cmp -s logits.safetensors again.safetensors
-check "other micro-batches write the same file" $?
+if [ -n "$python" ]; then # to rounding: with AVX2 the sums of a product depend on its number of rows
+    "$python" - logits.safetensors again.safetensors >worst <<'PYTHON'
+import sys
+import numpy as np
+files = [open(path, "rb").read() for path in sys.argv[1:]]
+a, b = (np.frombuffer(data[8 + int.from_bytes(data[:8], "little"):], np.float32) for data in files)
+worst = np.abs(a - b).max() / np.sqrt(np.mean(a ** 2))
+print(f"{worst:.1e} of the rms")
+sys.exit(not (len(a) == 960 and worst < 1e-5))
+PYTHON
+    check "other micro-batches write the same logits" $? "$(cat worst)"
+fi
 
 # == Students ========================================================================================================
 
