@@ -1,0 +1,31 @@
+/* report.html of a run folder, made of its log.csv, config.ini and report.json, whichever of them there are. */
+#ifndef VIT_REPORT_RUN_PAGE_H
+#define VIT_REPORT_RUN_PAGE_H
+
+#include <stdbool.h>
+#include <stdio.h>
+
+#include "core/config/config.h"
+#include "core/error.h"
+#include "report/facts.h"
+
+enum { REPORT_BYTES = 400000 /* that no page exceeds */ };
+
+/* Plain facts that a page shows if they are there:
+ *   program    "train_vit"           unit       "images"
+ *   state      "running", "stopped", "done" or "failed"; reason: of the latter
+ *   sentence   the model in a sentence              parameters, macs   their numbers
+ *   device, host, version, precision                the machine and the program
+ *   began, written   seconds since 1970             eta_s  seconds that are left
+ *   epoch, epochs, step, steps   where the run is   threads, ranks
+ *   resume     the command that continues it        result   the last line of the run
+ *
+ * Writes the page.  `config` has the settings of the run, or is NULL: then those that differ from the defaults are not
+ * told from the others, which come from config.ini.  reload_s: as in HtmlPage. */
+bool run_page_write(FILE *out, const char *folder, const Facts *facts, const Config *config, int reload_s, Error *error);
+
+/* run_page_write into <folder>/report.html or `path` if that is not NULL, which is replaced atomically. */
+bool run_page_replace(const char *folder, const char *path, const Facts *facts, const Config *config, int reload_s,
+                      Error *error);
+
+#endif

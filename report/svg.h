@@ -1,0 +1,76 @@
+/* Charts as SVG, written by hand into an HTML page: lines over an axis, points with names, a heat map, bars.
+ *
+ * A chart is as wide as its column (its viewBox is CHART_WIDTH wide), takes its colours from the page's style sheet
+ * (report/html.c), so that they follow its light and dark mode, and reads without JavaScript: every mark that has a value
+ * has a <title>.  The page's script shows the values under the pointer of charts of lines.
+ * Texts are escaped here.  Values that are not finite are gaps.  Nothing is written for a chart without a finite value. */
+#ifndef VIT_REPORT_SVG_H
+#define VIT_REPORT_SVG_H
+
+#include <stdbool.h>
+#include <stdio.h>
+
+enum { CHART_WIDTH = 640, CHART_HEIGHT = 300, CHART_COLOURS = 8, CHART_POINTS = 400 };
+
+typedef struct {
+    const char *name;      /* in the legend and under the pointer */
+    int count;
+    const double *x, *y;   /* [count], x ascending */
+    const double *low, *high; /* [count]: a band around the line, or NULL */
+    int colour;            /* 0 .. CHART_COLOURS - 1, from 8 on again */
+    bool dashed, faint, marked; /* marked: a dot at every value, for few of them */
+} ChartLine;
+
+typedef struct {
+    const char *title, *x_label, *y_label, *unit; /* unit: behind values, "%", or "" */
+    const ChartLine *lines;
+    int count;
+    bool log_y;       /* positive values only; others are gaps */
+    bool from_zero;   /* the axis of y begins at 0 */
+    const double *levels; /* [level_count]: dashed horizontal lines, each with its name */
+    const char *const *level_names;
+    int level_count;
+} LineChart;
+
+/* Lines of more than CHART_POINTS values are thinned: of every run of values that share a pixel the least and the
+ * greatest stay, so that no peak is lost. */
+void svg_lines(FILE *out, const LineChart *chart);
+
+typedef struct {
+    const char *name;
+    double x, y, error; /* error: half of a vertical bar, 0 for none */
+    int colour;
+} ChartPoint;
+
+typedef struct {
+    const char *title, *x_label, *y_label;
+    const ChartPoint *points;
+    int count;
+    bool log_x;
+} ScatterChart;
+
+/* Names are placed so that they do not cover each other or a dot; one for which there is no room is left to the dot's
+ * <title>. */
+void svg_scatter(FILE *out, const ScatterChart *chart);
+
+typedef struct {
+    const char *title, *row_label, *column_label;
+    int rows, columns;
+    const double *values; /* [rows,columns], at least 0; shades go from 0 to the greatest of a row */
+    const char *const *row_names, *const *column_names; /* or NULL: their numbers */
+} HeatMap;
+
+/* Above 40 rows the cells have no <title>, and cells that are 0 are not written. */
+void svg_heat(FILE *out, const HeatMap *map);
+
+typedef struct {
+    const char *title, *unit;
+    int count;
+    const char *const *names;
+    const double *values; /* at least 0 */
+} BarChart;
+
+/* Horizontal bars, one below the other, each with its name and value. */
+void svg_bars(FILE *out, const BarChart *chart);
+
+#endif
