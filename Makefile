@@ -66,7 +66,7 @@ CPPFLAGS_ALL := -I. -Ikernels/$(if $(filter cpu,$(BACKEND)),cpu,cuda) -D_GNU_SOU
                 $(MPI_CPPFLAGS) $(VIDEO_CPPFLAGS) $(CPPFLAGS)
 FLAGS = $(CFLAGS_BASE) $(CFLAGS_WARN) $(CFLAGS_SANITIZE) $(CPPFLAGS_ALL) $(CFLAGS)
 # Every .c file outside kernels/ and tests/; where a library is missing, x_none.c stands in for x.c (make/libraries.mk).
-SOURCES := $(filter-out $(LEFT_OUT),$(wildcard core/*.c core/*/*.c training/*.c data/*/*.c detection/*.c detection/*/*.c layers/*.c layers/*/*.c))
+SOURCES := $(filter-out $(LEFT_OUT),$(wildcard core/*.c core/*/*.c training/*.c report/*.c data/*/*.c detection/*.c detection/*/*.c layers/*.c layers/*/*.c))
 # What turns sources into programs: cpu, cuda or emulate.
 include make/$(BACKEND).mk
 
