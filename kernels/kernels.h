@@ -66,6 +66,7 @@
 #include "kernels/tokens/table_resampling.h"
 #include "kernels/tokens/tokens.h"
 #include "kernels/tokens/windows.h"
+#include "kernels/training/distillation.h"
 #include "kernels/training/optimizer.h"
 #include "kernels/training/pixel_cross_entropy.h"
 #include "real.h"

@@ -14,7 +14,6 @@
 
 #include "core/die.h"
 #include "core/rng.h"
-#include "kernels/training/distillation.h"
 #include "core/text.h"
 #include "core/text_stream.h"
 
