@@ -175,7 +175,7 @@ HOST_CASES.update({
                               pos_embed="sine"), 0, 0),
     "compact-7-cls": (Config(**{**SMALL, **COMPACT, "img_size": (30, 21), "pool": "cls"}, tokenizer_kernel=7,
                              tokenizer_convs=1, dropout=0.2), 0, 0),
-    "compact-ripple": (Config(**{**SMALL, **COMPACT, "attn": "ripple", "img_size": (17, 26)}, r_max=2), 0.5, 2e-5),
+    "compact-ripple": (Config(**{**SMALL, **COMPACT, "attn": "ripple", "img_size": (21, 26)}, r_max=2), 0.5, 2e-5),
     "compact-lisa": (Config(**{**SMALL, **COMPACT, "attn": "lisa", "img_size": (17, 26), "qkv_bias": 1},
                             lisa_patterns=3), 0.5, 0),
     "hierarchy-compact-stem": (Config(**COMPACT, img_size=(29, 14), num_classes=5, patch_overlap=1, stage_dims="8,12",
