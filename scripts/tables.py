@@ -9,7 +9,8 @@
     python3 scripts/tables.py --hours                        hours and memory that training takes, estimated (hours.py)
 
 A run belongs to a row by the name of its folder: `cifar100-ripple`, or `cifar100-ripple-seed3`; several seeds become a
-mean and its standard error.  Accuracy is that of the last epoch in log.csv; an unfinished run is marked with its epoch.
+mean and its standard error.  Accuracy is that of the last epoch in log.csv, for papers that print the best epoch's the
+best of the log; an unfinished run is marked with its epoch.
 Bits per byte are those of the best weights on the test split, from test.txt, which scripts/reproduce.sh writes; of a run
 without one, the least of the validation split in log.csv.  ImageNet ReaL's top-1 is from a test.txt that the user writes:
 `train_vit --init RUN/best.safetensors --eval --real-labels real.json >RUN/test.txt`.
@@ -242,7 +243,7 @@ NO_TRANSFORMS = {"lisa-4", "lisa-5", "lisa-6", "lisa-7", "lisa-8"}
 # What is shown of a row: the paper's metric, the heading, our key, decimals.
 SHOWN = [("FLOPs", "10^6 multiply-adds", "mmacs", 1), ("params_M", "params, M", "params", 2),
          ("gmacs", "GMACs", "gmacs", 2), ("top1", "top-1, %", "top1", 2), ("top5", "top-5, %", "top5", 2),
-         ("real", "ReaL, %", "real", 2),
+         ("best1", "best top-1, %", "best1", 2), ("real", "ReaL, %", "real", 2),
          ("AP", "AP", "ap", 1), ("APS", "AP small", "ap_small", 1), ("APM", "AP medium", "ap_medium", 1),
          ("APL", "AP large", "ap_large", 1), ("infer_s", "seconds an image", "infer_s", 3),
          *(("AP" + metric, "AP" + metric, key, 1) for metric, key in (
@@ -300,6 +301,7 @@ def read_run(folder):
         for line in csv.DictReader(file):
             if line.get("top1"):
                 run.update(top1=float(line["top1"]), top5=float(line["top5"]), epoch=int(line["epoch"]))
+                run["best1"] = max(run["top1"], run.get("best1", 0))
             if line.get("ap"):
                 parts = {key: float(line[key]) for key in line if re.match(r"(mask_)?ap", key) and line[key]}
                 run.update({key: 100 * part for key, part in parts.items() if part >= 0}, epoch=int(line["epoch"]))
@@ -396,7 +398,7 @@ def print_table(name, runs):
     bare = name in NO_TRANSFORMS
     shown = [column for column in SHOWN
              if any(column[0] in numbers for numbers in paper.values())
-             or any(ours(row, runs, column[2], bare)[0] is not None for row in rows)]
+             or column[0] != "best1" and any(ours(row, runs, column[2], bare)[0] is not None for row in rows)]
     print(f"## {title}  (`--table {name}`)\n")
     print("| model | " + " | ".join(f"{heading}: paper | ours | diff." if paper else heading
                                     for _, heading, _, _ in shown) + " | runs |")
