@@ -2,11 +2,13 @@
  * of it (report/run_page.h), at once or years later.
  *
  * Sections are of a few kinds, so that a page can show those of any program without knowing it.  A section is replaced by
- * the next one with the same id and keeps its place; ids are words of letters, digits and dashes. */
+ * the next one with the same id and keeps its place; ids are words of letters, digits and dashes.  Texts may hold any
+ * bytes. */
 #ifndef VIT_REPORT_FACTS_H
 #define VIT_REPORT_FACTS_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "core/error.h"
@@ -15,19 +17,26 @@ enum { FACTS_BYTES = 300000 /* of the pictures of a run together, encoded as tex
 
 struct json_t;
 
-/* Zeros are no facts.  Functions end the program if memory runs out. */
+/* Zeros are no facts.  Functions end the program if memory runs out.
+ *
+ * The file's object has "report": 1, the object "values", and two lists, each of whose elements has what one call below
+ * was given, under the names of its arguments: "levels" and "sections".  A section's "kind" is "table" with the list
+ * "rows" of lists, "heat", "bars", or "pictures" with a list of that name, in which "data" is base64 of "type". */
 typedef struct {
     struct json_t *all;
 } Facts;
 
-/* Reads report.json.  A file that is missing gives no facts; one that is none of ours is an error. */
+/* Reads report.json.  A file that is missing gives no facts; one that is none of ours is an error, without the file's
+ * name, and then there are no facts.  What was read has the form above: lists are as long as they have to be. */
 bool facts_read(Facts *facts, const char *path, Error *error);
+/* The same for a file in memory. */
+bool facts_parse(Facts *facts, const void *bytes, size_t size, Error *error);
 /* Replaces the file atomically. */
 bool facts_write(const Facts *facts, const char *path, Error *error);
 void facts_free(Facts *facts);
 
 /* Plain values: "program", "state", "sentence", "device", "parameters", "macs", ... (report/run_page.h lists them). */
-void facts_set(Facts *facts, const char *name, const char *text);
+void facts_set(Facts *facts, const char *name, const char *text); /* NULL: it is a fact no longer */
 void facts_set_number(Facts *facts, const char *name, double value); /* not finite: null */
 const char *facts_get(const Facts *facts, const char *name);   /* NULL: not there */
 double facts_number(const Facts *facts, const char *name);     /* NaN: not there */
@@ -52,7 +61,8 @@ bool facts_picture(Facts *facts, const char *id, const uint8_t *pixels, int heig
 void facts_bars(Facts *facts, const char *id, const char *title, const char *unit, const char *const *names,
                 const double *values, int count);
 
-/* Horizontal lines in the chart of a column of the log: what a result is compared with ("byte histogram", 7.15). */
+/* Horizontal lines in the chart of a column of the log: what a result is compared with ("byte histogram", 7.15).  A
+ * level is replaced by the next one of the same column and name. */
 void facts_level(Facts *facts, const char *column, const char *name, double value);
 
 #endif

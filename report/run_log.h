@@ -3,24 +3,28 @@
 #define VIT_REPORT_RUN_LOG_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
 #include "core/error.h"
 
 typedef struct {
     int columns, rows;
     char **names;    /* [columns] */
-    double **values; /* [columns][rows]; NaN: empty, or not a number */
+    double **values; /* [columns][rows]; NaN: empty, or not a finite number */
 } RunLog;
 
 /* Reads a log that may be in use: a last line without an end is left out, a row with too few cells has NaN in the others,
  * and rows of a log whose steps go back replace the earlier ones.  On failure returns false with `error` set, without the
  * file's name. */
 bool run_log_read(RunLog *log, const char *path, Error *error);
+/* The same for a log in memory; text [size] is changed. */
+bool run_log_parse(RunLog *log, char *text, size_t size, Error *error);
 void run_log_free(RunLog *log);
 
 /* The values of a column [log->rows]; NULL: there is none of this name. */
 const double *run_log_column(const RunLog *log, const char *name);
-/* The last finite value, NaN if there is none; the greatest and the least one, with the row, -1 if there is none. */
+/* The last finite value, NaN if there is none; the greatest or the least one, NaN if there is none, and in *row, unless
+ * row is NULL, where it stands first (-1: nowhere). */
 double run_log_last(const RunLog *log, const char *name);
 double run_log_best(const RunLog *log, const char *name, bool greatest, int *row);
 

@@ -443,6 +443,8 @@ void training_open(Training *t, const TrainingStart *start) {
     t->first_step = t->state.step;
 }
 
+Facts *training_facts(Training *t) { return distributed_rank() == 0 && !t->mode ? &t->page_facts : NULL; }
+
 void training_announce(const Training *t, const char *format, ...) {
     const RunState *state = &t->state;
     unsigned long long rest = last_batch(t);

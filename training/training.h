@@ -6,6 +6,7 @@
 
 #include "training/adamw.h"
 #include "training/run_folder.h"
+#include "report/facts.h"
 #include "kernels/device/device.h"
 
 /* == Settings ===================================================================================================== */
@@ -56,6 +57,7 @@ typedef struct {
     uint64_t most_steps; /* the run ends after so many steps, in the middle of an epoch perhaps; 0: with an epoch */
     RunState state;
     RunFolder folder;
+    Facts page_facts;       /* of rank 0: what its page shows besides the log (training/report.h) */
     double images_per_s;    /* since the last row of the log */
     double stall;           /* fraction of that time spent waiting for the loader */
     double validation_loss; /* of the last evaluation, which sets it; 0: it has none */
@@ -101,6 +103,10 @@ void training_limit_steps(Training *t, uint64_t steps, uint64_t batches);
 /* Allocates the optimizer's memory, loads the state if a run is resumed, begins to catch signals, opens the run
  * folder (by default the next unused name, the same on all ranks), and prints the device. */
 void training_open(Training *t, const TrainingStart *start);
+
+/* After training_open: what the run's page is made of besides the log, for the program to add to at any time before
+ * training_epoch_end or training_report; NULL on all ranks but the one that writes the page. */
+Facts *training_facts(Training *t);
 
 /* Prints how many batches of what size there will be, with words on their parts, and what a resumed run changes and
  * where it goes on. */

@@ -1,6 +1,5 @@
 #include "core/results/predictions.h"
 
-#include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,31 +7,8 @@
 #include "core/results/class_names.h"
 #include "core/die.h"
 #include "core/files.h"
+#include "core/json_make.h"
 #include "core/text.h"
-
-/* Texts are made valid and numbers finite before they reach jansson, so it can fail only if memory runs out. */
-static json_t *need(json_t *value) {
-    if (!value) die("out of memory: predictions as JSON");
-    return value;
-}
-
-static void set(json_t *object, const char *key, json_t *value) {
-    if (json_object_set_new(object, key, need(value)) != 0) die("out of memory: predictions as JSON");
-}
-
-static void append(json_t *array, json_t *value) {
-    if (json_array_append_new(array, need(value)) != 0) die("out of memory: predictions as JSON");
-}
-
-static json_t *string_of(const char *text) {
-    char *valid = xstrdup(text);
-    text_make_utf8(valid);
-    json_t *string = json_string(valid);
-    free(valid);
-    return string;
-}
-
-static json_t *number_of(double x) { return isfinite(x) ? json_real(x) : json_null(); }
 
 /* Writes the latest picture as a line. */
 static void finish(Predictions *p) {
@@ -47,60 +23,60 @@ static void finish(Predictions *p) {
 
 static void begin(Predictions *p, const char *file) {
     finish(p);
-    p->picture = need(json_object());
-    set(p->picture, "file", string_of(file));
+    p->picture = json_need(json_object());
+    json_put(p->picture, "file", json_text_of(file));
 }
 
 void predictions_begin(Predictions *p, const char *file, int width, int height) {
     if (!p->wanted) return;
     begin(p, file);
-    if (width > 0) set(p->picture, "width", json_integer(width));
-    if (width > 0) set(p->picture, "height", json_integer(height));
-    p->found = need(json_array());
-    set(p->picture, "predictions", p->found);
+    if (width > 0) json_put(p->picture, "width", json_integer(width));
+    if (width > 0) json_put(p->picture, "height", json_integer(height));
+    p->found = json_need(json_array());
+    json_put(p->picture, "predictions", p->found);
 }
 
 void predictions_fail(Predictions *p, const char *file, const char *reason) {
     if (!p->wanted) return;
     begin(p, file);
-    set(p->picture, "error", string_of(reason));
+    json_put(p->picture, "error", json_text_of(reason));
 }
 
 static json_t *add(Predictions *p, int id, const char *name) {
     json_t *object = json_object();
-    append(p->found, object);
-    set(object, "id", json_integer(id));
-    set(object, "name", name && *name ? string_of(name) : json_null());
+    json_add(p->found, object);
+    json_put(object, "id", json_integer(id));
+    json_put(object, "name", name && *name ? json_text_of(name) : json_null());
     return object;
 }
 
 void predictions_add(Predictions *p, int id, const char *name, double probability) {
-    if (p->wanted) set(add(p, id, name), "probability", number_of(probability));
+    if (p->wanted) json_put(add(p, id, name), "probability", json_number_of(probability));
 }
 
 void predictions_add_box(Predictions *p, int id, const char *name, double score, const double box[4]) {
     if (!p->wanted) return;
     json_t *object = add(p, id, name), *numbers = json_array();
-    set(object, "score", number_of(score));
-    set(object, "box", numbers);
-    for (int side = 0; side < 4; side++) append(numbers, number_of(box[side]));
+    json_put(object, "score", json_number_of(score));
+    json_put(object, "box", numbers);
+    for (int side = 0; side < 4; side++) json_add(numbers, json_number_of(box[side]));
 }
 
 void predictions_add_mask(Predictions *p, const char *counts, int height, int width) {
     if (!p->wanted) return;
     json_t *object = json_array_get(p->found, json_array_size(p->found) - 1);
     json_t *mask = json_object(), *size = json_array();
-    append(size, json_integer(height));
-    append(size, json_integer(width));
-    set(mask, "size", size);
-    set(mask, "counts", string_of(counts));
-    set(object, "segmentation", mask);
+    json_add(size, json_integer(height));
+    json_add(size, json_integer(width));
+    json_put(mask, "size", size);
+    json_put(mask, "counts", json_text_of(counts));
+    json_put(object, "segmentation", mask);
 }
 
 void predictions_add_region(Predictions *p, int id, const char *name, double share, int height, int width,
                             const char *counts) {
     if (!p->wanted) return;
-    set(add(p, id, name), "share", number_of(share));
+    json_put(add(p, id, name), "share", json_number_of(share));
     predictions_add_mask(p, counts, height, width);
 }
 
@@ -136,13 +112,13 @@ void predictions_frames(Predictions *p, const char *name, int class, const Frame
     putchar('\n');
     if (!p->wanted) return;
     json_t *list = json_array();
-    set(p->picture, "frames", list);
+    json_put(p->picture, "frames", list);
     for (int i = 0; i < count; i++) {
         json_t *object = json_object();
-        append(list, object);
-        set(object, "frame", json_integer(frames[i].frame));
-        set(object, "time", number_of(frames[i].time));
-        set(object, "probability", number_of(frames[i].probability));
+        json_add(list, object);
+        json_put(object, "frame", json_integer(frames[i].frame));
+        json_put(object, "time", json_number_of(frames[i].time));
+        json_put(object, "probability", json_number_of(frames[i].probability));
     }
 }
 

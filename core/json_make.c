@@ -1,0 +1,30 @@
+#include "core/json_make.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "core/die.h"
+#include "core/text.h"
+
+json_t *json_need(json_t *value) {
+    if (!value) die("out of memory for a value of JSON");
+    return value;
+}
+
+json_t *json_text_of(const char *text) {
+    char *valid = xstrdup(text);
+    text_make_utf8(valid);
+    json_t *string = json_need(json_string(valid));
+    free(valid);
+    return string;
+}
+
+json_t *json_number_of(double x) { return json_need(isfinite(x) ? json_real(x) : json_null()); }
+
+void json_put(json_t *object, const char *key, json_t *value) {
+    if (json_object_set_new(object, key, json_need(value)) != 0) die("out of memory for a value of JSON");
+}
+
+void json_add(json_t *array, json_t *value) {
+    if (json_array_append_new(array, json_need(value)) != 0) die("out of memory for a value of JSON");
+}
