@@ -1,0 +1,5 @@
+#include "report/page_style.h"
+
+const char page_style[] = "";
+
+const char page_script[] = "";
