@@ -1,8 +1,9 @@
 /* Charts as SVG, written by hand into an HTML page: lines over an axis, points with names, a heat map, bars.
  *
- * A chart is as wide as its column (its viewBox is CHART_WIDTH wide), takes its colours from the page's style sheet
- * (report/html.c), so that they follow its light and dark mode, and reads without JavaScript: every mark that has a value
- * has a <title>.  The page's script shows the values under the pointer of charts of lines.
+ * A chart is as wide as its column: what is drawn is stretched to it (its viewBox is CHART_WIDTH wide, in tenths), while
+ * texts, dots and strokes keep their size.  It takes its colours from the page's style sheet (report/page_style.c), so
+ * that they follow its light and dark mode, and reads without JavaScript: every mark that has a value has a <title>, and
+ * a legend has each line's last value.  The page's script shows the values under the pointer of charts of lines.
  * Texts are escaped here.  Values that are not finite are gaps.  Nothing is written for a chart without a finite value. */
 #ifndef VIT_REPORT_SVG_H
 #define VIT_REPORT_SVG_H
@@ -10,7 +11,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 
-enum { CHART_WIDTH = 640, CHART_HEIGHT = 300, CHART_COLOURS = 8, CHART_POINTS = 400 };
+enum { CHART_WIDTH = 640, CHART_HEIGHT = 220, CHART_COLOURS = 8, CHART_POINTS = 400 };
 
 typedef struct {
     const char *name;      /* in the legend and under the pointer */
@@ -56,11 +57,13 @@ void svg_scatter(FILE *out, const ScatterChart *chart);
 typedef struct {
     const char *title, *row_label, *column_label;
     int rows, columns;
-    const double *values; /* [rows,columns], at least 0; shades go from 0 to the greatest of a row */
+    const double *values; /* [rows,columns], at least 0; shades go from 0 to the greatest of a row, by the square root */
     const char *const *row_names, *const *column_names; /* or NULL: their numbers */
 } HeatMap;
 
-/* Above 40 rows the cells have no <title>, and cells that are 0 are not written. */
+/* Cells that are 0 are not written.  Above 40 rows or columns cells have no <title>; above HEAT_CELLS rows or columns a
+ * cell of the chart is the greatest of several of the map. */
+enum { HEAT_CELLS = 200 };
 void svg_heat(FILE *out, const HeatMap *map);
 
 typedef struct {
@@ -70,7 +73,8 @@ typedef struct {
     const double *values; /* at least 0 */
 } BarChart;
 
-/* Horizontal bars, one below the other, each with its name and value. */
+/* Horizontal bars, one below the other, each with its name and value; of more than BARS the first ones. */
+enum { BARS = 100 };
 void svg_bars(FILE *out, const BarChart *chart);
 
 #endif
