@@ -1,14 +1,14 @@
 #include "report/page_style.h"
 
 /* Colours of lines are Okabe and Ito's, which the colour-blind tell apart, darker or lighter where the background asks for
- * it.  Below `.plot`: .e and .m are texts that end or have their middle where they stand, .h have a halo, .w are left out
- * where the chart is narrow; .d is stretched to the chart's size, and in it .g is the grid, .l a line, .b its band, .o its
+ * it.  Below `.plot`: .e and .m are texts that end or have their middle where they stand, .h have a halo, .w1 to
+ * .w3 are left out where the chart is narrower and narrower than widths of report/svg.c; .d is stretched to the chart's size, and in it .g is the grid, .l a line, .b its band, .o its
  * values between gaps. */
 const char page_style[] =
     ":root{color-scheme:light dark;--page:#f6f7f9;--card:#fff;--ink:#1b1f24;--soft:#5c6570;--rule:#e2e5e9;--accent:#0072b2;"
-    "--c0:#0072b2;--c1:#d55e00;--c2:#009e73;--c3:#b8609a;--c4:#b98300;--c5:#3d9fd6;--c6:#7b5a3a;--c7:#6b7280}\n"
+    "--c0:#0072b2;--c1:#d55e00;--c2:#009e73;--c3:#b8609a;--c4:#c08400;--c5:#3d9fd6;--c6:#1b1f24;--c7:#6b7280}\n"
     "@media(prefers-color-scheme:dark){:root{--page:#14171b;--card:#1d2126;--ink:#e6e9ed;--soft:#9aa4b0;--rule:#31373e;"
-    "--accent:#56b4e9;--c0:#56b4e9;--c1:#ff8b47;--c2:#2fc79d;--c3:#e09ac4;--c4:#f0b429;--c5:#3f83c4;--c6:#e6dc5c;"
+    "--accent:#56b4e9;--c0:#56b4e9;--c1:#ff8b47;--c2:#2fc79d;--c3:#e09ac4;--c4:#f0b429;--c5:#3f83c4;--c6:#f1f3f5;"
     "--c7:#a3abb5}}\n"
     "*{box-sizing:border-box}\n"
     "html{scroll-padding-top:60px;-webkit-text-size-adjust:100%}\n"
@@ -20,7 +20,7 @@ const char page_style[] =
     "h1{font-size:24px;line-height:1.25;font-weight:650;letter-spacing:-.01em;margin:0;overflow-wrap:anywhere}\n"
     "header p{flex-basis:100%;margin:0;color:var(--soft);overflow-wrap:anywhere}\n"
     "h2{font-size:18px;line-height:1.3;font-weight:650;margin:44px 0 14px}\n"
-    "main>p{max-width:75ch;margin:0 0 16px;overflow-wrap:anywhere}\n"
+    "main p{max-width:75ch;margin:0 0 16px;overflow-wrap:anywhere}\n"
     ".live{display:inline-flex;align-items:center;gap:6px;padding:1px 10px;border-radius:99px;font-size:12.5px;"
     "font-weight:600;color:var(--c2);border:1px solid}\n"
     ".live::before{content:'';width:7px;height:7px;border-radius:50%;background:currentColor;animation:live 2s infinite}\n"
@@ -52,13 +52,12 @@ const char page_style[] =
     ".picture img{display:block;max-width:100%;height:auto;border-radius:4px}\n"
     ".pixels{image-rendering:pixelated}\n"
     ".picture figcaption{margin-top:6px;width:0;min-width:100%;overflow-wrap:anywhere}\n"
-    "details{margin:0 0 16px}\n"
-    "summary{padding:10px 16px;cursor:pointer;font-weight:600}\n"
-    "details>:not(summary){margin-left:16px;margin-right:16px}\n"
-    ".command{position:relative;margin:0 0 16px}\n"
-    ".command pre{margin:0;padding:12px 76px 12px 16px;overflow-x:auto;font:13.5px/1.5 ui-monospace,SFMono-Regular,Menlo,"
+    "details{margin:0 0 16px;padding:0 16px}\n"
+    "summary{margin:0 -16px;padding:10px 16px;cursor:pointer;font-weight:600}\n"
+    ".command{display:flex;align-items:start;margin:0 0 16px}\n"
+    "pre{flex:1;margin:0;padding:12px 16px;overflow-x:auto;font:13.5px/1.5 ui-monospace,SFMono-Regular,Menlo,"
     "Consolas,monospace}\n"
-    "button{position:absolute;top:8px;right:8px;font:600 12.5px/1 inherit;padding:6px 10px;border:1px solid var(--rule);"
+    "button{margin:8px;font:inherit;font-size:12.5px;font-weight:600;line-height:1;padding:6px 10px;border:1px solid var(--rule);"
     "border-radius:6px;background:var(--page);color:var(--soft);cursor:pointer}\n"
     "button:hover{color:var(--ink)}\n"
     /* tables */
@@ -106,7 +105,9 @@ const char page_style[] =
     ".tip div{display:flex;align-items:center}\n"
     ".tip span{flex:1;overflow:hidden;text-overflow:ellipsis;margin-right:12px}\n"
     ".tip b{font-weight:600;color:var(--ink);font-variant-numeric:tabular-nums}\n"
-    "@container(max-width:559px){.plot .w{display:none}}\n"
+    "@container(max-width:479px){.w1{display:none}}\n"
+    "@container(max-width:759px){.w2{display:none}}\n"
+    "@container(max-width:1079px){.w3{display:none}}\n"
     "@media print{nav,button{display:none!important}}\n";
 
 const char page_script[] =

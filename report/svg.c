@@ -47,7 +47,7 @@ static void figure_end(FILE *out) { fputs("</svg></div>\n</figure>\n", out); }
 
 /* The area of a chart, with room for texts around it. */
 static void plot_begin(FILE *out, const char *title, int left, int right, int below, double height) {
-    put(out, "<div class=\"plot\" style=\"padding:8px %dpx %dpx %dpx\">"
+    put(out, "<div class=\"plot\" style=\"padding:12px %dpx %dpx %dpx\">"
              "<svg role=\"img\" aria-label=\"%s\" style=\"height:%fpx\"", right, below, left, or_empty(title), height);
 }
 
@@ -218,14 +218,15 @@ static void put_band(FILE *out, const Points *points, const Axis *x, const Axis 
     fputs("\"/>", out);
 }
 
-/* The values themselves, for the page's script. */
-static void put_data(FILE *out, const Points *points, const Points *before) {
+/* The values themselves, for the page's script; x is as exact as its place in the chart, unless it is a whole number. */
+static void put_data(FILE *out, const Points *points, const Points *before, const Axis *axis) {
     const ChartLine *line = points->line;
     bool same = before && before->count == points->count;
     for (int k = 0; same && k < points->count; k++) same = line->x[points->index[k]] == before->line->x[before->index[k]];
+    double unit = pow(10, floor(log10(axis->high - axis->low)) - 3);
     for (int k = 0; !same && k < points->count; k++) {
         double x = line->x[points->index[k]];
-        fprintf(out, "%s%.*g", k ? "," : " data-x=\"", x == floor(x) ? 15 : 6, x);
+        fprintf(out, "%s%.15g", k ? "," : " data-x=\"", x == floor(x) ? x : round(x / unit) * unit);
     }
     for (int k = 0; k < points->count; k++)
         fprintf(out, "%s%.5g", k ? "," : same ? " data-y=\"" : "\" data-y=\"", line->y[points->index[k]]);
@@ -251,7 +252,7 @@ static void put_line(FILE *out, const Points *points, const Points *before, cons
     Pen pen = {out, x, y, 0, 0};
     put(out, "<path class=\"l c%d%s%s\"", colour_of(line->colour), line->dashed ? " dashed" : "",
         line->faint ? " faint" : "");
-    put_data(out, points, before);
+    put_data(out, points, before, x);
     fputs(" d=\"", out);
     for (int k = 0; k < points->count; k++)
         pen_to(&pen, line->x[points->index[k]], line->y[points->index[k]], points->begins[k]);
@@ -301,23 +302,44 @@ static void put_legend(FILE *out, const LineChart *chart, const Points *all) {
     fputs("</ul>\n", out);
 }
 
-/* Names stand at the right end above their levels.  One that would cover another is left to the <title>. */
-static void put_levels(FILE *out, const LineChart *chart, const Axis *y) {
+/* Where the name of a level has room: at the right or the left end, above or below its line. */
+typedef enum { RIGHT_ABOVE, RIGHT_BELOW, LEFT_ABOVE, LEFT_BELOW, NOWHERE } LevelPlace;
+
+static double level_name_y(double level_y, LevelPlace place) { return level_y + (place % 2 ? 10 : -7); }
+
+static LevelPlace place_level(const LineChart *chart, const Axis *axis, const LevelPlace *before, int own) {
+    double y = CHART_HEIGHT * (1 - axis_place(axis, chart->levels[own]));
+    for (LevelPlace place = RIGHT_ABOVE; place < NOWHERE; place++) {
+        double at = level_name_y(y, place);
+        bool free = at > -TEXT_HEIGHT / 2.0 && at < CHART_HEIGHT;
+        for (int i = 0; i < chart->level_count && free; i++) {
+            double other = CHART_HEIGHT * (1 - axis_place(axis, chart->levels[i]));
+            if (!axis_shows(chart->levels[i], chart->log_y)) continue;
+            bool crossed = i != own && fabs(other - at) < TEXT_HEIGHT / 2.0;
+            bool covered = i < own && before[i] / 2 == place / 2 && fabs(level_name_y(other, before[i]) - at) < TEXT_HEIGHT;
+            free = !crossed && !covered;
+        }
+        if (free) return place;
+    }
+    return NOWHERE;
+}
+
+static void put_levels(FILE *out, const LineChart *chart, const Axis *axis) {
+    LevelPlace *places = xcalloc((size_t)chart->level_count + 1, sizeof *places, "a chart's levels");
     for (int i = 0; i < chart->level_count; i++) {
-        double at = 100 - 100 * axis_place(y, chart->levels[i]);
-        bool free = axis_shows(chart->levels[i], chart->log_y);
-        if (!free) continue;
-        for (int k = 0; k < i; k++)
-            free = free && !(fabs(axis_place(y, chart->levels[k]) - axis_place(y, chart->levels[i])) * CHART_HEIGHT <
-                             TEXT_HEIGHT);
-        put(out, "<line class=\"level\" x2=\"100%%\" y1=\"%f%%\" y2=\"%f%%\"><title>%s: ", at, at,
+        double y = 100 - 100 * axis_place(axis, chart->levels[i]);
+        places[i] = NOWHERE;
+        if (!axis_shows(chart->levels[i], chart->log_y)) continue;
+        places[i] = place_level(chart, axis, places, i);
+        put(out, "<line class=\"level\" x2=\"100%%\" y1=\"%f%%\" y2=\"%f%%\"><title>%s: ", y, y,
             or_empty(chart->level_names[i]));
         put_value(out, chart->levels[i], chart->unit);
         fputs("</title></line>", out);
-        if (free)
-            put(out, "<text class=\"e h\" x=\"100%%\" y=\"%f%%\" dy=\"%s\">%s</text>", at, at < 8 ? "13" : "-4",
-                or_empty(chart->level_names[i]));
+        if (places[i] != NOWHERE)
+            put(out, "<text class=\"h%s\" x=\"%d%%\" y=\"%f%%\" dy=\"%d\">%s</text>", places[i] < LEFT_ABOVE ? " e" : "",
+                places[i] < LEFT_ABOVE ? 100 : 0, y, (int)level_name_y(4, places[i]), or_empty(chart->level_names[i]));
     }
+    free(places);
 }
 
 static bool fit_lines(const LineChart *chart, Axis *x, Axis *y) {
@@ -336,7 +358,7 @@ static bool fit_lines(const LineChart *chart, Axis *x, Axis *y) {
     for (int i = 0; i < chart->level_count; i++) range_add(&y_range, chart->levels[i]);
     if (chart->from_zero) range_add(&y_range, 0);
     axis_fit(x, x_range.low, x_range.high, false, 0, 6);
-    axis_fit(y, y_range.low, y_range.high, chart->log_y, 0.04, 5);
+    axis_fit(y, y_range.low, y_range.high, chart->log_y, 0.04, 6);
     return true;
 }
 
@@ -377,9 +399,9 @@ void svg_lines(FILE *out, const LineChart *chart) {
 /* == Points ======================================================================================================= */
 
 enum { SCATTER_HEIGHT = 320, DOT = 6, NAMED_POINTS = 500, NAME_WIDTH = 190 };
-/* Widths of the chart for which names are placed: the first two are those of telephones. */
-static const int widths[] = {240, 330, 480, 700, 1000};
-enum { NARROW = 2, WIDTHS = sizeof widths / sizeof *widths };
+/* Widths of a chart for which names are placed; below widths[i] the style sheet leaves out what is of class wi. */
+static const int widths[] = {240, 400, 680, 1000};
+enum { WIDTHS = sizeof widths / sizeof *widths };
 
 typedef struct {
     double left, right, top, bottom;
@@ -391,13 +413,12 @@ static bool boxes_meet(Box a, Box b) {
 
 typedef enum { RIGHT, LEFT, ABOVE, BELOW, PLACES } Place;
 
-/* A point with its place in the chart, from 0 to 1, and that of its name; PLACES: it has none. */
+/* A point with its place in the chart, from 0 to 1, and that of its name. */
 typedef struct {
     const ChartPoint *point;
     double x, y;
-    int name_width;
+    int name_width, least; /* the name has room in charts of widths[least] and more */
     Place place;
-    bool narrow; /* the name has room in a narrow chart, too */
 } Spot;
 
 static Box dot_box(const Spot *spot, int width) {
@@ -416,37 +437,36 @@ static Box name_box(const Spot *spot, Place place, int width) {
 }
 
 /* Is there room for the name of spot `own` in a chart of this width, beside all dots and the names placed so far? */
-static bool has_room(const Spot *spots, int count, int own, Place place, int width) {
+static bool has_room(const Spot *spots, int count, int own, Place place, int w) {
+    int width = widths[w];
     Box box = name_box(&spots[own], place, width);
     if (box.left < 0 || box.right > width + NAME_GAP || box.top < -DOT || box.bottom > SCATTER_HEIGHT) return false;
     for (int i = 0; i < count; i++) {
         const Spot *other = &spots[i];
-        bool named = i < own && other->place != PLACES && (width > widths[NARROW - 1] || other->narrow);
         if (i != own && boxes_meet(box, dot_box(other, width))) return false;
-        if (named && boxes_meet(box, name_box(other, other->place, width))) return false;
+        if (i < own && other->least <= w && boxes_meet(box, name_box(other, other->place, width))) return false;
     }
     return true;
 }
 
+/* Where it has room in the narrowest chart. */
 static void place_name(Spot *spots, int count, int own) {
-    Spot *spot = &spots[own];
-    for (spot->place = RIGHT; spot->place != PLACES; spot->place++) {
-        int i = NARROW;
-        while (i < WIDTHS && has_room(spots, count, own, spot->place, widths[i])) i++;
-        if (i == WIDTHS) break;
+    for (Place place = RIGHT; place < PLACES; place++) {
+        int least = WIDTHS;
+        while (least > 0 && has_room(spots, count, own, place, least - 1)) least--;
+        if (least >= spots[own].least) continue;
+        spots[own].least = least;
+        spots[own].place = place;
     }
-    spot->narrow = spot->place != PLACES;
-    for (int i = 0; i < NARROW; i++)
-        spot->narrow = spot->narrow && has_room(spots, count, own, spot->place, widths[i]);
 }
 
 static void put_name(FILE *out, const Spot *spot) {
     static const char *const anchors[PLACES] = {"", "e", "m", "m"};
     static const int dx[PLACES] = {NAME_GAP, -NAME_GAP, 0, 0}, dy[PLACES] = {4, 4, -DOT - 3, DOT + 12};
     char cut[128];
-    if (spot->place == PLACES) return;
-    put(out, "<text class=\"h %s%s\" x=\"%f%%\" y=\"%f%%\" dx=\"%d\" dy=\"%d\">%s</text>", anchors[spot->place],
-        spot->narrow ? "" : " w", 100 * spot->x, 100 * spot->y, dx[spot->place], dy[spot->place],
+    if (spot->least == WIDTHS) return;
+    put(out, "<text class=\"h %s w%d\" x=\"%f%%\" y=\"%f%%\" dx=\"%d\" dy=\"%d\">%s</text>", anchors[spot->place],
+        spot->least, 100 * spot->x, 100 * spot->y, dx[spot->place], dy[spot->place],
         cut_name(cut, spot->point->name, NAME_WIDTH));
 }
 
@@ -478,7 +498,7 @@ static int find_spots(const ScatterChart *chart, Spot *spots, Axis *x, Axis *y) 
         range_add(&y_range, point->y - (point->error > 0 ? point->error : 0));
         range_add(&y_range, point->y + (point->error > 0 ? point->error : 0));
         spots[count++] = (Spot){.point = point, .name_width = text_width(cut_name(cut, point->name, NAME_WIDTH)),
-                                .place = PLACES};
+                                .least = WIDTHS};
     }
     if (!count) return 0;
     axis_fit(x, x_range.low, x_range.high, chart->log_x, 0.06, 6);
@@ -593,7 +613,7 @@ static void put_counts(FILE *out, const Cells *cells) {
             if (!shade) continue;
             number_text(text, cells->values[cell(cells, row, i)]);
             if (strlen(text) <= 5)
-                put(out, "<text class=\"m w%s\" x=\"%f%%\" y=\"%f%%\" dy=\".34em\">%s</text>", shade > SHADES / 2 ? " on" : "",
+                put(out, "<text class=\"m w1%s\" x=\"%f%%\" y=\"%f%%\" dy=\".34em\">%s</text>", shade > SHADES / 2 ? " on" : "",
                     100 * (i + 0.5) / cells->columns, 100 * (row + 0.5) / cells->rows, text);
         }
 }
@@ -621,10 +641,10 @@ static void put_row_names(FILE *out, const Cells *cells) {
 static void put_column_names(FILE *out, const Cells *cells) {
     char cut[128], number[NUMBER_SIZE];
     const char *const *names = cells->map->column_names;
-    int every = label_every(cells->columns, names ? 32 : 12), narrow = label_every(cells->columns, names ? 14 : 6);
+    int every = label_every(cells->columns, names ? 26 : 12), narrow = label_every(cells->columns, names ? 14 : 6);
     for (int i = 0; i < cells->columns; i += every) {
         double x = 100 * (i + 0.5) / cells->columns;
-        const char *class = i % narrow ? " w" : "";
+        const char *class = i % narrow ? " w1" : "";
         snprintf(number, sizeof number, "%d", i * cells->step[1]);
         if (names)
             put(out, "<svg class=\"d\" x=\"%f%%\" y=\"100%%\"><text class=\"e%s\" transform=\"rotate(-90)\" x=\"-6\" "
@@ -648,7 +668,7 @@ static void put_cells(FILE *out, const Cells *cells) {
     int labels = (cells->rows - 1) / label_every(cells->rows, TITLED_CELLS) + 1;
     snprintf(note, sizeof note, "↓ %.100s  → %.100s", or_empty(map->row_label), or_empty(map->column_label));
     figure_begin(out, "heat", map->title, *or_empty(map->row_label) ? note : NULL);
-    put(out, "<div class=\"plot\" style=\"padding:8px 16px %dpx %dpx\"><svg role=\"img\" aria-label=\"%s\" "
+    put(out, "<div class=\"plot\" style=\"padding:12px 16px %dpx %dpx\"><svg role=\"img\" aria-label=\"%s\" "
              "style=\"aspect-ratio:%d/%d;min-height:%dpx\">\n",
         map->column_names ? longest_name(map->column_names, map->columns) + 16 : 28,
         longest_name(map->row_names, map->rows) + 12, or_empty(map->title), cells->columns, cells->rows,
