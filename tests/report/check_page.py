@@ -1,0 +1,334 @@
+"""Checks pages that the programs write (report/): opens them in Chromium as a reader does, and prints a line for every
+defect.  Needs nothing else but Python.
+
+    python3 tests/report/check_page.py runs/a/report.html compare.html
+    python3 tests/report/check_page.py runs/a/report.html --says "top-1" --says '<script>'     texts that it has to show
+    python3 tests/report/check_page.py runs/a/report.html --screenshot page.png --width 390 --scheme dark
+
+A page has less than 400 kB and is well-formed XML.  At 1280 and 390 pixels, light and dark, it asks for no address but its
+own, its script raises no error, also while the pointer goes over its charts and its buttons and headings are clicked, it
+is not wider than the window, neither it nor a chart nor a picture of it is blank, no text overlaps another, is cut off or
+has too little contrast.  All of it is there where scripts do not run.
+
+Exit status: 0 without a defect, 1 with some, 77 where only size and XML were checked, as there is no Chromium.
+"""
+
+import argparse
+import base64
+import collections
+import fcntl
+import json
+import os
+import pathlib
+import select
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree
+import zlib
+
+MOST_BYTES = 400_000
+WIDTHS = {1280: 900, 390: 844}  # and heights of the windows: a notebook and a phone
+SCHEMES = ("light", "dark")
+WAIT_S = 60
+NO_BROWSER = 77
+TOLD = 12        # defects of a kind of page and window that are printed
+SHRINK = 0.25    # screenshots that are only counted
+INK = 0.002      # share of pixels of a page that are not of its most common colour
+MEASURE = (pathlib.Path(__file__).parent / "measure.js").read_text()
+
+
+# == The browser =======================================================================================================
+
+def find_browser():
+    """None where there is none.  Chromium as a snap, Ubuntu's, does not see the files in /tmp."""
+    for name in (os.environ.get("CHROMIUM"), "chromium", "chromium-browser", "google-chrome"):
+        path = name and shutil.which(name)
+        if path and "/snap/" not in os.path.realpath(path):
+            with open(path, "rb") as file:
+                if b"/snap/" not in file.read(4096):
+                    return path
+    return None
+
+
+class Browser:
+    """Chromium, told what to do by its DevTools protocol: JSON messages that end with a zero byte, over two pipes."""
+
+    def __init__(self, path):
+        self.profile = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        theirs_in, self.to = os.pipe()
+        self.of, theirs_out = os.pipe()
+        # The browser reads descriptor 3 and writes 4.
+        ends = [fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in (theirs_in, theirs_out)]
+        self.process = subprocess.Popen(
+            [path, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
+             "--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars",
+             "--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={self.profile.name}", "--remote-debugging-pipe"],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, pass_fds=(3, 4),
+            preexec_fn=lambda: [os.dup2(end, number) for end, number in zip(ends, (3, 4))])
+        for end in (theirs_in, theirs_out, *ends):
+            os.close(end)
+        self.rest, self.number, self.session, self.events = b"", 0, None, []
+
+    def close(self):
+        self.process.kill()
+        self.process.wait()
+        os.close(self.to)
+        os.close(self.of)
+        self.profile.cleanup()
+
+    def receive(self, until):
+        """The next message; None when it is late."""
+        while b"\0" not in self.rest:
+            if not select.select([self.of], [], [], max(0, until - time.monotonic()))[0]:
+                return None
+            data = os.read(self.of, 1 << 20)
+            if not data:
+                sys.exit("check_page.py: the browser ended")
+            self.rest += data
+        message, self.rest = self.rest.split(b"\0", 1)
+        return json.loads(message)
+
+    def call(self, method, **parameters):
+        """What the command answers; events that come before it are kept."""
+        self.number += 1
+        message = {"id": self.number, "method": method, "params": parameters}
+        if self.session:
+            message["sessionId"] = self.session
+        os.write(self.to, json.dumps(message).encode() + b"\0")
+        until = time.monotonic() + WAIT_S
+        while True:
+            answer = self.receive(until)
+            if answer is None:
+                sys.exit(f"check_page.py: no answer to {method} within {WAIT_S} s")
+            if answer.get("id") == self.number:
+                if "error" in answer:
+                    sys.exit(f"check_page.py: {method}: {answer['error']['message']}")
+                return answer["result"]
+            self.events.append(answer)
+
+    def evaluate(self, expression):
+        result = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        if "exceptionDetails" in result:
+            sys.exit(f"check_page.py: {result['exceptionDetails']}")
+        return result["result"].get("value")
+
+    def open(self, url, width, scheme, script=True):
+        """A new tab, without its predecessor, in which the page has loaded."""
+        self.session = None
+        old = [target["targetId"] for target in self.call("Target.getTargets")["targetInfos"] if target["type"] == "page"]
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        for one in old:
+            self.call("Target.closeTarget", targetId=one)
+        self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.call(domain + ".enable")
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=WIDTHS.get(width, 900), deviceScaleFactor=1,
+                  mobile=width < 600)
+        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        self.call("Emulation.setScriptExecutionDisabled", value=not script)
+        self.events = []
+        self.call("Page.navigate", url=url)
+        until = time.monotonic() + WAIT_S
+        while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
+            event = self.receive(until)
+            if event is None:
+                sys.exit(f"check_page.py: {url}: did not load within {WAIT_S} s")
+            self.events.append(event)
+
+    def screenshot(self, width, height, scale=1.0):
+        data = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True,
+                         clip={"x": 0, "y": 0, "width": width, "height": height, "scale": scale})["data"]
+        return base64.b64decode(data)
+
+
+# == Pictures ==========================================================================================================
+
+def unfilter(kind, line, above, step):
+    """A row of a PNG file, whose bytes are differences from neighbours, in place."""
+    for i, difference in enumerate(line):
+        left = line[i - step] if i >= step else 0
+        up = above[i]
+        if kind == 1:
+            guess = left
+        elif kind == 2:
+            guess = up
+        elif kind == 3:
+            guess = (left + up) // 2
+        else:
+            corner = above[i - step] if i >= step else 0
+            gradient = left + up - corner
+            guess = min((left, up, corner), key=lambda value: abs(gradient - value))
+        line[i] = (difference + guess) & 255
+
+
+def decode_png(data):
+    """Rows of (red, green, blue) of a PNG file of 8 bits a channel, which is what the browser writes."""
+    at, body = 8, b""
+    while at < len(data):
+        length, kind = struct.unpack(">I4s", data[at:at + 8])
+        chunk = data[at + 8:at + 8 + length]
+        if kind == b"IHDR":
+            width, height, depth, colour = struct.unpack(">IIBB", chunk[:10])
+        elif kind == b"IDAT":
+            body += chunk
+        at += 12 + length
+    step = {2: 3, 6: 4}[colour]
+    assert depth == 8
+    data, above, rows = zlib.decompress(body), bytearray(width * step), []
+    for y in range(height):
+        start = y * (width * step + 1)
+        line = bytearray(data[start + 1:start + 1 + width * step])
+        if data[start]:
+            unfilter(data[start], line, above, step)
+        rows.append([tuple(line[i:i + 3]) for i in range(0, width * step, step)])
+        above = line
+    return rows
+
+
+def brightness(colour):
+    return sum(colour) / 765
+
+
+def blank_parts(rows, drawn, scheme):
+    colours = collections.Counter(pixel for row in rows for pixel in row)
+    ground, count = colours.most_common(1)[0]
+    if 1 - count / sum(colours.values()) < INK:
+        yield "the page is blank"
+    if (brightness(ground) < 0.5) != (scheme == "dark"):
+        yield f"the page's ground is rgb{ground}"
+    for part in drawn:
+        left, top, right, bottom = (int(SHRINK * x) for x in (part["x"], part["y"], part["x"] + part["width"],
+                                                              part["y"] + part["height"]))
+        if len({pixel for row in rows[top:bottom + 1] for pixel in row[left:right + 1]}) < 2:
+            yield f"the {part['name']} is blank"
+
+
+# == A page ============================================================================================================
+
+def check_file(path):
+    data = path.read_bytes()
+    if len(data) >= MOST_BYTES:
+        yield f"{len(data)} bytes, of {MOST_BYTES} at most"
+    try:
+        xml.etree.ElementTree.fromstring(data)
+    except xml.etree.ElementTree.ParseError as error:
+        yield f"not well-formed: {error}"
+
+
+def trouble(events, url):
+    """Of the browser's events: what the page asked for and what went wrong in its script."""
+    for event in events:
+        about = event.get("params", {})
+        method = event.get("method")
+        if method == "Network.requestWillBeSent":
+            address = about["request"]["url"]
+            if address.split("#")[0] != url and not address.startswith("data:"):
+                yield f"asks for {address[:100]}"
+        elif method == "Runtime.exceptionThrown":
+            details = about["exceptionDetails"]
+            yield f"script: {details.get('exception', {}).get('description') or details['text']}".split("\n")[0]
+        elif method == "Runtime.consoleAPICalled" and about["type"] in ("error", "warning", "assert"):
+            yield f"console: {' '.join(str(one.get('value', '')) for one in about['args'])}"
+        elif method == "Log.entryAdded" and about["entry"]["level"] in ("error", "warning"):
+            if about["entry"]["source"] != "network":  # that is told already
+                yield f"console: {about['entry']['text']}"
+
+
+def use(browser):
+    """Goes over every chart with the pointer, and clicks whatever can be clicked but links."""
+    count = browser.evaluate("(window.parts = [...document.querySelectorAll('svg, button, th')]).length")
+    for i in range(count):
+        x, y, width, height, click = browser.evaluate(
+            f"(() => {{ const part = parts[{i}]; part.scrollIntoView({{block: 'center'}});"
+            "const box = part.getBoundingClientRect();"
+            "return [box.left, box.top, box.width, box.height, part.localName !== 'svg']; })()")
+        if click:
+            for kind in ("mousePressed", "mouseReleased"):
+                browser.call("Input.dispatchMouseEvent", type=kind, x=x + width / 2, y=y + height / 2, button="left",
+                             clickCount=1)
+        else:
+            for share in (0.1, 0.5, 0.9):
+                browser.call("Input.dispatchMouseEvent", type="mouseMoved", x=x + share * width, y=y + height / 2)
+    browser.evaluate("new Promise(resolve => setTimeout(resolve, 50))")  # what a click has begun
+
+
+def check_shown(browser, path, says):
+    """Each defect once, with the first window that has it."""
+    url, seen = path.as_uri(), set()
+    for width, scheme, script in [(width, scheme, True) for width in WIDTHS for scheme in SCHEMES] + [(390, "light", False)]:
+        browser.open(url, width, scheme, script)
+        if says and script:
+            shown = browser.evaluate("document.body.textContent")
+            found = [f"does not say {text!r}" for text in says if text not in shown]
+        else:
+            found = []
+        measured = browser.evaluate(MEASURE)
+        found += measured["defects"]
+        if measured["texts"]:
+            picture = decode_png(browser.screenshot(measured["width"], measured["height"], SHRINK))
+            found += blank_parts(picture, measured["drawn"], scheme)
+        else:
+            found.append("shows no text")
+        if script and scheme == "light":
+            use(browser)
+        found += trouble(browser.events, url)
+        for defect in found:
+            if defect not in seen:
+                seen.add(defect)
+                yield f"at {width} pixels, {scheme}{'' if script else ', without scripts'}: {defect}"
+
+
+def check(browser, path, says):
+    """Prints the defects and returns how many there are."""
+    found = list(check_file(path))
+    if browser:
+        found += check_shown(browser, path.resolve(), says)
+    for defect in found[:TOLD]:
+        print(f"{path}: {defect}")
+    if len(found) > TOLD:
+        print(f"{path}: and {len(found) - TOLD} more")
+    return len(found)
+
+
+def take_screenshot(browser, path, arguments):
+    browser.open(path.resolve().as_uri(), arguments.width, arguments.scheme)
+    height = browser.evaluate("document.scrollingElement.scrollHeight")
+    pathlib.Path(arguments.screenshot).write_bytes(
+        browser.screenshot(arguments.width, min(height, arguments.height or height)))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("pages", nargs="+", metavar="PAGE", type=pathlib.Path)
+    parser.add_argument("--says", action="append", default=[], metavar="TEXT", help="a text that the pages have to show")
+    parser.add_argument("--screenshot", metavar="PNG", help="only write a picture of the page")
+    parser.add_argument("--width", type=int, default=1280, metavar="N", help="of the picture (default 1280)")
+    parser.add_argument("--height", type=int, metavar="N", help="of the picture at most (default: the whole page)")
+    parser.add_argument("--scheme", choices=SCHEMES, default="light", help="of the picture (default light)")
+    arguments = parser.parse_args()
+    path = find_browser()
+    browser = Browser(path) if path else None
+    try:
+        if arguments.screenshot and browser:
+            take_screenshot(browser, arguments.pages[0], arguments)
+            return 0
+        defects = sum(check(browser, page, arguments.says) for page in arguments.pages)
+    except OSError as error:
+        sys.exit(f"check_page.py: {error.filename}: {error.strerror}")
+    finally:
+        if browser:
+            browser.close()
+    if defects:
+        return 1
+    if not browser:
+        print("chromium is not installed: apt-get install chromium")
+        return NO_BROWSER
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
