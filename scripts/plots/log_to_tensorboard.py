@@ -3,9 +3,13 @@
     python3 scripts/plots/log_to_tensorboard.py runs/demo runs/cifar100-ripple-001
     tensorboard --logdir runs
 
-The file is events.out.tfevents.<when the run began>.vit and is replaced when the run is converted again, for instance
-while it goes on.  Curves: loss/train and loss/validation, accuracy, lr, grad_norm, speed, memory; whatever else the log
-has under its own name.  Needs nothing but Python: neither TensorFlow nor TensorBoard.
+    python3 scripts/plots/log_to_tensorboard.py --follow runs/demo         keeps up with a run that goes on
+
+The file is events.out.tfevents.<when the run began>.vit and is replaced when the run is converted again.  With --follow
+new rows are appended to it until every run is done, by its report.json, or Ctrl-C; a run that has yet to begin is waited
+for, and where a log was cut back, as --resume does, what came after is withdrawn.  Curves: loss/train and
+loss/validation, accuracy, lr, grad_norm, speed, memory; whatever else the log has under its own name.  Needs nothing but
+Python: neither TensorFlow nor TensorBoard.
 
 A file of events is a row of records, each: uint64 length, crc of these 8 bytes, the bytes, crc of them (all little
 endian; crc is CRC-32C, rotated and shifted as TFRecord has it).  The bytes are a protocol buffer tensorflow.Event.
@@ -14,15 +18,18 @@ endian; crc is CRC-32C, rotated and shifted as TFRecord has it).  The bytes are 
 import argparse
 import csv
 import glob
+import json
 import math
 import os
 import struct
 import sys
+import time
 
 TAGS = {"loss": "loss/train", "val_loss": "loss/validation", "top1": "accuracy/top1", "top5": "accuracy/top5",
         "ap": "accuracy/AP", "ap50": "accuracy/AP50", "images_per_s": "speed/images_per_s", "stall": "speed/stall",
         "peak_bytes": "memory/peak_bytes"}
 NO_CURVE = ("step", "wall_s")
+LOOK_S = 1  # between two looks at a log that is followed
 
 
 # == Records ===========================================================================================================
@@ -94,7 +101,16 @@ def scalars_event(wall_time, step, scalars):
     return event(wall_time, field(2, VARINT, varint(step)) + field(5, BYTES, values))
 
 
+def restart_event(wall_time, step):
+    """What came from this step on is not shown any more."""
+    return event(wall_time, field(2, VARINT, varint(step)) + field(7, BYTES, field(1, VARINT, varint(1))))
+
+
 # == A run =============================================================================================================
+
+class NoRows(ValueError):
+    pass
+
 
 def number(text):
     """None where a row has nothing."""
@@ -105,53 +121,117 @@ def number(text):
 
 
 def read_rows(path):
-    """(step, seconds since the run began or None, {column: value}); the last row may be half written."""
+    """The log's rows as texts by column; the last row may be half written."""
     with open(path, newline="") as file:
         lines = file.read().splitlines(keepends=True)
     if len(lines) > 1 and not lines[-1].endswith("\n"):
         lines.pop()
-    rows = []
-    for row in csv.DictReader(lines):
+    try:
+        rows = list(csv.DictReader(lines))
+    except csv.Error as error:
+        raise ValueError(f"{path}: {error}") from error
+    for i, row in enumerate(rows):
         step = number(row.get("step"))
         if step is None or step < 0 or step != int(step):
-            raise ValueError(f"row {len(rows) + 2} has no step")
-        values = {key: number(text) for key, text in row.items() if key and key not in NO_CURVE}
-        rows.append((int(step), number(row.get("wall_s")), {key: x for key, x in values.items() if x is not None}))
+            raise ValueError(f"{path}: row {i + 2} has no step")
     if not rows:
-        raise ValueError("no rows yet")
+        raise NoRows(f"{path}: no rows yet")
     return rows
 
 
-def convert(folder):
-    """Returns the path of the file of events and how many there are."""
-    log = os.path.join(folder, "log.csv")
-    rows, ended = read_rows(log), os.path.getmtime(log)
-    seconds = [wall if wall is not None else 0.0 for _, wall, _ in rows]  # logs of before have no times
-    began = ended - seconds[-1]
-    records = [record(version_event(began))]
-    for (step, _, values), wall in zip(rows, seconds):
-        scalars = [(TAGS.get(key, key), x) for key, x in values.items()]
-        records.append(record(scalars_event(began + wall, step, scalars)))
-    pattern = os.path.join(glob.escape(folder), "events.out.tfevents.*.vit")
-    path = os.path.join(folder, f"events.out.tfevents.{int(began)}.vit")
-    with open(path + ".tmp", "wb") as file:
-        file.write(b"".join(records))
-    for old in glob.glob(pattern):
-        os.remove(old)
-    os.replace(path + ".tmp", path)
-    return path, len(rows)
+def step_of(row):
+    return int(float(row["step"]))
+
+
+def seconds_of(row):
+    return number(row.get("wall_s")) or 0.0  # logs of before have no times
+
+
+def row_record(began, row):
+    values = [(TAGS.get(key, key), number(text)) for key, text in row.items() if key and key not in NO_CURVE]
+    return record(scalars_event(began + seconds_of(row), step_of(row), [(tag, x) for tag, x in values if x is not None]))
+
+
+class Events:
+    """The file of events of a run, and the rows of the log that are in it."""
+
+    def __init__(self, folder):
+        self.folder, self.log = folder, os.path.join(folder, "log.csv")
+        self.rows, self.path, self.began, self.seen = [], None, None, None
+
+    def convert(self):
+        """Writes the file anew."""
+        rows = read_rows(self.log)
+        self.began = os.path.getmtime(self.log) - seconds_of(rows[-1])
+        path = os.path.join(self.folder, f"events.out.tfevents.{int(self.began)}.vit")
+        with open(path + ".tmp", "wb") as file:
+            file.write(record(version_event(self.began)) + b"".join(row_record(self.began, row) for row in rows))
+        for old in glob.glob(os.path.join(glob.escape(self.folder), "events.out.tfevents.*.vit")):
+            os.remove(old)
+        os.replace(path + ".tmp", path)
+        self.rows, self.path = rows, path
+
+    def append(self):
+        """Rows that are new; before them, if others of the file are no longer in the log, that those are not valid."""
+        rows = read_rows(self.log)
+        same = next((i for i, (old, new) in enumerate(zip(self.rows, rows)) if old != new), min(len(self.rows), len(rows)))
+        records = [row_record(self.began, row) for row in rows[same:]]
+        if same < len(self.rows):
+            records.insert(0, record(restart_event(time.time(), step_of(self.rows[same]))))
+        with open(self.path, "ab") as file:
+            file.write(b"".join(records))
+        self.rows = rows
+
+    def keep_up(self):
+        """A log that is not there, or has no rows, is waited for."""
+        try:
+            state = os.stat(self.log)
+            seen = state.st_ino, state.st_size, state.st_mtime_ns
+            if seen != self.seen:
+                self.append() if self.path else self.convert()
+            self.seen = seen
+        except (FileNotFoundError, NoRows):
+            pass
+
+
+def is_done(folder):
+    try:
+        with open(os.path.join(folder, "report.json"), encoding="utf-8") as file:
+            return json.load(file)["values"]["state"] == "done"
+    except (OSError, ValueError, LookupError, TypeError):
+        return False
+
+
+def follow(runs):
+    left = runs
+    while left:
+        done = [run for run in left if is_done(run.folder)]  # before the look at its log, which has all rows then
+        for run in left:
+            run.keep_up()
+        left = [run for run in left if run not in done]
+        if left:
+            time.sleep(LOOK_S)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", metavar="RUN_DIR", help="folder with a log.csv")
-    for folder in parser.parse_args().runs:
-        try:
-            path, rows = convert(folder)
-        except (OSError, ValueError, csv.Error) as error:
-            place = getattr(error, "filename", None) or os.path.join(folder, "log.csv")
-            sys.exit(f"log_to_tensorboard.py: {place}: {getattr(error, 'strerror', None) or error}")
-        print(f"{path}: {rows} rows of log.csv")
+    parser.add_argument("--follow", action="store_true", help="keep up with the runs while they go on")
+    arguments = parser.parse_args()
+    runs = [Events(folder) for folder in arguments.runs]
+    try:
+        if arguments.follow:
+            follow(runs)
+        else:
+            for run in runs:
+                run.convert()
+    except KeyboardInterrupt:
+        pass
+    except (OSError, ValueError) as error:
+        sys.exit(f"log_to_tensorboard.py: {f'{error.filename}: {error.strerror}' if isinstance(error, OSError) else error}")
+    for run in runs:
+        if run.path:
+            print(f"{run.path}: {len(run.rows)} rows of log.csv")
 
 
 if __name__ == "__main__":

@@ -433,6 +433,40 @@ status=$?
 complains 1 'nowhere/log.csv|No such file'
 check "a folder that is not there" $? "$(head -n 1 err)"
 
+# A log as a run writes it: not there, then with rows, cut back and gone on with as --resume does, and done.  Of a file of
+# events the step of each, and "again" before those that take the place of earlier ones.
+cat >steps.py <<'END'
+source = open("events.py").read()
+exec(source[:source.index("header, *rows")])
+print(*["again " * (7 in event) + str(event[2]) for event in map(dict, events[1:])])
+END
+mkdir followed
+"$plain" "$root/scripts/plots/log_to_tensorboard.py" --follow followed >follow.out 2>&1 &
+follower=$!
+# holds NAME STEPS: are these the events within seconds?
+holds() {
+    for _ in $(seq 100); do
+        found=$("$plain" steps.py followed 2>/dev/null)
+        [ "$found" != "$2" ] || break
+        sleep 0.1
+    done
+    [ "$found" = "$2" ]
+    check "$1" $? "$found $(cat follow.out)"
+}
+printf 'step,epoch,loss,wall_s\n1,1,2.5,1\n2,1,nan,2\n' >followed/log.csv
+holds "--follow waits for a log" "1 2"
+printf '3,1,2.25,3\n4,1,2.125,4\n5,1,2.1' >>followed/log.csv
+holds "and adds its rows" "1 2 3 4"
+printf 'step,epoch,loss,wall_s\n1,1,2.5,1\n2,1,nan,2\n3,1,2.25,3\n4,1,2,5\n5,1,1.5,6\n' >followed/log.csv
+holds "a row that a resumed run has written otherwise takes the place of the first" "1 2 3 4 again 4 4 5"
+kill -0 $follower
+check "it goes on until the run is done" $?
+echo '6,1,1.25,7' >>followed/log.csv
+echo '{"values": {"state": "done"}}' >followed/report.json
+wait $follower && grep -q 'vit: 6 rows' follow.out
+check "and ends then" $? "$(cat follow.out)"
+holds "with every row" "1 2 3 4 again 4 4 5 6"
+
 # == Drawing =========================================================================================================
 
 if [ -z "$drawing" ]; then
