@@ -1,17 +1,18 @@
-
 #include "layers/vit/run.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
 #include "core/die.h"
 #include "core/distributed.h"
-#include "kernels/kernels.h"
-#include "layers/loading.h"
-#include "layers/vit/fit_weights.h"
 #include "core/files.h"
 #include "data/sets/labelled.h"
 #include "data/sets/subset.h"
+#include "kernels/kernels.h"
+#include "layers/loading.h"
+#include "layers/vit/fit_weights.h"
 #include "training/checkpoint.h"
 
 /* == Settings ===================================================================================================== */
@@ -170,10 +171,30 @@ void vit_run_settle_split(VitRun *run) {
         config_try_set(config, "val_fraction", "0.1", "the default for class folders without val/", &error_fatal);
 }
 
+/* Another seed or fraction would hold out images that the weights were trained on. */
+static void require_split_of_weights(const VitRun *run) {
+    const Training *t = &run->training;
+    Config saved;
+    if (!t->mode || !*t->s->init) return;
+    if (run_folder_settings(&saved, &t->config, t->s->init)) {
+        const DataSettings *data = config_settings(&saved, &data_settings);
+        uint64_t seed = ((const TrainingSettings *)config_settings(&saved, &training_settings))->seed;
+        bool same = !strcmp(data->data, run->data->data);
+        if (same && seed != t->s->seed)
+            config_reject(&t->config, "seed", "{seed} holds out other images of {data} than the weights' seed %llu did",
+                          (unsigned long long)seed);
+        if (same && fabsf(data->val_fraction - run->data->val_fraction) > 0)
+            config_reject(&t->config, "val_fraction", "{val_fraction} holds out other images of {data} than the weights' %g "
+                                                      "did", (double)data->val_fraction);
+    }
+    config_free(&saved);
+}
+
 /* Holds out a part of the training images, which becomes `held`; the rest becomes `rest`. */
 static void hold_out(VitRun *run, Dataset *rest, Dataset *held) {
     Dataset whole = {.count = 0};
     Error error;
+    require_split_of_weights(run);
     vit_run_open_split(run, &whole, true);
     if (!subset_divide(rest, held, &whole, (double)run->data->val_fraction, run->training.s->seed, &error))
         config_reject(&run->training.config, "val_fraction", "%s", error.text);

@@ -44,6 +44,10 @@ check "and nothing is tested" $?
 run --init bare.run/best.safetensors --eval
 [ "$status" -eq 0 ] && grep -q '^8 validation images of bare$' out && grep -q '^top1: ' out
 check "--eval measures the validation images" $? "$(tail -n 1 out)"
+refuses "validation images of another seed" 2 "--seed: 7 holds out other images of data bare" \
+    --init bare.run/best.safetensors --eval --seed 7
+refuses "validation images of another fraction" 2 "--val-fraction: 0.2 holds out other images of data bare" \
+    --init bare.run/best.safetensors --eval --val-fraction 0.2
 
 succeeds "train/ and test/ train" --data pair $settings --run-dir pair.run
 grep -q '^pair: 69 training and 8 validation images' out && grep -q 'test top-1 [0-9.]* % with these weights' out
