@@ -106,12 +106,12 @@ void html_grid_end(FILE *out) { fputs("</div>\n", out); }
 
 /* Where the number at the beginning of the text ends, with commas between thousands, or NULL if there is none. */
 static const char *skip_number(const char *text) {
-    char *end;
-    const char *first = text + (*text == '-' || *text == '+');
-    if (!isdigit((unsigned char)*first) && *first != '.') return NULL;
-    strtod(text, &end);
-    while (*end == ',' && isdigit((unsigned char)end[1])) strtod(end + 1, &end);
-    return end;
+    text += *text == '-' || *text == '+';
+    size_t length = strspn(text, "0123456789.,");
+    if (!isdigit((unsigned char)text[*text == '.']) || text[length - 1] == ',') return NULL;
+    text += length;
+    const char *exponent = text + 1 + (*text == 'e' && (text[1] == '-' || text[1] == '+'));
+    return *text == 'e' && isdigit((unsigned char)*exponent) ? exponent + strspn(exponent, "0123456789") : text;
 }
 
 /* A number, perhaps with its error and a unit: "61.24", "1,024", "61.24 ± 0.31 %", "5e-4", "12.3 GB". */

@@ -218,19 +218,26 @@ static void put_band(FILE *out, const Points *points, const Axis *x, const Axis 
     fputs("\"/>", out);
 }
 
-/* The values themselves, for the page's script; x is as exact as its place in the chart, unless it is a whole number. */
-static void put_data(FILE *out, const Points *points, const Points *before, const Axis *axis) {
-    const ChartLine *line = points->line;
-    bool same = before && before->count == points->count;
-    for (int k = 0; same && k < points->count; k++) same = line->x[points->index[k]] == before->line->x[before->index[k]];
-    double unit = pow(10, floor(log10(axis->high - axis->low)) - 3);
-    for (int k = 0; !same && k < points->count; k++) {
-        double x = line->x[points->index[k]];
-        fprintf(out, "%s%.15g", k ? "," : " data-x=\"", x == floor(x) ? x : round(x / unit) * unit);
+/* The values of x for the page's script: differences in a unit, 1 for whole numbers and else what is less than a pixel. */
+static void put_x(FILE *out, const Points *points, const Axis *axis) {
+    double range = axis->high - axis->low, unit = 1, at = 0;
+    bool whole = range < 1e9;
+    for (int k = 0; whole && k < points->count; k++)
+        whole = points->line->x[points->index[k]] == floor(points->line->x[points->index[k]]);
+    if (!whole) unit = pow(10, floor(log10(range)) - 3);
+    fprintf(out, " data-unit=\"%g\" data-x=\"", unit);
+    for (int k = 0; k < points->count; k++) {
+        double to = round(points->line->x[points->index[k]] / unit);
+        fprintf(out, "%s%.0f", k ? "," : "", to - at);
+        at = to;
     }
-    for (int k = 0; k < points->count; k++)
-        fprintf(out, "%s%.5g", k ? "," : same ? " data-y=\"" : "\" data-y=\"", line->y[points->index[k]]);
     fputc('"', out);
+}
+
+static bool have_same_x(const Points *a, const Points *b) {
+    bool same = a->count == b->count;
+    for (int k = 0; same && k < a->count; k++) same = a->line->x[a->index[k]] == b->line->x[b->index[k]];
+    return same;
 }
 
 static void put_range_title(FILE *out, const Points *points, const char *unit) {
@@ -252,8 +259,10 @@ static void put_line(FILE *out, const Points *points, const Points *before, cons
     Pen pen = {out, x, y, 0, 0};
     put(out, "<path class=\"l c%d%s%s\"", colour_of(line->colour), line->dashed ? " dashed" : "",
         line->faint ? " faint" : "");
-    put_data(out, points, before, x);
-    fputs(" d=\"", out);
+    if (!before || !have_same_x(points, before)) put_x(out, points, x); /* else those of the path before */
+    for (int k = 0; k < points->count; k++)
+        fprintf(out, "%s%.5g", k ? "," : " data-y=\"", line->y[points->index[k]]);
+    fputs("\" d=\"", out);
     for (int k = 0; k < points->count; k++)
         pen_to(&pen, line->x[points->index[k]], line->y[points->index[k]], points->begins[k]);
     fputs("\">", out);
