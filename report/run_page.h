@@ -13,15 +13,17 @@ enum { REPORT_BYTES = 400000 /* that no page exceeds */ };
 
 /* Plain facts that a page shows if they are there:
  *   program    "train_vit"           unit       "images"
- *   state      "running", "stopped", "done" or "failed"; reason: of the latter
+ *   state      "running", "stopped", "done" or "failed"; reason: why it stopped or failed
  *   sentence   the model in a sentence              parameters, macs   their numbers
  *   device, host, version, precision                the machine and the program
  *   began, written   seconds since 1970             eta_s  seconds that are left
- *   epoch, epochs, step, steps   where the run is   threads, ranks
+ *   epoch, epochs    how many are done, and of how many      batches   steps of an epoch
  *   resume     the command that continues it        result   the last line of the run
+ *   threads, ranks
  *
- * Writes the page.  `config` has the settings of the run, or is NULL: then those that differ from the defaults are not
- * told from the others, which come from config.ini.  reload_s: as in HtmlPage. */
+ * Writes the page.  `config` has the groups of settings that the program knows; the values are those of config.ini.  If
+ * it is NULL, or the file has other settings, those that differ from the defaults are not told from the others.
+ * reload_s: as in HtmlPage.  On failure returns false with a line that names the file. */
 bool run_page_write(FILE *out, const char *folder, const Facts *facts, const Config *config, int reload_s, Error *error);
 
 /* run_page_write into <folder>/report.html or `path` if that is not NULL, which is replaced atomically. */

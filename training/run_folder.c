@@ -13,8 +13,9 @@
 #include "core/files.h"
 #include "core/text.h"
 
-enum { CONFIG_FILE, FIRST_CHECKPOINT };
-const char *const run_folder_files[] = {"config.ini", "last.safetensors", "best.safetensors", "state.safetensors", NULL};
+enum { CONFIG_FILE, FIRST_CHECKPOINT, FIRST_PAGE = 4 };
+const char *const run_folder_files[] = {"config.ini", "last.safetensors", "best.safetensors", "state.safetensors",
+                                        "report.json", "report.html", NULL};
 
 void run_folder_file(char path[RUN_PATH_SIZE], const char *folder, const char *name) {
     path_join(path, RUN_PATH_SIZE, folder, name);
@@ -139,7 +140,7 @@ static bool log_open(RunFolder *folder) {
 static bool is_untrained(const RunFolder *folder) {
     static const char first[] = "step,epoch,";
     char path[RUN_PATH_SIZE], begun[1024];
-    for (int i = FIRST_CHECKPOINT; run_folder_files[i]; i++) {
+    for (int i = FIRST_CHECKPOINT; i < FIRST_PAGE; i++) {
         run_folder_file(path, folder->path, run_folder_files[i]);
         if (file_exists(path)) return false;
     }
@@ -322,8 +323,8 @@ void run_folder_open(RunFolder *folder, const char *path, const Config *config, 
         log_reopen(folder, header, resumed->log_bytes);
     else
         log_create(folder, header);
-    for (const char *const *name = run_folder_files; *name; name++) {
-        run_folder_file(left, folder->path, *name);
+    for (int i = 0; i < FIRST_PAGE; i++) {
+        run_folder_file(left, folder->path, run_folder_files[i]);
         if (!file_try(left, &error)) die("%s: %s", left, error.text); /* not only at the end of the first epoch */
     }
     run_folder_file(config_path, folder->path, run_folder_files[CONFIG_FILE]);

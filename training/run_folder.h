@@ -1,4 +1,5 @@
-/* The folder of a run: config.ini, log.csv, and the checkpoints last, best and state (training/checkpoint.h).  Only
+/* The folder of a run: config.ini, log.csv, the checkpoints last, best and state (training/checkpoint.h), and the
+ * run's page.  Only
  * rank 0 accesses it; on other ranks these functions do nothing.
  * On failure all functions die with one line that names the file. */
 #ifndef VIT_TRAINING_RUN_FOLDER_H
@@ -32,7 +33,8 @@ typedef struct {
     const int *image_size;   /* [2]: of all images of the data set, 0 where they differ, or NULL; stored likewise */
 } TrainingStart;
 
-/* The names of the files in it but log.csv, ending with NULL. */
+/* The names of the files in it but log.csv, ending with NULL.  The last two show the run, which goes on without them
+ * where they cannot be written (training/report.h). */
 extern const char *const run_folder_files[];
 
 /* Writes the next unused runs/<stem>-<number> to path. */

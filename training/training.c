@@ -15,6 +15,7 @@
 #include "core/signals.h"
 #include "core/text.h"
 #include "kernels/kernels.h"
+#include "training/report.h"
 
 /* == Settings ===================================================================================================== */
 
@@ -60,12 +61,14 @@ const ConfigGroup training_settings = {CONFIG_GROUP(TrainingSettings, entries), 
 /* == Values that are none, and machines that are wrong ============================================================ */
 
 static void stop_on_bad(const Training *t, uint64_t step, const char *what, double value) {
-    char kept[RUN_PATH_SIZE + 64] = "nothing has been saved yet";
+    char kept[RUN_PATH_SIZE + 64] = "nothing has been saved yet", reason[256];
     if (isfinite(value)) return;
     if (t->state.log_bytes) snprintf(kept, sizeof kept, "the last good state is in %s", t->folder.path);
+    snprintf(reason, sizeof reason, "step %llu: %s is %s", (unsigned long long)step, what,
+             isnan(value) ? "not a number" : "infinite");
     progress_end();
-    die("step %llu: %s is %s; %s (try %s)", (unsigned long long)step, what, isnan(value) ? "not a number" : "infinite",
-        kept, t->advice);
+    report_end(t, "failed", reason);
+    die("%s; %s (try %s)", reason, kept, t->advice);
 }
 
 void training_stop_on_bad(const Training *t, const char *what, double value) {
@@ -275,9 +278,8 @@ void training_note(Training *t, const char *format, ...) {
 static void show(const Training *t) {
     const RunState *state = &t->state;
     if (!state->loss_count) return; /* the device has not finished a step since the last row */
-    double elapsed = now_seconds() - t->started, done = (double)(state->step - t->first_step);
     char eta[32];
-    duration_text(eta, sizeof eta, elapsed / done * (double)(training_steps(t) - state->step));
+    duration_text(eta, sizeof eta, training_seconds_left(t));
     progress_show(state->batch == t->batches || t->stopping,
                   "epoch %llu/%d  batch %llu/%llu  loss %.4f%s  lr %.2e  %.*f %s/s  ETA %s",
                   (unsigned long long)state->epoch + 1, t->s->epochs, (unsigned long long)state->batch,
@@ -435,6 +437,7 @@ void training_open(Training *t, const TrainingStart *start) {
     check_ranks_begin_alike(t);
     catch_signals();
     folder_open(t, start);
+    report_open(t);
     if (distributed_rank() == 0) printf("%s\n", kernels_device());
     if (distributed_rank() == 0 && t->mixed)
         printf("ranks use different instructions (%s): they agree to rounding, not to the bit\n", t->mixed);
@@ -442,8 +445,6 @@ void training_open(Training *t, const TrainingStart *start) {
     t->before = t->state.seconds;
     t->first_step = t->state.step;
 }
-
-Facts *training_facts(Training *t) { return distributed_rank() == 0 && !t->mode ? &t->page_facts : NULL; }
 
 void training_announce(const Training *t, const char *format, ...) {
     const RunState *state = &t->state;
@@ -491,8 +492,14 @@ uint64_t training_steps(const Training *t) {
     return t->most_steps ? t->most_steps : t->batches * (uint64_t)t->s->epochs;
 }
 
+double training_seconds_left(const Training *t) {
+    double elapsed = now_seconds() - t->started, done = (double)(t->state.step - t->first_step);
+    return done > 0 ? elapsed / done * (double)(training_steps(t) - t->state.step) : NAN;
+}
+
 void training_step_begin(Training *t, float lr) {
     Params *params = t->params;
+    report_refresh(t, false);
     t->began = now_seconds();
     t->state.lr = lr;
     t->logged = false;
@@ -516,6 +523,12 @@ static void save(Training *t) {
     run_folder_save(&t->folder, t->params, &t->state);
 }
 
+static void report_stop(const Training *t) {
+    char reason[64];
+    snprintf(reason, sizeof reason, "%s after step %llu", stop_signal_name(), (unsigned long long)t->state.step);
+    report_end(t, "stopped", reason);
+}
+
 static int stop_status(void) { return 128 + (stop_signal ? stop_signal : SIGTERM); }
 
 int training_stop_early(Training *t) {
@@ -524,6 +537,7 @@ int training_stop_early(Training *t) {
     stop_on_bad_weights(t);
     sum_columns(&t->state);
     save(t);
+    report_stop(t);
     if (distributed_rank() == 0)
         print_line("stopped by %s after step %llu, in epoch %llu of %d, and saved: %s --resume %s continues\n",
                stop_signal_name(), (unsigned long long)t->state.step, (unsigned long long)t->state.epoch + 1,
@@ -533,6 +547,7 @@ int training_stop_early(Training *t) {
 
 int training_stop_tested(const Training *t) {
     progress_end();
+    report_stop(t);
     if (distributed_rank() == 0)
         print_line("stopped by %s before the test images were read: %s --resume %s reads them\n", stop_signal_name(),
                    t->program, t->folder.path);
@@ -572,12 +587,14 @@ void training_evaluated(Training *t, double percent, const char *format, ...) {
 }
 
 void training_epoch_end(Training *t) {
+    bool evaluated = training_evaluation_is_due(t);
     if (!t->logged) log_row(t, false);
     for (int i = 0; i < t->state.column_count; i++) t->state.columns[i].sum = t->state.columns[i].count = 0;
     t->logged = false;
     t->state.epoch++;
     t->state.batch = 0;
     save(t);
+    report_refresh(t, evaluated);
 }
 
 int training_report(const Training *t, const char *format, ...) {
@@ -588,6 +605,7 @@ int training_report(const Training *t, const char *format, ...) {
     if (t->state.best >= 0) vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
     duration_text(elapsed, sizeof elapsed, now_seconds() - t->started);
+    report_end(t, "done", text);
     if (out_of_patience(t) && t->state.epoch < (uint64_t)t->s->epochs)
         print_line("stopped after epoch %llu of %d: no evaluation was better in %llu (patience %d)\n",
                    (unsigned long long)t->state.epoch, t->s->epochs, (unsigned long long)t->state.since_best,
@@ -597,6 +615,6 @@ int training_report(const Training *t, const char *format, ...) {
     else if (t->state.step == t->first_step)
         print_line("all %d epochs are done, %s: a higher --epochs trains on\n", t->s->epochs, text);
     else
-        print_line("done in %s: %s; checkpoints and log.csv are in %s\n", elapsed, text, t->folder.path);
+        print_line("done in %s: %s; checkpoints, log.csv and report.html are in %s\n", elapsed, text, t->folder.path);
     return 0;
 }

@@ -57,7 +57,7 @@ typedef struct {
     uint64_t most_steps; /* the run ends after so many steps, in the middle of an epoch perhaps; 0: with an epoch */
     RunState state;
     RunFolder folder;
-    Facts page_facts;       /* of rank 0: what its page shows besides the log (training/report.h) */
+    struct Report *report;  /* of rank 0: the run's page (training/report.h) */
     double images_per_s;    /* since the last row of the log */
     double stall;           /* fraction of that time spent waiting for the loader */
     double validation_loss; /* of the last evaluation, which sets it; 0: it has none */
@@ -106,7 +106,7 @@ void training_open(Training *t, const TrainingStart *start);
 
 /* After training_open: what the run's page is made of besides the log, for the program to add to at any time before
  * training_epoch_end or training_report; NULL on all ranks but the one that writes the page. */
-Facts *training_facts(Training *t);
+Facts *training_facts(const Training *t);
 
 /* Prints how many batches of what size there will be, with words on their parts, and what a resumed run changes and
  * where it goes on. */
@@ -118,8 +118,9 @@ bool training_epoch_left(const Training *t);
 bool training_batch_left(const Training *t);
 /* How many epochs are done, of which the one in progress counts in part. */
 double training_epochs(const Training *t);
-/* The number of steps of the whole run. */
+/* The number of steps of the whole run, and the seconds that the rest of them will take; NaN: not known yet. */
 uint64_t training_steps(const Training *t);
+double training_seconds_left(const Training *t);
 
 /* Begins a step with that learning rate: the gradients and what a step finds are zero. */
 void training_step_begin(Training *t, float lr);

@@ -1,0 +1,19 @@
+/* The page of a run while it trains: report.json and report.html in its folder (report/run_page.h), which rank 0 keeps
+ * up to date.  A page that cannot be written costs one warning, and nothing of the run depends on it. */
+#ifndef VIT_TRAINING_REPORT_H
+#define VIT_TRAINING_REPORT_H
+
+#include "training/training.h"
+
+/* Begins the page of a run whose folder is open, with the facts that a resumed run has there. */
+void report_open(Training *t);
+
+/* Writes the page of a running run if it is time: at the first call, after an `evaluation`, and else half a minute after
+ * the last page; later where pages would take more than a hundredth of the run's time. */
+void report_refresh(const Training *t, bool evaluation);
+
+/* Writes the page of a run that ends in this state, "stopped", "failed" or "done", with the reason for that or the
+ * result. */
+void report_end(const Training *t, const char *state, const char *words);
+
+#endif
