@@ -100,6 +100,7 @@ static const ProgramMode modes[] = {
     {"prompt", "continue this text", DRAWS,
      .outputs = {"out"}},
     PROGRAM_MODE_PARITY,
+    PROGRAM_MODES_OF_PAGES,
     {.name = NULL},
 };
 

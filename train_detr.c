@@ -72,6 +72,7 @@ static const ProgramMode modes[] = {
     {"predict", "tell what these images show and where", .alone = true, .needs_weights = true,
      .outputs = {"json", "draw"}},
     PROGRAM_MODE_PARITY,
+    PROGRAM_MODES_OF_PAGES,
     {.name = NULL},
 };
 

@@ -74,6 +74,7 @@ static const ProgramMode modes[] = {
     {"predict", "tell what these images show, pixel by pixel", .alone = true, .needs_weights = true,
      .outputs = {"json", "draw"}, .settings = WINDOW_SETTINGS},
     PROGRAM_MODE_PARITY,
+    PROGRAM_MODES_OF_PAGES,
     {.name = NULL},
 };
 

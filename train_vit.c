@@ -93,6 +93,7 @@ static const ProgramMode modes[] = {
     {"predict", "name what these images or videos show", .alone = true, .needs_weights = true,
      .outputs = {"attention", "json"}, .settings = {"top_frames"}},
     PROGRAM_MODE_PARITY,
+    PROGRAM_MODES_OF_PAGES,
     {.name = NULL},
 };
 

@@ -6,9 +6,12 @@
 #include "core/die.h"
 #include "core/distributed.h"
 #include "core/files.h"
+#include "report/compare.h"
 #include "training/help.h"
+#include "training/report.h"
 #include "core/limits.h"
 #include "core/signals.h"
+#include "core/text.h"
 #include "core/text_stream.h"
 #include "core/version.h"
 #include "kernels/kernels.h"
@@ -26,8 +29,13 @@ static const ConfigEntry entries[] = {
     {F(STRING, parity), .command_line_only = true, .argument = "IN",
      .help = "Run one forward and backward pass on the inputs in this safetensors file, and stop; parameters in the "
              "file replace the model's"},
+    {F(STRING, report), .command_line_only = true, .argument = "FOLDER",
+     .help = "Make the page of the run in this folder, report.html in it or --out, and stop"},
+    {F(LIST, compare), .command_line_only = true, .argument = "FOLDER...",
+     .help = "Compare the runs in these folders, or those that are rows of such a file as docs/league.csv, on the page "
+             "--out, and stop"},
     {F(STRING, out), .command_line_only = true, .argument = "FILE",
-     .help = "Where --parity writes logits, loss and grad.<parameter>"},
+     .help = "Where --parity writes logits, loss and grad.<parameter>, and --report and --compare their page"},
     {F(STRING, config), .section = "general", .command_line_only = true, .ranks_differ = true, .argument = "FILE",
      .help = "Read settings from this INI file; settings on the command line take precedence"},
     {F(STRING, resume), .command_line_only = true, .argument = "FOLDER",
@@ -301,6 +309,17 @@ static void help(Training *t, const ModeSettings *modes) {
     standard_output_check();
 }
 
+/* Makes a page of runs, on one rank. */
+static void make_page(Training *t, const ModeSettings *modes) {
+    Error error;
+    if (!meet_ranks(&t->config, true)) return;
+    claim_outputs(choose_mode(t->facts->modes, t), &t->config);
+    if (*modes->report) report_folder(t, modes->report, *modes->out ? modes->out : NULL);
+    else if (!compare_write(modes->compare.items, modes->compare.count, modes->out, &error)) die("%s", error.text);
+    else print_line("%s\n", modes->out);
+    standard_output_check();
+}
+
 bool program_settle(Training *t) {
     const ModeSettings *modes = config_settings(&t->config, &mode_settings);
     const ProgramFacts *facts = t->facts;
@@ -313,7 +332,9 @@ bool program_settle(Training *t) {
     check_outputs(facts->modes, mode, &t->config);
     check_settings(facts->modes, mode, &t->config);
     if (t->saved) compare_with_saved(t, t->saved);
-    return true;
+    bool pages = *modes->report || modes->compare.count;
+    if (pages) make_page(t, modes);
+    return !pages;
 }
 
 bool program_open(Training *t) {

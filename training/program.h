@@ -16,7 +16,8 @@
  *   settings   read in this order, later ones win: defaults; the run being resumed, or without --config the checkpoint
  *              that a mode loads; --config; the command line.  A resumed run reports which settings have changed, and
  *              refuses a different model, seed or data set
- *   one mode   --describe, --eval, --bench, --predict, --parity or a mode of the program's own; without one it trains
+ *   one mode   --describe, --eval, --bench, --predict, --parity, --report, --compare or a mode of the program's own;
+ *              without one it trains
  * */
 #ifndef VIT_TRAINING_PROGRAM_H
 #define VIT_TRAINING_PROGRAM_H
@@ -29,7 +30,8 @@ typedef struct {
     bool help_markdown, version;
     const char *config, *resume;
     bool describe, eval, bench;
-    const char *parity, *out;
+    const char *parity, *report, *out;
+    ConfigList compare;
     int isa; /* as in program.c */
 } ModeSettings;
 
@@ -68,6 +70,9 @@ typedef struct {
 #define PROGRAM_MODE_PARITY                                                                           \
     {"parity", "run one step on inputs from a file, and write its gradients to --out", .alone = true, \
      .outputs = {"out"}, .needs_output = true}
+#define PROGRAM_MODES_OF_PAGES                                                                                    \
+    {"report", "make the page of a run, report.html in its folder or --out", .alone = true, .outputs = {"out"}},  \
+    {"compare", "compare runs on a page, --out", .alone = true, .outputs = {"out"}, .needs_output = true}
 #define PROGRAM_BASICS_OF_A_RUN                                                    \
     {"resume", "continue the run in this folder"},                                 \
     {"run_dir", "where log and checkpoints go; otherwise a new folder in runs/"},  \
@@ -98,7 +103,7 @@ bool program_begin(Training *t, const ProgramFacts *facts, int argc, char **argv
 bool program_read(Training *t, int argc, char **argv);
 
 /* Settles the settings (config_settle), prints help or the version, and chooses the mode, of which it checks what
- * ProgramMode says.  False: help was asked for, and printed. */
+ * ProgramMode says.  False: help or a page of runs was asked for, and is there. */
 bool program_settle(Training *t);
 
 /* Starts the kernels, waits for the other ranks, and makes sure that outputs can be written.  False: this rank is not

@@ -9,14 +9,16 @@
 
 #include "core/die.h"
 #include "core/distributed.h"
+#include "core/files.h"
 #include "core/progress.h"
+#include "core/text.h"
 #include "core/text_stream.h"
 #include "core/version.h"
 #include "kernels/kernels.h"
 #include "report/run_page.h"
 #include "training/training.h"
 
-enum { RELOAD_S = 30, PAUSE_S = 30, COST = 100 /* the page may take 1/COST of the time */ };
+enum { RELOAD_S = 30, PAUSE_S = 30, COST = 100 /* pages between evaluations take at most 1/COST of the time */ };
 
 typedef struct Report {
     Facts facts;
@@ -105,10 +107,23 @@ static void write_page(const Training *t, const char *state, const char *key, co
 void report_refresh(const Training *t, bool evaluation) {
     if (!t->report) return;
     double passed = now_seconds() - t->report->written;
-    bool due = passed >= (evaluation ? 0 : PAUSE_S) && passed >= COST * t->report->took;
-    if (due || !t->report->written) write_page(t, "running", NULL, NULL);
+    bool due = passed >= PAUSE_S && passed >= COST * t->report->took;
+    if (due || evaluation || !t->report->written) write_page(t, "running", NULL, NULL);
 }
 
 void report_end(const Training *t, const char *state, const char *words) {
     if (t->report) write_page(t, state, strcmp(state, "done") ? "reason" : "result", words);
+}
+
+void report_folder(const Training *t, const char *folder, const char *out) {
+    char path[RUN_PATH_SIZE];
+    Facts facts;
+    Error error;
+    if (!folder_exists(folder)) die("%s: no such folder: --report wants that of a run", folder);
+    run_folder_file(path, folder, "report.json");
+    if (!facts_read(&facts, path, &error)) die("%s: %s", path, error.text);
+    if (!run_page_replace(folder, out, &facts, &t->config, 0, &error)) die("%s", error.text);
+    run_folder_file(path, folder, "report.html");
+    print_line("%s\n", out ? out : path);
+    facts_free(&facts);
 }

@@ -9,11 +9,15 @@
 void report_open(Training *t);
 
 /* Writes the page of a running run if it is time: at the first call, after an `evaluation`, and else half a minute after
- * the last page; later where pages would take more than a hundredth of the run's time. */
+ * the last page, or later where pages took more than a hundredth of the time. */
 void report_refresh(const Training *t, bool evaluation);
 
 /* Writes the page of a run that ends in this state, "stopped", "failed" or "done", with the reason for that or the
  * result. */
 void report_end(const Training *t, const char *state, const char *words);
+
+/* Makes the page of the run in a folder, in the file `out` or, where that is NULL, in report.html there, and prints its
+ * path.  The settings are those that this program knows. */
+void report_folder(const Training *t, const char *folder, const char *out);
 
 #endif

@@ -1,6 +1,5 @@
-/* The folder of a run: config.ini, log.csv, the checkpoints last, best and state (training/checkpoint.h), and the
- * run's page.  Only
- * rank 0 accesses it; on other ranks these functions do nothing.
+/* The folder of a run: config.ini, log.csv, the checkpoints last, best and state (training/checkpoint.h), and the run's
+ * page (training/report.h).  Only rank 0 accesses it; on other ranks these functions do nothing.
  * On failure all functions die with one line that names the file. */
 #ifndef VIT_TRAINING_RUN_FOLDER_H
 #define VIT_TRAINING_RUN_FOLDER_H

@@ -226,7 +226,7 @@ static void test_order_of_calls(void **state) {
         if (!found) fail_msg("'%s' is missing behind '%s'", rows[i], at);
         at = found + 1;
     }
-    assert_non_null(strstr(r->out, ": best 5.367; checkpoints and log.csv are in order\n"));
+    assert_non_null(strstr(r->out, ": best 5.367; checkpoints, log.csv and report.html are in order\n"));
     r = TOY("--resume", "order");
     assert_int_equal(r->status, 0);
     assert_string_equal(r->trace, " open3.0");
@@ -250,7 +250,7 @@ static void test_never_evaluated(void **state) {
     const Result *r = TOY("--run-dir", "never", "--eval-every", "0");
     assert_int_equal(r->status, 0);
     assert_null(strstr(r->trace, "evaluate"));
-    assert_non_null(strstr(r->out, ": not evaluated; checkpoints and log.csv are in never\n"));
+    assert_non_null(strstr(r->out, ": not evaluated; checkpoints, log.csv and report.html are in never\n"));
     read_weights(last, "never", "last");
     assert_int_equal(access(in_folder("never/best.safetensors"), F_OK), -1);
     assert_non_null(strstr(TOY("--resume", "never")->out, "all 3 epochs are done, not evaluated: "));
