@@ -54,12 +54,21 @@ static void put_number(Sheet *sheet, int row, int column, int decimals, double v
     if (isfinite(value)) put(sheet, row, column, "%.*f", decimals, value);
 }
 
-/* A mean with its standard error, where there is one. */
+enum { SAMPLE_SIZE = 128 };
+
+/* A mean with its standard error, where there is one, and the unit; empty without a mean. */
+static void sample_text(char text[SAMPLE_SIZE], int decimals, const Sample *sample, const char *unit) {
+    int used = isfinite(sample->mean) ? snprintf(text, SAMPLE_SIZE, "%.*f", decimals, sample->mean) : 0;
+    text[used] = 0;
+    if (used && isfinite(sample->error))
+        used += snprintf(text + used, SAMPLE_SIZE - (size_t)used, " ± %.*f", decimals, sample->error);
+    if (used && used < SAMPLE_SIZE && *unit) snprintf(text + used, SAMPLE_SIZE - (size_t)used, " %s", unit);
+}
+
 static void put_sample(Sheet *sheet, int row, int column, int decimals, const Sample *sample) {
-    if (isfinite(sample->mean) && isfinite(sample->error))
-        put(sheet, row, column, "%.*f ± %.*f", decimals, sample->mean, decimals, sample->error);
-    else
-        put_number(sheet, row, column, decimals, sample->mean);
+    char text[SAMPLE_SIZE];
+    sample_text(text, decimals, sample, "");
+    if (*text) put(sheet, row, column, "%s", text);
 }
 
 static bool has_text(const Sheet *sheet, int column) {
@@ -79,7 +88,8 @@ static void sheet_end(FILE *out, Sheet *sheet) {
         for (int r = 0; r < sheet->rows; r++) cells[r * columns + kept] = sheet->cells[r * sheet->columns + c];
         kept++;
     }
-    html_table(out, &(HtmlTable){.rows = sheet->rows, .columns = columns, .names = names, .cells = cells, .sortable = true});
+    HtmlTable table = {.rows = sheet->rows, .columns = columns, .names = names, .cells = cells, .sortable = true};
+    html_table(out, &table);
     for (int i = 0; i < sheet->rows * sheet->columns; i++) free(sheet->cells[i]);
     free(sheet->cells);
     free(sheet->names);
@@ -190,8 +200,10 @@ static void put_run(Sheet *sheet, int row, const Comparison *c, const ComparedRu
     put_epoch(sheet, row, EPOCH, run_log_last(&run->log, "step") / run->epoch_steps);
     for (int m = 0; m < METRICS; m++)
         put_number(sheet, row, METRIC + m, metrics[m].decimals, run_log_last(&run->log, metrics[m].column));
-    for (int p = SPEED; p <= MEMORY; p++)
-        put_number(sheet, row, p, properties[p].decimals, properties[p].scale * run_property(run, properties[p].property));
+    for (int p = SPEED; p <= MEMORY; p++) {
+        double value = run_property(run, properties[p].property);
+        put_number(sheet, row, p, properties[p].decimals, properties[p].scale * value);
+    }
     put_number(sheet, row, TIME, 1, run_property(run, RUN_SECONDS) / unit.seconds);
     if (run->row || !c->metric) return;
     put_number(sheet, row, BEST, c->metric->decimals,
@@ -217,8 +229,8 @@ static void results(FILE *out, const Comparison *c, int groups, TimeUnit unit) {
         runs_table(out, c, groups, unit);
         return;
     }
-    html_paragraph(out, "Runs that differ in their seed alone stand in one row: the mean over them, at the last epoch that all "
-                        "of them have reached, ± its standard error; s.d. is the standard deviation between runs.");
+    html_paragraph(out, "Runs that differ in their seed alone stand in one row: the mean over them, at the last epoch "
+                        "that all of them have reached, ± its standard error; s.d. is the standard deviation.");
     groups_table(out, c, groups, unit);
     html_fold_begin(out, "Every run by itself");
     runs_table(out, c, groups, unit);
@@ -291,8 +303,8 @@ static void describe_curves(FILE *out, const Comparison *c, const Drawn *drawn) 
         html_paragraph(out, text);
     }
     if (bands)
-        html_paragraph(out, "A line with a band is a mean over seeds with its standard error to both sides; it ends where the "
-                            "first of its runs does.");
+        html_paragraph(out, "A line with a band is a mean over seeds with its standard error to both sides; it ends "
+                            "where the first of its runs does.");
 }
 
 /* The charts stand once for each axis, and a choice that needs no script shows those of one. */
@@ -323,7 +335,7 @@ static void curves(FILE *out, const Comparison *c, int points, TimeUnit unit) {
 
 /* == Results against cost ========================================================================================= */
 
-/* The epochs of a table's row: its rows are compared with those of as many.  Run folders are compared with each other. */
+/* The epochs of a table's row, which is compared with rows of as many; run folders are compared with each other. */
 static const char *budget_of(const RunGroup *group) {
     return group->runs[0]->row ? run_setting(group->runs[0], "epochs") : "";
 }
@@ -338,14 +350,14 @@ static void put_scatter(FILE *out, const Comparison *c, int groups, const char *
         Sample y = group_result(group, c->metric).sample;
         double x = properties[property].scale * group_property(group, properties[property].property).mean;
         if (strcmp(budget_of(group), budget) || !(x > 0) || !y.count) continue;
-        points[count++] = (ChartPoint){.name = group->name, .x = x, .y = y.mean, .error = isfinite(y.error) ? y.error : 0,
-                                       .colour = c->group_count <= CHART_COLOURS ? g : 0};
+        points[count++] = (ChartPoint){group->name, x, y.mean, isfinite(y.error) ? y.error : 0,
+                                       c->group_count <= CHART_COLOURS ? g : 0};
         low = fmin(low, x);
         high = fmax(high, x);
     }
     heading(y_label, "", c->metric, "");
-    snprintf(title, sizeof title, "%s against %s%s%s%s", c->metric->name, properties[property].name, *budget ? ", " : "",
-             budget, *budget ? " epochs" : "");
+    snprintf(title, sizeof title, *budget ? "%s against %s, %s epochs" : "%s against %s", c->metric->name,
+             properties[property].name, budget);
     if (count > 1)
         svg_scatter(out, &(ScatterChart){.title = title, .x_label = properties[property].name, .y_label = y_label,
                                          .points = points, .count = count, .log_x = high > 10 * low});
@@ -411,7 +423,8 @@ static const char **differing(const Comparison *c, int *count) {
 }
 
 /* A row for each setting, as long as there are fewer groups than settings; else a row for each group. */
-static void settings_table(FILE *out, const RunGroup *const *groups, int group_count, const char *const *names, int count) {
+static void settings_table(FILE *out, const RunGroup *const *groups, int group_count, const char *const *names,
+                           int count) {
     bool turned = group_count >= count;
     Sheet sheet;
     sheet_begin(&sheet, turned ? group_count : count, 1 + (turned ? count : group_count));
@@ -460,50 +473,52 @@ static void list_values(char *list, size_t size, const Comparison *c, const char
     if (found < 2) *list = 0;
 }
 
+static void warn_of(FILE *out, const Comparison *c, const char *setting, const char *what, const char *hence) {
+    char list[256], text[400];
+    list_values(list, sizeof list, c, setting);
+    snprintf(text, sizeof text, "The runs %s (%s): %s.", what, list, hence);
+    if (*list) html_paragraph(out, text);
+}
+
 /* What a reader must know before the figures. */
 static void warnings(FILE *out, const Comparison *c, int groups) {
-    char list[256], text[400];
-    list_values(list, sizeof list, c, "program");
-    snprintf(text, sizeof text, "The runs are of different programs (%s): only what they have in common can be compared.", list);
-    if (*list) html_paragraph(out, text);
-    list_values(list, sizeof list, c, "data");
-    snprintf(text, sizeof text, "The runs have different data (%s): their results do not stand for the same task.", list);
-    if (*list) html_paragraph(out, text);
+    char text[96];
+    warn_of(out, c, "program", "are of different programs", "only what they have in common can be compared");
+    warn_of(out, c, "data", "have different data", "their results are not those of one task");
     snprintf(text, sizeof text, "Only the best %d of %d are shown, to keep the page small.", groups, c->group_count);
     if (groups < c->group_count) html_paragraph(out, text);
 }
 
 static void figures(FILE *out, const Comparison *c) {
-    HtmlFigure all[3];
-    char best[64], label[HEADING_SIZE], fastest[32];
-    int count = 0, fast = -1;
-    double speed = 0;
+    char best[SAMPLE_SIZE], label[HEADING_SIZE], fastest[32];
+    const RunGroup *fast = NULL;
+    HtmlFigure all[2];
+    int count = 0;
     if (c->metric) {
         Sample result = group_result(&c->groups[0], c->metric).sample;
-        int used = snprintf(best, sizeof best, "%.*f", c->metric->decimals, result.mean);
-        if (isfinite(result.error)) used += snprintf(best + used, sizeof best - (size_t)used, " ± %.*f", c->metric->decimals, result.error);
-        snprintf(best + used, sizeof best - (size_t)used, "%s%s", *c->metric->unit ? " " : "", c->metric->unit);
+        sample_text(best, c->metric->decimals, &result, c->metric->unit);
         snprintf(label, sizeof label, "%s %s", c->metric->greatest ? "highest" : "lowest", c->metric->name);
         all[count++] = (HtmlFigure){best, label, c->groups[0].name};
     }
     for (int g = 0; g < c->group_count; g++) {
         double here = group_property(&c->groups[g], RUN_SPEED).mean;
-        if (!(here > speed)) continue;
-        speed = here;
-        fast = g;
+        if (here > 0 && !(fast && group_property(fast, RUN_SPEED).mean >= here)) fast = &c->groups[g];
     }
-    snprintf(fastest, sizeof fastest, "%.0f", speed);
-    if (fast >= 0) all[count++] = (HtmlFigure){fastest, "most images/s", c->groups[fast].name};
+    if (fast) {
+        snprintf(fastest, sizeof fastest, "%.0f", group_property(fast, RUN_SPEED).mean);
+        all[count++] = (HtmlFigure){fastest, "most images/s", fast->name};
+    }
     html_figures(out, all, count);
 }
 
 static char *page_of(const Comparison *c, Detail detail, size_t *size) {
     TextStream text;
     char title[64], subtitle[64];
+    const char *what = c->group_count == 1 ? "group" : "groups";
     TimeUnit unit = time_unit(c);
     FILE *out = text_open(&text);
     snprintf(title, sizeof title, "%d %s compared", c->run_count, c->run_count == 1 ? "run" : "runs");
-    snprintf(subtitle, sizeof subtitle, "%d %s that differ in more than the seed", c->group_count, c->group_count == 1 ? "group" : "groups");
+    snprintf(subtitle, sizeof subtitle, "%d %s of runs that differ in the seed alone", c->group_count, what);
     html_begin(out, &(HtmlPage){.title = title, .subtitle = c->group_count < c->run_count ? subtitle : NULL});
     warnings(out, c, detail.groups);
     figures(out, c);

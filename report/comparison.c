@@ -82,7 +82,8 @@ static bool read_settings(ComparedRun *run, size_t *room, const char *path, Erro
 }
 
 static void add_facts(ComparedRun *run, size_t *room) {
-    static const char *const texts[] = {"program", "version", "device", "host"}, *const numbers[] = {"threads", "ranks"};
+    static const char *const texts[] = {"program", "version", "device", "host"};
+    static const char *const numbers[] = {"threads", "ranks"};
     char number[32];
     for (int i = 0; i < 4; i++) {
         const char *text = facts_get(&run->facts, texts[i]);
@@ -100,8 +101,8 @@ static int by_name(const void *a, const void *b) {
 
 /* == Run folders ================================================================================================== */
 
-/* From the last epoch that has ended, which a later row shows; of a run in its first epoch from its facts, else as if its
- * last row ended an epoch. */
+/* From the last epoch that has ended, which a later row shows; of a run in its first epoch from its facts, else as if
+ * its last row ended an epoch. */
 static double steps_of_epoch(const ComparedRun *run) {
     const double *step = run_log_column(&run->log, "step"), *epoch = run_log_column(&run->log, "epoch");
     int last = run->log.rows - 1, row = last;
@@ -232,8 +233,8 @@ static bool has_twin(const Comparison *c, int i) {
     return false;
 }
 
-/* Folders have the last parts of their paths as names: as many as tell them apart, and a number where one folder is given
- * twice. */
+/* Folders have the last parts of their paths as names: as many as tell them apart, and a number where one folder is
+ * given twice. */
 static void name_runs(Comparison *c) {
     enum { MOST_PARTS = 8 };
     bool *twin = xcalloc((size_t)c->run_count, sizeof *twin, "names of runs");
@@ -528,12 +529,15 @@ static void add_point(GroupCurve *curve, Walk *walks, double *values, int runs, 
 
 void group_curve(GroupCurve *curve, const RunGroup *group, const Metric *metric, int most) {
     const RunLog *log = shortest_log(group, metric);
-    const double *step = log ? run_log_column(log, "step") : NULL, *x = log ? run_log_column(log, metric->column) : NULL;
+    const double *step = log ? run_log_column(log, "step") : NULL;
+    const double *x = log ? run_log_column(log, metric->column) : NULL;
     int rows = log ? log->rows : 0, points = 0, taken = 0;
     double *block = xcalloc(6 * (size_t)rows + (size_t)group->count, sizeof *block, "curves of runs");
     double *values = block + 6 * (size_t)rows;
     Walk *walks = begin_walks(group, metric);
-    *curve = (GroupCurve){0, block, block + rows, block + 2 * rows, block + 3 * rows, block + 4 * rows, block + 5 * rows};
+    double **parts[] = {&curve->step, &curve->epoch, &curve->seconds, &curve->mean, &curve->error, &curve->deviation};
+    curve->count = 0;
+    for (int i = 0; i < 6; i++) *parts[i] = block + i * rows;
     for (int row = 0; row < rows; row++) points += isfinite(x[row]);
     int joined = points / most + (points % most > 0);
     for (int row = 0; row < rows; row++) {
@@ -556,7 +560,8 @@ GroupResult group_result(const RunGroup *group, const Metric *metric) {
     int last = curve.count - 1;
     GroupResult result = {NAN, {0, NAN, NAN, NAN}};
     if (last >= 0)
-        result = (GroupResult){curve.epoch[last], {group->count, curve.mean[last], curve.deviation[last], curve.error[last]}};
+        result = (GroupResult){curve.epoch[last],
+                               {group->count, curve.mean[last], curve.deviation[last], curve.error[last]}};
     group_curve_free(&curve);
     return result;
 }

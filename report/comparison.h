@@ -1,5 +1,5 @@
-/* Runs to be compared (report/compare.h writes the page): those that differ in their seed alone are one group, with means
- * and errors. */
+/* Runs to be compared (report/compare.h writes the page): those that differ in their seed alone are one group, with
+ * means and errors. */
 #ifndef VIT_REPORT_COMPARISON_H
 #define VIT_REPORT_COMPARISON_H
 
@@ -72,8 +72,8 @@ typedef struct {
     double *step, *epoch, *seconds, *mean, *error, *deviation; /* [count] */
 } GroupCurve;
 
-/* Of more than `most` points neighbours are joined: what is averaged over steps has their mean, what is measured at a step
- * the last of them. */
+/* Of more than `most` points neighbours are joined: what is averaged over steps has their mean, what is measured at a
+ * step the last of them. */
 void group_curve(GroupCurve *curve, const RunGroup *group, const Metric *metric, int most);
 void group_curve_free(GroupCurve *curve);
 
