@@ -212,10 +212,8 @@ static bool read_table(Comparison *c, size_t *room, const char *path, Error *err
 
 /* The last `parts` parts of a path, cut at its beginning where they are long. */
 static char *path_ending(const char *path, int parts) {
-    size_t end = strlen(path), from;
-    while (end > 1 && path[end - 1] == '/') end--;
-    for (from = end; from > 0; from--)
-        if (path[from - 1] == '/' && from < end && !--parts) break;
+    size_t end = strlen(path), from = end;
+    while (from > 0 && (from == end || path[from - 1] != '/' || --parts)) from--;
     if (end - from < NAME_SIZE) {
         char name[NAME_SIZE];
         snprintf(name, sizeof name, "%.*s", (int)(end - from), path + from);
@@ -227,9 +225,12 @@ static char *path_ending(const char *path, int parts) {
     return xstrdup(cut);
 }
 
-static bool has_twin(const Comparison *c, int i) {
-    for (int k = 0; k < c->run_count; k++)
-        if (k != i && !c->runs[k].row && !c->runs[i].row && !strcmp(c->runs[k].name, c->runs[i].name)) return true;
+/* Has another folder the name of run i, or (`itself`) the same one that was given before? */
+static bool has_twin(const Comparison *c, int i, bool itself) {
+    for (int k = 0; k < (itself ? i : c->run_count); k++) {
+        if (k == i || c->runs[k].row || c->runs[i].row || strcmp(c->runs[k].name, c->runs[i].name)) continue;
+        if (itself || strcmp(c->runs[k].path, c->runs[i].path)) return true;
+    }
     return false;
 }
 
@@ -239,7 +240,7 @@ static void name_runs(Comparison *c) {
     enum { MOST_PARTS = 8 };
     bool *twin = xcalloc((size_t)c->run_count, sizeof *twin, "names of runs");
     for (int parts = 1; parts <= MOST_PARTS; parts++) {
-        for (int i = 0; i < c->run_count; i++) twin[i] = parts == 1 ? !c->runs[i].row : has_twin(c, i);
+        for (int i = 0; i < c->run_count; i++) twin[i] = parts == 1 ? !c->runs[i].row : has_twin(c, i, false);
         for (int i = 0; i < c->run_count; i++) {
             if (!twin[i]) continue;
             free(c->runs[i].name);
@@ -249,7 +250,7 @@ static void name_runs(Comparison *c) {
     free(twin);
     for (int i = c->run_count - 1; i >= 0; i--) {
         char number[NAME_SIZE + 24];
-        if (!has_twin(c, i)) continue;
+        if (!has_twin(c, i, true)) continue;
         snprintf(number, sizeof number, "%s (%d)", c->runs[i].name, i + 1);
         free(c->runs[i].name);
         c->runs[i].name = xstrdup(number);
@@ -377,6 +378,7 @@ bool comparison_read(Comparison *c, const char *const *paths, int count, Error *
         ComparedRun *run = new_run(c, &room);
         run->path = text_ends_with(paths[i], ".") ? realpath(paths[i], NULL) : NULL;
         if (!run->path) run->path = xstrdup(paths[i]);
+        for (size_t end = strlen(run->path); end > 1 && run->path[end - 1] == '/';) run->path[--end] = 0;
         run->name = xstrdup(paths[i]);
         ok = read_folder(run, paths[i], error);
     }

@@ -66,12 +66,6 @@ static void assert_near(double got, double want) {
     if (!(fabs(got - want) <= 1e-9 * fabs(want))) fail_msg("%.12g, expected %.12g", got, want);
 }
 
-static int occurrences(const char *text, const char *word) {
-    int count = 0;
-    for (; (text = strstr(text, word)); text += strlen(word)) count++;
-    return count;
-}
-
 /* == Tests ======================================================================================================== */
 
 /* Of 60, 62 and 67: mean 63, deviation sqrt((9 + 1 + 16) / 2), error that by sqrt(3). */
@@ -145,7 +139,7 @@ static void test_groups(void **state) {
     char *page = page_of(paths, 5);
     char *settings = strstr(page, "Settings that differ");
     assert_non_null(settings);
-    assert_words(settings, WORDS("<th>new</th>", ">on<", ">lr<", "(several)", ">GPU<", ">-<"));
+    assert_words(settings, WORDS(">new<", ">on<", ">lr<", "(several)", ">GPU<", ">-<"));
     assert_null(strstr(settings, "run_dir"));
     assert_null(strstr(settings, ">seed<"));
     free(page);
@@ -292,7 +286,7 @@ static void test_names(void **state) {
     snprintf(escaped, sizeof escaped, ">%s<", shown);
     free(shown);
     assert_words(page, WORDS(escaped, ">&lt;b&gt;bold&lt;/b&gt;<", ">a/same<", ">b/same<", ">…000"));
-    assert_int_equal(occurrences(page, ">b/same (5)<") > 0, occurrences(page, ">b/same (6)<") > 0);
+    assert_words(page, WORDS(">b/same (5)<", ">b/same (6)<"));
     assert_null(strstr(page, ">same<"));
     free(page);
 }
@@ -340,7 +334,7 @@ static void test_tasks(void **state) {
     }
     char *page = page_of(paths, 2);
     assert_words(page, WORDS("different programs (train_vit, train_detr)", "different data (cifar10, coco)", ">0.2500<",
-                             "highest", ">training loss<"));
+                             "lowest training loss"));
     free(page);
 }
 
