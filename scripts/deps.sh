@@ -6,8 +6,8 @@
 #                               libsamplerate, for sound, and FFmpeg's libraries, for videos
 #   sh scripts/deps.sh mpi      and Open MPI, for several processes
 #   sh scripts/deps.sh test     everything that scripts/test.sh uses: what demo and mpi install, cmocka, g++ for the
-#                               emulated CUDA kernels, clang with its OpenMP and its fuzzer, Python, and a compiler
-#                               and an emulator for arm64
+#                               emulated CUDA kernels, clang with its OpenMP and its fuzzer, Python, a compiler and an
+#                               emulator for arm64, and Chromium where it is a package (Ubuntu has it as a snap alone)
 #   sh scripts/deps.sh arm64    the libraries for arm64, unpacked below build/arm64-root: nothing is installed
 #
 # Libraries are looked for by compiling and linking a program with them, so a copy in /usr/local, or in CPPFLAGS and
@@ -127,6 +127,9 @@ look() {
         if [ "$(uname -m)" = x86_64 ] && has_program apt-get; then
             has_program aarch64-linux-gnu-gcc || missing "a compiler for arm64" "its build" gcc-aarch64-linux-gnu
             has_program qemu-aarch64 || missing "an emulator of arm64" "its tests" qemu-user
+        fi
+        if has_program apt-get && apt-cache show chromium >/dev/null 2>&1; then
+            has_program chromium || has_program google-chrome || missing Chromium "looking at pages" chromium
         fi
     fi
     [ -z "$packages" ]

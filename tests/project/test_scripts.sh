@@ -129,6 +129,18 @@ status=$?
 complains 1 'libdnnl-dev' && ! grep -q 'gcc' err
 check "CC=clang asks for no gcc" $? "status $status: $(cat err)"
 
+machine make grep
+stands_in id 'echo 1000'
+stands_in apt-get 'exit 1'
+stands_in apt-cache 'case $* in "show chromium") exit ;; *) exit 1 ;; esac'
+deps test
+complains 1 'neither root nor sudo| chromium'
+check "the tests want Chromium where it is a package" $? "status $status: $(cat err)"
+stands_in apt-cache 'exit 1'
+deps test
+complains 1 'neither root nor sudo' && ! grep -qi chromium out err
+check "and do without it where it is none" $? "status $status: $(cat err)"
+
 # == What is missing is said before anything is built ================================================================
 
 machine getconf make
