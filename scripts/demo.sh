@@ -1,7 +1,7 @@
 #!/bin/sh
-# From a fresh checkout to a trained model and two pictures, in three minutes on two CPU cores after what is missing has
-# been installed: builds, trains ripple attention to name ten shapes (configs/cpu/shapes.ini), draws how it went and where
-# its heads look.  Everything lands in runs/demo.
+# From a fresh checkout to a trained model and its page, in three minutes on two CPU cores after what is missing has been
+# installed: builds, trains ripple attention to name ten shapes (configs/cpu/shapes.ini), and draws where its heads look.
+# Everything lands in runs/demo.
 #
 #   sh scripts/demo.sh [--epochs 2 ...]      arguments are passed on to train_vit
 case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; esac
@@ -22,7 +22,7 @@ make VARIANTS= -j"$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)"
 if [ -e "$run/log.csv" ]; then
     echo "== removing the previous demo from $run"
     (cd "$run" && rm -f config.ini log.csv best.safetensors last.safetensors state.safetensors attention.safetensors \
-        curve.png attention.png)
+        report.html report.json attention.png)
 fi
 
 echo "== training: one to two minutes on two cores"
@@ -38,7 +38,6 @@ echo "== eight test images: a star, a ring, a square, a triangle, a cross, a hea
     --predict test:15 test:11 test:12 test:13 test:14 test:16 test:17 test:18
 
 echo "== drawing"
-"$python" scripts/plots/plot_run.py "$run"
 "$python" scripts/plots/plot_attention.py "$run/attention.safetensors" --queries 0,3 --out "$run/attention.png"
 
 accuracy=$(awk -F, 'NR > 1 && $7 > best { best = $7 } END { printf "%.2f %%", best }' "$run/log.csv")
@@ -46,7 +45,7 @@ cat <<END
 
 top-1 accuracy on the test images: $accuracy
 
-  $run/curve.png        loss and accuracy while it learned
+  file://$PWD/$run/report.html    how it learned, what it mixes up, and its settings
   $run/attention.png    where each head of each layer looks
 
 Next, the same with another attention, or a look at a picture of yours:

@@ -12,8 +12,6 @@ config=configs/cpu/moving-shapes.ini
 export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}"
 
 sh scripts/deps.sh demo
-python=${PYTHON:-python3}
-command -v "$python" >/dev/null 2>&1 || python=/usr/bin/python3
 
 echo "== building, in float32 alone: a plain make adds bfloat16"
 make VARIANTS= -j"$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)"
@@ -21,7 +19,7 @@ make VARIANTS= -j"$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)"
 # Only what a demo has written: files of anyone else stay.
 for part in clips frames; do
     [ ! -e "$run/$part/log.csv" ] || (cd "$run/$part" &&
-        rm -f config.ini log.csv best.safetensors last.safetensors state.safetensors curve.png)
+        rm -f config.ini log.csv best.safetensors last.safetensors state.safetensors report.html report.json)
 done
 mkdir -p "$run"
 
@@ -39,8 +37,6 @@ fi
 echo "== training on single frames"
 ./build/cpu/train_vit --config $config --frames 1 --tubelet 1 --epochs 2 --run-dir "$run/frames"
 
-"$python" scripts/plots/plot_run.py "$run/clips" --out "$run/curve.png"
-
 best() { awk -F, 'NR > 1 && $7 > best { best = $7 } END { printf "%.2f %%", best }' "$run/$1/log.csv"; }
 cat <<END
 
@@ -48,7 +44,7 @@ top-1 accuracy among eight directions, on test clips: $(best clips)
 the same of single frames, where chance is 12.50 %:   $(best frames)
 
   $run/clips.png    sixteen training clips and their directions
-  $run/curve.png    loss and accuracy while it learned
+  file://$PWD/$run/clips/report.html    how it learned
 
 Next, a turn instead of a direction, or another operator:
   ./build/cpu/train_vit --config $config --data moving-shapes-turn

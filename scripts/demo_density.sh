@@ -21,8 +21,8 @@ make -j"$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)"
 # Only what a demo has written: files of anyone else stay.
 if [ -e "$run/log.csv" ]; then
     echo "== removing the previous demo from $run"
-    (cd "$run" && rm -f config.ini log.csv best.safetensors last.safetensors state.safetensors curve.png drawn.png \
-        completed.png half.png test.txt shapes.pack)
+    (cd "$run" && rm -f config.ini log.csv best.safetensors last.safetensors state.safetensors report.html \
+        report.json drawn.png completed.png half.png test.txt shapes.pack)
 fi
 
 echo "== training: about half an hour on two cores; the line below tells the time that is left"
@@ -43,12 +43,10 @@ printf '  %-44s %s\n' "uniform noise" 8 "histogram of each position's bytes" "$(
 
 echo "== drawing"
 ./build/cpu/train_ar --init "$run/best.safetensors" --sample 36 --out "$run/drawn.png"
-"$python" scripts/plots/plot_run.py "$run" --level "uniform noise=8" --level "byte histograms=$(result histogram_bits)" \
-    --level "PNG=$png"
 cat <<END
 
   $run/drawn.png    36 pictures of its own
-  $run/curve.png    bits per byte while it learned, and the baselines
+  file://$PWD/$run/report.html    bits per byte while it learned
 
 Next, the same with dense attention, or text:
   ./build/cpu/train_ar --config configs/ar/shapes-demo.ini --attn softmax

@@ -1,7 +1,6 @@
 #!/bin/sh
 # From a fresh checkout to a detector of ten shapes in minutes on two CPU cores: installs missing packages, builds,
-# trains (configs/coco/shapes-demo.ini), evaluates with COCO's metrics, and draws its training curve and the detections
-# in a scene.  All results are in runs/demo-detector.
+# trains (configs/coco/shapes-demo.ini), evaluates with COCO's metrics, and draws the detections in a scene.  All results are in runs/demo-detector.
 #
 #   sh scripts/demo_detector.sh [--epochs 4 ...]      arguments are passed on to train_detr
 case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; esac
@@ -12,8 +11,6 @@ run=runs/demo-detector
 export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}"
 
 sh scripts/deps.sh demo
-python=${PYTHON:-python3}
-command -v "$python" >/dev/null 2>&1 || python=/usr/bin/python3
 
 echo "== building"
 make -j"$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)"
@@ -21,7 +18,7 @@ make -j"$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)"
 # Only what a demo has written: files of anyone else stay.
 if [ -e "$run/log.csv" ]; then
     echo "== removing the previous demo from $run"
-    (cd "$run" && rm -f config.ini log.csv best.safetensors last.safetensors state.safetensors curve.png boxes.png)
+    (cd "$run" && rm -f config.ini log.csv best.safetensors last.safetensors state.safetensors report.html report.json boxes.png)
 fi
 
 echo "== training: about 45 minutes on two cores; the line below tells the time that is left"
@@ -37,10 +34,9 @@ echo "== evaluating the best weights"
 
 echo "== a scene that it has not seen"
 ./build/cpu/train_detr --init "$run/best.safetensors" --predict val:7 --draw "$run/boxes.png"
-"$python" scripts/plots/plot_run.py "$run"
 cat <<END
 
-  $run/curve.png    loss and AP while it learned
+  file://$PWD/$run/report.html    how it learned, and what it finds
   $run/boxes.png    what it found in that scene
 
 Next, the same with another attention in its encoder, or COCO:

@@ -1,8 +1,7 @@
 #!/bin/sh
 # From a fresh checkout to masks of ten shapes in minutes on two CPU cores: installs missing packages, builds, trains Mask
 # R-CNN (configs/coco/mask-rcnn-demo.ini) and Semantic FPN (configs/ade20k/shapes-demo.ini) on generated scenes, evaluates
-# boxes and masks with COCO's metrics and the classes of pixels by mIoU, and draws the training curves and what was found
-# in a scene.  All results are in runs/demo-mask-rcnn and runs/demo-semantic-fpn.
+# boxes and masks with COCO's metrics and the classes of pixels by mIoU, and draws what was found in a scene.  All results are in runs/demo-mask-rcnn and runs/demo-semantic-fpn.
 #
 #   sh scripts/demo_masks.sh [--epochs 2 ...]      arguments are passed on to both training programs
 case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; esac
@@ -12,8 +11,6 @@ cd "$(dirname "$0")/.."
 export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}"
 
 sh scripts/deps.sh demo
-python=${PYTHON:-python3}
-command -v "$python" >/dev/null 2>&1 || python=/usr/bin/python3
 
 echo "== building"
 make -j"$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)"
@@ -24,7 +21,8 @@ train() {
     shift 3
     if [ -e "$run/log.csv" ]; then
         echo "== removing the previous demo from $run"
-        (cd "$run" && rm -f config.ini log.csv best.safetensors last.safetensors state.safetensors curve.png masks.png classes.png)
+        (cd "$run" && rm -f config.ini log.csv best.safetensors last.safetensors state.safetensors report.html report.json \
+            masks.png classes.png)
     fi
     status=0
     "./build/cpu/$program" --config "$config" --run-dir "$run" "$@" || status=$?
@@ -41,7 +39,6 @@ echo "== evaluating the best weights"
 ./build/cpu/train_mask_rcnn --init $run/best.safetensors --eval
 echo "== a scene that it has not seen"
 ./build/cpu/train_mask_rcnn --init $run/best.safetensors --predict val:7 --draw $run/masks.png
-"$python" scripts/plots/plot_run.py $run
 
 echo "== classes of pixels: about five minutes more"
 semantic=runs/demo-semantic-fpn
@@ -50,12 +47,11 @@ echo "== evaluating the best weights"
 ./build/cpu/train_semantic_fpn --init $semantic/best.safetensors --eval
 echo "== the same scene"
 ./build/cpu/train_semantic_fpn --init $semantic/best.safetensors --predict val:7 --draw $semantic/classes.png
-"$python" scripts/plots/plot_run.py $semantic
 cat <<END
 
-  $run/curve.png          loss and AP while it learned
+  file://$PWD/$run/report.html         how it learned, and what it finds
   $run/masks.png          the boxes and masks that it found in that scene
-  $semantic/curve.png     loss and mIoU while it learned
+  file://$PWD/$semantic/report.html    the same of the classes of pixels
   $semantic/classes.png   the scene, and beside it the class of every pixel
 
 Next, COCO and ADE20K:

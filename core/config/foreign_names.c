@@ -95,7 +95,7 @@ static const struct {
     {"print_freq log_interval", "log_every", NULL},
     {"eval_interval eval_freq val_interval", "eval_every", NULL},
     {"wandb log_wandb tensorboard", "",
-     "the run's folder has a log.csv, which scripts/plots/log_to_tensorboard.py and scripts/plots/plot_run.py read"},
+     "the run's folder has report.html, and a log.csv that scripts/plots/log_to_tensorboard.py reads"},
     {"export onnx torchscript", "",
      "checkpoints are safetensors files with timm's names, which timm and PyTorch read as they are"},
     {"cfg yaml hyp", "config", NULL},

@@ -104,7 +104,7 @@ static bool put_classes(FILE *file, const void *content) {
 void confusion_check_path(const char *path) {
     const char *dot = strrchr(path, '.');
     if (dot && !strcmp(dot, ".png"))
-        die_usage("--confusion %s: writes a CSV file: name it .csv, and scripts/plots/plot_confusion.py draws it", path);
+        die_usage("--confusion %s: writes a CSV file: name it .csv", path);
 }
 
 bool confusion_report(const Confusion *confusion, const char *matrix, const char *classes, const char *const *names,

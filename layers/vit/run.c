@@ -22,8 +22,7 @@ static const ConfigEntry entries[] = {
     {F(STRING, show_batch), .section = "in place of training", .command_line_only = true, .argument = "FILE",
      .help = "Write the first training images as the model sees them, with their labels, to this PNG file, and stop"},
     {F(STRING, confusion), .command_line_only = true, .argument = "FILE",
-     .help = "With --eval: write how many images of each class were taken for which (CSV; "
-             "scripts/plots/plot_confusion.py draws it)"},
+     .help = "With --eval: write how many images of each class were taken for which (CSV)"},
     {F(STRING, per_class), .command_line_only = true, .argument = "FILE",
      .help = "With --eval: write images, top-1, top-5 and precision of each class (CSV)"},
     {F(STRING, real_labels), .command_line_only = true, .argument = "FILE",

@@ -163,7 +163,7 @@ for which; do
     demo=
     if [ "$DEMO" != 0 ]; then
         enter demo
-        step demo "sh scripts/demo.sh $DEMO && [ -s runs/demo/curve.png ] && [ -s runs/demo/attention.png ]"
+        step demo "sh scripts/demo.sh $DEMO && [ -s runs/demo/report.html ] && [ -s runs/demo/attention.png ]"
         demo=$result
         accuracy=$(sed -n 's/.*best \([0-9.]* %\).*/\1/p' "$bare/$name-demo.log" | tail -n 1)
         [ ! "$accuracy" ] || demo="$demo, $accuracy"

@@ -1,6 +1,6 @@
 #!/bin/sh
-# What can be seen of a density model: the attention of its blocks over a half-drawn picture, the sparse patterns, curves
-# of bits per byte, and the size of PNG files beside them.
+# What can be seen of a density model: the attention of its blocks over a half-drawn picture, the sparse patterns, and the
+# size of PNG files beside them.
 #
 #   BUILD=build/cpu sh tests/programs/test_ar_pictures.sh
 
@@ -84,11 +84,6 @@ says "plot_attention.py --patterns" "patterns.png" "$drawing" "$root/scripts/plo
 "$drawing" "$root/scripts/plots/plot_attention.py" --patterns half.safetensors --out x.png >out 2>err
 [ $? -eq 2 ] && grep -q "takes no file" err
 check "which takes no file" $? "$(tail -n 1 err)"
-says "plot_run.py of bits per byte" "curve.png" "$drawing" "$root/scripts/plots/plot_run.py" run --level "uniform noise=8" \
-    --level PNG=6.5
-"$drawing" "$root/scripts/plots/plot_run.py" run --level noise >out 2>err
-[ $? -eq 1 ] && grep -q "NAME=VALUE" err
-check "with a level that is none" $? "$(tail -n 1 err)"
 
 "$build/pack_dataset" --data shapes --split val --raw --out shapes.pack >out 2>err
 says "png_bits.py" 'png_bits: [5-6]\.[0-9]{4}$' "$drawing" "$root/scripts/plots/png_bits.py" shapes.pack

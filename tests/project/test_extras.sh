@@ -128,7 +128,7 @@ awk -F , 'NR == FNR { if (FNR > 1) { sum = 0; for (i = 2; i <= NF; i++) { row[FN
 check "and both files agree in images and precision" $?
 tail -n 1 out | grep -qE '^top1: [0-9.]+ top5: [0-9.]+$'
 check "the accuracy stays the last line" $? "$(tail -n 1 out)"
-refuses "--confusion of a picture" 2 'x.png|plot_confusion.py' --init whole/best.safetensors --eval --confusion x.png
+refuses "--confusion of a picture" 2 'x.png|name it .csv' --init whole/best.safetensors --eval --confusion x.png
 refuses "--per-class without --eval" 2 '--per-class|--eval' $tiny --per-class classes.csv --run-dir never
 refuses "--confusion to a missing folder" 1 'nowhere/x.csv|No such file' --init whole/best.safetensors --eval \
     --confusion nowhere/x.csv
@@ -475,19 +475,6 @@ if [ -z "$drawing" ]; then
     [ "$failures" -eq 0 ]
     exit
 fi
-# Pixels of the first curve's colour in the left and in the right half of a picture.
-cat >blue.py <<'END'
-import sys
-import matplotlib.image
-picture = matplotlib.image.imread(sys.argv[1])[..., :3]
-blue = (abs(picture - (0, 0x72 / 255, 0xb2 / 255)) < 0.02).all(axis=2)
-half = blue.shape[1] // 2
-print("left" if blue[:, :half].sum() >= 20 else "none", "right" if blue[:, half:].sum() >= 20 else "none")
-END
-says "plot_run.py of a run with one row" "before/curve.png" "$drawing" "$root/scripts/plots/plot_run.py" before
-says "shows its loss and its accuracy" "left right" "$drawing" blue.py before/curve.png
-says "plot_run.py of a detector beside one that was cut short" "both.png" "$drawing" "$root/scripts/plots/plot_run.py" boxes \
-    still --out both.png
 for run in "a-seed1 10 12" "a-seed2 20 26" "b-seed1 9 8" "b-seed2 15 19.5" "b-seed3 1 1"; do
     # shellcheck disable=SC2086 # a name and two accuracies
     set -- $run
@@ -510,24 +497,11 @@ status=$?
 complains 1 'plot_gap.py: pairs/a-seed2/log.csv: neither a folder'
 check "and refuses a file of another kind" $? "$(head -n 1 err)"
 cat >drawn.py <<'END'
-import csv, sys
+import sys
 sys.path.insert(0, sys.argv[1] + "/scripts/plots")
-import plot_gap, plot_run, plot_attention, numpy as np
-axes = plot_run.plt.subplots()[1]
-rows = plot_run.read_log("whole")
-assert plot_run.draw_loss(axes, range(len(rows)), rows, "#0072b2", "whole")
-dashed = [line for line in axes.lines if line.get_linestyle() == "--"]
-assert len(dashed) == 1 and [f"{y:.6f}" for y in dashed[0].get_ydata()] == [
-    line["val_loss"] for line in csv.DictReader(open("whole/log.csv")) if line["val_loss"]]
-
-# Nothing is drawn over anything else: a detector's two titles, the end of a curve, the legend of plot_gap.py.
-plot_run.draw(["boxes"], "titles.png", [])
-left, right = plot_run.plt.gcf().axes
-assert "validation" in left.get_title("left") and left.get_tightbbox().x1 < right.get_tightbbox().x0
-plot_run.label_ends(axes, [(1, 98.85, "#000000")])
-assert axes.texts[-1].get_text() == "98.85 %"
+import plot_gap, plot_attention, numpy as np
 plot_gap.draw(plot_gap.runs_of_folder("pairs"), ["a:b"], "gap.png")
-axes = plot_run.plt.gca()
+axes = plot_gap.plt.gca()  # whose legend is below its curves
 assert axes.get_legend().get_window_extent().y1 < axes.bbox.y0
 
 # Two layers of two tokens: heads averaged, half of each residual, products in the order of the layers.
@@ -556,7 +530,7 @@ assert (strip["image"][:, :6] == clip["image"][0]).all() and (strip["image"][:, 
 assert plot_attention.to_strip(clip, {"grid": "3x4"})[0] is clip
 print("all of it")
 END
-says "validation loss, rollout, strips of clips and the scale of colours" "all of it" "$drawing" drawn.py "$root"
+says "rollout, strips of clips and the scale of colours" "all of it" "$drawing" drawn.py "$root"
 run $init --predict test:3 --attention looks.safetensors
 for kind in "" --overlay --rollout --spatial --norms --rank; do
     says "plot_attention.py $kind" "looks$kind.png" "$drawing" "$root/scripts/plots/plot_attention.py" looks.safetensors \
@@ -569,13 +543,6 @@ for kind in "" --overlay --rollout --norms; do
     says "plot_attention.py $kind of a clip" "moves$kind.png" "$drawing" "$root/scripts/plots/plot_attention.py" \
         moves.safetensors $kind --out moves$kind.png
 done
-says "plot_confusion.py" "confusion.png|taken for" "$drawing" "$root/scripts/plots/plot_confusion.py" confusion.csv
-says "of the worst three classes" "worst.png" "$drawing" "$root/scripts/plots/plot_confusion.py" confusion.csv --worst 3 \
-    --out worst.png
-"$drawing" "$root/scripts/plots/plot_confusion.py" classes.csv >out 2>err
-status=$?
-complains 1 'classes.csv|not a confusion matrix'
-check "plot_confusion.py of another file" $? "$(head -n 1 err)"
 
 echo "1..$count"
 [ "$failures" -eq 0 ]

@@ -186,17 +186,10 @@ check "test.sh says what is missing, and not what a program that is not there wo
 
 # == scripts/plots/plot_*.py ===============================================================================================
 
-cat >log.csv <<'END'
-step,epoch,loss,lr,grad_norm,images_per_s,top1,top5,jsd,stall
-1,1,2.3,0.001,1,100,,,,0
-2,1,2.2,0.001,1,100,,,,0
-END
-mkdir plotted
-mv log.csv plotted
 # -S leaves out the folders where Debian's matplotlib is, as another Python would.
 if /usr/bin/python3 -c 'import matplotlib' 2>/dev/null; then
-    /usr/bin/python3 -S "$root/scripts/plots/plot_run.py" plotted >out 2>err && [ -s plotted/curve.png ]
-    check "plot_run.py under a Python without matplotlib takes the system's" $? "$(tail -n 1 err)"
+    /usr/bin/python3 -S "$root/scripts/plots/plot_attention.py" --patterns --out patterns.png >out 2>err && [ -s patterns.png ]
+    check "plot_attention.py under a Python without matplotlib takes the system's" $? "$(tail -n 1 err)"
     for script in "$root"/scripts/plots/plot_*.py; do
         /usr/bin/python3 -S "$script" --help >out 2>err
         check "and $(basename "$script")" $? "$(tail -n 1 err)"
@@ -205,9 +198,9 @@ else
     skip "the system's matplotlib" "none here"
 fi
 if command -v python3 >/dev/null 2>&1; then
-    VIT_SYSTEM_PYTHON=tried python3 -S "$root/scripts/plots/plot_run.py" plotted >out 2>err
+    VIT_SYSTEM_PYTHON=tried python3 -S "$root/scripts/plots/plot_attention.py" --patterns --out patterns.png >out 2>err
     status=$?
-    complains 1 'plot_run.py|scripts/deps.sh demo'
+    complains 1 'plot_attention.py|scripts/deps.sh demo'
     check "where no Python has it, one line says what to do" $? "status $status: $(cat err)"
 fi
 
