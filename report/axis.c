@@ -87,8 +87,8 @@ static void linear_ticks(Axis *axis, int most) {
     label_ticks(axis, step);
 }
 
-/* Appends the powers of ten times `factors` on the axis, of every `every`-th power; returns how many there are, of which
- * those that have room are kept. */
+/* The ticks become the powers of ten times `factors` on the axis, of every `every`-th power; returns how many there are,
+ * of which those that have room are kept. */
 static int count_powers(Axis *axis, const double *factors, int factor_count, int every) {
     int found = 0, last = exponent_of(axis->high);
     for (int power = exponent_of(axis->low); power <= last; power++)
@@ -122,18 +122,29 @@ static void widen(double *low, double *high, double margin) {
     *high = *high <= 0 && *high > -free ? 0 : *high + free;
 }
 
+/* Of one value, or of values that differ by rounding: it is in the middle, 0 at the begin. */
+static void fit_one(Axis *axis, double value) {
+    axis->low = value - fabs(value) / 10;
+    axis->high = value + (fabs(value) > 1e-290 ? fabs(value) / 10 : 1);
+    axis->ticks[0] = value;
+    axis->count = 1;
+    number_text(axis->labels[0], value);
+}
+
 void axis_fit(Axis *axis, double low, double high, bool logarithmic, double margin, int most) {
-    double size = fmax(fabs(low), fabs(high));
-    if (high - low <= 1e-9 * size) { /* one value, and what differs from it by rounding */
-        low -= size > 1e-290 ? size / 10 : 1;
-        high += size > 1e-290 ? size / 10 : 1;
-    } else if (logarithmic) {
+    *axis = (Axis){.logarithmic = logarithmic};
+    if (high - low <= 1e-9 * fmax(fabs(low), fabs(high))) {
+        fit_one(axis, low);
+        return;
+    }
+    if (logarithmic) {
         double factor = exp(margin * (log(high) - log(low)));
         low /= factor;
         high *= factor;
     } else
         widen(&low, &high, margin);
-    *axis = (Axis){.low = low, .high = high, .logarithmic = logarithmic};
+    axis->low = low;
+    axis->high = high;
     if (logarithmic)
         logarithmic_ticks(axis, most);
     else

@@ -19,7 +19,7 @@ typedef struct {
 bool axis_shows(double value, bool logarithmic);
 
 /* An axis from `low` to `high`, which axis_shows, with at most `most` + 1 ticks, most <= 12.  margin: the share of the
- * range that is left free at either end, where it does not lead below zero.  Of one value an axis is made around it. */
+ * range that is left free at either end, where it does not lead below zero.  One value has an axis around it, and a tick. */
 void axis_fit(Axis *axis, double low, double high, bool logarithmic, double margin, int most);
 
 /* Where a value lies, from 0 at the axis's begin to 1 at its end; values beyond these are there. */

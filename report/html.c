@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/base64.h"
 #include "core/die.h"
 #include "core/text.h"
 #include "report/page_style.h"
@@ -163,22 +164,12 @@ void html_table(FILE *out, const HtmlTable *table) {
 
 /* == Pictures ===================================================================================================== */
 
-static void put_base64(FILE *out, const uint8_t *bytes, size_t size) {
-    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    for (size_t i = 0; i < size; i += 3) {
-        size_t left = size - i;
-        uint32_t three = (uint32_t)bytes[i] << 16 | (left > 1 ? (uint32_t)bytes[i + 1] << 8 : 0) |
-                         (left > 2 ? (uint32_t)bytes[i + 2] : 0);
-        for (size_t k = 0; k < 4; k++) fputc(k > left ? '=' : digits[three >> (18 - 6 * k) & 63], out);
-    }
-}
-
 void html_picture(FILE *out, const HtmlPicture *picture) {
     put_element(out, "<figure class=\"picture\"><img alt=\"", picture->alt ? picture->alt : "", "\"");
     if (picture->pixelated) fputs(" class=\"pixels\"", out);
     if (picture->width > 0) fprintf(out, " width=\"%d\"", picture->width);
     put_element(out, " src=\"data:", picture->type, ";base64,");
-    put_base64(out, picture->bytes, picture->size);
+    base64_put(out, picture->bytes, picture->size);
     fputs("\"/>", out);
     put_element(out, "<figcaption>", picture->caption, "</figcaption>");
     fputs("</figure>\n", out);

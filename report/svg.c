@@ -218,7 +218,7 @@ static void put_band(FILE *out, const Points *points, const Axis *x, const Axis 
     fputs("\"/>", out);
 }
 
-/* The values of x for the page's script: differences in a unit, 1 for whole numbers and else what is less than a pixel. */
+/* The values of x for the page's script: differences in a unit, 1 for whole numbers and else less than a pixel. */
 static void put_x(FILE *out, const Points *points, const Axis *axis) {
     double range = axis->high - axis->low, unit = 1, at = 0;
     bool whole = range < 1e9;
@@ -325,7 +325,8 @@ static LevelPlace place_level(const LineChart *chart, const Axis *axis, const Le
             double other = CHART_HEIGHT * (1 - axis_place(axis, chart->levels[i]));
             if (!axis_shows(chart->levels[i], chart->log_y)) continue;
             bool crossed = i != own && fabs(other - at) < TEXT_HEIGHT / 2.0;
-            bool covered = i < own && before[i] / 2 == place / 2 && fabs(level_name_y(other, before[i]) - at) < TEXT_HEIGHT;
+            bool covered =
+                i < own && before[i] / 2 == place / 2 && fabs(level_name_y(other, before[i]) - at) < TEXT_HEIGHT;
             free = !crossed && !covered;
         }
         if (free) return place;
@@ -345,8 +346,9 @@ static void put_levels(FILE *out, const LineChart *chart, const Axis *axis) {
         put_value(out, chart->levels[i], chart->unit);
         fputs("</title></line>", out);
         if (places[i] != NOWHERE)
-            put(out, "<text class=\"h%s\" x=\"%d%%\" y=\"%f%%\" dy=\"%d\">%s</text>", places[i] < LEFT_ABOVE ? " e" : "",
-                places[i] < LEFT_ABOVE ? 100 : 0, y, (int)level_name_y(4, places[i]), or_empty(chart->level_names[i]));
+            put(out, "<text class=\"h%s\" x=\"%d%%\" y=\"%f%%\" dy=\"%d\">%s</text>",
+                places[i] < LEFT_ABOVE ? " e" : "", places[i] < LEFT_ABOVE ? 100 : 0, y,
+                (int)level_name_y(4, places[i]), or_empty(chart->level_names[i]));
     }
     free(places);
 }
@@ -486,8 +488,8 @@ static void put_spot(FILE *out, const Spot *spot, const ScatterChart *chart, con
         put(out, "<line class=\"c%d\" x1=\"%f%%\" x2=\"%f%%\" y1=\"%f%%\" y2=\"%f%%\"/>", colour, 100 * spot->x,
             100 * spot->x, 100 - 100 * axis_place(y, point->y - point->error),
             100 - 100 * axis_place(y, point->y + point->error));
-    put(out, "<circle class=\"c%d\" cx=\"%f%%\" cy=\"%f%%\" r=\"5\"><title>%s: %s ", colour, 100 * spot->x, 100 * spot->y,
-        or_empty(point->name), or_empty(chart->x_label));
+    put(out, "<circle class=\"c%d\" cx=\"%f%%\" cy=\"%f%%\" r=\"5\"><title>%s: %s ", colour, 100 * spot->x,
+        100 * spot->y, or_empty(point->name), or_empty(chart->x_label));
     put_value(out, point->x, "");
     put(out, ", %s ", or_empty(chart->y_label));
     put_value(out, point->y, "");
@@ -622,8 +624,9 @@ static void put_counts(FILE *out, const Cells *cells) {
             if (!shade) continue;
             number_text(text, cells->values[cell(cells, row, i)]);
             if (strlen(text) <= 5)
-                put(out, "<text class=\"m w1%s\" x=\"%f%%\" y=\"%f%%\" dy=\".34em\">%s</text>", shade > SHADES / 2 ? " on" : "",
-                    100 * (i + 0.5) / cells->columns, 100 * (row + 0.5) / cells->rows, text);
+                put(out, "<text class=\"m w1%s\" x=\"%f%%\" y=\"%f%%\" dy=\".34em\">%s</text>",
+                    shade > SHADES / 2 ? " on" : "", 100 * (i + 0.5) / cells->columns, 100 * (row + 0.5) / cells->rows,
+                    text);
         }
 }
 
@@ -682,7 +685,8 @@ static void put_cells(FILE *out, const Cells *cells) {
         map->column_names ? longest_name(map->column_names, map->columns) + 16 : 28,
         longest_name(map->row_names, map->rows) + 12, or_empty(map->title), cells->columns, cells->rows,
         TEXT_HEIGHT * labels);
-    fprintf(out, "<svg class=\"d\" viewBox=\"0 -.5 %d %d\" preserveAspectRatio=\"none\">\n", cells->columns, cells->rows);
+    fprintf(out, "<svg class=\"d\" viewBox=\"0 -.5 %d %d\" preserveAspectRatio=\"none\">\n", cells->columns,
+            cells->rows);
     if (has_titles(cells))
         put_titled_cells(out, cells);
     else
@@ -733,8 +737,8 @@ void svg_bars(FILE *out, const BarChart *chart) {
         double width = greatest > 0 && axis_shows(value, true) ? 100 * value / greatest : 0;
         put(out, "<text class=\"e\" x=\"-8\" y=\"%f\" dy=\".32em\">%s</text>", middle,
             cut_name(cut, chart->names[i], BAR_NAME_WIDTH));
-        put(out, "<rect class=\"c0\" y=\"%f\" width=\"%f%%\" height=\"%d\" rx=\"3\"><title>%s: ", middle - BAR / 2.0, width,
-            BAR, or_empty(chart->names[i]));
+        put(out, "<rect class=\"c0\" y=\"%f\" width=\"%f%%\" height=\"%d\" rx=\"3\"><title>%s: ", middle - BAR / 2.0,
+            width, BAR, or_empty(chart->names[i]));
         put_value(out, value, chart->unit);
         put(out, "</title></rect><text x=\"%f%%\" dx=\"6\" y=\"%f\" dy=\".32em\">", width, middle);
         put_value(out, value, chart->unit);

@@ -2,9 +2,9 @@
  *
  * A chart is as wide as its column: what is drawn is stretched to it (its viewBox is CHART_WIDTH wide, in tenths), while
  * texts, dots and strokes keep their size.  It takes its colours from the page's style sheet (report/page_style.c), so
- * that they follow its light and dark mode, and reads without JavaScript: every mark that has a value has a <title>, and
+ * that they follow its light and dark mode.  It reads without JavaScript: every mark that has a value has a <title>, and
  * a legend has each line's last value.  The page's script shows the values under the pointer of charts of lines.
- * Texts are escaped here.  Values that are not finite are gaps.  Nothing is written for a chart without a finite value. */
+ * Texts are escaped here.  Values that are not finite are gaps, and without a finite value nothing is written. */
 #ifndef VIT_REPORT_SVG_H
 #define VIT_REPORT_SVG_H
 
@@ -57,7 +57,7 @@ void svg_scatter(FILE *out, const ScatterChart *chart);
 typedef struct {
     const char *title, *row_label, *column_label;
     int rows, columns;
-    const double *values; /* [rows,columns], at least 0; shades go from 0 to the greatest of a row, by the square root */
+    const double *values; /* [rows,columns], at least 0; a row's shades go up to its greatest, as square roots */
     const char *const *row_names, *const *column_names; /* or NULL: their numbers */
 } HeatMap;
 

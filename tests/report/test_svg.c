@@ -18,8 +18,10 @@
 #include "tests/check.h"
 #include "tests/report/xml.h"
 
-static const char hostile[] = "<script>alert(\"1\")</script> & 'a'\n]]> \x01\x1f \xff\xc0\x80 \xed\xa0\x80 \xef\xbf\xbf ünï 猫";
-static const char harmless[] = "&lt;script&gt;alert(&quot;1&quot;)&lt;/script&gt; &amp; 'a'\n]]&gt; ?? ??? ??? ? ünï 猫";
+static const char hostile[] =
+    "<script>alert(\"1\")</script> & 'a'\n]]> \x01\x1f \xff\xc0\x80 \xed\xa0\x80 \xef\xbf\xbf ünï 猫";
+static const char harmless[] =
+    "&lt;script&gt;alert(&quot;1&quot;)&lt;/script&gt; &amp; 'a'\n]]&gt; ?? ??? ??? ? ünï 猫";
 
 static TextStream stream;
 static FILE *begin(void) { return text_open(&stream); }
@@ -65,12 +67,14 @@ static int numbers_of(const char *text, const char *name, double *numbers, int r
 
 static void the_checker_finds_faults(void **state) {
     (void)state;
-    static const char *const faulty[] = {"<a>", "<a></b>", "</a>", "<a b=c></a>", "<a b=\"1\" b=\"2\"/>", "<a b></a>", "<a>&nbsp;</a>",
-                                         "<a b=\"<\"/>", "<a>\x01</a>", "<a>\xff</a>", "text", "<a b=\"1\"c=\"2\"/>", "<a>]]></a>",
-                                         "<script>1<2</script>", "<a b=\"1/>"};
+    static const char *const faulty[] = {
+        "<a>", "<a></b>", "</a>", "<a b=c></a>", "<a b=\"1\" b=\"2\"/>", "<a b></a>", "<a>&nbsp;</a>", "<a b=\"<\"/>",
+        "<a>\x01</a>", "<a>\xff</a>", "text", "<a b=\"1\"c=\"2\"/>", "<a>]]></a>", "<script>1<2</script>", "<a b=\"1/>"};
+    static const char sound[] = "<!DOCTYPE html>\n<a b=\"1\" c=\"&lt;\">x<br/>&amp; <b>y</b>"
+                                "<script>/*<![CDATA[*/1<2&&3/*]]>*/</script></a>\n";
     for (size_t i = 0; i < sizeof faulty / sizeof *faulty; i++)
         if (!xml_fault(faulty[i])) fail_msg("nothing found in %s", faulty[i]);
-    assert_null(xml_fault("<!DOCTYPE html>\n<a b=\"1\" c=\"&lt;\">x<br/>&amp; <b>y</b><script>/*<![CDATA[*/1<2&&3/*]]>*/</script></a>\n"));
+    assert_null(xml_fault(sound));
 }
 
 /* == Numbers and axes ============================================================================================= */
@@ -108,8 +112,9 @@ static void ticks_are_round(void **state) {
         {0, 3e6, false, "0 0.5M 1.0M 1.5M 2.0M 2.5M 3.0M"},
         {100000, 100010, false, "100000 100002 100004 100006 100008 100010"},
         {-2, 3, false, "-2 -1 0 1 2 3"},
-        {5, 5, false, "4.6 4.8 5.0 5.2 5.4"},
-        {0, 0, false, "-1.0 -0.5 0 0.5 1.0"},
+        {5, 5, false, "5"},
+        {0, 0, false, "0"},
+        {1e-3, 1e-3, true, "0.001"},
         {1e-7, 2, true, "1e-6 0.0001 0.01 1"},
         {0.001, 1, true, "0.001 0.01 0.1 1"},
         {30, 700, true, "50 100 200 500"},
@@ -134,7 +139,8 @@ static void axes_hold_their_values(void **state) {
         double sizes[2], ends[2];
         for (uint32_t k = 0; k < 2; k++) {
             sizes[k] = pow(10, 199 * (2 * (double)rng_uniform(check_seed(), RNG_TEST, i, k, 0) - 1));
-            if (i % 3) sizes[k] = sizes[0] * (1 + k * pow(10, -14 * (double)rng_uniform(check_seed(), RNG_TEST, i, k, 1)));
+            if (i % 3)
+                sizes[k] = sizes[0] * (1 + k * pow(10, -14 * (double)rng_uniform(check_seed(), RNG_TEST, i, k, 1)));
             ends[k] = !logarithmic && rng_uniform(check_seed(), RNG_TEST, i, k, 2) < 0.5f ? -sizes[k] : sizes[k];
             if (!axis_shows(ends[k], logarithmic)) ends[k] = 1;
         }
@@ -220,9 +226,10 @@ static void the_frame_is_small_and_alone(void **state) {
 
 static void columns_of_numbers_are_told_apart(void **state) {
     (void)state;
-    static const char *const numbers[] = {"1", "-1.5", "61.24 %", "61.24 ± 0.31", "61.24 ± 0.31 %", "1,024,000", "5e-4", "12.3 GB", "1.2M", ".5"};
-    static const char *const texts[] = {"one", "224x224", "2026-11-27", "1, 2", "1,2,", ".",  "0x1f", "inf", "nan", "1 word too long for it",
-                                        "1/2", "-", "± 1", "v1.2.3"};
+    static const char *const numbers[] = {"1", "-1.5", "61.24 %", "61.24 ± 0.31", "61.24 ± 0.31 %", "1,024,000", "5e-4",
+                                          "12.3 GB", "1.2M", ".5"};
+    static const char *const texts[] = {"one", "224x224", "2026-11-27", "1, 2", "1,2,", ".", "0x1f", "inf", "nan",
+                                        "1 word too long for it", "1/2", "-", "± 1", "v1.2.3"};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers + sizeof texts / sizeof *texts; i++) {
         size_t of_numbers = sizeof numbers / sizeof *numbers;
         const char *cell = i < of_numbers ? numbers[i] : texts[i - of_numbers], *name = "name";
@@ -240,7 +247,8 @@ enum { MANY = 100000 };
 static double many_x[MANY], many_y[3][MANY];
 
 static char *chart_of(const ChartLine *lines, int count, bool log_y) {
-    svg_lines(begin(), &(LineChart){.title = "Loss", .x_label = "epoch", .lines = lines, .count = count, .log_y = log_y});
+    svg_lines(begin(),
+              &(LineChart){.title = "Loss", .x_label = "epoch", .lines = lines, .count = count, .log_y = log_y});
     return end();
 }
 
@@ -300,7 +308,8 @@ static void charts_are_small(void **state) {
     (void)state;
     fill_many();
     ChartLine lines[3];
-    for (int k = 0; k < 3; k++) lines[k] = (ChartLine){.name = "a", .count = MANY, .x = many_x, .y = many_y[k], .colour = k};
+    for (int k = 0; k < 3; k++)
+        lines[k] = (ChartLine){.name = "a", .count = MANY, .x = many_x, .y = many_y[k], .colour = k};
     char *text = chart_of(lines, 3, false);
     printf("  three lines of %d values: %zu bytes\n", MANY, strlen(text));
     assert_true(strlen(text) < 25000);
@@ -343,7 +352,8 @@ static void thinning_keeps_gaps(void **state) {
 static void places_are_those_of_the_values(void **state) {
     (void)state;
     const double x[] = {0, 1, 4}, y[] = {0, 1, 4}, squares[] = {1, 10, 100};
-    const ChartLine linear = {.name = "a", .count = 3, .x = x, .y = y}, powers = {.name = "a", .count = 3, .x = x, .y = squares};
+    const ChartLine linear = {.name = "a", .count = 3, .x = x, .y = y},
+                    powers = {.name = "a", .count = 3, .x = x, .y = squares};
     double at[8];
     char *path = path_of(&linear, false);
     assert_int_equal(sscanf(path, " d=\"m%lf %lf %lf%lf %lf%lf", at, at + 1, at + 2, at + 3, at + 4, at + 5), 6);
@@ -378,7 +388,8 @@ static void few_values_are_a_chart(void **state) {
 
 static void lines_have_bands_levels_and_marks(void **state) {
     (void)state;
-    const double x[] = {1, 2, 3, 4}, y[] = {5, 6, NAN, 8}, low[] = {4, 5, 6, 7}, high[] = {6, 7, 8, 9}, levels[] = {2, 2.01, NAN};
+    const double x[] = {1, 2, 3, 4}, y[] = {5, 6, NAN, 8}, low[] = {4, 5, 6, 7}, high[] = {6, 7, 8, 9},
+                 levels[] = {2, 2.01, NAN};
     const char *const names[] = {hostile, "near", "nowhere"};
     const ChartLine line = {.name = hostile, .count = 4, .x = x, .y = y, .low = low, .high = high, .colour = 9,
                             .marked = true, .dashed = true, .faint = true};
@@ -399,7 +410,8 @@ static void lines_have_bands_levels_and_marks(void **state) {
 
 static void points_have_names_where_there_is_room(void **state) {
     (void)state;
-    ChartPoint points[40] = {{"first", 1, 1, 0.5, 0}, {"second", 1000, 2, 0, 1}, {"nowhere", -1, 2, 0, 2}, {"without", 10, NAN, 0, 3}};
+    ChartPoint points[40] = {{"first", 1, 1, 0.5, 0}, {"second", 1000, 2, 0, 1}, {"nowhere", -1, 2, 0, 2},
+                             {"without", 10, NAN, 0, 3}};
     svg_scatter(begin(), &(ScatterChart){hostile, hostile, hostile, points, 4, true});
     char *text = end();
     assert_int_equal(occurrences(text, "<circle"), 2);
@@ -489,7 +501,8 @@ static double uniform(void) { return (double)rng_uniform(check_seed(), RNG_TEST,
 static int below(int n) { return (int)(uniform() * n); }
 
 static double any_value(int size) {
-    static const double special[] = {NAN, INFINITY, -INFINITY, 0, -0.0, 1e308, -1e308, 5e-324, 1e-310, 1e199, -1e199, 1e-199};
+    static const double special[] = {NAN,    INFINITY, -INFINITY, 0,     -0.0,   1e308,
+                                     -1e308, 5e-324,   1e-310,    1e199, -1e199, 1e-199};
     return below(20) ? (uniform() - 0.3) * pow(10, size) : special[below(12)];
 }
 
@@ -522,7 +535,8 @@ static void any_chart(FILE *out) {
     }
     const double levels[] = {any_value(size), any_value(size), any_value(size)};
     const char *const names[] = {any_name(), any_name(), any_name()};
-    svg_lines(out, &(LineChart){any_name(), any_name(), any_name(), any_name(), lines, count, below(2), below(2), levels, names, below(4)});
+    svg_lines(out, &(LineChart){any_name(), any_name(), any_name(), any_name(), lines, count, below(2), below(2),
+                                levels, names, below(4)});
     ChartPoint points[60];
     int point_count = below(60);
     for (int i = 0; i < point_count; i++)
@@ -533,7 +547,8 @@ static void any_chart(FILE *out) {
     for (int i = 0; i < rows * columns; i++) cells[i] = below(3) ? 0 : any_value(size);
     const char *heat_names[300];
     for (int i = 0; i < 300; i++) heat_names[i] = any_name();
-    svg_heat(out, &(HeatMap){any_name(), any_name(), any_name(), rows, columns, cells, below(2) ? heat_names : NULL, below(2) ? heat_names : NULL});
+    svg_heat(out, &(HeatMap){any_name(), any_name(), any_name(), rows, columns, cells, below(2) ? heat_names : NULL,
+                             below(2) ? heat_names : NULL});
     svg_bars(out, &(BarChart){any_name(), any_name(), rows, heat_names, cells});
 }
 
