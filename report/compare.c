@@ -19,7 +19,7 @@
 typedef struct {
     int points, groups; /* of a curve; the best so many in tables and scatters */
 } Detail;
-enum { MOST_POINTS = 160, FEWEST_POINTS = 40, DOTS_UP_TO = 40 };
+enum { MOST_POINTS = 160, FEWEST_POINTS = 40, DOTS_UP_TO = 20 };
 
 /* == Tables ======================================================================================================= */
 
@@ -111,8 +111,9 @@ static TimeUnit time_unit(const Comparison *c) {
     return longest > 7200 ? (TimeUnit){3600, "h"} : longest > 120 ? (TimeUnit){60, "min"} : (TimeUnit){1, "s"};
 }
 
-enum { NAME, RUNS, SEED, STATE, EPOCH, METRIC, SPEED = METRIC + METRICS, PARAMETERS, MACS, MEMORY, TIME, BEST, BEST_AT,
-       DEVIATION, RESULT_COLUMNS };
+/* RESULT: of the comparison's metric; METRIC: of all others. */
+enum { NAME, RESULT, DEVIATION, RUNS, SEED, STATE, EPOCH, BEST, BEST_AT, SPEED, PARAMETERS, MACS, MEMORY, TIME, METRIC,
+       RESULT_COLUMNS = METRIC + METRICS };
 
 static const struct {
     const char *name;
@@ -130,12 +131,14 @@ enum { HEADING_SIZE = 48 };
 
 /* Headings of the columns above, which must stay valid until the table is written. */
 typedef struct {
-    char metric[METRICS][HEADING_SIZE], best[HEADING_SIZE], deviation[HEADING_SIZE], time[16];
+    char metric[METRICS][HEADING_SIZE], best[HEADING_SIZE], time[16];
 } Headings;
 
-static void heading(char text[HEADING_SIZE], const char *before, const Metric *metric, const char *after) {
-    snprintf(text, HEADING_SIZE, "%s%s%s%s%s", before, metric->name, after, *metric->unit ? ", " : "", metric->unit);
+static void heading(char text[HEADING_SIZE], const char *before, const Metric *metric) {
+    snprintf(text, HEADING_SIZE, "%s%s%s%s", before, metric->name, *metric->unit ? ", " : "", metric->unit);
 }
+
+static int metric_column(const Comparison *c, int m) { return &metrics[m] == c->metric ? RESULT : METRIC + m; }
 
 static void results_begin(Sheet *sheet, Headings *h, const Comparison *c, int rows, TimeUnit unit) {
     sheet_begin(sheet, rows, RESULT_COLUMNS);
@@ -145,17 +148,16 @@ static void results_begin(Sheet *sheet, Headings *h, const Comparison *c, int ro
     sheet->names[STATE] = "state";
     sheet->names[EPOCH] = "epoch";
     for (int m = 0; m < METRICS; m++) {
-        heading(h->metric[m], "", &metrics[m], "");
-        sheet->names[METRIC + m] = h->metric[m];
+        heading(h->metric[m], "", &metrics[m]);
+        sheet->names[metric_column(c, m)] = h->metric[m];
     }
+    sheet->names[DEVIATION] = "s.d.";
+    heading(h->best, "best ", c->metric ? c->metric : metrics);
+    sheet->names[BEST] = h->best;
+    sheet->names[BEST_AT] = "in epoch";
     for (int p = SPEED; p <= MEMORY; p++) sheet->names[p] = properties[p].name;
     snprintf(h->time, sizeof h->time, "time, %s", unit.name);
     sheet->names[TIME] = h->time;
-    heading(h->best, "best ", c->metric ? c->metric : metrics, "");
-    sheet->names[BEST] = h->best;
-    sheet->names[BEST_AT] = "in epoch";
-    heading(h->deviation, "", c->metric ? c->metric : metrics, ", s.d.");
-    sheet->names[DEVIATION] = h->deviation;
 }
 
 /* Rounded down to the hundredth: a run that is in its third epoch has not ended it. */
@@ -173,7 +175,7 @@ static void groups_table(FILE *out, const Comparison *c, int groups, TimeUnit un
         put(&sheet, g, RUNS, "%d", group->count);
         for (int m = 0; m < METRICS; m++) {
             GroupResult result = group_result(group, &metrics[m]);
-            put_sample(&sheet, g, METRIC + m, metrics[m].decimals, &result.sample);
+            put_sample(&sheet, g, metric_column(c, m), metrics[m].decimals, &result.sample);
             if (&metrics[m] != c->metric) continue;
             put_epoch(&sheet, g, EPOCH, result.epoch);
             put_number(&sheet, g, DEVIATION, metrics[m].decimals, result.sample.deviation);
@@ -199,7 +201,7 @@ static void put_run(Sheet *sheet, int row, const Comparison *c, const ComparedRu
     put_text(sheet, row, STATE, facts_get(&run->facts, "state"));
     put_epoch(sheet, row, EPOCH, run_log_last(&run->log, "step") / run->epoch_steps);
     for (int m = 0; m < METRICS; m++)
-        put_number(sheet, row, METRIC + m, metrics[m].decimals, run_log_last(&run->log, metrics[m].column));
+        put_number(sheet, row, metric_column(c, m), metrics[m].decimals, run_log_last(&run->log, metrics[m].column));
     for (int p = SPEED; p <= MEMORY; p++) {
         double value = run_property(run, properties[p].property);
         put_number(sheet, row, p, properties[p].decimals, properties[p].scale * value);
@@ -225,6 +227,7 @@ static void runs_table(FILE *out, const Comparison *c, int groups, TimeUnit unit
 
 static void results(FILE *out, const Comparison *c, int groups, TimeUnit unit) {
     html_section(out, "results", "Results");
+    html_paragraph(out, "A result is that of a run's last evaluation, not the best of all, which chance favours.");
     if (c->group_count == c->run_count) {
         runs_table(out, c, groups, unit);
         return;
@@ -261,14 +264,15 @@ static Drawn drawn_groups(const Comparison *c, TimeUnit unit) {
 }
 
 /* The mean of a group's runs as a line with a band; `bounds` [2][curve->count] holds the band. */
-static ChartLine line_of(const RunGroup *group, GroupCurve *curve, double *bounds, XAxis axis, TimeUnit unit) {
+static ChartLine line_of(const RunGroup *group, GroupCurve *curve, double *bounds, XAxis axis, TimeUnit unit,
+                         bool dots) {
     int n = curve->count;
     for (int i = 0; i < n; i++) {
         bounds[i] = curve->mean[i] - curve->error[i];
         bounds[n + i] = curve->mean[i] + curve->error[i];
         curve->seconds[i] /= unit.seconds;
     }
-    return (ChartLine){.name = group->name, .count = n, .y = curve->mean, .marked = n <= DOTS_UP_TO,
+    return (ChartLine){.name = group->name, .count = n, .y = curve->mean, .marked = dots && n <= DOTS_UP_TO,
                        .x = axis == BY_EPOCH ? curve->epoch : axis == BY_STEP ? curve->step : curve->seconds,
                        .low = group->count > 1 ? bounds : NULL, .high = group->count > 1 ? bounds + n : NULL};
 }
@@ -281,10 +285,10 @@ static void put_chart(FILE *out, const Drawn *drawn, const Metric *metric, int p
     for (int k = 0; k < drawn->count; k++) {
         group_curve(&curves[k], drawn->groups[k], metric, points);
         bounds[k] = xcalloc(2 * (size_t)curves[k].count + 1, sizeof **bounds, "a band around a curve");
-        lines[k] = line_of(drawn->groups[k], &curves[k], bounds[k], axis, drawn->unit);
+        lines[k] = line_of(drawn->groups[k], &curves[k], bounds[k], axis, drawn->unit, !metric->averaged);
         lines[k].colour = k;
     }
-    heading(title, "", metric, "");
+    heading(title, "", metric);
     svg_lines(out, &(LineChart){.title = title, .x_label = label, .unit = metric->unit, .lines = lines,
                                 .count = drawn->count});
     for (int k = 0; k < drawn->count; k++) {
@@ -307,7 +311,7 @@ static void describe_curves(FILE *out, const Comparison *c, const Drawn *drawn) 
                             "where the first of its runs does.");
 }
 
-/* The charts stand once for each axis, and a choice that needs no script shows those of one. */
+/* The charts stand once for each axis, and a choice that needs no script shows those of one (page_rules). */
 static void curves(FILE *out, const Comparison *c, int points, TimeUnit unit) {
     static const char *const names[AXES] = {"epoch", "step", "time"};
     Drawn drawn = drawn_groups(c, unit);
@@ -315,8 +319,7 @@ static void curves(FILE *out, const Comparison *c, int points, TimeUnit unit) {
     if (!drawn.count) return;
     html_section(out, "curves", "Curves");
     describe_curves(out, c, &drawn);
-    fputs("<style>.axis{display:none}.axes>label{margin-right:1.5em;white-space:nowrap}#axis-0:checked~.axis-0,"
-          "#axis-1:checked~.axis-1,#axis-2:checked~.axis-2{display:block}</style>\n<div class=\"axes\">\n", out);
+    fputs("<div class=\"axes\">\n", out);
     int axes = drawn.timed ? AXES : BY_TIME;
     for (int x = 0; x < axes; x++)
         fprintf(out, "<input type=\"radio\" name=\"axis\" id=\"axis-%d\"%s/> <label for=\"axis-%d\">by %s</label>\n", x,
@@ -355,7 +358,7 @@ static void put_scatter(FILE *out, const Comparison *c, int groups, const char *
         low = fmin(low, x);
         high = fmax(high, x);
     }
-    heading(y_label, "", c->metric, "");
+    heading(y_label, "", c->metric);
     snprintf(title, sizeof title, *budget ? "%s against %s, %s epochs" : "%s against %s", c->metric->name,
              properties[property].name, budget);
     if (count > 1)
@@ -511,6 +514,12 @@ static void figures(FILE *out, const Comparison *c) {
     html_figures(out, all, count);
 }
 
+/* A choice of axes shows the charts behind it; the names of a wide table stay while it is scrolled. */
+static const char page_rules[] =
+    "<style>.axis{display:none}.axes>label{margin-right:1.5em;white-space:nowrap;line-height:2.5}\n"
+    "#axis-0:checked~.axis-0,#axis-1:checked~.axis-1,#axis-2:checked~.axis-2{display:block}\n"
+    ".sort :is(th,td):first-child{position:sticky;left:0;background:var(--card);min-width:8em;max-width:22ch}</style>\n";
+
 static char *page_of(const Comparison *c, Detail detail, size_t *size) {
     TextStream text;
     char title[64], subtitle[64];
@@ -518,8 +527,9 @@ static char *page_of(const Comparison *c, Detail detail, size_t *size) {
     TimeUnit unit = time_unit(c);
     FILE *out = text_open(&text);
     snprintf(title, sizeof title, "%d %s compared", c->run_count, c->run_count == 1 ? "run" : "runs");
-    snprintf(subtitle, sizeof subtitle, "%d %s of runs that differ in the seed alone", c->group_count, what);
+    snprintf(subtitle, sizeof subtitle, "%d %s: runs of one differ in their seed alone", c->group_count, what);
     html_begin(out, &(HtmlPage){.title = title, .subtitle = c->group_count < c->run_count ? subtitle : NULL});
+    fputs(page_rules, out);
     warnings(out, c, detail.groups);
     figures(out, c);
     results(out, c, detail.groups, unit);
