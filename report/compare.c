@@ -8,6 +8,7 @@
 
 #include "core/die.h"
 #include "core/files.h"
+#include "core/integers.h"
 #include "core/text.h"
 #include "core/text_stream.h"
 #include "report/comparison.h"
@@ -281,14 +282,18 @@ static void put_chart(FILE *out, const Drawn *drawn, const Metric *metric, int p
     ChartLine lines[CHART_COLOURS];
     GroupCurve curves[CHART_COLOURS];
     double *bounds[CHART_COLOURS];
-    char title[HEADING_SIZE];
+    char title[HEADING_SIZE + 32];
+    int joined = 1;
     for (int k = 0; k < drawn->count; k++) {
         group_curve(&curves[k], drawn->groups[k], metric, points);
+        joined = larger(joined, curves[k].joined);
         bounds[k] = xcalloc(2 * (size_t)curves[k].count + 1, sizeof **bounds, "a band around a curve");
         lines[k] = line_of(drawn->groups[k], &curves[k], bounds[k], axis, drawn->unit, !metric->averaged);
         lines[k].colour = k;
     }
     heading(title, "", metric);
+    if (metric->averaged && joined > 1)
+        snprintf(title + strlen(title), 32, ", means of %d rows", joined);
     svg_lines(out, &(LineChart){.title = title, .x_label = label, .unit = metric->unit, .lines = lines,
                                 .count = drawn->count});
     for (int k = 0; k < drawn->count; k++) {
@@ -518,7 +523,8 @@ static void figures(FILE *out, const Comparison *c) {
 static const char page_rules[] =
     "<style>.axis{display:none}.axes>label{margin-right:1.5em;white-space:nowrap;line-height:2.5}\n"
     "#axis-0:checked~.axis-0,#axis-1:checked~.axis-1,#axis-2:checked~.axis-2{display:block}\n"
-    ".sort :is(th,td):first-child{position:sticky;left:0;background:var(--card);min-width:8em;max-width:22ch}</style>\n";
+    ".sort :is(th,td):first-child{position:sticky;left:0;background:var(--card);min-width:min(16em,34vw);"
+    "max-width:30ch}</style>\n";
 
 static char *page_of(const Comparison *c, Detail detail, size_t *size) {
     TextStream text;

@@ -534,18 +534,18 @@ void group_curve(GroupCurve *curve, const RunGroup *group, const Metric *metric,
     const double *step = log ? run_log_column(log, "step") : NULL;
     const double *x = log ? run_log_column(log, metric->column) : NULL;
     int rows = log ? log->rows : 0, points = 0, taken = 0;
+    *curve = (GroupCurve){0};
     double *block = xcalloc(6 * (size_t)rows + (size_t)group->count, sizeof *block, "curves of runs");
     double *values = block + 6 * (size_t)rows;
     Walk *walks = begin_walks(group, metric);
     double **parts[] = {&curve->step, &curve->epoch, &curve->seconds, &curve->mean, &curve->error, &curve->deviation};
-    curve->count = 0;
     for (int i = 0; i < 6; i++) *parts[i] = block + i * rows;
     for (int row = 0; row < rows; row++) points += isfinite(x[row]);
-    int joined = points / most + (points % most > 0);
+    curve->joined = points / most + (points % most > 0);
     for (int row = 0; row < rows; row++) {
         if (!isfinite(x[row])) continue;
         taken++;
-        if (taken % joined == 0 || taken == points)
+        if (taken % curve->joined == 0 || taken == points)
             add_point(curve, walks, values, group->count, step[row], metric->averaged);
     }
     free(walks);
