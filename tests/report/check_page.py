@@ -36,7 +36,9 @@ SCHEMES = ("light", "dark")
 WAIT_S = 60
 NO_BROWSER = 77
 TOLD = 12        # defects of a kind of page and window that are printed
-SHRINK = 0.25    # screenshots that are only counted
+SHRINK = 0.125   # screenshots that are only counted
+PALE = 20        # texts of a page whose pixels are looked at
+CONTRAST = 3     # the least, which WCAG asks of large texts
 INK = 0.002      # share of pixels of a page that are not of its most common colour
 MEASURE = (pathlib.Path(__file__).parent / "measure.js").read_text()
 
@@ -139,9 +141,9 @@ class Browser:
                 sys.exit(f"check_page.py: {url}: did not load within {WAIT_S} s")
             self.events.append(event)
 
-    def screenshot(self, width, height, scale=1.0):
+    def screenshot(self, width, height, scale=1.0, x=0.0, y=0.0):
         data = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True,
-                         clip={"x": 0, "y": 0, "width": width, "height": height, "scale": scale})["data"]
+                         clip={"x": x, "y": y, "width": width, "height": height, "scale": scale})["data"]
         return base64.b64decode(data)
 
 
@@ -189,8 +191,24 @@ def decode_png(data):
     return rows
 
 
-def brightness(colour):
-    return sum(colour) / 765
+def luminance(colour):
+    """As WCAG defines it for its contrasts."""
+    linear = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in (value / 255 for value in colour)]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(rows):
+    """Of a text: between the most common colour and the one that differs most from it."""
+    colours = collections.Counter(pixel for row in rows for pixel in row)
+    ground = luminance(colours.most_common(1)[0][0])
+    return max((max(ground, ink) + 0.05) / (min(ground, ink) + 0.05) for ink in map(luminance, colours))
+
+
+def pale_texts(browser, texts):
+    for text in texts[:PALE]:
+        found = contrast(decode_png(browser.screenshot(text["width"], text["height"], x=text["x"], y=text["y"])))
+        if found < CONTRAST:
+            yield f"the text {text['text']} has a contrast of {found:.1f}"
 
 
 def blank_parts(rows, drawn, scheme):
@@ -198,7 +216,7 @@ def blank_parts(rows, drawn, scheme):
     ground, count = colours.most_common(1)[0]
     if 1 - count / sum(colours.values()) < INK:
         yield "the page is blank"
-    if (brightness(ground) < 0.5) != (scheme == "dark"):
+    if (luminance(ground) < 0.2) != (scheme == "dark"):
         yield f"the page's ground is rgb{ground}"
     for part in drawn:
         left, top, right, bottom = (int(SHRINK * x) for x in (part["x"], part["y"], part["x"] + part["width"],
@@ -271,6 +289,7 @@ def check_shown(browser, path, says):
         if measured["texts"]:
             picture = decode_png(browser.screenshot(measured["width"], measured["height"], SHRINK))
             found += blank_parts(picture, measured["drawn"], scheme)
+            found += pale_texts(browser, measured["pale"])
         else:
             found.append("shows no text")
         if script and scheme == "light":

@@ -1,9 +1,9 @@
-// What tests/report/check_page.py asks a page that a browser shows: an expression that gives an object of lists of
-// sentences, one for each defect, and of the places of its charts and pictures.
+// What tests/report/check_page.py asks a page that a browser shows: an expression that gives an object of sentences,
+// one for each defect, and of the places of its charts, of its pictures, and of texts that may be too pale.
 (() => {
     const SHRUNK = 0.18;    // of a text's box above and below, where letters have no ink
     const TOUCHING = 1;     // pixels by which boxes may overlap
-    const CONTRAST = 3;     // WCAG's least one, of large texts
+    const CONTRAST = 3;     // between text and ground that need no look at pixels
     const SMALLEST = 7;     // pixels of a letter's size
     document.querySelectorAll("details").forEach(details => { details.open = true; });
     const page = document.scrollingElement;
@@ -116,28 +116,42 @@
         return (pair[0] + 0.05) / (pair[1] + 0.05);
     }
 
-    const unreadable = [];
+    // Where an element shows what is in it: as far as the first ancestor that hides the rest, or lets one scroll to it.
+    function frameOf(element) {
+        for (; element && element !== document.body && element !== page; element = element.parentElement) {
+            const overflow = getComputedStyle(element).overflow;
+            if (overflow === "hidden" || overflow === "clip") return element.getBoundingClientRect();
+            if (overflow !== "visible") return {left: -Infinity, right: Infinity, top: -Infinity, bottom: Infinity};
+        }
+        return {left: 0, right: page.clientWidth, top: -scrollY, bottom: page.scrollHeight - scrollY};
+    }
+
+    const unreadable = [], pale = [];  // pale: against the ground of the elements around it, which a shape may cover
     for (const text of texts) {
-        if (contrast(text) < CONTRAST) unreadable.push(`the text ${text.text} has a contrast of ${contrast(text).toFixed(1)}`);
+        if (contrast(text) < CONTRAST)
+            pale.push({text: text.text, x: text.left + scrollX, y: text.top + scrollY, width: text.right - text.left,
+                       height: text.bottom - text.top});
         if (text.size < SMALLEST) unreadable.push(`the text ${text.text} is ${text.size.toFixed(1)} pixels high`);
-        const frame = text.svg ? text.svg.getBoundingClientRect() : {left: 0, right: page.clientWidth};
+        const frame = frameOf(text.element);
         if (text.left < frame.left - TOUCHING || text.right > frame.right + TOUCHING ||
-            text.svg && (text.top < frame.top - TOUCHING || text.bottom > frame.bottom + TOUCHING))
-            unreadable.push(`the text ${text.text} is cut off at the edge of ${text.svg ? "its chart" : "the page"}`);
+            text.top < frame.top - TOUCHING || text.bottom > frame.bottom + TOUCHING)
+            unreadable.push(`the text ${text.text} is cut off`);
     }
     const wide = page.scrollWidth > page.clientWidth
         ? [`the page is ${page.scrollWidth} pixels wide in a window of ${page.clientWidth}`] : [];
 
     // == Charts and pictures ===========================================================================================
 
-    const drawn = [...document.querySelectorAll("svg, img")].filter(element => element.checkVisibility()).map(element => {
-        const box = element.getBoundingClientRect();
-        const title = element.querySelector("text, title");
-        return {name: `${element.localName} ${short(element.alt || (title ? title.textContent : ""))}`,
-                x: box.left + scrollX, y: box.top + scrollY, width: box.width, height: box.height};
-    });
+    const drawn = [];
+    for (const element of document.querySelectorAll("svg:not(svg svg), img")) {
+        const box = element.checkVisibility() && visible(element.getBoundingClientRect(), element.parentElement);
+        const title = element.getAttribute("aria-label") || element.querySelector("title")?.textContent || element.alt || "";
+        if (box) drawn.push({name: `${element.localName} ${short(title)}`, x: box.left + scrollX, y: box.top + scrollY,
+                             width: box.right - box.left, height: box.bottom - box.top});
+    }
+
     const broken = [...document.images].filter(image => !image.complete || !image.naturalWidth)
         .map(image => `the picture ${short(image.alt)} cannot be shown`);
-    return {defects: [...overlaps, ...unreadable, ...wide, ...broken], drawn, texts: texts.length,
+    return {defects: [...overlaps, ...unreadable, ...wide, ...broken], pale, drawn, texts: texts.length,
             width: page.clientWidth, height: page.scrollHeight};
 })()
