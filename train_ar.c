@@ -280,6 +280,7 @@ static int train(DensityRun *run) {
     int begin, end;
     training_data_and_model(run);
     if (distributed_rank() == 0) announce(run);
+    density_facts(run);
     training_share(t, &begin, &end);
     for (; training_epoch_left(t); training_epoch_end(t)) {
         parts_start(&run->loader.parts, (uint32_t)t->state.epoch, t->state.batch);
@@ -306,6 +307,7 @@ static int train(DensityRun *run) {
         if (t->stopping) return training_stop_early(t);
         training_value(t, "bits", run->bits);
         training_evaluated(t, 100 * exp2(-run->bits), "%.4f bits per byte", run->bits);
+        density_facts_evaluated(run);
     }
     return report(run);
 }

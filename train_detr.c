@@ -141,8 +141,9 @@ static void evaluate(DetrRun *run, CocoResults *results) {
     if (model->params.ema) detr_fold(&run->detr);
     if (!run->d.training.stopping) {
         detector_exchange(&run->d, list);
-        if (!coco_eval(run->found, NULL, COCO_EVAL_BOXES, &run->d.val.coco, list, NULL, &error))
+        if (!coco_eval(run->found, run->d.category_ap, COCO_EVAL_BOXES, &run->d.val.coco, list, NULL, &error))
             die("%s: %s", run->d.val.name, error.text);
+        detector_facts(&run->d, list);
     }
     coco_results_free(&own);
 }
@@ -252,6 +253,7 @@ static int train(DetrRun *run) {
     int begin, end;
     training_data_and_model(run);
     if (distributed_rank() == 0) announce(run);
+    detr_facts(run);
     training_share(t, &begin, &end);
     for (; training_epoch_left(t); training_epoch_end(t)) {
         parts_start(&run->d.loader.parts, (uint32_t)t->state.epoch, t->state.batch);

@@ -136,8 +136,9 @@ static void evaluate(MaskRun *run, CocoResults *results) {
     if (!d->training.stopping) {
         detector_exchange(d, list);
         if (!coco_eval(run->found, NULL, COCO_EVAL_BOXES, &d->val.coco, list, NULL, &error) ||
-            !coco_eval(run->found_masks, NULL, COCO_EVAL_MASKS, &d->val.coco, list, NULL, &error))
+            !coco_eval(run->found_masks, d->category_ap, COCO_EVAL_MASKS, &d->val.coco, list, NULL, &error))
             die("%s: %s", d->val.name, error.text);
+        detector_facts(d, list);
     }
     coco_results_free(&own);
 }
@@ -252,6 +253,7 @@ static int train(MaskRun *run) {
     int begin, end;
     training_data_and_model(run);
     if (distributed_rank() == 0) announce(run);
+    mask_run_facts(run);
     training_share(t, &begin, &end);
     for (; training_epoch_left(t); training_epoch_end(t)) {
         parts_start(&d->loader.parts, (uint32_t)t->state.epoch, t->state.batch);

@@ -241,6 +241,7 @@ static int train(SemanticRun *run) {
     int begin, end;
     training_data_and_model(run);
     if (distributed_rank() == 0) announce(run);
+    semantic_facts(run);
     training_share(t, &begin, &end);
     for (; training_epoch_left(t); training_epoch_end(t)) {
         parts_start(&run->loader.parts, (uint32_t)t->state.epoch, t->state.batch);
@@ -263,6 +264,7 @@ static int train(SemanticRun *run) {
         evaluate(run);
         if (t->stopping) return training_stop_early(t);
         note_evaluation(run);
+        semantic_facts_evaluated(run);
     }
     return report(run);
 }

@@ -29,6 +29,18 @@ void draw_mask(Image *image, const Rle *mask, DrawColour colour) {
     }
 }
 
+void draw_outline(Image *image, const uint8_t *inside, DrawColour colour) {
+    enum { DASH = 4 };
+    int height = image->height, width = image->width;
+    for (int y = 0; y < height; y++)
+        for (int x = 0; x < width; x++) {
+            const uint8_t *at = inside + (size_t)y * (size_t)width + (size_t)x;
+            bool within = x > 0 && x + 1 < width && y > 0 && y + 1 < height;
+            if (!*at || (within && at[-1] && at[1] && at[-width] && at[width])) continue;
+            draw_fill(image, x, y, x + 1, y + 1, (x + y) / DASH % 2 ? colour : (DrawColour){{255, 255, 255}});
+        }
+}
+
 /* A coordinate of any size, NaN included, within a margin around the picture. */
 static int near_picture(double x, int side) { return (int)fmin(fmax(rint(x), -16), side + 16); }
 

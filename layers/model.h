@@ -42,6 +42,9 @@ void model_evaluation_end(Model *model);
 /* Bytes of activations, scratch and kernel workspace. */
 size_t model_activation_bytes(const Model *model);
 
+/* Called for every part of a model that a description has: its parameters are those whose names begin with `prefix`. */
+typedef void (*ModelPart)(void *context, const char *prefix, const char *what, size_t macs);
+
 /* A table of layers: its head, a row for the parameters below a prefix with the multiplications of one sample ("image")
  * and what a sample keeps there, and the memory that was planned.  The plan described is that of training, if there is
  * one. */

@@ -29,6 +29,7 @@ typedef struct {
     Share share[256]; /* [count], the most frequent first */
     int count;
     size_t total;
+    bool shares; /* entries have their share of the labelled pixels: where there are no predictions beside the labels */
     int scale, column, rows, columns; /* of letters; width of a column in pixels; how the entries are arranged */
 } Legend;
 
@@ -39,12 +40,17 @@ static int more_frequent(const void *a, const void *b) {
     return x->pixels != y->pixels ? (x->pixels < y->pixels ? 1 : -1) : x->class - y->class;
 }
 
+static void count_pixels(size_t pixels[256], const SegmentationView *view, const uint8_t *classes) {
+    for (int y = 0; y < view->height; y++)
+        for (int x = 0; x < view->width; x++) pixels[classes[(size_t)y * view->label_stride + (size_t)x]]++;
+}
+
 static void count_classes(Legend *legend, const SegmentationView *views, int n) {
     size_t pixels[256] = {0};
-    for (int i = 0; i < n; i++)
-        for (int y = 0; y < views[i].height; y++)
-            for (int x = 0; x < views[i].width; x++)
-                pixels[views[i].labels[(size_t)y * views[i].label_stride + (size_t)x]]++;
+    for (int i = 0; i < n; i++) {
+        count_pixels(pixels, &views[i], views[i].labels);
+        if (views[i].predicted) count_pixels(pixels, &views[i], views[i].predicted);
+    }
     for (int c = 0; c < 256; c++) {
         if (!pixels[c]) continue;
         legend->share[legend->count++] = (Share){c, pixels[c]};
@@ -55,13 +61,14 @@ static void count_classes(Legend *legend, const SegmentationView *views, int n) 
 
 static void entry_text(char text[64], const Legend *legend, int i, const char *const *names) {
     const Share *s = &legend->share[i];
-    double percent = 100 * (double)s->pixels / (double)legend->total;
+    char share[16] = "";
+    if (legend->shares) snprintf(share, sizeof share, " %.1f%%", 100 * (double)s->pixels / (double)legend->total);
     if (s->class == SEGMENTATION_IGNORED)
-        snprintf(text, 64, "no label %.1f%%", percent);
+        snprintf(text, 64, "no label%s", share);
     else if (names)
-        snprintf(text, 64, "%.*s %.1f%%", NAME, names[s->class], percent);
+        snprintf(text, 64, "%.*s%s", NAME, names[s->class], share);
     else
-        snprintf(text, 64, "class %d %.1f%%", s->class, percent);
+        snprintf(text, 64, "class %d%s", s->class, share);
 }
 
 /* Fills columns from left to right, as many as `width` has room for. */
@@ -92,46 +99,45 @@ static void draw_legend(Image *sheet, int top, const Legend *legend, const char 
 
 /* == Pictures ===================================================================================================== */
 
-/* out [height,width,3]: the picture; with `coloured` two fifths of it and three of its class's colour. */
-static void compose(uint8_t *out, const SegmentationView *view, bool coloured) {
+/* out [height,width,3]: the picture; with classes, two fifths of it and three of its class's colour. */
+static void compose(uint8_t *out, const SegmentationView *view, const uint8_t *classes) {
     for (int y = 0; y < view->height; y++) {
         const uint8_t *in = view->pixels + (size_t)y * view->stride;
-        const uint8_t *label = view->labels + (size_t)y * view->label_stride;
         for (int x = 0; x < view->width; x++, out += 3, in += 3) {
             uint8_t colour[3];
-            segmentation_colour(colour, label[x]);
-            for (int k = 0; k < 3; k++) out[k] = coloured ? (uint8_t)((2 * in[k] + 3 * colour[k]) / 5) : in[k];
+            if (classes) segmentation_colour(colour, classes[(size_t)y * view->label_stride + (size_t)x]);
+            for (int k = 0; k < 3; k++) out[k] = classes ? (uint8_t)((2 * in[k] + 3 * colour[k]) / 5) : in[k];
         }
     }
 }
 
 typedef struct {
-    int height, width, zoom, across, down; /* of the largest picture; of the pairs */
+    int height, width, zoom, panels, across, down; /* of the largest picture; pictures of a view; of the views */
 } Grid;
 
-static Grid arrange_pairs(const SegmentationView *views, int n) {
-    enum { SMALLEST = 192 };
-    Grid g = {.height = 1, .width = 1};
+static Grid arrange_views(const SegmentationView *views, int n, int least) {
+    Grid g = {.height = 1, .width = 1, .panels = views[0].predicted ? 3 : 2};
     for (int i = 0; i < n; i++) {
         g.height = larger(g.height, views[i].height);
         g.width = larger(g.width, views[i].width);
     }
     int shorter = smaller(g.height, g.width);
-    g.zoom = (SMALLEST + shorter - 1) / shorter;
-    g.across = clamp((int)ceil(sqrt((double)n * g.height / (2.0 * g.width)) - 0.5), 1, n);
+    g.zoom = (least + shorter - 1) / shorter;
+    g.across = clamp((int)ceil(sqrt((double)n * g.height / ((double)g.panels * g.width)) - 0.5), 1, n);
     g.down = (n + g.across - 1) / g.across;
     return g;
 }
 
-static bool draw_pairs(Image *sheet, const SegmentationView *views, int n, const Grid *g, Error *error) {
+static bool draw_views(Image *sheet, const SegmentationView *views, int n, const Grid *g, Error *error) {
     size_t bytes = (size_t)g->height * (size_t)g->width * 3;
-    int cell_height = g->height * g->zoom + GAP, cell_width = 2 * (g->width * g->zoom + GAP);
+    int cell_height = g->height * g->zoom + GAP, cell_width = g->panels * (g->width * g->zoom + GAP);
     uint8_t *pixels = malloc(bytes);
     if (!pixels) return refuse_memory(error, bytes, "a picture of classes");
     for (int i = 0; i < n; i++) {
-        for (int side = 0; side < 2; side++) {
-            int left = GAP + i % g->across * cell_width + side * (g->width * g->zoom + GAP / 2);
-            compose(pixels, &views[i], side);
+        const uint8_t *const classes[] = {NULL, views[i].labels, views[i].predicted};
+        for (int panel = 0; panel < g->panels; panel++) {
+            int left = GAP + i % g->across * cell_width + panel * (g->width * g->zoom + GAP / 2);
+            compose(pixels, &views[i], classes[panel]);
             draw_pixels(sheet, left, GAP + i / g->across * cell_height, pixels, views[i].height, views[i].width,
                         g->zoom);
         }
@@ -140,25 +146,33 @@ static bool draw_pairs(Image *sheet, const SegmentationView *views, int n, const
     return true;
 }
 
-bool segmentation_sheet_write(const char *path, const SegmentationView *views, int n, const char *const *names,
-                              Error *error) {
-    Grid g = arrange_pairs(views, n);
-    Legend legend = {.count = 0};
-    int64_t width = GAP + (int64_t)g.across * 2 * (g.width * g.zoom + GAP);
+bool segmentation_sheet(Image *sheet, const SegmentationView *views, int n, int least, const char *const *names,
+                        Error *error) {
+    Grid g = arrange_views(views, n, least);
+    Legend legend = {.shares = !views[0].predicted};
+    int64_t width = GAP + (int64_t)g.across * g.panels * (g.width * g.zoom + GAP);
     int64_t top = GAP + (int64_t)g.down * (g.height * g.zoom + GAP);
     if (width > IMAGE_MAX_SIDE || top > IMAGE_MAX_SIDE || width * top > IMAGE_MAX_PIXELS)
         return refuse(error, "%d pictures of %d x %d are too many for one picture", n, g.height, g.width);
     count_classes(&legend, views, n);
     arrange(&legend, (int)width, names);
-    Image sheet = {.height = (int)top + legend.rows * LINE * legend.scale + GAP,
-                   .width = larger((int)width, legend.column)};
-    size_t bytes = (size_t)sheet.height * (size_t)sheet.width * 3;
-    sheet.pixels = malloc(bytes);
-    if (!sheet.pixels) return refuse_memory(error, bytes, "a picture of classes");
-    memset(sheet.pixels, 255, bytes);
-    bool ok = draw_pairs(&sheet, views, n, &g, error);
-    if (ok) draw_legend(&sheet, (int)top, &legend, names);
-    ok = ok && image_write_png(path, sheet.pixels, sheet.height, sheet.width, error);
+    *sheet = (Image){.height = (int)top + legend.rows * LINE * legend.scale + GAP,
+                     .width = larger((int)width, legend.column)};
+    size_t bytes = (size_t)sheet->height * (size_t)sheet->width * 3;
+    sheet->pixels = malloc(bytes);
+    if (!sheet->pixels) return refuse_memory(error, bytes, "a picture of classes");
+    memset(sheet->pixels, 255, bytes);
+    if (!draw_views(sheet, views, n, &g, error)) return free(sheet->pixels), false;
+    draw_legend(sheet, (int)top, &legend, names);
+    return true;
+}
+
+bool segmentation_sheet_write(const char *path, const SegmentationView *views, int n, const char *const *names,
+                              Error *error) {
+    enum { SMALLEST = 192 };
+    Image sheet;
+    if (!segmentation_sheet(&sheet, views, n, SMALLEST, names, error)) return false;
+    bool ok = image_write_png(path, sheet.pixels, sheet.height, sheet.width, error);
     free(sheet.pixels);
     return ok;
 }

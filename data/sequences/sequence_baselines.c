@@ -9,20 +9,21 @@
 
 enum { BYTES = 256, CHUNK = 256 };
 
-/* Reads n images of a split from `first` on as tokens [n,row_bytes], with a scratch for each thread. */
-static void read_images(const SequenceSet *set, SequencesSplit split, size_t first, int n, uint8_t *tokens,
-                        TransformScratch *scratch, int threads) {
-#pragma omp parallel for schedule(dynamic) num_threads(threads)
+/* Reads n images of a split from `first` on as tokens [n,row_bytes], with a scratch for each thread; marks those that
+ * could be read, and returns their number. */
+static size_t read_images(const SequenceSet *set, SequencesSplit split, size_t first, int n, uint8_t *tokens,
+                          bool *there, TransformScratch *scratch, int threads) {
+    size_t count = 0;
+#pragma omp parallel for schedule(dynamic) num_threads(threads) reduction(+ : count)
     for (int i = 0; i < n; i++) {
         Error error;
-        char name[512];
         int unused;
-        size_t index = first + (size_t)i;
         uint8_t *row = tokens + (size_t)i * (size_t)set->row_bytes;
-        if (sequences_window(set, split, set->n, index, row, &unused, &scratch[omp_get_thread_num()], &error)) continue;
-        sequences_name(set, split, index, name, sizeof name);
-        die("%s: %s", name, error.text);
+        there[i] = sequences_window(set, split, set->n, first + (size_t)i, row, &unused,
+                                    &scratch[omp_get_thread_num()], &error);
+        count += there[i];
     }
+    return count;
 }
 
 /* The bits that code `times` occurrences of a value that was counted `count` times of `total`. */
@@ -36,23 +37,25 @@ static double stream_bits(const SequenceSet *set, SequencesSplit split) {
     return sum / (double)tested;
 }
 
-/* counts [n,BYTES] of the images of a split. */
+/* counts [n,BYTES] of the images of a split; returns how many they are. */
 static size_t count_images(const SequenceSet *set, SequencesSplit split, size_t most, uint32_t *counts) {
-    size_t count = dataset_limited(set->count[split], most), row = (size_t)set->row_bytes;
+    size_t count = dataset_limited(set->count[split], most), row = (size_t)set->row_bytes, counted = 0;
+    bool there[CHUNK];
     int threads = omp_get_max_threads();
     uint8_t *tokens = xcalloc(CHUNK, row, "images");
     TransformScratch *scratch = xcalloc((size_t)threads, sizeof *scratch, "reading images");
     for (size_t first = 0; first < count; first += CHUNK) {
         int n = count - first < CHUNK ? (int)(count - first) : CHUNK;
-        read_images(set, split, first, n, tokens, scratch, threads);
+        counted += read_images(set, split, first, n, tokens, there, scratch, threads);
 #pragma omp parallel for schedule(static)
         for (int at = 0; at < set->n; at++)
-            for (int i = 0; i < n; i++) counts[(size_t)at * BYTES + tokens[(size_t)i * row + (size_t)at]]++;
+            for (int i = 0; i < n; i++)
+                counts[(size_t)at * BYTES + tokens[(size_t)i * row + (size_t)at]] += there[i];
     }
     for (int i = 0; i < threads; i++) transform_scratch_free(&scratch[i]);
     free(scratch);
     free(tokens);
-    return count;
+    return counted;
 }
 
 double sequences_histogram_bits(const SequenceSet *set, SequencesSplit split, size_t most) {

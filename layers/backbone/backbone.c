@@ -218,29 +218,41 @@ size_t backbone_weights(const Backbone *b, const Params *params) {
     return count;
 }
 
-static void describe_stage(Backbone *b, int i, BackboneRow row, void *context) {
+static void part_of_stage(Backbone *b, int i, ModelPart part, void *context) {
     const Stage *stage = &b->trunk.stages[i];
     const Embedding *embedding = &b->trunk.embeddings[i];
     char prefix[PARAM_NAME_SIZE], what[96];
     size_t patches = embedding_macs(embedding);
     snprintf(prefix, sizeof prefix, "%spatch_embed.", b->prefix);
-    if (i == 0) row(context, prefix, embedding_kind(embedding), patches);
+    if (i == 0) part(context, prefix, embedding_kind(embedding), patches);
     snprintf(what, sizeof what, "%s, %d block%s of %d, %d x %d grid", stage->config.attn->name, stage->config.depth,
              stage->config.depth > 1 ? "s" : "", stage->config.dim, stage->grid.rows, stage->grid.columns);
-    row(context, stage->prefix, what, stage_macs(stage) + (i ? patches : 0));
+    part(context, stage->prefix, what, stage_macs(stage) + (i ? patches : 0));
 }
 
-void backbone_describe(Backbone *b, int H, int W, BackboneRow row, void *context) {
+void backbone_parts(Backbone *b, int H, int W, ModelPart part, void *context) {
     char prefix[PARAM_NAME_SIZE];
     if (!is_hierarchy(b)) {
-        row(context, b->prefix, "ResNet, frozen batch norms", backbone_macs(b, H, W));
+        part(context, b->prefix, "ResNet, frozen batch norms", backbone_macs(b, H, W));
         return;
     }
     set_size(b, H, W);
-    for (int i = 0; i < BACKBONE_LEVELS; i++) describe_stage(b, i, row, context);
+    for (int i = 0; i < BACKBONE_LEVELS; i++) part_of_stage(b, i, part, context);
     snprintf(prefix, sizeof prefix, "%snorm", b->prefix);
     if (!b->trunk.settings.stage_norm && b->trunk.use.ends == ENDS_BESIDE)
-        row(context, prefix, "norms of the four maps", 0);
+        part(context, prefix, "norms of the four maps", 0);
+}
+
+void backbone_tell(const Backbone *b, char *text, size_t size) {
+    const int *blocks = b->resnet.config.blocks;
+    const Stage *s = b->trunk.stages;
+    if (is_hierarchy(b))
+        snprintf(text, size, "a hierarchy of %d, %d, %d and %d blocks of %s attention, %d to %d wide", s[0].config.depth,
+                 s[1].config.depth, s[2].config.depth, s[3].config.depth, s[3].config.attn->name, s[0].config.dim,
+                 s[3].config.dim);
+    else
+        snprintf(text, size, "a ResNet of %d, %d, %d and %d blocks, %d wide", blocks[0], blocks[1], blocks[2], blocks[3],
+                 b->resnet.config.width);
 }
 
 /* == Weights ====================================================================================================== */

@@ -9,6 +9,7 @@
 #include "core/config/config.h"
 #include "layers/backbone/hierarchy.h"
 #include "layers/backbone/resnet.h"
+#include "layers/model.h"
 #include "training/program.h"
 
 enum { BACKBONE_LEVELS = RESNET_STAGES, BACKBONE_STRIDE = 32 };
@@ -101,10 +102,11 @@ size_t backbone_backward_macs(Backbone *b, int H, int W);
  * them. */
 size_t backbone_weights(const Backbone *b, const Params *params);
 
-/* Calls row(context, prefix, what, macs) for every part that a description has: the parameters are those whose names
- * begin with `prefix`. */
-typedef void (*BackboneRow)(void *context, const char *prefix, const char *what, size_t macs);
-void backbone_describe(Backbone *b, int H, int W, BackboneRow row, void *context);
+/* Calls part for each of the backbone's parts. */
+void backbone_parts(Backbone *b, int H, int W, ModelPart part, void *context);
+
+/* Writes the backbone in words: "a ResNet of 3, 4, 6 and 3 blocks, 64 wide". */
+void backbone_tell(const Backbone *b, char *text, size_t size);
 
 /* Is the file of weights a classifier's, whose names have no prefix? */
 bool backbone_is_alone(const Backbone *b, const char *path);

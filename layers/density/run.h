@@ -63,6 +63,11 @@ void density_load(DensityRun *run, const uint8_t *tokens, int B);
  * losses. */
 double density_forward_backward(DensityRun *run, int first, int B, bool last);
 
+/* Into the facts of a training run (report/facts.h): the model and what its bits are compared with; after an evaluation,
+ * what it draws. */
+void density_facts(DensityRun *run);
+void density_facts_evaluated(DensityRun *run);
+
 /* The modes, after program_open.  --parity's file says what a sequence is, so it is opened before settings are
  * checked. */
 void density_describe(DensityRun *run);

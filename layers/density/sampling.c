@@ -69,7 +69,7 @@ void sampling_run(SequenceModel *m, uint8_t *tokens, const SamplingSettings *s, 
         if (passed) passed(run->offset + token + 1, run->offset + run->end);
         if (token < run->given) continue;
         real_download(logits, m->logits, (size_t)run->B * (size_t)V);
-        outcome_require(logits, (size_t)run->B * (size_t)V, run->weights, "a sequence");
+        if (run->weights) outcome_require(logits, (size_t)run->B * (size_t)V, run->weights, "a sequence");
         for (int b = 0; b < run->B; b++) {
             uint32_t sequence = (uint32_t)(run->first + (size_t)b);
             float u = rng_uniform(run->seed, RNG_SAMPLE, sequence, 0, run->offset + token);

@@ -26,7 +26,7 @@ typedef struct {
     uint64_t seed;
     size_t first;  /* the draws of sequence b are those of first + b, */
     size_t offset; /* and of its token i those of offset + i */
-    const char *weights; /* the file that they are from, for messages */
+    const char *weights; /* the file that they are from, which a message names where logits are not finite; NULL: none */
 } SamplingRun;
 
 /* Draws tokens given .. end-1 of host tokens [B,row_bytes], with a model that was planned to sample that many sequences

@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "core/die.h"
+#include "core/integers.h"
 #include "core/safetensors.h"
 
 /* == Settings ===================================================================================================== */
@@ -287,9 +288,9 @@ size_t sequence_model_cache_bytes(const SequenceModel *m, int B) {
     return bytes;
 }
 
-static void caches_allocate(SequenceModel *m) {
+static void set_caches(SequenceModel *m) {
     int B = m->model.batch;
-    char *at = m->cache = device_malloc(sequence_model_cache_bytes(m, B), "the cache of keys and values");
+    char *at = m->cache;
     for (int i = 0; i < m->settings.depth; i++) {
         const Attention *a = &m->stage.blocks[i].attention;
         causal_set_cache(a, at, B);
@@ -299,7 +300,41 @@ static void caches_allocate(SequenceModel *m) {
 
 void sequence_model_allocate(SequenceModel *m) {
     model_allocate(&m->model);
-    if (m->prompts) caches_allocate(m);
+    if (!m->prompts) return;
+    m->cache = device_malloc(sequence_model_cache_bytes(m, m->model.batch), "the cache of keys and values");
+    set_caches(m);
+}
+
+/* Where the caches begin in borrowed memory, behind the activations. */
+static size_t behind_activations(const SequenceModel *m) {
+    enum { ALIGN = 256 };
+    return (plan_bytes(&m->model.inference) + ALIGN - 1) / ALIGN * ALIGN;
+}
+
+bool sequence_model_borrow(SequenceModel *m, const SequenceModel *of, const Config *config, int most) {
+    const Params *params = &of->model.params;
+    size_t room = larger_size(plan_bytes(&of->model.training), plan_bytes(&of->model.inference)), caches = 0;
+    sequence_model_create(m, config, &of->shape);
+    for (; most > 0; most /= 2) {
+        sequence_model_plan(m, most, SEQUENCE_SAMPLE);
+        caches = sequence_model_cache_bytes(m, most);
+        if (behind_activations(m) + caches <= room) break;
+        plan_free(&m->model.inference);
+    }
+    if (!most) return sequence_model_return(m), false;
+    params_view(&m->model.params, params->ema ? params->ema : params->values);
+    m->model.memory = of->model.memory;
+    model_set_training(&m->model, false);
+    m->cache = (char *)of->model.memory + behind_activations(m);
+    device_zero(m->cache, caches);
+    set_caches(m);
+    return true;
+}
+
+void sequence_model_return(SequenceModel *m) {
+    m->cache = m->model.memory = NULL;
+    linear_keep_weights(false);
+    sequence_model_destroy(m);
 }
 
 /* == A batch ====================================================================================================== */

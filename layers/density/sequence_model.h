@@ -79,6 +79,12 @@ void sequence_model_plan_sampling(SequenceModel *m, int batch, int prompt);
 /* Allocates what was planned, for SEQUENCE_SAMPLE also the caches. */
 void sequence_model_allocate(SequenceModel *m);
 
+/* Makes `m`, which is empty, a model that samples with the parameters of `of`, their EMA if there is one, and in its
+ * memory: up to `most` sequences at a time, fewer where it has no room for more.  What `of` has computed is lost.
+ * False: there is no room for one.  Until sequence_model_return, `of` must not be used. */
+bool sequence_model_borrow(SequenceModel *m, const SequenceModel *of, const Config *config, int most);
+void sequence_model_return(SequenceModel *m);
+
 /* Uploads host tokens [B,row_bytes], each below the vocabulary. */
 void sequence_model_load(SequenceModel *m, const uint8_t *tokens, int B);
 /* Notes what this step's dropout is a function of, for sequences first .. first+B-1 of the global batch. */

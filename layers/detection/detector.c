@@ -61,6 +61,7 @@ void detector_open_sets(Detector *d, bool train) {
     }
     if (evaluates) detection_set_open(&d->val, d->data, d->task, false, seed);
     check_boxes(d, train, evaluates);
+    d->category_ap = xcalloc((size_t)d->val.coco.category_count, sizeof *d->category_ap, "AP of categories");
     if (!distributed_agree(d->val.coco.image_count, 0))
         die("%s: %d validation images here, but other ranks have more or fewer", d->val.name,
             d->val.coco.image_count);

@@ -1,5 +1,5 @@
 /* What the programs of all detectors share: settings, data sets with their loaders, the detections of an evaluation and
- * the mode --predict.  A program's own run begins with a Detector. */
+ * the mode --predict, and what a report shows.  A program's own run begins with a Detector. */
 #ifndef VIT_LAYERS_DETECTION_DETECTOR_H
 #define VIT_LAYERS_DETECTION_DETECTOR_H
 
@@ -46,6 +46,7 @@ typedef struct {
     int shorter, longer; /* maximum shorter and longer side of a batch */
     const char **names;  /* [ids]: categories by their id, "" for none */
     int ids;
+    double *category_ap; /* [categories of val]: COCO_AP of the last evaluation, of masks if the task has them; -1: none */
     double infer_s;      /* the last evaluation's seconds an image on this rank, without waiting for pictures */
 } Detector;
 
@@ -71,6 +72,12 @@ void detector_check_categories(const Detector *d);
  * numbers. */
 void detector_report_begin(const Detector *d);
 void detector_report_end(const Detector *d, const CocoResults *results);
+
+/* == The report =================================================================================================== */
+
+/* After an evaluation, into the facts of a training run: validation pictures with what was found and what is there, and
+ * the AP of each category. */
+void detector_facts(Detector *d, const CocoResults *found);
 
 /* == --predict ==================================================================================================== */
 

@@ -310,31 +310,40 @@ size_t detr_training_macs(Detr *detr, int H, int W) {
     return 3 * macs - 2 * resnet_macs(&detr->backbone, H, W) + resnet_backward_macs(&detr->backbone, H, W);
 }
 
-static void describe_row(const Detr *detr, FILE *out, const char *prefix, const char *what, size_t macs) {
-    fprintf(out, "  %-22s %-36s %12zu %12.3f\n", prefix, what, params_size_of(&detr->model.params, prefix),
+void detr_parts(Detr *detr, int H, int W, ModelPart part, void *context) {
+    const DetrSettings *c = &detr->settings;
+    Grid grid = {1, resnet_grid(H), resnet_grid(W)};
+    size_t N = (size_t)grid_tokens(grid), predictions = (size_t)c->decoder_layers * (size_t)c->queries;
+    char what[96];
+    if (has_backbone(detr))
+        part(context, detr_backbone_prefix, "ResNet, frozen batch norms", resnet_macs(&detr->backbone, H, W));
+    part(context, "input_proj.", "1 x 1 convolution", projection_macs(&detr->neck, N));
+    snprintf(what, sizeof what, "%d layers, attention %s", c->encoder_layers, c->attn->name);
+    part(context, "transformer.encoder.", what, detr_encoder_macs(&detr->encoder, grid));
+    snprintf(what, sizeof what, "%d layers, modulation type %d", c->decoder_layers, c->dynamic_scale + 1);
+    part(context, "transformer.decoder.", what, detr_decoder_macs(&detr->decoder, N));
+    part(context, "query_embed.", "queries", 0);
+    part(context, "class_embed.", "class logits of every layer",
+         projection_macs(&detr->heads.class_embed, predictions));
+    part(context, "bbox_embed.", "boxes of every layer", perceptron_macs(&detr->heads.box, predictions));
+}
+
+typedef struct {
+    const Detr *detr;
+    FILE *out;
+} Description;
+
+static void describe_part(void *context, const char *prefix, const char *what, size_t macs) {
+    const Description *d = context;
+    fprintf(d->out, "  %-22s %-36s %12zu %12.3f\n", prefix, what, params_size_of(&d->detr->model.params, prefix),
             (double)macs / 1e9);
 }
 
 void detr_describe(Detr *detr, FILE *out, int H, int W) {
-    const DetrSettings *c = &detr->settings;
-    Grid grid = {1, resnet_grid(H), resnet_grid(W)};
-    size_t N = (size_t)grid_tokens(grid);
-    char what[96];
-    fprintf(out, "an image of %d x %d: %d x %d grid of %d, %d queries, %d classes\n", H, W, grid.rows, grid.columns,
-            c->dim, c->queries, detr->columns);
+    fprintf(out, "an image of %d x %d: %d x %d grid of %d, %d queries, %d classes\n", H, W, resnet_grid(H),
+            resnet_grid(W), detr->settings.dim, detr->settings.queries, detr->columns);
     fprintf(out, "  %-22s %-36s %12s %12s\n", "layer", "", "trainable", "10^9 macs");
-    if (has_backbone(detr))
-        describe_row(detr, out, detr_backbone_prefix, "ResNet, frozen batch norms", resnet_macs(&detr->backbone, H, W));
-    describe_row(detr, out, "input_proj.", "1 x 1 convolution", projection_macs(&detr->neck, N));
-    snprintf(what, sizeof what, "%d layers, attention %s", c->encoder_layers, c->attn->name);
-    describe_row(detr, out, "transformer.encoder.", what, detr_encoder_macs(&detr->encoder, grid));
-    snprintf(what, sizeof what, "%d layers, modulation type %d", c->decoder_layers, c->dynamic_scale + 1);
-    describe_row(detr, out, "transformer.decoder.", what, detr_decoder_macs(&detr->decoder, N));
-    describe_row(detr, out, "query_embed.", "queries", 0);
-    describe_row(detr, out, "class_embed.", "class logits of every layer",
-                 projection_macs(&detr->heads.class_embed, (size_t)c->decoder_layers * (size_t)c->queries));
-    describe_row(detr, out, "bbox_embed.", "boxes of every layer",
-                 perceptron_macs(&detr->heads.box, (size_t)c->decoder_layers * (size_t)c->queries));
+    detr_parts(detr, H, W, describe_part, &(Description){detr, out});
     fprintf(out, "activation_bytes: %zu\nparams: %zu\ntrainable_params: %zu\nmacs: %zu\n",
             model_activation_bytes(&detr->model), detr->model.params.parameters + frozen_weights(detr),
             detr->model.params.parameters, detr_macs(detr, H, W));

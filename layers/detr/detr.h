@@ -125,6 +125,9 @@ size_t detr_macs(Detr *detr, int H, int W);
 /* Multiply-adds of one image's forward and backward pass, without gradients that frozen parameters do not need. */
 size_t detr_training_macs(Detr *detr, int H, int W);
 
+/* Calls part for each of the model's parts, with its multiply-adds for an image of H x W. */
+void detr_parts(Detr *detr, int H, int W, ModelPart part, void *context);
+
 /* Prints a table of the model's parts with their parameters and multiply-adds for an image of H x W, and then lines
  * `key: value` that a program can read. */
 void detr_describe(Detr *detr, FILE *out, int H, int W);

@@ -4,6 +4,7 @@
  *   run.c         settings, data sets and loaders, the model with its first weights
  *   loss.c        a step's loss and its gradients, and the loss of a validation image
  *   evaluation.c  the detections of an evaluation, exchanged between ranks, and what --eval prints of them
+ *   run_facts.c   what a report says of the model
  *   predict.c, parity.c, bench.c   these modes
  *
  * Letters: B images, Q queries, C class logits, L decoder layers. */
@@ -95,6 +96,9 @@ void found_take(CocoResults *found, DetrRun *run, const DetectionPart *part, Val
 
 /* --eval: prints COCO's numbers and the loss, and writes --results. */
 void detr_eval_report(const DetrRun *run, const CocoResults *results);
+
+/* The model, into the facts of a training run (report/facts.h). */
+void detr_facts(DetrRun *run);
 
 /* == Modes in place of training =================================================================================== */
 

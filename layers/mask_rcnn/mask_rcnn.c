@@ -325,34 +325,38 @@ size_t mask_rcnn_training_macs(MaskRcnn *m, int H, int W) {
            3 * heads_macs(m, H, W, regions_of_image(m, true), masks_of_image(m, true));
 }
 
+void mask_rcnn_parts(MaskRcnn *m, int H, int W, ModelPart part, void *context) {
+    const MaskRcnnSettings *s = &m->settings;
+    char what[96];
+    backbone_parts(&m->backbone, H, W, part, context);
+    part(context, "backbone.fpn.", "feature pyramid, P2 to P6", fpn_macs(&m->fpn, H, W));
+    part(context, "rpn.", "region proposals on five levels", rpn_head_macs(&m->rpn, H, W));
+    snprintf(what, sizeof what, "%d regions, two layers of %d", s->proposals, s->box_width);
+    part(context, "roi_heads.box_", what, box_head_macs(&m->box, (size_t)s->proposals));
+    snprintf(what, sizeof what, "%d regions, four convolutions of %d", s->detections, s->mask_width);
+    part(context, "roi_heads.mask_", what, mask_head_macs(&m->mask, (size_t)s->detections));
+}
+
 typedef struct {
     const MaskRcnn *m;
     FILE *out;
-} DescribedRow;
+} Description;
 
-static void describe_row(void *context, const char *prefix, const char *what, size_t macs) {
-    const DescribedRow *row = context;
-    fprintf(row->out, "  %-26s %-36s %12zu %12.3f\n", prefix, what, params_size_of(&row->m->model.params, prefix),
+static void describe_part(void *context, const char *prefix, const char *what, size_t macs) {
+    const Description *d = context;
+    fprintf(d->out, "  %-26s %-36s %12zu %12.3f\n", prefix, what, params_size_of(&d->m->model.params, prefix),
             (double)macs / 1e9);
 }
 
 void mask_rcnn_describe(MaskRcnn *m, FILE *out, int H, int W) {
     const MaskRcnnSettings *s = &m->settings;
-    DescribedRow row = {m, out};
     int proposals = s->proposals, masks = s->detections;
-    char what[96];
     H = (H + 31) / 32 * 32;
     W = (W + 31) / 32 * 32;
     fprintf(out, "an image of %d x %d: pyramid of %d, %d proposals, %d masks, %d classes with the background\n", H, W,
             s->fpn_width, proposals, masks, m->K);
     fprintf(out, "  %-26s %-36s %12s %12s\n", "layer", "", "trainable", "10^9 macs");
-    backbone_describe(&m->backbone, H, W, describe_row, &row);
-    describe_row(&row, "backbone.fpn.", "feature pyramid, P2 to P6", fpn_macs(&m->fpn, H, W));
-    describe_row(&row, "rpn.", "region proposals on five levels", rpn_head_macs(&m->rpn, H, W));
-    snprintf(what, sizeof what, "%d regions, two layers of %d", proposals, s->box_width);
-    describe_row(&row, "roi_heads.box_", what, box_head_macs(&m->box, (size_t)proposals));
-    snprintf(what, sizeof what, "%d regions, four convolutions of %d", masks, s->mask_width);
-    describe_row(&row, "roi_heads.mask_", what, mask_head_macs(&m->mask, (size_t)masks));
+    mask_rcnn_parts(m, H, W, describe_part, &(Description){m, out});
     size_t heads = m->model.params.parameters - params_size_of(&m->model.params, "backbone.body.");
     fprintf(out, "activation_bytes: %zu\nparams: %zu\ntrainable_params: %zu\nmacs: %zu\n",
             model_activation_bytes(&m->model), backbone_weights(&m->backbone, &m->model.params) + heads,

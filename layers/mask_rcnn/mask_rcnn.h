@@ -106,6 +106,9 @@ size_t mask_rcnn_macs(MaskRcnn *m, int H, int W, int proposals, int masks);
 /* Those of a forward and a backward pass in training. */
 size_t mask_rcnn_training_macs(MaskRcnn *m, int H, int W);
 
+/* Calls part for each of the model's parts, with its multiply-adds for an image of H x W. */
+void mask_rcnn_parts(MaskRcnn *m, int H, int W, ModelPart part, void *context);
+
 /* Prints a table of the parts with their parameters and multiply-adds for an image of H x W, and then lines
  * `key: value`. */
 void mask_rcnn_describe(MaskRcnn *m, FILE *out, int H, int W);

@@ -4,6 +4,7 @@
  *   run.c         settings, data sets and loaders, the model with its first weights
  *   loss.c        a step's losses and their gradients
  *   evaluation.c  the detections of an image, and what --eval prints of all
+ *   run_facts.c   what a report says of the model
  *   predict.c, parity.c, bench.c   these modes
  *
  * A label is a category's place in the order of ids, from 1 on: 0 is the background. */
@@ -63,6 +64,9 @@ void mask_run_results(MaskRun *run, int b, const int size[2], int64_t image_id, 
                       CocoResults *results);
 /* --eval: prints COCO's numbers of boxes and of masks, and writes --results. */
 void mask_run_report(const MaskRun *run, const CocoResults *results);
+
+/* The model, into the facts of a training run (report/facts.h). */
+void mask_run_facts(MaskRun *run);
 
 /* == Modes in place of training =================================================================================== */
 

@@ -123,6 +123,7 @@ void semantic_eval_add(SemanticRun *run, const SegmentationPart *part) {
         semantic_eval_classes(run, b, height, width);
         segmentation_counts_add(&run->counts, run->classes, (size_t)width, run->own_labels, (size_t)width, height,
                                 width);
+        semantic_facts_keep(run, part, b, height, width);
         if (!slides(run)) run->loss += (double)picture_loss(run, b, height, width);
         run->pictures++;
     }

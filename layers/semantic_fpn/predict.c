@@ -111,7 +111,7 @@ static bool predict(SemanticRun *run, Prediction *p, const char *name, Error *er
     tell_classes(p, name, run->classes, picture.height, picture.width);
     if (!*run->outputs->draw) return true;
     const SegmentationView view = {picture.height, picture.width, picture.pixels, (size_t)picture.width * 3,
-                                   run->classes, (size_t)picture.width};
+                                   run->classes, (size_t)picture.width, NULL};
     if (!segmentation_sheet_write(run->outputs->draw, &view, 1, p->names, error))
         die("%s: %s", run->outputs->draw, error->text);
     return true;

@@ -3,6 +3,7 @@
  *
  *   run.c         settings, data sets and loaders, the model with its first weights
  *   evaluation.c  the classes of a picture's pixels, their counts, and what --eval prints of them
+ *   run_facts.c   what a report says of the model, and the pictures that it shows
  *   predict.c, parity.c, bench.c, show_batch.c   these modes */
 #ifndef VIT_LAYERS_SEMANTIC_FPN_RUN_H
 #define VIT_LAYERS_SEMANTIC_FPN_RUN_H
@@ -45,6 +46,13 @@ typedef struct {
     const float *mean, *std;
 } SemanticPictures;
 
+/* A picture of an evaluation that a report shows, scaled down. */
+typedef struct {
+    int image, height, width;
+    uint8_t *pixels, *labels, *classes; /* [height,width,3], [height,width] each */
+} SemanticKept;
+enum { SEMANTIC_KEPT = 6 };
+
 /* == A run ======================================================================================================== */
 
 typedef struct {
@@ -74,6 +82,8 @@ typedef struct {
     SegmentationCounts counts;    /* of the last evaluation */
     SegmentationScores scores;
     double loss, pictures;        /* the losses of its pictures, and how many */
+    SemanticKept kept[SEMANTIC_KEPT];
+    int kept_count;
     double infer_s;               /* its seconds a picture on this rank, without waiting for pictures */
 } SemanticRun;
 
@@ -116,6 +126,17 @@ void semantic_eval_end(SemanticRun *run);
 
 /* --eval: prints scores, loss and a table of the classes, and writes --per-class. */
 void semantic_eval_report(SemanticRun *run);
+
+/* == The report =================================================================================================== */
+
+/* Into the facts of a training run (report/facts.h): the model; after an evaluation pictures with their labels and
+ * predictions, and the IoU of every class.  Pictures are kept when they are evaluated: of several ranks those of the one
+ * that writes the report. */
+void semantic_facts(SemanticRun *run);
+void semantic_facts_evaluated(SemanticRun *run);
+/* Keeps picture b of the part, whose labels and predictions [height,width] are in run->own_labels and run->classes, if
+ * it is one of those that will be shown. */
+void semantic_facts_keep(SemanticRun *run, const SegmentationPart *part, int b, int height, int width);
 
 /* == Modes in place of training =================================================================================== */
 

@@ -203,12 +203,23 @@ size_t semantic_fpn_training_macs(SemanticFpn *net, int H, int W) {
     return 3 * own + backbone_macs(&net->backbone, H, W) + backbone_backward_macs(&net->backbone, H, W);
 }
 
+void semantic_fpn_parts(SemanticFpn *net, int H, int W, ModelPart part, void *context) {
+    const SemanticFpnSettings *s = &net->settings;
+    char what[96];
+    backbone_parts(&net->backbone, H, W, part, context);
+    snprintf(what, sizeof what, "feature pyramid, %d channels", s->fpn_dim);
+    part(context, "neck.", what, fpn_macs(&net->fpn, H, W));
+    snprintf(what, sizeof what, "head, %d channels, %s", s->head_dim,
+             s->seg_norm == SEG_NORM_BN ? "batch norm" : "group norm");
+    part(context, "decode_head.", what, semantic_head_macs(&net->head, H, W));
+}
+
 typedef struct {
     const SemanticFpn *net;
     FILE *out;
 } Description;
 
-static void describe_row(void *context, const char *prefix, const char *what, size_t macs) {
+static void describe_part(void *context, const char *prefix, const char *what, size_t macs) {
     const Description *d = context;
     fprintf(d->out, "  %-22s %-36s %12zu %12.3f\n", prefix, what, params_size_of(&d->net->model.params, prefix),
             (double)macs / 1e9);
@@ -222,17 +233,9 @@ static size_t counted(const SemanticFpn *net) {
 }
 
 void semantic_fpn_describe(SemanticFpn *net, FILE *out, int H, int W) {
-    const SemanticFpnSettings *s = &net->settings;
-    Description d = {net, out};
-    char what[96];
-    fprintf(out, "an image of %d x %d: %d x %d logits of %d classes\n", H, W, H / 4, W / 4, s->num_classes);
+    fprintf(out, "an image of %d x %d: %d x %d logits of %d classes\n", H, W, H / 4, W / 4, net->settings.num_classes);
     fprintf(out, "  %-22s %-36s %12s %12s\n", "layer", "", "trainable", "10^9 macs");
-    backbone_describe(&net->backbone, H, W, describe_row, &d);
-    snprintf(what, sizeof what, "feature pyramid, %d channels", s->fpn_dim);
-    describe_row(&d, "neck.", what, fpn_macs(&net->fpn, H, W));
-    snprintf(what, sizeof what, "head, %d channels, %s", s->head_dim,
-             s->seg_norm == SEG_NORM_BN ? "batch norm" : "group norm");
-    describe_row(&d, "decode_head.", what, semantic_head_macs(&net->head, H, W));
+    semantic_fpn_parts(net, H, W, describe_part, &(Description){net, out});
     fprintf(out, "activation_bytes: %zu\nparams: %zu\ntrainable_params: %zu\nmacs: %zu\n",
             model_activation_bytes(&net->model), counted(net), net->model.params.parameters,
             semantic_fpn_macs(net, H, W));

@@ -91,6 +91,9 @@ void semantic_fpn_backward(SemanticFpn *net, GradientsListener final);
 size_t semantic_fpn_macs(SemanticFpn *net, int H, int W);
 size_t semantic_fpn_training_macs(SemanticFpn *net, int H, int W);
 
+/* Calls part for each of the model's parts, with its multiply-adds for an image of H x W. */
+void semantic_fpn_parts(SemanticFpn *net, int H, int W, ModelPart part, void *context);
+
 /* Prints a table of the model's parts for an image of H x W, and lines `key: value` that a program can read. */
 void semantic_fpn_describe(SemanticFpn *net, FILE *out, int H, int W);
 

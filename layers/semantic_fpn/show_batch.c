@@ -19,7 +19,8 @@ void semantic_show_batch(SemanticRun *run) {
     size_t pixels = (size_t)part.height * (size_t)part.width;
     for (int i = 0; i < n; i++)
         views[i] = (SegmentationView){part.height, part.width, part.pixels + (size_t)i * pixels * 3,
-                                      (size_t)part.width * 3, part.labels + (size_t)i * pixels, (size_t)part.width};
+                                      (size_t)part.width * 3, part.labels + (size_t)i * pixels, (size_t)part.width,
+                                      NULL};
     if (!segmentation_sheet_write(path, views, n, semantic_run_names(run), &error)) die("%s: %s", path, error.text);
     print_line("%s: the first %d training pictures of %s\n", path, n, run->train.name);
 }

@@ -439,8 +439,8 @@ static void drawings_have_a_legend(void **state) {
     memset(labels, 0, sizeof labels);
     for (int y = 0; y < 20; y++) memset(labels[0] + y * 64, 2, 60);
     for (int y = 0; y < 10; y++) memset(labels[1] + y * 64, SEGMENTATION_IGNORED, 60);
-    const SegmentationView views[] = {{40, 60, pixels[0], 60 * 3, labels[0], 64},
-                                      {30, 50, pixels[1], 60 * 3, labels[1], 64}};
+    const SegmentationView views[] = {{40, 60, pixels[0], 60 * 3, labels[0], 64, NULL},
+                                      {30, 50, pixels[1], 60 * 3, labels[1], 64, NULL}};
     for (int named = 0; named < 2; named++) {
         assert_true(segmentation_sheet_write(in_folder("sheet.png"), views, 2, named ? names : NULL, &error));
         assert_true(image_read(&image, in_folder("sheet.png"), &error));
@@ -456,9 +456,17 @@ static void drawings_have_a_legend(void **state) {
         assert_int_equal(count_colour(&image, rgb), 0); /* does not occur */
         image_free(&image);
     }
+    SegmentationView predicted = views[0];
+    predicted.predicted = labels[1]; /* the upper quarter has no class, and the rest class 0 */
+    assert_true(segmentation_sheet(&image, &predicted, 1, 1, names, &error));
+    assert_int_equal(image.width, 3 * 60 + 4 * 4);
+    segmentation_colour(rgb, SEGMENTATION_IGNORED);
+    for (int k = 0; k < 3; k++) rgb[k] = (uint8_t)((2 * 100 + 3 * rgb[k]) / 5);
+    assert_int_equal(count_colour(&image, rgb), 10 * 60);
+    image_free(&image);
     assert_false(segmentation_sheet_write("no/such/folder.png", views, 1, names, &error));
     assert_non_null(strstr(error.text, "No such file"));
-    const SegmentationView large = {30000, 30000, pixels[0], 0, labels[0], 0};
+    const SegmentationView large = {30000, 30000, pixels[0], 0, labels[0], 0, NULL};
     assert_false(segmentation_sheet_write(in_folder("large.png"), &large, 1, names, &error));
     assert_non_null(strstr(error.text, "too many for one picture"));
 }
