@@ -224,6 +224,7 @@ static void evaluate(VitRun *run) {
         progress_show(false, "evaluating %zu/%zu", done * ranks, run->test.count * views);
     }
     vit_eval_end(run);
+    vit_facts_end(run);
     model_evaluation_end(model);
 }
 
@@ -339,6 +340,7 @@ static int train(VitRun *run) {
     int begin, end;
     training_data_and_model(run);
     if (distributed_rank() == 0) announce(run);
+    vit_facts_open(run);
     for (; training_epoch_left(t); training_epoch_end(t)) {
         parts_start(&run->loader.parts, (uint32_t)t->state.epoch, t->state.batch);
         while (training_batch_left(t)) {
@@ -348,6 +350,7 @@ static int train(VitRun *run) {
                 device_uploads_wait(); /* the loader fills the last part's memory again */
                 loader_next(&run->loader, &images);
                 load_images(run, &images);
+                vit_facts_batch(run, images.n);
                 forward_backward(run, first, images.n, first + images.n == end);
             }
             all_reduce_finish();

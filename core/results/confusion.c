@@ -23,6 +23,11 @@ void confusion_close(Confusion *confusion) {
     *confusion = (Confusion){.classes = 0};
 }
 
+void confusion_clear(Confusion *confusion) {
+    if (confusion->images) memset(confusion->images, 0, 4 * (size_t)confusion->classes * sizeof(double));
+    if (confusion->matrix) memset(confusion->matrix, 0, matrix_size(confusion) * sizeof(double));
+}
+
 void confusion_add(Confusion *confusion, int label, const Outcome *found) {
     confusion->images[label]++;
     confusion->top1[label] += found->place < 1;

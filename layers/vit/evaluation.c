@@ -18,20 +18,21 @@ static int label_of(const VitEvaluation *e, int label) {
     return e->class_of ? e->class_of[label] : label;
 }
 
-static void count_outcome(VitRun *run, size_t index, int label, const float *logits) {
+static Outcome count_outcome(VitRun *run, size_t index, int label, const float *logits) {
     VitEvaluation *e = &run->evaluation;
     Outcome found = outcome_of(logits, run->model_settings->num_classes, label);
     e->right += found.place < 1;
     e->right5 += found.place < 5;
     e->loss += found.loss;
     if (e->confusion.classes) confusion_add(&e->confusion, label, &found);
-    if (!e->real.images) return;
+    if (!e->real.images) return found;
     size_t count;
     const int *labels = real_labels_of(&e->real, index, &count);
     bool right = false;
     for (size_t i = 0; i < count; i++) right |= label_of(e, labels[i]) == found.predicted;
     e->real_right += right;
     e->real_counted += count > 0;
+    return found;
 }
 
 /* Each rank counts its share of the videos, whichever rank saw which of their views. */
@@ -51,6 +52,8 @@ static void count_videos(VitRun *run) {
 void vit_eval_begin(VitRun *run) {
     VitEvaluation *e = &run->evaluation;
     e->right = e->right5 = e->loss = e->real_right = e->real_counted = 0;
+    confusion_clear(&e->confusion);
+    vit_facts_begin(run);
     if (run->test.clips)
         views_open(&e->views, run->test.count, run->model_settings->num_classes, loader_views(&run->test_loader),
                    run->clips->view_scores == SCORES_LOGITS);
@@ -62,8 +65,12 @@ void vit_eval_add(VitRun *run, const LoaderPart *images) {
     for (int b = 0; b < images->n; b++, place++) { /* place: in the epoch, of which each video has loader_views */
         const float *logits = run->logits + (size_t)b * (size_t)run->model_settings->num_classes;
         int label = label_of(e, images->labels[b]);
-        if (run->test.clips) views_add(&e->views, place, label, logits);
-        else count_outcome(run, place, label, logits);
+        if (run->test.clips) {
+            views_add(&e->views, place, label, logits);
+            continue;
+        }
+        Outcome found = count_outcome(run, place, label, logits);
+        vit_facts_add(run, images->pixels + (size_t)b * vit_pixels(run->model_settings), label, logits, &found);
     }
 }
 
@@ -73,6 +80,7 @@ void vit_eval_end(VitRun *run) {
     if (run->test.clips) count_videos(run);
     double sums[] = {e->right, e->right5, e->loss, e->real_right, e->real_counted};
     training_sum(&run->training, sums, 5);
+    if (e->confusion.classes && !run->training.stopping) confusion_sum(&e->confusion);
     e->top1 = 100 * sums[0] / count;
     e->top5 = 100 * sums[1] / count;
     run->training.validation_loss = sums[2] / count;
@@ -117,7 +125,6 @@ void vit_eval_report(VitRun *run) {
     ClassNames names = {0};
     Error error;
     if (!t->stopping) outcome_require_loss(t->validation_loss, t->s->init, run->test.name);
-    if (counts) confusion_sum(&e->confusion);
     if (distributed_rank() > 0) return;
     progress_show(true, "%zu %s images of %s", run->test.count, vit_run_evaluated(run), run->test.name);
     if (counts)

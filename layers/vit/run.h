@@ -4,6 +4,7 @@
  *   run.c         data sets and loaders, the model with its first weights
  *   columns.c     the columns of log.csv that operators measure
  *   evaluation.c  what an evaluation counts, and what --eval prints of it
+ *   run_facts.c, run_attention.c   what the page of a training run shows besides its log
  *   predict.c, parity.c, bench.c, show_batch.c   these modes
  *
  * Letters: B images or clips, T0 frames, Hi x Wi pixels, C classes. */
@@ -49,6 +50,23 @@ typedef struct {
     Views views;         /* of videos */
 } VitEvaluation;
 
+/* The images of an evaluation on which the loss is greatest, and what else the page of a run needs (run_facts.c). */
+enum { WRONG_IMAGES = 20 };
+typedef struct {
+    int label, predicted;
+    double loss, percent; /* percent: the probability of `predicted` */
+    uint8_t *pixels;
+} WrongImage;
+typedef struct {
+    WrongImage wrong[WRONG_IMAGES]; /* [count], the greatest loss first */
+    int count;
+    uint8_t *pixels;  /* [WRONG_IMAGES,Hi,Wi,3] theirs; NULL: no pictures are made of evaluations */
+    size_t images;    /* evaluated by this rank; the first is in VitRun.pixels */
+    double seconds;   /* that all pictures have taken */
+    int batch_left;   /* pictures of the first batch that are still to come */
+    bool is_due;      /* pictures are made of this evaluation */
+} VitPage;
+
 typedef struct {
     Training training; /* training.s: the settings that all programs share */
     const ModeSettings *modes;
@@ -88,6 +106,7 @@ typedef struct {
     uint64_t *column_sums, *column_host; /* device, host [depth,ATTENTION_PARTS,ATTENTION_COLUMNS] */
     double images_measured; /* on this rank since column_sums was read */
     VitEvaluation evaluation;
+    VitPage page;
     double test_top1; /* of the best weights, at the end of a run */
 } VitRun;
 
@@ -164,6 +183,21 @@ void vit_eval_open(VitRun *run);
 void vit_eval_report(VitRun *run);
 /* The result on the test images at the end of a run, into test.json in its folder. */
 void vit_eval_note_test(const VitRun *run);
+
+/* == The page of a run ============================================================================================ */
+
+/* Into training_facts, where the run has a page.  Before the first step: the model, and memory for what follows. */
+void vit_facts_open(VitRun *run);
+/* When n images of a batch are in the model: those of the run's first batch, as it sees them. */
+void vit_facts_batch(VitRun *run, int n);
+/* At the start of an evaluation, for each of its images, and at its end while the weights are those that it had:
+ * classes, and the images with the highest losses. */
+void vit_facts_begin(VitRun *run);
+void vit_facts_add(VitRun *run, const uint8_t *pixels, int label, const float *logits, const Outcome *found);
+void vit_facts_end(VitRun *run);
+/* As the last of these: the attention of the first image, for which the model computes it once more.  `when`: "test
+ * images after epoch 3". */
+void vit_facts_attention(VitRun *run, const char *when);
 
 /* == Modes in place of training =================================================================================== */
 
