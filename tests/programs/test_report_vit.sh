@@ -101,6 +101,43 @@ assert list(sections) == list(before) and sections["batch"] == before["batch"]
 assert "epoch 1" in before["wrong"]["title"] and "epoch 2" in sections["wrong"]["title"]
 PYTHON
 
+# == Attention =======================================================================================================
+
+# The same from the weights that --predict writes, of a class token that joins in the eleventh of twelve blocks.
+succeeds "a class token" $tiny --depth 12 --attn convit --pool cls --lr 3e-3 --epochs 1 --run-dir token
+run --init token/last.safetensors --predict test:0 --attention rows.safetensors
+if "$python" -c 'import PIL' 2>/dev/null; then
+    holds "heads and rollout are those of the weights that --predict writes" token rows.safetensors <<'PYTHON'
+import io
+import numpy as np
+from PIL import Image
+data = open(sys.argv[2], "rb").read()
+size = int.from_bytes(data[:8], "little")
+header = json.loads(data[8:8 + size])
+def tensor(name):
+    first, end = header[name]["data_offsets"]
+    return np.frombuffer(data[8 + size + first:8 + size + end], np.float32).reshape(header[name]["shape"])
+rows = np.maximum(np.nan_to_num(tensor("matrix").astype(float)), 0)
+rows = np.where(rows.sum(-1, keepdims=True) > 0, rows / np.maximum(rows.sum(-1, keepdims=True), 1e-30), np.eye(17))
+token = np.eye(17)[0]
+wanted = [token @ rows[-1, head] for head in range(2)] + [token]
+for block in rows[::-1]: wanted[2] = wanted[2] @ (block.mean(0) + np.eye(17)) / 2
+at = np.clip((np.arange(96) + 0.5) / 24 - 0.5, 0, 3)
+weights = np.maximum(1 - abs(at[:, None] - np.arange(4)), 0) # [96,4] of neighbouring tokens
+grey = np.kron(255 * tensor("image") @ [0.3, 0.6, 0.1], np.ones((3, 3)))
+worst = 0
+for picture, w in zip(sections["attention"]["pictures"][1:], wanted):
+    heat = 3 * weights @ (w[1:] / w[1:].max()).reshape(4, 4) @ weights.T
+    drawn = 0.4 * grey[..., None] + 153 * np.clip(heat[..., None] - np.arange(3), 0, 1)
+    shown = np.asarray(Image.open(io.BytesIO(base64.b64decode(picture["data"]))).convert("RGB"), float)
+    worst = max(worst, np.sqrt(np.mean((shown - drawn) ** 2)))
+print(f"{worst:.2f} of 255 rms, with JPEG")
+assert worst < 4
+PYTHON
+else
+    skip "heads and rollout" "no Python with PIL here"
+fi
+
 # == Other models and data ===========================================================================================
 
 succeeds "more classes than a matrix shows" $tiny --epochs 1 --num-classes 50 --run-dir pairs
