@@ -54,7 +54,7 @@ static void put_table(Facts *facts, const char *id, const char *title, const cha
     texts_free(cells);
 }
 
-enum { NUMBER = 32 };
+enum { NUMBER = 64 };
 
 /* The name of a class, or if it has none its number, which is written to `number`. */
 static const char *class_name(const VitRun *run, int class, char number[NUMBER]) {
@@ -66,28 +66,31 @@ static const char *class_name(const VitRun *run, int class, char number[NUMBER])
 
 /* == The model ==================================================================================================== */
 
-/* What each stage has of something, "64, 128 and 256", or once what all of them have. */
-static void put_stages(FILE *out, const VitSettings *s, const char *(*of)(char[NUMBER], const StageConfig *)) {
-    char texts[VIT_MAX_STAGES][NUMBER];
-    const char *words[VIT_MAX_STAGES];
-    int n = vit_stages(s), same = 1;
-    for (int i = 0; i < n; i++) {
-        StageConfig stage = vit_stage_config(s, i);
-        words[i] = of(texts[i], &stage);
-        same += i > 0 && !strcmp(words[i], words[0]);
+/* "ripple and linear": the operators of a stage's blocks, of which some have another one in their later blocks. */
+static void operators_of(char text[NUMBER], const Stage *stage) {
+    int used = 0;
+    for (int i = 0; i < stage->config.depth && used < NUMBER; i++) {
+        const AttentionOp *op = stage->blocks[i].attention.op;
+        int before = 0;
+        while (before < i && stage->blocks[before].attention.op != op) before++;
+        if (before == i) used += snprintf(text + used, (size_t)(NUMBER - used), i ? " and %s" : "%s", op->name);
     }
-    for (int i = 0; i < (same == n ? 1 : n); i++) fprintf(out, "%s%s", !i ? "" : i + 1 < n ? ", " : " and ", words[i]);
 }
 
-static const char *number_text(char text[NUMBER], int number) {
-    snprintf(text, NUMBER, "%d", number);
-    return text;
-}
+static void depth_of(char text[NUMBER], const Stage *s) { snprintf(text, NUMBER, "%d", s->config.depth); }
+static void heads_of(char text[NUMBER], const Stage *s) { snprintf(text, NUMBER, "%d", s->config.heads); }
+static void dim_of(char text[NUMBER], const Stage *s) { snprintf(text, NUMBER, "%d", s->config.dim); }
 
-static const char *depth_of(char text[NUMBER], const StageConfig *s) { return number_text(text, s->depth); }
-static const char *heads_of(char text[NUMBER], const StageConfig *s) { return number_text(text, s->heads); }
-static const char *dim_of(char text[NUMBER], const StageConfig *s) { return number_text(text, s->dim); }
-static const char *operator_of(char text[NUMBER], const StageConfig *s) { return (void)text, s->attn->name; }
+/* What each stage has of something, "64, 128 and 256", or once what all of them have. */
+static void put_stages(FILE *out, const Vit *vit, void (*of)(char[NUMBER], const Stage *)) {
+    char texts[VIT_MAX_STAGES][NUMBER];
+    int n = vit_stages(&vit->settings), same = 1;
+    for (int i = 0; i < n; i++) {
+        of(texts[i], &vit->trunk.stages[i]);
+        same += i > 0 && !strcmp(texts[i], texts[0]);
+    }
+    for (int i = 0; i < (same == n ? 1 : n); i++) fprintf(out, "%s%s", !i ? "" : i + 1 < n ? ", " : " and ", texts[i]);
+}
 
 static void put_grids(FILE *out, const Trunk *t) {
     char first[VIT_GRID_SIZE], last[VIT_GRID_SIZE];
@@ -114,15 +117,15 @@ static void put_sentence(FILE *out, const Vit *vit) {
     const VitSettings *s = &vit->settings;
     int stages = vit_stages(s);
     if (stages > 1) fprintf(out, "%d stages of ", stages);
-    put_stages(out, s, depth_of);
+    put_stages(out, vit, depth_of);
     fputc(' ', out);
-    put_stages(out, s, operator_of);
+    put_stages(out, vit, operators_of);
     fprintf(out, " block%s with ", vit->trunk.depth > 1 ? "s" : "");
-    put_stages(out, s, heads_of);
+    put_stages(out, vit, heads_of);
     fprintf(out, " head%s on ", s->heads.count > 1 || s->heads.at[0] > 1 ? "s" : "");
     put_grids(out, &vit->trunk);
     fputs(" tokens of ", out);
-    put_stages(out, s, dim_of);
+    put_stages(out, vit, dim_of);
     fputs(" channels, after ", out);
     put_patches(out, vit);
     fprintf(out, "; %s%s", pools[s->pool], s->distilled ? " and a distillation token" : "");
@@ -138,20 +141,23 @@ static size_t block_parameters(const Vit *vit, const Stage *stage) {
 /* The blocks of each stage, and in a last row what is before, between and behind them. */
 static void put_stages_table(Facts *facts, const Vit *vit) {
     static const char *const names[] = {"layers", "operator", "blocks", "dim", "heads", "tokens", "MLP ratio",
-                                        "parameters", "10^6 multiply-adds"};
+                                        "parameters", "million multiply-adds"};
     size_t parameters = vit->model.params.parameters, macs = vit_macs(vit);
     Texts cells = {.count = 0};
     for (int i = 0; i < vit_stages(&vit->settings); i++) {
         const Stage *stage = &vit->trunk.stages[i];
         const StageConfig *c = &stage->config;
         size_t own = block_parameters(vit, stage), own_macs = stage_macs(stage);
-        char grid[VIT_GRID_SIZE];
+        char grid[VIT_GRID_SIZE], operators[NUMBER];
+        operators_of(operators, stage);
         put(&cells, "%sblocks", stage->prefix);
-        put(&cells, "%s", c->attn->name);
+        put(&cells, "%s", operators);
         put(&cells, "%d", c->depth);
         put(&cells, "%d", c->dim);
         put(&cells, "%d", c->heads);
-        put(&cells, "%s%s", vit_grid_text(grid, stage->grid, " x "), stage->front.count ? " + 1" : "");
+        vit_grid_text(grid, stage->grid, " x ");
+        if (stage->front.count) put(&cells, "%s + %d", grid, stage->front.count);
+        else put(&cells, "%s", grid);
         put(&cells, "%g", (double)c->mlp_ratio);
         put(&cells, "%zu", own);
         put(&cells, "%.2f", (double)own_macs / 1e6);
