@@ -185,7 +185,7 @@ static void put_target(Texts *captions, const VitRun *run, const float *target) 
     const char *name = class_name(run, first, number[0]);
     double share = second < 0 ? 0 : 100 * (double)((target[second] - least) / (1 - smoothing));
     if (second < 0) put(captions, "%s", name);
-    else put(captions, "%s %.0f %%, %s %.0f %%", name, 100 - share, class_name(run, second, number[1]), share);
+    else put(captions, "%s %.0f\u00a0%%, %s %.0f\u00a0%%", name, 100 - share, class_name(run, second, number[1]), share);
 }
 
 /* pixels [Hi,Wi,3] of what the model has as x [3,Hi,Wi]. */
@@ -353,7 +353,7 @@ static void put_wrong(Facts *facts, const VitRun *run, const char *when) {
     facts_pictures(facts, "wrong", title, distributed_ranks() > 1 ? text : NULL);
     for (int i = 0; i < page->count; i++) {
         const WrongImage *w = &page->wrong[i];
-        put(&captions, "%s, taken for %s (%.0f %%)", class_name(run, w->label, number[0]),
+        put(&captions, "%s, taken for %s (%.0f\u00a0%%)", class_name(run, w->label, number[0]),
             class_name(run, w->predicted, number[1]), w->percent);
         facts_picture(facts, "wrong", w->pixels, size[0], size[1], WRONG_SIDE, captions.at[i]);
     }

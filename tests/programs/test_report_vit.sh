@@ -206,7 +206,7 @@ for picture in json.load(open(sys.argv[2])):
     true = picture["file"].split("/")[2]
     shares = {names[p["name"]]: p["probability"] for p in picture["predictions"]}
     said = max(shares, key=shares.get)
-    if said != true: losses.append((shares[true], f"{true}, taken for {said} ({100 * shares[said]:.0f} %)"))
+    if said != true: losses.append((shares[true], f"{true}, taken for {said} ({100 * shares[said]:.0f}\xa0%)"))
 losses.sort()
 print(len(losses), captions("wrong")[0])
 assert len(losses) > 20 and len(captions("wrong")) == 20
