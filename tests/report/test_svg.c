@@ -131,6 +131,17 @@ static void ticks_are_round(void **state) {
     }
 }
 
+static void margins_do_not_lead_below_zero(void **state) {
+    (void)state;
+    Axis axis;
+    axis_fit(&axis, 10, 20, false, 0.1, 6);
+    assert_true(fabs(axis.low - 9) < 1e-12 && fabs(axis.high - 21) < 1e-12);
+    axis_fit(&axis, 0.5, 10.5, false, 0.1, 6);
+    assert_true(axis.low == 0 && fabs(axis.high - 11.5) < 1e-12);
+    axis_fit(&axis, 1, 100, true, 0.5, 6);
+    assert_true(fabs(axis.low - 0.1) < 1e-12 && fabs(axis.high - 1000) < 1e-9);
+}
+
 /* For any range, also of the largest and the smallest numbers. */
 static void axes_hold_their_values(void **state) {
     (void)state;
@@ -278,17 +289,20 @@ static void thinning_keeps_peaks_and_ends(void **state) {
     many_y[0][12345] = 97.125;
     many_y[0][71717] = -3.5;
     many_y[0][MANY - 1] = 2.75;
-    char *text = chart_of(&(ChartLine){.name = "a", .count = MANY, .x = many_x, .y = many_y[0]}, 1, false);
+    /* Another line is longer, so that the last value of this one shares its pixel. */
+    const ChartLine lines[] = {{.name = "a", .count = MANY, .x = many_x, .y = many_y[0]},
+                               {.name = "b", .count = 1, .x = (const double[]){150}, .y = many_y[0]}};
+    char *text = chart_of(lines, 2, false);
     const char *path = strstr(text, "<path class=\"l");
     int count = numbers_of(path, "data-y=\"", y, CHART_POINTS), peaks = 0;
     assert_int_equal(numbers_of(path, "data-x=\"", x, CHART_POINTS), count);
-    has(path, "data-unit=\"0.01\"");
-    for (int i = 0; i < count; i++) x[i] = x[i] / 100 + (i ? x[i - 1] : 0);
+    has(path, "data-unit=\"0.1\"");
+    for (int i = 0; i < count; i++) x[i] = x[i] / 10 + (i ? x[i - 1] : 0);
     assert_true(count > CHART_POINTS / 2);
-    assert_true(y[0] == 2.25 && y[count - 1] == 2.75 && x[0] == 0 && fabs(x[count - 1] - 99.999) < 0.01);
+    assert_true(y[0] == 2.25 && y[count - 1] == 2.75 && x[0] == 0 && fabs(x[count - 1] - 99.999) < 0.06);
     for (int i = 0; i < count; i++) {
         assert_true(!i || x[i] > x[i - 1] - 1e-9);
-        peaks += (y[i] == 97.125 && fabs(x[i] - 12.345) < 0.01) + (y[i] == -3.5 && fabs(x[i] - 71.717) < 0.01);
+        peaks += (y[i] == 97.125 && fabs(x[i] - 12.345) < 0.06) + (y[i] == -3.5 && fabs(x[i] - 71.717) < 0.06);
     }
     assert_int_equal(peaks, 2);
     has(text, "2.75 at the end, from -3.5 to 97.12");
@@ -388,8 +402,8 @@ static void few_values_are_a_chart(void **state) {
 
 static void lines_have_bands_levels_and_marks(void **state) {
     (void)state;
-    const double x[] = {1, 2, 3, 4}, y[] = {5, 6, NAN, 8}, low[] = {4, 5, 6, 7}, high[] = {6, 7, 8, 9},
-                 levels[] = {2, 2.01, NAN};
+    const double x[] = {1, 2, 3, 4}, y[] = {5, 6, NAN, 8}, low[] = {4, 5, 6, 7}, high[] = {60, 7, 8, 9},
+                 levels[] = {20, 20.01, NAN};
     const char *const names[] = {hostile, "near", "nowhere"};
     const ChartLine line = {.name = hostile, .count = 4, .x = x, .y = y, .low = low, .high = high, .colour = 9,
                             .marked = true, .dashed = true, .faint = true};
@@ -401,6 +415,7 @@ static void lines_have_bands_levels_and_marks(void **state) {
     has(text, "<path class=\"b c1\"");
     has(text, ">near</text>");
     has(text, ">0</text>"); /* the axis begins at zero */
+    has(text, ">60</text>"); /* and has room for the band */
     has_not(text, "nowhere");
     has_not(text, "<script>");
     free(text);
@@ -435,6 +450,16 @@ static void points_have_names_where_there_is_room(void **state) {
     free(text);
 }
 
+/* To the right of "a name" is a dot, and to the left there is none. */
+static void names_do_not_cover_dots(void **state) {
+    (void)state;
+    const ChartPoint points[] = {{"a name", 0, 1, 0, 0}, {"b", 1, 1, 0, 0}, {"c", -10, 1, 0, 0}, {"d", 10, 1, 0, 0}};
+    svg_scatter(begin(), &(ScatterChart){"", "", "", points, 4, false});
+    char *text = end();
+    has(text, "<text class=\"h e w0\" x=\"50.0%\" y=\"50.0%\" dx=\"-8\" dy=\"4\">a name</text>");
+    free(text);
+}
+
 static void heat_maps_have_the_shades_of_their_rows(void **state) {
     (void)state;
     const double values[] = {16, 4, 0, 1000000, NAN, -1};
@@ -450,6 +475,24 @@ static void heat_maps_have_the_shades_of_their_rows(void **state) {
     svg_heat(begin(), &(HeatMap){"", "", "", 1, 2, (const double[]){0, NAN}, NULL, NULL});
     text = end();
     assert_string_equal(text, "");
+    free(text);
+}
+
+static void heat_maps_of_many_cells_have_a_path_for_a_shade(void **state) {
+    (void)state;
+    double values[2][2 * HEAT_CELLS] = {{4, 4}, {0}};
+    values[0][2] = 16;
+    values[0][3] = 1;
+    values[1][1] = values[1][4] = 100;
+    svg_heat(begin(), &(HeatMap){"", "", "", 2, 50, values[0], NULL, NULL});
+    char *text = end();
+    has(text, "<path stroke-opacity=\"0.5\" d=\"m0 0h2\"/>");
+    has(text, "<path stroke-opacity=\"1\" d=\"m2 0h1\"/>");
+    free(text);
+    svg_heat(begin(), &(HeatMap){"", "", "", 2, 2 * HEAT_CELLS, values[0], NULL, NULL});
+    text = end(); /* of two columns each the greater value */
+    has(text, "<path stroke-opacity=\"0.5\" d=\"m0 0h1\"/>");
+    has(text, "<path stroke-opacity=\"1\" d=\"m1 0h1m-2 1h1m1 0h1\"/>");
     free(text);
 }
 
@@ -569,6 +612,7 @@ int main(void) {
         cmocka_unit_test(the_checker_finds_faults),
         cmocka_unit_test(numbers_are_short),
         cmocka_unit_test(ticks_are_round),
+        cmocka_unit_test(margins_do_not_lead_below_zero),
         cmocka_unit_test(axes_hold_their_values),
         cmocka_unit_test(texts_are_escaped),
         cmocka_unit_test(a_page_is_well_formed),
@@ -583,7 +627,9 @@ int main(void) {
         cmocka_unit_test(few_values_are_a_chart),
         cmocka_unit_test(lines_have_bands_levels_and_marks),
         cmocka_unit_test(points_have_names_where_there_is_room),
+        cmocka_unit_test(names_do_not_cover_dots),
         cmocka_unit_test(heat_maps_have_the_shades_of_their_rows),
+        cmocka_unit_test(heat_maps_of_many_cells_have_a_path_for_a_shade),
         cmocka_unit_test(large_heat_maps_stay_small),
         cmocka_unit_test(bars_are_as_long_as_their_values),
         cmocka_unit_test(any_chart_is_well_formed),
