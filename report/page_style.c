@@ -81,7 +81,7 @@ const char page_style[] =
     ".chart li i,.tip i{display:inline-block;width:14px;border-top:3px solid;vertical-align:middle;margin-right:6px}\n"
     ".chart li span,.tip span{color:var(--ink)}\n"
     ".chart li b{color:var(--soft);font-weight:400;font-variant-numeric:tabular-nums;white-space:nowrap}\n"
-    ".chart .dashed i{border-top-style:dashed}\n"
+    ".chart .dashed i{border-top-style:dashed}.chart .faint i{opacity:.45}\n"
     ".plot{position:relative}\n"
     ".plot>svg{display:block;width:100%;overflow:visible}\n"
     ".lines svg{touch-action:pan-y}\n"

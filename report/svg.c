@@ -51,6 +51,9 @@ static void plot_begin(FILE *out, const char *title, int left, int right, int be
              "<svg role=\"img\" aria-label=\"%s\" style=\"height:%fpx\"", right, below, left, or_empty(title), height);
 }
 
+/* A line of the second eight has the colour of one of the first, and dashes. */
+static bool is_dashed(const ChartLine *line) { return line->dashed != (line->colour / CHART_COLOURS % 2 != 0); }
+
 static int colour_of(int colour) { return (colour % CHART_COLOURS + CHART_COLOURS) % CHART_COLOURS; }
 
 /* "61.24 %" */
@@ -257,7 +260,7 @@ static void put_line(FILE *out, const Points *points, const Points *before, cons
                      const Axis *y) {
     const ChartLine *line = points->line;
     Pen pen = {out, x, y, 0, 0};
-    put(out, "<path class=\"l c%d%s%s\"", colour_of(line->colour), line->dashed ? " dashed" : "",
+    put(out, "<path class=\"l c%d%s%s\"", colour_of(line->colour), is_dashed(line) ? " dashed" : "",
         line->faint ? " faint" : "");
     if (!before || !have_same_x(points, before)) put_x(out, points, x); /* else those of the path before */
     for (int k = 0; k < points->count; k++)
@@ -304,7 +307,7 @@ static void put_legend(FILE *out, const LineChart *chart, const Points *all) {
         const ChartLine *line = &chart->lines[k];
         if (!all[k].count) continue;
         put(out, "<li class=\"c%d%s%s\"><i></i><span>%s</span> <b>", colour_of(line->colour),
-            line->dashed ? " dashed" : "", line->faint ? " faint" : "", or_empty(line->name));
+            is_dashed(line) ? " dashed" : "", line->faint ? " faint" : "", or_empty(line->name));
         put_value(out, line->y[all[k].index[all[k].count - 1]], chart->unit);
         fputs("</b></li>", out);
     }

@@ -18,7 +18,7 @@ typedef struct {
     int count;
     const double *x, *y;   /* [count], x ascending */
     const double *low, *high; /* [count]: a band around the line, or NULL */
-    int colour;            /* 0 .. CHART_COLOURS - 1, from 8 on again */
+    int colour;            /* from CHART_COLOURS on the same again, with dashes where there were none */
     bool dashed, faint, marked; /* marked: a dot at every value, for few of them */
 } ChartLine;
 

@@ -406,7 +406,7 @@ static void lines_have_bands_levels_and_marks(void **state) {
                  levels[] = {20, 20.01, NAN};
     const char *const names[] = {hostile, "near", "nowhere"};
     const ChartLine line = {.name = hostile, .count = 4, .x = x, .y = y, .low = low, .high = high, .colour = 9,
-                            .marked = true, .dashed = true, .faint = true};
+                            .marked = true, .faint = true};
     svg_lines(begin(), &(LineChart){hostile, hostile, hostile, hostile, &line, 1, false, true, levels, names, 3});
     char *text = end();
     assert_int_equal(occurrences(text, "<circle class=\"c1\""), 3);
