@@ -31,7 +31,7 @@ typedef struct {
     const Facts *facts;
     int reload_s;
     RunLog log;
-    double *epochs; /* [log.rows]: how many epochs were done at a row, or its number where a log does not tell */
+    double *epochs; /* [log.rows]: how many epochs were done at a row, or steps where a log does not tell */
     Setting *settings;
     size_t setting_count, setting_room;
     bool known; /* the settings have defaults */
@@ -79,8 +79,8 @@ static void find_epochs(Page *page) {
     double before = 0, length = 0; /* steps before the epoch, and in it */
     page->epochs = xcalloc((size_t)rows + 1, sizeof *page->epochs, "a log");
     for (int r = 0, next = 0; r < rows; r++) {
-        if (!step || !epoch) {
-            page->epochs[r] = r + 1;
+        if (!epoch) {
+            page->epochs[r] = step[r];
             continue;
         }
         if (r == next) { /* the first row of an epoch */
@@ -159,6 +159,8 @@ static bool page_open(Page *page, const char *folder, const Facts *facts, const 
     path_join(path, sizeof path, folder, "log.csv");
     bool there = file_exists(path);
     if (there && !run_log_read(&page->log, path, error)) return refuse(error, "%s: %s", path, error->text);
+    if (there && !run_log_column(&page->log, "step"))
+        return refuse(error, "%s: no column named step: is it the log of a run?", path);
     if (!there && !facts->all) return refuse(error, "%s: neither log.csv nor report.json is in this folder", folder);
     find_epochs(page);
     read_settings(page, folder, like);
@@ -410,7 +412,7 @@ static void put_curves(FILE *out, Page *page, const Curves *c) {
     bool any = false;
     for (int i = 0; i < d.count; i++) any |= d.points[i].count > 0;
     if (any && may_put_part(page))
-        svg_lines(out, &(LineChart){.title = c->title, .x_label = "epoch", .y_label = c->unit, .unit = c->unit,
+        svg_lines(out, &(LineChart){.title = c->title, .x_label = run_log_column(&page->log, "epoch") ? "epoch" : "step", .y_label = c->unit, .unit = c->unit,
                                     .lines = d.lines, .count = d.count, .log_y = c->log_y, .from_zero = c->from_zero,
                                     .levels = levels, .level_names = level_names,
                                     .level_count = levels_of(page, c, levels, level_names, MOST_LEVELS)});
