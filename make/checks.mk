@@ -65,7 +65,7 @@ FUZZ_FLAGS := -std=gnu11 -O1 -Wno-psabi $(SANITIZERS) -fsanitize=fuzzer $(CPPFLA
 FUZZ_TESTS := $(filter-out $(if $(filter 1,$(VIDEO)),,%/fuzz_video.c),$(wildcard tests/fuzz/*.c))
 FUZZERS := $(patsubst tests/fuzz/%.c,build/fuzz/%,$(FUZZ_TESTS))
 # What reads files; each fuzzer takes from the archive what it needs.
-FUZZ_SOURCES := $(filter core/% data/% detection/coco_%,$(SOURCES))
+FUZZ_SOURCES := $(filter core/% data/% detection/coco_% report/facts% report/run_log%,$(SOURCES))
 FUZZ_LIBRARIES := -linih -ljansson -ljpeg $(WEBP_LIBRARIES) $(SOUND_LIBRARIES) -lxxhash -lm -ldl
 build/fuzz/fuzz_video: FUZZ_LIBRARIES += $(VIDEO_LIBRARIES) -lcmocka
 # stb_image copies zero bytes from NULL.
