@@ -1,15 +1,17 @@
 #include "report/page_style.h"
 
-/* Colours of lines are Okabe and Ito's, which the colour-blind tell apart, darker or lighter where the background asks for
- * it.  Below `.plot`: .e and .m are texts that end or have their middle where they stand, .h have a halo, .w1 to
- * .w3 are left out where the chart is narrower and narrower than widths of report/svg.c; .d is stretched to the chart's size, and in it .g is the grid, .l a line, .b its band, .o its
- * values between gaps. */
+/* Colours of lines have the hues of Okabe and Ito.  Each has a contrast of at least 3 to the background, and no two are
+ * nearer than 14 in CIELAB, neither for all eyes nor for those that lack red or green (Machado et al., 2009).
+ *
+ * In a chart .e and .m are texts that end where they stand or have their middle there; .h have a halo; .w1, .w2 and .w3
+ * are left out where the chart is narrower than the widths in report/svg.c; .d is stretched to the chart's size, and in
+ * it .g is the grid, .l a line, .b its band and .o its values between gaps. */
 const char page_style[] =
     ":root{color-scheme:light dark;--page:#f6f7f9;--card:#fff;--ink:#1b1f24;--soft:#5c6570;--rule:#e2e5e9;--accent:#0072b2;"
-    "--c0:#0072b2;--c1:#d55e00;--c2:#009e73;--c3:#b8609a;--c4:#c08400;--c5:#3d9fd6;--c6:#1b1f24;--c7:#6b7280}\n"
+    "--c0:#0072b2;--c1:#b94800;--c2:#00935e;--c3:#b97fa6;--c4:#c08a00;--c5:#1c7ce8;--c6:#1b1f24;--c7:#535a66}\n"
     "@media(prefers-color-scheme:dark){:root{--page:#14171b;--card:#1d2126;--ink:#e6e9ed;--soft:#9aa4b0;--rule:#31373e;"
-    "--accent:#56b4e9;--c0:#56b4e9;--c1:#ff8b47;--c2:#2fc79d;--c3:#e09ac4;--c4:#f0b429;--c5:#3f83c4;--c6:#f1f3f5;"
-    "--c7:#a3abb5}}\n"
+    "--accent:#56b4e9;--c0:#56b4e9;--c1:#f08336;--c2:#2cc48d;--c3:#e0609f;--c4:#f7cf2e;--c5:#367dd7;--c6:#f1f3f5;"
+    "--c7:#a9bccb}}\n"
     "*{box-sizing:border-box}\n"
     "html{scroll-padding-top:60px;-webkit-text-size-adjust:100%}\n"
     "body{margin:0 auto;max-width:1280px;padding:0 16px 64px;background:var(--page);color:var(--ink);"
@@ -25,7 +27,7 @@ const char page_style[] =
     "font-weight:600;color:var(--c2);border:1px solid}\n"
     ".live::before{content:'';width:7px;height:7px;border-radius:50%;background:currentColor;animation:live 2s infinite}\n"
     "@keyframes live{50%{opacity:.25}}\n"
-    "@media(prefers-reduced-motion){.live::before{animation:none}}\n"
+    "@media(prefers-reduced-motion:reduce){.live::before{animation:none}}\n"
     /* the list of sections: a bar above on a telephone, a column where there is room */
     "nav{display:none;grid-area:list;position:sticky;top:0;z-index:2;gap:2px;overflow-x:auto;margin:0 -16px;padding:8px 16px;"
     "background:var(--page);border-bottom:1px solid var(--rule);scrollbar-width:none}\n"
