@@ -146,16 +146,21 @@ void html_table(FILE *out, const HtmlTable *table) {
     bool *numeric = xcalloc((size_t)table->columns + 1, sizeof *numeric, "columns of a table");
     fprintf(out, "<div class=\"table\"><table%s>\n", table->sortable ? " class=\"sort\"" : "");
     put_element(out, "<caption>", table->caption, "</caption>\n");
-    fputs("<thead><tr>", out);
+    if (table->names) fputs("<thead><tr>", out);
     for (int i = 0; i < table->columns; i++) {
         numeric[i] = is_numeric(table, i);
+        if (!table->names) continue;
         put_element(out, numeric[i] ? "<th class=\"n\">" : "<th>", table->names[i] ? table->names[i] : "", "</th>");
     }
-    fputs("</tr></thead>\n<tbody>\n", out);
+    fputs(table->names ? "</tr></thead>\n<tbody>\n" : "<tbody>\n", out);
     for (int row = 0; row < table->rows; row++) {
         fputs("<tr>", out);
-        for (int i = 0; i < table->columns; i++)
-            put_element(out, numeric[i] ? "<td class=\"n\">" : "<td>", cell_at(table, row, i), "</td>");
+        for (int i = 0; i < table->columns; i++) {
+            fputs("<td", out);
+            if (numeric[i]) fputs(" class=\"n\"", out);
+            if (i == 0 && table->titles) put_element(out, " title=\"", table->titles[row], "\"");
+            put_element(out, ">", cell_at(table, row, i), "</td>");
+        }
         fputs("</tr>\n", out);
     }
     fputs("</tbody></table></div>\n", out);

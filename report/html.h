@@ -54,8 +54,9 @@ void html_grid_end(FILE *out);
 typedef struct {
     const char *caption; /* or NULL */
     int rows, columns;
-    const char *const *names; /* [columns] */
+    const char *const *names; /* [columns], or NULL: the table has no headings */
     const char *const *cells;
+    const char *const *titles; /* [rows]: what the pointer shows over the first cell of a row, or NULL */
     bool sortable; /* a click on a heading sorts, where scripts run */
 } HtmlTable;
 void html_table(FILE *out, const HtmlTable *table);

@@ -335,17 +335,19 @@ static Points points_of(const Page *page, const char *column, double scale) {
     return p;
 }
 
-/* Means of so many values around each one, fewer at the ends. */
+/* Means of so many values around each one, of those that there are at the ends. */
 static Points smoothed(const Points *raw, int width) {
     size_t count = (size_t)raw->count;
     Points p = {raw->count, xcalloc(count, sizeof *p.x, "a curve"), xcalloc(count, sizeof *p.y, "a curve")};
+    double *sums = xcalloc(count + 1, sizeof *sums, "a curve"); /* of the values before each one */
+    for (int i = 0; i < raw->count; i++) sums[i + 1] = sums[i] + raw->y[i];
     for (int i = 0; i < raw->count; i++) {
-        int reach = width / 2, sides = i < raw->count - 1 - i ? i : raw->count - 1 - i;
-        if (reach > sides) reach = sides;
-        for (int k = i - reach; k <= i + reach; k++) p.y[i] += raw->y[k];
-        p.y[i] /= 2 * reach + 1;
+        int first = i > width / 2 ? i - width / 2 : 0;
+        int end = i + width / 2 < raw->count ? i + width / 2 + 1 : raw->count;
         p.x[i] = raw->x[i];
+        p.y[i] = (sums[end] - sums[first]) / (end - first);
     }
+    free(sums);
     return p;
 }
 
@@ -366,7 +368,7 @@ static ChartLine *add_line(Drawing *d, Points points, const char *name, int colo
 }
 
 static void add_curve(Drawing *d, Points points, const char *name, bool noisy, int colour) {
-    enum { MANY = 100, PIECES = 50 };
+    enum { MANY = 100, PIECES = 20 };
     char mean[64];
     int width = points.count / PIECES | 1;
     ChartLine *line = add_line(d, points, name, colour);
@@ -412,9 +414,9 @@ static void put_curves(FILE *out, Page *page, const Curves *c) {
     bool any = false;
     for (int i = 0; i < d.count; i++) any |= d.points[i].count > 0;
     if (any && may_put_part(page))
-        svg_lines(out, &(LineChart){.title = c->title, .x_label = run_log_column(&page->log, "epoch") ? "epoch" : "step", .y_label = c->unit, .unit = c->unit,
-                                    .lines = d.lines, .count = d.count, .log_y = c->log_y, .from_zero = c->from_zero,
-                                    .levels = levels, .level_names = level_names,
+        svg_lines(out, &(LineChart){.title = c->title, .x_label = run_log_column(&page->log, "epoch") ? "epoch" : "step",
+                                    .y_label = c->unit, .unit = c->unit, .lines = d.lines, .count = d.count,
+                                    .log_y = c->log_y, .from_zero = c->from_zero, .levels = levels, .level_names = level_names,
                                     .level_count = levels_of(page, c, levels, level_names, MOST_LEVELS)});
     for (int i = 0; i < d.count; i++) {
         free(d.points[i].x);
@@ -482,17 +484,20 @@ static void put_model(FILE *out, Page *page) {
 }
 
 static void put_settings_table(FILE *out, const Page *page, bool differ) {
-    static const char *const names[] = {"setting", "value", "default", "meaning"};
-    int columns = page->known ? 4 : 2, rows = 0;
-    const char **cells = xcalloc(4 * page->setting_count + 1, sizeof *cells, "a table");
+    static const char *const names[] = {"setting", "value", "default"};
+    int columns = page->known ? 3 : 2, rows = 0;
+    const char **cells = xcalloc(3 * page->setting_count + 1, sizeof *cells, "a table");
+    const char **meanings = xcalloc(page->setting_count + 1, sizeof *meanings, "a table");
     for (size_t i = 0; i < page->setting_count; i++) {
         const Setting *s = &page->settings[i];
-        const char *row[] = {s->name, *s->value ? s->value : "none", s->initial && *s->initial ? s->initial : "none",
-                             s->help};
-        if (s->differs == differ) memcpy(cells + columns * rows++, row, (size_t)columns * sizeof *row);
+        const char *row[] = {s->name, *s->value ? s->value : "none", s->initial && *s->initial ? s->initial : "none"};
+        if (s->differs != differ) continue;
+        memcpy(cells + columns * rows, row, (size_t)columns * sizeof *row);
+        meanings[rows++] = s->help;
     }
-    html_table(out, &(HtmlTable){.rows = rows, .columns = columns, .names = names, .cells = cells});
+    html_table(out, &(HtmlTable){.rows = rows, .columns = columns, .names = names, .cells = cells, .titles = meanings});
     free(cells);
+    free(meanings);
 }
 
 static void put_settings(FILE *out, const Page *page) {
@@ -531,7 +536,6 @@ static const struct {
 enum { MACHINE_FACTS = sizeof machine_facts / sizeof *machine_facts };
 
 static void put_machine(FILE *out, const Page *page) {
-    static const char *const names[] = {"", ""};
     const char *cells[2 * MACHINE_FACTS], *resume = facts_get(page->facts, "resume");
     char texts[MACHINE_FACTS][64];
     int rows = 0;
@@ -546,7 +550,7 @@ static void put_machine(FILE *out, const Page *page) {
     }
     if (!rows && !resume) return;
     html_section(out, "machine", "Machine");
-    if (rows) html_table(out, &(HtmlTable){.rows = rows, .columns = 2, .names = names, .cells = cells});
+    if (rows) html_table(out, &(HtmlTable){.rows = rows, .columns = 2, .cells = cells});
     if (resume) html_paragraph(out, "This command continues the run:");
     if (resume) html_command(out, resume);
 }
@@ -569,7 +573,7 @@ static void put_heat(FILE *out, const json_t *section) {
     const json_t *row_list = json_object_get(section, "row_names"), *list = json_object_get(section, "column_names");
     const char **row_names = texts_of(row_list), **column_names = texts_of(list);
     double *values = numbers_of(json_object_get(section, "values"));
-    svg_heat(out, &(HeatMap){.title = text_of(section, "title"), .row_label = text_of(section, "row_label"),
+    svg_heat(out, &(HeatMap){.title = "", .row_label = text_of(section, "row_label"),
                              .column_label = text_of(section, "column_label"), .values = values,
                              .rows = (int)json_integer_value(json_object_get(section, "rows")),
                              .columns = (int)json_integer_value(json_object_get(section, "columns")),
@@ -584,7 +588,7 @@ static void put_bars(FILE *out, const json_t *section) {
     const json_t *list = json_object_get(section, "names");
     const char **names = texts_of(list);
     double *values = numbers_of(json_object_get(section, "values"));
-    svg_bars(out, &(BarChart){.title = text_of(section, "title"), .unit = text_of(section, "unit"),
+    svg_bars(out, &(BarChart){.title = "", .unit = text_of(section, "unit"),
                               .count = (int)json_array_size(list), .names = names, .values = values});
     free(names);
     free(values);

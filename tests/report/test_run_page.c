@@ -211,7 +211,7 @@ static void test_many_rows(void **state) {
                 1 + cos(i * 78.233), 900 + i % 50, i, 1000000 + i);
     fclose(log);
     char *page = page_of(run, &none, NULL, 0);
-    assert_words(page, WORDS("training, mean of 401 rows"));
+    assert_words(page, WORDS("training, mean of 1001 rows"));
     assert_true(strlen(page) < 150000);
     free(page);
 }
