@@ -10,6 +10,7 @@
 #include "report/comparison.h"
 #include "report/html.h"
 #include "report/run_page.h"
+#include "tests/report/xml.h"
 #include "tests/scratch.h"
 
 #define HEADER "step,epoch,loss,lr,grad_norm,images_per_s,top1,top5,stall,val_loss,wall_s,peak_bytes\n"
@@ -58,7 +59,8 @@ static char *page_of(const char *const *paths, int count) {
     assert_true(size < REPORT_BYTES);
     char *page = strndup((char *)bytes, size);
     free(bytes);
-    assert_non_null(strstr(page, "</html>"));
+    const char *fault = xml_fault(page);
+    if (fault) fail_msg("%s", fault);
     return page;
 }
 
@@ -194,6 +196,17 @@ static void test_beginnings(void **state) {
     assert_null(strstr(page, "by time"));
     free(page);
     free(page_of(paths, 1));
+    Comparison c;
+    Error error;
+    Facts facts = {0};
+    facts_set_number(&facts, "steps", 100);
+    facts_set_number(&facts, "epochs", 5);
+    assert_true(facts_write(&facts, in_folder("bits/report.json"), &error));
+    facts_free(&facts);
+    read_runs(&c, paths, 3);
+    assert_near(c.runs[1].epoch_steps, 4); /* as if the epoch had ended */
+    assert_near(c.runs[2].epoch_steps, 20);
+    comparison_free(&c);
 }
 
 static void test_table(void **state) {
@@ -321,6 +334,25 @@ static void test_many(void **state) {
     free(page);
 }
 
+/* More rows than a page has room for: the best are shown. */
+static void test_too_many(void **state) {
+    enum { ROWS = 4000 };
+    const char *csv = in_folder("many.csv");
+    TextStream text;
+    FILE *out = text_open(&text);
+    (void)state;
+    fputs("operator,flags,epochs,seed,top1,top5,val_loss,parameters,million_macs,seconds\n", out);
+    for (int i = 0; i < ROWS; i++) fprintf(out, "op%d,--a-flag %d,10,1,%.4f,99,1,1000,%d,1\n", i, i, i / 100.0, 1 + i % 7);
+    char *rows = text_close(&text, "rows");
+    write_file(csv, rows);
+    free(rows);
+    char *page = page_of(&csv, 1);
+    printf("# %d rows: %zu bytes\n", ROWS, strlen(page));
+    assert_words(page, WORDS("Only the best ", " of 4000 are shown", ">op3999 --a-flag 3999<"));
+    assert_null(strstr(page, ">op0 --a-flag 0<"));
+    free(page);
+}
+
 static void test_tasks(void **state) {
     const char *paths[] = {make_run_of("t1", "data = cifar10\nseed = 1\n", 1, 2, 3),
                            make_run("t2", "data = coco\nseed = 1\n", "step,epoch,loss,ap\n4,1,2.5,0.25\n")};
@@ -343,7 +375,7 @@ int main(void) {
         cmocka_unit_test(test_means),      cmocka_unit_test(test_sample),     cmocka_unit_test(test_groups),
         cmocka_unit_test(test_unequal_logs), cmocka_unit_test(test_beginnings), cmocka_unit_test(test_table),
         cmocka_unit_test(test_refused),    cmocka_unit_test(test_names),      cmocka_unit_test(test_many),
-        cmocka_unit_test(test_tasks),
+        cmocka_unit_test(test_too_many),   cmocka_unit_test(test_tasks),
     };
     return cmocka_run_group_tests_name("comparing runs", tests, make_folder, remove_folder);
 }
