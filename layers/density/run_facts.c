@@ -61,6 +61,7 @@ void density_facts(DensityRun *run) {
 /* == What it draws ================================================================================================ */
 
 enum { MOST_DRAWN = 8, MOST_TEXT = 400 /* bytes */ };
+static const char drawn_title[] = "Drawn by the model";
 
 /* Seconds that drawing may take: a hundredth of an epoch; at the end of a run a hundredth of that, or a minute. */
 static double seconds_allowed(const Training *t) {
@@ -98,27 +99,26 @@ static void show_image(Facts *facts, const SequenceSet *set, const uint8_t *toke
     free(rgb);
 }
 
-static void show_texts(Facts *facts, const char *title, const uint8_t *tokens, int count, size_t row, size_t length) {
-    static const char *const column = "text";
+static void show_texts(Facts *facts, const char *when, const uint8_t *tokens, int count, size_t row, size_t length) {
     char *texts[MOST_DRAWN];
     for (int i = 0; i < count; i++) {
         TextStream text;
         print_bytes_to(text_open(&text), tokens + (size_t)i * row, length);
         texts[i] = text_close(&text, "a text");
     }
-    facts_table(facts, "drawn", title, &column, 1, (const char *const *)texts, count);
+    facts_table(facts, "drawn", drawn_title, &when, 1, (const char *const *)texts, count);
     for (int i = 0; i < count; i++) free(texts[i]);
 }
 
 static void show_drawn(const DensityRun *run, Facts *facts, const uint8_t *tokens, int count, size_t length) {
     const SequenceSet *set = &run->set;
-    char title[64];
-    snprintf(title, sizeof title, "Drawn by the model after epoch %llu", (unsigned long long)run->training.state.epoch + 1);
+    char when[48];
+    snprintf(when, sizeof when, "After epoch %llu", (unsigned long long)run->training.state.epoch + 1);
     if (set->kind == SEQUENCES_TEXT) {
-        show_texts(facts, title, tokens, count, (size_t)set->row_bytes, length);
+        show_texts(facts, when, tokens, count, (size_t)set->row_bytes, length);
         return;
     }
-    facts_pictures(facts, "drawn", title, NULL);
+    facts_pictures(facts, "drawn", drawn_title, when);
     for (int i = 0; i < count; i++) show_image(facts, set, tokens + (size_t)i * (size_t)set->row_bytes);
 }
 
