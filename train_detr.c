@@ -143,7 +143,7 @@ static void evaluate(DetrRun *run, CocoResults *results) {
         detector_exchange(&run->d, list);
         if (!coco_eval(run->found, run->d.category_ap, COCO_EVAL_BOXES, &run->d.val.coco, list, NULL, &error))
             die("%s: %s", run->d.val.name, error.text);
-        detector_facts(&run->d, list);
+        detector_facts(&run->d, training_facts(&run->d.training), list);
     }
     coco_results_free(&own);
 }

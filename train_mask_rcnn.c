@@ -138,7 +138,7 @@ static void evaluate(MaskRun *run, CocoResults *results) {
         if (!coco_eval(run->found, NULL, COCO_EVAL_BOXES, &d->val.coco, list, NULL, &error) ||
             !coco_eval(run->found_masks, d->category_ap, COCO_EVAL_MASKS, &d->val.coco, list, NULL, &error))
             die("%s: %s", d->val.name, error.text);
-        detector_facts(d, list);
+        detector_facts(d, training_facts(&d->training), list);
     }
     coco_results_free(&own);
 }

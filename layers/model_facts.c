@@ -25,7 +25,6 @@ void model_table_part(void *context, const char *prefix, const char *what, size_
 
 void model_table_end(ModelTable *table, Facts *facts, double macs) {
     facts_table(facts, "model", "Model", columns, COLUMNS, (const char *const *)table->cells, table->rows);
-    facts_set_number(facts, "parameters", (double)table->params->parameters);
     facts_set_number(facts, "macs", macs);
     for (int i = 0; i < table->rows * COLUMNS; i++) free(table->cells[i]);
     free(table->cells);

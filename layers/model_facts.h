@@ -19,7 +19,7 @@ typedef struct {
 } ModelTable;
 
 void model_table_part(void *table, const char *prefix, const char *what, size_t macs);
-/* Writes the table, and the facts "parameters" and "macs". */
+/* Writes the table, and the fact "macs". */
 void model_table_end(ModelTable *table, Facts *facts, double macs);
 
 /* Bars of a result from 0 to 1 of each class [count], in percent and the best first.  A value below 0 or NaN is none, a

@@ -75,9 +75,9 @@ void detector_report_end(const Detector *d, const CocoResults *results);
 
 /* == The report =================================================================================================== */
 
-/* After an evaluation, into the facts of a training run: validation pictures with what was found and what is there, and
+/* After an evaluation, into the facts of a training run, if there are any: validation pictures with what was found and what is there, and
  * the AP of each category. */
-void detector_facts(Detector *d, const CocoResults *found);
+void detector_facts(const Detector *d, Facts *facts, const CocoResults *found);
 
 /* == --predict ==================================================================================================== */
 

@@ -136,8 +136,7 @@ static void class_bars(const Detector *d, Facts *facts) {
     free(names);
 }
 
-void detector_facts(Detector *d, const CocoResults *found) {
-    Facts *facts = training_facts(&d->training);
+void detector_facts(const Detector *d, Facts *facts, const CocoResults *found) {
     TransformScratch scratch = {0};
     char text[200];
     int count = d->val.coco.image_count, shown = smaller(count, SHOWN);
