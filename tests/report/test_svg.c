@@ -194,8 +194,8 @@ static void write_page(FILE *out, const char *t, int reload_s) {
     html_paragraph(out, t);
     html_command(out, t);
     html_fold_begin(out, t);
-    html_table(out, &(HtmlTable){t, 4, 3, three, three, true});
-    html_table(out, &(HtmlTable){NULL, 0, 2, three, NULL, false});
+    html_table(out, &(HtmlTable){.caption = t, .rows = 4, .columns = 3, .names = three, .cells = three, .sortable = true});
+    html_table(out, &(HtmlTable){.columns = 2, .names = three});
     html_fold_end(out);
     html_grid_begin(out);
     html_picture(out, &(HtmlPicture){"image/png", bytes, 6, t, t, 32, true});
@@ -245,7 +245,7 @@ static void columns_of_numbers_are_told_apart(void **state) {
         size_t of_numbers = sizeof numbers / sizeof *numbers;
         const char *cell = i < of_numbers ? numbers[i] : texts[i - of_numbers], *name = "name";
         FILE *out = begin();
-        html_table(out, &(HtmlTable){NULL, 1, 1, &name, &cell, false});
+        html_table(out, &(HtmlTable){.rows = 1, .columns = 1, .names = &name, .cells = &cell});
         char *text = end();
         if ((strstr(text, "<td class=\"n\">") != NULL) != (i < of_numbers)) fail_msg("%s", cell);
         free(text);
