@@ -56,7 +56,7 @@ refuses "a folder without pictures" 1 'nowhere' --data nowhere --num-classes 3
 # == A run, stopped and resumed ======================================================================================
 
 run $tiny --run-dir whole
-[ $status -eq 0 ] && [ "$(ls whole | tr '\n' ' ')" = 'best.safetensors config.ini last.safetensors log.csv state.safetensors ' ]
+[ $status -eq 0 ] && [ "$(ls whole | tr '\n' ' ')" = 'best.safetensors config.ini last.safetensors log.csv report.html report.json state.safetensors ' ]
 check "a run writes its files" $? "$(ls whole | tr '\n' ' ')$(tail -n 1 err)"
 [ "$(tail -n 1 whole/log.csv | awk -F , '{ print ($3 > 0 && $7 > 0 && $7 <= 1 && $9 > 0 && $11 > 0) }')" = 1 ]
 check "the log has loss, mIoU, aAcc and the loss of evaluation" $? "$(tail -n 1 whole/log.csv)"
