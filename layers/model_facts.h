@@ -1,5 +1,5 @@
-/* What the report of a run (report/facts.h) tells alike of models of every kind: their parts as a table, and a result of
- * each class as bars. */
+/* What the report of a run (report/facts.h) tells alike of models of every kind: their parts as a table, and a result
+ * of each class as bars. */
 #ifndef VIT_LAYERS_MODEL_FACTS_H
 #define VIT_LAYERS_MODEL_FACTS_H
 

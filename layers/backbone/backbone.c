@@ -247,12 +247,12 @@ void backbone_tell(const Backbone *b, char *text, size_t size) {
     const int *blocks = b->resnet.config.blocks;
     const Stage *s = b->trunk.stages;
     if (is_hierarchy(b))
-        snprintf(text, size, "a hierarchy of %d, %d, %d and %d blocks of %s attention, %d to %d wide", s[0].config.depth,
-                 s[1].config.depth, s[2].config.depth, s[3].config.depth, s[3].config.attn->name, s[0].config.dim,
-                 s[3].config.dim);
+        snprintf(text, size, "a hierarchy of %d, %d, %d and %d blocks of %s attention, %d to %d wide",
+                 s[0].config.depth, s[1].config.depth, s[2].config.depth, s[3].config.depth, s[3].config.attn->name,
+                 s[0].config.dim, s[3].config.dim);
     else
-        snprintf(text, size, "a ResNet of %d, %d, %d and %d blocks, %d wide", blocks[0], blocks[1], blocks[2], blocks[3],
-                 b->resnet.config.width);
+        snprintf(text, size, "a ResNet of %d, %d, %d and %d blocks, %d wide", blocks[0], blocks[1], blocks[2],
+                 blocks[3], b->resnet.config.width);
 }
 
 /* == Weights ====================================================================================================== */

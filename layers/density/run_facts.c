@@ -22,8 +22,8 @@ static void block_part(const SequenceModel *m, int i, ModelTable *table) {
     const Attention *a = &block->attention;
     const CausalLayer *layer = a->state;
     char name[32], what[96];
-    snprintf(what, sizeof what, "attention: %s, %.1f %% of pairs; MLP", causal_pattern_name(&layer->pattern, a->H, name),
-             100 * causal_share(a));
+    snprintf(what, sizeof what, "attention: %s, %.1f %% of pairs; MLP",
+             causal_pattern_name(&layer->pattern, a->H, name), 100 * causal_share(a));
     model_table_part(table, block->prefix, what, attention_macs(a) + mlp_macs(&block->mlp, (size_t)m->shape.n));
 }
 
@@ -41,9 +41,10 @@ static void tell_model(const DensityRun *run, Facts *facts) {
     const SequenceModelSettings *s = &m->settings;
     ModelTable table = {.params = &m->model.params};
     char text[320];
-    snprintf(text, sizeof text, "A Sparse Transformer of %d blocks with %s attention of %d heads, %d wide, that predicts each "
-             "of %d bytes from those before it.", s->depth, causal_attn_name(&run->training.config), s->heads, s->dim,
-             m->shape.n);
+    snprintf(text, sizeof text,
+             "A Sparse Transformer of %d blocks with %s attention of %d heads, %d wide, that predicts each of %d bytes "
+             "from those before it.",
+             s->depth, causal_attn_name(&run->training.config), s->heads, s->dim, m->shape.n);
     facts_set(facts, "sentence", text);
     model_parts(m, &table);
     model_table_end(&table, facts, sequence_model_macs(m));
@@ -130,8 +131,8 @@ static uint8_t *first_tokens(const DensityRun *run, int count, size_t row) {
     return tokens;
 }
 
-/* The random numbers are the same after every evaluation, so that pages show what was learned in between.  A page has no
- * place for sound. */
+/* The random numbers are the same after every evaluation, so that pages show what was learned in between.  A page has
+ * no place for sound. */
 void density_facts_evaluated(DensityRun *run) {
     Facts *facts = training_facts(&run->training);
     SequenceModel sampler;

@@ -99,7 +99,10 @@ static void caption_of(char *text, size_t size, const DetectionSet *set, int ind
     for (int c = 0; c < set->coco.category_count; c++) {
         int count = objects_of(&set->coco, image, c);
         size_t used = strlen(text);
-        if (count) snprintf(text + used, size - used, "%s %d %s", named++ ? "," : "", count, set->coco.categories[c].name);
+        const char *comma = named ? "," : "";
+        if (!count) continue;
+        snprintf(text + used, size - used, "%s %d %s", comma, count, set->coco.categories[c].name);
+        named++;
     }
     if (!named) snprintf(text + strlen(text), size - strlen(text), " nothing");
 }
@@ -141,9 +144,10 @@ void detector_facts(const Detector *d, Facts *facts, const CocoResults *found) {
     char text[200];
     int count = d->val.coco.image_count, shown = smaller(count, SHOWN);
     if (!facts) return;
-    snprintf(text, sizeof text, "Validation images after epoch %llu: what was found with a score of at least %g in frames "
-             "with their class, and what is there in dashed lines.", (unsigned long long)d->training.state.epoch + 1,
-             (double)d->view->draw_score);
+    snprintf(text, sizeof text,
+             "Validation images after epoch %llu: what was found with a score of at least %g in frames with their class, "
+             "and what is there in dashed lines.",
+             (unsigned long long)d->training.state.epoch + 1, (double)d->view->draw_score);
     class_bars(d, facts);
     facts_pictures(facts, "found", "Found and true objects", text);
     for (int i = 0; i < shown; i++)

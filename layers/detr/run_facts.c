@@ -11,8 +11,9 @@ void detr_facts(DetrRun *run) {
     ModelTable table = {.params = &detr->model.params};
     char text[320];
     if (!facts) return;
-    snprintf(text, sizeof text, "SMCA-DETR: a ResNet of %d, %d, %d and %d blocks, %d wide, %d encoder layer%s with %s attention "
-             "and %d decoder layer%s, of %d channels and %d heads, and %d queries for the objects of an image.",
+    snprintf(text, sizeof text,
+             "SMCA-DETR: a ResNet of %d, %d, %d and %d blocks, %d wide, %d encoder layer%s with %s attention and %d "
+             "decoder layer%s, of %d channels and %d heads, and %d queries for the objects of an image.",
              blocks[0], blocks[1], blocks[2], blocks[3], detr->backbone.config.width, s->encoder_layers,
              s->encoder_layers > 1 ? "s" : "", s->attn->name, s->decoder_layers, s->decoder_layers > 1 ? "s" : "",
              s->dim, s->heads, s->queries);

@@ -19,8 +19,10 @@ void semantic_facts(SemanticRun *run) {
     char backbone[160], text[400];
     if (!facts) return;
     backbone_tell(&net->backbone, backbone, sizeof backbone);
-    snprintf(text, sizeof text, "Semantic FPN on %s: a feature pyramid of %d channels, and a head of %d channels with %s norms "
-             "that gives every pixel one of %d classes.", backbone, net->settings.fpn_dim, net->settings.head_dim,
+    snprintf(text, sizeof text,
+             "Semantic FPN on %s: a feature pyramid of %d channels, and a head of %d channels with %s norms that gives "
+             "every pixel one of %d classes.",
+             backbone, net->settings.fpn_dim, net->settings.head_dim,
              net->settings.seg_norm == SEG_NORM_BN ? "batch" : "group", net->settings.num_classes);
     facts_set(facts, "sentence", text);
     semantic_fpn_parts(net, H, W, model_table_part, &table);
@@ -77,7 +79,8 @@ void semantic_facts_evaluated(SemanticRun *run) {
     if (!facts) return;
     for (int c = 0; c < classes; c++) iou[c] = segmentation_iou(segmentation_pixels_of(&run->counts, c));
     facts_class_bars(facts, "classes", "IoU of each class", semantic_run_names(run), iou, classes);
-    snprintf(text, sizeof text, "Validation pictures after epoch %llu: the picture, its labels, and what was predicted.",
+    snprintf(text, sizeof text,
+             "Validation pictures after epoch %llu: the picture, its labels, and what was predicted.",
              (unsigned long long)run->training.state.epoch + 1);
     facts_pictures(facts, "segmented", "Labels and predictions", text);
     for (int i = 0; i < run->kept_count; i++) show(run, facts, &run->kept[i]);

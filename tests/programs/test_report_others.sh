@@ -1,6 +1,6 @@
 #!/bin/sh
-# Tests of what train_detr, train_mask_rcnn, train_semantic_fpn and train_ar put into a run's report.json: the model, the
-# pictures of an evaluation, results of classes, what a density model draws; and that training does not notice.
+# Tests of what train_detr, train_mask_rcnn, train_semantic_fpn and train_ar put into a run's report.json: the model,
+# the pictures of an evaluation, results of classes, what a density model draws; and that training does not notice.
 #
 #   BUILD=build/cpu sh tests/programs/test_report_others.sh
 
@@ -22,8 +22,8 @@ density='--dim 16 --depth 2 --heads 2 --attn sparse-strided --sets window,column
 pictures="$density --image-side 8 --train-limit 40 --test-limit 9 --validation-images 9"
 text="$density --data ./text --kind text --tokens 32"
 
-# facts RUN PROGRAM: a Python program over the facts `f`, their plain values `v`, the sections by id `s` and the last row of
-# the log `row`; the pictures of a section come from pictures(id).
+# facts RUN PROGRAM: a Python program over the facts `f`, their plain values `v`, the sections by id `s` and the last row
+# of the log `row`; the pictures of a section come from pictures(id).
 facts() {
     "$python" - "$1" "$2" <<'END'
 import base64, csv, json, sys
@@ -138,13 +138,15 @@ def pixels(png, every, of):
     def paeth(a, b, c):
         return min((abs(b - c), 0, a), (abs(a - c), 1, b), (abs(a + b - 2 * c), 2, c))[2]
     for y in range(height):
-        kind, line, out = data[y * (3 * width + 1)], data[y * (3 * width + 1) + 1:(y + 1) * (3 * width + 1)], bytearray()
+        line, out = data[y * (3 * width + 1):(y + 1) * (3 * width + 1)], bytearray()
+        kind, line = line[0], line[1:]
         for i, x in enumerate(line):
             a, b, c = (out[i - 3] if i > 2 else 0), row[i], (row[i - 3] if i > 2 else 0)
             out.append((x + (0, a, b, (a + b) // 2, paeth(a, b, c))[kind]) & 255)
         row = bytes(out)
         rows.append(row)
-    return [rows[of + every // 2 + every * y][3 * (of + every // 2 + every * x):][:3] for y in range(8) for x in range(8)]
+    centres = [of + every // 2 + every * i for i in range(8)]
+    return [rows[y][3 * x:3 * x + 3] for y in centres for x in centres]
 drawn = pixels(base64.b64decode(pictures("drawn")[0]["data"]), 16, 0)
 assert drawn == pixels(open("sample.png", "rb").read(), 12, 4), drawn'
 run --init pictures/last.safetensors --sample 1 --out sample.png
