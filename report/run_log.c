@@ -35,9 +35,15 @@ static double number_of(const char *cell) {
     return *cell && !*end && isfinite(value) ? value : NAN;
 }
 
+/* COCO's average precision is -1 where there are no such objects. */
+static bool is_precision(const char *name) { return !strncmp(name, "ap", 2) || !strncmp(name, "mask_ap", 7); }
+
 static void read_row(RunLog *log, char *line, const double *steps) {
     int row = log->rows++;
-    for (int c = 0; c < log->columns; c++) log->values[c][row] = line ? number_of(strsep(&line, ",")) : NAN;
+    for (int c = 0; c < log->columns; c++) {
+        double value = line ? number_of(strsep(&line, ",")) : NAN;
+        log->values[c][row] = value < 0 && is_precision(log->names[c]) ? NAN : value;
+    }
     if (!steps) return;
     int before = row;
     while (before > 0 && steps[before - 1] >= steps[row]) before--;

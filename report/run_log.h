@@ -10,7 +10,7 @@
 typedef struct {
     int columns, rows;
     char **names;    /* [columns] */
-    double **values; /* [columns][rows]; NaN: empty, or not a finite number */
+    double **values; /* [columns][rows]; NaN: empty, not a finite number, or a precision of no objects */
 } RunLog;
 
 /* Reads a log that may be in use: a last line without an end is left out, a row with too few cells has NaN in the others,

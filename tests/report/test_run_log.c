@@ -36,6 +36,11 @@ static void test_values(void **state) {
     assert_string_equal(column(&log, "top1"), "- 40.25 - - 16");
     assert_null(run_log_column(&log, "top5"));
     run_log_free(&log);
+    log = log_of("step,ap,mask_ap_large,jsd\n1,0,-1,-1\n2,-1,0.5,2\n");
+    assert_string_equal(column(&log, "ap"), "0 -");
+    assert_string_equal(column(&log, "mask_ap_large"), "- 0.5");
+    assert_string_equal(column(&log, "jsd"), "-1 2");
+    run_log_free(&log);
 }
 
 static void test_in_use(void **state) {
