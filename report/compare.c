@@ -200,7 +200,7 @@ static void put_run(Sheet *sheet, int row, const Comparison *c, const ComparedRu
     put(sheet, row, NAME, "%s", run->name);
     put_text(sheet, row, SEED, run_setting(run, "seed"));
     put_text(sheet, row, STATE, facts_get(&run->facts, "state"));
-    put_epoch(sheet, row, EPOCH, run_log_last(&run->log, "step") / run->epoch_steps);
+    if (run->log.rows) put_epoch(sheet, row, EPOCH, run->epochs[run->log.rows - 1]);
     for (int m = 0; m < METRICS; m++)
         put_number(sheet, row, metric_column(c, m), metrics[m].decimals, run_log_last(&run->log, metrics[m].column));
     for (int p = SPEED; p <= MEMORY; p++) {

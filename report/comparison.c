@@ -101,17 +101,6 @@ static int by_name(const void *a, const void *b) {
 
 /* == Run folders ================================================================================================== */
 
-/* From the last epoch that has ended, which a later row shows; of a run in its first epoch from its facts, else as if
- * its last row ended an epoch. */
-static double steps_of_epoch(const ComparedRun *run) {
-    const double *step = run_log_column(&run->log, "step"), *epoch = run_log_column(&run->log, "epoch");
-    int last = run->log.rows - 1, row = last;
-    if (!step || !epoch || last < 0) return NAN;
-    while (row > 0 && !(epoch[row] < epoch[last])) row--;
-    double facts = facts_number(&run->facts, "steps") / facts_number(&run->facts, "epochs");
-    return epoch[row] < epoch[last] ? step[row] / epoch[row] : isfinite(facts) ? facts : step[last] / epoch[last];
-}
-
 static bool refuse_file(const char *path, Error *error) { return refuse(error, "%s: %s", path, error->text); }
 
 static bool read_folder(ComparedRun *run, const char *folder, Error *error) {
@@ -127,7 +116,7 @@ static bool read_folder(ComparedRun *run, const char *folder, Error *error) {
     if (!facts_read(&run->facts, path, error)) return refuse_file(path, error);
     add_facts(run, &room);
     qsort(run->settings, (size_t)run->setting_count, sizeof *run->settings, by_name);
-    run->epoch_steps = steps_of_epoch(run);
+    run->epochs = run_log_epochs(&run->log, facts_number(&run->facts, "batches"));
     return true;
 }
 
@@ -172,7 +161,7 @@ static bool take_row(ComparedRun *run, char *const cells[COLUMNS], Error *error)
     add_setting(run, &room, "attn", name);
     add_setting(run, &room, "epochs", cells[EPOCHS]);
     add_setting(run, &room, "seed", cells[SEED]);
-    run->epoch_steps = steps_of_epoch(run);
+    run->epochs = run_log_epochs(&run->log, NAN);
     return true;
 }
 
@@ -402,6 +391,7 @@ void comparison_free(Comparison *c) {
             free(run->settings[s].value);
         }
         free(run->settings);
+        free(run->epochs);
         free(run->path);
         free(run->name);
         run_log_free(&run->log);
@@ -515,7 +505,7 @@ static void add_point(GroupCurve *curve, Walk *walks, double *values, int runs, 
     double epoch = 0, seconds = 0;
     for (int i = 0; i < runs; i++) {
         values[i] = walk_to(&walks[i], end, averaged);
-        epoch += end / walks[i].run->epoch_steps / runs;
+        epoch += walks[i].run->epochs[walks[i].last] / runs;
         seconds += walks[i].seconds ? walks[i].seconds[walks[i].last] / runs : NAN;
     }
     Sample sample = sample_of(values, runs);

@@ -32,8 +32,8 @@ typedef struct {
     Facts facts;
     RunSetting *settings; /* [setting_count] by name: config.ini, the seed among them, and what ran the program */
     int setting_count;
-    double epoch_steps;   /* steps of an epoch */
-    bool row;             /* of a table of results: it has no curves, and its settings are in its name */
+    double *epochs; /* [log.rows]: how many were done at a row */
+    bool row;       /* of a table of results: it has no curves, and its settings are in its name */
 } ComparedRun;
 
 typedef struct {

@@ -109,3 +109,25 @@ double run_log_best(const RunLog *log, const char *name, bool greatest, int *row
     if (row) *row = best;
     return best < 0 ? NAN : values[best];
 }
+
+double *run_log_epochs(const RunLog *log, double batches) {
+    const double *step = run_log_column(log, "step"), *epoch = run_log_column(log, "epoch");
+    double *epochs = xcalloc((size_t)log->rows + 1, sizeof *epochs, "a log");
+    double before = 0, length = 0; /* steps before the epoch, and in it */
+    for (int r = 0, next = 0; r < log->rows; r++) {
+        if (!step || !epoch) {
+            epochs[r] = step ? step[r] : NAN;
+            continue;
+        }
+        if (r == next) { /* the first row of an epoch */
+            double whole = length;
+            before = r ? step[r - 1] : 0;
+            while (next < log->rows && epoch[next] == epoch[r]) next++;
+            if (next == r) next++; /* not a number */
+            length = step[next - 1] - before;
+            if (next == log->rows) length = fmax(fmax(batches, whole), length); /* the last one may not be complete */
+        }
+        epochs[r] = epoch[r] - 1 + (step[r] - before) / length;
+    }
+    return epochs;
+}

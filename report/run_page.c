@@ -66,35 +66,6 @@ static void time_text(char *text, size_t size, double seconds) {
 
 /* == What a page is made of ======================================================================================= */
 
-/* The number of steps of the log's last epoch, which may not be complete. */
-static double last_length(const Page *page, double before, double here) {
-    double batches = facts_number(page->facts, "batches"), done = here - before;
-    return isfinite(batches) && batches >= done ? batches : done;
-}
-
-/* How many epochs were done at each row: `epoch` counts from 1, and within an epoch its steps divide it. */
-static void find_epochs(Page *page) {
-    const double *step = run_log_column(&page->log, "step"), *epoch = run_log_column(&page->log, "epoch");
-    int rows = page->log.rows;
-    double before = 0, length = 0; /* steps before the epoch, and in it */
-    page->epochs = xcalloc((size_t)rows + 1, sizeof *page->epochs, "a log");
-    for (int r = 0, next = 0; r < rows; r++) {
-        if (!epoch) {
-            page->epochs[r] = step[r];
-            continue;
-        }
-        if (r == next) { /* the first row of an epoch */
-            double whole = length;
-            before = r ? step[r - 1] : 0;
-            while (next < rows && epoch[next] == epoch[r]) next++;
-            if (next == r) next++; /* not a number */
-            length = step[next - 1] - before;
-            if (next == rows) length = fmax(last_length(page, before, step[next - 1]), whole);
-        }
-        page->epochs[r] = epoch[r] - 1 + (step[r] - before) / length;
-    }
-}
-
 static void add_setting(Page *page, const Setting *setting) {
     page->settings = xgrow(page->settings, page->setting_count + 1, &page->setting_room, sizeof *setting, "settings");
     page->settings[page->setting_count++] = *setting;
@@ -162,7 +133,7 @@ static bool page_open(Page *page, const char *folder, const Facts *facts, const 
     if (there && !run_log_column(&page->log, "step"))
         return refuse(error, "%s: no column named step: is it the log of a run?", path);
     if (!there && !facts->all) return refuse(error, "%s: neither log.csv nor report.json is in this folder", folder);
-    find_epochs(page);
+    page->epochs = run_log_epochs(&page->log, facts_number(facts, "batches"));
     read_settings(page, folder, like);
     return true;
 }

@@ -14,6 +14,7 @@
 #include "tests/scratch.h"
 
 #define HEADER "step,epoch,loss,lr,grad_norm,images_per_s,top1,top5,stall,val_loss,wall_s,peak_bytes\n"
+#define COLUMNS "operator,flags,epochs,seed,top1,top5,val_loss,parameters,million_macs,seconds"
 
 /* == Runs ========================================================================================================= */
 
@@ -98,8 +99,8 @@ static void test_means(void **state) {
     assert_true(isnan(run_property(&c.runs[0], RUN_PARAMETERS)));
     comparison_free(&c);
     char *page = page_of(paths, 4);
-    assert_words(page, WORDS("63.00 ± 2.08", ">3.61<", ">65.00<", ">2.1250 ± 0.0000<", ">soft-3<", "Settings that differ",
-                             "axis-2", "best top-1, %"));
+    assert_words(page, WORDS("63.00 ± 2.08", ">3.61<", ">65.00<", ">2.1250 ± 0.0000<", ">soft-3<", "axis-2",
+                             "best top-1, %", "Settings that differ"));
     assert_null(strstr(page, "parameters")); /* no run says how many it has */
     free(page);
 }
@@ -188,7 +189,8 @@ static void test_unequal_logs(void **state) {
 
 /* A log without a row, without times, or of a run in its first epoch. */
 static void test_beginnings(void **state) {
-    const char *paths[] = {make_run("empty", "lr = 1\n", HEADER), make_run("old", "lr = 2\n", "step,epoch,loss\n4,1,2.5\n"),
+    const char *paths[] = {make_run("empty", "lr = 1\n", HEADER),
+                           make_run("old", "lr = 2\n", "step,epoch,loss\n4,1,2.5\n"),
                            make_run("bits", "lr = 3\ndata = x\n", "step,epoch,loss,bits\n4,1,2.5,7.25\n")};
     (void)state;
     char *page = page_of(paths, 3);
@@ -199,19 +201,18 @@ static void test_beginnings(void **state) {
     Comparison c;
     Error error;
     Facts facts = {0};
-    facts_set_number(&facts, "steps", 100);
-    facts_set_number(&facts, "epochs", 5);
+    facts_set_number(&facts, "batches", 20);
     assert_true(facts_write(&facts, in_folder("bits/report.json"), &error));
     facts_free(&facts);
     read_runs(&c, paths, 3);
-    assert_near(c.runs[1].epoch_steps, 4); /* as if the epoch had ended */
-    assert_near(c.runs[2].epoch_steps, 20);
+    assert_near(c.runs[1].epochs[0], 1); /* as if the epoch had ended */
+    assert_near(c.runs[2].epochs[0], 0.2);
     comparison_free(&c);
 }
 
 static void test_table(void **state) {
     const char *csv = in_folder("league.csv");
-    write_file(csv, "operator,flags,epochs,seed,top1,top5,val_loss,parameters,million_macs,seconds,processor,commit,date\n"
+    write_file(csv, COLUMNS ",processor,commit,date\n"
                     "softmax,,10,1,24.300,54.200,3.07,176980,13.1,798.2,AMD,51f548c,2026-11-24\n"
                     "softmax,,10,2,24.700,54.400,3.09,176980,13.1,790.0,AMD,51f548c,2026-11-24\n"
                     "softmax,,30,1,40.100,54.400,3.09,176980,13.1,790.0,AMD,51f548c,2026-11-24\n"
@@ -261,7 +262,7 @@ static void test_refused(void **state) {
     assert_int_equal(remove(in_folder("no-log/log.csv")) + remove(in_folder("no-config/config.ini")), 0);
     write_file(in_folder("bad-facts/report.json"), "{");
     write_file(in_folder("no-table.csv"), "step,epoch\n1,2\n");
-    write_file(in_folder("short.csv"), "operator,flags,epochs,seed,top1,top5,val_loss,parameters,million_macs,seconds\n1,2\n");
+    write_file(in_folder("short.csv"), COLUMNS "\n1,2\n");
     write_file(in_folder("empty.csv"), "");
     assert_refused(in_folder("nowhere"), WORDS("nowhere: ", "No such file"));
     assert_refused(in_folder("no-log"), WORDS("no-log/log.csv: ", "No such file"));
@@ -341,8 +342,9 @@ static void test_too_many(void **state) {
     TextStream text;
     FILE *out = text_open(&text);
     (void)state;
-    fputs("operator,flags,epochs,seed,top1,top5,val_loss,parameters,million_macs,seconds\n", out);
-    for (int i = 0; i < ROWS; i++) fprintf(out, "op%d,--a-flag %d,10,1,%.4f,99,1,1000,%d,1\n", i, i, i / 100.0, 1 + i % 7);
+    fputs(COLUMNS "\n", out);
+    for (int i = 0; i < ROWS; i++)
+        fprintf(out, "op%d,--a-flag %d,10,1,%.4f,99,1,1000,%d,1\n", i, i, i / 100.0, 1 + i % 7);
     char *rows = text_close(&text, "rows");
     write_file(csv, rows);
     free(rows);
