@@ -55,21 +55,19 @@ static void put_number(Sheet *sheet, int row, int column, int decimals, double v
     if (isfinite(value)) put(sheet, row, column, "%.*f", decimals, value);
 }
 
-enum { SAMPLE_SIZE = 128 };
-
-/* A mean with its standard error, where there is one, and the unit; empty without a mean. */
-static void sample_text(char text[SAMPLE_SIZE], int decimals, const Sample *sample, const char *unit) {
-    int used = isfinite(sample->mean) ? snprintf(text, SAMPLE_SIZE, "%.*f", decimals, sample->mean) : 0;
-    text[used] = 0;
-    if (used && isfinite(sample->error))
-        used += snprintf(text + used, SAMPLE_SIZE - (size_t)used, " ± %.*f", decimals, sample->error);
-    if (used && used < SAMPLE_SIZE && *unit) snprintf(text + used, SAMPLE_SIZE - (size_t)used, " %s", unit);
+/* A mean with its standard error, where there is one, and the unit, to be freed; NULL without a mean. */
+static char *sample_text(int decimals, const Sample *sample, const char *unit) {
+    TextStream text;
+    if (!isfinite(sample->mean)) return NULL;
+    FILE *out = text_open(&text);
+    fprintf(out, "%.*f", decimals, sample->mean);
+    if (isfinite(sample->error)) fprintf(out, " ± %.*f", decimals, sample->error);
+    if (*unit) fprintf(out, " %s", unit);
+    return text_close(&text, "a table's cell");
 }
 
 static void put_sample(Sheet *sheet, int row, int column, int decimals, const Sample *sample) {
-    char text[SAMPLE_SIZE];
-    sample_text(text, decimals, sample, "");
-    if (*text) put(sheet, row, column, "%s", text);
+    sheet->cells[row * sheet->columns + column] = sample_text(decimals, sample, "");
 }
 
 static bool has_text(const Sheet *sheet, int column) {
@@ -498,13 +496,13 @@ static void warnings(FILE *out, const Comparison *c, int groups) {
 }
 
 static void figures(FILE *out, const Comparison *c) {
-    char best[SAMPLE_SIZE], label[HEADING_SIZE], fastest[32];
+    char label[HEADING_SIZE], fastest[32], *best = NULL;
     const RunGroup *fast = NULL;
     HtmlFigure all[2];
     int count = 0;
     if (c->metric) {
         Sample result = group_result(&c->groups[0], c->metric).sample;
-        sample_text(best, c->metric->decimals, &result, c->metric->unit);
+        best = sample_text(c->metric->decimals, &result, c->metric->unit);
         snprintf(label, sizeof label, "%s %s", c->metric->greatest ? "highest" : "lowest", c->metric->name);
         all[count++] = (HtmlFigure){best, label, c->groups[0].name};
     }
@@ -517,6 +515,7 @@ static void figures(FILE *out, const Comparison *c) {
         all[count++] = (HtmlFigure){fastest, "most images/s", fast->name};
     }
     html_figures(out, all, count);
+    free(best);
 }
 
 /* A choice of axes shows the charts behind it; the names of a wide table stay while it is scrolled. */

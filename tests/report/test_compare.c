@@ -198,6 +198,11 @@ static void test_beginnings(void **state) {
     assert_null(strstr(page, "by time"));
     free(page);
     free(page_of(paths, 1));
+    for (int i = 0; i < 2; i++)
+        paths[i] = make_run(i ? "huge-1" : "huge-0", i ? "seed = 1\n" : "seed = 0\n",
+                            i ? "step,epoch,loss\n4,1,1e300\n" : "step,epoch,loss\n4,1,-1e308\n");
+    free(page_of(paths, 2));
+    paths[1] = in_folder("old");
     Comparison c;
     Error error;
     Facts facts = {0};
@@ -213,10 +218,10 @@ static void test_beginnings(void **state) {
 static void test_table(void **state) {
     const char *csv = in_folder("league.csv");
     write_file(csv, COLUMNS ",processor,commit,date\n"
-                    "softmax,,10,1,24.300,54.200,3.07,176980,13.1,798.2,AMD,51f548c,2026-11-24\n"
-                    "softmax,,10,2,24.700,54.400,3.09,176980,13.1,790.0,AMD,51f548c,2026-11-24\n"
-                    "softmax,,30,1,40.100,54.400,3.09,176980,13.1,790.0,AMD,51f548c,2026-11-24\n"
-                    "swin,--window 4,10,1,21.620,,,177862,11.4,1596.3,AMD,51f548c,2026-11-24\n\n");
+                            "softmax,,10,1,24.300,54.200,3.07,176980,13.1,798.2,AMD,51f548c,2026-11-24\n"
+                            "softmax,,10,2,24.700,54.400,3.09,176980,13.1,790.0,AMD,51f548c,2026-11-24\n"
+                            "softmax,,30,1,40.100,54.400,3.09,176980,13.1,790.0,AMD,51f548c,2026-11-24\n"
+                            "swin,--window 4,10,1,21.620,,,177862,11.4,1596.3,AMD,51f548c,2026-11-24\n\n");
     Comparison c;
     (void)state;
     read_runs(&c, &csv, 1);
