@@ -12,7 +12,7 @@
 #include "core/text.h"
 #include "core/text_stream.h"
 
-enum { PATH_SIZE = 4096, NAME_SIZE = 64, MOST_BYTES = 1 << 24, MOST_CELLS = 64 };
+enum { PATH_SIZE = 4096, NAME_SIZE = 64, MOST_BYTES = 1 << 24, MOST_CELLS = 64, MOST_RUNS = 4000 };
 
 const Metric metrics[METRICS] = {
     {"top1", "top-1", "%", 2, .greatest = true, .curve = true},
@@ -372,6 +372,7 @@ bool comparison_read(Comparison *c, const char *const *paths, int count, Error *
         ok = read_folder(run, paths[i], error);
     }
     if (ok && !c->run_count) ok = refuse(error, "nothing to compare: expected folders of runs or a table of results");
+    if (ok && c->run_count > MOST_RUNS) ok = refuse(error, "%d runs, expected at most %d", c->run_count, MOST_RUNS);
     if (!ok) {
         comparison_free(c);
         return false;

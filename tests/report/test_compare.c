@@ -340,19 +340,27 @@ static void test_many(void **state) {
     free(page);
 }
 
+static void make_table(const char *path, int rows) {
+    TextStream text;
+    FILE *out = text_open(&text);
+    fputs(COLUMNS "\n", out);
+    for (int i = 0; i < rows; i++)
+        fprintf(out, "op%d,--a-flag %d,10,1,%.4f,99,1,1000,%d,1\n", i, i, i / 100.0, 1 + i % 7);
+    char *table = text_close(&text, "rows");
+    write_file(path, table);
+    free(table);
+}
+
 /* More rows than a page has room for: the best are shown. */
 static void test_too_many(void **state) {
     enum { ROWS = 4000 };
     const char *csv = in_folder("many.csv");
-    TextStream text;
-    FILE *out = text_open(&text);
+    Error error;
     (void)state;
-    fputs(COLUMNS "\n", out);
-    for (int i = 0; i < ROWS; i++)
-        fprintf(out, "op%d,--a-flag %d,10,1,%.4f,99,1,1000,%d,1\n", i, i, i / 100.0, 1 + i % 7);
-    char *rows = text_close(&text, "rows");
-    write_file(csv, rows);
-    free(rows);
+    make_table(csv, ROWS + 1);
+    assert_false(compare_write(&csv, 1, in_folder("x.html"), &error));
+    assert_words(error.text, WORDS("4001 runs, expected at most 4000"));
+    make_table(csv, ROWS);
     char *page = page_of(&csv, 1);
     printf("# %d rows: %zu bytes\n", ROWS, strlen(page));
     assert_words(page, WORDS("Only the best ", " of 4000 are shown", ">op3999 --a-flag 3999<"));
