@@ -161,13 +161,12 @@ static json_t *all_of(Facts *facts) {
     return facts->all;
 }
 
-static bool put(FILE *file, const void *content) {
-    return json_dumpf(content, file, JSON_INDENT(1) | JSON_REAL_PRECISION(12)) == 0 && fputc('\n', file) != EOF;
-}
-
 bool facts_write(const Facts *facts, const char *path, Error *error) {
     Facts none = {0};
-    bool ok = file_replace(path, put, facts->all ? facts->all : all_of(&none), error);
+    char *text = json_dumps(facts->all ? facts->all : all_of(&none), JSON_INDENT(1) | JSON_REAL_PRECISION(12));
+    if (!text) die("out of memory for the facts of a run");
+    bool ok = file_write(path, text, strlen(text), error);
+    free(text);
     facts_free(&none);
     return ok;
 }

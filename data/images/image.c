@@ -37,6 +37,16 @@ static void *bounded_realloc(void *memory, size_t size) {
 #define STBI_MAX_DIMENSIONS IMAGE_MAX_SIDE
 #include <stb/stb_image.h>
 
+/* It asserts that it gets memory. */
+static void *certain_realloc(void *memory, size_t size) {
+    void *larger = realloc(memory, size);
+    if (!larger) die("out of memory: %zu bytes for a picture's file", size);
+    return larger;
+}
+
+#define STBIW_MALLOC(size) certain_realloc(NULL, size)
+#define STBIW_REALLOC(memory, size) certain_realloc(memory, size)
+#define STBIW_FREE(memory) free(memory)
 #define STB_IMAGE_WRITE_IMPLEMENTATION
 #define STBI_WRITE_NO_STDIO
 #include <stb/stb_image_write.h>
@@ -232,9 +242,8 @@ static bool write_png(const char *path, const uint8_t *pixels, int height, int w
         return refuse_size(error, height, width, IMAGE_MAX_PIXELS);
     }
     uint8_t *png = stbi_write_png_to_mem(pixels, width * channels, width, height, channels, &size);
-    if (!png) return refuse_memory(error, 0, "a PNG");
     bool ok = file_write(path, png, (size_t)size, error);
-    STBIW_FREE(png);
+    free(png);
     return ok;
 }
 
@@ -253,7 +262,6 @@ uint8_t *image_encode(const uint8_t *pixels, int height, int width, int quality,
     int length;
     if (!quality) {
         uint8_t *png = stbi_write_png_to_mem(pixels, width * 3, width, height, 3, &length);
-        if (!png) die("out of memory for a PNG");
         *size = (size_t)length;
         return png;
     }

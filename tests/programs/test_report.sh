@@ -106,7 +106,7 @@ for pause in $(awk -v seed="$seed" 'BEGIN { srand(seed); for (i = 0; i < 15; i++
     [ -e chopped/report.html ] || continue
     pages=$((pages + 1))
     is_whole chopped/report.html || wrong="a part of a page"
-    [ "$(tail -n 1 chopped/report.json)" = '}' ] || wrong="a part of report.json"
+    [ "$(tail -c 1 chopped/report.json)" = '}' ] || wrong="a part of report.json"
     run --report chopped --out again.html
     [ "$status" -eq 0 ] || wrong="--report: $(head -n 1 err)"
 done
