@@ -35,7 +35,7 @@ check "--help goes from data to model, training, modes, files and operators" $? 
 wrong=
 for pair in 'train_vit img-size patch-size show-batch' 'train_detr num-classes scale-max' 'train_ar tokens dim sample complete prompt'; do
     program=${pair%% *}
-    "$build/$program" -h >out 2>err && [ ! -s err ] && [ "$(wc -l <out)" -le 30 ] && [ -z "$(awk 'length > 100' out)" ] &&
+    "$build/$program" -h >out 2>err && [ ! -s err ] && [ "$(wc -l <out)" -le 32 ] && [ -z "$(awk 'length > 100' out)" ] &&
         [ "$(grep -c "^  $program --" out)" -eq 4 ] && [ "$(grep -c '^  --' out)" -ge 17 ] ||
         wrong="$wrong $program: $(wc -l <out) lines, $(awk 'length > 100' out)"
     for setting in data attn epochs batch-size lr precision init resume run-dir seed describe eval bench parity ${pair#* }; do
