@@ -190,11 +190,16 @@ check "--compare writes a page, and prints its path" $? "status $status $(head -
 
 # == What it costs ===================================================================================================
 
-began=$(date +%s%N)
-for _ in 1 2 3 4 5; do "$vit" --report plain >/dev/null; done
-each=$((($(date +%s%N) - began) / 5000000))
-[ "$each" -lt 500 ] || [ "$slow" != 0 ]
-check "a page takes milliseconds" $? "$each ms with the program's start"
+# An epoch of scripts/demo.sh, which ends in a page, takes 17 s on two cores.
+least=1000000
+for _ in 1 2 3 4 5; do
+    began=$(date +%s%N)
+    "$vit" --report plain >/dev/null
+    took=$((($(date +%s%N) - began) / 1000000))
+    [ "$took" -ge "$least" ] || least=$took
+done
+[ "$least" -lt 170 ] || [ "$slow" != 0 ]
+check "a page takes less than a hundredth of the demo's epoch" $? "$least ms with the program's start"
 
 echo "1..$count"
 [ "$failures" -eq 0 ]
