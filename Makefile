@@ -70,7 +70,7 @@ SOURCES := $(filter-out $(LEFT_OUT),$(wildcard core/*.c core/*/*.c training/*.c 
 # What turns sources into programs: cpu, cuda or emulate.
 include make/$(BACKEND).mk
 
-OBJECTS := $(CU_SOURCES:%=$(BUILD)/%.o) $(SOURCES:%.c=$(BUILD)/%.o) $(EMULATOR)
+OBJECTS := $(CU_SOURCES:%=$(BUILD)/%.o) $(SOURCES:%.c=$(BUILD)/%.o) $(BUILD)/commit.o $(EMULATOR)
 
 # == Building ========================================================================================================
 
@@ -94,6 +94,15 @@ $(BUILD)/%.o: %.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo "CC $<"
 	@$(CC) $(FLAGS) -MMD -MP -c $< -o $@
+
+# The commit that is built, for the pages of runs (core/version.h); "" where this is no checkout.
+COMMIT := $(if $(wildcard .git),$(shell git describe --always --dirty --exclude '*' 2>/dev/null))
+COMMIT_SOURCE := extern const char vit_commit[]; const char vit_commit[] = "$(COMMIT)";
+$(BUILD)/commit.c: FORCE
+	@mkdir -p $(@D)
+	@echo '$(COMMIT_SOURCE)' | cmp -s - $@ || echo '$(COMMIT_SOURCE)' > $@
+$(BUILD)/commit.o: $(BUILD)/commit.c $(BUILD)/flags
+	@$(CC) $(FLAGS) -c $< -o $@
 
 # From an archive a program takes what it needs, and with --as-needed only the libraries that this needs.
 $(BUILD)/libvit.a: $(OBJECTS)

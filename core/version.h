@@ -4,4 +4,7 @@
 
 #define VIT_VERSION "0.2.0-dev"
 
+/* The commit that was built, with "-dirty" behind it where files had changed since; "" where it is not known. */
+extern const char vit_commit[];
+
 #endif

@@ -500,9 +500,9 @@ static const struct {
     const char *label, *fact;
     enum { A_TEXT, A_NUMBER, A_MOMENT } kind;
 } machine_facts[] = {
-    {"device", "device", A_TEXT},       {"threads", "threads", A_NUMBER}, {"ranks", "ranks", A_NUMBER},
+    {"device", "device", A_TEXT},       {"threads", "threads", A_NUMBER},  {"ranks", "ranks", A_NUMBER},
     {"host", "host", A_TEXT},           {"precision", "precision", A_TEXT}, {"version", "version", A_TEXT},
-    {"run began", "began", A_MOMENT}, {"page was written", "written", A_MOMENT},
+    {"commit", "commit", A_TEXT},       {"run began", "began", A_MOMENT},  {"page was written", "written", A_MOMENT},
 };
 enum { MACHINE_FACTS = sizeof machine_facts / sizeof *machine_facts };
 

@@ -15,11 +15,10 @@ enum { REPORT_BYTES = 400000 /* that no page exceeds */ };
  *   program    "train_vit"           unit       "images"
  *   state      "running", "stopped", "done" or "failed"; reason: why it stopped or failed
  *   sentence   the model in a sentence              parameters, macs   their numbers
- *   device, host, version, precision                the machine and the program
+ *   device, host, threads, ranks, precision, version, commit     the machine and the program
  *   began, written   seconds since 1970             eta_s  seconds that are left
  *   epoch, epochs    how many are done, and of how many      batches   steps of an epoch
  *   resume     the command that continues it        result   the last line of the run
- *   threads, ranks
  *
  * Writes the page.  `config` has the groups of settings that the program knows; the values are those of config.ini.  If
  * it is NULL, or the file has other settings, those that differ from the defaults are not told from the others.

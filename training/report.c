@@ -62,6 +62,7 @@ void report_open(Training *t) {
     facts_set(facts, "device", kernels_device());
     facts_set(facts, "host", host);
     facts_set(facts, "version", VIT_VERSION);
+    facts_set(facts, "commit", *vit_commit ? vit_commit : NULL);
     facts_set(facts, "precision", config_word(&t->config, "precision", t->s->precision));
     facts_set_number(facts, "threads", omp_get_max_threads());
     facts_set_number(facts, "ranks", distributed_ranks());

@@ -41,6 +41,8 @@ check "its figures are those of the log" $? "lacks $lacks"
 shows plain/report.html 'train_vit, done: 3 of 3 epochs; top-1 ' 'train_vit --resume plain' 'warmup_epochs' 'train_limit' \
     'float32' 'Learning rate'
 check "it tells the result, the settings and how to go on" $? "lacks $lacks"
+[ ! -e "$root/.git" ] || shows plain/report.html '>commit<'
+check "and the commit of a checkout" $? "$(fact plain commit)"
 ! grep -q 'http-equiv="refresh"' plain/report.html && ! grep -oE ' (src|href)="[^"]*' plain/report.html |
     grep -vE '="(#|data:)' >links
 check "a page that is done neither loads anything nor itself" $? "$(head -n 3 links | tr '\n' ' ')"
