@@ -11,7 +11,7 @@
 #include "report/html.h"
 
 /* Lengths in pixels.  TEXT_WIDTH is that of a character of the widest font that one meets, and WIDE_TEXT_WIDTH that of
- * a Chinese one. */
+ * a Chinese one or of a broad letter. */
 enum { TEXT_WIDTH = 7, WIDE_TEXT_WIDTH = 12, TEXT_HEIGHT = 14, NAME_GAP = 8 };
 
 /* == What charts share ============================================================================================ */
@@ -67,7 +67,7 @@ static void put_value(FILE *out, double value, const char *unit) {
 static int text_width(const char *text) {
     int width = 0;
     for (const unsigned char *at = (const unsigned char *)text; *at; at++)
-        if ((*at & 0xc0) != 0x80) width += *at >= 0xe1 ? WIDE_TEXT_WIDTH : TEXT_WIDTH;
+        if ((*at & 0xc0) != 0x80) width += *at >= 0xe1 || strchr("%@MWmw", *at) ? WIDE_TEXT_WIDTH : TEXT_WIDTH;
     return width;
 }
 

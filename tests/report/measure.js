@@ -116,11 +116,11 @@
         return (pair[0] + 0.05) / (pair[1] + 0.05);
     }
 
-    // Where an element shows what is in it: as far as the first ancestor that hides the rest, or lets one scroll to it.
+    // Where an element shows what is in it: as far as the first ancestor that is a frame, hides the rest, or scrolls.
     function frameOf(element) {
         for (; element && element !== document.body && element !== page; element = element.parentElement) {
             const overflow = getComputedStyle(element).overflow;
-            if (overflow === "hidden" || overflow === "clip") return element.getBoundingClientRect();
+            if (overflow === "hidden" || overflow === "clip" || element.localName === "figure") return element.getBoundingClientRect();
             if (overflow !== "visible") return {left: -Infinity, right: Infinity, top: -Infinity, bottom: Infinity};
         }
         return {left: 0, right: page.clientWidth, top: -scrollY, bottom: page.scrollHeight - scrollY};
