@@ -87,14 +87,14 @@ look() {
 
 good=0
 look 0 good.html --says 61.24
-sound=$?
+ended=$?
 if [ "$status" -eq 77 ]; then
     good=77 # without a browser, size and XML alone
     skip "pages in a browser" "$(cat out)"
     names='bad1.html bad2.html'
     sed -i 3,\$d wanted
 else
-    check "a page without a defect" $sound "$(head -n 1 out) $(head -n 1 err)"
+    check "a page without a defect" $ended "$(head -n 1 out) $(head -n 1 err)"
     look 1 good.html --says '<script>' && grep -q "does not say '<script>'" out
     check "a page without a text that it has to have" $? "$(head -n 1 out) $(head -n 1 err)"
 fi

@@ -22,6 +22,7 @@ import os
 import pathlib
 import select
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -71,13 +72,14 @@ class Browser:
              "--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars",
              "--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={self.profile.name}", "--remote-debugging-pipe"],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, pass_fds=(3, 4),
+            start_new_session=True, env={**os.environ, "TMPDIR": self.profile.name},
             preexec_fn=lambda: [os.dup2(end, number) for end, number in zip(ends, (3, 4))])
         for end in (theirs_in, theirs_out, *ends):
             os.close(end)
         self.rest, self.number, self.session, self.events = b"", 0, None, []
 
     def close(self):
-        self.process.kill()
+        os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
         os.close(self.to)
         os.close(self.of)
