@@ -628,7 +628,7 @@ static void put_counts(FILE *out, const Cells *cells) {
             number_text(text, cells->values[cell(cells, row, i)]);
             if (strlen(text) <= 5)
                 put(out, "<text class=\"m w1%s\" x=\"%f%%\" y=\"%f%%\" dy=\".34em\">%s</text>",
-                    shade > SHADES / 2 ? " on" : "", 100 * (i + 0.5) / cells->columns, 100 * (row + 0.5) / cells->rows,
+                    shade > SHADES * 11 / 16 ? " on" : "", 100 * (i + 0.5) / cells->columns, 100 * (row + 0.5) / cells->rows,
                     text);
         }
 }
