@@ -4,6 +4,7 @@ defect.  Needs nothing else but Python.
     python3 tests/report/check_page.py runs/a/report.html compare.html
     python3 tests/report/check_page.py runs/a/report.html --says "top-1" --says '<script>'     texts that it has to show
     python3 tests/report/check_page.py runs/a/report.html --screenshot page.png --width 390 --scheme dark
+    python3 tests/report/check_page.py runs/a/report.html --screenshot matrix.png --of "#confusion ~ figure"
 
 A page has less than 400 kB and is well-formed XML.  At 1280 pixels, light, and at 390, dark, it asks for no address but its
 own, its script raises no error, also while the pointer goes over its charts and its buttons and headings are clicked, it
@@ -321,9 +322,13 @@ def check(browser, path, says):
 
 def take_screenshot(browser, path, arguments):
     browser.open(path.resolve().as_uri(), arguments.width, arguments.scheme)
-    height = browser.evaluate("document.scrollingElement.scrollHeight")
+    box = browser.evaluate(f"""(() => {{ const box = document.querySelector({json.dumps(arguments.of)})?.getBoundingClientRect();
+        return box && [box.left + scrollX, box.top + scrollY, box.width, box.height]; }})()""")
+    if not box:
+        sys.exit(f"check_page.py: {path}: nothing that is {arguments.of}")
+    x, y, width, height = box
     pathlib.Path(arguments.screenshot).write_bytes(
-        browser.screenshot(arguments.width, min(height, arguments.height or height)))
+        browser.screenshot(width, min(height, arguments.height or height), x=x, y=y))
 
 
 def main():
@@ -333,6 +338,7 @@ def main():
     parser.add_argument("--screenshot", metavar="PNG", help="only write a picture of the page")
     parser.add_argument("--width", type=int, default=1280, metavar="N", help="of the picture (default 1280)")
     parser.add_argument("--height", type=int, metavar="N", help="of the picture at most (default: the whole page)")
+    parser.add_argument("--of", default="html", metavar="SELECTOR", help="picture of the first element that is this (CSS)")
     parser.add_argument("--scheme", choices=SCHEMES, default="light", help="of the picture (default light)")
     arguments = parser.parse_args()
     path = find_browser()
