@@ -29,7 +29,7 @@ double run_log_last(const RunLog *log, const char *name);
 double run_log_best(const RunLog *log, const char *name, bool greatest, int *row);
 
 /* How many epochs were done at each row [log->rows], to be freed: `epoch` counts from 1, and within an epoch its steps
- * divide it.  batches: how many steps the last one has at least, or NaN.  Of a log without epochs the steps. */
+ * divide it.  batches: how many steps the last one has when it is complete, or NaN.  Of a log without epochs the steps. */
 double *run_log_epochs(const RunLog *log, double batches);
 
 #endif

@@ -94,6 +94,26 @@ static void test_figures(void **state) {
     facts_free(&facts);
 }
 
+/* Curves are drawn over epochs, which their steps divide; the last one may have been interrupted. */
+static void test_epochs(void **state) {
+    (void)state;
+    const char *run = new_run("epochs");
+    Facts facts = {0};
+    put_file(run, "log.csv", "step,epoch,loss\n5,1,9\n10,1,8\n15,2,7\n20,2,6\n22,3,5\n");
+    char *page = page_of(run, &facts, NULL, 0);
+    assert_words(page, WORDS(": 9, 0.5 epoch", ": 8, 1 epoch", ": 7, 1.5 epoch", ": 6, 2 epoch", ": 5, 2.2 epoch"));
+    free(page);
+    facts_set_number(&facts, "batches", 4); /* other batches since then */
+    page = page_of(run, &facts, NULL, 0);
+    assert_words(page, WORDS(": 6, 2 epoch", ": 5, 2.5 epoch"));
+    free(page);
+    facts_free(&facts);
+    put_file(run, "log.csv", "step,loss\n5,9\n10,8\n");
+    page = page_of(run, &facts, NULL, 0);
+    assert_words(page, WORDS(": 9, 5 step", ": 8, 10 step"));
+    free(page);
+}
+
 /* A folder of an older version has no facts; one whose settings are not this program's tells them all the same. */
 static void test_what_is_missing(void **state) {
     (void)state;
@@ -235,8 +255,9 @@ static void test_replacing(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_figures), cmocka_unit_test(test_what_is_missing), cmocka_unit_test(test_hostile_texts),
-        cmocka_unit_test(test_size),    cmocka_unit_test(test_many_rows),       cmocka_unit_test(test_replacing),
+        cmocka_unit_test(test_figures),       cmocka_unit_test(test_epochs), cmocka_unit_test(test_what_is_missing),
+        cmocka_unit_test(test_hostile_texts), cmocka_unit_test(test_size),   cmocka_unit_test(test_many_rows),
+        cmocka_unit_test(test_replacing),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
