@@ -143,7 +143,7 @@ again() {
 }
 
 # signals NAME SIGNALS STATUS MOST: runs that get these signals at a change; they say so, unless a first one came when the
-# last step was done, or is SIGKILL; afterwards `again` holds.
+# last step was done, or is SIGKILL; the page is whole, and afterwards `again` holds.
 signals() {
     rm -rf run
     fault signal 0 "$vit" $settings --run-dir run
@@ -161,6 +161,7 @@ signals() {
         *) true ;;
         esac && told=$((told + 1)) || wrong="says $(head -n 1 err)"
         [ "$status" -eq $wanted ] || wrong="status $status"
+        [ ! -e run/report.html ] || [ "$(tail -n 1 run/report.html)" = '</html>' ] || wrong='a part of a page'
         [ -n "$wrong" ] || again
         [ -z "$wrong" ] || { wrong="; change $n: $wrong"; break; }
     done

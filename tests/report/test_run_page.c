@@ -78,7 +78,7 @@ static void test_figures(void **state) {
     facts_set_number(&facts, "macs", 1258e6);
     facts_set(&facts, "resume", "train_vit --resume 'a b'");
     char *page = page_of(run, &facts, NULL, 30);
-    assert_words(page, WORDS("61.38 %", "best top-1", "epoch 2", "60.25 %", "last top-1", "epoch 3", "1.1250",
+    assert_words(page, WORDS("best top-1</span><b>61.38 %</b><small>epoch 2<", "last top-1</span><b>60.25 %</b><small>epoch 3<", "1.1250",
                              "validation 1.6000", "952", "2:03:20", "5.72 M", "1.26 G", "2.00 GiB", "Loss", "Accuracy",
                              "Learning rate", "Norm of the gradient", "Waiting for data", "Memory", "odd",
                              "train_vit, running: 3.5 of 10 epochs, 2:05 left"));
