@@ -440,8 +440,11 @@ source = open("events.py").read()
 exec(source[:source.index("header, *rows")])
 print(*["again " * (7 in event) + str(event[2]) for event in map(dict, events[1:])])
 END
+timeout 2 "$plain" "$root/scripts/plots/log_to_tensorboard.py" --follow unborn >out 2>err
+[ $? -eq 124 ]
+check "--follow waits for a log" $? "$(cat out err)"
 mkdir followed
-"$plain" "$root/scripts/plots/log_to_tensorboard.py" --follow followed >follow.out 2>&1 &
+timeout 60 "$plain" "$root/scripts/plots/log_to_tensorboard.py" --follow followed >follow.out 2>&1 &
 follower=$!
 # holds NAME STEPS: are these the events within seconds?
 holds() {
@@ -454,9 +457,9 @@ holds() {
     check "$1" $? "$found $(cat follow.out)"
 }
 printf 'step,epoch,loss,wall_s\n1,1,2.5,1\n2,1,nan,2\n' >followed/log.csv
-holds "--follow waits for a log" "1 2"
+holds "and converts it" "1 2"
 printf '3,1,2.25,3\n4,1,2.125,4\n5,1,2.1' >>followed/log.csv
-holds "and adds its rows" "1 2 3 4"
+holds "then adds its rows" "1 2 3 4"
 printf 'step,epoch,loss,wall_s\n1,1,2.5,1\n2,1,nan,2\n3,1,2.25,3\n4,1,2,5\n5,1,1.5,6\n' >followed/log.csv
 holds "a row that a resumed run has written otherwise takes the place of the first" "1 2 3 4 again 4 4 5"
 kill -0 $follower
