@@ -289,7 +289,7 @@ static void make_groups(Comparison *c) {
     }
 }
 
-/* What the names of its runs begin with, without a number that was cut through and what stood before it. */
+/* What the names of its runs begin with, without a number that was cut through and what stood before it, as "-seed". */
 static char *common_name(const RunGroup *group) {
     const char *name = group->runs[0]->name;
     size_t same = strlen(name);
@@ -301,6 +301,7 @@ static char *common_name(const RunGroup *group) {
     char *common = xstrdup(name);
     if (group->count == 1 || !name[same]) return common;
     while (same && isdigit((unsigned char)common[same - 1])) same--;
+    if (same >= 4 && !memcmp(common + same - 4, "seed", 4)) same -= 4;
     while (same && strchr("-_. /", common[same - 1])) same--;
     text_drop_half_character(common, same);
     common[same] = 0;

@@ -73,9 +73,9 @@ static void assert_near(double got, double want) {
 
 /* Of 60, 62 and 67: mean 63, deviation sqrt((9 + 1 + 16) / 2), error that by sqrt(3). */
 static void test_means(void **state) {
-    const char *paths[] = {make_run_of("soft-1", "attn = softmax\nseed = 1\n", 40, 50, 60),
-                           make_run_of("soft-2", "attn = softmax\nseed = 2\n", 41, 63, 62),
-                           make_run_of("soft-3", "attn = softmax\nseed = 3\n", 42, 52, 67),
+    const char *paths[] = {make_run_of("soft-seed1", "attn = softmax\nseed = 1\n", 40, 50, 60),
+                           make_run_of("soft-seed2", "attn = softmax\nseed = 2\n", 41, 63, 62),
+                           make_run_of("soft-seed3", "attn = softmax\nseed = 3\n", 42, 52, 67),
                            make_run_of("ripple-1", "attn = ripple\nseed = 1\n", 45, 55, 65)};
     Comparison c;
     (void)state;
@@ -99,7 +99,7 @@ static void test_means(void **state) {
     assert_true(isnan(run_property(&c.runs[0], RUN_PARAMETERS)));
     comparison_free(&c);
     char *page = page_of(paths, 4);
-    assert_words(page, WORDS("63.00 ± 2.08", ">3.61<", ">65.00<", ">2.1250 ± 0.0000<", ">soft-3<", "axis-2",
+    assert_words(page, WORDS("63.00 ± 2.08", ">3.61<", ">65.00<", ">2.1250 ± 0.0000<", ">soft-seed3<", "axis-2",
                              "best top-1, %", "Settings that differ"));
     assert_null(strstr(page, "parameters")); /* no run says how many it has */
     free(page);
