@@ -479,8 +479,8 @@ static void put_settings(FILE *out, const Page *page) {
     for (size_t i = 0; i < page->setting_count; i++) differ += page->settings[i].differs;
     html_section(out, "settings", "Settings");
     if (!page->known) {
-        snprintf(text, sizeof text, "Which of them differ from the defaults tells %.60s --report.",
-                 program ? program : "the program that trained this run");
+        snprintf(text, sizeof text, "%.60s --report tells which of them differ from the defaults.",
+                 program ? program : "The training program's");
         html_paragraph(out, text);
     } else if (differ) {
         put_settings_table(out, page, true);

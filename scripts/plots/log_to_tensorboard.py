@@ -6,10 +6,10 @@
     python3 scripts/plots/log_to_tensorboard.py --follow runs/demo         keeps up with a run that goes on
 
 The file is events.out.tfevents.<when the run began>.vit and is replaced when the run is converted again.  With --follow
-new rows are appended to it until every run is done, by its report.json, or Ctrl-C; a run that has yet to begin is waited
-for, and where a log was cut back, as --resume does, what came after is withdrawn.  Curves: loss/train and
-loss/validation, accuracy, lr, grad_norm, speed, memory; whatever else the log has under its own name.  Needs nothing but
-Python: neither TensorFlow nor TensorBoard.
+new rows are appended to it until every run is done, by its report.json, or Ctrl-C; a run that has yet to begin is
+waited for, and where a log was cut back, as --resume does, what came after is withdrawn.  Curves: loss/train and
+loss/validation, accuracy, lr, grad_norm, speed, memory; whatever else the log has under its own name.  Needs nothing
+but Python: neither TensorFlow nor TensorBoard.
 
 A file of events is a row of records, each: uint64 length, crc of these 8 bytes, the bytes, crc of them (all little
 endian; crc is CRC-32C, rotated and shifted as TFRecord has it).  The bytes are a protocol buffer tensorflow.Event.
@@ -149,7 +149,8 @@ def seconds_of(row):
 
 def row_record(began, row):
     values = [(TAGS.get(key, key), number(text)) for key, text in row.items() if key and key not in NO_CURVE]
-    return record(scalars_event(began + seconds_of(row), step_of(row), [(tag, x) for tag, x in values if x is not None]))
+    scalars = [(tag, x) for tag, x in values if x is not None]
+    return record(scalars_event(began + seconds_of(row), step_of(row), scalars))
 
 
 class Events:
@@ -174,7 +175,9 @@ class Events:
     def append(self):
         """Rows that are new; before them, if others of the file are no longer in the log, that those are not valid."""
         rows = read_rows(self.log)
-        same = next((i for i, (old, new) in enumerate(zip(self.rows, rows)) if old != new), min(len(self.rows), len(rows)))
+        same = 0
+        while same < min(len(self.rows), len(rows)) and self.rows[same] == rows[same]:
+            same += 1
         records = [row_record(self.began, row) for row in rows[same:]]
         if same < len(self.rows):
             records.insert(0, record(restart_event(time.time(), step_of(self.rows[same]))))
@@ -228,7 +231,8 @@ def main():
     except KeyboardInterrupt:
         pass
     except (OSError, ValueError) as error:
-        sys.exit(f"log_to_tensorboard.py: {f'{error.filename}: {error.strerror}' if isinstance(error, OSError) else error}")
+        what = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else error
+        sys.exit(f"log_to_tensorboard.py: {what}")
     for run in runs:
         if run.path:
             print(f"{run.path}: {len(run.rows)} rows of log.csv")

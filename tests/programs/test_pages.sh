@@ -1,9 +1,9 @@
 #!/bin/sh
-# Pages of runs as a reader sees them, in a browser: tests/report/check_page.py, and first whether it can tell a bad page.
+# Pages of runs as a reader sees them, in a browser: tests/report/check_page.py, and first whether it tells a bad page.
 #
 #   BUILD=build/cpu sh tests/programs/test_pages.sh
 
-# shellcheck disable=SC2015,SC2154
+# shellcheck disable=SC1091,SC2015,SC2034,SC2086,SC2154 # settings are lists of words; tap.sh reads vit
 . "$(dirname "$0")/../tap.sh"
 
 plain= # a Python, whatever packages it has
@@ -31,15 +31,17 @@ HTML
 }
 
 # A page without a defect.
-sound='<h1>A run</h1><p>Accuracy 61.24 %, loss 0.93, and as many words as a page has at least, so that it is not blank.</p>
+sound='<h1>A run</h1><p>Accuracy 61.24 %, loss 0.93, and as many words as a page has at least.</p>
 <svg viewBox="0 0 640 300"><title>loss</title><text x="10" y="20">loss</text><text x="10" y="40">accuracy</text>
 <path d="M10 200L600 50" stroke="currentColor"/>
-<text transform="translate(100,200) rotate(-45)">airplane</text><text transform="translate(125,200) rotate(-45)">automobile</text></svg>
+<text transform="translate(100,200) rotate(-45)">airplane</text>
+<text transform="translate(125,200) rotate(-45)">automobile</text></svg>
 <div class="frame"><table><tr><th>column</th><th style="min-width: 900px">another</th></tr></table></div>
-<button onclick="this.textContent = &quot;copied&quot;">copy</button><details><summary>more</summary><p>folded</p></details>'
+<button onclick="this.textContent = &quot;copied&quot;">copy</button>
+<details><summary>more</summary><p>folded</p></details>'
 
-# All pages are looked at in one call, since a browser takes a second to start.  bad NAME WORDS BODY: a page of which one
-# line is said, with these words.
+# All pages are looked at in one call, since a browser takes a second to start.  bad NAME WORDS BODY: a page of which
+# one line is said, with these words.
 names=
 bad() {
     page "bad$((number += 1))" "$3"
@@ -60,7 +62,8 @@ bad "a file from elsewhere" "asks for https://example.org/a.css" \
 bad "a text over another" 'the texts "red" and "green" overlap' \
     "$sound<svg viewBox=\"0 0 640 40\"><text x=\"10\" y=\"20\">red</text><text x=\"12\" y=\"25\">green</text></svg>"
 bad "turned texts over each other" 'the texts "second" and "first" overlap' "$sound<svg viewBox=\"0 0 640 90\">
-    <text transform=\"translate(9,80) rotate(-45)\">first</text><text transform=\"translate(14,80) rotate(-45)\">second</text></svg>"
+    <text transform=\"translate(9,80) rotate(-45)\">first</text>
+    <text transform=\"translate(14,80) rotate(-45)\">second</text></svg>"
 bad "a text that is cut off" 'the text "a long name" is cut off' \
     "$sound<svg viewBox=\"0 0 640 40\"><text x=\"600\" y=\"20\">a long name</text></svg>"
 bad "a page that is wider than a phone" "pixels wide in a window of 390" \
@@ -69,7 +72,8 @@ bad "a text in the colour of its ground" 'has a contrast of 1.0' "$sound<p style
 bad "a page that is light in the dark" "dark: the page's ground is" \
     "<style>:root { --ground: #fff !important; --ink: #000 !important }</style>$sound"
 bad "letters that are too small" '"tiny" is 5.0 pixels high' "$sound<p style=\"font-size: 5px\">tiny</p>"
-bad "a chart with nothing in it" 'the svg "empty" is blank' "$sound<svg viewBox=\"0 0 640 40\"><title>empty</title></svg>"
+bad "a chart with nothing in it" 'the svg "empty" is blank' \
+    "$sound<svg viewBox=\"0 0 640 40\"><title>empty</title></svg>"
 bad "a picture that is broken" 'the picture "cat" cannot be shown' \
     "$sound<img alt=\"cat\" width=\"50\" src=\"data:image/png;base64,iVBORw0KGgo=\"/>"
 bad "a page that is there by its script alone" "light, without scripts: shows no text" "<script>//<![CDATA[
@@ -129,7 +133,8 @@ lines' '"quoted" & '"'this'" '日本 ćśź' "$(head -c 60 /dev/zero | tr '\0' w
         mkdir -p "set/$split/$class" && cp "$root"/tests/corpus/jpeg/colour4*.jpg "set/$split/$class"
     done
 done
-images="--data set --img-size 16 --patch-size 4 --dim 16 --depth 2 --heads 2 --batch-size 8 --epochs 3 --warmup-epochs 0 --log-every 1"
+images="--data set --img-size 16 --patch-size 4 --dim 16 --depth 2 --heads 2 --batch-size 8 --epochs 3
+    --warmup-epochs 0 --log-every 1"
 run $images --attn ripple --seed 1 --run-dir "$odd"
 run $images --attn ripple --seed 2 --run-dir second
 run $images --attn softmax --run-dir 'one"run'
@@ -146,18 +151,18 @@ mkdir old && cp "$odd/log.csv" old && run --report old
 page_of "a folder of before" old/report.html old
 
 vit=$build/train_detr
-net='--backbone-blocks 1,1,1,1 --backbone-width 4'
-run $net --dim 16 --ffn 24 --heads 2 --encoder-layers 1 --decoder-layers 2 --queries 9 --scale-min 64 --scale-max 64 --max-size 96 \
-    --crop false --eval-scale 64 --scene-size 64 --train-limit 12 --val-limit 7 --batch-size 6 --epochs 2 --run-dir boxes
+net='--backbone-blocks 1,1,1,1 --backbone-width 4 --scene-size 64 --train-limit 12 --epochs 2'
+scales='--scale-min 64 --scale-max 64 --max-size 96 --crop false --eval-scale 64 --val-limit 7 --batch-size 6'
+run $net $scales --dim 16 --ffn 24 --heads 2 --encoder-layers 1 --decoder-layers 2 --queries 9 --run-dir boxes
 page_of "a run of train_detr" boxes/report.html boxes
 vit=$build/train_mask_rcnn
-run $net --fpn-width 8 --box-width 16 --mask-width 8 --scale-min 64 --scale-max 64 --max-size 96 --crop false --eval-scale 64 \
-    --anchor-size 4 --train-candidates 100 --eval-candidates 100 --proposals 40 --detections 20 --anchor-sample 32 \
-    --region-sample 32 --scene-size 64 --train-limit 12 --val-limit 7 --batch-size 6 --warmup-steps 2 --epochs 2 --run-dir masks
+run $net $scales --fpn-width 8 --box-width 16 --mask-width 8 --anchor-size 4 --train-candidates 100 \
+    --eval-candidates 100 --proposals 40 --detections 20 --anchor-sample 32 --region-sample 32 --warmup-steps 2 \
+    --run-dir masks
 page_of "a run of train_mask_rcnn" masks/report.html masks
 vit=$build/train_semantic_fpn
-run $net --fpn-dim 8 --head-dim 32 --scale-long 64 --scale-short 64 --scale-min 1 --scale-max 1.5 --crop-size 64 --scene-size 64 \
-    --train-limit 12 --val-limit 5 --batch-size 4 --log-every 1 --epochs 2 --run-dir pixels
+run $net --fpn-dim 8 --head-dim 32 --scale-long 64 --scale-short 64 --scale-min 1 --scale-max 1.5 --crop-size 64 \
+    --val-limit 5 --batch-size 4 --log-every 1 --run-dir pixels
 page_of "a run of train_semantic_fpn" pixels/report.html pixels
 vit=$build/train_ar
 run --data shapes --image-side 8 --train-limit 64 --validation-images 16 --test-limit 8 --dim 16 --depth 2 --heads 2 \

@@ -6,10 +6,10 @@ defect.  Needs nothing else but Python.
     python3 tests/report/check_page.py runs/a/report.html --screenshot page.png --width 390 --scheme dark
     python3 tests/report/check_page.py runs/a/report.html --screenshot matrix.png --of "#confusion ~ figure"
 
-A page has less than 400 kB and is well-formed XML.  At 1280 pixels, light, and at 390, dark, it asks for no address but its
-own, its script raises no error, also while the pointer goes over its charts and its buttons and headings are clicked, it
-is not wider than the window, neither it nor a chart nor a picture of it is blank, no text overlaps another, is cut off or
-has too little contrast.  The same holds at 390 pixels, light, where scripts do not run.
+A page has less than 400 kB and is well-formed XML.  At 1280 pixels, light, and at 390, dark, it asks for no address but
+its own, its script raises no error, also while the pointer goes over its charts and its buttons and headings are
+clicked, it is not wider than the window, neither it nor a chart nor a picture of it is blank, no text overlaps another,
+is cut off, is tiny or has too little contrast.  The same holds at 390 pixels, light, where scripts do not run.
 
 Exit status: 0 without a defect, 1 with some, 77 where only size and XML were checked, as there is no Chromium.
 """
@@ -71,7 +71,8 @@ class Browser:
         self.process = subprocess.Popen(
             [path, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
              "--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars",
-             "--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={self.profile.name}", "--remote-debugging-pipe"],
+             "--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={self.profile.name}",
+             "--remote-debugging-pipe"],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, pass_fds=(3, 4),
             start_new_session=True, env={**os.environ, "TMPDIR": self.profile.name},
             preexec_fn=lambda: [os.dup2(end, number) for end, number in zip(ends, (3, 4))])
@@ -125,10 +126,11 @@ class Browser:
     def open(self, url, width, scheme, script=True):
         """A new tab, without its predecessor, in which the page has loaded."""
         self.session = None
-        old = [target["targetId"] for target in self.call("Target.getTargets")["targetInfos"] if target["type"] == "page"]
+        targets = self.call("Target.getTargets")["targetInfos"]
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        for one in old:
-            self.call("Target.closeTarget", targetId=one)
+        for old in targets:
+            if old["type"] == "page":
+                self.call("Target.closeTarget", targetId=old["targetId"])
         self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(domain + ".enable")
@@ -322,8 +324,10 @@ def check(browser, path, says):
 
 def take_screenshot(browser, path, arguments):
     browser.open(path.resolve().as_uri(), arguments.width, arguments.scheme)
-    box = browser.evaluate(f"""(() => {{ const box = document.querySelector({json.dumps(arguments.of)})?.getBoundingClientRect();
-        return box && [box.left + scrollX, box.top + scrollY, box.width, box.height]; }})()""")
+    box = browser.evaluate(f"""(() => {{
+        const box = document.querySelector({json.dumps(arguments.of)})?.getBoundingClientRect();
+        return box && [box.left + scrollX, box.top + scrollY, box.width, box.height];
+    }})()""")
     if not box:
         sys.exit(f"check_page.py: {path}: nothing that is {arguments.of}")
     x, y, width, height = box
@@ -334,11 +338,11 @@ def take_screenshot(browser, path, arguments):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("pages", nargs="+", metavar="PAGE", type=pathlib.Path)
-    parser.add_argument("--says", action="append", default=[], metavar="TEXT", help="a text that the pages have to show")
+    parser.add_argument("--says", action="append", default=[], metavar="TEXT", help="a text that pages have to show")
     parser.add_argument("--screenshot", metavar="PNG", help="only write a picture of the page")
     parser.add_argument("--width", type=int, default=1280, metavar="N", help="of the picture (default 1280)")
     parser.add_argument("--height", type=int, metavar="N", help="of the picture at most (default: the whole page)")
-    parser.add_argument("--of", default="html", metavar="SELECTOR", help="picture of the first element that is this (CSS)")
+    parser.add_argument("--of", default="html", metavar="SELECTOR", help="of what the picture is (CSS)")
     parser.add_argument("--scheme", choices=SCHEMES, default="light", help="of the picture (default light)")
     arguments = parser.parse_args()
     path = find_browser()

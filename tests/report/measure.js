@@ -11,7 +11,7 @@
     const size = element => parseFloat(getComputedStyle(element).fontSize);
     const scale = matrix => Math.sqrt(Math.abs(matrix.a * matrix.d - matrix.b * matrix.c));
 
-    // == Where texts are: convex polygons in pixels of the window ======================================================
+    // == Where texts are: convex polygons in pixels of the window =====================================================
 
     const corners = (x, y, width, height) => {
         const top = y + SHRUNK * height, bottom = y + (1 - SHRUNK) * height;
@@ -57,10 +57,11 @@
     }
     for (const text of texts) {
         const xs = text.shape.map(point => point[0]), ys = text.shape.map(point => point[1]);
-        Object.assign(text, {left: Math.min(...xs), right: Math.max(...xs), top: Math.min(...ys), bottom: Math.max(...ys)});
+        text.left = Math.min(...xs), text.right = Math.max(...xs);
+        text.top = Math.min(...ys), text.bottom = Math.max(...ys);
     }
 
-    // == Texts over texts ==============================================================================================
+    // == Texts over texts =============================================================================================
 
     // By how many pixels two convex polygons overlap: the least over the directions across their sides.
     function depth(a, b) {
@@ -81,13 +82,14 @@
     texts.forEach((a, i) => {
         for (let j = i + 1; j < texts.length && texts[j].top < a.bottom - TOUCHING; j++) {
             const b = texts[j];
-            if (b.left < a.right - TOUCHING && a.left < b.right - TOUCHING && !(a.svg && a.element.contains(b.element)) &&
-                !(b.svg && b.element.contains(a.element)) && depth(a.shape, b.shape) > TOUCHING)
+            const nested = a.svg && a.element.contains(b.element) || b.svg && b.element.contains(a.element);
+            if (b.left < a.right - TOUCHING && a.left < b.right - TOUCHING && !nested &&
+                depth(a.shape, b.shape) > TOUCHING)
                 overlaps.push(`the texts ${a.text} and ${b.text} overlap`);
         }
     });
 
-    // == Texts that cannot be read =====================================================================================
+    // == Texts that cannot be read ====================================================================================
 
     const canvas = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
     const colours = new Map();
@@ -120,7 +122,8 @@
     function frameOf(element) {
         for (; element && element !== document.body && element !== page; element = element.parentElement) {
             const overflow = getComputedStyle(element).overflow;
-            if (overflow === "hidden" || overflow === "clip" || element.localName === "figure") return element.getBoundingClientRect();
+            if (overflow === "hidden" || overflow === "clip" || element.localName === "figure")
+                return element.getBoundingClientRect();
             if (overflow !== "visible") return {left: -Infinity, right: Infinity, top: -Infinity, bottom: Infinity};
         }
         return {left: 0, right: page.clientWidth, top: -scrollY, bottom: page.scrollHeight - scrollY};
@@ -140,13 +143,13 @@
     const wide = page.scrollWidth > page.clientWidth
         ? [`the page is ${page.scrollWidth} pixels wide in a window of ${page.clientWidth}`] : [];
 
-    // == Charts and pictures ===========================================================================================
+    // == Charts and pictures ==========================================================================================
 
     const drawn = [];
     for (const element of document.querySelectorAll("svg:not(svg svg), img")) {
         const box = element.checkVisibility() && visible(element.getBoundingClientRect(), element.parentElement);
-        const title = element.getAttribute("aria-label") || element.querySelector("title")?.textContent || element.alt || "";
-        if (box) drawn.push({name: `${element.localName} ${short(title)}`, x: box.left + scrollX, y: box.top + scrollY,
+        const title = element.alt || element.getAttribute("aria-label") || element.querySelector("title")?.textContent;
+        if (box) drawn.push({name: `${element.localName} ${short(title || "")}`, x: box.left + scrollX, y: box.top + scrollY,
                              width: box.right - box.left, height: box.bottom - box.top});
     }
 
