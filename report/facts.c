@@ -38,11 +38,13 @@ static bool has_texts(const json_t *list, json_int_t count) {
     return true;
 }
 
+static bool is_weight(const json_t *number) { return json_is_number(number) && json_number_value(number) >= 0; }
+
 /* Has the list `count` elements, each a number of at least 0? */
 static bool has_numbers(const json_t *list, json_int_t count) {
     if (!json_is_array(list) || (json_int_t)json_array_size(list) != count) return false;
     for (size_t i = 0; i < json_array_size(list); i++)
-        if (!(json_number_value(json_array_get(list, i)) >= 0) || !json_is_number(json_array_get(list, i))) return false;
+        if (!is_weight(json_array_get(list, i))) return false;
     return true;
 }
 
@@ -118,9 +120,11 @@ static bool check(const json_t *all, Error *error) {
     if (!json_is_array(sections)) return refuse(error, "sections: expected a list");
     if (!json_is_array(levels)) return refuse(error, "levels: expected a list");
     for (size_t i = 0; i < json_array_size(sections); i++)
-        if (!is_section(json_array_get(sections, i))) return refuse(error, "sections[%zu]: not of the form of its kind", i);
+        if (!is_section(json_array_get(sections, i)))
+            return refuse(error, "sections[%zu]: not of the form of its kind", i);
     for (size_t i = 0; i < json_array_size(levels); i++)
-        if (!is_level(json_array_get(levels, i))) return refuse(error, "levels[%zu]: expected column, name and value", i);
+        if (!is_level(json_array_get(levels, i)))
+            return refuse(error, "levels[%zu]: expected column, name and value", i);
     return true;
 }
 

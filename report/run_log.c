@@ -125,7 +125,7 @@ double *run_log_epochs(const RunLog *log, double batches) {
             while (next < log->rows && epoch[next] == epoch[r]) next++;
             if (next == r) next++; /* not a number */
             length = step[next - 1] - before;
-            if (next == log->rows) length = batches >= length ? batches : fmax(whole, length); /* it may not be complete */
+            if (next == log->rows) length = batches >= length ? batches : fmax(whole, length); /* cut short? */
         }
         epochs[r] = epoch[r] - 1 + (step[r] - before) / length;
     }

@@ -81,7 +81,8 @@ static bool known_settings(Page *page, const Config *like, const char *text, siz
     for (int i = 0; i < given.count && page->known; i++) {
         const char *name = config_name(&given, i);
         if (!config_origin(&given, name)) continue;
-        Setting s = {xstrdup(name), config_value(&given, i), config_value(&initial, i), config_entry(&given, i)->help, false};
+        Setting s = {.name = xstrdup(name), .value = config_value(&given, i), .initial = config_value(&initial, i),
+                     .help = config_entry(&given, i)->help};
         s.differs = strcmp(s.value, s.initial) && strcmp(name, "run_dir");
         add_setting(page, &s);
     }
@@ -123,7 +124,8 @@ static void read_settings(Page *page, const char *folder, const Config *like) {
 }
 
 /* Reads what there is; with neither a log nor facts a folder is not that of a run. */
-static bool page_open(Page *page, const char *folder, const Facts *facts, const Config *like, int reload_s, Error *error) {
+static bool page_open(Page *page, const char *folder, const Facts *facts, const Config *like, int reload_s,
+                      Error *error) {
     char path[PATH_SIZE];
     *page = (Page){.facts = facts, .reload_s = reload_s};
     text_name_path(page->name, sizeof page->name, folder, "run");
@@ -261,30 +263,33 @@ typedef struct {
 } Curves;
 
 static const Curves all_curves[] = {
-    {"Loss", "", 1, .lines = {{"loss", "training", true}, {"val_loss", "validation"}}},
-    {"Accuracy", "%", 1, .lines = {{"top1", "top-1"}, {"top5", "top-5"}}},
-    {"Average precision of boxes", "", 1, .from_zero = true, .lines = {{"ap", "AP"}, {"ap50", "AP50"}}},
-    {"Average precision of masks", "", 1, .from_zero = true, .lines = {{"mask_ap", "AP"}, {"mask_ap50", "AP50"}}},
+    {"Loss", "", 1, .lines = {{"loss", "training", true}, {"val_loss", "validation", false}}},
+    {"Accuracy", "%", 1, .lines = {{"top1", "top-1", false}, {"top5", "top-5", false}}},
+    {"Average precision of boxes", "", 1, .from_zero = true, .lines = {{"ap", "AP", false}, {"ap50", "AP50", false}}},
+    {"Average precision of masks", "", 1, .from_zero = true,
+     .lines = {{"mask_ap", "AP", false}, {"mask_ap50", "AP50", false}}},
     {"Average precision by size", "", 1, .from_zero = true,
-     .lines = {{"ap_small", "small"}, {"ap_medium", "medium"}, {"ap_large", "large"}}},
+     .lines = {{"ap_small", "small", false}, {"ap_medium", "medium", false}, {"ap_large", "large", false}}},
     {"Mean IoU and accuracy", "", 1, .from_zero = true,
-     .lines = {{"miou", "mean IoU"}, {"macc", "accuracy of classes"}, {"aacc", "accuracy of pixels"}}},
-    {"Bits per byte", "", 1, .lines = {{"bits", "validation"}}},
+     .lines = {{"miou", "mean IoU", false}, {"macc", "accuracy of classes", false},
+               {"aacc", "accuracy of pixels", false}}},
+    {"Bits per byte", "", 1, .lines = {{"bits", "validation", false}}},
     {"Parts of the loss", "", 1,
      .lines = {{"objectness", "objectness", true}, {"rpn_box", "proposals", true}, {"class", "class", true},
                {"box", "box", true}, {"mask", "mask", true}}},
     {"Parts of the last layer's loss", "", 1,
      .lines = {{"focal", "focal", true}, {"l1", "L1", true}, {"giou", "GIoU", true}}},
     {"Boxes with a wrong class", "%", 1, .lines = {{"class_error", "class error", true}}},
-    {"Divergence from weights that halve from ring to ring", "nats", 1, .lines = {{"jsd", "Jensen-Shannon divergence"}}},
+    {"Divergence from weights that halve from ring to ring", "nats", 1,
+     .lines = {{"jsd", "Jensen-Shannon divergence", false}}},
     {"Sticks broken to the end", "%", 100, .from_zero = true,
-     .lines = {{"tau_ended", "ended by tau"}, {"tau_equal", "after the first"}}},
-    {"Learning rate", "", 1, .from_zero = true, .lines = {{"lr", "learning rate"}}},
+     .lines = {{"tau_ended", "ended by tau", false}, {"tau_equal", "after the first", false}}},
+    {"Learning rate", "", 1, .from_zero = true, .lines = {{"lr", "learning rate", false}}},
     {"Norm of the gradient", "", 1, .log_y = true, .lines = {{"grad_norm", "before clipping", true}}},
-    {"Speed", "per second", 1, .from_zero = true, .lines = {{"images_per_s", "training"}}},
-    {"Waiting for data", "%", 100, .from_zero = true, .lines = {{"stall", "share of the time"}}},
-    {"Memory", "MiB", 1 / 0x1p20, .from_zero = true, .lines = {{"peak_bytes", "most so far"}}},
-    {"Time of an evaluated image", "s", 1, .from_zero = true, .lines = {{"infer_s", "seconds"}}},
+    {"Speed", "per second", 1, .from_zero = true, .lines = {{"images_per_s", "training", false}}},
+    {"Waiting for data", "%", 100, .from_zero = true, .lines = {{"stall", "share of the time", false}}},
+    {"Memory", "MiB", 1 / 0x1p20, .from_zero = true, .lines = {{"peak_bytes", "most so far", false}}},
+    {"Time of an evaluated image", "s", 1, .from_zero = true, .lines = {{"infer_s", "seconds", false}}},
 };
 enum { CURVES = sizeof all_curves / sizeof *all_curves };
 
@@ -384,10 +389,11 @@ static void put_curves(FILE *out, Page *page, const Curves *c) {
     }
     bool any = false;
     for (int i = 0; i < d.count; i++) any |= d.points[i].count > 0;
+    const char *over = run_log_column(&page->log, "epoch") ? "epoch" : "step";
     if (any && may_put_part(page))
-        svg_lines(out, &(LineChart){.title = c->title, .x_label = run_log_column(&page->log, "epoch") ? "epoch" : "step",
-                                    .y_label = c->unit, .unit = c->unit, .lines = d.lines, .count = d.count,
-                                    .log_y = c->log_y, .from_zero = c->from_zero, .levels = levels, .level_names = level_names,
+        svg_lines(out, &(LineChart){.title = c->title, .x_label = over, .y_label = c->unit, .unit = c->unit,
+                                    .lines = d.lines, .count = d.count, .log_y = c->log_y, .from_zero = c->from_zero,
+                                    .levels = levels, .level_names = level_names,
                                     .level_count = levels_of(page, c, levels, level_names, MOST_LEVELS)});
     for (int i = 0; i < d.count; i++) {
         free(d.points[i].x);
@@ -605,8 +611,9 @@ static void put_sections(FILE *out, Page *page) {
     char text[TEXT_SIZE];
     for (size_t i = 0; i < json_array_size(sections); i++) put_section(out, page, json_array_get(sections, i));
     if (!page->pictures_left_out && !page->parts_left_out) return;
-    snprintf(text, sizeof text, "To keep this page below %d kB, %d pictures and %d charts or tables were left out; they "
-                                "are in report.json and log.csv.",
+    snprintf(text, sizeof text,
+             "To keep this page below %d kB, %d pictures and %d charts or tables were left out; they are in report.json "
+             "and log.csv.",
              REPORT_BYTES / 1000, page->pictures_left_out, page->parts_left_out);
     html_paragraph(out, text);
 }
@@ -692,7 +699,8 @@ static char *text_of_folder(const char *folder, const Facts *facts, const Config
     return NULL;
 }
 
-bool run_page_write(FILE *out, const char *folder, const Facts *facts, const Config *config, int reload_s, Error *error) {
+bool run_page_write(FILE *out, const char *folder, const Facts *facts, const Config *config, int reload_s,
+                    Error *error) {
     size_t size;
     char *text = text_of_folder(folder, facts, config, reload_s, &size, error);
     bool ok = text && (fwrite(text, 1, size, out) == size || refuse_errno(error, "cannot write"));

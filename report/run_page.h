@@ -23,7 +23,8 @@ enum { REPORT_BYTES = 400000 /* that no page exceeds */ };
  * Writes the page.  `config` has the groups of settings that the program knows; the values are those of config.ini.  If
  * it is NULL, or the file has other settings, those that differ from the defaults are not told from the others.
  * reload_s: as in HtmlPage.  On failure returns false with a line that names the file. */
-bool run_page_write(FILE *out, const char *folder, const Facts *facts, const Config *config, int reload_s, Error *error);
+bool run_page_write(FILE *out, const char *folder, const Facts *facts, const Config *config, int reload_s,
+                    Error *error);
 
 /* run_page_write into <folder>/report.html or `path` if that is not NULL, which is replaced atomically. */
 bool run_page_replace(const char *folder, const char *path, const Facts *facts, const Config *config, int reload_s,
