@@ -170,7 +170,7 @@ check "in a command it has quotes where a shell needs them" $? "$(fact "it's her
 if [ -x "$ar" ]; then
     "$ar" --report undisturbed --out other.html >out 2>err
     status=$?
-    [ "$status" -eq 0 ] && shows other.html 'differ from the defaults tells train_vit --report' "$(figure old top1 '%.2f %%' best)"
+    [ "$status" -eq 0 ] && shows other.html 'train_vit --report tells which of them differ from the defaults' "$(figure old top1 '%.2f %%' best)"
     check "another program's run has a page, without defaults" $? "status $status $(head -n 1 err), lacks $lacks"
 else
     skip "another program's run has a page, without defaults" "no train_ar"

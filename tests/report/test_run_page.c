@@ -134,7 +134,7 @@ static void test_what_is_missing(void **state) {
     free(page);
     put_file(run, "config.ini", "[toy]\nlr = 0.001\nheads = 3\n");
     page = page_of(run, &none, &config, 0);
-    assert_words(page, WORDS("All 2 settings", "heads", "differ from the defaults tells the program"));
+    assert_words(page, WORDS("All 2 settings", "heads", "--report tells which of them differ from the defaults"));
     free(page);
     config_free(&config);
     FILE *out = fopen("/dev/null", "w");
