@@ -13,6 +13,7 @@
 #include "core/json_make.h"
 #include "core/text_stream.h"
 #include "data/images/image.h"
+#include "data/images/jpeg.h"
 
 enum { FORMAT = 1, MOST_BYTES = 1 << 24, QUALITY = 85, LONGEST_LIST = 1 << 20 };
 
@@ -322,8 +323,9 @@ static void fit(int *height, int *width, int side) {
 /* The picture as PNG or JPEG, whichever is smaller. */
 static uint8_t *encode(const uint8_t *pixels, int height, int width, size_t *size, const char **type) {
     size_t png_size, jpeg_size;
-    uint8_t *png = image_encode(pixels, height, width, 0, &png_size);
-    uint8_t *jpeg = image_encode(pixels, height, width, QUALITY, &jpeg_size);
+    uint8_t *png = image_encode_png(pixels, height, width, &png_size), *jpeg;
+    Error error;
+    if (!jpeg_encode(pixels, height, width, QUALITY, &jpeg, &jpeg_size, &error)) die("a picture as JPEG: %s", error.text);
     bool exact = png_size <= jpeg_size;
     free(exact ? jpeg : png);
     *size = exact ? png_size : jpeg_size;

@@ -8,7 +8,6 @@
 #include "core/files.h"
 #include "core/integers.h"
 #include "core/text.h"
-#include "core/text_stream.h"
 #include "data/images/jpeg.h"
 #include "data/images/resample.h"
 #include "data/images/webp.h"
@@ -255,18 +254,9 @@ bool image_write_values(const char *path, const uint8_t *values, int height, int
     return write_png(path, values, height, width, 1, error);
 }
 
-static void keep_bytes(void *stream, void *bytes, int size) { fwrite(bytes, 1, (size_t)size, stream); }
-
-uint8_t *image_encode(const uint8_t *pixels, int height, int width, int quality, size_t *size) {
-    TextStream stream;
+uint8_t *image_encode_png(const uint8_t *pixels, int height, int width, size_t *size) {
     int length;
-    if (!quality) {
-        uint8_t *png = stbi_write_png_to_mem(pixels, width * 3, width, height, 3, &length);
-        *size = (size_t)length;
-        return png;
-    }
-    stbi_write_jpg_to_func(keep_bytes, text_open(&stream), width, height, 3, pixels, quality);
-    uint8_t *jpeg = (uint8_t *)text_close(&stream, "a JPEG");
-    *size = stream.size;
-    return jpeg;
+    uint8_t *png = stbi_write_png_to_mem(pixels, width * 3, width, height, 3, &length);
+    *size = (size_t)length;
+    return png;
 }

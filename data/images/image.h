@@ -44,8 +44,7 @@ bool image_write_png(const char *path, const uint8_t *pixels, int height, int wi
 /* The same for values [height,width], as grey ones: image_decode_values reads them again. */
 bool image_write_values(const char *path, const uint8_t *values, int height, int width, Error *error);
 
-/* pixels [height,width,3] as the bytes of a PNG file or, with a quality of 1 to 100, of a JPEG file.  The caller frees
- * them; dies if memory runs out. */
-uint8_t *image_encode(const uint8_t *pixels, int height, int width, int quality, size_t *size);
+/* pixels [height,width,3] as the bytes of a PNG file.  The caller frees them; dies if memory runs out. */
+uint8_t *image_encode_png(const uint8_t *pixels, int height, int width, size_t *size);
 
 #endif
