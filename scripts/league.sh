@@ -151,7 +151,15 @@ take() {
     done
 }
 
+# Linux shares processors between sessions first (autogroups), and niceness counts only within one.
+give_way() {
+    if [ "$(ps -o sid= -p $$ | tr -d ' ')" = $$ ] && [ -w "/proc/$$/autogroup" ]; then
+        echo "${NICE:-19}" >"/proc/$$/autogroup"
+    fi
+} 2>/dev/null
+
 work() {
+    give_way
     child=
     trap '[ -z "$child" ] || { kill "$child"; wait "$child"; } 2>/dev/null; exit 143' TERM INT HUP
     while row=$(take) && [ -n "$row" ]; do
@@ -218,7 +226,7 @@ start() {
     while [ "$n" -lt "$WORKERS" ]; do
         n=$((n + 1))
         is_running "$WORK/worker.$n" 'league\.sh' && continue
-        nohup sh scripts/league.sh work >>"$WORK/log.$n" 2>&1 </dev/null &
+        setsid nohup sh scripts/league.sh work >>"$WORK/log.$n" 2>&1 </dev/null &
         echo $! >"$WORK/worker.$n"
         started=$((started + 1))
     done
