@@ -1,7 +1,7 @@
 """Measures images per second of PyTorch on the models that vit.c trains, written as a PyTorch user would.
 
     python scripts/bench/bench_torch.py --models softmax,linear,ripple-weights --modes eager,compile --batch 64 --threads 2
-    python scripts/bench/bench_torch.py --check        compares the models with tests/reference/vit_reference.py
+    python scripts/bench/bench_torch.py --check        compares the models with python/vitc
 
 A training step is forward, cross entropy with soft targets, backward, AdamW (fused) and zero_grad(set_to_none), in
 float32, or with --precision bfloat16 or --device cuda under autocast to bfloat16, on CUDA with channels-last images; the median of --steps steps after a
@@ -467,8 +467,8 @@ def check():
                                   tau=0.0, ripple_layers=1, lisa_patterns=5, frames=frames,
                                   lisa_fft="3d" if kind == "lisa-3d" else "1d")
         clips, labels = torch.randn(3, frames, 3, 14, 14), torch.tensor([0, 3, 6])
-        logits, _, gradients = reference.Vit(config, model.state_dict()).loss_and_gradients(
-            clips if frames > 1 else clips[:, 0], labels)
+        with_names = reference.build(config, model.state_dict())
+        logits, _, gradients = reference.loss_and_gradients(with_names, clips if frames > 1 else clips[:, 0], labels)
         ours = model(clips.transpose(1, 2).flatten(2, 3))
         F.cross_entropy(ours, labels).backward()
         worst = max([((ours - logits).abs().max() / logits.abs().max()).item()]

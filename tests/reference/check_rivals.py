@@ -3,7 +3,7 @@
     python3 tests/reference/check_rivals.py build/cpu/train_vit CHECKOUTS [--only hydra,gf] [--verbose]
 
 CHECKOUTS/OWNER/NAME are one's own copies of GitHub's repositories (OFFICIAL below names them); an operator whose copy
-is not there is left out.  The host is a model of ours of two blocks, written in PyTorch (vit_reference.py).  Its
+is not there is left out.  The host is a model of ours of two blocks, the package python/vitc.  Its
 attention is replaced with the published module, imported as it lies, whose parameters are functions of ours, so that
 its gradients are those of our parameters.  All of that runs in float64 and is compared with
     reference   the host with its own attention: the same mathematics, or not; and
@@ -15,7 +15,6 @@ exactly that aside.  The exit status is 0 if all are within the tolerances.  Nee
 
 import argparse
 import contextlib
-import dataclasses
 import functools
 import importlib.abc
 import importlib.machinery
@@ -48,14 +47,14 @@ import torch.nn.functional as F
 from torch.func import functional_call
 
 import flags
-import linear_reference
-import operators.sparse
-import rival_operators
 import safetensors_io
 import vit_reference
 from compare_parity import norm_error
-from rival_operators import depthwise, join_heads, split_heads
-from vit_reference import Config, Vit
+from vit_reference import Config
+from vitc.attention import features, landmarks, relative
+from vitc.attention.softmax import sparse_sets
+from vitc.grids import depthwise
+from vitc.layers import join_heads, split_heads
 
 REFERENCE_TOLERANCE, PROGRAM_TOLERANCE = 1e-10, 1e-4
 ABSENT = {"SOFT._C", "axial_positional_embedding", "blocksparse", "cv2", "distutils", "fvcore", "iopath",
@@ -178,8 +177,8 @@ def nystrom(checkout, config, p, x, block):
 def soft(checkout, config, p, x, block):
     """The pseudo-inverse and the convolution are ours."""
     code = published(checkout, "", "models.softmax_free_transformer")
-    code.newton_inverse_kernel = lambda a, steps: rival_operators.pseudo_inverse(a, 2)
-    module = code.SoftmaxFreeAttentionKernel(config.dim, config.heads, rival_operators.soft_stride(config), 0,
+    code.newton_inverse_kernel = lambda a, steps: landmarks.pseudo_inverse(a, 2)
+    module = code.SoftmaxFreeAttentionKernel(config.dim, config.heads, landmarks.soft_stride(config), 0,
                                              kernel_method="torch")
     q, v = (split_heads(z, config.heads) for z in F.linear(x, p("qv.weight"), p("qv.bias")).chunk(2, dim=-1))
     theirs = {"Qlandmark_op.weight": p("landmark.weight"), "Qnorm_act.0.weight": p("landmark.norm.weight"),
@@ -339,17 +338,24 @@ def performer(checkout, config, p, x, block):
     return output(p, join_heads(normalised(checkout, *phi, v)))
 
 
+def own_features(p, config, q, k):
+    """phi(q) and phi(k) of our map."""
+    module = features.MAPS[config.feature_map](config.heads, q.shape[-1])
+    ours = same_names(lambda name: p("feature." + name), *module.state_dict())
+    return [functional_call(module, ours, (z, keys)) for z, keys in ((q, False), (k, True))]
+
+
 def spe(checkout, config, p, x, block):
     """Their codes and gate, on our feature map and linear attention.  Random numbers are ours."""
     H, D, N = config.heads, config.dim // config.heads, x.shape[1]
     code = published(checkout, "src/pytorch", "spe.spe")
-    noise, K = p("relative.noise"), linear_reference.SINES  # sine: [H,D,2K,R], cosines first
+    noise, K = p("relative.noise"), relative.SINES  # sine: [H,D,2K,R], cosines first
     if config.relative == "sincspe":
         coder = code.SineSPE(H, D, num_realizations=D, num_sines=K)
         theirs = same_names(lambda name: p("relative." + name), "freqs", "offsets", "gains")
         white = torch.stack([noise[:, :, :K], noise[:, :, K:]], dim=3).flatten(2, 3)[None]
     else:
-        taps = linear_reference.TAPS
+        taps = relative.TAPS
         coder = code.ConvSPE(1, H, D, D, taps)
         theirs = {"conv_q.weight": p("relative.conv_k").flatten(0, 1)[:, None],  # their names are crossed
                   "conv_k.weight": p("relative.conv_q").flatten(0, 1)[:, None]}
@@ -360,20 +366,15 @@ def spe(checkout, config, p, x, block):
         bars = functional_call(coder, theirs, ((1, N),))
     with mock.patch.object(torch, "randn", lambda *shape, **where: p("relative.common").reshape(shape[0])):
         q, k = functional_call(gate, {"gate": p("relative.gate")}, (q.transpose(1, 2), k.transpose(1, 2), bars))
-    plain = dataclasses.replace(config, relative="none")
-    params = {name: p(name) for name in linear_reference.map_shapes(config.feature_map, D)}
-    notes = linear_reference.Notes()
-    y = linear_reference.linear_attention(plain, params, "", q.transpose(1, 2), k.transpose(1, 2), v, notes)
-    return output(p, join_heads(y))
+    a, b = own_features(p, config, q.transpose(1, 2), k.transpose(1, 2))
+    return output(p, join_heads(a @ (b.transpose(-1, -2) @ v) / (a @ b.sum(-2)[..., None] + 1e-6)))
 
 
 def permute(checkout, config, p, x, block):
     """Their permutations of every token, on our features."""
     code = published(checkout, "long_range_arena", "models.performer_prenorm")
     q, k, v = queries_keys_values(p, config, x)
-    notes = linear_reference.Notes()
-    phi = [linear_reference.features(config.feature_map, same_names(p, *linear_reference.map_shapes(
-        config.feature_map, q.shape[-1])), "", z, keys, notes) for keys, z in enumerate((q, k))]
+    phi = own_features(p, config, q, k)
     table = code.BertSelfAttention.expand_permutation(None, x.shape[1], p("relative.permutation").long())[None]
     a, b = (z.gather(-1, table.expand_as(z)) for z in phi)
     return output(p, join_heads(a @ (b.transpose(-1, -2) @ v) / (a @ b.sum(-2)[..., None] + 1e-6)))
@@ -401,7 +402,7 @@ def sparse(checkout, config, p, x, block):
         order = torch.arange(N).reshape(N // stride, stride).T.flatten()  # strided_transpose: columns one after another
         past = back("local", stride + 1)
         past[order[:, None], order[None, :]] |= back("strided", stride)
-    first, second = operators.sparse.sparse_sets(config)
+    first, second = sparse_sets(config)
     if not torch.equal(past, (first | second).tril()):
         sys.exit(f"{config.attn}: these are not the published pairs of tokens")
     seen = past | past.T if config.attn == "sparse-strided" else first | second
@@ -443,11 +444,11 @@ GRIDS = {"nystrom": ((2, 6), (3, 9)), "sparse-fixed": ((6, 6), (5, 8)), "lambda"
 WITH_CLASS_TOKEN = ("hydra", "dpfp", "rfa", "performer", "sincspe", "convspe", "permute")
 
 
-def hybrid_attention(adapter, checkout):
-    def attention(model, block, x):
-        prefix = f"blocks.{block}.attn."
-        return adapter(checkout, model.config, lambda name: model.params[prefix + name], x, block)
-    return attention
+def replace_attention(model, adapter, checkout):
+    """The published module attends in each block, with the parameters of ours."""
+    for i, block in enumerate(model.blocks):
+        ours = {**dict(block.attn.named_parameters()), **dict(block.attn.named_buffers())}
+        block.attn.forward = lambda x, i=i, ours=ours: adapter(checkout, model.config, ours.__getitem__, x, i)
 
 
 def random_params(config, generator):
@@ -491,9 +492,11 @@ def check(binary, name, checkout, config, tolerance, verbose):
     images = torch.randn(3, 3, *config.img_size, generator=generator).float().double()
     labels = torch.tensor([1, 4, 0])
     results = []
-    for attention in (Vit.attention, hybrid_attention(adapter, checkout)):
-        with mock.patch.object(Vit, "attention", attention):
-            logits, _, gradients = Vit(config, params).loss_and_gradients(images, labels)
+    for published_too in (False, True):
+        model = vit_reference.build(config, params)
+        if published_too:
+            replace_attention(model, adapter, checkout)
+        logits, _, gradients = vit_reference.loss_and_gradients(model, images, labels)
         results.append({"logits": logits, **{"grad." + key: value for key, value in gradients.items()}})
     ours, theirs = results
     program = run_program(binary, config, params, images, labels)

@@ -9,8 +9,8 @@ The first form makes deit_tiny_patch16_224 with random weights (and the same wit
 smaller images), swin_tiny_patch4_window7_224, vit_tiny_r_s16_p8_224, vit_small_r26_s32_224 and vit_base_r50_s16_224 (on
 smaller images), saves its state dict as safetensors, gives it to `train_vit --init` with a batch for --parity, and
 compares logits, loss and all gradients with what timm computes in float64.  The second loads a softmax checkpoint of
-ours into timm's model, every name and every shape.  The third compares the operators in tests/reference/operators that
-timm has too, as the fixtures' reference computes them, with timm's modules.
+ours into timm's model, every name and every shape.  The third compares the operators of python/vitc that timm
+or torchvision has too with theirs.
 """
 
 import argparse
@@ -33,13 +33,18 @@ def arguments():
 if __name__ == "__main__":
     PARSER, ARGUMENTS = arguments()  # before the imports below, so that --help needs none of them
 
+from functools import partial
+
 import numpy as np
 import timm
 import torch
+import torch.nn.functional as F
+from timm.models import swin_transformer as swin
+from timm.models.pvt_v2 import Attention as PvtAttention
 
-import operators
 import safetensors_io
 from compare_parity import compare, norm_error
+from vit_reference import Config, build, parameter_shapes, random_params
 
 TOLERANCE = 1e-4  # of the root mean square, after twelve blocks in float32
 HYBRIDS = {"vit_tiny_r_s16_p8_224": "vit-tiny-r-s16", "vit_small_r26_s32_224": "vit-small-r26-s32",
@@ -170,6 +175,119 @@ def check_checkpoint(path):
     print(f"{path}: timm takes all {len(tensors)} tensors (dim {dim}, depth {depth}, patch {patch}, pool {pool})   ok")
 
 
+# == Operators =========================================================================================================
+
+
+def mmdetection(block, grid, window, shift):
+    """The attention of timm's block, but padded before it is rolled."""
+    def attend(x):
+        x = F.pad(x, (0, 0, 0, -grid[1] % window[1], 0, -grid[0] % window[0]))
+        size = x.shape[1:3]
+        x = torch.roll(x, (-shift[0], -shift[1]), (1, 2))
+        seen = swin.SwinTransformerBlock.get_attn_mask(block, x)
+        x = block.attn(swin.window_partition(x, window).flatten(1, 2), mask=seen)
+        x = swin.window_reverse(x.unflatten(1, window), window, *size)
+        return torch.roll(x, shift, (1, 2))[:, :grid[0], :grid[1]]
+
+    return attend
+
+
+def check_torchvision():
+    """Windows of clips against torchvision's ShiftedWindowAttention3d: output and gradients."""
+    from torchvision.models.video.swin_transformer import ShiftedWindowAttention3d
+
+    failures = 0
+    for grid, window, number in (((4, 6, 6), (2, 3), 0), ((4, 6, 6), (2, 3), 1), ((5, 7, 4), (3, 4), 1),
+                                 ((3, 8, 9), (3, 4), 1), ((6, 5, 3), (4, 3), 1)):
+        config = Config(attn="swin", window=str(window[1]), window_time=window[0], img_size=grid[1:], frames=grid[0],
+                        patch_size=1, dim=24, heads=3, depth=number + 1)
+        generator = torch.Generator().manual_seed(sum(grid))
+        params = random_params(config, generator)
+        block = build(config, params).blocks[number]
+        x, direction = torch.randn(2, 2, *grid, 24, generator=generator, dtype=torch.float64)
+        prefix, sides = f"blocks.{number}.attn.", [window[0], window[1], window[1]]
+        theirs = ShiftedWindowAttention3d(24, sides, [side // 2 * number for side in sides], 3).double()
+        theirs.load_state_dict({name.removeprefix(prefix): value for name, value in params.items()
+                                if name.startswith(prefix)}, strict=False)
+        leaves = {name: block.attn.get_parameter(name) for name, _ in theirs.named_parameters()}
+
+        def ours(tokens):
+            return block.attn(tokens.flatten(1, 3)).unflatten(1, grid)
+
+        x.requires_grad_()
+        results = []
+        for attend, parameters in ((ours, leaves.values()), (theirs, theirs.parameters())):
+            y = attend(x)
+            results.append([y.detach(), *torch.autograd.grad((y * direction).sum(), [x, *parameters])])
+        errors = [((a - b).norm() / b.norm()).item() for a, b in zip(*results)]
+        failures += not max(errors) < 1e-12
+        print(f"window {'x'.join(map(str, grid))} w {'x'.join(map(str, sides))} block {number}   output {errors[0]:.1e}"
+              f"   worst gradient {max(errors[1:]):.1e}   {'ok' if max(errors) < 1e-12 else 'FAILED'}")
+    return failures
+
+
+def check_window():
+    """Output and gradients of a block with drawn weights; where the grid is no multiple of the window, timm's
+    WindowAttention in mmdetection's order; and windows of clips."""
+    failures = 0
+    for grid, side, number in (((8, 8), 4, 0), ((8, 8), 4, 1), ((14, 21), 7, 1), ((4, 12), 4, 1), ((3, 10), 5, 1),
+                               ((2, 3), 7, 1), ((6, 7), 4, 0), ((6, 7), 4, 1), ((9, 5), 7, 1)):
+        config = Config(attn="swin", window=str(side), img_size=grid, patch_size=1, dim=24, heads=3, depth=number + 1)
+        generator = torch.Generator().manual_seed(grid[0])
+        params = random_params(config, generator)
+        block = build(config, params).blocks[number]
+        x, direction = torch.randn(2, 2, *grid, 24, generator=generator, dtype=torch.float64)
+        prefix = f"blocks.{number}."
+        theirs = swin.SwinTransformerBlock(24, grid, 3, window_size=side, shift_size=side // 2 * number,
+                                      norm_layer=partial(torch.nn.LayerNorm, eps=1e-6)).double()
+        theirs.load_state_dict({name.removeprefix(prefix): value for name, value in params.items()
+                                if name.startswith(prefix)})
+        if any(n % part for n, part in zip(grid, theirs.window_size)):
+            theirs._attn = mmdetection(theirs, grid, theirs.window_size, theirs.shift_size)
+        leaves = {name: block.get_parameter(name) for name, _ in theirs.named_parameters()}
+
+        def ours(tokens):
+            return block(tokens.flatten(1, 2)).unflatten(1, grid)
+
+        x.requires_grad_()
+        results = []
+        for run, parameters in ((ours, leaves.values()), (theirs, theirs.parameters())):
+            y = run(x)
+            results.append([y.detach(), *torch.autograd.grad((y * direction).sum(), [x, *parameters])])
+        errors = [((a - b).norm() / b.norm()).item() for a, b in zip(*results)]
+        good = max(errors) < 1e-12
+        failures += not good
+        print(f"window {grid[0]}x{grid[1]} w {side} shift {theirs.shift_size}   output {errors[0]:.1e}   "
+              f"worst gradient {max(errors[1:]):.1e}   {'ok' if good else 'FAILED'}")
+    return failures
+
+
+def official(config, params, prefix, x, linear):
+    """timm's Attention of pvt_v2."""
+    layer = PvtAttention(config.dim, config.heads, sr_ratio=int(config.reduction), linear_attn=linear).double()
+    layer.load_state_dict({name[len(prefix):]: value for name, value in params.items() if name.startswith(prefix)})
+    with torch.no_grad():
+        return layer(x, config.grid)
+
+
+def check_reduced():
+    """Both forms against timm's pvt_v2, on odd grids."""
+    failures = 0
+    for form, linear in (({"reduction": "2"}, False), ({"reduction": "1"}, False), ({"reduction_cells": 7}, True)):
+        config = Config(attn="reduced", img_size=(18, 20), dim=12, heads=3, depth=1, **form)
+        torch.manual_seed(3)
+        params = {name: torch.randn(shape, dtype=torch.float64) / 3 for name, shape in parameter_shapes(config).items()}
+        x = torch.randn(2, config.grid[0] * config.grid[1], config.dim, dtype=torch.float64)
+        ours, theirs = build(config, params).blocks[0].attn(x), official(config, params, "blocks.0.attn.", x, linear)
+        away = ((ours - theirs).abs().max() / theirs.square().mean().sqrt()).item()
+        print(f"reduced {form}: {away:.1e}")
+        failures += away > 1e-12
+    return failures
+
+
+# ======================================================================================================================
+
+
 def main():
     arguments = ARGUMENTS
     if not arguments.binary and not arguments.checkpoint and not arguments.operators:
@@ -178,7 +296,7 @@ def main():
     if arguments.checkpoint:
         check_checkpoint(arguments.checkpoint)
     if arguments.operators:
-        failures += sum(module.check_timm() for module in operators.MODULES if hasattr(module, "check_timm"))
+        failures += check_window() + check_torchvision() + check_reduced()
     if arguments.binary:
         print(f"timm {timm.__version__}, torch {torch.__version__}")
         with tempfile.TemporaryDirectory() as temporary:

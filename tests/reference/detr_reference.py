@@ -25,7 +25,7 @@ import torch
 import torch.nn.functional as F
 
 from dropout_reference import Drop
-from vit_reference import stick_breaking
+from vit_reference import ripple, sticks_left
 
 
 @dataclass(frozen=True)
@@ -194,7 +194,8 @@ class Detr:
             o = torch.einsum("hed,bhnd->bhne", self.p[name + "ripple.proj.weight"], v)
             o = o + self.p[name + "ripple.proj.bias"][:, None, :]
             o = torch.einsum("hrd,bhnd->bhnr", self.p[name + "ripple.sticks"], o)
-            alpha = stick_breaking(o, self.c.tau, self.tails)
+            self.tails.append(sticks_left(o))
+            alpha = ripple.stick_breaking(o, self.c.tau)
             scores = scores * alpha.gather(-1, distance.expand(*alpha.shape[:2], -1, -1))
         return self.merge(name, scores @ v / (scores.sum(-1, keepdim=True) + 1e-6))
 

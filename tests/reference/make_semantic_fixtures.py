@@ -5,7 +5,7 @@ description in float64 PyTorch, and their loss and gradients for `train_semantic
 
 A file holds images [B,3,H,W] (float16), labels [B,H,W] (255: ignored) and every parameter; expected are logits
 [B,H/4,W/4,K], loss and grad.<parameter>, and after the step the running averages of batch norms as expect.<name>.  The
-metadata has the settings as flags, and the worst error of this reference in float32.  The backbone is make_resnet_fixtures's ResNet, or vit_reference's hierarchy, whose
+metadata has the settings as flags, and the worst error of this reference in float32.  The backbone is make_resnet_fixtures's ResNet, or python/vitc's hierarchy, whose
 tables of LiSA lie on the grid of another image size and are resampled.  Draws are repeated until no ReLU flips by
 rounding and this reference run in float32 stays within a quarter of the tolerance, 1e-5."""
 
@@ -21,18 +21,20 @@ from dataclasses import replace
 import numpy as np
 import torch
 import torch.nn.functional as F
+from torch.func import functional_call
 
 import make_resnet_fixtures as resnets
 import safetensors_io
 import vit_reference
 from compare_parity import relative_error
+from vit_reference import vitc
 
 FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "fixtures", "semantic")
 B, H, W, CLASSES, IGNORED, MARGIN, DRAWS = 2, 64, 96, 5, 255, 3e-6, 12
 BLOCKS, WIDTH, PYRAMID, HEAD = (1, 1, 1, 1), 4, 8, 32
 HIERARCHY = vit_reference.Config(attn="softmax,lisa,lisa,softmax", img_size=(32, 32), patch_size=4, pos_embed="conv",
-                                 patch_overlap=1, mlp_conv=1, lisa_patterns=2, stage_dims="8,8,12,12", heads=2,
-                                 stage_depths="1,1,1,1", stage_heads="2,2,3,3", stage_ratios="2,2,2,2", num_classes=3)
+                                 patch_overlap=True, mlp_conv=True, lisa_patterns=2, dim="8,8,12,12", depth="1,1,1,1",
+                                 heads="2,2,3,3", mlp_ratio="2,2,2,2", num_classes=3)
 
 # == The model =========================================================================================================
 
@@ -40,17 +42,31 @@ HIERARCHY = vit_reference.Config(attn="softmax,lisa,lisa,softmax", img_size=(32,
 def hierarchy_features(images, tensors):
     """The four stages' tokens as maps; LiSA's tables [T,...] of the small grid are resampled to the picture's."""
     config = replace(HIERARCHY, img_size=tuple(images.shape[2:]))
-    features, x = [], images
-    for (prefix, small), (_, here) in zip(vit_reference.stages(HIERARCHY), vit_reference.stages(config)):
-        own = {name[len(prefix):]: value for name, value in tensors.items() if name.startswith(prefix)}
-        for name in [name for name in own if name.endswith(("lisa.wa", "lisa.wb"))]:
+    with vit_reference.default_dtype(images.dtype):
+        model = vitc.Vit(config)
+    own = dict(tensors)
+    for i, (small, here) in enumerate(zip(HIERARCHY.stages(), config.stages())):
+        for name in [name for name in own if name.startswith(f"stages.{i}.") and name.endswith(("lisa.wa", "lisa.wb"))]:
             table = own[name].flatten(1).T.unflatten(1, small.grid)[None]
             table = F.interpolate(table, here.grid, mode="bicubic", antialias=True)[0]
             own[name] = table.flatten(1).T.reshape(-1, *own[name].shape[1:])
-        x = vit_reference.Vit(config, tensors).embed(len(features), x)
-        x = vit_reference.Vit(here, own).blocks(x).transpose(1, 2).unflatten(2, here.grid)
-        features.append(x)
-    return features
+    own.update({name: value for name, value in model.named_parameters() if name.startswith("head.")})
+    return functional_call(Features(model), {"model." + name: value for name, value in own.items()}, (images,))
+
+
+class Features(torch.nn.Module):
+    """A hierarchy's maps [B,M,Hg,Wg] of every stage."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, x):
+        features = []
+        for i, stage in enumerate(self.model.configs):
+            x = self.model.stage(i, self.model.embed(i, x)).transpose(1, 2).unflatten(2, stage.grid)
+            features.append(x)
+        return features
 
 
 def resnet_features(images, tensors, near):
@@ -121,7 +137,7 @@ def draw(kind, norm, seed):
     else:
         body = {name: value for name, value in vit_reference.random_params(HIERARCHY, generator, 0.2).items()
                 if not name.startswith("head.")}
-        channels = [stage.dim for _, stage in vit_reference.stages(HIERARCHY)]
+        channels = [stage.dim for stage in HIERARCHY.stages()]
     tensors = {"backbone." + name: value for name, value in body.items()}
     for name, shape in head_shapes(channels, norm).items():
         if len(shape) == 1:
@@ -161,8 +177,8 @@ def flags(kind, norm):
     if kind == "resnet":
         return own + ["--backbone-blocks", ",".join(map(str, BLOCKS)), "--backbone-width", WIDTH]
     c = HIERARCHY
-    return own + ["--attn", c.attn, "--img-size", "%dx%d" % c.img_size, "--dim", c.stage_dims, "--depth", c.stage_depths,
-                  "--heads", c.stage_heads, "--mlp-ratio", c.stage_ratios, "--patch-overlap", "true", "--mlp-conv", "true",
+    return own + ["--attn", c.attn, "--img-size", "%dx%d" % c.img_size, "--dim", c.dim, "--depth", c.depth,
+                  "--heads", c.heads, "--mlp-ratio", c.mlp_ratio, "--patch-overlap", "true", "--mlp-conv", "true",
                   "--pos-embed", "conv", "--lisa-patterns", c.lisa_patterns, "--drop-path", 0]
 
 
