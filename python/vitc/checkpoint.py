@@ -1,9 +1,26 @@
 """Checkpoints of train_vit and train_ar: safetensors with the settings, class names and normalisation as metadata."""
 
+import dataclasses
+
 import safetensors
 
 from . import config, density
 from .model import Vit
+
+
+def density_config(path, settings, tensors):
+    """The sizes of images stand in the tables of their positions or, where these are of embedding attention, in the
+    setting image_side."""
+    image, shapes = (), {name.removeprefix("pos_embed."): len(x) for name, x in tensors.items() if "pos_embed." in name}
+    if "channel" in shapes:
+        image = tuple(shapes[name] for name in ("row", "column", "channel"))
+    elif "start" in tensors:
+        side = int(settings["image_side"])
+        if side == 0:
+            raise ValueError(f"{path}: its images' size is not in it: train with image_side")
+        image = (side, side, 1 if settings["grey"] == "true" else 3)
+    strings = settings if settings["stride"] != "0" else settings | {"stride": str(image[1] * image[2] if image else 128)}
+    return dataclasses.replace(config.read(density.Config, strings), image=image)
 
 
 def load(path):
@@ -16,7 +33,7 @@ def load(path):
         raise ValueError(f"{path}: no settings in it, so this is no checkpoint of train_vit or train_ar")
     settings = config.parse(metadata["vit.c.config"])
     if "token_embed.weight" in tensors:
-        model = density.Density(density_config(settings, tensors))
+        model = density.Density(density_config(path, settings, tensors))
     elif "patch_embed.proj.weight" in tensors or "tokenizer.conv_layers.0.0.weight" in tensors:
         classes = next(tensors[name] for name in ("head.weight", "head.fc.weight", "head.fc2.weight") if name in tensors)
         model = Vit(config.read(config.Config, settings | {"num_classes": str(len(classes))}))
@@ -25,5 +42,6 @@ def load(path):
         model.mean, model.std = numbers[:3], numbers[3:]
     else:
         raise ValueError(f"{path}: not a classifier or a density model, which is all that this package has")
+    model.metadata = {name: text for name, text in metadata.items() if name.startswith("vit.c.")}
     model.load_state_dict(tensors)
     return model.eval()

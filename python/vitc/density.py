@@ -8,9 +8,10 @@ import math
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
-from .layers import attend, linear
+from .layers import linear
 
 SETS = {"sparse-strided": ("window", "column"), "sparse-fixed": ("block", "summary")}
 
@@ -82,13 +83,15 @@ class Attention(nn.Module):
         M, keys = config.dim, round(config.dim * config.qk_ratio)
         self.heads, self.parts = config.heads, (keys, keys, M)
         self.qkv, self.proj = linear(M, sum(self.parts)), linear(M, M)
-        seen = torch.stack([sees(config, kind, h) for h, kind in enumerate(kinds(config, block))])
-        same = all(torch.equal(mask, seen[0]) for mask in seen)
-        self.register_buffer("seen", seen[:1] if same else seen, persistent=False)  # [1 or H,n,n]
+        self.dense, seen = set(kinds(config, block)) == {"dense"}, None
+        if not self.dense:
+            seen = torch.stack([sees(config, kind, h) for h, kind in enumerate(kinds(config, block))])
+        self.register_buffer("seen", seen, persistent=False)  # [H,n,n]
 
     def forward(self, x):
         q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self.qkv(x).split(self.parts, -1))
-        return self.proj(attend(q, k, v, self.seen).transpose(1, 2).flatten(2))
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=self.seen, is_causal=self.dense)
+        return self.proj(y.transpose(1, 2).flatten(2))
 
 
 class Mlp(nn.Module):
@@ -146,7 +149,7 @@ class Density(nn.Module):
     def forward(self, tokens):
         x = self.pos_embed(self.token_embed(tokens))
         if self.start is not None:
-            x = torch.cat([self.start.expand(len(x), -1, -1), x[:, :-1]], 1)
+            x = torch.cat([self.start.expand(x.shape[0], -1, -1), x[:, :-1]], 1)
         x = self.drop(x)
         for block in self.blocks:
             x = block(x)

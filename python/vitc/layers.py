@@ -79,7 +79,7 @@ class DropPath(nn.Module):
     def forward(self, x):
         if not self.rate or not self.training:
             return x
-        kept = torch.rand(len(x), *[1] * (x.ndim - 1), device=x.device) >= self.rate
+        kept = torch.rand(x.shape[0], *[1] * (x.ndim - 1), device=x.device) >= self.rate
         return x * kept / (1 - self.rate)
 
 

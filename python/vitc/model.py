@@ -189,7 +189,7 @@ class Vit(nn.Module):
     def with_front(self, x):
         """Class tokens before x."""
         front = [self.cls_token] if self.dist_token is None else [self.cls_token, self.dist_token]
-        return torch.cat([*(token.expand(len(x), -1, -1) for token in front), x], dim=1)
+        return torch.cat([*(token.expand(x.shape[0], -1, -1) for token in front), x], dim=1)
 
     def stage(self, i, x):
         """The blocks of stage i and, where there is one, the norm at its end."""

@@ -42,7 +42,9 @@ import safetensors_io
 
 OUT = os.path.join(vit.FIXTURES, "bf16.csv")
 DRAWS = 32
-SAME = 0.1  # relative: sums in another order, as on another machine, move a decile by a few parts in a hundred
+# Relative: sums in another order, as on another machine, move a decile by a few parts in a hundred, and the file was
+# measured when the reference was still written from definitions, which round in other places than its faster forms.
+SAME = 0.4
 
 
 def vit_outputs(inputs, metadata, dtype):

@@ -91,13 +91,13 @@ class Circular(nn.Module):
         return self.constant
 
     def forward(self, x, table):
-        """x [B,H,N,C] -> [B,H,N,C,E], in float32 at least."""
+        """x [B,H,N,C] -> [B,H,N,C,E]; spectra are in float32 at least"""
         kind, (B, H, N, C) = torch.promote_types(x.dtype, torch.float32), x.shape
         with torch.autocast(x.device.type, enabled=False):
-            x = self.fourier(x.to(kind).transpose(1, 2).reshape(B, N, H * C))
-            x = each(lambda part: part.unflatten(-1, (H, C))[..., None], x)  # [B,frequencies,H,C,1]
-            y = each(lambda part: part.flatten(2), multiply(x, self.spectrum(table.to(kind))))
-            return self.fourier.inverse(y).unflatten(-1, (H, C, -1)).transpose(1, 2)
+            of_x = self.fourier(x.to(kind).transpose(1, 2).reshape(B, N, H * C))
+            of_x = each(lambda part: part.unflatten(-1, (H, C))[..., None], of_x)  # [B,frequencies,H,C,1]
+            y = each(lambda part: part.flatten(2), multiply(of_x, self.spectrum(table.to(kind))))
+            return self.fourier.inverse(y).unflatten(-1, (H, C, -1)).transpose(1, 2).to(x.dtype)
 
 
 class Toeplitz(Circular):

@@ -59,7 +59,7 @@ class Landmarks(nn.Module):
     def forward(self, q):
         frames = q.unflatten(1, (-1, *self.grid[-2:])).movedim(-1, 2)  # [B H,frames,D,Hg,Wg]
         a = F.conv2d(frames.flatten(0, 1), self.weight, stride=self.stride).flatten(2).transpose(1, 2)
-        return F.gelu(self.norm(a)).reshape(len(q), -1, q.shape[-1])
+        return F.gelu(self.norm(a)).reshape(q.shape[0], -1, q.shape[-1])
 
 
 def gaussian(x, z):

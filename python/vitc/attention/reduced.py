@@ -30,7 +30,7 @@ class Reduced(Mixer):
             means = self.cells.to(x.dtype) @ x
             return F.gelu(self.norm(F.linear(means, self.sr.weight.flatten(1), self.sr.bias)))
         images = x.unflatten(1, (-1, *self.config.grid[-2:])).flatten(0, 1).movedim(-1, 1)
-        return self.norm(self.sr(images).flatten(2).transpose(1, 2).reshape(len(x), -1, x.shape[-1]))
+        return self.norm(self.sr(images).flatten(2).transpose(1, 2).reshape(x.shape[0], -1, x.shape[-1]))
 
     def projections(self, x):
         """q [B,N,M], k and v [B,L,M]"""
