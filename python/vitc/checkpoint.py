@@ -8,7 +8,7 @@ from . import config, density
 from .model import Vit
 
 
-def density_config(path, settings, tensors):
+def density_config(settings, tensors):
     """The sizes of images stand in the tables of their positions or, where these are of embedding attention, in the
     setting image_side."""
     image, shapes = (), {name.removeprefix("pos_embed."): len(x) for name, x in tensors.items() if "pos_embed." in name}
@@ -17,10 +17,10 @@ def density_config(path, settings, tensors):
     elif "start" in tensors:
         side = int(settings["image_side"])
         if side == 0:
-            raise ValueError(f"{path}: its images' size is not in it: train with image_side")
+            raise ValueError("its images' size is not in it: train with image_side")
         image = (side, side, 1 if settings["grey"] == "true" else 3)
-    strings = settings if settings["stride"] != "0" else settings | {"stride": str(image[1] * image[2] if image else 128)}
-    return dataclasses.replace(config.read(density.Config, strings), image=image)
+    stride = settings["stride"] if settings["stride"] != "0" else str(image[1] * image[2] if image else 128)
+    return dataclasses.replace(config.read(density.Config, settings | {"stride": stride}), image=image)
 
 
 def load(path):
@@ -30,18 +30,18 @@ def load(path):
         metadata = file.metadata() or {}
         tensors = {name: file.get_tensor(name) for name in file.keys()}
     if "vit.c.config" not in metadata:
-        raise ValueError(f"{path}: no settings in it, so this is no checkpoint of train_vit or train_ar")
+        raise ValueError("no settings in it, so this is no checkpoint of train_vit or train_ar")
     settings = config.parse(metadata["vit.c.config"])
+    heads = [name for name in ("head.weight", "head.fc.weight", "head.fc2.weight") if name in tensors]
     if "token_embed.weight" in tensors:
-        model = density.Density(density_config(path, settings, tensors))
-    elif "patch_embed.proj.weight" in tensors or "tokenizer.conv_layers.0.0.weight" in tensors:
-        classes = next(tensors[name] for name in ("head.weight", "head.fc.weight", "head.fc2.weight") if name in tensors)
-        model = Vit(config.read(config.Config, settings | {"num_classes": str(len(classes))}))
+        model = density.Density(density_config(settings, tensors))
+    elif heads:
+        model = Vit(config.read(config.Config, settings | {"num_classes": str(len(tensors[heads[0]]))}))
         model.class_names = metadata.get("vit.c.classes", "").split("\n")
         numbers = tuple(map(float, metadata.get("vit.c.normalisation", "0 0 0 1 1 1").split()))
         model.mean, model.std = numbers[:3], numbers[3:]
     else:
-        raise ValueError(f"{path}: not a classifier or a density model, which is all that this package has")
+        raise ValueError("not a classifier or a density model, which is all that this package has")
     model.metadata = {name: text for name, text in metadata.items() if name.startswith("vit.c.")}
     model.load_state_dict(tensors)
     return model.eval()

@@ -1,12 +1,13 @@
 """The package python/vitc against the programs: logits and gradients of models that it makes from their checkpoints.
 
-    python3 tests/reference/check_package.py build/cpu/train_vit [--ar build/cpu/train_ar] [FIXTURE ...] [--verbose]
+    python3 tests/reference/check_package.py build/cpu/train_vit [FIXTURE ...] [--ar build/cpu/train_ar] [--onnx]
 
-For every fixture (or these) train_vit writes a checkpoint that starts from its weights.  vitc.load must find them in it,
-and a model of the settings that it finds is compared with --parity on the fixture.  Of each operator, host and kind of model the worst figures are
-printed: the largest difference of a tensor over its root mean square, between the program and the module in float64, and
-between the module in float32 and in float64; and of the logits in bfloat16 the norm of the difference over the norm.
-Without dropout, which is the program's own.  Fixtures of train_ar are compared from their weights."""
+For every fixture (or these) train_vit writes a checkpoint that starts from its weights.  vitc.load must find them in
+it, and a model of the settings that it finds is compared with --parity on the fixture.  Of each operator, host and kind
+of model the worst figures are printed: the largest difference of a tensor over its root mean square, between the
+program and the module in float64, and between the module in float32 and in float64; of the logits in bfloat16 the norm
+of the difference over the norm; and with --onnx the largest difference of ONNX Runtime's logits.  Without dropout, which
+is the program's own.  Fixtures of train_ar are compared from their weights."""
 
 import argparse
 import dataclasses
@@ -24,8 +25,9 @@ def arguments():
     parser.add_argument("binary", help="build/cpu/train_vit")
     parser.add_argument("fixtures", nargs="*", metavar="FIXTURE", help="names such as ripple (default: all)")
     parser.add_argument("--ar", help="build/cpu/train_ar")
+    parser.add_argument("--onnx", action="store_true", help="also the graph of the first fixture of each kind")
     parser.add_argument("--verbose", action="store_true", help="a line for each fixture")
-    return parser.parse_args()
+    return parser.parse_intermixed_args()
 
 
 if __name__ == "__main__":
@@ -42,7 +44,12 @@ from vit_reference import Config, buffer_shapes, cancels, default_dtype, paramet
 from vitc import config as settings
 from vitc import density
 
-TOLERANCE = 1e-5
+if __name__ == "__main__" and ARGUMENTS.onnx:
+    import onnx
+    import onnxruntime
+    from vitc import export
+
+TOLERANCE, ONNX_TOLERANCE = 1e-5, 1e-4
 FIXTURES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "fixtures")
 
 
@@ -53,16 +60,16 @@ def call(command):
 
 
 def loaded(binary, config, words, weights, folder):
-    """vitc.load of what train_vit saves after an epoch with learning rate 0 from these weights; the head is drawn anew for
-    the data's classes, and what is no parameter in every step.  Positions of a class token and a grid that are a square together --init takes for DeiT-III's:
-    there all weights are drawn."""
+    """vitc.load of what train_vit saves after an epoch with learning rate 0 from these weights; the head is drawn anew
+    for the data's classes, and what is no parameter in every step.  Positions of a class token and a grid that are a
+    square together --init takes for DeiT-III's: there all weights are drawn."""
     data, start = "moving-shapes" if config.frames > 1 else "shapes", os.path.join(folder, "start.safetensors")
     safetensors_io.write(start, weights)
     positions = weights["pos_embed"].shape[1] if config.front and "pos_embed" in weights else 2
     same = math.isqrt(positions) ** 2 != positions
     call([*shlex.split(binary), *words, "--data", data, "--train-limit", 8, "--test-limit", 8, "--batch-size", 4,
-          "--micro-batch", 4, "--epochs", 1, "--warmup-epochs", 0, "--lr", 0, "--dropout", 0, "--run-dir", folder + "/run",
-          *(["--init", start] if same else [])])
+          "--micro-batch", 4, "--epochs", 1, "--warmup-epochs", 0, "--lr", 0, "--dropout", 0,
+          "--run-dir", folder + "/run", *(["--init", start] if same else [])])
     model = vitc.load(os.path.join(folder, "run/last.safetensors"))
     other = [name for name, x in model.named_parameters()
              if same and not name.startswith("head") and not np.array_equal(x.detach().numpy(), weights[name])]
@@ -74,15 +81,15 @@ def loaded(binary, config, words, weights, folder):
 def module_outputs(model, dtype, inputs, labels):
     """{logits, grad.*} of a model made anew in this type, as it is trained but for noise that is drawn."""
     with default_dtype(dtype):
-        copy = type(model)(model.config)
-    copy.load_state_dict(model.state_dict())
-    for module in copy.train().modules():
+        again = type(model)(model.config)
+    again.load_state_dict(model.state_dict())
+    for module in again.train().modules():
         if isinstance(module, relative.Stochastic):
             module.eval()
-    logits = copy(inputs if inputs.dtype == torch.int64 else inputs.to(dtype))
+    logits = again(inputs if inputs.dtype == torch.int64 else inputs.to(dtype))
     F.cross_entropy(logits.flatten(0, -2), labels.flatten()).backward()
     gradients = {"grad." + name: torch.zeros_like(p) if p.grad is None else p.grad
-                 for name, p in copy.named_parameters()}
+                 for name, p in again.named_parameters()}
     return {"logits": logits.detach(), **gradients}
 
 
@@ -93,17 +100,29 @@ def worst(got, want, config=None):
     return errors["logits"], max(errors.values())
 
 
-def compare(program, model, inputs, labels, config=None):
-    """[of the program's logits, of its gradients, of the module's in float32, of its logits in bfloat16]"""
+def exported(model, inputs):
+    """The largest difference of ONNX Runtime's logits over their root mean square, of a batch of its own size."""
+    model = model.float()
+    with torch.no_grad():
+        want = model(inputs).numpy()
+    proto = export.as_onnx(model)
+    onnx.checker.check_model(proto, full_check=True)
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    return relative_error(session.run(None, {session.get_inputs()[0].name: inputs.numpy()})[0], want)
+
+
+def compare(program, model, inputs, labels, graph, config=None):
+    """Figures: of the program's logits and gradients, the module in float32, its logits in bfloat16 and the graph's."""
     exact, single = (module_outputs(model, dtype, inputs, labels) for dtype in (torch.float64, torch.float32))
+    of_graph = exported(model.eval(), inputs) if graph else np.nan
     with torch.no_grad():
         full, rounded = (model.to(dtype)(inputs if inputs.dtype == torch.int64 else inputs.to(dtype))
                          for dtype in (torch.float32, torch.bfloat16))
     return [*worst(program, exact, config), *worst(single, exact, config)[1:],
-            norm_error(rounded.double().numpy(), full.numpy())]
+            norm_error(rounded.double().numpy(), full.numpy()), of_graph]
 
 
-def check_vit(binary, path):
+def check_vit(binary, path, graph):
     """Figures of a fixture, or None where the program would need a teacher."""
     tensors, metadata = safetensors_io.read(path)
     config = Config.from_metadata(metadata)
@@ -116,13 +135,13 @@ def check_vit(binary, path):
         model = vitc.Vit(dataclasses.replace(settings_there, num_classes=config.num_classes))
         model.load_state_dict({name: torch.from_numpy(x.copy()) for name, x in weights.items()})
         result = os.path.join(folder, "out.safetensors")
-        call([*shlex.split(binary), *words, "--dropout", 0, "--num-classes", config.num_classes, "--parity", path, "--out",
-              result])
+        call([*shlex.split(binary), *words, "--dropout", 0, "--num-classes", config.num_classes, "--parity", path,
+              "--out", result])
         images, labels = (torch.from_numpy(tensors[name].copy()) for name in ("images", "labels"))
-        return compare(safetensors_io.read(result)[0], model, images, labels, config)
+        return compare(safetensors_io.read(result)[0], model, images, labels, graph, config)
 
 
-def check_ar(binary, path):
+def check_ar(binary, path, graph):
     tensors, metadata = safetensors_io.read(path)
     tokens = tensors["tokens"]
     image = tokens.shape[1:] if tokens.ndim == 4 else ()
@@ -137,7 +156,7 @@ def check_ar(binary, path):
     with tempfile.TemporaryDirectory() as folder:
         result = os.path.join(folder, "out.safetensors")
         call([*shlex.split(binary), *words, "--parity", path, "--out", result])
-        return compare(safetensors_io.read(result)[0], model, flat[:, :config.n], flat if image else flat[:, 1:])
+        return compare(safetensors_io.read(result)[0], model, flat[:, :config.n], flat if image else flat[:, 1:], graph)
 
 
 def kind_of(path):
@@ -153,27 +172,30 @@ def main():
     arguments = ARGUMENTS
     torch.set_num_threads(1)
     chosen, table = set(arguments.fixtures), {}
-    paths = [(path, check_vit, arguments.binary) for path in sorted(glob.glob(os.path.join(FIXTURES, "*.safetensors")))]
+    paths = [(path, check_vit, arguments.binary) for path in sorted(glob.glob(FIXTURES + "/*.safetensors"))]
     if arguments.ar:
-        paths += [(path, check_ar, arguments.ar) for path in sorted(glob.glob(os.path.join(FIXTURES, "sequence/*.safetensors")))]
+        paths += [(path, check_ar, arguments.ar) for path in sorted(glob.glob(FIXTURES + "/sequence/*.safetensors"))]
     for path, check, binary in paths:
         name = os.path.splitext(os.path.basename(path))[0]
-        figures = check(binary, path) if not chosen or name in chosen else None
-        if figures is None:
+        if chosen and name not in chosen:
             continue
         kind = kind_of(path) if check is check_vit else f"{'train_ar ' + name.split('-')[1]:28s} {name.split('-')[0]}"
+        figures = check(binary, path, arguments.onnx and kind not in table)
+        if figures is None:
+            continue
         table.setdefault(kind, []).append(figures)
         if arguments.verbose:
             print(f"{name:28s} " + " ".join(f"{figure:.1e}" for figure in figures), flush=True)
     failures = 0
-    print(f"{'operator':28s} {'model':20s} fixtures  logits   gradients  float32  bfloat16")
+    print(f"{'operator':28s} {'model':20s} fixtures  logits   gradients float32 bfloat16  onnx")
     for kind, rows in sorted(table.items()):
-        figures = np.max(rows, axis=0)
-        good = bool((figures[:2] <= TOLERANCE).all() and figures[2] <= TOLERANCE and figures[3] < 0.5)
+        figures = np.max([row[:4] for row in rows], axis=0).tolist() + [rows[0][4]]
+        good = max(figures[:3]) <= TOLERANCE and figures[3] < 0.1 and not figures[4] > ONNX_TOLERANCE
         failures += not good
         print(f"{kind:49s} {len(rows):8d}  " + "  ".join(f"{figure:.1e}" for figure in figures)
               + ("" if good else "  FAILED"))
-    print(f"{sum(map(len, table.values()))} models of {len(table)} kinds" + (f", {failures} kinds FAILED" if failures else "   ok"))
+    print(f"{sum(map(len, table.values()))} models of {len(table)} kinds"
+          + (f", {failures} kinds FAILED" if failures else "   ok"))
     sys.exit(failures > 0 or not table)
 
 

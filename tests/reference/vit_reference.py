@@ -115,8 +115,9 @@ def sticks_left(o):
 
 class Notes:
     """What forward passes of a model leave behind: `kinks`, what entered a ReLU or decides between two sides in another
-    way; `denominators`, sums over keys before their rule; `tails`, sticks_left; `alphas`, the spatial weights [B,H,N,G]; `constants`, which with `replay` are those of an earlier pass: a
-    function whose derivatives are those of the backward pass."""
+    way; `denominators`, sums over keys before their rule; `tails`, sticks_left; `alphas`, the spatial weights [B,H,N,G];
+    `constants`, which with `replay` are those of an earlier pass: a function whose derivatives are those of the backward
+    pass."""
 
     def __init__(self, model, replay=None):
         self.kinks, self.denominators, self.tails, self.alphas, self.constants = [], [], [], [], []
@@ -326,8 +327,9 @@ def self_check():
         assert (products[..., 0, :] - products[..., 0, :1]).abs().max() > 1e-3
     print("rope and permute: products depend on n - m alone   ok")
 
-    bounds = [ripple.group_bounds(Config(attn=name, patch_size=1, img_size=(7, 9))) for name in ("ripple-log", "ripple-dense")]
-    assert bounds[0] == [0, 1, 2, 4, 8] and len(bounds[1]) == 9
+    grid = dict(patch_size=1, img_size=(7, 9))
+    assert ripple.group_bounds(Config(attn="ripple-log", **grid)) == [0, 1, 2, 4, 8]
+    assert len(ripple.group_bounds(Config(attn="ripple-dense", **grid))) == 9
     assert ripple.grid_groups((1, 5), [0, 1, 2, 4])[0].tolist() == [0, 1, 2, 2, 3]
     print("vicinal groups   ok")
 

@@ -1,8 +1,8 @@
 """The attention operators: modules x [B,N,M] -> [B,N,M], made of the settings of a stage and the number of a block."""
 
 from ..config import RIPPLE, Config
-from . import (convattn, convit, convolution, cswin, focused, inception, lambdas, landmarks, linear, linear_variants, lisa,
-               reduced, ripple, softmax, window)
+from . import (convattn, convit, convolution, cswin, focused, inception, lambdas, landmarks, linear, linear_variants,
+               lisa, reduced, ripple, softmax, window)
 
 OPERATORS = {
     "softmax": softmax.Softmax,
@@ -38,8 +38,8 @@ OPERATORS = {
 
 
 def attention(name, dim, heads, grid, block=0, **settings):
-    """An operator by itself, for models of one's own: x [B,N,dim] -> [B,N,dim], N the tokens of the grid (rows, columns),
-    of clips (frames, rows, columns), row by row; with pool="cls" a class token before them.
+    """An operator by itself, for models of one's own: x [B,N,dim] -> [B,N,dim], N the tokens of the grid (rows,
+    columns), of clips (frames, rows, columns), row by row; with pool="cls" a class token before them.
 
     settings are train_vit's, such as r_max=3.  `block` is the place in the model, which decides on the shift of swin's
     windows and on the set of pairs of sparse attention."""

@@ -29,8 +29,9 @@ class Fourier(nn.Module):
             places = list(itertools.product(*(range(n, n + side) for side, n in zip(self.grid, first))))
             angles = 2 * math.pi * (frequencies / torch.tensor(self.box)) @ torch.tensor(places).double().T
             for part, values in (("cos", angles.cos()), ("sin", angles.sin())):
-                matrix = scale * values if name == "to" else (scale * values).T
-                self.register_buffer(f"{name}_{part}", matrix.to(torch.get_default_dtype()).contiguous(), persistent=False)
+                matrix = (scale * values).to(torch.get_default_dtype())
+                matrix = matrix if name == "to" else matrix.T.contiguous()
+                self.register_buffer(f"{name}_{part}", matrix, persistent=False)
         self.matrices = True
 
     def first(self):

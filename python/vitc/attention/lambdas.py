@@ -22,12 +22,12 @@ class Lambda(Mixer):
     def mix(self, x):
         q, v = (split_heads(z, self.heads) for z in self.qv(x).chunk(2, dim=-1))
         lambdas = self.sums(self.norm_v(v), self.embedding.weight[:, None])
-        return join_heads(torch.einsum("bhnk,bhnvk->bhnv", self.norm_q(q), lambdas))
+        return join_heads((lambdas @ self.norm_q(q)[..., None])[..., 0])
 
 
 class Rsa(Mixer):
-    """A kernel q (H1 * k + P1) and a feature (G * v + I) (H2 * v), where * adds up over offsets and q, k, v have length 1
-    (the paper's V + R for both)."""
+    """A kernel q (H1 * k + P1) and a feature (G * v + I) (H2 * v), where * adds up over offsets and q, k, v have length
+    1 (the paper's V + R for both)."""
 
     def __init__(self, config, block=0):
         super().__init__(config)

@@ -54,9 +54,10 @@ class Window(Projected):
         x = F.pad(x.unflatten(1, grid), (0, 0, *more))  # before qkv, which makes its bias of zeros
         padded = x.shape[1:-1]
         x = partition(torch.roll(x, [-by for by in self.shift], axes), self.window)  # [B,windows,places,M]
-        q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(3, 0, 1, 4, 2, 5)
-        bias = self.relative_position_bias_table[self.index].permute(2, 0, 1)
-        y = attend(q, k, v, bias + self.mask[:, None]).transpose(2, 3).flatten(3)
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(3, 0, 1, 4, 2, 5).flatten(2, 3)
+        bias = self.relative_position_bias_table[self.index].permute(2, 0, 1) + self.mask[:, None]
+        y = attend(q, k, v, bias.flatten(0, 1))  # each window's heads side by side, [B,windows H,places,D]
+        y = y.unflatten(1, (-1, self.heads)).transpose(2, 3).flatten(3)
         y = torch.roll(departition(y, self.window, padded), self.shift, axes)
         y = y[(slice(None), *(slice(side) for side in grid))]
         return self.proj(y.flatten(1, len(grid)))
