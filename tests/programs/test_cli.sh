@@ -519,6 +519,11 @@ check "config.ini repeats the run" $? "differs: $differs"
 run --init a/last.safetensors --describe
 [ "$status" -eq 0 ] && cmp -s out described
 check "a checkpoint carries its settings" $?
+# 5 x 7 tokens and the class token are 36 = 6 x 6 positions, as many as a DeiT-III of a square grid has without the token's.
+run $tiny --img-size 20x28 --patch-size 4 --pool cls --epochs 1 --run-dir square
+run --init square/last.safetensors --eval
+[ "$status" -eq 0 ]
+check "a class token whose positions are a square in number" $? "$(cat err)"
 
 run --eval --init a/last.safetensors
 line=$(tail -n 1 out)
