@@ -265,9 +265,10 @@ typedef struct {
 static const Curves all_curves[] = {
     {"Loss", "", 1, .lines = {{"loss", "training", true}, {"val_loss", "validation", false}}},
     {"Accuracy", "%", 1, .lines = {{"top1", "top-1", false}, {"top5", "top-5", false}}},
-    {"Average precision of boxes", "", 1, .from_zero = true, .lines = {{"ap", "AP", false}, {"ap50", "AP50", false}}},
+    {"Average precision of boxes", "", 1, .from_zero = true,
+     .lines = {{"ap", "AP", false}, {"ap50", "AP50", false}, {"ap75", "AP75", false}}},
     {"Average precision of masks", "", 1, .from_zero = true,
-     .lines = {{"mask_ap", "AP", false}, {"mask_ap50", "AP50", false}}},
+     .lines = {{"mask_ap", "AP", false}, {"mask_ap50", "AP50", false}, {"mask_ap75", "AP75", false}}},
     {"Average precision by size", "", 1, .from_zero = true,
      .lines = {{"ap_small", "small", false}, {"ap_medium", "medium", false}, {"ap_large", "large", false}}},
     {"Mean IoU and accuracy", "", 1, .from_zero = true,
