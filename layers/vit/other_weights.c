@@ -232,8 +232,9 @@ void other_weights_refuse(const Model *model, const char *path) {
     if (!token && wanted && (positions || safetensors_find(&st, "pos_embed1")))
         die("%s: no class token (cls_token) in it, but this model's classifier sees one: pool gap is needed", path);
     const Param *own_positions = params_find(&model->params, "pos_embed");
+    const char *settings = safetensors_metadata(&st, "vit.c.config"); /* whose grid may have any shape */
     bool of_tokens = positions && positions->ndim == 3 && is_square(positions->shape[1]) &&
-                     !safetensors_metadata(&st, "vit.c.config"); /* whose grids are of any shape */
+                     !(settings && strstr(settings, "\npool = cls\n"));
     if (token && own_positions && own_positions->grid.prefix && of_tokens)
         die("%s: pos_embed has %zu positions and none for the class token, as DeiT-III: this model has one there, and "
             "no setting takes it away", path, positions->shape[1]);

@@ -69,7 +69,7 @@ epoch() { holds "$1" "$run/log.csv"; }
 workers=1
 league killed start
 run=killed/runs/softmax+a-6-1
-wait_until epoch 3
+wait_until epoch 4 # a row of the second epoch: the first one is saved
 worker=$(process killed worker) child=$(process killed child)
 kill_now "$worker" "$child"
 league killed start
