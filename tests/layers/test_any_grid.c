@@ -228,7 +228,7 @@ static void compare(const Case *c, Instance *changing, Grid grid) {
 
 static void test_same_bits(void **state) {
     (void)state;
-    const int count = full_or_reduced("grids", GRIDS, 2);
+    const int count = full_or_reduced("grids", GRIDS, 1); /* one: not the largest */
     for (int i = 0; i < CASES; i++) {
         const Case *c = &cases[i];
         Instance changing;
@@ -237,7 +237,7 @@ static void test_same_bits(void **state) {
         grids[4] = grids[1];
         instance_open(&changing, c, own, &largest);
         fill(&changing);
-        for (int g = 0; g < count; g++) compare(c, &changing, grids[g]);
+        for (int g = 0; g < count; g++) compare(c, &changing, grids[count > 1 ? g : 1]);
         instance_close(&changing);
         release_all();
     }
