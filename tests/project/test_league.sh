@@ -9,7 +9,7 @@
 
 # league FOLDER COMMAND: with the rows, the build and the results of the folder.
 league() {
-    TABLE=$PWD/$1/table CSV=$PWD/$1/rows.csv WORK=$PWD/$1 TRAIN_VIT=$vit DATA=$PWD/none WORKERS=${workers:-1} \
+    TABLE=$PWD/$1/table CSV=$PWD/$1/rows.csv WORK=$PWD/$1 TRAIN_VIT=$vit DATA=$PWD/none WORKERS=${workers:-1} NICE=0 \
         timeout 60 sh "$root/scripts/league.sh" "$2" >out 2>err
     status=$?
 }
