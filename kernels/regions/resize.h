@@ -41,9 +41,10 @@ GRID_INLINE int nearest_source(int i, int from, int to) { return (int)((long lon
 /* The first place whose source is s or one behind it. */
 GRID_INLINE int nearest_first(int s, int from, int to) { return (int)(((long long)s * to + from - 1) / from); }
 
-/* Where place i lies among the sources, 0 .. from - 1. */
-GRID_INLINE float bilinear_at(int i, int from, int to) {
-    float at = ((float)i + 0.5f) * ((float)from / (float)to) - 0.5f, last = (float)(from - 1);
+/* Where place i lies among the sources, 0 .. from - 1, in units of 1 / (2 to): (i + 1/2) from / to - 1/2.  A whole number,
+ * so that the weights of far places are as exact as those of near ones. */
+GRID_INLINE long long bilinear_at(int i, int from, int to) {
+    long long at = (2LL * i + 1) * from - to, last = 2LL * to * (from - 1);
     return at < 0 ? 0 : at > last ? last : at;
 }
 
@@ -53,15 +54,16 @@ typedef struct {
 } Between;
 
 GRID_INLINE Between bilinear_source(int i, int from, int to) {
-    float at = bilinear_at(i, from, to);
-    int low = (int)at;
-    Between b = {low, low + 1 < from ? low + 1 : low, at - (float)low};
+    long long at = bilinear_at(i, from, to);
+    int low = (int)(at / (2LL * to));
+    Between b = {low, low + 1 < from ? low + 1 : low, (float)(at - 2LL * to * low) / (float)(2LL * to)};
     return b;
 }
 
 /* The weight of source s at place i. */
 GRID_INLINE float bilinear_weight(int s, int i, int from, int to) {
-    float away = bilinear_at(i, from, to) - (float)s, weight = 1 - (away < 0 ? -away : away);
+    long long away = bilinear_at(i, from, to) - 2LL * to * s;
+    float weight = 1 - (float)(away < 0 ? -away : away) / (float)(2LL * to);
     return weight > 0 ? weight : 0;
 }
 
