@@ -130,6 +130,26 @@ bool text_lists(const char *list, const char *word) {
     return false;
 }
 
+char *text_trim(char *text) {
+    text += strspn(text, " \t\r");
+    size_t length = strlen(text);
+    while (length && strchr(" \t\r", text[length - 1])) text[--length] = 0;
+    return text;
+}
+
+bool text_next_setting(char **text, char **name, char **value) {
+    do {
+        if (!*text) return false;
+        *name = text_trim(strsep(text, "\n"));
+    } while (!**name || strchr("#;[", **name));
+    *value = strchr(*name, '=');
+    if (!*value) return true;
+    *(*value)++ = 0;
+    *name = text_trim(*name);
+    *value = text_trim(*value);
+    return true;
+}
+
 bool text_ends_with(const char *text, const char *ending) {
     size_t length = strlen(text), cut = strlen(ending);
     return length >= cut && !strcmp(text + length - cut, ending);

@@ -34,6 +34,13 @@ void text_make_utf8(char *text);
 
 bool text_ends_with(const char *text, const char *ending);
 
+/* The text without the blanks around it; those at its end are cut off in place. */
+char *text_trim(char *text);
+
+/* Cuts the next line with a setting, "name = value", off *text, the rest of an INI file, past comments and headings.  A
+ * line that is no setting has the value NULL.  False at the end of the text. */
+bool text_next_setting(char **text, char **name, char **value);
+
 /* Has a file's name one of these extensions, "jpeg jpg", in capitals or not? */
 bool text_has_extension(const char *name, const char *extensions);
 

@@ -45,12 +45,6 @@ static void add_setting(ComparedRun *run, size_t *room, const char *name, const 
     run->settings[count] = (RunSetting){xstrdup(name), xstrdup(value), is_of_place(name)};
 }
 
-static char *trimmed(char *text) {
-    while (isspace((unsigned char)*text)) text++;
-    for (size_t end = strlen(text); end && isspace((unsigned char)text[end - 1]);) text[--end] = 0;
-    return text;
-}
-
 /* The whole file, zero at its end; NULL on failure. */
 static char *read_text(const char *path, Error *error) {
     uint8_t *bytes;
@@ -62,14 +56,10 @@ static char *read_text(const char *path, Error *error) {
     return text;
 }
 
-/* config.ini without its comments and headings. */
 static bool parse_settings(ComparedRun *run, size_t *room, char *text, Error *error) {
-    for (int number = 1; text; number++) {
-        char *line = trimmed(strsep(&text, "\n")), *equals = strchr(line, '=');
-        if (!*line || strchr("#;[", *line)) continue;
-        if (!equals) return refuse(error, "line %d: expected 'name = value'", number);
-        *equals = 0;
-        add_setting(run, room, trimmed(line), trimmed(equals + 1));
+    for (char *name, *value; text_next_setting(&text, &name, &value);) {
+        if (!value) return refuse(error, "'%.100s': expected 'name = value'", name);
+        add_setting(run, room, name, value);
     }
     return true;
 }
@@ -174,7 +164,7 @@ static ComparedRun *new_run(Comparison *c, size_t *room) {
 static bool read_rows(Comparison *c, size_t *room, char *text, Error *error) {
     int at[COLUMNS] = {0}, columns = 0; /* 0: the header is to come */
     for (int number = 1; text; number++) {
-        char *line = trimmed(strsep(&text, "\n")), *cells[MOST_CELLS], *chosen[COLUMNS];
+        char *line = text_trim(strsep(&text, "\n")), *cells[MOST_CELLS], *chosen[COLUMNS];
         if (!*line) continue;
         int count = split(line, cells);
         if (!columns && !find_columns(at, cells, count, error)) return false;

@@ -91,22 +91,10 @@ static bool known_settings(Page *page, const Config *like, const char *text, siz
     return page->known;
 }
 
-/* The text without the blanks around it. */
-static char *trimmed(char *text) {
-    text += strspn(text, " \t\r");
-    size_t length = strlen(text);
-    while (length && strchr(" \t\r", text[length - 1])) text[--length] = 0;
-    return text;
-}
-
 /* The settings of a config.ini whose program is not known, in its order. */
 static void unknown_settings(Page *page, char *text) {
-    for (char *line; (line = strsep(&text, "\n"));) {
-        char *value = strchr(line, '=');
-        if (strchr("#;[", *line) || !value) continue; /* a comment, a section or an empty line */
-        *value++ = 0;
-        add_setting(page, &(Setting){.name = xstrdup(trimmed(line)), .value = xstrdup(trimmed(value))});
-    }
+    for (char *name, *value; text_next_setting(&text, &name, &value);)
+        if (value) add_setting(page, &(Setting){.name = xstrdup(name), .value = xstrdup(value)});
 }
 
 static void read_settings(Page *page, const char *folder, const Config *like) {

@@ -144,7 +144,7 @@ def step_of(row):
 
 
 def seconds_of(row):
-    return number(row.get("wall_s")) or 0.0  # logs of before have no times
+    return number(row.get("wall_s")) or 0.0  # the column is missing in logs of older versions
 
 
 def row_record(began, row):

@@ -148,7 +148,7 @@ page_of "runs compared" compare.html 'one"run'
 run --compare "$root/docs/league.csv" --out league.html
 page_of "the league" league.html ripple
 mkdir old && cp "$odd/log.csv" old && run --report old
-page_of "a folder of before" old/report.html old
+page_of "a folder of an older version" old/report.html old
 
 vit=$build/train_detr
 net='--backbone-blocks 1,1,1,1 --backbone-width 4 --scene-size 64 --train-limit 12 --epochs 2'

@@ -153,7 +153,7 @@ rm old/report.*
 run --report old
 [ "$status" -eq 0 ] && is_whole old/report.html && [ ! -e old/report.json ] && shows old/report.html \
     "$(figure old top1 '%.2f %%' best)" 'warmup_epochs' 'others have their defaults'
-check "a folder of before there were pages gets one" $? "lacks $lacks $(head -n 1 err)"
+check "a folder of a version without pages gets one" $? "lacks $lacks $(head -n 1 err)"
 cp undisturbed/log.csv kept.csv
 mkdir bare && cp kept.csv bare/log.csv
 succeeds "and so does a log alone" --report bare

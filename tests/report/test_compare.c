@@ -272,7 +272,7 @@ static void test_refused(void **state) {
     assert_refused(in_folder("nowhere"), WORDS("nowhere: ", "No such file"));
     assert_refused(in_folder("no-log"), WORDS("no-log/log.csv: ", "No such file"));
     assert_refused(in_folder("no-config"), WORDS("no-config/config.ini: ", "No such file"));
-    assert_refused(in_folder("bad-config"), WORDS("bad-config/config.ini: line 2: expected 'name = value'"));
+    assert_refused(in_folder("bad-config"), WORDS("bad-config/config.ini: 'nothing': expected 'name = value'"));
     assert_refused(in_folder("bad-facts"), WORDS("bad-facts/report.json: "));
     assert_refused(in_folder("bad-log"), WORDS("bad-log/log.csv: ", "lacks step or epoch"));
     assert_refused(in_folder("no-table.csv"), WORDS("no-table.csv: line 1: no column operator"));

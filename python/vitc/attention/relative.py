@@ -64,7 +64,7 @@ class Permute(Relative):
         pi = self.permutation.long()[:, None]
         table = torch.arange(pi.shape[-1], device=pi.device).expand_as(pi)
         while table.shape[1] < N:
-            further = pi.gather(-1, table[:, -1:])  # pi^(as many as there are)
+            further = pi.gather(-1, table[:, -1:])  # pi^n, where n is the number of rows of the table
             table = torch.cat([table, further.expand_as(table).gather(-1, table)], dim=1)
         return table[:, :N]
 
