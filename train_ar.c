@@ -130,7 +130,7 @@ static const ProgramFacts facts = {
         "  train_ar --init runs/book.txt-softmax-001/best.safetensors --prompt \"Call me\" --sample 3\n"
         "  train_ar --config configs/ar/cifar10.ini --describe\n",
     .basics = basics, .example = "train_ar --data shapes", .word = "sparse-fixed",
-    .reference = "docs/settings-ar.md",
+    .reference = "docs/reference/settings-ar.md",
     .chooser = "attn", .modes = modes, .advice = "a lower lr or a longer warm-up", .decimals = 2,
 };
 

@@ -100,7 +100,7 @@ static const ProgramFacts facts = {
         "  train_detr --resume runs/coco-detr-softmax-001 --eval --results detections.json\n"
         "  train_detr --config configs/coco/smca-ripple.ini --describe\n",
     .basics = basics, .example = "train_detr --config configs/coco/shapes-demo.ini", .word = "ripple",
-    .reference = "docs/settings-detr.md",
+    .reference = "docs/reference/settings-detr.md",
     .chooser = "attn", .modes = modes, .advice = "a lower lr", .decimals = 1,
 };
 

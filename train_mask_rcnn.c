@@ -91,7 +91,7 @@ static const ProgramFacts facts = {
         "  train_mask_rcnn --resume runs/coco-mask-rcnn-001 --eval --results instances.json\n"
         "  train_mask_rcnn --config configs/coco/mask-rcnn-resnet-50.ini --describe\n",
     .basics = basics, .example = "train_mask_rcnn --config configs/coco/mask-rcnn-demo.ini", .word = "resnet",
-    .reference = "docs/settings-mask-rcnn.md",
+    .reference = "docs/reference/settings-mask-rcnn.md",
     .chooser = "backbone", .modes = modes, .advice = "a lower lr", .decimals = 1,
 };
 

@@ -101,7 +101,7 @@ static const ProgramFacts facts = {
         "  train_semantic_fpn --init best.safetensors --predict street.jpg --draw classes.png\n"
         "  train_semantic_fpn --resume runs/ade20k-semantic-fpn-resnet-001 --eval --eval-windows slide\n",
     .basics = basics, .example = "train_semantic_fpn --config configs/ade20k/shapes-demo.ini", .word = "seg_norm",
-    .reference = "docs/settings-semantic-fpn.md",
+    .reference = "docs/reference/settings-semantic-fpn.md",
     .chooser = "backbone", .modes = modes, .advice = "a lower lr", .decimals = 1,
 };
 

@@ -123,7 +123,7 @@ static const ProgramFacts facts = {
         "  train_vit --resume runs/shapes-ripple-001 --eval          measure its last weights\n"
         "  train_vit --attn ripple --img-size 224 --patch-size 16 --describe\n",
     .basics = basics, .example = "train_vit --config configs/cpu/shapes.ini", .word = "lisa",
-    .reference = "docs/settings.md",
+    .reference = "docs/reference/settings.md",
     .chooser = "attn", .modes = modes, .advice = "a lower lr, a longer warm-up or clip_grad",
 };
 
@@ -166,7 +166,7 @@ static void forward_backward(VitRun *run, int first, int B, bool last) {
     trunk_draw_drops(&vit->trunk, run->training.s->seed, (uint32_t)run->training.state.step, (size_t)first, B);
     vit_load_targets(vit, run->targets, B);
     if (run->class_weights) vit_load_weights(vit, run->weights, B);
-    /* The kernels have the same arguments every time, and no sum over ranks begins among them (docs/distributed.md). */
+    /* The kernels have the same arguments every time, and no sum over ranks begins among them (docs/guide/distributed.md). */
     bool same = B == vit->model.batch && batch == run->training.s->batch_size && !vit_drops(run->model_settings) &&
                 !(last && distributed_ranks() > 1);
     if (!same || device_graph_begin(&run->graph)) {

@@ -6,7 +6,7 @@ PREFIX ?= /usr/local
 # plots.py and safetensors_io.py are modules of the scripts.
 SHARED := $(wildcard configs/*/*.ini) $(addprefix scripts/,convert_weights.py fetch_cifar.sh prepare_data.py) \
           $(addprefix scripts/plots/,plot_attention.py plot_model.py plots.py) tests/reference/safetensors_io.py
-DOCUMENTS := README.md CHANGELOG.md CONTRIBUTING.md LICENSE $(wildcard docs/*.md docs/*.csv docs/images/*)
+DOCUMENTS := README.md CHANGELOG.md CONTRIBUTING.md LICENSE $(wildcard docs/*.md docs/*/*.md docs/*.csv docs/images/*)
 VERSION := $(shell sed -n 's/.*VIT_VERSION "\(.*\)"/\1/p' core/version.h)
 SHARE := $(PREFIX)/share/vit.c
 INSTALLED := $(PROGRAMS:%=$(PREFIX)/bin/%) $(PROGRAMS:%=$(PREFIX)/share/man/man1/%.1) $(SHARED:%=$(SHARE)/%) \

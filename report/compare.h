@@ -6,7 +6,7 @@
 
 #include "core/error.h"
 
-/* `paths` are run folders, or CSV files of the league's form (docs/league.md), each of whose rows is a run without
+/* `paths` are run folders, or CSV files of the league's form (docs/reference/league.md), each of whose rows is a run without
  * curves.  Replaces the file `out` atomically.  On failure returns false with a line that names the file. */
 bool compare_write(const char *const *paths, int count, const char *out, Error *error);
 

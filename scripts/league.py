@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes docs/league.md and docs/images/league.svg: the operators of the league by accuracy and speed, and what they say
+"""Writes docs/reference/league.md and docs/images/league.svg: the operators of the league by accuracy and speed, and what they say
 of the papers' claims.
 
     python3 scripts/league.py            writes both
@@ -241,7 +241,7 @@ TOP = """# A league of attention operators
 
 Every operator in one small model on CIFAR-100: 8 x 8 tokens of width 48, six blocks with three heads, no positions
 (`configs/cpu/study.ini`), random crops and flips, batches of 128, float32, one thread. Only `--attn`, and what
-it needs, differs. `python3 scripts/league.py` writes this page from [league.csv](league.csv), in which every run is a line
+it needs, differs. `python3 scripts/league.py` writes this page from [league.csv](../league.csv), in which every run is a line
 with its flags, seed, figures, processor, commit, seconds and date, and from the speeds in league-speed.csv.
 
     sh scripts/league.sh start             # goes on with the rows that are missing, until sh scripts/league.sh stop
@@ -264,13 +264,13 @@ def page(results):
     lines = [TOP, "", "## All operators, ten epochs", ""]
     if results.speed:
         devices = sorted({f"{row['device']}, {row['date']}" for row in results.speed.values()})
-        lines += ["![Top-1 after ten epochs against images per second in training](images/league.svg)", ""]
+        lines += ["![Top-1 after ten epochs against images per second in training](../images/league.svg)", ""]
         memory = "Images per second of training and peak memory of the process at 64, 196 and 784 tokens, batches of 8 (" + \
             "; ".join(devices) + ")."
     else:
         memory = "Speeds and memory at 64, 196 and 784 tokens are not measured yet."
     lines += [memory, "", *operators_table(results, 10), "", "## Thirty epochs, where papers claim something", "",
-              "Linear and ripple attention are those of [results.md](results.md), the same model and recipe.", "",
+              "Linear and ripple attention are those of [results.md](../notebook/results.md), the same model and recipe.", "",
               *budget_table(results, 30), "", "## Two hundred epochs", "", *budget_table(results, 200), "",
               "## The papers' claims", "", *claims_tables(results)]
     return "\n".join(lines) + "\n"
@@ -292,7 +292,7 @@ def main():
     parser.add_argument("--docs", default=DOCS, metavar="FOLDER", help="where all these files are (default docs)")
     arguments = parser.parse_args()
     results = Results(arguments.docs)
-    for name, text in (("league.md", page(results)), (os.path.join("images", "league.svg"), picture(results))):
+    for name, text in (("reference/league.md", page(results)), (os.path.join("images", "league.svg"), picture(results))):
         path = os.path.join(arguments.docs, name)
         if text is None:
             continue

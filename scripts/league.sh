@@ -1,5 +1,5 @@
 #!/bin/sh
-# Trains the league of docs/league.md in the background: every attention operator in one small model, a row at a time.
+# Trains the league of docs/reference/league.md in the background: every attention operator in one small model, a row at a time.
 #
 #   sh scripts/league.sh start     builds train_vit once, of the commit that is checked out, and trains until no row is left
 #   sh scripts/league.sh stop      ends the runs; what they have done is kept and goes on at the next start
@@ -7,7 +7,7 @@
 #   sh scripts/league.sh rows      the rows that are left, most telling first: name, config, epochs, seed, flags
 #   sh scripts/league.sh all       all rows
 #
-# A finished run is appended to docs/league.csv, docs/league.md is written
+# A finished run is appended to docs/league.csv, docs/reference/league.md is written
 # anew (scripts/league.py), and its folder is removed.
 # Whatever ends a run, a signal, a crash or a loss of power, the next start goes on from its last saved state.  Accuracy is
 # that of the last epoch on the test images: nothing is chosen by it.

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Does a convolutional teacher help a small vision transformer (docs/distillation.md)?  Trains a teacher on CIFAR-100, and
+# Does a convolutional teacher help a small vision transformer (docs/guide/distillation.md)?  Trains a teacher on CIFAR-100, and
 # for every seed the students of configs/cpu/study.ini with softmax attention, with and without it.
 #
 #   sh scripts/study_distillation.sh          trains what is not in the CSV yet, one run after the other

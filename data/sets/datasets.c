@@ -21,7 +21,7 @@ static const ConfigEntry entries[] = {
      .help = "Data set: shapes (generated images, no files needed), moving-shapes (generated clips; also -sense, -turn, "
              "-size and -pair), " DATASETS_WITH_FILES(", ") ", a folder with the files of one of these, with a folder "
              "for each class, with train/<class>/ and val/<class>/ (or valid, or test) of images or videos, with lists "
-             "of videos (docs/data.md), or a file made by pack_dataset"},
+             "of videos (docs/reference/data.md), or a file made by pack_dataset"},
     {F(STRING, data_dir), "datasets", .argument = "FOLDER", .change = CHANGE_FREELY, .ranks_differ = true,
      .help = "Folder that contains the folders of " DATASETS_WITH_FILES(" and ") "; scripts/fetch_cifar.sh "
              "downloads the first two to it"},

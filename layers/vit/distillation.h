@@ -1,6 +1,6 @@
 /* Distillation (Hinton et al. 2015; DeiT, Touvron et al. 2021): the logits of a teacher as a second target.  The
  * teacher is a file of logits of the training images, or a checkpoint whose model sees each batch as the student does.
- * docs/distillation.md has the losses. */
+ * docs/guide/distillation.md has the losses. */
 #ifndef VIT_LAYERS_VIT_DISTILLATION_H
 #define VIT_LAYERS_VIT_DISTILLATION_H
 

@@ -9,7 +9,7 @@ RIPPLE = ("ripple", "ripple-fixed", "ripple-softmax-weights", "ripple-truncated"
 
 @dataclass(frozen=True)
 class Config:
-    """docs/settings.md explains each.  What a hierarchy has for each stage is text, such as "64,128"."""
+    """docs/reference/settings.md explains each.  What a hierarchy has for each stage is text, such as "64,128"."""
 
     attn: str = "softmax"
     img_size: tuple = (32, 32)  # height, width

@@ -18,7 +18,7 @@ SETS = {"sparse-strided": ("window", "column"), "sparse-fixed": ("block", "summa
 
 @dataclass(frozen=True)
 class Config:
-    """The settings of train_ar that say what a model is (docs/settings-ar.md), and what its sequences are."""
+    """The settings of train_ar that say what a model is (docs/reference/settings-ar.md), and what its sequences are."""
 
     image: tuple = ()      # H, W, C
     tokens: int = 0        # of text

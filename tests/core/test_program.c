@@ -1,6 +1,6 @@
 /* training/program and training/training, which all programs share, tested with a program of one tensor: what is done
  * in which order, that a resumed run gives the same weights and the same log, the messages for contradictory modes, and
- * the precedence of settings.  The program is also the example of docs/design.md. */
+ * the precedence of settings.  The program is also the example of docs/developers/design.md. */
 #include "training/program.h"
 
 #include <math.h>

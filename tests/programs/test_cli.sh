@@ -140,7 +140,7 @@ wrong=$(cd "$root" && awk '/config_(reject|die)\(/ { call = "" ; open = 1 } open
     open && /;$/ { print call; open = 0 }' core/*.c core/*/*.c training/*.c layers/*.c layers/*/*.c data/*/*.c train_*.c | python3 -c '
 import re, sys
 known = {name.replace("-", "_") for page in ("", "-detr", "-mask-rcnn", "-semantic-fpn", "-ar")
-         for name in re.findall(r"^\| `(?:--)?([a-z0-9_-]+)", open(f"docs/settings{page}.md").read(), re.M)}
+         for name in re.findall(r"^\| `(?:--)?([a-z0-9_-]+)", open(f"docs/reference/settings{page}.md").read(), re.M)}
 for line in sys.stdin:
     text = "".join(re.findall(r"\"((?:[^\"\\]|\\.)*)\"", line.split("config_", 1)[1]))
     for name in re.findall(r"\{([^}=]*)", text):

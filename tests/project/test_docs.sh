@@ -24,7 +24,7 @@ check "the README has 150 lines or fewer" $? "$(wc -l <README.md)"
 "$plain" - >"$work/out" 2>&1 <<'END'
 import csv
 rows = list(csv.DictReader(open("docs/speed.csv")))
-readme, page = open("README.md").read(), open("docs/performance.md").read()
+readme, page = open("README.md").read(), open("docs/notebook/performance.md").read()
 assert len(rows) == 6
 for row in rows:
     line = "| {model} | {precision} | {vitc} | {pytorch} | {ratio} | {machine} |".format(**row)
@@ -32,7 +32,7 @@ for row in rows:
     assert all(row[name] in page for name in ("vitc", "pytorch", "ratio")), row
     assert abs(float(row["vitc"]) / float(row["pytorch"]) - float(row["ratio"])) < 0.01, row
 END
-check "the README's speeds are those of docs/speed.csv and docs/performance.md" $? "$(tail -n 1 "$work/out")"
+check "the README's speeds are those of docs/speed.csv and docs/notebook/performance.md" $? "$(tail -n 1 "$work/out")"
 
 states "tensors beyond PyTorch's autocast" "$(awk -F , '$1 == "cuda" { tensors++; if (!($2 in seen)) fixtures++; seen[$2]
     if ($4 > most) most = $4 } END { print tensors " tensors of " fixtures " fixtures with at most " most }' \
@@ -57,7 +57,7 @@ check "league.md and its picture are what league.csv and league-speed.csv give" 
 
 # design.md quotes two functions of the smallest program.
 sed -n '/^static int train(Toy/,/^\/\* == Running/p' tests/core/test_program.c | sed '$d' >"$work/there"
-sed -n '/^    static int train(Toy/,/^Between/p' docs/design.md | sed '$d; s/^    //' >"$work/quoted"
+sed -n '/^    static int train(Toy/,/^Between/p' docs/developers/design.md | sed '$d; s/^    //' >"$work/quoted"
 diff "$work/there" "$work/quoted" >"$work/out"
 check "design.md quotes the smallest program" $? "$(grep '^[<>]' "$work/out" | tr '\n' ' ')"
 
@@ -69,8 +69,8 @@ check "the README lists the program's operators" $? "$(grep '^[<>]' "$work/out" 
 
 # A page of settings shows their defaults and what a resumed run may change, so that a change of either is in its diff.
 for program in vit detr mask_rcnn semantic_fpn ar; do
-    page=docs/settings-$(echo $program | tr _ -).md
-    [ $program = vit ] && page=docs/settings.md
+    page=docs/reference/settings-$(echo $program | tr _ -).md
+    [ $program = vit ] && page=docs/reference/settings.md
     "$build/train_$program" --help-markdown | diff "$page" - >"$work/out"
     check "$page is what train_$program --help-markdown prints" $? "$(grep '^[<>]' "$work/out" | head -n 1)"
 done
@@ -80,7 +80,7 @@ for program in vit detr mask_rcnn semantic_fpn ar; do "$build/train_$program" --
 "$plain" - "$work/help" >"$work/out" 2>&1 <<'END'
 import glob, os, re, sys
 wrong = []
-for page in ["README.md", "CONTRIBUTING.md", *sorted(glob.glob("docs/*.md"))]:
+for page in ["README.md", "CONTRIBUTING.md", *sorted(glob.glob("docs/**/*.md", recursive=True))]:
     text = open(page).read()
     for link in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text):
         if "://" not in link and not os.path.exists(os.path.join(os.path.dirname(page), link)):

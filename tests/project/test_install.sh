@@ -107,7 +107,7 @@ check "fetch_cifar.sh runs where it is installed" $? "$(head -n 1 err)"
 # Links of the pages, without those to the web and to places within a page.
 missing=
 links=0
-for page in "$there"/share/doc/vit.c/*.md "$there"/share/doc/vit.c/docs/*.md; do
+for page in "$there"/share/doc/vit.c/*.md "$there"/share/doc/vit.c/docs/*.md "$there"/share/doc/vit.c/docs/*/*.md; do
     for link in $(grep -o '](\([^)#]*\)' "$page" | sed 's/^](//' | grep -v '^http'); do
         links=$((links + 1))
         [ -e "$(dirname "$page")/$link" ] || missing="$missing $(basename "$page"):$link"

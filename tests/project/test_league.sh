@@ -162,7 +162,7 @@ check "and other data" $? "status $status: $(cat err)"
 # added changes it.
 plain=$(command -v python3 || echo /usr/bin/python3)
 page() { "$plain" "$root/scripts/league.py" --docs pages "$@" >out 2>err; }
-says() { grep -qF "$1" pages/league.md; }
+says() { grep -qF "$1" pages/reference/league.md; }
 mkdir pages
 cp "$root/docs/paper_tables.csv" pages
 {
@@ -175,13 +175,13 @@ cp "$root/docs/paper_tables.csv" pages
 page && page --check
 check "league.py writes a page, and the same again" $? "$(cat err)"
 says '| LiSA is ahead of softmax attention | 74.90 and 71.00 | 33.50 ± 0.50 and 31.00 ± 0.58: +2.50 ± 0.76, 10 epochs | **seen** |'
-check "a lead of more than its standard error is seen" $? "$(grep 'LiSA is ahead of softmax attention |' pages/league.md)"
+check "a lead of more than its standard error is seen" $? "$(grep 'LiSA is ahead of softmax attention |' pages/reference/league.md)"
 says '34.00 ± 1.00: -3.00 ± 1.15, 10 epochs | **not seen** |'
-check "the other way round it is not" $? "$(grep 'Softmax attention is ahead of global' pages/league.md)"
+check "the other way round it is not" $? "$(grep 'Softmax attention is ahead of global' pages/reference/league.md)"
 says '31.00 ± 0.50: +0.00 ± 0.76, 10 epochs, level | **undecided** |'
-check "level rows decide nothing" $? "$(grep 'Softmax attention is ahead of depthwise' pages/league.md)"
+check "level rows decide nothing" $? "$(grep 'Softmax attention is ahead of depthwise' pages/reference/league.md)"
 says '| LiSA is ahead of convolutional attention | 74.90 and 73.30 | too few rows: `lisa` 33.50 (2 seeds, 10 epochs), `convattn` 40.00 (1 seed, 10 epochs) | **undecided** |'
-check "nor does one seed" $? "$(grep 'LiSA is ahead of convolutional' pages/league.md)"
+check "nor does one seed" $? "$(grep 'LiSA is ahead of convolutional' pages/reference/league.md)"
 {
     echo operator,tokens,batch,train_images_per_s,infer_images_per_s,peak_bytes,device,date
     echo 'lisa,64,8,500,900,64000000,"a CPU, one thread",2026-01-01'

@@ -1,6 +1,6 @@
 #!/bin/sh
 # The package python/vitc: the reference gives the fixtures, checkpoints are loaded and compared with the program, and
-# docs/python.md runs as it is printed.
+# docs/guide/python.md runs as it is printed.
 #
 #   BUILD=build/cpu sh tests/project/test_python.sh
 #
@@ -33,7 +33,7 @@ PYTHONPATH=$root/python
 export PYTHONPATH
 sed -n '/^## As ONNX/q; s/^    //p' "$root/docs/python.md" | grep -v '^pip ' >page.py
 "$python" page.py >out 2>&1
-check "docs/python.md: a checkpoint and an operator" $? "$(tail -n 1 out)"
+check "docs/guide/python.md: a checkpoint and an operator" $? "$(tail -n 1 out)"
 
 "$python" -c 'import safetensors.torch as s, torch; s.save_file({"x": torch.zeros(1)}, "x.safetensors")'
 if [ -n "$onnx" ]; then
@@ -41,13 +41,13 @@ if [ -n "$onnx" ]; then
     sed -n 's/^python -m vitc/"$python" -m vitc/p' as-onnx >commands.sh
     (. ./commands.sh) >out 2>err && grep -v '^pip \|^python ' as-onnx >>page.py && "$python" page.py >out 2>err &&
         [ "$(sed -n 1p out)" = "$(sed -n 2p out)" ]
-    check "docs/python.md: as ONNX, with the same classes" $? "$(tail -n 1 err)"
+    check "docs/guide/python.md: as ONNX, with the same classes" $? "$(tail -n 1 err)"
     "$python" -m vitc.export x.safetensors x.onnx >out 2>err
     status=$?
     complains 1 'x.safetensors|no settings in it' && [ ! -e x.onnx ]
     check "what is no checkpoint is refused in one line" $? "status $status: $(head -n 1 err)"
 else
-    skip "docs/python.md: as ONNX" "no onnx, onnxruntime and onnxscript"
+    skip "docs/guide/python.md: as ONNX" "no onnx, onnxruntime and onnxscript"
 fi
 
 echo "1..$count"
