@@ -49,7 +49,7 @@ compile_commands.json: FORCE
 	@echo "$@: $$(grep -c '"file"' $@) files"
 
 # Both are clean: .clang-tidy and .cppcheck say what is off, and why.  data/images/image.c holds stb's implementation,
-# whose findings would be counted as ours.
+# whose findings would be counted as this project's.
 tidy: compile_commands.json
 	@command -v clang-tidy >/dev/null && command -v cppcheck >/dev/null && \
 		echo '#include <omp.h>' | clang -fopenmp -fsyntax-only -x c - 2>/dev/null || { echo "make tidy needs clang-tidy," \

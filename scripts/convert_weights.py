@@ -299,7 +299,7 @@ def compact_name(name, tokenizer):
 
 
 def focused_qkv(tensors):
-    """Joins q and kv where they stand beside the convolution of focused attention's v, unless it has reduced keys
+    """Joins q and kv in blocks with focused attention's convolution of v, unless it has reduced keys
     (focused-reduced) in any block: that operator has both in every stage."""
     if any(name.endswith("attn.sr.weight") and name.replace("sr.", "dwc.") in tensors for name in tensors):
         return tensors

@@ -26,7 +26,7 @@ mkdir -p "$run"
 echo "== drawing sixteen clips"
 ./build/cpu/train_vit --config $config --show-batch "$run/clips.png"
 
-echo "== training on clips: minutes on two cores; the line below tells the time that is left"
+echo "== training on clips: minutes on two cores; the line below shows the time that is left"
 status=0
 ./build/cpu/train_vit --config $config --run-dir "$run/clips" "$@" || status=$?
 if [ "$status" -ne 0 ]; then

@@ -25,7 +25,7 @@ if [ -e "$run/log.csv" ]; then
         report.json drawn.png completed.png half.png test.txt shapes.pack)
 fi
 
-echo "== training: about half an hour on two cores; the line below tells the time that is left"
+echo "== training: about half an hour on two cores; the line below shows the time that is left"
 status=0
 ./build/cpu/train_ar --config configs/ar/shapes-demo.ini --run-dir "$run" "$@" || status=$?
 if [ "$status" -ne 0 ]; then

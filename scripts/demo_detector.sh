@@ -21,7 +21,7 @@ if [ -e "$run/log.csv" ]; then
     (cd "$run" && rm -f config.ini log.csv best.safetensors last.safetensors state.safetensors report.html report.json boxes.png)
 fi
 
-echo "== training: about 45 minutes on two cores; the line below tells the time that is left"
+echo "== training: about 45 minutes on two cores; the line below shows the time that is left"
 status=0
 ./build/cpu/train_detr --config configs/coco/shapes-demo.ini --run-dir "$run" "$@" || status=$?
 if [ "$status" -ne 0 ]; then

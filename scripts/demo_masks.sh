@@ -32,7 +32,7 @@ train() {
     fi
 }
 
-echo "== instances: about five minutes on two cores; the line below tells the time that is left"
+echo "== instances: about five minutes on two cores; the line below shows the time that is left"
 run=runs/demo-mask-rcnn
 train train_mask_rcnn configs/coco/mask-rcnn-demo.ini $run "$@"
 echo "== evaluating the best weights"
@@ -52,7 +52,7 @@ cat <<END
   file://$PWD/$run/report.html         how it learned, and what it finds
   $run/masks.png          the boxes and masks that it found in that scene
   file://$PWD/$semantic/report.html    the same of the classes of pixels
-  $semantic/classes.png   the scene, and beside it the class of every pixel
+  $semantic/classes.png   the scene, and next to it the class of every pixel
 
 Next, COCO and ADE20K:
   ./build/cpu/train_mask_rcnn --config configs/coco/mask-rcnn-resnet-50.ini --data FOLDER

@@ -120,7 +120,7 @@ look() {
     if [ "$test" ]; then
         has_library cmocka.h -lcmocka || missing cmocka "the tests" libcmocka-dev
         has_cxx || missing g++ "the emulated CUDA kernels" g++
-        has_program xz || missing xz "the archive for a lent GPU" xz-utils
+        has_program xz || missing xz "the archive for a borrowed GPU" xz-utils
         has_program clang || missing clang "its build and the fuzzers" clang
         has_clang_openmp || missing "clang's OpenMP" "its build" "$(openmp_package clang)"
         has_fuzzer || missing "clang's libFuzzer" "the fuzzers" "$(fuzzer_package)"

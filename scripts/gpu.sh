@@ -4,7 +4,7 @@
 #   sh scripts/gpu.sh                      all stages but those of the data, on a machine with a GPU and the CUDA toolkit
 #   sh scripts/gpu.sh build test parity    only these stages, in this order
 #
-# A GPU may be lent for 30 or 45 minutes: a bare machine without compiler, libraries and network, with a Python that has
+# A GPU may be available for 30 or 45 minutes only: a bare machine without compiler, libraries and network, whose Python has
 # PyTorch; a copy of the tree, of at most 64 MiB, goes there with every command, and the files in $OUT, a folder that is
 # emptied before each, come back.
 #
@@ -196,7 +196,7 @@ unpack() { # stage, archive, folder
 }
 unpacker='
 import sys, tarfile
-tarfile.TarFile.extraction_filter = staticmethod(lambda member, path: member)  # the archive is ours
+tarfile.TarFile.extraction_filter = staticmethod(lambda member, path: member)  # this script wrote the archive
 with tarfile.open(sys.argv[1]) as archive:
     archive.extractall(sys.argv[2])
 '
@@ -664,7 +664,7 @@ report_row() { # row
 # What a run in progress needs to be continued; of one that is done its best weights, once.
 stage_state() {
     [ -d "$KEEP/runs" ] || fail "state: $KEEP has no runs: train first"
-    tail -c 200000 "$OUT/gpu.log" >"$scratch/log" && cp "$scratch/log" "$OUT/gpu.log" # room for what cannot be had again
+    tail -c 200000 "$OUT/gpu.log" >"$scratch/log" && cp "$scratch/log" "$OUT/gpu.log" # space for later files
     for row in $(rows_by_need); do
         run=runs/$row files=state.safetensors
         [ ! -e "$KEEP/$run/done" ] || files="best.safetensors done"

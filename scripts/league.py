@@ -98,7 +98,7 @@ def budget_table(results, epochs):
 
 class Claim:
     """The sum of factor times top-1 over terms is above margin: a lead above 0, or, with a margin below 0, at most that
-    much behind.  `paper`: the rows of paper_tables.csv whose figures are told, in the order of the terms."""
+    much behind.  `paper`: the rows of paper_tables.csv whose figures are quoted, in the order of the terms."""
 
     def __init__(self, text, terms, paper=None, margin=0.0):
         self.text, self.terms, self.paper, self.margin = text, terms, paper, margin

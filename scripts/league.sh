@@ -13,11 +13,11 @@
 # that of the last epoch on the test images: nothing is chosen by it.
 #
 # DATA      folder with cifar-100-binary (default datasets, where scripts/fetch_cifar.sh cifar100 puts it)
-# WORKERS   runs beside each other (default 1); a start with more of them adds the missing ones
+# WORKERS   runs at the same time (default 1); a start with more of them adds the missing ones
 # CSV       the file of the rows (default docs/league.csv)
 # WORK      folder of the build and of unfinished runs (default build/league)
 # TABLE     a file of other rows, one a line: NAME CONFIG EPOCHS SEED [FLAG...]; CSV and WORK should then be others, too.
-#           NAME is the operator, with what tells rows of one operator apart behind a plus sign: softmax+short
+#           NAME is the operator, and, for a second row of one operator, what differs after a plus sign: softmax+short
 # TRAIN_VIT a program to use in place of a build
 # THREADS   of a run (default 1), and NICE, how much it gives way to others (default 19)
 case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; esac
@@ -37,7 +37,7 @@ fail() { echo "scripts/league.sh: $*" >&2; exit 1; }
 
 # == Rows ============================================================================================================
 
-# What a row's name says beside --attn.
+# What a row's name means in addition to --attn.
 flags_of() {
     case $1 in
     cswin*) echo "--heads 4 --stripe 2" ;; # half of the heads look along each axis
@@ -52,7 +52,7 @@ flags_of() {
 }
 
 # Name, epochs and seed of every row.  First all operators for ten epochs, then thirty epochs and three seeds where the
-# papers claim something, then two hundred epochs of the pair that stands for the ripple paper's 19 points, then further
+# papers claim something, then two hundred epochs of the pair behind the ripple paper's 19 points, then further
 # seeds, and the variants in the papers' tables.
 league() {
     all="softmax lisa gf dwconv7 focused convit ripple linear ripple-softmax-weights ripple-fixed convattn lambda inception

@@ -3,7 +3,7 @@
 import math
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 900, 620, 60, 20, 40, 50
-FONT, LETTER, LINE = 11, 6.2, 12  # font size, and the room of a letter and of a line, in pixels
+FONT, LETTER, LINE = 11, 6.2, 12  # font size, and the width of a letter and the height of a line, in pixels
 
 
 def ticks_log(low, high):

@@ -17,7 +17,7 @@ without one, the least of the validation split in log.csv.  ImageNet ReaL's top-
 Parameters and multiply-adds come from `train_vit --describe`, speeds and memory from bench.json in the run's folder,
 which scripts/reproduce.sh --bench writes; seconds an image are those of a detector's last evaluation.  The papers'
 results are in docs/paper_tables.csv, where the metrics `note` and `source` are text: what else is to be said of a row,
-and where its numbers stand if they are of no table named here.  A row without a run shows only those.
+and where its numbers are from if not from a table named here.  A row without a run shows only those.
 Needs only Python.
 """
 
@@ -205,7 +205,7 @@ TABLES = {
     "sparse-2": ("Sparse Transformer, Table 2: patterns", "sparse-transformer,2 patterns", density(
         ("enwik8 dense", "enwik8-dense"), ("enwik8 fixed", "enwik8"), ("enwik8 strided", "enwik8-strided"),
         ("cifar10 dense", "cifar10-dense"), ("cifar10 fixed", "cifar10-fixed"), ("cifar10 strided", "cifar10"))),
-    "vit-1": ("Vision transformer, Table 1: sizes; ours with the classifier of pre-training", "vit,1 models", imagenet(
+    "vit-1": ("Vision transformer, Table 1: sizes; vit.c's with the classifier of pre-training", "vit,1 models", imagenet(
         ("ViT-Base", "vit-b"), ("ViT-Large", "vit-l"), ("ViT-Huge", "vit-h"))),
     "vit-2": ("Vision transformer, Table 2: fine-tuned", "vit,2 fine-tuned", [
         Row("ViT-L/16 I21k: pre-training", "imagenet/vit-l-21k")] + [
@@ -381,7 +381,7 @@ def status(row, runs):
 
 
 def cell(paper, value, error, decimals):
-    """paper / ours (difference)"""
+    """paper / measured (difference)"""
     left = f"{paper:.{decimals}f}" if paper is not None else "–"
     right = f"{value:.{decimals}f}" if value is not None else "–"
     if error is not None:
@@ -400,7 +400,7 @@ def print_table(name, runs):
              if any(column[0] in numbers for numbers in paper.values())
              or column[0] != "best1" and any(ours(row, runs, column[2], bare)[0] is not None for row in rows)]
     print(f"## {title}  (`--table {name}`)\n")
-    print("| model | " + " | ".join(f"{heading}: paper | ours | diff." if paper else heading
+    print("| model | " + " | ".join(f"{heading}: paper | measured | diff." if paper else heading
                                     for _, heading, _, _ in shown) + " | runs |")
     print("|---|" + "--:|" * (len(shown) * (3 if paper else 1)) + "---|")
     for row in [*rows, *lost]:

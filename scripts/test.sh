@@ -31,7 +31,7 @@ TOTALS=$scratch/totals
 export TOTALS
 : >"$TOTALS"
 
-# A short log as it is; of a long one first the lines that say what is wrong, which may stand anywhere when several
+# A short log as it is; of a long one first the lines that say what is wrong, which may be anywhere when several
 # compilers run at once, and then its end.
 show() { # log
     if [ "$(wc -l <"$1")" -le 80 ]; then
@@ -201,7 +201,7 @@ test_some() {
 test_all() {
     echo "-- build/cpu"
     check "make WERROR=1" make -k -j"$JOBS" WERROR=1 all tests benches
-    # The plan for a lent GPU is followed with the emulated kernels.
+    # The plan for the first hour on a GPU is run with the emulated kernels.
     # shellcheck disable=SC2046 # names of tests
     suite build/cpu $(programs) $(scripts | grep -vxE "test_gpu_plan|$(echo "$spaced" | tr ' ' '|')")
     # In a folder whose name has a space: what gives paths to a shell, to make and to other programs.
@@ -270,7 +270,7 @@ test_all() {
 
     echo "-- build/fuzz"
     check "make fuzz" make -k -j"$JOBS" fuzz
-    # Each is one thread: as many beside each other as there are jobs.
+    # Each is one thread: as many at the same time as there are jobs.
     i=0
     for source in tests/fuzz/*.c; do
         name=$(basename "$source" .c)
@@ -291,11 +291,11 @@ test_all() {
         [ -z "$counted" ] || check "bytes that are known" env ASAN_OPTIONS=detect_leaks=0 build/emulate-BF16/counted/test_traffic
         check "test_emulator, $precision" build/emulate-$precision/tests/emulate/test_emulator
         check "stand-ins, $precision" env ASAN_OPTIONS=detect_leaks=0 build/emulate-$precision/tests/emulate/test_standins
-        # cuFFT's way, launches and bytes of a step, two ranks; the plan for a lent GPU takes both precisions.
+        # cuFFT's way, launches and bytes of a step, two ranks; the plan for a GPU needs both precisions.
         # shellcheck disable=SC2046 # names of tests
         suite build/emulate-$precision emulated_transforms emulated_counts emulated_ranks $(sh tests/run.sh --device-tests) \
             $([ $precision = FP32 ] || echo emulated_bytes test_gpu_plan)
-        # Products for which the library has nothing; LiSA where shared memory has room for one channel and no sums.
+        # Products for which the library has nothing; LiSA where shared memory holds one channel and no sums.
         VIT_STANDIN_DENIES=1 suite build/emulate-$precision test_layers
         [ $precision != BF16 ] || VIT_STANDIN_SHARED=2 VIT_STANDIN_PROCESSORS=1 suite build/emulate-BF16 test_lisa
     done

@@ -21,7 +21,7 @@ GRID_INLINE int convolution_side(int side, int stride) { return (side - 1) / str
 typedef struct {
     Grid grid;
     int C, k;         /* channels; kernel size, odd and at most 7, with zero padding of k/2 */
-    int period;       /* channel c uses the weights of channel c % period: C, or D if all heads share theirs */
+    int period;       /* channel c uses the weights of channel c % period: C, or D if all heads share their weights */
     int x_row, y_row; /* row strides of x and y, at least C; 3*M within qkv */
     int kt;           /* size in time, odd, with zero padding of kt/2;  0 is 1: every frame by itself */
 } Depthwise;

@@ -11,7 +11,7 @@
 #include <stddef.h>
 
 /* TILE floats are one register: a wider vector would be kept in memory.  The innermost product keeps TILE_ROWS rows by
- * TILE_VECS vectors of C in registers, beside TILE_VECS of B and one of A: 19 of the 32 of AVX-512, 15 of the 16 of
+ * TILE_VECS vectors of C in registers, and TILE_VECS of B and one of A: 19 of the 32 of AVX-512, 15 of the 16 of
  * AVX2, 21 of the 32 of NEON.  scripts/checks/check_spills.py holds the compiler to it. */
 #if defined(__AVX512F__)
 enum { TILE = 16, TILE_ROWS = 8, TILE_VECS = 2 };
@@ -59,7 +59,7 @@ TILE_INLINE float vec_sum(vec x) {
     return (s[0] + s[2]) + (s[1] + s[3]);
 }
 
-/* Lane i of a stage of a transpose: blocks of S lanes beside the diagonal change places between two vectors. */
+/* Lane i in one stage of a transpose: two vectors exchange the blocks of S lanes next to the diagonal. */
 #define LOW_1(i) ((i)&1 ? TILE + (i)-1 : (i))
 #define LOW_2(i) ((i)&2 ? TILE + (i)-2 : (i))
 #define LOW_4(i) ((i)&4 ? TILE + (i)-4 : (i))

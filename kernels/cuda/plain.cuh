@@ -11,7 +11,7 @@ enum { PLAIN_WEIGHTS = 8192, PLAIN_TILE = 4096, PLAIN_ROWS = 32 };
 
 static inline int plain_weights(size_t floats) { return floats <= PLAIN_WEIGHTS ? (int)floats : 0; }
 
-/* How many rows of so many floats a tile has. */
+/* The number of rows in a tile whose rows have `columns` floats. */
 static inline int plain_rows(int columns) {
     int rows = PLAIN_TILE / columns;
     return rows < 1 ? 1 : rows < PLAIN_ROWS ? rows : PLAIN_ROWS;

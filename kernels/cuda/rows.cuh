@@ -88,7 +88,7 @@ static inline unsigned blocks_for(size_t work, size_t each, size_t most) {
 
 /* == Sums over rows =============================================================================================== */
 
-/* What the columns of partial sums are added to: so many columns each, one after the other. */
+/* Where column sums go: the first `columns[0]` columns to the first target, the next ones to the second, ... */
 struct SumTargets {
     float *to[3];
     int columns[3];

@@ -46,7 +46,7 @@ size_t device_peak_bytes(void);
 void *host_malloc(size_t bytes, const char *what);
 void host_free(void *p);
 
-/* Copies beside kernels.  `host` must come from host_malloc.
+/* Copies that overlap with kernels.  `host` must come from host_malloc.
  *
  * device_upload_async copies while kernels run that were called after the last device_uploads_used; kernels and copies
  * called before that are finished first, and those called later than the upload see what it brings.  So the caller

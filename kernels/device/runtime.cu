@@ -1,4 +1,4 @@
-/* The device and its memory: one GPU, one stream for kernels and a second for uploads beside them.  Kernels and copies
+/* The device and its memory: one GPU, one stream for kernels and a second for simultaneous uploads.  Kernels and copies
  * run in the order of the calls, so that only downloads have to wait.
  *
  * Images come by device_upload_async, straight from page-locked memory, on the second stream: it waits for `used`, the

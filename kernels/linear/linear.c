@@ -344,7 +344,7 @@ void linear_backward(real *dx, float *dw, float *db, const real *dy, const real 
     linear_backward_weight(dw, db, dy, x, shape);
 }
 
-/* == With GELU beside it ========================================================================================== */
+/* == Together with GELU =========================================================================================== */
 
 void linear_gelu_forward(real *a, real *g, const real *x, const float *w, const float *b, const LinearShape *shape) {
     linear_forward(a, x, w, b, shape);

@@ -13,7 +13,7 @@
  *
  * A shape takes the library's first proposal.
  *
- * linear_backward computes the weights' gradient on a stream of its own beside the input's: both read dy, and neither
+ * linear_backward computes the weights' gradient on a second stream while it computes the input's: both read dy, and neither
  * fills the GPU at its end.  Each stream has its own workspace. */
 #include <device.cuh>
 
@@ -260,7 +260,7 @@ void linear_backward_input(real *dx, const real *dy, const float *w, const Linea
 
 enum { SUM_WARPS = 8, SUM_BLOCKS = 512 };
 
-/* Column sums of rows blockIdx.y * each .. : a lane to W columns, the block's warps to the rows by turns. */
+/* Column sums of rows blockIdx.y * each .. : each lane has W columns, each warp of the block every n-th row. */
 template <int W>
 __global__ void __launch_bounds__(SUM_WARPS *WARP)
     column_sums_kernel(float *parts, const real *__restrict__ dy, int row, size_t n, int out, size_t each) {
@@ -286,7 +286,7 @@ __global__ void __launch_bounds__(SUM_WARPS *WARP)
     parts[(size_t)blockIdx.y * out + column] = total;
 }
 
-/* Rows are shared among so many blocks that the grid has about SUM_BLOCKS on any GPU: the bits depend on n and out. */
+/* The grid has about SUM_BLOCKS blocks of rows on every GPU, so that the bits depend on n and out alone. */
 template <int W>
 static void column_sums(float *db, const real *dy, int row, size_t n, int out) {
     size_t tiles = ceil_div(out, WARP * W), wanted = tiles < SUM_BLOCKS ? SUM_BLOCKS / tiles : 1;
@@ -326,7 +326,7 @@ static void side_end(cudaStream_t first) {
     workspace = main_workspace;
 }
 
-/* The stream that goes beside keeps its order, so the next linear_backward waits for this too. */
+/* The second stream keeps its order, so the next linear_backward also waits for this one. */
 void linear_backward_weight_beside(float *dw, float *db, const real *dy, const real *x, const LinearShape *s) {
     cudaStream_t first = side_begin();
     linear_backward_weight(dw, db, dy, x, s);

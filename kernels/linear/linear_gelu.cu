@@ -208,7 +208,7 @@ size_t linear_gelu_workspace(const LinearShape *s) {
     return ceil_div(s->n, ROWS) * ((size_t)s->in + (size_t)s->out) * sizeof(float);
 }
 
-/* The sums of so many rows of a column of da [n,width] or dy [n,terms], a thread to a column. */
+/* Partial column sums of da [n,width] or dy [n,terms]: a block sums its rows, each thread one column. */
 __global__ void __launch_bounds__(THREADS)
     column_parts_kernel(float *parts, const real *da, const real *dy, size_t n, int width, int terms) {
     int j = (int)(blockIdx.y * THREADS + threadIdx.x), row = j < width ? width : terms;

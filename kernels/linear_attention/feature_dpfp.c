@@ -14,8 +14,8 @@ static float positive(float x) { return x < 0 ? 0 : x; }
 /* s z as u takes it. */
 static float part(real z, float s) { return positive(s * real_get(z)); }
 
-/* The halves of u are u_i = part(z_i, s): s = 1 for the first, -1 for the second; before the first element of a half
- * stands the last of the other. */
+/* The halves of u are u_i = part(z_i, s): s = 1 for the first, -1 for the second; the element before
+ * the first of one half is the last of the other. */
 static void forward_half(real *phi, const real *z, float s, float scale, int D) {
     phi[0] = real_of(scale * part(z[0], s) * part(z[D - 1], -s));
 #pragma omp simd

@@ -3,7 +3,7 @@
  *   backward  g_n = [dy_n, -dy_n.y_n] / den_n, its last element 0 where the rule is constant,
  *             dS = sum_n phi(q_n) g_n^T,  dphi(q_n) = S g_n,  dphi(k_m) = dS [v_m, 1],  dv_m = dS^T phi(k_m)
  *   saves     den, S.   Source: Katharopoulos et al. 2020, section 3.
- * With DENOMINATOR_GIVEN, 0 stands in place of the 1 in [v_m, 1] and of g_n's last element.
+ * With DENOMINATOR_GIVEN, the 1 in [v_m, 1] and the last element of g_n are replaced by 0.
  *
  * Because of the 1 after v, the denominator is one more column of the same products: S is [F,D+1].  Sums over tokens
  * are made of the sums of blocks of tokens, so that the rounding error does not grow with N.
@@ -108,7 +108,7 @@ typedef struct {
     float *sums, *part, *z, *dz; /* [F,D] [F,D] [F] [F]: S or dS, a block's share of it, and their last columns */
     float *rows;                 /* [TOKENS,F or D]: a block's products */
     float *dots, *inverse;       /* [TOKENS] */
-    real *phi, *x;               /* [TOKENS/2,F,2] [TOKENS/2,D,2]: two tokens beside each other */
+    real *phi, *x;               /* [TOKENS/2,F,2] [TOKENS/2,D,2]: pairs of tokens interleaved */
     real *paired, *low, *transposed; /* [F/2,D,2] [F/2,D,2] [D/2,F,2]: the sums as operands */
 } PairWork;
 

@@ -335,8 +335,8 @@ static constexpr size_t queries_bytes() {
 }
 
 /* The warp's 16 rows h = S dy: out = dphi = (h - z dy.y) / den, without z where den is a constant, and what dS is the
- * product of: phi / den, and -dy.y beside dy, its own rounding in the next column.  dy.y comes from h, as phi.h / den:
- * more exact than y, which has been rounded, and not read either. */
+ * product of: phi / den, and dy followed by -dy.y and, in the next column, its rounding error.  dy.y comes from h, as
+ * phi.h / den: more exact than y, which has been rounded, and not read either. */
 template <int P, int W>
 DEVICE void query_gradients(real *out, real *phi, real *x, const FragmentC (&h)[P / TILE_N], const float *z,
                             const float (&den)[2], Denominator rule) {
@@ -611,7 +611,7 @@ static size_t slots(int D, int F) {
 
 size_t linear_attention_workspace(int D, int F) { return slots(D, F) * sums_size(D, F) * sizeof(float); }
 
-/* In how many chunks the tokens of each of so many heads are cut. */
+/* The number of chunks into which the tokens of each head are cut. */
 static int chunks_of(size_t heads, int N, int D, int F) {
     size_t chunks = slots(D, F) / 2 / heads, tiles = ceil_div(N, TOKENS);
     return chunks < 2 || is_plain(F, D) ? 1 : (int)(chunks < tiles ? chunks : tiles);

@@ -25,7 +25,7 @@ typedef struct {
 } LinearKeys;
 
 /* The sizes of phi [B,N,2,H,F] real, the features of q, then those of k, and of v.  denominator_forward ignores D.
- * Where keys.count is not 0, phi is [B,N,H,F], the queries' alone, and kv [B,count,2,H,D] stands in place of qkv. */
+ * Where keys.count is not 0, phi is [B,N,H,F], the queries' alone, and kv [B,count,2,H,D] replaces qkv. */
 typedef struct {
     int B, N, H, D, F;
     Denominator rule;

@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-/* Queries or keys, and their features: rows of M elements, so many elements from one token's to the next one's. */
+/* Queries or keys, and their features: rows of M elements; the strides are from one token's row to the next. */
 typedef struct {
     int B, N, M;
     int x_row, phi_row;

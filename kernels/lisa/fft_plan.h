@@ -5,7 +5,7 @@
  * block of L elements into r blocks of m = L/r,
  *     u_q[j] = W_L^(jq) sum_k x[j + k m] W_r^(kq),  W_n = exp(-2 pi i / n),
  * with u_q[j] stored at j + q m, and the next stage works on the blocks of m.  The inverse runs the same stages in
- * reverse with conjugate roots.  The result is not reordered: frequency f stands at a permuted index, which FftPair
+ * reverse with conjugate roots.  The result is not reordered: frequency f is at a permuted index, which FftPair
  * gives.
  *
  * Two real sequences are transformed at once as z = x1 + i x2.  With f' = -f,

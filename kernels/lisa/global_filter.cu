@@ -186,7 +186,7 @@ static int images_at_once(int B, Grid grid, int M) {
     return (int)ceil_div(B, ceil_div(B, most));
 }
 
-/* Made where memory is planned.  In a step they are the smallest of those with room for so many images. */
+/* Made where memory is planned.  In a step they are the smallest that are large enough for B images. */
 static const FilterChunks *chunks_for(int B, Grid grid, int M, bool in_step) {
     static FilterChunks *known;
     const FilterChunks *best = NULL;

@@ -1,4 +1,4 @@
-/* LiSA by cuFFT's transforms; the formulas are those of kernels/lisa/lisa_fft.c.  Between two transforms stands the
+/* LiSA by cuFFT's transforms; the formulas are those of kernels/lisa/lisa_fft.c.  Between two transforms comes the
  * product of a spectrum with every pattern's, [heads,E,D,F] in memory; F numbers make a half spectrum of N tokens.
  * A thread computes one number of a result, and its sums in a fixed order.  Heads go by in chunks, so that workspace
  * does not grow with the batch; the last chunk transforms what lies behind its heads, too, and nobody reads it. */
@@ -27,7 +27,7 @@ struct CufftShape {
 
 /* == Plans and workspace ========================================================================================== */
 
-/* The transforms for chunks of so many heads. */
+/* The transforms for chunks of `heads` heads. */
 struct CufftChunks {
     Patterns patterns;
     int heads;
@@ -43,7 +43,7 @@ static int heads_at_once(const Patterns *p, int B) {
     return (int)ceil_div(heads, ceil_div(heads, most));
 }
 
-/* Made where memory is planned.  In a step they are the smallest of those with room for so many heads: nothing may be
+/* Made where memory is planned.  In a step they are the smallest that are large enough for the heads: nothing may be
  * allocated there, unless the grid is a new one.  The last ones made are kept, and their transforms are made again if
  * those have gone. */
 static const CufftChunks *chunks_for(const Patterns *p, int heads, bool in_step) {

@@ -6,7 +6,7 @@
  *
  * A row stays in the first-level cache between its passes, so memory sees each array once. Sums run in TILE lanes
  * and the variance is taken around the mean, so neither a long row nor a large mean costs digits.  mu and r are made in
- * double: a rounding of theirs moves the whole row, and thereby every gradient before it. */
+ * double: an error in them moves the whole row and with it every earlier gradient. */
 #include <math.h>
 #include <string.h>
 

@@ -35,7 +35,7 @@ typedef struct {
     int U;           /* entries of a reversed table, or of the table where it has channels */
     size_t ldu, ldn; /* rows along entries, along keys: room for a vector beyond */
     size_t z_token,
-        z_head; /* in PatternWork's z and fz: heads that share a window stand side by side, others one by one */
+        z_head; /* in PatternWork's z and fz: heads that share a window are interleaved, others follow each other */
     int x_row, z_row, k_row; /* from one token of x, z and k to the next */
 } PatternShape;
 
@@ -514,7 +514,7 @@ double patterns_cost(const Patterns *patterns) {
     PatternShape s = shape_of(patterns);
     double pairs = 0;
     size_t runs = 0;
-    int step = s.N > 1 << 15 ? s.N >> 10 | 1 : 1; /* of so many queries, a thousand stand for all */
+    int step = s.N > 1 << 15 ? s.N >> 10 | 1 : 1; /* a sample of a thousand queries is enough */
     for (int i = 0; i < s.N; i += step)
         for (OffsetRun run = {0}; offset_runs_next(s.offsets, i, &run); runs++) pairs += run.count;
     return 1e-9 * s.D * step * (multiply_add * s.Ep * pairs + start * (double)runs);

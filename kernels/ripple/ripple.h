@@ -71,7 +71,7 @@ void softmax_weights_backward(real *dqkv, const RippleSticksGradients *d, const 
 void fixed_weights(float *alpha, const float *weights, size_t rows, int G);
 size_t ripple_weights_workspace(int H, int D, int G);
 
-/* What a run tells of its spatial weights.  For every token and head adds, in units of RIPPLE_UNIT, to the sums
+/* Statistics of the spatial weights for the log.  Adds for every token and head, in units of RIPPLE_UNIT, to the sums
  *   [0]  the Jensen-Shannon divergence, in nats, between alpha / sum alpha and weights that halve from ring to ring
  *   [1]  1 if tau ended stick breaking, and
  *   [2]  1 if it did so after the first stick, whose weight, however near to one, then becomes that of all groups.

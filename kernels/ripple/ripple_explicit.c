@@ -113,7 +113,7 @@ void ripple_explicit_forward(real *y, float *lse, const float *alpha, const real
         }
 }
 
-/* dq of the query; its share of dk and dv is added to theirs in the workspace. */
+/* dq of one query; its contributions to dk and dv are added up in the workspace. */
 static void backward_query(real *dq, float *dalpha, const real *dy, const float *lse, const float *alpha, const real *q,
                            const real *k, const real *v, ExplicitWork w, int n, ExplicitShape shape) {
     float *p = w.p, *t = w.t;

@@ -95,7 +95,7 @@ typedef struct {
     float *z, *dz, *zpart;                    /* [Fp] */
     float *qbase;                             /* [QUERIES,Fp]: base_n phi(q_n) */
     float *group;                             /* int [extent] */
-    /* With dots: numbers of bfloat16, `paired` two rows beside each other, `transposed` two columns */
+    /* With dots: numbers of bfloat16, `paired` interleaves two rows, `transposed` two columns */
     float *rows;                              /* [N + 2 TILE, largest of D and F] */
     float *keys_paired, *values_paired;       /* [N/2,F,2] [N/2,D,2] */
     float *keys_turned, *values_turned;       /* [F/2,ldn,2] [D/2,ldn,2] */
@@ -405,7 +405,7 @@ static void dot_keys(float *sum, const float *x, const float *block, const Rippl
 
 /* == Forward ====================================================================================================== */
 
-/* part = the sum of phi(k_m) v_m^T over the k tokens from n on, and theirs of phi(k_m) is added to z. */
+/* part = the sum of phi(k_m) v_m^T over the k tokens from n on; their sum of phi(k_m) is added to z. */
 static void far_part(const RipplePairsShape *s, const RipplePairsBuffers *w, int n, int k) {
 #ifdef VIT_PAIRS
     if (s->dots) {

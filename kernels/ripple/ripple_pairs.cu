@@ -513,7 +513,7 @@ RIPPLE_BACKWARD(window) {
 
 /* Predicted, not measured: clocks of a multiprocessor for two patches of P columns, forward and backward.  Nine
  * products, P/8 matrix instructions each at 4 to 6 clocks of one of four tensor cores, and nine P/16 loads of 512 bytes
- * at 4 clocks of shared memory run beside each other; weights, sums and conversions take 60.  Memory traffic: fourteen
+ * at 4 clocks of shared memory overlap; weights, sums and conversions take 60.  Memory traffic: fourteen
  * rows of activations and three of weights a token, and for the far part two more readings of features and values. */
 static double pairs_cost(const RippleRings *rings, int D, int F, bool window) {
     PatchShape s;

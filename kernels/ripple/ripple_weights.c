@@ -4,7 +4,7 @@
  *             never formed, and c and e are as small as the sticks
  *   sticks    x_r = (R - r) exp(-o_r),  s_r = 1 / (1 + x_r),  1 - s_r = x_r s_r,  alpha_r = s_r prod_{r'<r} (1 - s_r')
  *             do_r = (1 - s_r) alpha_r dalpha_r - s_r sum_{r'>r} alpha_r' dalpha_r', no division; from r^ on do_r = 0,
- *             and the groups that share a weight act as one last group; its alpha dalpha is the sum of theirs
+ *             and the groups that share a weight act as one last group; its alpha dalpha is the sum over these groups
  *   softmax   do_r = alpha_r (dalpha_r - sum_r' alpha_r' dalpha_r')
  *   backward  dv += sum_r do_r c_r,  dc_r = sum do_r v,  de_r = sum do_r over tokens;
  *             dsticks_r += wp dc_r + bp de_r,  dwp += sum_r sticks_r dc_r^T,  dbp += sum_r sticks_r de_r

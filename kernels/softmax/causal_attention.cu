@@ -93,7 +93,7 @@ DEVICE CausalTileRange queries_of(int first, int rows, int head, const CausalTil
     return {first, end < s.N ? end : s.N};
 }
 
-/* Does a query, a token, see its own key beside the pass's? */
+/* Does a query, which is a token, see its own key in addition to those of the pass? */
 DEVICE bool sees_own(int token, int head, const CausalTileShape &s) {
     return s.set == CAUSAL_SUMMARY && !s.rest && token < s.N && !causal_is_summary(&s.pattern, head, token);
 }
@@ -197,7 +197,7 @@ DEVICE void softmax_step(FragmentC (*score)[T], FragmentC (&y)[V / TILE_N], floa
     }
 }
 
-/* The state before the first key: nothing; the query's own key; or lse as maximum, y as it stands, and 1 as its sum, in
+/* The state before the first key: nothing; the query's own key; or lse as maximum, y unchanged, and 1 as its sum, in
  * the first of the lanes that share a row. */
 template <int V, int T>
 DEVICE void begin_rows(FragmentC (&sum)[T][V / TILE_N], float (&m)[T][2], float (&l)[T][2], const real *y,

@@ -1,4 +1,4 @@
-/* The passes of causal_runs.h with queries beside each other in a vector, as in softmax_pairs.c:
+/* The passes of causal_runs.h with one query in each lane of a vector, as in softmax_pairs.c:
  *   forward   s = k q^T,  y^T = v^T p
  *   backward  dv = p dy,  dk = ds q,  dq^T = k^T ds
  * Pairs that are not in the set have a score of minus infinity.  Between two passes a query's state stays in floats. */

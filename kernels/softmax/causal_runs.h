@@ -6,7 +6,7 @@
  *   window    one run of all tokens; i-w+1 .. i
  *   column    l runs of N/l tokens, each dense
  *   block     N/l runs of l tokens, each dense
- *   summary   one run of all tokens and the summaries in order; a prefix of them, and the query's own key beside
+ *   summary   one run of all tokens and the summaries in order; a prefix of them, and in addition the query's own key
  *   strided   two passes: window of l, then column without the query itself
  *   fixed     two passes: block, then the summaries of earlier blocks
  * The second pass goes on from the first one's maxima, sums and unscaled results, which stay in floats between them;
@@ -102,7 +102,7 @@ static inline int queries_to(const CausalRun *r, int j) {
     return r->pass->set == CAUSAL_WINDOW ? smaller(r->queries, j + r->pass->window) : r->queries;
 }
 
-/* Does query i, a token, see its own key beside the run's? */
+/* Does query i, which is a token, see its own key in addition to those of the run? */
 static inline bool sees_own(const CausalRun *r, int i) {
     return r->pass->set == CAUSAL_SUMMARY && !r->pass->rest && !causal_is_summary(r->pattern, r->h, i);
 }

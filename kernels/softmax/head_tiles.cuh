@@ -10,7 +10,7 @@
 
 enum { THREADS = 256, WARPS = THREADS / WARP, ROWS = 16, COLUMNS = WARP, OWNED = ROWS / WARPS };
 
-/* Bytes of so many tiles [ROWS,D], [COLUMNS,D] and [ROWS,COLUMNS]. */
+/* Bytes of `rows` tiles [ROWS,D], `columns` tiles [COLUMNS,D] and `pairs` tiles [ROWS,COLUMNS]. */
 static inline size_t tiles_bytes(int rows, int columns, int pairs, int D) {
     return ((size_t)(rows * ROWS + columns * COLUMNS) * odd_ld(D) + (size_t)pairs * ROWS * COLUMNS) * sizeof(float);
 }

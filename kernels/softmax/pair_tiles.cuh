@@ -13,14 +13,16 @@ enum { THREADS = 256, WARPS = THREADS / WARP, MOST_ROWS = 64, COLUMNS = 32, PAIR
 static inline __host__ __device__ int padded(int D) { return (D + TILE_K - 1) / TILE_K * TILE_K; }
 static inline __host__ __device__ int pair_ld(int D) { return tile_ld(padded(D)); }
 
-/* Bytes of so many tiles of activations [rows,D] and [COLUMNS,D], sums [rows,D] and weights [rows,COLUMNS]. */
+/* Bytes of tiles: `own` of activations [rows,D], `others` [COLUMNS,D], `sums` [rows,D], `pairs` of weights
+ * [rows,COLUMNS]. */
 static inline size_t pair_bytes(int own, int others, int sums, int pairs, int rows, int D) {
     size_t ld = (size_t)pair_ld(D);
     return ((size_t)own * rows + (size_t)others * COLUMNS) * ld * sizeof(real) +
            ((size_t)sums * rows * ld + (size_t)pairs * rows * PAIR_LD) * sizeof(float);
 }
 
-/* As many rows as leave room for two blocks in a multiprocessor, each with so many bytes more, and as fit at all. */
+/* The largest number of rows, at least TILE_M, whose tiles and `more` bytes fit into one block's shared memory and, where
+ * that is large enough, let two blocks share a multiprocessor. */
 static inline int pair_rows(int own, int others, int sums, int pairs, int D, size_t more) {
     enum { WISH = 112 * 1024 };
     size_t most = launch_shared_most() < WISH ? launch_shared_most() : (size_t)WISH;

@@ -1,5 +1,5 @@
 /* What the softmax attentions on products of pairs of bfloat16 share: copies in the layouts of kernels/softmax/pairs.h,
- * and blocks of scores that become weights.  Queries stand beside each other in a vector, keys below: s = k q^T, so
+ * and blocks of scores that become weights.  Each lane of a vector is a query, each row a key: s = k q^T, so
  * that maxima, sums and log-sum-exps are vectors, and a block of weights is an operand as it is computed. */
 #ifndef VIT_KERNELS_SOFTMAX_PAIR_TILES_H
 #define VIT_KERNELS_SOFTMAX_PAIR_TILES_H

@@ -3,7 +3,7 @@
  *
  *     C [m,n] (= or +=) A [m,k] B [k,n]
  *
- * A is row-major; B is [k/2][n][2], the two numbers of a pair beside each other; C is row-major and of floats.  m, n
+ * A is row-major; B is [k/2][n][2], the two numbers of a pair are adjacent; C is row-major and of floats.  m, n
  * and k are multiples of PAIR_BLOCK, for dot products any number, of 16 and even: callers pad their copies with
  * zeros. */
 #ifndef VIT_KERNELS_SOFTMAX_PAIRS_H

@@ -45,7 +45,7 @@ typedef struct {
     int *order;     /* [N] token at each position, NULL for SET_ALL */
     int *token;     /* [N + PANEL] the same with padding */
     int *group;     /* [N + PANEL] its column or block */
-    int summaries;  /* SET_SUMMARY: the first so many positions are seen by all */
+    int summaries;  /* SET_SUMMARY: the number of leading positions that all queries see */
     float *strips;  /* bias [places][lengths][places]: that of a query is one stretch of the strip of its place */
 } Sight;
 

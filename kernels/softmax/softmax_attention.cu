@@ -88,9 +88,8 @@ DEVICE SoftmaxRange range_of(int first, int rows, bool keys, const SoftmaxShape 
     return {g * whole + (g < longer ? g : longer), h * whole + (h < longer ? h : longer)};
 }
 
-/* What a token has to do with its scores.  BIASED: `token` is where it stands in a table [.,2Wg-1], where frames are
- * 2 Hg - 1 lines apart, or -1.  SPARSE: its
- * token, of keys that nobody sees -1, and its column or block. */
+/* What a token has to do with its scores.  BIASED: `token` is its place in a table [.,2Wg-1], in which frames are
+ * 2 Hg - 1 lines apart, or -1.  SPARSE: its token (-1 for keys that no query sees) and its column or block. */
 struct Spot {
     int token, group;
 };
@@ -239,7 +238,7 @@ DEVICE void softmax_step(FragmentC (*score)[T], FragmentC (&y)[W / TILE_N], floa
     }
 }
 
-/* The state to go on from: lse as maximum, y as it stands, 1 as its sum, in the first of the lanes that share a row. */
+/* The state to go on from: lse as maximum, y unchanged, 1 as its sum, in the first of the lanes that share a row. */
 template <int W, int T, Mode mode>
 DEVICE void load_state(FragmentC (&sum)[T][W / TILE_N], float (&m)[T][2], float (&l)[T][2], const real *y,
                        const float *lse, SoftmaxPlace at, const SoftmaxShape &s) {
@@ -437,8 +436,8 @@ __global__ void __launch_bounds__(THREADS)
     store_owned<W, T, mode>(dqkv + at.qkv, 3 * at.M, q_tile, dq, shift, at.first, s.rest, s);
 }
 
-/* What query first + thread % CHUNK needs beside q and dy: its lse as a power of two, or its delta.  A query past the
- * last one gives p = 0. */
+/* What query first + thread % CHUNK needs in addition to q and dy: its lse as a power of two, or its delta.  A query past
+ * the last one gives p = 0. */
 template <int CHUNK, Mode mode>
 DEVICE float query_statistic(const float *lse, const float *delta, int first, const SoftmaxShape &s) {
     int row = first + (int)threadIdx.x % CHUNK;
@@ -793,7 +792,7 @@ static SoftmaxShape shape_of(int N, int H, int D, bool wide) {
     return s;
 }
 
-/* Launches with so many rows to a block. */
+/* The launch's blocks if each has `rows` rows. */
 static SoftmaxShape blocks_of(SoftmaxShape s, int rows) {
     s.blocks = (unsigned)ceil_div(s.N, rows);
     return s;

@@ -1,4 +1,4 @@
-/* The formulas of softmax_attention.c with queries beside each other in a vector, keys below: s = k q^T, so that
+/* The formulas of softmax_attention.c with a query in each lane of a vector and a key in each row: s = k q^T, so that
  * maxima, sums and lse are vectors and a block of p is an operand as it is computed:
  *   forward   y^T = v^T p                    p in pairs of keys
  *   backward  dv = p dy, dk = ds q           p, ds as left operands, dy and q in pairs of queries

@@ -24,7 +24,7 @@ static constexpr int chunk_rows(int W) { return W * sizeof(real) > 128 ? STREAM 
 static constexpr size_t shared_bytes(int W, int T, int owned) {
     return ((size_t)owned * owned_rows(T) + 4 * (owned == 2 ? chunk_rows(W) : STREAM)) * tile_ld(W) * sizeof(real);
 }
-enum { STATISTICS = 4096 }; /* bytes beside the tiles, at most */
+enum { STATISTICS = 4096 }; /* bytes in addition to the tiles, at most */
 static_assert(sizeof(real) > 2 || shared_bytes(WIDEST, 1, 2) + STATISTICS <= 99 * 1024, "for sm_86");
 
 /* The widest heads whose tiles, bytes(W), fit the shared memory that this GPU gives a block: 64 instead of 128 with

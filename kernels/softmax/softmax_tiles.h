@@ -87,7 +87,7 @@ static inline void raise_maximum(const float *s, float *m, float *l, float *y, i
 }
 
 /* One step of the running softmax: s becomes p, and m, l and y take the new keys into account. The maximum is a pass of
- * its own over all rows: inside the other one its latency would stand between every two rows. */
+ * its own over all rows: inside the other one its latency would separate every two rows. */
 static inline void softmax_step(float *s, float *m, float *l, float *y, int rows, int keys, int Dp) {
     int padded = tile_round_up(keys);
     for (int i = 0; i < rows; i++)

@@ -1,6 +1,6 @@
 /* Softmax attention within windows; the formulas are those of kernels/softmax/window_attention.c.  The places of a tile
  * (head_tiles.cuh) are queries for y, dq and dtable, keys for dk, dv and dpad.  In the backward pass a block has a head
- * and every so many tiles; its sums over them, each element one thread's, lie in workspace, and add_parts joins the
+ * and every n-th tile; its sums over them, each element one thread's, lie in workspace, and add_parts joins the
  * blocks. */
 #include "kernels/cuda/fragments.cuh"
 #include "kernels/softmax/head_tiles.cuh"

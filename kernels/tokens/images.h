@@ -67,7 +67,7 @@ typedef struct {
     bool planes; /* true: the input is images [B,C,Hi,Wi]; false: it is tokens [B,Hi*Wi,C] */
     int frames;  /* of a clip [B,frames,C,Hi,Wi] or [B,frames*Hi*Wi,C]; 0: images */
     int kt;      /* a clip's windows are kt frames long, odd, with zero padding of kt/2 ... */
-    int stride_t; /* ... and so many frames apart */
+    int stride_t; /* ... and start this many frames apart */
 } Unfold;
 static inline Grid unfold_grid(const Unfold *s) {
     Grid windows = {s->frames ? (s->frames - 1) / s->stride_t + 1 : 1, (s->Hi + 2 * s->pad - s->k) / s->stride + 1,

@@ -1,5 +1,5 @@
 /* The mean of tokens weighted by a softmax of their scores; kernels/tokens/sequence_pool.h has the formulas.  A block has
- * an image: its warps take tokens by turns, then its threads columns. */
+ * an image: its warps share the tokens, then its threads the columns. */
 #include "kernels/cuda/fragments.cuh"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/tokens/sequence_pool.h"
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* A lane to a column, a block's warps to rows by turns. */
+/* Each lane has a column, each warp of the block every n-th row. */
 __global__ void __launch_bounds__(SUM_ROWS *WARP)
     sequence_pool_weight_kernel(float *dw, const float *__restrict__ ds, const real *__restrict__ x, size_t rows, int M) {
     SHARED(float, sums); /* [SUM_ROWS][WARP] */

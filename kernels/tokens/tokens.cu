@@ -162,7 +162,7 @@ void embed_forward(real *x, const real *patches, const FrontTokens *front, const
     else LAUNCH((embed_forward_kernel<1>), blocks, THREADS, 0, x, patches, tokens, pos, size, M, tiles);
 }
 
-/* A lane to W of an image's numbers, the block's warps to the images by turns: copies and sums in one pass.  Many
+/* Each lane has W numbers, each warp of the block every n-th image: copies and sums in one pass.  Many
  * warps, since there are only N*M / (32 W) blocks. */
 enum { EMBED_WARPS = 32 };
 
@@ -209,7 +209,7 @@ void embed_backward(real *dpatches, const FrontTokens *front, float *dpos, const
 
 /* == Pooling ====================================================================================================== */
 
-/* A lane to W columns of one image, the block's warps to its tokens by turns. */
+/* Each lane has W columns of one image, each warp of the block every n-th token. */
 template <int W>
 __global__ void __launch_bounds__(THREADS)
     pool_forward_kernel(real *y, const real *__restrict__ x, int N, int M, int first, int count) {

@@ -1,4 +1,4 @@
-/* Windows of a grid: which token stands where in them, and copies of rows into that order. */
+/* Windows of a grid: which token is where in them, and copies of rows into that order. */
 #ifndef VIT_KERNELS_TOKENS_WINDOWS_H
 #define VIT_KERNELS_TOKENS_WINDOWS_H
 
@@ -33,7 +33,7 @@ GRID_INLINE Grid window_sides(const WindowShape *s) {
     return sides;
 }
 
-/* How many windows there are, behind, above and beside each other. */
+/* The number of windows in time, in height and in width. */
 GRID_INLINE Grid window_counts(const WindowShape *s) {
     Grid sides = window_sides(s);
     Grid counts = {(s->grid.frames + sides.frames - 1) / sides.frames, (s->grid.rows + s->wh - 1) / s->wh,

@@ -103,8 +103,8 @@ of_ours() { # model, member
     sed -n "/\"by\": \"vit.c\", .*\"model\": \"$1\"/s/.*\"$2\": \([0-9]*\).*/\1/p" "$raw" | tail -n 1
 }
 
-# The batch that ours took, which is less than BATCH where SECONDS_EACH is too short for four of them, and as many steps
-# as ours makes in the time, five at least.
+# The batch size that vit.c used, which is less than BATCH where SECONDS_EACH is too short for four batches, and as many
+# steps as vit.c made in that time, but at least five.
 theirs() { # model, mode
     batch=$(of_ours "$1" batch_size)
     steps=$(($(of_ours "$1" train_images_per_s) * SECONDS_EACH / batch))

@@ -17,7 +17,7 @@
 #   LIMIT=60         seconds after which a measurement, PyTorch's compilation included, is given up and not tried again
 #   TORCH_STEPS=3    most training steps, or drawn batches, that PyTorch's median is of
 #   ROUNDS=2         how often everything is measured; the tables have the medians
-#   RUN="chrt -r 1"  what stands before every command
+#   RUN="chrt -r 1"  a prefix of every command
 #   OUT=FILE         also write one line of JSON for each measurement to this file
 #
 # Measurements of the rows of a table alternate, so that a change in the machine's speed affects all of them.  First it

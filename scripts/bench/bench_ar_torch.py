@@ -32,7 +32,7 @@ def arguments():
     parser.add_argument("--threads", type=int, help="default: PyTorch's own choice")
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--warmup", type=int, default=2)
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no step after so many seconds of them")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no step after SECONDS")
     parser.add_argument("--sample", action="store_true", help="draw sequences instead of training")
     parser.add_argument("--check", metavar="TRAIN_AR", help="compare with this program, measure no time")
     return parser.parse_args()
@@ -127,7 +127,7 @@ class Model(nn.Module):
         return self.head(self.norm(x))
 
     def step(self, tokens, caches, i):
-        """The logits of tokens [B], which stand at place i."""
+        """The logits of tokens [B] at position i."""
         x = self.token_embed(tokens)[:, None] + self.pos_embed(i, i + 1)
         for block, cache in zip(self.blocks, caches):
             x = block.step(x, cache, i)

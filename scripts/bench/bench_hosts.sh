@@ -19,7 +19,7 @@
 #   BUILD=build/cpu    where train_vit is
 #
 # Measurements of vit.c and PyTorch alternate, so that a change in the machine's speed affects both.  Load averages
-# stand above the tables.
+# are printed above the tables.
 SHARE_ONLY=
 case ${1:-} in
 -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;;

@@ -35,7 +35,7 @@ clock = time.process_time if args.cpu else time.perf_counter
 
 class Conv(torch.nn.Module):
     """A convolution whose batch norm is constant: scale folded into the weight in training, too, so that it is as much
-    work as ours; a frozen one has no gradient."""
+    work as vit.c's; a frozen one has no gradient."""
 
     def __init__(self, inputs, outputs, k, stride, trained):
         super().__init__()
@@ -121,7 +121,7 @@ def main():
             theirs[name] = [min(a, b) for a, b in zip(theirs[name], torch_times(*variant))]
     print(f"vit.c: forward {ours[0]:.3f} s, with backward {ours[1]:.3f} s")
     for name, times in theirs.items():
-        print(f"PyTorch {name}: forward {times[0]:.3f} s ({times[0] / ours[0]:.2f} times ours), "
+        print(f"PyTorch {name}: forward {times[0]:.3f} s ({times[0] / ours[0]:.2f} times vit.c's), "
               f"with backward {times[1]:.3f} s ({times[1] / ours[1]:.2f})")
 
 

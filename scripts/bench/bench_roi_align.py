@@ -4,7 +4,7 @@ alternate, and results are ratios.
     python3 scripts/bench/bench_roi_align.py [--threads 2] [--size 7] [--channels 256] [--rois 1000] [--rounds 3]
 
 torchvision.ops.roi_align(aligned=True, sampling_ratio=0) is called once for each of four maps with that map's boxes, on
-maps in its own layout, [1,C,H,W]; its backward pass makes new gradients, ours adds to what is there.  Needs
+maps in its own layout, [1,C,H,W]; its backward pass makes new gradients, that of vit.c adds to existing ones.  Needs
 torchvision."""
 
 import argparse
@@ -91,7 +91,7 @@ def main():
         ours = [min(a, b) for a, b in zip(ours, our_times())]
         theirs = [min(a, b) for a, b in zip(theirs, torch_times(boxes))]
     for name, a, b in zip(("forward", "backward", "both"), (*ours, sum(ours)), (*theirs, sum(theirs))):
-        print(f"{name}: vit.c {a:.4f} s, torchvision {b:.4f} s, {b / a:.1f} times ours")
+        print(f"{name}: vit.c {a:.4f} s, torchvision {b:.4f} s, {b / a:.1f} times vit.c's")
 
 
 if __name__ == "__main__":

@@ -91,7 +91,7 @@ def compare(rows):
                     text.append(f"{side} {means[-1]:.3f} +- {errors[-1]:.3f} ({len(values)} seeds)")
                 else:
                     text.append(f"{side} {values[0]:.3f} (1 seed)" if values else f"{side}: none")
-            verdict = "too few seeds to tell"
+            verdict = "too few seeds to decide"
             if len(means) == 2:
                 difference, error = means[0] - means[1], math.hypot(*errors)
                 verdict = f"difference {difference:+.3f} +- {error:.3f}: " \

@@ -17,9 +17,9 @@ drawn side by side.  Of a density model, train_ar writes what its blocks looked 
     ./build/cpu/train_vit --init runs/demo-clips/best.safetensors --predict clip.mp4 --attention clip.safetensors
     python3 scripts/plots/plot_attention.py clip.safetensors --out clip.png --queries 0 --heads 1,2
 
-One row a layer, one column a head, and beside them the image with the token that is looking, and what reaches that
+One row a layer, one column a head, and next to them the image with the token that is looking, and what reaches that
 token through all layers (attention rollout, Abnar and Zuidema 2020), drawn over the image.  --overlay draws all maps
-over it.  Of a clip, the frames and what belongs to them stand side by side.  --rollout draws the rollout of what the
+over it.  Of a clip, the frames and what belongs to them are side by side.  --rollout draws the rollout of what the
 classifier's head reads: the class token, or all tokens.  --spatial draws what the distance alone decides (ripple's
 alpha, focused attention's convolution).  --patterns draws which keys the queries of the Sparse Transformer's patterns
 see, as Figure 3 of its paper (Child et al. 2019).  All maps of a picture have one colour scale; where weights are
@@ -131,7 +131,7 @@ def kind_of(weights):
 
 class Scale:
     """One scale of colours for every kind of map: from nothing to the largest of all, small ones still visible as it is
-    the root that is drawn.  Weights of which some are negative (LiSA) are no shares of one: theirs is around zero."""
+    the root that is drawn.  Weights of which some are negative (LiSA) have a scale around zero."""
 
     def __init__(self, maps):
         """maps: (kind, weights) of all in the picture."""
