@@ -1,6 +1,6 @@
 /* The error that bfloat16 activations may cause in a fixture's tensor: half as much again as they cost PyTorch's
  * autocast, whose distance from float64 tests/reference/bf16_bounds.py measured into tests/fixtures/bf16.csv.  What
- * costs more here stands in tests/fixtures/bf16_beyond.csv, with the ratio it may have and the reason; a line for CUDA
+ * costs more here is listed in tests/fixtures/bf16_beyond.csv, with the ratio it may have and the reason; a line for CUDA
  * that the emulated kernels no longer need makes the test fail, so that the list only shrinks.  On CPUs a line may be
  * needed by one set of instructions and not by another, and a GPU's sums are better than the emulator's: there it is
  * only told. */

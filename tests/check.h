@@ -24,7 +24,7 @@ static inline uint64_t check_seed(void) {
     return seed;
 }
 
-/* n standard normal numbers times `scale`; `stream` tells apart the tensors of one test. */
+/* n standard normal numbers times `scale`; `stream` distinguishes the tensors of one test. */
 static inline float *check_normal(size_t n, float scale, uint32_t stream) {
     float *x = malloc((n ? n : 1) * sizeof *x);
     for (size_t i = 0; i < n; i++) x[i] = scale * rng_normal(check_seed(), RNG_TEST, stream, 0, i);

@@ -1,4 +1,4 @@
-/* Calls that fail when they are told to, put before a program by LD_PRELOAD (tests/programs/test_faults.sh):
+/* Calls that fail on demand, put before a program by LD_PRELOAD (tests/programs/test_faults.sh):
  *
  *   VIT_FAULT=write|sync|rename|seek|memory   which calls
  *   VIT_FAULT=signal                          none: after the n-th call that changes a file or a folder the process gets
@@ -10,8 +10,8 @@
  *   VIT_FAULT_COUNT=FILE                      where to write, at the end, how many there were
  *
  * Only what happens between the first line of main and exit counts, and of writes only those to regular files: the line
- * that tells of the fault must get out.  glibc's streams do not call write through the symbol that is replaced here, so
- * theirs are counted where they are called. */
+ * that reports the fault must get out.  glibc's streams do not call write through the symbol that is replaced here, so
+ * the writes of streams are counted where the streams' functions are called. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>

@@ -1,5 +1,5 @@
 /* Makes the input of `train_vit --parity` and compares two of its outputs, for tests/emulate/cuda_vs_cpu.sh: on a
- * machine that was lent for its GPU there may be no numpy.
+ * borrowed machine with a GPU there may be no numpy.
  *
  *     parity batch FILE                          4 random images and labels, from VIT_TEST_SEED or the clock
  *     parity compare WANT GOT TOLERANCE          every tensor: max |got - want| <= TOLERANCE * rms(want)

@@ -41,7 +41,7 @@ count_results() {
          END { print passed + 0, failed + 0, skipped + 0, planned + 0 }' "$1"
 }
 
-# A short log as it is; of a long one the lines that tell of trouble, and its end.
+# A short log as it is; of a long one the lines that report trouble, and its end.
 show_log() {
     if [ "$(wc -l <"$1")" -le 60 ]; then
         cat "$1"
@@ -61,7 +61,7 @@ run_limited() {
     fi
 }
 
-# Prints how it went in one piece, since others run beside it, and adds "passed failed" to the file of results.
+# Prints how it went in one piece, since others run at the same time, and adds "passed failed" to the file of results.
 run_test() { # file of results, name, command...
     results=$1
     name=$2

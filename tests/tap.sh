@@ -53,7 +53,7 @@ skip() {
 }
 
 # mixed_ranks NUMBER FIRST OTHERS: mpirun with the command FIRST for rank 0 and OTHERS for the rest, output and status
-# as run's.  A shell tells them apart, since the mpirun of Open MPI 5.0.7 dies of "mpirun -np 1 true : -np 1 true".
+# as run's.  A shell distinguishes them, since the mpirun of Open MPI 5.0.7 dies of "mpirun -np 1 true : -np 1 true".
 mixed_ranks() {
     timeout -k 5 100 "${MPIRUN:-mpirun}" -np "$1" sh -c \
         'if [ "$OMPI_COMM_WORLD_RANK" -eq 0 ]; then exec $0; else exec $1; fi' "$2" "$3" >out 2>err </dev/null
@@ -106,7 +106,7 @@ number() {
     done
 }
 
-# safetensors FILE HEADER ZEROS [BYTES]: a file with that JSON, so many zero bytes of data, and BYTES (for printf %b).
+# safetensors FILE HEADER ZEROS [BYTES]: a file with that JSON, ZEROS zero bytes of data, and BYTES (for printf %b).
 safetensors() {
     { number ${#2}; printf %s "$2"; head -c "$3" /dev/zero; printf '%b' "${4-}"; } >"$1"
 }

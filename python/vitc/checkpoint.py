@@ -9,7 +9,7 @@ from .model import Vit
 
 
 def density_config(settings, tensors):
-    """The sizes of images stand in the tables of their positions or, where these are of embedding attention, in the
+    """The sizes of images follow from the tables of their positions or, where these are of embedding attention, in the
     setting image_side."""
     image, shapes = (), {name.removeprefix("pos_embed."): len(x) for name, x in tensors.items() if "pos_embed." in name}
     if "channel" in shapes:

@@ -3,8 +3,8 @@
  *
  *   OMP_NUM_THREADS=1 build/cpu/tests/bench_causal [TOKENS [STRIDE [SUMMARY [HEADS [DK [DV]]]]]]
  *
- * Prints the share of dense's pairs beside its share of the time.  GFLOP/s count 2 (Dk + Dv) operations for a pair
- * forward and 2 (3 Dk + 2 Dv) backward.  The rows go by turns, and of each the fastest counts, since other programs on
+ * Prints the share of dense's pairs and its share of the time.  GFLOP/s count 2 (Dk + Dv) operations for a pair
+ * forward and 2 (3 Dk + 2 Dv) backward.  The rows are measured in rotation, and the fastest run of each counts, since other programs on
  * the machine can only add time. */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* GFLOP/s of every convolution of ResNet-50 and of a feature pyramid's at one image size, forward and both backward
- * products, beside the peak of a large matrix product: which of them does not reach it?  And for the pyramid's, which
+ * products, compared with the peak of a large matrix product: which of them does not reach it?  And for the pyramid's, which
  * have a bias, how long its gradient takes of the three.  `pyramid` leaves out ResNet-50; `cpu` measures processor time,
  * which is better on a busy machine with one thread.
  *

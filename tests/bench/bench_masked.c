@@ -43,7 +43,7 @@ static void backward(const Tensors *t, const Row *row) {
                                   maps ? &m : NULL, &row->shape);
 }
 
-/* The best of some runs, the rows by turns. */
+/* The best of some runs; the rows are measured in rotation. */
 static void measure(const Tensors *t, Row *rows, int count) {
     for (int i = 0; i < count; i++) rows[i].forward = rows[i].backward = 1e9;
     for (int run = 0; run < RUNS; run++)

@@ -3,7 +3,7 @@
  *     bench_segmentation              counting the pixels of two pictures of classes, and the colours of a crop
  *     bench_segmentation FOLDER       ADE20K: opening a set, and pictures a second in training and in evaluation
  *
- * Counting is told beside memchr for a byte that is not there, which only reads the same two pictures. */
+ * Counting is compared with memchr for a byte that is not there, which only reads the same two pictures. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

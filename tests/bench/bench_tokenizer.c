@@ -1,5 +1,5 @@
 /* How long the parts of a compact transformer's tokenizer take at 32 x 32 pixels, as 3 -> 64 -> 128 channels: its
- * convolutions, exact and quick, and its max pools, forward and backward; beside the time that a convolution's
+ * convolutions, exact and quick, and its max pools, forward and backward, compared with the time that a convolution's
  * multiplications take at the rate of a large matrix product of floats.
  *
  *   build/cpu/tests/bench_tokenizer [images [seconds [cpu]]]

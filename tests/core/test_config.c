@@ -327,7 +327,7 @@ static void test_short_help(void **state) {
     config_free(&f.config);
 }
 
-/* A string that may stand alone takes the word behind it. */
+/* A flag whose value may be left out takes the word after it as its value. */
 static void test_help_with_a_word(void **state) {
     (void)state;
     static const ConfigEntry help_entries[] = {
@@ -868,7 +868,7 @@ static void test_topics(void **state) {
     config_free(&f.config);
 }
 
-/* Every name of other tools is written as settings are, stands once, and gets an answer of its own: a setting of this
+/* Every name of other tools is written as settings are, occurs once, and gets an answer of its own: a setting of this
  * program where it has one of the table's, else a sentence.  Where the table names only settings that a program lacks,
  * the name is unknown. */
 static void test_foreign_names(void **state) {

@@ -294,7 +294,7 @@ static void write_log(const char *text, const char *more) {
 }
 
 /* A log keeps the columns that it has: values go under their names.  Those of another version may be more or fewer; a
- * warning tells of a log that has others in the place of ours. */
+ * warning reports a log that has others in their place. */
 static void test_columns_of_another_log(void **state) {
     (void)state;
     char log[4096], header[1024];

@@ -128,7 +128,7 @@ static void test_damaged_lengths(void **state) {
     free(bytes);
 }
 
-/* Property: a NUL byte anywhere in the header is refused, wherever it stands. */
+/* Property: a NUL byte anywhere in the header is refused, wherever it is. */
 static void test_nul_in_header(void **state) {
     (void)state;
     SafeTensors st;
@@ -351,7 +351,7 @@ static int until_failure;
 /* One allocation fails, those behind it do not. */
 static void *scarce_malloc(size_t size) { return until_failure-- == 0 ? NULL : malloc(size); }
 
-/* Whichever allocation for the header fails: the file of before, never one whose header lacks something. */
+/* Whichever allocation for the header fails, the previous file stays; none is written whose header lacks something. */
 static void test_scarce_memory_keeps_the_old_file(void **state) {
     (void)state;
     const float values[6] = {1, 2, 3, 4, 5, 6}, value = 7;

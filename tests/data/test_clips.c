@@ -1,4 +1,4 @@
-/* Clips: the frames that make one, the embedded set of moving shapes, of which no frame tells the class, the loader's
+/* Clips: the frames that make one, the embedded set of moving shapes, whose class no single frame shows, the loader's
  * clips, and the scores of several views of a video. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -166,7 +166,7 @@ static void training_frames(void **state) {
     assert_true(fabs(starts - 2.5) < 5 * 1.45 / sqrt(2000)); /* deviation of a mean of 2000: 5 / sqrt 12 / sqrt 2000 */
 }
 
-/* == What a frame tells =========================================================================================== */
+/* == What a frame shows =========================================================================================== */
 
 enum { SMALL = 5, T = 3 };
 
@@ -210,7 +210,8 @@ static double best_guess(Sight *sights, int count) {
     return (double)right / count;
 }
 
-/* On the torus a frame tells nothing, a bag of frames which of two, the sequence all; within borders a frame helps. */
+/* On the torus a single frame does not show the class, frames without order leave two classes, and the sequence shows it;
+ * within borders a single frame helps. */
 static void a_frame_tells_nothing_by_counting(void **state) {
     (void)state;
     static Sight frame[T][8 * 3 * 49], bag[8 * 3 * 49], sequence[8 * 3 * 49];
@@ -680,7 +681,7 @@ static void forget_openings(void) {
     for (int i = 0; i < OPENED_CLIPS; i++) opened[i] = 0;
 }
 
-/* Each clip of an epoch comes so many times, of the same frames, cut and mirrored otherwise each time; it is opened
+/* Each clip of an epoch is repeated with the same frames, cropped and mirrored differently each time; it is opened
  * once for all samples of it in a part; and the bytes are those of samples that are loaded one by one. */
 static void samples_share_a_clip(void **state) {
     enum { SAMPLES = 3, LENGTH = SAMPLES * OPENED_CLIPS, BATCH = 12, CLIP_BYTES = FRAMES * OPENED_BYTES };
@@ -711,7 +712,7 @@ static void samples_share_a_clip(void **state) {
             assert_int_equal(labels[i], draws[i] % OPENED_CLIPS == 5 ? 6 % 3 : draws[i] % OPENED_CLIPS % 3);
         }
         for (int i = 0; i < OPENED_CLIPS; i++) assert_int_equal(times[i], SAMPLES * (pairs + 1));
-        for (int i = 0; i < OPENED_CLIPS; i++) /* 6 also stands in for 5, with its draws */
+        for (int i = 0; i < OPENED_CLIPS; i++) /* 6 also replaces 5, with its random numbers */
             assert_true((int)drawn_for[i] == i || (i == 6 && drawn_for[i] == 5));
         parts_close(&loader.parts);
         for (int workers = 0; workers < 4; workers++)

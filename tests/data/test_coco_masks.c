@@ -128,7 +128,7 @@ static void segmentations_are_skipped_unless_asked_for(void **state) {
     coco_close(&coco);
 }
 
-/* Every polygon of the fixtures as an annotation, numbers as they stand there. */
+/* Every polygon of the fixtures as an annotation, with their numbers unchanged. */
 static void fixtures_are_pycocotools_masks(void **state) {
     (void)state;
     enum { ROOM = 1 << 20 };

@@ -464,7 +464,7 @@ static void bmp_from_the_top_down(void **state) {
     free(bytes);
 }
 
-/* Whoever has no descriptors left cannot tell that a file is damaged. */
+/* A process without free descriptors cannot know whether a file is damaged. */
 static void lack_of_descriptors_is_no_damage(void **state) {
     (void)state;
     struct rlimit limit, none;

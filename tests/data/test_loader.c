@@ -80,7 +80,7 @@ static int make_data(void **state) {
     return 0;
 }
 
-/* A child that runs it ends with that status, and its last line on stderr holds every word; warnings may stand before
+/* A child that runs it ends with that status, and its last line on stderr holds every word; warnings may come before
  * it. */
 static void ends_with(void (*run)(void *), void *argument, int status, const char *const *words) {
     char text[8192];

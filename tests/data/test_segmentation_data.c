@@ -103,7 +103,7 @@ static void damaged_annotations_are_refused(void **state) {
     int refused = 0;
     assert_true(file_read(FIXTURES "values-palette4.png", IMAGE_MAX_BYTES, &bytes, &size, &error));
     copy = malloc(size);
-    for (size_t n = 0; n < size - 16; n++) { /* the last 12 bytes are IEND, before them stands a checksum */
+    for (size_t n = 0; n < size - 16; n++) { /* the last 12 bytes are IEND, preceded by a checksum */
         memcpy(copy, bytes, n);
         *error.text = 0;
         assert_false(image_decode_values(&values, copy, n, IMAGE_MAX_PIXELS, &error));

@@ -1,7 +1,7 @@
 #!/bin/sh
 # One forward and backward pass of whole models, on CUDA and on the CPU, with the same weights and images: logits, loss
 # and every gradient.  float: each within 1e-4 of its root mean square; bfloat16: logits, loss and the gradient as a
-# whole within 2e-2 of theirs (one tensor may be a small difference of large ones; its error is printed).
+# whole within 2e-2 of the CPU's (one tensor may be a small difference of large ones; its error is printed).
 #
 #   sh tests/emulate/cuda_vs_cpu.sh                   everything, on a machine with a GPU
 #   sh tests/emulate/cuda_vs_cpu.sh make FOLDER       only the CPU's results, into FOLDER, to be copied to a machine with a GPU

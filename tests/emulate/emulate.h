@@ -26,7 +26,7 @@ bool emulate_copies_pending(int first, int threads);
 /* How far apart the values of neighbouring lanes lie that emulate_exchange_all returns. */
 enum { SLOT_BYTES = 64 };
 
-/* The place where a thread waits: the call of the primitive, and the call of the function that this stands in. */
+/* The place where a thread waits: the call of the primitive, and the call of the function that contains it. */
 struct Place {
     const void *call, *caller;
 };

@@ -17,7 +17,7 @@
 #include <ucontext.h>
 #endif
 
-/* There when the kernels are built with AddressSanitizer.  It is told when a block begins and ends, and takes all of a
+/* There when the kernels are built with AddressSanitizer.  It is informed when a block begins and ends, and takes all of a
  * block's stacks for the first one's: which is whose matters to the words of a report only, and telling it every time
  * cost a tenth of the time. */
 extern "C" {
@@ -337,7 +337,7 @@ void emulate_launch(const char *kernel, dim3 grid, dim3 threads, size_t shared_b
 
 /* == Warp exchange, the matrix instruction ========================================================================= */
 
-/* Two sets of slots by turns: a lane that writes its next value cannot disturb one that still reads this one. */
+/* Two sets of slots alternate: a lane that writes its next value cannot disturb one that still reads this one. */
 alignas(16) static unsigned char slots[2][FIBERS][SLOT_BYTES];
 
 /* The current warp's slots after all lanes have filled theirs. */

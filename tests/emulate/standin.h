@@ -2,7 +2,7 @@
  * end the test with one line that names the call and the rule when a call breaks one.
  *
  * Nothing runs when it is asked for.  A stream's work waits until somebody waits for it, and then runs in an order that
- * is legal but unkind: other streams' work as late as possible, or as early, or shuffled, by turns.  The memory of the
+ * is legal but unkind: other streams' work as late as possible, as early as possible, or shuffled, in rotation.  The memory of the
  * device is full of NaN when it is allocated and closed to the host except while such work runs.
  *
  *   VIT_STANDIN_SEED    another order (a number)

@@ -19,7 +19,7 @@ extern "C" {
 #include "kernels/cuda/divisor.cuh"
 #include "tests/emulate/emulate.h"
 
-/* Runs to its end a launch that a GPU would run beside the host. */
+/* Completes a launch that a GPU would run at the same time as the host. */
 #define RUN(kernel, grid, block, shared_bytes, ...)                \
     do {                                                           \
         LAUNCH(kernel, grid, block, shared_bytes, __VA_ARGS__);    \
@@ -259,7 +259,7 @@ static void test_missing_barrier(void **) {
 }
 
 /* One block writes where another reads or writes in the same launch: every block leaves its number, and counts with the
- * number that stands there after a barrier. */
+ * number that is there after a barrier. */
 __global__ void between_blocks_kernel(int *y, int *last) {
     if (threadIdx.x == 0) last[0] = (int)blockIdx.x;
     block_sync();
@@ -389,7 +389,7 @@ static void test_special_functions(void **) {
     assert_true(emulate_reciprocal(0x1.8p126f) == 0 && emulate_reciprocal(INFINITY) == 0);
 }
 
-/* 1 + 1/512 is no number of bfloat16: what is left after 1 was taken off tells whether a parameter was rounded. */
+/* 1 + 1/512 is not a bfloat16 number: the rest after subtracting 1 shows whether a parameter was rounded. */
 static void test_rounded_parameters(void **) {
     const float rest = 0x1p-9f, biases[] = {0, 1 + rest}, ones[] = {1, 1};
     const float weights[] = {1 + rest, -1, -1, 0}, turned[] = {1 + rest, 0, -1, 0};
@@ -416,7 +416,7 @@ static void test_rounded_parameters(void **) {
     device_free(b);
 }
 
-/* Exact at the numbers where a rounded quotient would be wrong first: beside multiples, and up to 2^31 - 1. */
+/* Exact at the numbers where a rounded quotient would be wrong first: next to multiples, and up to 2^31 - 1. */
 static void test_divisors(void **) {
     for (int i = 1; i < 4000; i++) {
         int by = i < 2000 ? i : i < 3000 ? 0x7fffffff - (i - 2000) : (1 << i % 31) + i % 3 - (i % 31 > 1);

@@ -57,7 +57,7 @@ static void norm_case(Case k) {
     size_t n = (size_t)k.n * (size_t)k.C, C = (size_t)k.C;
     printf("batch norm of %d rows, %d channels%s\n", k.n, k.C, k.relu ? ", relu" : "");
     float *x = normals(n, 1), *dy = normals(n, 1), *mean = normals(C, 1), *var = normals(C, 0.1f);
-    for (size_t i = 0; i < n; i++) x[i] += 3; /* a mean that is not small beside the deviation */
+    for (size_t i = 0; i < n; i++) x[i] += 3; /* a mean that is not small compared with the deviation */
     for (size_t i = 0; i < C; i++) var[i] += 1;
     real *d_x = upload_real(x, n), *y = poisoned_real(n), *dx = poisoned_real(n);
     Parameter w = parameter(C, 0.3f, 1), b = parameter(C, 0.3f, 0);

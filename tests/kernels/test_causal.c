@@ -236,7 +236,7 @@ static void forward_row(double *y, double *sizes, const double *p, const double 
 }
 
 /* In bfloat16 the first queries' results, of few keys, are off by more than the size of the others', of many: elements
- * are then held to their own terms, for each of so many roundings. */
+ * are then compared with their own terms, for `rounded` roundings. */
 static int close_y(const float *got, const double *want, const double *sizes, size_t n, int rounded) {
     if (sizeof(real) == 4) return check_close("y", got, want, n, roundings(rounded));
     return close_sums_rounded("y", got, want, sizes, n, false, rounded);

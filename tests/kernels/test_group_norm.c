@@ -46,7 +46,7 @@ static void norm_case(Case k) {
     printf("group norm B %d, N %d, C %d, %d groups%s%s\n", k.B, k.N, k.C, k.groups, k.add ? ", added to" : "",
            k.relu ? ", relu" : "");
     float *x = normals(n, 1), *dy = normals(n, 1), *add = normals(n, 1);
-    for (size_t i = 0; i < n; i++) x[i] += 3; /* a mean that is not small beside the deviation */
+    for (size_t i = 0; i < n; i++) x[i] += 3; /* a mean that is not small compared with the deviation */
     real *d_x = upload_real(x, n), *d_dy = upload_real(dy, n), *d_add = upload_real(add, n), *y = poisoned_real(n);
     Parameter w = parameter((size_t)k.C, 0.3f, 1), b = parameter((size_t)k.C, 0.3f, 0);
     const GroupNorm norm = {w.device, b.device, poisoned(stats), poisoned(stats), k.B, k.N, k.C, k.groups, EPS};

@@ -201,7 +201,7 @@ static Outputs run_from(const real *s, const LisaAlgorithm *a, const Inputs *x, 
 
 static Outputs run(const LisaAlgorithm *a, const Inputs *x, const Case *k) { return run_from(NULL, a, x, k); }
 
-/* A gradient of few elements may cancel as a whole, and then the rounding of its terms is large beside it. */
+/* A gradient of few elements may cancel as a whole, and then the rounding of its terms is large compared with it. */
 static int close_gradient(const char *what, const float *got, const double *want, const double *size, size_t n) {
     double cancelled = ldexp(1, -22) * root_mean_square(size, n) / root_mean_square(want, n);
     return check_close(what, download(got, n), want, n, 1e-5 + cancelled);

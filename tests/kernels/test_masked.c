@@ -198,7 +198,7 @@ static void query_reference(AttentionWant *r, AttentionWant *s, const AttentionI
     free(slope);
 }
 
-/* Part `part` of `parts` in rows of parts*M numbers, what lies beside it as it was. */
+/* Part `part` of `parts` in rows of parts*M numbers, what surrounds it is unchanged. */
 static void place_part(float *whole, const float *part, size_t tokens, size_t M, int parts, int at) {
     for (size_t t = 0; t < tokens; t++) memcpy(whole + (t * parts + at) * M, part + t * M, M * sizeof *part);
 }

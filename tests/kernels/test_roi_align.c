@@ -167,7 +167,7 @@ static void roi_align_both(const Tensors *t, const Case *k) {
     roi_align_backward(t->d_dmaps, t->d_dy, t->d_boxes, t->d_place, k->R, &k->s);
 }
 
-/* Float arithmetic, and one rounding of the result.  Where a sample stands is rounded four times, each time by half a unit
+/* Float arithmetic, and one rounding of the result.  The place of a sample is rounded four times, each time by half a unit
  * in the last place of numbers up to twice the map's longest side, and neighbouring cells differ by up to six times the
  * root mean square. */
 static int close_sampled(const char *what, const real *got, const double *want, size_t n, const RoiAlign *s) {

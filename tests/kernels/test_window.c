@@ -1,5 +1,5 @@
 /* Attention within windows against the formula in double, taken token by token: two tokens of the rolled grid see each
- * other if they stand in one window, and are apart if along an axis only one of them was rolled over the edge.  The
+ * other if they are in one window, and are apart if along an axis only one of them was rolled over the edge.  The
  * gradients by differences of that formula. */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -373,7 +373,7 @@ static void test_gradients(void **state) {
 
 static const char classifier_end[] = "num_classes = 7\n";
 
-/* Writes the weights of a classifier of these settings, with them if `told`; returns its parameters' values by name. */
+/* Writes the weights of a classifier with these settings, and the settings with them if `told`. */
 static void write_classifier(const char *path, const char *settings, bool told) {
     Config config;
     Vit vit;
@@ -577,7 +577,7 @@ static void test_training(void **state) {
  * classifier). */
 static const struct {
     const char *settings;
-    size_t weights, norms; /* norms: new ones beside the stages */
+    size_t weights, norms; /* norms: new ones in addition to the stages */
     double macs[2];        /* 1e9, of 800 x 1280 and 512 x 2048; 0: not compared */
 } published[] = {
     {"attn = lisa\nlisa_patterns = 8\ndim = 64,128,320,384\ndepth = 2,4,12,4\nheads = 4,8,20,24\n"

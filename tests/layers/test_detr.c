@@ -492,7 +492,7 @@ static void test_whole(void **state) {
     (void)state;
     if (sizeof(real) != 4) return;
     whole_case(16, 4, 5, 24, true);
-    whole_case(16, 4, 40, 256, true); /* scratch of the decoder's feed-forward that would reach what lies beside it */
+    whole_case(16, 4, 40, 256, true); /* scratch of the decoder's feed-forward that would overwrite its neighbour */
     whole_case(168, 1, 5, 24, false); /* dx so large that what is behind it is where layer4 has its scratch */
 }
 

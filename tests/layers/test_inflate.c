@@ -1,4 +1,4 @@
-/* Weights of image models in models of clips: on a clip that stands still operators give what they give on its image,
+/* Weights of image models in models of clips: on a clip without motion operators give what they give on its image,
  * and centre kernels see every frame by itself. */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -761,7 +761,7 @@ static void test_step_found(void **state) {
     release_all();
 }
 
-/* Copies beside kernels, and places in the sequence of calls. */
+/* Copies that overlap with kernels, and places in the sequence of calls. */
 static void test_uploads(void **state) {
     (void)state;
     enum { N = 70001, CALLS = 5 };

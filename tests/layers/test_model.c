@@ -692,7 +692,7 @@ static bool keeps_ones(const char *attn) {
     return ok;
 }
 
-/* A 1e-6 beside the sum would be ten roundings. */
+/* A 1e-6 added to the sum would be ten roundings. */
 static void test_weights_sum_to_one(void **state) {
     (void)state;
     assert_true(keeps_ones("softmax"));

@@ -330,7 +330,7 @@ static void move_tensor(const Fixture *f, const Param *p, const float *values, c
  * tensor of weights, so a difference quotient of any width is exact. */
 static void test_pyramid_gradients(void **state) {
     (void)state;
-    if (sizeof(real) < 4) return; /* the sums are large beside their differences */
+    if (sizeof(real) < 4) return; /* the sums are large compared with their differences */
     Fixture f;
     fixture_open(&f, 3, true);
     float *values = download(f.params.values, f.params.total);
@@ -365,7 +365,7 @@ static void test_pyramid_gradients(void **state) {
     for (int i = 0; i < params_count(&f.params); i++) {
         const Param *p = params_at(&f.params, i);
         if (p->frozen) continue;
-        /* along the gradient, so that the difference is large beside its rounding */
+        /* along the gradient, so that the difference is large compared with its rounding */
         double square = 0, outputs[2];
         for (size_t j = 0; j < p->size; j++) square += (double)grads[p->offset + j] * grads[p->offset + j];
         float step = 0.1f / (float)sqrt(square);

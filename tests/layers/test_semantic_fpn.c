@@ -60,7 +60,7 @@ static void case_open(Case *c, const char *kind) {
     wide = keep(malloc(labels->size * sizeof *wide), false);
     assert_true(safetensors_to_int64(labels, wide, &error));
     for (size_t i = 0; i < labels->size; i++) c->labels[i] = (uint8_t)wide[i];
-    /* Room for pictures that lie or stand, and are larger in inference. */
+    /* Memory for pictures in landscape and portrait format that are larger in inference. */
     const SemanticRoom train = {c->B, c->W, c->H, c->W, c->H}, infer = {1, c->H, c->W + 32, c->H, c->W + 32};
     semantic_fpn_create(&c->net, &c->config, CONVOLUTION_CENTRED);
     c->net.model.training.guarded = true;

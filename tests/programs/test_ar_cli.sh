@@ -100,7 +100,7 @@ described=$("$vit" $wide --describe | awk '/^and param/ { state = $(NF - 1) * 10
 run $wide --run-dir wide
 peak=$(tail -n 1 wide/log.csv | cut -d , -f 11)
 awk -v a="$described" -v b="$peak" 'BEGIN { exit !(a > 1e8 && b > a && b < 1.1 * a + 4e7) }'
-check "--describe states the memory of the run, beside the program's own" $? "described $described, used $peak"
+check "--describe states the memory of the run, without the program's own" $? "described $described, used $peak"
 head -c 400000 /dev/zero >zeros.bin
 for attn in softmax sparse-strided sparse-fixed; do
     for n in 4096 8192 16384; do
@@ -227,7 +227,7 @@ check "the likeliest of one is that at temperature 0" $? "$(head -n 1 err)"
 
 run $tiny --bench --bench-seconds 0.1
 [ "$status" -eq 0 ] && grep -q '"train_tokens_per_s": [0-9.]*, "infer_tokens_per_s": [0-9.]*' out
-check "--bench tells tokens a second" $? "$(head -c 200 out)$(tail -n 1 err)"
+check "--bench reports tokens a second" $? "$(head -c 200 out)$(tail -n 1 err)"
 grep -q 'batches of [0-9]* sequences' err && ! grep -q images err
 check "and calls what it measures sequences" $? "$(cat err)"
 for name in image-dense image-strided image-strided-merged text-dense text-fixed text-fixed-merged text-fixed-split; do

@@ -1,6 +1,6 @@
 #!/bin/sh
 # What can be seen of a density model: the attention of its blocks over a half-drawn picture, the sparse patterns, and the
-# size of PNG files beside them.
+# size of PNG files for comparison.
 #
 #   BUILD=build/cpu sh tests/programs/test_ar_pictures.sh
 

@@ -290,7 +290,7 @@ plain=$(sed -n 's/^activation_bytes: //p' out)
 run --describe --recompute
 less=$(sed -n 's/^activation_bytes: //p' out)
 [ "$status" -eq 0 ] && [ "$less" -lt $((plain / 3)) ] && grep -q '^recompute: ' out
-check "--describe tells the bytes that recompute saves" $? "$less of $plain"
+check "--describe states the bytes that recompute saves" $? "$less of $plain"
 
 run --patch-size 8 --drop-path 0.1 --mlp-ratio=2 --describe
 mv out dashes
@@ -725,7 +725,7 @@ refuses "--init without the class token's position" 1 'token.safetensors|16 posi
 refuses "--init with other heads" 2 '--heads: 4|a/last.safetensors was trained with 2' $init a/last.safetensors --heads 4
 refuses "--eval with other heads" 2 '--heads: 4|trained with 2' --eval --init a/last.safetensors --heads 4
 
-# A file that tells nothing of its model, as other programs write it.
+# A file without the settings of its model, as other programs write it.
 restate a/last.safetensors foreign.safetensors vit.c.config 'x.config/;s/vit.c.classes/x.classes/;s/vit.c.norm/x.norm'
 succeeds "--predict of foreign weights" $model --predict test:0 --init foreign.safetensors
 grep -q '^foreign.safetensors: no settings of train_vit .* heads 2, pool gap, .* mean 0.*, std 0' out &&
@@ -735,7 +735,7 @@ grep -q '^foreign.safetensors: WARNING: .* the shapes of its weights fit any: he
 check "and warns that their number of heads is assumed" $? "$(grep WARNING out)"
 succeeds "--init of one's own weights" --predict test:0 --init a/last.safetensors
 ! grep -q WARNING out
-check "which tell it, without a warning" $? "$(grep WARNING out)"
+check "which have its settings, without a warning" $? "$(grep WARNING out)"
 refuses "the weights of another kind of head" 1 'foreign.safetensors|classifier is head linear|head linear is needed' \
     --predict test:0 --init foreign.safetensors $model --head tanh
 run $init foreign.safetensors --dim 32 --patch-size 4
@@ -890,7 +890,7 @@ cd ..
 same_run examined/run examined.stopped/run
 check "stopped while evaluating and resumed: the same run bit for bit" $? "differs: $differs"
 
-# Random features and codes, drawn anew in every step: all of them stand in the state.
+# Random features and codes, sampled anew in every step: all of them are in the state.
 rich="$rich --attn linear --feature-map performer --relative sincspe --log-every 5"
 mkdir whole.random
 (cd whole.random && "$vit" $rich >out 2>err)
@@ -1112,7 +1112,7 @@ succeeds "and with their own" --predict test:0 --init cswin.plain/last.safetenso
 ! grep -q stripe out
 check "without a line" $? "$(grep stripe out)"
 restate cswin.plain/last.safetensors cswin.foreign vit.c.config x.config
-succeeds "where a file tells nothing" $cswin --attn cswin --stripe 4,7 --predict test:0 --init cswin.foreign --data shapes
+succeeds "where a file has no settings" $cswin --attn cswin --stripe 4,7 --predict test:0 --init cswin.foreign --data shapes
 grep -q '^cswin.foreign: no settings of train_vit in it, taken for attn cswin, stripe 4,7, heads 2,' out
 check "the line of what it is taken for names them" $? "$(grep cswin.foreign out)"
 refuses "CSwin's weights for a deeper one" 1 'cswin.whole/last.safetensors|2 blocks in stage 0|has 3|depth (here 3 in stage 0)' \

@@ -88,7 +88,7 @@ worst = abs(want - got).max() / abs(want).max()
 print(f"# worst {worst:.1e}")
 sys.exit(not worst < 2e-5)
 EOP
-    check "a clip that stands still has its image's logits" $?
+    check "a clip without motion has its image's logits" $?
     for batch in moving conv3d; do
         run $small --frames 5 --tubelet 3 --inflate mean --init "$weights" --parity $batch.batch --out $batch.out
     done

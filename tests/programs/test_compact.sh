@@ -109,7 +109,7 @@ sys.exit(not worst < 1e-6)
 PYTHON
 check "sines after two epochs" $? "$(tail -n 1 told)"
 
-# Every operator that can stand behind a tokenizer trains there; the others say in one line why not.
+# Every operator that can follow a tokenizer trains there; the others say in one line why not.
 operators=$("$vit" --help | sed -n '/^Attention operators/,/^$/s/^  \([a-z0-9-]*\) .*/\1/p')
 trained=0
 for attn in $operators; do

@@ -272,7 +272,7 @@ run $net --num-classes 10 --image-size 64x96 --batch-size 4096 --micro-batch 2 -
     grep -q '^bench: batches of [0-9]* images in place of 4096' err && ! grep -q '"batch_size": 4096' out
 check "--bench takes a batch that fits its time" $? "$(grep place err)"
 grep -q '"train_images_per_s": [0-9.]*, "infer_images_per_s": [0-9.]*' out
-check "tells images a second" $? "$(head -c 200 out)"
+check "reports images a second" $? "$(head -c 200 out)"
 
 # == Parity ==========================================================================================================
 

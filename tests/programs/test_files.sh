@@ -163,7 +163,7 @@ left=$(ls littered | grep tmp | tr '\n' ' ')
     [ "$left" = "state.safetensors.tmp.1.$host state.safetensors.tmp.$dead.elsewhere state.safetensors.tmp.backup " ]
 check "what killed saves left goes, and nothing else" $? "left: $left $(head -n 1 err)"
 
-# The log is taken away, or replaced, while the run stands still.
+# The log is removed or replaced while the run is stopped.
 longer="$model --train-limit 1024 --test-limit 32 --batch-size 16 --epochs 4 --warmup-epochs 0 --log-every 1"
 "$vit" $longer --run-dir steady >out 2>err
 disturbed() { # folder, what to do

@@ -65,7 +65,7 @@ printf '\125' | dd of=flipped-train.pack bs=1 seek=400 conv=notrunc 2>/dev/null
 packs --check flipped-train.pack
 [ "$status" -eq 1 ] && [ "$(wc -l <err)" -eq 2 ] && grep -q 'image 0 (ape/arithmetic.jpg): its checksum differs' err &&
     grep -q '1 of 33 images are damaged' err
-check "a changed byte is found, and told where" $? "$(head -n 1 err)"
+check "a changed byte is found, and the message says where" $? "$(head -n 1 err)"
 refuses_to_pack "a file that is there" 1 'train.pack|remove it first' --data images --out train.pack
 refuses_to_pack "no data set" 2 '--data' --out x.pack
 refuses_to_pack "no file to write" 2 '--out' --data images

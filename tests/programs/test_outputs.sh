@@ -153,7 +153,7 @@ with "$ar" --init $text --sample 2 --out drawn.txt
 [ "$status" -eq 0 ] && [ "$(wc -c <drawn.txt)" -gt 64 ]
 check "train_ar draws text into a file" $? "$(wc -c <drawn.txt) bytes $(head -n 1 err)"
 cp drawn.txt before.txt
-limited() { # BLOCKS PROGRAM ARGUMENTS: with a limit of so many blocks of 512 bytes for each file
+limited() { # BLOCKS PROGRAM ARGUMENTS: with a limit of BLOCKS blocks of 512 bytes for each file
     blocks=$1
     shift
     said=$( (ulimit -f "$blocks"; exec timeout -k 5 120 "$@") 2>&1 >/dev/null)

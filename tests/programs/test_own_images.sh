@@ -141,7 +141,7 @@ check "--eval finds the table in the checkpoint" $? "$(tail -n 1 out)"
     for f in *; do case $f in a..*) c=class0 ;; *) c=${f%%-*} ;; esac; printf 'train,%s,%s\n' $c "$f"; done) >order.csv
 run --data flat --labels order.csv $settings --epochs 1 --run-dir order.run
 [ "$status" -eq 0 ] && grep -q '^flat: 70 training and 8 validation images' out
-check "a header says where the columns stand, and names may hold dots" $? "$(head -n 2 out | tail -n 1)"
+check "a header gives the order of the columns, and names may contain dots" $? "$(head -n 2 out | tail -n 1)"
 rm flat/a..b.bmp
 labels() { # NAME WORDS CONTENT
     printf '%b' "$3" >bad.csv

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Pages of runs as a reader sees them, in a browser: tests/report/check_page.py, and first whether it tells a bad page.
+# Pages of runs as a reader sees them, in a browser: tests/report/check_page.py; first, whether it recognises bad pages.
 #
 #   BUILD=build/cpu sh tests/programs/test_pages.sh
 
@@ -114,7 +114,7 @@ fi
 
 # == Pages of runs ===================================================================================================
 
-# page_of NAME FILE [TEXTS]: a page without a defect, in which these texts stand, a line each.
+# page_of NAME FILE [TEXTS]: a page without a defect that contains these texts, one a line.
 page_of() {
     name=$1 file=$2 texts=${3-}
     set --

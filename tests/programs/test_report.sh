@@ -27,7 +27,7 @@ figure() {
         $at[name] != "" && (which == "last" || !any || $at[name] > value) { value = $at[name] + 0; any = 1 }
         END { printf format, value }' "$1/log.csv"
 }
-# fact RUN NAME: a plain value of report.json, as it stands there
+# fact RUN NAME: a plain value of report.json, unchanged
 fact() { sed -n "s/^  \"$2\": \(.*[^,]\),*\$/\1/p" "$1/report.json"; }
 
 # == A run, and its page =============================================================================================
@@ -40,7 +40,7 @@ shows plain/report.html "$(figure plain top1 '%.2f %%' best)" "$(figure plain to
 check "its figures are those of the log" $? "lacks $lacks"
 shows plain/report.html 'train_vit, done: 3 of 3 epochs; top-1 ' 'train_vit --resume plain' 'warmup_epochs' 'train_limit' \
     'float32' 'Learning rate'
-check "it tells the result, the settings and how to go on" $? "lacks $lacks"
+check "it shows the result, the settings and how to resume" $? "lacks $lacks"
 [ ! -e "$root/.git" ] || shows plain/report.html '>commit<'
 check "and the commit of a checkout" $? "$(fact plain commit)"
 ! grep -q 'http-equiv="refresh"' plain/report.html && ! grep -oE ' (src|href)="[^"]*' plain/report.html |
@@ -85,7 +85,7 @@ shows killed/report.html 'http-equiv="refresh"' 'train_vit, running: ' ' left'
 check "the page of a run that lives loads itself again" $? "lacks $lacks"
 run --report killed
 shows killed/report.html 'running: ' 'last heard of at 2'
-check "--report tells when a run that was killed was last heard of" $? "lacks $lacks"
+check "--report says when a killed run last wrote" $? "lacks $lacks"
 
 run $tiny --epochs 1 --run-dir lost
 run --resume lost --epochs 50 --lr 100 --lr-min 100 --eps 0 --weight-decay 10

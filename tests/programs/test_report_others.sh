@@ -73,7 +73,7 @@ assert len(v["sentence"]) > 60 and v["sentence"].endswith(".")'
 
 vit=$build/train_detr
 succeeds "train_detr" $detr --run-dir detr
-has "tells its model" detr "$model
+has "shows its model" detr "$model
 assert 'SMCA-DETR' in v['sentence'] and '9 queries' in v['sentence']"
 has "shows eight validation images" detr '
 shown = pictures("found")
@@ -88,7 +88,7 @@ unnoticed detr $detr
 
 vit=$build/train_mask_rcnn
 succeeds "train_mask_rcnn" $mask --run-dir mask
-has "tells its model" mask "$model
+has "shows its model" mask "$model
 assert 'Mask R-CNN' in v['sentence'] and '40 proposals' in v['sentence']"
 has "shows eight validation images, and the mask AP of each class" mask '
 assert len(pictures("found")) == 8
@@ -101,7 +101,7 @@ unnoticed mask $mask
 
 vit=$build/train_semantic_fpn
 succeeds "train_semantic_fpn" $semantic --run-dir semantic
-has "tells its model" semantic "$model
+has "shows its model" semantic "$model
 assert 'Semantic FPN on a ResNet of 1, 1, 1 and 1 blocks' in v['sentence']"
 has "shows all of five pictures, three side by side" semantic '
 shown = pictures("segmented")
@@ -116,7 +116,7 @@ unnoticed semantic $semantic
 
 vit=$build/train_ar
 succeeds "train_ar of pictures" $pictures --run-dir pictures
-has "tells its model" pictures "$model
+has "shows its model" pictures "$model
 assert '2 blocks with sparse-strided attention' in v['sentence']"
 has "what its bits are compared with" pictures '
 levels = {l["name"]: l["value"] for l in f["levels"] if l["column"] == "bits"}

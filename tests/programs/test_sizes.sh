@@ -77,7 +77,7 @@ LINES
 
 # == Counts by formula, against counting one by one ==================================================================
 
-# macs SETTINGS: the multiply-adds of one block of width 12 on a grid with so many rows and columns
+# macs SETTINGS: the multiply-adds of one block of width 12 on a grid with these rows and columns
 macs() { "$vit" --dim 12 --depth 1 --patch-size 1 --pool gap "$@" --describe 2>&1 | sed -n 's/^macs: //p'; }
 
 seed=${VIT_TEST_SEED:-$(date +%s)}

@@ -4,7 +4,7 @@
 #
 #   BUILD=build/cpu-portable sh tests/programs/test_variants.sh
 #
-# MPIRUN is the launcher of ranks; qemu-x86_64 stands for other processors.
+# MPIRUN is the launcher of ranks; qemu-x86_64 emulates other processors.
 
 # shellcheck disable=SC1091,SC2015,SC2046,SC2086,SC2154 # what tap.sh sets; settings are lists of words; no name here holds a space
 . "$(dirname "$0")/../tap.sh"
@@ -130,7 +130,7 @@ if [ "$machine" != x86_64 ] || ! command -v qemu-x86_64 >/dev/null 2>&1 || ldd "
 elif [ "$sets" ]; then
     on Nehalem --version
     complains 2 'this processor is older|AVX2|FMA|BMI2'
-    check "a processor without AVX2 is told so" $? "status $status, $(wc -l <err) lines: $(head -n 1 err)"
+    check "a processor without AVX2 gets a message that says so" $? "status $status, $(wc -l <err) lines: $(head -n 1 err)"
     on max,-fma --describe
     complains 2 'this processor is older|lacks FMA'
     check "and one without FMA alone" $? "status $status, $(wc -l <err) lines: $(head -n 1 err)"

@@ -98,7 +98,7 @@ for tensors in files.values():
 of_detr = safetensors_io.read("of-detr.safetensors")[0]
 assert set(of_detr) == set(files["alone"]) and (of_detr[first] == files["alone"][first]).all()
 assert set(files["alone"]) == set(files["backbone"]) == {n for n in files["smca"] if n.startswith("backbone.")}
-# places in torchvision's file: 53 norms count their batches, running_var stands before the last of these
+# places in torchvision's file: 53 norms count their batches, running_var comes before the last of these
 assert np.float32(0.001 * 316) == files["backbone"][last][0], files["backbone"][last][0]
 assert np.float32(0.001 * 499) == files["smca"][last][0] == files["alone"][last][0]
 END

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Is what the README and the pages say still so?  Figures that stand in two places agree, operators are those of the
+# Is what the README and the pages say still true?  Figures in two places agree, operators are those of the
 # program, and links, configs, scripts and flags that are named exist.
 #
 #   BUILD=build/cpu sh tests/project/test_docs.sh

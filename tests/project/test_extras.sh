@@ -100,7 +100,7 @@ sed -i "s/\(\"vit\.c\.run\":\"\([^ ]* \)\{6\}\)$bytes /\1$pad /" older/state.saf
 run --resume older --epochs 2
 [ "$status" -eq 0 ] && [ ! -s err ] && [ "$(wc -l <older/log.csv)" -eq 3 ] &&
     [ "$(awk -F , '{ print NF }' older/log.csv | sort -u)" = 10 ] && [ "$(head -n 2 older/log.csv)" = "$(cat log.old)" ]
-check "a log of before keeps its columns when it is resumed" $? "$(last_row older) $(head -n 1 err)"
+check "an older log keeps its columns when it is resumed" $? "$(last_row older) $(head -n 1 err)"
 sed -i '1s/top1/TOP1/' older/log.csv
 run --resume older --epochs 3
 complains 0 'older/log.csv|columns'
@@ -293,7 +293,7 @@ shows "throughput and memory, and multiply-adds without transforms" 'LiSANet-B |
 printf 'by,operator,grid,infer_ms,train_ms,infer_bytes\nvit.c,lisa,7,1.5,4.25,20000000\nPyTorch,lisa,7,9,9,\n' >block.csv
 shows "what bench_block.sh measured" 'lisa 7x7 |18.3 | 20.0 | +1.7|1.2 | 1.5 | +0.3|3.2 | 4.2' lisa-4 block.csv
 shows "what the paper could not run" 'softmax 84x84 |22200.0 | 22243.7|out of memory' lisa-4
-shows "and where other numbers stand" "LiSA's Table 5 and FLatten's Figure 6: cswin_t" hosts
+shows "and where other numbers are from" "LiSA's Table 5 and FLatten's Figure 6: cswin_t" hosts
 mkdir paper/finetune-vit-l16-imagenet
 printf 'epoch,top1,top5\n8,85.1,97\n' >paper/finetune-vit-l16-imagenet/log.csv
 echo 'epochs = 8' >paper/finetune-vit-l16-imagenet/config.ini

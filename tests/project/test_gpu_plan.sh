@@ -1,5 +1,5 @@
 #!/bin/sh
-# scripts/gpu.sh: its plan for a GPU that is lent for 30 or 45 minutes, followed command by command with tiny sizes on
+# scripts/gpu.sh: its plan for a GPU that is available for 30 or 45 minutes, followed command by command with tiny sizes on
 # machines that have nothing but what such a machine has; and what it refuses.
 #
 #   BUILD=build/emulate-FP32 sh tests/project/test_gpu_plan.sh    with the emulated kernels in both precisions
@@ -79,7 +79,7 @@ if [ ! -e /dev/nvidiactl ] && ! nvidia-smi -L >/dev/null 2>&1; then
     check "gpu.sh: without a GPU" $? "status $status: $(tail -n 1 err)"
 fi
 
-# machine FOLDER: as one is lent.
+# machine FOLDER: a machine as it is borrowed.
 machine() {
     rm -rf "$1"
     mkdir -p "$1/bin" "$1/tmp" "$1/tree"

@@ -74,7 +74,7 @@ installed=$(find "$there/share/vit.c/configs" -name '*.ini' | wc -l)
 [ "$installed" -gt 0 ] && [ "$installed" -eq "$(find "$root/configs" -name '*.ini' | wc -l)" ]
 check "every config is installed" $? "$installed"
 
-# Each script starts: it tells what it does, and finds its own modules where it is installed.
+# Each script starts: it says what it does, and finds its own modules where it is installed.
 MPLCONFIGDIR=$work
 export MPLCONFIGDIR
 scripts=0

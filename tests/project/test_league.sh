@@ -110,7 +110,7 @@ league failing start
 wait_until holds 2 failing/rows.csv
 league failing status
 grep -q '^0 workers, 1 of 2 rows left\|^1 workers, 1 of 2' out && grep -q '^failed: hydra 1 1: .*dim' out && ! grep -q hydra failing/rows.csv
-check "a run that fails is told, and is no row" $? "$(tr '\n' ' ' <out)"
+check "a run that fails is reported, and is no row" $? "$(tr '\n' ' ' <out)"
 
 (unset TABLE && cd "$root" && WORK=$work/none DATA=$work/none CSV=$work/none.csv TRAIN_VIT=$vit sh scripts/league.sh start) >out 2>err
 status=$?
@@ -190,7 +190,7 @@ check "nor does one seed" $? "$(grep 'LiSA is ahead of convolutional' pages/refe
 page --check
 status=$?
 [ $status -eq 1 ] && complains 1 'league.md|run python3 scripts/league.py'
-check "results that the page lacks are told" $? "$(cat err)"
+check "results that the page lacks are reported" $? "$(cat err)"
 page && page --check && says '| `lisa` | 33.50 ± 0.50 | 2 | 170,000 | 10 | 500 |  |  | 61 |  |  |' && grep -q '>lisa</text>' pages/images/league.svg
 check "speeds come into the table and the picture" $? "$(cat err)"
 

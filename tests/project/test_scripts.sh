@@ -21,7 +21,7 @@ for script in "$root"/scripts/*.sh "$root"/scripts/*/*.sh; do
     done
 done
 [ -z "$unhelpful" ]
-check "every script tells what it does, and does nothing else" $? "${unhelpful:-all}"
+check "every script says what it does, and does nothing else" $? "${unhelpful:-all}"
 
 # Python's scripts without any module that Python itself does not bring.
 if command -v python3 >/dev/null 2>&1; then
@@ -69,7 +69,7 @@ deps() { # ARGUMENTS
 # A compiler that compiles nothing but a program without libraries: headers are there, libraries are not.
 poor_gcc='for word; do case $word in -l*) exit 1 ;; *.c) grep -q "include <stb" "$word" && exit 1 ;; esac; done; exit 0'
 
-# Headers that are on this very machine count where there is no compiler to ask, so what is told is checked on one that
+# Headers that are on this very machine count where there is no compiler to ask, so the message is checked on one that
 # has a compiler but no library, and of one without a compiler that the compiler is among them.
 machine make grep
 stands_in gcc "$poor_gcc"

@@ -4,7 +4,7 @@
 
 Makes the models of the paper, and others with kernels of 5 and 7, sines or no positions, in PyTorch and float64 with
 random weights under the authors' names, gives them names by scripts/convert_weights.py, and compares logits, loss and
-every gradient with those of `train_vit --parity`: gradients by their norm, and the worst single entry of all beside
+every gradient with those of `train_vit --parity`: gradients by their norm, and the worst single entry of all compared with
 that of PyTorch's own float32.
 """
 

@@ -95,7 +95,7 @@ def published(checkout, folder, name):
 
 @contextlib.contextmanager
 def on_cpu_in_float64():
-    """Casts to float32 and moves to the GPU that stand in their code do nothing."""
+    """Casts to float32 and moves to the GPU in the published code do nothing."""
     with mock.patch.object(torch.Tensor, "float", torch.Tensor.double), \
             mock.patch.object(torch, "float32", torch.float64), \
             mock.patch.object(torch.Tensor, "cuda", lambda x: x):
@@ -227,7 +227,7 @@ def inception(checkout, config, p, x, block):
 
 
 def convattn(checkout, config, p, x, block):
-    """Head by head, because theirs share their filters.  Theirs has a bias after k's norm, which softmax takes off."""
+    """Head by head, because the published heads share their filters.  They have a bias after k's norm, which softmax cancels."""
     M, D = config.dim, config.dim // config.heads
     attention = published(checkout, "", "mvit.models.attention").MultiScaleAttention
     module = attention(M, D, config.grid, 1, qkv_bias=True, kernel_q=(3, 3), kernel_kv=(3, 3), stride_q=(1, 1),
@@ -246,13 +246,13 @@ def convattn(checkout, config, p, x, block):
 
 
 def turned(table, config):
-    """Our table [T,...] is by query less key, theirs by key less query: [2Hg-1,2Wg-1,...]."""
+    """The table of vit.c [T,...] is by query less key, the published one by key less query: [2Hg-1,2Wg-1,...]."""
     Hg, Wg = config.grid
     return table.unflatten(0, (2 * Hg - 1, 2 * Wg - 1)).flip(0, 1)
 
 
 def lambda_convolution(checkout, config, p, x, block):
-    """A square grid; a layer of theirs for each head, because theirs share v; no content lambda, and norms of ours."""
+    """A square grid; a published layer for each head, because its heads share v; no content lambda, and the norms of vit.c."""
     D = config.dim // config.heads
     code = published(checkout, "", "lambda_networks.lambda_networks")
     q_rows, v_rows = p("qv.weight").chunk(2)
@@ -280,7 +280,7 @@ def lambda_convolution(checkout, config, p, x, block):
 
 
 def rsa(checkout, config, p, x, block):
-    """A layer of theirs for each head, because theirs share k and v.  The window is the grid."""
+    """A published layer for each head, because its heads share k and v.  The window is the grid."""
     M, D = config.dim, config.dim // config.heads
     code = published(checkout, "", "ops.rsa")
     with contextlib.redirect_stdout(None):
@@ -330,7 +330,7 @@ def rfa(checkout, config, p, x, block):
 
 
 def performer(checkout, config, p, x, block):
-    """Head by head: theirs share the random features."""
+    """Head by head: the published heads share the random features."""
     code = published(checkout, "", "performer_pytorch.performer_pytorch")
     q, k, v = queries_keys_values(p, config, x)
     phi = [torch.cat([code.softmax_kernel(z[:, h:h + 1], projection_matrix=w, is_query=is_query)
@@ -381,7 +381,7 @@ def permute(checkout, config, p, x, block):
 
 
 def sparse(checkout, config, p, x, block):
-    """Their patterns look back only; ours, as far as they look back, must be these.  A local window of theirs counts
+    """The published patterns look back only; those of vit.c, as far as they look back, must be these.  A published window counts
     the token itself: l of it are |n - m| < l."""
     code = published(checkout, "", "attention")
     code.BlocksparseTransformer = lambda layout, **how: (layout, how["mask_callback"])

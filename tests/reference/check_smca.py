@@ -13,7 +13,7 @@ printed how far the official code in float32 is from ours and from itself in flo
 anyone.
 
 Gradients can be compared only away from the corners of the loss. They jump where a ReLU's input changes sign, and a
-dozen of 18 million inputs are nearer to 0 than rounding tells apart; they jump where two assignments of targets to
+dozen of 18 million inputs are nearer to 0 than rounding can distinguish; they jump where two assignments of targets to
 queries cost the same. So biases before ReLUs are moved, most by 2e-5, until no input that has a gradient is within
 MARGIN of 0; and targets are drawn until each assignment is better than the second best, and each box off a corner of
 its loss, by GAP.

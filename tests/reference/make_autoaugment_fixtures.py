@@ -26,7 +26,7 @@ FIXTURE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "fixtur
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true")
-    parser.add_argument("--sides", default="12,9,11,16", help="heights and widths by turns")
+    parser.add_argument("--sides", default="12,9,11,16", help="heights and widths, alternating")
     parser.add_argument("--seed", type=int, default=3)
     parser.add_argument("--out", default=FIXTURE)
     parser.add_argument("--authors", metavar="FOLDER", help="a clone of SHI-Labs/Compact-Transformers")

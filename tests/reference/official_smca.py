@@ -1,6 +1,6 @@
 """The official SMCA-DETR from one's own checkout of gaopengcuhk/SMCA-DETR, imported as it lies under a current PyTorch.
 
-The checkout dates from PyTorch 1.6.  Nothing in it is edited; what stands in the way is that torchvision's version,
+The checkout dates from PyTorch 1.6.  Nothing in it is edited; the obstacles are that torchvision's version,
 read as a decimal, looks like an old one, and that the backbone's weights would be downloaded.  Needs torchvision and
 SciPy.
 """

@@ -29,7 +29,7 @@ from vitc import config as settings
 from vitc import layers
 from vitc.attention import inception, linear_variants, relative, ripple
 
-# Settings that every fixture has; others stand in its metadata where they are not the default.
+# Settings that every fixture has; others are in its metadata where they are not the default.
 ALWAYS = ("attn", "img_size", "patch_size", "dim", "depth", "heads", "num_classes", "mlp_ratio", "pool", "pos_embed",
           "r_max", "tau", "ripple_layers")
 
@@ -302,7 +302,7 @@ def self_check():
     for name in params:
         if name.endswith("sticks"):
             params[name] = torch.zeros_like(params[name])
-    # Weights 1/G divide num and den alike, so that only the 1e-6 in the denominator tells the two apart.
+    # Weights 1/G divide num and den alike, so that only the 1e-6 in the denominator distinguishes the two.
     difference = (build(config, params)(images) - build(replace(config, attn="linear"), params)(images)).abs().max().item()
     assert difference < 1e-5, difference
     print(f"equal weights == linear attention   worst {difference:.1e}   ok")

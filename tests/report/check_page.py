@@ -60,7 +60,7 @@ def find_browser():
 
 
 class Browser:
-    """Chromium, told what to do by its DevTools protocol: JSON messages that end with a zero byte, over two pipes."""
+    """Chromium, controlled by its DevTools protocol: JSON messages that end with a zero byte, over two pipes."""
 
     def __init__(self, path):
         self.profile = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
@@ -258,7 +258,7 @@ def trouble(events, url):
         elif method == "Runtime.consoleAPICalled" and about["type"] in ("error", "warning", "assert"):
             yield f"console: {' '.join(str(one.get('value', '')) for one in about['args'])}"
         elif method == "Log.entryAdded" and about["entry"]["level"] in ("error", "warning"):
-            if about["entry"]["source"] != "network":  # that is told already
+            if about["entry"]["source"] != "network":  # that is reported already
                 yield f"console: {about['entry']['text']}"
 
 

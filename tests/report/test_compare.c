@@ -148,7 +148,7 @@ static void test_groups(void **state) {
     free(page);
 }
 
-/* A group's result is at the last step that all have reached, and neighbours are joined by the steps they stand for. */
+/* A group's result is at the last step that all have reached, and neighbours are joined by the steps that they represent. */
 static void test_unequal_logs(void **state) {
     const char *long_log = HEADER "5,1,3,1,1,1,,,0,,50,1\n10,1,2,1,1,1,20,,0,9,100,1\n20,2,1,1,1,1,40,,0,8,200,1\n"
                                   "25,3,0.5,1,1,1,,,0,,250,1\n30,3,0.5,1,1,1,90,,0,7,300,1\n40,4,0,1,";

@@ -114,7 +114,7 @@ static void test_epochs(void **state) {
     free(page);
 }
 
-/* A folder of an older version has no facts; one whose settings are not this program's tells them all the same. */
+/* A folder of an older version has no facts; one with another program's settings shows them all the same. */
 static void test_what_is_missing(void **state) {
     (void)state;
     const char *run = new_run("old");
@@ -183,7 +183,7 @@ static void test_hostile_texts(void **state) {
     facts_free(&facts);
 }
 
-/* As many pictures of noise as facts have room for, between tables of so many rows. */
+/* The largest number of pictures of noise that facts can hold, between long tables. */
 static void add_much(Facts *facts, int rows) {
     enum { SIDE = 96 };
     static uint8_t pixels[SIDE * SIDE * 3];

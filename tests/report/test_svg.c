@@ -39,7 +39,7 @@ static void has(const char *text, const char *part) {
 }
 
 static void has_not(const char *text, const char *part) {
-    if (strstr(text, part)) fail_msg("'%s' stands in: %.3000s", part, text);
+    if (strstr(text, part)) fail_msg("'%s' is in: %.3000s", part, text);
 }
 
 static int occurrences(const char *text, const char *part) {

@@ -11,7 +11,7 @@ from .focused import Focus, focused_attention
 
 class Reduced(Mixer):
     """Softmax attention to keys and values of squares of `reduction` tokens to a side, by a convolution and a norm or,
-    with reduction_cells, of so many means to a side, by a linear layer, a norm and GELU."""
+    with reduction_cells, of that number of means to a side, by a linear layer, a norm and GELU."""
 
     def __init__(self, config, block=0):
         super().__init__(config)

@@ -1,4 +1,4 @@
-/* cuBLASLt as tests/emulate/cublaslt.cpp stands in for it. */
+/* cuBLASLt, which tests/emulate/cublaslt.cpp replaces. */
 #ifndef VIT_TESTS_EMULATE_CUBLASLT_H
 #define VIT_TESTS_EMULATE_CUBLASLT_H
 

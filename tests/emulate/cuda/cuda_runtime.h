@@ -1,4 +1,4 @@
-/* cudart as tests/emulate/cudart.cpp stands in for it: what this project calls of it, and what it may come to call. */
+/* cudart, which tests/emulate/cudart.cpp replaces: the functions that this project calls, and some that it may call. */
 #ifndef VIT_TESTS_EMULATE_CUDA_RUNTIME_H
 #define VIT_TESTS_EMULATE_CUDA_RUNTIME_H
 

@@ -1,4 +1,4 @@
-/* cuDNN's convolutions as tests/emulate/cudnn.cpp stands in for them. */
+/* cuDNN's convolutions, which tests/emulate/cudnn.cpp replaces. */
 #ifndef VIT_TESTS_EMULATE_CUDNN_H
 #define VIT_TESTS_EMULATE_CUDNN_H
 

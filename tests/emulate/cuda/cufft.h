@@ -1,4 +1,4 @@
-/* cuFFT as tests/emulate/cufft.cpp stands in for it. */
+/* cuFFT, which tests/emulate/cufft.cpp replaces. */
 #ifndef VIT_TESTS_EMULATE_CUFFT_H
 #define VIT_TESTS_EMULATE_CUFFT_H
 

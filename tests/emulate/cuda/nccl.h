@@ -1,4 +1,4 @@
-/* NCCL as tests/emulate/nccl.cpp stands in for it. */
+/* NCCL, which tests/emulate/nccl.cpp replaces. */
 #ifndef VIT_TESTS_EMULATE_NCCL_H
 #define VIT_TESTS_EMULATE_NCCL_H
 

@@ -1,5 +1,5 @@
 /* The constants of CUDA's libraries that this project's sources name, with the values of NVIDIA's documentation, as
- * lists: V(name, value).  The headers beside this one make enumerations of them, and check_values.cu, where the toolkit
+ * lists: V(name, value).  The other headers of this folder make enumerations of them, and check_values.cu, where the toolkit
  * is installed, compares each with the toolkit's own. */
 #ifndef VIT_TESTS_EMULATE_CUDA_VALUES_H
 #define VIT_TESTS_EMULATE_CUDA_VALUES_H
