@@ -30,7 +30,7 @@ static void softmax_row(real *p, const real *z, int D) {
         real_store_part(p + d, share * exponentials(p + d, z + d, largest, D - d), D - d);
 }
 
-/* p and z point to the first token, with row strides 2*M and 3*M.  Long sums are made of the sums of groups of tokens,
+/* p and z point to the first token, with row strides 2*M and 3*M.  Long sums are computed group by group,
  * against rounding. */
 static void softmax_columns(real *p, const real *z, int N, size_t M, int channels) {
     enum { GROUP = 64 };

@@ -20,7 +20,7 @@ static float inverse_norm(const real *x, int M) {
     return inverse > LONGEST_INVERSE ? LONGEST_INVERSE : inverse;
 }
 
-/* sum [M] of scale[2 n] a_n b_n over the tokens, made of the sums of groups of tokens, against rounding. */
+/* sum [M] of scale[2 n] a_n b_n over the tokens, computed group by group to limit rounding. */
 static void sum_products(float *sum, const real *a, size_t a_row, const real *b, size_t b_row, const float *scale,
                          int N, int M) {
     enum { GROUP = 64 };

@@ -36,7 +36,7 @@ static inline SpeShape spe_shape(int B, int N, int H, int D, int K) {
 
 DEVICE float spe_sigmoid(float x) { return x < 0 ? expf(x) / (1 + expf(x)) : 1 / (1 + expf(-x)); }
 
-/* Row d of the code of a token of the stretch. */
+/* Row d of the code of one token in the stretch. */
 DEVICE size_t spe_code_at(const SpeShape &s, int part, int token, int h, int d) {
     return ((((size_t)part * s.tokens + token) * s.H + h) * s.D + d) * s.D;
 }

@@ -43,7 +43,7 @@ struct LisaFftShape {
     Divisor by_H, by_L, by_groups, by_parts, by_together, by_tables; /* tables: D channels' and wb */
 };
 
-/* Pairs of patterns of a block of `patterns`, and blocks for all of them. */
+/* The number of pairs of patterns in a block, and of blocks for all pairs. */
 struct LisaFftTile {
     int twos;
     Divisor by_parts;

@@ -45,7 +45,7 @@ DEVICE void for_owned(const ThresholdedShape &s, Visit visit) {
         if (k * WARPS < s.rows) visit(k, warp_id() + k * WARPS);
 }
 
-/* The log of the sum of exponentials of the block's rows, row w + WARPS*k in result[k] of warp w. */
+/* The log-sum-exp of the block's rows; that of row w + WARPS*k is in result[k] of warp w. */
 DEVICE void log_sums(float (&result)[OWNED], const real *q, real *k, float *p, const real *keys, size_t row,
                      const ThresholdedShape &s) {
     float most[OWNED], sum[OWNED];

@@ -150,7 +150,7 @@ fi
 twice="--data moving-shapes --img-size 64 $model --frames 5 --train-limit 96 --test-limit 8 --batch-size 16 --micro-batch 5
        --warmup-epochs 0 --epochs 2 --samples-per-clip 2 --mixup 0.8 --crop-padding 4 --log-every 1 --run-dir run"
 refuses "samples of clips that are repeated" 2 '--samples-per-clip|2|--repeated-aug true' $twice --repeated-aug
-refuses "samples of clips of a set of images" 2 '--samples-per-clip|2|shapes|has images|repeated_aug' $tiny --samples-per-clip 2 \
+refuses "clip samples with a data set of images" 2 '--samples-per-clip|2|shapes|has images|repeated_aug' $tiny --samples-per-clip 2 \
     --epochs 1 --run-dir none
 mkdir whole stopped
 (cd whole && "$vit" $twice >out 2>err && grep -q '2 epochs of 12 batches of 16 clips, 5 at a time' out)
