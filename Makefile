@@ -65,7 +65,7 @@ include make/libraries.mk
 CPPFLAGS_ALL := -I. -Ikernels/$(if $(filter cpu,$(BACKEND)),cpu,cuda) -D_GNU_SOURCE $(if $(filter FP32,$(PRECISION)),-DVIT_FP32) \
                 $(MPI_CPPFLAGS) $(VIDEO_CPPFLAGS) $(CPPFLAGS)
 FLAGS = $(CFLAGS_BASE) $(CFLAGS_WARN) $(CFLAGS_SANITIZE) $(CPPFLAGS_ALL) $(CFLAGS)
-# Every .c file outside kernels/ and tests/; where a library is missing, x_none.c stands in for x.c (make/libraries.mk).
+# Every .c file outside kernels/ and tests/; where a library is missing, x_none.c replaces x.c (make/libraries.mk).
 SOURCES := $(filter-out $(LEFT_OUT),$(wildcard core/*.c core/*/*.c training/*.c report/*.c data/*/*.c detection/*.c detection/*/*.c layers/*.c layers/*/*.c))
 # What turns sources into programs: cpu, cuda or emulate.
 include make/$(BACKEND).mk

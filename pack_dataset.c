@@ -58,7 +58,7 @@ static const ConfigEntry entries[] = {
      .help = "Of videos store every frame as a JPEG: larger, but any frame is read without the others; --resize and "
              "--fps do so, too"},
     {F(FLOAT, fps), "0", .min = 0, .max = 600,
-     .help = "Of videos keep so many frames a second: the first at or after each multiple of 1 / fps (0: all)"},
+     .help = "Frames a second that are kept of videos: the first at or after each multiple of 1 / fps (0: all)"},
     {F(INT, limit), "0", .min = 0, .max = 1e9, .help = "Pack only N images (0: all)"},
     {F(INT, threads), "0", .min = 0, .max = 1024, .help = "Number of threads (0: one for each core)"},
     {F(STRING, check), .argument = "FILE",

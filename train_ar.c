@@ -1,6 +1,6 @@
 /* train_ar: Sparse Transformers as density models of bytes, from a config file to bits per byte and samples.
  *
- * Read it from its end: main, and train above it, show the whole run.  Above them stand, in this order, the settings,
+ * Read it from its end: main, and train above it, show the whole run.  Above them are, in this order, the settings,
  * the data, evaluation and what is printed.  The model is in layers/density/sequence_model.c, its attention in
  * layers/density/causal_attention.c, a step of it and the modes that do not train in layers/density/, data in
  * data/sequences/sequences.h. */
@@ -22,8 +22,8 @@
 
 static const ConfigEntry evaluation_entries[] = {
     {CONFIG_FIELD(INT, EvaluationSettings, eval_step), "0", .section = "evaluation", .min = 0, .max = 1 << 24,
-     .help = "Text and sound: tokens from one window of an evaluation to the next, which scores its last so many, each "
-             "with tokens - eval_step before it (0: half of tokens)"},
+     .help = "Text and sound: tokens from one window of an evaluation to the next.  A window scores its last eval_step "
+             "tokens, each from at least tokens - eval_step tokens before it (0: half of tokens)"},
     {CONFIG_FIELD(CHOICE, EvaluationSettings, eval_split), "test", .command_line_only = true,
      CONFIG_CHOICES([SEQUENCES_TRAIN] = "train", [SEQUENCES_VALIDATION] = "validation", [SEQUENCES_TEST] = "test"),
      .help = "What --eval evaluates; training evaluates the validation split"},

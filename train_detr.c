@@ -1,6 +1,6 @@
 /* train_detr: SMCA-DETR, an object detector, from COCO's files to COCO's twelve metrics.
  *
- * Read it from its end: main, and train above it, show the whole run.  Above them stand, in this order, the settings,
+ * Read it from its end: main, and train above it, show the whole run.  Above them are, in this order, the settings,
  * evaluation, and what is logged and printed.  The model is layers/detr/detr.c; its first weights, the loss of a step
  * and the modes that do not train are in layers/detr/, matching and COCO's metrics in detection/, pictures and boxes
  * come from data/detection/detection_loader.c. */
@@ -47,8 +47,8 @@ static void add_settings(DetrRun *run, Config *config) {
                                      "parameters in it replace the model's");
     config_explain(config, "out", "Where --parity writes logits, boxes, loss and grad.<parameter>");
     config_explain(config, "weight_decay", "Decoupled weight decay of everything that is trained");
-    config_explain(config, "lr_drop", "lr and lr_backbone fall to a tenth after so many epochs, and again after as "
-                                      "many more (0: never)");
+    config_explain(config, "lr_drop", "Epochs after which lr and lr_backbone fall to a tenth; after as many more "
+                                      "they fall again (0: never)");
     config_explain(config, "run_dir", "Where config.ini, log.csv and the checkpoints go (default: the next free "
                                       "runs/<data>-detr-<attn>-<number>)");
     config_explain(config, "init", "Start from these weights of a whole detector (safetensors, the official code's "

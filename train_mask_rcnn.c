@@ -1,9 +1,9 @@
 /* train_mask_rcnn: Mask R-CNN, which detects and segments instances, from COCO's files to COCO's twelve metrics of boxes
  * and of masks.
  *
- * Read it from its end: main, and train above it, show the whole run.  Above them stand, in this order, the settings,
+ * Read it from its end: main, and train above it, show the whole run.  Above them are, in this order, the settings,
  * evaluation, and what is logged and printed.  The model is layers/mask_rcnn/mask_rcnn.c, its losses are in
- * layers/mask_rcnn/loss.c, and the modes that do not train beside them; anchors, proposals and sampling are in
+ * layers/mask_rcnn/loss.c, and the modes that do not train are in the same folder; anchors, proposals and sampling are in
  * detection/regions/; pictures, boxes and masks come from data/detection/detection_loader.c. */
 #include <math.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* train_semantic_fpn: Semantic FPN, semantic segmentation, from ADE20K's files to mIoU.
  *
- * Read it from its end: main, and train above it, show the whole run.  Above them stand, in this order, the settings,
+ * Read it from its end: main, and train above it, show the whole run.  Above them are, in this order, the settings,
  * evaluation, and what is logged and printed.  The model is layers/semantic_fpn/semantic_fpn.c; its data, first weights
  * and the modes that do not train are in layers/semantic_fpn/, pictures and labels come from
  * data/segmentation/segmentation_loader.c, mIoU from core/results/segmentation.c. */

@@ -1,6 +1,6 @@
 /* train_vit: vision transformers for image classification, from a config file to an accuracy.
  *
- * Read it from its end: main, and train above it, show the whole run.  Above them stand, in this order, the settings,
+ * Read it from its end: main, and train above it, show the whole run.  Above them are, in this order, the settings,
  * a step, evaluation, and what a run opens and prints.  The model, and the modes in place of training, are in
  * layers/vit/, the arithmetic is in kernels/, data sets and augmentation are in data/. */
 #include <stdio.h>

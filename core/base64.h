@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-/* The number of characters that so many bytes become. */
+/* The number of characters that encode `size` bytes. */
 size_t base64_length(size_t size);
 
 void base64_put(FILE *out, const uint8_t *bytes, size_t size);

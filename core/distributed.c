@@ -14,7 +14,7 @@ int distributed_rank(void) { return rank; }
 int distributed_ranks(void) { return ranks; }
 int distributed_local_rank(void) { return local_rank; }
 
-/* The variables in which Open MPI, MPICH and Intel's MPI (Hydra), and Slurm say where a process stands. */
+/* The variables in which Open MPI, MPICH and Intel's MPI (Hydra), and Slurm give a process its rank. */
 static const char *const rank_names[] = {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID", NULL};
 static const char *const size_names[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", NULL};
 

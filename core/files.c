@@ -203,7 +203,7 @@ static bool is_stale(const char *ending, const struct stat *info) {
     static const time_t ABANDONED = 3600;
     char host[HOST_SIZE], *end;
     long process = strtol(ending, &end, 10);
-    if (process <= 0 || end == ending || (*end && *end != '.')) return false; /* not a name of ours */
+    if (process <= 0 || end == ending || (*end && *end != '.')) return false; /* not the name of a temporary file */
     host_name(host);
     bool here = !*end || !strcmp(end + 1, host);
     if (here && process == (long)getpid()) return true;

@@ -47,7 +47,7 @@ bool file_try(const char *path, Error *error);
 
 /* Makes the path an output of this call; `setting` names it in messages and must stay valid.  Returns false with the
  * reason in `error` if it is a regular file that is also an input - one that the functions above or below have opened,
- * or file_note was told of -, another output, or where standard output or error goes.  From here on a function of this
+ * or file_note has noted -, another output, or where standard output or error goes.  From here on a function of this
  * header that is to open this file to read it ends the program, before the file is lost.  Files are compared by device
  * and inode.  Not thread-safe. */
 bool file_claim(const char *path, const char *setting, Error *error);

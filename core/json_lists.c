@@ -200,7 +200,7 @@ static bool take_integers(Reader *r, const json_t *record) {
 static bool take_record(Reader *r, const json_t *record) {
     static const char *const expected[] = {"an integer", "0 or 1", "a number", "an array of four numbers",
                                            "a text of 1 to 1023 bytes"};
-    _Static_assert(JSON_TEXT_MOST == 1023, "stands in the message");
+    _Static_assert(JSON_TEXT_MOST == 1023, "the message names it");
     JsonValue value[JSON_FIELDS_MOST];
     uint32_t present = 0;
     Error error = {.text = ""};

@@ -19,7 +19,7 @@ double now_seconds(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static bool open_line; /* on a terminal: the cursor stands behind the line */
+static bool open_line; /* on a terminal: the cursor is at the end of the line */
 
 /* A terminal that knows the codes.  A launcher gives its processes one of its own, whatever it does with the output. */
 static bool rewrites(void) {

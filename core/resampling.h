@@ -36,7 +36,7 @@ int resample_weights(double *weights, int *first, const ResampleAxis *axis, Resa
 int resample_taps(const ResampleAxis *axis, ResampleFilter filter);
 
 /* The weights of output `j` of `out` without antialiasing, as in torch.nn.functional.interpolate(mode="bilinear"): those
- * of the two inputs beside its centre, from *first on, or of one at the far edge.  Returns their number. */
+ * of the two inputs next to its centre, from *first on, or of one at the far edge.  Returns their number. */
 int interpolation_weights(double weights[2], int *first, int in, int out, int j);
 
 #endif

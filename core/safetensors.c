@@ -349,7 +349,7 @@ static Piece *plan_pieces(const SafeTensorEntry *entries, int count, const char 
 static bool add_json(json_t *object, const char *name, json_t *value, const char *path, Error *error) {
     if (json_object_get(object, name)) {
         json_decref(value);
-        return refuse(error, "%s: %s: the name stands twice", path, name);
+        return refuse(error, "%s: %s: the name occurs twice", path, name);
     }
     return !json_object_set_new(object, name, value) ||
            refuse(error, "%s: %s: the name or its text is not UTF-8, or memory is short", path, name);

@@ -65,7 +65,7 @@ struct AttentionOp {
     /* Draws the random buffers of a training step, the same for all its micro-batches, and uploads them to the
      * parameters.  NULL: there are none. */
     void (*draw)(const Attention *a, uint64_t seed, uint32_t step);
-    /* An operator on queries, keys and values has the first two of these functions, which stand between the projections
+    /* An operator on queries, keys and values has the first two of these functions, which come between the projections
      * of Attention.frame: mix from qkv_act, then dqkv (=) from dmix.  Any other operator has the last two, which
      * include its projections: y, x [B,N,M]; dx (=), which may be dy.  Both kinds add to the parameters' gradients
      * (+=). */
@@ -200,7 +200,7 @@ static inline size_t attention_head_floats(const Attention *a, int B) {
 static inline AttentionShape attention_shape(const Attention *a, int B) {
     return (AttentionShape){B, a->N, a->H, a->D};
 }
-/* Multiply-adds of the scores of all pairs of tokens and of the sums weighted by them, for AttentionOp.macs. */
+/* Multiply-adds for all pairs of tokens: their scores and the weighted sums.  For AttentionOp.macs. */
 size_t attention_pair_macs(const Attention *a);
 
 #endif

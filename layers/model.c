@@ -71,7 +71,7 @@ void model_describe_row(const Model *model, FILE *out, const char *prefix, const
 void model_describe_memory(const Model *model, FILE *out, const char *sample, bool recompute) {
     const Plan *plan = described(model);
     double MiB = 1 << 20;
-    if (recompute) fprintf(out, "recompute: beside the input of each block, one block at a time is kept\n");
+    if (recompute) fprintf(out, "recompute: the input of each block is kept, and the activations of one block at a time\n");
     fprintf(out, "memory for %d %ss at a time: kept %.1f MiB, scratch %.1f MiB, kernel workspace %.1f MiB\n",
             model->batch, sample, (double)plan->keep_peak / MiB, (double)plan->scratch_peak / MiB,
             (double)plan->workspace / MiB);

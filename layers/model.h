@@ -20,7 +20,7 @@ typedef struct {
 } Model;
 
 /* Plans activations for up to `batch` images, for inference and, if `training`, for training as well.  Calls
- * activations(plan, owner) for each of the two, which names every tensor; plan->training tells them apart.  Allocates
+ * activations(plan, owner) for each of the two, which names every tensor; plan->training distinguishes them.  Allocates
  * no device memory. */
 void model_plan(Model *model, int batch, bool training, void (*activations)(Plan *plan, void *owner), void *owner);
 

@@ -2,7 +2,7 @@
  * forward   for every block:  x += conv(x), where a depthwise 3x3 convolution embeds positions (Chu et al. 2021)
  *                             x += keep drop(attention(norm1(x)));  x += keep drop(mlp(norm2(x))), or with normed_mlp
  *                             x = norm2(x), x += keep drop(mlp(x)), as in Compact Transformers (Hassani et al. 2021)
- *           h = norm(x), or x where the stage ends without a norm; the next stage reads h, or x beside it
+ *           h = norm(x), or x where the stage ends without a norm; the next stage reads h, or x if there is no norm
  *           (with some operators the class token is added before a later block, without a position embedding)
  * Each residual addition is fused with the norm that follows it, so the stream has 2*depth + 1 stations and a
  * half-block maps h of one station to f, which the next station adds.

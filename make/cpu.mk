@@ -13,7 +13,7 @@ report-device:
 # instructions and one precision, in one relocatable object without global symbols.  The launcher finds them by a section
 # of pointers (kernels/device/variant.h), in the order in which they are linked, newest instructions first.
 OBJCOPY ?= $(shell $(CC) -print-prog-name=objcopy)
-# Those beside the one in $(BUILD), each made by a make of its own in $(BUILD)-NAME.
+# The variants other than the one in $(BUILD); each is made by a make of its own in $(BUILD)-NAME.
 ifeq ($(origin VARIANTS)$(SANITIZE)$(PRECISION)$(if $(X86),x86),undefined0FP32x86)
 ifeq ($(ARCH),portable)
 VARIANTS := v4-bf16 v4

@@ -4,7 +4,7 @@
 #   CUDNN=0 CUFFT=0 NCCL=0               without a library that is there
 #   NVCC_LINES=      programs a third smaller, without the lines of the source for profilers and compute-sanitizer
 # To copy a program to another machine, build it with ARCH=x86-64-v3 MPI=0 NCCL=0: train_vit then needs the driver,
-# libcublasLt, libcufft and libcudnn, beside it or in LD_LIBRARY_PATH.
+# libcublasLt, libcufft and libcudnn, in its folder or in LD_LIBRARY_PATH.
 CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(shell readlink -f "$$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)"))
 NVCC := $(CUDA_HOME)/bin/nvcc
 GPU_ARCH := $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | \

@@ -2,7 +2,7 @@
 # stand-ins.  The kernels are sanitized, the C files not: build/cpu-asan has them.
 CPPFLAGS_ALL := -Itests/emulate -Itests/emulate/cuda -DVIT_CUDNN -DVIT_CUFFT $(if $(filter 1,$(MPI)),-DVIT_NCCL) $(CPPFLAGS_ALL)
 override CFLAGS += -O1
-# No call may be made twice of one: where threads meet is told by the address (-fno-thread-jumps).
+# The compiler must not duplicate a call: its address says where threads meet (-fno-thread-jumps).
 CXXFLAGS_ALL := -std=c++17 -O1 $(SANITIZERS) -fopenmp -Wall -Wextra \
                 -fno-thread-jumps -Wno-unknown-pragmas $(if $(filter 1,$(WERROR)),-Werror) $(CPPFLAGS_ALL)
 # The longest first: one of them takes as long as ten others.

@@ -18,7 +18,7 @@
 
 /* How much of a comparison a page shows, so that it keeps to REPORT_BYTES. */
 typedef struct {
-    int points, groups; /* of a curve; the best so many in tables and scatters */
+    int points, groups; /* points of a curve; the number of best groups in tables and scatters */
 } Detail;
 enum { MOST_POINTS = 160, FEWEST_POINTS = 40, DOTS_UP_TO = 20 };
 
@@ -231,7 +231,7 @@ static void results(FILE *out, const Comparison *c, int groups, TimeUnit unit) {
         runs_table(out, c, groups, unit);
         return;
     }
-    html_paragraph(out, "Runs that differ in their seed alone stand in one row: the mean over them, at the last epoch "
+    html_paragraph(out, "Runs that differ in their seed alone share one row: the mean over them, at the last epoch "
                         "that all of them have reached, ± its standard error; s.d. is the standard deviation.");
     groups_table(out, c, groups, unit);
     html_fold_begin(out, "Every run by itself");
@@ -243,7 +243,7 @@ static void results(FILE *out, const Comparison *c, int groups, TimeUnit unit) {
 
 typedef enum { BY_EPOCH, BY_STEP, BY_TIME, AXES } XAxis;
 
-/* The groups that have logs, the best first, of which the charts have colours for so many. */
+/* The groups that have logs, the best first; the charts have colours for the first ones. */
 typedef struct {
     const RunGroup *groups[CHART_COLOURS];
     int count, of;
@@ -314,7 +314,7 @@ static void describe_curves(FILE *out, const Comparison *c, const Drawn *drawn) 
                             "where the first of its runs does.");
 }
 
-/* The charts stand once for each axis, and a choice that needs no script shows those of one (page_rules). */
+/* There is a set of charts for each axis, and a choice that needs no script shows those of one (page_rules). */
 static void curves(FILE *out, const Comparison *c, int points, TimeUnit unit) {
     static const char *const names[AXES] = {"epoch", "step", "time"};
     Drawn drawn = drawn_groups(c, unit);

@@ -134,7 +134,7 @@ static bool find_columns(int at[COLUMNS], char *const *cells, int count, Error *
     return true;
 }
 
-/* A row as a run whose log has one row and whose config has what its group is told by. */
+/* A row as a run whose log has one row and whose config has what distinguishes its group. */
 static bool take_row(ComparedRun *run, char *const cells[COLUMNS], Error *error) {
     char log[512], name[256];
     size_t room = 0;
@@ -213,7 +213,7 @@ static bool has_twin(const Comparison *c, int i, bool itself) {
     return false;
 }
 
-/* Folders have the last parts of their paths as names: as many as tell them apart, and a number where one folder is
+/* Folders have the last parts of their paths as names: as many as distinguish them, and a number where one folder is
  * given twice. */
 static void name_runs(Comparison *c) {
     enum { MOST_PARTS = 8 };
@@ -238,7 +238,7 @@ static void name_runs(Comparison *c) {
 
 /* == Groups ======================================================================================================= */
 
-/* The next setting from i on that tells groups apart. */
+/* The next setting from i on in which groups differ. */
 static int telling(const ComparedRun *run, int i) {
     while (i < run->setting_count && (run->settings[i].place || !strcmp(run->settings[i].name, "seed"))) i++;
     return i;
@@ -279,7 +279,7 @@ static void make_groups(Comparison *c) {
     }
 }
 
-/* What the names of its runs begin with, without a number that was cut through and what stood before it, as "-seed". */
+/* The common beginning of its runs' names, without a number that was cut through and the word before it, as "-seed". */
 static char *common_name(const RunGroup *group) {
     const char *name = group->runs[0]->name;
     size_t same = strlen(name);

@@ -68,7 +68,7 @@ Sample sample_of(const double *values, int count);
 /* A metric along a group's runs: mean and standard error over all of them, at the steps at which all have a value, with
  * the mean of their times, which a log of an old version lacks (NaN). */
 typedef struct {
-    int count, joined; /* joined: so many values in a point, at most */
+    int count, joined; /* joined: the largest number of values in a point */
     double *step, *epoch, *seconds, *mean, *error, *deviation; /* [count] */
 } GroupCurve;
 

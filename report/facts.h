@@ -26,7 +26,7 @@ typedef struct {
     struct json_t *all;
 } Facts;
 
-/* Reads report.json.  A file that is missing gives no facts; one that is none of ours is an error, without the file's
+/* Reads report.json.  A file that is missing gives no facts; one of another form is an error, without the file's
  * name, and then there are no facts.  What was read has the form above: lists are as long as they have to be. */
 bool facts_read(Facts *facts, const char *path, Error *error);
 /* The same for a file in memory. */

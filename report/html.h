@@ -3,7 +3,7 @@
  *     html_begin(out, &(HtmlPage){.title = "cifar100-ripple-001", .reload_s = 30});
  *     html_figures(out, figures, 4);
  *     html_section(out, "curves", "Curves");
- *     html_grid_begin(out);           charts and pictures stand side by side where the screen is wide enough
+ *     html_grid_begin(out);           charts and pictures are side by side where the screen is wide enough
  *     svg_lines(out, &chart);         report/svg.h
  *     html_grid_end(out);
  *     html_end(out);
@@ -21,7 +21,7 @@
 typedef struct {
     const char *title;
     const char *subtitle; /* or NULL */
-    int reload_s;         /* the page loads itself again after so many seconds, where it was scrolled to; 0: never */
+    int reload_s;         /* seconds after which the page reloads itself and keeps its place; 0: never */
 } HtmlPage;
 
 void html_begin(FILE *out, const HtmlPage *page);

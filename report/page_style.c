@@ -3,7 +3,7 @@
 /* Colours of lines have the hues of Okabe and Ito.  Each has a contrast of at least 3 to the background, and no two are
  * nearer than 14 in CIELAB, neither for all eyes nor for those that lack red or green (Machado et al., 2009).
  *
- * In a chart .e and .m are texts that end where they stand or have their middle there; .h have a halo; .w1, .w2 and .w3
+ * In a chart .e and .m are texts that end or are centred at their position; .h have a halo; .w1, .w2 and .w3
  * are left out where the chart is narrower than the widths in report/svg.c; .d is stretched to the chart's size, and in
  * it .g is the grid, .l a line, .b its band and .o its values between gaps. */
 const char page_style[] =

@@ -24,7 +24,7 @@ void run_log_free(RunLog *log);
 /* The values of a column [log->rows]; NULL: there is none of this name. */
 const double *run_log_column(const RunLog *log, const char *name);
 /* The last finite value, NaN if there is none; the greatest or the least one, NaN if there is none, and in *row, unless
- * row is NULL, where it stands first (-1: nowhere). */
+ * row is NULL, its first row (-1: none). */
 double run_log_last(const RunLog *log, const char *name);
 double run_log_best(const RunLog *log, const char *name, bool greatest, int *row);
 

@@ -246,7 +246,7 @@ typedef struct {
     bool log_y, from_zero;
     struct {
         const char *column, *name;
-        bool noisy; /* where it has many values, their mean is a line, and they stand faint behind it */
+        bool noisy; /* where it has many values, their mean is a line, and they are faint behind it */
     } lines[5];
 } Curves;
 
@@ -300,7 +300,7 @@ static Points points_of(const Page *page, const char *column, double scale) {
     return p;
 }
 
-/* Means of so many values around each one, of those that there are at the ends. */
+/* Means of the `width` values around each one; at the ends, of those that there are. */
 static Points smoothed(const Points *raw, int width) {
     size_t count = (size_t)raw->count;
     Points p = {raw->count, xcalloc(count, sizeof *p.x, "a curve"), xcalloc(count, sizeof *p.y, "a curve")};
@@ -645,7 +645,7 @@ static void put_page(FILE *out, Page *page) {
     html_end(out);
 }
 
-/* The page with at most so many pictures and parts. */
+/* The page with at most `pictures` pictures and `parts` parts. */
 static char *page_text(Page *page, int pictures, int parts, size_t *size) {
     TextStream stream;
     page->pictures_left = pictures;

@@ -21,7 +21,7 @@ enum { REPORT_BYTES = 400000 /* that no page exceeds */ };
  *   resume     the command that continues it        result   the last line of the run
  *
  * Writes the page.  `config` has the groups of settings that the program knows; the values are those of config.ini.  If
- * it is NULL, or the file has other settings, those that differ from the defaults are not told from the others.
+ * it is NULL, or the file has other settings, those that differ from the defaults are not marked.
  * reload_s: as in HtmlPage.  On failure returns false with a line that names the file. */
 bool run_page_write(FILE *out, const char *folder, const Facts *facts, const Config *config, int reload_s,
                     Error *error);

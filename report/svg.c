@@ -450,7 +450,7 @@ static Box name_box(const Spot *spot, Place place, int width) {
     }
 }
 
-/* Is there room for the name of spot `own` in a chart of this width, beside all dots and the names placed so far? */
+/* Is there room for the name of spot `own` in a chart of this width, without covering a dot or a name placed before? */
 static bool has_room(const Spot *spots, int count, int own, Place place, int w) {
     int width = widths[w];
     Box box = name_box(&spots[own], place, width);

@@ -1,5 +1,5 @@
 #!/bin/sh
-# A model of clips learns which way a figure moves, on generated clips, in minutes on two CPU cores; beside it the same
+# A model of clips learns which way a figure moves, on generated clips, in minutes on two CPU cores; for comparison the same
 # model is given single frames, which say nothing, and stays at chance.  Everything lands in runs/demo-clips.
 #
 #   sh scripts/demo_clips.sh [--epochs 2 ...]      arguments are passed on to the training of the clips

@@ -1,7 +1,7 @@
 #!/bin/sh
 # From a fresh checkout to a density model of small pictures in minutes on two CPU cores: installs missing packages,
-# builds, trains a Sparse Transformer on generated shapes (configs/ar/shapes-demo.ini), measures bits per byte beside three
-# baselines, and lets it draw.  All results are in runs/demo-density.
+# builds, trains a Sparse Transformer on generated shapes (configs/ar/shapes-demo.ini), measures bits per byte and those of three
+# baselines, and samples pictures.  All results are in runs/demo-density.
 #
 #   sh scripts/demo_density.sh [--epochs 2 ...]      arguments are passed on to train_ar
 case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; esac

@@ -90,7 +90,7 @@ CELL, STRUCT, TEXT = 1, 2, 4
 
 
 def mat_elements(data):
-    """(type, bytes) of the elements of a file of MATLAB 5, one after another."""
+    """Yields (type, bytes) for each element of a MATLAB 5 file."""
     at = 0
     while at < len(data):
         kind, size = struct.unpack_from("<II", data, at)

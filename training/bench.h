@@ -26,7 +26,7 @@ typedef struct {
     bool last;     /* this rank has no more of the batch */
     BenchSpeed train, infer;
     double peak; /* GFLOP/s of a large matrix product on this device, the better of one run before and one after */
-    size_t peak_bytes; /* of memory for all that was measured, without what bench_print and its callers measure beside it */
+    size_t peak_bytes; /* of memory for all that was measured, without what bench_print and its callers measure in addition */
 
     Training *t;
     int micro; /* images at a time */
@@ -37,7 +37,7 @@ typedef struct {
 } Bench;
 
 /* Prepares to measure training, then inference, for about bench_seconds each, after one warm-up batch that is not
- * counted, or two where the device runs beside the host: the time of a batch is then from the end of the one before to
+ * counted, or two where the device runs asynchronously: the time of a batch is then from the end of the one before to
  * its own.  If four training batches would take longer than bench_seconds, t->s->batch_size is first reduced to a
  * multiple of `micro` on every rank.  Allocates the optimizer's memory of `params`.  Reports progress on stderr. */
 void bench_begin(Bench *b, Training *t, Params *params, int micro);
@@ -52,7 +52,7 @@ bool bench_part(Bench *b);
 /* Random bytes below `limit`, of which a batch is made. */
 void bench_fill(uint8_t *bytes, size_t n, int limit, uint64_t seed);
 
-/* The share of the device's peak that so many multiply-adds of an image mean at that speed. */
+/* MFU: the share of the device's peak at `macs` multiply-adds an image and this speed. */
 double bench_peak_share(const Bench *b, double macs, double images_per_s);
 
 /* On rank 0: prints the results as one line of JSON.  Besides the program's own "key": value pairs it has the operator,

@@ -24,7 +24,7 @@ static void put_basic(const Config *config, const HelpLine *line, bool with_defa
 }
 
 static void print_short(const ProgramFacts *program, const Config *config) {
-    printf("%s\nUsage: %s --SETTING VALUE ...    Settings can also stand in a file: --config FILE.\n",
+    printf("%s\nUsage: %s --SETTING VALUE ...    Settings can also be in a file: --config FILE.\n",
            program->introduction, program->name);
     put_examples(stdout, program->examples, SHORT_EXAMPLES);
     printf("\nThe settings that matter most, with their defaults:\n");

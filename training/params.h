@@ -53,7 +53,7 @@ typedef enum {
     TIME_ADDED        /* features of time, after `prefix` others, which have no weight yet */
 } TimeRule;
 
-/* Time is the slowest part of dimension `axis`, or that whole dimension where it stands apart: `count` slices, after
+/* Time is the slowest part of dimension `axis`, or that whole dimension where time has its own: `count` slices, after
  * `prefix` entries that belong to no frame.  A tensor of one slice or none has no axis of time, whatever its rule. */
 typedef struct {
     TimeRule rule;

@@ -94,7 +94,7 @@ void parity_token_values(const SafeTensors *st, const char *path, int *tokens, i
 }
 
 /* The first parameter in the file that this model does not have, or NULL; *count: how many.  Results and a PyTorch
- * module's buffers may stand beside the inputs. */
+ * module's buffers may be in the same file. */
 static const char *first_stranger(const Params *params, const SafeTensors *st, int *count) {
     const char *first = NULL;
     *count = 0;
@@ -108,7 +108,7 @@ static const char *first_stranger(const Params *params, const SafeTensors *st, i
     return first;
 }
 
-/* Weights by other names would leave this model's as they were drawn, without a word.  Beside all of its own there may
+/* Weights by other names would leave this model's initial values, without a message.  In addition to all of its own there may
  * be those of a module that its authors do not use, which is said. */
 void parity_parameters(Params *params, const SafeTensors *st) {
     int present = 0, strangers;

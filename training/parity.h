@@ -22,7 +22,7 @@ int parity_tokens(SafeTensors *st, const char *path, int dims[PARITY_TOKEN_DIMS]
 void parity_token_values(const SafeTensors *st, const char *path, int *tokens, int vocabulary);
 
 /* Replaces the model's parameters and buffers by those in the file, which must hold all of them or none; parameters of
- * another model alone are refused, and beside all of these a line says so. */
+ * another model alone are refused, and a line names those in addition to all of this model's. */
 void parity_parameters(Params *params, const SafeTensors *st);
 
 /* Writes the outputs, and the gradient of every parameter as grad.<parameter>. */

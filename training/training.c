@@ -291,7 +291,7 @@ static void show(const Training *t) {
  * log rows. */
 static double run_seconds(const Training *t) { return t->before + now_seconds() - t->started; }
 
-/* Appends names or values of the columns that stand in one of the two places, each behind a comma. */
+/* Appends names or values of the columns in one of the two places, each after a comma. */
 static int put_columns(const Training *t, char *text, int used, LogPlace place, bool names) {
     for (int i = 0; i < t->state.column_count; i++) {
         const LogColumn *c = &t->state.columns[i];

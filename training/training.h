@@ -54,7 +54,7 @@ typedef struct {
     Params *params;
     uint64_t batches; /* per epoch */
     uint64_t samples; /* per epoch, of which the last batch may have fewer than batch_size; 0: all batches are full */
-    uint64_t most_steps; /* the run ends after so many steps, in the middle of an epoch perhaps; 0: with an epoch */
+    uint64_t most_steps; /* the run ends after this number of steps, even within an epoch; 0: with an epoch */
     RunState state;
     RunFolder folder;
     struct Report *report;  /* of rank 0: the run's page (training/report.h) */
@@ -134,7 +134,7 @@ void training_share(const Training *t, int *begin, int *end);
 void training_sum(Training *t, double *sums, int count);
 
 /* One step of AdamW with the gradients in params; `loss` is the mean of all ranks.  Dies if it or the gradient norm is
- * not finite, so that NaN weights never overwrite a good checkpoint.  A device that runs beside the host is not waited
+ * not finite, so that NaN weights never overwrite a good checkpoint.  A device that runs asynchronously is not waited
  * for: the norm arrives, and is checked, in the next step or before a row of the log.  Call training_sum before it. */
 void training_update(Training *t, double loss);
 
@@ -152,14 +152,14 @@ void training_step_end(Training *t, double stalled);
 /* Is a row of the log due after the step that has ended?  Values that are expensive to compute can wait for that. */
 bool training_row_is_due(const Training *t);
 
-/* Sets the value of a column, the same on all ranks.  It stands in every row until the epoch ends. */
+/* Sets the value of a column, the same on all ranks.  It is in every row until the epoch ends. */
 void training_value(Training *t, const char *name, double value);
 /* Adds the sum over `count` samples of this rank to a column, which then has the mean over the epoch so far. */
 void training_add(Training *t, const char *name, double sum, double count);
 
 /* Returns the mean loss since the last row of the log, or NaN if none is known yet. */
 double training_loss(const Training *t);
-/* Sets what stands behind the loss in the progress line. */
+/* Sets the text after the loss in the progress line. */
 void training_note(Training *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* Shows the progress line and writes a row where one is due; the row of an epoch's last step is written by

@@ -53,7 +53,7 @@ static void check_entry(const Config *config, int i) {
     const ConfigEntry *entry = config->settings[i].entry;
     const char *wrong = NULL;
     if (strspn(entry->name, "abcdefghijklmnopqrstuvwxyz0123456789_") != strlen(entry->name)) wrong = "name";
-    if (config_find(config, entry->name, strlen(entry->name)) != i) wrong = "name stands twice";
+    if (config_find(config, entry->name, strlen(entry->name)) != i) wrong = "name occurs twice";
     if (!strcmp(entry->name, "include")) wrong = "reserved name";
     if (!config->settings[i].section) wrong = "missing section";
     if (!entry->help) wrong = "missing help";

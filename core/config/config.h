@@ -258,8 +258,8 @@ _Noreturn void config_reject(const Config *config, const char *name, const char 
  * setting, its value and where that came from. */
 _Noreturn void config_die(const Config *config, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* Refuses more than 2^31 - 1 of something, which loops of int could not count: config_reject of the setting that made
- * them so many.  `what` are they: "tokens". */
+/* Refuses more than 2^31 - 1 of something, which loops of int could not count: config_reject of the setting that caused
+ * it.  `what` names them: "tokens". */
 void config_limit(const Config *config, const char *name, double count, const char *what);
 
 /* All settings for --help, at most 100 columns wide: by section in the order in which a user asks (data, model,

@@ -126,7 +126,7 @@ static bool take_setting(Source *s, const char *name, const char *value) {
     const ConfigEntry *entry = setting->entry;
     if (!s->file && entry->former && !strcmp(value, entry->former)) value = entry->initial;
     if (entry->command_line_only)
-        return refuse(s->error, "%s: can stand only on the command line", label);
+        return refuse(s->error, "%s: possible only on the command line", label);
     if (s->seen[i])
         return refuse(s->error, "%s: set twice in this file, on lines %d and %d", label, s->seen[i], s->line);
     s->seen[i] = s->line;

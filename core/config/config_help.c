@@ -207,7 +207,7 @@ void config_markdown(const Config *config, FILE *out) {
           "freely, or between epochs but not within one. *path*: files may have moved to another path, but a known "
           "data set stays. *to default*: only to the default, with which the program takes the value from the data again. "
           "*of the call*: the setting belongs to each call and not to the run. *by rank*: the processes of a run may "
-          "have different values. A setting that stands only on the command line has none of these.\n\n", out);
+          "have different values. A setting that is possible only on the command line has none of these.\n\n", out);
     for (int i = next_setting(config, &place, -1); i >= 0; i = next_setting(config, &place, i)) {
         const ConfigEntry *entry = config->settings[i].entry;
         bool mode = entry->command_line_only && entry->type == CONFIG_BOOL;

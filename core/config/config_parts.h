@@ -1,5 +1,5 @@
 /* The state of a setting, which the files core/config/config*.c share, and their functions for each other.  The files
- * stand in the order of the chapters below, and each calls only those above it. */
+ * follow the order of the chapters below, and each calls only those above it. */
 #ifndef VIT_CORE_CONFIG_CONFIG_PARTS_H
 #define VIT_CORE_CONFIG_CONFIG_PARTS_H
 
@@ -83,7 +83,7 @@ void config_set_default(struct ConfigSetting *setting);
 /* == config_reject.c, which also calls foreign_names.c */
 
 /* Refuses `name`, which no setting has: with the setting or the answer that users of other tools look for, where the
- * name is one of theirs, else with the nearest name.  In a file names stand without dashes. */
+ * name is another tool's, else with the nearest name.  In a file names have no dashes. */
 bool config_refuse_unknown(const Config *config, bool in_file, const char *name, const char *label, Error *error);
 /* "--dim 192", "dim 192 (configs/x.ini:12)" or "dim 192 (the default; --dim sets it)".  To be freed. */
 char *config_sourced(const Config *config, int i);

@@ -228,7 +228,7 @@ static bool parse_string(const Reading *r, const char *value, void *field) {
 
 static bool parse_argument_list(const Reading *r, const char *value, void *field) {
     (void)value, (void)field;
-    return refuse(r->error, "%s: a list can stand only on the command line", r->label);
+    return refuse(r->error, "%s: a list is possible only on the command line", r->label);
 }
 
 bool config_set_value(struct ConfigSetting *setting, const char *value, const char *label, Error *error) {

@@ -72,7 +72,7 @@ uint32_t loader_draw(const Loader *loader, size_t position);
 /* The number of samples in an epoch. */
 size_t loader_length(const Dataset *dataset, const LoaderConfig *config);
 
-/* The number of views of each sample of this epoch: 1, but for the evaluation of videos. */
+/* How many views of a sample this epoch has: 1, except when videos are evaluated. */
 int loader_views(const Loader *loader);
 
 /* Fills pixels [n,frames,height,width,3] and labels [n] with the images at positions first .. first+n-1 of the epoch,
@@ -85,7 +85,8 @@ void loader_fill(Loader *loader, size_t first, int n, uint8_t *pixels, int *labe
  * `error`. */
 int loader_write_sheet(const char *path, const Dataset *dataset, const LoaderConfig *config, Error *error);
 
-/* weights [classes]: of the losses of images of each class, whose mean over the data set is 1: n_c the images of class c,
+/* weights [classes]: a factor for the loss of an image, by its class.  The mean over the data set is 1; with n_c
+ * images of class c,
  * in proportion to 1 / n_c (inverse) or 1 / sqrt(n_c) (sqrt); 0 for a class without images. */
 void loader_class_weights(float *weights, const Dataset *dataset, ClassWeights kind);
 

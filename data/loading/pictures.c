@@ -46,7 +46,7 @@ static void add_folder(Pictures *pictures, const char *folder, bool clips) {
         else if (entry->fts_info == FTS_DNR || entry->fts_info == FTS_ERR)
             die("%s: cannot read this folder: %s", entry->fts_path, strerror(entry->fts_errno));
         bool file = entry->fts_info == FTS_F || entry->fts_info == FTS_DEFAULT || entry->fts_info == FTS_NS ||
-                    entry->fts_info == FTS_SLNONE; /* what cannot be read is told of when it is its turn */
+                    entry->fts_info == FTS_SLNONE; /* an unreadable file is reported when it is opened */
         if (file && !is_hidden(entry)) add_file(pictures, entry, clips);
         bool frames = entry->fts_info == FTS_DP && entry->fts_number == SEEN_PICTURE;
         if (clips && frames) add(pictures, entry->fts_path, true);

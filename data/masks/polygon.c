@@ -5,7 +5,7 @@
  *              trunc(start + slope t + 1/2)
  *
  * Where two consecutive points lie on both sides of the middle of column k, u = 5 k + 2 and 5 k + 3, the outline
- * crosses that column; with v the smaller of theirs, above row
+ * crosses that column; with v the smaller of their v, above row
  *
  *   y = ceil((v + 1/2) / 5 - 1/2) = ceil((v - 2) / 5), cut to 0 .. height.
  *

@@ -60,7 +60,7 @@ RleExtent rle_extent(const Rle *rle);
 /* The number of pixels that are 1 in both masks, by one walk along both lists. */
 uint32_t rle_common_area(const Rle *a, const Rle *b);
 
-/* Intersection over union, for a crowd over the area of `found`; 0 where they do not meet.  The extents are theirs. */
+/* Intersection over union, for a crowd over the area of `found`; 0 where they do not meet.  The extents are the masks'. */
 double rle_iou(const Rle *found, const RleExtent *found_extent, const Rle *truth, const RleExtent *truth_extent,
                bool crowd);
 

@@ -29,7 +29,7 @@ static const ConfigEntry entries[] = {
      .help = "Names of the classes, one a line or in the form of ADE20K's objectInfo150.txt, which is taken where "
              "nothing is given and data has one"},
     {F(INT, seg_classes), "0", .min = 0, .max = SEGMENTATION_MOST_CLASSES, .change = CHANGE_NEVER,
-     .help = "Number of classes that the annotations tell apart; 0: as many as class_names has names"},
+     .help = "Number of classes in the annotations; 0: as many as class_names has names"},
     {F(BOOL, zero_unlabelled), "true", .change = CHANGE_NEVER,
      .help = "In the annotations 0 means no label, and classes are counted from 1, as in ADE20K; otherwise from 0"},
     {F(INT, train_limit), "0", .min = 0, .max = 1e7, .change = CHANGE_NEVER,

@@ -10,7 +10,7 @@
 #include "data/images/drawing.h"
 #include "data/images/image.h"
 
-/* Bit k of each group of three of the class is a high bit of red, green and blue, as in PASCAL VOC's colour map. */
+/* Each group of three bits of the class number gives one high bit to red, green and blue, as in PASCAL VOC's colour map. */
 void segmentation_colour(uint8_t rgb[3], int class) {
     memset(rgb, 0, 3);
     for (int bit = 0; bit < 8; bit++)
@@ -29,7 +29,7 @@ typedef struct {
     Share share[256]; /* [count], the most frequent first */
     int count;
     size_t total;
-    bool shares; /* entries have their share of the labelled pixels: where there are no predictions beside the labels */
+    bool shares; /* entries have their share of the labelled pixels: where there are labels without predictions */
     int scale, column, rows, columns; /* of letters; width of a column in pixels; how the entries are arranged */
 } Legend;
 

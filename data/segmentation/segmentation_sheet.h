@@ -1,4 +1,4 @@
-/* Pictures of segmentations, for a person to look at: each picture, beside it the same with its classes as colours, once
+/* Pictures of segmentations, for a person to look at: each picture, then the same with its classes as colours, once
  * for its labels and once for predictions, and below all of them a legend of the classes that occur, the most frequent
  * first. */
 #ifndef VIT_DATA_SEGMENTATION_SEGMENTATION_SHEET_H

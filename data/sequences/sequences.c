@@ -57,7 +57,7 @@ static const ConfigEntry entries[] = {
 
 /* == What `data` is =============================================================================================== */
 
-static const char *const text_set = "enwik8"; /* beside the data sets of images, the only one that has a name */
+static const char *const text_set = "enwik8"; /* the only set with a name besides the data sets of images */
 
 const char *const sequences_split_names[SEQUENCES_SPLITS] = {"training", "validation", "test"};
 

@@ -2,7 +2,7 @@
  *
  *   images  H W C bytes, pixel by pixel in rows, the channels of a pixel together: byte (row W + column) C + channel.
  *           Nothing is augmented.  Other sizes become H x W by Pillow's BOX filter, sides independently.
- *   text    any file, its bytes as they stand.  A sequence is a window of n + 1 bytes: bytes 0 .. n-1 are read, bytes
+ *   text    any file, its bytes unchanged.  A sequence is a window of n + 1 bytes: bytes 0 .. n-1 are read, bytes
  *           1 .. n are predicted.
  *   audio   WAV files, one after another, as 8-bit mu-law samples at `rate`, mono.  A sequence is n samples.
  *

@@ -101,7 +101,8 @@ static void find_folder(char folder[DATASET_PATH], const CifarLayout *layout, co
     snprintf(folder, DATASET_PATH, "%s", path);
     path_join(file, sizeof file, folder, first);
     if (access(file, F_OK)) {
-        die("%s: no such file, nor %s/%s beside it: run `scripts/fetch_cifar.sh %s` and give its folder", file,
+        die("%s: no such file, and no %s/%s in the same folder: download it with `scripts/fetch_cifar.sh %s`, or set "
+            "data_dir", file,
             layout->folder, first, layout->name);
     }
 }

@@ -5,7 +5,7 @@
 #include "core/config/config.h"
 #include "data/sets/dataset.h"
 
-/* The data sets that have a name and files, for help and messages; `last` stands before the last name. */
+/* The data sets that have a name and files, for help and messages; `last` comes before the last name. */
 #define DATASETS_WITH_FILES(last) "cifar10, cifar100, mnist" last "imagenet"
 
 /* The choice of a data set, and how much of it is used. */
@@ -50,7 +50,7 @@ bool dataset_known(const char *data, Error *error);
  * On error ends the process with one line that names the file and what is wrong with it. */
 void dataset_open(Dataset *dataset, const char *data, const char *folder, bool train, size_t limit);
 
-/* What there is beside training images: by_class, the data are class folders; validation, images that are meant to
+/* What there is in addition to training images: by_class, the data are class folders; validation, images that are meant to
  * validate; test, images that are meant to test. */
 typedef struct {
     bool by_class, validation, test;

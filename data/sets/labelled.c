@@ -45,7 +45,7 @@ static int column_named(const char *name) {
     return -1;
 }
 
-/* The first line is a header if one of its fields names the column of files; sets then where each column stands. */
+/* The first line is a header if one of its fields names the column of files; sets then the place of each column. */
 static bool read_header(int place[FIELDS], const char *const fields[FIELDS], int count, Error *error) {
     int at[FIELDS] = {-1, -1, -1};
     bool header = false;

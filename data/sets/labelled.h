@@ -1,5 +1,5 @@
 /* Images in a folder whose labels a CSV file has: a line for each image, `file,label` or `file,label,split`, with the
- * file's path below the folder and train, val or test.  A field may stand in double quotes, in which a double one is a
+ * file's path below the folder and train, val or test.  A field may be in double quotes, in which a double one is a
  * single one.  A first line with a field file, filename, image or path, in any case, is a header: it has label or class
  * and, if you like, split besides, in any order.  Classes are numbered in the order of their labels (strcmp), images in
  * the order of the lines. */

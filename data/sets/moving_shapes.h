@@ -41,7 +41,7 @@ typedef struct {
 typedef struct {
     int side, figures;
     MovingFigure figure[2]; /* the second one lies over the first */
-    float ground[3], stripe[3], across, down, phase; /* the background, which stands still */
+    float ground[3], stripe[3], across, down, phase; /* the background, which does not move */
     float noise;
     uint64_t seed; /* of the noise, which is drawn anew for every frame */
     uint32_t split, index;

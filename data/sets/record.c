@@ -166,7 +166,7 @@ static void find_split(char found[DATASET_PATH], const char *path, bool train) {
         die("%s: holds the %s split, and without '%s' in its name the %s split cannot be found", path, from, from,
             split_name(train));
     snprintf(found, DATASET_PATH, "%.*s%s%s", (int)(at - path), path, split_name(train), at + strlen(from));
-    if (!file_exists(found)) die("%s: holds the %s split, and there is no %s beside it", path, from, found);
+    if (!file_exists(found)) die("%s: holds the %s split, and its folder has no %s", path, from, found);
     record_read_header(found, &header);
     if ((header.split == 0) != train) die("%s: does not hold the %s split", found, split_name(train));
 }

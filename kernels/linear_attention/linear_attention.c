@@ -6,7 +6,7 @@
  * With DENOMINATOR_GIVEN, the 1 in [v_m, 1] and the last element of g_n are replaced by 0.
  *
  * Because of the 1 after v, the denominator is one more column of the same products: S is [F,D+1].  Sums over tokens
- * are made of the sums of blocks of tokens, so that the rounding error does not grow with N.
+ * are computed block by block, so that the rounding error does not grow with N.
  *
  * With bfloat16 and dot products of pairs (kernels/softmax/pairs.h), where F and D are multiples of PAIR_BLOCK, phi, v
  * and dy are operands as they are, and the column of the denominators is kept apart, in floats.  S enters y as the sum

@@ -7,7 +7,7 @@
  *             1. dgains = softplus' a (2K)^-1/2 sum_r dG z, dgate = (1 - g)/2 sum dC t e - g/2 sum dG G
  *   saves     nothing.   Source: Liutkus et al. 2021, and the authors' SineSPE.
  *
- * Angles of a block of tokens are those of its first one, turned by the angles of tokens 0 .. 15: two roundings
+ * The angles in a block are those of its first token, turned by the angles of tokens 0 .. 15: two roundings
  * instead of a sine.  The gated noise t e is one more row of G, with the factor one in place of a sine: P = 2K + 1
  * rows. */
 #include <math.h>

@@ -57,7 +57,7 @@ static size_t gradient_floats(SpeShape s) {
     return column_floats(s) + (size_t)2 * s.K * s.D + s.D + (size_t)SPE_BLOCK * (s.D + 2 * s.K) + 2 * s.K;
 }
 
-/* dG, de and the sums of da from dC of one block of tokens; slopes [BLOCK,2K] is scratch. */
+/* dG, de and the sums of da from one block's dC; slopes [BLOCK,2K] is scratch. */
 DEVICE void add_code_gradients(float *dg, float *de, float *slopes, float *da, const float *dcode, const float *g,
                                const float *omega, const SpeShape &s, const SpeColumn &c, int part) {
     for (int at = (int)threadIdx.x; at < 2 * s.K * s.D; at += SPE_THREADS) {

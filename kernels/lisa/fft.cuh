@@ -101,7 +101,7 @@ DEVICE void butterfly(Complex (&x)[R]) {
 
 /* == Plans ======================================================================================================== */
 
-/* The place of the first number of butterfly u of a sequence [N], and which of the stage's roots are its own. */
+/* Where butterfly u of a sequence [N] begins, and which of the stage's roots it uses. */
 struct FftPlace {
     int at, root;
 };

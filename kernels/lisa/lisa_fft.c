@@ -109,7 +109,7 @@ static size_t work_floats(const LisaFftShape *s) {
     return floats;
 }
 
-/* The largest prime factor of a number of tokens or of a side is at most that number. */
+/* The largest prime factor of N or of a side is at most N or that side. */
 size_t lisa_fft_workspace(const Patterns *patterns, int B, bool most) {
     (void)B;
     LisaFftShape s = shape_of(patterns);

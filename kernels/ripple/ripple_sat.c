@@ -142,7 +142,7 @@ static void clip_squares(const SatShape *s, Span *spans, int positions, size_t s
         }
 }
 
-/* The difference of two table rows: prefix sums along x of the band of rows within reach of row `line` of all frames,
+/* The difference of two table rows: prefix sums along x, in all frames, over the rows within reach of row `line`,
  * so that a square is the difference of two entries and the table is read once for all queries of a row.  In a clip
  * less the same in the frames before those within reach. */
 static void take_band(const SatShape *s, const SatBuffers *w, int line, int r) {

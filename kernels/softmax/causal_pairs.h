@@ -1,4 +1,4 @@
-/* Causal attention over sets of keys on products of pairs of bfloat16, one head at a time: the same results as those of
+/* Causal attention over sets of keys, by products of bfloat16 pairs, one head at a time: the same results as those of
  * kernels/softmax/causal_attention.c, up to rounding. */
 #ifndef VIT_KERNELS_SOFTMAX_CAUSAL_PAIRS_H
 #define VIT_KERNELS_SOFTMAX_CAUSAL_PAIRS_H

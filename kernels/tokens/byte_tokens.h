@@ -39,7 +39,7 @@ void byte_embedding_forward(real *x, const uint8_t *bytes, const ByteTables *tab
 void byte_embedding_backward(const ByteGradients *d, const real *dx, const uint8_t *bytes, const ByteTables *tables,
                              const ByteEmbedding *shape);
 
-/* Computes for each of B sequences of N rows of V logits, and a target byte for each row:
+/* B sequences have N rows each, of V logits and a target byte.  Computes for each row:
  *   loss = log sum_c exp(x_c) - x_target, in nats;   dx = scale (softmax(x) - one at the target)
  * loss [B,N] float;  dlogits [B,N,V] real (=), may be logits, or NULL for the loss alone;  targets [B,N] with row
  * stride `row`, each less than V. */

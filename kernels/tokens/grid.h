@@ -1,5 +1,5 @@
-/* The grid of the tokens of an image or of a clip, the same struct for every kernel and layer.  An image has one frame.
- * Kernels whose headers do not speak of frames take one only. */
+/* The grid of an image's or a clip's tokens, the same struct for every kernel and layer.  An image has one frame.
+ * Kernels whose headers do not mention frames accept one only. */
 #ifndef VIT_KERNELS_TOKENS_GRID_H
 #define VIT_KERNELS_TOKENS_GRID_H
 

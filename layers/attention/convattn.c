@@ -106,7 +106,7 @@ static StridedDepthwise kv_window(const Convattn *s, const Attention *a) {
     return (StridedDepthwise){window, s->stride};
 }
 
-/* The number of weights of q's channels, which stand before those of k and v. */
+/* The number of weights of q's channels, which come before those of k and v. */
 static size_t own_weights(const Convattn *s, const Attention *a) {
     return (size_t)depthwise_taps(&s->pool.shape) * (size_t)a->M;
 }
@@ -186,7 +186,7 @@ static size_t convattn_macs(const Attention *a) {
     return (size_t)depthwise_taps(&s->pool.shape) * (N + 2 * L) * M + 2 * N * L * M;
 }
 
-/* The weights of step 4, without the addition of q.  With a stride a key's weight stands at the token in the middle of
+/* The weights of step 4, without the addition of q.  With a stride a key's weight is at the token in the middle of
  * its window, and other tokens have none. */
 static void convattn_weights(const Attention *a, float *weights, int b, int head, int query) {
     const Convattn *s = a->state;

@@ -2,7 +2,7 @@
  * forward   1. q,k = x Wqk^T, v = x Wv^T   2. content_n = sum_m softmax_m(q_n.k_m / sqrt D) v_m
  *           3. mix_n = (1-g) content_n + g sum_m P_nm v_m, g = sigmoid(gating),
  *              P_nm = softmax_m(w.(dx, dy, dx^2 + dy^2) + b), (dx, dy) from n to m on the grid;
- *              of clips w.(dx, dy, dx^2 + dy^2, dt, dt^2), which is ours
+ *              for clips w.(dx, dy, dx^2 + dy^2, dt, dt^2), an extension of this project
  *           4. y = mix Wproj^T + bproj
  * backward  4. dmix   3.-2. dq, dk, dv = (1-g) times content's, dv += g P^T dmix;
  *              dgating = g (1-g) sum (P v - content).dmix, dP = g dmix v^T and on to w   1. dx

@@ -17,7 +17,7 @@ typedef struct {
 } LinearCore;
 
 /* dphi is valid until the caller's plan_release.  DENOMINATOR_CLAMP is exact where sums of weights are far from zero:
- * softmaxes sum to one, and 1e-6 beside it is ten roundings. */
+ * softmaxes sum to one, and 1e-6 added to it is ten roundings. */
 void linear_core_plan(LinearCore *c, const Attention *a, Plan *plan, int B, int H, int F, Denominator rule);
 /* mix [B,N,H,D] from phi and the last third of qkv [B,N,3,H,D], or the last half of kv [B,keys,2,H,D]. */
 void linear_core_forward(const LinearCore *c, const Attention *a, real *mix, const real *qkv, int B);

@@ -19,8 +19,8 @@ typedef struct {
 static const ConfigEntry entries[] = {
     {CONFIG_FIELD(INT, CellSettings, reduction_cells), "0", .section = "attention", .min = 0, .max = 64,
      .shapeless = true,
-     .help = "Reduced attention to the means of so many cells to a side instead, in every stage (PVTv2's linear form: "
-             "7)"},
+     .help = "Reduced attention averages the keys of a stage to a grid with this many cells a side, in place of "
+             "reduction (7 in PVTv2's linear form)"},
 };
 static const ConfigGroup cell_settings = {CONFIG_GROUP(CellSettings, entries), .change = CHANGE_NEVER};
 

@@ -109,7 +109,7 @@ static void rings_set(RippleRings *rings, const Attention *a, Rings kind) {
     for (int r = 0; r <= R; r++) rings->bound[r] = kind == RINGS_LOG && r > 0 ? 1 << (r - 1) : r;
 }
 
-/* The grid, or where it has so many tokens that counting all pairs would take seconds, a smaller one with sides in
+/* The grid, or where counting all pairs would take seconds, a smaller one with sides in
  * about the same proportions, on which the same algorithm is the fastest. */
 static Grid priced_grid(Grid grid) {
     enum { MOST_TOKENS = 1 << 15 };

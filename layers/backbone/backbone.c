@@ -26,7 +26,7 @@ const ConfigGroup backbone_kind_settings = {CONFIG_GROUP(BackboneKindSettings, k
 #define F(KIND, field) CONFIG_FIELD(KIND, ResNetSettings, field)
 static const ConfigEntry resnet_entries[] = {
     {F(INTS, backbone_blocks), "3,4,6,3", .section = "model", .min = 1, .max = 99,
-     .help = "Number of blocks in each of the four stages of the ResNet backbone (ResNet-50: 3,4,6,3)"},
+     .help = "Number of blocks in each of the ResNet backbone's four stages (ResNet-50: 3,4,6,3)"},
     {F(INT, backbone_width), "64", .min = 1, .max = 1024,
      .help = "Output channels of the backbone's first convolution"},
     {F(INT, trainable_layers), "3", .min = 0, .max = RESNET_STAGES - 1,
@@ -325,7 +325,7 @@ static void refuse_other_settings(const Backbone *b, const char *path) {
     config_free(&origin);
 }
 
-/* A position embedding without that of the class token, which stands in front of the others (PVT's detection/pvt.py). */
+/* A position embedding without the class token's, which is the first (PVT's detection/pvt.py). */
 static bool fit_positions(float *to, const Param *p, const char *name, const SafeTensor *tensor) {
     bool token_more = tensor->ndim == 3 && p->ndim == 3 && tensor->shape[0] == 1 &&
                       tensor->shape[1] == (size_t)p->shape[1] + 1 && tensor->shape[2] == (size_t)p->shape[2];
@@ -337,7 +337,7 @@ static bool fit_positions(float *to, const Param *p, const char *name, const Saf
     return true;
 }
 
-/* Norms beside the stages are new: they keep their first values. */
+/* Norms of outputs are new: they keep their first values. */
 static bool fit_weights(float *to, const Param *p, const SafeTensor *tensor, void *context) {
     const Backbone *b = context;
     const char *name = p->name + strlen(b->prefix);

@@ -68,8 +68,8 @@ bool backbone_fits(const Backbone *b, int B, int H, int W);
 void backbone_fold(Backbone *b);
 
 /* Fills b->images from host pixels [B,H,W,3], with any values in the padding, and host sizes [B,2], the height and
- * width of each image.  The pixels must come from host_malloc: on a GPU they are copied beside what was called
- * before, and must not be written to before device_uploads_wait has returned. */
+ * width of each image.  The pixels must come from host_malloc: on a GPU they are copied while earlier calls
+ * run, and must not be written to before device_uploads_wait has returned. */
 void backbone_load(Backbone *b, const uint8_t *pixels, const int *sizes, const float *mean, const float *std, int B,
                    int H, int W);
 

@@ -21,7 +21,7 @@ void causal_use_settings(Config *config);
 /* "softmax", "sparse-strided" or "sparse-fixed". */
 const char *causal_attn_name(const Config *config);
 
-/* Rejects what sequences of n tokens, a stride (which l is called in messages) and so many heads do not allow. */
+/* Rejects settings that sequences of n tokens, this stride (l in messages) and number of heads do not allow. */
 void causal_check_settings(const Config *config, int n, int stride, int heads);
 
 /* "window", "window and column": the sets of a pattern's heads. */

@@ -1,4 +1,4 @@
-/* What a report tells of a density model, and what the model draws for it while it is trained. */
+/* What a report says about a density model, and what the model samples for it while it is trained. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -72,7 +72,7 @@ static double seconds_allowed(const Training *t) {
 
 static void show_drawing(size_t done, size_t end) { progress_show(false, "drawing: token %zu/%zu", done, end); }
 
-/* Draws tokens [m's batch,row_bytes] up to `end`, if the first few show that there is time for all. */
+/* Samples tokens [m's batch,row_bytes] up to `end`, if the first few show that there is time for all. */
 static bool draw(const DensityRun *run, SequenceModel *m, uint8_t *tokens, size_t end) {
     enum { FIRST = 8 };
     const Training *t = &run->training;

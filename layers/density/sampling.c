@@ -14,7 +14,7 @@ static const ConfigEntry entries[] = {
     {F(FLOAT, temperature), "1", .section = "in place of training", .min = 0, .max = 100, .command_line_only = true,
      .help = "With --sample, --complete and --prompt: what logits are divided by (0: the likeliest token)"},
     {F(INT, top_k), "0", .min = 0, .max = 256, .command_line_only = true,
-     .help = "Likewise: draw from the likeliest so many tokens only (0: from all)"},
+     .help = "Likewise: sample from the K most likely tokens only (0: from all)"},
     {F(FLOAT, top_p), "1", .min = 0, .max = 1, .command_line_only = true,
      .help = "Likewise: of these, from the fewest that together have this share of the probability"},
 };

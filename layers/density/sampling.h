@@ -6,7 +6,7 @@
 
 typedef struct {
     float temperature; /* logits are divided by it; 0: always the likeliest token */
-    int top_k;         /* only the likeliest so many; 0: all */
+    int top_k;         /* only the k most likely tokens; 0: all */
     float top_p;       /* of those, the fewest likeliest that have this share of their probability */
 } SamplingSettings;
 
@@ -29,8 +29,8 @@ typedef struct {
     const char *weights; /* the file that they are from, which a message names where logits are not finite; NULL: none */
 } SamplingRun;
 
-/* Draws tokens given .. end-1 of host tokens [B,row_bytes], with a model that was planned to sample that many sequences
- * and sees that many tokens.  What it draws does not depend on how many sequences there are, or on threads.  `passed`
+/* Samples tokens given .. end-1 of host tokens [B,row_bytes], with a model that was planned to sample that many sequences
+ * and sees that many tokens.  The samples do not depend on how many sequences there are, or on threads.  `passed`
  * may be NULL. */
 void sampling_run(SequenceModel *m, uint8_t *tokens, const SamplingSettings *s, const SamplingRun *run,
                   SamplingPassed *passed);

@@ -80,7 +80,7 @@ void sequence_model_check(const Config *config, const SequenceShape *shape) {
     if (s->embedding == EMBEDDING_DATA && !shape->height)
         config_reject(config, "embedding", "{embedding} is for images, and these sequences are none: use attention");
     if (1 + 2 * s->depth > DROPOUT_SITES)
-        config_reject(config, "depth", "{depth} is more than the %d blocks that dropout can tell apart",
+        config_reject(config, "depth", "{depth} is more than the %d blocks that dropout can distinguish",
                       (DROPOUT_SITES - 1) / 2);
     config_limit(config, "dim", (double)s->dim * shape->n, "numbers of one sequence's tokens");
     causal_check_settings(config, shape->n, sequence_model_stride(s, shape), s->heads);
@@ -92,7 +92,7 @@ void sequence_model_check(const Config *config, const SequenceShape *shape) {
 static const float DECLARED_DEVIATION = 0.02f;
 static const float GPT2_DEVIATION = 0.02f;
 
-/* Deviation of the first weights of what has so many inputs, or of an embedding of that width; `code` is that of the
+/* Deviation of the initial weights of a layer with `inputs` inputs, or of an embedding of that width; `code` is that of the
  * later program. */
 static float deviation(const SequenceModelSettings *s, int inputs, float code) {
     if (s->start_values == START_PAPER) return 0.125f / sqrtf((float)inputs);

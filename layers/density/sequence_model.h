@@ -29,7 +29,7 @@ extern const ConfigGroup sequence_model_settings;
 typedef struct {
     int n;                       /* tokens that are predicted */
     int height, width, channels; /* of an image, n = H W C; 0: no image */
-    bool starts;                 /* a learned vector stands before the first token, which is predicted, too; else the
+    bool starts;                 /* a learned vector precedes the first token, which is predicted, too; else the
                                     first of n + 1 tokens is given */
 } SequenceShape;
 

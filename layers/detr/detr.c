@@ -25,7 +25,7 @@ static const ConfigEntry entries[] = {
      .offers = takes_mask, .noun = "operator", .list = "Attention operators of the encoder",
      .help = "Attention operator of the encoder"},
     {F(INTS, backbone_blocks), "3,4,6,3", .min = 1, .max = 99,
-     .help = "Number of blocks in each of the four stages of the ResNet backbone (ResNet-50: 3,4,6,3)"},
+     .help = "Number of blocks in each of the ResNet backbone's four stages (ResNet-50: 3,4,6,3)"},
     {F(INT, backbone_width), "64", .min = 1, .max = 1024,
      .help = "Output channels of the backbone's first convolution"},
     {F(BOOL, freeze_backbone), "false", .change = CHANGE_FREELY,

@@ -88,7 +88,7 @@ void detr_fold(Detr *detr);
 
 /* Loads the next batch: host pixels [B,H,W,3], with any values in the padding, and host sizes [B,2], the height and
  * width of each image.  H and W may change from batch to batch.  The pixels must come from host_malloc: on a GPU they
- * are copied beside what was called before, and must not be written to before device_uploads_wait has returned. */
+ * are copied while earlier calls run, and must not be written to before device_uploads_wait has returned. */
 void detr_load(Detr *detr, const uint8_t *pixels, const int *sizes, const float *mean, const float *std, int B, int H,
                int W);
 

@@ -5,7 +5,7 @@
  *   objectness   binary cross entropy of the sampled anchors
  *   rpn_box      L1 of the four deltas of positive anchors, divided by the size of the sample
  *   class        cross entropy over K classes of the sampled regions
- *   box          L1 of the four deltas of the true class of positive regions, divided by the size of the sample
+ *   box          L1 of the true class's four deltas in positive regions, divided by the number of sampled regions
  *   mask         binary cross entropy of the true class's 28 x 28 cells of positive regions, a mean over both */
 #ifndef VIT_LAYERS_MASK_RCNN_LOSS_H
 #define VIT_LAYERS_MASK_RCNN_LOSS_H

@@ -101,7 +101,7 @@ void mask_rcnn_clear_gradients(MaskRcnn *m);
 /* The host's gradients -> every parameter's (+=).  After the three forward passes under the training plan. */
 void mask_rcnn_backward(MaskRcnn *m, GradientsListener final);
 
-/* Multiply-adds of one image of H x W with so many regions of both heads, as mmdetection counts them. */
+/* Multiply-adds of one image of H x W with this number of regions in each head, as mmdetection counts them. */
 size_t mask_rcnn_macs(MaskRcnn *m, int H, int W, int proposals, int masks);
 /* Those of a forward and a backward pass in training. */
 size_t mask_rcnn_training_macs(MaskRcnn *m, int H, int W);

@@ -1,6 +1,6 @@
 /* A feature pyramid (Lin et al. 2017): the four features of a backbone, C2 .. C5 at strides 4 to 32, become maps of one
  * number of channels.
- *   forward   L_i = lateral_i(C_i), a 1 x 1 convolution;  M_5 = L_5;  M_i = L_i + M_(i+1), each value of which stands
+ *   forward   L_i = lateral_i(C_i), a 1 x 1 convolution;  M_5 = L_5;  M_i = L_i + M_(i+1), each value of which is used
  *             for 2 x 2;  P_i = output_i(M_i), a 3 x 3 convolution;  P_6 = P_5 at even rows and columns
  * Level 0 of the arrays is P2.  The batch's H and W are multiples of 32 and may change from call to call. */
 #ifndef VIT_LAYERS_PYRAMID_FPN_H
@@ -12,7 +12,7 @@ enum { FPN_FEATURES = 4, FPN_LEVELS = 5 };
 
 typedef struct {
     const char *prefix;
-    const char *lateral[2], *output[2]; /* what stands before and after the level's number in a convolution's name */
+    const char *lateral[2], *output[2]; /* the parts of a convolution's name before and after the level's number */
     int in[FPN_FEATURES], channels;
     bool coarsest; /* there is a P6 */
 } FpnConfig;

@@ -18,7 +18,7 @@ static const ConfigEntry mode_entries[] = {
     {F(STRING, per_class), .command_line_only = true, .argument = "FILE",
      .help = "With --eval: also write the results of every class to this CSV file"},
     {F(STRING, draw), .command_line_only = true, .argument = "FILE",
-     .help = "With --predict of one picture: write it beside its classes in colours, with a legend, to this PNG file"},
+     .help = "With --predict of one picture: write the picture and its classes in colours, with a legend, to this PNG file"},
 };
 #undef F
 const ConfigGroup semantic_mode_settings = {CONFIG_GROUP(SemanticModeSettings, mode_entries)};

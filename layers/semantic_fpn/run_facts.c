@@ -55,7 +55,7 @@ void semantic_facts_keep(SemanticRun *run, const SegmentationPart *part, int b, 
     run->kept_count++;
 }
 
-/* Adds the picture beside its labels and its predictions; frees it. */
+/* Adds the picture with its labels and its predictions; frees it. */
 static void show(SemanticRun *run, Facts *facts, SemanticKept *kept) {
     const SegmentationView view = {kept->height, kept->width, kept->pixels, (size_t)kept->width * 3, kept->labels,
                                    (size_t)kept->width, kept->classes};

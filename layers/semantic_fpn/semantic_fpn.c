@@ -69,7 +69,7 @@ static PixelShape pixels_of(const SemanticFpn *net) {
     return (PixelShape){net->B, net->settings.num_classes, net->H / 4, net->W / 4, net->label_H, net->label_W};
 }
 
-/* The workspace of the loss, for labels that lie or stand. */
+/* The workspace of the loss, for labels in landscape or portrait format. */
 static void plan_loss(SemanticFpn *net, Plan *plan, const SemanticRoom *room) {
     int images = plan->training ? room->B : 1, K = net->settings.num_classes, h = room->H / 4, w = room->W / 4;
     const PixelShape most = {images, K, h, w, room->label_H, room->label_W};

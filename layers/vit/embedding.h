@@ -39,9 +39,9 @@ void embedding_create_merging(Embedding *e, int C, Grid tokens);
 /* The convolutions of a compact transformer (layers/vit/tokenizer.h), of images [B,3,Hi,Wi] (planes) or channels last. */
 void embedding_create_tokenizer(Embedding *e, const TokenizerSettings *settings, int way, int Hi, int Wi, bool planes);
 /* Makes it an embedding of clips of `frames` frames, x [B,frames,C,Hi,Wi] or [B,frames*Hi*Wi,C].  tubelet 1: of every
- * frame by itself; otherwise windows are so many frames long, 2 apart, with zero padding of tubelet/2. */
+ * frame by itself; otherwise windows are `tubelet` frames long, 2 apart, with zero padding of tubelet/2. */
 void embedding_take_frames(Embedding *e, int frames, int tubelet);
-/* From now on the input has so many rows and columns. */
+/* From now on the input has Hi rows and Wi columns. */
 void embedding_set_input(Embedding *e, int Hi, int Wi);
 void embedding_declare(Embedding *e, Params *params, const char *prefix, int M);
 void embedding_plan(Embedding *e, Plan *plan, const char *prefix, int B);

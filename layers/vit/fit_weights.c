@@ -44,7 +44,7 @@ static bool fit_grid(const Fit *fit, float *to, const Param *p, const SafeTensor
     return true;
 }
 
-/* Makes a tensor of a model of clips from that of an image model.  Returns false if the two do not fit. */
+/* Makes a clip model's tensor from an image model's.  Returns false if the two do not fit. */
 static bool fit_frames(const Fit *fit, float *to, const Param *p, const SafeTensor *tensor) {
     if (p->time.rule == TIME_NONE) return false;
     Param flat = inflate_flat(p);

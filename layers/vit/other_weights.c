@@ -167,7 +167,7 @@ static void refuse_stages(const Model *model, const SafeTensors *st, const char 
         snprintf(prefix, sizeof prefix, "%s.0.blocks.0.attn.", hosts[h].stages);
         snprintf(norm, sizeof norm, "%s.0.blocks.0.norm1.weight", hosts[h].stages);
         if (!has_names(st, prefix) || !rows_of(st, norm))
-            die("%s: a hierarchy of depth %s (%s.0.blocks), but this model has no such stages, and theirs are not %s's",
+            die("%s: a hierarchy of depth %s (%s.0.blocks), but this model has no such stages, and the file's are not %s's",
                 path, depths, hosts[h].stages, hosts[h].like);
         die("%s: a hierarchy of dim %s and depth %s (%s.0.blocks), but this model has no such stages: %s's configs, "
             "configs/imagenet/%s-*.ini, make them", path, dims, depths, hosts[h].stages, hosts[h].like, hosts[h].configs);
@@ -192,7 +192,7 @@ static void print_settings_of(const Model *model, const SafeTensors *st, const c
     if (own_patches->ndim == 4 && (size_t)own_patches->shape[2] == side && (size_t)own_norm->shape[0] == dim &&
         (size_t)own_fc1->shape[0] == hidden && depth_in_model(model, "") == depth && token == own_token)
         return;
-    if (distributed_rank() > 0 || safetensors_metadata(st, "vit.c.config")) return; /* ours tell their settings */
+    if (distributed_rank() > 0 || safetensors_metadata(st, "vit.c.config")) return; /* the file has its settings */
     char image[48] = "", head[48] = "", heads[80] = "";
     if (positions && positions->ndim == 3) {
         size_t n = positions->shape[1] - (token && !is_square(positions->shape[1]));

@@ -57,7 +57,7 @@ static void normalise(const VitRun *run, Dataset *dataset) {
     for (int c = 0; c < s->std.count; c++) dataset->std[c] = s->std.at[c];
 }
 
-/* Describes the data by what the checkpoint tells of them. */
+/* Describes the data by what the checkpoint says about them. */
 static void describe_from_checkpoint(Dataset *d, const char *data, const char *init) {
     ClassNames names;
     int size[2] = {0, 0};
@@ -200,7 +200,7 @@ static void hold_out(VitRun *run, Dataset *rest, Dataset *held) {
     run->held_out = run->validates = true;
 }
 
-/* Opens the images beside the training images, which validate in a folder val/ and else test. */
+/* Opens the images that are not for training, which validate in a folder val/ and else test. */
 static void open_others(VitRun *run) {
     DatasetSplits splits = splits_of(run->data);
     vit_run_open_split(run, &run->test, false);

@@ -60,7 +60,7 @@ typedef struct {
 typedef struct {
     WrongImage wrong[WRONG_IMAGES]; /* [count], the greatest loss first */
     int count;
-    uint8_t *pixels;  /* [WRONG_IMAGES,Hi,Wi,3] theirs; NULL: no pictures are made of evaluations */
+    uint8_t *pixels;  /* [WRONG_IMAGES,Hi,Wi,3] of these images; NULL: no pictures are made of evaluations */
     size_t images;    /* evaluated by this rank; the first is in VitRun.pixels */
     double seconds;   /* that all pictures have taken */
     int batch_left;   /* pictures of the first batch that are still to come */

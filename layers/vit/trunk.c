@@ -5,7 +5,7 @@
  *           in every stage, and in the last one a class token,
  *           and with `distilled` a distillation token behind it (Touvron et al. 2021)
  * backward  the same steps in reverse; where every output has a gradient, it is added to that from the next stage, or
- *           goes through the norm beside the stage.
+ *           goes through the norm of the stage's output.
  * Blocks are in layers/stage.c, patch embeddings in layers/vit/embedding.c. */
 #include "layers/vit/trunk.h"
 
@@ -116,7 +116,7 @@ static void check_grid(const Config *config, Grid grid, int dim, int depth) {
                                        "multiply-adds of all pairs", setting, tokens, depth, dim);
 }
 
-/* The names of the norms beside the stages, as in mmdetection. */
+/* The names of the norms of outputs, as in mmdetection. */
 static const char *const beside_names[] = {"norm0", "norm1", "norm2", "norm3", "norm4", "norm5", "norm6", "norm7"};
 
 static void stage_create(Trunk *t, const Config *config, Params *params, int i) {
@@ -343,7 +343,7 @@ static void embed_gradient(Trunk *t, const real *images, int i, int B) {
 }
 
 /* The gradient of stage i's output that comes from outside joins that of the stream, which the next stage has left in
- * dh.  The norm beside a stage has an output, and a gradient, of its own. */
+ * dh.  The norm of an output has an output and a gradient of its own. */
 static void join_output(Trunk *t, int i, const real *dout, int B) {
     Stream *s = &t->stream;
     const Stage *stage = &t->stages[i];

@@ -60,7 +60,7 @@ void trunk_draw_buffers(const Trunk *t, uint64_t seed, uint32_t step);
 
 /* images -> the outputs of all stages.  `drop` asks for drop path and dropout. */
 void trunk_forward(Trunk *t, const real *images, int B, bool drop);
-/* The last stage's gradient stands in stream.dh -> parameters (+=); or, with `dense`, dout [stages] has a gradient of
+/* The last stage's gradient is in stream.dh -> parameters (+=); or, with `dense`, dout [stages] has a gradient of
  * every stage's output. */
 void trunk_backward(Trunk *t, const real *images, real *const *dout, int B, bool drop, FinalGradients *final);
 

@@ -52,7 +52,7 @@ void vit_plan(Vit *vit, int batch, bool training);
 void vit_allocate(Vit *vit);
 
 /* Fills images from host pixels [B,Hi,Wi,3], of clips [B,frames,Hi,Wi,3], which must come from host_malloc: on a GPU
- * they are copied beside what was called before, and must not be written to before device_uploads_wait has returned.
+ * they are copied while earlier calls run, and must not be written to before device_uploads_wait has returned.
  * The same holds for vit_load_mixed. */
 void vit_load_pixels(Vit *vit, const uint8_t *pixels, const float *mean, const float *std, int B);
 

@@ -73,7 +73,7 @@ static const ConfigEntry entries[] = {
              "unused, as in FLatten's PVT; or, seq, their mean weighted by a softmax of learned scores (sequence "
              "pooling, Compact Transformers)"},
     {F(BOOL, distilled), "false",
-     .help = "A distillation token beside the class token, with a classifier of its own that learns from --teacher; "
+     .help = "A distillation token in addition to the class token, with a classifier of its own that learns from --teacher; "
              "predictions take the mean of both classifiers' logits (timm's deit_*_distilled)"},
     {F(CHOICE, head), "linear", CONFIG_CHOICES(HEAD_KINDS),
      .help = "Classifier: one linear layer; mlp, a hidden layer of 4 dim with GELU and a norm, as in MetaFormer; tanh, "
@@ -95,7 +95,7 @@ static const ConfigEntry entries[] = {
      .help = "Activation checkpointing: store only the input of each block and compute the block again in the backward "
              "pass, which saves memory, takes more time and gives the same results"},
     {F(CHOICE, init_scale), "none", CONFIG_CHOICES("none", "depth"),
-     .help = "Scale of the initial weights of attention's proj and of the MLP's second layer: none (1), or depth, "
+     .help = "Scale of the initial weights in attention's proj and in the MLP's second layer: none (1), or depth, "
              "1/sqrt(2 blocks), as in Sparse Transformers"},
     {F(FLOAT, head_init_scale), "1", .min = 0, .max = 1000,
      .help = "Factor on the initial weights of the classifier's last layer, also where --init draws it afresh "
@@ -243,7 +243,7 @@ static void check_attn_dropout(const Config *config, const VitSettings *s) {
                           "or softmax or reduced", vit_attn(s, i)->name);
     if (s->attn_dropout > 0 && weights_site(depth, stages, depth - 1) >= DROPOUT_SITES)
         config_reject(config, "attn_dropout", "{attn_dropout} has more places in the %d blocks of {depth} than the %d that "
-                                              "random numbers can tell apart", depth, DROPOUT_SITES);
+                                              "random numbers can distinguish", depth, DROPOUT_SITES);
 }
 
 static void check_mlp(const Config *config, const VitSettings *s) {
@@ -264,8 +264,8 @@ static void check_class_token(const Config *config, const VitSettings *s) {
     const AttentionOp *attn = vit_attn(s, vit_stages(s) - 1);
     int joins = attention_class_block(attn, config), depth = vit_depth(s);
     if (s->distilled && s->pool != POOL_CLS)
-        config_reject(config, "distilled", "{distilled} adds a token beside the class token, which {pool} has not: use "
-                                           "pool cls");
+        config_reject(config, "distilled", "{distilled} adds a token to the class token, which {pool} does not have: "
+                                           "use pool cls");
     if (s->distilled && s->head != HEAD_LINEAR)
         config_reject(config, "distilled", "{distilled} has two linear classifiers, but {head} is another: use head "
                                            "linear");
@@ -297,7 +297,7 @@ void vit_check_settings(const Config *config, const VitSettings *s) {
     check_class_token(config, s);
     if (s->dropout > 0 && later_tokens_site(vit_depth(s), vit_stages(s) - 1) >= DROPOUT_SITES)
         config_reject(config, "dropout", "{dropout} has more places in the %d blocks of {depth} than the %d that "
-                                         "random numbers can tell apart", vit_depth(s), DROPOUT_SITES);
+                                         "random numbers can distinguish", vit_depth(s), DROPOUT_SITES);
 }
 
 /* == Weights trained with other settings ========================================================================== */

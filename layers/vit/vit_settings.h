@@ -68,8 +68,8 @@ void vit_use_settings(Config *config);
  * them calls it. */
 void vit_check_settings(const Config *config, const VitSettings *s);
 
-/* Weights in the file `path` were trained with `origin`: rejects other numbers of heads, which the shapes of the
- * weights do not tell. */
+/* Weights in the file `path` were trained with `origin`: rejects other numbers of heads, which the weights'
+ * shapes do not show. */
 void vit_check_heads(const char *path, const Config *config, const VitSettings *s, const VitSettings *origin);
 /* On stdout, what weights are taken for whose file tells no settings, and a warning that their shapes fit any number of
  * heads. */

@@ -3,7 +3,7 @@
     python -m vitc.export best.safetensors model.onnx [--normalise] [--opset 18]
 
 Input `images` [batch,3,height,width], of clips [batch,frames,3,height,width]: normalised pixels or, with --normalise,
-values in [0, 1]; of a density model `tokens` [batch,n].  Output `logits`.  Settings, class names and normalisation stand
+values in [0, 1]; of a density model `tokens` [batch,n].  Output `logits`.  Settings, class names and normalisation are
 in the metadata under the names that they have in the checkpoint.  What Fourier transforms compute becomes products with
 matrices, because a graph has no complex numbers; that costs frequencies times tokens, not N log N."""
 

@@ -41,7 +41,7 @@ def depthwise(x, grid, weight, bias=None, stride=1):
 
 
 def cell_means(grid, sides, overlap=False):
-    """[L,N]: the matrix that takes the mean of every cell of a grid of these sides, in every frame of a clip by itself.
+    """[L,N]: the matrix that averages every cell of a grid divided into `sides` cells, in every frame by itself.
     Where the sides do not divide the grid, a cell's last row and column end before the next cell's or, with overlap, as
     in adaptive pooling, take in what the two share."""
     matrix = torch.ones(1, 1)

@@ -122,7 +122,7 @@ def main():
     print(f"vit.c: forward {ours[0]:.3f} s, with backward {ours[1]:.3f} s")
     for name, times in theirs.items():
         print(f"PyTorch {name}: forward {times[0]:.3f} s ({times[0] / ours[0]:.2f} times vit.c's), "
-              f"with backward {times[1]:.3f} s ({times[1] / ours[1]:.2f})")
+              f"with backward {times[1]:.3f} s ({times[1] / ours[1]:.2f} times)")
 
 
 if __name__ == "__main__":

@@ -155,7 +155,7 @@ class Attention(nn.Module):
             self.register_buffer("corners", self.box_corners(y, x) if kind == "ripple-sat" else None, persistent=False)
 
     def box_corners(self, y, x):
-        """Flat indices into the [Hg+1,Wg+1] table of the four corners of the box of each radius.  [R,4,N]"""
+        """Flat indices into the [Hg+1,Wg+1] table: four corners of a box for each radius.  [R,4,N]"""
         Hg, Wg = self.grid[-2:]
         corners = []
         for r in range(self.r_max):

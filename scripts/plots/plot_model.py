@@ -1,5 +1,5 @@
 """Draws weights of a checkpoint, as in the ViT paper's Figure 7: the first principal components of the patch
-embedding's filters, and the similarity of the position embeddings of all pairs of tokens.
+embedding's filters, and how similar the position embeddings of each pair of tokens are.
 
     python3 scripts/plots/plot_model.py runs/cifar100-softmax-001/best.safetensors --out model.png
 

@@ -18,7 +18,7 @@ static inline double seconds(void) {
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* result = seconds for one call, from the fastest of three series of calls of at least `least` seconds each. */
+/* result = seconds for one call: three series of calls take at least `least` seconds each, and the fastest counts. */
 #define TIME(result, least, call)                               \
     do {                                                        \
         result = 1e30;                                          \

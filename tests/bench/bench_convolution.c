@@ -1,4 +1,4 @@
-/* GFLOP/s of every convolution of ResNet-50 and of a feature pyramid's at one image size, forward and both backward
+/* GFLOP/s of each convolution in ResNet-50 and in a feature pyramid at one image size, forward and both backward
  * products, compared with the peak of a large matrix product: which of them does not reach it?  And for the pyramid's, which
  * have a bias, how long its gradient takes of the three.  `pyramid` leaves out ResNet-50; `cpu` measures processor time,
  * which is better on a busy machine with one thread.

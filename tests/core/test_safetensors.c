@@ -403,9 +403,9 @@ static void test_write_errors(void **state) {
                           wide = {"x", SAFE_F32, 2, {0, 1ull << 60}, &value};
     int before = files_in_folder();
     assert_false(safetensors_write(in_folder("w"), twice, 2, NULL, 0, &error));
-    assert_non_null(strstr(error.text, "/w: x: the name stands twice"));
+    assert_non_null(strstr(error.text, "/w: x: the name occurs twice"));
     assert_false(safetensors_write(in_folder("w"), &entry, 1, same, 2, &error));
-    assert_non_null(strstr(error.text, "/w: k: the name stands twice"));
+    assert_non_null(strstr(error.text, "/w: k: the name occurs twice"));
     assert_false(safetensors_write(in_folder("w"), &entry, 1, &latin, 1, &error));
     assert_non_null(strstr(error.text, "/w: k: the name or its text is not UTF-8"));
     assert_false(safetensors_write(in_folder("w"), &reserved, 1, NULL, 0, &error));

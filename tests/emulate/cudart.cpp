@@ -182,7 +182,7 @@ static void device_close() {
     device_is_open = false;
 }
 
-/* AddressSanitizer's handler gets what is not ours. */
+/* Other addresses go to AddressSanitizer's handler. */
 static struct sigaction segv_before;
 static void segv(int number, siginfo_t *info, void *context) {
     const void *p = info->si_addr;

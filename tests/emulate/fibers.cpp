@@ -340,7 +340,7 @@ void emulate_launch(const char *kernel, dim3 grid, dim3 threads, size_t shared_b
 /* Two sets of slots alternate: a lane that writes its next value cannot disturb one that still reads this one. */
 alignas(16) static unsigned char slots[2][FIBERS][SLOT_BYTES];
 
-/* The current warp's slots after all lanes have filled theirs. */
+/* The current warp's slots after each lane has filled its own. */
 static unsigned char (*exchange(const void *mine, size_t bytes, Place place))[SLOT_BYTES] {
     int me = current, set = fibers[me].exchanges++ % 2;
     memcpy(slots[set][me], mine, bytes);

@@ -1,4 +1,4 @@
-/* What the report of a detector shows of a picture is of that picture. */
+/* A detector's report shows each picture with its own boxes. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

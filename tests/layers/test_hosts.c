@@ -225,7 +225,7 @@ static void test_swin(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) run_case(&cases[i]);
 }
 
-/* Output, gradient of the input and of the table of Swin's attention: [2 N M + entries H], host. */
+/* The output of Swin's attention, and its gradients for the input and the table: [2 N M + entries H], host. */
 static float *swin_numbers(const char *settings, Grid grid, int block, size_t *count) {
     const Case c = {"", settings, grid, block, 8, 8, SWIN_PARTS, {0}, 0, 0, 0, {{NULL, 0}}};
     Layer l;

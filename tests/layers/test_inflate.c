@@ -271,7 +271,7 @@ static void test_again(void **state) {
     model_close(&image);
 }
 
-/* Weights of clips of 3 frames of tokens in a model of 5: all tables on the grid are resampled, positions linearly. */
+/* Weights for clips with 3 token frames in a model with 5: all tables on the grid are resampled, positions linearly. */
 static void test_longer(void **state) {
     enum { T = 3, U = 5, AREA = 3 * 7, M = 12 };
     static const double weights[U][T] = {{1, 0, 0}, {0.6, 0.4, 0}, {0, 1, 0}, {0, 0.4, 0.6}, {0, 0, 1}};

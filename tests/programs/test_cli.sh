@@ -876,7 +876,7 @@ cd ..
 same_run whole.5/run kill/run
 check "killed and resumed: the same run bit for bit" $? "differs: $differs"
 
-# A long evaluation at the end of each of two epochs of one batch, and the signal in the first.
+# Two epochs of one batch, each with a long evaluation at its end, and the signal in the first evaluation.
 examined="$model --train-limit 32 --test-limit $([ "$slow" = 1 ] && echo 2000 || echo 15000) --batch-size 32
           --micro-batch 8 --epochs 2 --warmup-epochs 0 --log-every 1 --run-dir run"
 mkdir examined examined.stopped

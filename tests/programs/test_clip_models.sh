@@ -1,6 +1,6 @@
 #!/bin/sh
 # Models of clips from the command line: the counts of the LiSA paper's Tables 8 and 14, what is refused, and the weights
-# of image models as theirs.  Prints TAP.
+# of image models as initial weights.  Prints TAP.
 #
 #   BUILD=build/cpu sh tests/programs/test_clip_models.sh
 

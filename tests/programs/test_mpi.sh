@@ -24,7 +24,7 @@ ranks() {
     status=$?
 }
 
-# Other lines there are mpirun's own; Open MPI 5 puts a zero byte between some and ours.
+# Other lines there are mpirun's own; Open MPI 5 puts a zero byte between some of them and the program's.
 ours() { tr -d '\000' <err | grep -a '^train_vit:'; }
 
 model="--dim 24 --heads 2 --depth 2 --patch-size 8 --attn ripple --train-limit 96 --test-limit 37 --batch-size 24
@@ -141,7 +141,7 @@ check "SIGUSR1 to one rank stops all, saved" $? "status $status: $(grep '^stoppe
 
 # == What cannot be ==================================================================================================
 
-# fails_in_ranks NAME NUMBER WORDS ARGUMENTS: status, and one line of ours with the words.
+# fails_in_ranks NAME NUMBER WORDS ARGUMENTS: status, and one line of train_vit with the words.
 fails_in_ranks() {
     name=$1 number=$2 words=$3
     shift 3

@@ -14,7 +14,7 @@ alone; the residual stream, the layer norms and the parameters' gradients stay f
 
     fixture, tensor, ||autocast - float64|| / ||float64||
 
-and the gradients of a fixture stand there once more as one vector, under the name "gradients".
+and the gradients of a fixture are there once more as one vector, under the name "gradients".
 
 The error of the fixture's own numbers alone may be small by luck, above all that of one number, such as the loss, or
 where a ReLU that rounding switches decides between two sizes of the error.  So it is one of DRAWS: the others have every

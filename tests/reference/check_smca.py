@@ -8,8 +8,8 @@ under `model`, made safetensors by scripts/convert_weights.py and read by `train
 images, dropout off.
 
 Logits and boxes of all decoder layers, the loss and the gradient of every trained tensor, ours in float32, must be
-within 1e-4 of the official code's in float64: worst |difference| over the root mean square of the tensor. Beside it is
-printed how far the official code in float32 is from ours and from itself in float64, which is what rounding costs
+within 1e-4 of the official code's in float64: worst |difference| over the root mean square of the tensor. It also
+prints how far the official code in float32 is from ours and from itself in float64, which is what rounding costs
 anyone.
 
 Gradients can be compared only away from the corners of the loss. They jump where a ReLU's input changes sign, and a

@@ -1,5 +1,5 @@
 /* Comparing runs: which are one group, means and errors against values by hand, logs of different lengths, tables of
- * results, messages for files that are missing or none of ours, and that a page stays small and shows names as text. */
+ * results, messages for files that are missing or of another kind, and that a page stays small and shows names as text. */
 #include "report/compare.h"
 
 #include <math.h>

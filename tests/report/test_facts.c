@@ -1,4 +1,4 @@
-/* report/facts: what is written is read again, in the same order; what is none of ours is refused; pictures have room
+/* report/facts: what is written is read again, in the same order; what has another form is refused; pictures have room
  * for FACTS_BYTES. */
 #include "report/facts.h"
 
