@@ -86,8 +86,7 @@ void loader_fill(Loader *loader, size_t first, int n, uint8_t *pixels, int *labe
 int loader_write_sheet(const char *path, const Dataset *dataset, const LoaderConfig *config, Error *error);
 
 /* weights [classes]: a factor for the loss of an image, by its class.  The mean over the data set is 1; with n_c
- * images of class c,
- * in proportion to 1 / n_c (inverse) or 1 / sqrt(n_c) (sqrt); 0 for a class without images. */
+ * images of class c, in proportion to 1 / n_c (inverse) or 1 / sqrt(n_c) (sqrt); 0 for a class without images. */
 void loader_class_weights(float *weights, const Dataset *dataset, ClassWeights kind);
 
 /* targets [n,classes]: timm's smoothed one-hot (timm/data/mixup.py): off = s / C, on = 1 - s + s / C. */

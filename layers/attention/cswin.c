@@ -7,8 +7,7 @@
  * backward  the same steps in reverse
  * saves     qkv, mix, and what the branches save.  Parameters of the branches have the names of the authors' program.
  * In clips a stripe goes through all frames, an extension of this project.  A grid that changes has stripes of the same
- * width, which need
- * not divide it.
+ * width, which need not divide it.
  * cswin-focused has focused linear attention within the stripes (Han et al. 2023, FLatten Transformer). */
 #include "core/integers.h"
 #include "layers/attention.h"
