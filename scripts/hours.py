@@ -10,7 +10,7 @@ These are the value, its gradient, AdamW's two moments and the average; activati
 and the data set are those of the config, samples those that the data set is published with.
 
     peak and share on two cores: 224 GFLOP/s of oneDNN's square product with floats, of which DeiT-tiny's training step
-        reaches 0.66 to 0.79, here 0.72 (docs/notebook/performance.md, "An AMD EPYC (Zen 4)"); operators below that in its table
+        reaches 0.66 to 0.79, here 0.72 (docs/notebook/against-pytorch.md, "An AMD EPYC (Zen 4)"); operators below that in its table
         of every operator take longer in proportion, LiSA about 1.5 times as long
     peak and share on an H100: 989 TFLOP/s of dense bfloat16, of which 0.3 is assumed: no GPU has run this program yet
     samples at once: on two cores as many as the program takes by itself, with floats; on an H100 64, or the whole batch if

@@ -8,7 +8,7 @@
  *   backward, weight dW'[o, tap, i] = sum_p dy[p,o] x[p*stride + tap - k/2, i]: for a few thousand positions at a time
  *                    each window is copied to a row (not needed for 1 x 1 with stride 1), which is then a linear
  *                    layer's input; the library's kernels reach 60 % of that speed at stride 1 and 15 % at stride 2
- *                    (docs/notebook/performance.md).
+ *                    (docs/notebook/detection.md).
  *
  * What may be quick goes to kernels/convolution/winograd.c where that serves it, and the gradient of the weights of small
  * windows to kernels/convolution/narrow.c.

@@ -1,7 +1,7 @@
 /* The linear layer with oneDNN, 2.x and 3.x.
  *   floats     Forward is a matmul primitive, which also adds the bias; both backward products are dnnl_sgemm, which can
  *              accumulate and transpose and needs no primitive for every shape.  At ViT-tiny's shapes the two reach the
- *              same rate (docs/notebook/performance.md).
+ *              same rate (docs/notebook/a-step.md).
  *   bfloat16   All three are matmul primitives on bfloat16 factors, with float sums, bias and weight gradient.  The
  *              weights are rounded for each product.  Where oneDNN has no such primitives, for AVX2 and for arm64
  *              before its version 3, factors are widened for dnnl_sgemm. */
@@ -66,7 +66,7 @@ static void memory_2d(dnnl_memory_desc_t *d, dnnl_data_type_t type, dnnl_dim_t r
 
 #if DNNL_VERSION_MAJOR < 3
 /* oneDNN 2.6.3's product of bfloat16 with AMX ends in an illegal instruction where 63 is the inner dimension, and for
- * no other up to 200 (docs/notebook/performance.md). */
+ * no other up to 200 (docs/notebook/bfloat16.md). */
 static bool broken(const Matmul *m) {
     int inner = m->kind == FORWARD || m->kind == FORWARD_KEPT ? m->in : m->kind == BACKWARD_INPUT ? m->out : (int)m->n;
     return sizeof(real) == 2 && inner == 63;

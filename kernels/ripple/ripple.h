@@ -129,7 +129,7 @@ void ripple_explicit_backward(real *dqkv, float *dalpha, const real *dy, const f
 size_t ripple_explicit_workspace(const RippleRings *rings, int D);
 
 /* Estimated seconds of forward and backward for one image and one head on this device, by which --ripple-algo auto
- * chooses.  The constants were measured with tests/bench/bench_ripple.c; docs/notebook/performance.md has the table. */
+ * chooses.  The constants were measured with tests/bench/bench_ripple.c; docs/notebook/a-step.md has the table. */
 double ripple_dense_cost(const RippleRings *rings, int D, int F);
 double ripple_window_cost(const RippleRings *rings, int D, int F);
 double ripple_sat_cost(const RippleRings *rings, int D, int F);

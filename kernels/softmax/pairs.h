@@ -21,7 +21,7 @@
 enum { PAIR_BLOCK = 32 };
 
 /* Which instructions are faster than products of widened floats: AMX where it is, and the dot products on processors
- * of AMD, which take them as fast as multiply-adds of floats.  Intel's take half as many (docs/notebook/performance.md). */
+ * of AMD, which take them as fast as multiply-adds of floats.  Intel's take half as many (docs/notebook/bfloat16.md). */
 typedef enum { PAIRS_SLOW, PAIRS_DOTS, PAIRS_AMX } Pairs;
 
 /* The first call asks the system for AMX, outside of parallel regions. */

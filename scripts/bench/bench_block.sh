@@ -3,7 +3,7 @@
 # models, as in the LiSA paper's Tables 4, 12 and 7.  Writes CSV and PNG.
 #
 #   sh scripts/bench/bench_block.sh                            runs/block.csv, runs/block.png, runs/block-models.csv
-#   BATCH=4 OMP_NUM_THREADS=1 sh scripts/bench/bench_block.sh  the measurement in docs/notebook/performance.md
+#   BATCH=4 OMP_NUM_THREADS=1 sh scripts/bench/bench_block.sh  the measurement in docs/notebook/lisa-speed.md
 #   TORCH_PYTHON=/path/to/python GRIDS=14 MODELS=lisa sh scripts/bench/bench_block.sh    also LiSA in PyTorch
 #
 # GRIDS         sides of the token grids (default 7 14 28 56 84); 4x14 is a clip of 4 frames of 14 x 14 tokens

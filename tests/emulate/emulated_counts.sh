@@ -1,6 +1,6 @@
 #!/bin/sh
 # What a step of training costs a GPU, counted in the emulated build: kernels, library calls and copies that run, and calls in
-# which the host may wait.  The counts are those of docs/notebook/performance.md; where a change moves one, both are corrected.
+# which the host may wait.  The counts are those of docs/notebook/cuda-predictions.md; where a change moves one, both are corrected.
 #
 #   BUILD=build/emulate-FP32 sh tests/emulate/emulated_counts.sh
 #   NAMES=1 ...   also what they are
