@@ -30,9 +30,9 @@ for row in rows:
     assert all(row[name] in open("docs/notebook/against-pytorch.md").read() for name in ("vitc", "pytorch", "ratio")), row
 END
 check "docs/speed.csv has ratios of its columns, and figures of the notebook" $? "$(tail -n 1 "$work/out")"
-"$plain" scripts/numbers.py --check >"$work/out" 2>&1
+TRAIN_VIT=$vit "$plain" scripts/shared_tables.py --check >"$work/out" 2>&1
 check "tables of the pages are what docs/*.csv say" $? "$(tail -n 1 "$work/out")"
-grep -q '<!-- numbers: speed -->' README.md
+grep -q "<!-- table: speed -->" README.md
 check "the README has the table of speeds" $?
 
 states "tensors beyond PyTorch's autocast" "$(awk -F , '$1 == "cuda" { tensors++; if (!($2 in seen)) fixtures++; seen[$2]

@@ -1,0 +1,114 @@
+#!/usr/bin/env python3
+"""Fills the tables that several pages share, each from one file of measurements.
+
+    python3 scripts/shared_tables.py            rewrites the pages
+    python3 scripts/shared_tables.py --check    writes nothing; exit status 1 if a page would change
+
+A page marks the place with the lines <!-- table: NAME --> and <!-- end of NAME -->; what is between them is replaced.
+Measurements are read from docs/*.csv, ideas and papers of operators from `train_vit --help` (TRAIN_VIT names the program,
+default build/cpu/train_vit).  Needs only Python and the program.
+"""
+
+import argparse
+import csv
+import glob
+import os
+import re
+import statistics
+import subprocess
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+def rows(name):
+    with open(os.path.join(ROOT, "docs", name), newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def speed(commands=False):
+    """Images per second of DeiT-tiny against PyTorch: for each model the measurement with the smallest lead."""
+    lines = ["| attention | precision | vit.c | PyTorch | ratio | machine |" + " command |" * commands,
+             "|---|---|--:|--:|--:|---|" + "---|" * commands]
+    for row in rows("speed.csv"):
+        line = "| {model} | {precision} | {vitc} | {pytorch} | {ratio} | {machine} |".format(**row)
+        lines.append(line + f" `{row['command']}` |" * commands)
+    return lines
+
+
+# How the work of an operator grows with the number of tokens N.  R: rings; L: landmarks; w: side of a window or width of a
+# stripe; r: reduction.
+GROWTH = {
+    "softmax": "N²", "linear": "N", "ripple": "N R", "ripple-fixed": "N R", "ripple-softmax-weights": "N R",
+    "ripple-truncated": "N R", "ripple-log": "N log N", "ripple-dense": "N √N", "ripple-explicit-softmax": "N²",
+    "convit": "N²", "focused": "N", "sparse-strided": "N √N", "sparse-fixed": "N √N", "efficient": "N", "hydra": "N",
+    "relu-linear": "N", "castling": "N", "nystrom": "N L²", "soft": "N L²", "lisa": "N log N", "sa9": "N²",
+    "sa9-heads": "N²", "sa10": "N²", "sa11": "N²", "gf": "N log N", "dwconv7": "N", "convattn": "N²", "lambda": "N²",
+    "inception": "N²", "rsa": "N²", "conv": "N", "sepconv": "N", "swin": "N w²", "reduced": "N² / r²",
+    "cswin": "N √N w", "cswin-focused": "N", "focused-reduced": "N",
+}
+
+
+def described(program, *words):
+    return subprocess.run([program, "--help", *words], check=True, capture_output=True, text=True).stdout
+
+
+def operators():
+    """One row an operator: idea, growth, parameters, speed relative to softmax attention's, accuracy in the league, paper."""
+    program = os.environ.get("TRAIN_VIT", "build/cpu/train_vit")
+    listed = re.search(r"(?m)^Attention operators.*\n((?:  .*\n)+)", described(program))[1]
+    league, speeds = {}, {}
+    for row in rows("league.csv"):
+        if row["top1"] and row["epochs"] == "10":
+            league.setdefault(row["operator"], []).append(row)
+    if os.path.exists("docs/league-speed.csv"):
+        speeds = {(row["operator"], row["tokens"]): float(row["train_images_per_s"]) for row in rows("league-speed.csv")}
+    lines = ["| `--attn` | idea | work | parameters | 64 | 196 | 784 | top-1, % | paper |", "|---|---|---|--:|--:|--:|--:|--:|---|"]
+    for line in listed.splitlines():
+        name, idea = line.split(None, 1)
+        trained = league.get(name, [])
+        values = [float(row["top1"]) for row in trained]
+        top1 = f"{statistics.mean(values):.1f}" if values else ""
+        if len(values) > 1:
+            top1 += f" ± {statistics.stdev(values) / len(values) ** 0.5:.1f}"
+        ratios = [f"{speeds[name, n] / speeds['softmax', n]:.2f}" if (name, n) in speeds and ("softmax", n) in speeds else ""
+                  for n in ("64", "196", "784")]
+        links = ", ".join(f"[{paper}](https://arxiv.org/abs/{paper})" for paper in
+                          re.findall(r"arXiv:([0-9.]+[0-9])", described(program, name)))
+        parameters = f"{int(trained[0]['parameters']):,}" if trained else ""
+        lines.append(f"| `{name}` | {idea} | {GROWTH[name]} | {parameters} | {' | '.join(ratios)} | {top1} | {links} |")
+    return lines
+
+
+TABLES = {"operators": operators, "speed": speed, "speed with commands": lambda: speed(commands=True)}
+
+
+def filled(text, path):
+    def table(found):
+        if found[2] not in TABLES:
+            sys.exit(f"shared_tables.py: {path}: no table is called '{found[2]}': expected {', '.join(TABLES)}")
+        return found[1] + "\n".join(TABLES[found[2]]()) + "\n\n" + found[3]
+
+    return re.sub(r"(<!-- table: (.*?) -->\n\n)(?:.*?\n\n)?(<!-- end of \2 -->)", table, text, flags=re.DOTALL)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing; exit status 1 if a page would change")
+    arguments = parser.parse_args()
+    os.chdir(ROOT)
+    for path in ["README.md", *sorted(glob.glob("docs/**/*.md", recursive=True))]:
+        with open(path) as file:
+            text = file.read()
+        new = filled(text, path)
+        if new == text:
+            continue
+        if arguments.check:
+            sys.exit(f"shared_tables.py: {path}: not what docs/*.csv say: run python3 scripts/shared_tables.py")
+        with open(path + ".part", "w") as file:
+            file.write(new)
+        os.replace(path + ".part", path)
+
+
+if __name__ == "__main__":
+    main()

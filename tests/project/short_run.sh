@@ -1,0 +1,22 @@
+# Runs one of the programs as a page of the guide calls it; a training gets few samples and one epoch.
+#
+#   sh tests/project/short_run.sh PROGRAM ARGUMENTS...
+
+# shellcheck shell=sh disable=SC2086 # settings are words
+program=$1
+shift
+short="--epochs 1 --train-limit 24 --test-limit 8"
+case $program in
+*train_ar) short="--steps 2" ;;
+*train_semantic_fpn) short="--epochs 1 --train-limit 8 --test-limit 4" ;;
+*train_detr | *train_mask_rcnn) short="--epochs 1 --train-limit 4 --test-limit 2" ;;
+*pack_dataset) short= ;;
+esac
+for argument; do
+    case $argument in
+    --resume | --eval | --predict | --describe | --show-batch | --report | --compare | -h | --help | --parity | --write-logits | \
+        --sample | --complete) short= ;;
+    --bench) short="--bench-seconds 0.05" ;;
+    esac
+done
+exec "$program" "$@" $short
