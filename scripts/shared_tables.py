@@ -6,7 +6,7 @@
 
 A page marks the place with the lines <!-- table: NAME --> and <!-- end of NAME -->; what is between them is replaced.
 Measurements are read from docs/*.csv, ideas and papers of operators from `train_vit --help` (TRAIN_VIT names the program,
-default build/cpu/train_vit).  Needs only Python and the program.
+default build/cpu/train_vit), hours from scripts/tables.py.  Needs only Python and the program.
 """
 
 import argparse
@@ -80,7 +80,25 @@ def operators():
     return lines
 
 
-TABLES = {"operators": operators, "speed": speed, "speed with commands": lambda: speed(commands=True)}
+REPRODUCED = ("compact-100", "ripple-2", "ripple-1", "lisa-3a", "lisa-5", "hosts", "sparse-1", "lisa-8")
+
+
+def hours():
+    """Estimated hours of training for some of the papers' tables: their least and their most expensive row."""
+    lines = ["| `--table` | what | rows | hours for a row, two CPU cores | hours for a row, one H100 |", "|---|---|--:|--:|--:|"]
+    for name in REPRODUCED:
+        command = [sys.executable, "scripts/tables.py", "--hours", "--table", name]
+        printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        title = re.search(r"(?m)^## (.*?)  \(`", printed)[1]
+        costs = [[cell.strip().replace(",", "") for cell in line.split("|")[4:6]] for line in printed.splitlines()
+                 if re.match(r"\| .* \| [0-9]", line)]
+        span = [f"{min(values):,.0f} to {max(values):,.0f}" if column == 0 else f"{min(values):,.1f} to {max(values):,.1f}"
+                for column in (0, 1) for values in [[float(row[column]) for row in costs if row[column] != "–"]]]
+        lines.append(f"| {name} | {title} | {len(costs)} | {span[0]} | {span[1]} |")
+    return lines
+
+
+TABLES = {"hours": hours, "operators": operators, "speed": speed, "speed with commands": lambda: speed(commands=True)}
 
 
 def filled(text, path):

@@ -5,7 +5,8 @@
 # shellcheck shell=sh disable=SC2086 # settings are words
 program=$1
 shift
-short="--epochs 1 --train-limit 24 --test-limit 8"
+short="--epochs 1 --train-limit 128 --test-limit 24"
+case "$*" in *configs/imagenet*) short="--epochs 1 --train-limit 40 --test-limit 4" ;; esac
 case $program in
 *train_ar) short="--steps 2" ;;
 *train_semantic_fpn) short="--epochs 1 --train-limit 8 --test-limit 4" ;;
@@ -14,9 +15,11 @@ case $program in
 esac
 for argument; do
     case $argument in
+    --epochs) short=${short#--epochs 1} ;;
+    --train-limit) short= ;;
     --resume | --eval | --predict | --describe | --show-batch | --report | --compare | -h | --help | --parity | --write-logits | \
         --sample | --complete) short= ;;
-    --bench) short="--bench-seconds 0.05" ;;
+    --bench) short="--bench-seconds 0.1" ;;
     esac
 done
 exec "$program" "$@" $short
