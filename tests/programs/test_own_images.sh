@@ -191,19 +191,5 @@ refuses "weights of classes with mixup" 2 "class-weights|mixup" --data bare $set
 refuses "balance with repeated augmentation" 2 "balanced|repeated" --data bare $settings --balanced true \
     --repeated-aug true --run-dir none
 
-# == The guide =======================================================================================================
-
-# Its commands as they are printed, but for the build and the number of epochs.
-images photos 60 50 55
-mkdir folder && cp photos/class1/image000.bmp folder/ && cp photos/class2/image000.bmp new.jpg
-ln -s "$root/configs" configs
-sed -n '/^    make -j4$/,/^$/p' "$root/docs/own-images.md" |
-    sed -e '/make -j4/d' -e "s|train=.*|train=$vit|" -e 's/ *# [0-9]\. .*//' -e 's/--patience 10/& --epochs 2/' >guide.sh
-sh -e guide.sh >out 2>err
-check "the guide's commands run" $? "$(tail -n 1 err)"
-[ "$(grep -c '^ *\$train' guide.sh)" -eq 5 ] && [ -s sheet.png ] && [ "$(grep -c . classes.csv)" -eq 4 ] &&
-    grep -q '^new.jpg: ' out && grep -q '^folder/image000.bmp: ' out
-check "and make what it says" $? "$(tail -n 1 out)"
-
 echo "1..$count"
 [ $failures -eq 0 ]

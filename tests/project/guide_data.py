@@ -38,9 +38,9 @@ def main():
     with open("labels.csv", "w") as labels:
         labels.write("file,label,split\n")
         for bright, name in enumerate(classes):
-            for i in range(24):
+            for i in range(60):
                 image(f"photos/{name}/IMG_{i:04}.bmp", bright=bright)
-                labels.write(f"{name}/IMG_{i:04}.bmp,{name},{'val' if i < 3 else 'train'}\n")
+                labels.write(f"{name}/IMG_{i:04}.bmp,{name},{'val' if i < 5 else 'train'}\n")
     image("new.jpg")
     image("folder/one.bmp", bright=1)
     for split, clips in (("train", 4), ("val", 2)):

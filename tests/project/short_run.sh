@@ -5,7 +5,7 @@
 # shellcheck shell=sh disable=SC2086 # settings are words
 program=$1
 shift
-short="--epochs 1 --train-limit 128 --test-limit 24"
+short="--epochs 1 --train-limit 160 --test-limit 24"
 case "$*" in *configs/imagenet*) short="--epochs 1 --train-limit 40 --test-limit 4" ;; esac
 case $program in
 *train_ar) short="--steps 2" ;;
