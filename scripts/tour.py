@@ -30,7 +30,7 @@ PAGE = os.path.join(ROOT, "docs/developers/tour.md")
 MARK = re.compile(r"((?:> )?)<!-- tour(?:: (.*))? -->$")
 
 # What depends on the machine and its load.
-VOLATILE = ((r"CPU, \d+ threads?, [\w-]+, oneDNN [\d.]+", "CPU"), (r"[\d.]+ images/s", "images/s"), (r"\b\d+:\d\d\b", "time"),
+VOLATILE = ((r"CPU, \d+ threads?, [\w-]+, oneDNN [\d.]+", "CPU"), (r"[\d.]+ (\w+)/s", r"\1/s"), (r"\b\d+:\d\d\b", "time"),
             (r"activation_bytes: \d+", "activation_bytes"), (r"[\d.]+ of allowed", "of allowed"), (r" +", " "))
 PROGRESS = re.compile(r"evaluating \d|epoch \d+/\d+  batch (\d+)/(?!\1 )")  # a busy machine prints more of these lines
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]\d+)?")
