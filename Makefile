@@ -22,6 +22,7 @@
 #   VARIANTS=            without the second precision, which takes as long again to compile
 #   WERROR=1             warnings are errors, as in CI
 #   MPI=0 WEBP=0 SOUND=0 VIDEO=0         without a library that is there (make/libraries.mk)
+#   ONEDNN=0             matrix products and convolutions in plain C, in build/cpu-own (make/cpu.mk)
 #   CUDA_ARCH=sm_90      and more for CUDA: make/cuda.mk
 #
 # scripts/deps.sh installs what is missing.
@@ -42,6 +43,7 @@ CLANG := $(findstring clang,$(shell $(CC) --version 2>/dev/null))
 
 BUILD := build/$(BACKEND)$(if $(filter portable,$(ARCH)),-portable)$(if $(filter emulate,$(BACKEND)),-$(PRECISION))
 BUILD := $(BUILD)$(if $(filter cuda-FP32,$(BACKEND)-$(PRECISION)),-fp32)$(if $(filter cpu-BF16,$(BACKEND)-$(PRECISION)),-bf16)
+BUILD := $(BUILD)$(if $(filter cpu-0,$(BACKEND)-$(ONEDNN)),-own)
 BUILD := $(BUILD)$(if $(filter 1,$(SANITIZE)),-asan)$(if $(filter thread,$(SANITIZE)),-tsan)
 
 CFLAGS_BASE := -std=gnu11 -O3 $(MARCH) $(if $(X86),-mprefer-vector-width=512) -ffp-contract=fast -fno-math-errno -fno-trapping-math -fopenmp
@@ -105,9 +107,13 @@ $(BUILD)/commit.o: $(BUILD)/commit.c $(BUILD)/flags
 	@$(CC) $(FLAGS) -c $< -o $@
 
 # From an archive a program takes what it needs, and with --as-needed only the libraries that this needs.
-$(BUILD)/libvit.a: $(OBJECTS)
+# It is made anew where other sources stand in for some of them (ONEDNN=0), all of whose objects may be old.
+$(BUILD)/libvit.a: $(OBJECTS) $(BUILD)/objects
 	@rm -f $@
-	@ar rcs $@ $^
+	@ar rcs $@ $(OBJECTS)
+$(BUILD)/objects: FORCE
+	@mkdir -p $(@D)
+	@echo '$(OBJECTS)' | cmp -s - $@ || echo '$(OBJECTS)' > $@
 
 # == Tests ===========================================================================================================
 

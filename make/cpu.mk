@@ -1,11 +1,13 @@
-# The CPU backend: kernels/*/*.c with oneDNN, and programs that hold several variants of themselves.
-SOURCES += $(filter-out kernels/launcher/%,$(wildcard kernels/*/*.c))
-LIBRARIES += -ldnnl
+# The CPU backend: kernels/*/*.c, with oneDNN or without it, and programs that hold several variants of themselves.
+ONEDNN ?= $(call headers,dnnl.h)
+SOURCES += $(filter-out kernels/launcher/% $(if $(filter 1,$(ONEDNN)),%/onednn_none.c %_own.c,%/onednn.c %_onednn.c), \
+             $(wildcard kernels/*/*.c))
+LIBRARIES += $(if $(filter 1,$(ONEDNN)),-ldnnl)
 LINK_FLAGS = $(FLAGS)
 
 report-device:
 	@echo "vit.c for the CPU, $(CC), $(or $(MARCH),the compiler's own choice of processor)$(if $(VARIANTS), (also: $(VARIANTS)))"
-	$(call needed,oneDNN,dnnl.h,matrix products and convolutions; apt-get install libdnnl-dev)
+	$(call optional,$(ONEDNN),oneDNN,matrix products and convolutions in plain C; apt-get install libdnnl-dev)
 
 # == Variants ========================================================================================================
 

@@ -1,21 +1,18 @@
 /* The CPU backend's device: memory is the host's, and every call is finished when it returns. */
-#include <dlfcn.h>
 #include <fcntl.h>
 #include <omp.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/auxv.h>
 #include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
-#include <dnnl.h>
-
 #include "core/die.h"
 #include "kernels/cpu/activations.h"
 #include "kernels/device/device.h"
+#include "kernels/device/library.h"
 #include "kernels/device/variants.h"
 #include "kernels/device/workspace.h"
 
@@ -42,30 +39,10 @@ static void spin_briefly(void) {
     free(line);
 }
 
-/* oneDNN is C++ and throws through its C interface where memory runs out.  Nobody catches that, so the C++ library ends
- * the process; this is what it calls then, on the thread that has thrown. */
-static const void *(*thrown_type)(void);
-
-/* std::type_info: its table of functions, then the name. */
-static void on_exception(void) {
-    const void *type = thrown_type ? thrown_type() : NULL;
-    const char *name = type ? ((const char *const *)type)[1] : "unknown";
-    if (!strcmp(name, "St9bad_alloc")) die_at_once("out of memory in oneDNN");
-    die_at_once("oneDNN failed with the C++ exception %s", name);
-}
-
-/* Looked up by name: a C program is not linked with the C++ library, which comes with oneDNN. */
-static void catch_exceptions(void) {
-    void (*(*set)(void (*)(void)))(void);
-    *(void **)&set = dlsym(RTLD_DEFAULT, "_ZSt13set_terminatePFvvE");
-    *(void **)&thrown_type = dlsym(RTLD_DEFAULT, "__cxa_current_exception_type");
-    if (set) set(on_exception);
-}
-
 void kernels_init(void) {
     spin_briefly();
     if (omp_get_max_threads() > omp_get_thread_limit()) omp_set_num_threads(omp_get_thread_limit());
-    catch_exceptions();
+    library_begin();
 }
 
 void kernels_exit(void) {
@@ -76,22 +53,9 @@ void kernels_exit(void) {
 
 const char *kernels_device(void) {
     static char text[96];
-    const dnnl_version_t *v = dnnl_version();
-    snprintf(text, sizeof text, "CPU, %d threads, %s, %soneDNN %d.%d.%d", omp_get_max_threads(), kernels_instructions(),
-             sizeof(real) == 2 ? "bfloat16, " : "", v->major, v->minor, v->patch);
+    snprintf(text, sizeof text, "CPU, %d threads, %s, %s%s", omp_get_max_threads(), kernels_instructions(),
+             sizeof(real) == 2 ? "bfloat16, " : "", library_name());
     return text;
-}
-
-/* True if products of bfloat16 have instructions.  On x86 oneDNN is asked, which also heeds ONEDNN_MAX_CPU_ISA. */
-static bool multiplies_bfloat16(void) {
-#if defined(__x86_64__) || defined(__i386__)
-    return (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core_bf16) == dnnl_cpu_isa_avx512_core_bf16;
-#elif defined(__aarch64__)
-    const unsigned long bf16 = 1 << 14; /* HWCAP2_BF16 */
-    return getauxval(AT_HWCAP2) & bf16;
-#else
-    return false;
-#endif
 }
 
 static bool takes_any_processor(void) {
@@ -100,7 +64,7 @@ static bool takes_any_processor(void) {
 }
 
 const char *kernels_unsupported(void) {
-    if (sizeof(real) == 4 || multiplies_bfloat16() || takes_any_processor()) return NULL;
+    if (sizeof(real) == 4 || library_multiplies_bfloat16() || takes_any_processor()) return NULL;
     return "built for bfloat16, and this processor cannot multiply it (x86: avx512_bf16; arm64: bf16): build without "
            "PRECISION=BF16, or set VIT_ANY_CPU=1 to run slowly";
 }

@@ -1,6 +1,13 @@
 #include "kernels/device/onednn.h"
 
+#include <dlfcn.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/auxv.h>
+
 #include "kernels/device/device.h"
+#include "kernels/device/library.h"
 
 static dnnl_engine_t engine;
 static dnnl_stream_t stream;
@@ -61,3 +68,46 @@ void onednn_execute(dnnl_primitive_t primitive, int count, const dnnl_exec_arg_t
     DNNL_TRY(dnnl_primitive_execute(primitive, onednn_stream(), count, arguments));
     DNNL_TRY(dnnl_stream_wait(onednn_stream()));
 }
+
+/* == What the device asks of the library ========================================================================== */
+
+const char *library_name(void) {
+    static char text[32];
+    const dnnl_version_t *v = dnnl_version();
+    snprintf(text, sizeof text, "oneDNN %d.%d.%d", v->major, v->minor, v->patch);
+    return text;
+}
+
+/* oneDNN is C++ and throws through its C interface where memory runs out.  Nobody catches that, so the C++ library ends
+ * the process; this is what it calls then, on the thread that has thrown. */
+static const void *(*thrown_type)(void);
+
+/* std::type_info: its table of functions, then the name. */
+static void on_exception(void) {
+    const void *type = thrown_type ? thrown_type() : NULL;
+    const char *name = type ? ((const char *const *)type)[1] : "unknown";
+    if (!strcmp(name, "St9bad_alloc")) die_at_once("out of memory in oneDNN");
+    die_at_once("oneDNN failed with the C++ exception %s", name);
+}
+
+/* Looked up by name: a C program is not linked with the C++ library, which comes with oneDNN. */
+void library_begin(void) {
+    void (*(*set)(void (*)(void)))(void);
+    *(void **)&set = dlsym(RTLD_DEFAULT, "_ZSt13set_terminatePFvvE");
+    *(void **)&thrown_type = dlsym(RTLD_DEFAULT, "__cxa_current_exception_type");
+    if (set) set(on_exception);
+}
+
+/* On x86 oneDNN is asked, which also heeds ONEDNN_MAX_CPU_ISA. */
+bool library_multiplies_bfloat16(void) {
+#if defined(__x86_64__) || defined(__i386__)
+    return (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core_bf16) == dnnl_cpu_isa_avx512_core_bf16;
+#elif defined(__aarch64__)
+    const unsigned long bf16 = 1 << 14; /* HWCAP2_BF16 */
+    return getauxval(AT_HWCAP2) & bf16;
+#else
+    return false;
+#endif
+}
+
+bool library_limit_to_avx2(void) { return dnnl_set_max_cpu_isa(dnnl_cpu_isa_avx2) == dnnl_success; }

@@ -3,12 +3,11 @@
 #include "kernels/device/variants.h"
 
 #include <stdarg.h>
-#include <stdio.h>
-
-#include <dnnl.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <string.h>
 
+#include "kernels/device/library.h"
 #include "real.h"
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512CD__) && defined(__AVX512DQ__) && \
@@ -91,7 +90,7 @@ static KernelsChoice refuse_precision(const char *isa, const char *precision) {
 
 KernelsChoice kernels_choose(const char *isa, const char *precision) {
     bool named = strcmp(isa, ISA_AUTO) != 0, here = !strcmp(precision, own.precision) && (!named || !strcmp(isa, own.isa));
-    if (here && !strcmp(isa, ISA_AVX2) && dnnl_set_max_cpu_isa(dnnl_cpu_isa_avx2) != dnnl_success)
+    if (here && !strcmp(isa, ISA_AVX2) && !library_limit_to_avx2())
         return refused("isa", "oneDNN cannot be held to it here");
     if (here) return (KernelsChoice){0};
     if (!variant_find(isa, NULL, true)) return refuse_isa(isa);

@@ -1,0 +1,16 @@
+/* Without oneDNN: products have the instructions that this code was compiled for. */
+#include "kernels/device/library.h"
+
+const char *library_name(void) { return "own products"; }
+
+void library_begin(void) {}
+
+bool library_multiplies_bfloat16(void) {
+#ifdef __AVX512BF16__
+    return true;
+#else
+    return false;
+#endif
+}
+
+bool library_limit_to_avx2(void) { return true; }
