@@ -1,6 +1,7 @@
 #include "kernels/linear/panels.h"
 
 #include <omp.h>
+#include <string.h>
 
 #include "core/integers.h"
 #include "kernels/cpu/activations.h"
@@ -44,12 +45,18 @@ void panel_multiply(float *c, size_t ldc, const float *a, size_t lda, const floa
     }
 }
 
-/* turned: blocks [k,TILE_ROWS] of TILE_ROWS columns of a. */
+/* turned: blocks [k,TILE_ROWS] of TILE_ROWS columns of a, all of which grow at once so that a is read row by row. */
 void panel_turn(float *turned, const real *a, size_t lda, int m, int k) {
-    for (int i = 0; i < m; i += TILE_ROWS) {
-        int width = smaller(m - i, TILE_ROWS);
-        for (int p = 0; p < k; p++, turned += TILE_ROWS)
-            for (int r = 0; r < TILE_ROWS; r++) turned[r] = r < width ? real_get(a[(size_t)p * lda + (size_t)(i + r)]) : 0;
+    enum { AHEAD = 8 }; /* rows: the processor does not foresee the next one */
+    for (int p = 0; p < k; p++, a += lda) {
+        float *to = turned + p * TILE_ROWS, part[TILE_ROWS];
+        int i = 0;
+        for (; i + TILE_ROWS <= m; i += TILE_ROWS, to += (size_t)k * TILE_ROWS) {
+            __builtin_prefetch(a + AHEAD * lda + i);
+            for (int r = 0; r < TILE_ROWS; r++) part[r] = real_get(a[i + r]);
+            memcpy(to, part, sizeof part);
+        }
+        for (int r = 0; i < m && r < TILE_ROWS; r++) to[r] = i + r < m ? real_get(a[i + r]) : 0;
     }
 }
 

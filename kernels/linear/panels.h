@@ -15,7 +15,7 @@
 #include "real.h"
 
 /* ROWS_MOST: rows of A at a time, a multiple of TILE_ROWS. */
-enum { PANEL = TILE_VECS * TILE, PANEL_ROWS_MOST = 96, PANEL_KC = 384 };
+enum { PANEL = TILE_VECS * TILE, PANEL_ROWS_MOST = 96, PANEL_KC = 352 };
 
 static inline int panels_of(int n) { return (n + PANEL - 1) / PANEL; }
 static inline size_t panels_floats(int k, int n) { return (size_t)panels_of(n) * (size_t)k * PANEL; }
