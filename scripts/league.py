@@ -270,7 +270,7 @@ def page(results):
     else:
         memory = "Speeds and memory at 64, 196 and 784 tokens are not measured yet."
     lines += [memory, "", *operators_table(results, 10), "", "## Thirty epochs, where papers claim something", "",
-              "Linear and ripple attention are those of [results.md](../notebook/results.md), the same model and recipe.", "",
+              "Linear and ripple attention are those of [studies.md](../notebook/studies.md), the same model and recipe.", "",
               *budget_table(results, 30), "", "## Two hundred epochs", "", *budget_table(results, 200), "",
               "## The papers' claims", "", *claims_tables(results)]
     return "\n".join(lines) + "\n"

@@ -98,7 +98,23 @@ def hours():
     return lines
 
 
-TABLES = {"hours": hours, "operators": operators, "speed": speed, "speed with commands": lambda: speed(commands=True)}
+def study(first="linear", second="ripple", epochs=(6, 10, 15, 20, 25, 30)):
+    """Top-1 of two rows of the study for each seed, the lead of the second, and its mean after the last epoch."""
+    top1 = {(row["row"], row["seed"], int(row["epoch"])): float(row["top1"]) for row in rows("study.csv") if row["top1"]}
+    seeds = sorted({seed for row, seed, _ in top1 if row == f"study-{second}"})
+    values = {name: [[top1[f"study-{name}", seed, epoch] for seed in seeds] for epoch in epochs] for name in (first, second)}
+    leads = [[b - a for a, b in zip(*pair)] for pair in zip(values[first], values[second])]
+    lines = ["| epoch | " + " | ".join(map(str, epochs)) + " |", "|---|" + "--:|" * len(epochs)]
+    for label, cells, form in [(f"{first}, %", values[first], "{:.2f}"), (f"{second}, %", values[second], "{:.2f}"),
+                               ("lead, points", leads, "{:+.2f}")]:
+        lines.append(f"| {label} | " + " | ".join(", ".join(map(form.format, cell)) for cell in cells) + " |")
+    error = statistics.stdev(leads[-1]) / len(seeds) ** 0.5
+    means = [statistics.mean(cells[-1]) for cells in (values[first], values[second], leads)]
+    return lines + ["", f"After {epochs[-1]} epochs {first} attention reaches {means[0]:.2f} % and {second} attention {means[1]:.2f} %, a lead of "
+                    f"{means[2]:.2f} ± {error:.2f}", f"points (mean and standard error of {len(seeds)} seeds)."]
+
+
+TABLES = {"hours": hours, "operators": operators, "study": study, "speed": speed, "speed with commands": lambda: speed(commands=True)}
 
 
 def filled(text, path):

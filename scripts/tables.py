@@ -237,7 +237,7 @@ TABLES = {
 MEASURED = {"imagenet/block"}
 
 # Tables whose multiply-adds contain no transforms: LiSA's 4 and 12 count a block's linear layers and norms alone, and
-# the counts of its hierarchies come out so (docs/notebook/results.md); those of its Tables 3, 13 and 14 contain transforms.
+# the counts of its hierarchies come out so (docs/notebook/against-papers.md); those of its Tables 3, 13 and 14 contain transforms.
 NO_TRANSFORMS = {"lisa-4", "lisa-5", "lisa-6", "lisa-7", "lisa-8"}
 
 # What is shown of a row: the paper's metric, the heading, our key, decimals.
