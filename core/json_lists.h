@@ -1,6 +1,6 @@
 /* JSON files that are lists of records, read as a stream: COCO's annotations (450 MB) and results.  Memory holds one
  * record at a time.  The JSON library, jansson, checks every byte, also in fields that nobody asks for; the code
- * here parses only the brackets, commas and keys around the records.  docs/developers/design.md compares JSON libraries. */
+ * here parses only the brackets, commas and keys around the records.  docs/developers/decisions.md compares JSON libraries. */
 #ifndef VIT_CORE_JSON_LISTS_H
 #define VIT_CORE_JSON_LISTS_H
 

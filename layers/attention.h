@@ -1,6 +1,6 @@
 /* Attention operators.  An operator maps [B,N,M] to [B,N,M] and includes its projections, so that convolutional mixers
  * are operators too.
- * Adding one: docs/developers/design.md, "Adding an operator". */
+ * Adding one: docs/developers/adding.md. */
 #ifndef VIT_LAYERS_ATTENTION_H
 #define VIT_LAYERS_ATTENTION_H
 

@@ -70,14 +70,18 @@ def hash_prose(text):
 
 
 def markdown_prose(text):
-    """Without code: fenced blocks, and indented lines that follow an empty line or another such line."""
-    fenced = False
+    """Without code: fenced blocks, and indented lines that follow an empty line or another such line.  In a table with the
+    head | before | after |, what is before is an example of how not to write."""
+    fenced = examples = False
     code, empty = False, True
     for number, line in enumerate(text.split("\n"), 1):
         if line.startswith("```"):
             fenced = not fenced
         code = line.startswith("    ") and (empty or code)
         empty = not line.strip()
+        examples = line.startswith("|") and (examples or line == "| before | after |")
+        if examples:
+            line = line.split("|")[-2]
         if not (fenced or code):
             yield number, re.sub(r"\]\([^)]*\)", "]", line)
 

@@ -184,6 +184,50 @@ status=$?
 check "test.sh says what is missing, and not what a program that is not there would have said" $? \
     "status $status, $(wc -l <out) lines, $(tail -n 1 out)"
 
+# == scripts/checks/check_prose.py ====================================================================================
+
+# A sentence for each rule, in the order of the rules, and others that the rules must leave alone.
+cat >bad.md <<'END'
+It takes so many rows.
+The log of before stays.
+Rows are measured by turns.
+Whence it comes is known.
+The map lies beside it.
+The name stands twice.
+The user is told once.
+A frame tells nothing.
+A GPU is lent for an hour.
+The weights are ours.
+The rooms of the tree are listed.
+This is the ladder of a kernel.
+Densities of images are modelled.
+It draws new images.
+Weights do not tell their heads.
+It has the printed number.
+It is one of the rows of the table of the paper.
+END
+cat >good.md <<'END'
+There are so many that it overflows. A symbol stands for a number, and a stand-in replaces it. `beside` is a name.
+
+    code of before by turns
+
+| before | after |
+|---|---|
+| so many rows | the number of rows |
+END
+printf '/* It takes so many rows. */\nconst char *x = "so many", *y = "beside";\n' >bad.c
+plain=$(command -v python3 || echo /usr/bin/python3)
+"$plain" "$root/scripts/checks/check_prose.py" bad.md >out 2>err
+status=$?
+rules=$("$plain" "$root/scripts/checks/check_prose.py" --rules good.md | wc -l)
+[ $status -eq 1 ] && [ "$rules" -ge 17 ] && [ "$(wc -l <out)" -eq "$rules" ] && [ "$(wc -l <bad.md)" -eq "$rules" ]
+check "each rule of check_prose.py finds its sentence" $? "$rules rules, $(wc -l <out) found: $(tail -n 1 err)"
+"$plain" "$root/scripts/checks/check_prose.py" good.md >out 2>err
+check "and leaves names, code and examples alone" $? "$(head -n 1 out)"
+"$plain" "$root/scripts/checks/check_prose.py" bad.c >out 2>err
+[ "$(cut -d : -f 2 out | tr '\n' ' ')" = "1 2 " ]
+check "in C it reads comments and texts of several words" $? "$(tr '\n' ' ' <out)"
+
 # == scripts/plots/plot_*.py ===============================================================================================
 
 # -S leaves out the folders where Debian's matplotlib is, as another Python would.
