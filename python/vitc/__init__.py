@@ -5,9 +5,9 @@
 """
 
 from .attention import OPERATORS, attention
-from .checkpoint import load
+from .checkpoint import load, save
 from .config import Config
 from .density import Density
 from .model import Vit
 
-__all__ = ["OPERATORS", "Config", "Density", "Vit", "attention", "load"]
+__all__ = ["OPERATORS", "Config", "Density", "Vit", "attention", "load", "save"]

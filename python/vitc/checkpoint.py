@@ -2,9 +2,7 @@
 
 import dataclasses
 
-import safetensors
-
-from . import config, density
+from . import config, density, files
 from .model import Vit
 
 
@@ -26,9 +24,7 @@ def density_config(settings, tensors):
 def load(path):
     """The model of a checkpoint with its weights, ready to predict: a Vit with class_names, mean, std and img_size, or a
     Density."""
-    with safetensors.safe_open(path, "pt") as file:
-        metadata = file.metadata() or {}
-        tensors = {name: file.get_tensor(name) for name in file.keys()}
+    tensors, metadata = files.read(path)
     if "vit.c.config" not in metadata:
         raise ValueError("no settings in it, so this is no checkpoint of train_vit or train_ar")
     settings = config.parse(metadata["vit.c.config"])
@@ -45,3 +41,9 @@ def load(path):
     model.metadata = {name: text for name, text in metadata.items() if name.startswith("vit.c.")}
     model.load_state_dict(tensors)
     return model.eval()
+
+
+def save(model, path):
+    """A file that load() reads and whose weights train_vit and train_ar take with --init.  The model is one that load()
+    has returned, whatever its weights have become."""
+    files.write(path, model.state_dict(), model.metadata)

@@ -66,6 +66,7 @@ class Config:
     mlp_relu: bool = False      # before that convolution
     qkv_bias: bool = True
     dropout: float = 0.0
+    attn_dropout: float = 0.0  # of the weights of softmax and reduced
     drop_path: float = 0.0
     frames: int = 1             # of a clip
     tubelet: int = 1

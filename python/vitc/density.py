@@ -8,10 +8,9 @@ import math
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
-from .layers import linear
+from .layers import attend, linear
 
 SETS = {"sparse-strided": ("window", "column"), "sparse-fixed": ("block", "summary")}
 
@@ -90,8 +89,7 @@ class Attention(nn.Module):
 
     def forward(self, x):
         q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self.qkv(x).split(self.parts, -1))
-        y = F.scaled_dot_product_attention(q, k, v, attn_mask=self.seen, is_causal=self.dense)
-        return self.proj(y.transpose(1, 2).flatten(2))
+        return self.proj(attend(q, k, v, self.seen, causal=self.dense).transpose(1, 2).flatten(2))
 
 
 class Mlp(nn.Module):

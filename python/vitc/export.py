@@ -25,11 +25,17 @@ def arguments():
 if __name__ == "__main__":
     ARGUMENTS = arguments()  # before the imports below, so that --help needs none of them
 
-import onnx
-import safetensors
 import torch
-from onnx_ir.passes import common as passes
 from torch import nn
+
+try:
+    import onnx
+    from onnx_ir.passes import common as passes
+    from torch.export import Dim
+except ImportError as missing:
+    if __name__ != "__main__":
+        raise
+    sys.exit(f"no module {missing.name}: pip install 'torch>=2.6' onnx onnxscript")
 
 from .attention.correlation import Fourier
 from .checkpoint import load
@@ -69,7 +75,7 @@ def as_onnx(model, normalise=False, opset=18):
     name = "tokens" if isinstance(model, Density) else "images"
     program = torch.onnx.export(Normalised(model) if normalise else model, (inputs,), dynamo=True, opset_version=opset,
                                 verbose=False, input_names=[name], output_names=["logits"],
-                                dynamic_shapes=({0: torch.export.Dim("batch")},))
+                                dynamic_shapes=({0: Dim("batch")},))
     for tidy in (passes.LiftConstantsToInitializersPass(lift_all_constants=True), passes.DeduplicateInitializersPass(),
                  passes.ClearMetadataAndDocStringPass()):
         tidy(program.model)  # blocks share the tables of a grid, and traces of this machine's files stay out
@@ -83,7 +89,7 @@ def main():
     warnings.simplefilter("ignore")  # about the exporter's own insides
     try:
         model = load(arguments.checkpoint)
-    except (OSError, RuntimeError, ValueError, safetensors.SafetensorError) as error:
+    except (OSError, RuntimeError, ValueError) as error:
         sys.exit(f"{arguments.checkpoint}: {error}")
     if arguments.normalise and isinstance(model, Density):
         sys.exit("--normalise: a density model takes tokens, not pixels")

@@ -100,10 +100,18 @@ def join_heads(x):
     return x.transpose(1, 2).flatten(2)
 
 
-def attend(q, k, v, mask=None):
+def attend(q, k, v, mask=None, dropout=0.0, causal=False):
     """Softmax attention of q [...,N,D] to k and v [...,L,D]; mask [...,N,L]: what is added to the scores, or whether a
-    query sees a key."""
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+    query sees a key; dropout: rate of the weights';
+    causal, without a mask: a query sees no key after it."""
+    if hasattr(F, "scaled_dot_product_attention"):
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal)
+    if causal:
+        mask = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
+    scores = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5  # PyTorch 1.13 does not have it
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
+    return F.dropout(scores.softmax(-1), dropout) @ v
 
 
 class Denominator(nn.Module):

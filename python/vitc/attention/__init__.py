@@ -36,6 +36,8 @@ OPERATORS = {
     "cswin-focused": cswin.CSwin,
 }
 
+DROPS_WEIGHTS = ("softmax", "reduced")
+
 
 def attention(name, dim, heads, grid, block=0, **settings):
     """An operator by itself, for models of one's own: x [B,N,dim] -> [B,N,dim], N the tokens of the grid (rows,
@@ -47,6 +49,8 @@ def attention(name, dim, heads, grid, block=0, **settings):
         raise ValueError(f"no attention operator '{name}' (one of {', '.join(OPERATORS)})")
     if dim % heads:
         raise ValueError(f"{heads} heads do not divide {dim} channels")
+    if settings.get("attn_dropout") and (name not in DROPS_WEIGHTS or settings.get("rpe", "none") != "none"):
+        raise ValueError(f"attn_dropout is for {' and '.join(DROPS_WEIGHTS)} without rpe, as in train_vit")
     frames = grid[0] if len(grid) == 3 else 1
     config = Config(attn=name, dim=dim, heads=heads, img_size=tuple(grid[-2:]), patch_size=1, frames=frames, **settings)
     return OPERATORS[name](config, block)

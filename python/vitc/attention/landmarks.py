@@ -12,7 +12,7 @@ from ..layers import Depthwise, Mixer, Projected, join_heads, linear, split_head
 
 def pseudo_inverse(a, power):
     """Six steps of the cubic scheme from a^T / m^power, m each matrix's largest column sum.  a [...,L,L]."""
-    identity = torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)
+    identity = torch.eye(a.shape[-1], device=a.device).to(a.dtype)
     z = a.transpose(-1, -2) / a.sum(-2).amax(-1)[..., None, None] ** power
     for _ in range(6):
         w = a @ z

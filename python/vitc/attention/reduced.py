@@ -37,7 +37,9 @@ class Reduced(Mixer):
         return self.q(x), *self.kv(self.keys(x)).chunk(2, dim=-1)
 
     def mix(self, x):
-        return join_heads(attend(*(split_heads(part, self.heads) for part in self.projections(x))))
+        dropout = self.config.attn_dropout if self.training else 0
+        q, k, v = (split_heads(part, self.heads) for part in self.projections(x))
+        return join_heads(attend(q, k, v, dropout=dropout))
 
 
 class FocusedReduced(Reduced):

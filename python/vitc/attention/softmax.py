@@ -23,7 +23,7 @@ class Softmax(Projected):
         if self.config.rpe != "none":
             front = self.config.front
             bias = F.pad(self.rpe.weight.flatten(1)[:, self.offsets], (front, 0, front, 0))  # [1 or H,N,N]
-        return join_heads(attend(q, k, v, bias))
+        return join_heads(attend(q, k, v, bias, self.config.attn_dropout if self.training else 0))
 
 
 class Sparse(Projected):

@@ -1,0 +1,132 @@
+#!/usr/bin/env python3
+"""Size, error and speed of models as ONNX, as CSV: a model of every attention operator with 64 tokens, and the models of
+config files.
+
+    python3 scripts/bench/bench_onnx.py build/cpu/train_vit [CONFIG.ini ...] >docs/onnx.csv
+
+Without config files: 4 blocks of width 192 with 6 heads on 32 x 32 images in patches of 4 x 4, with train_vit's defaults.
+The weights are the initial ones, on which speed does not depend.  A line has
+
+    megabytes    of the file
+    error        the largest difference of ONNX Runtime's logits from the module's, over their root mean square
+    onnx_1_ms    the shortest time that ONNX Runtime needs for one image with one thread; onnx_2_ms with two
+    torch_1_ms   that of the PyTorch module, and
+    vit_1_ms     that of the program, which --bench measures.
+
+The three are measured one after the other, REPEATS times; a line has the smallest time of each, because other programs on
+the machine can only lengthen it."""
+
+import argparse
+import json
+import os
+import shlex
+import subprocess
+import sys
+import time
+
+REPEATS, SECONDS = 3, 0.2
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("binary", help="build/cpu/train_vit")
+    parser.add_argument("configs", nargs="*", metavar="CONFIG.ini", help="(default: every operator with 64 tokens)")
+    parser.add_argument("--attn", help="only these operators, as in softmax,lisa")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    ARGUMENTS = arguments()  # before the imports below, so that --help needs none of them
+
+import onnxruntime
+import torch
+
+sys.path[:0] = [os.path.join(ROOT, "python"), os.path.join(ROOT, "tests", "reference")]
+import vitc
+from compare_parity import relative_error
+from vitc import config as settings
+from vitc import export
+
+OWN = dict(img_size="32", patch_size="4", dim="192", depth="4", heads="6", pool="gap")
+# Operators that are not for a plain model's defaults.
+MORE = {"reduced": dict(reduction="2"), "focused-reduced": dict(reduction="2"), "convattn": dict(kv_stride="2")}
+ALONE = {"conv", "sepconv"}  # blocks of a hierarchy's first stages
+
+
+def read_ini(path):
+    """{setting: text}, with those of the file that it includes."""
+    with open(path) as file:
+        text = file.read()
+    found = {}
+    for line in text.splitlines():
+        if line.startswith("include"):
+            found = read_ini(os.path.join(os.path.dirname(path), line.split("=")[1].strip()))
+    return found | settings.parse("[file]\n" + text)
+
+
+def shortest(call):
+    """Seconds, of as many calls as there are in SECONDS."""
+    call()
+    best, end = float("inf"), time.perf_counter() + SECONDS
+    while time.perf_counter() < end:
+        begun = time.perf_counter()
+        call()
+        best = min(best, time.perf_counter() - begun)
+    return best
+
+
+def program(binary, words, threads):
+    done = subprocess.run([*shlex.split(binary), *words, "--batch-size", "1", "--bench", "--bench-seconds", str(SECONDS)],
+                          capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": str(threads)})
+    if done.returncode:
+        sys.exit(f"{binary} {shlex.join(words)}\n{done.stderr}")
+    return json.loads(done.stdout.splitlines()[-1])["infer_batch_seconds"]
+
+
+def session(graph, threads):
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    return onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+
+
+def measure(binary, words, chosen):
+    """[megabytes, error, milliseconds of ONNX Runtime with 1 and 2 threads, PyTorch and the program]"""
+    torch.manual_seed(1)
+    model = vitc.Vit(settings.read(vitc.Config, chosen)).eval()
+    graph = export.as_onnx(model).SerializeToString()
+    image = export.example(model, 1)
+    sessions = {threads: session(graph, threads) for threads in (1, 2)}
+    feed = {"images": image.numpy()}
+    with torch.no_grad():
+        error = relative_error(sessions[1].run(None, feed)[0], model(image).numpy())
+    best = {}
+    for _ in range(REPEATS):
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            with torch.no_grad():
+                times = (shortest(lambda: sessions[threads].run(None, feed)), shortest(lambda: model(image)),
+                         program(binary, words, threads))
+            for name, seconds in zip(("onnx", "torch", "vit"), times):
+                best[name, threads] = min(best.get((name, threads), float("inf")), seconds)
+    return [f"{len(graph) / 1e6:.2f}", f"{error:.1e}",
+            *(f"{1e3 * best[name, threads]:.2f}" for name in ("onnx", "torch", "vit") for threads in (1, 2))]
+
+
+def main():
+    chosen = ARGUMENTS.attn.split(",") if ARGUMENTS.attn else [name for name in vitc.OPERATORS if name not in ALONE]
+    if ARGUMENTS.configs:
+        cases = [(os.path.basename(path).removesuffix(".ini"), ["--config", path], read_ini(path))
+                 for path in ARGUMENTS.configs]
+    else:
+        cases = [("plain", None, {"attn": attn, **OWN, **MORE.get(attn, {})}) for attn in chosen]
+    print("model,attn,megabytes,error,onnx_1_ms,onnx_2_ms,torch_1_ms,torch_2_ms,vit_1_ms,vit_2_ms", flush=True)
+    for name, words, strings in cases:
+        words = words or ["--data", "cifar10", *(word for setting, text in strings.items()
+                                                 for word in ("--" + setting.replace("_", "-"), text))]
+        figures = measure(ARGUMENTS.binary, words, strings)
+        print(",".join([name, strings["attn"].replace(",", " "), *figures]), flush=True)
+
+
+if __name__ == "__main__":
+    main()
