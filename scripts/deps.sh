@@ -4,6 +4,7 @@
 #   sh scripts/deps.sh          compiler and libraries of train_vit
 #   sh scripts/deps.sh demo     and matplotlib, for the plots, libwebp, for WebP pictures, libsndfile and
 #                               libsamplerate, for sound, and FFmpeg's libraries, for videos
+#   sh scripts/deps.sh python   and PyTorch, for python/vitc: 100 MB of packages, 450 MB on the disk
 #   sh scripts/deps.sh mpi      and Open MPI, for several processes
 #   sh scripts/deps.sh test     everything that scripts/test.sh uses: what demo and mpi install, cmocka, g++ for the
 #                               emulated CUDA kernels, clang with its OpenMP and its fuzzer, Python, a compiler and an
@@ -67,9 +68,9 @@ has_fuzzer() {
     clang -fsanitize=fuzzer,address,undefined "$scratch/fuzz.c" -o "$scratch/fuzz" >/dev/null 2>&1
 }
 
-has_matplotlib() {
+has_module() { # modules
     for python in "${PYTHON:-python3}" /usr/bin/python3; do
-        "$python" -c 'import matplotlib' >/dev/null 2>&1 && return
+        "$python" -c "import $1" >/dev/null 2>&1 && return
     done
     return 1
 }
@@ -104,7 +105,7 @@ look() {
     has_library xxhash.h -lxxhash || missing xxHash "checksums of packed data sets" libxxhash-dev
     if [ "$demo$test" ]; then
         has_program python3 || missing Python "scripts" python3
-        has_matplotlib || missing matplotlib "the plots" python3-matplotlib
+        has_module matplotlib || missing matplotlib "the plots" python3-matplotlib
         has_library webp/decode.h -lwebp || missing libwebp "reading WebP" libwebp-dev
         has_library sndfile.h -lsndfile || missing libsndfile "reading WAV" libsndfile1-dev
         has_library samplerate.h -lsamplerate || missing libsamplerate "converting the rate of sound" libsamplerate0-dev
@@ -112,6 +113,10 @@ look() {
         has_library libavformat/avformat.h -lavformat || missing libavformat "reading videos" libavformat-dev
         has_library libavcodec/avcodec.h -lavcodec || missing libavcodec "decoding videos" libavcodec-dev
         has_library libswscale/swscale.h -lswscale || missing libswscale "the colours of videos" libswscale-dev
+    fi
+    if [ "$torch" ]; then
+        has_program python3 || missing Python "the package vitc" python3
+        has_module "torch, numpy" || missing PyTorch "the package vitc" python3-torch
     fi
     if [ "$mpi" ]; then
         has_program mpicc || missing "MPI's compiler" "several processes" libopenmpi-dev
@@ -232,16 +237,18 @@ unpack_arm64() {
 }
 
 demo=
+torch=
 mpi=
 test=
 arm64=
 for argument; do
     case $argument in
     demo) demo=yes ;;
+    python) torch=yes ;;
     mpi) mpi=yes ;;
     test) test=yes mpi=yes ;;
     arm64) arm64=yes ;;
-    *) fail "$argument: expected nothing, demo, mpi, test or arm64" ;;
+    *) fail "$argument: expected nothing, demo, python, mpi, test or arm64" ;;
     esac
 done
 

@@ -190,7 +190,7 @@ arm64_model() {
 # == Minutes, or everything ===========================================================================================
 
 # What takes long even so, or needs other builds.
-long_scripts="test_gpu_plan test_faults test_variants test_mpi test_league"
+long_scripts="test_gpu_plan test_faults test_variants test_mpi test_league test_python"
 
 test_some() {
     echo "-- build/cpu"

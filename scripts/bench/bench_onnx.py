@@ -125,7 +125,7 @@ def main():
         words = words or ["--data", "cifar10", *(word for setting, text in strings.items()
                                                  for word in ("--" + setting.replace("_", "-"), text))]
         figures = measure(ARGUMENTS.binary, words, strings)
-        print(",".join([name, strings["attn"].replace(",", " "), *figures]), flush=True)
+        print(",".join([name, strings.get("attn", "softmax").replace(",", " "), *figures]), flush=True)
 
 
 if __name__ == "__main__":
