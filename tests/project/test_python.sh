@@ -39,13 +39,12 @@ check "its operators, their dropout and types, and its files" $? "$(tail -n 1 ou
 as_program() { # page
     printf 'import os, subprocess\nos.environ["PATH"] = os.path.abspath("bin") + ":" + os.environ["PATH"]\n'
     sed -n 's/^    //p' "$root/docs/guide/$1" |
-        sed "s/^\(pip\|python\|build\) *\(.*\)/subprocess.run(r'''\1 \2''', shell=True, check=True)/
-             s|^build/\(.*\)|subprocess.run(r'''build/\1''', shell=True, check=True)|"
+        sed "s%^\(pip \|python \|build/\)\(.*\)%subprocess.run(r'''\1\2''', shell=True, check=True)%"
 }
 ln -s "$root/build" build
 ln -s "$root/python" python
-mkdir bin
-ln -s "$python" bin/python
+mkdir bin site
+printf '#!/bin/sh\nexec "%s" "$@"\n' "$python" >bin/python
 # The page's pip puts the package into a folder of its own; what else it names must be here, as no network is asked.
 cat >bin/pip <<END
 #!/bin/sh
@@ -58,12 +57,13 @@ for package; do
     "$python" -m pip install -q --no-index --disable-pip-version-check --root-user-action=ignore "\$@" "\$package" || exit
 done
 END
-chmod +x bin/pip
+chmod +x bin/pip bin/python
 PYTHONPATH=$work/site
 export PYTHONPATH
 "$python" -m pip --version >/dev/null 2>&1 || PYTHONPATH=$root/python # and the page's line is left out
 
 for page in python $([ -z "$onnx" ] || echo onnx); do
+    rm -rf runs
     as_program "$page.md" >page.py
     [ "$PYTHONPATH" = "$work/site" ] || sed -i '/pip install/d' page.py
     "$python" page.py >out 2>&1
