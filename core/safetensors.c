@@ -199,11 +199,12 @@ static bool parse_header(SafeTensors *st, const char *bytes, size_t size, Error 
 }
 
 bool safetensors_parse(SafeTensors *st, const void *bytes, size_t size, const char *file, Error *error) {
+    Error why; /* refuse may not return, so everything is freed before */
     *st = (SafeTensors){.file = strdup(file)};
     if (!st->file) return refuse(error, "%s: out of memory", file);
-    if (parse_header(st, bytes, size, error)) return true;
+    if (parse_header(st, bytes, size, &why)) return true;
     safetensors_close(st);
-    return false;
+    return refuse(error, "%s", why.text);
 }
 
 bool safetensors_open(SafeTensors *st, const char *path, Error *error) {
@@ -212,11 +213,13 @@ bool safetensors_open(SafeTensors *st, const char *path, Error *error) {
     Error why;
     *st = (SafeTensors){0};
     if (!file_map(path, &map, &size, &why)) return refuse(error, "%s: %s", path, why.text);
-    bool ok = safetensors_parse(st, map, size, path, error);
-    if (!ok) file_unmap(map, size);
-    st->map = ok ? map : NULL;
-    st->map_size = ok ? size : 0;
-    return ok;
+    if (!safetensors_parse(st, map, size, path, &why)) {
+        file_unmap(map, size);
+        return refuse(error, "%s", why.text);
+    }
+    st->map = map;
+    st->map_size = size;
+    return true;
 }
 
 void safetensors_close(SafeTensors *st) {
