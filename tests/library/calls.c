@@ -1,0 +1,212 @@
+/* Calls of libvit for test_library.sh, which links this program with the library alone.  A property that does not hold
+ * ends it with a line on stderr and status 1.
+ *
+ *   calls logits CHECKPOINT IMAGE              prints the logits, one a line
+ *   calls attention CHECKPOINT IMAGE           the weights of each token are not negative and at most 1 in all
+ *   calls recovery CHECKPOINT IMAGE BROKEN     a broken image is an error, after which the logits are the same
+ *   calls damage CHECKPOINT IMAGE SCRATCH N    N bit flips in the header and N truncations: no growth
+ *   calls refused CHECKPOINT                   prints the error of a checkpoint that is refused 500 times: no growth
+ *   calls threads A B IMAGE N                  N calls by two threads with a model each: same logits, no growth */
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "vit.h"
+
+#define REQUIRE(ok, ...) \
+    do { \
+        if (!(ok)) { \
+            fprintf(stderr, __VA_ARGS__); \
+            fputc('\n', stderr); \
+            exit(1); \
+        } \
+    } while (0)
+
+static vit_model *open_or_end(const char *path) {
+    vit_error error;
+    vit_model *model = vit_open(path, &error);
+    REQUIRE(model, "%s", error.text);
+    return model;
+}
+
+/* The logits [vit_classes] of the image, which the caller frees. */
+static float *logits_of(vit_model *model, const char *image) {
+    vit_error error;
+    float *logits = calloc((size_t)vit_classes(model), sizeof *logits);
+    REQUIRE(vit_classify_file(model, image, logits, &error), "%s", error.text);
+    REQUIRE(vit_logits(model, logits, &error), "%s", error.text);
+    return logits;
+}
+
+/* Pages of memory that the process holds. */
+static long resident(void) {
+    long all = 0, pages = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    REQUIRE(file && fscanf(file, "%ld %ld", &all, &pages) == 2, "no /proc/self/statm");
+    fclose(file);
+    return pages;
+}
+
+static void print_logits(char **a) {
+    vit_model *model = open_or_end(a[0]);
+    float *logits = logits_of(model, a[1]);
+    for (int i = 0; i < vit_classes(model); i++) printf("%.9g\n", (double)logits[i]);
+    free(logits);
+    vit_close(model);
+}
+
+static void attention(char **a) {
+    vit_error error;
+    vit_model *model = open_or_end(a[0]);
+    int tokens = vit_rows(model) * vit_columns(model), rows = 0;
+    float *weights = calloc((size_t)tokens, sizeof *weights);
+    REQUIRE(!vit_attention(model, 0, 0, 0, weights, &error) && *error.text, "attention of no image");
+    free(logits_of(model, a[1]));
+    for (int b = 0; b < vit_blocks(model); b++)
+        for (int h = 0; h < vit_heads(model); h++)
+            for (int t = 0; t < tokens; t++, rows++) {
+                double sum = 0;
+                REQUIRE(vit_attention(model, b, h, t, weights, &error), "%s", error.text);
+                for (int i = 0; i < tokens; i++) {
+                    REQUIRE(weights[i] >= 0, "block %d head %d token %d: %g", b, h, t, (double)weights[i]);
+                    sum += (double)weights[i];
+                }
+                REQUIRE(sum > 0 && sum < 1.0001, "block %d head %d token %d: sum %g", b, h, t, sum);
+            }
+    REQUIRE(rows, "a model without attention weights");
+    REQUIRE(!vit_attention(model, vit_blocks(model), 0, 0, weights, &error) && *error.text, "a block too many");
+    REQUIRE(!vit_attention(model, 0, 0, tokens, weights, &error) && *error.text, "a token too many");
+    free(weights);
+    vit_close(model);
+}
+
+static void recovery(char **a) {
+    vit_error error;
+    vit_model *model = open_or_end(a[0]);
+    float *broken = calloc((size_t)vit_classes(model), sizeof *broken);
+    for (int round = 0; round < 20; round++) {
+        REQUIRE(!vit_classify_file(model, a[2], broken, &error) && *error.text, "a broken image was classified");
+        float *logits = logits_of(model, a[1]), *again = logits_of(model, a[1]);
+        REQUIRE(!memcmp(logits, again, (size_t)vit_classes(model) * sizeof *logits), "other logits after an error");
+        free(logits);
+        free(again);
+    }
+    free(broken);
+    vit_close(model);
+}
+
+static void write_bytes(const char *path, const char *bytes, size_t size) {
+    FILE *file = fopen(path, "wb");
+    REQUIRE(file && fwrite(bytes, 1, size, file) == size && !fclose(file), "%s: not written", path);
+}
+
+/* A damaged file may still hold a model, whose output may be anything; all else is an error. */
+static void try_damaged(const char *path, const char *image, int *refused) {
+    vit_error error;
+    vit_model *model = vit_open(path, &error);
+    *refused += !model;
+    REQUIRE(model || *error.text, "%s: refused without a reason", path);
+    if (!model) return;
+    float *p = calloc((size_t)vit_classes(model), sizeof *p);
+    REQUIRE(vit_classify_file(model, image, p, &error) || *error.text, "%s: failed without a reason", path);
+    free(p);
+    vit_close(model);
+}
+
+static void damage(char **a) {
+    FILE *file = fopen(a[0], "rb");
+    REQUIRE(file && !fseek(file, 0, SEEK_END), "%s: not there", a[0]);
+    size_t size = (size_t)ftell(file);
+    char *bytes = malloc(size);
+    rewind(file);
+    REQUIRE(fread(bytes, 1, size, file) == size, "%s: not read", a[0]);
+    fclose(file);
+    int count = atoi(a[3]), refused = 0, cut = 0;
+    size_t header = 0;
+    memcpy(&header, bytes, 8);
+    long before = 0;
+    for (int i = 0; i < count; i++) {
+        size_t at = (size_t)rand() % (8 + header);
+        char bit = (char)(1 << rand() % 8);
+        bytes[at] ^= bit;
+        write_bytes(a[2], bytes, size);
+        try_damaged(a[2], a[1], &refused);
+        bytes[at] ^= bit;
+        write_bytes(a[2], bytes, (size_t)rand() % size);
+        try_damaged(a[2], a[1], &cut);
+        if (i == count / 4) before = resident();
+    }
+    REQUIRE(cut == count, "%d of %d truncated files were opened", count - cut, count);
+    REQUIRE(refused > 0, "no damaged header was refused");
+    long pages = resident() - before;
+    REQUIRE(pages * sysconf(_SC_PAGESIZE) < 4 << 20, "%ld pages more after %d errors", pages, refused + cut);
+    free(bytes);
+}
+
+static void refused(char **a) {
+    enum { ROUNDS = 500 };
+    vit_error error;
+    long before = 0;
+    for (int i = 0; i < ROUNDS; i++) {
+        REQUIRE(!vit_open(a[0], &error) && *error.text, "%s: opened", a[0]);
+        if (i == ROUNDS / 10) before = resident();
+    }
+    long pages = resident() - before;
+    REQUIRE(pages * sysconf(_SC_PAGESIZE) < 4 << 20, "%ld pages more after %d errors", pages, ROUNDS);
+    puts(error.text);
+}
+
+typedef struct {
+    const char *path, *image;
+    int calls;
+} Job;
+
+static void *work(void *context) {
+    const Job *job = context;
+    vit_model *model = open_or_end(job->path);
+    size_t size = (size_t)vit_classes(model) * sizeof(float);
+    float *first = logits_of(model, job->image);
+    for (int i = 1; i < job->calls; i++) {
+        float *logits = logits_of(model, job->image);
+        REQUIRE(!memcmp(logits, first, size), "%s: other logits in call %d", job->path, i);
+        free(logits);
+    }
+    free(first);
+    vit_close(model);
+    return NULL;
+}
+
+static void run_both(char **a, int calls) {
+    Job jobs[2] = {{a[0], a[2], calls / 2}, {a[1], a[2], calls / 2}};
+    pthread_t threads[2];
+    for (int i = 0; i < 2; i++) REQUIRE(!pthread_create(&threads[i], NULL, work, &jobs[i]), "no thread");
+    for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
+}
+
+static void threads(char **a) {
+    int calls = atoi(a[3]);
+    run_both(a, calls / 10);
+    long before = resident();
+    run_both(a, calls);
+    long pages = resident() - before;
+    REQUIRE(pages * sysconf(_SC_PAGESIZE) < 4 << 20, "%ld pages more after %d calls", pages, calls);
+}
+
+int main(int argc, char **argv) {
+    static const struct {
+        const char *name;
+        int arguments;
+        void (*run)(char **arguments);
+    } modes[] = {{"logits", 2, print_logits}, {"attention", 2, attention}, {"recovery", 3, recovery},
+                 {"damage", 4, damage},       {"refused", 1, refused},     {"threads", 4, threads}};
+    srand(17);
+    for (size_t i = 0; i < sizeof modes / sizeof *modes; i++)
+        if (argc > 1 && !strcmp(argv[1], modes[i].name) && argc == 2 + modes[i].arguments) {
+            modes[i].run(argv + 2);
+            return 0;
+        }
+    return 2;
+}
