@@ -3,7 +3,8 @@
 #   make            build/cpu/train_vit, train_detr, train_mask_rcnn, train_semantic_fpn, train_ar and pack_dataset
 #   make report     what was found on this machine; make BACKEND=cuda report likewise
 #   make test       builds and runs every test
-#   make install    programs, manual pages, configs and docs, in PREFIX (/usr/local) under DESTDIR; make uninstall
+#   make library    libvit, for C programs: build/cpu/libvit.so, libvit.a and vit.pc; its header is library/vit.h
+#   make install    programs, the library, manual pages, configs and docs, in PREFIX (/usr/local) under DESTDIR; make uninstall
 #   make clean
 #   make cuda       build/cuda/train_vit, train_detr and train_ar; with PRECISION=FP32, for comparisons, build/cuda-fp32
 #   make test-cuda  builds and runs the kernel tests in both precisions, and CUDA against CPU, on this machine's GPU
@@ -46,7 +47,7 @@ BUILD := $(BUILD)$(if $(filter cuda-FP32,$(BACKEND)-$(PRECISION)),-fp32)$(if $(f
 BUILD := $(BUILD)$(if $(filter cpu-0,$(BACKEND)-$(ONEDNN)),-own)
 BUILD := $(BUILD)$(if $(filter 1,$(SANITIZE)),-asan)$(if $(filter thread,$(SANITIZE)),-tsan)
 
-CFLAGS_BASE := -std=gnu11 -O3 $(MARCH) $(if $(X86),-mprefer-vector-width=512) -ffp-contract=fast -fno-math-errno -fno-trapping-math -fopenmp
+CFLAGS_BASE := -std=gnu11 -O3 $(if $(filter cpu,$(BACKEND)),-fPIC -fvisibility=hidden -ffunction-sections) $(MARCH) $(if $(X86),-mprefer-vector-width=512) -ffp-contract=fast -fno-math-errno -fno-trapping-math -fopenmp
 # clang warns where it does not vectorise a loop that asks for it with omp simd, which is no fault of the source.
 CFLAGS_WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wno-psabi $(if $(CLANG),-Wno-pass-failed) \
                $(if $(filter 1,$(WERROR)),-Werror)
@@ -108,7 +109,7 @@ $(BUILD)/commit.o: $(BUILD)/commit.c $(BUILD)/flags
 
 # From an archive a program takes what it needs, and with --as-needed only the libraries that this needs.
 # It is made anew where other sources stand in for some of them (ONEDNN=0), all of whose objects may be old.
-$(BUILD)/libvit.a: $(OBJECTS) $(BUILD)/objects
+$(BUILD)/libtrain.a: $(OBJECTS) $(BUILD)/objects
 	@rm -f $@
 	@ar rcs $@ $(OBJECTS)
 $(BUILD)/objects: FORCE
@@ -130,10 +131,10 @@ SHIMS := $(if $(filter cpu,$(BACKEND)),$(BUILD)/tests/faults.so)
 # Without FFmpeg test_video is a script that says so (make/cpu.mk).
 COMPILED := $(filter-out $(if $(filter 0,$(VIDEO)),%/test_video.c),$(TEST_SOURCES))
 $(foreach f,$(COMPILED),$(eval $(call program,$f): $(f:%.c=$(BUILD)/%.o)))
-$(foreach f,$(COMPILED),$(call program,$f)): $(BUILD)/libvit.a
+$(foreach f,$(COMPILED),$(call program,$f)): $(BUILD)/libtrain.a
 	@mkdir -p $(@D)
 	@echo "LINK $@"
-	@$(LINK) $(LINK_FLAGS) $(filter %.o,$^) $(BUILD)/libvit.a -o $@ $(LIBRARIES) $(if $(filter test_%,$(@F)),-lcmocka)
+	@$(LINK) $(LINK_FLAGS) $(filter %.o,$^) $(BUILD)/libtrain.a -o $@ $(LIBRARIES) $(if $(filter test_%,$(@F)),-lcmocka)
 
 $(BUILD)/tests/faults.so: tests/faults.c
 	@mkdir -p $(@D)
@@ -147,7 +148,8 @@ benches: $(filter $(BUILD)/tests/bench_%,$(TEST_PROGRAMS))
 test: $(PROGRAMS:%=$(BUILD)/%) tests
 	@BUILD=$(BUILD) sh tests/run.sh
 
-include make/checks.mk make/install.mk
+include make/checks.mk
+include $(if $(filter cpu,$(BACKEND)),make/library.mk) make/install.mk
 
 clean:
 	rm -rf build

@@ -13,6 +13,7 @@
 extern char *program_invocation_short_name;
 
 static int own_rank, all_ranks = 1;
+static bool quiet;
 
 static void leave_alone(int status, const char *message) {
     die_say(message);
@@ -29,8 +30,25 @@ void die_as_rank(int rank, int ranks, void (*how)(int status, const char *messag
 
 enum { MESSAGE_SIZE = 8192 };
 
+static void (*shares)(bool begins);
+
+void die_in_library(void (*how)(int status, const char *message), void (*shared)(bool begins)) {
+    quiet = true;
+    leave = how;
+    shares = shared;
+}
+
+void memory_shared_begin(void) {
+    if (shares) shares(true);
+}
+
+void memory_shared_end(void) {
+    if (shares) shares(false);
+}
+
 /* One write, so that the lines of several ranks do not mix. */
 void die_say(const char *message) {
+    if (quiet) return;
     char line[MESSAGE_SIZE + 128];
     int at = snprintf(line, sizeof line, "%.64s: ", program_invocation_short_name);
     if (all_ranks > 1) at += snprintf(line + at, sizeof line - (size_t)at, "rank %d: ", own_rank);

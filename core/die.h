@@ -4,6 +4,7 @@
 #ifndef VIT_CORE_DIE_H
 #define VIT_CORE_DIE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 void die(const char *format, ...) __attribute__((noreturn, format(printf, 1, 2)));
@@ -15,6 +16,16 @@ void die_as_rank(int rank, int ranks, void (*how)(int status, const char *messag
 
 /* Writes `message` as one line to stderr. */
 void die_say(const char *message);
+
+/* For a library in another program (library/vit.c): from now on nothing is written to stderr, and a message goes to `how`
+ * alone, which does not return.  shared(true) and shared(false) are called around allocations that outlive the library's
+ * call: memory_shared_begin and memory_shared_end. */
+void die_in_library(void (*how)(int status, const char *message), void (*shared)(bool begins));
+
+/* What is allocated between these two belongs to the process and not to the call that needs it first, such as the
+ * workspace of kernels.  Outside of a library they do nothing. */
+void memory_shared_begin(void);
+void memory_shared_end(void);
 
 /* Dies like die, but runs no exit handlers: for a thread inside another library, whose locks it may hold. */
 void die_at_once(const char *format, ...) __attribute__((noreturn, format(printf, 1, 2)));

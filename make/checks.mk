@@ -77,9 +77,9 @@ need-clang:
 build/fuzz/%.o: %.c
 	@mkdir -p $(@D)
 	@clang $(FUZZ_FLAGS) -MMD -c $< -o $@
-build/fuzz/libvit.a: $(FUZZ_SOURCES:%.c=build/fuzz/%.o)
+build/fuzz/libtrain.a: $(FUZZ_SOURCES:%.c=build/fuzz/%.o)
 	@rm -f $@
 	@ar rcs $@ $^
-$(FUZZERS): build/fuzz/%: build/fuzz/tests/fuzz/%.o build/fuzz/libvit.a
+$(FUZZERS): build/fuzz/%: build/fuzz/tests/fuzz/%.o build/fuzz/libtrain.a
 	@echo "FUZZ $@"
 	@clang $(FUZZ_FLAGS) $^ -o $@ $(FUZZ_LIBRARIES)

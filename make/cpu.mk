@@ -36,7 +36,7 @@ $(PROGRAMS:%=$(BUILD)-$1/%.variant): variant-$1 ;
 endef
 $(foreach v,$(VARIANTS),$(eval $(call variant,$v)))
 
-$(BUILD)/%.variant: $(BUILD)/%.o $(BUILD)/libvit.a
+$(BUILD)/%.variant: $(BUILD)/%.o $(BUILD)/libtrain.a
 	@$(CC) -r -nostdlib -Wl,-u,kernels_choose $^ -o $@.all
 	@$(OBJCOPY) --keep-global-symbol=none $@.all $@
 	@rm $@.all

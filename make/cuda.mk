@@ -69,6 +69,6 @@ $(BUILD)/%.cu.o: %.cu $(BUILD)/flags
 	@echo "NVCC $<"
 	@$(NVCC) $(NVCC_FLAGS) -MMD -MP -c $< -o $@
 
-$(PROGRAMS:%=$(BUILD)/%): $(BUILD)/%: $(BUILD)/%.o $(BUILD)/libvit.a
+$(PROGRAMS:%=$(BUILD)/%): $(BUILD)/%: $(BUILD)/%.o $(BUILD)/libtrain.a
 	@echo "LINK $@"
 	@$(LINK) $(LINK_FLAGS) $^ -o $@ $(LIBRARIES)

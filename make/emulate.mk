@@ -30,11 +30,11 @@ $(BUILD)/%.o: %.cpp $(BUILD)/flags
 	@echo "C++ $<"
 	@g++ $(CXXFLAGS_ALL) -MMD -MP -c $< -o $@
 
-$(PROGRAMS:%=$(BUILD)/%): $(BUILD)/%: $(BUILD)/%.o $(BUILD)/libvit.a
+$(PROGRAMS:%=$(BUILD)/%): $(BUILD)/%: $(BUILD)/%.o $(BUILD)/libtrain.a
 	@echo "LINK $@"
 	@$(LINK) $(LINK_FLAGS) $^ -o $@ $(LIBRARIES)
 
-$(EMULATOR_TESTS): $(BUILD)/tests/emulate/%: $(BUILD)/tests/emulate/%.o $(BUILD)/libvit.a
+$(EMULATOR_TESTS): $(BUILD)/tests/emulate/%: $(BUILD)/tests/emulate/%.o $(BUILD)/libtrain.a
 	@echo "LINK $@"
 	@$(LINK) $(LINK_FLAGS) $^ -o $@ $(LIBRARIES) -lcmocka
 
@@ -60,8 +60,8 @@ $(BUILD)/counted/%.o: %.cpp $(BUILD)/flags
 	@g++ $(CXXFLAGS_ALL) -MMD -MP -c $< -o $@
 $(BUILD)/counted/train_vit: $(BUILD)/train_vit.o
 $(BUILD)/counted/test_traffic: $(BUILD)/counted/tests/emulate/test_traffic.o
-$(BUILD)/counted/train_vit $(BUILD)/counted/test_traffic: $(COUNTED) $(BUILD)/libvit.a
+$(BUILD)/counted/train_vit $(BUILD)/counted/test_traffic: $(COUNTED) $(BUILD)/libtrain.a
 	@echo "LINK $@"
-	@$(LINK) $(LINK_FLAGS) $(filter %.o,$^) $(BUILD)/libvit.a -o $@ $(LIBRARIES) $(if $(findstring test,$@),-lcmocka)
+	@$(LINK) $(LINK_FLAGS) $(filter %.o,$^) $(BUILD)/libtrain.a -o $@ $(LIBRARIES) $(if $(findstring test,$@),-lcmocka)
 counted: $(BUILD)/counted/train_vit $(BUILD)/counted/test_traffic
 .PHONY: counted

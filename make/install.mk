@@ -6,13 +6,14 @@ PREFIX ?= /usr/local
 # plots.py and safetensors_io.py are modules of the scripts.
 SHARED := $(wildcard configs/*/*.ini) $(addprefix scripts/,convert_weights.py fetch_cifar.sh prepare_data.py) \
           $(addprefix scripts/plots/,plot_attention.py plot_model.py plots.py) tests/reference/safetensors_io.py
-DOCUMENTS := README.md CHANGELOG.md CONTRIBUTING.md LICENSE $(wildcard docs/*.md docs/*/*.md docs/*.csv docs/images/*)
-VERSION := $(shell sed -n 's/.*VIT_VERSION "\(.*\)"/\1/p' core/version.h)
+DOCUMENTS := README.md CHANGELOG.md CONTRIBUTING.md LICENSE examples/classify.c $(wildcard docs/*.md docs/*/*.md docs/*.csv docs/images/*)
 SHARE := $(PREFIX)/share/vit.c
-INSTALLED := $(PROGRAMS:%=$(PREFIX)/bin/%) $(PROGRAMS:%=$(PREFIX)/share/man/man1/%.1) $(SHARED:%=$(SHARE)/%) \
+# The library for C programs, where the backend has it (make/library.mk).
+LIBRARY_FILES := $(if $(SONAME),lib/$(SONAME) lib/libvit.so lib/libvit.a lib/pkgconfig/vit.pc include/vit.h)
+INSTALLED := $(LIBRARY_FILES:%=$(PREFIX)/%) $(PROGRAMS:%=$(PREFIX)/bin/%) $(PROGRAMS:%=$(PREFIX)/share/man/man1/%.1) $(SHARED:%=$(SHARE)/%) \
              $(DOCUMENTS:%=$(PREFIX)/share/doc/vit.c/%)
 
-install: $(PROGRAMS:%=$(BUILD)/%)
+install: $(PROGRAMS:%=$(BUILD)/%) $(if $(SONAME),library)
 	@$(MAKE) --no-print-directory install-built
 
 # As another user than the one who builds: nothing is compiled.
@@ -24,6 +25,10 @@ install-built:
 	@umask 022 && mkdir -p $(foreach f,bin share/man/man1 share/vit.c share/doc/vit.c,"$(DESTDIR)$(PREFIX)/$f")
 	@install -m 755 $(PROGRAMS:%=$(BUILD)/%) "$(DESTDIR)$(PREFIX)/bin"
 	@install -m 644 $(PROGRAMS:%=$(BUILD)/man/%.1) "$(DESTDIR)$(PREFIX)/share/man/man1"
+	@$(if $(SONAME),umask 022 && mkdir -p "$(DESTDIR)$(PREFIX)/lib/pkgconfig" "$(DESTDIR)$(PREFIX)/include" && \
+		install -m 644 $(BUILD)/$(SONAME) $(BUILD)/libvit.a "$(DESTDIR)$(PREFIX)/lib" && \
+		ln -sf $(SONAME) "$(DESTDIR)$(PREFIX)/lib/libvit.so" && install -m 644 library/vit.h "$(DESTDIR)$(PREFIX)/include" && \
+		sed 's|^prefix=.*|prefix=$(PREFIX)|' $(BUILD)/vit.pc > "$(DESTDIR)$(PREFIX)/lib/pkgconfig/vit.pc")
 	@cp --parents $(SHARED) "$(DESTDIR)$(SHARE)"
 	@cp --parents $(DOCUMENTS) "$(DESTDIR)$(PREFIX)/share/doc/vit.c"
 	@chmod -R u=rwX,go=rX "$(DESTDIR)$(SHARE)" "$(DESTDIR)$(PREFIX)/share/doc/vit.c"

@@ -219,18 +219,19 @@ void checkpoint_load_part(Params *params, const char *prefix, const char *path, 
 
 void checkpoint_load_weights(Params *params, const char *path, const CheckpointFit *fit) {
     SafeTensors st;
+    Error error;
     safetensors_open(&st, path, &error_fatal);
-    if (safetensors_metadata(&st, "vit.c.run"))
-        die("%s: this is the state of a run: --resume continues it; --init wants last.safetensors or best.safetensors",
-            path);
-    checkpoint_read_weights(params, params->values, &st, "", fit, &error_fatal);
-    for (int i = 0; i < st.count; i++)
+    bool ok = !safetensors_metadata(&st, "vit.c.run") ||
+              refuse(&error, "%s: this is the state of a run: --resume continues it; --init wants last.safetensors or "
+                             "best.safetensors", path);
+    ok = ok && checkpoint_read_weights(params, params->values, &st, "", fit, &error);
+    for (int i = 0; ok && i < st.count; i++)
         if (!params_find(params, st.tensors[i].name) &&
             !(fit && fit->left && !strncmp(st.tensors[i].name, fit->left, strlen(fit->left))))
-            die("%s: tensor '%s' has no place in this model: another attn, feature_map, relative, pool, pos_embed or "
-                "depth?",
-                path, st.tensors[i].name);
+            ok = refuse(&error, "%s: tensor '%s' has no place in this model: another attn, feature_map, relative, pool, "
+                                "pos_embed or depth?", path, st.tensors[i].name);
     safetensors_close(&st);
+    if (!ok) die("%s", error.text);
 }
 
 /* Is this position in a run possible?  Every epoch has at least one step. */

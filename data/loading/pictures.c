@@ -9,6 +9,7 @@
 #include "core/die.h"
 #include "core/files.h"
 #include "data/images/image.h"
+#include "data/images/picture.h"
 #include "data/video/video.h"
 
 static void add(Pictures *pictures, const char *name, bool searched) {
@@ -86,20 +87,8 @@ void picture_refuse(const Picture *picture, const Error *error) {
     warn("%s: %s; left out", picture->name, error->text);
 }
 
-bool picture_pixels(uint8_t *pixels, const char *name, const Transform *transform, bool squeezed, bool fixed,
-                    Error *error) {
+bool picture_pixels(uint8_t *pixels, const char *name, const Transform *transform, bool squeezed, Error *error) {
     static TransformScratch scratch;
-    static SampleBuffer file;
-    Sample sample = {0};
     if (video_has_name(name)) return refuse(error, "a video, but this model takes images");
-    if (squeezed) {
-        Image image;
-        if (!image_read(&image, name, error)) return false;
-        image_resize(pixels, transform->height, transform->width, image.pixels, image.height, image.width);
-        image_free(&image);
-        return true;
-    }
-    if (!file_read_again(name, IMAGE_MAX_BYTES, &file.bytes, &file.room, &sample.size, error)) return false;
-    sample.bytes = file.bytes;
-    return transform_sample(&scratch, pixels, &sample, fixed, transform, (TransformKey){0}, error);
+    return picture_of_file(pixels, name, transform, squeezed, &scratch, error);
 }

@@ -27,10 +27,8 @@ typedef struct {
 void pictures_find(Pictures *pictures, const ConfigList *given, bool clips);
 void pictures_free(Pictures *pictures);
 
-/* Reads a file and brings it to the transform's size, as in evaluation; `fixed` as in transform_sample.  `squeezed`:
- * resizes the whole picture without keeping its aspect ratio.  On failure returns false and sets `error`. */
-bool picture_pixels(uint8_t *pixels, const char *name, const Transform *transform, bool squeezed, bool fixed,
-                    Error *error);
+/* picture_of_file (data/images/picture.h), which refuses a video's name.  Not thread-safe. */
+bool picture_pixels(uint8_t *pixels, const char *name, const Transform *transform, bool squeezed, Error *error);
 
 /* Reports a picture that cannot be read: ends the process if the user named it, or if memory or a library is lacking;
  * if it was found in a folder, warns that it is skipped. */

@@ -71,8 +71,10 @@ const char *kernels_unsupported(void) {
 
 void kernels_reserve(size_t bytes) {
     if (bytes <= kernels_workspace_bytes) return;
-    free(kernels_workspace_base);
+    kernels_exit();
+    memory_shared_begin();
     kernels_workspace_base = device_malloc(bytes, "kernel workspace");
+    memory_shared_end();
     kernels_workspace_bytes = bytes;
 }
 

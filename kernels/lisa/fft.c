@@ -259,8 +259,10 @@ const FftPlan *fft_plan(Grid tokens, bool grid) {
         }
     static bool closes;
     if (!closes) closes = !atexit(plans_free);
+    memory_shared_begin();
     Known *k = xcalloc(1, sizeof *k, "transform plan");
     k->plan = fft_plan_make(tokens, grid, xcalloc);
+    memory_shared_end();
     k->bytes = fft_plan_bytes(&k->plan);
     k->next = known;
     known = k;

@@ -42,11 +42,9 @@ static bool prediction_pixels(VitRun *run, const char *name, uint8_t *pixels, Er
     Transform transform = vit_run_transform(run, false);
     Sample sample;
     size_t index;
-    bool fixed = run->train.height > 0;
-    if (!is_test(run, name, &index))
-        return picture_pixels(pixels, name, &transform, vit_run_has_model_size(run), fixed, error);
+    if (!is_test(run, name, &index)) return picture_pixels(pixels, name, &transform, vit_run_has_model_size(run), error);
     return dataset_read(&run->test, index, &scratch.bytes, &sample, error) &&
-           transform_sample(&scratch, pixels, &sample, fixed, &transform, (TransformKey){0}, error);
+           transform_sample(&scratch, pixels, &sample, run->train.height > 0, &transform, (TransformKey){0}, error);
 }
 
 static bool predict_image(VitRun *run, const char *name, const char *picture, Error *error) {

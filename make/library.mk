@@ -1,0 +1,37 @@
+# make library: libvit, the models in a C program (library/vit.h).  From the archive of the programs it takes what
+# library/vit.c calls, and shows nothing but vit_*.
+.PHONY: library
+all: library
+
+comma := ,
+VERSION := $(shell sed -n 's/.*VIT_VERSION "\(.*\)"/\1/p' core/version.h)
+SONAME := libvit.so.$(firstword $(subst ., ,$(VERSION)))
+LIBRARY_OBJECTS := $(addprefix $(BUILD)/library/,vit.o scope.o collective.o)
+# The allocations of the library's own code go through library/scope.c.
+WRAPPED := $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc aligned_alloc strdup free)
+# Not needed to classify images: processes, sound, config files, checksums.
+LIBRARY_LIBRARIES = $(filter-out $(MPI_LIBRARIES) $(SOUND_LIBRARIES) -lxxhash,$(LIBRARIES))
+
+# Sums over ranks: of one process, without MPI.
+$(BUILD)/library/collective.o: kernels/device/collective.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	@$(CC) $(FLAGS) -UVIT_MPI -MMD -MP -c $< -o $@
+
+library: $(BUILD)/libvit.so $(BUILD)/libvit.a $(BUILD)/vit.pc
+
+$(BUILD)/$(SONAME): $(LIBRARY_OBJECTS) $(BUILD)/libtrain.a library/vit.map make/library.mk
+	@echo "LINK $@"
+	@$(CC) $(FLAGS) -shared -Wl,-soname,$(SONAME) -Wl,--version-script=library/vit.map -Wl,--no-undefined -Wl,--gc-sections \
+		-Wl,--as-needed $(WRAPPED) $(LIBRARY_OBJECTS) $(BUILD)/libtrain.a -o $@ $(LIBRARY_LIBRARIES)
+$(BUILD)/libvit.so: $(BUILD)/$(SONAME)
+	@ln -sf $(SONAME) $@
+
+# One object whose only global symbols are vit_*.
+$(BUILD)/libvit.a: $(LIBRARY_OBJECTS) $(BUILD)/libtrain.a
+	@$(CC) -r -nostdlib $(WRAPPED) $^ -o $(BUILD)/library/all.o
+	@$(OBJCOPY) --wildcard --keep-global-symbol='vit_*' $(BUILD)/library/all.o
+	@rm -f $@
+	@ar rcs $@ $(BUILD)/library/all.o
+
+$(BUILD)/vit.pc: library/vit.pc.in make/library.mk FORCE
+	@sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' -e 's|@LIBRARIES@|$(LIBRARY_LIBRARIES) -fopenmp|' $< > $@
