@@ -35,8 +35,9 @@ void panel_of_columns(float *panel, const float *b, size_t ld, int k, int width)
 /* == Products ===================================================================================================== */
 
 void panel_multiply(float *c, size_t ldc, const float *a, size_t lda, const float *panel, int m, int width, int k, bool add) {
-    for (int p = 0; p == 0 || p < k; p += PANEL_KC) {
-        int count = smaller(k - p, PANEL_KC);
+    int step = panel_step((size_t)k);
+    for (int p = 0; p == 0 || p < k; p += step) {
+        int count = smaller(k - p, step);
         if (width > PANEL - TILE)
             tile_columns(TILE_VECS, c, ldc, a + p, lda, 1, panel + (size_t)p * PANEL, PANEL, m, count, add || p);
         else

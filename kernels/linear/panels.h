@@ -14,8 +14,15 @@
 #include "kernels/cpu/tile.h"
 #include "real.h"
 
-/* ROWS_MOST: rows of A at a time, a multiple of TILE_ROWS. */
-enum { PANEL = TILE_VECS * TILE, PANEL_ROWS_MOST = 96, PANEL_KC = 352 };
+/* PANEL_ROWS_MOST: rows of A at a time, a multiple of TILE_ROWS.  PANEL_KC: rows of a panel at a time; with the same part of
+ * TILE_ROWS rows of A they take three quarters of a first-level cache of 32 KiB. */
+enum { PANEL = TILE_VECS * TILE, PANEL_ROWS_MOST = 96, PANEL_KC = TILE == 16 ? 160 : 4096 / PANEL };
+
+/* The most rows of a panel at a time that divide k evenly, or nearly so. */
+static inline int panel_step(size_t k) {
+    size_t steps = (k + PANEL_KC - 1) / PANEL_KC;
+    return steps ? (int)((k + steps - 1) / steps) : 1;
+}
 
 static inline int panels_of(int n) { return (n + PANEL - 1) / PANEL; }
 static inline size_t panels_floats(int k, int n) { return (size_t)panels_of(n) * (size_t)k * PANEL; }

@@ -156,14 +156,15 @@ static void weight_task(float *dw, const real *dy, const float *panels, float *t
     }
 }
 
-/* Rows of dy and x are summed PANEL_KC at a time, each sum from zero, so that long sums keep their digits. */
+/* Rows of dy and x are summed a few hundred at a time, each sum from zero, so that long sums keep their digits. */
 void product_backward_weight(float *dw, const real *dy, const real *x, const LinearShape *s) {
-    PanelTasks tasks = panel_tasks((size_t)s->out, s->in, PANEL_KC);
-    size_t shared = panels_floats(PANEL_KC, s->in), turned = workspace_slice((size_t)tasks.rows * PANEL_KC);
+    int step = panel_step(s->n);
+    PanelTasks tasks = panel_tasks((size_t)s->out, s->in, step);
+    size_t shared = panels_floats(step, s->in), turned = workspace_slice((size_t)tasks.rows * (size_t)step);
     float *room = panels_room(shared + turned * (size_t)omp_get_max_threads());
 #pragma omp parallel
-    for (size_t p = 0; p < s->n; p += PANEL_KC) {
-        int count = s->n - p < PANEL_KC ? (int)(s->n - p) : PANEL_KC;
+    for (size_t p = 0; p < s->n; p += (size_t)step) {
+        int count = s->n - p < (size_t)step ? (int)(s->n - p) : step;
 #pragma omp for schedule(static)
         for (int j = 0; j < panels_of(s->in); j++)
             panel_of_reals(room + (size_t)j * (size_t)count * PANEL, x + p * (size_t)s->in + (size_t)(j * PANEL),
