@@ -187,6 +187,16 @@ arm64_model() {
             END { print rows + 0 " rows, worst off by " worst; exit !(rows >= 8 && worst <= 2e-5) }'
 }
 
+# == Without oneDNN ===================================================================================================
+
+own_tests="test_products test_layers test_convolution test_model"
+
+# A program that says so and is linked with neither oneDNN nor the C++ library.
+own_alone() {
+    ! ldd build/cpu-own/train_vit | grep -E 'dnnl|stdc\+\+' &&
+        build/cpu-own/train_vit --dim 16 --depth 1 --heads 2 --bench --bench-seconds 0.1 | grep -q 'own products'
+}
+
 # == Minutes, or everything ===========================================================================================
 
 # What takes long even so, or needs other builds.
@@ -215,6 +225,14 @@ test_all() {
     echo "-- build/cpu-single: without MPI"
     check "make MPI=0" make -k -j"$JOBS" WERROR=1 MPI=0 VARIANTS= BUILD=build/cpu-single CFLAGS=-O0 all
     suite build/cpu-single test_mpi
+
+    # Whole models are held to PyTorch's by the fixtures of compact transformers, whose tokens are convolutions.
+    echo "-- build/cpu-own: matrix products and convolutions in plain C"
+    check "make ONEDNN=0" make -k -j"$JOBS" WERROR=1 ONEDNN=0 VARIANTS= BUILD=build/cpu-own build/cpu-own/train_vit \
+        $(echo "$own_tests" | sed 's|test_|build/cpu-own/tests/&|g')
+    check "no oneDNN in it" own_alone
+    # shellcheck disable=SC2086 # a list
+    VIT_TEST_FIXTURES='compact*' suite build/cpu-own $own_tests
 
     # Two sets of instructions; the precisions are those of build/cpu.  The tests are what a processor without AVX-512 runs,
     # oneDNN's part in them too.
