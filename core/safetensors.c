@@ -26,8 +26,8 @@ static const struct {
 /* At most 2^53 - 1, the largest integer that every JSON library reads exactly. */
 static bool to_size(const json_t *item, size_t *value) {
     json_int_t number = json_integer_value(item);
-    *value = (size_t)number;
-    return json_is_integer(item) && number >= 0 && number < 1ll << 53;
+    *value = (size_t)number; /* 32 bits in WebAssembly */
+    return json_is_integer(item) && number >= 0 && number < 1ll << 53 && (uint64_t)number <= SIZE_MAX;
 }
 
 static bool parse_dtype(SafeTensor *t, const json_t *item, Error *error) {
@@ -324,7 +324,7 @@ static bool check_entry(const SafeTensorEntry *entry, size_t *bytes, const char 
         return refuse(error, "%s: %s: %d dimensions (at most %d)", path, name, entry->ndim, SAFETENSORS_MAX_DIMS);
     *bytes = dtypes[entry->dtype].size;
     for (int i = 0; i < entry->ndim; i++)
-        if (__builtin_mul_overflow(*bytes, entry->shape[i], bytes) || (*bytes | entry->shape[i]) >> 53)
+        if (__builtin_mul_overflow(*bytes, entry->shape[i], bytes) || (uint64_t)(*bytes | entry->shape[i]) >> 53)
             return refuse(error, "%s: %s: the size in bytes overflows", path, name);
     return true;
 }
