@@ -9,6 +9,7 @@
 #   sh scripts/deps.sh test     everything that scripts/test.sh uses: what demo and mpi install, cmocka, g++ for the
 #                               emulated CUDA kernels, clang with its OpenMP and its fuzzer, Python, a compiler and an
 #                               emulator for arm64, and Chromium where it is a package (Ubuntu has it as a snap alone)
+#   sh scripts/deps.sh browser  and emscripten, which compiles the library for browsers (make browser), and Chromium
 #   sh scripts/deps.sh arm64    the libraries for arm64, unpacked below build/arm64-root: nothing is installed
 #
 # Libraries are looked for by compiling and linking a program with them, so a copy in /usr/local, or in CPPFLAGS and
@@ -66,6 +67,12 @@ has_fuzzer() {
         'int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) { return data && size > 9 ? -1 : 0; }' \
         >"$scratch/fuzz.c"
     clang -fsanitize=fuzzer,address,undefined "$scratch/fuzz.c" -o "$scratch/fuzz" >/dev/null 2>&1
+}
+
+# With optimisation, as only then it starts its helpers in Node.js, which finds those of Debian by NODE_PATH.
+has_emcc() {
+    echo 'int main(void) { return 0; }' >"$scratch/empty.c"
+    NODE_PATH=/usr/share/nodejs emcc -O2 "$scratch/empty.c" -o "$scratch/empty.js" >/dev/null 2>&1
 }
 
 has_module() { # modules
@@ -133,9 +140,13 @@ look() {
             has_program aarch64-linux-gnu-gcc || missing "a compiler for arm64" "its build" gcc-aarch64-linux-gnu
             has_program qemu-aarch64 || missing "an emulator of arm64" "its tests" qemu-user
         fi
-        if has_program apt-get && apt-cache show chromium >/dev/null 2>&1; then
-            has_program chromium || has_program google-chrome || missing Chromium "looking at pages" chromium
-        fi
+    fi
+    if [ "$browser" ]; then
+        has_program python3 || missing Python "putting the page together" python3
+        has_emcc || missing emscripten "the library in a browser" emscripten
+    fi
+    if [ "$test$browser" ] && has_program apt-get && apt-cache show chromium >/dev/null 2>&1; then
+        has_program chromium || has_program google-chrome || missing Chromium "looking at pages" chromium
     fi
     [ -z "$packages" ]
 }
@@ -240,6 +251,7 @@ demo=
 torch=
 mpi=
 test=
+browser=
 arm64=
 for argument; do
     case $argument in
@@ -247,8 +259,9 @@ for argument; do
     python) torch=yes ;;
     mpi) mpi=yes ;;
     test) test=yes mpi=yes ;;
+    browser) browser=yes ;;
     arm64) arm64=yes ;;
-    *) fail "$argument: expected nothing, demo, python, mpi, test or arm64" ;;
+    *) fail "$argument: expected nothing, demo, python, mpi, test, browser or arm64" ;;
     esac
 done
 
