@@ -5,6 +5,7 @@
 #   make test       builds and runs every test
 #   make library    libvit, for C programs: build/cpu/libvit.so, libvit.a and vit.pc; its header is library/vit.h
 #   make install    programs, the library, manual pages, configs and docs, in PREFIX (/usr/local) under DESTDIR; make uninstall
+#   make browser    the library as WebAssembly, in a page with trained models: build/browser/index.html
 #   make clean
 #   make cuda       build/cuda/train_vit, train_detr and train_ar; with PRECISION=FP32, for comparisons, build/cuda-fp32
 #   make test-cuda  builds and runs the kernel tests in both precisions, and CUDA against CPU, on this machine's GPU
@@ -149,7 +150,7 @@ test: $(PROGRAMS:%=$(BUILD)/%) tests
 	@BUILD=$(BUILD) sh tests/run.sh
 
 include make/checks.mk
-include $(if $(filter cpu,$(BACKEND)),make/library.mk) make/install.mk
+include $(if $(filter cpu,$(BACKEND)),make/library.mk) make/install.mk make/browser.mk
 
 clean:
 	rm -rf build

@@ -1,0 +1,50 @@
+# make browser: the library as WebAssembly, in a page that opens without a server (examples/browser).
+#   BROWSER_MODELS=build/browser/models      where its models are, or are trained into
+#   BROWSER_TRAIN="--epochs 1"               arguments for their training
+#   BROWSER_PAGE=build/browser/index.html    the page
+# emcc comes with emscripten; scripts/deps.sh browser installs it.
+.PHONY: browser need-emcc
+
+BROWSER := build/browser
+BROWSER_MODELS ?= $(BROWSER)/models
+BROWSER_PAGE ?= $(BROWSER)/index.html
+# Debian's emscripten starts Debian's helpers in Node.js; one that is not Debian's finds them by this.
+EMCC ?= NODE_PATH=/usr/share/nodejs emcc
+
+# One thread, no oneDNN, no image decoders; headers of jansson and inih are those of the native build, and
+# examples/browser/standins has what is used of them.
+BROWSER_FLAGS := -std=gnu11 -O3 -msimd128 -fno-math-errno -fno-trapping-math -Wall -Wextra -Wshadow \
+    -Wno-unknown-pragmas -Wno-pass-failed -I. -Ikernels/cpu -Iexamples/browser/standins -idirafter /usr/include \
+    $(patsubst -I%,-idirafter %,$(filter -I%,$(CPPFLAGS))) -D_GNU_SOURCE -DVIT_FP32
+BROWSER_LINK := -O3 -msimd128 -s MODULARIZE=1 -s EXPORT_NAME=Vit -s ENVIRONMENT=worker -s ALLOW_MEMORY_GROWTH=1 \
+    -s STACK_SIZE=1MB -s EXPORTED_FUNCTIONS=_malloc,_free -s EXPORTED_RUNTIME_METHODS=UTF8ToString
+BROWSER_SOURCES := $(wildcard examples/browser/*.c examples/browser/standins/*.c library/*.c core/*.c core/config/*.c \
+    core/results/*.c layers/*.c layers/attention/*.c layers/features/*.c layers/vit/*.c training/*.c) \
+    $(filter-out kernels/launcher/%,$(wildcard kernels/*/*.c))
+BROWSER_OBJECTS := $(BROWSER_SOURCES:%.c=$(BROWSER)/%.o)
+BROWSER_PARTS := $(addprefix examples/browser/,assemble.py index.html style.css page.js draw.js worker.js)
+
+browser: $(BROWSER_PAGE)
+	@echo "$(BROWSER_PAGE): $$(wc -c < $(BROWSER_PAGE)) bytes, $$(wc -c < $(BROWSER)/vit.wasm) of them WebAssembly"
+
+need-emcc:
+	@command -v emcc >/dev/null || { echo "make browser needs emcc: sh scripts/deps.sh browser installs it"; exit 1; }
+
+$(BROWSER)/%.o: %.c | need-emcc
+	@mkdir -p $(@D)
+	@echo "EMCC $<"
+	@$(EMCC) $(BROWSER_FLAGS) -MMD -MP -c $< -o $@
+
+$(BROWSER)/vit.wasm: $(BROWSER_OBJECTS) make/browser.mk
+	@echo "LINK $@"
+	@$(EMCC) $(BROWSER_LINK) $(BROWSER_OBJECTS) -o $(BROWSER)/vit.js
+
+# Trained once: models of older sources are as good.
+$(BROWSER_MODELS)/lisa/complete: | $(or $(TRAIN_VIT),$(BUILD)/train_vit)
+	@TRAIN_VIT="$(or $(TRAIN_VIT),$(BUILD)/train_vit)" sh examples/browser/train.sh $(BROWSER_MODELS) $(BROWSER_TRAIN)
+
+$(BROWSER_PAGE): $(BROWSER)/vit.wasm $(BROWSER_PARTS) $(BROWSER_MODELS)/lisa/complete
+	@python3 examples/browser/assemble.py --wasm $(BROWSER)/vit.wasm --glue $(BROWSER)/vit.js --out $@ \
+		Ripple=$(BROWSER_MODELS)/ripple Softmax=$(BROWSER_MODELS)/softmax LiSA=$(BROWSER_MODELS)/lisa
+
+-include $(BROWSER_OBJECTS:.o=.d)
