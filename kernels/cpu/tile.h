@@ -10,6 +10,15 @@
 
 #include <stddef.h>
 
+/* Before a loop of a fixed length, at most n, whose arrays are to be registers.  Where clang is given a number, it
+ * unrolls so late that they have become memory. */
+#define TILE_PRAGMA(words) _Pragma(#words)
+#ifdef __clang__
+#define TILE_UNROLL(n) TILE_PRAGMA(clang loop unroll(full))
+#else
+#define TILE_UNROLL(n) TILE_PRAGMA(GCC unroll n)
+#endif
+
 /* TILE floats are one register: a wider vector would be kept in memory.  The innermost product keeps TILE_ROWS rows by
  * TILE_VECS vectors of C in registers, and TILE_VECS of B and one of A: 19 of the 32 of AVX-512, 15 of the 16 of
  * AVX2, 21 of the 32 of NEON.  scripts/checks/check_spills.py holds the compiler to it. */
@@ -19,6 +28,9 @@ enum { TILE = 16, TILE_ROWS = 8, TILE_VECS = 2 };
 #elif defined(__AVX__)
 enum { TILE = 8, TILE_ROWS = 6, TILE_VECS = 2 };
 #define TILE_LANES(lane) TILE_LANES_8(lane)
+#elif defined(__wasm_simd128__)
+enum { TILE = 4, TILE_ROWS = 6, TILE_VECS = 2 };
+#define TILE_LANES(lane) TILE_LANES_4(lane)
 #elif defined(__aarch64__)
 enum { TILE = 4, TILE_ROWS = 4, TILE_VECS = 4 };
 #define TILE_LANES(lane) TILE_LANES_4(lane)
@@ -53,7 +65,7 @@ TILE_INLINE ivec vec_lanes(void) { return (ivec){TILE_LANES(VEC_LANE)}; }
 TILE_INLINE float vec_sum(vec x) {
     float s[TILE];
     vec_store(s, x);
-#pragma GCC unroll 4
+    TILE_UNROLL(4)
     for (int half = TILE / 2; half >= 4; half /= 2)
         for (int i = 0; i < half; i++) s[i] += s[i + half];
     return (s[0] + s[2]) + (s[1] + s[3]);
@@ -72,10 +84,10 @@ TILE_INLINE float vec_sum(vec x) {
 /* to [TILE,TILE] = from [TILE,TILE] transposed, rows ldt and ldf floats apart. */
 TILE_INLINE void tile_transpose(float *to, size_t ldt, const float *from, size_t ldf) {
     vec r[TILE];
-#pragma GCC unroll 16
+    TILE_UNROLL(16)
     for (int i = 0; i < TILE; i++) r[i] = vec_load(from + i * ldf);
 #define STAGE(S)                                                                          \
-    _Pragma("GCC unroll 16") for (int i = 0; i < TILE; i++) if (!(i & S)) {               \
+    TILE_UNROLL(16) for (int i = 0; i < TILE; i++) if (!(i & S)) {                        \
         vec low = __builtin_shufflevector(r[i], r[i + S], TILE_LANES(LOW_##S));           \
         r[i + S] = __builtin_shufflevector(r[i], r[i + S], TILE_LANES(HIGH_##S));         \
         r[i] = low;                                                                       \
@@ -89,7 +101,7 @@ TILE_INLINE void tile_transpose(float *to, size_t ldt, const float *from, size_t
     STAGE(2);
     STAGE(1);
 #undef STAGE
-#pragma GCC unroll 16
+    TILE_UNROLL(16)
     for (int i = 0; i < TILE; i++) vec_store(to + i * ldt, r[i]);
 }
 
@@ -109,11 +121,11 @@ TILE_INLINE void tile_transpose(float *to, size_t ldt, const float *from, size_t
 /* Lane i of the result is the sum of the lanes of x[i]; x [TILE] is overwritten. */
 TILE_INLINE vec vec_sums(vec *x) {
 #ifdef __AVX512F__
-#pragma GCC unroll 8
+    TILE_UNROLL(8)
     for (int i = 0; i < TILE / 2; i++) x[i] = VEC_FOLD(8, x[2 * i], x[2 * i + 1]);
 #endif
 #ifdef __AVX__
-#pragma GCC unroll 4
+    TILE_UNROLL(4)
     for (int i = 0; i < 4; i++) x[i] = VEC_FOLD(4, x[2 * i], x[2 * i + 1]);
 #endif
     vec low = VEC_FOLD(2, x[0], x[1]), high = VEC_FOLD(2, x[2], x[3]);
@@ -126,24 +138,24 @@ TILE_INLINE int tile_round_up(int n) { return (n + TILE - 1) / TILE * TILE; }
 TILE_INLINE void tile_micro(int MR, int NV, float *c, size_t ldc, const float *a, size_t a_row, size_t a_col,
                             const float *b, size_t ldb, int k, int accumulate) {
     vec acc[TILE_ROWS][TILE_VECS];
-#pragma GCC unroll 8
+    TILE_UNROLL(8)
     for (int i = 0; i < MR; i++)
-#pragma GCC unroll 4
+        TILE_UNROLL(4)
         for (int j = 0; j < NV; j++) acc[i][j] = accumulate ? vec_load(c + i * ldc + j * TILE) : vec_set(0);
     for (int p = 0; p < k; p++) {
         vec bp[TILE_VECS];
-#pragma GCC unroll 4
+        TILE_UNROLL(4)
         for (int j = 0; j < NV; j++) bp[j] = vec_load(b + p * ldb + j * TILE);
-#pragma GCC unroll 8
+        TILE_UNROLL(8)
         for (int i = 0; i < MR; i++) {
             vec ai = vec_set(a[i * a_row + p * a_col]);
-#pragma GCC unroll 4
+            TILE_UNROLL(4)
             for (int j = 0; j < NV; j++) acc[i][j] += ai * bp[j];
         }
     }
-#pragma GCC unroll 8
+    TILE_UNROLL(8)
     for (int i = 0; i < MR; i++)
-#pragma GCC unroll 4
+        TILE_UNROLL(4)
         for (int j = 0; j < NV; j++) vec_store(c + i * ldc + j * TILE, acc[i][j]);
 }
 
