@@ -17,10 +17,11 @@ BROWSER_FLAGS := -std=gnu11 -O3 -msimd128 -fno-math-errno -fno-trapping-math -Wa
     -Wno-unknown-pragmas -Wno-pass-failed -I. -Ikernels/cpu -Iexamples/browser/standins -idirafter /usr/include \
     $(patsubst -I%,-idirafter %,$(filter -I%,$(CPPFLAGS))) -D_GNU_SOURCE -DVIT_FP32
 BROWSER_LINK := -O3 -msimd128 -s MODULARIZE=1 -s EXPORT_NAME=Vit -s ENVIRONMENT=worker -s ALLOW_MEMORY_GROWTH=1 \
-    -s STACK_SIZE=1MB -s EXPORTED_FUNCTIONS=_malloc,_free -s EXPORTED_RUNTIME_METHODS=UTF8ToString
-BROWSER_SOURCES := $(wildcard examples/browser/*.c examples/browser/standins/*.c library/*.c core/*.c core/config/*.c \
-    core/results/*.c layers/*.c layers/attention/*.c layers/features/*.c layers/vit/*.c training/*.c) \
-    $(filter-out kernels/launcher/%,$(wildcard kernels/*/*.c))
+    -s TOTAL_STACK=4MB -s FORCE_FILESYSTEM=1 -s EXPORTED_FUNCTIONS=_malloc,_free \
+    -s EXPORTED_RUNTIME_METHODS=ccall,FS,UTF8ToString,HEAPU8,HEAPF32
+BROWSER_SOURCES := $(wildcard examples/browser/*.c examples/browser/standins/*.c core/*.c core/config/*.c \
+    core/results/*.c training/*.c layers/*.c $(addprefix layers/,attention/*.c features/*.c pyramid/*.c vit/*.c)) \
+    $(filter-out kernels/launcher/% %/onednn.c %_onednn.c,$(wildcard kernels/*/*.c))
 BROWSER_OBJECTS := $(BROWSER_SOURCES:%.c=$(BROWSER)/%.o)
 BROWSER_PARTS := $(addprefix examples/browser/,assemble.py index.html style.css page.js draw.js worker.js)
 

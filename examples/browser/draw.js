@@ -65,15 +65,15 @@ $("drawing").onpointermove = event => {
 };
 $("drawing").onpointerup = $("drawing").onpointercancel = () => { pointer = null; };
 
-// == Examples: outlines of data/sets/shapes.c, in units of their radius ================================================
+// == Examples: outlines of data/sets/shapes.c, in units of their radius ===============================================
 
 const POLYGONS = {
     square: [[-.8, -.8], [.8, -.8], [.8, .8], [-.8, .8]],
     triangle: [[0, -1.05], [.91, .525], [-.91, .525]],
-    cross: [[-.3, -1], [.3, -1], [.3, -.3], [1, -.3], [1, .3], [.3, .3], [.3, 1], [-.3, 1], [-.3, .3], [-1, .3], [-1, -.3],
-            [-.3, -.3]],
-    star: [[0, -1.1], [.26, -.36], [1.05, -.34], [.43, .14], [.65, .89], [0, .45], [-.65, .89], [-.43, .14], [-1.05, -.34],
-           [-.26, -.36]],
+    cross: [[-.3, -1], [.3, -1], [.3, -.3], [1, -.3], [1, .3], [.3, .3], [.3, 1], [-.3, 1], [-.3, .3], [-1, .3],
+            [-1, -.3], [-.3, -.3]],
+    star: [[0, -1.1], [.26, -.36], [1.05, -.34], [.43, .14], [.65, .89], [0, .45], [-.65, .89], [-.43, .14],
+           [-1.05, -.34], [-.26, -.36]],
     arrow: [[0, -1.05], [.85, -.1], [.28, -.1], [.28, 1], [-.28, 1], [-.28, -.1], [-.85, -.1]],
     hourglass: [[-.75, -.95], [.75, -.95], [.1, 0], [.75, .95], [-.75, .95], [-.1, 0]],
 };
@@ -110,13 +110,14 @@ function drawFigure(name, x, y, radius, angle, colour) {
 
 let example = 5;
 $("example").onclick = () => {
-    const between = (a, b) => a + Math.random() * (b - a), colour = (a, b) => [0, 1, 2].map(() => Math.round(between(a, b)));
+    const between = (a, b) => a + Math.random() * (b - a);
+    const colour = (a, b) => [0, 1, 2].map(() => Math.round(between(a, b)));
     const radius = between(60, 92), margin = 1.14 * radius;
     remember();
     drawing.fillStyle = rgb(colour(20, 100));
     drawing.fillRect(0, 0, SIDE, SIDE);
-    drawFigure(FIGURES[example++ % FIGURES.length], between(margin, SIDE - margin), between(margin, SIDE - margin), radius,
-               between(0, 2 * Math.PI), colour(140, 235));
+    drawFigure(FIGURES[example++ % FIGURES.length], between(margin, SIDE - margin), between(margin, SIDE - margin),
+               radius, between(0, 2 * Math.PI), colour(140, 235));
     look();
 };
 
@@ -167,7 +168,9 @@ function repaint() {
 async function start() {
     clear();
     drawFigure("star", 128, 134, 88, .2, state.colour);
-    await ask({kind: "start", wasm: bytesOf($("wasm").textContent)});
+    await ask({kind: "start", wasm: bytesOf($("wasm").textContent)}).catch(error => {
+        throw new Error(`this browser cannot run the library: ${error.message}`);
+    });
     for (const {name, accuracy, bytes} of JSON.parse($("checkpoints").textContent))
         await addModel(name, bytesOf(bytes), accuracy);
     choose(0);

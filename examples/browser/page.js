@@ -5,8 +5,9 @@ const SIDE = 256;                   // of the drawing, in its own pixels
 const MOST_UNDO = 20;
 const MOST_TIMES = 20;              // inferences whose median time is shown
 const GROUND = [58, 64, 82];
-const COLOURS = [["white", 232, 230, 224], ["yellow", 233, 214, 146], ["orange", 235, 178, 142], ["pink", 233, 150, 190],
-                 ["violet", 188, 158, 234], ["blue", 148, 194, 234], ["green", 150, 228, 182], ["ground", ...GROUND]];
+const COLOURS = [["white", 232, 230, 224], ["yellow", 233, 214, 146], ["orange", 235, 178, 142],
+                 ["pink", 233, 150, 190], ["violet", 188, 158, 234], ["blue", 148, 194, 234], ["green", 150, 228, 182],
+                 ["ground", ...GROUND]];
 const NOTES = {
     ripple: "Ripple attention: linear attention whose weights fall off in rings around the token.",
     softmax: "Softmax attention: every token is compared with every other one.",
@@ -74,7 +75,7 @@ function choose(i) {
     look();
 }
 
-// == Pixels: each one of the model's is the mean of those of the drawing that it covers ================================
+// == Pixels: each one of the model's is the mean of those of the drawing that it covers ===============================
 
 function modelPixels(height, width) {
     const from = drawing.getImageData(0, 0, SIDE, SIDE).data, to = new Uint8Array(height * width * 3);
@@ -111,7 +112,7 @@ function showPixels() {
     canvas.getContext("2d").putImageData(image, 0, 0);
 }
 
-// == Running: one inference at a time, always of what is newest ========================================================
+// == Running: one inference at a time, always of what is newest =======================================================
 
 function look() {
     state.dirty = true;
@@ -131,7 +132,8 @@ async function lookNow() {
             keep(model, result);
             showAnswer();
             showMaps();
-            trouble(result.without || "");
+            const blind = state.token !== null && !result.weights;
+            trouble(blind ? `${now().name}: its operator has no weights to show` : "");
             for (let i = 0; i < state.models.length && !state.dirty; i++) {
                 const other = state.models[i].facts;
                 if (i === model) continue;
@@ -171,8 +173,9 @@ function showAnswer() {
     $("best").replaceChildren(make("b", {textContent: facts.names[seen.best]}),
                               make("span", {textContent: percent(seen.p[seen.best])}));
     const sorted = [...times].sort((a, b) => a - b), median = sorted[Math.floor(sorted.length / 2)];
-    $("about").textContent = `${NOTES[operator] || `Attention: ${operator}.`} ${facts.parameters.toLocaleString("en")} ` +
-        `parameters${accuracy ? `, ${accuracy} of the generated test images right` : ""}. ` +
+    $("about").textContent = `${NOTES[operator] || `Attention: ${operator}.`} ` +
+        `${facts.parameters.toLocaleString("en")} parameters` +
+        `${accuracy ? `, ${accuracy} of the generated test images right` : ""}. ` +
         `An inference takes ${median.toFixed(1)} ms here.`;
 }
 
@@ -235,14 +238,16 @@ function showMaps() {
         button.lastChild.textContent = `head ${h + 1}` + (row ? `, at most ${largest(row).toPrecision(2)}` : "");
         button.setAttribute("aria-pressed", state.head?.[0] === b && state.head?.[1] === h);
         button.setAttribute("aria-label", `Block ${b + 1}, head ${h + 1}` + (row ? `: the largest weight is ` +
-            `${largest(row).toPrecision(2)}, of the token in ${placeOf(facts, row.map(Math.abs).indexOf(largest(row)))}` : ""));
+            `${largest(row).toPrecision(2)}, of the token in ` +
+            placeOf(facts, row.map(Math.abs).indexOf(largest(row))) : ""));
     });
     showToken();
 }
 
 // The grid, the chosen token and the chosen head's weights over the picture.
 function showToken() {
-    const {facts} = now(), canvas = $("overlay"), side = Math.max(1, $("view").clientWidth), dense = devicePixelRatio || 1;
+    const {facts} = now(), canvas = $("overlay");
+    const side = Math.max(1, $("view").clientWidth), dense = devicePixelRatio || 1;
     canvas.width = canvas.height = Math.round(side * dense);
     const pen = canvas.getContext("2d"), tall = canvas.height / facts.rows, wide = canvas.width / facts.columns;
     const row = state.head && state.token !== null && rowOf(facts, ...state.head), most = row ? largest(row) || 1 : 1;
@@ -266,7 +271,8 @@ function showToken() {
         }
     }
     const text = state.token === null ? `${facts.rows} × ${facts.columns} tokens, none chosen yet` :
-        `Token in ${placeOf(facts, state.token)}` + (row ? `, seen by head ${state.head[1] + 1} of block ${state.head[0] + 1}` : "");
+        `Token in ${placeOf(facts, state.token)}` +
+        (row ? `, seen by head ${state.head[1] + 1} of block ${state.head[0] + 1}` : "");
     $("token").textContent = text;
     $("tokens").setAttribute("aria-label", text);
 }
@@ -282,7 +288,8 @@ $("tokens").onclick = event => {
     const box = $("tokens").getBoundingClientRect(), {rows, columns} = now().facts;
     const cell = (at, size, count) => Math.min(count - 1, Math.max(0, Math.floor(at / size * count)));
     if (!state.models.length) return;
-    chooseToken(cell(event.clientY - box.top, box.height, rows) * columns + cell(event.clientX - box.left, box.width, columns));
+    chooseToken(cell(event.clientY - box.top, box.height, rows) * columns +
+                cell(event.clientX - box.left, box.width, columns));
 };
 $("tokens").onkeydown = event => {
     const step = {ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0]}[event.key];

@@ -2,8 +2,8 @@
 # Trains the models of the page on the generated shapes: the demo's with ripple attention, and the same with softmax
 # attention and with LiSA.  Some ten minutes on two cores.
 #
-#   sh examples/browser/train.sh FOLDER [--epochs 1 ...]     FOLDER/ripple, FOLDER/softmax and FOLDER/lisa, each unless it
-#                                                            is there; arguments are passed on to train_vit
+#   sh examples/browser/train.sh FOLDER [--epochs 1 ...]     FOLDER/ripple, FOLDER/softmax and FOLDER/lisa, each unless
+#                                                            it is there; arguments are passed on to train_vit
 case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; esac
 set -eu
 [ $# -gt 0 ] || { echo "examples/browser/train.sh: expected a folder for the models" >&2; exit 2; }
@@ -26,5 +26,5 @@ train() { # name, arguments of train_vit
 mkdir -p "$folder"
 train ripple "$@"
 # Without positions of its own, it needs an embedding of them, and longer.
-train softmax --pos-embed learned --epochs 8 "$@"
+train softmax --pos-embed learned --epochs 10 "$@"
 train lisa "$@"

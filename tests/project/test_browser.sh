@@ -20,9 +20,9 @@ export BROWSER_MODELS BROWSER_PAGE BROWSER_TRAIN TRAIN_VIT
 headers() { # program, flags...
     program=$1
     shift
-    ${CC:-gcc} -std=gnu11 -O1 -ffunction-sections -Wl,--gc-sections -D_GNU_SOURCE -I"$root" "$root/tests/project/headers.c" \
-        "$root"/core/*.c "$@" -o "$program" -lm -lpthread && "./$program" "$root"/tests/corpus/safetensors/* \
-        "$root/tests/fixtures/castling.safetensors" >"$program.txt"
+    ${CC:-gcc} -std=gnu11 -O1 -ffunction-sections -Wl,--gc-sections -D_GNU_SOURCE -I"$root" \
+        "$root/tests/project/headers.c" "$root"/core/*.c "$@" -o "$program" -lm -lpthread &&
+        "./$program" "$root"/tests/corpus/safetensors/* "$root/tests/fixtures/castling.safetensors" >"$program.txt"
 }
 headers jansson -ljansson >log 2>&1 && headers standin "$root/examples/browser/standins/jansson.c" >>log 2>&1 &&
     cmp jansson.txt standin.txt >>log 2>&1 && [ "$(grep -c ' 1 ' jansson.txt)" -gt 100 ]
@@ -45,14 +45,18 @@ size=$(wc -c <"$root/build/browser/vit.wasm")
 [ "$size" -le $WASM_MOST ]
 check "the library has 3 MB or less" $? "$size bytes"
 
+ln -s "$root/build" build && ln -s "$root/examples" examples && mkdir runs && ln -s ../models/lisa runs/shapes
+sed -n '/^## Your own model/,/^## What/s/^    //p' "$root/docs/guide/browser.md" >commands
+grep -q assemble.py commands && sh -e commands >out 2>err && grep -q '"name": "Shapes"' mine.html
+check "and a page with another model" $? "$(tail -n 1 err)"
 python3 "$root/examples/browser/assemble.py" --wasm "$root/build/browser/vit.wasm" --glue "$root/build/browser/vit.js" \
     --out x.html Mine=nowhere >out 2>err
 status=$?
 complains 1 'nowhere/best.safetensors|train the model first' && [ ! -e x.html ]
 check "a model that is not there is refused in one line" $? "status $status: $(head -n 1 err)"
 
-python3 "$root/tests/report/check_browser.py" --vit "$vit" --models models ${VIT_TEST_PICTURES:+--pictures "$VIT_TEST_PICTURES"} \
-    index.html >out 2>err
+python3 "$root/tests/report/check_browser.py" --vit "$vit" --models models \
+    ${VIT_TEST_PICTURES:+--pictures "$VIT_TEST_PICTURES"} index.html >out 2>err
 status=$?
 if [ "$status" -eq 77 ]; then
     skip "the page in Chromium" "no Chromium: sh scripts/deps.sh browser"

@@ -96,6 +96,19 @@ machine make grep
 stands_in gcc "$poor_gcc"
 stands_in id 'echo 1000'
 stands_in apt-get 'exit 1'
+stands_in apt-cache 'exit 0'
+deps browser
+complains 1 'neither root nor sudo| emscripten| chromium'
+check "for the page in a browser, the compiler and a browser" $? "status $status: $(cat err)"
+stands_in apt-cache 'exit 1'
+deps browser
+complains 1 'neither root nor sudo| emscripten' && ! grep -q chromium out err
+check "but no browser where it is no package" $? "status $status: $(cat err)"
+
+machine make grep
+stands_in gcc "$poor_gcc"
+stands_in id 'echo 1000'
+stands_in apt-get 'exit 1'
 stands_in sudo 'exit 1'
 deps
 complains 1 'sudo refuses|as root, apt-get update && apt-get install|libjpeg-dev'

@@ -1,6 +1,7 @@
 """Uses the page that `make browser` has built as a reader does, in Chromium, and compares it with train_vit.
 
-    python3 tests/report/check_browser.py --vit build/cpu/train_vit --models build/browser/models build/browser/index.html
+    python3 tests/report/check_browser.py --vit build/cpu/train_vit --models build/browser/models \\
+        build/browser/index.html
 
 Prints a line for each property, `0` or `1`, its name, `|` and the evidence; 1 means that it does not hold.  Exit status
 77 where there is no Chromium."""
@@ -20,6 +21,7 @@ from browser import Browser, decode_png, find_browser, trouble
 NO_BROWSER = 77
 BOUND = 1e-4     # of logits, in units of their root mean square, and of weights, of the largest one
 MEASURE = (pathlib.Path(__file__).parent / "measure.js").read_text()
+FIXTURE = pathlib.Path(__file__).parent.parent / "fixtures" / "castling.safetensors"  # weights without settings
 NAMES = ("ripple", "softmax", "lisa")
 SEEN = """(async () => {
     await started;
@@ -33,7 +35,7 @@ SEEN = """(async () => {
 
 
 def report(ok, name, evidence=""):
-    print(f"{0 if ok else 1} {name} | {evidence}", flush=True)
+    print(f"{0 if ok else 1} {name} | {evidence or '-'}", flush=True)
     return ok
 
 
@@ -43,8 +45,8 @@ def write_png(path, width, height, pixels):
     rows = b"".join(b"\0" + pixels[3 * y * width:3 * (y + 1) * width] for y in range(height))
     with open(path, "wb") as file:
         file.write(b"\x89PNG\r\n\x1a\n")
-        for kind, data in ((b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)), (b"IDAT", zlib.compress(rows)),
-                           (b"IEND", b"")):
+        for kind, data in ((b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)),
+                           (b"IDAT", zlib.compress(rows)), (b"IEND", b"")):
             file.write(struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)))
 
 
@@ -60,8 +62,8 @@ def native(vit, checkpoint, seen, folder):
     """{class: probability} of the most probable ones, and the attention matrix [blocks,heads,N,N] with its shape."""
     picture, answer, attention = folder / "x.png", folder / "x.json", folder / "x.safetensors"
     write_png(picture, seen["facts"]["width"], seen["facts"]["height"], bytes(seen["pixels"]))
-    subprocess.run([vit, "--init", checkpoint, "--predict", picture, "--json", answer, "--attention", attention], check=True,
-                   stdout=subprocess.DEVNULL)
+    subprocess.run([vit, "--init", checkpoint, "--predict", picture, "--json", answer, "--attention", attention],
+                   check=True, stdout=subprocess.DEVNULL)
     found = json.loads(answer.read_text())[0]["predictions"]
     return {one["id"]: one["probability"] for one in found}, *read_tensor(attention, "matrix")
 
@@ -80,12 +82,12 @@ def compare_logits(seen, probabilities):
 def compare_weights(seen, matrix, shape):
     """Every head's row for the chosen token; the largest difference by the largest weight."""
     blocks, heads, count, _ = shape
-    rows = [matrix[((b * heads + h) * count + seen["token"]) * count:][:count] for b in range(blocks) for h in range(heads)]
-    theirs = [x for row in rows for x in row]
-    ours = seen["weights"]
-    if not ours or len(ours) != len(theirs):
+    rows = [matrix[(head * count + seen["token"]) * count:][:count] for head in range(blocks * heads)]
+    wanted = [x for row in rows for x in row]
+    found = seen["weights"]
+    if not found or len(found) != len(wanted):
         return math.inf
-    return max(abs(a - b) for a, b in zip(ours, theirs)) / max(map(abs, theirs))
+    return max(abs(a - b) for a, b in zip(found, wanted)) / max(map(abs, wanted))
 
 
 # == A reader ==========================================================================================================
@@ -116,7 +118,8 @@ def draw_cross(browser):
         (x0, y0), (x1, y1) = line
         mouse(browser, "mousePressed", left + x0 * width, top + y0 * height)
         for i in range(1, 9):
-            mouse(browser, "mouseMoved", left + (x0 + (x1 - x0) * i / 8) * width, top + (y0 + (y1 - y0) * i / 8) * height)
+            x, y = x0 + (x1 - x0) * i / 8, y0 + (y1 - y0) * i / 8
+            mouse(browser, "mouseMoved", left + x * width, top + y * height)
         mouse(browser, "mouseReleased", left + x1 * width, top + y1 * height)
 
 
@@ -145,8 +148,8 @@ def check_model(browser, arguments, name, folder):
            f"off by {off:.1e} of the largest weight, {BOUND:.0e} allowed")
     best = max(range(len(seen["logits"])), key=lambda i: seen["logits"][i])
     shown = seen["shown"][best][0], f"{100 * probabilities[best]:.1f} %"
-    report(seen["best"] == "".join(shown) and not seen["trouble"], f"{name}: the page shows the class and its probability",
-           f"{seen['best']!r} for {shown} {seen['trouble']}")
+    report(seen["best"] == "".join(shown) and not seen["trouble"],
+           f"{name}: the page shows the class and its probability", f"{seen['best']!r} for {shown} {seen['trouble']}")
     return seen
 
 
@@ -189,11 +192,13 @@ def check_files(browser, folder):
     seen = drop("red.png", (folder / "red.png").read_bytes())
     report(seen["pixels"][:3] == [200, 30, 40] and len(set(seen["pixels"])) == 3, "a picture becomes the drawing",
            str(seen["pixels"][:3]))
-    for name, data, words in (("notes.png", b"no picture", "cannot read this as a picture"),
-                              ("empty.safetensors", b"", "empty.safetensors"), ("x.safetensors", b"\1" * 64, "x.safetensors")):
-        seen = drop(name, data)
-        report(words in seen["trouble"], f"{name}, which is damaged, is refused", repr(seen["trouble"]))
     checkpoint = (folder / "checkpoint").read_bytes()
+    for name, data, words in (("notes.png", b"no picture", "cannot read this as a picture"),
+                              ("empty.safetensors", b"", "too short"), ("x.safetensors", b"\1" * 64, "not safetensors"),
+                              ("other.safetensors", FIXTURE.read_bytes(), "has no settings"),
+                              ("cut.safetensors", checkpoint[:-4], "cut.safetensors: ")):
+        seen = drop(name, data)
+        report(words in seen["trouble"], f"{name} is refused", repr(seen["trouble"]))
     seen = drop("mine.safetensors", checkpoint)
     report(not seen["trouble"] and browser.evaluate("state.models.length") == 4, "a checkpoint becomes a fourth model",
            seen["trouble"])
@@ -229,8 +234,11 @@ def check(browser, arguments, folder):
     check_files(browser, folder)
     found = list(trouble(browser.events, url))
     report(not found, "in all of this no request and no error", "; ".join(found[:3]))
-    blocked = browser.evaluate("fetch('https://example.org/').then(() => 'sent', error => error.name)")
-    report(blocked == "TypeError", "the policy refuses a request", blocked)
+    blocked = browser.evaluate("""new Promise(resolve => {
+        document.addEventListener('securitypolicyviolation', event => resolve(event.effectiveDirective));
+        fetch('https://example.org/').catch(() => setTimeout(() => resolve('no violation'), 500));
+    })""")
+    report(blocked == "connect-src", "the policy refuses a request", blocked)
     for width in (1280, 390):
         for scheme in ("light", "dark"):
             check_look(browser, url, width, scheme, arguments.pictures or folder)
@@ -240,7 +248,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("page", type=pathlib.Path)
     parser.add_argument("--vit", type=pathlib.Path, required=True, help="the program train_vit")
-    parser.add_argument("--models", type=pathlib.Path, required=True, help="the folder with the runs of the page's models")
+    parser.add_argument("--models", type=pathlib.Path, required=True, help="the folder of the models' runs")
     parser.add_argument("--pictures", type=pathlib.Path, help="keep screenshots in this folder")
     arguments = parser.parse_args()
     arguments.vit = arguments.vit.resolve()

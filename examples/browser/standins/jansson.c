@@ -112,10 +112,11 @@ static int32_t hex4(Reader *r) {
     int32_t code = 0;
     if (r->end - r->at < 4) return -1;
     for (int i = 0; i < 4; i++) {
-        unsigned char c = *r->at++;
-        int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-        if (digit < 0) return -1;
-        code = 16 * code + digit;
+        static const char digits[] = "0123456789abcdef";
+        const char *digit = *r->at ? strchr(digits, *r->at < 'A' ? *r->at : *r->at | 32) : NULL;
+        if (!digit) return -1;
+        code = 16 * code + (int32_t)(digit - digits);
+        r->at++;
     }
     return code;
 }
