@@ -202,18 +202,26 @@ static void classify(void *context) {
 
 bool vit_classify(vit_model *m, const uint8_t *pixels, int height, int width, float *probabilities, vit_error *error) {
     if (!pixels || height < 1 || width < 1) return fail(error, "an image without pixels");
-    return attempt(classify, &(Classifying){m, NULL, pixels, height, width, probabilities}, error);
+    Classifying c = {.model = m, .pixels = pixels, .height = height, .width = width, .probabilities = probabilities};
+    return attempt(classify, &c, error);
 }
 
 bool vit_classify_file(vit_model *m, const char *path, float *probabilities, vit_error *error) {
     return attempt(classify, &(Classifying){.model = m, .path = path, .probabilities = probabilities}, error);
 }
 
-bool vit_logits(const vit_model *m, float *logits, vit_error *error) {
-    if (!m->classified) return fail(error, "no image has been classified yet");
-    memcpy(logits, m->logits, (size_t)vit_classes(m) * sizeof *logits);
-    if (error) *error->text = 0;
-    return true;
+static void require_image(const vit_model *m) {
+    if (!m->classified) die("no image has been classified yet");
+}
+
+static void copy_logits(void *context) {
+    const Classifying *c = context;
+    require_image(c->model);
+    memcpy(c->probabilities, c->model->logits, (size_t)vit_classes(c->model) * sizeof(float));
+}
+
+bool vit_logits(vit_model *m, float *logits, vit_error *error) {
+    return attempt(copy_logits, &(Classifying){.model = m, .probabilities = logits}, error);
 }
 
 /* == Attention ==================================================================================================== */
@@ -241,6 +249,7 @@ static void attend(void *context) {
     vit_model *m = t->model;
     const Attention *a = &trunk_block(&m->vit.trunk, t->block)->attention;
     int size = vit_rows(m) * vit_columns(m), before = a->N - size; /* tokens in front of the grid's */
+    require_image(m);
     if (!m->attended) {
         model_set_training(&m->vit.model, true);
         vit_load_pixels(&m->vit, m->pixels, m->mean, m->std, 1);
@@ -254,7 +263,6 @@ static void attend(void *context) {
 }
 
 bool vit_attention(vit_model *m, int block, int head, int token, float *weights, vit_error *error) {
-    if (!m->classified) return fail(error, "no image has been classified yet");
     if (!vit_blocks(m)) return fail(error, "this model has no attention weights on one grid");
     if (block < 0 || block >= vit_blocks(m) || head < 0 || head >= vit_heads(m)) return fail(error, "no such block or head");
     if (token < 0 || token >= vit_rows(m) * vit_columns(m)) return fail(error, "no such token");

@@ -2,8 +2,8 @@
  *
  *     vit_error error;
  *     vit_model *model = vit_open("best.safetensors", &error);
- *     float *p = malloc(vit_classes(model) * sizeof *p);
- *     if (vit_classify_file(model, "cat.jpg", p, &error)) printf("%s\n", vit_class_name(model, 0));
+ *     float p[1000];                                         at least vit_classes(model) of them
+ *     if (!model || !vit_classify_file(model, "cat.jpg", p, &error)) puts(error.text);
  *     vit_close(model);
  *
  * A function that can fail returns NULL or false and writes one line into *error, which may be NULL; nothing is then
@@ -26,11 +26,7 @@
 extern "C" {
 #endif
 
-#if defined __GNUC__
 #define VIT_API __attribute__((visibility("default")))
-#else
-#define VIT_API
-#endif
 
 typedef struct vit_model vit_model;
 
@@ -76,7 +72,7 @@ VIT_API bool vit_classify(vit_model *model, const uint8_t *pixels, int height, i
 VIT_API bool vit_classify_file(vit_model *model, const char *path, float *probabilities, vit_error *error);
 
 /* Logits [vit_classes] of the image that was classified last, whose softmax the probabilities are. */
-VIT_API bool vit_logits(const vit_model *model, float *logits, vit_error *error);
+VIT_API bool vit_logits(vit_model *model, float *logits, vit_error *error);
 
 /* == Attention ==================================================================================================== */
 

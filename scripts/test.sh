@@ -87,12 +87,13 @@ no_line() { # pattern, allowed
 }
 
 # Conditional compilation is for kernels/, what tests kernels that not every build has, and core/distributed.c.  Include
-# guards end in _H; random bits are drawn by the same lines on every device, so their header asks which compiler reads it;
+# guards end in _H; random bits are computed by the same lines on every device, so their header asks which compiler reads it,
+# and C++ programs include vit.h;
 # FFmpeg moved what a stream says of its rotation.
 style_ifdef() {
     sources -name '*.[ch]' | grep -vE '^\./(kernels/|core/distributed\.c$|tests/kernels/test_pairs\.c$)' |
         no_line '^[[:space:]]*#[[:space:]]*(if|elif)' \
-            ':#ifndef [A-Z0-9_]+_H$|^\./core/rng\.h:[0-9]*:#ifdef __(CUDACC__|cplusplus)$|:#if LIBAV(FORMAT|UTIL)_VERSION_INT '
+            ':#ifndef [A-Z0-9_]+_H$|^\./(core/rng|library/vit)\.h:[0-9]*:#ifdef __(CUDACC__|cplusplus)$|:#if LIBAV(FORMAT|UTIL)_VERSION_INT '
 }
 
 # kernels.h is the only door to a device: outside of kernels/ a file includes it or one of the contracts that it names, and no
@@ -200,7 +201,7 @@ own_alone() {
 # == Minutes, or everything ===========================================================================================
 
 # What takes long even so, or needs other builds.
-long_scripts="test_gpu_plan test_faults test_variants test_mpi test_league test_python"
+long_scripts="test_gpu_plan test_faults test_variants test_mpi test_league test_python test_guide test_developers test_browser"
 
 test_some() {
     echo "-- build/cpu"
