@@ -11,6 +11,7 @@ rule is broken.
 
 import argparse
 import io
+import os
 import re
 import subprocess
 import sys
@@ -105,6 +106,16 @@ def broken(path, text):
                 yield number, name, instead, found[0]
 
 
+def tracked():
+    """The files that git tracks, or in a copy without history all but those that are built."""
+    try:
+        listed = subprocess.run(["git", "ls-files"], check=True, capture_output=True, text=True).stdout
+        return listed.splitlines()
+    except (OSError, subprocess.CalledProcessError):
+        return sorted(os.path.relpath(os.path.join(folder, name)) for folder, _, names in os.walk(".") for name in names
+                      if not re.match(r"\./(?:build|runs|datasets|\.git)\b", folder))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rules", action="store_true", help="print each rule with the number of places that break it")
@@ -112,8 +123,7 @@ def main():
     arguments = parser.parse_args()
     files = arguments.files
     if not files:
-        listed = subprocess.run(["git", "ls-files"], check=True, capture_output=True, text=True).stdout.split("\n")
-        files = [path for path in listed if path and not EXCLUDED.search(path)]
+        files = [path for path in tracked() if not EXCLUDED.search(path)]
     counts = dict.fromkeys((name for name, *_ in RULES), 0)
     for path in files:
         if not reader_of(path):
