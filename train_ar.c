@@ -53,13 +53,13 @@ static void add_settings(DensityRun *run, Config *config) {
                                     "JSON, and stop");
     config_explain(config, "parity", "One forward and backward pass on the `tokens` of this safetensors file, images "
                                      "[B,H,W,C] or text [B,n+1]; parameters in it replace the model's");
-    config_explain(config, "out", "Where --parity writes logits, loss and grad.<parameter>, and where what is drawn "
-                                  "goes: a PNG sheet, a WAV file, or a text file");
+    config_explain(config, "out", "Where --parity writes logits, loss and grad.<parameter>, and where --sample and "
+                                  "--complete write: a PNG sheet, a WAV file, or a text file");
     config_explain(config, "epochs", "Passes over the training sequences");
     config_explain(config, "batch_size", "Number of sequences in a step of the optimizer, summed over all ranks");
-    config_explain(config, "micro_batch", "Number of sequences computed or drawn at a time; gradients are accumulated "
+    config_explain(config, "micro_batch", "Number of sequences computed or sampled at a time; gradients are accumulated "
                                           "to a batch (0: chosen by the model's size)");
-    config_explain(config, "seed", "Seed of all random numbers, of training and of what is drawn");
+    config_explain(config, "seed", "Seed of all random numbers, in training and in sampling");
 }
 
 static SequenceShape shape_of(const SequenceSet *set) {
@@ -124,7 +124,7 @@ static const ProgramFacts facts = {
         "  train_ar --config configs/ar/shapes-demo.ini             train on the built-in shapes, minutes\n"
         "  train_ar --data book.txt --tokens 512                    train on any file\n"
         "  train_ar --resume runs/shapes-sparse-strided-001         go on where a run stopped\n"
-        "  train_ar --init runs/shapes-sparse-strided-001/best.safetensors --sample 16 --out drawn.png\n"
+        "  train_ar --init runs/shapes-sparse-strided-001/best.safetensors --sample 16 --out sampled.png\n"
         "  train_ar --config configs/ar/shapes-demo.ini --attn softmax    the first with dense attention\n"
         "  train_ar --resume runs/shapes-sparse-strided-001 --eval  measure bits per byte on the test split\n"
         "  train_ar --init runs/book.txt-softmax-001/best.safetensors --prompt \"Call me\" --sample 3\n"

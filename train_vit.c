@@ -35,13 +35,13 @@ static void add_settings(VitRun *run, Config *config) {
     run->distillation = config_add(config, &distillation_settings);
     run->training.s = config_add(config, &training_settings);
     config_explain(config, "eval", "Measure the accuracy of --init or --resume on the test split, and stop");
-    config_explain(config, "predict", "Name what these images show: PNG or JPEG files, folders of them, or test:17 for "
+    config_explain(config, "predict", "Classify these images: PNG or JPEG files, folders of them, or test:17 for "
                                       "an image of the test split; a model of clips takes videos, folders of frames, "
                                       "and folders of both");
     config_explain(config, "parity", "One forward and backward pass on the images or clips and the labels of this "
                                      "safetensors file; parameters in it replace the model's");
     config_explain(config, "init", "Start from these weights (safetensors, timm's names); tables on the token grid are "
-                                   "resampled to this img_size, and a head of other classes is drawn afresh");
+                                   "resampled to this img_size, and a head of other classes starts with new random weights");
 }
 
 /* Checks settings of several groups, and sets what is known about the data without its files: size, classes,
@@ -90,7 +90,7 @@ static const ProgramMode modes[] = {
      .outputs = {"show_batch"}},
     {"write_logits", "write the logits of all training images for --teacher", .alone = true, .needs_weights = true,
      .outputs = {"write_logits"}},
-    {"predict", "name what these images or videos show", .alone = true, .needs_weights = true,
+    {"predict", "classify these images or videos", .alone = true, .needs_weights = true,
      .outputs = {"attention", "json"}, .settings = {"top_frames"}},
     PROGRAM_MODE_PARITY,
     PROGRAM_MODES_OF_PAGES,

@@ -32,8 +32,8 @@ static const ConfigEntry entries[] = {
     {F(STRING, report), .command_line_only = true, .argument = "FOLDER",
      .help = "Make the page of the run in this folder, report.html in it or --out, and stop"},
     {F(LIST, compare), .command_line_only = true, .argument = "FOLDER...",
-     .help = "Compare the runs in these folders, or those that are rows of such a file as docs/league.csv, on the page "
-             "--out, and stop"},
+     .help = "Compare the runs in these folders, or the rows of a file like docs/league.csv, write the page --out, and "
+             "stop"},
     {F(STRING, out), .command_line_only = true, .argument = "FILE",
      .help = "Where --parity writes logits, loss and grad.<parameter>, and --report and --compare their page"},
     {F(STRING, config), .section = "general", .command_line_only = true, .ranks_differ = true, .argument = "FILE",

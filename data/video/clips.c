@@ -17,9 +17,9 @@ static const ConfigEntry entries[] = {
      .help = "Frames a second for which a dense stretch is meant, scaled for videos with another rate (0: it is counted "
              "in frames)"},
     {F(INT, samples_per_clip), "1", .min = 1, .max = CLIP_MOST_SAMPLES, .change = CHANGE_BETWEEN_EPOCHS,
-     .help = "Training samples of each clip in an epoch, which is that many times as long: one after the other, of the "
-             "same frames with other augmentations, from a file that is opened and decoded once (2: NUM_SAMPLE of "
-             "SlowFast's, MViT's and UniFormer's recipes; batch_size counts samples)"},
+     .help = "Number of training samples from each clip in an epoch. They follow each other, have the same frames with "
+             "different augmentations, and the file is decoded once (2: NUM_SAMPLE in the recipes of SlowFast, MViT and "
+             "UniFormer; batch_size counts samples)"},
     {F(INT, test_clips), "1", .min = 1, .max = 100, .help = "Clips of each video in tests, whose scores are averaged"},
     {F(INT, test_crops), "1", .min = 1, .max = 3,
      .help = "Crops of each of these clips: 1, the centre, or 3 along the longer side"},

@@ -5,7 +5,7 @@
  *           1. dW1 += du z'^T, dz = D^-1/4 W1^T du
  * saves     phi [B,N,2,H,F]; u and f are computed again.
  * W1 is initialised with standard normal numbers, like the random features that it generalises, and is trained without
- * weight decay.  With mlp-random-w1 it is not trained but drawn anew in every step. */
+ * weight decay.  With mlp-random-w1 it is not trained but sampled anew in every step. */
 #include "core/rng.h"
 #include "layers/features/feature_map.h"
 #include "layers/papers.h"
@@ -78,5 +78,5 @@ static size_t mlp_row_macs(size_t D, size_t F) { return D * D + 2 * D * F; }
 
 MLP_MAP(feature_map_mlp, "mlp", "sines and cosines of a learned projection, then a layer (ripple paper)",
         mlp_declare, NULL, true);
-MLP_MAP(feature_map_mlp_random_w1, "mlp-random-w1", "mlp with a random projection, drawn anew in every step",
+MLP_MAP(feature_map_mlp_random_w1, "mlp-random-w1", "mlp with a random projection, sampled anew in every step",
         random_declare, random_draw, false);

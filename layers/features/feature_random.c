@@ -1,4 +1,4 @@
-/* Random features, drawn anew in every training step; evaluation uses those of the last step, which are in the
+/* Random features, sampled anew in every training step; evaluation uses those of the last step, which are in the
  * checkpoint.
  * u = w z', s = |z'|^2/2, w [H,D,D]: rows standard normal (rfa), or orthogonal with the norms of such rows (performer)
  *   rfa        phi = exp(s - c) / sqrt D [sin u; cos u], c = max of s over tokens; F = 2D      (Peng et al. 2021)
@@ -97,8 +97,8 @@ static size_t random_row_macs(size_t D, size_t F) {
         .row_macs = random_row_macs,                             \
     }
 
-RANDOM_MAP(feature_map_rfa, "rfa", "random sines and cosines, drawn anew in every step (Peng et al. 2021)",
+RANDOM_MAP(feature_map_rfa, "rfa", "random sines and cosines, sampled anew in every step (Peng et al. 2021)",
            PAPER_RFA, rfa, 2, true);
 RANDOM_MAP(feature_map_performer, "performer",
-           "random exponentials, drawn anew in every step (Choromanski et al. 2020)", PAPER_PERFORMER, performer,
+           "random exponentials, sampled anew in every step (Choromanski et al. 2020)", PAPER_PERFORMER, performer,
            1, false);

@@ -3,7 +3,7 @@
  *           2. q'_(n,r) = sum_d q_(n,d) C_(n,d,r), k' likewise: the expectation of q'.k' is a learned function of n - m
  * backward  2. dC, dq, dk   1. dfreqs, doffsets, dgains or dwq, dwk; dgate saves     coded [B,N,3,H,D]; the codes are
  * computed again. In the published code conv_q makes the codes of k and conv_k those of q; their initialisations are
- * the same. The noise is drawn anew in every training step; evaluation uses that of the last step, which is in the
+ * the same. The noise is sampled anew in every training step; evaluation uses that of the last step, which is in the
  * checkpoint. */
 #include <math.h>
 

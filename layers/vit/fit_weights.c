@@ -81,7 +81,7 @@ static bool fit_head(const Fit *fit, float *to, const Param *p, const SafeTensor
 
 static bool is_of_head(const char *name) { return !strncmp(name, "head.", 5); }
 
-/* A classifier of another kind than the file's (the setting head) is drawn afresh whole. */
+/* A classifier of another kind than the file's (the setting head) starts with new random weights. */
 static bool fit_other_head(const Fit *fit, float *to, const Param *p) {
     if (!fit->done->to_head || !is_of_head(p->name)) return false;
     params_draw(&fit->model->params, p, fit->seed, to);
@@ -145,9 +145,9 @@ void fitted_weights_print(const FittedWeights *fitted, FILE *out) {
     if (fitted->inflated)
         print_line_to(out, "%s: of images, extended in time: %s%s\n", fitted->path, fitted->clip->name, more);
     if (fitted->to_head)
-        print_line_to(out, "%s: its classifier is head %s, this model's head %s: it is drawn afresh\n", fitted->path,
+        print_line_to(out, "%s: its classifier is head %s, this model's head %s: it starts with new random weights\n", fitted->path,
                       fitted->from_head, fitted->to_head);
     if (fitted->classes)
-        print_line_to(out, "%s: its head has %zu classes, this model %d: the head is drawn afresh\n", fitted->path,
+        print_line_to(out, "%s: its head has %zu classes, this model %d: the head starts with new random weights\n", fitted->path,
                       fitted->classes, fitted->head->shape[0]);
 }

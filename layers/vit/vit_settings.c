@@ -98,7 +98,7 @@ static const ConfigEntry entries[] = {
      .help = "Scale of the initial weights in attention's proj and in the MLP's second layer: none (1), or depth, "
              "1/sqrt(2 blocks), as in Sparse Transformers"},
     {F(FLOAT, head_init_scale), "1", .min = 0, .max = 1000,
-     .help = "Factor on the initial weights of the classifier's last layer, also where --init draws it afresh "
+     .help = "Factor on the initial weights of the classifier's last layer, also where --init starts a new one "
              "(ConvNeXt's fine-tuning: 0.001)"},
 };
 #undef F

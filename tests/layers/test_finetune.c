@@ -292,9 +292,9 @@ static void test_weights(void **state) {
     weights_fit(&before, path, "img_size", "40x24", NULL,
                 ": resampled bicubically: pos_embed from 2x3 to 5x3 and 2 more\n");
     weights_fit(&before, path, "num_classes", "5", "head.",
-                ": its head has 3 classes, this model 5: the head is drawn afresh\n");
+                ": its head has 3 classes, this model 5: the head starts with new random weights\n");
     weights_fit(&before, path, "head", "tanh", "head.",
-                ": its classifier is head linear, this model's head tanh: it is drawn afresh\n");
+                ": its classifier is head linear, this model's head tanh: it starts with new random weights\n");
     vit_destroy(&before);
     config_free(&config);
 }
@@ -311,9 +311,9 @@ static void test_heads(void **state) {
     weights_fit(&before, path, "head", "tanh", "head.", "");
     weights_fit(&before, path, "head", "tanh", NULL, "");
     weights_fit(&before, path, NULL, NULL, "head.",
-                ": its classifier is head tanh, this model's head linear: it is drawn afresh\n");
+                ": its classifier is head tanh, this model's head linear: it starts with new random weights\n");
     weights_fit(&before, path, "head", "mlp", "head.",
-                ": its classifier is head tanh, this model's head mlp: it is drawn afresh\n");
+                ": its classifier is head tanh, this model's head mlp: it starts with new random weights\n");
     vit_destroy(&before);
     config_free(&config);
 }

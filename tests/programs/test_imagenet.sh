@@ -306,8 +306,8 @@ run $finer --pool cls --img-size 24 --init token/last.safetensors --run-dir toke
 check "a class token stays in front" $? "$(grep resampled out) $(head -n 1 err)"
 run $finer --num-classes 5 --init folder/last.safetensors --run-dir classes
 [ "$status" -eq 0 ] &&
-    grep -q '^folder/last.safetensors: its head has 3 classes, this model 5: the head is drawn afresh$' out
-check "a head of other classes is drawn afresh" $? "$(grep afresh out) $(head -n 1 err)"
+    grep -q '^folder/last.safetensors: its head has 3 classes, this model 5: the head starts with new random weights$' out
+check "a head of other classes starts with new random weights" $? "$(grep 'random weights' out) $(head -n 1 err)"
 refuses "but not to be evaluated" 1 'folder/last.safetensors|head.|[3' --eval --init folder/last.safetensors \
     --num-classes 5
 refuses "a width that differs" 1 'last.safetensors|[16]|[32]|another dim (here 32)' $finer --img-size 24 --dim 32 \
