@@ -15,7 +15,7 @@
 # == A folder as a reader has it ======================================================================================
 
 mkdir -p place/build/cpu tools place/photos
-for name in configs docs scripts python tests; do ln -s "$root/$name" place/$name; done
+for name in configs docs examples scripts python tests; do ln -s "$root/$name" place/$name; done
 cat >tools/make <<END
 #!/bin/sh
 case "\$*" in *PREFIX=*) exec $(command -v make) -s -C "$root" "BUILD=$build" MPI=0 install-built \${2:+"\$2"} ;; esac
