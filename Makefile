@@ -5,7 +5,7 @@
 #   make test       builds and runs every test
 #   make library    libvit, for C programs: build/cpu/libvit.so, libvit.a and vit.pc; its header is library/vit.h
 #   make install    programs, the library, manual pages, configs and docs, in PREFIX (/usr/local) under DESTDIR; make uninstall
-#   make browser    the library as WebAssembly, in a page with trained models: build/browser/index.html
+#   make browser    the code of the models as WebAssembly, in a page with trained models: build/browser/index.html
 #   make clean
 #   make cuda       build/cuda/train_vit, train_detr and train_ar; with PRECISION=FP32, for comparisons, build/cuda-fp32
 #   make test-cuda  builds and runs the kernel tests in both precisions, and CUDA against CPU, on this machine's GPU

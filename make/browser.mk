@@ -1,4 +1,4 @@
-# make browser: the library as WebAssembly, in a page that opens without a server (examples/browser).
+# make browser: the code of the models as WebAssembly, in a page that opens without a server (examples/browser).
 #   BROWSER_MODELS=build/browser/models      where its models are, or are trained into
 #   BROWSER_TRAIN="--epochs 1"               arguments for their training
 #   BROWSER_PAGE=build/browser/index.html    the page
