@@ -124,7 +124,8 @@ static void test_linear_products(void **state) {
         linear_backward_weight(dw, NULL, dy, x, &s);
         Product forward = {y, false, x, w, true, s.n, row, in, 1, 1, in, s.out, s.in, bias, NULL}, again = forward;
         again.c = kept;
-        assert_true(right("y", &forward) & right("y, weights kept", &again));
+        assert_true(right("y", &forward));
+        assert_true(right("y, weights kept", &again));
         assert_true(right("dx", &(Product){dx, false, dy, w, true, s.n, in, row, 1, in, 1, s.in, s.out, NULL, NULL}));
         assert_true(right("dw", &(Product){dw, true, dy, x, false, out, in, 1, row, in, 1, s.in, (int)s.n, NULL, start}));
         free_all();
