@@ -1,12 +1,13 @@
 # make library: libvit, the models in a C program (library/vit.h).  From the archive of the programs it takes what
 # library/vit.c calls, and shows nothing but vit_*.
 .PHONY: library
-all: library
+all: $(if $(filter 0,$(SANITIZE)),library)
 
 comma := ,
 VERSION := $(shell sed -n 's/.*VIT_VERSION "\(.*\)"/\1/p' core/version.h)
 SONAME := libvit.so.$(firstword $(subst ., ,$(VERSION)))
 LIBRARY_OBJECTS := $(addprefix $(BUILD)/library/,vit.o scope.o collective.o)
+# Sanitized code keeps sections that nothing needs, and with them a reference to main, which the program that is linked has.
 # The allocations of the library's own code go through library/scope.c.
 WRAPPED := $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc aligned_alloc strdup free)
 # Not needed to classify images: processes, sound, config files, checksums.
@@ -21,7 +22,7 @@ library: $(BUILD)/libvit.so $(BUILD)/libvit.a $(BUILD)/vit.pc
 
 $(BUILD)/$(SONAME): $(LIBRARY_OBJECTS) $(BUILD)/libtrain.a library/vit.map make/library.mk
 	@echo "LINK $@"
-	@$(CC) $(FLAGS) -shared -Wl,-soname,$(SONAME) -Wl,--version-script=library/vit.map -Wl,--no-undefined -Wl,--gc-sections \
+	@$(CC) $(FLAGS) -shared -Wl,-soname,$(SONAME) -Wl,--version-script=library/vit.map $(if $(filter 0,$(SANITIZE)),-Wl$(comma)--no-undefined) -Wl,--gc-sections \
 		-Wl,--as-needed $(WRAPPED) $(LIBRARY_OBJECTS) $(BUILD)/libtrain.a -o $@ $(LIBRARY_LIBRARIES)
 $(BUILD)/libvit.so: $(BUILD)/$(SONAME)
 	@ln -sf $(SONAME) $@
