@@ -1,5 +1,8 @@
 #include "core/text_stream.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 #include "core/die.h"
 
 FILE *text_open(TextStream *stream) {
@@ -12,5 +15,10 @@ FILE *text_open(TextStream *stream) {
 char *text_close(TextStream *stream, const char *what) {
     int lost = ferror(stream->out);
     if (fclose(stream->out) || lost || !stream->text) die("out of memory for %s", what);
-    return stream->text;
+    /* A copy, as in a library memory of the C library's own would stay where a message ends the call (library/scope.h). */
+    char *copy = malloc(stream->size + 1);
+    if (!copy) die("out of memory for %s", what);
+    memcpy(copy, stream->text, stream->size + 1);
+    free(stream->text);
+    return stream->text = copy;
 }
