@@ -4,25 +4,27 @@
 #
 #   sh scripts/test.sh        minutes: the build in float32 without warnings, the tests of units and programs without what
 #                             takes long, and the rules of style that grep can check
-#   sh scripts/test.sh all    half an hour: all that CI checks, also where CI=true.  All tests, with AVX2 alone and with
-#                             bfloat16, too; the tests of clang's build and under AddressSanitizer and UBSan, the loaders
-#                             under ThreadSanitizer, part of the tests for arm64 under an emulator, the fuzzers for a
-#                             while, the emulated CUDA kernels, and the CUDA build where there is a compiler for it
+#   sh scripts/test.sh ci     half an hour: what CI checks, also where CI=true.  All tests, with AVX2 alone and with bfloat16,
+#                             too; those of clang's build under AddressSanitizer and UBSan, the loaders under
+#                             ThreadSanitizer, part of the tests for arm64 under an emulator, the fuzzers for a while, the
+#                             emulated CUDA kernels, and the CUDA build where there is a compiler for it
+#   sh scripts/test.sh all    an hour, before a release or after work on kernels: the same tests with every case, more
+#                             failing system calls, and all tests of clang's optimised build and under gcc's sanitizers
 #
-#   FUZZ_SECONDS=10    seconds for each fuzzer
+#   FUZZ_SECONDS=5     seconds for each fuzzer
 #   JOBS=2             compilations and fuzzers that run at once (default: the number of cores)
-everything=
+level=
 case ${1:-} in
 -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;;
-all) everything=1 ;;
-'') [ "${CI:-}" != true ] || everything=1 ;;
-*) echo "scripts/test.sh: '$1': expected all, or nothing for the tests that take minutes" >&2 && exit 2 ;;
+ci | all) level=$1 ;;
+'') [ "${CI:-}" != true ] || level=ci ;;
+*) echo "scripts/test.sh: '$1': expected ci, all, or nothing for the tests that take minutes" >&2 && exit 2 ;;
 esac
 set -u
 cd "$(dirname "$0")/.." || exit 1
 
 JOBS=${JOBS:-$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)}
-FUZZ_SECONDS=${FUZZ_SECONDS:-10}
+FUZZ_SECONDS=${FUZZ_SECONDS:-5}
 
 scratch=$(mktemp -d) || exit 1
 trap 'rm -rf "$scratch"' EXIT
@@ -198,6 +200,9 @@ own_alone() {
 
 # == Minutes, or everything ===========================================================================================
 
+# Of what these go through, flags and failing system calls, CI takes a part.
+swept="test_cli test_faults"
+
 # What takes long even so, or needs other builds.
 long_scripts="test_gpu_plan test_faults test_variants test_mpi test_league test_python test_guide test_developers test_browser"
 
@@ -209,12 +214,17 @@ test_some() {
         $(scripts | grep -vxE "$(echo "$long_scripts" | tr ' ' '|')")
 }
 
+# Is this the longest list of tests?
+all() { [ "$level" = all ]; }
+
 test_all() {
     echo "-- build/cpu"
     check "make WERROR=1" make -k -j"$JOBS" WERROR=1 all tests benches
     # The plan for the first hour on a GPU is run with the emulated kernels.
     # shellcheck disable=SC2046 # names of tests
-    suite build/cpu $(programs) $(scripts | grep -vxE "test_gpu_plan|$(echo "$spaced" | tr ' ' '|')")
+    suite build/cpu $(programs) $(scripts | grep -vxE "test_gpu_plan|$(all || echo "$swept" | tr ' ' '|')|$(echo "$spaced" | tr ' ' '|')")
+    # shellcheck disable=SC2086 # a list
+    all || VIT_TEST_QUICK=1 suite build/cpu $swept
     # In a folder whose name has a space: what gives paths to a shell, to make and to other programs.
     ln -s "$PWD" "$scratch/with space"
     # shellcheck disable=SC2086 # a list
@@ -238,10 +248,14 @@ test_all() {
     echo "-- build/cpu-portable: one program for several processors, and every test program with AVX2 alone"
     newer=
     [ "$(uname -m)" != x86_64 ] || newer=v4
-    check "make ARCH=portable" make -k -j"$JOBS" WERROR=1 ARCH=portable VARIANTS="$newer" build/cpu-portable/train_vit tests
+    check "make ARCH=portable" make -k -j"$JOBS" WERROR=1 ARCH=portable VARIANTS="$newer" build/cpu-portable/train_vit
     suite build/cpu-portable test_variants
-    # shellcheck disable=SC2046 # names of tests
-    ONEDNN_MAX_CPU_ISA=AVX2 VIT_TEST_QUICK=1 suite build/cpu-portable $(programs)
+    # Where there is no AVX-512, the tests of build/cpu were just that.
+    if all || grep -qsw avx512f /proc/cpuinfo; then
+        check "make ARCH=portable tests" make -k -j"$JOBS" WERROR=1 ARCH=portable VARIANTS= tests
+        # shellcheck disable=SC2046 # names of tests
+        ONEDNN_MAX_CPU_ISA=AVX2 VIT_TEST_QUICK=1 suite build/cpu-portable $(programs)
+    fi
     check "loops in registers" python3 scripts/checks/check_spills.py
 
     if [ -e build/cpu-bf16/train_vit.variant ]; then
@@ -251,8 +265,9 @@ test_all() {
         VIT_TEST_QUICK=1 suite build/cpu-bf16 $bf16_tests
     fi
 
-    echo "-- build/cpu-clang: every program by clang"
-    if check "make CC=clang" make -k -j"$JOBS" WERROR=1 CC=clang VARIANTS= BUILD=build/cpu-clang all tests; then
+    if all; then
+        echo "-- build/cpu-clang: every program by clang"
+        check "make CC=clang" make -k -j"$JOBS" WERROR=1 CC=clang VARIANTS= BUILD=build/cpu-clang all tests
         # shellcheck disable=SC2046 # names of tests
         VIT_TEST_QUICK=1 VIT_TEST_REDUCED=1 suite build/cpu-clang $(programs)
     fi
@@ -268,7 +283,8 @@ test_all() {
         echo "-- build/arm64: not built: $(tail -n 1 "$scratch/arm64")"
     else
         check "make for arm64" make -k -j"$JOBS" WERROR=1 BUILD=build/arm64 MPI=0 VIDEO=0 ARCH=armv8-a \
-            CC="aarch64-linux-gnu-gcc --sysroot=$PWD/build/arm64-root" all tests
+            CC="aarch64-linux-gnu-gcc --sysroot=$PWD/build/arm64-root" build/arm64/train_vit \
+            $(echo "$arm64_tests" | sed 's|test_|build/arm64/tests/&|g')
         # shellcheck disable=SC2086 # a list
         QEMU_LD_PREFIX=$PWD/build/arm64-root VIT_TEST_LAUNCHER=qemu-aarch64 VIT_TEST_REDUCED=1 \
             suite build/arm64 $arm64_tests
@@ -276,8 +292,12 @@ test_all() {
     fi
 
     echo "-- build/cpu-asan: AddressSanitizer and UBSan, without what takes long"
-    # Not WERROR=1: instrumented code makes gcc guess wrong about the lengths of strings.
-    check "make SANITIZE=1" make -k -j"$JOBS" SANITIZE=1 all tests
+    # Built by clang, whose warnings these are, too.  gcc's instrumented code makes it guess wrong about the lengths of strings.
+    if all; then
+        check "make SANITIZE=1" make -k -j"$JOBS" SANITIZE=1 all tests
+    else
+        check "make SANITIZE=1, clang" make -k -j"$JOBS" WERROR=1 CC=clang SANITIZE=1 VARIANTS= all tests
+    fi
     # Of the shell tests those that attack: the others start a program some thousand times, which takes minutes here.
     # shellcheck disable=SC2046 # names of tests
     VIT_TEST_QUICK=1 VIT_TEST_REDUCED=1 suite build/cpu-asan $(programs) test_files test_imagenet test_extras test_sizes
@@ -302,12 +322,15 @@ test_all() {
 
     echo "-- build/emulate-*: the CUDA kernels on the CPU, every thread a fiber"
     for precision in FP32 BF16; do
-        # Bytes are counted in the precision of training.
-        counted=
-        [ $precision != BF16 ] || counted=counted
-        # shellcheck disable=SC2086 # none or one
-        check "make emulate, $precision" make -k -j"$JOBS" BACKEND=emulate PRECISION=$precision all tests $counted
-        [ -z "$counted" ] || check "bytes that are known" env ASAN_OPTIONS=detect_leaks=0 build/emulate-BF16/counted/test_traffic
+        # Bytes are counted in the precision of training.  What UBSan sees is the same in both.
+        set --
+        if [ $precision = BF16 ]; then
+            set -- counted
+        elif ! all; then
+            set -- SANITIZERS='-g1 -fsanitize=address'
+        fi
+        check "make emulate, $precision" make -k -j"$JOBS" BACKEND=emulate PRECISION=$precision all tests "$@"
+        [ $precision != BF16 ] || check "bytes that are known" env ASAN_OPTIONS=detect_leaks=0 build/emulate-BF16/counted/test_traffic
         check "test_emulator, $precision" build/emulate-$precision/tests/emulate/test_emulator
         check "stand-ins, $precision" env ASAN_OPTIONS=detect_leaks=0 build/emulate-$precision/tests/emulate/test_standins
         # cuFFT's way, launches and bytes of a step, two ranks; the plan for a GPU needs both precisions.
@@ -338,7 +361,7 @@ test_all() {
 
 if ! check "scripts/deps.sh" sh scripts/deps.sh test; then
     :
-elif [ "$everything" ]; then
+elif [ "$level" ]; then
     test_all
 else
     test_some
@@ -367,9 +390,9 @@ else
     echo "-- clang-format: not checked, it takes version 14 and the history"
 fi
 
-if [ ! "$everything" ]; then
+if [ ! "$level" ]; then
     echo "-- left out: what takes long in these tests, $long_scripts, bfloat16, AVX2, clang, arm64, sanitizers, fuzzers, CUDA:"
-    echo "-- sh scripts/test.sh all"
+    echo "-- sh scripts/test.sh ci"
 fi
 awk '{ passed += $1; failed += $2 }
      END { print passed + 0 " passed, " failed + 0 " failed"; exit failed > 0 || passed == 0 }' "$TOTALS"

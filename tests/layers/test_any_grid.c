@@ -474,7 +474,8 @@ static void nearly_same(const char *what, const Case *c, Grid grid, const float 
 static void test_threads(void **state) {
     (void)state;
     const int threads = omp_get_max_threads(), counts[] = {1, 2, 7};
-    for (int i = 0; i < CASES; i++) {
+    const int step_of = full_or_reduced("every n-th case, n =", 1, 9);
+    for (int i = 0; i < CASES; i += step_of) {
         const Case *c = &cases[i];
         Grid grid = draw_grid(c);
         size_t n = (size_t)(B * M) * (size_t)grid_tokens(grid);
@@ -505,7 +506,8 @@ static void test_threads(void **state) {
 static void test_no_allocation(void **state) {
     (void)state;
     enum { LEAST = 8, PASSES = 9 };
-    for (int i = 0; i < CASES; i++) {
+    const int step_of = full_or_reduced("every n-th case, n =", 1, 9);
+    for (int i = 0; i < CASES; i += step_of) {
         const Case *c = &cases[i];
         Case sized = *c;
         Instance l;

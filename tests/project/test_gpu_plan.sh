@@ -124,7 +124,7 @@ machine machines/bare
 ln -s "$(command -v make)" machines/bare/bin
 (cd "$here" && env -i PATH="$work/machines/bare/bin" CUDA_HOME=/nowhere TMPDIR="$work" sh scripts/gpu.sh bundle) >out 2>err
 status=$?
-complains 1 'bundle: needs |xz|strip|nvcc|gcc|cuBLASLt|oneDNN' && [ ! -e "$here/build/gpu-staging" ]
+complains 1 'bundle: needs |xz|strip|nvcc|gcc|cuBLASLt|jansson' && [ ! -e "$here/build/gpu-staging" ]
 check "gpu.sh bundle names all that it lacks before it builds anything" $? "status $status: $(cat err)"
 
 # tests/parity is such a program in a build for a GPU.
