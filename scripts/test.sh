@@ -219,7 +219,11 @@ all() { [ "$level" = all ]; }
 
 test_all() {
     echo "-- build/cpu"
+    # For test_python and test_browser alone, which are skipped without these: fetched while the program is built.
+    sh scripts/deps.sh python browser >"$scratch/more" 2>&1 &
+    more=$!
     check "make WERROR=1" make -k -j"$JOBS" WERROR=1 all tests benches
+    wait $more || echo "-- test_python, test_browser: $(tail -n 1 "$scratch/more")"
     # The plan for the first hour on a GPU is run with the emulated kernels.
     # shellcheck disable=SC2046 # names of tests
     suite build/cpu $(programs) $(scripts | grep -vxE "test_gpu_plan|$(all || echo "$swept" | tr ' ' '|')|$(echo "$spaced" | tr ' ' '|')")
