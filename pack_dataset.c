@@ -55,10 +55,11 @@ static const ConfigEntry entries[] = {
     {F(INT, quality), "95", .min = 1, .max = 100, .help = "JPEG quality of images that were shrunk"},
     {F(BOOL, raw), "false", .help = "Store pixels instead of JPEGs: a larger file that needs no decoding"},
     {F(BOOL, jpeg), "false",
-     .help = "Of videos store every frame as a JPEG: larger, but any frame is read without the others; --resize and "
-             "--fps do so, too"},
+     .help = "Store every frame of videos as a JPEG, as --resize and --fps do, too: the file is larger, but any frame "
+             "can be read without the others"},
     {F(FLOAT, fps), "0", .min = 0, .max = 600,
-     .help = "Frames a second that are kept of videos: the first at or after each multiple of 1 / fps (0: all)"},
+     .help = "Number of frames a second of videos to keep: the first frame at or after each multiple of 1 / fps "
+             "seconds (0: all)"},
     {F(INT, limit), "0", .min = 0, .max = 1e9, .help = "Pack only N images (0: all)"},
     {F(INT, threads), "0", .min = 0, .max = 1024, .help = "Number of threads (0: one for each core)"},
     {F(STRING, check), .argument = "FILE",
@@ -326,9 +327,10 @@ static int pack(const Settings *s) {
     if (file_exists(s->out)) die("%s: is there already: remove it first, or give another --out", s->out);
     if (!dataset_known(s->data, &error)) die_usage("--data: %s", error.text);
     dataset_open(&dataset, s->data, s->data_dir, s->split == 0, (size_t)s->limit);
-    if (dataset.clips && !dataset.read) die_usage("--data %s: clips that are drawn as they are needed", s->data);
-    if (dataset.clips && s->raw) die_usage("--raw: of images only; videos become JPEGs by --jpeg");
-    if (!dataset.clips && (s->jpeg || s->fps > 0)) die_usage("--%s: of videos only", s->jpeg ? "jpeg" : "fps");
+    if (dataset.clips && !dataset.read) die_usage("--data %s: these clips are generated when they are needed, and "
+                                                  "cannot be packed", s->data);
+    if (dataset.clips && s->raw) die_usage("--raw: for images only; --jpeg stores the frames of videos as JPEGs");
+    if (!dataset.clips && (s->jpeg || s->fps > 0)) die_usage("--%s: for videos only", s->jpeg ? "jpeg" : "fps");
     catch_signals();
     RecordWriter *writer = record_create(s->out, &dataset, s->split == 0, recipe, &begun);
     if (begun) print_line("%s: goes on after %zu of %zu images\n", s->out, begun, dataset.count);
@@ -429,8 +431,8 @@ __attribute__((noinline)) static int run(int argc, char **argv) {
         return 0;
     }
     check_given(&config, s);
-    if (!*s->check && !*s->data) die_usage("--data: which data set? (pack_dataset --help)");
-    if (!*s->check && !*s->out) die_usage("--out: which file is to be made? (pack_dataset --help)");
+    if (!*s->check && !*s->data) die_usage("--data: not given: which data set is to be packed? (pack_dataset --help)");
+    if (!*s->check && !*s->out) die_usage("--out: not given: which file is to be written? (pack_dataset --help)");
     if (!s->threads) s->threads = omp_get_max_threads();
     int status = *s->check ? check(s) : pack(s);
     standard_output_check();

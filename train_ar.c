@@ -22,11 +22,12 @@
 
 static const ConfigEntry evaluation_entries[] = {
     {CONFIG_FIELD(INT, EvaluationSettings, eval_step), "0", .section = "evaluation", .min = 0, .max = 1 << 24,
-     .help = "Text and sound: tokens from one window of an evaluation to the next.  A window scores its last eval_step "
-             "tokens, each from at least tokens - eval_step tokens before it (0: half of tokens)"},
+     .help = "For text and sound: number of tokens by which the window of an evaluation moves. A window scores its "
+             "last eval_step tokens, each predicted from at least tokens - eval_step earlier tokens (0: half of "
+             "tokens)"},
     {CONFIG_FIELD(CHOICE, EvaluationSettings, eval_split), "test", .command_line_only = true,
      CONFIG_CHOICES([SEQUENCES_TRAIN] = "train", [SEQUENCES_VALIDATION] = "validation", [SEQUENCES_TEST] = "test"),
-     .help = "What --eval evaluates; training evaluates the validation split"},
+     .help = "Split that --eval evaluates; training evaluates the validation split"},
 };
 static const ConfigGroup evaluation_settings = {CONFIG_GROUP(EvaluationSettings, evaluation_entries),
                                                 .change = CHANGE_FREELY};
@@ -47,7 +48,7 @@ static void add_settings(DensityRun *run, Config *config) {
     config_default(config, "weight_decay", "0.01");
     config_default(config, "clip_grad", "1");
     config_explain(config, "weight_decay",
-                   "Decoupled weight decay of AdamW; gains and biases have none, embeddings have it");
+                   "Decoupled weight decay of AdamW; gains and biases do not decay, embeddings do");
     config_explain(config, "eval", "Measure bits per byte of --init or --resume on the test split, and stop");
     config_explain(config, "bench", "Measure the speed of training and inference on random tokens, print one line of "
                                     "JSON, and stop");
@@ -93,9 +94,9 @@ static const ProgramMode modes[] = {
     {"eval", "measure the bits per byte of --init or --resume on the test split", .needs_weights = true,
      .settings = {"eval_split"}},
     PROGRAM_MODE_BENCH,
-    {"sample", "draw N pictures or sounds into --out, or texts", DRAWS,
+    {"sample", "sample N pictures or sounds into --out, or texts", DRAWS,
      .outputs = {"out", "attention"}},
-    {"complete", "draw the lower halves of these pictures into --out", DRAWS,
+    {"complete", "sample the lower halves of these pictures into --out", DRAWS,
      .outputs = {"out", "attention"}},
     {"prompt", "continue this text", DRAWS,
      .outputs = {"out"}},
@@ -106,7 +107,7 @@ static const ProgramMode modes[] = {
 
 static const HelpLine basics[] = {
     {"data", "shapes, cifar10, enwik8, a file of text or sound, or a folder"},
-    {"attn", "which tokens before it a token attends to; --help lists the choices"},
+    {"attn", "earlier tokens that a token attends to; --help lists the choices"},
     {"tokens", "length of a sequence of text or sound"},
     {"dim", "width of the model; --depth is its number of blocks"},
     {"epochs", "passes over the training sequences"},
@@ -205,7 +206,8 @@ static void evaluate(DensityRun *run) {
 static void announce_windows(const DensityRun *run) {
     int step = eval_step(run);
     if (run->set.kind == SEQUENCES_IMAGES) return;
-    print_line("evaluations move by %d tokens: each has %d or more before it, but those of the first window\n", step,
+    print_line("evaluation windows move by %d tokens: scored tokens have %d or more before them, except in the first "
+               "window\n", step,
                run->shape.n - step);
 }
 

@@ -36,17 +36,18 @@ static void add_settings(DetrRun *run, Config *config) {
     config_default(config, "weight_decay", "1e-4");
     config_default(config, "clip_grad", "0.1");
     config_example(config, "feature_map", "--share-heads"); /* which only mlp does without */
-    config_explain(config, "describe", "Print parts, parameters and multiply-adds of an image of image_size, and stop");
-    config_explain(config, "eval", "Print COCO's twelve numbers of --init or --resume on the validation split, and "
+    config_explain(config, "describe", "Print the parts of the model, its parameters and its multiply-adds for an "
+                                       "image of image_size, and stop");
+    config_explain(config, "eval", "Print COCO's twelve metrics of --init or --resume on the validation split, and "
                                    "stop");
     config_explain(config, "bench", "Measure training and inference speed on random images of image_size, print one "
                                     "line of JSON, and stop");
-    config_explain(config, "predict", "Tell what these pictures show and where: PNG or JPEG files, folders of them, or "
+    config_explain(config, "predict", "Detect the objects in these images: PNG or JPEG files, folders of them, or "
                                       "val:17 for one of the validation split");
     config_explain(config, "parity", "One forward and backward pass on the images and boxes of this safetensors file; "
                                      "parameters in it replace the model's");
     config_explain(config, "out", "Where --parity writes logits, boxes, loss and grad.<parameter>");
-    config_explain(config, "weight_decay", "Decoupled weight decay of everything that is trained");
+    config_explain(config, "weight_decay", "Decoupled weight decay of all trained parameters");
     config_explain(config, "lr_drop", "Epochs after which lr and lr_backbone fall to a tenth; after as many more "
                                       "they fall again (0: never)");
     config_explain(config, "run_dir", "Where config.ini, log.csv and the checkpoints go (default: the next free "
@@ -66,10 +67,10 @@ static void check_settings(DetrRun *run) {
 
 static const ProgramMode modes[] = {
     {"describe", "print the parts, parameters and multiply-adds of the model", .alone = true},
-    {"eval", "print COCO's twelve numbers of --init or --resume on the validation images", .needs_weights = true,
+    {"eval", "print COCO's twelve metrics of --init or --resume on the validation images", .needs_weights = true,
      .outputs = {"results"}},
     PROGRAM_MODE_BENCH,
-    {"predict", "tell what these images show and where", .alone = true, .needs_weights = true,
+    {"predict", "detect the objects in these images", .alone = true, .needs_weights = true,
      .outputs = {"json", "draw"}},
     PROGRAM_MODE_PARITY,
     PROGRAM_MODES_OF_PAGES,
@@ -91,7 +92,7 @@ static const HelpLine basics[] = {
 
 static const ProgramFacts facts = {
     .name = "train_detr",
-    .introduction = "train_detr trains detectors, SMCA-DETR on a ResNet, and measures COCO's twelve numbers.",
+    .introduction = "train_detr trains SMCA-DETR detectors on a ResNet backbone and computes COCO's twelve metrics.",
     .examples =
         "  train_detr --config configs/coco/shapes-demo.ini         train on the built-in scenes, minutes\n"
         "  train_detr --config configs/coco/smca.ini --data coco    train on COCO's folder\n"

@@ -37,13 +37,14 @@ static void add_settings(MaskRun *run, Config *config) {
     config_default(config, "batch_size", "16");
     config_default(config, "weight_decay", "0.05");
     config_default(config, "clip_grad", "0");
-    config_explain(config, "describe", "Print parts, parameters and multiply-adds of an image of image_size, and stop");
-    config_explain(config, "eval", "Print COCO's twelve numbers, of boxes and of masks, of --init or --resume on the "
+    config_explain(config, "describe", "Print the parts of the model, its parameters and its multiply-adds for an "
+                                       "image of image_size, and stop");
+    config_explain(config, "eval", "Print COCO's twelve metrics, of boxes and of masks, of --init or --resume on the "
                                    "validation split, and stop");
     config_explain(config, "bench", "Measure training and inference speed on random images of image_size, print one "
                                     "line of JSON, and stop");
-    config_explain(config, "predict", "Tell what these pictures show and where: PNG or JPEG files, folders of them, or "
-                                      "val:17 for one of the validation split");
+    config_explain(config, "predict", "Detect the objects in these images and their masks: PNG or JPEG files, folders "
+                                      "of them, or val:17 for one of the validation split");
     config_explain(config, "parity", "One forward and backward pass on the images, objects and proposals of this "
                                      "safetensors file; parameters in it replace the model's");
     config_explain(config, "out", "Where --parity writes losses, maps, class logits and grad.<parameter>");
@@ -57,10 +58,10 @@ static void add_settings(MaskRun *run, Config *config) {
 
 static const ProgramMode modes[] = {
     {"describe", "print the parts, parameters and multiply-adds of the model", .alone = true},
-    {"eval", "print COCO's numbers of --init or --resume on the validation images", .needs_weights = true,
+    {"eval", "print COCO's metrics of --init or --resume on the validation images", .needs_weights = true,
      .outputs = {"results"}},
     PROGRAM_MODE_BENCH,
-    {"predict", "tell what these images show and where", .alone = true, .needs_weights = true,
+    {"predict", "detect the objects in these images and their masks", .alone = true, .needs_weights = true,
      .outputs = {"json", "draw"}},
     PROGRAM_MODE_PARITY,
     PROGRAM_MODES_OF_PAGES,
@@ -70,7 +71,7 @@ static const ProgramMode modes[] = {
 static const HelpLine basics[] = {
     {"data", "shapes, which are built in, or COCO's folder"},
     {"num_classes", "number of categories: 80 for COCO"},
-    {"backbone", "what makes the maps of features"},
+    {"backbone", "the network that computes the feature maps"},
     {"scale_max", "the largest short side to which training images are resized"},
     {"epochs", "passes over the training images"},
     {"batch_size", "images in a step of the optimizer"},
@@ -82,7 +83,7 @@ static const HelpLine basics[] = {
 
 static const ProgramFacts facts = {
     .name = "train_mask_rcnn",
-    .introduction = "train_mask_rcnn trains Mask R-CNN and measures COCO's twelve numbers of boxes and of masks.",
+    .introduction = "train_mask_rcnn trains Mask R-CNN and computes COCO's twelve metrics of boxes and of masks.",
     .examples =
         "  train_mask_rcnn --config configs/coco/mask-rcnn-demo.ini      train on the built-in scenes\n"
         "  train_mask_rcnn --config configs/coco/mask-rcnn-resnet-50.ini --data coco\n"

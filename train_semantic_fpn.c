@@ -35,13 +35,14 @@ static void add_settings(SemanticRun *run, Config *config) {
     config_default(config, "clip_grad", "0");
     config_default(config, "lr_decay", "poly");
     config_default(config, "warmup_steps", "0");
-    config_explain(config, "describe", "Print parts, parameters and multiply-adds of an image of image_size, and stop");
-    config_explain(config, "eval", "Print mIoU, accuracies and every class of --init or --resume on the validation split, "
-                                   "and stop");
+    config_explain(config, "describe", "Print the parts of the model, its parameters and its multiply-adds for an "
+                                       "image of image_size, and stop");
+    config_explain(config, "eval", "Print mIoU, accuracies and the results of every class of --init or --resume on the "
+                                   "validation split, and stop");
     config_explain(config, "bench", "Measure training and inference speed on random images of image_size, print one line "
                                     "of JSON, and stop");
-    config_explain(config, "predict", "Tell what these pictures show, pixel by pixel: PNG or JPEG files, folders of them, "
-                                      "or val:17 for one of the validation split");
+    config_explain(config, "predict", "Classify every pixel of these images: PNG or JPEG files, folders of them, or "
+                                      "val:17 for one of the validation split");
     config_explain(config, "parity", "One forward and backward pass on the images and labels of this safetensors file; "
                                      "parameters in it replace the model's");
     config_explain(config, "run_dir", "Where config.ini, log.csv and the checkpoints go (default: the next free "
@@ -71,7 +72,7 @@ static const ProgramMode modes[] = {
     PROGRAM_MODE_BENCH,
     {"show_batch", "write the first training pictures and labels to a PNG file", .alone = true,
      .outputs = {"show_batch"}},
-    {"predict", "tell what these images show, pixel by pixel", .alone = true, .needs_weights = true,
+    {"predict", "classify every pixel of these images", .alone = true, .needs_weights = true,
      .outputs = {"json", "draw"}, .settings = WINDOW_SETTINGS},
     PROGRAM_MODE_PARITY,
     PROGRAM_MODES_OF_PAGES,
@@ -81,7 +82,7 @@ static const ProgramMode modes[] = {
 static const HelpLine basics[] = {
     {"data", "shapes, which are built in, or ADE20K's folder"},
     {"num_classes", "number of classes: 150 for ADE20K"},
-    {"backbone", "the network that makes the features"},
+    {"backbone", "the network that computes the features"},
     {"crop_size", "side of the training images"},
     {"steps", "steps of the optimizer; or give epochs"},
     {"batch_size", "images in a step of the optimizer"},

@@ -67,8 +67,8 @@ static void check_settings(VitRun *run) {
         config_reject(config, "class_weights", "{class_weights} weighs an image by its class, but mixup and cutmix give it "
                                                "two: use mixup 0 and cutmix 0, or balanced true");
     if (run->target->class_weights && *run->distillation->teacher)
-        config_reject(config, "class_weights", "{class_weights} weighs losses by labels, but {teacher} has a loss without: "
-                                               "use balanced true");
+        config_reject(config, "class_weights", "{class_weights} weighs losses by labels, but the loss against "
+                                               "{teacher} has none: use balanced true");
     if (run->sampler->balanced && run->sampler->repeated_aug)
         config_reject(config, "balanced", "{balanced} and {repeated_aug} both repeat images: use one of them");
     if (run->train.clips && (run->target->class_weights || run->sampler->balanced))
@@ -114,14 +114,14 @@ static const ProgramFacts facts = {
     .name = "train_vit",
     .introduction = "train_vit trains vision transformers for image classification.",
     .examples =
-        "  train_vit --config configs/cpu/shapes.ini                 train on the built-in shapes, minutes\n"
-        "  train_vit --data photos --img-size 224 --patch-size 16    train on your own folder of images\n"
-        "  train_vit --resume runs/shapes-ripple-001                 go on where a run stopped\n"
-        "  train_vit --init runs/shapes-ripple-001/best.safetensors --predict cat.png\n"
-        "  train_vit --config configs/cpu/shapes.ini --attn linear   the first with another operator\n"
-        "  train_vit --config configs/cifar100/ripple.ini            train on files (scripts/fetch_cifar.sh)\n"
-        "  train_vit --resume runs/shapes-ripple-001 --eval          measure its last weights\n"
-        "  train_vit --attn ripple --img-size 224 --patch-size 16 --describe\n",
+        "  train_vit --config configs/cpu/shapes.ini                 train on the built-in shapes, minutes\n  "
+        "train_vit --data photos --img-size 224 --patch-size 16    train on your own folder of images\n  "
+        "train_vit --resume runs/shapes-ripple-001                 go on where a run stopped\n  "
+        "train_vit --init runs/shapes-ripple-001/best.safetensors --predict cat.png\n  "
+        "train_vit --config configs/cpu/shapes.ini --attn linear   the first run with another operator\n  "
+        "train_vit --config configs/cifar100/ripple.ini            train on files (scripts/fetch_cifar.sh)\n  "
+        "train_vit --resume runs/shapes-ripple-001 --eval          measure its last weights\n  "
+        "train_vit --attn ripple --img-size 224 --patch-size 16 --describe\n",
     .basics = basics, .example = "train_vit --config configs/cpu/shapes.ini", .word = "lisa",
     .reference = "docs/reference/settings.md",
     .chooser = "attn", .modes = modes, .advice = "a lower lr, a longer warm-up or clip_grad",
@@ -268,7 +268,8 @@ static void announce_class_weights(const VitRun *run) {
         if (weights[c] > 0 && (most < 0 || weights[c] > weights[most])) most = c;
     }
     const char *const *names = d->class_names;
-    print_line("%s: losses weigh %.3g (class %d%s%s) to %.3g (class %d%s%s)\n", d->name, (double)weights[least], least,
+    print_line("%s: losses have weights from %.3g (class %d%s%s) to %.3g (class "
+               "%d%s%s)\n", d->name, (double)weights[least], least,
                names ? ", " : "", names ? names[least] : "", (double)weights[most], most, names ? ", " : "",
                names ? names[most] : "");
 }
@@ -283,12 +284,13 @@ static void announce(const VitRun *run) {
     print_line("%s: %zu training and %zu %s %s, %d classes\n", d->name, d->count, run->test.count,
                vit_run_evaluated(run), run->training.unit, d->classes);
     if (run->held_out)
-        print_line("%s: %g of the training images of each class validate; best.safetensors is chosen on them\n", d->name,
+        print_line("%s: %g of the training images of each class are held out for validation, which chooses "
+                   "best.safetensors\n", d->name,
                    (double)run->data->val_fraction);
     if (run->class_weights) announce_class_weights(run);
     if (d->height && !vit_run_has_model_size(run))
-        print_line("%s: images of %dx%d are resized to img_size %dx%d: "
-                   "cut out and scaled in training, the centre in tests\n",
+        print_line("%s: images of %dx%d are resized to img_size %dx%d: random resized crops in training, the centre in "
+                   "tests\n",
                    d->name, d->height, d->width, s->img_size[0], s->img_size[1]);
     printf("%s: %zu parameters, %.1f million multiply-adds %s, %.0f MiB of activations\n",
            vit_attn_names(s, attn), run->vit.model.params.parameters, (double)vit_macs(&run->vit) / 1e6,

@@ -12,7 +12,7 @@ size_t base64_length(size_t size);
 
 void base64_put(FILE *out, const uint8_t *bytes, size_t size);
 
-/* The bytes of a text, which the caller frees; NULL if it is none, or empty.  Dies if memory runs out. */
+/* Decodes a text; the caller frees the bytes.  NULL if the text is empty or not Base64.  Dies if memory runs out. */
 uint8_t *base64_decode(const char *text, size_t *size);
 
 #endif

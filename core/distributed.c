@@ -325,7 +325,7 @@ static void compare_settings(const char *mine) {
     if (rank == 0) memcpy(text, mine, own.length);
     distributed_broadcast(text, first.length);
     if (own.hash && first.hash && own.hash != first.hash)
-        die_usage("this is another build of the program than rank 0's: all ranks need the same");
+        die_usage("this build of the program is not rank 0's: all ranks need the same one");
     if (strcmp(mine, text)) refuse_difference(mine, text);
     free(text);
 }

@@ -41,8 +41,8 @@ void distributed_sum(double *values, size_t count);
 bool distributed_any(bool condition);
 /* True if all ranks pass the same value, or values that differ by no more than this share of the largest. */
 bool distributed_agree(double value, double share);
-/* How many ranks passed which word, of at most 31 characters: "AVX2 on 1, AVX-512 on 3", in the order of ranks, to be
- * freed; NULL if all passed the same. */
+/* Counts the ranks by the word that they pass, of at most 31 characters: "AVX2 on 1, AVX-512 on 3", in the order of
+ * ranks, to be freed.  NULL if all passed the same word. */
 char *distributed_tally(const char *word);
 /* Copies rank 0's bytes to all ranks. */
 void distributed_broadcast(void *data, size_t bytes);

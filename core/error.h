@@ -11,21 +11,21 @@ typedef struct {
     bool lacking; /* memory, descriptors or a library: the file or setting may be valid, and another would fail, too */
 } Error;
 
-/* Passed by a caller that cannot continue: the function that refuses something then ends the program with its line, by
- * die, or by die_usage where a command line or a configuration is at fault (core/die.h). */
+/* Passed by a caller that cannot continue: the function that refuses something then ends the program with its line,
+ * with die, or with die_usage if a command line or a configuration is at fault (core/die.h). */
 extern Error error_fatal, error_usage;
 
 /* Writes the line and returns false, for the caller to return.  error->text may be one of the arguments.  Control
  * characters in the arguments are replaced by '?', so that they do not reach the terminal. */
 bool refuse(Error *error, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* Writes that `bytes` of memory (0: unknown) could not be had for `what`, sets `lacking` and returns false. */
+/* Writes that `bytes` of memory (0: unknown) could not be allocated for `what`, sets `lacking` and returns false. */
 bool refuse_memory(Error *error, size_t bytes, const char *what);
 
 /* Writes what errno says about `what`; descriptors and memory set `lacking`, too. */
 bool refuse_errno(Error *error, const char *what);
 
-/* Like refuse_memory, for memory that a library lacks: sets the line and `lacking`, and returns false. */
+/* Like refuse_memory, where a library could not allocate memory. */
 bool refuse_library(Error *error, const char *line);
 
 #endif

@@ -466,6 +466,6 @@ void standard_files_open(void) {
 
 void standard_output_check(void) {
     bool flushed = fflush(stdout) == 0;
-    if (!flushed && errno == EPIPE) die("standard output: its reader went away before all of it was written");
+    if (!flushed && errno == EPIPE) die("standard output: its reader closed it before all of it was written");
     if (!flushed || ferror(stdout)) die("standard output: cannot write all of it");
 }

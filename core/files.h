@@ -10,7 +10,7 @@
 
 #include "core/error.h"
 
-/* folder + "/" + name in a buffer of `size`; dies when it does not fit. */
+/* Writes folder + "/" + name into a buffer of `size`; dies if it does not fit. */
 void path_join(char *path, size_t size, const char *folder, const char *name);
 
 bool file_exists(const char *path);
@@ -19,8 +19,8 @@ bool folder_exists(const char *path);
 /* Makes the folder and its parents; dies with the one that could not be made, and why. */
 void make_folders(const char *path);
 
-/* Opens a regular file to read it, without waiting as a named pipe makes one wait; on failure returns -1 with the
- * reason in `error`. */
+/* Opens a regular file for reading; a named pipe is refused without waiting for its writer.  On failure returns -1 with
+ * the reason in `error`. */
 int file_open(const char *path, Error *error);
 
 /* Reads all of a regular file of at most `most` bytes into *bytes, which the caller frees.  On failure returns false
@@ -40,9 +40,8 @@ bool file_read_beginning(const char *path, size_t most, uint8_t *bytes, size_t *
  * If the path is a symbolic link, its target is replaced.  A device or a pipe is written to directly. */
 bool file_replace(const char *path, bool (*fill)(FILE *file, const void *content), const void *content, Error *error);
 
-/* Whether file_replace could succeed now, to be asked before long work begins: writes one byte to a temporary file and
- * removes it; a device is opened and written nothing, a pipe is not opened.  On failure returns false with the reason
- * in `error`. */
+/* Checks before long work whether file_replace could succeed: writes one byte to a temporary file and removes it; a
+ * device is opened and written nothing, a pipe is not opened.  On failure returns false with the reason in `error`. */
 bool file_try(const char *path, Error *error);
 
 /* Makes the path an output of this call; `setting` names it in messages and must stay valid.  Returns false with the
@@ -55,7 +54,7 @@ bool file_claim(const char *path, const char *setting, Error *error);
 /* Notes an input that is opened by other means, if it is there. */
 void file_note(const char *path);
 
-/* Ends the program if `info` is of an output of this call: it is about to become an input, by the name `path`. */
+/* Ends the program if `info` is an output of this call, which is about to be read as the input `path`. */
 void file_refuse_output(const char *path, const struct stat *info);
 
 /* file_replace with these bytes as the content. */

@@ -1,5 +1,5 @@
-/* The smaller and the larger of two integers, and of two sizes; an integer between two others; pairs of near numbers;
- * a number of four bytes, the highest first. */
+/* The smaller and the larger of two integers, and of two sizes; an integer between two others; pairs of near numbers; a
+ * number from four bytes, the highest first. */
 #ifndef VIT_CORE_INTEGERS_H
 #define VIT_CORE_INTEGERS_H
 

@@ -16,7 +16,7 @@ typedef enum {
     JSON_NUMBER,  /* finite */
     JSON_NUMBER4, /* an array of four finite numbers */
     JSON_TEXT,    /* a string of 1 to JSON_TEXT_MOST bytes without a zero byte */
-    JSON_ANY      /* a value of any type, for a caller that speaks to jansson itself */
+    JSON_ANY      /* a value of any type, for a caller that uses jansson itself */
 } JsonKind;
 
 enum { JSON_FIELDS_MOST = 8, JSON_TEXT_MOST = 1023 };
@@ -44,14 +44,14 @@ typedef struct {
     const JsonField *fields; /* NULL: the records are no objects, but lists of at most JSON_INTEGERS_MOST integers */
     int field_count;
     /* Called for each record: value[i] is the value of fields[i] if bit i of `present` is set; strings are valid until
-     * it returns.  Of a list of integers `present` is the number, and value[i].integer for i < present are they.  If it
-     * returns false, with the reason in `error`, the file is refused. */
+     * it returns.  For a list of integers, `present` is their number, and value[i].integer for i < present are the
+     * integers.  If it returns false, with the reason in `error`, the file is refused. */
     bool (*take)(void *state, const JsonValue *value, uint32_t present, Error *error);
 } JsonList;
 
-/* Reads every list, each of which must occur once; in any order.  If a field occurs twice in a record, the last
- * value counts.  Integers that overflow 64 bits and numbers that overflow a double are errors anywhere in the file.
- * On failure returns false; `error` says what is wrong and where: a byte offset, or "annotations[12].bbox". */
+/* Reads all lists, in any order; each must occur once.  If a field occurs twice in a record, the last value counts.
+ * Integers that overflow 64 bits and numbers that overflow a double are errors anywhere in the file. On failure returns
+ * false; `error` says what is wrong and where: a byte offset, or "annotations[12].bbox". */
 bool json_lists_read(const char *path, const JsonList *lists, int count, void *state, Error *error);
 
 /* Reads the lists of a file that is in memory.  It is parsed in pieces of initially `piece` bytes (0: all at once);

@@ -1,5 +1,5 @@
-/* Values of jansson that cannot fail: texts are made valid UTF-8 and numbers that are not finite become null, so only
- * memory can run out, at which the program ends. */
+/* Values of jansson that cannot fail: texts are made valid UTF-8 and numbers that are not finite become null, and the
+ * program ends if memory runs out. */
 #ifndef VIT_CORE_JSON_MAKE_H
 #define VIT_CORE_JSON_MAKE_H
 
@@ -9,7 +9,7 @@ json_t *json_need(json_t *value); /* what jansson has made; NULL ends the progra
 json_t *json_text_of(const char *text);
 json_t *json_number_of(double x);
 
-/* Both take `value` over; it may be NULL, which ends the program. */
+/* Both take ownership of `value`; NULL ends the program. */
 void json_put(json_t *object, const char *key, json_t *value);
 void json_add(json_t *array, json_t *value);
 

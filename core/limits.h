@@ -1,5 +1,5 @@
-/* What a shell sets, and what would end a program without a word: its limits (ulimit), and the number of threads, which
- * the OpenMP library takes from the environment. */
+/* Settings of the shell that could end a program without a message: limits (ulimit), and the number of threads, which
+ * the OpenMP library reads from the environment. */
 #ifndef VIT_CORE_LIMITS_H
 #define VIT_CORE_LIMITS_H
 
@@ -10,7 +10,7 @@
 void limits_open(char **argv);
 
 /* Ends the program (die_usage) if OMP_NUM_THREADS or OMP_THREAD_LIMIT is no number of threads that can run.  The
- * library cuts larger numbers off to 32 bits or fails in the midst of the work, and ignores words. */
+ * library truncates larger numbers to 32 bits or fails in the middle of the work, and it ignores words. */
 void threads_check(void);
 
 #endif

@@ -4,8 +4,8 @@
  *   bilinear  k(x) = 1 - |x|  for |x| < 1
  *   bicubic   k(x) = (a+2)|x|^3 - (a+3)|x|^2 + 1  for |x| < 1,   a|x|^3 - 5a|x|^2 + 8a|x| - 4a  for |x| < 2,   a = -1/2
  *   box       k(x) = 1  for -1/2 < x <= 1/2
- * Source: Keys 1981.  a, which i belong to j and the order of operations are those of Pillow's
- * src/libImaging/Resample.c, and the bits of the result with them. */
+ * Source: Keys 1981.  a, the range of i for each j and the order of operations are those of Pillow's
+ * src/libImaging/Resample.c, so that results agree to the bit. */
 #ifndef VIT_CORE_RESAMPLING_H
 #define VIT_CORE_RESAMPLING_H
 
@@ -25,7 +25,7 @@ typedef struct {
 /* Resizes all `in` samples to `out` and computes all of them. */
 ResampleAxis resample_whole(int in, int out);
 
-/* range = [low, high): the inputs on which the computed outputs depend. */
+/* Sets range = [low, high), the inputs on which the computed outputs depend. */
 void resample_range(const ResampleAxis *axis, ResampleFilter filter, int range[2]);
 
 /* Writes the weights of output `j`, which sum to 1, and in *first the first input that they belong to.  Returns their

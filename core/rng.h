@@ -10,7 +10,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* What a number is drawn for.  Reproducibility depends on the values: append new ones, never renumber. */
+/* Purposes of random numbers.  Reproducibility depends on the values: append new ones, never renumber. */
 typedef enum {
     RNG_INIT = 1,      /* parameter initialisation: a = tensor index, b = 0 */
     RNG_SHUFFLE,       /* order of an epoch: a = epoch, b = round of the permutation */

@@ -163,7 +163,7 @@ static bool parse_json(SafeTensors *st, const char *text, size_t size, Error *er
     if (!st->json) {
         enum json_error_code code = json_error_code(&why);
         if (code == json_error_null_character || code == json_error_null_byte_in_key)
-            return refuse(error, "%s: a name or text holds NUL", st->file);
+            return refuse(error, "%s: a name or text contains a NUL byte", st->file);
         return refuse(error, "%s: the header is not JSON (near its byte %d): %s", st->file, why.position,
                       *why.text ? why.text : "out of memory");
     }
@@ -185,8 +185,8 @@ static bool parse_header(SafeTensors *st, const char *bytes, size_t size, Error 
     size_t left = size - sizeof header;
     bool refused = header > SAFETENSORS_MAX_HEADER || header > left;
     if (refused && is_pytorch(bytes))
-        return refuse(error, "%s: a file of PyTorch's, expected safetensors: scripts/convert_weights.py makes it of a "
-                      ".pth", st->file);
+        return refuse(error, "%s: a PyTorch file, expected safetensors: scripts/convert_weights.py converts a .pth "
+                      "file", st->file);
     if (refused)
         return refuse(error, "%s: a header of %llu bytes in a file of %zu (at most %d): not safetensors, or cut short",
                       st->file, (unsigned long long)header, size, SAFETENSORS_MAX_HEADER);

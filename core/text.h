@@ -15,7 +15,7 @@ void text_make_printable(char *text);
 void print_line(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void print_line_to(FILE *out, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* Prints any bytes as text for a terminal: what is not valid UTF-8, and control characters but newline and tab, as
+/* Prints any bytes as text for a terminal: invalid UTF-8 and control characters other than newline and tab become
  * '?'. */
 void print_bytes_to(FILE *out, const void *bytes, size_t count);
 
@@ -26,7 +26,8 @@ bool text_is_utf8(const char *text);
  * and '/' replaced by '_'. */
 void text_make_name(char *name, size_t size, const char *text, size_t length);
 
-/* The last part of a path as a name [size] by text_make_name; `otherwise`, where it is empty or begins with a dot. */
+/* Makes a name [size] of the last part of a path with text_make_name, or of `otherwise` if that part is empty or begins
+ * with a dot. */
 void text_name_path(char *name, size_t size, const char *path, const char *otherwise);
 
 /* Replaces each byte that is not part of valid UTF-8 by '?'. */
@@ -37,14 +38,14 @@ bool text_ends_with(const char *text, const char *ending);
 /* The text without the blanks around it; those at its end are cut off in place. */
 char *text_trim(char *text);
 
-/* Cuts the next line with a setting, "name = value", off *text, the rest of an INI file, past comments and headings.  A
- * line that is no setting has the value NULL.  False at the end of the text. */
+/* Cuts the next line with a setting, "name = value", off *text, the rest of an INI file, skipping comments and
+ * headings.  The value is NULL if the line is not a setting.  False at the end of the text. */
 bool text_next_setting(char **text, char **name, char **value);
 
-/* Has a file's name one of these extensions, "jpeg jpg", in capitals or not? */
+/* Does a file's name have one of these extensions, "jpeg jpg", in upper or lower case? */
 bool text_has_extension(const char *name, const char *extensions);
 
-/* Is `word` one of the words of this list, which have spaces or commas between them? */
+/* Is `word` in this list, whose words are separated by spaces or commas? */
 bool text_lists(const char *list, const char *word);
 
 /* Writes a string as one CSV field, in quotes if it contains a separator, a quote or a line break (RFC 4180). */

@@ -16,8 +16,8 @@ typedef struct {
     size_t size;
 } TextStream;
 
-/* Both end the program if memory runs out; `what` is what the memory was for.  text_close returns what was written,
- * zero at its end, which the caller frees. */
+/* Both end the program if memory runs out; `what` says for what.  text_close returns the text, which the caller
+ * frees. */
 FILE *text_open(TextStream *stream);
 char *text_close(TextStream *stream, const char *what);
 

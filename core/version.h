@@ -4,7 +4,7 @@
 
 #define VIT_VERSION "0.2.0-dev"
 
-/* The commit that was built, with "-dirty" behind it where files had changed since; "" where it is not known. */
+/* The commit that was built, followed by "-dirty" if files had changed since; "" if it is not known. */
 extern const char vit_commit[];
 
 #endif

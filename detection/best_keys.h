@@ -14,10 +14,10 @@ typedef struct {
 /* Keeps the key if it is one of the `most` largest so far. */
 void best_keys_offer(BestKeys *best, uint64_t key);
 
-/* Puts what was kept into descending order. */
+/* Sorts the kept keys in descending order. */
 void best_keys_sort(BestKeys *best);
 
-/* A key that is larger for a larger score, and of equal scores for the smaller index. */
+/* A key that is larger for a larger score, and among equal scores for the smaller index. */
 static inline uint64_t score_key(float score, uint32_t index) {
     float whole = score + 0.0f; /* -0 becomes 0 */
     uint32_t bits;

@@ -40,7 +40,7 @@ typedef enum {
 bool coco_eval(double numbers[COCO_NUMBERS], double *category_ap, CocoEvalKind kind, const Coco *truth,
                const CocoResults *found, const bool *evaluated, Error *error);
 
-/* Prints them in pycocotools' format. */
+/* Prints the metrics in pycocotools' format. */
 void coco_eval_print(const double numbers[COCO_NUMBERS], FILE *out);
 
 #endif

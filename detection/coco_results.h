@@ -1,5 +1,5 @@
 /* Detections, and COCO's file format for them: [{"image_id": 42, "category_id": 18, "bbox": [x, y, w, h], "score":
- * 0.236}, ...], with masks each also "segmentation": {"size": [height, width], "counts": "..."}
+ * 0.236}, ...], with masks also "segmentation" for each: {"size": [height, width], "counts": "..."}
  * (https://cocodataset.org/#format-results). */
 #ifndef VIT_DETECTION_COCO_RESULTS_H
 #define VIT_DETECTION_COCO_RESULTS_H
@@ -27,9 +27,9 @@ void coco_results_add(CocoResults *results, CocoDetection detection);
 void coco_results_add_mask(CocoResults *results, const Rle *mask); /* of the detection that was added last */
 void coco_results_free(CocoResults *results);
 
-/* Writes a file, replacing an existing one only when complete.  Numbers must be finite and have as many digits as it
- * takes to read back the same values (except -0, which becomes 0).  For mask AP by pycocotools take out each "bbox", as
- * detectron2 and mmdetection do: where there is one, pycocotools takes a detection's area from it. */
+/* Writes a file, replacing an existing one only when complete.  Numbers must be finite and are written with enough
+ * digits to read back the same values (except -0, which becomes 0).  To compute mask AP with pycocotools, remove each
+ * "bbox", as detectron2 and mmdetection do; otherwise pycocotools takes a detection's area from it. */
 bool coco_results_write(const char *path, const CocoResults *results, Error *error);
 
 #endif

@@ -15,12 +15,13 @@ void draw_frame(Image *image, const int box[4], int thickness, DrawColour colour
  * is then a square. */
 void draw_mask(Image *image, const Rle *mask, DrawColour colour);
 
-/* Draws the outline of where inside [height,width], of the image's size, is not 0: dashes of white and the colour. */
+/* Draws the outline of the region where inside [height,width], of the image's size, is not 0, in dashes of white and
+ * the colour. */
 void draw_outline(Image *image, const uint8_t *inside, DrawColour colour);
 
-/* Draws the detections (sorted, best first) with a score of at least `least`: their masks [count], unless that is NULL,
- * and over all of them a frame each, and a label with class name and score in percent.  Better detections are drawn
- * over worse ones.  Names come from coco; a category without a name is shown by its id. */
+/* Draws the detections (sorted, best first) with a score of at least `least`: first their masks [count], unless that is
+ * NULL, then for each a frame, and a label with class name and score in percent.  Better detections are drawn over
+ * worse ones.  Names come from coco; a category without a name is shown by its id. */
 void draw_detections(Image *image, const CocoDetection *detections, int count, double least, const RleTexts *masks,
                      const Coco *coco);
 

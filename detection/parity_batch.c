@@ -26,7 +26,7 @@ static void batch_images(ParityBatch *p, const SafeTensor *t) {
     p->images = xcalloc(t->size, sizeof *p->images, "parity");
     safetensors_to_float(t, planes, &error_fatal);
     for (size_t i = 0; i < t->size; i++)
-        if (!isfinite(planes[i])) die("%s: '%s' holds a value that is no finite number, at %zu", t->file, t->name, i);
+        if (!isfinite(planes[i])) die("%s: '%s' has a value that is not finite, at %zu", t->file, t->name, i);
     for (size_t b = 0; b < (size_t)p->B; b++)
         for (size_t i = 0; i < pixels; i++)
             for (size_t c = 0; c < 3; c++) p->images[(b * pixels + i) * 3 + c] = planes[(b * 3 + c) * pixels + i];

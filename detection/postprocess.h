@@ -1,4 +1,4 @@
-/* From the last layer's logits and boxes to detections, as in SMCA-DETR's code. */
+/* Makes detections from the last layer's logits and boxes, as SMCA-DETR's code does. */
 #ifndef VIT_DETECTION_POSTPROCESS_H
 #define VIT_DETECTION_POSTPROCESS_H
 

@@ -36,7 +36,7 @@ typedef struct {
 typedef struct {
     double total;           /* the loss: weighted, summed over layers */
     double focal, l1, giou; /* of the last layer, not weighted */
-    double wrong;           /* share of the last layer's targets whose query has its largest logit at another class */
+    double wrong;           /* share of the last layer's targets whose query has its largest logit for another class */
 } SetLoss;
 
 typedef struct {

@@ -226,7 +226,8 @@ static void runs_table(FILE *out, const Comparison *c, int groups, TimeUnit unit
 
 static void results(FILE *out, const Comparison *c, int groups, TimeUnit unit) {
     html_section(out, "results", "Results");
-    html_paragraph(out, "A result is that of a run's last evaluation, not the best of all, which chance favours.");
+    html_paragraph(out, "The result of a run is that of its last evaluation; the best of all evaluations would be "
+                        "biased upwards by chance.");
     if (c->group_count == c->run_count) {
         runs_table(out, c, groups, unit);
         return;
@@ -310,8 +311,8 @@ static void describe_curves(FILE *out, const Comparison *c, const Drawn *drawn) 
         html_paragraph(out, text);
     }
     if (bands)
-        html_paragraph(out, "A line with a band is a mean over seeds with its standard error to both sides; it ends "
-                            "where the first of its runs does.");
+        html_paragraph(out, "A line with a band is a mean over seeds with its standard error on both sides; it ends "
+                            "where the shortest of its runs ends.");
 }
 
 /* There is a set of charts for each axis, and a choice that needs no script shows those of one (page_rules). */
@@ -490,7 +491,7 @@ static void warn_of(FILE *out, const Comparison *c, const char *setting, const c
 static void warnings(FILE *out, const Comparison *c, int groups) {
     char text[96];
     warn_of(out, c, "program", "are of different programs", "only what they have in common can be compared");
-    warn_of(out, c, "data", "have different data", "their results are not those of one task");
+    warn_of(out, c, "data", "have different data", "their results cannot be compared");
     snprintf(text, sizeof text, "Only the best %d of %d are shown, to keep the page small.", groups, c->group_count);
     if (groups < c->group_count) html_paragraph(out, text);
 }
@@ -532,7 +533,7 @@ static char *page_of(const Comparison *c, Detail detail, size_t *size) {
     TimeUnit unit = time_unit(c);
     FILE *out = text_open(&text);
     snprintf(title, sizeof title, "%d %s compared", c->run_count, c->run_count == 1 ? "run" : "runs");
-    snprintf(subtitle, sizeof subtitle, "%d %s: runs of one differ in their seed alone", c->group_count, what);
+    snprintf(subtitle, sizeof subtitle, "%d %s; the runs of a group differ only in their seed", c->group_count, what);
     html_begin(out, &(HtmlPage){.title = title, .subtitle = c->group_count < c->run_count ? subtitle : NULL});
     fputs(page_rules, out);
     warnings(out, c, detail.groups);

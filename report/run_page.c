@@ -474,7 +474,7 @@ static void put_settings(FILE *out, const Page *page) {
     for (size_t i = 0; i < page->setting_count; i++) differ += page->settings[i].differs;
     html_section(out, "settings", "Settings");
     if (!page->known) {
-        snprintf(text, sizeof text, "%.60s --report tells which of them differ from the defaults.",
+        snprintf(text, sizeof text, "%.60s --report shows which of them differ from the defaults.",
                  program ? program : "The training program's");
         html_paragraph(out, text);
     } else if (differ) {
@@ -622,7 +622,7 @@ static void state_text(char *text, size_t size, const Page *page) {
         snprintf(more, sizeof more, ", %s left", moment);
     } else if (running && !page->reload_s) {
         time_text(moment, sizeof moment, written);
-        snprintf(more, sizeof more, ", last heard of at %s", moment);
+        snprintf(more, sizeof more, ", last update at %s", moment);
     }
     const char *words = done ? result : reason;
     int used = snprintf(text, size, "%.60s%s%.20s", program ? program : "", program && state ? ", " : "",

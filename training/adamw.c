@@ -15,8 +15,8 @@ static const ConfigEntry entries[] = {
     {F(FLOAT, clip_grad), "0", .min = 0, .max = 1e8,
      .help = "Norm to which larger gradients are clipped (0: no clipping)"},
     {F(FLOAT, ema_decay), "0", .min = 0, .max = 0.9999999,
-     .help = "Decay of an exponential moving average of the parameters, which is then what is evaluated (0: off; DeiT: "
-             "0.99996)"},
+     .help = "Decay of an exponential moving average of the parameters, which is evaluated in their place (0: off; "
+             "DeiT: 0.99996)"},
 };
 #undef F
 const ConfigGroup adamw_settings = {CONFIG_GROUP(AdamWSettings, entries), .change = CHANGE_FREELY};

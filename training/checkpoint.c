@@ -270,7 +270,7 @@ void checkpoint_load_state(Params *params, RunState *state, const char *path) {
     const char *run = safetensors_metadata(&st, "vit.c.run");
     if (!run) die("%s: holds weights, not the state of a run: --init reads weights, --resume wants a run folder", path);
     if (!read_place(state, run) || !is_place(state))
-        die("%s: vit.c.run is '%.100s', which is no place in a run", path, run);
+        die("%s: vit.c.run is '%.100s', which is not a position in a run", path, run);
     read_columns(state, safetensors_metadata(&st, "vit.c.log"));
     const char *since = safetensors_metadata(&st, "vit.c.since_best");
     state->since_best = since ? strtoull(since, NULL, 10) : 0;

@@ -55,7 +55,7 @@ float *parity_pixels(const SafeTensors *st, int *B) {
     float *pixels = xcalloc(images->size, sizeof *pixels, "parity");
     safetensors_to_float(images, pixels, &error_fatal);
     for (size_t i = 0; i < images->size; i++)
-        if (!isfinite(pixels[i])) die("%s: '%s' holds a value that is no finite number, at %zu", st->file,
+        if (!isfinite(pixels[i])) die("%s: '%s' has a value that is not finite, at %zu", st->file,
                                       images->name, i);
     *B = (int)images->shape[0];
     if (axis == FRAMES_FIRST) return pixels;

@@ -120,7 +120,7 @@ void report_folder(const Training *t, const char *folder, const char *out) {
     char path[RUN_PATH_SIZE];
     Facts facts;
     Error error;
-    if (!folder_exists(folder)) die("%s: no such folder: --report wants that of a run", folder);
+    if (!folder_exists(folder)) die("%s: no such folder: --report needs the folder of a run", folder);
     run_folder_file(path, folder, "report.json");
     if (!facts_read(&facts, path, &error)) die("%s: %s", path, error.text);
     if (!run_page_replace(folder, out, &facts, &t->config, 0, &error)) die("%s", error.text);

@@ -41,8 +41,8 @@ static const ConfigEntry cosine_entries[] = {
      .help = "Epochs of warm-up; the default, and one longer than the run, shrink to a tenth of epochs"},
     {F(CHOICE, warmup_curve), "linear",
      CONFIG_CHOICES([WARMUP_LINEAR] = "linear", [WARMUP_RECIPROCAL] = "reciprocal"),
-     .help = "Learning rate in the warm-up: linear, from lr_warmup on; or reciprocal, lr over the number of epochs that "
-             "are left of it, as in Compact Transformers"},
+     .help = "Learning rate in the warm-up: linear, from lr_warmup on; or reciprocal, lr divided by the number of "
+             "warm-up epochs that are left, as in Compact Transformers"},
     {F(CHOICE, cosine_from), "start",
      CONFIG_CHOICES([COSINE_FROM_START] = "start", [COSINE_FROM_WARMUP] = "warmup"),
      .help = "Where the half cosine begins: at the start of the run, as in DeiT's recipe, or at the end of the warm-up"},

@@ -40,7 +40,7 @@ static const ConfigEntry entries[] = {
      .help = "Number of epochs from one evaluation to the next; the last epoch is always evaluated (0: never, and the data "
              "need no validation split; there is no best.safetensors then)"},
     {F(INT, patience), "0", .min = 0, .max = 1e6,
-     .help = "Number of evaluations without a better result that end the run (0: it has all its epochs); the learning "
+     .help = "Early stopping: number of evaluations without a better result that end the run (0: off); the learning "
              "rate follows the schedule of all epochs"},
     {F(INT, log_every), "50", .min = 1, .max = 1e8, .help = "Number of steps from one row of log.csv to the next"},
     {F(FLOAT, bench_seconds), "5", .min = 0.1, .max = 3600,
@@ -611,7 +611,7 @@ int training_report(const Training *t, const char *format, ...) {
                    (unsigned long long)t->state.epoch, t->s->epochs, (unsigned long long)t->state.since_best,
                    t->s->patience);
     if (t->state.step == t->first_step && out_of_patience(t))
-        print_line("nothing is left to train, %s: a higher --patience goes on\n", text);
+        print_line("nothing is left to train, %s: a higher --patience continues\n", text);
     else if (t->state.step == t->first_step)
         print_line("all %d epochs are done, %s: a higher --epochs trains on\n", t->s->epochs, text);
     else

@@ -14,10 +14,10 @@
  *     const ScheduleSettings *schedule = config_add(&config, &schedule_settings);
  *     config_try_arguments(&config, argc, argv, &error_usage);
  *
- * Later readings win over earlier ones, and the command line wins over the file that it names.  Every error is one
- * line that begins with the place: "configs/x.ini:12: lr: ..." or "--lr: ...".  The config_try functions return false
- * and write that line into `error`; with error_usage they end the program with it (status 2).
- * After an error the settings read before it stay set. */
+ * A value that is read later replaces an earlier one, and the command line takes precedence over the file that it
+ * names.  Every error is one line that begins with the place: "configs/x.ini:12: lr: ..." or "--lr: ...".  The
+ * config_try functions return false and write that line into `error`; with error_usage they end the program with it
+ * (status 2). After an error the settings read before it stay set. */
 #ifndef VIT_CORE_CONFIG_CONFIG_H
 #define VIT_CORE_CONFIG_CONFIG_H
 
@@ -62,15 +62,15 @@ typedef struct {
     const void *at[CONFIG_NUMBERS]; /* elements of the entry's table */
 } ConfigItems;
 
-/* What --help says of a choice that has a story: an operator, for example. */
+/* What --help says about a choice that needs a description, such as an operator. */
 typedef struct {
     const char *name, *summary; /* summary: one line */
     const char *paper;          /* "Title (Authors, year), where"; NULL: none */
 } ConfigChoice;
 
-/* When a resumed run may take a new value of a setting.  A group says it for all of its settings, and an entry for
- * itself where it differs from its group.  Where both are silent nothing is assumed, because a wrong assumption would
- * go unnoticed: config_add aborts, unless the setting is for the command line alone. */
+/* When a resumed run may take a new value of a setting.  A group sets it for all of its settings, and an entry that
+ * differs from its group sets it for itself.  If neither does, config_add aborts, because a wrong assumption would go
+ * unnoticed, unless the setting is for the command line alone. */
 typedef enum {
     CHANGE_UNSAID,
     CHANGE_NEVER,          /* the saved state would not fit: a model has another shape, or a data set other samples */
@@ -78,7 +78,7 @@ typedef enum {
     CHANGE_FREELY,
     CHANGE_PATH,           /* files may have moved to another path; a name such as "cifar10" stays */
     CHANGE_TO_DEFAULT,     /* only to the default, with which the program takes the value from the data again */
-    CHANGE_EVERY_CALL      /* it is a path that belongs to each call and not to the run, so values are not compared */
+    CHANGE_EVERY_CALL      /* a path that is not part of the run but given in each call, so values are not compared */
 } ConfigChange;
 
 typedef struct {
@@ -94,11 +94,11 @@ typedef struct {
     const char *noun;        /* what error messages call a choice: "operator"; NULL is "value" */
     const char *list;        /* --help lists the choices under this heading; the table has structs like ConfigChoice */
     const ConfigChoice *about; /* [choice_count], in place of `choices`, for CONFIG_CHOICE with `list` */
-    const char *former;      /* CONFIG_CHOICE: one that earlier versions had; in a saved run it stands for the default */
+    const char *former;      /* CONFIG_CHOICE: a choice of earlier versions; in a saved run it means the default */
     const char *alone;       /* CONFIG_STRING: the value of --name without one; NULL: a value is needed */
     const char *argument;    /* placeholder in --help: "FOLDER"; NULL: chosen by type */
     bool command_line_only;  /* a mode, not a property of the run: refused in files and never saved */
-    ConfigChange change;     /* CHANGE_UNSAID: as the group says */
+    ConfigChange change;     /* CHANGE_UNSAID: that of the group */
     bool ranks_differ;       /* the processes of a run may have different values, such as folders of their machines */
     bool shapeless;          /* no tensor's shape depends on it, so weights load with any value of it */
     const char *section;     /* heading in files and help; NULL is the section of the previous entry */
@@ -133,7 +133,7 @@ typedef struct {
     const ConfigEntry *entries;
     int count;
     size_t size; /* of the struct that the entries' fields are in */
-    ConfigChange change; /* of the entries that say nothing else */
+    ConfigChange change; /* of the entries that do not set it */
     /* Called once everything is read: rejects (config_reject) values that contradict each other.  May be NULL. */
     void (*check)(const Config *config, const void *settings);
 } ConfigGroup;
@@ -177,7 +177,7 @@ void config_settle(Config *config);
 /* Replaces the table's default by this program's own.  Call before anything is read. */
 void config_default(Config *config, const char *name, const char *value);
 
-/* Replaces the table's help by what the setting means in this program.  `help` is not copied and must stay valid. */
+/* Replaces the table's help by a text for this program.  `help` is not copied and must stay valid. */
 void config_explain(Config *config, const char *name, const char *help);
 
 /* Further words that the examples of a listed setting's choices need in this program, such as "--share-heads".  They
@@ -209,7 +209,7 @@ bool config_try_text(Config *config, const char *text, size_t length, const char
  * config. */
 bool config_try_arguments(Config *config, int argc, char *const *argv, Error *error);
 
-/* Sets one value from text; `origin` is what config_origin will return.  The setting is no list. */
+/* Sets one value from text; `origin` is what config_origin will return.  The setting must not be a list. */
 bool config_try_set(Config *config, const char *name, const char *value, const char *origin, Error *error);
 
 /* The place that the value comes from: "configs/x.ini:12", "--lr", or NULL for the default.  The setting must exist. */
@@ -228,8 +228,8 @@ const char *config_name(const Config *config, int i);
 /* When a resumed run may change setting i: CHANGE_UNSAID if it is for the command line alone. */
 ConfigChange config_change(const Config *config, int i);
 
-/* Is the value of setting i another one than `saved`, the text of that in the run that is resumed?  A setting that
- * belongs to the call and not to the run counts as unchanged.  config_may_change says if the run may take the value. */
+/* Does the value of setting i differ from `saved`, its text in the run that is resumed?  A setting that is not part of
+ * the run counts as unchanged.  config_may_change says if the run may take the value. */
 bool config_changed(const Config *config, int i, const char *saved);
 bool config_may_change(const Config *config, int i);
 
@@ -243,11 +243,10 @@ char *config_value(const Config *config, int i);
 bool config_counts(const Config *config, int i);
 
 /* For checks that the table cannot express: ends the program with "<place>: <message>".  In `format`, {dim} stands for
- * a setting with its value and where that came from, and {heads=%d} gives the value to be shown, for instance one
- * stage's.  Of `name` and the settings in braces, the message blames the one that was given most explicitly: on the
- * command line, then in a file, then in a checkpoint, and a default last; among equals `name`.  The place is that
- * setting's, and where the format begins with it, only its value is repeated.  For example, "{heads} does not divide
- * {dim}" gives
+ * a setting with its value and its source, and {heads=%d} gives the value to be shown, for instance one stage's.  Of
+ * `name` and the settings in braces, the message blames the one that was given most explicitly: on the command line,
+ * then in a file, then in a checkpoint, and a default last; among equals `name`.  The place is that setting's, and
+ * where the format begins with it, only its value is repeated.  For example, "{heads} does not divide {dim}" gives
  *
  *     --heads: 5 does not divide dim 192 (the default; --dim sets it)
  *     configs/x.ini:12: dim: heads 3 (the default; --heads sets it) does not divide dim 100 */
@@ -255,7 +254,7 @@ _Noreturn void config_reject(const Config *config, const char *name, const char 
     __attribute__((format(printf, 3, 4)));
 
 /* Ends the program with a message about something else, such as a file (exit status 1), in which {dim} stands for a
- * setting, its value and where that came from. */
+ * setting, its value and its source. */
 _Noreturn void config_die(const Config *config, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* Refuses more than 2^31 - 1 of something, which loops of int could not count: config_reject of the setting that caused
@@ -267,8 +266,8 @@ void config_limit(const Config *config, const char *name, double count, const ch
 void config_help(const Config *config, FILE *out);
 
 /* One word's part of --help: a choice of a listed setting with its summary, paper, settings and an example (`example`
- * and the setting that chooses it), a setting, or a section.  False: there is no such word, and `error` says what comes
- * near. */
+ * and the setting that chooses it), a setting, or a section.  False: there is no such word, and `error` names the
+ * nearest ones. */
 bool config_help_topic(const Config *config, const char *word, const char *example, FILE *out, Error *error);
 
 /* "--img-size HxW"; returns how many characters. */

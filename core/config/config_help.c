@@ -190,7 +190,7 @@ static void put_change(FILE *out, const Config *config, int i) {
     static const char *const words[] = {[CHANGE_UNSAID] = "", [CHANGE_NEVER] = "never",
                                         [CHANGE_BETWEEN_EPOCHS] = "between epochs", [CHANGE_FREELY] = "freely",
                                         [CHANGE_PATH] = "path", [CHANGE_TO_DEFAULT] = "to default",
-                                        [CHANGE_EVERY_CALL] = "of the call"};
+                                        [CHANGE_EVERY_CALL] = "per call"};
     const char *word = words[config_change(config, i)];
     bool differ = config->settings[i].entry->ranks_differ;
     fprintf(out, "%s%s%s%s |", *word || differ ? " " : "", word, *word && differ ? ", " : "", differ ? "by rank" : "");
@@ -203,11 +203,12 @@ static void put_cell(FILE *out, const char *text) {
 
 void config_markdown(const Config *config, FILE *out) {
     int place = 0, before = -1;
-    fputs("The column *resumed* says when a run that is continued with `--resume` may change the setting: never, "
-          "freely, or between epochs but not within one. *path*: files may have moved to another path, but a known "
-          "data set stays. *to default*: only to the default, with which the program takes the value from the data again. "
-          "*of the call*: the setting belongs to each call and not to the run. *by rank*: the processes of a run may "
-          "have different values. A setting that is possible only on the command line has none of these.\n\n", out);
+    fputs("The column *resumed* says whether a run that is continued with `--resume` may have another value: never, "
+          "freely, or only from one epoch to the next. *path*: the path may change, but not the name of a known data "
+          "set. *to default*: only the default is possible, with which the program takes the value from the data "
+          "again. *per call*: the setting applies to one call of the program and is not part of the run. *by rank*: "
+          "the processes of a run may have different values. The cell is empty for a setting that is possible only on "
+          "the command line.\n\n", out);
     for (int i = next_setting(config, &place, -1); i >= 0; i = next_setting(config, &place, i)) {
         const ConfigEntry *entry = config->settings[i].entry;
         bool mode = entry->command_line_only && entry->type == CONFIG_BOOL;

@@ -10,7 +10,7 @@ enum { CONFIG_LABEL = 512 };
 /* The places that a value may come from, in order of precedence: later ones win. */
 typedef enum { LEVEL_DEFAULT, LEVEL_TEXT, LEVEL_FILE, LEVEL_COMMAND } Level;
 
-/* A setting and what it is now. */
+/* A setting and its current value. */
 struct ConfigSetting {
     const ConfigEntry *entry;
     void *field;
@@ -51,7 +51,7 @@ const ConfigChoice *config_choice(const ConfigEntry *entry, int i);
 
 /* The values that an entry takes, for messages and --help: "integer from 1 to 64", "cls or gap".  To be freed. */
 char *config_values_text(const ConfigEntry *entry);
-/* The value now, as a file would have it.  To be freed. */
+/* The current value, as it would be in a file.  To be freed. */
 char *config_current_text(const struct ConfigSetting *setting);
 /* Prints `text`, starting in column `column`, wrapped to CONFIG_WIDTH characters; further lines begin with `lead`. */
 enum { CONFIG_WIDTH = 100 };
@@ -82,8 +82,8 @@ void config_set_default(struct ConfigSetting *setting);
 
 /* == config_reject.c, which also calls foreign_names.c */
 
-/* Refuses `name`, which no setting has: with the setting or the answer that users of other tools look for, where the
- * name is another tool's, else with the nearest name.  In a file names have no dashes. */
+/* Refuses `name`, which no setting has: if it is another tool's name, with the setting here that does the same or an
+ * answer; otherwise with the nearest name.  In a file names have no dashes. */
 bool config_refuse_unknown(const Config *config, bool in_file, const char *name, const char *label, Error *error);
 /* "--dim 192", "dim 192 (configs/x.ini:12)" or "dim 192 (the default; --dim sets it)".  To be freed. */
 char *config_sourced(const Config *config, int i);

@@ -188,7 +188,7 @@ void config_require_utf8(const Config *config) {
         if (entry->type != CONFIG_STRING || entry->command_line_only || !config_counts(config, i)) continue;
         const char *value = *(const char *const *)config->settings[i].field;
         if (!text_is_utf8(value))
-            config_reject(config, entry->name, "'%s' is not UTF-8, and checkpoints could not hold it: rename it",
+            config_reject(config, entry->name, "'%s' is not UTF-8, which checkpoints cannot hold: rename it",
                           value);
     }
 }

@@ -5,10 +5,10 @@
 #include "core/config/config_parts.h"
 #include "core/text.h"
 
-#define SHAPE "a model has no name here: its config file or the settings of its shape (attn, dim, depth, heads, " \
-              "patch_size) describe it; configs/ has files of published ones"
+#define SHAPE "models have no names here: a config file or settings describe a model (attn, dim, depth, heads, " \
+              "patch_size) and so on); configs/ has files for published models"
 #define NO_WARMUP "this program has no warm-up"
-#define DRAWING "this program draws nothing new; train_ar does, with --sample and --prompt"
+#define DRAWING "this program does not generate samples; train_ar does, with --sample and --prompt"
 
 /* Names with one meaning, and the settings that have it here, with spaces between them.  The first setting that the
  * program has is meant; the sentence is the answer if it has none of them. */
@@ -24,7 +24,8 @@ static const struct {
     {"threads num_threads", "", "OMP_NUM_THREADS sets how many threads compute, and --workers how many load data"},
     {"compile torchcompile", "", "the programs are compiled already, and nothing is compiled while they run"},
     /* precision */
-    {"amp bf16 bfloat16", "", "--precision bfloat16 has activations in bfloat16, and parameters and sums in float32"},
+    {"amp bf16 bfloat16", "", "--precision bfloat16 stores activations in bfloat16, and parameters and sums in "
+                              "float32"},
     {"amp_dtype mixed_precision dtype", "precision", NULL},
     {"fp16 half", "", "there is no float16: --precision bfloat16 takes as much memory and needs no loss scaling"},
     {"fp32", "", "--precision float32 computes in float32"},
@@ -63,8 +64,8 @@ static const struct {
     {"accum_iter accum_steps grad_accum_steps gradient_accumulation_steps update_freq", "",
      "--micro-batch sets how many samples are computed at a time; gradients add up to --batch-size"},
     {"lr0 base_lr blr learning_rate", "lr", NULL},
-    {"min_lr", "lr_min", "the learning rate has no lower end that can be set"},
-    {"warmup_lr", "lr_warmup", "the warm-up begins at a learning rate that cannot be set"},
+    {"min_lr", "lr_min", "this program has no setting for the lowest learning rate"},
+    {"warmup_lr", "lr_warmup", "this program has no setting for the learning rate at the start of the warm-up"},
     {"warmup warmup_iters", "warmup_epochs warmup_steps", NO_WARMUP},
     {"warmup_steps", "warmup_epochs", NO_WARMUP},
     {"warmup_epochs", "warmup_steps", NO_WARMUP},
@@ -72,7 +73,7 @@ static const struct {
      "the learning rate always follows a cosine after a linear warm-up"},
     {"opt optim optimizer", "", "the optimizer is always AdamW (lr, weight_decay, beta1, beta2, eps)"},
     {"momentum", "beta1", NULL},
-    {"betas", "", "AdamW's two decays are --beta1 and --beta2"},
+    {"betas", "", "the decay rates of AdamW's two moments are --beta1 and --beta2"},
     {"opt_eps", "eps", NULL},
     {"wd", "weight_decay", NULL},
     {"clip grad_clip max_norm max_grad_norm clip_max_norm", "clip_grad", NULL},
@@ -104,7 +105,7 @@ static const struct {
     {"mode", "", "without a mode the program trains; --eval, --predict and others are settings of their own"},
     {"task", "", "train_vit classifies, train_detr detects, and train_ar models bytes"},
     {"val test test_only eval_only evaluate validate", "eval", NULL},
-    {"predict", "", "train_ar draws what its model describes: --sample, --complete and --prompt"},
+    {"predict", "", "train_ar samples from its model: --sample, --complete and --prompt"},
     {"infer inference", "predict sample", NULL},
     {"classify", "predict", "this program does not classify; train_vit does"},
     {"detect", "predict", "this program does not detect; train_detr does"},
@@ -114,7 +115,7 @@ static const struct {
     {"summary flops params dry_run", "describe", NULL},
     {"benchmark profile", "bench", NULL},
     {"verbose", "", "progress is always shown on a terminal; --log-every sets how often log.csv gets a row"},
-    {"quiet", "", "standard output can be led to a file or to /dev/null; warnings go to standard error"},
+    {"quiet", "", "standard output can be redirected to a file or to /dev/null; warnings go to standard error"},
 };
 enum { MEANINGS = sizeof meanings / sizeof *meanings };
 

@@ -4,9 +4,9 @@
 
 #include "core/config/config.h"
 
-/* If `name` (dashes count as underscores) is the name of a setting elsewhere and `config` has a setting that does the
- * same, *setting is that setting's name.  Else *setting is NULL, and the result is a sentence for the user, or NULL if
- * the name is unknown here too. */
+/* `name` may be the name of a setting in another tool (dashes count as underscores).  If `config` has a setting that
+ * does the same, *setting is its name.  Otherwise *setting is NULL, and the result is a sentence for the user, or NULL
+ * if the name is unknown. */
 const char *foreign_name(const Config *config, const char *name, const char **setting);
 
 /* The names with meaning i of the table, with spaces between them, NULL behind the last; for the test that tries

@@ -116,7 +116,7 @@ bool confusion_report(const Confusion *confusion, const char *matrix, const char
                       Error *error) {
     Table table = {confusion, names};
     if (*matrix && !file_replace(matrix, put_matrix, &table, error)) return refuse(error, "%s: %s", matrix, error->text);
-    if (*matrix) print_line("%s: %d classes, and what their images were taken for\n", matrix, confusion->classes);
+    if (*matrix) print_line("%s: the confusion matrix of %d classes\n", matrix, confusion->classes);
     if (*classes && !file_replace(classes, put_classes, &table, error))
         return refuse(error, "%s: %s", classes, error->text);
     int worst = worst_class(confusion);

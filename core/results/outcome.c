@@ -33,7 +33,7 @@ Outcome outcome_of(const float *logits, int classes, int label) {
 
 void outcome_require_loss(double loss, const char *weights, const char *what) {
     if (isnan(loss))
-        die("%s: what it makes of %s is not a number: these weights, or mean and std, are too large or too small to "
+        die("%s: the result for %s is not a number: these weights, or mean and std, are too large or too small to "
             "compute with", weights, what);
 }
 

@@ -103,8 +103,8 @@ static void print_frame(const FrameScore *f) {
 }
 
 void predictions_frames(Predictions *p, const char *name, int class, const FrameScore *frames, int count) {
-    if (name) print_line("  frames most like %s by themselves:", name);
-    else print_line("  frames most like class %d by themselves:", class);
+    if (name) print_line("  frames that alone look most like %s:", name);
+    else print_line("  frames that alone look most like class %d:", class);
     for (int i = 0; i < count; i++) {
         if (i) putchar(',');
         print_frame(&frames[i]);

@@ -42,7 +42,7 @@ void predictions_add_mask(Predictions *p, const char *counts, int height, int wi
  * Replaces the logits by their softmax.  If names is NULL, class indices are printed.  Returns the first class. */
 int predictions_classes(Predictions *p, const char *file, float *logits, int classes, const char *const *names);
 
-/* How much a frame of a video speaks for a class. */
+/* The score of a frame of a video for a class. */
 typedef struct {
     int frame;   /* from 0 on */
     double time; /* seconds from the first frame; NaN: not known */

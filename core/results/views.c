@@ -60,7 +60,7 @@ void views_sum(Views *v) {
 bool views_complete(const Views *v, size_t video, const char *dataset) {
     const double *extra = row_of(v, video) + v->classes;
     if (extra[SEEN] != v->views)
-        die("%s: video %zu was seen %g times, not %d", dataset, video, extra[SEEN], v->views);
+        die("%s: video %zu was evaluated %g times, not %d", dataset, video, extra[SEEN], v->views);
     return extra[FAILED] <= 0;
 }
 

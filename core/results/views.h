@@ -19,13 +19,13 @@ void views_open(Views *v, size_t videos, int classes, int views, bool of_logits)
 void views_close(Views *v);
 
 /* Adds the view at a place of the epoch: view `place` mod views of video `place` / views.  logits [classes];  a label
- * below 0 is that of a view that could not be read, -1 - label, whose logits mean nothing. */
+ * below 0 is that of a view that could not be read, -1 - label, whose logits are ignored. */
 void views_add(Views *v, size_t place, int label, const float *logits);
 
 /* Sums over all ranks. */
 void views_sum(Views *v);
 
-/* Whether all views of a video could be read.  Ends the process if there are others than was asked for. */
+/* Whether all views of a video could be read.  Ends the process if their number is not the expected one. */
 bool views_complete(const Views *v, size_t video, const char *dataset);
 
 /* Logits whose softmax is the video's score, [classes], valid until the next call. */

@@ -48,7 +48,7 @@ typedef struct {
     int image_count, category_count;
     size_t annotation_count;
 
-    /* These unusual annotations are counted for a warning to the user. */
+    /* Numbers of unusual annotations, for a warning to the user. */
     size_t crowds, empty_images;
     size_t outside;    /* boxes that extend outside their image by more than a pixel, crowds excepted */
     size_t degenerate; /* boxes with no area left after clipping to the image, crowds excepted */
@@ -88,18 +88,18 @@ int coco_find_category(const Coco *coco, int64_t id);
 /* Leaves out the images that are not marked in `keep` [image_count], and their annotations. */
 void coco_keep(Coco *coco, const bool *keep);
 
-/* Labels of training: without masks as DETR numbers classes, the category ids themselves; with masks as mmdetection, 1,
- * 2, ... in the order of the ids, and 0 for the background.  coco_num_classes is the largest label + 1: 91 or 81 for
+/* Labels for training.  Without masks they are the category ids, as in DETR; with masks they are 1, 2, ... in the order
+ * of the ids, and 0 for the background, as in mmdetection.  coco_num_classes is the largest label + 1: 91 or 81 for
  * COCO.  coco_category_id is the id for a label, -1 where there is none. */
 int coco_num_classes(const Coco *coco);
 int64_t coco_category_id(const Coco *coco, int label);
 
 /* The training targets of one image, as in DETR (datasets/coco.py): crowds are dropped; boxes are x0, y0, x1, y1 in
- * float, clipped to the image, and kept if x1 > x0 and y1 > y0.  Where masks were read, as in mmdetection
- * (datasets/coco.py), annotations without a mask, with a box under one pixel wide or high, or with an area <= 0 are
- * dropped, too.  box [images[image].count,4], label and place [the same count] receive the kept boxes, their labels,
- * and the annotations' indices in the table; place may be NULL.  Returns their number.  An image with none is still a
- * sample: all of it is background. */
+ * float, clipped to the image, and kept if x1 > x0 and y1 > y0.  If masks were read, annotations without a mask, with a
+ * box less than one pixel wide or high, or with an area <= 0 are dropped, too, as in mmdetection (datasets/coco.py).
+ * box [images[image].count,4], label and place [the same count] receive the kept boxes, their labels, and the
+ * annotations' indices in the table; place may be NULL.  Returns their number.  An image with none is still a sample:
+ * all of it is background. */
 int coco_targets(const Coco *coco, int image, float (*box)[4], int *label, size_t *place);
 
 /* The mask of an annotation in its own picture (scale 1, shift 0); after COCO_POLYGONS.  Points belong to `coco`. */

@@ -2,9 +2,8 @@
  * Numbers of all annotations lie in a few arrays, which grow while the file streams by.
  *
  * Refused: what is neither polygons nor run lengths, an odd number of coordinates, sizes outside 1 .. IMAGE_MAX_SIDE,
- * runs that are no integers or cover more than their picture.
- * Repaired: polygons of fewer than three corners are left out, on which pycocotools stops; coordinates beyond +-1e8
- * are moved there. */
+ * runs that are no integers or cover more than their picture. Repaired: polygons of fewer than three corners, at which
+ * pycocotools stops, are left out; coordinates beyond +-1e8 are clamped to it. */
 #ifndef VIT_DATA_DETECTION_COCO_MASKS_H
 #define VIT_DATA_DETECTION_COCO_MASKS_H
 

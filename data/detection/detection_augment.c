@@ -20,7 +20,8 @@ static const ConfigEntry entries[] = {
     {F(INT, scale_step), "32", .min = 1, .max = 8192,
      .help = "Step between the sizes from scale_min to scale_max; there may be at most 16 sizes"},
     {F(INT, max_size), "1333", .min = 16, .max = 16384,
-     .help = "Largest long side of a resized image; the short side becomes smaller where it would be exceeded"},
+     .help = "Largest long side of a resized image; where the long side would exceed it, the image is resized to a "
+             "smaller short side"},
     {F(INT, crop_scale_min), "400", .min = 16, .max = 8192,
      .help = "Smallest short side to which an image is resized before a crop"},
     {F(INT, crop_scale_max), "600", .min = 16, .max = 8192,

@@ -63,7 +63,7 @@ DetectionDraw detection_resize(DetectionRule rule, int width, int height, int sc
  * labels and places (NULL: none).  Returns how many remain. */
 int detection_corners(float (*box)[4], int *label, size_t *place, int count, const DetectionDraw *draw);
 
-/* From there to cx, cy, w, h relative to the size of the result. */
+/* Converts boxes from there to cx, cy, w, h relative to the size of the result. */
 void detection_relative(float (*box)[4], int count, const DetectionDraw *draw);
 
 /* The coordinates of the result are scale x + shift of those in the original picture, x before y. */

@@ -64,8 +64,8 @@ static void mention_oddities(const Coco *coco, const char *json) {
     } odd[] = {{coco->degenerate, "without area in their image, left out of training"},
                {coco->maskless, "without a mask, left out of training"},
                {coco->masks.shortened, "with polygons of fewer than three corners, which are left out"},
-               {coco->outside, "leaving their image, cut to it in training"},
-               {coco->zero_ids, "with the id 0, which evaluation takes for no match, as pycocotools does"}};
+               {coco->outside, "reaching beyond their image, clipped to it in training"},
+               {coco->zero_ids, "with the id 0, which evaluation treats as unmatched, as pycocotools does"}};
     for (size_t i = 0, used = 0; i < sizeof odd / sizeof *odd; i++)
         if (odd[i].count)
             used += (size_t)snprintf(text + used, sizeof text - used, "%s%zu %s", used ? "; " : "", odd[i].count,

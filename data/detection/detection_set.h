@@ -8,7 +8,7 @@
 #include "data/detection/detection_augment.h"
 #include "data/images/transform.h"
 
-/* The choice of a data set, and how much of it is used. */
+/* Settings that choose a data set and how much of it is used. */
 typedef struct {
     const char *data;
     const char *train_annotations, *train_images, *val_annotations, *val_images;
@@ -17,7 +17,7 @@ typedef struct {
 
 extern const ConfigGroup detection_set_settings;
 
-/* What the set is for.  Masks: the rules of mmdetection's Mask R-CNN, see coco_targets; training leaves out pictures
+/* The use of the set.  Masks: the rules of mmdetection's Mask R-CNN, see coco_targets; training leaves out pictures
  * under 32 pixels wide or high, and those without a target. */
 typedef enum { DETECTION_BOXES, DETECTION_MASKS } DetectionTask;
 

@@ -15,9 +15,9 @@ enum { SCENES_EDGE = 128 };
  * exclusive).  Returns the number of figures.  Boxes lie inside the picture, and two of them overlap by at most a tenth
  * of the smaller one.
  *
- * owner [side,side] tells whose each pixel is: 0 the ground's, 1 + i that of figure i, which covers at least half of
- * the pixel and is not painted over there by a later figure that does.  SCENES_EDGE is added where the edge of a figure
- * that can be seen runs through the pixel, which then has the colours of two.
+ * owner [side,side]: 0 for a pixel of the ground, 1 + i for a pixel of figure i, which covers at least half of it and
+ * is not painted over there by a later figure that also does.  SCENES_EDGE is added if a visible edge of a figure runs
+ * through the pixel, whose colour is then a mixture.
  *
  * pixels and owner may be NULL.  A pure function of (seed, split, index, side), and thread-safe. */
 int scenes_draw(uint64_t seed, uint32_t split, uint32_t index, int side, uint8_t *pixels, uint8_t *owner,

@@ -9,8 +9,8 @@
 #define F(KIND, field) CONFIG_FIELD(KIND, AugmentSettings, field)
 static const ConfigEntry entries[] = {
     {F(INT, crop_padding), "4", .section = "data", .min = 0, .max = 64,
-     .help = "Random crop after padding with this many black pixels on every side; used if the data set's images have "
-             "the model's size"},
+     .help = "Random crop after padding with this many black pixels on every side; used only if the images of the data "
+             "set have the size of the model"},
     {F(BOOL, flip), "true", .help = "Mirror half of the training images"},
     {F(STRING, aa), .section = "augmentation", .argument = "POLICY",
      .help = "RandAugment policy in timm's notation, such as rand-m9-mstd0.5-inc1; or AutoAugment: autoaugment-cifar10 "

@@ -47,8 +47,8 @@ typedef struct {
 
 AugmentDraw augment_draw(Augment augment, uint64_t seed, uint32_t epoch, uint32_t index);
 
-/* Whether there is more to do than crop and mirror: RandAugment, AutoAugment or colour jitter; and whether that comes
- * before crop and mirror where images have the model's size. */
+/* Whether RandAugment, AutoAugment or colour jitter is on; and whether it comes before crop and mirror for images of
+ * the model's size. */
 bool augment_has_pixels(const Augment *augment);
 bool augment_begins_with_pixels(const Augment *augment);
 

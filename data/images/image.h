@@ -15,12 +15,12 @@
  * at most proportional to most_pixels.  On failure returns false and sets `error`; there is then nothing to free. */
 bool image_decode(Image *image, const uint8_t *bytes, size_t size, size_t most_pixels, Error *error);
 
-/* Decodes a PNG file whose values mean something else than light, such as classes: 8-bit grey values or the indices of a
+/* Decodes a PNG file whose values are not brightness but, for example, classes: 8-bit grey values or the indices of a
  * palette of up to 8 bits, untouched.  Everything else is refused: colours, alpha, other grey values, other formats.
  * Otherwise like image_decode; `bytes` are changed. */
 bool image_decode_values(ImageValues *values, uint8_t *bytes, size_t size, size_t most_pixels, Error *error);
 
-/* The size of such a picture, from the beginning of its file, of which `size` bytes are there; 33 are enough. */
+/* The size of such a picture from the first `size` bytes of its file; 33 are enough. */
 bool image_values_size(const uint8_t *bytes, size_t size, int *height, int *width, Error *error);
 
 /* The size of a picture from the first `size` bytes of its file.  A failure may mean that more of them are needed. */
@@ -41,7 +41,7 @@ void image_resize(uint8_t *out, int out_height, int out_width, const uint8_t *in
 /* Writes pixels [height,width,3] to a PNG file, replacing an existing file atomically. */
 bool image_write_png(const char *path, const uint8_t *pixels, int height, int width, Error *error);
 
-/* The same for values [height,width], as grey ones: image_decode_values reads them again. */
+/* The same for values [height,width], stored as grey values, which image_decode_values reads. */
 bool image_write_values(const char *path, const uint8_t *values, int height, int width, Error *error);
 
 /* pixels [height,width,3] as the bytes of a PNG file.  The caller frees them; dies if memory runs out. */

@@ -3,8 +3,8 @@
  *
  *   mixup    x = lam x_j + (1 - lam) x_partner, lam ~ Beta(a, a)
  *   cutmix   inside a box of about (1 - lam) of the area, centred anywhere and clipped to the image, x_partner; lam is
- *            then 1 - box / image.  A side of the box is int(side sqrt(1 - lam)), before it is clipped; where that is
- *            odd, the larger half lies behind the centre, as in timm 1.0.31.
+ *            then 1 - box / image.  A side of the box is int(side sqrt(1 - lam)), before it is clipped; if that is odd,
+ * the larger half is after the centre, as in timm 1.0.31.
  *   target   lam t_j + (1 - lam) t_partner, where t is the smoothed one-hot: s/C, and 1 - s + s/C at the label
  *
  * A batch is divided into parts, for ranks and micro-batches.  So that partners fall into the same part, the samples of
@@ -16,7 +16,7 @@
 #include "core/config/config.h"
 
 typedef struct {
-    float mixup, cutmix;     /* the parameter a of the Beta distribution of each; 0: disabled */
+    float mixup, cutmix;     /* parameter a of the Beta distribution; 0: disabled */
     float mixup_prob;        /* probability that a batch is mixed at all */
     float mixup_switch_prob; /* probability of cutmix when both are enabled */
 } MixupSettings;

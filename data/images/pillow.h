@@ -19,7 +19,7 @@ void pillow_posterize(uint8_t *pixels, size_t n, int bits);
 void pillow_solarize(uint8_t *pixels, size_t n, int threshold);
 void pillow_solarize_add(uint8_t *pixels, size_t n, int add);
 
-/* The grey value of a pixel, as Image.convert("L") has it. */
+/* The grey value of a pixel, as in Image.convert("L"). */
 static inline int pillow_grey(const uint8_t *p) { return (19595 * p[0] + 38470 * p[1] + 7471 * p[2] + 32768) >> 16; }
 
 /* Operations of PIL.ImageEnhance: degenerate + factor (image - degenerate), so that factor 1 changes nothing.  The
@@ -29,9 +29,10 @@ void pillow_color(uint8_t *pixels, size_t n, float factor);
 void pillow_contrast(uint8_t *pixels, size_t n, float factor);
 void pillow_sharpness(uint8_t *pixels, uint8_t *scratch, int height, int width, float factor);
 
-/* Image.transform(AFFINE): pixel (x, y) is sampled from the source at (m0 x' + m1 y' + m2, m3 x' + m4 y' + m5),
- * x' = x + 1/2, y' = y + 1/2; it is `fill` if that point is outside.  With PILLOW_NEAREST coordinates are added up, and
- * in shears and turns rounded to 1/65536, as Pillow does for images of fewer than 2^14 pixels to a side. */
+/* Image.transform(AFFINE): pixel (x, y) is sampled from the source at (m0 x' + m1 y' + m2, m3 x' + m4 y' + m5), x' = x
+ * + 1/2, y' = y + 1/2; it is `fill` if that point is outside.  With PILLOW_NEAREST, coordinates are computed by
+ * repeated addition, and for shears and rotations rounded to 1/65536, as Pillow does for images of fewer than 2^14
+ * pixels a side. */
 void pillow_affine(uint8_t *pixels, uint8_t *scratch, int height, int width, const double m[6], PillowFilter filter,
                    const uint8_t fill[3]);
 /* Image.rotate: counter-clockwise about the centre. */

@@ -104,7 +104,7 @@ static bool number(double *value, const char *part, const char *text, double lea
     char *end;
     double v = strtod(text, &end);
     if (!*text || text[strspn(text, "0123456789.")] || *end || !(v >= least && v <= most) || (whole && v != floor(v)))
-        return refuse(error, "'%.40s': expected %s from %g to %g behind '%.*s'", part,
+        return refuse(error, "'%.40s': expected %s from %g to %g after '%.*s'", part,
                       whole ? "a whole number" : "a number", least, most, (int)(text - part), part);
     *value = v;
     return true;
@@ -160,7 +160,8 @@ bool randaugment_parse(RandAugment *ra, const char *text, Error *error) {
         possible += ra->weights[i] > 0;
     }
     if (ra->weighted && ra->layers > possible) {
-        refuse(error, "n%d: weights draw without replacement, from %d operations", ra->layers, possible);
+        refuse(error, "n%d: with weights, operations are drawn without replacement, and there are only "
+                      "%d", ra->layers, possible);
         ra->layers = 0;
         return false;
     }

@@ -13,7 +13,7 @@ typedef struct {
     int height, width; /* bytes are pixels [height,width,3]; 0: bytes are an encoded picture file */
     int label;
     double time; /* of the frames of a video, in seconds from its first one, where that is known */
-    int frame;   /* of the frames of a video: which one, from 0 on */
+    int frame;   /* number of the frame in its video, from 0 on */
 } Sample;
 
 /* A growing buffer for samples that have to be read from disk; initialise to {0}. */

@@ -24,8 +24,8 @@
 #define F(KIND, field) CONFIG_FIELD(KIND, TransformSettings, field)
 static const ConfigEntry entries[] = {
     {F(FLOAT, crop_area_min), "0.08", .section = "data", .min = 1e-4, .max = 1,
-     .help = "Smallest area of a random resized crop, as a share of the image's; used if the data set's images do not "
-             "have the model's size"},
+     .help = "Smallest area of a random resized crop, as a share of the image's; used only if the images of the data "
+             "set do not have the size of the model"},
     {F(FLOAT, crop_area_max), "1", .min = 1e-4, .max = 1,
      .help = "Largest area of a random resized crop, as a share of the image's"},
     {F(FLOAT, crop_ratio_min), "0.75", .min = 0.01, .max = 100,
@@ -44,8 +44,8 @@ static const ConfigEntry entries[] = {
      CONFIG_CHOICES([RESAMPLE_BICUBIC] = "bicubic", [RESAMPLE_BILINEAR] = "bilinear"),
      .help = "Filter for resizing images, with the same results as Pillow's"},
     {F(BOOL, exact_decode), "false",
-     .help = "Decode JPEGs at full size, as Pillow does, even where decoding at 1/2, 1/4 or 1/8 of the size, which is "
-             "faster, would do"},
+     .help = "Decode JPEGs at full size, as Pillow does; false: at 1/2, 1/4 or 1/8 of the size where that is enough, "
+             "which is faster"},
 };
 #undef F
 

@@ -3,7 +3,7 @@
  *
  * RandAugment, AutoAugment or colour jitter follow in training, or come first (data/images/augment.h).
  *
- * The frames of a clip are images with the same key, and so are cut, mirrored and recoloured alike.
+ * The frames of a clip are images with the same key, so all are cropped, mirrored and recoloured alike.
  *
  *   images already of the model's size   crop after padding, flip; evaluation: unchanged
  *   all others, training                 RandomResizedCrop, or with short_side_max a random crop of the picture resized
@@ -22,7 +22,8 @@
 typedef struct {
     /* RandomResizedCrop: fraction of the area; width / height.  A maximum of 0 means 0.08-1 and 3/4-4/3 */
     float crop_area_min, crop_area_max, crop_ratio_min, crop_ratio_max;
-    int short_side_min, short_side_max; /* training: a crop of the picture resized to a drawn short side; 0: no */
+    int short_side_min, short_side_max; /* training: range of the short side to which a picture is resized before a
+                                         * crop; 0: not used */
     int eval_resize; /* 0: 256/224 times height and width */
     ResampleFilter interpolation;
     bool exact_decode; /* never decode a JPEG at reduced size, so that the pixels equal Pillow's */
@@ -30,7 +31,7 @@ typedef struct {
 
 extern const ConfigGroup transform_settings;
 
-/* Checks that what is cropped is not smaller than the output. */
+/* Checks that crops are not smaller than the output. */
 void transform_check(const Config *config, const TransformSettings *s, int height, int width);
 
 typedef struct {

@@ -1,4 +1,5 @@
-/* WebP through libwebp.  The Makefile compiles webp.c where the library is there, else webp_none.c, which says so. */
+/* WebP through libwebp.  The Makefile compiles webp.c if the library is installed, otherwise webp_none.c, which reports
+ * that it is not. */
 #ifndef VIT_DATA_IMAGES_WEBP_H
 #define VIT_DATA_IMAGES_WEBP_H
 
@@ -10,7 +11,7 @@
 /* Whether this build can read WebP. */
 bool webp_supported(void);
 
-/* Decodes like image_decode bytes that begin as a WebP does. */
+/* Like image_decode, for bytes that begin as a WebP file does. */
 bool webp_decode(Image *image, const uint8_t *bytes, size_t size, size_t most_pixels, Error *error);
 
 #endif

@@ -16,9 +16,10 @@ static const ConfigEntry entries[] = {
      .help = "Label smoothing: the share of each target that is spread evenly over all classes"},
     {CONFIG_FIELD(CHOICE, TargetSettings, class_weights), "none",
      CONFIG_CHOICES([CLASS_WEIGHTS_NONE] = "none", [CLASS_WEIGHTS_INVERSE] = "inverse", [CLASS_WEIGHTS_SQRT] = "sqrt"),
-     .help = "Factor of the loss of each image, for sets with many images of some classes and few of others: none, "
-             "inverse to the number of training images of its class, or inverse to that number's square root; the mean "
-             "over all training images is 1, and the loss of a batch is the mean over its images"},
+     .help = "Weight of each image in the loss, for data sets with many images of some classes and few of others: "
+             "none; inverse, one over the number of training images of its class; or sqrt, one over the square root of "
+             "that number. The mean weight over all training images is 1, and the loss of a batch is the mean over its "
+             "images"},
 };
 const ConfigGroup target_settings = {CONFIG_GROUP(TargetSettings, entries), .change = CHANGE_FREELY};
 

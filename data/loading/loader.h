@@ -5,14 +5,14 @@
  *   training     order = a uniformly random permutation of all images keyed by (seed, epoch);
  *                batches = count / batch_size, rounded down: an incomplete last batch is dropped, as in DeiT, unless
  *                keep_last is set;
- *                balanced: every class comes equally often, and the images of a class in turns (sampler.h);
+ *                balanced: all classes come equally often, and a class repeats its images (sampler.h);
  *                sampler.h describes repeated augmentation, mixup.h the order of samples within a batch
  *   evaluation   order = the data set's; batches = count / batch_size, rounded up: the last may be smaller
  *
  * The same for clips, [frames,height,width,3] in place of [height,width,3].  In training each clip has samples_per_clip
  * consecutive places of the order, with the same frames and draws of their own, and its file is opened once for those
  * that are in the same part.  In evaluation it has `views` of them, its clips and crops; a video that cannot be read is
- * replaced in training, but not in evaluation: its label is then -1 - label, and its pixels mean nothing.
+ * replaced in training, but not in evaluation: its label is then -1 - label, and its pixels are undefined.
  *
  * data/loading/parts.h shares batches among ranks and threads, and replaces images that cannot be read. */
 #ifndef VIT_DATA_LOADING_LOADER_H
@@ -85,7 +85,7 @@ void loader_fill(Loader *loader, size_t first, int n, uint8_t *pixels, int *labe
  * `error`. */
 int loader_write_sheet(const char *path, const Dataset *dataset, const LoaderConfig *config, Error *error);
 
-/* weights [classes]: a factor for the loss of an image, by its class.  The mean over the data set is 1; with n_c
+/* weights [classes]: the factor of the loss of an image of each class.  The mean over the data set is 1; with n_c
  * images of class c, in proportion to 1 / n_c (inverse) or 1 / sqrt(n_c) (sqrt); 0 for a class without images. */
 void loader_class_weights(float *weights, const Dataset *dataset, ClassWeights kind);
 

@@ -18,8 +18,8 @@ static const ConfigEntry entries[] = {
     {F(INT, workers), "0", .section = "data", .min = 0, .max = 1024, .ranks_differ = true,
      .help = "Number of threads that load images (0: one when training on the CPU, one for each core with a GPU)"},
     {F(FLOAT, max_damaged), "0.01", .min = 0, .max = 1,
-     .help = "Share of an epoch's images that may be damaged, but at least one: these are reported and replaced by other "
-             "images, and with more of them the run stops (0: it stops at the first)"},
+     .help = "Largest share of damaged images in an epoch, but at least one image: damaged images are reported and "
+             "replaced by others, and a run with more of them stops (0: it stops at the first)"},
 };
 #undef F
 const ConfigGroup loader_settings = {CONFIG_GROUP(LoaderSettings, entries), .change = CHANGE_FREELY};

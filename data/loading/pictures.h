@@ -21,9 +21,9 @@ typedef struct {
 
 /* The pictures of the list, in its order.  A folder is replaced by all files in it and in its subfolders that have the
  * extension of a picture (image_has_name), hidden ones excepted, each folder sorted by name.  With `clips` it is
- * replaced by its videos (video_has_name), and a folder of pictures without videos stands for itself: they are frames.
- * Ends the process if a folder of the list cannot be read or holds nothing of the kind; a folder in it that cannot be
- * read is left out, and a warning says so. */
+ * replaced by its videos (video_has_name), and a folder with pictures but no videos is kept as one clip, whose frames
+ * the pictures are. Ends the process if a folder of the list cannot be read or contains no such file; a subfolder that
+ * cannot be read is left out with a warning. */
 void pictures_find(Pictures *pictures, const ConfigList *given, bool clips);
 void pictures_free(Pictures *pictures);
 

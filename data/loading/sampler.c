@@ -7,10 +7,11 @@
 
 static const ConfigEntry entries[] = {
     {CONFIG_FIELD(BOOL, SamplerSettings, repeated_aug), "false", .section = "augmentation",
-     .help = "Repeated augmentation: each epoch has a third of the images, each three times with other augmentations"},
+     .help = "Repeated augmentation: each epoch has a third of the images, each three times with different "
+             "augmentations"},
     {CONFIG_FIELD(BOOL, SamplerSettings, balanced), "false",
-     .help = "Show every class equally often, so that an epoch has the images of small classes several times, with other "
-             "augmentations, and some of the images of large ones"},
+     .help = "Sample all classes equally often: an epoch repeats the images of small classes, with different "
+             "augmentations, and leaves out some images of large classes"},
     {CONFIG_FIELD(BOOL, SamplerSettings, drop_last), "true",
      .help = "Leave out the images at the end of an epoch that do not fill a batch; false: they make a smaller batch"},
 };

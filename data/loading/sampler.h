@@ -26,9 +26,9 @@ int sampler_repeats(const SamplerSettings *s);
 /* The number of samples in one epoch; not rounded for fewer than 256 images (timm/data/distributed_sampler.py). */
 size_t sampler_length(size_t count, int repeats);
 
-/* order [count] (=): the draws of an epoch in which every class with images comes equally often, to one image, and the
- * images of a class in turns, each turn in an order of its own.  The draw numbers of an image that comes again are
- * image + turn * count.  labels [count]. */
+/* Sets order [count] to the draws of an epoch in which all classes that have images come equally often, up to a
+ * difference of one image.  A class repeats its images in rounds, each in another order.  The draw number of an image
+ * in a round is image + round * count.  labels [count]. */
 void sampler_balance(uint32_t *order, const int *labels, size_t count, int classes, uint64_t seed, uint32_t epoch);
 
 /* The draw number at a place: image + repeat * count.  The image is therefore draw % count, and its first draw is the

@@ -7,7 +7,7 @@
 #include "data/masks/rle.h"
 
 /* xy [points,2], x before y, in pixels; the last point is joined to the first.  What lies outside the picture is cut
- * off.  Coordinates beyond +-1e8, where pycocotools' result is undefined, are moved there, as NaN is.  Allocates
+ * off.  Coordinates beyond +-1e8, where pycocotools' result is undefined, and NaN are clamped to that.  Allocates
  * nothing but the runs of `out`. */
 void polygon_rle(Rle *out, const double *xy, int points, int height, int width);
 

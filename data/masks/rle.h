@@ -18,7 +18,7 @@ typedef struct {
     int height, width; /* of the picture; at least 1 each, with fewer than 2^31 pixels */
     size_t count;
     uint32_t *runs; /* [count] */
-    size_t room;    /* elements allocated at runs; 0 where they belong to somebody else */
+    size_t room;    /* elements allocated at runs; 0 if they belong to another owner */
 } Rle;
 
 void rle_free(Rle *rle);
@@ -42,7 +42,7 @@ size_t rle_text(char **text, size_t *room, const Rle *rle);
 void rle_encode(Rle *out, const uint8_t *pixels, int height, int width);
 void rle_decode(uint8_t *pixels, const Rle *rle);
 
-/* The pixels of columns from .. to-1 alone, column by column: columns [to-from,height]. */
+/* Decodes only the columns from .. to-1, column by column: columns [to-from,height]. */
 void rle_decode_columns(uint8_t *columns, const Rle *rle, int from, int to);
 
 /* Both masks are of one picture size. */
@@ -60,7 +60,8 @@ RleExtent rle_extent(const Rle *rle);
 /* The number of pixels that are 1 in both masks, by one walk along both lists. */
 uint32_t rle_common_area(const Rle *a, const Rle *b);
 
-/* Intersection over union, for a crowd over the area of `found`; 0 where they do not meet.  The extents are the masks'. */
+/* Intersection over union; for a crowd, intersection over the area of `found`.  0 if the extents do not overlap.  The
+ * extents are the masks'. */
 double rle_iou(const Rle *found, const RleExtent *found_extent, const Rle *truth, const RleExtent *truth_extent,
                bool crowd);
 

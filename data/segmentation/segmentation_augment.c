@@ -10,16 +10,19 @@
 #define F(KIND, field) CONFIG_FIELD(KIND, SegmentationAugment, field)
 static const ConfigEntry entries[] = {
     {F(INT, scale_long), "2048", .section = "augmentation", .min = 32, .max = 16384,
-     .help = "Largest long side of a resized image; before training it is multiplied by scale_min to scale_max"},
+     .help = "Largest long side of a resized image; in training it is multiplied by a random factor from scale_min to "
+             "scale_max"},
     {F(INT, scale_short), "512", .min = 32, .max = 16384,
-     .help = "Largest short side of a resized image; before training it is multiplied by the same number"},
+     .help = "Largest short side of a resized image; in training it is multiplied by the same factor"},
     {F(FLOAT, scale_min), "0.5", .min = 0.05, .max = 20,
-     .help = "Smallest number by which both are multiplied in training"},
-    {F(FLOAT, scale_max), "2", .min = 0.05, .max = 20, .help = "Largest number by which both are multiplied"},
+     .help = "Smallest factor of scale_long and scale_short in training"},
+    {F(FLOAT, scale_max), "2", .min = 0.05, .max = 20, .help = "Largest factor of scale_long and scale_short in "
+                                                               "training"},
     {F(INT, crop_size), "512", .min = 32, .max = 4096,
-     .help = "Height and width of the crops of training images, a multiple of 32; what a smaller image leaves is filled"},
+     .help = "Height and width of the crops of training images, a multiple of 32; smaller images are padded"},
     {F(FLOAT, crop_most), "0.75", .min = 0.01, .max = 1,
-     .help = "A crop of which one class has this share of the labelled pixels is drawn again, up to ten times"},
+     .help = "Share of one class in the labelled pixels of a crop from which on another crop is drawn, up to ten "
+             "times"},
     {F(BOOL, flip), "true", .help = "Mirror half of the training images"},
     {F(BOOL, photometric), "true",
      .help = "Change brightness, contrast, saturation and hue of training images, as mmsegmentation does"},

@@ -43,13 +43,13 @@ typedef struct {
     Photometric colours;
 } SegmentationDraw;
 
-/* The draw for training without the choice of the crop: the crop is the first that is drawn. */
+/* Draws everything for training except the choice among crops: the crop is the first one drawn. */
 SegmentationDraw segmentation_draw(const SegmentationAugment *augment, int height, int width, uint64_t seed,
                                    uint32_t epoch, uint32_t index);
 
-/* Moves the crop to where the next of its places lies, until it satisfies crop_most, and writes the crop's labels,
- * mirrored if the draw says so, to out [crop_height,crop_width], rows `stride` bytes apart.
- * labels [from_height,from_width].  False: out of memory. */
+/* Moves the crop to the next drawn place until it satisfies crop_most, and writes the crop's labels, mirrored if the
+ * draw says so, to out [crop_height,crop_width], rows `stride` bytes apart. labels [from_height,from_width].  False:
+ * out of memory. */
 bool segmentation_crop(SegmentationDraw *draw, uint8_t *out, size_t stride, const uint8_t *labels,
                        const SegmentationAugment *augment, uint64_t seed, uint32_t epoch, uint32_t index,
                        TransformScratch *scratch);

@@ -20,14 +20,14 @@ static const ConfigEntry entries[] = {
     {F(STRING, train_images), "images/training", .argument = "FOLDER",
      .help = "Folder of the training images: an absolute path, or one relative to the folder of data"},
     {F(STRING, train_annotations), "annotations/training", .argument = "FOLDER",
-     .help = "Folder of their annotations: PNG files with the images' names, whose values are classes"},
+     .help = "Folder of the training annotations: PNG files with the images' names, whose values are classes"},
     {F(STRING, val_images), "images/validation", .argument = "FOLDER",
      .help = "Folder of the validation images: an absolute path, or one relative to the folder of data"},
     {F(STRING, val_annotations), "annotations/validation", .argument = "FOLDER",
      .help = "Folder of their annotations"},
     {F(STRING, class_names), "", .argument = "FILE",
-     .help = "Names of the classes, one a line or in the form of ADE20K's objectInfo150.txt, which is taken where "
-             "nothing is given and data has one"},
+     .help = "File with the names of the classes, one a line or in the form of ADE20K's objectInfo150.txt (default: "
+             "objectInfo150.txt in the folder data, if it is there)"},
     {F(INT, seg_classes), "0", .min = 0, .max = SEGMENTATION_MOST_CLASSES, .change = CHANGE_NEVER,
      .help = "Number of classes in the annotations; 0: as many as class_names has names"},
     {F(BOOL, zero_unlabelled), "true", .change = CHANGE_NEVER,
@@ -38,7 +38,7 @@ static const ConfigEntry entries[] = {
     {F(INT, scene_size), "128", .min = SCENES_LEAST_SIDE, .max = 1024, .change = CHANGE_NEVER,
      .help = "Side in pixels of the scenes that shapes generates"},
     {F(BOOL, scene_edges), "false", .change = CHANGE_NEVER,
-     .help = "In the scenes of shapes, give pixels on the edge of a figure a label, too"},
+     .help = "In the scenes of shapes, also label the pixels on the edges of figures"},
 };
 #undef F
 
@@ -191,7 +191,7 @@ static void open_files(SegmentationSet *set, const SegmentationSetSettings *s, b
     text_name_path(set->name, sizeof set->name, s->data, "images");
     read_names(&set->names, s);
     set->classes = set->names.at ? set->names.count : s->seg_classes;
-    if (!set->classes) die("%s: how many classes? Give seg_classes, or class_names a file", s->data);
+    if (!set->classes) die("%s: the number of classes is unknown: give seg_classes, or a file as class_names", s->data);
     set->image_folder = folder_path(s->data, train ? s->train_images : s->val_images);
     set->label_folder = folder_path(s->data, train ? s->train_annotations : s->val_annotations);
     if (!folder_exists(folder = set->image_folder) || !folder_exists(folder = set->label_folder))

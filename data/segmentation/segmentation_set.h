@@ -11,7 +11,7 @@
 #include "data/images/transform.h"
 #include "data/loading/pictures.h"
 
-/* The choice of a data set, and how much of it is used. */
+/* Settings that choose a data set and how much of it is used. */
 typedef struct {
     const char *data;
     const char *train_images, *train_annotations, *val_images, *val_annotations, *class_names;
@@ -40,7 +40,7 @@ typedef struct {
 } SegmentationSet;
 
 /* Opens the split that the settings name; seed is used by the embedded scenes.  Reads the header of every file, and
- * ends the process with one line where a picture has no annotation, or one of another size or kind. */
+ * ends the process with one line if a picture has no annotation, or one of another size or kind. */
 void segmentation_set_open(SegmentationSet *set, const SegmentationSetSettings *s, bool train, uint64_t seed);
 void segmentation_set_close(SegmentationSet *set);
 
@@ -50,8 +50,8 @@ int segmentation_set_classes(const SegmentationSetSettings *s);
 /* Writes the picture's name for messages: its path, or "image 17 of shapes". */
 void segmentation_set_name_image(const SegmentationSet *set, size_t index, char *text, size_t size);
 
-/* Decodes a picture and its labels [height,width] at their own size; both are valid until the scratch is used again.
- * On failure, also where a label is beyond the classes, returns false and sets `error`. */
+/* Decodes a picture and its labels [height,width] at their own size; both are valid until the scratch is used again. On
+ * failure, also if a label is out of range, returns false and sets `error`. */
 bool segmentation_set_read(const SegmentationSet *set, int index, TransformScratch *scratch, ImagePart *picture,
                            uint8_t **labels, Error *error);
 

@@ -17,7 +17,7 @@ typedef struct {
     size_t stride;
     const uint8_t *labels; /* [height,width], rows `label_stride` bytes apart; 255: no label, nearly white */
     size_t label_stride;
-    const uint8_t *predicted; /* likewise; in all views or, NULL, in none */
+    const uint8_t *predicted; /* likewise; NULL in all views or in none */
 } SegmentationView;
 
 /* The colour of a class, that of PASCAL VOC's colour map; no two of 256 are equal. */
@@ -29,7 +29,7 @@ void segmentation_colour(uint8_t rgb[3], int class);
 bool segmentation_sheet(Image *sheet, const SegmentationView *views, int n, int least, const char *const *names,
                         Error *error);
 
-/* Writes it as a PNG file. */
+/* Writes the sheet as a PNG file. */
 bool segmentation_sheet_write(const char *path, const SegmentationView *views, int n, const char *const *names,
                               Error *error);
 

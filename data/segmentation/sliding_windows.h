@@ -1,6 +1,6 @@
-/* Evaluation by sliding windows, as mmsegmentation's slide_inference: windows of crop x crop pixels, `stride` apart, the
- * last of a row and of a column moved back so that it ends with the picture; a side shorter than the crop has one window
- * of its own length.  A pixel's logits are the mean of those of the windows that hold it. */
+/* Evaluation by sliding windows, as mmsegmentation's slide_inference: windows of crop x crop pixels, `stride` apart.
+ * The last window of a row or column is moved back so that it ends with the picture, and a side shorter than the crop
+ * has one window of its own length.  A pixel's logits are averaged over the windows that contain it. */
 #ifndef VIT_DATA_SEGMENTATION_SLIDING_WINDOWS_H
 #define VIT_DATA_SEGMENTATION_SLIDING_WINDOWS_H
 

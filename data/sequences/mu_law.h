@@ -7,7 +7,7 @@
 /* x in [-1,1], clamped: y = sign(x) ln(1 + 255 |x|) / ln 256, floor((y + 1) / 2 255 + 1/2); 0 becomes 128. */
 uint8_t mu_law_encode(double x);
 
-/* y = 2 byte / 255 - 1, x = sign(y) (256^|y| - 1) / 255.  mu_law_encode gives the byte back. */
+/* y = 2 byte / 255 - 1, x = sign(y) (256^|y| - 1) / 255.  mu_law_encode returns the same byte again. */
 double mu_law_decode(uint8_t byte);
 
 #endif

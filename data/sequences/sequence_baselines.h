@@ -4,10 +4,10 @@
 
 #include "data/sequences/sequences.h"
 
-/* The bits a byte of a split under the histogram of the training bytes, every value counted once more than it occurs.
- * Images: a histogram for each of the n positions, of the first `most` training images and over the first `most` of the
- * split (0: all), without those that cannot be read; NaN if there are none.  Text and sound: one histogram; `most` is
- * ignored. */
+/* Bits per byte of a split under the histogram of the training bytes, in which every value is counted once more than it
+ * occurs.  For images there is a histogram for each of the n positions: it is made from the first `most` training
+ * images and evaluated on the first `most` images of the split (0: all), without those that cannot be read; NaN if
+ * there are none.  For text and sound there is one histogram, and `most` is ignored. */
 double sequences_histogram_bits(const SequenceSet *set, SequencesSplit split, size_t most);
 
 #endif

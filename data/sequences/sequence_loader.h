@@ -14,7 +14,7 @@
 #include "data/sequences/sequences.h"
 
 typedef struct {
-    PartsConfig parts;    /* train: of the training split; else evaluation */
+    PartsConfig parts;    /* train: batches of the training split; otherwise of an evaluation */
     SequencesSplit split; /* evaluation only */
     int step;             /* evaluation of text and audio: tokens from one window to the next; 0: n */
 } SequenceLoaderConfig;

@@ -35,9 +35,9 @@ static const ConfigEntry entries[] = {
     {F(CHOICE, kind), "auto",
      CONFIG_CHOICES([SEQUENCES_AUTO] = "auto", [SEQUENCES_IMAGES] = "images", [SEQUENCES_TEXT] = "text",
                     [SEQUENCES_AUDIO] = "audio"),
-     .help = "What the data are read as; auto: as the files say"},
+     .help = "Kind of the data; auto: as the files show"},
     {F(INT, tokens), "1024", .min = 1, .max = 1 << 24,
-     .help = "Bytes of text or samples of sound in a sequence; of images height, width and channels say it"},
+     .help = "Bytes of text or samples of sound in a sequence; for images it follows from height, width and channels"},
     {F(INT, image_side), "0", .min = 0, .max = 1024,
      .help = "Height and width of images, resized by Pillow's BOX filter (0: the data set's own, 64 if its pictures "
              "differ in size)"},
@@ -46,9 +46,9 @@ static const ConfigEntry entries[] = {
     {F(FLOATS, shares), "90,5,5", .min = 0, .max = 1e9,
      .help = "Shares of text or sound for training, validation and test, in this order"},
     {F(INT, validation_images), "-1", .min = -1, .max = 1e8,
-     .help = "Training images held out for validation (-1: 2000, or a tenth if that is less; 0: none, and the test images "
-             "validate)"},
-    {F(UINT64, split_seed), "0", .help = "Which images are held out"},
+     .help = "Training images held out for validation (-1: 2000, or a tenth if that is less; 0: none, and the test "
+             "images are used for validation)"},
+    {F(UINT64, split_seed), "0", .help = "Seed of the choice of the images that are held out"},
     {F(INT, train_limit), "0", .min = 0, .max = 1e8, .help = "Use only N of the training sequences (0: all)"},
     {F(INT, test_limit), "0", .min = 0, .max = 1e8, .change = CHANGE_FREELY,
      .help = "Use only N of the validation and of the test sequences (0: all)"},
@@ -200,7 +200,8 @@ void sequences_describe(SequenceSet *set, const SequencesSettings *s) {
     if (set->kind != SEQUENCES_IMAGES) return describe_stream(set, s, path);
     Dataset dataset;
     dataset_describe(&dataset, s->data, s->data_dir);
-    if (dataset.clips) die_usage("%s has clips, which are no sequences of bytes here: give images, text or sound as data", dataset.name);
+    if (dataset.clips) die_usage("%s has clips, which this program cannot read as sequences of bytes: give images, "
+                                 "text or sound as data", dataset.name);
     describe_images(set, s, &dataset);
     dataset_close(&dataset);
 }

@@ -16,7 +16,7 @@
 #include "core/error.h"
 #include "data/images/transform.h"
 
-/* SEQUENCES_AUTO: as the files say; no open set is of this kind. */
+/* SEQUENCES_AUTO: the files decide; an open set always has one of the other kinds. */
 typedef enum { SEQUENCES_AUTO, SEQUENCES_IMAGES, SEQUENCES_TEXT, SEQUENCES_AUDIO } SequencesKind;
 typedef enum { SEQUENCES_TRAIN, SEQUENCES_VALIDATION, SEQUENCES_TEST, SEQUENCES_SPLITS } SequencesSplit;
 extern const char *const sequences_split_names[SEQUENCES_SPLITS]; /* for messages: "training" */
@@ -28,7 +28,7 @@ typedef struct {
     int image_side;         /* H and W; 0: the data set's own, 64 where its pictures differ in size */
     bool grey;              /* one channel */
     int rate;               /* of audio, in samples a second */
-    ConfigFloats shares;    /* of text and audio: three numbers, divided by their sum */
+    ConfigFloats shares;    /* for text and audio: three numbers, divided by their sum */
     int validation_images;  /* -1: 2,000, or a tenth of the training images if that is less */
     uint64_t split_seed;
     int train_limit, test_limit; /* sequences; 0: all.  test_limit holds for validation, too */
@@ -61,8 +61,8 @@ void sequences_close(SequenceSet *set);
 
 /* == Training ===================================================================================================== */
 
-/* The number of sequences in an epoch, 0 if the split is too short: all images, or of text and audio the windows that
- * begin every n bytes from an offset below n that is drawn for each epoch; the number is the same for every offset. */
+/* The number of sequences in an epoch, 0 if the split is too short: all images, or for text and audio the windows that
+ * begin every n bytes from an offset below n.  The offset is drawn for each epoch and does not change the number. */
 size_t sequences_epoch_length(const SequenceSet *set);
 
 /* The offset of that epoch's windows; 0 for images. */

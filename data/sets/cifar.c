@@ -55,7 +55,7 @@ static const CifarLayout *layout_of(int classes) { return classes == 10 ? &cifar
 size_t cifar_count(size_t size, int classes, size_t expected, Error *error) {
     size_t record = (size_t)layout_of(classes)->label_bytes + CIFAR_PIXELS, count = size / record;
     if (size % record)
-        return refuse(error, "%zu bytes: %zu whole records of %zu bytes and %zu bytes over", size, count, record,
+        return refuse(error, "%zu bytes: %zu whole records of %zu bytes and %zu bytes left over", size, count, record,
                       size % record), 0;
     if (expected && count != expected) return refuse(error, "%zu records, expected %zu", count, expected), 0;
     if (!count) refuse(error, "%zu records, expected at least 1", count);
@@ -117,7 +117,7 @@ static void load_file(uint8_t *pixels, uint8_t *labels, const CifarLayout *layou
     bool ok = file_read(path, (size_t)1 << 30, &bytes, &size, &error) &&
               cifar_count(size, classes, expected, &error) &&
               cifar_parse(pixels, labels, bytes, expected, classes, &error);
-    if (!ok) die("%s: %s: run `scripts/fetch_cifar.sh %s` for a whole one", path, error.text, layout->name);
+    if (!ok) die("%s: %s: run `scripts/fetch_cifar.sh %s` to download it again", path, error.text, layout->name);
     free(bytes);
 }
 

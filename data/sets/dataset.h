@@ -1,6 +1,5 @@
-/* Data sets of images and clips.  A data set is a table of labelled images: either all of one size and available as
- * 8-bit RGB pixels in row-major order, or encoded pictures of any size; or of labelled videos, whose frames are
- * such. */
+/* Data sets of images and clips.  A data set is a table of labelled images: or of labelled videos.  Images and frames
+ * are either all of one size and available as 8-bit RGB pixels in row-major order, or encoded pictures of any size. */
 #ifndef VIT_DATA_SETS_DATASET_H
 #define VIT_DATA_SETS_DATASET_H
 
@@ -28,11 +27,11 @@ struct Dataset {
     void (*get)(const Dataset *dataset, size_t index, uint8_t *pixels, int *label);
     bool (*read)(const Dataset *dataset, size_t index, SampleBuffer *buffer, Sample *sample, Error *error);
     void (*describe)(const Dataset *dataset, size_t index, char *text, size_t size);
-    /* The label of an image without its pixels; NULL: get or read tells it. */
+    /* The label of an image without its pixels; NULL: use get or read. */
     int (*label)(const Dataset *dataset, size_t index);
     /* Thread-safe.  Gives the frames of a clip to `taker` (data/video/clips.h), each valid until the next one; sets
-     * *label, even where it returns false with `error` set.  If videos have files, read returns one whole: an encoded
-     * video, or pictures in a row (data/video/clip_file.h); else it is NULL. */
+     * *label, even where it returns false with `error` set.  If videos have files, read returns a whole one: an encoded
+     * video, or a sequence of pictures (data/video/clip_file.h).  Otherwise read is NULL. */
     bool (*read_clip)(const Dataset *dataset, size_t index, const ClipChoice *choice, SampleBuffer *buffer,
                       const ClipTaker *taker, int *label, Error *error);
     void (*close)(Dataset *dataset);
@@ -45,11 +44,11 @@ enum { DATASET_PATH = 4096 };
 /* A kind of data set, one entry of the list in data/sets/datasets.c. */
 typedef struct {
     const char *name; /* its name in the setting `data`; NULL: it can only be given as a path */
-    bool generates;   /* it makes as many images or clips as open is asked for */
-    /* Whether a data set of this kind lies in or at `path`, which exists; writes to `found` the path to pass to open
-     * and describe.  NULL: this kind has no files. */
+    bool generates;   /* its open generates any number of images or clips */
+    /* Whether `path`, which exists, is or contains a data set of this kind; writes to `found` the path for open and
+     * describe.  NULL: this kind has no files. */
     bool (*find)(char found[DATASET_PATH], const char *path);
-    /* See datasets.h.  A kind that generates gets its name in place of a path. */
+    /* See datasets.h.  A kind that generates its images is given its name in place of a path. */
     void (*open)(Dataset *dataset, const char *path, bool train, size_t limit);
     void (*describe)(Dataset *dataset, const char *path);
 } DatasetKind;
@@ -60,7 +59,8 @@ bool dataset_read(const Dataset *dataset, size_t index, SampleBuffer *buffer, Sa
 /* Writes the image's name for messages, such as "train/n01440764/x.JPEG" or "image 17 of cifar10". */
 void dataset_name_image(const Dataset *dataset, size_t index, char *text, size_t size);
 
-/* Describes a data set of photographs: only its name, the last part of `path` or `otherwise`, and the statistics. */
+/* Describes a data set of photographs: sets only its name, the last part of `path` or `otherwise`, and the
+ * statistics. */
 void dataset_of_photographs(Dataset *dataset, const char *path, const char *otherwise);
 
 /* How many of `count` images remain under a limit; 0: no limit. */

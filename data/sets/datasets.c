@@ -32,12 +32,12 @@ static const ConfigEntry entries[] = {
     {F(INT, test_limit), "0", .min = 0, .max = 1e8, .change = CHANGE_FREELY,
      .help = "Use only N of the test images (0: all)"},
     {F(FLOAT, val_fraction), "0", .max = 0.9,
-     .help = "Share of the training images of each class that is held out to validate: best.safetensors is chosen on "
-             "them, and the test images, where there are some, are read once at the end (default: 0; 0.1 for class "
-             "folders without val/)"},
+     .help = "Share of the training images of each class that is held out for validation, which chooses "
+             "best.safetensors; the test images, if there are any, are then evaluated once, at the end (default: 0; "
+             "0.1 for class folders without val/)"},
     {F(FLOATS, mean), .min = -255, .max = 255,
-     .help = "Mean of each channel, for pixels in [0, 1] (default: the one that the weights were trained with if their "
-             "file says it, else the data set's)"},
+     .help = "Mean of each channel, for pixels in [0, 1] (default: the mean that the weights were trained with if "
+             "their file contains it, otherwise the data set's)"},
     {F(FLOATS, std), .min = 0, .max = 255,
      .help = "Standard deviation of each channel, by which pixels are divided (default as for mean)"},
 };

@@ -8,7 +8,7 @@
 /* The data sets that have a name and files, for help and messages; `last` comes before the last name. */
 #define DATASETS_WITH_FILES(last) "cifar10, cifar100, mnist" last "imagenet"
 
-/* The choice of a data set, and how much of it is used. */
+/* Settings that choose a data set and how much of it is used. */
 typedef struct {
     const char *data, *data_dir, *labels;
     int train_limit, test_limit;
@@ -24,17 +24,16 @@ void data_check(const Config *config, const DataSettings *s);
 /* Whether `data` is the name of a data set. */
 bool dataset_named(const char *data);
 
-/* Whether `data` names a data set that generates as many images as are asked for. */
+/* Whether `data` names a data set that generates any number of images. */
 bool dataset_generates(const char *data);
 
-/* The name of the data set that `data` may mean, misspelled; NULL: none is near.  `also`: another name, or NULL. */
+/* The name of the data set that `data` may mean, misspelled; NULL: none is similar.  `also`: another name, or NULL. */
 const char *dataset_nearest(const char *data, const char *also);
 
 /* Whether `data` names a kind of data set, or a folder or file that is one. */
 bool dataset_is_there(const char *data);
 
-/* Is this the name of a data set, or a path?  Only a word that is neither is unknown; whether a path leads to a data
- * set is found out when it is opened. */
+/* Is this the name of a data set, or a path?  A path is not examined until it is opened. */
 bool dataset_known(const char *data, Error *error);
 
 /* Opens the data set that `data` names:
@@ -50,8 +49,8 @@ bool dataset_known(const char *data, Error *error);
  * On error ends the process with one line that names the file and what is wrong with it. */
 void dataset_open(Dataset *dataset, const char *data, const char *folder, bool train, size_t limit);
 
-/* What there is in addition to training images: by_class, the data are class folders; validation, images that are meant to
- * validate; test, images that are meant to test. */
+/* What the data have besides training images.  by_class: the data are class folders; validation: there are images for
+ * validation; test: there are test images. */
 typedef struct {
     bool by_class, validation, test;
 } DatasetSplits;

@@ -10,7 +10,7 @@
 extern const DatasetKind folder_kind;
 
 /* See dataset_open in data/sets/datasets.h.  If both splits exist, they must have the same classes. */
-/* Whether a folder has images to validate with (val or valid), and images to test with (test). */
+/* Whether a folder has images for validation (val or valid), and images for the test (test). */
 void folder_splits(const char *path, bool *validation, bool *test);
 /* Opens the split of a folder that has both. */
 void folder_open_test(Dataset *dataset, const char *path, size_t limit);

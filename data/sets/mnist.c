@@ -18,9 +18,10 @@ static size_t count_of(const uint8_t *bytes, size_t size, uint32_t magic, size_t
         return refuse(error, "not an idx file of MNIST: begins with %08x, expected %08x",
                       size < 4 ? 0 : big_endian(bytes), magic), 0;
     size_t count = big_endian(bytes + 4);
-    if (!count) return refuse(error, "it says that it holds nothing"), 0;
+    if (!count) return refuse(error, "its header says that it is empty"), 0;
     if ((size - header) / each != count || (size - header) % each)
-        return refuse(error, "%zu bytes, expected %zu for the %zu that it announces", size, header + count * each,
+        return refuse(error, "%zu bytes, expected %zu for the %zu that its header "
+                             "announces", size, header + count * each,
                       count), 0;
     return count;
 }

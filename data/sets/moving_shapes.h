@@ -1,9 +1,9 @@
-/* The embedded clips: figures that move, labelled by how they move, drawn on demand on a torus of 64 x 64 cells.
+/* The embedded clips: moving figures, labelled by their motion, drawn on demand on a torus of 64 x 64 cells.
  *
- * A single frame says nothing about the class.  Everything that moves - place, angle, size - starts uniformly on its
- * cycle and advances by whole steps, and a shift of a cycle is a bijection: whatever the class, frame t of all clips is
- * drawn from the same distribution as frame 0.  All else (figure, colours, background, noise) is independent of the
- * class.  In an unordered bag of frames v and -v are the same; the set moving-shapes-sense has only such pairs.
+ * A single frame has no information about the class.  Everything that moves - place, angle, size - starts uniformly on
+ * its cycle and advances by whole steps, and a shift of a cycle is a bijection: whatever the class, frame t of all
+ * clips is drawn from the same distribution as frame 0.  All else (figure, colours, background, noise) is independent
+ * of the class.  In an unordered bag of frames v and -v are the same; the set moving-shapes-sense has only such pairs.
  *
  *   moving-shapes         eight directions, 1 to 3 cells a frame
  *   moving-shapes-sense   the sense of a motion along one of four axes: half of the directions against their opposites

@@ -18,7 +18,7 @@ typedef struct {
  * many images as the data set.  On failure returns false with one line in `error`; there is then nothing to close. */
 bool real_labels_open(RealLabels *real, const char *path, const Dataset *dataset, bool whole, Error *error);
 
-/* The labels of an image of the data set, *count of them, in the numbers of its classes. */
+/* The labels of an image of the data set, *count of them, as indices of the data set's classes. */
 const int *real_labels_of(const RealLabels *real, size_t index, size_t *count);
 
 void real_labels_close(RealLabels *real);

@@ -56,7 +56,7 @@ const char *record_image_name(const RecordFile *file, size_t index);
 /* Reads a file's header; ends the process if it is not valid. */
 void record_read_header(const char *path, RecordHeader *header);
 
-/* Recognised by a file that begins with RECORD_MAGIC, or a folder with train.pack or val.pack. */
+/* Recognised: a file that begins with RECORD_MAGIC, or a folder with train.pack or val.pack. */
 extern const DatasetKind packed_kind;
 
 /* See dataset_open in data/sets/datasets.h.  If the file holds the other split, the wanted one is looked for in the

@@ -1,17 +1,18 @@
-/* Parts of a data set of images: the training images without those that validate, and these alone. */
+/* Parts of a data set of images: the images for training, and those held out for validation. */
 #ifndef VIT_DATA_SETS_SUBSET_H
 #define VIT_DATA_SETS_SUBSET_H
 
 #include "data/sets/dataset.h"
 
 /* Divides `whole`, a data set of images, into `rest` and `held`: in every class the share `fraction` of its images,
- * rounded to the nearest number, is held.  Which ones is a function of the seed and of the last two parts of the image's
- * name, so that neither the folder's place nor the order or number of other files decides.  Images keep their order.
- * Takes `whole` over, which is closed with the last of its parts; on an error closes nothing, returns false and sets
- * `error`: a class of which no image, or every image, would be held. */
+ * rounded to the nearest number, is held.  The choice is a function of the seed and of the last two parts of the
+ * image's name: it does not depend on the location of the folder, nor on the order or number of other files.  Images
+ * keep their order.  Takes ownership of `whole`, which is closed with the last of its parts.  If no image or every
+ * image of a class would be held, closes nothing, returns false and sets `error`. */
 bool subset_divide(Dataset *rest, Dataset *held, Dataset *whole, double fraction, uint64_t seed, Error *error);
 
-/* The data set that an image of a part is in, and its index there; of any other data set itself and the same index. */
+/* For an image of a part, the whole data set and the index in it.  For any other data set, itself and the same
+ * index. */
 const Dataset *subset_whole(const Dataset *dataset);
 size_t subset_index(const Dataset *dataset, size_t index);
 

@@ -1,5 +1,5 @@
-/* A video as a row of picture files, for packed data sets: no library for videos is needed to read it, and any frame
- * can be read without the others.
+/* A video as a sequence of picture files, for packed data sets: no library for videos is needed to read it, and any
+ * frame can be read without the others.
  *
  *     header    ClipFileHeader
  *     times     double [count]: seconds from the first frame, ascending

@@ -9,13 +9,14 @@
 static const ConfigEntry entries[] = {
     {F(CHOICE, sampling), "segments", .section = "clips",
      CONFIG_CHOICES([SAMPLING_SEGMENTS] = "segments", [SAMPLING_DENSE] = "dense", [SAMPLING_TSN] = "tsn"),
-     .help = "Frames of a video that make a clip: one from each of `frames` equal segments (Something-Something), a "
-             "dense stretch of it (Kinetics), or one from each segment of whole frames, as in TSN"},
+     .help = "Choice of a clip's frames from a video: segments, one from each of `frames` equal segments "
+             "(Something-Something); dense, frames at a fixed distance from a stretch of the video (Kinetics); tsn, "
+             "one from each segment of whole frames, as in TSN"},
     {F(INT, frame_stride), "4", .min = 1, .max = 1024,
-     .help = "Length of a dense stretch: that many frames for each frame of the clip"},
+     .help = "With sampling dense: length of the stretch in frames of the video for each frame of the clip"},
     {F(FLOAT, target_fps), "0", .min = 0, .max = 1000,
-     .help = "Frames a second for which a dense stretch is meant, scaled for videos with another rate (0: it is counted "
-             "in frames)"},
+     .help = "With sampling dense: frame rate for which the length of the stretch is meant; it is scaled for videos "
+             "with another rate (0: never scaled)"},
     {F(INT, samples_per_clip), "1", .min = 1, .max = CLIP_MOST_SAMPLES, .change = CHANGE_BETWEEN_EPOCHS,
      .help = "Number of training samples from each clip in an epoch. They follow each other, have the same frames with "
              "different augmentations, and the file is decoded once (2: NUM_SAMPLE in the recipes of SlowFast, MViT and "

@@ -1,4 +1,5 @@
-/* Clips: which frames of a video a sample has.  F frames in the file, T0 (`frames`) in a clip, tau = frame_stride.
+/* Clips: the choice of a sample's frames from a video.  F frames in the file, T0 (`frames`) in a clip, tau =
+ * frame_stride.
  *
  *   dense     the span is T0 tau frames (scaled by the video's rate / target_fps if that is set), d = max(F - span, 0):
  *             training starts at U(0, d), real; view k of K at k floor(d / (K-1)), a single one at floor(d / 2);
@@ -40,7 +41,7 @@ enum { CLIP_MOST_SAMPLES = 16 }; /* samples_per_clip */
  * v mod test_crops of clip v / test_crops. */
 int clip_views(const ClipSettings *s);
 
-/* Says which clip of a video is wanted.  In training the frames are a pure function of (seed, epoch, draw, F). */
+/* Chooses one clip of a video.  In training the frames are a pure function of (seed, epoch, draw, F). */
 typedef struct {
     int frames; /* T0; 0: all frames of the video */
     ClipSettings s;
@@ -53,7 +54,7 @@ typedef struct {
 /* index [choice->frames]: the frames of a video with F >= 1 frames at `fps` a second (0: unknown), ascending. */
 void clip_frames(int *index, int F, double fps, const ClipChoice *choice);
 
-/* A choice of any number of frames, all of the video's included. */
+/* The result for any choice, also for all frames of the video. */
 typedef struct {
     int *at; /* [count] */
     int count;

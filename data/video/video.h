@@ -1,11 +1,12 @@
 /* Videos in memory through FFmpeg's libraries: which frames there are, and the pixels of those that are wanted.  The
- * Makefile compiles video.c where the headers of libavformat, libavcodec and libswscale are there, else video_none.c,
- * which says so; the libraries themselves are loaded when they are needed (data/video/video_library.h).
+ * Makefile compiles video.c if the headers of libavformat, libavcodec and libswscale are installed, otherwise
+ * video_none.c, which reports that they are not; the libraries themselves are loaded when they are needed
+ * (data/video/video_library.h).
  *
- * A frame is named by its rank in the order of presentation, never by a time: rates are often not constant, and
- * durations are estimates.  Colours are converted with the matrix and range that the frame is tagged with, else BT.601
- * in limited range; rotations by multiples of 90 degrees are undone; pixels that are not square stay as they are.  A
- * file may not refer to other files. */
+ * A frame is identified by its index in the order of presentation, never by a time: rates are often not constant, and
+ * durations are estimates.  Colours are converted with the matrix and range in the frame's tags, or without tags with
+ * BT.601 in limited range; rotations by multiples of 90 degrees are undone; pixels that are not square stay as they
+ * are.  A file may not refer to other files. */
 #ifndef VIT_DATA_VIDEO_VIDEO_H
 #define VIT_DATA_VIDEO_VIDEO_H
 
@@ -26,8 +27,8 @@ bool video_has_name(const char *name);
 
 typedef struct VideoReader VideoReader;
 
-/* Opens the first video stream and lists its frames, without decoding where the packets say their times; the bytes must
- * outlive the reader, which serves one thread.  On failure returns NULL and sets `error`. */
+/* Opens the first video stream and lists its frames, without decoding them if the packets have time stamps; the bytes
+ * must outlive the reader, which serves one thread.  On failure returns NULL and sets `error`. */
 VideoReader *video_open(const uint8_t *bytes, size_t size, size_t most_pixels, Error *error);
 void video_close(VideoReader *reader);
 
@@ -35,15 +36,15 @@ void video_close(VideoReader *reader);
 int video_frames(const VideoReader *reader);
 /* The mean number of frames a second between the first and the last frame; 0 if that is not known. */
 double video_fps(const VideoReader *reader);
-/* The time of a frame in seconds, from the first one's. */
+/* The time of a frame in seconds since the first frame. */
 double video_time(const VideoReader *reader, int frame);
 
 /* Calls take(context, i, pixels [height,width,3], ...) for index[i], i = 0 .. count-1, with pixels that are valid
- * during the call.  index [count] ascends, repeats included.  All frames get the size of the first one decoded.
- * Decodes from the last key frame before a wanted frame, and holds one picture at a time besides the decoder's own.  A
- * wanted frame that does not come, or in whose decoding an error was reported, is an error; what a decoder conceals
- * without a word is accepted, as a JPEG is that libjpeg only warns about.  Then, and when take says so, returns false
- * with `error` set. */
+ * during the call.  index [count] ascends, repeats included.  All frames get the size of the first one decoded. Decodes
+ * from the last key frame before a wanted frame, and holds one picture at a time besides the decoder's own.  A wanted
+ * frame that does not come, or in whose decoding an error was reported, is an error; damage that a decoder conceals
+ * without reporting it is accepted, like that of a JPEG that libjpeg only warns about.  On an error, and when take
+ * returns false, returns false with `error` set. */
 bool video_read(VideoReader *reader, const int *index, int count,
                 bool (*take)(void *context, int i, const uint8_t *pixels, int height, int width, Error *error),
                 void *context, Error *error);

@@ -1,6 +1,6 @@
-/* FFmpeg's functions, found when the first video is opened: a hundred shared libraries come with them, for which a
- * program that reads no video does not wait at its start, and which need not be there.  The headers of the build say
- * which versions are asked for, because structs differ between them. */
+/* FFmpeg's functions, loaded when the first video is opened: they depend on a hundred shared libraries, which a program
+ * that reads no video need not load and may lack.  The versions must be those of the headers at build time, because
+ * structs differ between versions. */
 #ifndef VIT_DATA_VIDEO_VIDEO_LIBRARY_H
 #define VIT_DATA_VIDEO_VIDEO_LIBRARY_H
 
@@ -13,7 +13,7 @@
 
 #include "core/error.h"
 
-/* FFmpeg has moved the rotation of a stream from its side data to its codec's parameters. */
+/* In newer versions of FFmpeg the rotation of a stream is not in its side data but in its codec's parameters. */
 #if LIBAVFORMAT_VERSION_INT >= AV_VERSION_INT(60, 15, 100)
 #define FORMAT_SIDE_DATA(F)
 #define CODEC_SIDE_DATA(F) F(av_packet_side_data_get)

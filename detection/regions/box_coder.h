@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-/* wx, wy, ww, wh: of the proposals from anchors, and of the boxes from proposals. */
+/* wx, wy, ww, wh: for proposals from anchors, and for boxes from proposals. */
 static const float proposal_weights[4] = {1, 1, 1, 1}, region_weights[4] = {10, 10, 5, 5};
 
 /* delta (=) of `box` relative to `from`; both have sides larger than 0. */
@@ -17,7 +17,7 @@ static inline void box_encode(float delta[4], const float from[4], const float b
     delta[3] = weights[3] * logf(gh / ph);
 }
 
-/* The inverse, with dw / ww cut to at most ln(1000 / 16). */
+/* The inverse, with dw / ww limited to ln(1000 / 16). */
 static inline void box_decode(float box[4], const float from[4], const float delta[4], const float weights[4]) {
     const float most = 4.135166556742356f;
     float pw = from[2] - from[0], ph = from[3] - from[1];
@@ -30,7 +30,7 @@ static inline void box_decode(float box[4], const float from[4], const float del
     box[3] = y + 0.5f * h;
 }
 
-/* Cuts a box to an image of h x w. */
+/* Clips a box to an image of h x w. */
 static inline void box_cut(float box[4], int h, int w) {
     for (int i = 0; i < 4; i++) {
         float most = (float)(i % 2 ? h : w);
@@ -38,7 +38,7 @@ static inline void box_cut(float box[4], int h, int w) {
     }
 }
 
-/* Intersection over union, 0 of boxes that do not meet. */
+/* Intersection over union; 0 for boxes that do not overlap. */
 static inline float box_iou(const float a[4], const float b[4]) {
     float x0 = a[0] > b[0] ? a[0] : b[0], y0 = a[1] > b[1] ? a[1] : b[1];
     float x1 = a[2] < b[2] ? a[2] : b[2], y1 = a[3] < b[3] ? a[3] : b[3];

@@ -1,4 +1,4 @@
-/* The proposals of an image: from the logits and deltas of its anchors to the boxes that the heads look at. */
+/* The proposals of an image, which are the inputs of the heads: computed from the logits and deltas of its anchors. */
 #ifndef VIT_DETECTION_REGIONS_PROPOSALS_H
 #define VIT_DETECTION_REGIONS_PROPOSALS_H
 
@@ -22,8 +22,8 @@ void proposal_scratch_close(ProposalScratch *scratch);
 
 /* proposals (=) [rule->most]: boxes x0, y0, x1, y1, best first; returns their number.  logits[l]
  * [rows,columns,ANCHOR_RATIOS] and deltas[l] [rows,columns,ANCHOR_RATIOS,4] of each level, in host memory.  Only cells
- * of the image's own own_h x own_w count (anchors_own_cells); boxes are cut to it, and those with a side of 0 dropped.
- * Equal scores are taken in the order of the anchors. */
+ * of the image's own own_h x own_w count (anchors_own_cells); boxes are clipped to it, and those with a side of 0 are
+ * dropped. Equal scores are taken in the order of the anchors. */
 int proposals_find(float (*proposals)[4], const float *const *logits, const float *const *deltas, const Anchors *anchors,
                    int own_h, int own_w, const ProposalRule *rule, ProposalScratch *scratch);
 

@@ -1,4 +1,4 @@
-/* From the outputs of Mask R-CNN's box head to the detections of an image. */
+/* Makes an image's detections from the outputs of Mask R-CNN's box head. */
 #ifndef VIT_DETECTION_REGIONS_REGION_DETECTIONS_H
 #define VIT_DETECTION_REGIONS_REGION_DETECTIONS_H
 

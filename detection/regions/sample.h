@@ -1,5 +1,5 @@
-/* Which anchors or proposals count in a step's loss.  The sample is a pure function of its arguments: every candidate
- * has a random number of its own, and those with the smallest numbers are taken. */
+/* The choice of the anchors or proposals that count in a step's loss.  The sample is a pure function of its arguments:
+ * every candidate has a random number of its own, and those with the smallest numbers are taken. */
 #ifndef VIT_DETECTION_REGIONS_SAMPLE_H
 #define VIT_DETECTION_REGIONS_SAMPLE_H
 
@@ -23,8 +23,8 @@ typedef struct {
 } SampleSize;
 
 /* chosen (=) [rule->most]: indices of the sample in ascending order, from to [n] of assign_boxes: as many positive ones
- * as there are, up to most_positive, and negative ones up to `most` together.  elements [n]: numbers of the candidates
- * that the draw depends on, different from each other, or NULL for their index.  keys [rule->most]: scratch. */
+ * as there are, up to most_positive, and negative ones up to `most` together.  elements [n]: distinct numbers of the
+ * candidates, on which the draw depends, or NULL for their indices.  keys [rule->most]: scratch. */
 SampleSize sample_regions(int *chosen, uint64_t *keys, const int *to, const uint32_t *elements, size_t n,
                           const SampleRule *rule, const SampleDraw *draw);
 

@@ -15,7 +15,7 @@
 extern "C" {
 #endif
 
-/* The rows or columns of results that lie `stride` apart, the first one at 0. */
+/* The number of rows or columns of results that are `stride` apart, the first one at 0. */
 GRID_INLINE int convolution_side(int side, int stride) { return (side - 1) / stride + 1; }
 
 typedef struct {
@@ -71,11 +71,12 @@ void neighbour_max_backward(real *dx, const real *dy, const uint8_t *at, const N
  * Wo likewise.  Image sizes may change from call to call: only the first call with a size prepares it and may allocate
  * memory.
  *
- * How the windows are padded with zeros, and may be summed:
+ * Zero padding of the windows, and permitted algorithms:
  *   CONVOLUTION_CENTRED  k/2 above and to the left
- *   CONVOLUTION_SAME     as TensorFlow does: of the t = max((Ho - 1) stride + k - Hi, 0) rows that the windows need beyond
- *                        the image, floor(t/2) lie above, the others below, and columns alike; the same unless the
- *                        stride is more than 1
+ *   CONVOLUTION_SAME     as TensorFlow does: of the t = max((Ho - 1) stride + k - Hi, 0) rows that the windows need
+ * beyond
+ *                        the image, floor(t/2) lie above, the others below, and columns alike; equal to CENTRED with
+ * stride 1
  *   CONVOLUTION_QUICK    padded as CENTRED; may take an algorithm with fewer multiplications, whose rounding errors are
  *                        some ten times as large */
 enum { CONVOLUTION_CENTRED, CONVOLUTION_SAME, CONVOLUTION_QUICK };
@@ -99,7 +100,7 @@ GRID_INLINE int convolution_before(const Convolution *c, int side) {
 void batchnorm_fold(float *scale, float *shift, const float *w, const float *b, const float *mean, const float *var,
                     int n, float eps);
 
-/* folded = W' with W'_o = scale_o w_o, in a layout that only the backend knows: the weight argument of the calls below.
+/* folded = W' with W'_o = scale_o w_o, in a layout of the backend's own: the weight argument of the calls below.
  * folded: convolution_folded_bytes bytes of memory from device_malloc, aligned to 256 bytes;  w [out,in,k,k] float;
  * scale [out] float.  backward: true if convolution_backward_input will be called too; all calls for one convolution
  * must agree on it. */

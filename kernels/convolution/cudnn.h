@@ -10,7 +10,7 @@ enum LibraryDirection { LIBRARY_FORWARD, LIBRARY_INPUT, LIBRARY_WEIGHT };
 
 struct LibraryConvolution;
 
-/* Images as the library gets them: it pads `top` rows above and below, and `left` columns on either side. */
+/* Images as they are passed to the library: it pads `top` rows above and below, and `left` columns on either side. */
 struct LibraryImages {
     int B, H, W, top, left;
 };
@@ -20,9 +20,9 @@ LibraryConvolution *library_convolution(LibraryDirection direction, const Convol
 
 size_t library_workspace(const LibraryConvolution *l);
 
-/* w is float, as parameters are.  `accumulate` adds to what is in dx.
- * False: the library proposed an algorithm and does not support it after all.  Nothing was written, and from now on
- * library_convolution returns NULL for this shape. */
+/* w is float, as parameters are.  `accumulate` adds to the contents of dx.  False: the library does not support an
+ * algorithm that it has proposed.  Then nothing was written, and from now on library_convolution returns NULL for this
+ * shape. */
 bool library_forward(LibraryConvolution *l, real *y, const real *x, const float *w, void *workspace);
 bool library_input(LibraryConvolution *l, real *dx, const float *w, const real *dy, bool accumulate, void *workspace);
 bool library_weight(LibraryConvolution *l, real *dw, const real *x, const real *dy, void *workspace);

@@ -4,7 +4,7 @@
 
 #include "kernels/cuda/tiles.cuh"
 
-/* launch(Constant<k>()) for the k of k x k taps. */
+/* Calls launch(Constant<k>()) for kernels of k x k. */
 template <typename Launch>
 static void with_kernel_size(int k, Launch launch) {
     if (k == 1) launch(Constant<1>());

@@ -1,4 +1,4 @@
-/* Convolution by the definition on a CPU: what convolution.c hands on where Winograd's algorithm does not serve.
+/* Convolution by the definition on a CPU: for the cases of convolution.c that Winograd's algorithm does not cover.
  * direct_onednn.c computes it with oneDNN, direct_own.c in plain C (make ONEDNN=0). */
 #ifndef VIT_KERNELS_CONVOLUTION_DIRECT_CPU_H
 #define VIT_KERNELS_CONVOLUTION_DIRECT_CPU_H
@@ -24,7 +24,7 @@ static inline size_t convolution_weights(const Convolution *c) {
 /* True if a convolution is a linear layer on pixels. */
 static inline bool convolution_is_product(const Convolution *c) { return c->k == 1 && c->stride == 1; }
 
-/* Pixels of all images, and of all results. */
+/* The number of pixels of all images, and of all results. */
 static inline size_t image_pixels(const ImageShape *images) {
     return (size_t)images->B * (size_t)images->Hi * (size_t)images->Wi;
 }

@@ -1,4 +1,4 @@
-/* The gradient of the weights of a convolution whose windows are small, as those of the three colours of an image, on a
+/* The gradient of the weights of a convolution whose windows are small, such as that of an image's three channels, on a
  * CPU. */
 #ifndef VIT_KERNELS_CONVOLUTION_NARROW_CPU_H
 #define VIT_KERNELS_CONVOLUTION_NARROW_CPU_H
@@ -8,7 +8,7 @@
 
 #include "kernels/convolution/convolution.h"
 
-/* Whether this file computes it: windows are small and output channels fill vectors. */
+/* Whether this file supports the convolution: windows are small and output channels fill vectors. */
 bool narrow_serves(const Convolution *c);
 /* dw [out,in,k,k] (+=) scale_o times the gradient of the weights. */
 void narrow_backward_weight(float *dw, const real *dy, const real *x, const float *scale, const Convolution *c,

@@ -7,11 +7,11 @@
 
 #include "kernels/convolution/convolution.h"
 
-/* Whether these functions compute it: c may be quick, is 3 x 3 with stride 1, and its channels fill vectors; and where
- * activations are bfloat16, the processor has no AMX. */
+/* Whether these functions support the convolution: c permits CONVOLUTION_QUICK, is 3 x 3 with stride 1, and its
+ * channels fill vectors; and if activations are bfloat16, the processor has no AMX. */
 bool winograd_serves(const Convolution *c);
-/* Floats of the weights of one direction.  They are made from scale_o w_o, w [out,in,3,3], for winograd_convolve from
- * in to out channels; or, reversed, for the gradient of the input, from out to in. */
+/* The number of floats of one direction's transformed weights.  They are made from scale_o w_o, w [out,in,3,3]: for
+ * winograd_convolve from in to out channels, or, reversed, for the gradient of the input, from out to in channels. */
 size_t winograd_weights(const Convolution *c);
 void winograd_fold(float *folded, const float *w, const float *scale, const Convolution *c, bool reversed);
 /* y = conv(x) + shift + add, then ReLU if relu is true, then 0 where `below` is not above 0.

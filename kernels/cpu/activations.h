@@ -44,7 +44,7 @@ TILE_INLINE vec halfvec_widen(halfvec x) { return (vec)_mm512_slli_epi32(_mm512_
 TILE_INLINE vec halfvec_widen(halfvec x) { return (vec)(__builtin_convertvector(x, uvec) << 16); }
 #endif
 
-#ifdef __AVX512BF16__ /* one instruction, which takes numbers below 2^-126 for zero */
+#ifdef __AVX512BF16__ /* one instruction, which treats numbers below 2^-126 as zero */
 TILE_INLINE halfvec halfvec_round(vec x) { return (halfvec)_mm512_cvtneps_pbh((__m512)x); }
 #else
 TILE_INLINE halfvec halfvec_round(vec x) {
@@ -71,7 +71,7 @@ TILE_INLINE void real_store_part(real *p, vec x, size_t n) {
 
 #endif
 
-/* x as an activation holds it. */
+/* x rounded to an activation. */
 TILE_INLINE float real_rounded(float x) { return real_get(real_of(x)); }
 
 /* Rows of n numbers. */
@@ -95,7 +95,7 @@ typedef struct {
     size_t row; /* floats from one row to the next */
 } FloatRows;
 
-/* The first n numbers of each of the rows at `from`, `row` apart: where activations are floats, as they lie, else
+/* The first n numbers of each of the rows at `from`, `row` apart: if activations are floats, in place; otherwise
  * widened to `to`, whose rows are ld >= n apart. */
 TILE_INLINE FloatRows reals_as_floats(float *to, size_t ld, const real *from, size_t row, int rows, int n) {
 #ifdef VIT_FP32

@@ -1,5 +1,5 @@
-/* The type of an activation on this backend: float, or bfloat16 (PRECISION=BF16).
- * C code never looks inside; the kernels convert through kernels/cpu/activations.h. */
+/* The type of an activation on this backend: float, or bfloat16 (PRECISION=BF16). Other code treats it as opaque; the
+ * kernels convert through kernels/cpu/activations.h. */
 #ifndef VIT_KERNELS_REAL_H
 #define VIT_KERNELS_REAL_H
 

@@ -10,8 +10,8 @@
 
 #include <stddef.h>
 
-/* Before a loop of a fixed length, at most n, whose arrays are to be registers.  Where clang is given a number, it
- * unrolls so late that they have become memory. */
+/* Put before a loop of a fixed length, at most n, whose arrays should be registers.  With a number, clang unrolls so
+ * late that they are in memory. */
 #define TILE_PRAGMA(words) _Pragma(#words)
 #ifdef __clang__
 #define TILE_UNROLL(n) TILE_PRAGMA(clang loop unroll(full))
@@ -20,8 +20,8 @@
 #endif
 
 /* TILE floats are one register: a wider vector would be kept in memory.  The innermost product keeps TILE_ROWS rows by
- * TILE_VECS vectors of C in registers, and TILE_VECS of B and one of A: 19 of the 32 of AVX-512, 15 of the 16 of
- * AVX2, 21 of the 32 of NEON.  scripts/checks/check_spills.py holds the compiler to it. */
+ * TILE_VECS vectors of C in registers, and TILE_VECS of B and one of A: 19 of the 32 of AVX-512, 15 of the 16 of AVX2,
+ * 21 of the 32 of NEON.  scripts/checks/check_spills.py checks that the compiler does so. */
 #if defined(__AVX512F__)
 enum { TILE = 16, TILE_ROWS = 8, TILE_VECS = 2 };
 #define TILE_LANES(lane) TILE_LANES_16(lane)
@@ -52,7 +52,8 @@ typedef int ivec __attribute__((vector_size(4 * TILE), aligned(4), may_alias));
 
 TILE_INLINE vec vec_load(const float *p) { return *(const vec *)p; }
 TILE_INLINE void vec_store(float *p, vec x) { *(vec *)p = x; }
-TILE_INLINE vec vec_set(float x) { return x - (vec){0}; } /* x + 0 would not be -0 for -0, and so cost an addition */
+TILE_INLINE vec vec_set(float x) { return x - (vec){0}; } /* x + 0 would be 0 for -0, so the compiler could not remove
+                                                           * the addition */
 
 /* Selects per lane: a where the mask is all ones, else b. */
 TILE_INLINE vec vec_select(ivec mask, vec a, vec b) { return (vec)(((ivec)a & mask) | ((ivec)b & ~mask)); }
@@ -105,8 +106,8 @@ TILE_INLINE void tile_transpose(float *to, size_t ldt, const float *from, size_t
     for (int i = 0; i < TILE; i++) vec_store(to + i * ldt, r[i]);
 }
 
-/* The groups of S lanes of a, then those of b, each pair of neighbouring groups added up: lane i is the sum of lanes
- * i + i / S * S of (a, b) and of that S further on. */
+/* Adds each pair of neighbouring groups of S lanes of a, then of b: lane i is the sum of lanes i + i / S * S of (a, b)
+ * and of that S further on. */
 #define EVEN_1(i) ((i) + (i))
 #define EVEN_2(i) ((i) + (i) / 2 * 2)
 #define EVEN_4(i) ((i) + (i) / 4 * 4)
@@ -159,7 +160,7 @@ TILE_INLINE void tile_micro(int MR, int NV, float *c, size_t ldc, const float *a
         for (int j = 0; j < NV; j++) vec_store(c + i * ldc + j * TILE, acc[i][j]);
 }
 
-/* Whole blocks of rows, then one of four, then single rows.  Eight rows are twice four, not six and two. */
+/* Full blocks of rows, then one block of four, then single rows.  Eight rows are twice four, not six and two. */
 TILE_INLINE void tile_columns(int NV, float *c, size_t ldc, const float *a, size_t a_row, size_t a_col, const float *b,
                               size_t ldb, int m, int k, int accumulate) {
     int i = 0;

@@ -20,7 +20,8 @@
 
 typedef unsigned uvec __attribute__((vector_size(4 * TILE), aligned(4), may_alias));
 
-/* The first n < TILE lanes: a copy of variable length would go through memory, and keep whole vectors there, too. */
+/* Stores the first n < TILE lanes: a copy of variable length would go through memory, and would keep whole vectors
+ * there, too. */
 #if defined(__AVX512F__)
 TILE_INLINE __mmask16 vec_lanes_below(size_t n) { return (__mmask16)((1u << n) - 1); }
 TILE_INLINE vec vec_load_first(const float *p, size_t n) { return (vec)_mm512_maskz_loadu_ps(vec_lanes_below(n), p); }
@@ -55,7 +56,7 @@ TILE_INLINE float vec_dot(const float *a, const float *b, int n) {
 
 TILE_INLINE vec vec_abs(vec x) { return (vec)((uvec)x & 0x7fffffffu); }
 
-/* b where either is NaN: vec_max(limit, x) keeps it, vec_max(x, limit) drops it. */
+/* Returns b if either is NaN: vec_max(limit, x) keeps a NaN in x, vec_max(x, limit) drops it. */
 #if defined(__AVX512F__) /* one instruction, which GCC does not find in a comparison and a selection */
 TILE_INLINE vec vec_max(vec a, vec b) { return (vec)_mm512_max_ps((__m512)a, (__m512)b); }
 TILE_INLINE vec vec_min(vec a, vec b) { return (vec)_mm512_min_ps((__m512)a, (__m512)b); }
@@ -102,9 +103,9 @@ TILE_INLINE vec vec_exp(vec x) {
 }
 
 /* e^x for x <= 88 within 1 ulp, for sums in which e^-86 is negligible: one scaling is enough for normal numbers, and
- * below -87.7 the result is 0.  It is not the smallest normal number, since products with that are denormal, and
- * denormal numbers are slow: keys that fill up a vector, or are of another region of a rolled grid, would cost more
- * than all others. */
+ * below -87.7 the result is 0.  The smallest normal number in its place would make products denormal, which is slow:
+ * the keys that only pad a vector, or that belong to another region of a rolled grid, would cost more than all
+ * others. */
 TILE_INLINE vec vec_exp_floored(vec x) {
     x = vec_max(vec_set(-88), x);
     vec shifted = x * 1.44269504f + (VEC_ROUND + 127), n = shifted - (VEC_ROUND + 127);

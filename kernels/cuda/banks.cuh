@@ -4,8 +4,8 @@
 
 #include <device.cuh>
 
-/* How far apart rows of n floats lie where a warp reads the same column of 32 rows: an odd number, so that every row
- * has a bank of its own.  With n = 32 all would be in one bank, and the warp would read 32 times. */
+/* The distance between rows of n floats if a warp reads the same column of 32 rows: an odd number, so that the rows are
+ * in different banks.  With n = 32 all would be in one bank, and the warp would read 32 times. */
 static inline __host__ __device__ int odd_ld(int n) { return n | 1; }
 
 #endif

@@ -55,7 +55,7 @@ DEVICE int warp_shuffle(int x, int lane) { return __shfl_sync(0xffffffffu, x, la
 
 DEVICE float to_float(float x) { return x; }
 DEVICE unsigned bf16_bits(float x) { return __bfloat16_as_ushort(__float2bfloat16_rn(x)); }
-/* Two at once, the first in the low half. */
+/* Two conversions at once, the first result in the low half. */
 DEVICE uint32_t bf16_pair(float low, float high) {
     __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
     return (uint32_t)__bfloat16_as_ushort(pair.y) << 16 | __bfloat16_as_ushort(pair.x);
@@ -83,8 +83,8 @@ DEVICE float fast_reciprocal(float x) {
 #ifdef VIT_FP32
 DEVICE void fast_sincos(float x, float *sine, float *cosine) { sincosf(x, sine, cosine); }
 #else
-/* The special function unit, once a whole number of turns is taken off: as exact as what bfloat16 keeps of it needs.
- * Infinity and NaN become NaN. */
+/* Uses the special function unit after subtracting a whole number of turns, which is exact enough for results in
+ * bfloat16. Infinity and NaN become NaN. */
 DEVICE void fast_sincos(float x, float *sine, float *cosine) {
     const float round = 12582912.0f; /* 3 2^22: adding it leaves no fraction */
     float turns = __fmaf_rn(x, 0.159154943f, round) - round;
@@ -99,7 +99,7 @@ DEVICE void fast_sincos(float x, float *sine, float *cosine) {
 
 DEVICE void copy_16(void *to, const void *from) { *static_cast<uint4 *>(to) = *static_cast<const uint4 *>(from); }
 
-/* As one number, since nvcc may make four stores of a uint4 that was put together from words. */
+/* As one number: nvcc may compile a uint4 made of single words to four stores. */
 DEVICE void store_16(void *to, const uint32_t (&word)[4]) {
     uint64_t low = (uint64_t)word[1] << 32 | word[0], high = (uint64_t)word[3] << 32 | word[2];
     *static_cast<unsigned __int128 *>(to) = (unsigned __int128)high << 64 | low;
@@ -115,7 +115,8 @@ DEVICE void copy_async_16_or_zero(void *shared, const void *global, bool valid) 
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(global), "r"(bytes) : "memory");
 }
 DEVICE void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-/* All but the newest `pending` groups have arrived, for this thread; a barrier makes them visible to the others. */
+/* Waits until all but this thread's newest `pending` groups have arrived; a barrier makes them visible to other
+ * threads. */
 template <int pending>
 DEVICE void copy_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");

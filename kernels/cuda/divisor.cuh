@@ -19,7 +19,7 @@ static inline Divisor divisor_of(int by) {
     return {d, (unsigned)multiplier, shift};
 }
 
-/* n / d.by and what is left of it; 0 <= n < 2^31. */
+/* n / d.by and n % d.by; 0 <= n < 2^31. */
 static inline __host__ __device__ int divided(int n, const Divisor &d, int *rest) {
     unsigned u = (unsigned)n, quotient = ((unsigned)((uint64_t)u * d.multiplier >> 32) + u) >> d.shift;
     *rest = (int)(u - quotient * d.by);

@@ -1,11 +1,11 @@
 /* Small matrix products spread over a warp: C [16,8] += A [16,16] B [16,8].  With bfloat16 activations they are one
  * matrix instruction; with float ones (PRECISION=FP32) the same fragments are multiplied exactly, lane by lane, so a
- * kernel is written once.  Where an element lives (lane = 4 g + t) is the instruction's own layout:
+ * kernel is written once.  The elements of lane 4 g + t are those of the instruction's layout:
  *   A  i = 0..7  row g + 8 (i/2 % 2), column 2t + i%2 + 8 (i/4)
  *   B  i = 0..3  row 2t + i%2 + 8 (i/2), column g
  *   C  i = 0..3  row g + 8 (i/2), column 2t + i%2
- * Two neighbouring C tiles hold just what one A tile needs: a product's result is the next product's left factor
- * without leaving the registers (fragment_a_from_c). */
+ * Two neighbouring C tiles have the elements of one A tile, so a product's result can be the left factor of the next
+ * one without leaving the registers (fragment_a_from_c). */
 #ifndef VIT_KERNELS_CUDA_FRAGMENTS_CUH
 #define VIT_KERNELS_CUDA_FRAGMENTS_CUH
 
@@ -191,7 +191,7 @@ DEVICE float warp_max(float x) {
     return x;
 }
 
-/* Over the four lanes that share the rows of a C tile. */
+/* Reductions over the four lanes that share the rows of a C tile. */
 DEVICE float row_sum(float x) {
     x += warp_shuffle_xor(x, 1);
     return x + warp_shuffle_xor(x, 2);

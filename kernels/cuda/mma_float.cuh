@@ -1,9 +1,9 @@
-/* Part of device.cuh, apart because the emulator runs this very code (tests/emulate/fibers.cpp). */
+/* Part of device.cuh, in a file of its own because the emulator runs the same code (tests/emulate/fibers.cpp). */
 #ifndef VIT_KERNELS_CUDA_MMA_FLOAT_CUH
 #define VIT_KERNELS_CUDA_MMA_FLOAT_CUH
 
-/* The product of mma_bf16 of floats, exactly: every lane needs two rows of A and two columns of B, so four shuffles for
- * four multiply-adds. */
+/* The product of mma_bf16 for floats, exactly.  Every lane needs two rows of A and two columns of B, which takes four
+ * shuffles for four multiply-adds. */
 DEVICE void mma_float(float (&c)[4], const float (&a)[8], const float (&b)[4]) {
     int g = lane_id() / 4, t = lane_id() % 4;
 #pragma unroll

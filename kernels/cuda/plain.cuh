@@ -6,7 +6,7 @@
 #include "kernels/cuda/fragments.cuh"
 #include "kernels/cuda/rows.cuh"
 
-/* Most floats of a weight that are copied to shared memory; larger ones stay where they are. */
+/* The largest weight, in floats, that is copied to shared memory; larger ones are read from global memory. */
 enum { PLAIN_WEIGHTS = 8192, PLAIN_TILE = 4096, PLAIN_ROWS = 32 };
 
 static inline int plain_weights(size_t floats) { return floats <= PLAIN_WEIGHTS ? (int)floats : 0; }
@@ -30,7 +30,7 @@ DEVICE void plain_copy(float *copy, const float *w, int rows, int columns, bool 
         copy[transposed ? i % columns * rows + i / columns : i] = w[i];
 }
 
-/* sum over lanes of a[i] b[i]: the whole warp, every lane gets it. */
+/* The sum of a[i] b[i], computed by the whole warp; every lane gets it. */
 template <typename A, typename B>
 DEVICE float plain_dot(const A *a, const B *b, int n) {
     float sum = 0;

@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <string.h>
 
-/* Activations in 16 bytes: the widest access there is, and what a warp needs to keep memory busy. */
+/* The number of activations in 16 bytes, the widest access, which a warp needs for full memory bandwidth. */
 enum { WIDE = 16 / sizeof(real) };
 
 /* == Pieces of a row ============================================================================================== */
@@ -25,14 +25,14 @@ struct alignas(N * sizeof(T)) Piece {
     T x[N];
 };
 
-/* N elements as they are, in one access; both addresses aligned to it. */
+/* Copies N elements in one access; both addresses are aligned to its size. */
 template <int N, typename T>
 DEVICE void copy(T *to, const T *from) {
     if constexpr (N * sizeof(T) == 16) copy_16(to, from);
     else *reinterpret_cast<Piece<T, N> *>(to) = *reinterpret_cast<const Piece<T, N> *>(from);
 }
 
-/* How many of W numbers one access holds. */
+/* How many of W numbers are in one access. */
 template <int W, typename T>
 constexpr int per_access() {
     return W * sizeof(T) < 16 ? W : (int)(16 / sizeof(T));
@@ -43,7 +43,7 @@ DEVICE float rounded(float x, const float *) { return x; }
 DEVICE real rounded(float x, const real *) { return to_real(x); }
 #endif
 
-/* W numbers from memory that is aligned to min(W * sizeof(T), 16) bytes; T is real or float. */
+/* Reads W numbers from memory that is aligned to min(W * sizeof(T), 16) bytes; T is real or float. */
 template <int W, typename T>
 DEVICE void load(float (&v)[W], const T *p) {
     constexpr int N = per_access<W, T>();
@@ -77,7 +77,7 @@ DEVICE void store(T *p, const float (&v)[W]) {
     }
 }
 
-/* i / d where 64 bits are rarely needed and cost five times as much. */
+/* i / d, in 32 bits where they are enough: 64 bits are rarely needed and take five times as long. */
 DEVICE size_t quotient(size_t i, int d) { return i >> 32 ? i / (size_t)d : (unsigned)i / (unsigned)d; }
 
 static inline size_t ceil_div(size_t a, size_t b) { return (a + b - 1) / b; }
@@ -88,14 +88,14 @@ static inline unsigned blocks_for(size_t work, size_t each, size_t most) {
 
 /* == Sums over rows =============================================================================================== */
 
-/* Where column sums go: the first `columns[0]` columns to the first target, the next ones to the second, ... */
+/* Targets of column sums: the first `columns[0]` columns go to the first target, the next ones to the second, ... */
 struct SumTargets {
     float *to[3];
     int columns[3];
 };
 
-/* to[0][j] += sum_p parts[p][j], and the next columns likewise; rows of parts lie `row` apart.
- * A warp adds every eighth part of 32 columns, then the eight sums join in order. */
+/* to[0][j] += sum_p parts[p][j], and the next columns likewise; rows of parts lie `row` apart. A warp adds every eighth
+ * part of 32 columns, then the eight sums are added in order. */
 template <int WARPS>
 __global__ void __launch_bounds__(WARPS *WARP)
     add_parts_kernel(SumTargets targets, const float *__restrict__ parts, int count, int columns, int row) {

@@ -26,14 +26,15 @@ void *kernels_workspace(size_t bytes);
         if (status_ != cudaSuccess) cuda_fail(#call, __FILE__, __LINE__, cudaGetErrorString(status_));    \
     } while (0)
 
-/* The copy of parameters that matrix products read: rounded to bfloat16 when first asked for and again after
- * memory_changed; in an FP32 build p itself.  Good for products asked for before the parameters change. */
+/* The copy of parameters that matrix products read.  It is rounded to bfloat16 at the first call and again after
+ * memory_changed; in an FP32 build it is p itself.  It is valid for products that are launched before the parameters
+ * change. */
 const real *real_copy(const float *p);
 /* Must be called after float parameters were written.  p is any address in the memory that device_malloc returned for
  * them. */
 void memory_changed(const void *p);
 
-/* linear.cu's library handle and memory, between device_open and kernels_exit. */
+/* linear.cu creates its library handle and memory, and frees them, called by device_open and kernels_exit. */
 void linear_open(void);
 void linear_close(void);
 
@@ -41,13 +42,14 @@ void linear_close(void);
  * failed; returns at once with one rank.  To be called before the host waits for either. */
 void collective_wait(cudaEvent_t event);
 
-/* What kernels_exit calls before the stream is gone, where a library was opened that not every program has. */
+/* A function that kernels_exit calls before it destroys the stream, set by files whose library is not in every
+ * program. */
 extern void (*library_close)(void);
 
 /* The most shared memory that a block can have on this GPU; how many multiprocessors it has. */
 size_t launch_shared_most(void);
 int device_multiprocessors(void);
-/* Allows a kernel more than 48 KiB of shared memory where it asks for that. */
+/* Permits a kernel more than 48 KiB of shared memory if it needs that much. */
 void launch_prepare(const void *kernel, size_t shared_bytes);
 /* Checks the launch; in a debug build (VIT_DEBUG) also waits for it. */
 void launch_check(const char *kernel, const char *file, int line);

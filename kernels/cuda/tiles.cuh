@@ -1,5 +1,5 @@
-/* Tiles of activations in shared memory, from rows and to rows in global memory.  A tile's rows lie ld elements apart:
- * tile_ld pads them so that load_a and load_b (fragments.cuh) find them aligned and in different banks. */
+/* Tiles of activations in shared memory, copied from and to rows in global memory.  A tile's rows lie ld elements
+ * apart: tile_ld pads them so that load_a and load_b (fragments.cuh) find them aligned and in different banks. */
 #ifndef VIT_KERNELS_CUDA_TILES_CUH
 #define VIT_KERNELS_CUDA_TILES_CUH
 
@@ -8,7 +8,7 @@
 
 static constexpr int tile_ld(int columns) { return columns + 8; }
 
-/* Is a float held as the sum of two activations, what is left of its rounding in the second? */
+/* Is a float stored as the sum of two activations, the second of which has the rounding error of the first? */
 static constexpr bool SPLIT = sizeof(real) == 2;
 
 /* A size for a generic lambda to make a template argument of: constexpr int W = width.value. */
@@ -17,8 +17,8 @@ struct Constant {
     static constexpr int value = n;
 };
 
-/* tile [ROWS,COLUMNS] = the first `columns` columns of `rows` rows, zeros beyond; row(i) is where row i begins, asked
- * by all threads at once, for rows that are not there too.  `wide`: 16 bytes at a time (is_wide), complete after
+/* tile [ROWS,COLUMNS] = the first `columns` columns of `rows` rows, zeros beyond; row(i) is where row i begins; all
+ * threads call it together, also for rows beyond `rows`.  `wide`: 16 bytes at a time (is_wide), complete after
  * copy_wait.  thread 0 .. THREADS-1: a block's or a warp's. */
 template <int ROWS, int COLUMNS, int THREADS, typename Row>
 DEVICE void tile_load(real *tile, int ld, Row row, int rows, int columns, bool wide, int thread) {

@@ -16,7 +16,7 @@ void collective_close(void);
  * overlaps with the later ones, so x must be neither read nor written before all_reduce_finish.  All ranks must call
  * this for the same tensors in the same order. */
 void all_reduce_start(float *x, size_t n);
-/* Kernels called after this one read the finished sums. */
+/* Kernels that are called after this function read the finished sums. */
 void all_reduce_finish(void);
 
 #ifdef __cplusplus

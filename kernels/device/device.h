@@ -49,18 +49,19 @@ void host_free(void *p);
 /* Copies that overlap with kernels.  `host` must come from host_malloc.
  *
  * device_upload_async copies while kernels run that were called after the last device_uploads_used; kernels and copies
- * called before that are finished first, and those called later than the upload see what it brings.  So the caller
- * calls device_uploads_used when it has called all that reads or writes `device` before the next upload to it.
+ * called before that are finished first, and those called after the upload see its contents.  The caller therefore
+ * calls device_uploads_used after all calls that read or write `device` before the next upload to it.
  * device_uploads_wait returns when `host` of every upload so far may be written again; so does device_synchronize. */
 void device_upload_async(void *device, const void *host, size_t bytes);
 void device_uploads_used(void);
 void device_uploads_wait(void);
 
-/* The contents of `host` are there when a later device_mark was waited for, or a later device_download has returned. */
+/* The contents of `host` are valid after the wait for a later device_mark, or after a later device_download has
+ * returned. */
 void device_download_async(void *host, const void *device, size_t bytes);
 
-/* A place in the sequence of calls: device_wait returns when all that was called before device_mark is done.  *mark is
- * NULL before the first use, and may be marked again. */
+/* A position in the sequence of calls: device_wait returns when everything that was called before device_mark is done.
+ * *mark is NULL before the first use, and can be used again. */
 typedef struct DeviceMark DeviceMark;
 void device_mark(DeviceMark **mark);
 void device_wait(const DeviceMark *mark);
@@ -85,12 +86,12 @@ void device_graph_free(DeviceGraph **graph);
 void real_upload(real *device, const float *host, size_t n);
 void real_download(float *host, const real *device, size_t n);
 
-/* The number of elements of one activation [B,N,M] from which on this device is fully used.  The size of a micro-batch
- * is chosen by it. */
+/* The number of elements of an activation [B,N,M] that is needed to use this device fully.  The size of a micro-batch
+ * depends on it. */
 size_t activations_at_once(void);
 
-/* True if there is room for `bytes` more of device memory, and it is faster on this device to keep a result of forward
- * for the backward pass there than to compute it again with the gradient.  Results are the same. */
+/* True if `bytes` more of device memory are free, and on this device it is faster to keep a result of forward there for
+ * the backward pass than to compute it again.  Results are the same. */
 bool device_keeps(size_t bytes);
 
 /* True if kernels run on the host's own cores, so that other threads of the program slow them down. */

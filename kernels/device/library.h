@@ -1,5 +1,5 @@
-/* The library that multiplies and convolves on a CPU: oneDNN (onednn.c), or none (onednn_none.c), where the products are
- * plain C (make ONEDNN=0). */
+/* The library for matrix products and convolutions on a CPU: oneDNN (onednn.c), or none (onednn_none.c), where the
+ * products are plain C (make ONEDNN=0). */
 #ifndef VIT_KERNELS_DEVICE_LIBRARY_H
 #define VIT_KERNELS_DEVICE_LIBRARY_H
 
@@ -14,7 +14,7 @@ void library_begin(void);
 /* True if products of bfloat16 have instructions here. */
 bool library_multiplies_bfloat16(void);
 
-/* Holds the library to AVX2; false if it cannot be. */
+/* Limits the library to AVX2; false if that is not possible. */
 bool library_limit_to_avx2(void);
 
 #endif

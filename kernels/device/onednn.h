@@ -1,4 +1,5 @@
-/* What the files on oneDNN share, 2.x and 3.x: checked calls, one engine and one stream, memory without an address. */
+/* Shared by the files that use oneDNN, 2.x or 3.x: checked calls, one engine and one stream, memory without an
+ * address. */
 #ifndef VIT_KERNELS_DEVICE_ONEDNN_H
 #define VIT_KERNELS_DEVICE_ONEDNN_H
 
@@ -15,7 +16,7 @@
             die("oneDNN: %s failed with status %d (%s:%d)", #call, (int)status_, __FILE__, __LINE__);        \
     } while (0)
 
-/* A description that somebody else owns. */
+/* A description with another owner. */
 #if DNNL_VERSION_MAJOR >= 3
 typedef const_dnnl_memory_desc_t DescRef;
 #else
@@ -33,15 +34,15 @@ DescRef onednn_desc(dnnl_memory_t memory);
 /* The primitive that copies from one layout and type into another. */
 dnnl_primitive_t onednn_reorder(DescRef to, DescRef from);
 
-/* The result is added to what is there. */
+/* The result is added to the contents of the destination. */
 void onednn_append_sum(dnnl_post_ops_t ops);
 
-/* Room for n floats in each of three places, where a library without bfloat16 is given widened numbers.  The first
- * calls with a size make it. */
+/* Three buffers of n floats, for the widened numbers that a library without bfloat16 is given.  They are allocated by
+ * the first calls with a size. */
 enum { WIDE_X, WIDE_Y, WIDE_W };
 float *onednn_wide(int place, size_t n);
 
-/* Runs and waits. */
+/* Runs the primitive and waits for it. */
 void onednn_execute(dnnl_primitive_t primitive, int count, const dnnl_exec_arg_t *arguments);
 
 #endif

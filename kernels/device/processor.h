@@ -1,14 +1,14 @@
-/* What a processor must have to run code that was compiled for a certain one, and whether this one has it.  These
- * functions are also compiled for the oldest processor, for the launcher, which calls them before anything else. */
+/* The features that compiled code needs from a processor, and whether this processor has them.  These functions are
+ * also compiled for the oldest processor, for the launcher, which calls them before anything else. */
 #ifndef VIT_KERNELS_DEVICE_PROCESSOR_H
 #define VIT_KERNELS_DEVICE_PROCESSOR_H
 
 #include <stdbool.h>
 #include <stddef.h>
 
-/* X(macro, leaf, subleaf, register, bit, state): the instructions of x86 that a compiler uses by itself, by the names
- * of the macros that say so: __AVX2__.  They are there if cpuid says so and the system saves their registers, which
- * are those bits of XCR0. */
+/* X(macro, leaf, subleaf, register, bit, state): the x86 features whose instructions a compiler uses by itself, named
+ * by their predefined macros: __AVX2__.  A feature can be used if cpuid reports it and the system saves its registers,
+ * which are those bits of XCR0. */
 #if defined(__x86_64__)
 #define PROCESSOR_FEATURES(X)                      \
     X(SSE3, 1, 0, ECX, 0, 0)                       \
@@ -55,19 +55,19 @@
 #define PROCESSOR_FEATURES(X)
 #endif
 
-/* What a file was compiled for, PROCESSOR_NEEDS in it: for each feature "1", or the macro's own name where it is not
- * defined.  Nothing but data, which may be read on any processor. */
+/* The features that a file was compiled for, by PROCESSOR_NEEDS in it: for each feature "1", or the macro's own name if
+ * it is not defined.  These are plain data, which can be read on any processor. */
 typedef char ProcessorNeed[24];
 #define PROCESSOR_TEXT(macro) #macro
 #define PROCESSOR_NEED_OF(macro) PROCESSOR_TEXT(macro),
 #define PROCESSOR_NEED(name, leaf, subleaf, out, bit, state) PROCESSOR_NEED_OF(__##name##__)
 #define PROCESSOR_NEEDS {PROCESSOR_FEATURES(PROCESSOR_NEED) ""}
 
-/* Can this machine run code with those needs?  If not, `lacks` is what it has not, "AVX2 FMA", or the
- * first of it, "AVX2 FMA ...", as `size`, at least 5, has room. */
+/* Can this machine run code with those needs?  If not, `lacks` names the missing features, "AVX2 FMA", or the first
+ * ones that fit in `size`, at least 5: "AVX2 FMA ...". */
 bool processor_runs(const ProcessorNeed *needs, char *lacks, size_t size);
 
-/* Is the feature of that name in the list above, and this machine has it? */
+/* Is there a feature of that name in the list above, and does this machine have it? */
 bool processor_has(const char *name);
 
 #endif

@@ -337,7 +337,7 @@ void *host_malloc(size_t bytes, const char *what) {
     void *p;
     device_open();
     if (cudaHostAlloc(&p, bytes ? bytes : 1, cudaHostAllocDefault) != cudaSuccess)
-        die("out of memory: %.1f MiB of the host's, held in place, for %s", (double)bytes / (1 << 20), what);
+        die("out of memory: %.1f MiB of the host's pinned memory for %s", (double)bytes / (1 << 20), what);
     memset(p, 0, bytes);
     return p;
 }

@@ -91,7 +91,7 @@ static KernelsChoice refuse_precision(const char *isa, const char *precision) {
 KernelsChoice kernels_choose(const char *isa, const char *precision) {
     bool named = strcmp(isa, ISA_AUTO) != 0, here = !strcmp(precision, own.precision) && (!named || !strcmp(isa, own.isa));
     if (here && !strcmp(isa, ISA_AVX2) && !library_limit_to_avx2())
-        return refused("isa", "oneDNN cannot be held to it here");
+        return refused("isa", "oneDNN cannot be limited to it here");
     if (here) return (KernelsChoice){0};
     if (!variant_find(isa, NULL, true)) return refuse_isa(isa);
     const Variant *other = variant_find(isa, precision, true);

@@ -1,6 +1,6 @@
 /* The variants of this program.  Each leaves a pointer to its Variant in a section of the program that the linker makes
- * an array of; that is all that is seen of it from outside, as its other symbols are local (Makefile, "Variants").
- * Like processor.h, what is defined here is also compiled for the oldest processor. */
+ * an array of; nothing else of it is visible from outside, as its other symbols are local (Makefile, "Variants"). Like
+ * processor.h, what is defined here is also compiled for the oldest processor. */
 #ifndef VIT_KERNELS_DEVICE_VARIANT_H
 #define VIT_KERNELS_DEVICE_VARIANT_H
 
@@ -13,7 +13,7 @@
 
 typedef struct {
     ProgramMain *main;
-    const char *isa, *precision; /* as --isa and --precision name them; isa is "" if it has no name there */
+    const char *isa, *precision; /* the names of --isa and --precision; isa is "" if --isa has no name for it */
     const char *instructions;    /* kernels_instructions */
     const ProcessorNeed *needs;
 } Variant;

@@ -1,6 +1,6 @@
-/* The backend's one workspace, cut into a slice for each thread.  device.c owns it (kernels_reserve); a kernel says in
- * floats what one thread needs, answers its *_workspace function with workspace_bytes of that number, and takes the
- * slice inside the parallel region.  What a slice holds on arrival is arbitrary. */
+/* The backend's one workspace, cut into a slice for each thread.  device.c owns it (kernels_reserve); a kernel computes
+ * the floats that one thread needs, returns workspace_bytes of that number from its *_workspace function, and takes the
+ * slice inside the parallel region.  The initial contents of a slice are arbitrary. */
 #ifndef VIT_KERNELS_DEVICE_WORKSPACE_H
 #define VIT_KERNELS_DEVICE_WORKSPACE_H
 
@@ -17,21 +17,21 @@ enum { CACHE_LINE = 16 }; /* floats: no two threads share one */
 
 static inline size_t workspace_slice(size_t floats) { return (floats + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE; }
 
-/* What workspace_take takes for n floats: whole vectors. */
+/* The floats that workspace_take takes for n floats: whole vectors. */
 static inline size_t workspace_line_up(size_t n) { return (n + TILE - 1) / TILE * TILE; }
 
 static inline size_t workspace_bytes(size_t floats_per_thread) {
     return (size_t)omp_get_max_threads() * workspace_slice(floats_per_thread) * sizeof(float);
 }
 
-/* Some kernels begin the workspace with floats that all threads share, and the slices lie behind them. */
+/* In some kernels the workspace begins with floats that all threads share, followed by the slices. */
 static inline size_t workspace_bytes_behind(size_t shared, size_t floats_per_thread) {
     return workspace_slice(shared) * sizeof(float) + workspace_bytes(floats_per_thread);
 }
 
 static inline float *workspace_shared(void) { return (float *)kernels_workspace_base; }
 
-/* The slice of `thread`: how the reductions after a parallel region reach the partial sums. */
+/* The slice of `thread`, for reductions of partial sums after a parallel region. */
 static inline float *workspace_behind(size_t shared, int thread, size_t floats_per_thread) {
     size_t slice = workspace_slice(floats_per_thread), first = workspace_slice(shared) + (size_t)thread * slice;
     assert((first + slice) * sizeof(float) <= kernels_workspace_bytes);

@@ -1,5 +1,5 @@
-/* Attention of low rank through landmarks (Nystromformer, SOFT): how the landmarks are made from the tokens, and the
- * product of the attention matrices. */
+/* Low-rank attention through landmarks (Nystromformer, SOFT): computes the landmarks from the tokens, and the product
+ * of the attention matrices. */
 #ifndef VIT_KERNELS_LANDMARKS_LANDMARKS_H
 #define VIT_KERNELS_LANDMARKS_LANDMARKS_H
 
@@ -13,9 +13,8 @@
 extern "C" {
 #endif
 
-/* The token grid divided into Lh x Lw cells, L = Lh*Lw.  Cell (i,j) has the rows floor(i Hg/Lh) up to but without
- * floor((i+1) Hg/Lh), and columns likewise, so that every token is in one cell.  Requires 1 <= Lh <= Hg and
- * 1 <= Lw <= Wg. */
+/* The token grid divided into Lh x Lw cells, L = Lh*Lw.  Cell (i,j) has the rows from floor(i Hg/Lh) to floor((i+1)
+ * Hg/Lh) - 1, and columns likewise, so that every token is in one cell.  Requires 1 <= Lh <= Hg and 1 <= Lw <= Wg. */
 typedef struct {
     Grid tokens, cells;
 } Cells;
@@ -25,12 +24,13 @@ void cell_means_forward(real *means, const real *x, const Cells *cells, int B, i
  * that wrote that one. */
 void cell_means_backward(real *dx, const real *dmeans, const Cells *cells, int B, int C, int x_row);
 
-/* Indices from begin up to but without end. */
+/* Indices from begin to end - 1. */
 typedef struct {
     int begin, end;
 } TokenSpan;
-/* The places among `to` that part `i` of `from` touches when both divide the same length evenly: floor(i to / from) up
- * to but without ceil((i+1) to / from).  Neighbouring parts share a place where `from` does not divide `to`. */
+/* When the same length is divided evenly into `from` and into `to` parts, the parts of the latter that overlap part `i`
+ * of the former: floor(i to / from) to ceil((i+1) to / from) - 1.  The results for neighbouring i share a part where
+ * `from` does not divide `to`. */
 GRID_INLINE TokenSpan cell_span(int i, int from, int to) {
     TokenSpan span = {(int)((size_t)i * (size_t)to / (size_t)from),
                  (int)((((size_t)i + 1) * (size_t)to + (size_t)from - 1) / (size_t)from)};

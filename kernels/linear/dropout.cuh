@@ -1,4 +1,4 @@
-/* Dropout's decisions (kernels/linear/dropout.h): one block of Philox decides for eight elements, sixteen apart. */
+/* Dropout's decisions (kernels/linear/dropout.h): one Philox block decides about eight elements, sixteen apart. */
 #ifndef VIT_KERNELS_CUDA_DROPOUT_CUH
 #define VIT_KERNELS_CUDA_DROPOUT_CUH
 

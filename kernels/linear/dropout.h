@@ -14,11 +14,11 @@ extern "C" {
 /* Each element x of a tensor becomes 0 with probability `rate`, and x / (1 - rate) otherwise.  No mask is stored:
  * backward draws the same random numbers again.
  *
- * Which elements survive.  One Philox block is the four 32-bit words rng_bits(seed, RNG_DROPOUT, step,
- * site << 20 | (first + image), 4 block + 0 .. 3), read as eight 16-bit halves, the low half of a word before its high
- * one.  Element i of an image uses half (i / 16) % 8 of block 16 (i / 128) + i % 16 and survives if that half is at
- * least round(65536 rate).  So a block serves eight elements, 16 apart, and 16 neighbouring elements draw from 16
- * blocks, which suits vectors of 16 lanes. */
+ * Which elements survive.  One Philox block is the four 32-bit words rng_bits(seed, RNG_DROPOUT, step, site << 20 |
+ * (first + image), 4 block + 0 .. 3), read as eight 16-bit halves, the low half of a word before its high one.  Element
+ * i of an image uses half (i / 16) % 8 of block 16 (i / 128) + i % 16 and survives if that half is at least round(65536
+ * rate).  A block therefore decides about eight elements, 16 apart, and 16 neighbouring elements use 16 blocks, which
+ * suits vectors of 16 lanes. */
 enum { DROPOUT_SITES = 4096 };
 typedef struct {
     float rate; /* below 1; 0: nothing is dropped */
@@ -34,8 +34,8 @@ void relu_dropout_forward(real *y, const real *x, const Dropout *dropout, int B,
 /* dx = dy / (1 - rate) where y > 0, else 0.  dx [n] (=), may be dy;  y [n] forward's output. */
 void relu_dropout_backward(real *dx, const real *dy, const real *y, float rate, size_t n);
 
-/* Dropout of whole channels (PyTorch's Dropout2d): channel c of an image is dropped, at all its N positions, where
- * dropout_forward would drop element c of an image that has C of them.  Backward is the same call.
+/* Dropout of whole channels (PyTorch's Dropout2d): channel c of an image is dropped, at all its N positions, if
+ * dropout_forward would drop element c of an image of C elements.  Backward is the same call.
  * y, x [B,N,C] real;  y may be x. */
 void channel_dropout_forward(real *y, const real *x, const Dropout *dropout, int B, size_t N, int C);
 size_t channel_dropout_workspace(int B, int C);

@@ -1,4 +1,4 @@
-/* Dropout in groups of 128 elements: sixteen blocks of Philox, a lane each, with eight decisions from each block. */
+/* Dropout in groups of 128 elements: sixteen Philox blocks, one in each lane, with eight decisions from each block. */
 #ifndef VIT_KERNELS_LINEAR_DROPOUT_CPU_H
 #define VIT_KERNELS_LINEAR_DROPOUT_CPU_H
 
@@ -32,7 +32,7 @@ static inline DropoutDraw dropout_draw(const Dropout *d, int image) {
                          (uint32_t)lrintf(65536 * d->rate), 1 / (1 - d->rate)};
 }
 
-/* The high words of a times a constant, *low gets the low ones. */
+/* The high words of a times a constant; *low receives the low words. */
 TILE_INLINE uvec multiply_high(uvec *low, uvec a, unsigned constant) {
 #if defined(__AVX512F__)
     __m512i c = _mm512_set1_epi32((int)constant), even = _mm512_mul_epu32((__m512i)a, c),

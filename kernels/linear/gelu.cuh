@@ -1,14 +1,15 @@
 /* The exact Gaussian error linear unit; kernels/linear/gelu.c has the formulas.  The normal distribution's upper tail
  * is
  *   1 - Phi(a) = phi(a) p(t),  t = 1 / (1 + 0.2316419 a),  a >= 0, within 7.5e-8
- * (Abramowitz and Stegun 1964, 26.2.17): one exponential serves Phi and its density, no branch, some twenty
- * instructions; with erff and expf the arithmetic would take longer than the memory. */
+ * (Abramowitz and Stegun 1964, 26.2.17): Phi and its density share one exponential, and there are some twenty
+ * instructions without a branch; with erff and expf the arithmetic would take longer than the memory accesses. */
 #ifndef VIT_KERNELS_CUDA_GELU_CUH
 #define VIT_KERNELS_CUDA_GELU_CUH
 
 #include <device.cuh>
 
-/* Phi(x), and its density.  fmaf where the compiler could choose: forward and backward give the same bits. */
+/* Phi(x), and its density.  Explicit fmaf leaves the compiler no choice, so that forward and backward compute the same
+ * bits. */
 DEVICE float normal(float x, float &density) {
     float t = fast_reciprocal(fmaf(0.2316419f, fabsf(x), 1));
     density = 0.39894228f * fast_exp2(-0.72134752f * x * x);

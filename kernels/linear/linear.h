@@ -19,19 +19,19 @@ typedef struct {
 
 /* y = x w^T + b.  y [n,out] real with row stride y_row;  x [n,in] real;  w [out,in] float;  b [out] float or NULL. */
 void linear_forward(real *y, const real *x, const float *w, const float *b, const LinearShape *shape);
-/* Between a call with true and one with false the weights that linear_forward has seen must not change: it may keep
- * them in a layout of its own, since for few rows to bring them into it takes as long as the product. */
+/* Between a call with true and one with false, weights that were passed to linear_forward must not change: it may keep
+ * a copy in another layout, since for few rows the conversion takes as long as the product. */
 void linear_keep_weights(bool keep);
 /* dx = dy w.  dx [n,in] (=);  dy [n,out] with row stride y_row. */
 void linear_backward_input(real *dx, const real *dy, const float *w, const LinearShape *shape);
 /* dw += dy^T x, db += column sums of dy.  dw [out,in] (+=);  db [out] (+=) or NULL. */
 void linear_backward_weight(float *dw, float *db, const real *dy, const real *x, const LinearShape *shape);
-/* db += column sums of dy alone, as the bias of a convolution needs them, whose rows are pixels.  db [out] (+=);  shape's
+/* db += column sums of dy alone, for the bias of a convolution, whose rows are pixels.  db [out] (+=);  shape's
  * `in` is not read. */
 void linear_backward_bias(float *db, const real *dy, const LinearShape *shape);
 
-/* linear_backward_weight, but it may still be under way when the next functions are called, until linear_backward returns: until then
- * dw and db must not be touched, dy and x not be written. */
+/* Like linear_backward_weight, but it may run until the next linear_backward returns, at the same time as other
+ * functions: until then dw and db must be neither read nor written, and dy and x must not be written. */
 void linear_backward_weight_beside(float *dw, float *db, const real *dy, const real *x, const LinearShape *shape);
 
 /* linear_backward_input and linear_backward_weight: dx (=), dw (+=), db (+=) or NULL.  dx may not overlap dy or x. */
@@ -43,7 +43,7 @@ void linear_gelu_forward(real *a, real *g, const real *x, const float *w, const 
 /* The gradient through a linear layer and the GELU before it, y = gelu(a) w^T:
  *   da = (dy w) gelu'(a),  g = gelu(a) again, with the bits of forward,  and the gradients of two layers' biases, db of
  *   y's and da_sums of a's: column sums of dy and of da.
- * da [n,in] (=);  g [n,in] (=), or NULL where forward's is still there;  da_sums [in], db [out] (+=);  dy [n,out];  a
+ * da [n,in] (=);  g [n,in] (=), or NULL if forward's g still exists;  da_sums [in], db [out] (+=);  dy [n,out];  a
  * [n,in];  w [out,in].  da may not be a. */
 void linear_gelu_backward(real *da, real *g, float *da_sums, float *db, const real *dy, const real *a, const float *w,
                           const LinearShape *shape);

@@ -1,10 +1,10 @@
 /* Matrix products in plain C:  C [m,n] (= or +=) A [m,k] B [k,n].
  *
- * B is first copied to panels of PANEL columns, [k,PANEL] each, with zeros behind the last column.  A panel, or KC of its
- * rows, stays in the first-level cache while rows of A, which are read where they lie, pass by it; a few dozen rows of A
- * stay in the second-level cache while all panels pass by them.  The innermost loop is tile_micro's.
+ * B is first copied to panels of PANEL columns, [k,PANEL] each, padded with zero columns.  A panel, or KC of its rows,
+ * stays in the first-level cache while it is multiplied with rows of A, which are not copied; a few dozen rows of A
+ * stay in the second-level cache while they are multiplied with all panels.  The innermost loop is that of tile_micro.
  *
- * An element's sum has one order, whatever the number of threads and the sizes m and n. */
+ * The order of an element's sum depends neither on the number of threads nor on the sizes m and n. */
 #ifndef VIT_KERNELS_LINEAR_PANELS_H
 #define VIT_KERNELS_LINEAR_PANELS_H
 
@@ -18,7 +18,7 @@
  * TILE_ROWS rows of A they take three quarters of a first-level cache of 32 KiB. */
 enum { PANEL = TILE_VECS * TILE, PANEL_ROWS_MOST = 96, PANEL_KC = TILE == 16 ? 160 : 4096 / PANEL };
 
-/* The most rows of a panel at a time that divide k evenly, or nearly so. */
+/* The largest number of a panel's rows at a time that divides k evenly, or nearly so. */
 static inline int panel_step(size_t k) {
     size_t steps = (k + PANEL_KC - 1) / PANEL_KC;
     return steps ? (int)((k + steps - 1) / steps) : 1;
@@ -34,8 +34,8 @@ void panel_of_rows(float *panel, const float *b, size_t ld, int k, int width);
 void panel_of_reals(float *panel, const real *b, size_t ld, int k, int width);
 void panel_of_columns(float *panel, const float *b, size_t ld, int k, int width);
 
-/* c [m,width] (=, or += if add) = a [m,k] times a panel, for m <= PANEL_ROWS_MOST; rows are ldc and lda apart.  Of c as many
- * columns are written as whole vectors take. */
+/* c [m,width] (=, or += if add) = a [m,k] times a panel, for m <= PANEL_ROWS_MOST; rows are ldc and lda apart.  The
+ * columns of c are written in whole vectors. */
 void panel_multiply(float *c, size_t ldc, const float *a, size_t lda, const float *panel, int m, int width, int k, bool add);
 
 /* The same with the transpose of a, which panel_turn has copied to `turned`, m rounded up to TILE_ROWS times k floats, and
@@ -50,7 +50,8 @@ typedef struct {
 } PanelTasks;
 PanelTasks panel_tasks(size_t m, int n, int k);
 
-/* Room for n floats, whose contents are those that the last caller left: the first calls with a size make it. */
+/* A buffer of n floats, allocated by the first calls with a size; its contents are those that the previous caller
+ * left. */
 float *panels_room(size_t n);
 
 #endif

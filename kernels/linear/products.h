@@ -14,7 +14,7 @@ void products_keep_weights(bool keep);
 void product_backward_input(real *dx, const real *dy, const float *w, const LinearShape *shape);
 void product_backward_weight(float *dw, const real *dy, const real *x, const LinearShape *shape);
 
-/* c = a b, all [side,side]: what the processor's peak is measured with. */
+/* c = a b, all [side,side]: the product with which the processor's peak is measured. */
 void product_square(real *c, const real *a, const real *b, int side);
 
 static inline int linear_y_row(const LinearShape *s) { return s->y_row ? s->y_row : s->out; }

@@ -4,7 +4,7 @@
 
 #include "kernels/cpu/tile.h"
 
-/* Walks the rows in the order of phi [n,2,H,F], D numbers apart: after the last head of k it steps over v. */
+/* Iterates over the rows in the order of phi [n,2,H,F], D numbers apart, and skips v after the last head of k. */
 typedef struct {
     size_t offset;
     int head;

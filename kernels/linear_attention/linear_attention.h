@@ -10,7 +10,7 @@
 extern "C" {
 #endif
 
-/* How the denominator is made from d = phi(q_n).z, the sum of a query's weights. */
+/* The denominator as a function of d = phi(q_n).z, the sum of a query's weights. */
 typedef enum {
     DENOMINATOR_EPSILON, /* d + 1e-6, for features that are never negative */
     DENOMINATOR_CLAMP,   /* d, or if |d| < 1e-2 the constant 1e-2 with d's sign, for features of either sign */

@@ -87,11 +87,11 @@ static void check(const Attention *a, bool class_token) {
         config_reject(a->settings, "pool", "{attn=%s} has no place for the class token of {pool}: use pool gap",
                       a->op->name);
     if (a->grid.frames > 1 && a->op->images_only)
-        config_reject(a->settings, "frames", "{frames} makes clips, but {attn=%s} knows only rows and columns of tokens: "
+        config_reject(a->settings, "frames", "{frames} makes clips, but {attn=%s} has only rows and columns of tokens: "
                       "use frames 1", a->op->name);
     if (a->op->needs_positive && features->feature_map->negative)
-        config_reject(a->settings, "feature_map", "{attn=%s} cannot weigh features that may be negative, as those of "
-                      "{feature_map}", a->op->name);
+        config_reject(a->settings, "feature_map", "{attn=%s} needs features that are not negative, and those of "
+                      "{feature_map} may be", a->op->name);
     if (a->op->check) a->op->check(a);
 }
 

@@ -20,8 +20,9 @@ typedef struct {
 
 static const ConfigEntry entries[] = {
     {CONFIG_FIELD(INTS, StripeSettings, stripe), "1", .section = "attention", .min = 0, .max = 256, .shapeless = true,
-     .help = "Tokens across a stripe of cross-shaped windows, a divisor of the grid's sides, with several stages one "
-             "number or a list (CSwin: 1,2,7,7); 0: the whole grid, which the last of several stages takes anyway"},
+     .help = "Width in tokens of the stripes of cross-shaped windows, a divisor of the grid's sides; with several "
+             "stages one number or a list (CSwin: 1,2,7,7); 0: the whole grid, which the last of several stages always "
+             "has"},
 };
 
 static const ConfigGroup stripe_settings = {CONFIG_GROUP(StripeSettings, entries), .change = CHANGE_NEVER};

@@ -95,7 +95,8 @@ static void linear_weights(const Attention *a, float *weights, int b, int head, 
 static void linear_check(const Attention *a) {
     const RelativeSettings *relative = config_settings(a->settings, &relative_settings);
     if (a->grid.frames > 1 && relative && !strcmp(relative->relative->name, "rope-2d"))
-        config_reject(a->settings, "relative", "{relative} knows no frames, but {frames} makes clips: use rope-3d");
+        config_reject(a->settings, "relative", "{relative} does not support frames, but {frames} makes clips: use "
+                                               "rope-3d");
 }
 
 static const char *linear_bound(const Attention *a) {

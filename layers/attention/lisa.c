@@ -95,7 +95,8 @@ typedef struct {
 static void lisa_check(const Attention *a) {
     const LisaSettings *c = settings_of(a);
     if (a->grid.frames > 1 && !c->lisa_kernel && c->lisa_fft == FFT_2D)
-        config_reject(a->settings, "lisa_fft", "{lisa_fft} knows no frames, but {frames} makes clips: use 1d or 3d");
+        config_reject(a->settings, "lisa_fft", "{lisa_fft} does not support frames, but {frames} makes clips: use 1d "
+                                               "or 3d");
 }
 
 static Offsets lisa_offsets(const Attention *a) {
@@ -140,8 +141,8 @@ static const LisaAlgorithm *algorithm_choose(const Attention *a, const Patterns 
     if (asked != ALGORITHM_AUTO) {
         best = &algorithms[asked - ALGORITHM_FIRST];
         if (isinf(best->cost(patterns)))
-            config_reject(a->settings, "lisa_algo", "{lisa_algo} has no room for the %d x %d tokens that {img_size} and "
-                          "{patch_size} make: use auto or dense", a->grid.rows, a->grid.columns);
+            config_reject(a->settings, "lisa_algo", "{lisa_algo} does not support the %d x %d tokens that {img_size} "
+                          "and {patch_size} make: use auto or dense", a->grid.rows, a->grid.columns);
         return best;
     }
     return algorithm_fastest(patterns);

@@ -49,8 +49,8 @@ static const ConfigEntry blocks_entries[] = {
      .help = "Number of blocks, from the first, with ripple attention; the later ones use linear attention, or softmax "
              "attention with ripple-explicit-softmax"},
     {CONFIG_FIELD(INT, RippleBlocksSettings, ring_time), "1", .section = "attention", .min = 0, .max = 256,
-     .help = "Distance of neighbouring frames of a clip in ripple attention, in rows of tokens (0: all frames of a "
-             "place share its ring)"},
+     .help = "Distance between neighbouring frames of a clip in ripple attention, in rows of tokens (0: a place is in "
+             "the same ring in all frames)"},
 };
 
 static const ConfigGroup ripple_settings = {CONFIG_GROUP(RippleSettings, entries), .change = CHANGE_NEVER};
@@ -158,8 +158,8 @@ static const RippleAlgorithm *algorithm_choose(const Attention *a, const RippleR
     if (asked != ALGORITHM_AUTO) {
         best = &algorithms[asked - ALGORITHM_FIRST];
         if (clip && !best->clips)
-            config_reject(a->settings, "ripple_algo", "{ripple_algo} knows no frames, but {frames} makes clips: use auto "
-                          "or sat");
+            config_reject(a->settings, "ripple_algo", "{ripple_algo} does not support frames, but {frames} makes "
+                          "clips: use auto or sat");
         return best;
     }
     return algorithm_fastest(rings, a->D, F);

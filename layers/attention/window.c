@@ -29,15 +29,16 @@ typedef struct {
 
 static const ConfigEntry entries[] = {
     {CONFIG_FIELD(INTS, WindowSettings, window), "7", .section = "attention", .min = 1, .max = 256,
-     .help = "Tokens to a side of a window, with several stages one number or a list; along a side of the grid that is "
-             "not longer a window is as long as the side and is not shifted"},
+     .help = "Side of a window in tokens; with several stages one number or a list. Where a side of the grid is not "
+             "longer than that, the windows are as long as the grid and are not shifted"},
     {CONFIG_FIELD(INT, WindowSettings, window_time), "8", .min = 1, .max = 256,
-     .help = "Frames of tokens that a window of swin is long, which are shifted as its sides are; all, where a clip has "
-             "no more"},
+     .help = "Length of swin's windows in frames of tokens, shifted as their sides are; a clip that is not longer has "
+             "windows of all its frames"},
     {CONFIG_FIELD(CHOICE, WindowSettings, shift), "alternate", .shapeless = true, CONFIG_CHOICES("none", "alternate"),
-     .help = "Windows of every other block of a stage are shifted by half their side, or none are"},
+     .help = "alternate: the windows of every other block of a stage are shifted by half their side; none: no window "
+             "is shifted"},
     {CONFIG_FIELD(BOOL, WindowSettings, bias_geometric), "false",
-     .help = "Relative position biases of --init for windows of another side are resized as in timm, between old ones "
+     .help = "Relative position biases of --init are resized to windows of another side as in timm, by interpolation "
              "at geometrically growing distances; false: bicubically, as in Swin's own program"},
 };
 

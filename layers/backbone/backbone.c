@@ -17,8 +17,8 @@
 #define F(KIND, field) CONFIG_FIELD(KIND, BackboneKindSettings, field)
 static const ConfigEntry kind_entries[] = {
     {F(CHOICE, backbone), "resnet", .section = "model", CONFIG_CHOICES("resnet", "hierarchy"),
-     .help = "What makes the four maps of features: resnet (bottlenecks with frozen batch norms) or hierarchy (the "
-             "stages of a vision transformer, as train_vit's settings make them)"},
+     .help = "Backbone, which computes the four feature maps: resnet (bottlenecks with frozen batch norms) or "
+             "hierarchy (the stages of a vision transformer, as train_vit's settings make them)"},
 };
 #undef F
 const ConfigGroup backbone_kind_settings = {CONFIG_GROUP(BackboneKindSettings, kind_entries), .change = CHANGE_NEVER};
@@ -30,7 +30,7 @@ static const ConfigEntry resnet_entries[] = {
     {F(INT, backbone_width), "64", .min = 1, .max = 1024,
      .help = "Output channels of the backbone's first convolution"},
     {F(INT, trainable_layers), "3", .min = 0, .max = RESNET_STAGES - 1,
-     .help = "How many of the ResNet's last stages are trained; batch norms never are"},
+     .help = "Number of the ResNet's last stages that are trained; batch norms are always frozen"},
 };
 #undef F
 

@@ -19,8 +19,8 @@ static const char *const taken[] = {
 
 static const ConfigEntry output_norm = {
     CONFIG_FIELD(BOOL, HierarchySettings, output_norm), "true",
-    .help = "Where stages end without a norm (stage_norm false): a layer norm of each of the four maps, which the next "
-            "stage does not see, as in the detectors of Swin and CSwin; false: none, as in PVT's",
+    .help = "With stage_norm false: a layer norm of each of the four maps, but not of the next stage's input, as in "
+            "the detectors of Swin and CSwin; false: no such norms, as in PVT's detectors",
 };
 
 static VitSettings of_trunk(const HierarchySettings *s) {
@@ -69,9 +69,9 @@ void hierarchy_add_settings(Config *config, const char *chooser, const char *own
     config_default(config, "depth", "2,2,2,2");
     config_default(config, "heads", "1,2,5,8");
     config_default(config, "pos_embed", "none");
-    config_explain(config, "img_size", "Height and width of the classifier's images: tables that have a value for "
-                                       "every token, such as lisa's and position embeddings, stay on its grid, "
-                                       "resampled for each batch");
+    config_explain(config, "img_size", "Height and width of the images of the classifier that the backbone starts "
+                                       "from: tables with a value for every token, such as lisa's and position "
+                                       "embeddings, keep the size of that grid and are resampled for each batch");
     config_explain(config, "dim", "Width of the tokens in each of the four stages, which are the maps' channels");
 }
 

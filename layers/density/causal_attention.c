@@ -28,7 +28,7 @@ typedef struct {
 static const char *const set_names[CAUSAL_SETS] = {"dense", "window", "column", "strided", "block", "summary", "fixed"};
 
 static const ConfigChoice attentions[] = {
-    [ATTEND_SOFTMAX] = {"softmax", "dense causal attention, to all tokens before", PAPER_ATTENTION},
+    [ATTEND_SOFTMAX] = {"softmax", "dense causal attention to all earlier tokens", PAPER_ATTENTION},
     [ATTEND_STRIDED] = {"sparse-strided", "softmax over the tokens just before and the token's column", PAPER_SPARSE},
     [ATTEND_FIXED] = {"sparse-fixed", "softmax over the token's block and all blocks' ends", PAPER_SPARSE},
 };
@@ -36,8 +36,8 @@ static const ConfigChoice attentions[] = {
 static const ConfigEntry entries[] = {
     {CONFIG_FIELD(CHOICE, CausalSettings, attn), "softmax", .section = "model",
      .about = attentions, .choice_count = 3, .noun = "attention", .list = "Attention",
-     .help = "Which tokens before it a token attends to: all (softmax), its neighbours and its column "
-             "(sparse-strided), or its block and the ends of all blocks (sparse-fixed)"},
+     .help = "Earlier tokens that a token attends to: all (softmax), its neighbours and its column (sparse-strided), "
+             "or its block and the ends of all blocks (sparse-fixed)"},
 };
 
 static const ConfigEntry sparse_entries[] = {
@@ -52,15 +52,16 @@ static const ConfigEntry sparse_entries[] = {
 
 static const ConfigEntry strided_entries[] = {
     {CONFIG_FIELD(INT, StridedSettings, window), "0", .section = "attention", .min = 0, .max = 1e8,
-     .help = "Tokens of sparse-strided's window, its own among them (0: stride; the paper's text has stride + 1); "
-             "merged has stride always"},
+     .help = "Number of tokens in sparse-strided's window, including the token itself (0: stride; the paper's text has "
+             "stride + 1); merged always has stride"},
 };
 
 static const ConfigEntry fixed_entries[] = {
     {CONFIG_FIELD(INT, FixedSettings, summary), "32", .section = "attention", .min = 1, .max = 1e6,
      .help = "Tokens at the end of each block of sparse-fixed that all later tokens attend to (c)"},
     {CONFIG_FIELD(INT, FixedSettings, sub_blocks), "1", .min = 1, .max = 1024,
-     .help = "Head h of sparse-fixed takes the c tokens before the last h mod sub_blocks times c of each block"},
+     .help = "Head h of sparse-fixed attends to other c tokens of each block: those before the last (h mod sub_blocks) "
+             "c tokens"},
 };
 
 static const ConfigGroup causal_settings = {CONFIG_GROUP(CausalSettings, entries), .change = CHANGE_NEVER};

@@ -14,17 +14,17 @@
 #define F(KIND, field) CONFIG_FIELD(KIND, DrawSettings, field)
 static const ConfigEntry draw_entries[] = {
     {F(INT, sample), "1", .section = "in place of training", .min = 1, .max = 65536, .command_line_only = true, .argument = "N",
-     .help = "Draw N sequences: pictures or sound into --out, text on the screen, and stop"},
+     .help = "Sample N sequences and stop: pictures or sound are written to --out, text is printed"},
     {F(LIST, complete), .command_line_only = true, .argument = "IMAGE...",
-     .help = "Draw the lower halves of these pictures, each --sample times, into --out; each is a whole picture or its "
-             "upper half"},
+     .help = "Sample the lower halves of these pictures, each --sample times, and write them to --out; each file is a "
+             "whole picture or its upper half"},
     {F(STRING, attention), .command_line_only = true, .argument = "FILE",
-     .help = "With --sample or --complete: write the attention weights of every layer and head while the first picture was "
-             "drawn to this safetensors file, which scripts/plots/plot_attention.py draws"},
+     .help = "With --sample or --complete: write the attention weights of every layer and head while the first picture "
+             "is sampled to this safetensors file, which scripts/plots/plot_attention.py plots"},
     {F(STRING, prompt), .command_line_only = true, .argument = "TEXT",
-     .help = "Continue this text, --sample times; \\n stands for a new line"},
+     .help = "Continue this text, --sample times; \\n means a new line"},
     {F(INT, length), "0", .min = 0, .max = 1 << 30, .command_line_only = true,
-     .help = "Bytes of text or samples of sound to draw, the prompt among them (0: as many as tokens)"},
+     .help = "Bytes of text or samples of sound to generate, including the prompt (0: the value of tokens)"},
 };
 #undef F
 const ConfigGroup draw_settings = {CONFIG_GROUP(DrawSettings, draw_entries)};
@@ -97,12 +97,14 @@ static void check_drawing(const DensityRun *run) {
     const Config *config = &run->training.config;
     SequencesKind kind = run->set.kind;
     if (run->draw->complete.count && kind != SEQUENCES_IMAGES)
-        config_reject(config, "complete", "these weights are of no images");
+        config_reject(config, "complete", "these weights are not of a model of images");
     if (*run->draw->attention && kind != SEQUENCES_IMAGES)
-        config_reject(config, "attention", "is drawn over pictures, and these weights are of none");
-    if (*run->draw->prompt && kind != SEQUENCES_TEXT) config_reject(config, "prompt", "these weights are of no text");
+        config_reject(config, "attention", "attention is shown over pictures, and these weights are not of a model of "
+                                           "images");
+    if (*run->draw->prompt && kind != SEQUENCES_TEXT) config_reject(config, "prompt", "these weights are not of a "
+                                                                                      "model of text");
     if (run->draw->length && kind == SEQUENCES_IMAGES)
-        config_reject(config, "length", "a picture has %d bytes always", run->set.n);
+        config_reject(config, "length", "a picture always has %d bytes", run->set.n);
     if (kind != SEQUENCES_TEXT && !*run->modes->out)
         die_usage("--sample: needs --out FILE for the %s", kind == SEQUENCES_IMAGES ? "pictures (PNG)" : "sound (WAV)");
 }

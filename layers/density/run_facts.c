@@ -62,7 +62,7 @@ void density_facts(DensityRun *run) {
 /* == What it draws ================================================================================================ */
 
 enum { MOST_DRAWN = 8, MOST_TEXT = 400 /* bytes */ };
-static const char drawn_title[] = "Drawn by the model";
+static const char drawn_title[] = "Samples of the model";
 
 /* Seconds that drawing may take: a hundredth of an epoch; at the end of a run a hundredth of that, or a minute. */
 static double seconds_allowed(const Training *t) {
@@ -70,7 +70,7 @@ static double seconds_allowed(const Training *t) {
     return training_epoch_follows(t) ? 0.01 * seconds / steps * (double)t->batches : fmax(0.01 * seconds, 60);
 }
 
-static void show_drawing(size_t done, size_t end) { progress_show(false, "drawing: token %zu/%zu", done, end); }
+static void show_drawing(size_t done, size_t end) { progress_show(false, "sampling: token %zu/%zu", done, end); }
 
 /* Samples tokens [m's batch,row_bytes] up to `end`, if the first few show that there is time for all. */
 static bool draw(const DensityRun *run, SequenceModel *m, uint8_t *tokens, size_t end) {

@@ -12,11 +12,13 @@
 #define F(KIND, field) CONFIG_FIELD(KIND, SamplingSettings, field)
 static const ConfigEntry entries[] = {
     {F(FLOAT, temperature), "1", .section = "in place of training", .min = 0, .max = 100, .command_line_only = true,
-     .help = "With --sample, --complete and --prompt: what logits are divided by (0: the likeliest token)"},
+     .help = "With --sample, --complete and --prompt: temperature, by which logits are divided (0: always the most "
+             "likely token)"},
     {F(INT, top_k), "0", .min = 0, .max = 256, .command_line_only = true,
      .help = "Likewise: sample from the K most likely tokens only (0: from all)"},
     {F(FLOAT, top_p), "1", .min = 0, .max = 1, .command_line_only = true,
-     .help = "Likewise: of these, from the fewest that together have this share of the probability"},
+     .help = "Likewise: of these, only from the smallest set of most likely tokens that has this share of the "
+             "probability"},
 };
 #undef F
 const ConfigGroup sampling_settings = {CONFIG_GROUP(SamplingSettings, entries)};

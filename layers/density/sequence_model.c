@@ -47,9 +47,10 @@ static const ConfigEntry entries[] = {
      .help = "Store only the input of each block and compute the block again in the backward pass, which saves memory, "
              "takes more time and gives the same results"},
     {F(CHOICE, start_values), "code", CONFIG_CHOICES("code", "paper", "gpt2"),
-     .help = "Deviation of the first weights: code, sqrt(0.125 / inputs) and embeddings 0.01, as in the authors' later "
-             "program; paper, 0.125 / sqrt(inputs) as printed; gpt2, 0.02 everywhere, also in the layer of logits, "
-             "which is zero in both others. Always 1/sqrt(2 depth) times that before a residual sum"},
+     .help = "Standard deviation of the initial weights: code, sqrt(0.125 / inputs) and embeddings 0.01, as in the "
+             "authors' later program; paper, 0.125 / sqrt(inputs), as in the paper's text; gpt2, 0.02 everywhere, also "
+             "in the layer of logits, which the other two start at zero. Layers before a residual sum have 1/sqrt(2 "
+             "depth) times that"},
 };
 #undef F
 const ConfigGroup sequence_model_settings = {CONFIG_GROUP(SequenceModelSettings, entries), .change = CHANGE_NEVER};
@@ -78,7 +79,8 @@ void sequence_model_check(const Config *config, const SequenceShape *shape) {
     if ((int)((float)s->dim * s->mlp_ratio) < 1)
         config_reject(config, "mlp_ratio", "{mlp_ratio} of {dim} leaves no hidden unit");
     if (s->embedding == EMBEDDING_DATA && !shape->height)
-        config_reject(config, "embedding", "{embedding} is for images, and these sequences are none: use attention");
+        config_reject(config, "embedding", "{embedding} is for images, and these sequences are not images: use "
+                                           "attention");
     if (1 + 2 * s->depth > DROPOUT_SITES)
         config_reject(config, "depth", "{depth} is more than the %d blocks that dropout can distinguish",
                       (DROPOUT_SITES - 1) / 2);
@@ -228,17 +230,18 @@ void sequence_model_check_weights(const SequenceModel *m, const Config *config, 
     for (int t = 0; t < BYTE_TABLES; t++) there[t] = dimension(&file, table_names[t], false);
     safetensors_close(&file);
     if (!vocabulary || !there[0])
-        die("%s: no weights of train_ar: there is no tensor 'token_embed.weight' or 'pos_embed.row'", path);
+        die("%s: not weights of train_ar: there is no tensor 'token_embed.weight' or 'pos_embed.row'", path);
     if (vocabulary != m->settings.vocabulary)
         config_die(config, "%s: its vocabulary is %d, which is not {vocabulary}", path, vocabulary);
     if (starts != m->shape.starts)
-        die("%s: of %s, but the sequences here are %s: use the same kind of data", path,
+        die("%s: trained on %s, but the sequences here are %s: use the same kind of data", path,
             starts ? "images or sound" : "text", m->shape.starts ? "images or sound" : "text");
     if (dim != m->settings.dim) config_die(config, "%s: its width is %d, which is not {dim}", path, dim);
     if (depth != m->settings.depth) config_die(config, "%s: its blocks are %d, which is not {depth}", path, depth);
     if (memcmp(there, entries_here, sizeof there))
-        die("%s: of sequences with positions %d x %d x %d, but those here have %d x %d x %d: use the same data, tokens "
-            "and stride", path, there[0], there[1], there[2], entries_here[0], entries_here[1], entries_here[2]);
+        die("%s: trained on sequences with positions %d x %d x %d, but those here have %d x %d x %d: use the same "
+            "data, tokens and "
+            "stride", path, there[0], there[1], there[2], entries_here[0], entries_here[1], entries_here[2]);
     if (heads && heads != m->settings.heads)
         config_die(config, "%s: it was trained with %d heads, which is not {heads}", path, heads);
 }

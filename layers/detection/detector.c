@@ -24,7 +24,8 @@ const ConfigGroup detection_output_settings = {CONFIG_GROUP(DetectionOutputSetti
 #define F(KIND, field) CONFIG_FIELD(KIND, DetectionViewSettings, field)
 static const ConfigEntry view_entries[] = {
     {F(INT, eval_batch), "1", .section = "run", .min = 1, .max = 4096,
-     .help = "Images in a batch of evaluation; results depend a little on it, through padding to the largest image"},
+     .help = "Number of images in a batch of evaluation; results depend a little on it, as images are padded to the "
+             "largest of their batch"},
     {F(SIZE, image_size), "800x1120", .min = 1, .max = 8192,
      .help = "Height and width of the image for which --describe counts and --bench measures"},
     {F(FLOAT, draw_score), "0.3", .min = 0, .max = 1, .help = "Lowest score of the detections that --predict reports"},

@@ -145,8 +145,8 @@ void detector_facts(const Detector *d, Facts *facts, const CocoResults *found) {
     int count = d->val.coco.image_count, shown = smaller(count, SHOWN);
     if (!facts) return;
     snprintf(text, sizeof text,
-             "Validation images after epoch %llu: what was found with a score of at least %g in frames with their class, "
-             "and what is there in dashed lines.",
+             "Validation images after epoch %llu. Solid boxes with a class: detections with a score of at least %g. "
+             "Dashed boxes: the annotated objects.",
              (unsigned long long)d->training.state.epoch + 1, (double)d->view->draw_score);
     class_bars(d, facts);
     facts_pictures(facts, "found", "Found and true objects", text);

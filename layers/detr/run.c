@@ -10,7 +10,7 @@
 static const ConfigEntry backbone_entries[] = {
     {F(STRING, backbone_weights), .section = "model", .argument = "WEIGHTS", /* no FILE, which must not be empty */
      .help = "Initial weights of the backbone, unless --init is given: a safetensors file with torchvision's names, as "
-             "scripts/convert_weights.py writes; '' for none where a config names one"},
+             "scripts/convert_weights.py writes; '' for none, if a config file names one"},
     {F(FLOAT, lr_backbone), "1e-5", .section = "training", .min = 0, .max = 100,
      .help = "Initial learning rate of the backbone (0: the backbone is not trained)"},
 };
@@ -29,7 +29,8 @@ static void check_classes(DetrRun *run, const DetectionSet *set) {
 void detr_run_find_classes(DetrRun *run) {
     if (!run->model_settings->num_classes) run->model_settings->num_classes = detection_set_classes(run->d.data);
     if (!run->model_settings->num_classes)
-        config_reject(&run->d.training.config, "num_classes", "how many categories? 91 for COCO");
+        config_reject(&run->d.training.config, "num_classes", "the number of categories is unknown: give it, 91 for "
+                                                              "COCO");
 }
 
 int detr_run_micro_batch(const DetrRun *run, int height, int width) {
@@ -88,8 +89,8 @@ void detr_run_open_model(DetrRun *run, int images, int H, int W, bool training) 
         /* A saved state has later ones, and --bench needs none. */
         bool wanted = *backbone && !t->resumed && !run->d.modes->bench;
         if (wanted && !file_exists(backbone))
-            die("%s: no such file: scripts/convert_weights.py makes it of torchvision's ResNet-50, "
-                "resnet50-0676ba61.pth; --backbone-weights '' begins without it", backbone);
+            die("%s: no such file: scripts/convert_weights.py converts torchvision's ResNet-50, resnet50-0676ba61.pth, "
+                "to it; --backbone-weights '' starts without it", backbone);
         if (wanted) checkpoint_load_part(&detr->model.params, detr_backbone_prefix, backbone, NULL);
         detr_draw(detr, t->s->seed, 0, 0);
     }

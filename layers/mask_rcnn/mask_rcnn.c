@@ -22,20 +22,20 @@ static const ConfigEntry entries[] = {
     {F(FLOAT, anchor_size), "8", .min = 0.25, .max = 256,
      .help = "Side of a square anchor as a multiple of its level's stride"},
     {F(FLOAT, canonical_size), "224", .min = 1, .max = 8192,
-     .help = "Side of the regions whose features come from the pyramid's level of stride 16; twice the side is a level "
-             "higher"},
+     .help = "Side of the regions whose features come from the pyramid's level of stride 16; regions of twice the side "
+             "use the next level"},
     {F(INT, anchor_sample), "256", .min = 2, .max = 65536, .section = "training", .change = CHANGE_FREELY,
-     .help = "Anchors of an image in the loss, at most half of them positive"},
+     .help = "Number of anchors of an image in the loss, at most half of them positive"},
     {F(INT, region_sample), "512", .min = 4, .max = 65536, .change = CHANGE_FREELY,
-     .help = "Regions of an image in the loss, at most a quarter of them positive"},
+     .help = "Number of regions of an image in the loss, at most a quarter of them positive"},
     {F(INT, train_candidates), "2000", .min = 1, .max = 1000000, .change = CHANGE_FREELY,
-     .help = "Boxes of a level, the best, that non-maximum suppression sees in training"},
+     .help = "Number of the best boxes of each level that enter non-maximum suppression in training"},
     {F(INT, eval_candidates), "1000", .min = 1, .max = 1000000, .change = CHANGE_FREELY, .section = "run",
-     .help = "Boxes of a level, the best, that non-maximum suppression sees in evaluation and prediction"},
+     .help = "The same number in evaluation and prediction"},
     {F(INT, proposals), "1000", .min = 1, .max = 65536, .change = CHANGE_FREELY,
-     .help = "Proposals of an image, the best of all levels"},
+     .help = "Number of proposals of an image, the best of all levels"},
     {F(INT, detections), "100", .min = 1, .max = 65536, .change = CHANGE_FREELY,
-     .help = "Detections of an image, the best of all classes"},
+     .help = "Number of detections of an image, the best of all classes"},
 };
 #undef F
 const ConfigGroup mask_rcnn_settings = {CONFIG_GROUP(MaskRcnnSettings, entries), .change = CHANGE_NEVER};

@@ -21,7 +21,8 @@ void mask_run_find_classes(MaskRun *run) {
     MaskRcnnSettings *s = run->model_settings;
     int classes = detection_set_classes(run->d.data);
     if (!s->num_classes && classes) s->num_classes = classes - 1;
-    if (!s->num_classes) config_reject(&run->d.training.config, "num_classes", "how many categories? 80 for COCO");
+    if (!s->num_classes) config_reject(&run->d.training.config, "num_classes", "the number of categories is unknown: "
+                                                                               "give it, 80 for COCO");
 }
 
 int mask_run_micro_batch(const MaskRun *run, int height, int width) {

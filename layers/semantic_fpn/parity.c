@@ -30,7 +30,7 @@ static void read_images(PixelBatch *p, const SafeTensor *t) {
     safetensors_to_float(t, planes, &error_fatal);
     for (size_t i = 0; i < t->size; i++) {
         size_t plane = i / area, pixel = i % area;
-        if (!isfinite(planes[i])) die("%s: '%s' holds a value that is no finite number, at %zu", t->file, t->name, i);
+        if (!isfinite(planes[i])) die("%s: '%s' has a value that is not finite, at %zu", t->file, t->name, i);
         p->images[(plane / 3 * area + pixel) * 3 + plane % 3] = planes[i];
     }
     free(planes);

@@ -26,10 +26,10 @@ const ConfigGroup semantic_mode_settings = {CONFIG_GROUP(SemanticModeSettings, m
 #define F(KIND, field) CONFIG_FIELD(KIND, SemanticTrainingSettings, field)
 static const ConfigEntry training_entries[] = {
     {F(STRING, backbone_weights), .section = "model", .argument = "WEIGHTS", /* no FILE, which must not be empty */
-     .help = "Initial weights of the backbone, unless --init is given: a classifier's safetensors file; '' for none "
-             "where a config names one"},
+     .help = "Initial weights of the backbone, unless --init is given: a classifier's safetensors file; '' for none, "
+             "if a config file names one"},
     {F(INT, steps), "0", .section = "training", .min = 0, .max = 1e9,
-     .help = "Number of steps of the run, in place of epochs, of which there are as many as that takes (0: epochs)"},
+     .help = "Number of steps of the run, which then has as many epochs as that takes (0: the setting epochs counts)"},
 };
 #undef F
 const ConfigGroup semantic_training_settings = {CONFIG_GROUP(SemanticTrainingSettings, training_entries),
@@ -39,13 +39,14 @@ const ConfigGroup semantic_training_settings = {CONFIG_GROUP(SemanticTrainingSet
 static const ConfigEntry view_entries[] = {
     {F(CHOICE, eval_windows), "whole", .section = "in place of training", .command_line_only = true,
      CONFIG_CHOICES([WINDOWS_WHOLE] = "whole", [WINDOWS_SLIDE] = "slide"),
-     .help = "With --eval or --predict: whole pictures, or slide: windows that overlap, whose logits are averaged"},
+     .help = "With --eval or --predict: whole, the model sees whole pictures; slide, it sees overlapping windows, "
+             "whose logits are averaged"},
     {F(INT, window_size), "512", .min = 32, .max = 8192, .command_line_only = true,
      .help = "With eval_windows slide: the side of a window, a multiple of 32"},
     {F(INT, window_stride), "341", .min = 1, .max = 8192, .command_line_only = true,
      .help = "With eval_windows slide: pixels from one window to the next, at most window_size"},
     {F(INT, eval_batch), "1", .section = "run", .min = 1, .max = 4096,
-     .help = "Pictures of one size in a batch of evaluation; results do not depend on it"},
+     .help = "Number of pictures, all of one size, in a batch of evaluation; results do not depend on it"},
     {F(SIZE, image_size), "512x512", .min = 32, .max = 8192,
      .help = "Height and width of the image for which --describe counts and --bench measures, multiples of 32"},
 };
@@ -78,7 +79,8 @@ static void check_classes(SemanticRun *run, const SegmentationSet *set) {
 void semantic_run_find_classes(SemanticRun *run) {
     if (!run->model_settings->num_classes) run->model_settings->num_classes = segmentation_set_classes(run->data);
     if (!run->model_settings->num_classes)
-        config_reject(&run->training.config, "num_classes", "how many classes? 150 for ADE20K");
+        config_reject(&run->training.config, "num_classes", "the number of classes is unknown: give it, 150 for "
+                                                            "ADE20K");
 }
 
 int semantic_run_micro_batch(const SemanticRun *run, int height, int width) {
@@ -177,7 +179,7 @@ static void first_weights(SemanticRun *run) {
     /* A saved state has later ones, and --bench needs none. */
     if (!*backbone || t->resumed || run->modes->bench) return;
     if (!file_exists(backbone))
-        die("%s: no such file: --backbone-weights '' begins without a classifier's weights", backbone);
+        die("%s: no such file: --backbone-weights '' starts without a classifier's weights", backbone);
     backbone_load_weights(&net->backbone, params, backbone);
 }
 

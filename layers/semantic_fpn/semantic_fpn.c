@@ -19,8 +19,8 @@ static const ConfigEntry entries[] = {
     {F(INT, num_classes), "0", .min = 0, .max = 254, .change = CHANGE_TO_DEFAULT,
      .help = "Number of classes, 150 for ADE20K (0: that of the data set)"},
     {F(CHOICE, seg_norm), "bn", CONFIG_CHOICES([SEG_NORM_BN] = "bn", [SEG_NORM_GN] = "gn"),
-     .help = "Norms of the head: bn (batch norm with the statistics of what is computed at a time, on all ranks) or gn "
-             "(group norm of 32 groups, whose results depend on neither micro_batch nor ranks)"},
+     .help = "Norms of the head: bn (batch norm with statistics over the images that all ranks compute at a time) or "
+             "gn (group norm of 32 groups, whose results depend on neither micro_batch nor ranks)"},
     {F(FLOAT, head_dropout), "0.1", .min = 0, .max = 0.9, .change = CHANGE_FREELY,
      .help = "Dropout rate of whole channels before the classifier"},
 };

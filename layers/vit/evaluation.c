@@ -101,7 +101,7 @@ static void match_classes(VitRun *run) {
         class_of = run->evaluation.class_of = xcalloc((size_t)d->classes, sizeof *class_of, "classes");
         bool same = class_names_match(&names, path, class_of, d->class_names, d->classes, d->name);
         if (!same && distributed_rank() == 0)
-            print_line("%s: its %d classes are numbered otherwise than the %d of %s: matched by name\n", d->name,
+            print_line("%s: its %d classes have other numbers than the %d of %s: matched by name\n", d->name,
                        d->classes, names.count, path);
     }
     class_names_free(&names);

@@ -143,7 +143,7 @@ void fitted_weights_print(const FittedWeights *fitted, FILE *out) {
     more[0] = 0;
     if (fitted->inflated > 1) snprintf(more, sizeof more, " and %d more", fitted->inflated - 1);
     if (fitted->inflated)
-        print_line_to(out, "%s: of images, extended in time: %s%s\n", fitted->path, fitted->clip->name, more);
+        print_line_to(out, "%s: weights for images, extended in time: %s%s\n", fitted->path, fitted->clip->name, more);
     if (fitted->to_head)
         print_line_to(out, "%s: its classifier is head %s, this model's head %s: it starts with new random weights\n", fitted->path,
                       fitted->from_head, fitted->to_head);

@@ -30,8 +30,8 @@ static const float WEIGHT_EPS = 1e-8f; /* of timm's hybrids */
 #define F(KIND, field) CONFIG_FIELD(KIND, StemSettings, field)
 static const ConfigEntry entries[] = {
     {F(INTS, stem_blocks), "0", .section = "model", .min = 0, .max = 64,
-     .help = "Blocks in each stage of the stem's ResNet (0: none, its first convolution and max pool alone); "
-             "vit_small_r26_s32 of timm: 2,2,2,2"},
+     .help = "Blocks in each stage of the stem's ResNet (0: no stage, only the first convolution and the max pool; "
+             "timm's vit_small_r26_s32: 2,2,2,2)"},
     {F(INT, stem_width), "64", .min = 32, .max = 1024,
      .help = "Channels of the stem's first convolution, a multiple of 32; a stage's are 4, 8, 16 or 32 times as many"},
 };
@@ -50,7 +50,7 @@ void hybrid_stem_check(const Config *config) {
                       STEM_STAGES);
     for (int i = 0; i < s->stem_blocks.count; i++)
         if (s->stem_blocks.count > 1 && !s->stem_blocks.at[i])
-            config_reject(config, "stem_blocks", "0 in a list: every stage has a block, and a single 0 means no stage");
+            config_reject(config, "stem_blocks", "0 in a list: every stage needs a block; a single 0 means no stage");
 }
 
 int hybrid_stem_side(const StemSettings *s, int side) {

@@ -7,8 +7,9 @@
 #define F(KIND, field) CONFIG_FIELD(KIND, LayerDecaySettings, field)
 static const ConfigEntry entries[] = {
     {F(FLOAT, layer_decay), "1", .section = "training", .min = 0.01, .max = 1,
-     .help = "Factor of the learning rate from each group of layers to the one before it, for fine-tuning (1: all "
-             "learn alike). A group is a block, with several stages three blocks of a stage, as in ConvNeXt"},
+     .help = "Layer-wise decay of the learning rate, for fine-tuning: each group of layers has this factor times the "
+             "learning rate of the next group (1: all have the same). A group is one block, or with several stages "
+             "three blocks of a stage, as in ConvNeXt"},
 };
 #undef F
 const ConfigGroup layer_decay_settings = {CONFIG_GROUP(LayerDecaySettings, entries), .change = CHANGE_FREELY};
@@ -46,7 +47,7 @@ int layer_decay_group(const VitSettings *model, const char *name) {
 void layer_decay_check(const Config *config, const LayerDecaySettings *s, const VitSettings *model) {
     int groups = layer_decay_groups(model);
     if (s->layer_decay < 1 && groups > PIECE_RATES)
-        config_reject(config, "layer_decay", "{layer_decay} is for at most %d groups of layers, but {depth} makes %d",
+        config_reject(config, "layer_decay", "{layer_decay} supports at most %d groups of layers, but {depth} makes %d",
                       PIECE_RATES, groups);
 }
 

@@ -21,7 +21,8 @@ static void refuse_other_stem(const Model *model, const SafeTensors *st, const c
     bool has_alone = safetensors_find(st, alone), has_stages = safetensors_find(st, with_stages);
     bool wants_alone = params_find(&model->params, alone), wants_stages = params_find(&model->params, with_stages);
     if ((has_alone || has_stages) && !wants_alone && !wants_stages)
-        die("%s: a hybrid, whose patches are of a stem's features (patch_embed.backbone): stem hybrid is needed", path);
+        die("%s: a hybrid, with a ResNet stem in front of the patches (patch_embed.backbone): stem hybrid is "
+            "needed", path);
     if ((wants_alone || wants_stages) && !has_alone && !has_stages)
         die("%s: no stem in it (patch_embed.backbone), but this model has one: stem none is needed", path);
     if (has_alone && wants_stages)
@@ -116,7 +117,8 @@ static void refuse_other_names(const SafeTensors *st, const char *path) {
                   {"Compact Transformers", "classifier.blocks.0.pre_norm.weight"}};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         if (safetensors_find(st, others[i].tensor))
-            die("%s: the names of %s's own program (%.*s): scripts/convert_weights.py makes this one's of them", path,
+            die("%s: the tensors have the names of %s's own program (%.*s): scripts/convert_weights.py converts "
+                "them", path,
                 others[i].program, (int)strcspn(others[i].tensor, "."), others[i].tensor);
 }
 
@@ -133,7 +135,7 @@ static void refuse_other_families(const SafeTensors *st, const char *path) {
                   {"a ResNet", "layer1.0.conv1.weight"}};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         if (safetensors_find(st, others[i].tensor))
-            die("%s: %s (%s), which no setting of this program makes", path, others[i].family, others[i].tensor);
+            die("%s: %s (%s), which this program does not support", path, others[i].family, others[i].tensor);
 }
 
 static size_t rows_of(const SafeTensors *st, const char *name) {
@@ -199,9 +201,10 @@ static void print_settings_of(const Model *model, const SafeTensors *st, const c
         if (is_square(n)) snprintf(image, sizeof image, " --img-size %zu", (size_t)lround(sqrt((double)n)) * side);
     }
     if (classes) snprintf(head, sizeof head, " --num-classes %zu", classes);
-    if (dim % 64 == 0) snprintf(heads, sizeof heads, ": with 64 numbers for each, as most have, --heads %zu", dim / 64);
+    if (dim % 64 == 0) snprintf(heads, sizeof heads, ": with 64 channels per head, as in most models, --heads "
+                                                     "%zu", dim / 64);
     print_line("%s: its tensors are those of --dim %zu --depth %d --patch-size %zu --mlp-ratio %g --pool %s%s%s; the "
-               "number of heads leaves no trace%s\n",
+               "shapes do not show the number of heads%s\n",
                path, dim, depth, side, (double)hidden / (double)dim, token ? "cls" : "gap", image, head, heads);
 }
 
@@ -236,8 +239,8 @@ void other_weights_refuse(const Model *model, const char *path) {
     bool of_tokens = positions && positions->ndim == 3 && is_square(positions->shape[1]) &&
                      !(settings && strstr(settings, "\npool = cls\n"));
     if (token && own_positions && own_positions->grid.prefix && of_tokens)
-        die("%s: pos_embed has %zu positions and none for the class token, as DeiT-III: this model has one there, and "
-            "no setting takes it away", path, positions->shape[1]);
+        die("%s: pos_embed has %zu positions and none for the class token, as in DeiT-III: this model has one for it, "
+            "and no setting removes it", path, positions->shape[1]);
     refuse_other_sizes(model, &st, path);
     safetensors_close(&st);
 }

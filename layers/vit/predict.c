@@ -185,7 +185,7 @@ void vit_predict(VitRun *run) {
     bool clips = run->model_settings->frames > 1;
     int top = run->vit_modes->top_frames;
     if (!clips && config_origin(&run->training.config, "top_frames"))
-        config_reject(&run->training.config, "top_frames", "of clips only, and this model is one of images");
+        config_reject(&run->training.config, "top_frames", "for clips only, and this model takes images");
     pictures_find(&images, &run->predict->predict, clips);
     vit_run_open_model(run, 1, *picture != 0); /* the training plan keeps the tensors that the pictures show */
     linear_keep_weights(images.count > 1 || clips);

@@ -22,22 +22,23 @@ static const ConfigEntry entries[] = {
     {F(STRING, show_batch), .section = "in place of training", .command_line_only = true, .argument = "FILE",
      .help = "Write the first training images as the model sees them, with their labels, to this PNG file, and stop"},
     {F(STRING, confusion), .command_line_only = true, .argument = "FILE",
-     .help = "With --eval: write how many images of each class were taken for which (CSV)"},
+     .help = "With --eval: write the confusion matrix to this CSV file, true classes in rows and predicted classes in "
+             "columns"},
     {F(STRING, per_class), .command_line_only = true, .argument = "FILE",
-     .help = "With --eval: write images, top-1, top-5 and precision of each class (CSV)"},
+     .help = "With --eval: write the number of images, top-1, top-5 and precision of each class to this CSV file"},
     {F(STRING, real_labels), .command_line_only = true, .argument = "FILE",
-     .help = "With --eval on ImageNet's validation images: the labels of ImageNet ReaL (real.json), by which a second "
-             "top-1 is counted"},
+     .help = "With --eval on ImageNet's validation images: the labels of ImageNet ReaL (real.json), with which a "
+             "second top-1 is computed"},
     {F(STRING, attention), .command_line_only = true, .argument = "FILE",
      .help = "With --predict: write the attention weights of every layer and head to this safetensors file, which "
-             "scripts/plots/plot_attention.py draws"},
+             "scripts/plots/plot_attention.py plots"},
     {F(STRING, write_logits), .command_line_only = true, .argument = "FILE",
      .help = "Write the logits of --init or --resume for all training images, prepared as for evaluation, to this "
              "safetensors file, which --teacher takes, and stop"},
     {F(INT, top_frames), "3", .command_line_only = true, .max = 1000,
-     .help = "With --predict of videos: how many frames to name that speak most for the first class. A frame's score "
-             "is the probability of that class for a clip that shows this frame alone, which says nothing of classes "
-             "that only motion tells (0: none; each frame of the clip takes a forward pass)"},
+     .help = "With --predict of videos: number of frames to report that look most like the first class. A frame's "
+             "score is the probability of that class for a clip that shows this frame alone, which is meaningless for "
+             "classes that only motion shows (0: none; each frame of the clip takes a forward pass)"},
 };
 #undef F
 const ConfigGroup vit_mode_settings = {CONFIG_GROUP(VitModeSettings, entries)};

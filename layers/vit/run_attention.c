@@ -137,8 +137,8 @@ static void begin_section(Facts *facts, const Attention *a, const char *when) {
     const char *who = front_of(a) > 0       ? "the class token looks"
                       : a->N <= MOST_TOKENS ? "all tokens look on average"
                                             : "the token in the middle looks";
-    snprintf(text, sizeof text, "Where %s in the last block, head by head, in the first of the %s: black is nothing, "
-             "white the most.", who, when);
+    snprintf(text, sizeof text, "Where %s in the last block, head by head, for the first of the %s: black is zero, "
+             "white the largest weight.", who, when);
     facts_pictures(facts, "attention", "Attention", text);
 }
 

@@ -43,7 +43,7 @@ static void stored_open(Teacher *t, const char *path, const Vit *student, const 
     if (logits->ndim != 2 || (logits->dtype != SAFE_F32 && logits->dtype != SAFE_BF16))
         die("%s: " TEACHER_LOGITS ": expected [images,classes] of float32 or bfloat16", path);
     if (logits->shape[1] != C)
-        die("%s: logits of %zu classes, but the model has %zu: the teacher must know the same classes", path,
+        die("%s: logits of %zu classes, but the model has %zu: the teacher must have the same classes", path,
             logits->shape[1], C);
     if (logits->shape[0] != whole->count)
         die("%s: logits of %zu images, but %s has %zu training images here: write them again with --write-logits", path,
@@ -51,7 +51,7 @@ static void stored_open(Teacher *t, const char *path, const Vit *student, const 
     teacher_digest(digest, whole);
     if (!told || strcmp(told, digest))
         die("%s: logits of other images, or in another order (%s), than %s has here (%s): write them again with "
-            "--write-logits", path, told ? told : "which the file does not tell", data->name, digest);
+            "--write-logits", path, told ? told : "which the file does not say", data->name, digest);
     t->data = data;
     t->rows = xcalloc((size_t)student->model.batch + 2, C * sizeof *t->rows, "a teacher's logits");
 }
@@ -74,12 +74,13 @@ static void stored_rows(Teacher *t, const LoaderPart *part) {
 static void check_classes(const char *path, const Vit *student, const Vit *teacher, const Dataset *data) {
     ClassNames names;
     if (teacher->settings.num_classes != student->settings.num_classes)
-        die("%s: a teacher of %d classes, but the model has %d: it must know the same classes", path,
+        die("%s: a teacher of %d classes, but the model has %d: both must have the same classes", path,
             teacher->settings.num_classes, student->settings.num_classes);
     run_folder_classes(&names, path);
     for (int c = 0; names.named && data->class_names && c < data->classes; c++)
         if (c >= names.count || strcmp(names.at[c], data->class_names[c]))
-            die("%s: class %d is '%s' to this teacher, but '%s' in %s: it must know the same classes in the same order",
+            die("%s: class %d is '%s' to this teacher, but '%s' in %s: both must have the same classes in the same "
+                "order",
                 path, c, c < names.count ? names.at[c] : "", data->class_names[c], data->name);
     class_names_free(&names);
 }

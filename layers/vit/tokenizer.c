@@ -21,7 +21,7 @@ static const ConfigEntry entries[] = {
     {F(INT, tokenizer_kernel), "3", .min = 3, .max = 7,
      .help = "Side of these convolutions' kernels: 3, 5 or 7, whose stride is 1, 1 or 2"},
     {F(INT, tokenizer_width), "64", .min = 1, .max = 4096,
-     .help = "Channels of these convolutions but the last, which has dim"},
+     .help = "Channels of all these convolutions except the last, which has dim"},
 };
 #undef F
 const ConfigGroup tokenizer_settings = {CONFIG_GROUP(TokenizerSettings, entries), .change = CHANGE_NEVER};

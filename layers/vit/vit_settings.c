@@ -20,25 +20,26 @@ static const ConfigEntry entries[] = {
     {F(INT, patch_size), "4", .min = 1, .max = 256,
      .help = "Side of the square patches that become tokens; with a stem, patches of its features"},
     {F(CHOICE, stem), "none", CONFIG_CHOICES("none", "hybrid", "conv"),
-     .help = "What the patches are taken of: none, the image; hybrid, the features of a ResNet in front of it, a "
-             "quarter of the image's side or less (timm's vit_*_r*); conv, features of convolutions and max pools, "
-             "which are the tokens themselves (Compact Transformers; patch_size 1)"},
+     .help = "Layers in front of the patches: none, patches are cut from the image; hybrid, a ResNet, whose features "
+             "have a quarter of the image's side or less (timm's vit_*_r*); conv, convolutions and max pools, whose "
+             "features are the tokens (Compact Transformers; patch_size 1)"},
     {F(INT, tubelet), "1", .min = 1, .max = 15,
-     .help = "Number of frames, odd, that the first patch embedding of a clip joins, with every second frame in the "
-             "middle of a tubelet (1: every frame by itself)"},
+     .help = "Length in frames, odd, of the tubelets that the first patch embedding of a clip makes tokens of; their "
+             "middles are every second frame (1: every frame has its own tokens)"},
     {F(INT, time_kernel), "3", .min = 1, .max = 15,
-     .help = "Size in time, odd, of the depthwise convolutions over the tokens of clips, and of lisa's windows"},
-    {F(INT, conv_time_kernel), "5", .min = 1, .max = 15, .help = "The same for the convolution blocks of conv_stages"},
+     .help = "Length in frames, odd, of the depthwise convolutions over the tokens of clips, and of lisa's windows"},
+    {F(INT, conv_time_kernel), "5", .min = 1, .max = 15, .help = "The same length for the convolution blocks of "
+                                                                 "conv_stages"},
     {F(CHOICE, inflate), "none", CONFIG_CHOICES(INFLATE_KINDS),
      .help = "How a model of clips starts from the weights of an image model that --init gives: none (the weights are "
-             "of clips), mean (every frame counts alike) or centre (a frame does not see the others)"},
+             "of a model of clips), mean (all frames have the same weight) or centre (each frame sees only itself)"},
     {F(INT, num_classes), "0", .min = 0, .max = 1e6, .change = CHANGE_TO_DEFAULT,
      .help = "Number of classes (0: that of the data set)"},
     {F(BOOL, patch_overlap), "false",
      .help = "Overlapping patches, 2 patch_size - 1 pixels wide and followed by a layer norm, as in PVTv2"},
     {F(INT, patch_pad), "0", .min = 0, .max = 511,
-     .help = "Zero pixels around the image for the first overlapping patches; 0: half their width, as in PVTv2 "
-             "(CSwin: 2)"},
+     .help = "Width in pixels of the zero padding around the image for the first overlapping patches; 0: half their "
+             "width, as in PVTv2 (CSwin: 2)"},
     {F(BOOL, patch_norm), "false",
      .help = "Layer norm after patches that do not overlap, as in Swin and PVT (overlapping patches have one)"},
     {F(BOOL, patch_merging), "false",
@@ -47,10 +48,11 @@ static const ConfigEntry entries[] = {
     {F(BOOL, stage_norm), "true",
      .help = "Layer norm at the end of every stage, as in PVTv2; false: of the last one only, as in Swin and PVT"},
     {F(FLOAT, norm_eps), "1e-6", .min = 1e-12, .max = 1,
-     .help = "What the layer norms of the blocks and at the end of stages add to the variance (Swin: 1e-5)"},
+     .help = "Epsilon of the layer norms in the blocks and at the end of stages, which is added to the variance (Swin: "
+             "1e-5)"},
     {F(INTS, dim), "192", .min = 1, .max = 16384,
      .help = "Width of the tokens; a list, such as 64,128, makes a hierarchy of stages, each with half the rows and "
-             "columns of tokens of the one before"},
+             "columns of tokens of the previous stage"},
     {F(INTS, depth), "12", .min = 1, .max = 256, .help = "Number of blocks; with several stages a list"},
     {F(INTS, heads), "6", .min = 1, .max = 1024,
      .help = "Number of attention heads, a divisor of dim; with several stages one number or a list"},
@@ -58,20 +60,20 @@ static const ConfigEntry entries[] = {
      .help = "Hidden width of the MLP as a multiple of dim; with several stages one number or a list"},
     {F(BOOL, qkv_bias), "true", .help = "Biases of the queries, keys and values"},
     {F(CHOICE, mlp_stream), "residual", CONFIG_CHOICES("residual", "normed"),
-     .help = "What an MLP adds its output to: residual, the residual stream before the norm; normed, its own input, so "
-             "that the norm replaces the stream (Compact Transformers)"},
+     .help = "Stream to which the output of an MLP is added: residual, the residual stream before the norm; normed, "
+             "its own input, so that the norm replaces the stream (Compact Transformers)"},
     {F(BOOL, mlp_conv), "false",
      .help = "Depthwise 3x3 convolution over the token grid between the two layers of the MLP, as in PVTv2"},
-    {F(BOOL, mlp_relu), "false", .help = "ReLU before that convolution, as in the linear form of PVTv2"},
+    {F(BOOL, mlp_relu), "false", .help = "ReLU before the convolution of mlp_conv, as in the linear form of PVTv2"},
     {F(INT, conv_stages), "0", .min = 0, .max = VIT_MAX_STAGES,
      .help = "Number of stages, from the first, that have convolution blocks in place of attn"},
     {F(ITEM, conv_block), "conv", .table = (const void *const *)conv_blocks, .noun = "convolution block",
-     .help = "Convolution of those stages: conv (UniFormer's, 5x5) or sepconv (MetaFormer's, 7x7, twice as wide)"},
+     .help = "Block of conv_stages: conv (UniFormer's, 5x5) or sepconv (MetaFormer's, 7x7, twice as wide)"},
     {F(CHOICE, pool), "gap", CONFIG_CHOICES("cls", "gap", "gap-raw", "seq"),
-     .help = "Input of the classifier: the class token, which joins the last of several stages; the mean of all "
-             "tokens (global average pooling) after the last norm or, gap-raw, before it: that norm is then there but "
-             "unused, as in FLatten's PVT; or, seq, their mean weighted by a softmax of learned scores (sequence "
-             "pooling, Compact Transformers)"},
+     .help = "Input of the classifier: cls, the class token, which with several stages is added in the last one; gap, "
+             "the mean of all tokens (global average pooling) after the last norm; gap-raw, their mean before that "
+             "norm, which then exists but is unused, as in FLatten's PVT; seq, their mean weighted by a softmax of "
+             "learned scores (sequence pooling, Compact Transformers)"},
     {F(BOOL, distilled), "false",
      .help = "A distillation token in addition to the class token, with a classifier of its own that learns from --teacher; "
              "predictions take the mean of both classifiers' logits (timm's deit_*_distilled)"},
@@ -79,9 +81,9 @@ static const ConfigEntry entries[] = {
      .help = "Classifier: one linear layer; mlp, a hidden layer of 4 dim with GELU and a norm, as in MetaFormer; tanh, "
              "a hidden layer of dim with tanh, as in ViT's pre-training"},
     {F(CHOICE, pos_embed), "learned", CONFIG_CHOICES("learned", "none", "conv", "stages", "sine"),
-     .help = "Position embedding: a learned one, none, a depthwise 3x3 convolution at the start of every block (conv), "
-             "a learned one at the start of every stage (stages, as in PVT), or sines and cosines that are not trained "
-             "(sine)"},
+     .help = "Position embedding: learned; none; conv, a depthwise 3x3 convolution at the start of every block; "
+             "stages, a learned one at the start of every stage, as in PVT; sine, sines and cosines that are not "
+             "trained"},
     {F(FLOAT, pos_init_std), "0.02", .min = 1e-6, .max = 10,
      .help = "Standard deviation of the initial values of learned position embeddings (Compact Transformers: 0.2)"},
     {F(FLOAT, drop_path), "0", .min = 0, .max = 0.99, .change = CHANGE_FREELY,
@@ -98,7 +100,7 @@ static const ConfigEntry entries[] = {
      .help = "Scale of the initial weights in attention's proj and in the MLP's second layer: none (1), or depth, "
              "1/sqrt(2 blocks), as in Sparse Transformers"},
     {F(FLOAT, head_init_scale), "1", .min = 0, .max = 1000,
-     .help = "Factor on the initial weights of the classifier's last layer, also where --init starts a new one "
+     .help = "Factor of the initial weights of the classifier's last layer, also of a new classifier after --init "
              "(ConvNeXt's fine-tuning: 0.001)"},
 };
 #undef F
@@ -242,8 +244,8 @@ static void check_attn_dropout(const Config *config, const VitSettings *s) {
             config_reject(config, "attn_dropout", "{attn=%s} has no weights that {attn_dropout} could drop: use attn_dropout 0, "
                           "or softmax or reduced", vit_attn(s, i)->name);
     if (s->attn_dropout > 0 && weights_site(depth, stages, depth - 1) >= DROPOUT_SITES)
-        config_reject(config, "attn_dropout", "{attn_dropout} has more places in the %d blocks of {depth} than the %d that "
-                                              "random numbers can distinguish", depth, DROPOUT_SITES);
+        config_reject(config, "attn_dropout", "{attn_dropout} applies at more places in the %d blocks of {depth} than "
+                                              "the %d with random numbers of their own", depth, DROPOUT_SITES);
 }
 
 static void check_mlp(const Config *config, const VitSettings *s) {
@@ -296,8 +298,8 @@ void vit_check_settings(const Config *config, const VitSettings *s) {
     check_attn_dropout(config, s);
     check_class_token(config, s);
     if (s->dropout > 0 && later_tokens_site(vit_depth(s), vit_stages(s) - 1) >= DROPOUT_SITES)
-        config_reject(config, "dropout", "{dropout} has more places in the %d blocks of {depth} than the %d that "
-                                         "random numbers can distinguish", vit_depth(s), DROPOUT_SITES);
+        config_reject(config, "dropout", "{dropout} applies at more places in the %d blocks of {depth} than the %d "
+                                         "with random numbers of their own", vit_depth(s), DROPOUT_SITES);
 }
 
 /* == Weights trained with other settings ========================================================================== */
@@ -336,15 +338,15 @@ static void print_heads(const char *path, const Config *config, const VitSetting
         used += snprintf(heads + used, sizeof heads - (size_t)used, i ? ",%d" : "%d", s->heads.at[i]);
     if (s->dim.count == 1 && dim % 64 == 0 && s->heads.at[0] != published)
         snprintf(usual, sizeof usual, "; timm's models of dim %d have %d (--heads %d)", dim, published, published);
-    print_line("%s: WARNING: nothing in this file tells the number of heads, and the shapes of its weights fit any: "
-               "heads %s (%s) is assumed, and a wrong number gives wrong results without an error%s\n",
+    print_line("%s: WARNING: the file does not contain the number of heads, and its weights fit any number: heads %s "
+               "(%s) is assumed, and a wrong number gives wrong results without an error%s\n",
                path, heads, origin ? origin : "the default", usual);
 }
 
 void vit_print_assumptions(const char *path, const Config *config, const float *mean, const float *std) {
     const VitSettings *s = config_settings(config, &vit_settings);
     char attn[VIT_ATTN_SIZE], *more = shapeless_settings(config, NULL);
-    print_line("%s: no settings of train_vit in it, taken for attn %s,%s%s heads %d, pool %s, img_size %dx%d, mean "
+    print_line("%s: it has no settings of train_vit; assumed: attn %s,%s%s heads %d, pool %s, img_size %dx%d, mean "
                "%.4g,%.4g,%.4g, std %.4g,%.4g,%.4g\n",
                path, vit_attn_names(s, attn), more, *more ? "," : "", s->heads.at[0],
                config_word(config, "pool", s->pool), s->img_size[0], s->img_size[1], (double)mean[0], (double)mean[1],
@@ -355,7 +357,7 @@ void vit_print_assumptions(const char *path, const Config *config, const float *
 
 void vit_print_other_attention(const char *path, const Config *config, const Config *origin) {
     char *here = shapeless_settings(config, origin), *there = shapeless_settings(origin, config);
-    if (*here) print_line("%s: weights of%s are used with%s, as the settings have it\n", path, there, here);
+    if (*here) print_line("%s: weights trained with%s are used with%s, as the settings say\n", path, there, here);
     free(there);
     free(here);
 }

@@ -476,7 +476,7 @@ static void test_places_in_a_run(void **state) {
         if (!safetensors_write(path, NULL, 0, metadata, 2, &error)) fail_msg("%s", error.text);
         int status = status_of(load_state, path, text, sizeof text);
         if (status != (cases[i].taken ? 78 : 1)) fail_msg("'%s': status %d, %s", cases[i].run, status, text);
-        if (!cases[i].taken) assert_words(text, WORDS("vit.c.run is '", "which is no place in a run"));
+        if (!cases[i].taken) assert_words(text, WORDS("vit.c.run is '", "which is not a position in a run"));
     }
 }
 

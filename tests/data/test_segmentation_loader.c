@@ -544,7 +544,7 @@ static void trouble_is_told_in_one_line(void **state) {
     write_picture(17);
 
     other.seg_classes = 0;
-    ends_with(run_open, &other, WORDS("how many classes? Give seg_classes, or class_names a file"));
+    ends_with(run_open, &other, WORDS("the number of classes is unknown: give seg_classes, or a file as class_names"));
     put(in_folder("names.txt"), "wall\nsky\n");
     other = s;
     other.class_names = "names.txt";

@@ -192,7 +192,7 @@ awk 'BEGIN { for (i = 0; i < 200; i++) print "line " i * i " of a text that repe
 text="$net --attn sparse-fixed --scheme merged --stride 8 --summary 2 --data ./book.txt --tokens 32 --batch-size 8
       --warmup-steps 5"
 succeeds "a text" $text --epochs 3 --run-dir text
-grep -q 'evaluations move by 16 tokens' out
+grep -q 'evaluation windows move by 16 tokens' out
 check "and how it is evaluated" $? "$(sed -n 3p out)"
 rm book.txt
 succeeds "--prompt, without the text" --init text/best.safetensors --prompt 'line' --sample 2 --seed 5

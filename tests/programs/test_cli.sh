@@ -634,11 +634,11 @@ while read -r numbers words; do
     restate a/state.safetensors place/state.safetensors '"vit.c.run":"8 2 0 ' "\"vit.c.run\":\"$numbers "
     refuses "--resume at step, epoch, batch $numbers" 1 "place/state.safetensors|$words" --resume place --epochs 9
 done <<END
-1,2,0 no place in a run
-8,2,7 no place in a run
+1,2,0 not a position in a run
+8,2,7 not a position in a run
 12,2,9 batch 9 of an epoch that has 4
-2147483647,2,0 no place in a run
-8,999999999,0 no place in a run
+2147483647,2,0 not a position in a run
+8,999999999,0 not a position in a run
 END
 restate a/state.safetensors place/state.safetensors '"vit.c.run":"8 2 0 ' '"vit.c.run":"2147483646 2 0 '
 refuses "--resume beyond 2^31 steps" 2 '--epochs|step 2147483646|2^31' --resume place --epochs 9
@@ -728,10 +728,10 @@ refuses "--eval with other heads" 2 '--heads: 4|trained with 2' --eval --init a/
 # A file without the settings of its model, as other programs write it.
 restate a/last.safetensors foreign.safetensors vit.c.config 'x.config/;s/vit.c.classes/x.classes/;s/vit.c.norm/x.norm'
 succeeds "--predict of foreign weights" $model --predict test:0 --init foreign.safetensors
-grep -q '^foreign.safetensors: no settings of train_vit .* heads 2, pool gap, .* mean 0.*, std 0' out &&
+grep -q '^foreign.safetensors: it has no settings of train_vit; .* heads 2, pool gap, .* mean 0.*, std 0' out &&
     grep -qE '^test:0: class [0-9]+ [0-9.]+ %, class' out
-check "says what they are taken for, and has no names for their classes" $? "$(tail -n 1 out)"
-grep -q '^foreign.safetensors: WARNING: .* the shapes of its weights fit any: heads 2 (--heads) is assumed, .* without an error$' out
+check "says what is assumed, and has no names for their classes" $? "$(tail -n 1 out)"
+grep -q '^foreign.safetensors: WARNING: .* its weights fit any number: heads 2 (--heads) is assumed, .* without an error$' out
 check "and warns that their number of heads is assumed" $? "$(grep WARNING out)"
 succeeds "--init of one's own weights" --predict test:0 --init a/last.safetensors
 ! grep -q WARNING out
@@ -1106,15 +1106,15 @@ grep -q 'bicubically: stages.0.blocks.0.attn.attns.0.positional_encoding from 8x
 check "each on its own stripe" $? "$(grep resampled out)"
 succeeds "no shape depends on the stripes of CSwin" $cswin --attn cswin --stripe 2,7 --epochs 1 --run-dir cswin.plain
 succeeds "so that weights load with others" --stripe 4,7 --predict test:0 --init cswin.plain/last.safetensors
-grep -qx 'cswin.plain/last.safetensors: weights of stripe 2,7 are used with stripe 4,7, as the settings have it' out
+grep -qx 'cswin.plain/last.safetensors: weights trained with stripe 2,7 are used with stripe 4,7, as the settings say' out
 check "and a line says so" $? "$(grep stripe out)"
 succeeds "and with their own" --predict test:0 --init cswin.plain/last.safetensors
 ! grep -q stripe out
 check "without a line" $? "$(grep stripe out)"
 restate cswin.plain/last.safetensors cswin.foreign vit.c.config x.config
 succeeds "where a file has no settings" $cswin --attn cswin --stripe 4,7 --predict test:0 --init cswin.foreign --data shapes
-grep -q '^cswin.foreign: no settings of train_vit in it, taken for attn cswin, stripe 4,7, heads 2,' out
-check "the line of what it is taken for names them" $? "$(grep cswin.foreign out)"
+grep -q '^cswin.foreign: it has no settings of train_vit; assumed: attn cswin, stripe 4,7, heads 2,' out
+check "the line of what is assumed names them" $? "$(grep cswin.foreign out)"
 refuses "CSwin's weights for a deeper one" 1 'cswin.whole/last.safetensors|2 blocks in stage 0|has 3|depth (here 3 in stage 0)' \
     $cswin --attn cswin-focused,cswin --stripe 4,7 --depth 3,1 --init cswin.whole/last.safetensors --eval
 refuses "weights of stripes for one without them" 1 'cswin.whole/last.safetensors|attns.0.get_v.weight|[4,1,3,3]|[8,1,3,3]|stripe|here 0 in stage 0' \

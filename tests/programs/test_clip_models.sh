@@ -77,7 +77,7 @@ EOP
     refuses "image weights without a rule" 1 'patch_embed.proj.weight|of an image model|inflate mean' $small --pos-embed none \
         --frames 5 --tubelet 3 --init "$weights" --parity still.batch --out clip.out
     run $small --frames 5 --tubelet 3 --inflate centre --init "$weights" --parity still.batch --out clip.out
-    [ "$status" -eq 0 ] && grep -q 'of images, extended in time: ' out
+    [ "$status" -eq 0 ] && grep -q 'weights for images, extended in time: ' out
     check "image weights are extended by --inflate" $? "$(grep extended out)$(cat err)"
     "$python" - "$root/tests/reference" <<'EOP'
 import sys
@@ -109,7 +109,7 @@ mkdir -p clips/nothing clips/frames
 refuses "a folder without clips" 1 'clips/nothing|no clips' $named clips/nothing
 if [ -n "$python" ]; then
     run $moving $named test:3 --top-frames 9 --attention seen.safetensors --json seen.json
-    [ "$status" -eq 0 ] && grep -q '^test:3: ' out && grep -q '^  frames most like .* by themselves: ' out
+    [ "$status" -eq 0 ] && grep -q '^test:3: ' out && grep -q '^  frames that alone look most like .*: ' out
     check "--predict names a clip and its frames" $? "$(cat out err)"
     "$python" - "$root/tests/reference" <<'EOP'
 import sys

@@ -89,7 +89,7 @@ check "and counted" $? "$(grep '^coco:' out)"
 coco_json "$images" "$boxes, $(box 4 1 7 '10, 10, 0, 12'), $(box 5 5 7 '70, 60, 10, 10'), $(box 6 9 3 '50, 30, 40, 40')"
 run $from --run-dir repaired
 [ $status -eq 0 ] && [ "$(wc -l <err)" -eq 2 ] && grep -q 'instances_train2017.json: annotations 2 without area' err &&
-    grep -q '2 leaving their image, cut to it' err
+    grep -q '2 reaching beyond their image, clipped to it' err
 check "boxes without area are left out, those that leave their image are cut, one line for each file" $? \
     "$(head -n 1 err)"
 

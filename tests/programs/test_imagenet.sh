@@ -119,7 +119,7 @@ for class in ape bee cat; do
     mkdir -p only.$class/val/$class && cp "$root/tests/corpus/jpeg/grey.jpg" only.$class/val/$class/
     run --init named/last.safetensors --eval --data only.$class
     found="$found $(sed -n 's/^top1: \([0-9]*\).*/\1/p' out)"
-    [ $class = ape ] || grep -q "only.$class: its 1 classes are numbered otherwise than the 3 of .*: matched by name" out
+    [ $class = ape ] || grep -q "only.$class: its 1 classes have other numbers than the 3 of .*: matched by name" out
     check "classes of another set are matched by name: $class" $? "$(head -n 1 out)"
 done
 [ "$(echo $found | tr ' ' '\n' | sort -n | tr '\n' ' ')" = "0 0 100 " ]

@@ -180,7 +180,7 @@ differ "a mode of rank 0 alone" 2 'rank 1: describe false, but rank 0 has descri
 differ "--help of rank 0 alone" 2 'rank 1: help none, but rank 0 has help all' "--help" "$begin"
 cp "$vit" ./train_vit && echo >>./train_vit
 mixed_ranks 2 "$vit $model $begin" "./train_vit $model $begin"
-[ "$status" -eq 2 ] && ours | grep -q 'rank 1: this is another build of the program'
+[ "$status" -eq 2 ] && ours | grep -q 'rank 1: this build of the program is not rank 0's'
 check "another build of the program" $? "status $status: $(ours | head -n 1)"
 # Each rank with a folder and files of its own, as on machines without a shared file system.
 for rank in 0 1; do

@@ -84,7 +84,7 @@ wait $pid 2>/dev/null
 shows killed/report.html 'http-equiv="refresh"' 'train_vit, running: ' ' left'
 check "the page of a run that lives loads itself again" $? "lacks $lacks"
 run --report killed
-shows killed/report.html 'running: ' 'last heard of at 2'
+shows killed/report.html 'running: ' 'last update at 2'
 check "--report says when a killed run last wrote" $? "lacks $lacks"
 
 run $tiny --epochs 1 --run-dir lost
@@ -170,7 +170,7 @@ check "in a command it has quotes where a shell needs them" $? "$(fact "it's her
 if [ -x "$ar" ]; then
     "$ar" --report undisturbed --out other.html >out 2>err
     status=$?
-    [ "$status" -eq 0 ] && shows other.html 'train_vit --report tells which of them differ from the defaults' "$(figure old top1 '%.2f %%' best)"
+    [ "$status" -eq 0 ] && shows other.html 'train_vit --report shows which of them differ from the defaults' "$(figure old top1 '%.2f %%' best)"
     check "another program's run has a page, without defaults" $? "status $status $(head -n 1 err), lacks $lacks"
 else
     skip "another program's run has a page, without defaults" "no train_ar"

@@ -84,7 +84,7 @@ static void test_figures(void **state) {
                              "train_vit, running: 3.5 of 10 epochs, 2:05 left"));
     free(page);
     page = page_of(run, &facts, NULL, 0);
-    assert_words(page, WORDS("last heard of at"));
+    assert_words(page, WORDS("last update at"));
     free(page);
     facts_set(&facts, "state", "failed");
     facts_set(&facts, "reason", "step 36: the loss is not a number");
@@ -134,7 +134,7 @@ static void test_what_is_missing(void **state) {
     free(page);
     put_file(run, "config.ini", "[toy]\nlr = 0.001\nheads = 3\n");
     page = page_of(run, &none, &config, 0);
-    assert_words(page, WORDS("All 2 settings", "heads", "--report tells which of them differ from the defaults"));
+    assert_words(page, WORDS("All 2 settings", "heads", "--report shows which of them differ from the defaults"));
     free(page);
     config_free(&config);
     FILE *out = fopen("/dev/null", "w");
