@@ -15,14 +15,14 @@
 typedef struct Attention Attention;
 typedef struct AttentionOp AttentionOp;
 
-/* Columns of log.csv with what an operator finds out while it trains: each is the mean over the images of an epoch so
- * far, and over their tokens, heads and the blocks that have the column. */
+/* Columns of log.csv for statistics of an operator in training: each is the mean over the images of the epoch so far,
+ * over their tokens and heads, and over the blocks that have the column. */
 enum { ATTENTION_COLUMNS = 3, ATTENTION_PARTS = 64 };
 typedef struct {
     const char *names[ATTENTION_COLUMNS + 1]; /* NULL-terminated */
     double unit;
     /* Adds the sums of the columns' values over B images, tokens and heads, in multiples of `unit`, to a->sums.  Called
-     * once for each micro-batch of a step, when everything that the forward pass keeps is in memory. */
+     * once for each micro-batch of a step, while everything that the forward pass keeps is in memory. */
     void (*measure)(const Attention *a, int B);
 } AttentionColumns;
 
@@ -31,8 +31,10 @@ struct AttentionOp {
     /* The groups of settings that the operator reads, NULL-terminated, or NULL for none.  Operators may share a group.
      * The groups in grid_settings need a grid that is the same for every batch and are not offered in a detector. */
     const ConfigGroup *const *settings, *const *grid_settings;
-    bool off_grid;       /* takes tokens that are not on the grid: a class token, for which others need class_block */
-    bool no_qkv_bias;    /* no block has biases of q, k and v, not even those where in_block chooses another operator */
+    bool off_grid;       /* supports tokens that are not on the grid, such as a class token, for which other operators
+                          * need class_block */
+    bool no_qkv_bias;    /* no block has biases of q, k and v, not even a block for which in_block chooses another
+                          * operator */
     bool needs_positive; /* cannot use a feature map with negative features */
     bool images_only;    /* rejects a grid of several frames (clips) */
     bool takes_mask;     /* supports padding and a grid that changes from batch to batch (the detector's encoder) */
@@ -53,13 +55,13 @@ struct AttentionOp {
     /* The parameters and the activations, besides those of Attention.frame.  NULL: there are none.  Scratch is valid
      * until plan returns. */
     void (*declare)(Attention *a, Params *params);
-    /* Declares frame.qkv and frame.proj where that is done in another way than others'.  NULL: it is not. */
+    /* Declares frame.qkv and frame.proj if the operator's are special.  NULL: they are the usual ones. */
     void (*declare_qkv)(Attention *a, Params *params);
     void (*plan)(Attention *a, Plan *plan, int B);
-    /* The name of a setting whose value asks for tables that belong to one grid, or NULL: there is none.  For operators
-     * with any_grid; NULL: none of their settings does. */
+    /* The name of a setting whose value requires tables for one grid; NULL: there is none.  For operators with
+     * any_grid; NULL: none of their settings does. */
     const char *(*bound_to_grid)(const Attention *a);
-    /* Follows a change of the grid: brings what depends on Attention.grid up to date.  Called after declare, before plan
+    /* Updates everything that depends on Attention.grid after a change of the grid.  Called after declare, before plan
      * and between batches.  NULL: nothing else depends on the grid. */
     void (*follow_grid)(Attention *a);
     /* Draws the random buffers of a training step, the same for all its micro-batches, and uploads them to the
@@ -74,8 +76,7 @@ struct AttentionOp {
     void (*forward)(const Attention *a, real *y, const real *x, int B);
     void (*backward)(const Attention *a, real *dx, const real *dy, const real *x, int B);
     size_t (*macs)(const Attention *a); /* multiply-adds of one image, forward, without the projections of the frame */
-    /* The part of macs that Fourier transforms and the mixing of their results take, which many papers leave out.
-     * NULL: none. */
+    /* The part of macs for Fourier transforms and for mixing their results, which many papers leave out. NULL: none. */
     size_t (*transform_macs)(const Attention *a);
     const char *(*path)(const Attention *a); /* name of the chosen algorithm, for --describe; NULL: there is only one */
     /* Row `query` of the matrix [N,N] that head `head` applied to the values of image b in the last forward pass, for
@@ -88,7 +89,7 @@ struct AttentionOp {
     const AttentionColumns *(*columns)(const Attention *a);
 };
 
-/* Makes the list that AttentionOp.settings takes. */
+/* Makes a list for AttentionOp.settings. */
 #define ATTENTION_SETTINGS(...) (const ConfigGroup *const[]){__VA_ARGS__, NULL}
 
 /* Further inputs of an operator in a detector's encoder, set before each forward and backward pass. */
@@ -101,9 +102,8 @@ typedef struct {
 
 /* The projections before and after an operator on queries, keys and values.
  *   x [B,N,M] -> qkv [B,N,3,H,D] -> (the operator) -> mix [B,N,H,D] -> y [B,N,M]
- * With key_width, q and k have that in D's place.
- * In a detector q and k are projections of x + pos.  pos is not a parameter, so that only the gradients of the weights
- * of q and k depend on it. */
+ * With key_width, q and k have that width in place of D. In a detector q and k are projections of x + pos.  pos is not
+ * a parameter, so that only the gradients of the weights of q and k depend on it. */
 typedef struct {
     Projection qkv, proj;
     real *qkv_act, *mix;   /* kept */
@@ -130,10 +130,10 @@ struct Attention {
     bool drops;                   /* its weights have dropout in training */
     QkvFrame frame;               /* unless the operator has projections of its own */
     void *state;
-    Projection *last;             /* the one whose output is y and whose backward pass takes dy as it is, or NULL */
+    Projection *last;             /* the layer whose output is y and whose backward pass reads dy, or NULL */
     uint64_t *sums; /* device [ATTENTION_PARTS,ATTENTION_COLUMNS]: the sums of the columns, spread over the parts, which
                        are added up by the reader; NULL: nothing is measured */
-    Dropout dropout; /* of the weights, for the pass at hand: rate 0 unless the operator drops_weights */
+    Dropout dropout; /* of the weights, for the current pass: rate 0 unless the operator drops_weights */
     const DetectorFrame *detector; /* NULL unless in a detector's encoder */
     const struct CausalFrame *causal; /* NULL unless in a density model (layers/density/causal_attention.h) */
 };
@@ -152,7 +152,7 @@ void attention_use_settings(Config *config, const AttentionOp *op);
 /* The block before which the class token is added. */
 int attention_class_block(const AttentionOp *op, const Config *settings);
 
-/* The number of setting `name`, a list with one for each stage or one for all, that this block's stage has; rejects
+/* The value of setting `name`, a list with one number for each stage or one for all, for this block's stage; rejects
  * lists of other lengths. */
 int attention_stage_number(const Attention *a, const char *name, const ConfigInts *list);
 
@@ -167,12 +167,13 @@ void attention_destroy(Attention *a);
 /* Rejects an attention whose grid cannot change: an operator without any_grid, settings that ask for tables of one grid,
  * a class token, clips. */
 void attention_check_any_grid(const Attention *a);
-/* Changes the grid, for operators with any_grid and in a detector's encoder: after attention_declare to the largest grid,
- * for which attention_plan then plans, and before each batch to the batch's own.  That may be any grid whose rows and
- * columns, or columns and rows, are no more than the largest's.  There is no class token then, and one frame. */
+/* Changes the grid, for operators with any_grid and in a detector's encoder: once after attention_declare, to the
+ * largest grid, for which attention_plan then plans, and before each batch to the batch's grid.  That may be any grid
+ * whose rows and columns, or columns and rows, do not exceed those of the largest.  There is no class token then, and
+ * one frame. */
 void attention_set_grid(Attention *a, Grid grid);
 
-/* From here on `a` stays where it is: parameters and plan point into it. */
+/* `a` must not be moved after this call: parameters and plan point into it. */
 void attention_declare(Attention *a, Params *params);
 void attention_plan(Attention *a, Plan *plan, int B);
 /* y, x [B,N,M].  The caller keeps x until backward. */
@@ -200,7 +201,7 @@ static inline size_t attention_head_floats(const Attention *a, int B) {
 static inline AttentionShape attention_shape(const Attention *a, int B) {
     return (AttentionShape){B, a->N, a->H, a->D};
 }
-/* Multiply-adds for all pairs of tokens: their scores and the weighted sums.  For AttentionOp.macs. */
+/* Multiply-adds over all pairs of tokens, for scores and weighted sums.  For AttentionOp.macs. */
 size_t attention_pair_macs(const Attention *a);
 
 #endif

@@ -13,7 +13,7 @@ typedef struct {
 } DepthwiseLayer;
 
 /* Declares prefix + name + ".weight" and with `bias` ".bias", both initialised uniformly within 1/sqrt(kt k k), as
- * PyTorch's Conv2d and Conv3d are.  `from` is the setting that the shape follows from. */
+ * PyTorch's Conv2d and Conv3d are.  `from` is the setting that determines the shape. */
 static inline void depthwise_declare_from(DepthwiseLayer *l, Params *params, const char *prefix, const char *name,
                                           Depthwise shape, bool bias, ParamSetting from) {
     int k = shape.k, fan = depthwise_taps(&shape);
@@ -27,7 +27,7 @@ static inline void depthwise_declare_from(DepthwiseLayer *l, Params *params, con
                                        .init = INIT_FAN_IN_UNIFORM, .fan = fan, .from = from, .shape = {shape.period}});
 }
 
-/* Declares the same tensors where no setting is to be named. */
+/* Declares the same tensors without naming a setting. */
 static inline void depthwise_declare(DepthwiseLayer *l, Params *params, const char *prefix, const char *name,
                                      Depthwise shape, bool bias) {
     depthwise_declare_from(l, params, prefix, name, shape, bias, (ParamSetting){NULL, 0, 0});

@@ -6,7 +6,7 @@
 #include "training/params.h"
 #include "training/plan.h"
 
-/* The parameters alone. */
+/* Only the parameters. */
 typedef struct {
     float *w, *dw, *b, *db; /* [M] */
 } NormPair;

@@ -1,5 +1,5 @@
-/* Every model has this besides its layers: the arena of parameters, and two plans of activations, one for training and
- * one for inference, that use the same memory. */
+/* Members of every model besides its layers: the arena of parameters, and two plans of activations, one for training
+ * and one for inference, that use the same memory. */
 #ifndef VIT_LAYERS_MODEL_H
 #define VIT_LAYERS_MODEL_H
 
@@ -12,11 +12,11 @@
 typedef struct {
     Params params;
     Plan training, inference; /* in the same memory; training is empty for a model that is not trained */
-    Plan *plan;               /* the current one of the two: its pointers are valid */
+    Plan *plan;               /* the current one of the two, whose pointers are valid */
     void *memory;
     int batch; /* largest number of images */
     bool keeps_weights; /* parameters do not change until model_set_training is called again, */
-    unsigned turn;      /* which has been called so often */
+    unsigned turn;      /* the number of its calls */
 } Model;
 
 /* Plans activations for up to `batch` images, for inference and, if `training`, for training as well.  Calls
@@ -30,8 +30,8 @@ static inline bool model_trains(const Model *model) { return model->training.cou
 /* Allocates what was planned.  The current plan is then the training plan, or if there is none the inference plan. */
 void model_allocate(Model *model);
 
-/* Chooses the current plan.  Only the training plan keeps activations for a backward pass, and from a call with false
- * until the next one parameters must not change once they were used. */
+/* Chooses the current plan.  Only the training plan keeps activations for a backward pass.  Between a call with false
+ * and the next call, parameters must not change after they were used. */
 void model_set_training(Model *model, bool training);
 
 /* Between these two, layers have the inference plan and the EMA of the parameters if there is one; then they have the
@@ -42,12 +42,11 @@ void model_evaluation_end(Model *model);
 /* Bytes of activations, scratch and kernel workspace. */
 size_t model_activation_bytes(const Model *model);
 
-/* Called for every part of a model that a description has: its parameters are those whose names begin with `prefix`. */
+/* Called for every part in a model's description; the part's parameters are those whose names begin with `prefix`. */
 typedef void (*ModelPart)(void *context, const char *prefix, const char *what, size_t macs);
 
-/* A table of layers: its head, a row for the parameters below a prefix with the multiplications of one sample ("image")
- * and what a sample keeps there, and the memory that was planned.  The plan described is that of training, if there is
- * one. */
+/* A table of layers: its head, a row for the parameters with a prefix, the multiply-adds for one sample ("image") and
+ * its kept activations, and the planned memory.  The plan described is that of training, if there is one. */
 void model_describe_head(FILE *out, const char *sample);
 void model_describe_row(const Model *model, FILE *out, const char *prefix, const char *what, double macs);
 void model_describe_memory(const Model *model, FILE *out, const char *sample, bool recompute);

@@ -1,12 +1,13 @@
-/* What the report of a run (report/facts.h) tells alike of models of every kind: their parts as a table, and a result
- * of each class as bars. */
+/* Facts in the report of a run (report/facts.h) that are common to all models: a table of parts, and a result of each
+ * class as bars. */
 #ifndef VIT_LAYERS_MODEL_FACTS_H
 #define VIT_LAYERS_MODEL_FACTS_H
 
 #include "layers/model.h"
 #include "report/facts.h"
 
-/* The table "model".  The caller sets `params` and gives model_table_part to a model's function that calls a ModelPart:
+/* The table "model".  The caller sets `params` and passes model_table_part to a model's function that calls a
+ * ModelPart:
  *
  *     ModelTable table = {.params = &detr->model.params};
  *     detr_parts(detr, H, W, model_table_part, &table);
@@ -22,9 +23,9 @@ void model_table_part(void *table, const char *prefix, const char *what, size_t 
 /* Writes the table, and the fact "macs". */
 void model_table_end(ModelTable *table, Facts *facts, double macs);
 
-/* Bars of a result from 0 to 1 of each class [count], in percent and the best first.  A value below 0 or NaN is none, a
- * class without a name ("", or all of them: NULL) is written as its number; of many classes the best and the worst are
- * shown. */
+/* Bars of a result from 0 to 1 of each class [count], in percent and the best first.  A value below 0 or NaN means that
+ * there is no result.  A class without a name ("", or all of them: NULL) is written as its number.  Of many classes the
+ * best and the worst are shown. */
 void facts_class_bars(Facts *facts, const char *id, const char *title, const char *const *names, const double *values,
                       int count);
 

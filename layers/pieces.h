@@ -1,5 +1,5 @@
-/* Several tensors in one block of device memory: the layer takes them one after another, once to learn how large the
- * block is, and again when it is there. */
+/* Several tensors in one block of device memory: the layer takes them one after another, once to count the bytes of the
+ * block, and again after it was allocated. */
 #ifndef VIT_LAYERS_PIECES_H
 #define VIT_LAYERS_PIECES_H
 

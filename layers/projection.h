@@ -10,7 +10,7 @@ typedef struct {
     int in, out;
     float *w, *dw; /* [out,in] */
     float *b, *db; /* [out], NULL without bias */
-    bool summed;   /* db is made elsewhere, and not by projection_backward */
+    bool summed;   /* db is computed elsewhere, and not by projection_backward */
 } Projection;
 
 /* A projection without bias: declares prefix + name + ".weight" (truncated normal, standard deviation 0.02). */
@@ -22,7 +22,7 @@ static inline void projection_declare_weight(Projection *p, Params *params, cons
                                    .decay = true, .shape = {out, in}});
 }
 
-/* Param.draw: begins as the identity. */
+/* Param.draw: initialises the matrix as the identity. */
 static inline void identity_matrix(float *x, const Param *p, uint64_t seed, uint32_t tensor) {
     (void)seed, (void)tensor;
     for (size_t i = 0; i < p->size; i++) x[i] = i / (size_t)p->shape[1] == i % (size_t)p->shape[1];

@@ -12,10 +12,10 @@
 
 /* A half-block is the attention or the MLP of a block.  A station is a point before a half-block or after the last one:
  * the residual stream x there, and its norm h, the input of the next half-block.  A stage has 2*depth + 1 stations.
- * With a convolutional position embedding a block begins with x = in + conv(in).  The last station of a stage may be
- * without a norm. */
+ * With a convolutional position embedding a block begins with x = in + conv(in).  The last station of a stage may have
+ * no norm. */
 typedef struct {
-    int N;        /* tokens: more once those in front of the grid have been added */
+    int N;        /* tokens: more after those in front of the grid were added */
     size_t begin; /* index of its first parameter in the arena; the next half-block's parameters follow */
     bool convolves;
     DepthwiseLayer conv;
@@ -38,15 +38,16 @@ typedef struct {
     real *dx, *dh, *df;  /* gradients of the stream, of a half-block's input and of its output */
     float *keep;         /* [2*blocks,B] factor of each half-block and image: 0 or 1/(1 - rate) */
     Dropout dropout;     /* of this step, with site SITE_TOKENS; rate 0: none */
-    Dropout weights;     /* of this step, that of attention's weights, with the site of the first block's */
+    Dropout weights;     /* dropout of attention's weights in this step, with the site of the first block */
 } Stream;
 
-/* Plans the scratch: `bytes` for a tensor of the largest stage.  `sum` says that a later block adds the class token,
- * and `scales` that a half-block's gradient differs from the stream's, by drop path or dropout. */
+/* Plans the scratch: `bytes` for a tensor of the largest stage.  `sum`: a later block adds the class token; `scales`: a
+ * half-block's gradient differs from that of the stream, through drop path or dropout. */
 void stream_plan(Stream *stream, Plan *plan, size_t bytes, bool sum, bool scales);
 
-/* Dropout.site: SITE_TOKENS is that of the first stage's input.  Behind it each block, counted over all stages, has one
- * for its attention's output, one for the MLP's hidden layer if that has dropout, and one for the MLP's output. */
+/* Dropout.site: SITE_TOKENS is that of the first stage's input.  The following ones are those of the blocks, counted
+ * over all stages: each has one for its attention's output, one for the MLP's hidden layer if that has dropout, and one
+ * for the MLP's output. */
 enum { SITE_TOKENS, SITES_OF_BLOCK = 3 };
 
 /* The site of the input of stage i > 0, in a model with `depth` blocks whose hidden layers have dropout. */
@@ -64,18 +65,18 @@ typedef struct {
 /* The caller sets the members up to `stream` before stage_declare. */
 typedef struct {
     StageConfig config;
-    const Config *settings; /* all settings of the program, the operator's among them */
+    const Config *settings; /* all settings of the program, with those of the operator */
     Grid grid;                       /* of its tokens; a sequence is one row */
-    int index, stages;               /* which stage this is, and how many there are */
+    int index, stages;               /* index of this stage, and number of stages */
     int first;                       /* number of blocks in the previous stages */
     char prefix[PARAM_NAME_SIZE / 2];      /* "", "stages.1." */
     char norm_prefix[PARAM_NAME_SIZE / 2]; /* of the last station's norm, */
     const char *norm_name;                 /* and its name; NULL: "norm" */
     bool bare_end;                         /* the last station has no norm */
-    bool norm_beside;                      /* the next stage reads the stream, not its norm, which is an output alone */
-    float norm_eps, end_eps;               /* of its blocks' norms, and of the last station's */
+    bool norm_beside;                      /* the next stage reads the stream; the norm is only an output */
+    float norm_eps, end_eps;               /* eps of the norms of its blocks, and of the last station */
     int time_kernel, conv_time_kernel;     /* size in time of convolutions: 1 for images */
-    FrontTokens front; /* the class token, which joins in a later block with some operators; the model declares it */
+    FrontTokens front; /* the class token, which some operators add in a later block; the model declares it */
     bool position_conv, mlp_conv, mlp_relu, mlp_sigmoid;
     bool drops_weights;    /* dropout acts on attention's weights */
     bool without_qkv_bias; /* attention has no biases of queries, keys and values */
@@ -84,9 +85,9 @@ typedef struct {
     bool drops_hidden; /* dropout acts on the MLPs' hidden layers, too */
     bool recompute;    /* the backward pass computes a block's activations again from its input */
     bool last;         /* this is the model's last stage */
-    bool norm_unused;  /* the last station's norm is declared, but the stage hands on its stream */
+    bool norm_unused;  /* the last station's norm is declared, but the stage's output is the stream */
     float residual_gain; /* factor on the initial weights of the last layer of each half-block */
-    const struct CausalFrame *causal; /* what the attentions of a density model share, otherwise NULL */
+    const struct CausalFrame *causal; /* shared data of the attentions of a density model, otherwise NULL */
     Stream *stream;
 
     int N; /* tokens at the last station */
@@ -97,25 +98,25 @@ typedef struct {
 void stage_declare(Stage *stage, Params *params);
 void stage_plan(Stage *stage, Plan *plan, int B);
 
-/* From now on every station has N tokens.  B N may not grow beyond what was planned: a plan for a few long sequences
- * also serves many short ones. */
+/* From now on every station has N tokens.  B N must not exceed the planned number: a plan for a few long sequences is
+ * also enough for many short ones. */
 void stage_set_tokens(Stage *stage, int N);
 
-/* From now on the tokens lie on this grid, whose attention allows that (attention_set_grid); parameters stay as they
- * are.  It is called with the largest grid before stage_plan. */
+/* From now on the tokens are on this grid, which the attention must support (attention_set_grid); parameters do not
+ * change.  Before stage_plan it is called with the largest grid. */
 void stage_set_grid(Stage *stage, Grid grid);
 
 /* The stage's input [B,N of the first station,M], which the caller writes. */
 real *stage_input(const Stage *stage);
-/* The stage's output [B,N,M]: the stream at the last station, or its norm; and what the next stage reads, which is the
- * same unless norm_beside. */
+/* The stage's output [B,N,M]: the stream at the last station, or its norm; and the input of the next stage, which is
+ * the same unless norm_beside is set. */
 const real *stage_output(const Stage *stage);
 const real *stage_stream(const Stage *stage);
 
 /* Makes `slot` a second pointer to the output. */
 void stage_output_alias(const Stage *stage, Plan *plan, void *slot);
 
-/* `drop` asks for drop path and dropout. */
+/* `drop`: with drop path and dropout. */
 void stage_forward(Stage *stage, int B, bool drop);
 
 /* Goes from stream->dh, the gradient of the output, and with norm_beside stream->dx, that of what the next stage

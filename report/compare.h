@@ -6,8 +6,8 @@
 
 #include "core/error.h"
 
-/* `paths` are run folders, or CSV files of the league's form (docs/reference/league.md), each of whose rows is a run without
- * curves.  Replaces the file `out` atomically.  On failure returns false with a line that names the file. */
+/* `paths` are run folders, or CSV files of the league's form (docs/reference/league.md), in which each row is a run
+ * without curves.  Replaces the file `out` atomically.  On failure returns false with a line that names the file. */
 bool compare_write(const char *const *paths, int count, const char *out, Error *error);
 
 #endif

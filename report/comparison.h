@@ -9,21 +9,21 @@
 #include "report/facts.h"
 #include "report/run_log.h"
 
-/* A column of logs that runs are compared by. */
+/* A column of logs by which runs are compared. */
 typedef struct {
     const char *column, *name, *unit; /* unit: "%" or "" */
     int decimals;
     bool greatest; /* the better */
     bool curve;    /* it has a chart */
-    bool averaged; /* over the steps since the row before; else measured at the row's step */
+    bool averaged; /* over the steps since the previous row; otherwise measured at the row's step */
 } Metric;
 
 enum { METRICS = 10 };
-extern const Metric metrics[METRICS]; /* those that say most first */
+extern const Metric metrics[METRICS]; /* the most important ones first */
 
 typedef struct {
     char *name, *value;
-    bool place; /* of a file, a machine or a process: runs that differ in it may still be one group */
+    bool place; /* of files, the machine or the process: runs that differ in it may still be one group */
 } RunSetting;
 
 typedef struct {
@@ -32,8 +32,8 @@ typedef struct {
     Facts facts;
     RunSetting *settings; /* [setting_count] by name: config.ini, the seed among them, and what ran the program */
     int setting_count;
-    double *epochs; /* [log.rows]: how many were done at a row */
-    bool row;       /* of a table of results: it has no curves, and its settings are in its name */
+    double *epochs; /* [log.rows]: number of epochs done at a row */
+    bool row;       /* from a table of results: it has no curves, and its settings are in its name */
 } ComparedRun;
 
 typedef struct {
@@ -47,7 +47,7 @@ typedef struct {
     ComparedRun *runs;
     RunGroup *groups; /* the best first, by `metric` */
     int run_count, group_count;
-    const Metric *metric; /* the first of those that most groups have; NULL: none has any */
+    const Metric *metric; /* the first of those that the most groups have; NULL: no group has any */
 } Comparison;
 
 /* On failure returns false with a line that names the file. */
@@ -57,8 +57,8 @@ void comparison_free(Comparison *comparison);
 /* The value of a run's setting, NULL: it has none of this name. */
 const char *run_setting(const ComparedRun *run, const char *name);
 
-/* Of the finite ones among `count` values.  Below two of them there is no deviation and no error (NaN), below one no
- * mean. */
+/* Statistics of the finite ones among `count` values.  With fewer than two, deviation and error are NaN; with none, the
+ * mean is NaN. */
 typedef struct {
     int count;
     double mean, deviation, error; /* the sample's standard deviation, and the standard error of the mean */
@@ -72,12 +72,12 @@ typedef struct {
     double *step, *epoch, *seconds, *mean, *error, *deviation; /* [count] */
 } GroupCurve;
 
-/* Of more than `most` points neighbours are joined: what is averaged over steps has their mean, what is measured at a
- * step the last of them. */
+/* More than `most` points are joined with their neighbours: a metric that is averaged over steps gets their mean, a
+ * metric that is measured at a step the last of them. */
 void group_curve(GroupCurve *curve, const RunGroup *group, const Metric *metric, int most);
 void group_curve_free(GroupCurve *curve);
 
-/* The last point of group_curve: what all runs of the group have reached. */
+/* The last point of group_curve, which all runs of the group have reached. */
 typedef struct {
     double epoch;
     Sample sample;

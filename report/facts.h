@@ -1,9 +1,8 @@
-/* What a run knows and its log does not: report.json in its folder.  The program that trains fills it, and pages are made
- * of it (report/run_page.h), at once or years later.
+/* Facts of a run that are not in its log: report.json in its folder.  The training program writes it, and
+ * report/run_page.h makes pages from it, at once or years later.
  *
- * Sections are of a few kinds, so that a page can show those of any program without knowing it.  A section is replaced by
- * the next one with the same id and keeps its place; ids are words of letters, digits and dashes.  Texts may hold any
- * bytes. */
+ * Sections are of a few kinds, so that a page can show those of any program.  A section is replaced by the next one
+ * with the same id and keeps its position; ids are words of letters, digits and dashes.  Texts may hold any bytes. */
 #ifndef VIT_REPORT_FACTS_H
 #define VIT_REPORT_FACTS_H
 
@@ -13,21 +12,21 @@
 
 #include "core/error.h"
 
-enum { FACTS_BYTES = 300000 /* of the pictures of a run together, encoded as text */ };
+enum { FACTS_BYTES = 300000 /* of all pictures of a run, encoded as text */ };
 
 struct json_t;
 
-/* Zeros are no facts.  Functions end the program if memory runs out.
+/* An object of zeros has no facts.  Functions end the program if memory runs out.
  *
- * The file's object has "report": 1, the object "values", and two lists, each of whose elements has what one call below
- * was given, under the names of its arguments: "levels" and "sections".  A section's "kind" is "table" with the list
- * "rows" of lists, "heat", "bars", or "pictures" with a list of that name, in which "data" is base64 of "type". */
+ * The file's object has "report": 1, the object "values", and two lists, in which each element has the arguments of one
+ * call below, under their names: "levels" and "sections".  A section's "kind" is "table" with the list "rows" of lists,
+ * "heat", "bars", or "pictures" with a list of that name, in which "data" is base64 of "type". */
 typedef struct {
     struct json_t *all;
 } Facts;
 
-/* Reads report.json.  A file that is missing gives no facts; one of another form is an error, without the file's
- * name, and then there are no facts.  What was read has the form above: lists are as long as they have to be. */
+/* Reads report.json.  A missing file has no facts.  A file of another form is an error, reported without the file's
+ * name, and then there are no facts.  After success the data have the form above: lists have the required lengths. */
 bool facts_read(Facts *facts, const char *path, Error *error);
 /* The same for a file in memory. */
 bool facts_parse(Facts *facts, const void *bytes, size_t size, Error *error);
@@ -36,10 +35,10 @@ bool facts_write(const Facts *facts, const char *path, Error *error);
 void facts_free(Facts *facts);
 
 /* Plain values: "program", "state", "sentence", "device", "parameters", "macs", ... (report/run_page.h lists them). */
-void facts_set(Facts *facts, const char *name, const char *text); /* NULL: it is a fact no longer */
+void facts_set(Facts *facts, const char *name, const char *text); /* NULL: the fact is removed */
 void facts_set_number(Facts *facts, const char *name, double value); /* not finite: null */
-const char *facts_get(const Facts *facts, const char *name);   /* NULL: not there */
-double facts_number(const Facts *facts, const char *name);     /* NaN: not there */
+const char *facts_get(const Facts *facts, const char *name);   /* NULL: there is none */
+double facts_number(const Facts *facts, const char *name);     /* NaN: there is none */
 
 /* A table.  cells [rows,columns] of texts; NULL is an empty one. */
 void facts_table(Facts *facts, const char *id, const char *title, const char *const *names, int columns,
@@ -57,12 +56,12 @@ void facts_pictures(Facts *facts, const char *id, const char *title, const char 
 bool facts_picture(Facts *facts, const char *id, const uint8_t *pixels, int height, int width, int side,
                    const char *caption);
 
-/* Bars: a value each, at least 0, with its name. */
+/* Bars: values, at least 0, with their names. */
 void facts_bars(Facts *facts, const char *id, const char *title, const char *unit, const char *const *names,
                 const double *values, int count);
 
-/* Horizontal lines in the chart of a column of the log: what a result is compared with ("byte histogram", 7.15).  A
- * level is replaced by the next one of the same column and name. */
+/* Horizontal lines in the chart of a column of the log, for comparison with a result ("byte histogram", 7.15).  A level
+ * is replaced by the next one of the same column and name. */
 void facts_level(Facts *facts, const char *column, const char *name, double value);
 
 #endif

@@ -42,7 +42,7 @@ void html_paragraph(FILE *out, const char *text);
 /* Text in a fixed-width font, with a button that copies it. */
 void html_command(FILE *out, const char *text);
 
-/* A section's part that is folded until somebody opens it. */
+/* A part of a section that is hidden until a reader opens it. */
 void html_fold_begin(FILE *out, const char *title);
 void html_fold_end(FILE *out);
 
@@ -56,13 +56,13 @@ typedef struct {
     int rows, columns;
     const char *const *names; /* [columns], or NULL: the table has no headings */
     const char *const *cells;
-    const char *const *titles; /* [rows]: what the pointer shows over the first cell of a row, or NULL */
+    const char *const *titles; /* [rows]: text under the pointer over the first cell of a row, or NULL */
     bool sortable; /* a click on a heading sorts, where scripts run */
 } HtmlTable;
 void html_table(FILE *out, const HtmlTable *table);
 
-/* An encoded picture inside the page.  type: "image/png" or "image/jpeg"; width: at which it is shown in pixels, 0: its
- * own; small pictures are not smoothed where `pixelated`. */
+/* An encoded picture inside the page.  type: "image/png" or "image/jpeg"; width: its width on the page in pixels, 0:
+ * its own; `pixelated`: enlarged without smoothing. */
 typedef struct {
     const char *type;
     const uint8_t *bytes;

@@ -10,12 +10,12 @@
 typedef struct {
     int columns, rows;
     char **names;    /* [columns] */
-    double **values; /* [columns][rows]; NaN: empty, not a finite number, or a precision of no objects */
+    double **values; /* [columns][rows]; NaN: empty, not a finite number, or a precision without objects */
 } RunLog;
 
-/* Reads a log that may be in use: a last line without an end is left out, a row with too few cells has NaN in the others,
- * and rows of a log whose steps go back replace the earlier ones.  On failure returns false with `error` set, without the
- * file's name. */
+/* Reads a log that may be in use: an incomplete last line is left out, missing cells of a row are NaN, and rows of a
+ * log whose steps go back replace the earlier ones.  On failure returns false with `error` set, without the file's
+ * name. */
 bool run_log_read(RunLog *log, const char *path, Error *error);
 /* The same for a log in memory; text [size] is changed. */
 bool run_log_parse(RunLog *log, char *text, size_t size, Error *error);
@@ -28,8 +28,9 @@ const double *run_log_column(const RunLog *log, const char *name);
 double run_log_last(const RunLog *log, const char *name);
 double run_log_best(const RunLog *log, const char *name, bool greatest, int *row);
 
-/* How many epochs were done at each row [log->rows], to be freed: `epoch` counts from 1, and within an epoch its steps
- * divide it.  batches: how many steps the last one has when it is complete, or NaN.  Of a log without epochs the steps. */
+/* The number of epochs done at each row [log->rows], to be freed: `epoch` counts from 1, and the steps of an epoch
+ * divide it.  batches: the number of steps of a complete last epoch, or NaN.  For a log without epochs, the number of
+ * steps. */
 double *run_log_epochs(const RunLog *log, double batches);
 
 #endif

@@ -1,10 +1,11 @@
 /* Charts as SVG, written by hand into an HTML page: lines over an axis, points with names, a heat map, bars.
  *
- * A chart is as wide as its column: what is drawn is stretched to it (its viewBox is CHART_WIDTH wide, in tenths), while
+ * A chart is as wide as its column: the drawing is stretched to it (its viewBox is CHART_WIDTH wide, in tenths), while
  * texts, dots and strokes keep their size.  It takes its colours from the page's style sheet (report/page_style.c), so
- * that they follow its light and dark mode.  It reads without JavaScript: every mark that has a value has a <title>, and
- * a legend has each line's last value.  The page's script shows the values under the pointer of charts of lines.
- * Texts are escaped here.  Values that are not finite are gaps, and without a finite value nothing is written. */
+ * that they follow its light and dark mode.  It can be read without JavaScript: every mark that has a value has a
+ * <title>, and a legend has each line's last value.  The page's script shows the values under the pointer of charts of
+ * lines. Texts are escaped here.  Values that are not finite are gaps, and without a finite value nothing is
+ * written. */
 #ifndef VIT_REPORT_SVG_H
 #define VIT_REPORT_SVG_H
 
@@ -18,12 +19,12 @@ typedef struct {
     int count;
     const double *x, *y;   /* [count], x ascending */
     const double *low, *high; /* [count]: a band around the line, or NULL */
-    int colour;            /* from CHART_COLOURS on the same again, with dashes where there were none */
-    bool dashed, faint, marked; /* marked: a dot at every value, for few of them */
+    int colour;            /* from CHART_COLOURS on, the same colours again, dashed */
+    bool dashed, faint, marked; /* marked: a dot at every value, if there are few */
 } ChartLine;
 
 typedef struct {
-    const char *title, *x_label, *y_label, *unit; /* unit: behind values, "%", or "" */
+    const char *title, *x_label, *y_label, *unit; /* unit: after values, "%", or "" */
     const ChartLine *lines;
     int count;
     bool log_y;       /* positive values only; others are gaps */
@@ -33,8 +34,8 @@ typedef struct {
     int level_count;
 } LineChart;
 
-/* Lines of more than CHART_POINTS values are thinned: of every run of values that share a pixel the least and the
- * greatest stay, so that no peak is lost. */
+/* Lines of more than CHART_POINTS values are thinned: of all values within a pixel only the least and the greatest are
+ * kept, so that no peak is lost. */
 void svg_lines(FILE *out, const LineChart *chart);
 
 typedef struct {
@@ -50,19 +51,19 @@ typedef struct {
     bool log_x;
 } ScatterChart;
 
-/* Names are placed so that they do not cover each other or a dot; one for which there is no room is left to the dot's
- * <title>. */
+/* Names are placed so that they do not cover each other or a dot; a name without room is only in the dot's <title>. */
 void svg_scatter(FILE *out, const ScatterChart *chart);
 
 typedef struct {
     const char *title, *row_label, *column_label;
     int rows, columns;
-    const double *values; /* [rows,columns], at least 0; a row's shades go up to its greatest, as square roots */
+    const double *values; /* [rows,columns], at least 0; a row's shades are square roots of the values, relative to its
+                           * greatest */
     const char *const *row_names, *const *column_names; /* or NULL: their numbers */
 } HeatMap;
 
-/* Cells that are 0 are not written.  Above 40 rows or columns cells have no <title>; above HEAT_CELLS rows or columns a
- * cell of the chart is the greatest of several of the map. */
+/* Cells that are 0 are not written.  With more than 40 rows or columns, cells have no <title>; with more than
+ * HEAT_CELLS, a cell of the chart is the greatest of several cells of the map. */
 enum { HEAT_CELLS = 200 };
 void svg_heat(FILE *out, const HeatMap *map);
 
@@ -73,7 +74,7 @@ typedef struct {
     const double *values; /* at least 0 */
 } BarChart;
 
-/* Horizontal bars, one below the other, each with its name and value; of more than BARS the first ones. */
+/* Horizontal bars, one below the other, each with its name and value; only the first BARS of them. */
 enum { BARS = 100 };
 void svg_bars(FILE *out, const BarChart *chart);
 

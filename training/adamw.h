@@ -1,5 +1,5 @@
 /* AdamW over the parameter arena.  Weight decay applies to the tensors declared with it: matrices, but not 1-D tensors
- * or embeddings; or to all. */
+ * or embeddings; or to all tensors. */
 #ifndef VIT_TRAINING_ADAMW_H
 #define VIT_TRAINING_ADAMW_H
 

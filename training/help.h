@@ -4,11 +4,10 @@
 
 #include "training/program.h"
 
-/* Prints what was asked for, which is the value of --help: "-h", "all" or a word.  An unknown word ends the program
- * (die_usage). */
+/* Prints the help for the value of --help: "-h", "all" or a word.  An unknown word ends the program (die_usage). */
 void help_print(const ProgramFacts *program, const Config *config, const char *asked);
 
-/* Examples on stderr, for a call without arguments. */
+/* Prints examples on stderr, for a call without arguments. */
 void help_beginner(const ProgramFacts *program);
 
 #endif

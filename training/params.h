@@ -41,7 +41,7 @@ typedef struct {
     Grid positions;
 } ParamGrid;
 
-/* How a tensor of a model of clips follows from the image model's (layers/vit/inflate.h). */
+/* How a tensor of a model of clips is made from that of an image model (layers/vit/inflate.h). */
 typedef enum {
     TIME_NONE,        /* it is the same */
     TIME_TAPS,        /* sums over neighbouring frames */
@@ -54,14 +54,14 @@ typedef enum {
 } TimeRule;
 
 /* Time is the slowest part of dimension `axis`, or that whole dimension where time has its own: `count` slices, after
- * `prefix` entries that belong to no frame.  A tensor of one slice or none has no axis of time, whatever its rule. */
+ * `prefix` entries without a frame.  A tensor of one slice or none has no axis of time, whatever its rule. */
 typedef struct {
     TimeRule rule;
     int axis, count, prefix;
     bool apart;
 } ParamTime;
 
-/* How a table on a grid becomes one on a grid of another size, each as a function of PyTorch's. */
+/* The methods of resampling a table to a grid of another size, each equal to a function of PyTorch. */
 typedef enum {
     RESAMPLED_ANTIALIASED, /* bicubic, antialias=True: timm's position embeddings */
     RESAMPLED_BICUBIC,     /* bicubic without it: the relative position biases of Swin's own program */
@@ -69,23 +69,23 @@ typedef enum {
     RESAMPLED_GEOMETRIC    /* timm's resize_rel_pos_bias_table for relative position biases */
 } Resampled;
 
-/* The setting that a tensor's shape follows from, for messages, and its value in this stage (-1: in all of them). */
+/* The setting that determines a tensor's shape, for messages, and its value in this stage (-1: in all stages). */
 typedef struct {
     const char *name; /* NULL: none */
     double value;
     int stage;
 } ParamSetting;
 
-/* A tensor.  A layer declares it by a literal of the fields in the first part; those left out are 0. */
+/* A tensor.  A layer declares it with a literal of the fields in the first part; fields that are left out are 0. */
 struct Param {
     float **value, **grad; /* addresses of the layer's pointers, set by params_allocate and params_view; a buffer has no
                             * gradient */
-    const char *named[3];  /* its name in as many parts as the layer has it in: {"blocks.3.attn.", "qkv", ".weight"} */
+    const char *named[3];  /* its name in parts: {"blocks.3.attn.", "qkv", ".weight"} */
     int shape[PARAM_MAX_DIMS]; /* a dimension declared as 0 is left out, such as that of the frames of an image */
     ParamInit init;
     int fan;        /* for INIT_FAN_IN_UNIFORM and INIT_KAIMING_NORMAL */
-    float gain;     /* factor for what `init` draws; 0 is declared for 1 */
-    ParamDraw draw; /* NULL: `init` alone */
+    float gain;     /* factor of the values that `init` draws; a declared 0 means 1 */
+    ParamDraw draw; /* NULL: only `init` */
     bool decay;     /* weight decay applies to it */
     bool frozen;    /* it is a buffer: stored and loaded like parameters, but never trained and not counted as one; its
                      * gradient stays zero, so that the optimizer and clipping do not see it, and the EMA copies it */
@@ -93,8 +93,8 @@ struct Param {
                      * it uploads to *value; NULL: it needs none */
     ParamGrid grid; /* weights trained at another image size are resampled on it */
     Resampled resampled;
-    Grid tokens; /* of a table of offsets within windows: the tokens of the whole grid.  Where they are the same, a window
-                  * of another size is a mistake and not another resolution. */
+    Grid tokens; /* of a table of offsets within windows: the tokens of the whole grid.  If they are equal, a window of
+                  * another size is a mistake, not another resolution. */
     ParamTime time;
     ParamSetting from;
 
@@ -116,7 +116,7 @@ typedef struct {
     float *ema;               /* NULL without EMA */
     StepStats *step_stats;    /* device memory: the loss and the gradient norm of the current step */
     uint8_t *kinds;           /* device memory: how the optimizer treats each ARENA_PIECE floats */
-    float rates[PIECE_RATES]; /* the different Param.rate, which `kinds` has the indices of */
+    float rates[PIECE_RATES]; /* the distinct values of Param.rate; `kinds` has their indices */
     int rate_count;
 } Params;
 
@@ -147,13 +147,13 @@ void params_allocate_optimizer(Params *params, bool ema);
 /* Points every layer's *value into `arena` (values or ema): evaluation with the EMA weights needs no copy. */
 void params_view(Params *params, float *arena);
 
-/* Draws every tensor from (seed, tensor index); independent of threads, ranks and of the other tensors. */
+/* Initialises every tensor from (seed, tensor index), independently of threads, ranks and the other tensors. */
 void params_initialize(Params *params, uint64_t seed);
 
 /* Writes the values that params_initialize gives tensor p to host [p->size], in host memory. */
 void params_draw(const Params *params, const Param *p, uint64_t seed, float *host);
 
-/* The first tensor of `arena` (values or ema) that holds an infinity or a NaN, or NULL. */
+/* The first tensor of `arena` (values or ema) with an infinity or a NaN, or NULL. */
 const Param *params_not_finite(const Params *params, const float *arena);
 
 /* The number of declared tensors, and tensor i of them; order of declaration, which is also the arena's. */

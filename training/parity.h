@@ -15,14 +15,14 @@ float *parity_pixels(const SafeTensors *st, int *B);
 void parity_labels(const SafeTensors *st, const char *path, int *labels, int classes);
 
 /* Opens the file, which must have int64 `tokens` [B,H,W,C] of images or [B,n+1] of text; writes its sizes to dims and
- * returns how many there are. */
+ * returns their number. */
 enum { PARITY_TOKEN_DIMS = 4 };
 int parity_tokens(SafeTensors *st, const char *path, int dims[PARITY_TOKEN_DIMS]);
 /* Reads all of the tokens; dies unless each is below `vocabulary`. */
 void parity_token_values(const SafeTensors *st, const char *path, int *tokens, int vocabulary);
 
-/* Replaces the model's parameters and buffers by those in the file, which must hold all of them or none; parameters of
- * another model alone are refused, and a line names those in addition to all of this model's. */
+/* Replaces the model's parameters and buffers by those in the file, which must have all of them or none.  A file with
+ * only parameters of another model is refused; if it has additional ones, a line names them. */
 void parity_parameters(Params *params, const SafeTensors *st);
 
 /* Writes the outputs, and the gradient of every parameter as grad.<parameter>. */

@@ -26,8 +26,8 @@ typedef struct {
     bool training;
     bool guarded; /* for tests: guard words after every tensor, and new memory is filled with NaN */
     size_t keep_top, keep_peak, scratch_top, scratch_peak; /* bytes */
-    size_t spare;  /* of plan_spare's tensors */
-    bool has_room; /* set between planning and plan_bytes: those have memory */
+    size_t spare;  /* for the tensors of plan_spare */
+    bool has_room; /* set between planning and plan_bytes: the spare tensors have memory */
     size_t workspace;                                      /* bytes that the kernels need */
     char *memory;
 } Plan;
@@ -50,16 +50,16 @@ void plan_borrow(Plan *plan, const char *prefix, const char *name, void *slot, s
 void plan_pair(Plan *plan, const char *prefix, const char *name, void *slot, void *gradient, size_t bytes);
 
 /* A tensor of a training plan that lives as long as plan_keep's if the plan has_room; if not, the slot is NULL and its
- * owner computes again what it would have kept. */
+ * owner computes the tensor again. */
 void plan_spare(Plan *plan, const char *prefix, const char *name, void *slot, size_t bytes);
 
-/* The slot is NULL while this plan is bound: for a tensor that only the other of two plans has. */
+/* Makes the slot NULL while this plan is bound, for a tensor that only the other of two plans has. */
 void plan_without(Plan *plan, void *slot);
 
 /* Makes `slot` a second pointer to the tensor planned for the slot `original`. */
 void plan_alias(Plan *plan, void *slot, const void *original);
 
-/* Workspace that a kernel said it needs (its *_workspace function); the maximum is kept. */
+/* Requires workspace for a kernel (the result of its *_workspace function); the maximum is kept. */
 void plan_workspace(Plan *plan, size_t bytes);
 
 /* plan_release frees the scratch borrowed since the mark, and in inference also the tensors kept since then. */
@@ -70,13 +70,13 @@ void plan_release(Plan *plan, PlanMark mark);
  * backward pass (activation checkpointing). */
 void plan_reuse(Plan *plan, PlanMark mark);
 
-/* Bytes of kept tensors and scratch together, and if it has_room of the spare ones, without workspace. */
+/* Bytes of kept tensors and scratch together, and if has_room is set of the spare ones, without workspace. */
 size_t plan_bytes(const Plan *plan);
 
 /* Bytes of the kept tensors whose names begin with that prefix, without those that are recomputed. */
 size_t plan_kept(const Plan *plan, const char *prefix);
 
-/* Points every slot into `memory`, which has plan_bytes bytes, and so makes this the plan in use. */
+/* Points every slot into `memory`, which has plan_bytes bytes, which makes this the current plan. */
 void plan_bind(Plan *plan, void *memory);
 
 /* For guarded plans: plan_poison sets the guards and fills the tensors with NaN; plan_overrun returns the name of the

@@ -1,5 +1,5 @@
-/* What the main of every program that trains a model calls, in this order; tests/core/test_program.c has the smallest
- * one.
+/* The functions that the main of every training program calls, in this order; tests/core/test_program.c has the
+ * smallest one.
  *
  *     static Run run;                      has a Training t, all zero
  *     if (!program_begin(t, &facts, argc, argv)) return t->status;
@@ -18,7 +18,7 @@
  *              refuses a different model, seed or data set
  *   one mode   --describe, --eval, --bench, --predict, --parity, --report, --compare or a mode of the program's own;
  *              without one it trains
- * */
+ */
 #ifndef VIT_TRAINING_PROGRAM_H
 #define VIT_TRAINING_PROGRAM_H
 
@@ -26,7 +26,7 @@
 
 /* Settings that choose what the program does in this call; never saved. */
 typedef struct {
-    const char *help; /* "-h", "all", or the word that help is wanted for; "": no help */
+    const char *help; /* "-h", "all", or a word to explain; "": no help */
     bool help_markdown, version;
     const char *config, *resume;
     bool describe, eval, bench;
@@ -50,11 +50,11 @@ typedef struct {
     const char *name, *text;
 } HelpLine;
 
-/* A mode does something with a model other than training it, and creates no run folder.  What is said of it here is
+/* A mode does something with a model other than training it, and creates no run folder.  The conditions here are
  * checked before anything is opened. */
 typedef struct {
     const char *name;        /* the setting that chooses it: "eval" */
-    const char *text;        /* what it does, for -h: a line that fits behind the setting */
+    const char *text;        /* its action, for -h: a line that fits after the setting */
     bool alone;              /* with several ranks only rank 0 runs it; the others end once it is known that all have
                                 the same settings */
     bool needs_weights;      /* requires --init or --resume */
@@ -83,27 +83,28 @@ typedef struct {
 typedef struct ProgramFacts {
     const char *name;         /* "train_vit" */
     const char *introduction; /* one sentence that begins with the name, the first line of every help */
-    const char *examples;     /* commands, one a line behind two spaces; -h and a call without arguments show four */
-    const HelpLine *basics;   /* the settings that matter most, for -h; ends with one whose name is NULL */
+    const char *examples;     /* commands, one a line after two spaces; -h and a call without arguments show four */
+    const HelpLine *basics;   /* the most important settings, for -h; ends with one whose name is NULL */
     const char *example;      /* the command to which --help WORD adds a setting: "train_vit --config x.ini" */
     const char *word;         /* an operator, which -h names as an example of --help WORD */
     const char *reference;    /* the file in docs/ with all settings */
     const char *chooser;      /* the setting that decides which groups of settings are in use, or NULL: without it
                                  --help shows all groups */
-    const ProgramMode *modes; /* ends with one whose name is NULL; if two are chosen, messages name the first */
-    const char *advice;       /* what to try if the loss is not finite: "a lower lr" */
-    int decimals;             /* of images/s in the progress line; the log has one more */
+    const ProgramMode *modes; /* ends with a mode whose name is NULL; if two are chosen, messages name the first */
+    const char *advice;       /* advice if the loss is not finite: "a lower lr" */
+    int decimals;             /* digits of images/s in the progress line; the log has one more */
 } ProgramFacts;
 
 /* Prepares the process, whose stack may be small until then, and an empty t->config with mode_settings.  False: there
  * are no arguments, and examples were printed. */
 bool program_begin(Training *t, const ProgramFacts *facts, int argc, char **argv);
 
-/* Reads the settings.  False: the variant of the program that they ask for has done everything (kernels_choose). */
+/* Reads the settings.  False: another variant of the program, which they require, has done everything
+ * (kernels_choose). */
 bool program_read(Training *t, int argc, char **argv);
 
-/* Settles the settings (config_settle), prints help or the version, and chooses the mode, of which it checks what
- * ProgramMode says.  False: help or a page of runs was asked for, and is there. */
+/* Settles the settings (config_settle), prints help or the version, and chooses the mode and checks the conditions in
+ * its ProgramMode.  False: the call only asked for help or for a page of runs, which is done. */
 bool program_settle(Training *t);
 
 /* Starts the kernels, waits for the other ranks, and makes sure that outputs can be written.  False: this rank is not

@@ -1,15 +1,15 @@
 /* The page of a run while it trains: report.json and report.html in its folder (report/run_page.h), which rank 0 keeps
- * up to date.  A page that cannot be written costs one warning, and nothing of the run depends on it. */
+ * up to date.  If a page cannot be written, there is one warning; the run does not depend on it. */
 #ifndef VIT_TRAINING_REPORT_H
 #define VIT_TRAINING_REPORT_H
 
 #include "training/training.h"
 
-/* Begins the page of a run whose folder is open, with the facts that a resumed run has there. */
+/* Begins the page of a run whose folder is open; a resumed run continues with the facts in the folder. */
 void report_open(Training *t);
 
-/* Writes the page of a running run if it is time: at the first call, after an `evaluation`, and else half a minute after
- * the last page, or later where pages took more than a hundredth of the time. */
+/* Writes the page of a running run if it is time: at the first call, after an `evaluation`, otherwise half a minute
+ * after the last page, or later if pages took more than a hundredth of the time. */
 void report_refresh(const Training *t, bool evaluation);
 
 /* Writes the page of a run that ends in this state, "stopped", "failed" or "done", with the reason for that or the

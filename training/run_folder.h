@@ -15,7 +15,7 @@ enum { RUN_PATH_SIZE = 4096, LOG_COLUMNS = 64, LOG_SIZE = 1024 };
 typedef struct {
     char path[RUN_PATH_SIZE], log_path[RUN_PATH_SIZE];
     FILE *log;
-    int log_order[LOG_COLUMNS], log_columns; /* which value of a row each column of the file has; -1: none */
+    int log_order[LOG_COLUMNS], log_columns; /* index of each file column's value in a row; -1: none */
     SafeMetadata metadata[5]; /* stored in every checkpoint, so that --eval and --predict need no config */
     int metadata_count;
     char *config, *classes, normalisation[128], image_size[32];
@@ -32,8 +32,8 @@ typedef struct {
     const int *image_size;   /* [2]: of all images of the data set, 0 where they differ, or NULL; stored likewise */
 } TrainingStart;
 
-/* The names of the files in it but log.csv, ending with NULL.  The last two show the run, which goes on without them
- * where they cannot be written (training/report.h). */
+/* The names of the files in it except log.csv, ending with NULL.  The last two are the page; if they cannot be written,
+ * the run continues without them (training/report.h). */
 extern const char *const run_folder_files[];
 
 /* Writes the next unused runs/<stem>-<number> to path. */
@@ -41,15 +41,15 @@ void run_folder_choose(char path[RUN_PATH_SIZE], const char *stem);
 
 /* Creates or reopens the folder and writes config.ini.  A new log begins with `header` and never replaces another
  * run's, unless that run ended before it trained: without a row and without a checkpoint.  If another process trains in
- * the folder, the error names it.  A resumed log loses the rows written after its state was saved, and keeps the header
- * that it has: values go under their names, those whose columns it lacks are left out, and its other columns stay
- * empty.  Removes temporary files of killed runs.  Names and settings that are not UTF-8 are errors, because
- * checkpoints cannot store them. */
+ * the folder, the error names it.  A resumed log loses the rows that were written after its state was saved.  It keeps
+ * its own header: values are written to the columns with their names, values without a column are left out, and other
+ * columns stay empty.  Removes temporary files of killed runs.  Names and settings that are not UTF-8 are errors,
+ * because checkpoints cannot store them. */
 void run_folder_open(RunFolder *folder, const char *path, const Config *config, const TrainingStart *start,
                      const char *header, const RunState *resumed);
 
-/* Appends a row and flushes it.  `row` has a value for every column of `header`, with commas between them, and is cut
- * into them in place.  Header and row are shorter than LOG_SIZE.  If somebody removed the log, it is created again. */
+/* Appends a row and flushes it.  `row` has a value for every column of `header`, with commas between them, and is split
+ * in place.  Header and row are shorter than LOG_SIZE.  If somebody removed the log, it is created again. */
 void run_folder_log(RunFolder *folder, char *row);
 
 /* Saves the weights used for evaluation - the EMA if there is one - as <name>.safetensors. */
@@ -59,7 +59,7 @@ void run_folder_save_weights(const RunFolder *folder, const Params *params, cons
  * state and repeats the steps since. */
 void run_folder_save(RunFolder *folder, const Params *params, RunState *state);
 
-/* Writes the path of the file `name` in the folder to path. */
+/* Writes the path of the file `name` in the folder to `path`. */
 void run_folder_file(char path[RUN_PATH_SIZE], const char *folder, const char *name);
 
 /* Writes the run's folder to path; `given` is --resume's value, the folder or any checkpoint in it.  Dies if the folder
@@ -69,8 +69,8 @@ void run_folder_of(char path[RUN_PATH_SIZE], const char *given);
 /* The settings stored in a checkpoint, or NULL; the caller frees them. */
 char *run_folder_config(const char *checkpoint);
 
-/* The settings stored in a checkpoint, read into a config with the groups of `like`; false if it has none or others
- * than these.  config_free afterwards in either case. */
+/* The settings stored in a checkpoint, read into a config with the groups of `like`; false if it has none or has other
+ * settings than these.  The caller calls config_free in either case. */
 bool run_folder_settings(Config *settings, const Config *like, const char *checkpoint);
 
 /* The device that computed a state (checkpoint_device), or NULL; the caller frees it. */

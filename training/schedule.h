@@ -22,9 +22,9 @@ typedef struct {
 
 extern const ConfigGroup cosine_settings;
 
-/* Sets the default of warmup_epochs for that number of epochs.  A longer warm-up than that is shortened to the default,
- * with a line on stdout, unless it was given together with epochs, on the command line or in one file: then it is
- * rejected. */
+/* Sets the default of warmup_epochs for that number of epochs.  A longer warm-up than all epochs is shortened to the
+ * default, with a line on stdout; it is rejected if it was given together with epochs, on the command line or in one
+ * file. */
 void cosine_fit(const Config *config, CosineSettings *s, int epochs);
 
 /* The peak learning rate for that batch size. */
@@ -42,8 +42,8 @@ typedef struct {
 
 extern const ConfigGroup step_cosine_settings;
 
-/* Fits warmup_steps to that number of steps, which data and batch_size determine, too: a longer warm-up is
- * rejected only if the command line gives it and epochs. */
+/* Adapts warmup_steps to that number of steps.  As that also depends on data and batch_size, a longer warm-up is
+ * rejected only if the command line gives both it and epochs. */
 void step_cosine_fit(const Config *config, StepCosineSettings *s, uint64_t steps);
 
 /* The learning rate of step 1, 2, ... of `steps`: lr step / W in the warm-up of W, then half a cosine that begins at
@@ -75,11 +75,12 @@ typedef struct {
 
 extern const ConfigGroup dense_schedule_settings;
 
-/* Fits warmup_steps to that number of steps, as step_cosine_fit does. */
+/* Adapts warmup_steps to that number of steps, like step_cosine_fit. */
 void dense_schedule_fit(const Config *config, DenseScheduleSettings *s, uint64_t steps);
 
-/* The learning rate of step 0, 1, ... of `steps`, with `batches` steps in an epoch, as mmdetection and mmsegmentation
- * have it: in the W steps of warm-up, 1 - (1 - lr_warmup) (1 - step / W) times what the decay gives for that step. */
+/* The learning rate of step 0, 1, ... of `steps`, with `batches` steps in an epoch, as in mmdetection and
+ * mmsegmentation: in the W steps of warm-up, 1 - (1 - lr_warmup) (1 - step / W) times the result of the decay for that
+ * step. */
 float dense_lr(const DenseScheduleSettings *s, uint64_t step, uint64_t steps, uint64_t batches);
 
 #endif

@@ -35,19 +35,19 @@ typedef struct {
 typedef struct {
     const struct ProgramFacts *facts; /* training/program.h */
     const char *program; /* "train_vit" */
-    const char *advice;  /* what to try if the loss is not finite: "a lower lr" */
-    int decimals;        /* of images/s in the progress line; the log has one more */
+    const char *advice;  /* advice if the loss is not finite: "a lower lr" */
+    int decimals;        /* digits of images/s in the progress line; the log has one more */
     int status;          /* that main returns */
     Config config;
     TrainingSettings *s;
     const AdamWSettings *adamw;
-    const char *unit; /* what a batch consists of, in messages: "images", unless the program says otherwise */
+    const char *unit; /* name of the samples in messages: "images", unless the program sets another */
     const char *mode; /* "eval": the mode that runs instead of training; NULL: training */
     bool alone;       /* it runs on one rank only */
     bool resumed;     /* a run is continued from its state */
     char **saved;     /* [settings]: resumed: the values that were saved with it */
     char *changes;    /* resumed: changed settings, "lr 0.001 -> 0.0005, ...", or "" */
-    char *mixed;         /* ranks use different instructions: how many which; else NULL */
+    char *mixed;         /* if ranks use different instructions, their numbers; otherwise NULL */
     char *computed_by; /* resumed: the device and ranks of the saved state if they are others, or NULL */
     const char *reordered; /* resumed: name of a changed setting that changes the batches of an epoch, or NULL */
 
@@ -62,7 +62,7 @@ typedef struct {
     double stall;           /* fraction of that time spent waiting for the loader */
     double validation_loss; /* of the last evaluation, which sets it; 0: it has none */
     bool stopping;          /* a rank has received a signal, and all ranks know it */
-    bool evaluated;         /* this process has */
+    bool evaluated;         /* this process has received one */
     bool logged;            /* the last step has its row */
     char note[64];          /* of training_note */
 
@@ -80,8 +80,8 @@ typedef struct {
 
 /* Rejects a batch that the ranks cannot share equally. */
 void training_check_ranks(const Training *t);
-/* The images of such a batch that this rank processes, and how many of them at a time: micro_batch, or if that is 0 as
- * few parts of nearly equal size as there are with at most `most` images in each. */
+/* The images of such a batch that this rank processes, and their number at a time: micro_batch or, if that is 0, the
+ * share divided into the smallest number of nearly equal parts of at most `most` images. */
 int training_local_batch(const Training *t);
 int training_micro_batch(const Training *t, size_t most);
 
@@ -92,8 +92,8 @@ void training_fit_batch(Training *t, size_t images, const char *data);
 /* Will the run evaluate, and so need a validation split?  Not with eval_every 0. */
 bool training_evaluates(const Training *t);
 
-/* Adds a column to log.csv, before training_open.  `name` and `format`, for printf of one double, must stay valid; a
- * column that cannot have a value in this run is not to be added. */
+/* Adds a column to log.csv, before training_open.  `name` and `format`, for printf of one double, must stay valid; do
+ * not add a column that cannot have a value in this run. */
 void training_column(Training *t, const char *name, const char *format, LogPlace place);
 
 /* Call before training_open: unless `steps` is 0 the run has that many steps, and as many epochs of that many batches as
@@ -104,48 +104,49 @@ void training_limit_steps(Training *t, uint64_t steps, uint64_t batches);
  * folder (by default the next unused name, the same on all ranks), and prints the device. */
 void training_open(Training *t, const TrainingStart *start);
 
-/* After training_open: what the run's page is made of besides the log, for the program to add to at any time before
- * training_epoch_end or training_report; NULL on all ranks but the one that writes the page. */
+/* After training_open: the facts from which the run's page is made besides the log.  The program may add to them at any
+ * time before training_epoch_end or training_report.  NULL on all ranks except the one that writes the page. */
 Facts *training_facts(const Training *t);
 
-/* Prints how many batches of what size there will be, with words on their parts, and what a resumed run changes and
- * where it goes on. */
+/* Prints the number and size of batches, with a text about their parts, and the changes and position of a resumed
+ * run. */
 void training_announce(const Training *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* == Epochs and steps ============================================================================================= */
 
 bool training_epoch_left(const Training *t);
 bool training_batch_left(const Training *t);
-/* How many epochs are done, of which the one in progress counts in part. */
+/* The number of epochs done, with the finished part of the one in progress. */
 double training_epochs(const Training *t);
 /* The number of steps of the whole run, and the seconds that the rest of them will take; NaN: not known yet. */
 uint64_t training_steps(const Training *t);
 double training_seconds_left(const Training *t);
 
-/* Begins a step with that learning rate: the gradients and what a step finds are zero. */
+/* Begins a step with that learning rate: sets the gradients and the statistics of the step to zero. */
 void training_step_begin(Training *t, float lr);
 
-/* The number of images in the batch at hand, over all ranks. */
+/* The number of images in the current batch, over all ranks. */
 int training_batch(const Training *t);
-/* Writes the range of images *begin .. *end - 1 of the batch at hand that this rank processes. */
+/* Writes the range of images *begin .. *end - 1 of the current batch that this rank processes. */
 void training_share(const Training *t, int *begin, int *end);
 
 /* Sums `sums` [count], count < 16, over all ranks, in place, and sets t->stopping if a rank has received a signal. */
 void training_sum(Training *t, double *sums, int count);
 
 /* One step of AdamW with the gradients in params; `loss` is the mean of all ranks.  Dies if it or the gradient norm is
- * not finite, so that NaN weights never overwrite a good checkpoint.  A device that runs asynchronously is not waited
- * for: the norm arrives, and is checked, in the next step or before a row of the log.  Call training_sum before it. */
+ * not finite, so that NaN weights never overwrite a good checkpoint.  It does not wait for a device that runs
+ * asynchronously: the norm is read and checked in the next step or before a row of the log.  Call training_sum before
+ * it. */
 void training_update(Training *t, double loss);
 
-/* One step of AdamW where the losses of this rank's images were added up on the device, in params->step_stats->loss, so
- * that nothing of a step has to be waited for: the mean of all ranks is known later, too.  Calls training_sum. */
+/* One step of AdamW if the losses of this rank's images were added up on the device, in params->step_stats->loss: no
+ * result of the step has to be waited for, as the mean of all ranks is also read later.  Calls training_sum. */
 void training_update_unseen(Training *t);
 
 /* Dies if that value of the current step is not finite, as training_update does. */
 void training_stop_on_bad(const Training *t, const char *what, double value);
 
-/* Counts the step and its time.  Where a row of the log is due, it waits for the device.  `stalled`: seconds that steps
+/* Counts the step and its time.  If a row of the log is due, it waits for the device.  `stalled`: seconds that steps
  * have waited for the loader since the program began. */
 void training_step_end(Training *t, double stalled);
 
@@ -162,11 +163,11 @@ double training_loss(const Training *t);
 /* Sets the text after the loss in the progress line. */
 void training_note(Training *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* Shows the progress line and writes a row where one is due; the row of an epoch's last step is written by
+/* Shows the progress line and writes a row if one is due; the row of an epoch's last step is written by
  * training_evaluated or training_epoch_end. */
 void training_log(Training *t);
 
-/* Saves the run after a signal, says how it goes on, and returns the exit status that the shell expects. */
+/* Saves the run after a signal, prints how to continue it, and returns the exit status that the shell expects. */
 int training_stop_early(Training *t);
 /* The same after the last epoch, whose state is saved already: the parameters are now those of the best epoch. */
 int training_stop_tested(const Training *t);
@@ -175,19 +176,19 @@ int training_stop_tested(const Training *t);
 
 /* Ends the program if a parameter is not finite, or if the ranks' parameters differ. */
 void training_epoch_trained(Training *t);
-/* Is this not the last epoch, unless patience ends? */
+/* Is there an epoch after this one, unless patience ends the run? */
 bool training_epoch_follows(const Training *t);
 /* Is this epoch followed by an evaluation?  It takes the EMA weights if there are any, and calls training_sum at its
  * end, after which t->stopping says that its result is not valid. */
 bool training_evaluation_is_due(const Training *t);
-/* The result of an evaluation: prints it behind the epoch, writes the row of the log, and saves the weights if
+/* Takes the result of an evaluation: prints it after the epoch, writes the row of the log, and saves the weights if
  * `percent` is the highest so far. */
 void training_evaluated(Training *t, double percent, const char *format, ...) __attribute__((format(printf, 3, 4)));
-/* Goes on to the next epoch, and saves the run. */
+/* Moves on to the next epoch, and saves the run. */
 void training_epoch_end(Training *t);
 
-/* Prints the last line: the result, as the text says unless nothing was ever evaluated, the duration and the folder; or
- * that there was nothing left to train.  Returns the exit status. */
+/* Prints the last line: the text about the result, unless nothing was ever evaluated, the duration and the folder; or
+ * that nothing was left to train.  Returns the exit status. */
 int training_report(const Training *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 #endif

@@ -1,5 +1,5 @@
-/* Activations as passes of their own.  F::value(x) is the activation;  F::gradient(dx, y, dy, x) sets the gradient and,
- * since the backward pass of the next layer needs it, the activation again; where y is NULL it is not stored. */
+/* Kernels of activation functions.  F::value(x) is the activation;  F::gradient(dx, y, dy, x) sets the gradient and,
+ * since the backward pass of the next layer needs it, the activation again, which is not stored if y is NULL. */
 #ifndef VIT_KERNELS_CUDA_ACTIVATION_CUH
 #define VIT_KERNELS_CUDA_ACTIVATION_CUH
 

@@ -13,13 +13,13 @@ enum { SPE_THREADS = 128, SPE_WARPS = SPE_THREADS / WARP, SPE_BLOCK = 16 /* toke
 typedef struct {
     int B, N, H, D, K;
     int first, tokens; /* of this stretch */
-    int tile, copied;  /* images of a tile; floats of a code in shared memory, or 0 */
+    int tile, copied;  /* images in a tile; floats of a code in shared memory, or 0 */
     float scale;       /* D^-1/2 */
 } SpeShape;
 
 static inline size_t spe_token_floats(int H, int D) { return (size_t)2 * H * D * D; }
 
-/* Tokens of a stretch: codes and gradients of as many as 64 MB hold, or of a block. */
+/* Tokens of a stretch: as many as have codes and gradients in 64 MB, but at least one block. */
 static inline int spe_stretch(int N, int H, int D) {
     size_t fit = ((size_t)1 << 23) / spe_token_floats(H, D) / SPE_BLOCK * SPE_BLOCK;
     if (fit < SPE_BLOCK) fit = SPE_BLOCK;
@@ -41,7 +41,7 @@ DEVICE size_t spe_code_at(const SpeShape &s, int part, int token, int h, int d) 
     return ((((size_t)part * s.tokens + token) * s.H + h) * s.D + d) * s.D;
 }
 
-/* This block's head, part and token, and where they begin in qkv for image 0. */
+/* This block's head, part and token, and their offset in qkv for image 0. */
 typedef struct {
     int h, part, token;
     size_t row, image;
@@ -128,7 +128,7 @@ static inline void spe_apply_backward(real *dqkv, float *dcode, const real *dcod
            (s.copied + 2 * s.tile * s.D) * sizeof(float), dqkv, dcode, dcoded, qkv, code, s);
 }
 
-/* visit(stretch) for all stretches of tokens. */
+/* Calls visit(stretch) for all stretches of tokens. */
 template <typename Visit>
 static void spe_stretches(SpeShape s, Visit visit) {
     int most = spe_stretch(s.N, s.H, s.D);
@@ -138,7 +138,7 @@ static void spe_stretches(SpeShape s, Visit visit) {
     }
 }
 
-/* Blocks of SPE_BLOCK tokens for every head and column: which of them this block is. */
+/* There is a block of SPE_BLOCK tokens for every head and column; the position of this one among them. */
 typedef struct {
     int h, d, first, rows; /* first token within the stretch */
     size_t i;              /* h D + d */

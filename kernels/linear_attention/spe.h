@@ -1,5 +1,5 @@
-/* What the two kinds of stochastic positional codes share: q' = q C and its gradients, for a head's codes of a few
- * tokens at a time, which are made, used for all images and forgotten. */
+/* Shared by the two kinds of stochastic positional codes: q' = q C and its gradients.  The codes of a head are computed
+ * for a few tokens at a time, used for all images and discarded. */
 #ifndef VIT_KERNELS_LINEAR_ATTENTION_SPE_H
 #define VIT_KERNELS_LINEAR_ATTENTION_SPE_H
 
@@ -10,7 +10,8 @@
 #include "kernels/cpu/activations.h"
 #include "kernels/device/workspace.h"
 
-/* Codes of BLOCK tokens exist at a time; a thread takes CHUNK tokens of a head before it looks for others. */
+/* The codes of BLOCK tokens are in memory at a time; a thread processes CHUNK tokens of a head before it takes
+ * others. */
 enum { SPE_BLOCK = 16, SPE_CHUNK = 64, SPE_IMAGES = 32 };
 
 typedef struct {
@@ -51,7 +52,7 @@ static inline size_t spe_at(SpeSizes s, int b, int n, int part, int h) {
     return ((((size_t)b * s.N + n) * 3 + part) * s.H + h) * s.D;
 }
 
-/* Prefetches the rows of one token in all images, whose distances the hardware prefetcher does not follow. */
+/* Prefetches the rows of one token in all images, which are too far apart for the hardware prefetcher. */
 TILE_INLINE void spe_prefetch(const real *x, size_t image, int images, int D, bool write) {
     for (int b = 0; b < images; b++)
         for (int j = 0; j < D; j += TILE) {
@@ -60,7 +61,7 @@ TILE_INLINE void spe_prefetch(const real *x, size_t image, int images, int D, bo
         }
 }
 
-enum { SPE_AHEAD = 2 }; /* tokens between asking and reading */
+enum { SPE_AHEAD = 2 }; /* tokens from prefetching to reading */
 
 /* to = the rows of from [IMAGES,Dp]. */
 TILE_INLINE void spe_store(real *to, size_t image, const float *from, SpeSizes s, int images) {
@@ -120,7 +121,7 @@ static inline void spe_apply_backward(real *dqkv, const real *dcoded, const real
 
 static inline float spe_sigmoid(float x) { return x < 0 ? expf(x) / (1 + expf(x)) : 1 / (1 + expf(-x)); }
 
-/* d += the threads' sums [n] in their order, which lie `offset` floats into their slices. */
+/* d += the threads' sums [n], in the order of threads; they are at `offset` floats in the slices. */
 static inline void spe_reduce(float *d, size_t n, size_t offset, size_t floats) {
     int threads = omp_get_num_threads();
 #pragma omp for schedule(static)

@@ -1,6 +1,6 @@
-/* Fourier transforms of a block in its shared memory: z [L,N] complex, L sequences side by side, whose order is that of
- * kernels/lisa/fft_plan.h.  A thread takes a butterfly of one sequence; stages end with a barrier.
- * Neither direction scales. */
+/* Fourier transforms of a block in its shared memory: z [L,N] complex, L interleaved sequences, in the order of
+ * kernels/lisa/fft_plan.h.  A thread takes a butterfly of one sequence; stages end with a barrier. Neither direction
+ * scales. */
 #ifndef VIT_KERNELS_CUDA_FFT_CUH
 #define VIT_KERNELS_CUDA_FFT_CUH
 
@@ -101,12 +101,12 @@ DEVICE void butterfly(Complex (&x)[R]) {
 
 /* == Plans ======================================================================================================== */
 
-/* Where butterfly u of a sequence [N] begins, and which of the stage's roots it uses. */
+/* The first element of butterfly u of a sequence [N], and the stage's roots that it uses. */
 struct FftPlace {
     int at, root;
 };
 
-/* One stage along one axis.  What u must be divided by to find its place is not there at run time: places has it. */
+/* One stage along one axis.  `places` has the divisors that give the place of u. */
 struct FftStage {
     int radix, apart;    /* from one number of a butterfly to the next */
     Divisor butterflies; /* N / radix: those of a sequence */

@@ -1,6 +1,6 @@
-/* Fourier transforms of whole vectors: TILE complex sequences at once, one a lane, so that no butterfly moves a number
- * from lane to lane.  z [N,2,TILE]: real parts of the TILE lanes, then imaginary ones; kernels/lisa/fft_plan.h has the
- * order.  Neither direction scales.  A half spectrum is [pairs,2,TILE]. */
+/* Fourier transforms of TILE complex sequences at once, one in each lane of a vector, so that no butterfly exchanges
+ * numbers between lanes.  z [N,2,TILE]: real parts of the TILE lanes, then imaginary ones; kernels/lisa/fft_plan.h has
+ * the order.  Neither direction scales.  A half spectrum is [pairs,2,TILE]. */
 #ifndef VIT_KERNELS_LISA_FFT_H
 #define VIT_KERNELS_LISA_FFT_H
 
@@ -11,8 +11,9 @@
 #include "kernels/tokens/grid.h"
 
 /* The plan for these tokens, over their grid or as one sequence, valid until the next call.  It is created by the first
- * call and kept among the last ones (fft_plan_kept); kernels call this in their *_workspace functions, since kernels
- * themselves do not allocate, unless the grid changes from batch to batch and is a new one. */
+ * call and kept with other recent plans (fft_plan_kept).  Kernels call this in their *_workspace functions, because
+ * kernels themselves do not allocate; only for a new grid, where grids change from batch to batch, does the kernel
+ * itself create the plan. */
 const FftPlan *fft_plan(Grid tokens, bool grid);
 
 /* Floats of scratch that a transform needs. */
@@ -23,7 +24,7 @@ void fft_backward(const FftPlan *plan, float *z, float *spare);
 
 enum { COMPLEX = 2 * TILE }; /* floats of one element of z */
 
-/* Row p of a half spectrum, from its entries in z and back. */
+/* Computes row p of a half spectrum from its entries in z, and the reverse. */
 TILE_INLINE void fft_join(float *z, const FftPair *p, vec re1, vec im1, vec re2, vec im2) {
     vec_store(z + (size_t)p->b * COMPLEX, re1 + im2);
     vec_store(z + (size_t)p->b * COMPLEX + TILE, re2 - im1);

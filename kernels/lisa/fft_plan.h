@@ -29,8 +29,8 @@
 
 enum { FFT_MAX_STAGES = 32, FFT_LARGEST_RADIX = 8 };
 
-/* The sequences along one axis.  Each has n elements, `stride` apart.  `beside` sequences start at neighbouring
- * elements, and this group is repeated `places` times, `step` elements apart. */
+/* The sequences along one axis.  Each has n elements, `stride` apart.  `beside` sequences start at adjacent elements,
+ * and this group is repeated `places` times, `step` elements apart. */
 typedef struct {
     int n, stride, beside, places, step, stages;
     int radix[FFT_MAX_STAGES];
@@ -46,7 +46,7 @@ typedef struct {
 typedef struct {
     Grid tokens;
     int N, axes, pairs, root_count;
-    bool grid;   /* over its axes; that of the frames is left out where there is one */
+    bool grid;   /* over its axes; the axis of frames is left out if there is one frame */
     int largest; /* largest prime factor of a side, or 1 if none is above 7 */
     FftAxis axis[3];
     const float *roots;  /* [root_count,2] */
@@ -155,15 +155,15 @@ static inline size_t fft_plan_bytes(const FftPlan *plan) {
     return 2 * (size_t)plan->root_count * sizeof *plan->roots + (size_t)plan->N * sizeof *plan->pair;
 }
 
-/* Which of all plans that were ever made are kept, the latest used one being plan 0; `bytes` are those of its tables and
- * of the ones used later.  A model whose grid does not change has only a few, whatever their size; pictures of many
- * sizes have thousands. */
+/* Whether to keep a plan, where plan 0 is the one used last; `bytes` is the size of its tables and of those of the
+ * plans used since.  A model whose grid does not change has only a few, whatever their size; pictures of many sizes
+ * have thousands. */
 static inline bool fft_plan_kept(int plan, size_t bytes) {
     const int few = 32, most = 512;
     return plan < few || (plan < most && bytes <= (size_t)64 << 20);
 }
 
-/* True if the plan serves this transform. */
+/* True if the plan is for this transform. */
 static inline bool fft_plan_is(const FftPlan *plan, Grid tokens, bool grid) {
     if (!grid) return !plan->grid && plan->N == grid_tokens(tokens);
     return plan->grid && plan->tokens.frames == tokens.frames && plan->tokens.rows == tokens.rows &&

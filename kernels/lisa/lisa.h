@@ -35,13 +35,13 @@ typedef struct {
               const real *qk, const real *qkv, const LisaTables *lisa, int B)
 LISA_FORWARD(lisa_fft_forward);
 LISA_BACKWARD(lisa_fft_backward);
-/* `most`: enough for any grid with at most as many tokens.  On a GPU that is not known: where grids change, the caller
- * reserves (kernels_reserve) what the grid at hand needs. */
+/* `most`: enough for any grid with at most as many tokens.  A GPU has no such bound: where grids change, the caller
+ * reserves (kernels_reserve) the workspace for each batch's grid. */
 size_t lisa_fft_workspace(const Patterns *patterns, int B, bool most);
 
 /* Estimated seconds of forward and backward for one image and one head on this device, with constants measured by
  * tests/bench/bench_lisa.c.  Infinite for offsets other than circles and tori, and for more tokens than the tables of
- * transforms have room for. */
+ * transforms support. */
 double lisa_fft_cost(const Patterns *patterns);
 
 /* == Dense LiSA: collect, then spread ============================================================================== */

@@ -1,5 +1,5 @@
-/* Fourier transforms of tensors in memory by cuFFT, for operators that also have kernels of their own, whose transforms
- * stay in shared memory (fft.cuh).  VIT_TRANSFORMS in the environment says which an operator takes:
+/* Fourier transforms of tensors in memory with cuFFT, for operators that also have kernels of their own with transforms
+ * in shared memory (fft.cuh).  VIT_TRANSFORMS in the environment chooses between them:
  *   blocks   its own kernels, wherever a sequence fits into shared memory; this is the default
  *   cufft    the library */
 #ifndef VIT_KERNELS_LISA_TRANSFORMS_H
@@ -30,8 +30,8 @@ struct Transform {
 /* False in a build without cuFFT, where none of the functions below may be called. */
 bool transforms_available(void);
 
-/* Makes a plan that is not there yet, which allocates: for *_workspace functions, and for the first batch on a grid where
- * that changes from batch to batch. */
+/* Makes a plan if there is none, which allocates memory: for *_workspace functions, and for the first batch with a grid
+ * where grids change from batch to batch. */
 const Transform *transform_plan(Grid tokens, bool grid, int batch);
 /* X = F x. */
 void transform_forward(const Transform *t, float2 *X, float *x, void *work);
@@ -44,8 +44,8 @@ static inline int half_of(Grid tokens, bool grid) {
 
 /* == Which of the two ============================================================================================= */
 
-/* Whether an operator takes cuFFT: where VIT_TRANSFORMS asks for it, or where its own kernels cannot do the work
- * (`fits` is false); never in a build without cuFFT. */
+/* Whether an operator uses cuFFT: if VIT_TRANSFORMS says so, or if its own kernels do not support the size (`fits` is
+ * false); never in a build without cuFFT. */
 bool transforms_by_cufft(bool fits);
 
 #endif

@@ -1,4 +1,4 @@
-/* Batch norm (Ioffe and Szegedy 2015) whose statistics all ranks share, as PyTorch's SyncBatchNorm. */
+/* Batch norm (Ioffe and Szegedy 2015) with statistics over all ranks, like PyTorch's SyncBatchNorm. */
 #ifndef VIT_KERNELS_NORM_BATCH_NORM_H
 #define VIT_KERNELS_NORM_BATCH_NORM_H
 
@@ -28,7 +28,7 @@ void batch_norm_backward(real *dx, float *dw, float *db, const real *dy, const r
                          const BatchNorm *norm);
 /* Forward in inference: the running averages are mean and variance.  Writes norm->mean and rstd. */
 void batch_norm_inference(real *y, const real *x, bool relu, const BatchNorm *norm);
-/* The workspace serves all three. */
+/* The workspace is enough for all three. */
 size_t batch_norm_workspace(const BatchNorm *shape);
 
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-/* What group norm and batch norm share on the CPU (group_norm.c). */
+/* Shared by group norm and batch norm on the CPU (group_norm.c). */
 #ifndef VIT_KERNELS_NORM_CHANNEL_NORM_H
 #define VIT_KERNELS_NORM_CHANNEL_NORM_H
 
@@ -8,7 +8,7 @@
  * variances [B,groups], or NULL. */
 void channel_norm_forward(real *y, double *variances, const real *x, const real *add, bool relu, bool over_ranks,
                           const GroupNorm *norm);
-/* Forward with the mean and rstd that are there. */
+/* Forward with the given mean and rstd. */
 void channel_norm_apply(real *y, const real *x, const real *add, bool relu, const GroupNorm *norm);
 void channel_norm_backward(real *dx, float *dw, float *db, const real *dy, const real *x, bool relu, bool over_ranks,
                            const GroupNorm *norm);

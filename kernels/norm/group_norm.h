@@ -1,5 +1,5 @@
-/* Group norm and the standardisation of a convolution's weights: what a convolutional network has in place of batch
- * norms where every image must count by itself. */
+/* Group norm and the standardisation of a convolution's weights: they replace batch norms in a convolutional network
+ * whose images must not influence each other. */
 #ifndef VIT_KERNELS_NORM_GROUP_NORM_H
 #define VIT_KERNELS_NORM_GROUP_NORM_H
 
@@ -29,10 +29,10 @@ void group_norm_forward(real *y, const real *x, const real *add, bool relu, cons
  * a sum that it was added to.  dx (=), may be dy;  dw, db [C] (+=). */
 void group_norm_backward(real *dx, float *dw, float *db, const real *dy, const real *x, bool relu,
                          const GroupNorm *norm);
-/* The workspace serves both directions. */
+/* The workspace is enough for both directions. */
 size_t group_norm_workspace(const GroupNorm *shape);
 
-/* Weights of which each output's row has mean 0 and variance 1. */
+/* Standardised weights: each output's row has mean 0 and variance 1. */
 typedef struct {
     float *mean, *rstd; /* [out] of each row: written by forward (saved) */
     int out, fan;       /* rows, and weights in each */

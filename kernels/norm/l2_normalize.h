@@ -1,4 +1,4 @@
-/* Queries, keys and values at unit length. */
+/* Scales queries, keys and values to unit length. */
 #ifndef VIT_KERNELS_NORM_L2_NORMALIZE_H
 #define VIT_KERNELS_NORM_L2_NORMALIZE_H
 

@@ -11,14 +11,14 @@
 
 typedef struct {
     int j0, count, u;
-    int row; /* how many runs came before; 0 in a fresh one */
+    int row; /* number of previous runs; 0 at the start */
 } OffsetRun;
 
 static inline int offset_runs_entries(const Offsets *o) {
     return o->kind == OFFSETS_CIRCLE || o->kind == OFFSETS_TORUS ? 2 * offsets_count(o) : offsets_count(o);
 }
 
-/* The table's own entry at u. */
+/* The table's entry at u. */
 static inline int offset_runs_entry(const Offsets *o, int u) {
     int N = grid_tokens(o->grid), Wg = o->grid.columns, width = offsets_box(o).columns;
     if (o->kind == OFFSETS_CIRCLE) return (2 * N - u) % N;
@@ -68,15 +68,15 @@ static inline bool offset_runs_next(const Offsets *o, int i, OffsetRun *run) {
 /* The reverse: runs of consecutive queries that use entry e, query i0 + n for key j0 + n. */
 typedef struct {
     int i0, j0, count;
-    int part; /* how many came before; 0 in a fresh one */
+    int part; /* number of previous runs; 0 at the start */
 } OffsetLine;
 
-/* x of n that read x - dx, 0 <= dx < n, around a circle: those up to the end, then those that begin again. */
+/* The x below n that read x - dx around a circle, 0 <= dx < n: first those without, then those with wrap-around. */
 static inline OffsetLine offset_line_around(int dx, int n, int part) {
     return part % 2 ? (OffsetLine){0, n - dx, dx, part + 1} : (OffsetLine){dx, 0, n - dx, part + 1};
 }
 
-/* The places of an axis of n from which `d` less is still on it. */
+/* The places x of an axis of n with x - d on it, too. */
 static inline OffsetSpan offset_pairs(int d, int n) {
     return (OffsetSpan){d > 0 ? d : 0, d > 0 ? n - d : n + d};
 }

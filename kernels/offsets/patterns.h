@@ -17,7 +17,7 @@ extern "C" {
 typedef struct {
     Offsets offsets;
     int E, H, D;
-    bool per_channel; /* wa has a weight for every channel, otherwise one for all */
+    bool per_channel; /* wa has a weight for each channel, otherwise one for all */
 } Patterns;
 
 /* Sums over keys, weighted by relative position t(i,j), from D channels to E patterns (collect) and from E patterns to

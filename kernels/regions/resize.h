@@ -1,4 +1,4 @@
-/* Maps of features, channels last, brought to another size. */
+/* Resizing of feature maps, channels last. */
 #ifndef VIT_KERNELS_REGIONS_RESIZE_H
 #define VIT_KERNELS_REGIONS_RESIZE_H
 
@@ -19,14 +19,14 @@ typedef struct {
  * pyramid is one call.
  * y, add [B,to_rows,to_columns,C] real: add NULL for zero, or y;  x [B,rows,columns,C] real. */
 void nearest_add_forward(real *y, const real *add, const real *x, const Resize *shape);
-/* dx = add + the sum of dy over the places that x was copied to, which is 0 where there are none; add's own gradient of
- * forward is dy.
+/* dx = add + the sum of dy over the places that x was copied to, which is 0 where there are none; the gradient of
+ * forward's `add` is dy.
  * dx, add [B,rows,columns,C] real (=): add NULL for zero, or dx;  dy [B,to_rows,to_columns,C] real. */
 void nearest_add_backward(real *dx, const real *add, const real *dy, const Resize *shape);
 
 /* y = add + x interpolated bilinearly, torch.nn.functional.interpolate(mode="bilinear", align_corners=False): row i
- * lies at max((i + 1/2) rows / to_rows - 1/2, 0), between its whole part and the row behind that, or the last one.
- * Shapes and NULL as for nearest_add. */
+ * lies at max((i + 1/2) rows / to_rows - 1/2, 0), between its integer part and the next row, or the last one. Shapes
+ * and NULL as for nearest_add. */
 void bilinear_forward(real *y, const real *add, const real *x, const Resize *shape);
 void bilinear_backward(real *dx, const real *add, const real *dy, const Resize *shape);
 
@@ -38,11 +38,11 @@ void subsample_backward(real *dx, const real *dy, const ImageShape *images, int 
 /* == What both backends compute alike ============================================================================= */
 
 GRID_INLINE int nearest_source(int i, int from, int to) { return (int)((long long)i * from / to); }
-/* The first place whose source is s or one behind it. */
+/* The first place whose source is s or a later one. */
 GRID_INLINE int nearest_first(int s, int from, int to) { return (int)(((long long)s * to + from - 1) / from); }
 
-/* Where place i lies among the sources, 0 .. from - 1, in units of 1 / (2 to): (i + 1/2) from / to - 1/2.  A whole number,
- * so that the weights of far places are as exact as those of near ones. */
+/* The position of place i among the sources 0 .. from - 1, in units of 1 / (2 to): (i + 1/2) from / to - 1/2.  It is an
+ * integer, so that weights are equally exact at all places. */
 GRID_INLINE long long bilinear_at(int i, int from, int to) {
     long long at = (2LL * i + 1) * from - to, last = 2LL * to * (from - 1);
     return at < 0 ? 0 : at > last ? last : at;
@@ -67,7 +67,7 @@ GRID_INLINE float bilinear_weight(int s, int i, int from, int to) {
     return weight > 0 ? weight : 0;
 }
 
-/* The places first .. last - 1: those that read a source. */
+/* The places first .. last - 1 that read a source. */
 typedef struct {
     int first, last;
 } Places;

@@ -1,5 +1,5 @@
-/* Where RoIAlign takes its samples along one side of a RoI; the same arithmetic on both backends, and in float as
- * torchvision has it, since the number of samples jumps. */
+/* The positions of RoIAlign's samples along one side of a RoI.  Both backends use the same arithmetic, in float as
+ * torchvision, because rounding decides about the number of samples. */
 #ifndef VIT_KERNELS_REGIONS_ROI_SAMPLES_H
 #define VIT_KERNELS_REGIONS_ROI_SAMPLES_H
 
@@ -8,7 +8,7 @@
 
 #include "kernels/tokens/grid.h"
 
-/* More than any picture has; it bounds the time that a box of garbage takes. */
+/* More than any picture needs; it limits the time for an invalid box. */
 #define ROI_SAMPLES_MOST 65536.0f
 
 typedef struct {
@@ -27,8 +27,8 @@ GRID_INLINE float roi_sample_at(const RoiSide *side, int bin, int sample) {
     return side->start + (float)bin * side->bin + ((float)sample + 0.5f) * side->bin / (float)side->samples;
 }
 
-/* Between cells `low` and low + 1, of which the second has the weight `fraction` and the first the rest; at the last
- * cell fraction is 0.  Returns false for a sample outside of the map. */
+/* A sample lies between cells `low` and low + 1, with the weights 1 - fraction and fraction; at the last cell fraction
+ * is 0.  Returns false for a sample outside of the map. */
 GRID_INLINE bool roi_sample(int *low, float *fraction, float at, int cells) {
     if (!(at >= -1.0f && at <= (float)cells)) return false;
     at = at > 0 ? at : 0;
@@ -43,11 +43,12 @@ typedef struct {
     int first, count;
 } RoiBin;
 
-/* Samples of neighbouring bins ascend, so that the bins share at most two cells: if the weights of all bins are in one
- * array, that of a cell for bin i at cell + ROI_SHARED i, no two are in the same place. */
+/* The positions of samples increase from bin to bin, so that neighbouring bins share at most two cells.  The weights of
+ * all bins therefore fit into one array without overlap, where the weight of a cell for bin i is at cell + ROI_SHARED
+ * i. */
 enum { ROI_SHARED = 2 };
 
-/* w[cell] = the weight of each cell that bin i reads: that of its samples, divided by their number. */
+/* w[cell] = the weight of each cell that bin i reads: the sum over its samples, divided by their number. */
 GRID_INLINE RoiBin roi_bin_fill(float *w, const RoiSide *side, int i, int cells) {
     RoiBin bin = {0, 0};
     float share = 1 / (float)side->samples, fraction;

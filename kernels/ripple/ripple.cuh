@@ -45,7 +45,8 @@ DEVICE int ripple_group(const RippleRings &rings, int distance) {
     return g;
 }
 
-/* Heads that a launch takes when each needs so much workspace: what all heads need may be more than there is. */
+/* The number of heads in a launch, given the workspace for each: the workspace for all heads may be more than there
+ * is. */
 static inline int ripple_heads_at_once(size_t heads, size_t bytes_of_head, size_t budget) {
     size_t most = budget / bytes_of_head;
     return (int)(most < 1 ? 1 : most < heads ? most : heads);
@@ -54,7 +55,7 @@ static inline int ripple_heads_at_once(size_t heads, size_t bytes_of_head, size_
 /* Added to every denominator, as in linear attention. */
 #define RIPPLE_EPSILON 1e-6f
 
-/* What the cost models count with: 132 multiprocessors at 1.755 GHz, 4 TB/s. */
+/* The GPU of the cost models: 132 multiprocessors at 1.755 GHz, 4 TB/s. */
 #define RIPPLE_CLOCKS (132 * 1.755e9)
 #define RIPPLE_BANDWIDTH 4e12
 

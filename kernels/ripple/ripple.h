@@ -57,14 +57,14 @@ typedef struct {
 /* alpha [B,N,H,R+1] float;  o [B,N,H,R] float (saved);  qkv [B,N,3,H,D], only v read. */
 void stick_breaking_forward(float *alpha, float *o, const real *qkv, const RippleSticks *sticks,
                             const StickBreaking *rule, const AttentionShape *shape);
-/* dqkv [B,N,3,H,D] (+=) in its v third: adds to the gradient that the attention's backward wrote, and so must run after
- * it.  dalpha [B,N,H,R+1].  r^ is treated as a constant. */
+/* dqkv [B,N,3,H,D] (+=) in its v third: adds to the gradient that the attention's backward pass wrote, so it must run
+ * after that.  dalpha [B,N,H,R+1].  r^ is treated as a constant. */
 void stick_breaking_backward(real *dqkv, const RippleSticksGradients *d, const float *dalpha, const float *alpha,
                              const float *o, const real *qkv, const RippleSticks *sticks, const StickBreaking *rule,
                              const AttentionShape *shape);
 /* Spatial weights as a softmax over the logits, one logit for each group (R = G).  alpha [B,N,H,G] float (saved). */
 void softmax_weights_forward(float *alpha, const real *qkv, const RippleSticks *sticks, const AttentionShape *shape);
-/* As stick_breaking_backward. */
+/* Like stick_breaking_backward. */
 void softmax_weights_backward(real *dqkv, const RippleSticksGradients *d, const float *dalpha, const float *alpha,
                               const real *qkv, const RippleSticks *sticks, const AttentionShape *shape);
 /* The same weights for every token and head: alpha[row] = weights.  alpha [rows,G] float;  weights host [G]. */
@@ -74,9 +74,9 @@ size_t ripple_weights_workspace(int H, int D, int G);
 /* Statistics of the spatial weights for the log.  Adds for every token and head, in units of RIPPLE_UNIT, to the sums
  *   [0]  the Jensen-Shannon divergence, in nats, between alpha / sum alpha and weights that halve from ring to ring
  *   [1]  1 if tau ended stick breaking, and
- *   [2]  1 if it did so after the first stick, whose weight, however near to one, then becomes that of all groups.
- * Without o, where no sticks are broken, [1] and [2] stay as they are.  The sums are integers, so that no order of
- * addition changes them.  Their three values are spread over `parts` places, which the reader adds.
+ *   [2]  1 if it did so after the first stick, so that all groups get the same weight.
+ * Without o, where no sticks are broken, [1] and [2] stay as they are.  The sums are integers, so that the order of
+ * addition does not change them.  They are spread over `parts` places, which the reader adds up.
  * sums [parts,3] (+=);  alpha [rows,G];  o [rows,G-1] or NULL. */
 #define RIPPLE_UNIT (1.0 / (1 << 20))
 void ripple_weights_measure(uint64_t *sums, int parts, const float *alpha, const float *o, float tau, size_t rows,
@@ -100,7 +100,7 @@ typedef struct {
  *   window  linear attention with the last group's weight for all tokens, plus a correction for the tokens near the
  *           query that belong to other groups;
  *   sat     Algorithm 1 of the paper: summed-area tables of phi(k) v^T and phi(k), for clips of volumes.
- * Only sat takes clips. */
+ * Only sat supports clips. */
 #define RIPPLE_FORWARD(algorithm)                                                                                    \
     void ripple_##algorithm##_forward(real *y, float *den, const RippleInputs *in, const RippleRings *rings,         \
                                       const FeatureShape *shape)
@@ -128,13 +128,13 @@ void ripple_explicit_backward(real *dqkv, float *dalpha, const real *dy, const f
                               const real *qkv, const RippleRings *rings, const AttentionShape *shape);
 size_t ripple_explicit_workspace(const RippleRings *rings, int D);
 
-/* Estimated seconds of forward and backward for one image and one head on this device, by which --ripple-algo auto
+/* Estimated seconds of forward and backward for one image and one head on this device, from which --ripple-algo auto
  * chooses.  The constants were measured with tests/bench/bench_ripple.c; docs/notebook/a-step.md has the table. */
 double ripple_dense_cost(const RippleRings *rings, int D, int F);
 double ripple_window_cost(const RippleRings *rings, int D, int F);
 double ripple_sat_cost(const RippleRings *rings, int D, int F);
 
-/* Which algorithms take clips. */
+/* Whether an algorithm supports clips. */
 enum { ripple_dense_clips = 0, ripple_window_clips = 0, ripple_sat_clips = 1 };
 
 /* An entry of a table of algorithms: RIPPLE_ALGORITHM(dense). */

@@ -8,11 +8,11 @@
 
 enum {
     FAR_WARPS = 4,
-    FAR_STEP = 32, /* tokens of a warp at once: 4 KB on their way for each warp */
-    FAR_SPAN = 256 /* and in all: what float adds without losing digits */
+    FAR_STEP = 32, /* tokens of a warp at once: each warp has 4 KB of loads in flight */
+    FAR_SPAN = 256 /* and in all: as many as float sums without losing digits */
 };
 
-/* S and z as one matrix: z is column P, and the seven behind it fill the tile. */
+/* S and z as one matrix: z is column P, followed by seven columns that fill the tile. */
 constexpr int far_ld(int P) { return P + TILE_N; }
 constexpr int far_size(int P) { return P * far_ld(P); }
 
@@ -60,7 +60,7 @@ DEVICE void far_product_transposed(FragmentC (&c)[P / TILE_N], const FragmentA (
 
 /* == Sums ========================================================================================================= */
 
-/* tile [FAR_STEP,P] = the rows n0 .. end-1, each times the scale that its lane holds. */
+/* tile [FAR_STEP,P] = the rows n0 .. end-1, each times the scale in its lane. */
 template <int P>
 DEVICE void load_scaled(real *tile, const real *x, size_t row, int columns, bool wide, int n0, int end, float scale) {
     constexpr int LD = tile_ld(P), PIECES = P / WIDE;
@@ -99,8 +99,8 @@ DEVICE void add_outer(FragmentC (&sum)[P / TILE_M][P / TILE_N + 1], const real *
         }
 }
 
-/* part [heads,parts,P,P+8]: S of a stretch of tokens, or dS (BACKWARD: values is dy).  Each warp sums `span` tokens,
- * the warps of a block join in order. */
+/* part [heads,parts,P,P+8]: S of a stretch of tokens, or dS (BACKWARD: values is dy).  Each warp sums over `span`
+ * tokens, and the sums of a block's warps are added in order. */
 template <int P, bool BACKWARD>
 __global__ void __launch_bounds__(FAR_WARPS *WARP)
     ripple_far_sums_kernel(float *part, const real *phi, const real *values, const float *delta, const float *den,
@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(FAR_WARPS *WARP)
     for (int n0 = first; n0 < end; n0 += FAR_STEP) {
         auto token = [&](int i) { return n0 + i < end ? n0 + i : -1; };
         int mine = token(lane_id());
-        float scale = 1, last = mine >= 0; /* of the lane's token: what multiplies y, and what z sums */
+        float scale = 1, last = mine >= 0; /* of the lane's token: the factor of y, and the term of z */
         if (BACKWARD && mine >= 0) {
             scale = base_of(s, o, alpha, mine) / den[o.den + mine * o.den_row];
             last = -scale * delta[(size_t)head * s.N + mine];

@@ -2,9 +2,9 @@
  *
  * Tokens come in patches of two rows of eight: one tile of sixteen.  Between two patches the distance of a pair needs
  * three row distances, the same for the whole warp, and two column distances a lane, the same for all patches below
- * each other.  Hence a warp owns a patch and walks the others column by column; its weights, looked up as
- * weight[token][max(row group, column group)], stay in registers as long as the row groups stay the same, and so do
- * the sums that belong to one group.  The result of one product is the left factor of the next in registers. */
+ * each other.  A warp therefore owns a patch and iterates over the others column by column.  Its weights, looked up as
+ * weight[token][max(row group, column group)], stay in registers as long as the row groups stay the same, and so do the
+ * sums that belong to one group.  The result of one product is the left factor of the next in registers. */
 #ifndef VIT_KERNELS_CUDA_RIPPLE_PATCHES_CUH
 #define VIT_KERNELS_CUDA_RIPPLE_PATCHES_CUH
 
@@ -18,10 +18,11 @@ enum {
     CHUNK = 4, /* patches that are loaded to shared memory while the previous four are processed */
     STAGED = CHUNK * PATCH,
     MOST_WARPS = 8,
-    FLOAT_SUMS = sizeof(real) == sizeof(float) /* long sums in two levels: float keeps digits that bfloat16 has not */
+    FLOAT_SUMS = sizeof(real) == sizeof(float) /* long sums in two levels: float keeps digits that bfloat16 does not
+                                                * have */
 };
 
-/* Offsets in shared memory, in bytes; the staged tiles begin at 0. */
+/* Offsets in shared memory, in bytes; the tiles in staging begin at 0. */
 struct Areas {
     int own, far, weight, sums, rows, group, bytes;
 };
@@ -68,12 +69,12 @@ DEVICE int box_token(const Box &box, Patch p, int i, int Wg) {
     return patch_token(box.y0 + 2 * p.row, box.x0 + SIDE * p.column, i, box.y1, box.x1, Wg);
 }
 
-/* The place of a block and of its warps: patches below each other. */
+/* The position of a block and of its warps, whose patches are below each other. */
 struct PatchPlace {
     RippleHead o;
     int head; /* among those of the launch */
     int y, x; /* first token of the warp's patch */
-    Box box;  /* what any token of the block reaches */
+    Box box;  /* the box of tokens within reach of the block's tokens */
 };
 
 DEVICE PatchPlace place_of_warp(const PatchShape &s, int first_head) {
@@ -118,7 +119,7 @@ DEVICE void load_tokens(real *tile, const real *x, size_t row, int columns, bool
     }
 }
 
-/* A warp's patch as A tiles, by way of its own tile in shared memory. */
+/* A warp's patch as A tiles, loaded through its own tile in shared memory. */
 template <int P>
 DEVICE void load_own(FragmentA (&a)[P / TILE_K], real *own, const real *x, size_t row, int columns, const PatchShape &s,
                      const PatchPlace &at) {
@@ -163,7 +164,7 @@ DEVICE float base_of(const PatchShape &s, const RippleHead &o, const float *alph
     return n >= 0 && has_far(s, n) ? alpha[o.alpha + n * o.alpha_row + s.rings.G - 1] : 0;
 }
 
-/* weight [rows,ld] = c of every group for the tokens token(i), times 1 / den where that is given. */
+/* weight [rows,ld] = c of every group for the tokens token(i), times 1 / den if that is given. */
 template <typename Token>
 DEVICE void load_weights(float *weight, const float *alpha, const float *den, const RippleHead &o, const PatchShape &s,
                          Token token, int rows, int thread, int threads) {
@@ -185,7 +186,8 @@ DEVICE int group_at(const unsigned char *group, const PatchShape &s, int differe
     return group[distance < s.limit ? distance : s.limit];
 }
 
-/* Groups of the row distances between two patches dy apart, a byte each: of row j of the other and row i of the own. */
+/* Groups of the row distances between two patches dy apart, one byte each: row j of the other patch and row i of the
+ * own. */
 DEVICE unsigned row_groups(const unsigned char *group, const PatchShape &s, int dy) {
     return (unsigned)group_at(group, s, dy) | (unsigned)group_at(group, s, dy + 1) << 8 |
            (unsigned)group_at(group, s, dy - 1) << 16;
@@ -195,7 +197,8 @@ DEVICE int pair_group(unsigned rows, int i, int j, int column_group) {
     return g > column_group ? g : column_group;
 }
 
-/* Groups of the column distances between this lane's token of its own patch and its two of one dx to the right. */
+/* Groups of the column distances between this lane's token of the own patch and its two tokens of a patch dx to the
+ * right. */
 DEVICE void column_groups(int (&column)[2], const unsigned char *group, const PatchShape &s, int dx) {
 #pragma unroll
     for (int e = 0; e < 2; e++) column[e] = group_at(group, s, dx + fragment_c_column(e) - fragment_c_row(0));
@@ -204,7 +207,8 @@ DEVICE void column_groups(int (&column)[2], const unsigned char *group, const Pa
 /* True if all pairs of two patches dy apart are too far from each other to have a weight of their own. */
 DEVICE bool beyond(const PatchShape &s, int dy) { return (dy < 0 ? -dy : dy) > s.reach + 1; }
 
-/* The weights of this lane's pairs as long as `rows` and `column` hold: [row of the own patch][row of the other][e]. */
+/* The weights of this lane's pairs, valid while `rows` and `column` do not change: [row of the own patch][row of the
+ * other][e]. */
 struct Held {
     unsigned rows;
     int column[2];
@@ -226,7 +230,7 @@ DEVICE void hold_weights(Held &held, unsigned rows, const float *own, int ld) {
 
 /* == Products ===================================================================================================== */
 
-/* c[0], c[1] = the scores of the own patch with the two rows of a staged one: a tile^T. */
+/* c[0], c[1] = the scores of the own patch with the two rows of the patch in `tile`: a tile^T. */
 template <int P>
 DEVICE void scores(FragmentC (&c)[2], const FragmentA (&a)[P / TILE_K], const real *tile) {
     fragment_zero(c[0]);
@@ -271,8 +275,9 @@ DEVICE void flush(FragmentC (&sum)[T], FragmentC (&part)[T]) {
 
 /* == The walk over the others' patches ============================================================================ */
 
-/* visit(patch, buffer, k) for every patch of the box, staged as the k-th of a buffer, and pause() after CHUNK of them.
- * The first chunk is on its way; stage(patch, buffer) sends the ones from `patch` on. */
+/* Calls visit(patch, buffer, k) for every patch of the box, which is the k-th of a buffer, and pause() after CHUNK of
+ * them.  The copy of the first chunk has been started; stage(patch, buffer) starts the copy of the patches from `patch`
+ * on. */
 template <typename Stage, typename Visit, typename Pause>
 DEVICE void walk(const Box &box, Stage stage, Visit visit, Pause pause) {
     int patches = box.rows * box.columns;

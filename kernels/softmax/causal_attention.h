@@ -22,7 +22,7 @@ extern "C" {
  *   column    (i - j) mod l = 0
  *   strided   column, or i - l < j, whatever w is
  *   block     j div l = i div l
- *   summary   l - c (v+1) <= j mod l < l - c v, or j = i: without it the first tokens would see nothing
+ *   summary   l - c (v+1) <= j mod l < l - c v, or j = i: without j = i the first tokens would have no key
  *   fixed     block, or a summary */
 typedef enum {
     CAUSAL_DENSE,
@@ -45,7 +45,7 @@ typedef struct {
 
 GRID_INLINE CausalSet causal_set(const CausalPattern *p, int h) { return h < p->split ? p->first : p->second; }
 
-/* The first of the summaries in a block, and the first token behind them: they end where the next sub-block begins. */
+/* The first of the summaries in a block, and the first token after them, where the next sub-block begins. */
 GRID_INLINE int causal_summary_end(const CausalPattern *p, int h) {
     return p->stride - p->summary * (h % p->subblocks);
 }
@@ -88,7 +88,8 @@ GRID_INLINE int causal_keys(const CausalPattern *p, int h, int i) {
     return i % l + 1 + i / l * p->summary;
 }
 
-/* The number of pairs of a query and a key among N tokens: what an operator on this head is paid for. */
+/* The number of pairs of a query and a key among N tokens, to which the cost of an operator on this head is
+ * proportional. */
 GRID_INLINE double causal_pairs(const CausalPattern *p, int h, int N) {
     double pairs = 0;
     for (int i = 0; i < N; i++) pairs += causal_keys(p, h, i);
@@ -112,27 +113,27 @@ typedef struct {
     real *q, *k, *v; /* (=), laid out like the inputs */
 } CausalGradients;
 
-/* y_i = sum_j softmax_j(q_i.k_j / sqrt Dk) v_j over the keys that head h of query i sees, without an N x N matrix.
- * Time is spent only on tiles of pairs of which one is in the set.  What comes after token i changes no bit of y_i.
+/* y_i = sum_j softmax_j(q_i.k_j / sqrt Dk) v_j over the keys of query i in head h, without an N x N matrix.  Only tiles
+ * with a pair in the set take time.  Tokens after i do not change a bit of y_i.
  * y [B,N,H,Dv] real;  lse [B,H,N] float: log-sum-exp of each query's scaled scores (saved). */
 void causal_attention_forward(real *y, float *lse, const CausalInputs *in, const CausalPattern *pattern,
                               const CausalShape *shape);
 /* dy, y [B,N,H,Dv]. */
 void causal_attention_backward(const CausalGradients *d, const real *dy, const real *y, const float *lse,
                                const CausalInputs *in, const CausalPattern *pattern, const CausalShape *shape);
-/* The workspace serves both directions and grows linearly with N. */
+/* The workspace is enough for both directions and grows linearly with N. */
 size_t causal_attention_workspace(const CausalPattern *pattern, const CausalShape *shape);
 
 /* == One token after the other ==================================================================================== */
 
-/* What a head keeps of the tokens that later ones can see: `rows` rows of k and of v.
+/* The cache of a head, with the tokens that later ones can attend to: `rows` rows of k and of v.
  *   dense     row j is token j
  *   window    a ring: row j mod w
  *   column    column after column: token k of column o in row o m + k, with m = N/l, rounded up
- *   strided   the columns, and a ring of l behind them
+ *   strided   the columns, followed by a ring of l
  *   block     row j mod l
- *   summary   summary s in row s; none for the token's own key, which is read where it comes from
- *   fixed     the block, and the summaries behind it */
+ *   summary   summary s in row s; the token's own key has no row and is read from the input
+ *   fixed     the block, followed by the summaries */
 GRID_INLINE int causal_cache_rows(const CausalPattern *p, int h, int N) {
     CausalSet set = causal_set(p, h);
     int l = p->stride, m = set == CAUSAL_DENSE || set == CAUSAL_WINDOW ? 0 : (N + l - 1) / l;
@@ -145,14 +146,14 @@ GRID_INLINE int causal_cache_rows(const CausalPattern *p, int h, int N) {
     return l + m * p->summary;
 }
 
-/* The first row of head h, of which the others' lie before it; h = H: the rows of all heads. */
+/* The first row of head h, after the rows of the heads before it; h = H: the number of rows of all heads. */
 GRID_INLINE size_t causal_cache_first(const CausalPattern *p, int h, int N) {
     size_t rows = 0;
     for (int i = 0; i < h; i++) rows += (size_t)causal_cache_rows(p, i, N);
     return rows;
 }
 
-/* The rows that token i's k and v are written to: how many, none to two. */
+/* The rows to which token i's k and v are written; returns their number, 0 to 2. */
 GRID_INLINE int causal_cache_slots(int rows[2], const CausalPattern *p, int h, int i, int N) {
     CausalSet set = causal_set(p, h);
     int l = p->stride, m = (N + l - 1) / l, count = 0;
@@ -167,7 +168,7 @@ GRID_INLINE int causal_cache_slots(int rows[2], const CausalPattern *p, int h, i
     return count;
 }
 
-/* The rows that hold the keys of token i, once it is written: how many runs of them, one or two.  */
+/* The runs of rows with the keys of token i, after it was written; returns their number, 1 or 2. */
 typedef struct {
     int first, count;
 } CausalRows;
@@ -194,7 +195,7 @@ GRID_INLINE int causal_cache_runs(CausalRows runs[2], const CausalPattern *p, in
     return set == CAUSAL_STRIDED || set == CAUSAL_FIXED ? 2 : 1;
 }
 
-/* Is token i's own key read from where it comes, because no row of the cache has it? */
+/* Is token i's own key read from the input, because no row of the cache has it? */
 GRID_INLINE bool causal_reads_own(const CausalPattern *p, int h, int i) {
     return causal_set(p, h) == CAUSAL_SUMMARY && !causal_is_summary(p, h, i);
 }
@@ -204,11 +205,11 @@ typedef struct {
 } CausalCache;
 
 /* Token i's y, as causal_attention_forward would compute it, after k and v of token i were written to the cache, which
- * has those of the tokens before it.  N is the most tokens that a sequence will have, 0 <= i < N.
+ * has those of the tokens before it.  N is the largest number of tokens of a sequence, 0 <= i < N.
  * y [B,H,Dv] real;  q, k [B,H,Dk], v [B,H,Dv] of this token, with their row strides from sequence to sequence. */
 void causal_attention_step(real *y, const CausalCache *cache, const CausalInputs *in, const CausalPattern *pattern,
                            const CausalShape *shape, int i);
-/* Writes tokens 0 .. count-1 to the cache, as the steps 0 .. count-1 leave it.  Reads in's k and v [B,count,H,.], which
+/* Fills the cache with tokens 0 .. count-1, as the steps 0 .. count-1 would.  Reads in's k and v [B,count,H,.], which
  * begin a sequence of at most N tokens. */
 void causal_cache_fill(const CausalCache *cache, const CausalInputs *in, const CausalPattern *pattern,
                        const CausalShape *shape, int count);

@@ -13,8 +13,8 @@
 size_t causal_pairs_forward_floats(const CausalShape *s, const CausalPattern *p, int h);
 size_t causal_pairs_backward_floats(const CausalShape *s, const CausalPattern *p, int h);
 
-/* Do this member's part of a head's work.  `own` is its slice, `lead` that of the team's first member.
- * Members' slices lie `apart` floats from each other. */
+/* They compute this member's part of a head.  `own` is its slice, `lead` that of the team's first member. Members'
+ * slices lie `apart` floats from each other. */
 void causal_pairs_forward(Pairs kind, const CausalHead *a, const CausalShape *s, Team team, float *own, float *lead);
 void causal_pairs_backward(Pairs kind, const CausalHead *a, const CausalShape *s, Team team, float *own, float *lead,
                            size_t apart);

@@ -1,19 +1,19 @@
-/* Sets of keys as passes over runs, and who works on them: what both forms of causal attention share.
+/* Sets of keys as passes over runs, and their division among threads, shared by both forms of causal attention.
  *
- * A set is a pass over one or more runs.  A run is a list of queries and one of keys, in which each query sees one
- * stretch of the keys:
- *   dense     one run of all tokens; query i sees keys 0 .. i
+ * A set is a pass over one or more runs.  A run is a list of queries and one of keys, in which each query attends to
+ * one range of the keys:
+ *   dense     one run of all tokens; query i attends to keys 0 .. i
  *   window    one run of all tokens; i-w+1 .. i
  *   column    l runs of N/l tokens, each dense
  *   block     N/l runs of l tokens, each dense
  *   summary   one run of all tokens and the summaries in order; a prefix of them, and in addition the query's own key
  *   strided   two passes: window of l, then column without the query itself
  *   fixed     two passes: block, then the summaries of earlier blocks
- * The second pass goes on from the first one's maxima, sums and unscaled results, which stay in floats between them;
- * backward, each pass by itself works with the joint log-sum-exp, and the gradients add up.
+ * The second pass continues from the first one's maxima, sums and unscaled results, which are kept in float.  In the
+ * backward pass each of them uses the joint log-sum-exp, and the gradients are added.
  *
- * Threads take heads, where there are as many for each; otherwise all work on the same head, and share its runs, or the
- * tiles of its only run. */
+ * If the heads can be divided evenly among the threads, each thread has heads of its own; otherwise all work on the
+ * same head and share its runs, or the tiles of its only run. */
 #ifndef VIT_KERNELS_SOFTMAX_CAUSAL_RUNS_H
 #define VIT_KERNELS_SOFTMAX_CAUSAL_RUNS_H
 
@@ -24,15 +24,15 @@
 #include "kernels/softmax/softmax_tiles.h"
 #include "kernels/softmax/causal_attention.h"
 
-/* Queries that go through a block of keys together, so that it is fetched once: some tiles of QUERIES. */
+/* Number of queries, a few tiles of QUERIES, that share a block of keys, so that it is read once. */
 enum { ROWS = 4 * QUERIES };
 
 /* == What a query sees ============================================================================================ */
 
 typedef struct {
-    CausalSet set; /* none that takes two passes */
+    CausalSet set; /* not one of two passes */
     int window;
-    bool rest, more; /* the second of two passes, the first of them */
+    bool rest, more; /* second of two passes, first of two passes */
 } Pass;
 
 static inline int passes_of(Pass passes[2], const CausalPattern *p, int h) {
@@ -45,7 +45,7 @@ static inline int passes_of(Pass passes[2], const CausalPattern *p, int h) {
     return 2;
 }
 
-/* The number of runs that a pass over N tokens has, and of tokens in the longest of them. */
+/* The number of runs of a pass over N tokens, and the number of tokens in the longest. */
 static inline int runs_in(const Pass *pass, const CausalPattern *p, int N) {
     if (pass->set == CAUSAL_COLUMN) return smaller(p->stride, N);
     return pass->set == CAUSAL_BLOCK ? (N + p->stride - 1) / p->stride : 1;
@@ -60,10 +60,10 @@ typedef struct {
     const CausalPattern *pattern;
     int h;
     int queries, keys;
-    const int *q_order, *k_order; /* their tokens; NULL: as they are */
+    const int *q_order, *k_order; /* their tokens; NULL: the same indices */
 } CausalRun;
 
-/* Run `number` of a pass, whose longest run `order` has room for. */
+/* Run `number` of a pass; `order` has room for the longest run. */
 static inline CausalRun run_of(const Pass *pass, const CausalPattern *p, int h, int N, int number, int *order) {
     CausalRun r = {.pass = pass, .pattern = p, .h = h, .queries = N, .keys = N};
     int l = p->stride, count = 0;
@@ -83,7 +83,7 @@ static inline CausalRun run_of(const Pass *pass, const CausalPattern *p, int h, 
     return r;
 }
 
-/* Query i sees the keys from .. to-1, both growing with i. */
+/* Query i attends to the keys from .. to-1, both of which grow with i. */
 static inline int keys_from(const CausalRun *r, int i) {
     return r->pass->set == CAUSAL_WINDOW ? larger(0, i + 1 - r->pass->window) : 0;
 }
@@ -93,16 +93,16 @@ static inline int keys_to(const CausalRun *r, int i) {
     return causal_summaries(r->pattern, r->h, i + 1);
 }
 
-/* The first query that sees key j or a later one, or a query before that one. */
+/* The first query that attends to key j or a later one, or a query before it. */
 static inline int queries_from(const CausalRun *r, int j) {
     return r->pass->set == CAUSAL_SUMMARY ? j / r->pattern->summary * r->pattern->stride : j;
 }
-/* The number behind that of the last query that sees key j or an earlier one. */
+/* One more than the last query that attends to key j or an earlier one. */
 static inline int queries_to(const CausalRun *r, int j) {
     return r->pass->set == CAUSAL_WINDOW ? smaller(r->queries, j + r->pass->window) : r->queries;
 }
 
-/* Does query i, which is a token, see its own key in addition to those of the run? */
+/* Does query i, a token, attend to its own key in addition to those of the run? */
 static inline bool sees_own(const CausalRun *r, int i) {
     return r->pass->set == CAUSAL_SUMMARY && !r->pass->rest && !causal_is_summary(r->pattern, r->h, i);
 }
@@ -111,14 +111,13 @@ typedef struct {
     int first, last;
 } CausalRange;
 
-/* Keys that queries i .. i+rows-1 see of those from `begin`, a whole number of panels, to `end`; `first` is a whole
- * number of panels too. */
+/* The keys of queries i .. i+rows-1 among those from `begin` to `end`; `begin` and `first` are multiples of a panel. */
 static inline CausalRange keys_seen(const CausalRun *r, int i, int rows, int begin, int end) {
     int from = keys_from(r, i) / PANEL * PANEL;
     return (CausalRange){larger(from, begin), smaller(keys_to(r, i + rows - 1), end)};
 }
 
-/* Does every one of the queries see all of the keys? */
+/* Does each of the queries attend to all of the keys? */
 static inline bool all_seen(const CausalRun *r, int i, int rows, int j, int keys) {
     return keys_from(r, i + rows - 1) <= j && keys_to(r, i) >= j + keys;
 }
@@ -134,7 +133,7 @@ static inline int longest_of(const CausalPattern *p, int h, int N, bool *two) {
 
 /* == A head, and who works on it ================================================================================== */
 
-/* The first token's rows of a head. */
+/* The rows of a head at the first token. */
 typedef struct {
     const real *q, *k, *v, *dy;
     real *y, *dq, *dk, *dv;
@@ -170,7 +169,7 @@ static inline size_t y_at(const CausalHead *a, const CausalShape *s, size_t head
     return head / s->H * s->N * a->y_row + (size_t)a->h * s->Dv;
 }
 
-/* This thread is number `part` of `parts` that do something together. */
+/* This thread is number `part` of `parts` that share a task. */
 typedef struct {
     int part, parts;
 } Team;
@@ -195,10 +194,10 @@ static inline void wait_for(Team team) {
     }
 }
 
-/* The runs of a head that one member of its team works on, one after the other. */
+/* Iterates over the runs of a head that one member of its team works on. */
 typedef struct {
     const CausalHead *head;
-    Team team, workers; /* who works on the head, and on the current run: this member alone, or the team */
+    Team team, workers; /* the threads that work on the head, and on the current run: this member alone, or the team */
     int *order;         /* room for the longest run's tokens */
     Pass passes[2];
     int pass_count, pass, number;
@@ -211,7 +210,7 @@ static inline CausalRuns runs_of(const CausalHead *a, Team team, int *order) {
     return r;
 }
 
-/* Goes to the member's next run, and at the end of a pass waits for the others; false: there is none. */
+/* Moves to the member's next run, and waits for the others at the end of a pass; false if there is none. */
 static inline bool next_run(CausalRuns *r) {
     const CausalHead *a = r->head;
     for (; r->pass < r->pass_count; r->pass++, r->number = -1) {
@@ -228,12 +227,12 @@ static inline bool next_run(CausalRuns *r) {
     return false;
 }
 
-/* Task n of a team's member.  Tasks are dealt back and forth, since later ones are larger. */
+/* Task n of a team's member.  Tasks are assigned back and forth, because later ones are larger. */
 static inline int task_of(Team team, int n) {
     return n * team.parts + (n % 2 ? team.parts - 1 - team.part : team.part);
 }
 
-/* The keys that are taken at a time: a few blocks for each member of the team. */
+/* The number of keys at a time: a few blocks for each member of the team. */
 static inline int keys_at_once(const CausalRun *r, Team team) {
     int share = (r->keys / (4 * team.parts) + PANEL - 1) / PANEL * PANEL;
     return team.parts == 1 ? KEYS : larger(PANEL, smaller(KEYS, share));

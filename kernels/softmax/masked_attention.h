@@ -76,7 +76,7 @@ void sine_positions(real *pos, const int *cells, int B, Grid grid, int M);
 /* reference = sigmoid(raw) * (width, height) / 32: reference points in cells of 32 x 32 pixels.
  * reference [B,Q,2] float: x, y;  raw [B,Q,2] real;  sizes [B,2] int: height and width of each image in pixels. */
 void reference_points_forward(float *reference, const real *raw, const int *sizes, int B, int Q);
-/* The gradient of raw: through the reference points, plus draw_boxes, the one through the boxes.
+/* The gradient of raw: through the reference points, plus draw_boxes, the gradient through the boxes.
  * draw [B,Q,2] real (=);  draw_boxes [B,Q,2] float from boxes_backward;  dreference [B,Q,2] float. */
 void reference_points_backward(real *draw, const float *draw_boxes, const float *dreference, const real *raw,
                                const int *sizes, int B, int Q);

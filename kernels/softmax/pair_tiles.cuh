@@ -1,7 +1,7 @@
 /* Attention of one head on the matrix units: a block has `rows` tokens of the head, 16, 32 or 64, and computes their
  * weights with all tokens, COLUMNS at a time.  Tokens' channels lie in shared memory as activations, with zeros up to
- * whole tiles; weights and sums are floats there, and a weight is multiplied as the sum of two activations.  The caller
- * puts a block_sync between these functions. */
+ * whole tiles; weights and sums are floats there, and a weight enters a product as the sum of two activations.  The
+ * caller puts a block_sync between these functions. */
 #ifndef VIT_KERNELS_CUDA_PAIR_TILES_CUH
 #define VIT_KERNELS_CUDA_PAIR_TILES_CUH
 
@@ -9,7 +9,7 @@
 
 enum { THREADS = 256, WARPS = THREADS / WARP, MOST_ROWS = 64, COLUMNS = 32, PAIR_LD = COLUMNS + 8 };
 
-/* Channels of a head up to whole tiles, and what its rows and sums lie apart. */
+/* Channels of a head rounded up to whole tiles, and the distances between its rows and between its sums. */
 static inline __host__ __device__ int padded(int D) { return (D + TILE_K - 1) / TILE_K * TILE_K; }
 static inline __host__ __device__ int pair_ld(int D) { return tile_ld(padded(D)); }
 
@@ -43,7 +43,7 @@ DEVICE void pair_load(real *tile, int rows, const real *head, size_t row, int fi
         else tile[i * ld + c] = there ? *from : to_real(0);
     }
 }
-/* What this thread asked for has arrived. */
+/* Waits until this thread's copies have arrived. */
 DEVICE void pair_wait() {
     copy_commit();
     copy_wait<0>();
@@ -53,7 +53,7 @@ DEVICE void pair_zero(float *sum, int rows, int D) {
     for (int at = threadIdx.x; at < rows * pair_ld(D); at += THREADS) sum[at] = 0;
 }
 
-/* out [rows,COLUMNS] = a [rows,D] times b [COLUMNS,D] transposed: a warp has 16 x 16 of them. */
+/* out [rows,COLUMNS] = a [rows,D] times b [COLUMNS,D] transposed; a warp computes 16 x 16 of them. */
 DEVICE void pair_products(float *out, const real *a, const real *b, int rows, int D) {
     int ld = pair_ld(D), depth = padded(D);
     for (int tile = warp_id(); tile < rows / TILE_M * (COLUMNS / TILE_K); tile += WARPS) {
@@ -76,7 +76,7 @@ DEVICE void pair_products(float *out, const real *a, const real *b, int rows, in
     }
 }
 
-/* A tile of weights as an activation, and what is left of it. */
+/* A tile of weights rounded to activations, and the rounding errors. */
 DEVICE void pair_split(FragmentA &high, FragmentA &low, const float *p) {
     int g = lane_id() / 4, t = lane_id() % 4;
     high = low = {};
@@ -116,7 +116,7 @@ DEVICE void pair_accumulate(float *sum, const float *p, const real *b, int rows,
     }
 }
 
-/* visit(row, c) for the rows of a block that are there and the channels of a head. */
+/* Calls visit(row, c) for the existing rows of a block and the channels of a head. */
 template <typename Visit>
 DEVICE void for_pair_rows(int rows, int first, int N, int D, Visit visit) {
     for (int at = threadIdx.x; at < rows * D; at += THREADS)

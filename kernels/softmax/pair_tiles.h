@@ -1,6 +1,7 @@
-/* What the softmax attentions on products of pairs of bfloat16 share: copies in the layouts of kernels/softmax/pairs.h,
- * and blocks of scores that become weights.  Each lane of a vector is a query, each row a key: s = k q^T, so
- * that maxima, sums and log-sum-exps are vectors, and a block of weights is an operand as it is computed. */
+/* Shared by the softmax attentions whose products take pairs of bfloat16: copies in the layouts of
+ * kernels/softmax/pairs.h, and the conversion of blocks of scores to weights.  Each lane of a vector is a query, each
+ * row a key: s = k q^T, so that maxima, sums and log-sum-exps are vectors, and a block of weights is already in the
+ * layout of an operand. */
 #ifndef VIT_KERNELS_SOFTMAX_PAIR_TILES_H
 #define VIT_KERNELS_SOFTMAX_PAIR_TILES_H
 
@@ -21,7 +22,7 @@ _Static_assert((int)QUERIES == PAIR_BLOCK && (int)PANEL == PAIR_BLOCK, "blocks o
 #define LOG2_E 1.44269504f
 #define LN_2 0.693147181f
 
-/* 2^x within 2e-7 of itself, 0 far below: 2^floor(x) times a polynomial of the rest. */
+/* 2^x with a relative error of 2e-7, 0 for very negative x: 2^floor(x) times a polynomial of the fraction. */
 static inline vec power_of_two(vec x) {
     vec r = (vec)_mm512_reduce_ps((__m512)x, _MM_FROUND_TO_NEG_INF);
     vec p = 0.00187757669f * r + 0.00898934063f;
@@ -32,12 +33,12 @@ static inline vec power_of_two(vec x) {
     return (vec)_mm512_scalef_ps((__m512)p, (__m512)x);
 }
 
-/* Rounded to bfloat16, in the upper halves; ties away from zero.  A NaN that came from a bfloat16 stays one. */
+/* Rounded to bfloat16, in the upper halves; ties away from zero.  A NaN that came from a bfloat16 remains NaN. */
 static inline uvec upper_halves(vec x) { return ((uvec)x + 0x8000) & 0xffff0000u; }
 
 /* == Layouts ====================================================================================================== */
 
-/* to [padded,Dp] = rows first.. of from in order, `stride` apart, with zeros around. */
+/* to [padded,Dp] = rows first.. of from, `stride` apart, padded with zeros. */
 static inline void copy_rows(real *to, const real *from, size_t stride, const int *order, int first, int rows,
                              int padded, int D, int Dp) {
     __mmask32 last = ~0u >> (Dp - D);
@@ -66,14 +67,14 @@ static inline real *take_reals(float **next, size_t n) { return (real *)workspac
 
 /* == Scores ======================================================================================================= */
 
-/* The running state of a block of queries: the largest score, minus infinity before the first, and the same as a
- * number; the sum of p, and that of p as rounded for the product, by which y is divided. */
+/* The running state of a block of queries: the largest score, minus infinity before the first one, and the same as a
+ * finite number; the sum of p, and the sum of p rounded as for the product, by which y is divided. */
 typedef struct {
     vec largest[LANES], shift[LANES], sum[LANES], rounded[LANES];
 } Running;
 
-/* Takes the larger scores into account; the factors for what was summed before.  Here and below `lanes`, a literal, is
- * how many vectors of queries there are. */
+/* Updates the largest scores and returns the factors for the earlier sums.  Here and below, `lanes` is the number of
+ * vectors of queries, a literal. */
 TILE_INLINE void pairs_raise_maximum(int lanes, vec shrink[LANES], Running *r, const float *s, float scale, int keys) {
     vec largest[LANES];
     for (int v = 0; v < lanes; v++) largest[v] = vec_load(s + v * TILE);
@@ -87,8 +88,8 @@ TILE_INLINE void pairs_raise_maximum(int lanes, vec shrink[LANES], Running *r, c
     }
 }
 
-/* A block of scores s [keys,QUERIES], of which scale times is the exponent of two, becomes p in pairs of keys,
- * [padded/2][QUERIES][2]; y^T [Dp,QUERIES] and the state take the new keys into account. */
+/* Turns a block of scores s [keys,QUERIES] into p, 2 to the power of scale s minus the maximum, in pairs of keys,
+ * [padded/2][QUERIES][2].  y^T [Dp,QUERIES] and the state are updated for the new keys. */
 TILE_INLINE void pairs_softmax_step(int lanes, real *p, Running *r, float *yt, const float *s, float scale, int keys,
                                     int padded, int Dp) {
     vec shrink[LANES], sum[LANES] = {{0}}, rounded[LANES] = {{0}};

@@ -1,11 +1,11 @@
-/* Matrix products of bfloat16 by the instructions that take two numbers of the inner dimension at a time and add to
- * floats: AMX's tiles, or AVX-512's dot products of pairs (vdpbf16ps).  Both want their operands laid out alike:
+/* Matrix products of bfloat16 with instructions that multiply two numbers of the inner dimension at a time and add to
+ * floats: AMX's tiles, or AVX-512's dot products of pairs (vdpbf16ps).  Both need operands in the same layout:
  *
  *     C [m,n] (= or +=) A [m,k] B [k,n]
  *
- * A is row-major; B is [k/2][n][2], the two numbers of a pair are adjacent; C is row-major and of floats.  m, n
- * and k are multiples of PAIR_BLOCK, for dot products any number, of 16 and even: callers pad their copies with
- * zeros. */
+ * A is row-major; B is [k/2][n][2], the two numbers of a pair are adjacent; C is row-major and of floats.  m, n and k
+ * are multiples of PAIR_BLOCK; for dot products m is any number, n a multiple of 16 and k even.  Callers pad their
+ * copies with zeros. */
 #ifndef VIT_KERNELS_SOFTMAX_PAIRS_H
 #define VIT_KERNELS_SOFTMAX_PAIRS_H
 
@@ -20,15 +20,16 @@
 
 enum { PAIR_BLOCK = 32 };
 
-/* Which instructions are faster than products of widened floats: AMX where it is, and the dot products on processors
- * of AMD, which take them as fast as multiply-adds of floats.  Intel's take half as many (docs/notebook/bfloat16.md). */
+/* The instructions that are faster than products of widened floats: AMX if there is any, and the dot products on AMD's
+ * processors, which execute them as fast as multiply-adds of floats.  Intel's execute them at half that rate
+ * (docs/notebook/bfloat16.md). */
 typedef enum { PAIRS_SLOW, PAIRS_DOTS, PAIRS_AMX } Pairs;
 
 /* The first call asks the system for AMX, outside of parallel regions. */
 Pairs pairs_kind(void);
 
-/* Around a thread's products by AMX; the second leaves its registers as if they were unused.  Nothing for the
- * others. */
+/* Called before and after a thread's products with AMX; the second releases its registers.  Without AMX they do
+ * nothing. */
 void pairs_begin(Pairs kind);
 void pairs_end(Pairs kind);
 
@@ -59,7 +60,7 @@ static inline void transpose_pairs(real *to, size_t ldt, const real *from, int r
             tile_transpose((float *)to + p * ldt + i, ldt, (const float *)from + (size_t)i * Dp / 2 + p, Dp / 2);
 }
 
-/* Rows of A whose pairs are `row` apart from one row to the next, and `step` along a row. */
+/* Rows of A whose pairs are `row` apart between rows, and `step` apart along a row. */
 typedef struct {
     const real *at;
     size_t row, step;
@@ -100,7 +101,7 @@ TILE_INLINE void pairs_micro(int MR, int NV, float *c, size_t ldc, PairRows a, c
         for (int j = 0; j < NV; j++) vec_store(c + i * ldc + j * TILE, (vec)sums[i][j]);
 }
 
-/* The product by dot products alone, which take finer blocks: n a multiple of 16, k even, any m. */
+/* The product with dot products only, which allow smaller blocks: n a multiple of 16, k even, any m. */
 static inline void pairs_dots(float *c, size_t ldc, PairRows a, const real *b, size_t ldb, int m, int n, int k,
                               bool accumulate) {
     for (int j = 0; j < n; j += 2 * TILE) {

@@ -20,7 +20,7 @@ void softmax_attention_forward(real *y, float *lse, const real *qkv, const Atten
 /* dqkv [B,N,3,H,D] (=);  dy, y [B,N,H,D]. */
 void softmax_attention_backward(real *dqkv, const real *dy, const real *y, const float *lse, const real *qkv,
                                 const AttentionShape *shape);
-size_t softmax_attention_workspace(int N, int D); /* enough for any fewer tokens */
+size_t softmax_attention_workspace(int N, int D); /* enough for any smaller number of tokens */
 
 /* A relative position bias is added to the score q.k / sqrt D.  A query in row i and column j and a key in row i' and
  * column j' of the grid have the bias table[h, i' - i + rows - 1, j' - j + columns - 1]. table [tables, 2*rows-1,
@@ -44,7 +44,7 @@ size_t biased_attention_workspace(const RelativeBias *bias, int D);
  * are two sets:
  *   strided   first: |n - m| <= stride                              second: n mod stride = m mod stride
  *   fixed     first: floor(n / stride) = floor(m / stride)          second: m mod stride >= stride - summary
- * Requires 1 <= summary <= stride <= N.  Time is spent only on tiles that contain a pair of a set. */
+ * Requires 1 <= summary <= stride <= N.  Only tiles that contain a pair of a set take time. */
 typedef struct {
     bool fixed;
     int stride, summary;
@@ -59,14 +59,14 @@ void sparse_attention_backward(real *dqkv, const real *dy, const real *y, const 
                                const SparsePattern *pattern, const AttentionShape *shape);
 size_t sparse_attention_workspace(const SparsePattern *pattern, int N, int D);
 
-/* Attention within windows (Liu et al. 2021, Swin).  A token sees the places of its window; where rolling brought
- * opposite sides of the grid together, they are different regions, and the score of a pair from two regions is
- * WINDOW_APART less. */
+/* Attention within windows (Liu et al. 2021, Swin).  A token attends to the places of its window.  Rolling brings
+ * opposite sides of the grid together, which are different regions; WINDOW_APART is subtracted from the score of a pair
+ * of places from different regions. */
 #define WINDOW_APART 100.0f
 
-/* What is learned: table [(2*wt-1)*(2*wh-1)*(2*ww-1),H] is added to the scores, by window_offset of query i and key j:
+/* The parameters: table [(2*wt-1)*(2*wh-1)*(2*ww-1),H] is added to the scores, by window_offset of query i and key j:
  * for images (yi - yj + wh-1) * (2*ww-1) + xi - xj + ww-1; pad [3M] are q, k, v of places without a token, which are
- * keys as others are (NULL: zeros). */
+ * keys like the others (NULL: zeros). */
 typedef struct {
     const float *pad, *table;
 } WindowParameters;
@@ -90,9 +90,9 @@ size_t window_attention_workspace(const WindowShape *windows, const AttentionSha
  * y [B,N,H,D] (updated);  lse [B,H,N] float: log-sum-exp of each query's scaled scores (saved). */
 void thresholded_attention_forward(real *y, float *lse, const real *qkv, float threshold,
                                    const AttentionShape *shape);
-/* dqkv (+=): adds to the gradients that the main branch's backward wrote, and so must run after it.
- * delta [B,H,N] float (=), an intermediate result: the sum of P_nm dy_n.v_m over the keys with P_nm > threshold.  The
- * set of these keys is treated as constant. */
+/* dqkv (+=): adds to the gradients that the main branch's backward pass wrote, so it must run after that. delta [B,H,N]
+ * float (=), an intermediate result: the sum of P_nm dy_n.v_m over the keys with P_nm > threshold.  The set of these
+ * keys is treated as constant. */
 void thresholded_attention_backward(real *dqkv, float *delta, const real *dy, const float *lse, const real *qkv,
                                     float threshold, const AttentionShape *shape);
 size_t thresholded_attention_workspace(int N, int D);

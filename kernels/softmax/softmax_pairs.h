@@ -1,5 +1,5 @@
-/* Softmax attention over all keys on products of pairs of bfloat16, one (image, head) at a time.  The strides are in
- * numbers: M from a token's y to the next one's, 3 M in qkv. */
+/* Softmax attention over all keys with products of pairs of bfloat16, one (image, head) at a time.  Tokens are M
+ * numbers apart in y and 3 M in qkv. */
 #ifndef VIT_KERNELS_SOFTMAX_SOFTMAX_PAIRS_H
 #define VIT_KERNELS_SOFTMAX_SOFTMAX_PAIRS_H
 
@@ -11,7 +11,7 @@
 size_t softmax_pairs_forward_floats(int N, int D);
 size_t softmax_pairs_backward_floats(int N, int D);
 
-/* Queries first .. last-1, first a multiple of PAIR_BLOCK; the others' y and lse are left alone. */
+/* Queries first .. last-1, first a multiple of PAIR_BLOCK; the y and lse of other queries are not changed. */
 void softmax_pairs_forward(Pairs kind, real *y, float *lse, const real *qkv, size_t M, int N, int D, int first, int last,
                            float *slice);
 void softmax_pairs_backward(Pairs kind, real *dqkv, const real *dy, const real *y, const float *lse, const real *qkv,

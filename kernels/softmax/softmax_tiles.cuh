@@ -10,16 +10,17 @@ enum { THREADS = 128, WARPS = THREADS / WARP, STREAM = 64, WIDEST = 128 };
 
 static const float LOG2_E = 1.44269504f;
 
-/* Row tiles of 16 that a warp owns.  A pair of streamed tiles takes the time of 2.5 matrix instructions to fetch from
- * shared memory and one row tile uses it in 2: with two the matrix units are the bound again, where the operands
- * (`held` widths of them) and sums of 32 rows fit in the registers of two blocks or more a multiprocessor.  At W = 64
- * two tiles take 250 to 255 registers and spill, one 142 to 166.  Floats take twice the room. */
+/* Row tiles of 16 that a warp owns.  Loading a pair of streamed tiles from shared memory takes the time of 2.5 matrix
+ * instructions, and one row tile uses them in 2.  With two row tiles the matrix units are the bottleneck again,
+ * provided that the operands (`held` widths of them) and the sums of 32 rows fit into the registers of at least two
+ * blocks per multiprocessor.  At W = 64 two tiles take 250 to 255 registers and spill, and one takes 142 to 166.
+ * Floats take twice the space. */
 static constexpr int row_tiles(int W, int held) { return sizeof(real) == 2 && W * held < 196 && W < 64 ? 2 : 1; }
 enum { HELD_FORWARD = 3, HELD_QUERIES = 4, HELD_KEYS = 6 };
 
 static constexpr int owned_rows(int T) { return WARPS * TILE_M * T; }
-/* Rows that a backward kernel streams at a time.  It owns two tensors' rows: where those have more than 128 bytes all
- * of STREAM would not fit the 99 KiB that sm_86 and sm_89 give a block. */
+/* Rows that a backward kernel streams at a time.  It also holds rows of two tensors: with rows of more than 128 bytes,
+ * all of STREAM would not fit into the 99 KiB of a block on sm_86 and sm_89. */
 static constexpr int chunk_rows(int W) { return W * sizeof(real) > 128 ? STREAM / 2 : STREAM; }
 static constexpr size_t shared_bytes(int W, int T, int owned) {
     return ((size_t)owned * owned_rows(T) + 4 * (owned == 2 ? chunk_rows(W) : STREAM)) * tile_ld(W) * sizeof(real);
@@ -27,8 +28,8 @@ static constexpr size_t shared_bytes(int W, int T, int owned) {
 enum { STATISTICS = 4096 }; /* bytes in addition to the tiles, at most */
 static_assert(sizeof(real) > 2 || shared_bytes(WIDEST, 1, 2) + STATISTICS <= 99 * 1024, "for sm_86");
 
-/* The widest heads whose tiles, bytes(W), fit the shared memory that this GPU gives a block: 64 instead of 128 with
- * floats on all before Hopper.  Wider ones take the kernels in which a warp computes one row. */
+/* The widest heads whose tiles, bytes(W), fit into the shared memory of a block on this GPU: with floats 64 instead of
+ * 128 on all GPUs before Hopper.  Wider heads use the kernels in which a warp computes one row. */
 template <typename Bytes>
 static inline int widest_of(Bytes bytes) {
     int W = WIDEST;
@@ -36,14 +37,14 @@ static inline int widest_of(Bytes bytes) {
     return W;
 }
 
-/* Row half of row tile r that this lane holds, as a position. */
+/* The position of the row `half` of row tile r in this lane. */
 template <int T>
 DEVICE int owned_row(int first, int r, int half) {
     return first + (warp_id() * T + r) * TILE_M + fragment_c_row(2 * half);
 }
 
-/* Are all of this warp's rows beyond the last?  Of 197 rows, thirteen tiles, a block of four warps has one in the
- * end. */
+/* Are all of this warp's rows beyond the last?  With 197 rows, which are thirteen tiles, only one of the last block's
+ * four warps has rows. */
 template <int T>
 DEVICE bool owns_none(int first, int rows) {
     return first + warp_id() * T * TILE_M >= rows;
@@ -78,7 +79,7 @@ DEVICE void product(FragmentC (*c)[T], const FragmentA (&a)[T][W / TILE_K], cons
     }
 }
 
-/* What product gives where there are no rows. */
+/* The result of product if there are no rows. */
 template <int T>
 DEVICE void no_product(FragmentC (*c)[T]) {
 #pragma unroll
@@ -132,16 +133,17 @@ DEVICE void fill(float (&x)[T][2], float value) {
     for (int r = 0; r < T; r++) x[r][0] = x[r][1] = value;
 }
 
-/* dqkv by a block to each head (softmax_head.cu), with the bits of the two kernels that share a head by rows.  Returns
- * false where that is not possible or, as by default in a float build, not asked for: by heads it goes where heads have
- * at most 64 channels and there are at most 256 tokens.  VIT_FLASH=heads and VIT_FLASH=rows in the environment ask for
- * one of the two wherever it is possible. */
+/* Computes dqkv with one block for each head (softmax_head.cu), with the same bits as the two kernels that divide a
+ * head's rows among blocks.  Returns false if that is not possible, which takes heads of at most 64 channels and at
+ * most 256 tokens, or not wanted, as by default in a float build.  VIT_FLASH=heads or VIT_FLASH=rows in the environment
+ * chooses one of the two wherever it is possible. */
 bool softmax_backward_heads(real *dqkv, const real *dy, const real *y, const float *lse, const real *qkv,
                             const AttentionShape *shape);
 
 /* == Heads wider than 128 ========================================================================================= */
 
-/* A warp per row, this many columns of the result at a time; the scores are formed again for each such stretch. */
+/* One warp computes a row, this many columns of the result at a time, and computes the scores again for each group of
+ * columns. */
 enum { LANE_COLUMNS = 8, STRETCH = LANE_COLUMNS * WARP };
 
 DEVICE float warp_dot(const real *a, const real *b, int D) {

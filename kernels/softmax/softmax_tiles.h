@@ -1,5 +1,5 @@
-/* What the softmax attentions of this backend share: copies of q, k, v in the order and the layout of tile_gemm, blocks
- * of scores, and the running softmax. */
+/* Shared by the softmax attentions of this backend: copies of q, k, v in the layout of tile_gemm, blocks of scores, and
+ * the running softmax. */
 #ifndef VIT_KERNELS_SOFTMAX_SOFTMAX_TILES_H
 #define VIT_KERNELS_SOFTMAX_SOFTMAX_TILES_H
 
@@ -11,7 +11,7 @@
 #include "kernels/device/workspace.h"
 
 /* A block of scores, QUERIES x STEP floats, stays in the first-level cache.  The last block of keys may have up to a
- * panel more: with a class token, 256 others would leave it alone in a block of its own. */
+ * panel more; otherwise a class token and 256 other tokens would need a block for a single key. */
 enum { QUERIES = 32, STEP = 256, PANEL = TILE_VECS * TILE, KEYS = STEP + PANEL };
 
 static inline int keys_next(int j, int end) { return end - j <= KEYS ? end - j : STEP; }
@@ -29,7 +29,7 @@ static inline void gather(float *to, const real *from, size_t stride, const int 
     }
 }
 
-/* The reverse, replacing what is there or adding to it. */
+/* The reverse, which replaces the contents of the rows or adds to them. */
 static inline void scatter(real *to, size_t stride, const int *order, int first, const float *from, float scale,
                            bool add, int rows, int D, int Dp) {
     for (int i = 0; i < rows; i++) {
@@ -42,7 +42,7 @@ static inline void scatter(real *to, size_t stride, const int *order, int first,
     }
 }
 
-/* Panels of the transpose of rows first.. of from; the last panel is filled up with zeros. */
+/* Panels of the transpose of rows first.. of from; the last panel is padded with zeros. */
 static inline void gather_panels(float *to, const real *from, size_t stride, const int *order, int first, int keys,
                                  int D) {
     float rows[TILE * TILE];
@@ -86,8 +86,8 @@ static inline void raise_maximum(const float *s, float *m, float *l, float *y, i
     }
 }
 
-/* One step of the running softmax: s becomes p, and m, l and y take the new keys into account. The maximum is a pass of
- * its own over all rows: inside the other one its latency would separate every two rows. */
+/* One step of the running softmax: s becomes p, and m, l and y are updated for the new keys.  The maximum is computed
+ * in a separate pass over all rows; within the main pass, each row would wait for its latency. */
 static inline void softmax_step(float *s, float *m, float *l, float *y, int rows, int keys, int Dp) {
     int padded = tile_round_up(keys);
     for (int i = 0; i < rows; i++)

@@ -14,8 +14,8 @@ extern "C" {
 enum { BYTE_TABLES = 3 };
 
 /* e_i = We[x_i] + sum_t W_t[i / divisor[t] mod entries[t]] for byte i of a sequence: an image's row, column and channel
- * have the divisors W C, C and 1.  Tables whose number of entries is 0 are not there.
- * Row p of the result is e_p; where sequences begin with a learned vector, it is e_{p-1}, and that vector for p = 0. */
+ * have the divisors W C, C and 1.  Tables with 0 entries do not exist. Row p of the result is e_p; where sequences
+ * begin with a learned vector, it is e_{p-1}, and that vector for p = 0. */
 typedef struct {
     int B, M;
     int first, N;  /* rows first .. first + N-1 of every sequence, so that sampling can ask for one */
@@ -30,12 +30,12 @@ typedef struct {
     const float *start;                 /* [M], or NULL: row p is e_p */
 } ByteTables;
 typedef struct {
-    float *bytes, *positions[BYTE_TABLES], *start; /* (+=), where the tables are;  none of them NULL */
+    float *bytes, *positions[BYTE_TABLES], *start; /* (+=), for the tables that exist;  none of them NULL */
 } ByteGradients;
 
 /* x [B,N,M] real, rows of the sequences;  bytes [B,.] whole sequences with row stride `row`. */
 void byte_embedding_forward(real *x, const uint8_t *bytes, const ByteTables *tables, const ByteEmbedding *shape);
-/* dx [B,N,M];  `tables` is read for what is there.  The same bits for any number of threads. */
+/* dx [B,N,M];  `tables` says which tables exist.  The same bits for any number of threads. */
 void byte_embedding_backward(const ByteGradients *d, const real *dx, const uint8_t *bytes, const ByteTables *tables,
                              const ByteEmbedding *shape);
 

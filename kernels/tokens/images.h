@@ -21,10 +21,10 @@ typedef struct {
 /* y = (x / 255 - mean) / std.  y [B,3,Hi,Wi] real;  x [B,Hi,Wi,3] uint8;  mean, std host [3]. */
 void images_normalize(real *y, const uint8_t *x, const float *mean, const float *std, const ImageShape *shape);
 
-/* y[b,c] = scale[c] x[b,c] + shift[c]: from one normalisation to another.  x, y [B,3,Hi,Wi] real; host [3]. */
+/* y[b,c] = scale[c] x[b,c] + shift[c]: converts one normalisation to another.  x, y [B,3,Hi,Wi] real; host [3]. */
 void images_renormalize(real *y, const real *x, const float *scale, const float *shift, const ImageShape *shape);
 
-/* What random erasing fills a box with: zeros, one normal number per channel, or one per pixel and channel. */
+/* The contents of an erased box: zeros, one normal number per channel, or one per pixel and channel. */
 typedef enum { NOISE_CONST, NOISE_RAND, NOISE_PIXEL } ImageNoise;
 
 typedef struct {
@@ -74,7 +74,7 @@ static inline Grid unfold_grid(const Unfold *s) {
                     (s->Wi + 2 * s->pad - s->k) / s->stride + 1};
     return windows;
 }
-/* Numbers of a channel in a window. */
+/* The number of values of a channel in a window. */
 static inline int unfold_taps(const Unfold *s) { return (s->frames ? s->kt : 1) * s->k * s->k; }
 
 /* Copies each window into a row (im2col), so that the convolution becomes a linear layer.

@@ -15,7 +15,7 @@ extern "C" {
 #endif
 
 /* Output j is the sum of the inputs from first[j] to below end[j] with the weights from weights + j * taps on; input i
- * has a share in the outputs from low[i] to below high[i], or in none. */
+ * contributes to the outputs from low[i] to below high[i], or to none. */
 typedef struct {
     bool bilinear;
     int in, out, taps;
@@ -39,7 +39,7 @@ static inline size_t table_axis_bytes(int in, int out) {
     return (4 * (size_t)in + 5 * (size_t)out) * sizeof(double) + 2 * ((size_t)in + (size_t)out) * sizeof(int);
 }
 
-/* An axis with its arrays at `memory`, which has table_axis_bytes and may be another device's. */
+/* An axis with its arrays at `memory`, which has table_axis_bytes and may be memory of another device. */
 static inline TableAxis table_axis_at(void *memory, int in, int out, bool bilinear) {
     ResampleAxis whole = resample_whole(in, out);
     int taps = bilinear ? 2 : resample_taps(&whole, RESAMPLE_BICUBIC);

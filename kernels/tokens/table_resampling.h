@@ -1,4 +1,4 @@
-/* Tables that have numbers for every position of a model's own grid, on the grid of a batch. */
+/* Resamples tables with numbers for every position from a model's own grid to the grid of a batch. */
 #ifndef VIT_KERNELS_TOKENS_TABLE_RESAMPLING_H
 #define VIT_KERNELS_TOKENS_TABLE_RESAMPLING_H
 
@@ -24,7 +24,7 @@ typedef struct {
 void table_resample_forward(float *y, const float *x, const TableResampling *shape);
 /* dx [from,inner] (+=) the adjoint of dy [to,inner]. */
 void table_resample_backward(float *dx, const float *dy, const TableResampling *shape);
-/* Enough for every `to` with at most as many rows and columns.  Allocates what the host needs for them. */
+/* Enough for every `to` with at most as many rows and columns.  Allocates the memory that the host needs for them. */
 size_t table_resample_workspace(const TableResampling *shape);
 
 static inline bool table_resamples(const TableResampling *s) {

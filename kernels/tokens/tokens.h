@@ -15,7 +15,7 @@ typedef struct {
     int B, N, M; /* images, tokens of each, their width */
 } TokenShape;
 
-/* The tokens in front of an image's patches: a class token, and behind it a distillation token. */
+/* The tokens before an image's patches: a class token, which a distillation token may follow. */
 enum { MOST_FRONT_TOKENS = 2 };
 typedef struct {
     int count;
@@ -39,14 +39,14 @@ void token_cells_forward(real *cells, const real *x, Grid grid, int B, int C);
 /* dx (=): the permutation back. */
 void token_cells_backward(real *dx, const real *dcells, Grid grid, int B, int C);
 
-/* Linear interpolation of `from` rows to `to`, as PyTorch's interpolate(mode="linear"): row i is made of row `row` and,
- * as much as `next` of 1, of the one behind it. */
+/* Linear interpolation of `from` rows to `to`, as PyTorch's interpolate(mode="linear"): row i is interpolated between
+ * row `row` and the next one, which has the weight `next`. */
 typedef struct {
     int row;
     float next;
 } RowBlend;
 GRID_INLINE RowBlend row_blend(int i, int from, int to) {
-    long long place = (2LL * i + 1) * from - to, unit = 2LL * to; /* of the row in units of 1 / unit */
+    long long place = (2LL * i + 1) * from - to, unit = 2LL * to; /* weight of the row in units of 1 / unit */
     if (place < 0) place = 0;
     RowBlend blend = {(int)(place / unit), (float)(place % unit) / (float)unit};
     if (blend.row >= from - 1) {
@@ -55,7 +55,7 @@ GRID_INLINE RowBlend row_blend(int i, int from, int to) {
     }
     return blend;
 }
-/* The first of the rows that are made of row j; that of j + 2 lies behind the last. */
+/* The first of the rows that depend on row j; the last is the one before that of j + 2. */
 GRID_INLINE int row_blend_first(int j, int from, int to) {
     long long first = (2LL * j - 1) * to + from - 1;
     return first < 0 ? 0 : first / (2LL * from) > to ? to : (int)(first / (2LL * from));

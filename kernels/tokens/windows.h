@@ -1,4 +1,4 @@
-/* Windows of a grid: which token is where in them, and copies of rows into that order. */
+/* Windows of a grid: the places of tokens in them, and copies of rows in that order. */
 #ifndef VIT_KERNELS_TOKENS_WINDOWS_H
 #define VIT_KERNELS_TOKENS_WINDOWS_H
 
@@ -12,9 +12,9 @@
 extern "C" {
 #endif
 
-/* The grid, filled up right and below to whole windows of wh x ww places, is rolled: place (y, x) holds token
- * (y + shift_y, x + shift_x) modulo the sides of what is filled up.  Where rolling brought opposite sides of the grid together, they are
- * different regions.  Time is treated alike: windows are wt frames long and rolled by shift_t. */
+/* The grid is padded on the right and below to whole windows of wh x ww places and then rolled: place (y, x) has token
+ * (y + shift_y, x + shift_x) modulo the padded sides.  Opposite sides of the grid that rolling brings together are
+ * different regions.  Time is treated likewise: windows are wt frames long and rolled by shift_t. */
 typedef struct {
     Grid grid;
     int wh, ww;           /* they may be longer than the grid's sides */
@@ -23,7 +23,7 @@ typedef struct {
 } WindowShape;
 
 typedef struct {
-    int token; /* -1: none, the place fills up the grid */
+    int token; /* -1: none, the place is padding */
     int region;
 } WindowPlace;
 
@@ -41,7 +41,7 @@ GRID_INLINE Grid window_counts(const WindowShape *s) {
     return counts;
 }
 
-/* Place i of wt*wh*ww, both they and the windows row-major. */
+/* Place i of wt*wh*ww; places and windows are in row-major order. */
 GRID_INLINE WindowPlace window_place(const WindowShape *s, int window, int i) {
     Grid sides = window_sides(s), counts = window_counts(s);
     GridPlace of = grid_place(counts, window), in = grid_place(sides, i);
@@ -67,16 +67,16 @@ GRID_INLINE int window_offset(const WindowShape *s, int i, int j) {
     return (t * (2 * s->wh - 1) + y) * (2 * s->ww - 1) + x;
 }
 
-/* Rows of tokens [B,N,parts,M], of which each part's first C channels are copied: of qkv, with three parts, those of
- * the first C / D heads, or of others where the pointer begins with their q.  In the order of windows they are
- * [B*windows,places,parts,C], so that a window is to other kernels what an image is. */
+/* Rows of tokens [B,N,parts,M], of which the first C channels of each part are copied: for qkv, with three parts, those
+ * of the first C / D heads, or of other heads if the pointer is to their q.  In the order of windows they are
+ * [B*windows,places,parts,C], so that other kernels can treat a window as an image. */
 typedef struct {
     WindowShape windows;
     int parts, C, M;
 } WindowRows;
 /* rows (=), zero at places without a token;  x as above. */
 void windows_gather(real *rows, const real *x, const WindowRows *shape, int B);
-/* The copy back: x (=) in these channels of all tokens, the others are left alone. */
+/* The copy back: x (=) in these channels of all tokens; the others are not changed. */
 void windows_scatter(real *x, const real *rows, const WindowRows *shape, int B);
 
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-/* What a student learns from a teacher's logits (Hinton et al. 2015; Touvron et al. 2021, section 4). */
+/* Losses of a student against a teacher's logits (Hinton et al. 2015; Touvron et al. 2021, section 4). */
 #ifndef VIT_KERNELS_TRAINING_DISTILLATION_H
 #define VIT_KERNELS_TRAINING_DISTILLATION_H
 

@@ -14,12 +14,12 @@ extern "C" {
 /* loss[b] = -sum_c target_c log softmax(logits)_c, and `scale` times its gradient.
  * loss [B] float;  dlogits [B,C] (=), or NULL;  logits [B,C] real;  targets [B,C] float, each row summing to one. */
 void cross_entropy(float *loss, real *dlogits, const real *logits, const float *targets, float scale, int B, int C);
-/* Images that count more or less than others: loss [B] float and dlogits [B,C] real times weights [B] float, in place. */
+/* Weights of images in the loss: loss [B] float and dlogits [B,C] real times weights [B] float, in place. */
 void weigh_losses(float *loss, real *dlogits, const float *weights, int B, int C);
 
 /* == Optimizer ==================================================================================================== */
 
-/* A step sums these up on the device, where the update reads them; the host reads them when it is convenient. */
+/* Sums over a step, on the device, where the update reads them; the host reads them later. */
 typedef struct {
     double loss, squares; /* the sum of the losses so far; that of the squares of all gradients */
     float scale;          /* of the gradients in the update; NaN: there is no update */
@@ -48,7 +48,7 @@ enum { ARENA_PIECE = 16 };
 enum {
     PIECE_PLAIN,   /* without weight decay */
     PIECE_DECAYED, /* with weight decay */
-    PIECE_FROZEN,  /* w, m and v are not changed, and ema = w */
+    PIECE_FROZEN,  /* w, m and v are unchanged, and ema = w */
     PIECE_KINDS = 4,
     PIECE_RATES = 256 / PIECE_KINDS /* the most factors of the learning rate in one arena */
 };

@@ -1,6 +1,6 @@
-/* What lies between the class logits of a coarse grid and the pixels of a picture: the loss of semantic segmentation,
- * and the classes that are predicted.  Logits are resized as by bilinear_forward (kernels/regions/resize.h), a pixel at a
- * time: no tensor of the picture's size times its classes is ever stored. */
+/* The loss of semantic segmentation and the predicted classes, for the pixels of a picture, from class logits on a
+ * coarser grid.  Logits are resized as by bilinear_forward (kernels/regions/resize.h), a pixel at a time: no tensor of
+ * the picture's size times its classes is ever stored. */
 #ifndef VIT_KERNELS_TRAINING_PIXEL_CROSS_ENTROPY_H
 #define VIT_KERNELS_TRAINING_PIXEL_CROSS_ENTROPY_H
 
@@ -30,7 +30,7 @@ void pixel_cross_entropy(float *loss, real *dlogits, const real *logits, const u
                          const PixelShape *shape);
 size_t pixel_cross_entropy_workspace(const PixelShape *shape);
 
-/* The logits of one picture: of one window that is the whole of it, or of overlapping windows, in rows. */
+/* The logits of one picture: of one window that covers it, or of overlapping windows, in rows. */
 typedef struct {
     int K, h, w;        /* classes; the grid of each window's logits */
     int height, width;  /* of a window, in pixels of the network's picture */
@@ -40,13 +40,13 @@ typedef struct {
     int out_H, out_W;   /* the original picture */
 } LogitWindows;
 
-/* classes[y,x] = argmax_k of the logits, the first of equal ones: those of each window resized to its pixels, their
- * mean where windows overlap, the picture of these resized to out_H x out_W.
+/* classes[y,x] = argmax_k of the logits, the first of equal ones.  The logits of each window are resized to its pixels
+ * and averaged where windows overlap, and the result is resized to out_H x out_W.
  * classes [out_H,out_W];  logits [down*across,h,w,K] real. */
 void pixel_classes(uint8_t *classes, const real *logits, const LogitWindows *windows);
 
-/* Along one axis: where window i begins, of windows that are `size` long and `stride` apart on `side` pixels, and whether
- * it holds pixel `at`. */
+/* Along one axis: where window i begins, of windows that are `size` long and `stride` apart on `side` pixels, and
+ * whether it contains pixel `at`. */
 GRID_INLINE int window_begin(int i, int size, int stride, int side) {
     return i * stride + size < side ? i * stride : side - size;
 }

@@ -29,9 +29,9 @@ typedef struct {
     real *all, *dall;      /* [B,N,M] scratch where L is less than N: v of all tokens */
 } FocusedCore;
 
-/* `keys`: the grid of keys that are of other tokens, NULL for qkv. */
+/* `keys`: the grid of the keys if they are of other tokens, NULL for qkv. */
 void focused_core_declare(FocusedCore *s, const Attention *a, Params *params, const Grid *keys);
-/* Follows a change of the grid, and of the keys' if they are of other tokens: the encoding is resampled to it. */
+/* Adapts to a new grid, and a new grid of the keys if they are of other tokens: the encoding is resampled. */
 void focused_core_follow_grid(FocusedCore *s, const Attention *a, const Grid *keys);
 /* Scratch is valid until the caller's plan_release. */
 void focused_core_plan(FocusedCore *s, const Attention *a, Plan *plan, int B);

@@ -6,7 +6,8 @@
 #include "layers/attention.h"
 
 typedef struct {
-    int keys;    /* 0, or how many there are of other tokens than queries: set before linear_core_plan */
+    int keys;    /* 0, or the number of keys if they are of other tokens than the queries: set before
+                  * linear_core_plan */
     int H, F;    /* heads, features of each */
     Denominator rule;
     real *phi;   /* [B,N,2,H,F] kept: features of q, then of k, which the operator writes; or [B,N,H,F] of q alone */
@@ -17,7 +18,7 @@ typedef struct {
 } LinearCore;
 
 /* dphi is valid until the caller's plan_release.  DENOMINATOR_CLAMP is exact where sums of weights are far from zero:
- * softmaxes sum to one, and 1e-6 added to it is ten roundings. */
+ * softmaxes sum to one, and 1e-6 added to that is ten times the rounding error. */
 void linear_core_plan(LinearCore *c, const Attention *a, Plan *plan, int B, int H, int F, Denominator rule);
 /* mix [B,N,H,D] from phi and the last third of qkv [B,N,3,H,D], or the last half of kv [B,keys,2,H,D]. */
 void linear_core_forward(const LinearCore *c, const Attention *a, real *mix, const real *qkv, int B);

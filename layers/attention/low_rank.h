@@ -1,4 +1,4 @@
-/* Nystrom and soft have this in common, besides low_rank_forward (kernels/landmarks/landmarks.h). */
+/* Shared by nystrom and soft, in addition to low_rank_forward (kernels/landmarks/landmarks.h). */
 #ifndef VIT_LAYERS_LOW_RANK_H
 #define VIT_LAYERS_LOW_RANK_H
 

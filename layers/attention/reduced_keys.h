@@ -1,5 +1,5 @@
-/* The tokens that keys and values are made of where they are fewer than the queries (Wang et al. 2021, PVT, and 2022,
- * PVTv2).  x [B,N,M] -> z [B,L,M]
+/* The tokens from which keys and values are computed where these are fewer than the queries (Wang et al. 2021, PVT, and
+ * 2022, PVTv2).  x [B,N,M] -> z [B,L,M]
  * forward   reduction r > 1   z = norm(convolution r x r with stride r of x); rows and columns beyond the last whole
  *                             square are left out
  *           reduction 1       z = x
@@ -20,9 +20,9 @@ typedef struct {
     NormLayer norm;
     int cells; /* to a side, or 0 */
     Unfold squares;                 /* of a frame */
-    Grid tokens_of_frame, of_frame; /* what is reduced, and what becomes of it */
+    Grid tokens_of_frame, of_frame; /* grids before and after the reduction */
     int frames;
-    Grid grid;          /* all L: of clips the frames below each other, or the tokens in a row */
+    Grid grid;          /* all L: for clips with the frames below each other, or with the tokens in a row */
     real *raw, *z;      /* [B,L,M] kept: before the norm; the result */
     real *cols;         /* scratch: [B*L,M*r*r], or the means [B,L,M] */
     real *dz, *draw;    /* scratch: [B,L,M] */
@@ -33,10 +33,11 @@ int reduction_of(const Attention *a);
 /* Is z another tensor than x? */
 bool reduced_keys_differ(const ReducedKeys *k);
 size_t reduced_keys_count(const ReducedKeys *k, int B);
-/* Divides the weight of each key among the tokens that it was made of, for a picture: weights [N] (=), of_keys [L]. */
+/* Divides the weight of each key among the tokens from which it was computed, for a picture: weights [N] (=), of_keys
+ * [L]. */
 void reduced_keys_spread(const ReducedKeys *k, const Attention *a, float *weights, const float *of_keys);
 
-/* The projections before and after such an operator, as Attention.frame has them for the others.
+/* The projections before and after such an operator, in place of Attention.frame.
  *   x -> q [B,N,M], kv [B,L,2,M] of z -> (the operator) -> mix [B,N,M] -> y [B,N,M] */
 typedef struct {
     Projection q, kv, proj;
@@ -46,9 +47,9 @@ typedef struct {
     real *dx;                   /* [B,N,M] scratch: the gradient through z */
 } ReducedFrame;
 
-/* The keys have reduction r, or c cells to a side unless that is 0. */
+/* The keys have reduction r or, unless c is 0, c cells a side. */
 void reduced_frame_declare(ReducedFrame *f, const Attention *a, Params *params, int r, int c);
-/* Follows a change of the grid, which must have a whole square of reduction. */
+/* Adapts to a new grid, which must have at least one whole square of the reduction. */
 void reduced_frame_follow_grid(ReducedFrame *f, const Attention *a);
 /* Scratch is valid until the caller's plan_release. */
 void reduced_frame_plan(ReducedFrame *f, const Attention *a, Plan *plan, int B);

@@ -1,6 +1,6 @@
 /* A branch of CSwin's attention (Dong et al. 2022) between the projections: attention within stripes of the grid, and
  * locally enhanced positions (LePE).  Some heads of qkv [B,N,3,M] -> their channels of mix [B,N,M]
- * forward   1. rows = q, k, v of these heads in the order of stripes, which are to what follows what images are
+ * forward   1. rows = q, k, v of these heads in the order of stripes, which the next steps treat as images
  *           2. y = softmax attention of rows, or focused linear attention
  *           3. y += depthwise 3x3 of v within the stripe   4. mix = y in the order of tokens
  * backward  the same steps in reverse
@@ -28,9 +28,9 @@ typedef struct {
 /* Branch `index` of attention `a`: `heads` heads from head `first` on, within stripes of these rows and columns. */
 void stripes_create(StripeBranch *s, const Attention *a, int index, int rows, int columns, int first, int heads,
                     bool focused);
-/* Follows a change of a's grid: stripes have these rows and columns from now on.  Unless they divide the grid, that is
- * filled up with places whose q, k and v are zero, half of them above or to the left, as in the authors' segmentation
- * program: they are keys, too. */
+/* Adapts to a new grid of `a`: stripes have these rows and columns from now on.  A grid that they do not divide is
+ * padded with places whose q, k and v are zero, half of them above or to the left, as in the authors' segmentation
+ * program; these places are keys, too. */
 void stripes_set_sides(StripeBranch *s, const Attention *a, int rows, int columns);
 void stripes_declare(StripeBranch *s, Params *params);
 /* Scratch is valid until the caller's plan_release. */
@@ -39,7 +39,7 @@ void stripes_forward(const StripeBranch *s, real *mix, const real *qkv, int B);
 /* dqkv (=) of these heads;  parameters (+=). */
 void stripes_backward(const StripeBranch *s, real *dqkv, const real *dmix, const real *qkv, int B);
 size_t stripes_macs(const StripeBranch *s);
-/* AttentionOp.weights, for one of these heads, counted from the first: the convolutions are left out. */
+/* AttentionOp.weights for one of these heads, counted from the first, without the convolutions. */
 void stripes_weights(const StripeBranch *s, const real *qkv, float *weights, int b, int head, int query);
 
 #endif

@@ -41,7 +41,7 @@ typedef struct {
     size_t begin; /* index of its first parameter in the arena */
     ResNet resnet;
     Trunk trunk; /* of a hierarchy */
-    int most_B, most_H, most_W; /* what the plans have room for: H and W may change places */
+    int most_B, most_H, most_W; /* the largest images of the plans: H and W may be exchanged */
     int B, H, W;                /* the current batch */
     const real *input;          /* its images */
     uint8_t *pixels;            /* [B,H,W,3] */
@@ -58,7 +58,7 @@ void backbone_create(Backbone *b, const Config *config, Params *params, const ch
 /* Plans activations, the loaded images among them, for up to B images of up to H x W or W x H.  A training plan
  * includes the backward pass. */
 void backbone_plan(Backbone *b, Plan *plan, int B, int H, int W);
-/* Where the plans of training and inference differ in size: what the one that is now in use has room for. */
+/* Sets the sizes that the current plan supports, where the plans of training and inference differ. */
 void backbone_set_room(Backbone *b, int B, int H, int W);
 /* True if the plan has room for this batch. */
 bool backbone_fits(const Backbone *b, int B, int H, int W);
@@ -78,17 +78,17 @@ void backbone_load(Backbone *b, const uint8_t *pixels, const int *sizes, const f
  * plan, and once for a model that was never trained. */
 void backbone_draw(Backbone *b, uint64_t seed, uint32_t step, size_t first, int B);
 
-/* images [B,H,W,3], normalised and 0 in the padding (images_normalize_padded): b->images, or the caller's, who keeps
- * them until backward -> b->features.  Under a training plan there is drop path. */
+/* images [B,H,W,3] -> b->features.  The images, normalised and 0 in the padding (images_normalize_padded), are
+ * b->images or the caller's, who keeps them until backward.  Under a training plan there is drop path. */
 void backbone_forward(Backbone *b, const real *images, int B, int H, int W);
-/* The gradients of C2 to C5, of the last backbone_forward, which was under the training plan -> parameters (+=).
- * Overwrites dfeatures.  Those of levels that are not trained (backbone_is_trained) may be NULL. */
+/* From the gradients of C2 to C5 computes those of the parameters (+=), for the last backbone_forward, under the
+ * training plan. Overwrites dfeatures.  Those of levels that are not trained (backbone_is_trained) may be NULL. */
 void backbone_backward(Backbone *b, real *const dfeatures[BACKBONE_LEVELS], FinalGradients *final);
 
 /* Channels of C2 to C5 by level 0 to 3, and the rows or columns of their grids for a side of the image. */
 int backbone_channels(const Backbone *b, int level);
 static inline int backbone_side(int side, int level) { return side >> (level + 2); }
-/* Is the gradient of that level used?  Where it is not, it need not be computed. */
+/* Is the gradient of that level used?  If not, it need not be computed. */
 bool backbone_is_trained(const Backbone *b, int level);
 
 /* Sets the factor of the learning rate of every parameter: `rate`, and of a hierarchy with layer_decay the factors
@@ -98,11 +98,10 @@ void backbone_set_rates(const Backbone *b, Params *params, float rate, float lay
 /* Multiply-adds of one image's forward pass, and of its backward pass without what frozen weights do not need. */
 size_t backbone_macs(Backbone *b, int H, int W);
 size_t backbone_backward_macs(Backbone *b, int H, int W);
-/* Numbers in the weights, frozen ones among them, without the statistics of frozen batch norms, as papers count
- * them. */
+/* The number of weights as papers count it: with frozen weights, without the statistics of frozen batch norms. */
 size_t backbone_weights(const Backbone *b, const Params *params);
 
-/* Calls part for each of the backbone's parts. */
+/* Calls `part` for each part of the backbone. */
 void backbone_parts(Backbone *b, int H, int W, ModelPart part, void *context);
 
 /* Writes the backbone in words: "a ResNet of 3, 4, 6 and 3 blocks, 64 wide". */
@@ -110,9 +109,8 @@ void backbone_tell(const Backbone *b, char *text, size_t size);
 
 /* Is the file of weights a classifier's, whose names have no prefix? */
 bool backbone_is_alone(const Backbone *b, const char *path);
-/* Reads the backbone's weights from a classifier's file (safetensors; torchvision's or timm's names), whose head is
- * left out; norms that it has not stay as they are.  Dies, with the difference, if it is the file of another
- * backbone. */
+/* Reads the backbone's weights from a classifier's file (safetensors; torchvision's or timm's names) without the head;
+ * norms that are not in the file stay unchanged.  Dies, with the difference, if it is the file of another backbone. */
 void backbone_load_weights(const Backbone *b, Params *params, const char *path);
 
 void backbone_destroy(Backbone *b);

@@ -15,8 +15,8 @@ enum { RESNET_STAGES = 4 };
 typedef struct {
     int blocks[RESNET_STAGES]; /* ResNet-50: 3, 4, 6, 3 */
     int width;                 /* output channels of conv1 (64); the stages' bottlenecks have 1, 2, 4, 8 times that */
-    int trained;               /* how many stages are trained, 0 to 3, counted from the last; layer1 never is */
-    bool pyramid;              /* all four outputs are wanted; false: the last one alone */
+    int trained;               /* number of trained stages, 0 to 3, counted from the last; layer1 is never trained */
+    bool pyramid;              /* all four outputs are wanted; false: only the last one */
     int way;                   /* of all convolutions (Convolution): CONVOLUTION_CENTRED or CONVOLUTION_QUICK */
     const char *prefix;        /* of all tensor names, followed by torchvision's name: "backbone.0.body." */
 } ResNetConfig;
@@ -56,14 +56,14 @@ typedef struct {
 
 /* Declares every tensor, with torchvision's names after config->prefix.  Frozen tensors are buffers of the arena.
  * Weights that are not read from a file are initialised as in torchvision (Kaiming normal, fan out) and batch norms as
- * the identity, but the last one of each block has the weight 1/sqrt(blocks): frozen batch norms do not normalise the
- * growing sum of the residual branches. */
+ * the identity, except that the last one of each block has the weight 1/sqrt(blocks): frozen batch norms do not
+ * normalise the growing sum of the residual branches. */
 void resnet_create(ResNet *net, const ResNetConfig *config, Params *params);
 
 /* Plans activations for up to B images of up to H x W or W x H.  A training plan includes the backward pass, unless the
  * whole backbone is frozen.  Features live as long as the plan's kept tensors. */
 void resnet_plan(ResNet *net, Plan *plan, int B, int H, int W);
-/* What the plan in use has room for, where another was planned later. */
+/* Sets the sizes of the current plan if another was made later. */
 void resnet_set_room(ResNet *net, int B, int H, int W);
 /* True if the plan has room for this batch. */
 bool resnet_fits(const ResNet *net, int B, int H, int W);

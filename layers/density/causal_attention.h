@@ -1,5 +1,6 @@
 /* Causal attention, the operator of a density model.  x [B,N,M] -> y [B,N,M], projections included; queries and keys
- * may be narrower than values.  What a token sees is dense or one of the sets of kernels/softmax/causal_attention.h. */
+ * may be narrower than values.  The tokens that a token attends to are all earlier ones or one of the sets of
+ * kernels/softmax/causal_attention.h. */
 #ifndef VIT_LAYERS_DENSITY_CAUSAL_ATTENTION_H
 #define VIT_LAYERS_DENSITY_CAUSAL_ATTENTION_H
 
@@ -16,7 +17,7 @@ typedef struct {
 
 /* Adds the settings, `attn` first. */
 void causal_add_settings(Config *config);
-/* Marks those that count with the chosen attn. */
+/* Marks the settings that count with the chosen attn. */
 void causal_use_settings(Config *config);
 /* "softmax", "sparse-strided" or "sparse-fixed". */
 const char *causal_attn_name(const Config *config);
@@ -50,12 +51,12 @@ typedef struct {
 /* The attention of a density model's blocks, whose Attention.causal is set.  No table of operators has it. */
 extern const AttentionOp causal_op;
 
-/* Bytes of a cache for B sequences, and the cache in that memory.  With it, tokens that come one after the other give
- * what a pass over whole sequences gives for them. */
+/* Bytes of a cache for B sequences, and the cache in that memory.  With it, tokens that are processed one by one have
+ * the same results as in a pass over whole sequences. */
 size_t causal_cache_bytes(const Attention *a, int B);
 void causal_set_cache(const Attention *a, char *memory, int B);
 
-/* Multiply-adds of one sequence's scores, which attention_macs has once, and a backward pass computes again. */
+/* Multiply-adds of one sequence's scores.  attention_macs counts them once, and a backward pass computes them again. */
 double causal_score_macs(const Attention *a);
 /* The share of dense attention's pairs. */
 double causal_share(const Attention *a);

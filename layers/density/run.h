@@ -1,5 +1,4 @@
-/* A run of train_ar: what training and the modes in this folder share.  A density model of bytes: its data, the model
- * and its modes that are not training. */
+/* A run of train_ar: the data and the model that training and the modes in this folder share. */
 #ifndef VIT_LAYERS_DENSITY_RUN_H
 #define VIT_LAYERS_DENSITY_RUN_H
 
@@ -9,7 +8,7 @@
 #include "layers/density/sampling.h"
 #include "layers/density/sequence_model.h"
 
-/* Settings of what is drawn from a model. */
+/* Settings of sampling from a model. */
 typedef struct {
     int sample, length;
     ConfigList complete;
@@ -35,25 +34,25 @@ typedef struct {
     StepCosineSettings *schedule;
 
     SequenceSet set;
-    SequenceShape shape; /* of the set's sequences, or of those that --parity was given */
+    SequenceShape shape; /* of the set's sequences, or of those in the file of --parity */
     SequenceModel model;
     LoaderPool *workers;
     SequenceLoader loader, eval_loader;
     SafeTensors parity;
     float *losses;      /* host [micro_batch,n] */
     double bits;        /* a token, of the last evaluation */
-    int prompt;         /* rows that drawing reads at once, at least 1 */
+    int prompt;         /* rows that sampling processes at once, at least 1 */
     DeviceGraph *graph; /* of a micro-batch */
 } DensityRun;
 
-/* The number of sequences at a time: as many as fit in memory while keeping the device busy, or as micro_batch says. */
+/* The number of sequences at a time: as many as keep the device busy and fit in memory, or micro_batch. */
 int density_micro_batch(const DensityRun *run);
 
 /* Builds the model for `batch` sequences at a time with its first weights, those of --init or random ones. */
 void density_open(DensityRun *run, int batch, SequencePurpose purpose);
 void density_close(DensityRun *run);
 
-/* Ends the program unless every token is below the model's vocabulary; `from` says where they came from. */
+/* Ends the program unless every token is below the model's vocabulary; `from` names their source in the message. */
 void density_check_tokens(const DensityRun *run, const uint8_t *tokens, size_t count, const char *from);
 /* Loads checked tokens of B sequences into the model. */
 void density_load(DensityRun *run, const uint8_t *tokens, int B);
@@ -63,13 +62,13 @@ void density_load(DensityRun *run, const uint8_t *tokens, int B);
  * losses. */
 double density_forward_backward(DensityRun *run, int first, int B, bool last);
 
-/* Into the facts of a training run (report/facts.h): the model and what its bits are compared with; after an evaluation,
- * what it draws. */
+/* Write to the facts of a training run (report/facts.h): the model and the baselines of its bits; after an evaluation,
+ * samples of the model. */
 void density_facts(DensityRun *run);
 void density_facts_evaluated(DensityRun *run);
 
-/* The modes, after program_open.  --parity's file says what a sequence is, so it is opened before settings are
- * checked. */
+/* The modes, after program_open.  The file of --parity determines the shape of a sequence, so it is opened before
+ * settings are checked. */
 void density_describe(DensityRun *run);
 void density_bench(DensityRun *run);
 void density_draw(DensityRun *run);

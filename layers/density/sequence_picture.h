@@ -1,5 +1,5 @@
-/* Writes the attention weights of a density model for scripts/plots/plot_attention.py, which draws them over a picture
- * that is half drawn. */
+/* Writes the attention weights of a density model for scripts/plots/plot_attention.py, which plots them over a picture
+ * whose lower half is still to be sampled. */
 #ifndef VIT_LAYERS_DENSITY_SEQUENCE_PICTURE_H
 #define VIT_LAYERS_DENSITY_SEQUENCE_PICTURE_H
 
@@ -7,7 +7,7 @@
 
 /* Writes a safetensors file about the first picture of the last forward pass, whose bytes are `tokens` [n].  The
  * training plan must be the current one, without recompute, since only that keeps what is read here.
- *   weights   [depth,heads,4,n]  what each byte gets of the attention by which four bytes are predicted; 0 where the
+ *   weights   [depth,heads,4,n]  attention to each byte in the prediction of four bytes; 0 where the
  *                                set has it not; the share of the start vector, which is no byte, is left out
  *   queries   [4]                these bytes: the first channel in the middle of rows H/4, H/2, 3H/4 and H-1
  *   image     [H,W,3]            values from 0 to 1

@@ -1,5 +1,5 @@
-/* What the programs of all detectors share: settings, data sets with their loaders, the detections of an evaluation and
- * the mode --predict, and what a report shows.  A program's own run begins with a Detector. */
+/* Shared by the programs of all detectors: settings, data sets with their loaders, the detections of an evaluation, the
+ * mode --predict, and the contents of a report.  A program's own run begins with a Detector. */
 #ifndef VIT_LAYERS_DETECTION_DETECTOR_H
 #define VIT_LAYERS_DETECTION_DETECTOR_H
 
@@ -42,46 +42,46 @@ typedef struct {
     DetectionLoader loader, val_loader;
     DetectionTask task;  /* boxes, or boxes with masks */
     DetectionRule rule;  /* how sides of resized pictures are rounded */
-    int multiple;        /* of which the sides of a batch are multiples; 0: 1 */
+    int multiple;        /* the sides of a batch are multiples of this; 0: 1 */
     int shorter, longer; /* maximum shorter and longer side of a batch */
     const char **names;  /* [ids]: categories by their id, "" for none */
     int ids;
     double *category_ap; /* [categories of val]: COCO_AP of the last evaluation, of masks if the task has them; -1: none */
-    double infer_s;      /* the last evaluation's seconds an image on this rank, without waiting for pictures */
+    double infer_s;      /* seconds per image of the last evaluation on this rank, without waiting for pictures */
 } Detector;
 
 /* Checks settings of several groups. */
 void detector_check_settings(Detector *d);
 
-/* Opens the validation split, if the call evaluates, and for training also the other. */
+/* Opens the validation split, if the call evaluates, and for training also the training split. */
 void detector_open_sets(Detector *d, bool train);
-/* The loader of one of the two, which gives `micro` images at a time. */
+/* Opens the loader of one of the two, for `micro` images at a time. */
 void detector_open_loader(Detector *d, bool train, int micro);
-/* Finds d->names, those of the data, of ids below `ids` or more. */
+/* Sets d->names to the names in the data, at least of all ids below `ids`. */
 void detector_names_of_data(Detector *d, int ids);
 void detector_close_data(Detector *d);
 
 /* == Evaluation =================================================================================================== */
 
-/* Every rank has the detections of its own images: after this each has all, in the order of the images. */
+/* Exchanges detections: each rank has those of its own images before, and all of them, in the order of the images,
+ * after the call. */
 void detector_exchange(const Detector *d, CocoResults *results);
 
 /* --eval: detections are compared with the data by category id, so an id must mean the same category in both. */
 void detector_check_categories(const Detector *d);
-/* --eval: says what was evaluated, and writes --results; on rank 0 only, between the two prints the program its
- * numbers. */
+/* --eval, on rank 0 only: prints what was evaluated; writes --results.  In between, the program prints its metrics. */
 void detector_report_begin(const Detector *d);
 void detector_report_end(const Detector *d, const CocoResults *results);
 
 /* == The report =================================================================================================== */
 
-/* After an evaluation, into the facts of a training run, if there are any: validation pictures with what was found and what is there, and
- * the AP of each category. */
+/* After an evaluation, writes to the facts of a training run, if there are any: validation pictures with detections and
+ * annotations, and the AP of each category. */
 void detector_facts(const Detector *d, Facts *facts, const CocoResults *found);
 
 /* == --predict ==================================================================================================== */
 
-/* A picture to be predicted: as it is, and resized in a batch of one image. */
+/* A picture for prediction: the original, and a batch of one resized image. */
 typedef struct {
     const char *name;   /* for messages */
     int width, height;  /* of the original */
@@ -92,8 +92,8 @@ typedef struct {
 /* Finds the objects of a picture: results [image id 1], best first. */
 typedef void (*DetectPicture)(Detector *d, const DetectorPicture *picture, CocoResults *results);
 
-/* Finds the pictures that --predict names, the largest size that they have when they are resized (d->shorter and
- * longer), and d->names of ids below `ids`: those in the checkpoint; 0: of all ids that it names. */
+/* Finds the pictures of --predict and their largest size after resizing (d->shorter and longer), and sets d->names from
+ * the checkpoint, for ids below `ids`; 0: for all ids that it names. */
 void detector_predict_begin(Detector *d, Pictures *pictures, int ids);
 /* Prints the detections in the pictures; with --json and --draw also writes them. */
 void detector_predict(Detector *d, Pictures *pictures, DetectPicture detect);

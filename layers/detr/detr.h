@@ -29,7 +29,7 @@ typedef struct {
 } DetrSettings;
 extern const ConfigGroup detr_settings;
 
-/* Adds detr_settings and the settings of the operators that an encoder can have. */
+/* Adds detr_settings and the settings of the operators that an encoder supports. */
 DetrSettings *detr_add_settings(Config *config);
 /* Marks the settings of the chosen operator as used.  Must be called before config_settle, which checks the settings in
  * use. */
@@ -51,7 +51,7 @@ typedef struct {
     int most_h, most_w; /* largest padded height and width that the plans have room for */
     int B, H, W;        /* the current batch: images, and their padded height and width */
     Grid grid;          /* of C5, for that batch */
-    Dropout dropout;    /* of this step; rate and site are not set */
+    Dropout dropout;    /* of this step, without rate and site */
 
     uint8_t *pixels;  /* [B,Hi,Wi,3] */
     int *sizes;       /* [B,2] height and width of each image without padding */
@@ -125,7 +125,7 @@ size_t detr_macs(Detr *detr, int H, int W);
 /* Multiply-adds of one image's forward and backward pass, without gradients that frozen parameters do not need. */
 size_t detr_training_macs(Detr *detr, int H, int W);
 
-/* Calls part for each of the model's parts, with its multiply-adds for an image of H x W. */
+/* Calls `part` for each of the model's parts, with its multiply-adds for an image of H x W. */
 void detr_parts(Detr *detr, int H, int W, ModelPart part, void *context);
 
 /* Prints a table of the model's parts with their parameters and multiply-adds for an image of H x W, and then lines

@@ -14,7 +14,7 @@ typedef struct {
     MultiHead self, cross;
     FeedForward ffn;
     PostNorm norm1, norm2, norm3, norm4; /* norm4 normalises t + E, without a residual connection */
-    Projection point2, point3;           /* to the centres' offsets, and to their scales */
+    Projection point2, point3;           /* to the offsets of the centres, and to their scales */
     char prefix[40];                     /* "transformer.decoder.layers.3." */
     size_t begin;                        /* where its tensors begin in the parameter arena */
     float *centre;                       /* [B,Q,H,2] kept: x, y in cells */
@@ -30,7 +30,7 @@ typedef struct {
     int first_site; /* Dropout.site of its first dropout */
     size_t begin;   /* where its tensors begin in the parameter arena */
     DetrDecoderLayer *layers; /* [depth] */
-    Perceptron point1;        /* gives the reference points, from layer 0 */
+    Perceptron point1;        /* computes the reference points, in layer 0 */
     float *queries, *dqueries;                  /* E [Q,M] */
     NormPair norm;                             /* decoder.norm */
     real *t, *other;   /* [B,Q,M] the state before layer 0; in inference the two buffers that the state alternates in */

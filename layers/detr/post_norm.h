@@ -22,8 +22,8 @@ typedef struct {
 static inline size_t rows_total(Rows r) { return (size_t)r.n * (size_t)r.rows; }
 
 void post_norm_declare(PostNorm *p, Params *params, const char *prefix, const char *name, int M);
-/* In training all is kept.  In inference the sum overwrites `from`, which holds x, and the output x' is written to
- * `to`. */
+/* In training everything is kept.  In inference the sum overwrites `from`, which holds x, and the output x' is written
+ * to `to`. */
 void post_norm_plan(PostNorm *p, Plan *plan, const char *prefix, const char *name, size_t n, real **from, real **to);
 /* p->x = norm(x + drop(f)).  Overwrites f. */
 void post_norm_forward(const PostNorm *p, const real *x, real *f, Rows rows, const Dropout *dropout);

@@ -3,8 +3,8 @@
  *
  *   run.c         settings, data sets and loaders, the model with its first weights
  *   loss.c        a step's loss and its gradients, and the loss of a validation image
- *   evaluation.c  the detections of an evaluation, exchanged between ranks, and what --eval prints of them
- *   run_facts.c   what a report says of the model
+ *   evaluation.c  the detections of an evaluation, exchanged between ranks, and the output of --eval
+ *   run_facts.c   the description of the model in a report
  *   predict.c, parity.c, bench.c   these modes
  *
  * Letters: B images, Q queries, C class logits, L decoder layers. */
@@ -34,22 +34,22 @@ typedef struct {
     const DropSettings *schedule;
 
     Detr detr;
-    SetLossWork step_loss, image_loss; /* of a micro-batch; of one image and layer in an evaluation */
+    SetLossWork step_loss, image_loss; /* for a micro-batch; for one image and layer in an evaluation */
     float *logits, *boxes;    /* host [L,B,Q,C], [L,B,Q,4] */
     float *dlogits, *dboxes;  /* the same */
     float *unused;            /* [Q,C + 4]: derivatives in an evaluation */
     float (*target_boxes)[4]; /* [most_boxes of the validation split] */
     int *target_labels;
-    double found[COCO_NUMBERS]; /* the last evaluation's, 0 to 1, -1 for none */
+    double found[COCO_NUMBERS]; /* of the last evaluation, 0 to 1, -1 for none */
 } DetrRun;
 
-/* The number of classes where only the model is needed, without data. */
+/* Sets the number of classes if only the model is needed, without data. */
 void detr_run_find_classes(DetrRun *run);
 
 /* The number of height x width images whose largest backbone activation keeps the device busy. */
 int detr_run_micro_batch(const DetrRun *run, int height, int width);
 
-/* Opens the validation split, if the call evaluates, and for training also the other, with their loaders. */
+/* Opens the validation split, if the call evaluates, and for training also the training split, with their loaders. */
 void detr_run_open_data(DetrRun *run, bool train);
 
 /* Builds the model for that many images of H x W or W x H at a time and sets its initial weights. */
@@ -58,7 +58,7 @@ void detr_run_open_model(DetrRun *run, int images, int H, int W, bool training);
 /* Loads a part of a batch into the model (detr_load). */
 void detr_run_load(DetrRun *run, const DetectionPart *part, const float mean[3], const float std[3]);
 
-/* Allocates the host's predictions of that many images and, for training, what their loss needs. */
+/* Allocates the predictions of that many images on the host and, for training, the memory for their loss. */
 void detr_run_open_buffers(DetrRun *run, int images, int most_targets, bool training);
 
 /* == Loss ========================================================================================================= */
@@ -66,12 +66,12 @@ void detr_run_open_buffers(DetrRun *run, int images, int most_targets, bool trai
 /* The terms of a step's loss, summed over micro-batches and ranks. */
 typedef struct {
     double total, focal, l1, giou;
-    double wrong, targets; /* targets whose query has its largest logit at another class, and all of them */
-    int boxes;             /* of the whole batch on all ranks: the others are divided by it */
+    double wrong, targets; /* targets whose query has its largest logit for another class, and all targets */
+    int boxes;             /* of the whole batch on all ranks, by which the others are divided */
 } StepLoss;
 
-/* After detr_forward of `part`: takes the predictions to the host, matches them with the part's boxes, adds the loss to
- * *sum and loads its gradients for detr_backward.  Predictions that cannot be matched (not finite) stop the run; the
+/* After detr_forward of `part`: copies the predictions to the host, matches them with the part's boxes, adds the loss
+ * to *sum and loads its gradients for detr_backward.  Predictions that cannot be matched (not finite) stop the run; the
  * message names the image. */
 void detection_loss(DetrRun *run, const DetectionPart *part, StepLoss *sum);
 
@@ -94,10 +94,10 @@ void validation_loss_add(ValidationLoss *sum, DetrRun *run, int image, const flo
 /* Adds the detections of the part that the model holds, after detr_forward, and the loss of its images. */
 void found_take(CocoResults *found, DetrRun *run, const DetectionPart *part, ValidationLoss *sum);
 
-/* --eval: prints COCO's numbers and the loss, and writes --results. */
+/* --eval: prints COCO's metrics and the loss, and writes --results. */
 void detr_eval_report(const DetrRun *run, const CocoResults *results);
 
-/* The model, into the facts of a training run (report/facts.h). */
+/* Writes the model's description to the facts of a training run (report/facts.h). */
 void detr_facts(DetrRun *run);
 
 /* == Modes in place of training =================================================================================== */
@@ -106,7 +106,7 @@ void detr_facts(DetrRun *run);
 void detr_run_describe(DetrRun *run);
 /* --predict: prints the detections in pictures; with --json and --draw also writes them. */
 void detr_predict(DetrRun *run);
-/* --parity: predictions, loss and gradients for the images and boxes that another framework was given. */
+/* --parity: predictions, loss and gradients for the images and boxes of a comparison with another framework. */
 void detr_parity(DetrRun *run);
 /* --bench: the speed of training and inference on random images of one size. */
 void detr_bench(DetrRun *run);

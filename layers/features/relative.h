@@ -10,7 +10,7 @@ typedef struct Relative Relative;
 
 typedef struct RelativeKind {
     const char *name, *summary, *paper; /* begins like ConfigChoice; paper NULL: none */
-    bool numerator; /* positions are in the numerator only; the denominator uses the features without them */
+    bool numerator; /* the numerator has positions; the denominator uses the features without them */
     void (*declare)(Relative *r, const Attention *a, Params *params);
     void (*plan)(Relative *r, const Attention *a, Plan *plan, int B);
     void (*draw)(const Relative *r, const Attention *a, uint64_t seed, uint32_t step); /* as FeatureMapKind's */
@@ -55,10 +55,10 @@ void relative_draw(const Relative *r, const Attention *a, uint64_t seed, uint32_
  * computing it. */
 const real *relative_code(const Relative *r, const Attention *a, const real *qkv, int B);
 const real *relative_features(const Relative *r, const Attention *a, const real *phi, int B);
-/* The gradients of these inputs are to be written there: to dphi or dpsi, to dqkv or dcoded. */
+/* Where the gradients of these inputs must be written: dphi or dpsi, dqkv or dcoded. */
 real *relative_features_slot(const Relative *r, real *dphi);
 real *relative_code_slot(const Relative *r, real *dqkv);
-/* These take the gradients from there to dphi and to dqkv (=);  parameters (+=). */
+/* These compute from them the gradients dphi and dqkv (=);  parameters (+=). */
 void relative_features_backward(const Relative *r, const Attention *a, real *dphi, int B);
 void relative_code_backward(const Relative *r, const Attention *a, real *dqkv, const real *qkv, int B);
 size_t relative_macs(const Relative *r, const Attention *a);

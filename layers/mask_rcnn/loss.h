@@ -1,6 +1,6 @@
-/* The five losses of Mask R-CNN, on the host: which anchors and regions count, what they are to find, and the gradients
- * of the model's outputs.  Every loss is a mean over the sample of its own image, and these are averaged over the
- * images of the global batch, so that micro-batches and ranks change nothing.
+/* The five losses of Mask R-CNN, on the host: the choice of the anchors and regions that count, their targets, and the
+ * gradients of the model's outputs.  Every loss is a mean over the sample of an image, and these means are averaged
+ * over the images of the global batch, so that results do not depend on micro-batches and ranks.
  *
  *   objectness   binary cross entropy of the sampled anchors
  *   rpn_box      L1 of the four deltas of positive anchors, divided by the size of the sample
@@ -17,25 +17,25 @@ enum { LOSS_OBJECTNESS, LOSS_RPN_BOX, LOSS_CLASS, LOSS_BOX, LOSS_MASK, LOSS_TERM
 
 typedef struct {
     double term[LOSS_TERMS];
-    double regions, right; /* sampled regions, and those whose largest logit is that of their class */
+    double regions, right; /* sampled regions, and those of them whose largest logit is for their class */
 } MaskRcnnLoss;
 double mask_rcnn_loss_total(const MaskRcnnLoss *loss);
 
-/* What is to be found in a batch of B images. */
+/* The targets of a batch of B images. */
 typedef struct {
     const int *size;         /* [B,2]: height and width of each image without padding */
     const float (*boxes)[4]; /* [first[B]]: x0, y0, x1, y1 in pixels of the batch's images */
     const int *labels;       /* [first[B]]: 1 .. K-1 */
     const ObjectMask *masks; /* [first[B]] */
     const int *first;        /* [B + 1] */
-    const float (*proposals)[4]; /* NULL: the RPN's; or [first_proposal[B]] */
+    const float (*proposals)[4]; /* NULL: those of the RPN; or [first_proposal[B]] */
     const int *first_proposal;   /* [B + 1] */
 } Truth;
 
-/* What the samples of a step depend on, and by how many images the losses are divided. */
+/* The numbers on which the samples of a step depend, and the number of images by which losses are divided. */
 typedef struct {
     uint64_t seed;
-    uint32_t step, first; /* the first image's place in the global batch */
+    uint32_t step, first; /* index of the first image in the global batch */
     int batch;            /* images in the global batch */
 } LossDraw;
 
@@ -56,12 +56,12 @@ typedef struct {
     int *mask_match;         /* [masks] */
 } LossWork;
 
-/* given: the most proposals of an image that Truth gives, or 0. */
+/* given: the largest number of proposals of an image in Truth, or 0. */
 void loss_work_open(LossWork *work, const MaskRcnn *m, int most_truth, int given);
 void loss_work_close(LossWork *work);
 
-/* After mask_rcnn_forward: samples regions, from the true boxes and the proposals, into m->regions and, the positive
- * ones, into m->masks. */
+/* After mask_rcnn_forward: samples regions from the true boxes and the proposals into m->regions, and copies the
+ * positive ones to m->masks. */
 void choose_regions(MaskRcnn *m, LossWork *work, const Truth *truth, const LossDraw *draw);
 
 /* After mask_rcnn_forward_masks: adds the losses to *sum, and with `gradients` fills in the gradients for

@@ -1,5 +1,5 @@
 /* Mask R-CNN (He et al. 2017) on a feature pyramid, with torchvision's names and shapes.  A forward pass has three
- * parts, because the host chooses between them which regions the heads look at:
+ * parts, because the host chooses the regions for the heads in between:
  *   mask_rcnn_forward        images -> backbone, pyramid, and the logits and deltas of all anchors
  *   mask_rcnn_forward_boxes  regions -> their class logits and deltas
  *   mask_rcnn_forward_masks  regions -> their 28 x 28 mask logits of every class
@@ -52,7 +52,8 @@ typedef struct {
     Anchors anchors;
     Regions regions, masks; /* of the box and of the mask head */
 
-    /* Host memory: the outputs, and in training the gradients of the loss by them, which the caller fills in. */
+    /* Host memory: the outputs, and in training the gradients of the loss with respect to them, which the caller fills
+     * in. */
     float *logits[FPN_LEVELS], *deltas[FPN_LEVELS];   /* [B,h_i,w_i,3] and [B,h_i,w_i,3,4] */
     float *dlogits[FPN_LEVELS], *ddeltas[FPN_LEVELS];
     float *class_logits, *class_deltas;               /* [R,K], [R,K,4] */
@@ -60,14 +61,14 @@ typedef struct {
     float *mask_logits, *dmask_logits;                /* [R,28,28,K] */
 } MaskRcnn;
 
-/* The rules of section 3 of the paper's successors (mmdetection), with the settings' numbers. */
+/* The rules of mmdetection's Mask R-CNN, with the numbers in the settings. */
 SampleRule mask_rcnn_anchor_rule(const MaskRcnn *m);
 SampleRule mask_rcnn_region_rule(const MaskRcnn *m);
 ProposalRule mask_rcnn_proposal_rule(const MaskRcnn *m, bool training);
 RegionDetectionRule mask_rcnn_detection_rule(const MaskRcnn *m);
 
-/* Declares every parameter; allocates no device memory yet.  The config must outlive the model, whose num_classes is
- * given.  `way` is that of all convolutions: CONVOLUTION_CENTRED or CONVOLUTION_QUICK. */
+/* Declares every parameter; allocates no device memory yet.  num_classes must be set, and the config must outlive the
+ * model.  `way` is that of all convolutions: CONVOLUTION_CENTRED or CONVOLUTION_QUICK. */
 void mask_rcnn_create(MaskRcnn *m, const Config *config, int way);
 
 /* Plans activations for up to B images padded to at most H x W, or W x H; training also plans the backward pass. */
@@ -85,7 +86,7 @@ void mask_rcnn_fold(MaskRcnn *m);
  * empty then. */
 void mask_rcnn_forward(MaskRcnn *m);
 
-/* The logits and deltas of image b's anchors, level by level, as proposals_find takes them. */
+/* The logits and deltas of image b's anchors, level by level, for proposals_find. */
 void mask_rcnn_outputs_of(const MaskRcnn *m, int b, const float *logits[FPN_LEVELS], const float *deltas[FPN_LEVELS]);
 
 /* Adds a region of that image; there must be room. */
@@ -103,10 +104,10 @@ void mask_rcnn_backward(MaskRcnn *m, GradientsListener final);
 
 /* Multiply-adds of one image of H x W with this number of regions in each head, as mmdetection counts them. */
 size_t mask_rcnn_macs(MaskRcnn *m, int H, int W, int proposals, int masks);
-/* Those of a forward and a backward pass in training. */
+/* Multiply-adds of a forward and a backward pass in training. */
 size_t mask_rcnn_training_macs(MaskRcnn *m, int H, int W);
 
-/* Calls part for each of the model's parts, with its multiply-adds for an image of H x W. */
+/* Calls `part` for each of the model's parts, with its multiply-adds for an image of H x W. */
 void mask_rcnn_parts(MaskRcnn *m, int H, int W, ModelPart part, void *context);
 
 /* Prints a table of the parts with their parameters and multiply-adds for an image of H x W, and then lines

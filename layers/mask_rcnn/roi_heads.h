@@ -1,4 +1,4 @@
-/* The two heads of Mask R-CNN (He et al. 2017) that look at regions.
+/* The two heads of Mask R-CNN (He et al. 2017), whose inputs are regions.
  *   box    the region's 7 x 7 features, flattened, through two linear layers with ReLU, to class logits and, for each
  *          class, the four deltas of a box
  *   mask   the region's 14 x 14 features through four 3 x 3 convolutions with ReLU, a transposed convolution of 2 x 2
@@ -26,7 +26,7 @@ typedef struct {
     real *dlogits, *ddeltas; /* scratch, written by the caller */
     real *dh, *dh6;         /* scratch */
     real *dcolumns;         /* scratch [R,C*49] */
-    real *dx;               /* [R,7,7,C] of the caller: the result of the backward pass */
+    real *dx;               /* [R,7,7,C] of the caller, for the result of the backward pass */
 } BoxHead;
 
 void box_head_declare(BoxHead *head, Params *params, int C, int width, int classes);
@@ -50,7 +50,7 @@ typedef struct {
     real *logits;           /* [R,28,28,K] */
     real *dlogits;          /* scratch, written by the caller */
     real *dup, *dh[2];      /* scratch */
-    real *dx;               /* [R,14,14,C] of the caller: the result of the backward pass */
+    real *dx;               /* [R,14,14,C] of the caller, for the result of the backward pass */
 } MaskHead;
 
 void mask_head_declare(MaskHead *head, ConvLayers *convs, Params *params, int C, int width, int classes);
@@ -59,7 +59,7 @@ void mask_head_forward(const MaskHead *head, int R);
 void mask_head_backward(const MaskHead *head, int R);
 size_t mask_head_macs(const MaskHead *head, size_t R);
 
-/* Convolutions of R regions are prepared for each R: numbers of regions are rounded up to one of few. */
+/* A convolution is prepared for each number R of regions, so R is rounded up to one of a few numbers. */
 static inline int mask_head_rows(int R) { return (R + 15) / 16 * 16; }
 
 #endif

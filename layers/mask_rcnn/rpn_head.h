@@ -17,7 +17,7 @@ typedef struct {
 
 void rpn_head_declare(RpnHead *head, ConvLayers *convs, Params *params, int channels);
 
-/* Plans for up to B images of up to H x W; what is scratch is shared with whatever is planned afterwards. */
+/* Plans for up to B images of up to H x W; scratch is shared with everything that is planned afterwards. */
 void rpn_head_plan(RpnHead *head, Plan *plan, int B, int H, int W);
 
 /* The map of level i, p [B,h_i,w_i,channels] -> logits[i], deltas[i]. */

@@ -3,11 +3,11 @@
  *
  *   run.c         settings, data sets and loaders, the model with its first weights
  *   loss.c        a step's losses and their gradients
- *   evaluation.c  the detections of an image, and what --eval prints of all
- *   run_facts.c   what a report says of the model
+ *   evaluation.c  the detections of an image, and the output of --eval
+ *   run_facts.c   the description of the model in a report
  *   predict.c, parity.c, bench.c   these modes
  *
- * A label is a category's place in the order of ids, from 1 on: 0 is the background. */
+ * A label is the index of a category in the order of ids, counted from 1: 0 is the background. */
 #ifndef VIT_LAYERS_MASK_RCNN_RUN_H
 #define VIT_LAYERS_MASK_RCNN_RUN_H
 
@@ -31,23 +31,23 @@ typedef struct {
     int *found_first;            /* [B + 1]: the detections of each image in model.masks */
     float *probability;          /* [28,28] */
     Rle pasted;
-    double found[COCO_NUMBERS], found_masks[COCO_NUMBERS]; /* the last evaluation's, 0 to 1, -1 for none */
+    double found[COCO_NUMBERS], found_masks[COCO_NUMBERS]; /* of the last evaluation, 0 to 1, -1 for none */
 } MaskRun;
 
-/* The number of categories where only the model is needed, without data. */
+/* Sets the number of categories if only the model is needed, without data. */
 void mask_run_find_classes(MaskRun *run);
 /* The number of height x width images whose largest map keeps the device busy. */
 int mask_run_micro_batch(const MaskRun *run, int height, int width);
-/* Opens the validation split, if the call evaluates, and for training also the other, with their loaders. */
+/* Opens the validation split, if the call evaluates, and for training also the training split, with their loaders. */
 void mask_run_open_data(MaskRun *run, bool train);
-/* Which category ids the labels have, from the names of the data or the checkpoint. */
+/* Finds the category ids of the labels, from the names of the data or the checkpoint. */
 void mask_run_find_ids(MaskRun *run);
 /* Builds the model for that many images of H x W or W x H at a time and sets its initial weights. */
 void mask_run_open_model(MaskRun *run, int images, int H, int W, bool training);
 
 /* == A step ======================================================================================================= */
 
-/* Loads a part of a batch into the model, and tells what is to be found in it until the next call. */
+/* Loads a part of a batch into the model, and returns its targets, which are valid until the next call. */
 Truth mask_run_load(MaskRun *run, const DetectionPart *part, const float mean[3], const float std[3]);
 
 /* One optimizer step with the gradients of a whole batch, once every rank has its own; sums the losses over ranks. */
@@ -56,16 +56,16 @@ void mask_run_update(MaskRun *run, MaskRcnnLoss *loss);
 /* == Evaluation =================================================================================================== */
 
 void mask_run_open_evaluation(MaskRun *run);
-/* Finds the objects of the batch that is loaded: the forward pass and everything after it. */
+/* Finds the objects in the loaded batch: the forward pass and everything after it. */
 void mask_run_detect(MaskRun *run, const int *sizes);
 /* Adds the detections in image b of that batch, which has size[0] x size[1] pixels there and the id image_id and height
  * x width pixels as a picture, to `results`, best first. */
 void mask_run_results(MaskRun *run, int b, const int size[2], int64_t image_id, int width, int height,
                       CocoResults *results);
-/* --eval: prints COCO's numbers of boxes and of masks, and writes --results. */
+/* --eval: prints COCO's metrics of boxes and of masks, and writes --results. */
 void mask_run_report(const MaskRun *run, const CocoResults *results);
 
-/* The model, into the facts of a training run (report/facts.h). */
+/* Writes the model's description to the facts of a training run (report/facts.h). */
 void mask_run_facts(MaskRun *run);
 
 /* == Modes in place of training =================================================================================== */
@@ -74,7 +74,7 @@ void mask_run_facts(MaskRun *run);
 void mask_run_describe(MaskRun *run);
 /* --predict: prints the detections in pictures; with --json and --draw also writes them. */
 void mask_run_predict(MaskRun *run);
-/* --parity: losses, outputs and gradients for the images and objects that another framework was given. */
+/* --parity: losses, outputs and gradients for the images and objects of a comparison with another framework. */
 void mask_run_parity(MaskRun *run);
 /* --bench: the speed of training and inference on random images of one size. */
 void mask_run_bench(MaskRun *run);

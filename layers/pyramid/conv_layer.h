@@ -1,6 +1,6 @@
 /* A convolution with a bias and, if wanted, a ReLU: y = relu?(conv(x, W) + b).  Images are channels last and may change
- * their size from call to call.  The convolutions of a model are a ConvLayers, which has their weights in the layout
- * that the kernels read: conv_layers_fold makes it again at the beginning of a forward pass. */
+ * their size from call to call.  A ConvLayers has all convolutions of a model and their weights in the layout of the
+ * kernels, which conv_layers_fold updates at the beginning of a forward pass. */
 #ifndef VIT_LAYERS_PYRAMID_CONV_LAYER_H
 #define VIT_LAYERS_PYRAMID_CONV_LAYER_H
 
@@ -22,20 +22,20 @@ enum { CONV_LAYERS = 64 };
 typedef struct {
     ConvLayer *layers[CONV_LAYERS];
     int count;
-    int way;            /* of all of them (Convolution), set before the first is declared */
+    int way;            /* of all convolutions (Convolution), set before the first is declared */
     bool trained;       /* room for the backward pass as well */
     void *memory;       /* NULL before the first conv_layers_fold */
-    float *ones, *zeros; /* [the most outputs] */
-    unsigned turn;      /* model.turn when the weights were folded */
+    float *ones, *zeros; /* [largest number of outputs] */
+    unsigned turn;      /* value of model.turn when the weights were folded */
 } ConvLayers;
 
-/* The `way` of all convolutions of a model: quick, but --parity compares with other frameworks, whose sums are closer to
- * exact ones than what is quick.  modes: NULL for a model that is no program's. */
+/* The `way` of all convolutions of a model: CONVOLUTION_QUICK, but not with --parity, which compares with other
+ * frameworks, whose sums are more exact.  modes: NULL for a model outside of a program. */
 static inline int conv_layers_way(const ModeSettings *modes) {
     return modes && *modes->parity ? CONVOLUTION_CENTRED : CONVOLUTION_QUICK;
 }
 
-/* How weights begin; biases begin with zeros. */
+/* The initial weights; biases are initialised to zero. */
 typedef enum {
     CONV_XAVIER,  /* uniform within sqrt(6 / (k k (in + out))) */
     CONV_KAIMING, /* normal with the variance 2 / (k k out): fan out */
@@ -53,8 +53,8 @@ typedef struct {
 /* Declares the tensors and joins the layer to `all`, which keeps its address. */
 void conv_layer_declare(ConvLayer *layer, ConvLayers *all, Params *params, const ConvConfig *config);
 
-/* Folds the weights of all layers unless they are those that were folded already (Model.turn).  The first call
- * allocates memory. */
+/* Folds the weights of all layers, if they have changed since the last call (Model.turn).  The first call allocates
+ * memory. */
 void conv_layers_fold(ConvLayers *all, const Model *model);
 void conv_layers_free(ConvLayers *all);
 
@@ -63,10 +63,10 @@ void conv_layer_plan(const ConvLayer *layer, Plan *plan, const ImageShape *image
 
 /* x [B,Hi,Wi,in] -> y [B,Ho,Wo,out]. */
 void conv_layer_forward(const ConvLayer *layer, real *y, const real *x, const ImageShape *images);
-/* dy [B,Ho,Wo,out] is the gradient of the convolution's sum: a layer with a ReLU gets what relu_gradient, or the layer
- * above with its `below`, has made of the gradient of y.  dw, db (+=).
- * dx (=) add + conv^T dy, where `below` is positive; add may be dx, or NULL; below: x if that is the output of a ReLU,
- * else NULL; dx NULL: no layer before this one is trained.  A stride of more than 1 takes no `add`. */
+/* dy [B,Ho,Wo,out] is the gradient of the convolution's sum: for a layer with a ReLU, relu_gradient, or the layer above
+ * with its `below`, computes it from the gradient of y.  dw, db (+=). dx (=) add + conv^T dy, where `below` is
+ * positive; add may be dx, or NULL; below: x if that is the output of a ReLU, else NULL; dx NULL: no layer before this
+ * one is trained.  With a stride of more than 1, `add` is NULL. */
 void conv_layer_backward(const ConvLayer *layer, real *dx, const real *add, const real *dy, const real *x,
                          const real *below, const ImageShape *images);
 

@@ -5,7 +5,7 @@
 
 #include "layers/pyramid/conv_layer.h"
 
-/* Batch norm, with statistics of what is computed at a time, on all ranks; group norm, an image by itself. */
+/* Batch norm, with statistics over the images computed at a time on all ranks; group norm, for each image alone. */
 typedef enum { SEG_NORM_BN, SEG_NORM_GN } SegNorm;
 
 enum { SEG_NORM_GROUPS = 32 };
@@ -24,8 +24,8 @@ typedef struct {
 void conv_norm_declare(ConvNorm *block, ConvLayers *convs, Params *params, const char *prefix, int in, int out,
                        SegNorm norm);
 
-/* Plans what is kept, and the workspace, for up to `images` of that size.  In inference the slot of z is the caller's to
- * plan. */
+/* Plans the kept tensors and the workspace for up to `images` of that size.  In inference the caller plans the slot of
+ * z. */
 void conv_norm_plan(ConvNorm *block, Plan *plan, const char *prefix, const ImageShape *images);
 
 /* x [B,H,W,in] -> y [B,H,W,out].  In inference y may be block->z. */

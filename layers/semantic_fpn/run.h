@@ -2,8 +2,8 @@
  * place of training share.
  *
  *   run.c         settings, data sets and loaders, the model with its first weights
- *   evaluation.c  the classes of a picture's pixels, their counts, and what --eval prints of them
- *   run_facts.c   what a report says of the model, and the pictures that it shows
+ *   evaluation.c  the classes of a picture's pixels, their counts, and the output of --eval
+ *   run_facts.c   the description of the model in a report, and its pictures
  *   predict.c, parity.c, bench.c, show_batch.c   these modes */
 #ifndef VIT_LAYERS_SEMANTIC_FPN_RUN_H
 #define VIT_LAYERS_SEMANTIC_FPN_RUN_H
@@ -29,7 +29,7 @@ typedef struct {
 } SemanticTrainingSettings;
 extern const ConfigGroup semantic_training_settings;
 
-/* Of --eval and --predict; what a run evaluates is whole. */
+/* For --eval and --predict; training evaluates whole pictures. */
 typedef enum { WINDOWS_WHOLE, WINDOWS_SLIDE } EvalWindows;
 
 /* Settings for evaluating and showing classes. */
@@ -39,7 +39,7 @@ typedef struct {
 } SemanticViewSettings;
 extern const ConfigGroup semantic_view_settings;
 
-/* Pictures of one size as the network gets them. */
+/* Pictures of one size as inputs of the network. */
 typedef struct {
     const uint8_t *pixels; /* [n,height,width,3], in memory of host_malloc */
     int n, height, width;
@@ -72,28 +72,28 @@ typedef struct {
     SegmentationSet train, val; /* train is open only in a training run */
     LoaderPool *workers;
     SegmentationLoader loader, val_loader;
-    SemanticRoom room, eval_room; /* of a part of training, and of pictures that are evaluated */
+    SemanticRoom room, eval_room; /* of a training part, and of evaluated pictures */
     uint8_t *own_labels;          /* host: those of one picture, without padding */
     uint8_t *classes, *device_classes; /* host, device: the predictions of one picture */
     uint8_t *window_pixels;       /* host_malloc: of one window */
     real *window_logits;          /* of all windows of a picture */
-    SemanticPictures shown;       /* what semantic_eval_pictures was given */
+    SemanticPictures shown;       /* the arguments of semantic_eval_pictures */
     SegmentationPart bench;       /* random pixels and labels of --bench */
     SegmentationCounts counts;    /* of the last evaluation */
     SegmentationScores scores;
-    double loss, pictures;        /* the losses of its pictures, and how many */
+    double loss, pictures;        /* sum and number of the losses of its pictures */
     SemanticKept kept[SEMANTIC_KEPT];
     int kept_count;
-    double infer_s;               /* its seconds a picture on this rank, without waiting for pictures */
+    double infer_s;               /* seconds per picture on this rank, without waiting for pictures */
 } SemanticRun;
 
-/* The number of classes where only the model is needed, without data. */
+/* Sets the number of classes if only the model is needed, without data. */
 void semantic_run_find_classes(SemanticRun *run);
 
 /* The number of height x width images at a time whose largest activation keeps the device busy. */
 int semantic_run_micro_batch(const SemanticRun *run, int height, int width);
 
-/* Opens the validation split, if the call evaluates, and for training also the other, with their loaders. */
+/* Opens the validation split, if the call evaluates, and for training also the training split, with their loaders. */
 void semantic_run_open_data(SemanticRun *run, bool train);
 void semantic_run_close(SemanticRun *run);
 
@@ -111,15 +111,16 @@ const char *const *semantic_run_names(const SemanticRun *run);
 
 /* == Evaluation =================================================================================================== */
 
-/* Allocates, with the largest sizes of all, what pictures of run->eval_room need besides the model. */
+/* Allocates, for the largest sizes, the memory that pictures of run->eval_room need besides the model. */
 void semantic_eval_open(SemanticRun *run);
 
-/* Whole pictures pass through the network here, windows when the classes are asked for. */
+/* Whole pictures pass through the network here, windows in the call for their classes. */
 void semantic_eval_pictures(SemanticRun *run, const SemanticPictures *pictures);
-/* The classes of picture b of these, at its original size: run->classes [height,width]. */
+/* Computes the classes of picture b of these, at its original size: run->classes [height,width]. */
 void semantic_eval_classes(SemanticRun *run, int b, int height, int width);
 
-/* Begins to count; counts the pictures of a part; sums over all ranks, unless a signal has ended the evaluation. */
+/* The three steps of counting: begin; count the pictures of a part; sum over all ranks, unless a signal has ended the
+ * evaluation. */
 void semantic_eval_begin(SemanticRun *run);
 void semantic_eval_add(SemanticRun *run, const SegmentationPart *part);
 void semantic_eval_end(SemanticRun *run);
@@ -129,9 +130,9 @@ void semantic_eval_report(SemanticRun *run);
 
 /* == The report =================================================================================================== */
 
-/* Into the facts of a training run (report/facts.h): the model; after an evaluation pictures with their labels and
- * predictions, and the IoU of every class.  Pictures are kept when they are evaluated: of several ranks those of the one
- * that writes the report. */
+/* Write to the facts of a training run (report/facts.h): the model; after an evaluation, pictures with their labels and
+ * predictions, and the IoU of every class.  Pictures are kept during the evaluation, on the rank that writes the
+ * report. */
 void semantic_facts(SemanticRun *run);
 void semantic_facts_evaluated(SemanticRun *run);
 /* Keeps picture b of the part, whose labels and predictions [height,width] are in run->own_labels and run->classes, if
@@ -144,7 +145,7 @@ void semantic_facts_keep(SemanticRun *run, const SegmentationPart *part, int b, 
 void semantic_run_describe(SemanticRun *run);
 /* --predict: prints the classes of pictures; with --json and --draw also writes them. */
 void semantic_predict(SemanticRun *run);
-/* --parity: logits, loss and gradients for the images and labels that another framework was given. */
+/* --parity: logits, loss and gradients for the images and labels of a comparison with another framework. */
 void semantic_parity(SemanticRun *run);
 /* --bench (training/bench.h): opens the model and makes a random part; loads it for a step; runs it in inference; prints
  * the results. */
@@ -152,7 +153,7 @@ void semantic_bench_begin(Bench *b, SemanticRun *run);
 void semantic_bench_load(const Bench *b, SemanticRun *run);
 void semantic_bench_infer(SemanticRun *run);
 void semantic_bench_print(const Bench *b, SemanticRun *run);
-/* --show-batch: writes what training will see first. */
+/* --show-batch: writes the first training pictures with their labels. */
 void semantic_show_batch(SemanticRun *run);
 
 #endif

@@ -1,6 +1,6 @@
-/* Semantic FPN (Kirillov et al. 2019, as mmsegmentation has it): semantic segmentation by a backbone, a feature pyramid
- * and a head that sums its levels.  Parameters have mmsegmentation's names, the backbone's those of its classifier behind
- * "backbone.".
+/* Semantic FPN (Kirillov et al. 2019, as in mmsegmentation): semantic segmentation by a backbone, a feature pyramid and
+ * a head that sums its levels.  Parameters have mmsegmentation's names, the backbone's have those of its classifier
+ * after "backbone.".
  *
  * Letters: B images of H x W, multiples of 32; K classes; logits at stride 4. */
 #ifndef VIT_LAYERS_SEMANTIC_FPN_SEMANTIC_FPN_H
@@ -22,12 +22,12 @@ typedef struct {
 } SemanticFpnSettings;
 extern const ConfigGroup semantic_fpn_settings;
 
-/* Adds semantic_fpn_settings and those of the backbones; marks those in use, before config_settle. */
+/* One adds semantic_fpn_settings and those of the backbones; the other marks those in use, before config_settle. */
 SemanticFpnSettings *semantic_fpn_add_settings(Config *config);
 void semantic_fpn_use_settings(Config *config);
 
-/* What a plan has room for: B images of H x W or W x H, whose labels have label_H x label_W or label_W x label_H pixels.
- * Evaluation takes the labels of one image at a time. */
+/* The sizes of a plan: B images of H x W or W x H, whose labels have label_H x label_W or label_W x label_H pixels.
+ * Evaluation has the labels of one image at a time. */
 typedef struct {
     int B, H, W, label_H, label_W;
 } SemanticRoom;
@@ -59,7 +59,7 @@ void semantic_fpn_create(SemanticFpn *net, const Config *config, int way);
 void semantic_fpn_plan(SemanticFpn *net, const SemanticRoom *inference, const SemanticRoom *training);
 /* Allocates what was planned; the current plan is then the training plan, or if there is none the inference plan. */
 void semantic_fpn_allocate(SemanticFpn *net);
-/* model_set_training, and model_evaluation_begin and _end with the weights folded anew. */
+/* Like model_set_training, model_evaluation_begin and model_evaluation_end, and fold the weights again. */
 void semantic_fpn_set_training(SemanticFpn *net, bool training);
 void semantic_fpn_evaluation_begin(SemanticFpn *net);
 void semantic_fpn_evaluation_end(SemanticFpn *net);
@@ -67,7 +67,7 @@ void semantic_fpn_evaluation_end(SemanticFpn *net);
 /* Must be called whenever the weights have changed (backbone_fold). */
 void semantic_fpn_fold(SemanticFpn *net);
 
-/* Loads the next batch: as backbone_load, and host labels [B,label_H,label_W] for the loss. */
+/* Loads the next batch: images as backbone_load does, and host labels [B,label_H,label_W] for the loss. */
 void semantic_fpn_load(SemanticFpn *net, const uint8_t *pixels, const int *sizes, const float *mean, const float *std,
                        int B, int H, int W);
 void semantic_fpn_load_labels(SemanticFpn *net, const uint8_t *labels, int label_H, int label_W);
@@ -76,8 +76,8 @@ void semantic_fpn_load_labels(SemanticFpn *net, const uint8_t *labels, int label
  * called before a training forward pass. */
 void semantic_fpn_draw(SemanticFpn *net, uint64_t seed, uint32_t step, size_t first);
 
-/* The loaded images -> head.logits [B,H/4,W/4,K].  Under the training plan with dropout and the statistics of the batch,
- * and a backward pass can follow. */
+/* The loaded images -> head.logits [B,H/4,W/4,K].  Under the training plan there is dropout, norms use the statistics
+ * of the batch, and a backward pass can follow. */
 void semantic_fpn_forward(SemanticFpn *net);
 
 /* loss[b], the mean over the pixels of image b, which counts pixels without a label too (mmsegmentation's default), and
@@ -91,7 +91,7 @@ void semantic_fpn_backward(SemanticFpn *net, GradientsListener final);
 size_t semantic_fpn_macs(SemanticFpn *net, int H, int W);
 size_t semantic_fpn_training_macs(SemanticFpn *net, int H, int W);
 
-/* Calls part for each of the model's parts, with its multiply-adds for an image of H x W. */
+/* Calls `part` for each of the model's parts, with its multiply-adds for an image of H x W. */
 void semantic_fpn_parts(SemanticFpn *net, int H, int W, ModelPart part, void *context);
 
 /* Prints a table of the model's parts for an image of H x W, and lines `key: value` that a program can read. */

@@ -1,5 +1,5 @@
-/* The head of Semantic FPN (Kirillov et al. 2019; mmsegmentation's FPNHead): the pyramid's four levels become one map at
- * stride 4, and that the logits of classes.
+/* The head of Semantic FPN (Kirillov et al. 2019; mmsegmentation's FPNHead): it joins the pyramid's four levels to one
+ * map at stride 4 and computes the logits of classes from that.
  *   branch i = 0 .. 3 of P_(2+i)   max(1, i) blocks, each followed by bilinear upsampling x 2 unless i is 0
  *   total     the sum of the four,  dropped channels of it,  logits = classifier(total), a 1 x 1 convolution
  * Letters: B images of H x W, multiples of 32; C channels of the head, K classes. */
@@ -32,7 +32,7 @@ typedef struct {
 void semantic_head_declare(SemanticHead *head, ConvLayers *convs, Params *params, int in, int channels, int classes,
                            SegNorm norm);
 
-/* Plans activations for up to B images of up to H x W or W x H; total, logits and dlogits are there until the caller's
+/* Plans activations for up to B images of up to H x W or W x H; total, logits and dlogits are valid until the caller's
  * plan_release. */
 void semantic_head_plan(SemanticHead *head, Plan *plan, int B, int H, int W);
 

@@ -1,4 +1,4 @@
-/* Writes the attention weights of a vision transformer for scripts/plots/plot_attention.py, which draws them. */
+/* Writes the attention weights of a vision transformer for scripts/plots/plot_attention.py, which plots them. */
 #ifndef VIT_LAYERS_VIT_ATTENTION_PICTURE_H
 #define VIT_LAYERS_VIT_ATTENTION_PICTURE_H
 
@@ -6,8 +6,9 @@
 
 #include "layers/vit/vit.h"
 
-/* Writes a safetensors file about the first image or clip of the last forward pass.  pixels [T0,Hi,Wi,3] are that.  The
- * model must have one stage, and its training plan must be the current one, since only that keeps what is read here.
+/* Writes a safetensors file about the first image or clip of the last forward pass.  pixels [T0,Hi,Wi,3] are its
+ * pixels.  The model must have one stage, and its training plan must be the current one, since only that keeps what is
+ * read here.
  *   weights         [depth,heads,4,N]  attention weights of four query tokens, the centres of the quadrants of the image,
  *                                      or of a clip's middle frame of tokens
  *   spatial         [depth,heads,4,N]  the part of them that depends on position alone (AttentionOp.spatial)

@@ -1,7 +1,7 @@
 /* The head: pooled features [n,M] -> logits [n,C].
  *   linear  one linear layer, as in DeiT
- *   mlp     fc2(norm(gelu(fc1 x))), 4 M wide: MetaFormer's, and what LiSA's Table 5 counts
- *   tanh    fc2(tanh(fc1 x)), M wide: what ViT is pre-trained with */
+ *   mlp     fc2(norm(gelu(fc1 x))), 4 M wide, as in MetaFormer and in LiSA's Table 5
+ *   tanh    fc2(tanh(fc1 x)), M wide, as in ViT's pre-training */
 #ifndef VIT_LAYERS_VIT_CLASSIFIER_H
 #define VIT_LAYERS_VIT_CLASSIFIER_H
 

@@ -1,6 +1,6 @@
 /* Distillation (Hinton et al. 2015; DeiT, Touvron et al. 2021): the logits of a teacher as a second target.  The
- * teacher is a file of logits of the training images, or a checkpoint whose model sees each batch as the student does.
- * docs/guide/distillation.md has the losses. */
+ * teacher is a file of logits of the training images, or a checkpoint whose model is given the same batches as the
+ * student. docs/guide/distillation.md has the losses. */
 #ifndef VIT_LAYERS_VIT_DISTILLATION_H
 #define VIT_LAYERS_VIT_DISTILLATION_H
 

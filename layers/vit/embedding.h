@@ -11,7 +11,7 @@
 
 typedef enum {
     EMBEDS_PATCHES,
-    EMBEDS_CELLS,       /* merging, and nothing below but grid */
+    EMBEDS_CELLS,       /* merging, which uses only `grid` of the members below */
     EMBEDS_CONVOLUTIONS /* tokenizer, likewise */
 } EmbeddingKind;
 
@@ -21,7 +21,7 @@ typedef struct {
     Tokenizer tokenizer;
     Unfold windows;
     Grid grid;
-    int apart;       /* frames that are embedded each by itself, as images are: 1 for an image */
+    int apart;       /* frames that are embedded one by one, like images: 1 for an image */
     Projection proj; /* of windows as rows: [M,C*k*k], of tubelets [M,C*kt*k*k] */
     bool normed;
     NormLayer norm;
@@ -38,15 +38,15 @@ void embedding_pad(Embedding *e, int pad);
 void embedding_create_merging(Embedding *e, int C, Grid tokens);
 /* The convolutions of a compact transformer (layers/vit/tokenizer.h), of images [B,3,Hi,Wi] (planes) or channels last. */
 void embedding_create_tokenizer(Embedding *e, const TokenizerSettings *settings, int way, int Hi, int Wi, bool planes);
-/* Makes it an embedding of clips of `frames` frames, x [B,frames,C,Hi,Wi] or [B,frames*Hi*Wi,C].  tubelet 1: of every
- * frame by itself; otherwise windows are `tubelet` frames long, 2 apart, with zero padding of tubelet/2. */
+/* Makes the embedding one of clips of `frames` frames, x [B,frames,C,Hi,Wi] or [B,frames*Hi*Wi,C].  tubelet 1: every
+ * frame is embedded alone; otherwise windows are `tubelet` frames long, 2 apart, with zero padding of tubelet/2. */
 void embedding_take_frames(Embedding *e, int frames, int tubelet);
 /* From now on the input has Hi rows and Wi columns. */
 void embedding_set_input(Embedding *e, int Hi, int Wi);
 void embedding_declare(Embedding *e, Params *params, const char *prefix, int M);
 void embedding_plan(Embedding *e, Plan *plan, const char *prefix, int B);
 void embedding_forward(const Embedding *e, real *y, const real *x, int B);
-/* dx (=), or NULL if no layer before this one is trained, as none is before a tokenizer;  parameters (+=). */
+/* dx (=), or NULL if no layer before this one is trained, which is always so for a tokenizer;  parameters (+=). */
 void embedding_backward(const Embedding *e, real *dx, const real *dy, const real *x, int B);
 size_t embedding_macs(const Embedding *e);
 /* The name that --describe prints. */

@@ -1,4 +1,4 @@
-/* Loads weights of a model with another resolution or other classes, for fine-tuning.  Tables on a token grid of
+/* Loads weights of a model with another resolution or with other classes, for fine-tuning.  Tables on a token grid of
  * another size are resampled (resample_grid.h), and a classifier for another number of classes, or with other layers,
  * is initialised anew. */
 #ifndef VIT_LAYERS_VIT_FIT_WEIGHTS_H
@@ -24,13 +24,14 @@ typedef struct {
 
 /* Reads every parameter of the model from a file of weights, after params_allocate.
  * origin: the model that the file was made for, declared but without memory: its grids are the file's.  NULL, or with
- *         nothing declared: a table along one dimension is taken to be of a square grid.
+ *         nothing declared: a table along one dimension is assumed to have a square grid.
  * head:   the prefix of the tensors [classes,...] that are drawn from `seed` where the file has other classes, or a
  *         classifier of another kind; NULL: they have to be the same.
- * rule:   how a model of clips begins from the weights of an image model; tables are resampled before they are extended
+ * rule:   how a model of clips is initialised from the weights of an image model; tables are resampled before they are
+ * extended
  *         in time.
- * Dies with what is different where the weights are another model's (other_weights.h), and as checkpoint_load_weights
- * does where something does not fit even so. */
+ * Dies with the difference if the weights are those of another model (other_weights.h), and like
+ * checkpoint_load_weights if a tensor does not fit after all this. */
 FittedWeights fit_weights(Model *model, const char *path, const Model *origin, const char *head, uint64_t seed,
                           Inflate rule);
 

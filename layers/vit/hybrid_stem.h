@@ -1,7 +1,7 @@
 /* The stem of a hybrid (Dosovitskiy et al. 2021): the first stages of a ResNet, whose features become patches in place
  * of the image's pixels.  images [B,3,Hi,Wi] -> features [B,Hs*Ws,C], channels last, so that features are tokens.  It
  * is the ResNet of Big Transfer (Kolesnikov et al. 2020) without its pre-activation: standardised weights and group
- * norms, in which every image counts by itself.  Names, shapes and padding are those of timm's ResNetV2. */
+ * norms, which do not mix images.  Names, shapes and padding are those of timm's ResNetV2. */
 #ifndef VIT_LAYERS_VIT_HYBRID_STEM_H
 #define VIT_LAYERS_VIT_HYBRID_STEM_H
 
@@ -17,7 +17,7 @@ enum { STEM_STAGES = 4, STEM_GROUPS = 32 };
 
 /* Settings that count with stem hybrid. */
 typedef struct {
-    ConfigInts stem_blocks; /* of each stage; a single 0: none, the stem alone */
+    ConfigInts stem_blocks; /* blocks of each stage; a single 0: no stages */
     int stem_width;         /* channels of the first convolution; those of the stages are 4, 8, 16, 32 times that */
 } StemSettings;
 extern const ConfigGroup hybrid_stem_settings;
@@ -55,7 +55,7 @@ typedef struct {
     float *ones, *zeros;    /* [most output channels] scale and shift of convolutions that have none */
     real *pixels;           /* [B,Hi*Wi,3] kept: the images, channels last */
     real *h, *pooled;       /* scratch [B,Hi/2*Wi/2,width]: the first unit's output; kept: after the max pool */
-    uint8_t *at;            /* kept: where the maxima were */
+    uint8_t *at;            /* kept: the positions of the maxima */
     real *features;         /* [B,Hs*Ws,channels]: pooled, or the last block's y */
     real *dfeatures;        /* scratch, for the caller to write before hybrid_stem_backward */
     float *weights, *slope; /* scratch of the largest unit's weights: standardised; their gradient */
@@ -64,9 +64,9 @@ typedef struct {
     real *dh;               /* scratch, laid out like h */
 } HybridStem;
 
-/* Rejects, with config_reject, settings that no stem has. */
+/* Rejects, with config_reject, impossible settings. */
 void hybrid_stem_check(const Config *config);
-/* The length of a side of the image that is left, and the number of the features' channels. */
+/* The side of the features for a side of the image, and the number of their channels. */
 int hybrid_stem_side(const StemSettings *settings, int side);
 int hybrid_stem_channels(const StemSettings *settings);
 
@@ -76,7 +76,7 @@ void hybrid_stem_plan(HybridStem *stem, Plan *plan, const char *prefix, int B);
 /* Allocates what does not depend on the batch. */
 void hybrid_stem_allocate(HybridStem *stem);
 
-/* This is called before a forward pass if the weights have changed since the last time. */
+/* Must be called before a forward pass if the weights have changed since the last call. */
 void hybrid_stem_standardize(const HybridStem *stem);
 /* images [B,3,Hi,Wi] -> stem->features, which in inference must be read before anything else of the plan is written. */
 void hybrid_stem_forward(const HybridStem *stem, const real *images, int B);

@@ -1,5 +1,5 @@
 /* Layer-wise decay of the learning rate, for fine-tuning: group g of n has the factor decay^(n - 1 - g), so that layers
- * change the less the nearer they are to the image.  The groups are those of ConvNeXt's and BEiT's optim_factory.py:
+ * nearer to the image change less.  The groups are those of ConvNeXt's and BEiT's optim_factory.py:
  *
  *   group 0    the patch embedding, the class token, the position embedding
  *   then       one stage: a group for each block (BEiT, timm);  several stages: a group for every three blocks of a

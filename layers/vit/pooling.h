@@ -1,5 +1,5 @@
-/* From the last stage's tokens h [B,N,M] to the classifier's input y [B,M]: the class token, the mean of all tokens, or
- * with pool seq their mean weighted by a softmax of learned scores (kernels/tokens/sequence_pool.h). */
+/* Computes the classifier's input y [B,M] from the last stage's tokens h [B,N,M]: the class token, the mean of all
+ * tokens, or with pool seq their mean weighted by a softmax of learned scores (kernels/tokens/sequence_pool.h). */
 #ifndef VIT_LAYERS_VIT_POOLING_H
 #define VIT_LAYERS_VIT_POOLING_H
 
@@ -9,7 +9,7 @@
 
 typedef struct {
     Pool pool;
-    Projection scores; /* [1,M], pool seq only; its bias changes nothing and has the gradient 0 */
+    Projection scores; /* [1,M], pool seq only; its bias has no effect and the gradient 0 */
     float *a, *ds;     /* [B,N] kept: the weights; scratch: the gradients of the scores */
 } Pooling;
 

@@ -6,11 +6,11 @@
 
 #include "training/params.h"
 
-/* Finds the grid of a tensor of the given shape [ndim] from a file that is to become parameter `p`: `known`, the grid
- * of the model that the file comes from; if that is NULL, the tensor's own two dimensions, or a square, of p's frames.
- * The number of positions outside of the grid, such as a class token, must be p's.  Not from images to clips, nor from
- * one number of frames to another around the circle of all tokens.  Returns false if the tensor does not fit p on any
- * grid. */
+/* Finds the grid of a tensor of the given shape [ndim] from a file that is to become parameter `p`: `known` is the grid
+ * of the model in the file; if it is NULL, the grid is the tensor's own two dimensions, or a square, with p's frames.
+ * The number of positions outside of the grid, such as a class token, must be p's.  Tables are resampled neither from
+ * images to clips nor, around the circle of all tokens, to another number of frames.  Returns false if the tensor does
+ * not fit p on any grid. */
 bool grid_of_tensor(ParamGrid *grid, const Param *p, const ParamGrid *known, int ndim, const size_t *shape);
 
 /* Resamples `from`, a tensor on `grid` whose other dimensions are p's, to p's grid.  `to` has p's shape.  Positions

@@ -3,8 +3,8 @@
  *
  *   run.c         data sets and loaders, the model with its first weights
  *   columns.c     the columns of log.csv that operators measure
- *   evaluation.c  what an evaluation counts, and what --eval prints of it
- *   run_facts.c, run_attention.c   what the page of a training run shows besides its log
+ *   evaluation.c  the counts of an evaluation, and the output of --eval
+ *   run_facts.c, run_attention.c   contents of the page of a training run besides its log
  *   predict.c, parity.c, bench.c, show_batch.c   these modes
  *
  * Letters: B images or clips, T0 frames, Hi x Wi pixels, C classes. */
@@ -42,7 +42,7 @@ extern const ConfigGroup vit_mode_settings;
 typedef struct {
     double top1, top5;   /* percent */
     double right, right5, loss;      /* sums over the images */
-    double real_right, real_counted; /* likewise, of those that ReaL has labels of */
+    double real_right, real_counted; /* likewise, for images with labels in ReaL */
     size_t failed;       /* videos that could not be read, which count as wrong */
     int *class_of;       /* maps the data's classes to the model's; NULL: the same */
     Confusion confusion; /* unused without classes */
@@ -50,7 +50,7 @@ typedef struct {
     Views views;         /* of videos */
 } VitEvaluation;
 
-/* The images of an evaluation on which the loss is greatest, and what else the page of a run needs (run_facts.c). */
+/* The images of an evaluation with the highest loss, and other data for the page of a run (run_facts.c). */
 enum { WRONG_IMAGES = 20 };
 typedef struct {
     int label, predicted;
@@ -60,11 +60,11 @@ typedef struct {
 typedef struct {
     WrongImage wrong[WRONG_IMAGES]; /* [count], the greatest loss first */
     int count;
-    uint8_t *pixels;  /* [WRONG_IMAGES,Hi,Wi,3] of these images; NULL: no pictures are made of evaluations */
+    uint8_t *pixels;  /* [WRONG_IMAGES,Hi,Wi,3] of these images; NULL: evaluations make no pictures */
     size_t images;    /* evaluated by this rank; the first is in VitRun.pixels */
-    double seconds;   /* that all pictures have taken */
-    int batch_left;   /* pictures of the first batch that are still to come */
-    bool is_due;      /* pictures are made of this evaluation */
+    double seconds;   /* seconds spent on all pictures */
+    int batch_left;   /* pictures of the first batch that are still missing */
+    bool is_due;      /* this evaluation makes pictures */
 } VitPage;
 
 typedef struct {
@@ -89,9 +89,9 @@ typedef struct {
     Vit vit;
     Dataset train, test; /* train is open only in a training run; test: the images that are evaluated */
     bool held_out;       /* test is a part of the training images */
-    bool validates;      /* test is that part, or images that are meant to validate */
-    bool tested;         /* test is what the best weights are measured on at the end of a run */
-    Teacher teacher;     /* of a training run that has one */
+    bool validates;      /* test is that part, or a validation split */
+    bool tested;         /* test is the split on which the best weights are evaluated at the end of a run */
+    Teacher teacher;     /* of a training run with a teacher */
     LoaderPool *workers;
     Loader loader, test_loader;
     SafeTensors parity;
@@ -107,72 +107,74 @@ typedef struct {
     double images_measured; /* on this rank since column_sums was read */
     VitEvaluation evaluation;
     VitPage page;
-    double test_top1; /* of the best weights, at the end of a run */
+    double test_top1; /* for the best weights, at the end of a run */
 } VitRun;
 
 /* == Data ========================================================================================================= */
 
-/* Sets what is known about the data without its files: size, classes, statistics.  --describe and --bench look at no
- * data: where the number of classes is a setting, they do without its files.  The data of a checkpoint may be gone, or
- * lie elsewhere: the checkpoint has what --predict needs of it, and a mode that needs more will miss it when it opens
- * the data. */
+/* Sets what is known about the data without its files: size, classes, statistics.  --describe and --bench do not read
+ * data: if the number of classes is a setting, they need no files.  The data of a checkpoint may be missing: the
+ * checkpoint has everything that --predict needs, and a mode that needs more fails when it opens the data. */
 void vit_run_describe_data(VitRun *run);
 
-/* How images and clips become what the model reads, and the images and clips that a loader gives. */
+/* The transform of images and clips to the model's input, and the clips of a loader. */
 Transform vit_run_transform(const VitRun *run, bool train);
 LoaderConfig vit_run_samples(const VitRun *run, bool train);
 
 /* Are the images used at their own size, with at most padding and cropping? */
 bool vit_run_has_model_size(const VitRun *run);
 
-/* Gives val_fraction its default, where class folders have nothing to validate with, and rejects what cannot be held
- * out. */
+/* Sets the default of val_fraction for class folders without a validation split, and rejects a share that cannot be
+ * held out. */
 void vit_run_settle_split(VitRun *run);
 
-/* Opens one split, after checking that the model fits it. */
+/* Checks that the model fits a split and opens it. */
 void vit_run_open_split(VitRun *run, Dataset *split, bool train);
 /* Opens the training images, without those that are held out. */
 void vit_run_open_training(VitRun *run);
-/* Opens the images that are evaluated outside of training: those that test, else those that validate. */
+/* Opens the images for an evaluation outside of training: the test images or, if there are none, the validation
+ * images. */
 void vit_run_open_evaluated(VitRun *run);
 
-/* Opens the images that are evaluated, if the call evaluates, and for training also the others, with their loaders. */
+/* Opens the images for evaluation, if the call evaluates, and for training also the training images, with their
+ * loaders. */
 void vit_run_open_data(VitRun *run, bool train);
-/* What these images are for, "validation" or "test". */
+/* The use of these images, "validation" or "test". */
 const char *vit_run_evaluated(const VitRun *run);
 
-/* After training: opens test images that had no part in choosing the best weights, and these weights.  False: there are
- * none, or they have been read already. */
+/* After training: opens the test images, which had no influence on the choice of the best weights, and loads these
+ * weights.  False: there are no such images, or they were evaluated before. */
 bool vit_run_open_test(VitRun *run);
 void vit_run_close_data(VitRun *run);
 
-/* Class names: those stored in the checkpoint, otherwise those of the data set, if the user chose one; NULL: neither
- * has names for the model's classes.  `owned` is to be freed (class_names_free) when they are no longer needed. */
+/* Class names: those stored in the checkpoint, otherwise those of the data set, if the user has given one; NULL:
+ * neither has names for the model's classes.  `owned` is to be freed (class_names_free) when they are no longer
+ * needed. */
 const char *const *vit_run_class_names(const VitRun *run, ClassNames *owned);
 
 /* == The model ==================================================================================================== */
 
-/* The number of images or clips at a time: as many as fit in memory while keeping the device busy. */
+/* The number of images or clips at a time: as many as keep the device busy and fit in memory. */
 int vit_run_micro_batch(const VitRun *run);
 
-/* The numbers in an image or clip. */
+/* The number of values in an image or clip. */
 size_t vit_pixels(const VitSettings *s);
 
 /* Builds the model for `batch` images at a time, sets its initial weights, and allocates the buffers of a batch. */
 void vit_run_open_model(VitRun *run, int batch, bool training);
 
-/* Gives the model the loss against a teacher, in training, --describe and --parity. */
+/* Sets the model's loss against a teacher, in training, --describe and --parity. */
 void vit_run_distill(VitRun *run);
 
-/* Adds the operators' columns to the log (AttentionColumns), and later what they have measured since the last call. */
+/* One adds the operators' columns to the log (AttentionColumns), the other the values measured since its last call. */
 void vit_run_open_columns(VitRun *run);
 void vit_run_read_columns(VitRun *run);
 
 /* == Evaluation =================================================================================================== */
 
-/* Begins to count, after the test split is open.  vit_eval_add counts the images of the part whose logits [n,C] are
- * in run->logits; vit_eval_end sums over the ranks, of which each has its share of the images, and sets
- * run->evaluation and the validation loss.  After a signal these are invalid, and t->stopping is set. */
+/* Begins to count, after the test split is open.  vit_eval_add counts the images of the part whose logits [n,C] are in
+ * run->logits; vit_eval_end sums over the ranks, each of which has its share of the images, and sets run->evaluation
+ * and the validation loss.  After a signal these are invalid, and t->stopping is set. */
 void vit_eval_begin(VitRun *run);
 void vit_eval_add(VitRun *run, const LoaderPart *images);
 void vit_eval_end(VitRun *run);
@@ -181,21 +183,22 @@ void vit_eval_end(VitRun *run);
  * --per-class. */
 void vit_eval_open(VitRun *run);
 void vit_eval_report(VitRun *run);
-/* The result on the test images at the end of a run, into test.json in its folder. */
+/* Writes the result on the test images at the end of a run to test.json in its folder. */
 void vit_eval_note_test(const VitRun *run);
 
 /* == The page of a run ============================================================================================ */
 
-/* Into training_facts, where the run has a page.  Before the first step: the model, and memory for what follows. */
+/* The next functions write to training_facts, if the run has a page.  Before the first step: the model; also allocates
+ * memory for the others. */
 void vit_facts_open(VitRun *run);
-/* When n images of a batch are in the model: those of the run's first batch, as it sees them. */
+/* When n images of a batch are in the model: the images of the run's first batch, as the model sees them. */
 void vit_facts_batch(VitRun *run, int n);
-/* At the start of an evaluation, for each of its images, and at its end while the weights are those that it had:
- * classes, and the images with the highest losses. */
+/* At the start of an evaluation, for each of its images, and at its end while the model still has the same weights:
+ * results of classes, and the images with the highest losses. */
 void vit_facts_begin(VitRun *run);
 void vit_facts_add(VitRun *run, const uint8_t *pixels, int label, const float *logits, const Outcome *found);
 void vit_facts_end(VitRun *run);
-/* As the last of these: the attention of the first image, for which the model computes it once more.  `when`: "test
+/* Like the last of these: the attention in the first image, for which the model computes it once more.  `when`: "test
  * images after epoch 3". */
 void vit_facts_attention(VitRun *run, const char *when);
 
@@ -203,17 +206,17 @@ void vit_facts_attention(VitRun *run, const char *when);
 
 /* --describe: prints the layers with their parameters, multiply-adds and bytes. */
 void vit_run_describe(VitRun *run);
-/* --predict: names what images or videos show; with --json and --attention also writes files. */
+/* --predict: prints the classes of images or videos; with --json and --attention also writes files. */
 void vit_predict(VitRun *run);
-/* --parity: vit_parity_open, before the settings are checked, takes the images' size for the model's unless the user
- * gave another; vit_parity writes logits, loss and gradients for the images and labels that another framework was
- * given. */
+/* --parity: vit_parity_open, before the settings are checked, sets the model's size to that of the images unless the
+ * user gave another; vit_parity writes logits, loss and gradients for the images and labels of a comparison with
+ * another framework. */
 void vit_parity_open(VitRun *run);
 void vit_parity(VitRun *run);
 /* --bench (training/bench.h): opens the model with random images and labels; prints the results. */
 void vit_bench_begin(Bench *b, VitRun *run);
 void vit_bench_print(const Bench *b, VitRun *run);
-/* --show-batch: writes what training will see first, before anything that is done to whole batches. */
+/* --show-batch: writes the first training images, before the augmentations of whole batches. */
 void vit_show_batch(VitRun *run);
 /* --write-logits: the logits of all training images, prepared as for evaluation. */
 void vit_write_logits(VitRun *run);

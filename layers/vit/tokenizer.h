@@ -1,5 +1,5 @@
-/* The tokenizer of compact transformers (Hassani et al. 2021): convolutions, each with a ReLU and a max pool, whose last
- * features are the tokens.  images [B,3,Hi,Wi], or channels last, -> tokens [B,N,M] */
+/* The tokenizer of compact transformers (Hassani et al. 2021): convolutions, each with a ReLU and a max pool, and the
+ * features of the last one are the tokens.  images [B,3,Hi,Wi], or channels last, -> tokens [B,N,M] */
 #ifndef VIT_LAYERS_VIT_TOKENIZER_H
 #define VIT_LAYERS_VIT_TOKENIZER_H
 
@@ -22,8 +22,8 @@ extern const ConfigGroup tokenizer_settings;
 typedef struct {
     ConvLayer conv;
     int H, W;    /* of its input */
-    real *y;     /* [B,H',W',out] kept: the next layer's input; the last one's are the tokens, which the caller has */
-    uint8_t *at; /* the same shape, kept: where the maxima were */
+    real *y;     /* [B,H',W',out] kept: the next layer's input; of the last layer the tokens, which the caller has */
+    uint8_t *at; /* the same shape, kept: the positions of the maxima */
 } TokenizerLayer;
 
 typedef struct {
@@ -33,12 +33,12 @@ typedef struct {
     ConvLayers convs; /* conv_layers_fold is called before a forward pass */
     real *pixels;     /* [B,Hi,Wi,3] kept: the images, channels last; unused if they are that already */
     real *h, *dh;     /* scratch: a convolution's output and its gradient */
-    real *dy;         /* scratch: the gradient of a layer's output, but the last one's */
+    real *dy;         /* scratch: the gradient of a layer's output, except the last one's */
 } Tokenizer;
 
-/* Rejects, with config_reject, settings that no tokenizer has. */
+/* Rejects, with config_reject, impossible settings. */
 void tokenizer_check(const Config *config);
-/* What is left of a side of the image. */
+/* The side of the token grid for a side of the image. */
 int tokenizer_side(const TokenizerSettings *settings, int side);
 
 /* way: of its convolutions (conv_layers_way). */
@@ -46,7 +46,7 @@ void tokenizer_create(Tokenizer *t, const TokenizerSettings *settings, int way, 
 /* Declares prefix + "0.0.weight" and so on, the authors' names behind "tokenizer.conv_layers.". */
 void tokenizer_declare(Tokenizer *t, Params *params, const char *prefix, int M);
 void tokenizer_plan(Tokenizer *t, Plan *plan, const char *prefix, int B);
-/* The images must still be there in the backward pass if they are channels last. */
+/* If the images are channels last, the caller keeps them until the backward pass. */
 void tokenizer_forward(const Tokenizer *t, real *tokens, const real *images, int B);
 /* Parameters (+=); images have no gradient. */
 void tokenizer_backward(const Tokenizer *t, const real *dtokens, const real *images, int B);

@@ -19,7 +19,7 @@ typedef struct {
     const Config *config;
     Model model;
     Trunk trunk;
-    unsigned stem_turn; /* model.turn when the weights of the trunk's stem were standardised */
+    unsigned stem_turn; /* value of model.turn when the weights of the trunk's stem were standardised */
     Pooling pooling;
     Classifier head, head_dist; /* head_dist: with `distilled` only, of the distillation token */
     Distillation distillation;  /* set before vit_plan: the loss against a teacher's targets, if there is one */
@@ -32,7 +32,7 @@ typedef struct {
     real *pooled;        /* [B,M] */
     real *logits;        /* [B,C];  with `distilled` the mean of the two classifiers' */
     real *cls_logits, *dist_logits, *dist_pooled; /* with `distilled`: the classifiers' own [B,C], and [B,M] */
-    real *teacher_logits;                         /* [B+2,C] of a teacher, of the images as they are loaded */
+    real *teacher_logits;                         /* [B+2,C] of a teacher, for the images as they are loaded */
     float *teacher_targets;                       /* [B,C] */
     float *targets;      /* [B,C] */
     float *loss;         /* [B] */
@@ -51,13 +51,13 @@ void vit_plan(Vit *vit, int batch, bool training);
 /* Allocates what was planned, on the device and on the host. */
 void vit_allocate(Vit *vit);
 
-/* Fills images from host pixels [B,Hi,Wi,3], of clips [B,frames,Hi,Wi,3], which must come from host_malloc: on a GPU
- * they are copied while earlier calls run, and must not be written to before device_uploads_wait has returned.
- * The same holds for vit_load_mixed. */
+/* Fills images from host pixels [B,Hi,Wi,3], or clips [B,frames,Hi,Wi,3], which must come from host_malloc: on a GPU
+ * they are copied while earlier calls run, and must not be written to before device_uploads_wait has returned. The same
+ * holds for vit_load_mixed. */
 void vit_load_pixels(Vit *vit, const uint8_t *pixels, const float *mean, const float *std, int B);
 
-/* How loaded images become a batch with random erasing and mixing (images_mix in kernels/tokens/images.h).  Host
- * arrays.  All frames of a clip share its pair, its boxes and lam; each has noise of its own. */
+/* A batch of loaded images with random erasing and mixing (images_mix in kernels/tokens/images.h).  Host arrays.  All
+ * frames of a clip share its pair, its boxes and lam; each has noise of its own. */
 typedef struct {
     int count;             /* number of loaded images, at most B + 2 */
     const int *pairs;      /* [B,2] */
@@ -87,10 +87,10 @@ void vit_weigh_losses(Vit *vit, int B);
  * vit_load_mixed, whose targets are mixed like the images. */
 void vit_load_teacher(Vit *vit, bool mixed, float lam, int B);
 
-/* Soft-target cross entropy of the logits against the targets; with a teacher (1 - alpha) times that of the class
- * token's classifier, plus alpha times the loss of the distillation token's, or without one of the same, against the
- * teacher's targets (kernels/training/distillation.h).  dlogits get `scale` times the gradient: 1 / global
- * batch makes their sum over micro-batches and ranks the gradient of the mean loss. */
+/* Soft-target cross entropy of the logits against the targets.  With a teacher it is (1 - alpha) times that of the
+ * class token's classifier, plus alpha times the loss against the teacher's targets of the distillation token's
+ * classifier or, without such a token, of the same classifier (kernels/training/distillation.h).  dlogits get `scale`
+ * times the gradient: 1 / global batch makes their sum over micro-batches and ranks the gradient of the mean loss. */
 void vit_loss(Vit *vit, int B, float scale);
 
 /* Copies the losses [B] of the last vit_loss to the host.  This waits for the device, so it is best called when all

@@ -47,9 +47,10 @@ typedef struct {
 } VitSettings;
 extern const ConfigGroup vit_settings;
 
-/* Has training dropout of any kind, whose random numbers are those of the step? */
+/* Does training have any kind of dropout, with random numbers that depend on the step? */
 static inline bool vit_drops(const VitSettings *s) { return s->dropout > 0 || s->attn_dropout > 0; }
-/* The number of stages, and of the blocks in all of them; a stage's number in a list; what makes a stage. */
+/* The number of stages; the number of blocks in all of them; the value of a list for a stage; the settings of a
+ * stage. */
 static inline int vit_stages(const VitSettings *s) { return s->dim.count; }
 int vit_depth(const VitSettings *s);
 static inline int vit_stage_int(const ConfigInts *list, int i) { return list->at[list->count > 1 ? i : 0]; }
@@ -64,18 +65,18 @@ VitSettings *vit_add_settings(Config *config);
 /* Marks the settings of the chosen operator as used.  Must be called before config_settle, which checks the settings in
  * use. */
 void vit_use_settings(Config *config);
-/* Rejects settings that contradict each other, for instance heads that do not divide dim.  Whoever makes a model of
- * them calls it. */
+/* Rejects settings that contradict each other, for instance heads that do not divide dim.  It must be called before a
+ * model is made. */
 void vit_check_settings(const Config *config, const VitSettings *s);
 
 /* Weights in the file `path` were trained with `origin`: rejects other numbers of heads, which the weights'
  * shapes do not show. */
 void vit_check_heads(const char *path, const Config *config, const VitSettings *s, const VitSettings *origin);
-/* On stdout, what weights are taken for whose file tells no settings, and a warning that their shapes fit any number of
- * heads. */
+/* Prints on stdout the assumptions about weights whose file has no settings, and a warning that their shapes fit any
+ * number of heads. */
 void vit_print_assumptions(const char *path, const Config *config, const float *mean, const float *std);
-/* On stdout, a line if the weights in the file, of settings `origin`, are used with other values of attention settings
- * on which no tensor's shape depends. */
+/* Prints a line on stdout if the weights in the file, trained with the settings `origin`, are used with other values of
+ * attention settings on which no tensor's shape depends. */
 void vit_print_other_attention(const char *path, const Config *config, const Config *origin);
 
 #endif
