@@ -139,7 +139,7 @@ static bool receive_all(int line, void *data, size_t bytes) {
     return poll(&polled, 1, 10000) > 0 && recv(line, data, bytes, MSG_WAITALL) == (ssize_t)bytes;
 }
 
-/* A connecting rank sends the run's secret, so that other programs' connections are not taken for a rank's. */
+/* A connecting rank sends the run's secret, which distinguishes it from other programs. */
 typedef struct {
     uint64_t secret;
     int32_t rank;
@@ -209,7 +209,7 @@ static void lifeline_open(void) {
     }
     sigset_t every, before;
     sigfillset(&every);
-    pthread_sigmask(SIG_SETMASK, &every, &before); /* signals are the main thread's */
+    pthread_sigmask(SIG_SETMASK, &every, &before); /* signals go to the main thread */
     watching = pthread_create(&watcher, NULL, watch, NULL) == 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
@@ -264,8 +264,8 @@ static void report_to_all(int status, const char *message) {
     exit(ending);
 }
 
-/* When a rank dies, all end.  If all ranks have the same error, rank 0 prints it and ends the others: they wait a
- * moment for that, and print their own message only if it does not happen. */
+/* When a rank dies, all end.  If all ranks have the same error, rank 0 prints it and ends the others.  They wait a
+ * moment for that, and otherwise print their own message. */
 static void leave(int status, const char *message) {
     static bool leaving;
     if (leaving) {
@@ -453,7 +453,7 @@ void *distributed_gather(const void *own, size_t bytes, size_t *total) {
 
 #include <unistd.h>
 
-static int own_number; /* this process's number among those the launcher started */
+static int own_number; /* index of this process among those that the launcher started */
 
 /* All processes have the same message: only the first prints it. */
 static void leave(int status, const char *message) {

@@ -63,7 +63,8 @@ typedef struct {
 
 enum { MOST_NOTED = 256, MOST_CLAIMED = 16 };
 
-/* The first inputs.  All that are opened before outputs are claimed have room here, and later ones meet the claims. */
+/* The first inputs.  There is room for all inputs that are opened before outputs are claimed; later inputs are compared
+ * with the claims. */
 static FileId noted[MOST_NOTED];
 static atomic_int noted_count;
 
@@ -84,7 +85,7 @@ void file_refuse_output(const char *path, const struct stat *info) {
                       claimed[i].setting, claimed[i].path);
 }
 
-/* Every file that is opened to be read as a whole passes here. */
+/* Every file that is read as a whole is opened here. */
 static bool accept_input(const char *path, const struct stat *info, Error *error) {
     if (!S_ISREG(info->st_mode))
         return refuse(error, "%s, expected a file", S_ISDIR(info->st_mode) ? "a folder" : "not a regular file");
@@ -341,7 +342,7 @@ bool file_claim(const char *path, const char *setting, Error *error) {
     static const char *const streams[] = {[STDOUT_FILENO] = "output", [STDERR_FILENO] = "error"};
     struct stat info = {0}, stream;
     bool there = stat(path, &info) == 0;
-    if (there && !S_ISREG(info.st_mode)) return true; /* it takes what is written and replaces nothing */
+    if (there && !S_ISREG(info.st_mode)) return true; /* it receives the bytes, and no file is replaced */
     FileId id = there ? id_of(&info) : (FileId){0};
     for (int i = 0; i < noted_count && i < MOST_NOTED; i++)
         if (same_file(id, noted[i]))

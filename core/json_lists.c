@@ -134,7 +134,8 @@ static void refuse_value(Reader *r, json_error_t *error, size_t used) {
 
 /* Parses the next value, of any type; NULL: error. */
 static json_t *next_value(Reader *r) {
-    enum { CUT = 4 }; /* what ends so near to the window's end may be cut: a character of UTF-8 has up to 4 bytes */
+    enum { CUT = 4 }; /* a value that ends this near to the window's end may be cut: a character of UTF-8 has up to 4
+                       * bytes */
     peek(r);
     while (!*r->report->text) {
         json_error_t error;
@@ -295,7 +296,7 @@ static bool read_file(Reader *r) {
     for (int i = 0; i < r->count && r->lists->name; i++) {
         if (!(r->seen & 1u << i)) return refuse_here(r, "no list \"%s\" in it", r->lists[i].name);
     }
-    return !*r->report->text; /* the end may have been a read that failed */
+    return !*r->report->text; /* a read may have failed at the end */
 }
 
 static bool run(Reader r, size_t room) {

@@ -29,8 +29,8 @@ void limits_open(char **argv) {
         raised = setrlimit(RLIMIT_STACK, &stack) == 0;
     }
     if (raised) execv("/proc/self/exe", argv);
-    if (raised) return; /* without /proc: at least this thread has it */
-    say(program_invocation_short_name); /* die would take more stack than there is */
+    if (raised) return; /* without /proc: at least this thread has the limit */
+    say(program_invocation_short_name); /* die would need more stack than there is */
     say(": the stack is limited to less than 256 KiB: start it from a shell with `ulimit -s 8192`\n");
     _exit(1);
 }

@@ -21,7 +21,8 @@ double now_seconds(void) {
 
 static bool open_line; /* on a terminal: the cursor is at the end of the line */
 
-/* A terminal that knows the codes.  A launcher gives its processes one of its own, whatever it does with the output. */
+/* A terminal with cursor control.  A launcher gives its processes a terminal of its own, whatever happens to the
+ * output. */
 static bool rewrites(void) {
     const char *name = getenv("TERM");
     return isatty(STDOUT_FILENO) && name && *name && strcmp(name, "dumb") && !distributed_launched();

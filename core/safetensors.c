@@ -250,8 +250,8 @@ static float float_of_bits(uint32_t bits) {
     return value;
 }
 
-/* 1 sign, 5 exponent (bias 15), 10 fraction.  Moved to float's fields the exponent is 112 short; a subnormal is its
- * fraction times 2^-24. */
+/* 1 sign, 5 exponent (bias 15), 10 fraction.  In a float's fields the exponent is too small by 112; a subnormal number
+ * is its fraction times 2^-24. */
 static float float_of_half(uint16_t half) {
     uint32_t sign = (uint32_t)(half & 0x8000) << 16, rest = half & 0x7FFF;
     if (rest < 0x0400) return float_of_bits(sign | 0x3F800000) * ((float)rest * 0x1p-24f);
@@ -371,7 +371,7 @@ static json_t *describe(const Piece *piece, size_t offset) {
                      (json_int_t)offset, (json_int_t)offset + (json_int_t)piece->bytes);
 }
 
-/* jansson's printer can lose a part where memory is short, and tell nobody: it is read again. */
+/* jansson's printer can omit a part without an error if memory is short, so its output is parsed again. */
 static char *print_checked(const json_t *root) {
     char *text = json_dumps(root, JSON_COMPACT);
     json_t *again = text ? json_loads(text, JSON_REJECT_DUPLICATES, NULL) : NULL;

@@ -58,9 +58,9 @@ static void *wait_for_signals(void *unused) {
     return NULL;
 }
 
-/* nohup's SIGHUP stays ignored; a shell's background jobs come with SIGINT ignored, which kill -INT may still send.
- * Output whose reader has gone (`| head`) is an error of that write, with its message, and not the end of the process:
- * what is to be saved is saved. */
+/* nohup's SIGHUP stays ignored; a shell's background jobs come with SIGINT ignored, which kill -INT may still send. If
+ * the reader of the output has ended (`| head`), the write fails with a message, and the process does not end before it
+ * has saved its files. */
 void signals_open(void) {
     pthread_t thread;
     struct sigaction before;

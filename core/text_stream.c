@@ -15,7 +15,8 @@ FILE *text_open(TextStream *stream) {
 char *text_close(TextStream *stream, const char *what) {
     int lost = ferror(stream->out);
     if (fclose(stream->out) || lost || !stream->text) die("out of memory for %s", what);
-    /* A copy, as in a library memory of the C library's own would stay where a message ends the call (library/scope.h). */
+    /* Returns a copy, because memory allocated by the C library itself would leak if a message ends a call of the
+     * library (library/scope.h). */
     char *copy = malloc(stream->size + 1);
     if (!copy) die("out of memory for %s", what);
     memcpy(copy, stream->text, stream->size + 1);

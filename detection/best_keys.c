@@ -30,7 +30,7 @@ void best_keys_offer(BestKeys *best, uint64_t key) {
 }
 
 void best_keys_sort(BestKeys *best) {
-    for (int n = best->count - 1; n > 0; n--) { /* the smallest goes last */
+    for (int n = best->count - 1; n > 0; n--) { /* the smallest key is moved to the end */
         swap(&best->keys[0], &best->keys[n]);
         sink(best->keys, n);
     }

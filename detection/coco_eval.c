@@ -12,7 +12,7 @@
  *   tp_i, fp_i   true and false positives up to i;  rc_i = tp_i / npos;  pr_i = max_{j >= i} tp_j / (tp_j + fp_j +
  *   2^-52) recall = rc_last;   precision at r = 0, .01, ... 1 = pr at the first i with rc_i >= r, 0 where there is none
  *
- * The numbers are means of these over thresholds and categories with npos > 0.  IoU = I / U of boxes x, y, w, h, or of
+ * The metrics are means of these over thresholds and categories with npos > 0.  IoU = I / U of boxes x, y, w, h, or of
  * masks; for a crowd U is the detection's own area.
  *
  * Everything is in double and in pycocotools' order of operations, and the file is compiled with -ffp-contract=off: an
@@ -43,7 +43,7 @@ static double recall_threshold(int i) { return i == RECALLS - 1 ? 1 : i * 0.01; 
 typedef struct {
     int category, image;
     double score; /* 0 for ground truth */
-    size_t index; /* in the file's table */
+    size_t index; /* index in the file's table */
 } Entry;
 
 static int compare_entries(const void *left, const void *right) {
@@ -54,7 +54,7 @@ static int compare_entries(const void *left, const void *right) {
     return a->index < b->index ? -1 : a->index > b->index;
 }
 
-/* How one detection counts, with a bit for each threshold. */
+/* The result of one detection, with a bit for each threshold. */
 typedef struct {
     uint16_t matched[AREAS], ignored[AREAS];
 } Outcome;
@@ -62,7 +62,7 @@ typedef struct {
 typedef struct {
     int category, image;
     size_t first_detection, first_truth; /* in the sorted entries */
-    int detections, truths;              /* at most MOST of the former */
+    int detections, truths;              /* at most MOST detections */
     int positives[AREAS];                /* ground truths that are not ignored */
 } Pair;
 
@@ -158,11 +158,11 @@ static double box_iou(const double d[4], const double g[4], bool crowd) {
 /* A ground truth of the pair that is being matched. */
 typedef struct {
     const CocoAnnotation *in_file;
-    const Rle *mask; /* of masks that are evaluated */
+    const Rle *mask; /* of evaluated masks */
     RleExtent extent;
     bool ignored;
     uint16_t taken; /* a bit for each threshold */
-    int order;      /* place k: the index of the k-th one when the ignored ones come last */
+    int order;      /* element k: the index of the k-th one if the ignored ones come last */
 } Truth;
 
 typedef struct {
@@ -202,7 +202,7 @@ static void measure_boxes(const Evaluation *e, const Pair *pair, Scratch *s) {
 
 static bool outside(double area, int range) { return area < area_range[range][0] || area > area_range[range][1]; }
 
-/* The ground truth that detection takes at threshold t, or -1.  Of equal IoUs the later one wins. */
+/* The ground truth that is assigned to the detection at threshold t, or -1.  Of equal IoUs the later one is taken. */
 static int best_truth(const Scratch *s, const double *ious, int truths, int t) {
     double best = fmin(iou_threshold(t), 1 - 1e-10);
     int match = -1;
@@ -217,7 +217,7 @@ static int best_truth(const Scratch *s, const double *ious, int truths, int t) {
     return match;
 }
 
-/* Sorts the ignored ground truths behind the others, each kind in the order of the file. */
+/* Sorts the ignored ground truths after the others, each kind in the order of the file. */
 static int order_truths(Scratch *s, int truths, int range) {
     int placed = 0, positives = 0;
     for (int j = 0; j < truths; j++) {
@@ -243,7 +243,7 @@ static void match_pair(const Evaluation *e, Pair *pair, Scratch *s) {
             for (int t = 0; t < THRESHOLDS; t++) {
                 int j = best_truth(s, s->iou + (size_t)i * (size_t)pair->truths, pair->truths, t);
                 if (j >= 0) s->truth[j].taken |= (uint16_t)(1u << t);
-                /* pycocotools keeps the id of what was taken and asks later whether it is zero */
+                /* pycocotools stores the id of the assigned truth and later tests whether it is zero */
                 bool took = j >= 0 && s->truth[j].in_file->id != 0;
                 matched |= (unsigned)took << t;
                 ignored |= ((j >= 0 && s->truth[j].ignored) || (!took && out) ? 1u : 0) << t;
@@ -257,7 +257,7 @@ static void match_pair(const Evaluation *e, Pair *pair, Scratch *s) {
 
 /* == One category ================================================================================================= */
 
-/* A detection among all of its category; rank: its place within its image. */
+/* A detection among all of its category; rank: its index within its image. */
 typedef struct {
     double score;
     size_t place; /* in the sorted entries: by image, then rank */

@@ -20,7 +20,7 @@ void coco_results_free(CocoResults *results) {
     *results = (CocoResults){.count = 0};
 }
 
-/* Of a mask's characters, '0' .. 'o', JSON wants the backslash doubled. */
+/* JSON needs the backslash among a mask's characters, '0' .. 'o', doubled. */
 static void write_mask(FILE *file, const RleTexts *masks, size_t index) {
     RleText mask = rle_texts_at(masks, index);
     fprintf(file, ", \"segmentation\": {\"size\": [%d, %d], \"counts\": \"", mask.height, mask.width);

@@ -41,7 +41,7 @@ void draw_outline(Image *image, const uint8_t *inside, DrawColour colour) {
         }
 }
 
-/* A coordinate of any size, NaN included, within a margin around the picture. */
+/* Clamps any coordinate, including NaN, to a margin around the picture. */
 static int near_picture(double x, int side) { return (int)fmin(fmax(rint(x), -16), side + 16); }
 
 /* The label is drawn above the box if there is room, otherwise inside it, and moved into the picture if necessary. */
@@ -53,7 +53,7 @@ static void draw_plate(Image *image, const int box[4], const char *text, int sca
     draw_text(image, x + 2 * scale, y + scale, text, scale, draw_ink_on(colour));
 }
 
-/* Letters stay a fortieth of the picture high, so that they are legible where it is shown as a whole. */
+/* Letters are at least a fortieth of the picture high, so that they are legible when the whole picture is shown. */
 static int letter_scale(const Image *image) {
     int side = image->height > image->width ? image->height : image->width;
     return clamp((side + 140) / 280, 1, 16);

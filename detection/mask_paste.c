@@ -1,6 +1,6 @@
-/* Pixel p lies at u = (p + 1/2 - x0) / (x1 - x0) side - 1/2 among the cells; v alike.  A column of pixels takes two
- * columns of cells in fixed shares, and between two cells the value is linear: where both are below the limit, or both
- * are not, no pixel between them is asked. */
+/* Pixel p lies at u = (p + 1/2 - x0) / (x1 - x0) side - 1/2 among the cells; v alike.  A column of pixels interpolates
+ * two columns of cells with fixed weights, and the value is linear between two cells: if both are below the limit, or
+ * both are not, the pixels between them need not be computed. */
 #include "detection/mask_paste.h"
 
 #include <assert.h>
@@ -17,7 +17,7 @@ static double cell_at(const Axis *axis, int pixel) {
     return (pixel + 0.5 - axis->from) / (axis->to - axis->from) * axis->side - 0.5;
 }
 
-/* The first pixel at or behind the centre of the cell; `pixels` if there is none. */
+/* The first pixel at or after the centre of the cell; `pixels` if there is none. */
 static int first_pixel(const Axis *axis, int cell, int pixels) {
     double estimate = ceil(axis->from + (cell + 0.5) * (axis->to - axis->from) / axis->side - 0.5);
     int pixel = (int)fmin(fmax(estimate, 0), pixels);
@@ -28,7 +28,7 @@ static int first_pixel(const Axis *axis, int cell, int pixels) {
 
 static double between(double a, double b, double share) { return (1 - share) * a + share * b; }
 
-/* The values of the cells from -1 to side, at u: value [side+2]. */
+/* Computes the values of the cells from -1 to side, at u: value [side+2]. */
 static void mix_columns(double *value, const float *probability, int side, double u) {
     int left = (int)floor(u);
     value[0] = value[side + 1] = 0;
@@ -41,7 +41,7 @@ static void append(Rle *out, bool one, int pixels) {
     if (pixels > 0) rle_append(out, one, (uint32_t)pixels);
 }
 
-/* first [side+2]: the first row at or behind the centres of the cells from -1 to side. */
+/* first [side+2]: the first row at or after the centres of the cells from -1 to side. */
 static void append_column(Rle *out, const double *value, const Axis *down, const int *first, double least) {
     append(out, false, first[0]);
     for (int k = 0; k <= down->side; k++) { /* between cells k - 1 and k */

@@ -50,7 +50,7 @@ size_t matching_workspace(int rows, int columns) {
     return lay_out(&w, NULL, (size_t)small, (size_t)large);
 }
 
-/* Relaxes the columns first..end-1 from row i, whose distance less its potential is `base`; returns the nearest's. */
+/* Relaxes the columns first..end-1 from row i, whose distance less its potential is `base`; returns the nearest one. */
 static double relax(const Workspace *w, const float *restrict cost, int32_t i, double base, int first, int end) {
     const double *restrict v = w->v;
     double *restrict distance = w->distance, nearest = INFINITY;
@@ -65,7 +65,7 @@ static double relax(const Workspace *w, const float *restrict cost, int32_t i, d
     return nearest;
 }
 
-/* Relaxes all columns; returns the nearest, the first of equals, which is looked for in its block alone. */
+/* Relaxes all columns; returns the nearest, the first of equals, which is searched for only in its block. */
 static int advance(const Workspace *w, const float *cost, int32_t i, double base, int columns) {
     enum { BLOCK = 64 };
     double nearest = INFINITY;
@@ -144,6 +144,6 @@ bool matching(int *column, const float *cost, int rows, int columns, void *works
         for (int i = 0; i < rows; i++) to[i] = cost[(size_t)i * (size_t)columns + (size_t)j];
     }
     match_rows(&w, w.swapped, w.cost, columns, rows);
-    for (int i = 0; i < rows; i++) column[i] = w.row[i]; /* our rows are the columns there */
+    for (int i = 0; i < rows; i++) column[i] = w.row[i]; /* rows here are columns there */
     return true;
 }

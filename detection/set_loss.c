@@ -51,9 +51,9 @@ void set_loss_close(SetLossWork *work) {
 
 /* == Focal ======================================================================================================== */
 
-/* e^-a for a >= 0 without a call, so that a loop of them stays in vectors: 2^n times the Taylor series on
- * |r| <= ln 2 / 2, whose rest is below 6e-9.  Adding 1.5 2^23 rounds to an integer and leaves it in the low bits.  From
- * 87 on it stays what it is there, 2e-38. */
+/* e^-a for a >= 0 without a call, so that a loop is vectorised: 2^n times the Taylor series on |r| <= ln 2 / 2, whose
+ * remainder is below 6e-9.  Adding 1.5 2^23 rounds to an integer and leaves it in the low bits.  From 87 on it is
+ * constant, 2e-38. */
 static inline float exp_minus(float a) {
     a = a > 87 ? 87 : a;
     float shifted = a * -1.44269504f + 12582912.0f, n = shifted - 12582912.0f;
@@ -72,7 +72,7 @@ static inline float exp_minus(float a) {
     return series * scale;
 }
 
-/* log(1 + e) for 0 <= e <= 1: 2 atanh z, z = e / (2 + e) <= 1/3, whose series has a rest below 2e-9. */
+/* log(1 + e) for 0 <= e <= 1: 2 atanh z, z = e / (2 + e) <= 1/3, whose series has a remainder below 2e-9. */
 static inline float log_one_plus(float e) {
     float z = e / (2 + e), w = z * z, series = w / 15 + 1 / 13.f;
     series = series * w + 1 / 11.f;
@@ -113,7 +113,7 @@ static float distance_l1(const float a[4], const float b[4]) {
     return fabsf(a[0] - b[0]) + fabsf(a[1] - b[1]) + fabsf(a[2] - b[2]) + fabsf(a[3] - b[3]);
 }
 
-/* cost [Q] (=) of giving each query a target with that label. */
+/* cost [Q] (=) of assigning a target with that label to each query. */
 static void class_costs(float *cost, const SetLossWeights *w, const float *logits, int queries, int columns,
                         int label) {
     for (int i = 0; i < queries; i++) {

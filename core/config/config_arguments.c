@@ -6,7 +6,7 @@
 #include "core/die.h"
 #include "core/text.h"
 
-/* Is the setting a path?  The placeholder says it.  Other strings may have an empty value. */
+/* Is the setting a path, as its placeholder shows?  Other strings may have an empty value. */
 static bool refuses_empty(const ConfigEntry *entry) {
     bool path = entry->argument && text_lists("FILE FOLDER IN", entry->argument);
     return path || entry->type == CONFIG_LIST || entry->alone;
@@ -16,8 +16,8 @@ static bool refuse_empty(const char *label, Error *error) {
     return refuse(error, "%s: the value is empty: is a variable of the shell not set?", label);
 }
 
-/* The file that --config names is read before everything else.  No value begins with "--" or is -h unless it
- * follows '=', so every argument that does is a name. */
+/* The file that --config names is read before everything else.  A value that begins with "--" or is -h must follow '=',
+ * so every other such argument is a name. */
 static bool load_named_file(Config *config, int argc, char *const *argv, Error *error) {
     int key = config->file_key ? config_must_find(config, config->file_key) : -1;
     const char *path = NULL;

@@ -1,4 +1,4 @@
-/* Messages about settings: which of them is to blame, where its value came from, and what an unknown name may mean. */
+/* Messages about settings: which of them is to blame, the source of its value, and what an unknown name may mean. */
 #include <limits.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 
 /* == Unknown names ============================================================================================== */
 
-/* The setting of this config that is nearest to `name`, NULL if none is near. */
+/* The setting of this config that is nearest to `name`, NULL if none is similar. */
 static const char *nearest_setting(const Config *config, bool in_file, const char *name) {
     const char **names = xcalloc((size_t)config->count + 1, sizeof *names, "names of settings");
     int count = 0;
@@ -56,12 +56,12 @@ bool config_refuse_unknown(const Config *config, bool in_file, const char *name,
 
 /* == Where a value came from ==================================================================================== */
 
-/* The value alone, or `given` in its place, and for a default that it is one. */
+/* The value, or `given` in its place, and a note if it is the default. */
 static void put_value(FILE *out, const struct ConfigSetting *setting, const char *given) {
     char *value = given ? NULL : config_current_text(setting);
     const char *text = given ? given : value;
     fputs(*text ? text : "''", out);
-    if (!setting->origin) { /* a program may have put something else in the place of a default */
+    if (!setting->origin) { /* a program may have replaced a default */
         fputs(given || !strcmp(value, setting->initial) ? " (the default; " : " (not given; ", out);
         config_put_flag(out, setting->entry->name);
         fputs(" sets it)", out);
@@ -92,14 +92,15 @@ char *config_sourced(const Config *config, int i) {
 
 /* == Rejections ================================================================================================= */
 
-/* In a format braces enclose settings; in the message, where arguments may have braces of their own, these do. */
+/* Settings are enclosed by braces in a format, and by these characters in the message, whose arguments may contain
+ * braces. */
 enum { OPEN = '\1', CLOSE = '\2' };
 
 /* The first setting in a message, as [OPEN name CLOSE] or [OPEN name=value CLOSE]. */
 typedef struct {
-    const char *begin, *end; /* of the whole, the marks among it; begin NULL: there is none */
+    const char *begin, *end; /* of the whole text with its marks; begin NULL: there is none */
     int setting;             /* -1: this program has no such setting */
-    char name[64], value[64]; /* the value to be shown in place of the setting's own; "": none */
+    char name[64], value[64]; /* the value to show in place of the setting's own; "": none */
 } Mention;
 
 static Mention next_mention(const Config *config, const char *message) {
@@ -113,7 +114,7 @@ static Mention next_mention(const Config *config, const char *message) {
     return m;
 }
 
-/* Was a given more explicitly than b?  A file that includes another one has the say. */
+/* Was a given more explicitly than b?  A file takes precedence over the files that it includes. */
 static bool outranks(const struct ConfigSetting *a, const struct ConfigSetting *b) {
     if (a->level != b->level) return a->level > b->level;
     return a->level == LEVEL_FILE && a->depth < b->depth;
@@ -126,7 +127,7 @@ static int blamed(const Config *config, int named, const char *message) {
     return worst;
 }
 
-/* The message with its settings spelled out.  The place names `worst` already, unless that is -1. */
+/* The message with its settings spelled out.  The message's place has named `worst`, unless that is -1. */
 static char *spelled_out(const Config *config, int worst, const char *message) {
     const char *at = message;
     TextStream text;

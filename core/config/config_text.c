@@ -1,4 +1,4 @@
-/* The words of one setting: its values, its value now, its place and its meaning. */
+/* Texts about one setting: its possible values, its current value, its place and its meaning. */
 #include "core/config/config_parts.h"
 
 #include <math.h>

@@ -14,8 +14,8 @@
 
 enum { LINE_LIMIT = 8192 };
 
-/* The text that is read, and its setting.  Each parser sets *field, of the type that the entry says, from the whole
- * text, or refuses it. */
+/* The text to read, and its setting.  Each parser sets *field, whose type is in the entry, from the whole text, or
+ * refuses the text. */
 typedef struct {
     struct ConfigSetting *setting;
     const ConfigEntry *entry;
@@ -149,7 +149,7 @@ static bool parse_choice(const Reading *r, const char *value, void *field) {
     return refuse_choice(r, value);
 }
 
-/* Splits `value` at its commas into copies in `pieces`; returns how many, or 0 if there are too many. */
+/* Splits `value` at its commas into copies in `pieces`; returns their number, or 0 if there are too many. */
 static int split_list(char pieces[CONFIG_NUMBERS][64], const char *value) {
     for (int count = 0; count < CONFIG_NUMBERS; count++) {
         size_t length = strcspn(value, ",");

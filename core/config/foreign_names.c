@@ -10,8 +10,8 @@
 #define NO_WARMUP "this program has no warm-up"
 #define DRAWING "this program does not generate samples; train_ar does, with --sample and --prompt"
 
-/* Names with one meaning, and the settings that have it here, with spaces between them.  The first setting that the
- * program has is meant; the sentence is the answer if it has none of them. */
+/* Names with one meaning, and the settings with this meaning here, separated by spaces.  The first of these settings
+ * that the program has is the result; if it has none, the sentence is the answer. */
 static const struct {
     const char *names, *settings, *sentence;
 } meanings[] = {

@@ -33,8 +33,8 @@ static inline bool all_equal(const uint8_t *bytes, size_t n) {
     return !differ;
 }
 
-/* Counts `n` pixels, in blocks of LARGE and SMALL that have one pair each where they do, as most have: both pictures
- * consist of areas. */
+/* Counts `n` pixels.  Blocks of LARGE or SMALL pixels with only one pair, as most have, because both pictures consist
+ * of areas, are counted at once. */
 enum { LARGE = 64, SMALL = 8 };
 
 static void count_large(uint64_t *pairs, const uint8_t *predicted, const uint8_t *labels) {
@@ -119,7 +119,7 @@ static const char *name_of(const char *const *names, int class, char number[32])
     return names ? names[class] : number;
 }
 
-/* A percentage with 2 decimals for people; "-" where there is none. */
+/* A percentage with 2 decimals for readers; "-" if there is none. */
 static const char *percent(char text[32], double share) {
     if (isnan(share)) return "-";
     snprintf(text, 32, "%.2f", 100 * share);

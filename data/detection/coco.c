@@ -65,7 +65,7 @@ int coco_find_category(const Coco *coco, int64_t id) {
     return find_id(coco->categories, coco->category_count, sizeof *coco->categories, id);
 }
 
-/* Sorts a table by its ids, which must differ; `what` is in it. */
+/* Sorts a table of `what` by its ids, which must differ. */
 static bool sort_ids(void *table, size_t count, size_t size, const char *what, Error *error) {
     if (count) qsort(table, count, size, compare_ids);
     for (size_t i = 1; i < count; i++) {
@@ -319,7 +319,7 @@ int64_t coco_category_id(const Coco *coco, int label) {
     return category >= 0 && category < coco->category_count ? coco->categories[category].id : -1;
 }
 
-/* mmdetection's rule for what can be trained on. */
+/* mmdetection's rule for annotations that can be used in training. */
 static bool is_too_small(const CocoAnnotation *a) { return a->box[2] < 1 || a->box[3] < 1 || a->area <= 0; }
 
 int coco_targets(const Coco *coco, int image, float (*box)[4], int *label, size_t *place) {

@@ -18,7 +18,8 @@ void coco_masks_add(CocoMasks *m) {
 static void add_rle(CocoMasks *m, CocoMask *mask, const Rle *rle) {
     m->rles = xgrow(m->rles, m->rle_count + 1, &m->rle_room, sizeof *m->rles, "run lengths");
     m->runs = xgrow(m->runs, m->run_count + rle->count + 1, &m->run_room, sizeof *m->runs, "run lengths");
-    if (rle->count) memcpy(m->runs + m->run_count, rle->runs, rle->count * sizeof *m->runs); /* else no runs at all */
+    if (rle->count) memcpy(m->runs + m->run_count, rle->runs, rle->count * sizeof *m->runs); /* otherwise there are no
+                                                                                              * runs */
     m->run_count += rle->count;
     mask->rle = (int)m->rle_count;
     m->rles[m->rle_count++] = (Rle){.height = rle->height, .width = rle->width, .count = rle->count};
@@ -54,14 +55,14 @@ static bool read_size(const json_t *size, int side[2], Error *error) {
     bool ok = json_array_size(size) == 2;
     for (size_t i = 0; i < 2 && ok; i++) {
         const json_t *item = json_array_get(size, i);
-        json_int_t value = json_integer_value(item); /* 0 if it is none */
+        json_int_t value = json_integer_value(item); /* 0 if it is not an integer */
         ok = value >= 1 && value <= IMAGE_MAX_SIDE;
         side[i] = (int)value;
     }
     return ok || refuse(error, "\"size\": expected height and width, 1 to %d each", IMAGE_MAX_SIDE);
 }
 
-/* A list of runs into m->spare[0]. */
+/* Reads a list of runs into m->spare[0]. */
 static bool read_runs(CocoMasks *m, const json_t *counts, const int side[2], Error *error) {
     Rle *list = &m->spare[1];
     list->runs = xgrow(list->runs, json_array_size(counts), &list->room, sizeof *list->runs, "run lengths");

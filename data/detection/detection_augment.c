@@ -36,7 +36,7 @@ static const ConfigEntry entries[] = {
 };
 #undef F
 
-/* `prefix` is that of the settings' names. */
+/* `prefix` is the prefix of the settings' names. */
 static void check_scales(const Config *c, const char *prefix, int least, int most, int step) {
     char name[32];
     snprintf(name, sizeof name, "%s_step", prefix);

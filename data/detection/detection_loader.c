@@ -159,7 +159,7 @@ static void describe(const void *loader, size_t index, char *text, size_t size) 
 
 /* == Parts ======================================================================================================== */
 
-/* Whether images padded to that height and width stay within the bounds shorter and longer. */
+/* Whether images padded to that height and width are within the bounds `shorter` and `longer`. */
 static bool fits(const DetectionLoader *loader, int height, int width) {
     int shorter = height < width ? height : width, longer = height < width ? width : height;
     return shorter <= loader->shorter && longer <= loader->longer;

@@ -73,14 +73,14 @@ static void mention_oddities(const Coco *coco, const char *json) {
     if (*text) warn("%s: annotations %s", json, text);
 }
 
-/* Keeps the first images; works because images are sorted by id and annotations by image. */
+/* Keeps the first images, which is possible because images are sorted by id and annotations by image. */
 static void keep_first(Coco *coco, int limit) {
     if (!limit || limit >= coco->image_count) return;
     coco->annotation_count = coco->images[limit].first;
     coco->image_count = limit;
 }
 
-/* Leaves out what Mask R-CNN is not trained on: small pictures, and those without a target. */
+/* Leaves out the pictures on which Mask R-CNN is not trained: small ones, and those without a target. */
 static void keep_trainable(Coco *coco, const char *json) {
     enum { LEAST_SIDE = 32 }; /* mmdetection's */
     bool *keep = xcalloc((size_t)coco->image_count, sizeof *keep, "the choice of images");
@@ -124,7 +124,7 @@ void detection_set_scenes(DetectionSet *set, DetectionTask task, bool train, uin
 
 static bool is_shapes(const DetectionSetSettings *s) { return !strcmp(s->data, "shapes"); }
 
-/* A path relative to the data folder, unless it is absolute. */
+/* Makes a path that is relative to the data folder, unless it is absolute. */
 static void find_file(char path[MOST_PATH], const char *folder, const char *name) {
     if (*name == '/')
         snprintf(path, MOST_PATH, "%s", name);

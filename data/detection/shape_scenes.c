@@ -71,7 +71,8 @@ static bool fits(const SceneFigure *f, const SceneFigure *others, int count) {
 static int place_figures(SceneFigure figures[SCENES_MOST], ShapesStream *s, int side) {
     int wanted = 1 + shapes_below(s, SCENES_MOST), placed = 0;
     for (int i = 0; i < wanted; i++) {
-        int label = shapes_below(s, SHAPES_CLASSES); /* drawn before the attempts, which would favour slim figures */
+        int label = shapes_below(s, SHAPES_CLASSES); /* drawn before the attempts, which otherwise would favour slim
+                                                      * figures */
         for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
             figures[placed] = place_figure(s, label, side);
             if (!fits(&figures[placed], figures, placed)) continue;

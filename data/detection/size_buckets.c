@@ -2,7 +2,7 @@
  * by height, alternately ascending and descending, so that neighbouring strips match where they meet.
  *
  * Padding, simulated with COCO's sizes and DETR's augmentation: batches of 16 without a window 53 %; window 32, sorted
- * by area 35 %, by width 24 %, by strips 13 %; window 128, strips 6 %.  Batches of 16 dealt to ranks as 8 x 2 and
+ * by area 35 %, by width 24 %, by strips 13 %; window 128, strips 6 %.  Batches of 16 divided among ranks as 8 x 2 and
  * padded there: 20 % without a window, 3 % with strips and window 16. */
 #include "data/detection/size_buckets.h"
 

@@ -11,7 +11,7 @@
 typedef struct {
     AugmentOperation operation;
     float probability;
-    int bin; /* of the strength, 0 .. 9; 0 of an operation without one */
+    int bin; /* index of the strength, 0 .. 9; 0 for an operation without one */
 } Choice;
 
 typedef Choice Pair[2];
@@ -91,7 +91,7 @@ bool autoaugment_parse(AutoAugmentPolicy *policy, const char *text, Error *error
 
 enum { BINS = 10 };
 
-/* Number `bin` of ten from `from` to `to`, rounded as torch.linspace rounds floats, or numpy.linspace doubles. */
+/* Number `bin` of ten from `from` to `to`, rounded like torch.linspace's floats or numpy.linspace's doubles. */
 static double spaced(double from, double to, int bin, bool floats) {
     if (!floats) return bin == BINS - 1 ? to : from + bin * ((to - from) / (BINS - 1));
     float first = (float)from, last = (float)to, step = (float)(((double)last - (double)first) / (BINS - 1));
@@ -103,14 +103,14 @@ static const Choice *choice_of(const AutoAugmentDraw *draw, int half) {
     return &(draw->policy == AUTOAUGMENT_IMAGENET ? imagenet : cifar10)[draw->pair][half];
 }
 
-/* An operation with its argument, as augment_operation takes it. */
+/* An operation with its argument, for augment_operation. */
 typedef struct {
     AugmentOperation operation;
     double argument;
     PillowFilter filter;
 } Step;
 
-/* In torchvision shears and rotations are made of nearest pixels, too, and a translation is by whole pixels. */
+/* In torchvision shears and rotations also use the nearest pixel, and translations are by whole pixels. */
 static Step step_of(const AutoAugmentDraw *draw, int half, int height, int width) {
     const Choice *c = choice_of(draw, half);
     bool compact = draw->policy == AUTOAUGMENT_COMPACT;

@@ -36,7 +36,7 @@ static void *bounded_realloc(void *memory, size_t size) {
 #define STBI_MAX_DIMENSIONS IMAGE_MAX_SIDE
 #include <stb/stb_image.h>
 
-/* It asserts that it gets memory. */
+/* stb asserts that it gets memory. */
 static void *certain_realloc(void *memory, size_t size) {
     void *larger = realloc(memory, size);
     if (!larger) die("out of memory: %zu bytes for a picture's file", size);
@@ -148,7 +148,7 @@ bool image_size(const uint8_t *bytes, size_t size, int *height, int *width, Erro
 
 /* == Values as they are stored ==================================================================================== */
 
-/* Where a PNG's header has them, and the colour types. */
+/* Positions in a PNG's header, and the colour types. */
 enum { PNG_WIDTH = 16, PNG_HEIGHT = 20, PNG_DEPTH = 24, PNG_COLOUR = 25, PNG_HEADER = 33 };
 enum { PNG_GREY = 0, PNG_PALETTE = 3 };
 
@@ -180,8 +180,8 @@ static void hide_transparency(uint8_t *bytes, size_t size) {
     }
 }
 
-/* stb replaces palette indices by colours.  Called grey values they stay what they are, but for those of 1, 2 and 4
- * bits, which stb multiplies so that the largest becomes 255. */
+/* stb replaces palette indices by colours.  If the header calls them grey values, they are unchanged, except those of
+ * 1, 2 and 4 bits, which stb multiplies so that the largest becomes 255. */
 bool image_decode_values(ImageValues *values, uint8_t *bytes, size_t size, size_t most_pixels, Error *error) {
     int height, width;
     if (!check_bytes(size, error) || !image_values_size(bytes, size, &height, &width, error)) return false;

@@ -10,7 +10,7 @@
 
 #include <jerror.h>
 
-/* More scans than any encoder writes, yet so few that a small file cannot occupy a worker for minutes. */
+/* More scans than any encoder writes, yet so few that a small file cannot keep a worker busy for minutes. */
 enum { MAX_SCANS = 500 };
 
 struct JpegReader {
@@ -18,7 +18,7 @@ struct JpegReader {
     struct jpeg_error_mgr errors;
     struct jpeg_progress_mgr progress;
     jmp_buf back; /* target of longjmp after an error */
-    Error *error; /* of the call in progress */
+    Error *error; /* of the current call */
 
     const uint8_t *bytes;
     size_t size;

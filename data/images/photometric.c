@@ -2,9 +2,9 @@
  *   V = max,  d = V - min,  S = (d sdiv[V] + 2^11) >> 12,  sdiv[i] = round(255 2^12 / i)
  *   H = (h hdiv[d] + 2^11) >> 12, plus 180 if negative,    hdiv[i] = round(180 2^12 / (6 i))
  *   h = G - B where R is the largest, else B - R + 2 d where G is, else R - G + 4 d
- * and back in float, with i + f = 6 H / 180: the channels are v, v (1 - s), v (1 - s f) and v (1 - s (1 - f)) of V / 255
- * and S / 255, with fused multiply-adds in the brackets, times 255 and truncated.  So does OpenCV's vector code; the code
- * for what its vectors leave at the end of a row rounds instead, and its pixels may be brighter by 1. */
+ * and back in float, with i + f = 6 H / 180: the channels are v, v (1 - s), v (1 - s f) and v (1 - s (1 - f)) of V /
+ * 255 and S / 255, with fused multiply-adds in the brackets, times 255 and truncated.  This is OpenCV's vector code;
+ * its code for the remaining pixels at the end of a row rounds instead, and these may be brighter by 1. */
 #include "data/images/photometric.h"
 
 #include <math.h>
@@ -41,7 +41,7 @@ Photometric photometric_draw(uint64_t seed, uint32_t epoch, uint32_t draw) {
 
 /* == One channel value ============================================================================================ */
 
-/* x times a factor, plus a sum, cut to 0 .. 255 and truncated; mmsegmentation never asks for both. */
+/* x times a factor, plus a sum, clamped to 0 .. 255 and truncated; mmsegmentation never needs both. */
 static uint8_t convert(uint8_t x, float factor, float sum) {
     float y = (float)x * factor + sum;
     return (uint8_t)fminf(fmaxf(y, 0), 255);
@@ -75,13 +75,13 @@ static void to_hsv(uint8_t hsv[3], const uint8_t *rgb, const Dividers *dividers)
     hsv[2] = (uint8_t)v;
 }
 
-/* weight [180,3]: how much each channel falls with S at that hue. */
+/* weight [180,3]: how much each channel decreases with S at that hue. */
 typedef struct {
     float weight[CIRCLE][3];
 } Wheel;
 
 static Wheel wheel(void) {
-    /* 0: not at all, 1: as much as S, 2: with the hue, 3: against it; by sixths of the circle */
+    /* 0: not at all, 1: by S, 2: with the hue, 3: against it; for each sixth of the circle */
     static const uint8_t kinds[6][3] = {{0, 3, 1}, {2, 0, 1}, {1, 0, 3}, {1, 2, 0}, {3, 1, 0}, {0, 1, 2}};
     Wheel wheel;
     for (int h = 0; h < CIRCLE; h++) {
@@ -112,7 +112,7 @@ static void look_up(uint8_t *values, size_t n, const uint8_t table[256]) {
     for (size_t i = 0; i < n; i++) values[i] = table[values[i]];
 }
 
-/* Both steps on HSV turn into HSV and back, which rounds, whether they change something or not. */
+/* Both steps on HSV convert to HSV and back, which rounds, even if they change nothing. */
 static void saturate(uint8_t *pixels, size_t n, const Tables *t) {
     uint8_t hsv[3];
     for (uint8_t *p = pixels; p < pixels + 3 * n; p += 3) {

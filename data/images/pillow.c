@@ -7,7 +7,7 @@
  *   affine     in double: cubic(v0..v3, d) = v1 + d (p2 + d (p3 + d p4)), p2 = v2 - v0, p3 = 2 (v0 - v1) + v2 - v3,
  *              p4 = v1 - v0 + v3 - v2; linear(v0, v1, d) = v0 + (v1 - v0) d; rows first, then down; truncated.
  *
- * Compiled without fused multiply-add (Makefile), whose rounding is not Pillow's. */
+ * This file is compiled without fused multiply-add (Makefile), whose rounding is not Pillow's. */
 #include "data/images/pillow.h"
 
 #include <limits.h>
@@ -147,7 +147,7 @@ typedef struct {
     ptrdiff_t stride;    /* in floats */
     double *dx, *dy;     /* [width] fractional position in the kernel's inner square */
     int *column, *row;   /* [width] that square's corner; row OUTSIDE: use fill */
-    double *slide;       /* [3*width] dx of each number, where neighbours come from neighbours */
+    double *slide;       /* [3*width] dx of each number, if neighbours have neighbouring sources */
 } Map;
 
 #define OUTSIDE INT_MIN
@@ -261,7 +261,7 @@ static void place_row(Map *map, int y, const double m[6]) {
     }
 }
 
-/* n bytes, each from its neighbours `next` numbers apart. */
+/* Computes n bytes, each from its neighbours `next` numbers apart. */
 static void slide_numbers(uint8_t *out, const float *in, ptrdiff_t next, const double *d, int n, PillowFilter filter) {
     for (int i = 0; i < n && filter == PILLOW_BILINEAR; i++) {
         double v0 = in[i], v1 = in[i + next];

@@ -2,7 +2,7 @@
  * are rounded to 22 bits, as Pillow's are; this file is built without fused multiply-adds.
  *
  * Both passes are the same loop over 16 neighbours: sum_i w_i x[i][0..15].  For the columns the neighbours lie in one
- * row of pixels; for the rows, 16 rows are transposed first, and what comes out is transposed back. */
+ * row of pixels; for the rows, 16 rows are transposed first, and the result is transposed back. */
 #include "data/images/resample.h"
 
 #include <assert.h>
@@ -60,9 +60,9 @@ static bool table_make(Table *table, Resampler *r, int axis_number, const Resamp
 
 /* == Sixteen at a time ============================================================================================ */
 
-/* gcc 12 turns this loop into one instruction, and __builtin_convertvector into sixteen. */
+/* gcc 12 compiles this loop to one instruction, and __builtin_convertvector to sixteen. */
 static inline Sums widen(const uint8_t *x) {
-    Sums wide = {0}; /* gcc 14 does not see that all of it is set */
+    Sums wide = {0}; /* gcc 14 does not recognise that all of it is set */
     for (int i = 0; i < STEP; i++) wide[i] = x[i];
     return wide;
 }

@@ -6,8 +6,8 @@
  * Evaluation: short side to S, long side to floor(S long / short), centre crop from round((long - size) / 2); crop k of
  * K along the longer side from ceil(k (long - size) / (K - 1)), in SlowFast K = 3.
  *
- * A JPEG is decoded at m/8 of its size, m the smallest of 1, 2, 4, 8 that leaves the crop no smaller than what it
- * becomes, and only where the crop lies; the crop is then a box with fractions in the smaller picture. */
+ * A JPEG is decoded at m/8 of its size, m the smallest of 1, 2, 4, 8 for which the crop is not smaller than its result,
+ * and only in the region of the crop, which is then a box with fractional coordinates in the smaller picture. */
 #include "data/images/transform.h"
 
 #include <math.h>
@@ -125,7 +125,7 @@ bool transform_mirrors(const Transform *t, TransformKey key) {
     return t->augment.s.flip && rng_bits(key.seed, RNG_FLIP, key.epoch, key.draw, 0) >> 31;
 }
 
-/* Moves the centre crop to its place among several. */
+/* Moves the centre crop to its position among several crops. */
 static void move_crop(Crop *crop, const Transform *t, int height, int width) {
     bool across = width - crop->width >= height - crop->height;
     int spare = across ? width - crop->width : height - crop->height, gaps = t->crops - 1;

@@ -78,7 +78,7 @@ typedef struct {
     TransformScratch *scratch;
     Target samples[CLIP_MOST_SAMPLES]; /* of one clip, or of one image */
     int count;
-    int clip, crop; /* of the video's, in evaluation */
+    int clip, crop; /* of the views of a video, in evaluation */
 } ImageJob;
 
 static bool load_sample(void *argument, size_t index, Error *error) {
@@ -129,7 +129,8 @@ static bool load_clip(void *argument, size_t index, Error *error) {
     TransformKey key = job->samples[0].key;
     ClipChoice choice = {.frames = c->frames, .s = c->clips, .train = c->parts.train, .clip = job->clip,
                          .seed = key.seed, .epoch = key.epoch, .draw = key.draw};
-    if (samples_of(dataset, c) > 1) choice.draw %= (uint32_t)dataset->count; /* the same frames for all of them */
+    if (samples_of(dataset, c) > 1) choice.draw %= (uint32_t)dataset->count; /* the same frames for all samples of a
+                                                                              * clip */
     int label;
     if (!dataset->read_clip(dataset, index, &choice, &job->scratch->bytes, &taker, &label, error)) {
         *job->samples[0].label = label;
@@ -149,8 +150,8 @@ static void add_target(ImageJob *job, size_t position, uint8_t *out, int *label)
     job->samples[job->count++] = (Target){key, out, label};
 }
 
-/* Loads what is at that position of the epoch, the first of the job's; a replacement for a damaged image uses the
- * damaged one's draws. */
+/* Loads the image or clip at that position of the epoch, the first of the job's; a replacement for a damaged image uses
+ * the random numbers of the damaged one. */
 static void load_job(Loader *loader, ImageJob *job, size_t position) {
     const LoaderConfig *c = &loader->config;
     size_t index = job->samples[0].key.draw % loader->dataset->count;

@@ -85,8 +85,8 @@ void loader_fill(Loader *loader, size_t first, int n, uint8_t *pixels, int *labe
  * `error`. */
 int loader_write_sheet(const char *path, const Dataset *dataset, const LoaderConfig *config, Error *error);
 
-/* weights [classes]: the factor of the loss of an image of each class.  The mean over the data set is 1; with n_c
- * images of class c, in proportion to 1 / n_c (inverse) or 1 / sqrt(n_c) (sqrt); 0 for a class without images. */
+/* weights [classes]: the factor of an image's loss, by its class.  The mean over the data set is 1; with n_c images of
+ * class c, in proportion to 1 / n_c (inverse) or 1 / sqrt(n_c) (sqrt); 0 for a class without images. */
 void loader_class_weights(float *weights, const Dataset *dataset, ClassWeights kind);
 
 /* targets [n,classes]: timm's smoothed one-hot (timm/data/mixup.py): off = s / C, on = 1 - s + s / C. */

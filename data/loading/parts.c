@@ -45,7 +45,8 @@ static pthread_mutex_t *mutex_of(const Parts *parts) {
 
 /* == Damaged images =============================================================================================== */
 
-/* Names image `index` on stderr the first time.  Silent once a failure is recorded: its message is to be the last. */
+/* Names image `index` on stderr the first time.  Prints nothing after a failure was recorded, whose message should be
+ * the last. */
 static void report(Parts *parts, size_t index, const char *error, const char *consequence) {
     char name[PARTS_FAILURE / 2];
     pthread_mutex_lock(mutex_of(parts));
@@ -82,8 +83,8 @@ static void fail(Parts *parts, const char *failure) {
     pthread_mutex_unlock(mutex_of(parts));
 }
 
-/* Another image would need the memory or the library, too, and this one may be sound.  The run ends; nothing is counted
- * as damaged. */
+/* Another image would also need the memory or the library, and this one may be undamaged.  The run ends, and no image
+ * is counted as damaged. */
 static void starve(Parts *parts, size_t index, const char *error) {
     char name[PARTS_FAILURE / 2], failure[PARTS_FAILURE];
     parts->source.describe(parts->source.loader, index, name, sizeof name);
@@ -283,7 +284,8 @@ static void slots_close(Parts *parts) {
     free(parts->slot);
 }
 
-/* There are enough slots that no worker waits for a free one while one part is in use and another is handed over. */
+/* There are enough slots that no worker waits for a free one while one part is in use and the next one is being passed
+ * on. */
 static int slots_needed(const Parts *parts) {
     int workers = parts->config.pool ? parts->config.pool->workers : 0;
     return workers ? 2 + (4 * workers * parts->source.chunk + parts->room - 1) / parts->room : 1;

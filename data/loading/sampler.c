@@ -26,7 +26,7 @@ uint32_t sampler_draw(const uint32_t *order, size_t count, int repeats, size_t p
     return (uint32_t)(order[place / times] + place % times * count);
 }
 
-/* Turn `turn` of class c shuffles its images by the stream (epoch, turn * classes + c). */
+/* Round `turn` of class c shuffles its images with the stream (epoch, turn * classes + c). */
 void sampler_balance(uint32_t *order, const int *labels, size_t count, int classes, uint64_t seed, uint32_t epoch) {
     size_t *first = xcalloc((size_t)classes + 1, sizeof *first, "the order of an epoch");
     uint32_t *of_class = xcalloc(count, sizeof *of_class, "the order of an epoch");

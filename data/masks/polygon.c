@@ -7,10 +7,11 @@
  * Where two consecutive points lie on both sides of the middle of column k, u = 5 k + 2 and 5 k + 3, the outline
  * crosses that column; with v the smaller of their v, above row
  *
- *   y = ceil((v + 1/2) / 5 - 1/2) = ceil((v - 2) / 5), cut to 0 .. height.
+ *   y = ceil((v + 1/2) / 5 - 1/2) = ceil((v - 2) / 5), clamped to 0 .. height.
  *
- * The crossings k height + y in order are where the mask changes: two at one place cancel.  Only points at the middle
- * of a column matter, so that an edge costs as much as the columns it crosses, not as the points it has. */
+ * The mask changes at the crossings k height + y in ascending order; two at the same place cancel.  Only points at the
+ * middle of a column matter, so the cost of an edge is proportional to the columns that it crosses, not to its
+ * points. */
 #include "data/masks/polygon.h"
 
 #include <math.h>
@@ -42,7 +43,7 @@ static void sort_crossings(Rle *out) {
     out->count = kept;
 }
 
-/* However long the outline is, the memory stays within a few numbers for each pixel. */
+/* However long the outline is, the memory is at most a few numbers for each pixel. */
 static void add_crossing(Rle *out, int column, int v) {
     int y = v <= 2 ? 0 : smaller((v + 2) / 5, out->height);
     if (2 * out->count + 2 > out->room) {

@@ -52,7 +52,7 @@ bool rle_set(Rle *out, const uint32_t *runs, size_t count, int height, int width
  * and bit 4 of the last five is the sign.  From the fourth run on it is the difference to the run two before. */
 enum { DIGIT = 5, MORE = 32, SIGN = 16, LAST_SHIFT = 30 };
 
-/* Reads the number at text[*at] and moves *at behind it; false if it is broken. */
+/* Reads the number at text[*at] and moves *at past it; false if it is invalid. */
 static bool parse_number(int64_t *number, const char *text, size_t length, size_t *at) {
     uint64_t bits = 0;
     for (int shift = 0; *at < length && shift <= LAST_SHIFT; shift += DIGIT) {
@@ -84,7 +84,7 @@ bool rle_parse(Rle *out, const char *text, size_t length, int height, int width,
     return true;
 }
 
-/* Writes the text behind the first `length` bytes of *text; returns the length of all. */
+/* Appends the text to the first `length` bytes of *text; returns the total length. */
 static size_t append_text(char **text, size_t *room, size_t length, const Rle *rle) {
     *text = xgrow(*text, length + rle->count * (LAST_SHIFT / DIGIT + 1) + 1, room, 1, "the text of masks");
     for (size_t i = 0; i < rle->count; i++) {
@@ -132,7 +132,7 @@ void rle_decode(uint8_t *pixels, const Rle *rle) {
 
 /* == Two masks ==================================================================================================== */
 
-/* A place between runs: `left` pixels of value `one` follow.  Behind the last run are zeros. */
+/* A position between runs: `left` pixels of value `one` follow.  After the last run come zeros. */
 typedef struct {
     const uint32_t *next, *end;
     uint32_t left;

@@ -67,7 +67,7 @@ SegmentationDraw segmentation_resize(const SegmentationAugment *augment, int hei
 
 /* == Draws ======================================================================================================== */
 
-/* Elements of the sample's stream of RNG_CROP: the scale, and from PLACES on the top and the left of each attempt. */
+/* Elements of the sample's stream of RNG_CROP: the scale, and from PLACES on the top and left of each attempt. */
 enum { SCALE, PLACES, ATTEMPTS = 11 };
 
 typedef struct {
@@ -117,7 +117,8 @@ static void copy_labels(uint8_t *out, size_t stride, const uint8_t *labels, cons
 
 /* More than one class, and the commonest has less than the share `most` of the labelled pixels. */
 static bool is_mixed(const uint8_t *labels, size_t stride, const SegmentationDraw *draw, float most) {
-    enum { LANES = 4 }; /* several counters, as neighbours are mostly equal and each would wait for the one before */
+    enum { LANES = 4 }; /* several counters: neighbours are mostly equal, and each increment of one counter would wait
+                         * for the previous one */
     uint32_t count[LANES][256] = {{0}}, total = 0, largest = 0, present = 0;
     for (int y = 0; y < draw->crop_height; y++)
         for (int x = 0; x < draw->crop_width; x++) count[x % LANES][labels[(size_t)y * stride + (size_t)x]]++;

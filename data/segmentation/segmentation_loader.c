@@ -96,7 +96,7 @@ static void describe(const void *loader, size_t index, char *text, size_t size) 
 
 /* == Parts ======================================================================================================== */
 
-/* Adds the picture to a part of evaluation, unless the network sees it at another size or its labels make the part too
+/* Adds the picture to a part of evaluation, unless its size for the network differs or its labels make the part too
  * large. */
 static bool add_picture(const SegmentationLoader *loader, SegmentationPart *part, uint32_t index) {
     SegmentationDraw draw = planned(loader, index);

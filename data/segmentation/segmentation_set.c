@@ -77,7 +77,7 @@ static void keep_names(char *text, char separator) {
     *out = 0;
 }
 
-/* A path relative to the data folder, unless it is absolute. */
+/* Makes a path that is relative to the data folder, unless it is absolute. */
 static void find_file(char path[MOST_PATH], const char *folder, const char *name) {
     if (*name == '/' && (size_t)snprintf(path, MOST_PATH, "%s", name) >= MOST_PATH) die("%s: path too long", name);
     if (*name != '/') path_join(path, MOST_PATH, folder, name);
@@ -128,7 +128,7 @@ static void annotation_path(const SegmentationSet *set, size_t index, char path[
         die("%s/%s: path too long", set->label_folder, name);
 }
 
-/* Reads no more of the file than its header takes, mostly. */
+/* Usually reads only the file's header. */
 static bool read_size(const char *path, SampleBuffer *buffer, int size[2], Error *error) {
     enum { FIRST = 1 << 12, FACTOR = 1 << 5 };
     for (size_t most = FIRST, have = most; have == most && most <= IMAGE_MAX_BYTES; most *= FACTOR) {

@@ -29,8 +29,8 @@ typedef struct {
     Share share[256]; /* [count], the most frequent first */
     int count;
     size_t total;
-    bool shares; /* entries have their share of the labelled pixels: where there are labels without predictions */
-    int scale, column, rows, columns; /* of letters; width of a column in pixels; how the entries are arranged */
+    bool shares; /* entries show their share of the labelled pixels, if there are labels without predictions */
+    int scale, column, rows, columns; /* scale of letters; width of a column in pixels; arrangement of the entries */
 } Legend;
 
 enum { GAP = 4, NAME = 24, LINE = DRAW_LETTER_HEIGHT + 2 };
@@ -99,7 +99,8 @@ static void draw_legend(Image *sheet, int top, const Legend *legend, const char 
 
 /* == Pictures ===================================================================================================== */
 
-/* out [height,width,3]: the picture; with classes, two fifths of it and three of its class's colour. */
+/* out [height,width,3]: the picture, or with classes a mixture of 2/5 of the picture and 3/5 of the colour of its
+ * class. */
 static void compose(uint8_t *out, const SegmentationView *view, const uint8_t *classes) {
     for (int y = 0; y < view->height; y++) {
         const uint8_t *in = view->pixels + (size_t)y * view->stride;
@@ -112,7 +113,8 @@ static void compose(uint8_t *out, const SegmentationView *view, const uint8_t *c
 }
 
 typedef struct {
-    int height, width, zoom, panels, across, down; /* of the largest picture; pictures of a view; of the views */
+    int height, width, zoom, panels, across, down; /* size of the largest picture; number of pictures of a view;
+                                                    * arrangement of the views */
 } Grid;
 
 static Grid arrange_views(const SegmentationView *views, int n, int least) {

@@ -2,7 +2,7 @@
 
 #include "core/integers.h"
 
-/* How many windows lie along a side. */
+/* The number of windows along a side. */
 static int along(int side, int crop, int stride) { return larger(side - crop + stride - 1, 0) / stride + 1; }
 
 int sliding_count(int height, int width, int crop, int stride) {

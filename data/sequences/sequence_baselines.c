@@ -37,7 +37,7 @@ static double stream_bits(const SequenceSet *set, SequencesSplit split) {
     return sum / (double)tested;
 }
 
-/* counts [n,BYTES] of the images of a split; returns how many they are. */
+/* Fills counts [n,BYTES] from the images of a split; returns the number of images. */
 static size_t count_images(const SequenceSet *set, SequencesSplit split, size_t most, uint32_t *counts) {
     size_t count = dataset_limited(set->count[split], most), row = (size_t)set->row_bytes, counted = 0;
     bool there[CHUNK];

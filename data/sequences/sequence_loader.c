@@ -6,7 +6,7 @@
 
 typedef struct {
     SequencePart part;
-    size_t position; /* in the epoch, of the part's first sequence */
+    size_t position; /* position in the epoch of the part's first sequence */
 } SequenceSlot;
 
 /* == One sequence ================================================================================================= */

@@ -57,7 +57,7 @@ static const ConfigEntry entries[] = {
 
 /* == What `data` is =============================================================================================== */
 
-static const char *const text_set = "enwik8"; /* the only set with a name besides the data sets of images */
+static const char *const text_set = "enwik8"; /* the only named set besides the data sets of images */
 
 const char *const sequences_split_names[SEQUENCES_SPLITS] = {"training", "validation", "test"};
 
@@ -132,7 +132,7 @@ static bool is_wav(const char *path) {
     return riff && !memcmp(head + 8, "WAVE", 4);
 }
 
-/* Finds out what `data` is read as; for text and audio, `path` receives where it lies. */
+/* Determines the kind of `data`; for text and audio, `path` receives its location. */
 static SequencesKind kind_of(const SequencesSettings *s, char path[DATASET_PATH]) {
     struct stat info;
     if (strlen(s->data) >= DATASET_PATH) die("%.100s...: path too long", s->data);
@@ -161,7 +161,7 @@ typedef struct {
 struct SequencesSource {
     Dataset train, test;
     uint32_t *split; /* [train.count]: a permutation; training images first, then those for validation */
-    size_t trained;  /* images that train, before any limit */
+    size_t trained;  /* training images, before any limit */
     bool tests_validate;
 
     char path[DATASET_PATH]; /* of a stream */
@@ -171,7 +171,7 @@ struct SequencesSource {
     Range ranges[SEQUENCES_SPLITS];
 };
 
-/* The number of bytes of a row beyond the tokens that it predicts. */
+/* The number of bytes in a row in excess of its predicted tokens. */
 static size_t extra(const SequenceSet *set) { return set->kind == SEQUENCES_TEXT; }
 
 static void describe_images(SequenceSet *set, const SequencesSettings *s, const Dataset *dataset) {
@@ -217,7 +217,8 @@ static void split_images(SequencesSource *source, uint64_t seed, size_t held_out
     source->trained = count - held_out;
 }
 
-/* Generated images are as many as asked for; of others, those after the limit are left out once they are split. */
+/* Any number of images can be generated; of other data sets, the images after the limit are left out after the
+ * split. */
 static void open_images(SequenceSet *set, const SequencesSettings *s) {
     SequencesSource *source = set->source;
     size_t drawn = dataset_generates(s->data) && s->train_limit
@@ -305,7 +306,7 @@ typedef struct {
     Error error;
 } Decoded;
 
-/* file_map is not thread-safe, but reading what is mapped is. */
+/* file_map is not thread-safe, but reading mapped files is. */
 static void decode_wav(Decoded *decoded, const char *path, int rate) {
     const void *map = NULL;
     size_t size;
@@ -330,7 +331,7 @@ static uint8_t *join(SequencesSource *source, Decoded *decoded, size_t files) {
     return all;
 }
 
-/* Opens no more files at a time than file_map can name. */
+/* Opens no more files at a time than file_map can track. */
 static void open_audio(SequencesSource *source, int rate) {
     enum { AT_ONCE = 12 };
     size_t files;
@@ -454,7 +455,7 @@ bool sequences_window(const SequenceSet *set, SequencesSplit split, int step, si
     *scored_from = 0;
     if (set->kind == SEQUENCES_IMAGES) return read_image(set, split, index, tokens, scratch, error);
     size_t last = targets_of(set, split) - (size_t)set->n, begin = index * (size_t)step;
-    size_t scored = index ? begin - (size_t)step + (size_t)set->n : 0; /* all before it were scored by earlier windows */
+    size_t scored = index ? begin - (size_t)step + (size_t)set->n : 0; /* earlier windows have scored all before it */
     if (begin > last) begin = last;
     *scored_from = (int)(scored - (index ? begin : 0));
     copy_row(set, split, begin, tokens);

@@ -50,13 +50,13 @@ static bool can_read(int format) {
            coding == SF_FORMAT_PCM_32 || coding == SF_FORMAT_FLOAT || coding == SF_FORMAT_DOUBLE;
 }
 
-/* libsndfile reads what is there of a file that was cut short; its header knows better. */
+/* libsndfile reads the existing part of a truncated file, so the size in the header is checked. */
 static bool whole(const uint8_t *bytes, size_t size, Error *error) {
     uint32_t rest = 0;
     if (size < 12 || (memcmp(bytes, "RIFF", 4) && memcmp(bytes, "RF64", 4)) || memcmp(bytes + 8, "WAVE", 4))
         return refuse(error, "not a WAV file");
     for (int i = 3; i >= 0; i--) rest = rest << 8 | bytes[4 + i];
-    if (rest == UINT32_MAX || (size_t)rest + 8 <= size) return true; /* the first: a stream, or RF64 */
+    if (rest == UINT32_MAX || (size_t)rest + 8 <= size) return true; /* the first value: a stream, or RF64 */
     return refuse(error, "%zu bytes, but its header says %zu: the file is cut short", size, (size_t)rest + 8);
 }
 
@@ -114,7 +114,7 @@ static bool mix(float *mono, const float *frames, long count, int channels, size
     return true;
 }
 
-/* Converts the rate of mono [count] and appends what comes out; `last`: nothing follows. */
+/* Converts the rate of mono [count] and appends the result; `last`: nothing follows. */
 static bool convert(SRC_STATE *state, double ratio, float *mono, long count, bool last, Samples *samples, Error *error) {
     float out[BLOCK_OUT];
     for (;;) {
@@ -129,7 +129,7 @@ static bool convert(SRC_STATE *state, double ratio, float *mono, long count, boo
     }
 }
 
-/* frames [BLOCK,channels] and mono [BLOCK] are scratch; state NULL: the rate is right already. */
+/* frames [BLOCK,channels] and mono [BLOCK] are scratch; state NULL: the rate is already right. */
 static bool read_all(SNDFILE *file, const SF_INFO *info, SRC_STATE *state, double ratio, float *frames, float *mono,
                      Samples *samples, Error *error) {
     size_t done = 0;
@@ -191,7 +191,7 @@ static sf_count_t growing_read(void *to, sf_count_t count, void *file) {
     return 0;
 }
 
-/* The room is known before: a header and two bytes a sample. */
+/* The size is known in advance: a header and two bytes a sample. */
 static sf_count_t growing_write(const void *from, sf_count_t count, void *file) {
     Growing *growing = file;
     if (growing->at > growing->room || (size_t)count > growing->room - growing->at) return growing->full = true, 0;

@@ -118,7 +118,8 @@ void data_check(const Config *config, const DataSettings *s) {
         if (s->std.at[c] <= 0) config_reject(config, "std", "%g: expected numbers above 0", (double)s->std.at[c]);
 }
 
-/* path: where the data set is.  If `data` is the name of a kind: `folder`, or the name where the kind generates. */
+/* path: the location of the data set.  If `data` is the name of a kind, it is `folder`, or the name if the kind
+ * generates its images. */
 static const DatasetKind *kind_of(const char *data, const char *folder, char path[DATASET_PATH]) {
     const DatasetKind *named = kind_named(data);
     if (named) snprintf(path, DATASET_PATH, "%s", named->generates ? data : folder && *folder ? folder : "datasets");
@@ -164,7 +165,7 @@ void dataset_open(Dataset *dataset, const char *data, const char *folder, bool t
     kind_of(data, folder, path)->open(dataset, path, train, limit);
 }
 
-/* The kind of what lies there: ImageNet's folder has one of its own. */
+/* The kind of the data there: ImageNet's folder has a kind of its own. */
 static const DatasetKind *kind_of_files(const char *data, const char *folder, char path[DATASET_PATH]) {
     const DatasetKind *kind = kind_of(data, folder, path);
     char imagenet[DATASET_PATH];

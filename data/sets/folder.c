@@ -48,7 +48,7 @@ static void names_free(Names *names) {
     *names = (Names){0};
 }
 
-/* This uses stat for links and on file systems that do not report the type. */
+/* Uses stat for links and on file systems that do not report the type. */
 static bool entry_is_folder(const struct dirent *entry, const char *folder) {
     char path[DATASET_PATH];
     if (entry->d_type != DT_UNKNOWN && entry->d_type != DT_LNK) return entry->d_type == DT_DIR;
@@ -108,7 +108,7 @@ static bool has_split(const char *path, const char *name) {
     return folder_exists(root) && (strcmp(name, "test") || has_folders(root));
 }
 
-/* Are its folders classes, one of which has a picture? */
+/* Are its folders classes, at least one of which has a picture? */
 static bool is_bare(const char *path) {
     static const char *const splits[] = {"train", "val", "valid", "test"};
     char folder[DATASET_PATH];
@@ -134,8 +134,8 @@ void folder_splits(const char *path, bool *validation, bool *test) {
     *test = has_split(path, "test");
 }
 
-/* The folder of a split, "" where classes stand alone; for validation, the first of val, valid and test that exists.  A
- * test folder may also hold images without class folders, which cannot be used here. */
+/* The folder of a split, "" if there are only class folders; for validation, the first of val, valid and test that
+ * exists.  A test folder may also hold images without class folders, which cannot be used here. */
 static const char *split_name(const char *path, bool train) {
     static const char *const names[] = {"val", "valid", "test"};
     if (train) return is_bare(path) ? "" : "train";

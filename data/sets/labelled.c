@@ -13,8 +13,8 @@
 
 enum { FIELDS = 3, MOST_BYTES = 1 << 30 };
 
-/* Reads a field, ends it with a 0 and returns where the next one begins: behind a comma, or NULL at the end of the line,
- * which *line then points behind. */
+/* Reads a field, ends it with a 0 and returns the start of the next one: after a comma, or NULL at the end of the line;
+ * *line then points to the next line. */
 static char *field(char **at, char **line, char *end, const char **value, Error *error) {
     char *from = *at, *to = *at;
     bool quoted = from < end && *from == '"';
@@ -35,7 +35,7 @@ static char *field(char **at, char **line, char *end, const char **value, Error 
     return more ? *at : NULL;
 }
 
-/* The column that a name in a header stands for, or -1. */
+/* The column with that name in a header, or -1. */
 static int column_named(const char *name) {
     static const char *const names[][FIELDS] = {
         {"file", "label", "split"}, {"filename", "class", NULL}, {"image", NULL, NULL}, {"path", NULL, NULL}};
@@ -45,7 +45,8 @@ static int column_named(const char *name) {
     return -1;
 }
 
-/* The first line is a header if one of its fields names the column of files; sets then the place of each column. */
+/* The first line is a header if one of its fields names the column of files; if so, sets the position of each
+ * column. */
 static bool read_header(int place[FIELDS], const char *const fields[FIELDS], int count, Error *error) {
     int at[FIELDS] = {-1, -1, -1};
     bool header = false;
@@ -73,7 +74,7 @@ static bool split_named(const char *name, uint8_t *split, Error *error) {
     return refuse(error, "the split '%.40s' is none of train, val and test", name);
 }
 
-/* Does a path begin at the root, or leave the folder on its way? */
+/* Is a path absolute, or does it leave the folder? */
 static bool leaves_folder(const char *path) {
     if (*path == '/') return true;
     for (const char *part = path; part; part = strchr(part, '/')) {
@@ -94,7 +95,7 @@ static bool add_row(LabelTable *t, const char *const row[FIELDS], const int plac
     bool splits = place[2] >= 0 && count > place[2];
     if (!split_named(splits ? row[place[2]] : "", &t->split[t->count], error)) return false;
     t->file[t->count] = file;
-    t->classes[t->count] = label; /* for now, in the order of the lines */
+    t->classes[t->count] = label; /* at first in the order of the lines */
     t->line[t->count++] = line;
     return true;
 }

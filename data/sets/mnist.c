@@ -47,7 +47,7 @@ size_t mnist_labels(const uint8_t *bytes, size_t size, Error *error) {
 /* == Data set ===================================================================================================== */
 
 typedef struct {
-    uint8_t *images, *labels; /* the files as they are */
+    uint8_t *images, *labels; /* the files' contents */
 } Mnist;
 
 static const char *const file_names[2][2] = {{"t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"},

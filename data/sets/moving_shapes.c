@@ -20,7 +20,7 @@ static const char *const direction_names[8] = {"right", "right-down", "down", "l
                                                "left",  "left-up",    "up",   "right-up"};
 static const int direction_mirrored[8] = {4, 3, 2, 1, 0, 7, 6, 5};
 
-/* A mirror image keeps the sense of a motion down and turns that of one to the right. */
+/* A mirror image keeps the direction of a downward motion and reverses that of a motion to the right. */
 static const int sense_mirrored[2] = {-1, -1};
 static const int turn_mirrored[2] = {1, 0};
 
@@ -46,7 +46,7 @@ static void push(MovingFigure *f, int direction, int speed) {
     f->vy += speed * moving_directions[direction][1];
 }
 
-/* Draws a figure without motion.  Discs and rings are left out, because nobody sees them turn. */
+/* Draws a figure without motion.  Discs and rings are left out, because their rotation is invisible. */
 static MovingFigure still_figure(ShapesStream *s, int side) {
     MovingFigure f = {.kind = 2 + shapes_below(s, SHAPES_CLASSES - 2)};
     f.x = shapes_below(s, side);
@@ -112,8 +112,8 @@ static void paint_ground(float *canvas, const MovingScene *scene) {
     }
 }
 
-/* The distance depends on the offset from the figure's cell alone, so the same figure has the same pixels in any place,
- * to the last bit. */
+/* The distance depends only on the offset from the figure's cell, so the same figure has the same pixels at any
+ * position, to the last bit. */
 static void paint_figure(float *canvas, int side, const MovingFigure *f, int t) {
     float share = (float)moving_at(f->size, f->growth, t, MOVING_SIZES) / (MOVING_SIZES - 1);
     float radius = f->least + (f->largest - f->least) * share;
@@ -148,7 +148,7 @@ typedef struct {
     MovingTask task;
 } Moving;
 
-/* A clip has as many frames as are wanted, from 0 on. */
+/* A clip has any number of frames, from 0 on. */
 static bool moving_read(const Dataset *dataset, size_t index, const ClipChoice *choice, SampleBuffer *buffer,
                         const ClipTaker *taker, int *label, Error *error) {
     const Moving *moving = dataset->state;

@@ -73,7 +73,7 @@ static void view_close(Dataset *d) {
     free(view);
 }
 
-/* The images of the shared data set for which held[i] is `which`. */
+/* Makes the view of the images of the shared data set for which held[i] is `which`. */
 static void view_open(Dataset *d, Shared *shared, const uint8_t *held, uint8_t which) {
     const Dataset *whole = &shared->whole;
     View *view = xcalloc(1, sizeof *view, "a part of a data set");
@@ -96,7 +96,7 @@ static void view_open(Dataset *d, Shared *shared, const uint8_t *held, uint8_t w
 /* == Which images are held ======================================================================================== */
 
 typedef struct {
-    uint64_t key; /* the images with the least keys of a class are held */
+    uint64_t key; /* the images of a class with the smallest keys are held */
     uint32_t index;
     int label;
 } Place;
@@ -115,7 +115,7 @@ static const char *short_name(const char *path) {
     return from ? from : path;
 }
 
-/* 64 random bits for that seed and name, which FNV-1a makes a number of. */
+/* 64 random bits for that seed and the FNV-1a hash of that name. */
 static uint64_t key_of(uint64_t seed, const char *name) {
     uint64_t hash = 0xcbf29ce484222325u;
     for (; *name; name++) hash = (hash ^ (uint8_t)*name) * 0x100000001b3u;

@@ -24,7 +24,7 @@ typedef enum { LAYOUT_NONE, LAYOUT_FOLDERS, LAYOUT_LIST, LAYOUT_KINETICS, LAYOUT
 typedef struct {
     char *name; /* path below the root, or the name without folder and extension */
     int label;
-    int frames; /* of a folder of frames, if the list says it; else 0 */
+    int frames; /* number of frames of a folder, if it is in the list; otherwise 0 */
 } Video;
 
 typedef struct {
@@ -159,7 +159,7 @@ static void read_folders(Videos *v, const char *path) {
 
 /* == Lists ======================================================================================================== */
 
-/* The file of a split: of the first form and name that are there. */
+/* The file of a split: the first existing one of all forms and names. */
 static VideosLayout find_list(char found[DATASET_PATH], const char *path, bool train) {
     static const char *const names[2][3] = {{"val", "validation", "test"}, {"train", NULL, NULL}};
     static const char *const prefixes[] = {"", "something-something-v2-"};
@@ -208,7 +208,7 @@ static bool read_number(const char *text, int *number) {
     return true;
 }
 
-/* Cuts the last field off a line; NULL if there is but one. */
+/* Cuts the last field off a line; NULL if there is only one. */
 static char *last_field(char *line) {
     size_t end = strlen(line);
     while (end && line[end - 1] != ' ' && line[end - 1] != '\t' && line[end - 1] != ',') end--;
@@ -220,7 +220,7 @@ static char *last_field(char *line) {
 
 static void refuse_line(const char *list, size_t number, const char *what) { die("%s:%zu: %s", list, number, what); }
 
-/* `path label` or `path frames label`; a path may have spaces, and that of a file tells the two forms apart. */
+/* `path label` or `path frames label`; a path may have spaces, and whether it is a file distinguishes the two forms. */
 static void take_line(Videos *v, char *line, const char *list, size_t number) {
     int label = 0, frames = 0;
     size_t length = strlen(line);
@@ -252,7 +252,7 @@ static void take_kinetics(Videos *v, char *line, const char *list, size_t number
     add_video(v, name, (int)v->class_count - 1, 0);
 }
 
-/* A list may begin with the mark of UTF-8, which is passed over. */
+/* A list may begin with UTF-8's byte order mark, which is skipped. */
 static FILE *open_list(const char *list) {
     char mark[3];
     Error error;
@@ -293,7 +293,7 @@ static void take_name(Videos *v, char *line, const char *list, size_t number) {
     add_class(v, line);
 }
 
-/* Reads the list of the split and, for its classes, behind it that of the other one.  Returns the number of the split's
+/* Reads the list of the split, followed by that of the other split for its classes.  Returns the number of the split's
  * own videos. */
 static size_t read_both(Videos *v, const char *path, const char *list) {
     char other[DATASET_PATH];
@@ -310,7 +310,7 @@ static void keep_first(Videos *v, size_t count) {
     v->count = count;
 }
 
-/* Labels are numbers, named by classes.txt or by themselves. */
+/* Labels are numbers, with names from classes.txt or the numbers as names. */
 static void read_list(Videos *v, const char *path, const char *list) {
     char names[DATASET_PATH], number[16];
     size_t own = read_both(v, path, list);
@@ -404,7 +404,7 @@ static void read_something(Videos *v, const char *path, const char *list) {
 
 /* == One video ==================================================================================================== */
 
-/* The places where a video may be, in the order in which they are tried; false: no more of them. */
+/* The places where a video may be, in the order in which they are tried; false after the last one. */
 static bool place_of(const Videos *v, size_t index, int attempt, char path[PATH_ROOM]) {
     static const char *const endings[] = {".mp4", ".webm", ".mkv", ".avi"};
     const Video *video = &v->at[index];
@@ -509,12 +509,12 @@ static bool videos_read(const Dataset *dataset, size_t index, const ClipChoice *
     return read_place(path, v->at[index].frames, *label, choice, buffer, taker, error);
 }
 
-/* The frames of a folder have no times, so their numbers stand for them. */
+/* The frames of a folder have no times, so their numbers replace them. */
 static bool collect_frame(void *context, int i, const Sample *frame, Error *error) {
     return clip_file_add(context, i, frame->bytes, frame->size, error);
 }
 
-/* A file, or the pictures of a folder in a row. */
+/* A file, or a sequence of the pictures in a folder. */
 static bool videos_read_whole(const Dataset *dataset, size_t index, SampleBuffer *buffer, Sample *sample, Error *error) {
     const Videos *v = dataset->state;
     char path[PATH_ROOM];

@@ -66,7 +66,7 @@ bool clip_file_read(const uint8_t *bytes, size_t size, int label, const ClipChoi
 
 /* == Writing ====================================================================================================== */
 
-/* Room for `wanted` elements; NULL when out of memory, where the old memory remains. */
+/* Makes room for `wanted` elements; NULL when out of memory, and the old memory remains. */
 static void *grow(void *memory, size_t *room, size_t wanted, size_t size, Error *error) {
     if (wanted <= *room) return memory;
     void *more = realloc(memory, 2 * wanted * size);

@@ -45,7 +45,7 @@ static uint32_t below(const ClipChoice *c, int i, int n) {
     return rng_below(c->seed, RNG_FRAMES, c->epoch, c->draw, (uint64_t)i, (uint32_t)n);
 }
 
-/* i (span - 1) is formed before the division: 5 * 63 / 15 is 21, and 5 * 4.2 need not be. */
+/* i (span - 1) is computed before the division: 5 * 63 / 15 is 21, but 5 * 4.2 need not be. */
 static void dense(int *index, int F, double fps, const ClipChoice *c) {
     int T0 = c->frames, K = c->s.test_clips;
     double span = (double)T0 * c->s.frame_stride, last = F - 1;
@@ -70,8 +70,8 @@ static void segments(int *index, int F, const ClipChoice *c) {
     }
 }
 
-/* The products and the sum are rounded one by one, as numpy rounds them in TSN's and mmaction2's loaders: of 6 frames
- * and 7 segments the fourth is frame 2, and without rounding it were 3. */
+/* The products and the sum are rounded one by one, as numpy rounds them in TSN's and mmaction2's loaders: with 6 frames
+ * and 7 segments the fourth is frame 2, and without rounding it would be 3. */
 static void tsn(int *index, int F, const ClipChoice *c) {
     int T0 = c->frames, K = c->train ? 1 : c->s.test_clips, k = c->train ? 0 : c->clip, length = F / T0;
     double tick = (double)F / T0;

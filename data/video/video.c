@@ -6,9 +6,9 @@
  *            decode, and drop frames before the wanted one; at the end of the file drain the decoder, which holds back
  *            as many frames as the stream has reordered.
  *
- * A container may seek too far; then everything is decoded from the start.  Concealment is on and silent in FFmpeg, and
- * a damaged file can give fewer frames without any error: so a wanted time must come exactly, and from a decoder that
- * has reported no error since the last key frame. */
+ * A container may seek too far; then everything is decoded from the start.  FFmpeg conceals errors without reporting
+ * them, and a damaged file can have fewer frames without any error.  A wanted time must therefore be met exactly, and
+ * by a decoder that has reported no error since the last key frame. */
 #include "data/video/video.h"
 
 #include <assert.h>
@@ -18,10 +18,10 @@
 
 #include "data/video/video_library.h"
 
-/* A container's table is searched in a time that grows with the square of the frames that an edit list cuts away. */
+/* The time to search a container's table grows with the square of the number of frames that an edit list cuts away. */
 enum { IO_BUFFER = 1 << 16, PROBE_BYTES = 1 << 22, SEND_TRIES = 1 << 16, MOST_CUT_AWAY = 1 << 14 };
 
-/* Files that hold other files' names are not among them. */
+/* Formats whose files contain names of other files are not among them. */
 static const char containers[] = "mov,matroska,webm,avi,mpegts,mpeg,flv,asf,ogg";
 
 typedef struct {
@@ -39,10 +39,10 @@ struct VideoReader {
     AVPacket *packet;
     AVFrame *frame;
     int stream, turns; /* turns: clockwise, by 90 degrees each */
-    Listed *frames;    /* [count], by ascending times; their ranks where the file has none */
+    Listed *frames;    /* [count], in ascending order; the indices of the frames if the file has no times */
     int count;
     bool counted;      /* the file has no times */
-    bool searchable;   /* in the time that a seek may take */
+    bool searchable;   /* the number of frames in the time of a seek */
     int64_t position;  /* the time of the last frame decoded; INT64_MIN: none since the start */
     int64_t counter;   /* frames since the start, if they are counted */
     bool drained, suspect; /* suspect: an error since the last key frame */
@@ -98,7 +98,8 @@ static void format_close(VideoReader *v) {
     ff.avio_context_free(&v->io);
 }
 
-/* Whether the header says all that a decoder needs; other containers have to be probed, which decodes some frames. */
+/* Whether the header has everything that a decoder needs; other containers have to be probed, which decodes some
+ * frames. */
 static bool describes_streams(const AVFormatContext *format) {
     if (!strstr(format->iformat->name, "mp4") && !strstr(format->iformat->name, "matroska")) return false;
     for (unsigned i = 0; i < format->nb_streams; i++) {
@@ -143,7 +144,7 @@ static const int32_t *display_matrix(const AVStream *stream) {
 #endif
 }
 
-/* The angle is anticlockwise, and what it undoes is clockwise. */
+/* The angle is anticlockwise, and the rotation that it undoes is clockwise. */
 static int turns_of(const AVStream *stream) {
     const int32_t *matrix = display_matrix(stream);
     double angle = matrix ? ff.av_display_rotation_get(matrix) : 0;
@@ -232,7 +233,7 @@ static bool next_frame(VideoReader *v) {
 
 /* == The list of frames =========================================================================================== */
 
-/* A key frame before a picture of the same time that is not. */
+/* A key frame comes before another picture with the same time. */
 static int by_time(const void *a, const void *b) {
     const Listed *x = a, *y = b;
     return x->time != y->time ? (x->time > y->time) - (x->time < y->time) : y->key - x->key;
@@ -285,7 +286,7 @@ static bool list_packets(VideoReader *v, bool *timeless, Error *error) {
     return ok;
 }
 
-/* Decodes everything; a frame's time is its rank. */
+/* Decodes everything; a frame's time is its index. */
 static bool count_frames(VideoReader *v, Error *error) {
     int count = 0, room = 0;
     Listed *list = NULL;
@@ -416,7 +417,8 @@ static void seek_ahead(VideoReader *v, int frame) {
     v->position = INT64_MIN;
 }
 
-/* Decodes up to that frame.  A first frame behind it after a seek has gone too far: then once more from the start. */
+/* Decodes up to that frame.  If the first frame after a seek is later, the seek went too far, and decoding starts again
+ * from the beginning. */
 static bool reach(VideoReader *v, int frame, Error *error) {
     int64_t wanted = v->frames[frame].time;
     for (int attempt = 0; attempt < 2; attempt++) {

@@ -8,7 +8,7 @@ VideoLibrary ff;
 
 typedef struct {
     const char *name;
-    void *function; /* its place in ff */
+    void *function; /* its member of ff */
 } Function;
 
 typedef struct {

@@ -4,7 +4,7 @@
 
 const AssignRule assign_anchors = {0.3f, 0.7f, 0.3f}, assign_proposals = {0.5f, 0.5f, 0.5f};
 
-/* Raises each box's best IoU by that with truth i; returns the truth's own largest. */
+/* Updates each box's largest IoU with that of truth i; returns the truth's own largest IoU. */
 static float meet(int *to, float *best, const float truth[4], int i, const float (*boxes)[4], const uint8_t *valid,
                   size_t n) {
     float own = 0;

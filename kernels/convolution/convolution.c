@@ -8,8 +8,8 @@
  *                    layer's input; oneDNN's kernels reach 60 % of that speed at stride 1 and 15 % at stride 2
  *                    (docs/notebook/detection.md).
  *
- * What may be quick goes to kernels/convolution/winograd.c where that serves it, and the gradient of the weights of small
- * windows to kernels/convolution/narrow.c. */
+ * CONVOLUTION_QUICK uses kernels/convolution/winograd.c for the shapes that it supports, and the gradient of the
+ * weights of small windows is in kernels/convolution/narrow.c. */
 #include <math.h>
 #include <stdbool.h>
 #include <string.h>
@@ -90,7 +90,7 @@ static size_t positions_at_once(const Convolution *c, size_t positions) {
 /* rows [count,k,k,in] = the windows of x at the positions from `first` on. */
 static void gather(real *rows, const real *x, size_t first, size_t count, const Convolution *c, int H, int W) {
     size_t Ho = (size_t)convolution_side(H, c->stride), Wo = (size_t)convolution_side(W, c->stride);
-    size_t line = (size_t)(c->k * c->in); /* a window's row, whose pixels lie together */
+    size_t line = (size_t)(c->k * c->in); /* a row of a window, whose pixels are adjacent */
 #pragma omp parallel for schedule(static)
     for (size_t p = first; p < first + count; p++) {
         int left = (int)(p % Wo) * c->stride - convolution_before(c, W);

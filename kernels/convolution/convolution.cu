@@ -1,7 +1,7 @@
 /* Convolution, channels last; the formulas are in kernels/convolution/convolution.c.  folded is W' as float
- * [out,k,k,in], of which the libraries read a copy rounded to real (real_copy).  A 1 x 1 convolution of stride 1 is a
- * linear layer, whose weight gradient is float; the others use cuDNN, or a plain kernel where cuDNN has no algorithm.
- * Shift, addend and ReLU are a separate pass. */
+ * [out,k,k,in], and the libraries read a copy rounded to real (real_copy).  A 1 x 1 convolution of stride 1 is a linear
+ * layer, whose weight gradient is float; the others use cuDNN, or a plain kernel where cuDNN has no algorithm. Shift,
+ * addend and ReLU are a separate pass. */
 #include <device.cuh>
 
 #include "kernels/convolution/cudnn.h"
@@ -145,11 +145,11 @@ __global__ void __launch_bounds__(THREADS)
 
 /* == With the library: its padding ================================================================================= */
 
-/* The library pads both sides of an image alike.  Where the windows need more below or to the right (CONVOLUTION_SAME),
- * it gets a copy of the image in a frame of zeros, and no padding. */
+/* The library pads both sides of an image alike.  If the windows need more below or to the right (CONVOLUTION_SAME), it
+ * gets a copy of the image in a frame of zeros, without padding. */
 struct Frame {
     bool needed;
-    int H, W, top, left; /* of the copy, and where the image is in it */
+    int H, W, top, left; /* size of the copy, and position of the image in it */
 };
 
 static Frame frame_of(const Convolution *c, int H, int W) {
@@ -220,7 +220,7 @@ __global__ void __launch_bounds__(THREADS)
     store(y + i, v);
 }
 
-/* The product goes to the workspace where y holds the addend. */
+/* If y is the addend, the product goes to the workspace. */
 void convolution_forward(real *y, const real *x, const real *add, const void *folded, const float *shift,
                          const Convolution *c, bool relu, const ImageShape *images) {
     int B = images->B, H = images->Hi, W = images->Wi;
@@ -278,7 +278,7 @@ void convolution_backward_input(real *dx, const real *add, const real *dy, const
     kernels_reserve(bytes);
     char *workspace = static_cast<char *>(kernels_workspace(bytes));
     if (add && add != dx) device_copy(dx, add, n * sizeof *dx);
-    /* A frame is needed only where the stride is more than 1, and then there is nothing to add to. */
+    /* A frame is needed only with a stride of more than 1, and then there is no addend. */
     real *to = frame.needed ? reinterpret_cast<real *>(workspace) : dx;
     if (!l || !library_input(l, to, w, dy, add && !frame.needed, workspace + around))
         LAUNCH(plain_input_kernel, (unsigned)ceil_div(n, THREADS), THREADS, 0, dx, w, dy, geometry_of(c, H, W),

@@ -22,7 +22,7 @@ extern "C" {
         if (status_ != CUDNN_STATUS_SUCCESS) cuda_fail(#call, __FILE__, __LINE__, cudnnGetErrorString(status_)); \
     } while (0)
 
-/* cuDNN 9 has reasons, each a status of its own. */
+/* In cuDNN 9 each reason has a status of its own. */
 static bool unsupported(cudnnStatus_t status) {
 #ifdef CUDNN_STATUS_CATEGORY
     return CUDNN_STATUS_CATEGORY(status) == CUDNN_STATUS_NOT_SUPPORTED;
@@ -31,7 +31,7 @@ static bool unsupported(cudnnStatus_t status) {
 #endif
 }
 
-/* Most workspace an algorithm may ask for. */
+/* The largest workspace that an algorithm may need. */
 static const size_t WORKSPACE_MOST = (size_t)512 << 20;
 
 static const cudnnDataType_t REAL_TYPE = sizeof(real) == 2 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_FLOAT;
@@ -160,7 +160,7 @@ LibraryConvolution *library_convolution(LibraryDirection direction, const Convol
 
 size_t library_workspace(const LibraryConvolution *l) { return l->workspace; }
 
-/* Whether the library computed it: its estimates may name an algorithm that it has nothing to run for. */
+/* Whether the library computed it: it may propose an algorithm without a kernel for the shape. */
 static bool library_did(LibraryConvolution *l, const char *call, cudnnStatus_t status) {
     if (status == CUDNN_STATUS_SUCCESS) return true;
     if (!unsupported(status)) cuda_fail(call, __FILE__, __LINE__, cudnnGetErrorString(status));

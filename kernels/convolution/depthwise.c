@@ -2,9 +2,9 @@
  *   forward   y_t = add_t + b + sum_o w_o x_t+o
  *   backward  dx_t = add_t + sum_o w_o dy_t-o,  dw_o += sum_t dy_t x_t+o,  db += sum_t dy_t
  *
- * Four neighbouring tokens are computed together and share their loads.  Of an image all channels of four tokens, or of
- * a line in the weights' gradients, come before the next ones, so that memory is read from one end to the other.  Of a
- * clip TILE channels are copied into a plane for each frame with a border of zeros. */
+ * Four neighbouring tokens are computed together and share their loads.  For images, all channels of four tokens, or in
+ * the gradients of weights those of a line, are processed before the next ones, so that memory is read sequentially.
+ * For clips, TILE channels are copied into a plane for each frame with a border of zeros. */
 #include <stdbool.h>
 #include <string.h>
 
@@ -24,7 +24,7 @@ static size_t part_floats(const Depthwise *s) { return (size_t)(depthwise_taps(s
 
 static size_t planes_floats(const Depthwise *s) { return (size_t)s->grid.frames * plane_floats(s); }
 
-/* What an image is computed with: weights and bias by tiles of channels, and a token of zeros. */
+/* Operands for an image: weights and bias by tiles of channels, and a token of zeros. */
 static size_t panel_floats(const Depthwise *s) { return (size_t)(s->k * s->k + 2) * tile_round_up(s->C); }
 
 static size_t work_floats(const Depthwise *s) {
@@ -68,7 +68,7 @@ TILE_INLINE void window(int K, vec *sum, const float *plane, size_t line, const 
     }
 }
 
-/* The neighbours of a frame in time, itself among them: the first one that is there, its tap, and their number. */
+/* The neighbours of a frame in time, including itself: the first existing one, its tap, and their number. */
 typedef struct {
     int frame, tap, count;
 } Neighbours;
@@ -200,7 +200,7 @@ TILE_INLINE void convolve_tokens(int K, real *y, const real *add, const real *x,
     if (c < s->C) convolve_tile(K, s->C - c, c, y, add, at, panels + c * K * K, vec_load(bias + c), tokens, s);
 }
 
-/* Are there no frames?  Then no planes are needed. */
+/* Is there no time axis?  Then no planes are needed. */
 static bool is_image(const Depthwise *s) { return s->grid.frames == 1 && depthwise_taps(s) == s->k * s->k; }
 
 /* This thread's share of y = add + b + the windows of x, within a parallel region; b may be NULL. */
@@ -316,7 +316,7 @@ static void correlate_images(float *parts, const real *dy, const real *x, const 
             }
 }
 
-/* An image's gradients.  dx is made of dy as y is of x, with the weights in reverse. */
+/* An image's gradients.  dx is computed from dy as y from x, with the weights in reverse. */
 static void backward_images(real *dx, const real *add, const real *dy, const real *x, const float *w,
                             const Depthwise *s, int B) {
     Depthwise swapped = *s;

@@ -1,7 +1,7 @@
-/* Depthwise convolution over the token grid; kernels/convolution/depthwise.c has the formulas.  A block takes 8 x 8
- * tokens of 32 channels with their border into shared memory, a lane to a channel and a warp to a line of tokens, whose
- * eight sums share what is read.  Weight gradients: each block sums its share of all tiles, and a second kernel joins
- * the blocks' parts, and the channels that share a weight, in a fixed order. */
+/* Depthwise convolution over the token grid; kernels/convolution/depthwise.c has the formulas.  A block copies 8 x 8
+ * tokens of 32 channels with their border to shared memory.  Each lane has a channel and each warp a line of tokens,
+ * whose eight sums share loads.  Weight gradients: each block sums its share of all tiles, and a second kernel adds the
+ * blocks' parts, and the channels that share a weight, in a fixed order. */
 #include "kernels/convolution/depthwise.cuh"
 #include "kernels/convolution/convolution.h"
 
@@ -16,7 +16,7 @@ static Tiles tiles_of(const Depthwise *s) {
             (unsigned)ceil_div(s->C, WARP)};
 }
 
-/* Tile `index` of all images, of which a clip has one for each frame: image, first line, first column. */
+/* Tile `index` of all images, where each frame of a clip is an image: image, first line, first column. */
 struct DepthwisePlace {
     size_t image;
     int y, x;
@@ -90,8 +90,8 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* parts [shares][taps + 1,C]: what each share of the tiles gives.  A share has a block for each tap in time and group
- * of channels; that of the middle tap sums the bias's gradient. */
+/* parts [shares][taps + 1,C]: the result of each share of the tiles.  A share has a block for each tap in time and
+ * group of channels; that of the middle tap sums the bias's gradient. */
 template <int K>
 __global__ void __launch_bounds__(THREADS)
     depthwise_weight_kernel(float *parts, const real *__restrict__ dy, const real *__restrict__ x, Depthwise s, Tiles t,

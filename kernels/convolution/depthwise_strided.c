@@ -1,7 +1,7 @@
-/* Depthwise convolution of which only every stride-th row and column is computed, of every frame, channels last.
+/* Depthwise convolution at every stride-th row and column of every frame, channels last.
  *   forward   y_o = sum_t w_t x_(stride o + t)
  *   backward  dx_i = the sum of w_t dy_o over the o and t with stride o + t = i,  dw_t += sum_o dy_o x_(stride o + t)
- * TILE channels at a time; every sum is one thread's, so it does not depend on their number. */
+ * TILE channels are computed at a time; every sum is computed by one thread, so it does not depend on their number. */
 #include "kernels/cpu/activations.h"
 #include "kernels/convolution/convolution.h"
 #include "kernels/tokens/grid.h"
@@ -10,7 +10,7 @@ enum { LARGEST = 7, LONGEST = 15, MOST_TAPS = LONGEST * LARGEST * LARGEST };
 
 typedef struct {
     const Depthwise *s;
-    int stride, kt, T, Ho, Wo, c, channels; /* of one group: first channel, how many */
+    int stride, kt, T, Ho, Wo, c, channels; /* of one group: first channel, number of channels */
     vec taps[MOST_TAPS];
 } Group;
 
@@ -34,7 +34,7 @@ static void group_open(Group *g, const StridedDepthwise *shape, const float *w, 
 /* The row of y that holds result o = (f, i, j). */
 static size_t result_at(const Group *g, int f, int i, int j) { return ((size_t)f * g->Ho + i) * g->Wo + j; }
 
-/* The taps first .. last - 1 of a window along one side reach onto the grid. */
+/* The taps first .. last - 1 of a window along one side, which are on the grid. */
 static int first_tap(const Group *g, int o) {
     int before = g->s->k / 2 - o * g->stride;
     return before > 0 ? before : 0;
@@ -58,7 +58,7 @@ static size_t token_at(const Group *g, int f, int i, int j, int u, int r, int q)
     return ((size_t)t * s->grid.rows + yi) * s->grid.columns + xi;
 }
 
-/* y, x: those of the image and of the group's first channel. */
+/* y, x: of the image, at the group's first channel. */
 static void forward_image(const Group *g, real *y, const real *x) {
     const Depthwise *s = g->s;
     for (int f = 0; f < g->T; f++)
@@ -111,7 +111,7 @@ static void input_gradient(const Group *g, real *dx, const real *dy) {
                 real_store_part(dx, token_gradient(g, dy, t, i, j), g->channels);
 }
 
-/* sum [kt*k*k] += what one image gives. */
+/* sum [kt*k*k] += the gradients of one image. */
 static void weight_gradient(const Group *g, vec *sum, const real *dy, const real *x) {
     const Depthwise *s = g->s;
     for (int f = 0; f < g->T; f++)

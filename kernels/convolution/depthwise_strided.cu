@@ -1,7 +1,7 @@
-/* Depthwise convolution of which only every stride-th row and column of every frame is computed;
- * kernels/convolution/depthwise_strided.c has the formulas.  A thread computes one number of y or of dx; neighbouring
- * threads have neighbouring channels.  For the weights' gradient a block has 32 channels, one tap in time and a slice
- * of the images, a lane has the k x k sums of a channel, and add_parts joins the slices in order. */
+/* Depthwise convolution at every stride-th row and column of every frame; kernels/convolution/depthwise_strided.c has
+ * the formulas.  A thread computes one number of y or of dx; neighbouring threads have neighbouring channels.  For the
+ * weights' gradient a block has 32 channels, one tap in time and a slice of the images; a lane has the k x k sums of a
+ * channel, and add_parts adds the slices in order. */
 #include "kernels/cuda/divisor.cuh"
 #include "kernels/convolution/depthwise.cuh"
 #include "kernels/convolution/convolution.h"
@@ -10,7 +10,7 @@
 enum {
     THREADS = 256,
     WARPS = THREADS / WARP,
-    BLOCKS = 1056 /* wanted for the weights' gradient: eight for each multiprocessor of an H200 */
+    BLOCKS = 1056 /* number of blocks for the weights' gradient: eight for each multiprocessor of an H200 */
 };
 
 struct StridedShape {
@@ -25,7 +25,7 @@ static StridedShape shape_of(const StridedDepthwise *d) {
     return {d->window, d->stride, depthwise_frames(&d->window), Ho, Wo, divisor_of(Ho * Wo), divisor_of(Wo)};
 }
 
-/* The place of the first tap of an image's result `at`. */
+/* The position of the first tap of an image's result `at`. */
 struct Window {
     int f, top, left;
 };
@@ -35,7 +35,7 @@ DEVICE Window window_of(int at, const StridedShape &d) {
     return {f - d.kt / 2, row * d.stride - d.s.k / 2, column * d.stride - d.s.k / 2};
 }
 
-/* The token that a tap of a window lies on, of its image; -1: none. */
+/* The token at a tap of a window, in its image; -1: none. */
 DEVICE int token_of(Window o, int tap, StridedShape d) {
     int k = d.s.k, u = tap / (k * k), within = tap - u * k * k;
     int t = o.f + u, yi = o.top + within / k, xi = o.left + within % k;

@@ -1,9 +1,9 @@
-/* Convolution by the definition on oneDNN, 2.x and 3.x.  The gradient of the input with stride 1 is the library's forward
- * kernel on dy (near sgemm's rate; its backward kernels: 75 % of it); a 1 x 1 product of floats is sgemm, which adds to
- * what is there; other strides are the library's own.
+/* Convolution by the definition on oneDNN, 2.x and 3.x.  The gradient of the input with stride 1 is the library's
+ * forward kernel on dy (near sgemm's rate; its backward kernels: 75 % of it); a 1 x 1 product of floats is sgemm, which
+ * can accumulate; other strides use the library's own kernels.
  *
- * oneDNN needs a primitive for each shape, and a copy of the weights in the layout that the primitive asks for.  Both
- * are created by the first call with a shape and kept in tables; a full table drops the least recently used entry. */
+ * oneDNN needs a primitive for each shape, and a copy of the weights in the layout of that primitive.  Both are created
+ * by the first call with a shape and kept in tables; a full table drops the least recently used entry. */
 #include <stdbool.h>
 #include <string.h>
 
@@ -101,10 +101,10 @@ typedef struct {
     Convolution c;
     int B, H, W;
     bool bias, add, relu;
-    dnnl_data_type_t type; /* of image and result: float where the library has no bfloat16 */
+    dnnl_data_type_t type; /* type of image and result: float if the library has no bfloat16 */
     dnnl_primitive_t primitive;
-    dnnl_memory_t image, result, shift; /* [B,C,H,W] in, [B,C,H,W] out in the direction's own sense */
-    dnnl_memory_t plain, wanted;        /* the weights: as they are folded, and as the primitive reads them */
+    dnnl_memory_t image, result, shift; /* input [B,C,H,W] and output [B,C,H,W], as seen in this direction */
+    dnnl_memory_t plain, wanted;        /* layout of the weights: folded, and of the primitive */
     uint64_t used;
 } Primitive;
 
@@ -191,7 +191,7 @@ static dnnl_primitive_desc_t backward_create(const Shapes *s) {
     return pd;
 }
 
-/* False if the library has none for images of this type. */
+/* False if the library has no kernel for images of this type. */
 static bool primitive_create(Primitive *p, dnnl_data_type_t type) {
     const Convolution *c = &p->c;
     int Ho = convolution_side(p->H, c->stride), Wo = convolution_side(p->W, c->stride);

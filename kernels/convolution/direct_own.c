@@ -1,10 +1,10 @@
 /* Convolution by the definition in plain C: windows are copied to rows, some dozens at a time for each thread, and multiplied
  * by the weights' panels (kernels/linear/panels.h) while they are in the second-level cache.
  *
- * The gradient of the input is a convolution of dy in parts.  With q = row + convolution_before, a row of the image whose
- * q is s*j + r, 0 <= r < s = stride, was seen by taps r, r + s, r + 2s ... alone, from the rows j, j - 1, j - 2 ... of the
- * results: so the pixels with the same r, for rows and for columns, are the results of a convolution of dy with stride 1
- * and with those taps in reversed order. */
+ * The gradient of the input is a convolution of dy in parts.  With q = row + convolution_before, a row of the image
+ * with q = s*j + r, 0 <= r < s = stride, is read only by taps r, r + s, r + 2s ..., of the rows j, j - 1, j - 2 ... of
+ * the results.  The pixels with the same r, for rows and for columns, are therefore the results of a convolution of dy
+ * with stride 1 and those taps in reversed order. */
 #include <string.h>
 
 #include "core/integers.h"
@@ -80,8 +80,8 @@ typedef struct {
     int first, step, count, side; /* places first, first + step ... of `side` rows or columns */
 } Places;
 
-/* The windows of images x [B,H,W,C]: `rows.count` by `columns.count` of them in each, of kh x kw pixels, the first one at
- * (top, left), `step` apart.  The result of each, n channels, has its place in y. */
+/* The windows of images x [B,H,W,C]: `rows.count` by `columns.count` of them in each, of kh x kw pixels, the first one
+ * at (top, left), `step` apart.  The result of each has n channels and a position in y. */
 typedef struct {
     const real *x;
     int B, H, W, C, kh, kw, top, left, step;
@@ -108,7 +108,7 @@ static void window_gather(float *to, const real *image, const Windows *s, int to
     }
 }
 
-/* y, add and below are those of the window's place. */
+/* y, add and below are at the window's position. */
 static void result_put(real *y, const real *add, const real *below, const float *sum, const Windows *s) {
     for (int e = 0; e < s->n; e += TILE) {
         size_t left = (size_t)(s->n - e);

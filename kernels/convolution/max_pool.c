@@ -29,8 +29,8 @@ static MaxPoolWindows windows_of(const ImageShape *images, int C, bool same) {
 
 typedef uint8_t bytevec __attribute__((vector_size(TILE), aligned(1), may_alias));
 
-/* y and at [C] of the window whose first pixel is (top, left); at may be NULL.  With ReLU, a maximum that it takes to 0
- * has no pixel that a gradient goes to. */
+/* y and at [C] of the window whose first pixel is (top, left); at may be NULL.  With ReLU, a maximum that becomes 0 has
+ * no pixel with a gradient. */
 static inline void window_max(real *y, uint8_t *at, const real *image, int top, int left, const MaxPoolWindows *s,
                               bool relu) {
     int taps[SIDE * SIDE], count = 0;

@@ -1,6 +1,6 @@
-/* The gradient of the weights of a convolution with small windows:  dW'[tap, i, o] = sum_p x[p*stride + tap - k/2, i] dy[p,o].
- * A line of results at a time, its windows are copied to rows, and these are multiplied by dy while both are in the
- * first-level cache.  The library's product of all positions at once with so few rows reaches less than half of the
+/* The gradient of the weights of a convolution with small windows:  dW'[tap, i, o] = sum_p x[p*stride + tap - k/2, i]
+ * dy[p,o]. The windows of a line of results are copied to rows, which are multiplied by dy while both are in the
+ * first-level cache.  The library's product of all positions at once, which has few rows, reaches less than half of the
  * speed. */
 #include <string.h>
 
@@ -16,8 +16,8 @@ static int window_of(const Convolution *c) { return c->in * c->k * c->k; }
 
 bool narrow_serves(const Convolution *c) { return window_of(c) <= WINDOW && c->k > 1 && c->out % TILE == 0; }
 
-/* Floats of a row, a multiple of what tile_gemm takes at a time; and of the pixels that a line of windows sees, with
- * those behind that a last vector copies in vain. */
+/* The floats of a row, a multiple of tile_gemm's vectors; and of the pixels of a line of windows, with the unused ones
+ * that the last vector copies. */
 static int row_floats(const Convolution *c) { return (window_of(c) + 3) / 4 * 4; }
 
 static size_t line_floats(const Convolution *c, int Wo) {
@@ -47,7 +47,7 @@ static void line_gather(float *rows, float *lines, const real *image, int yo, co
         if (top + r >= 0 && top + r < H)
             reals_widen(lines + (size_t)r * line + left * c->in, image + (size_t)(top + r) * (size_t)(W * c->in), seen);
     for (int j = 0; j < Wo; j++)
-        for (int r = 0; r < c->k; r++) { /* what is copied beyond a part is overwritten by the next one */
+        for (int r = 0; r < c->k; r++) { /* numbers copied beyond a part are overwritten by the next one */
             float *to = rows + j * row + r * part;
             const float *from = lines + (size_t)r * line + j * step;
             for (int e = 0; e < part; e += TILE) vec_store(to + e, vec_load(from + e));

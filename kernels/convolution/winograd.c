@@ -4,13 +4,13 @@
  *   forward           y = A^T [ sum_in (G g G^T) (B^T d B) ] A
  *   backward, weight  dg = G^T [ sum_tiles (B^T d B) (A dy A^T) ] G
  * with products element by element: 36 of them where the definition has 144.  Each of the 36 places is a matrix product
- * of tiles, input and output channels.  The gradient of the input is forward with weights that are turned around.
+ * of tiles, input and output channels.  The gradient of the input is the forward pass with rotated weights.
  *
- * Transforms and products are of floats, also where activations are bfloat16.  Their errors are some ten times those of
- * the definition: 2e-6 of the results' root mean square for 128 channels.
- * A vector of channels is transformed at a time, and a place's product is tile_gemm's.  On one core of an EPYC with
- * AVX-512 whose products run at 112 GFLOP/s, a map of 200 x 336 with 256 channels takes as long as 383 GFLOP/s of the
- * definition forward, 371 to the input and 328 to the weights; oneDNN's kernels by the definition 114, 114 and 111. */
+ * Transforms and products are in float, also if activations are bfloat16.  Their errors are some ten times those of the
+ * definition: 2e-6 of the results' root mean square for 128 channels. A vector of channels is transformed at a time,
+ * and a place's product is tile_gemm's.  On one core of an EPYC with AVX-512 whose products run at 112 GFLOP/s, a map
+ * of 200 x 336 with 256 channels is computed at a rate of 383 GFLOP/s of the definition in the forward pass, 371 for
+ * the input's gradient and 328 for the weights'; oneDNN's direct kernels reach 114, 114 and 111. */
 #include <string.h>
 
 #include "kernels/convolution/winograd_cpu.h"
@@ -19,8 +19,8 @@
 #include "kernels/softmax/pairs.h"
 
 enum { OUT = 4, SPAN = 6, PLACES = SPAN * SPAN, PANEL = TILE_VECS * TILE };
-/* Tiles at a time: forward, those of one thread, whose products stay in the caches nearest to it; for the weights, those
- * of all threads, enough that reading and writing the sums costs little. */
+/* The number of tiles at a time: in the forward pass for one thread, so that its products stay in its own caches; for
+ * the weights for all threads, enough that reading and writing the sums takes little time. */
 enum { TILES = 32, WEIGHT_TILES = 128 };
 
 /* AMX multiplies bfloat16 so much faster than floats that the definition is quicker. */
@@ -104,7 +104,7 @@ static Tiling tiling_of(const ImageShape *images) {
 static size_t tile_count(const Tiling *g) { return (size_t)g->B * (size_t)g->rows * (size_t)g->columns; }
 
 typedef struct {
-    size_t image; /* in pixels: where it begins */
+    size_t image; /* position in pixels */
     int top, left;
 } TilePlace;
 
@@ -169,7 +169,7 @@ static void gradients_spread(float *z, size_t place, const real *dy, const Tilin
     }
 }
 
-/* What is done to a result before it is written. */
+/* Operations on a result before it is written. */
 typedef struct {
     const real *add, *below;
     const float *shift;
@@ -208,7 +208,7 @@ static void results_gather(real *y, const float *m, size_t place, const After *a
 
 /* == Forward, and the gradient of the input ======================================================================= */
 
-/* folded [PLACES][out / PANEL][in][PANEL]: what a product reads at a time lies together. */
+/* folded [PLACES][out / PANEL][in][PANEL]: the operands of a product are adjacent. */
 void winograd_fold(float *folded, const float *w, const float *scale, const Convolution *c, bool reversed) {
     int in = reversed ? c->out : c->in, out = reversed ? c->in : c->out;
     size_t place = (size_t)in * (size_t)out;

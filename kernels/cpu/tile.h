@@ -106,8 +106,8 @@ TILE_INLINE void tile_transpose(float *to, size_t ldt, const float *from, size_t
     for (int i = 0; i < TILE; i++) vec_store(to + i * ldt, r[i]);
 }
 
-/* Adds each pair of neighbouring groups of S lanes of a, then of b: lane i is the sum of lanes i + i / S * S of (a, b)
- * and of that S further on. */
+/* Adds neighbouring groups of S lanes, those of a first, then those of b: lane i is the sum of lanes i + i / S * S of
+ * (a, b) and of that S further on. */
 #define EVEN_1(i) ((i) + (i))
 #define EVEN_2(i) ((i) + (i) / 2 * 2)
 #define EVEN_4(i) ((i) + (i) / 4 * 4)

@@ -31,8 +31,8 @@ static bool summing;
 
 /* == One GPU for each rank ======================================================================================== */
 
-/* A number below 2^52 that two ranks share only if they use the same GPU: a hash of its place on the bus and of this
- * start of the machine, which containers have in common. */
+/* A number below 2^52 that two ranks share only if they use the same GPU: a hash of its address on the bus and of the
+ * machine's boot, which is the same in all containers. */
 static double gpu_number(const char *place) {
     char boot[64] = "";
     FILE *file = fopen("/proc/sys/kernel/random/boot_id", "r");
@@ -67,7 +67,7 @@ static void check_own_gpu(void) {
 void collective_open(void) {
     ncclUniqueId id;
     if (distributed_ranks() < 2) return;
-    device_open(); /* NCCL joins the GPU that is chosen */
+    device_open(); /* NCCL uses the selected GPU */
     check_own_gpu();
     if (distributed_rank() == 0) NCCL_TRY(ncclGetUniqueId(&id));
     distributed_broadcast(&id, sizeof id);
@@ -86,7 +86,7 @@ void collective_close(void) {
     communicator = NULL;
 }
 
-/* A failed network leaves NCCL's kernel, and whoever waits for it, where it is: ask before waiting. */
+/* If the network fails, NCCL's kernel never ends, nor does a wait for it: check before waiting. */
 void collective_wait(cudaEvent_t event) {
     while (communicator && (event ? cudaEventQuery(event) : cudaStreamQuery(kernels_stream)) == cudaErrorNotReady) {
         ncclResult_t state = ncclSuccess;

@@ -21,10 +21,10 @@ enum { DEVICE_ALIGN = 64 };
 char *kernels_workspace_base;
 size_t kernels_workspace_bytes;
 
-/* libgomp's threads spin at a barrier for milliseconds before they sleep.  If other programs also use the cores, this
- * takes a core away from the very thread that is waited for: with two busy programs a step took 3.4 times as long.  A
- * short spin costs nothing on an idle machine (docs/notebook/threads.md).  libgomp reads its setting once, before main, so the
- * program executes itself again with the setting. */
+/* libgomp's threads spin at a barrier for milliseconds before they sleep.  If other programs also use the cores, the
+ * spinning takes a core away from the thread for which they wait: with two busy programs a step took 3.4 times as long.
+ * A short spin costs nothing on an idle machine (docs/notebook/threads.md).  libgomp reads its setting once, before
+ * main, so the program executes itself again with the setting. */
 static void spin_briefly(void) {
     enum { MOST = 1 << 20, ARGUMENTS = 4096 };
     if (getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT")) return;
@@ -106,7 +106,7 @@ void device_uploads_used(void) {}
 void device_uploads_wait(void) {}
 void device_download_async(void *host, const void *device, size_t bytes) { memcpy(host, device, bytes); }
 
-/* Whatever was called is done. */
+/* All calls are finished when they return. */
 void device_mark(DeviceMark **mark) { (void)mark; }
 void device_wait(const DeviceMark *mark) { (void)mark; }
 void device_mark_free(DeviceMark **mark) { (void)mark; }
@@ -145,8 +145,8 @@ bool device_shares_cores(void) { return true; }
 bool device_keeps(size_t bytes) { return (void)bytes, false; }
 
 /* Four images of DeiT-tiny with 256 tokens make products run at full speed in float32, and a layer's activations then
- * stay in the second-level cache; with more threads than two each has two images of its own.  In bfloat16 twice as many
- * (docs/notebook/a-step.md). */
+ * stay in the second-level cache; with more than two threads, each has two images of its own.  In bfloat16 the numbers
+ * are twice as large (docs/notebook/a-step.md). */
 size_t activations_at_once(void) {
     size_t threads = (size_t)omp_get_max_threads(), images = threads < 2 ? 4 : threads > 16 ? 32 : 2 * threads;
     return images * (sizeof(float) / sizeof(real)) * 256 * 192;

@@ -78,8 +78,8 @@ const char *library_name(void) {
     return text;
 }
 
-/* oneDNN is C++ and throws through its C interface where memory runs out.  Nobody catches that, so the C++ library ends
- * the process; this is what it calls then, on the thread that has thrown. */
+/* oneDNN is C++ and throws through its C interface if memory runs out.  No caller catches that, so the C++ library ends
+ * the process; it first calls this function, on the thread that has thrown. */
 static const void *(*thrown_type)(void);
 
 /* std::type_info: its table of functions, then the name. */
@@ -98,7 +98,7 @@ void library_begin(void) {
     if (set) set(on_exception);
 }
 
-/* On x86 oneDNN is asked, which also heeds ONEDNN_MAX_CPU_ISA. */
+/* On x86 oneDNN reports it, and also respects ONEDNN_MAX_CPU_ISA. */
 bool library_multiplies_bfloat16(void) {
 #if defined(__x86_64__) || defined(__i386__)
     return (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core_bf16) == dnnl_cpu_isa_avx512_core_bf16;

@@ -1,4 +1,4 @@
-/* Without oneDNN: products have the instructions that this code was compiled for. */
+/* Without oneDNN, products use the instructions for which this code was compiled. */
 #include "kernels/device/library.h"
 
 const char *library_name(void) { return "own products"; }

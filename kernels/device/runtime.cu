@@ -1,17 +1,18 @@
 /* The device and its memory: one GPU, one stream for kernels and a second for simultaneous uploads.  Kernels and copies
  * run in the order of the calls, so that only downloads have to wait.
  *
- * Images come by device_upload_async, straight from page-locked memory, on the second stream: it waits for `used`, the
- * kernels that read the images before, and the first stream waits for it.  Other uploads go through a ring of sixteen
- * page-locked buffers: the call returns as soon as the host's bytes are in a buffer, and the copy to the device follows
- * in the stream.  The host waits only if the next buffer of the ring is still being copied.
+ * device_upload_async copies images directly from page-locked memory on the second stream.  The copy waits for `used`,
+ * the kernels that read the previous images, and the first stream waits for the copy.  Other uploads go through a ring
+ * of sixteen page-locked buffers: the call returns as soon as the host's bytes are in a buffer, and the copy to the
+ * device follows in the stream.  The host waits only if the next buffer of the ring is still being copied.
  *
  * Matrix products read bfloat16 parameters; the optimizer keeps float ones.  A block of device memory that holds
  * parameters has a rounded copy, computed by one kernel at the first product after a change: once in a step for the
  * whole model instead of once for each product of each micro-batch.
  *
- * A graph replays all calls of its capture, including the rounding of parameters.  All copies are therefore treated as
- * out of date at the start of a capture, and again after a replay, since the host cannot know their state then. */
+ * A graph replays all calls of its capture, including the rounding of parameters.  All rounded copies are therefore
+ * treated as out of date at the start of a capture, and again after a replay, since the host cannot know their state
+ * then. */
 #include <device.cuh>
 
 #include <stdio.h>
@@ -53,7 +54,7 @@ void launch_check(const char *kernel, const char *file, int line) {
     cuda_fail(kernel, file, line, cudaGetErrorString(status));
 }
 
-/* The kernels that were allowed more shared memory, and how much. */
+/* The kernels that may use more shared memory, and how much. */
 enum { LARGE_KERNELS = 256, FREE_SHARED = 48 * 1024 };
 static struct {
     const void *kernel;
@@ -85,7 +86,7 @@ void launch_prepare(const void *kernel, size_t shared_bytes) {
 
 /* == Memory ======================================================================================================= */
 
-/* What device_malloc gave, and the rounded copy of it where it is read as parameters. */
+/* A block from device_malloc, and its rounded copy if it is read as parameters. */
 struct MemoryBlock {
     char *base;
     size_t bytes;
@@ -132,7 +133,7 @@ static MemoryBlock *block_of(const void *p) {
     return NULL;
 }
 
-/* Waits for the uploads too: the last thing that an upload does is to make kernels_stream wait for it. */
+/* Waits for the uploads, too, because an upload ends by making kernels_stream wait for it. */
 void device_synchronize(void) {
     collective_wait(NULL);
     CUDA_TRY(cudaStreamSynchronize(kernels_stream));
@@ -203,7 +204,7 @@ const real *real_copy(const float *p) { return p; }
 
 enum { ROUND_THREADS = 256, ROUND_EACH = 8 };
 
-/* Memory from cudaMalloc is aligned to 256 bytes; n is a multiple of nothing. */
+/* Memory from cudaMalloc is aligned to 256 bytes; n can be any number. */
 __global__ void __launch_bounds__(ROUND_THREADS) round_kernel(real *to, const float *__restrict__ from, size_t n) {
     size_t i = ((size_t)blockIdx.x * ROUND_THREADS + threadIdx.x) * ROUND_EACH;
     if (i + ROUND_EACH > n) {
@@ -234,7 +235,8 @@ const real *real_copy(const float *p) {
 
 /* == Graphs ======================================================================================================= */
 
-/* Twice as it is asked for, which allocates and chooses all there is to allocate and choose; then captured. */
+/* The first two times the calls are executed, which makes all allocations and choices of algorithms; then they are
+ * captured. */
 enum { EAGER_CALLS = 2 };
 
 struct DeviceGraph {
@@ -310,7 +312,7 @@ static void refuse_in_capture(const char *what) {
     if (capturing) die("a graph of kernels cannot hold %s", what);
 }
 
-/* A slot whose last content has arrived. */
+/* A slot whose last contents have been copied. */
 static Slot *slot_take(void) {
     refuse_in_capture("a copy between host and device");
     Slot *slot = &slots[slot_next++ % SLOTS];
@@ -466,8 +468,8 @@ bool device_keeps(size_t bytes) {
     return bytes <= free_bytes / 2;
 }
 
-/* 64 Ki tokens 768 wide: hundreds of tiles for every multiprocessor in every product, and a few GiB of what a block of
- * DeiT keeps. */
+/* 64 Ki tokens 768 wide: hundreds of tiles for every multiprocessor in every product, and a few GiB of kept activations
+ * for a block of DeiT. */
 size_t activations_at_once(void) { return (size_t)768 << 16; }
 
 /* == The peak ===================================================================================================== */
@@ -508,7 +510,7 @@ void kernels_init(void) {}
 
 const char *kernels_unsupported(void) { return NULL; }
 
-/* Each rank on a machine uses a GPU of its own; a launcher may also make only one GPU visible to each rank. */
+/* Each rank on a machine uses its own GPU; a launcher may also make only one GPU visible to each rank. */
 static void gpu_choose(int count) {
     int device = count == 1 ? 0 : distributed_local_rank();
     if (device >= count) die("%d GPUs for more ranks than that on one machine: every rank needs its own", count);

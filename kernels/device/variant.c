@@ -1,4 +1,4 @@
-/* The variant that this code is, and its way to the others. */
+/* The variant of this code, and its access to the others. */
 #include "kernels/device/variant.h"
 #include "kernels/device/variants.h"
 
@@ -41,7 +41,7 @@ static const Variant *const listed __attribute__((section("vit_variants"), used)
 const char *kernels_instructions(void) { return own.instructions; }
 const char *kernels_default_precision(void) { return variant_default_precision(); }
 
-/* "AVX-512 and AVX2": what this program's variants use. */
+/* "AVX-512 and AVX2": the vectors of this program's variants. */
 static void name_instructions(char *text, size_t size) {
     const char *last = "";
     const Variant *v;

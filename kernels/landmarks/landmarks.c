@@ -3,7 +3,7 @@
 #include "kernels/landmarks/landmarks.h"
 #include "kernels/tokens/grid.h"
 
-/* The tokens of a cell: rows and columns from the first to before the last. */
+/* The tokens of a cell: rows and columns from `first` to `last` - 1. */
 typedef struct {
     int top, bottom, left, right;
     float share; /* 1 / tokens */
@@ -73,7 +73,7 @@ void overlapping_means_forward(real *means, const real *x, const Cells *cells, i
     }
 }
 
-/* A token is in the cells that it touches as a cell touches tokens. */
+/* The cells of a token follow from the same rule as the tokens of a cell. */
 void overlapping_means_backward(real *dx, const real *dmeans, const Cells *cells, int B, int C) {
     Grid from = cells->cells, to = cells->tokens;
     size_t N = grid_tokens(to), L = grid_tokens(from);
@@ -94,7 +94,7 @@ void overlapping_means_backward(real *dx, const real *dmeans, const Cells *cells
     }
 }
 
-/* Runs `copy` for every element of cols and the element of x that it is a copy of. */
+/* Calls `copy` for every element of cols and the element of x of which it is a copy. */
 #define EACH_NUMBER(copy)                                                                                    \
     do {                                                                                                     \
         int rows = Hg / r, columns = Wg / r;                                                                 \

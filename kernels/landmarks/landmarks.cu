@@ -6,7 +6,7 @@
 
 enum { THREADS = 256 };
 
-/* The tokens of a cell: rows and columns from the first to before the last. */
+/* The tokens of a cell: rows and columns from `first` to `last` - 1. */
 struct LandmarkCell {
     int top, bottom, left, right;
     float share; /* 1 / tokens */
@@ -20,7 +20,7 @@ DEVICE LandmarkCell cell_at(const Cells &c, int i, int j) {
     return cell;
 }
 
-/* Forward makes means from x, backward adds to x's gradient. */
+/* Forward computes means from x, backward adds to the gradient of x. */
 template <bool backward>
 __global__ void __launch_bounds__(THREADS)
     cell_means_kernel(real *to, const real *from, Cells cells, size_t numbers, int C, int x_row) {
@@ -59,7 +59,8 @@ DEVICE float share_of(TokenSpan rows, TokenSpan columns) {
     return 1.0f / ((float)(rows.end - rows.begin) * (float)(columns.end - columns.begin));
 }
 
-/* Forward gathers a cell's tokens, backward a token's cells: those that it touches as a cell touches tokens. */
+/* Forward gathers a cell's tokens, backward a token's cells: which follow from the same rule as the tokens of a
+ * cell. */
 template <bool backward>
 __global__ void __launch_bounds__(THREADS)
     overlapping_means_kernel(real *result, const real *source, Cells cells, size_t numbers, int C) {

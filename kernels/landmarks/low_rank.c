@@ -11,9 +11,9 @@
  *             dW^T = C2 N3 + C1 N2 - N2 W,  dV^T = C3 G + dW^T A2,  dA2^T += V dW^T
  *   Source: Xiong et al. 2021 (Nystromformer; the scheme is Razavi et al. 2014's), Lu et al. 2021 (SOFT).
  *
- * Nothing is saved: the V of all steps would need more memory than q, k, v and y together, and save the backward pass
- * only 6 of its 72 products of L x L matrices.
- * Copies have rows of whole vectors, and whole tiles of rows, so that they can be transposed; padding is zero. */
+ * Nothing is saved: the V of all steps would need more memory than q, k, v and y together, and would save the backward
+ * pass only 6 of its 72 products of L x L matrices.  Copies have rows of whole vectors, and whole tiles of rows, so
+ * that they can be transposed; padding is zero. */
 #include <math.h>
 #include <stdbool.h>
 #include <string.h>
@@ -363,12 +363,12 @@ static void backward_head(real *dtokens, real *dlandmarks, const real *dy, const
     rows_scatter(dlandmarks + s->y, s->landmark, w->db, s->Dp, 1, s->L, s->D);
 }
 
-/* Gradients of gaussian similarities are often denormal, and such numbers are many times slower than others: a backward
- * pass takes them for zero.  Returns what keep_denormals needs. */
+/* Gradients of gaussian similarities are often denormal, and such numbers are many times slower than others: the
+ * backward pass treats them as zero.  Returns the argument for keep_denormals. */
 static unsigned drop_denormals(void) {
 #ifdef __AVX__
     unsigned before = _mm_getcsr();
-    _mm_setcsr(before | _MM_FLUSH_ZERO_ON | 0x40); /* 0x40: those in memory, too */
+    _mm_setcsr(before | _MM_FLUSH_ZERO_ON | 0x40); /* 0x40: denormal operands, too */
     return before;
 #else
     return 0;

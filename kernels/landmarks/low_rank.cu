@@ -1,13 +1,13 @@
-/* Attention of low rank through landmarks; the formulas are in kernels/landmarks/low_rank.c.  A block computes all
- * steps of one head after another, with its matrices in a slice of the workspace.  There are only as many blocks as
- * keep the device busy, so that the slices tend to stay in the cache.  Products use tiles of 64 x 64, with 4 x 4
- * elements for each thread. */
+/* Low-rank attention through landmarks; the formulas are in kernels/landmarks/low_rank.c.  A block computes all steps
+ * of one head after another, with its matrices in a slice of the workspace.  There are only as many blocks as keep the
+ * device busy, so that the slices remain in the cache if possible.  Products use tiles of 64 x 64, with 4 x 4 elements
+ * for each thread. */
 #include "kernels/cuda/fragments.cuh"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/landmarks/landmarks.h"
 
 enum { STEPS = 6, THREADS = 256, WARPS = THREADS / WARP, TILE = 64, SLAB = 16, EACH = 4 };
-/* Two to a multiprocessor of an H200, and fewer where a long sequence needs large slices. */
+/* Two blocks for each multiprocessor of an H200, and fewer if a long sequence needs large slices. */
 static const size_t MOST_BLOCKS = 264, MOST_FLOATS = (size_t)1 << 28;
 
 struct LowRankShape {
@@ -15,11 +15,11 @@ struct LowRankShape {
     bool gaussian;
     float q_scale, a_scale;
     size_t token, landmark, y; /* numbers from one row to the next */
-    int v;                     /* of a token, where its v begins */
-    size_t heads, floats;      /* of all images; of a slice */
+    int v;                     /* offset of v in the row of a token */
+    size_t heads, floats;      /* heads of all images; floats of a slice */
 };
 
-/* A slice, or at first the workspace: the fields as in the CPU's, without padding. */
+/* A slice, or at first the workspace: the same members as on the CPU, without padding. */
 struct LowRankWork {
     float *q, *k, *v, *dy, *dq, *dk, *dv;                       /* [N,D] */
     float *a, *b, *da, *db, *t, *u, *dt, *du;                   /* [L,D] */
@@ -81,7 +81,7 @@ static LowRankWork slice_at(float *slice, const LowRankShape *s, bool backward, 
     return w;
 }
 
-/* This block's slice; what is not planned stays unused. */
+/* This block's slice; members without memory are not used. */
 DEVICE LowRankWork slice_of_block(LowRankWork w, const LowRankShape &s) {
     float **p = reinterpret_cast<float **>(&w);
 #pragma unroll
@@ -215,7 +215,7 @@ DEVICE void shift(float *to, const float *from, float factor, float diagonal, co
 }
 
 struct Largest {
-    float sum, scale; /* of a column of A2; what V starts with, as a multiple of A2^T */
+    float sum, scale; /* largest sum of a column of A2; the factor of A2^T in the initial V */
     int column;
 };
 
@@ -246,7 +246,7 @@ DEVICE void inverse(const LowRankWork &w, const LowRankShape &s, float *slab) {
     }
 }
 
-/* da2 [L,L] (=) from w.g = dZ^T.  Both g and n3 take turns to hold it. */
+/* da2 [L,L] (=) from w.g = dZ^T.  The gradient alternates between g and n3. */
 DEVICE void inverse_backward(float *da2, const LowRankWork &w, const LowRankShape &s, float *slab) {
     size_t square = (size_t)s.L * s.L;
     float *g = w.g, *n3 = w.n3;
@@ -280,7 +280,7 @@ DEVICE void inverse_backward(float *da2, const LowRankWork &w, const LowRankShap
 
 /* == Heads ======================================================================================================== */
 
-/* The places at which a head begins. */
+/* The offsets of a head. */
 struct LowRankHead {
     size_t token, landmark, y;
 };

@@ -1,5 +1,5 @@
-/* main of every program for a CPU: looks at the processor, and starts the variant of the program that suits it.  This
- * is compiled for the oldest processor, as it must run on one that can run none of the variants, to say so. */
+/* main of every program for a CPU: examines the processor and starts the suitable variant of the program.  It is
+ * compiled for the oldest processor, because it must report a processor that can run none of the variants. */
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 
 extern char *program_invocation_short_name;
 
-/* The value of the last --isa, ISA_AUTO without one.  What is wrong with it is for the program to say. */
+/* The value of the last --isa, ISA_AUTO without one.  The program itself reports errors in it. */
 static const char *isa_of(int argc, char **argv) {
     const char *isa = ISA_AUTO;
     for (int i = 1; i < argc; i++) {

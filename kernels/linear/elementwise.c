@@ -1,4 +1,4 @@
-/* What is done to each element by itself: dropout, alone and after ReLU; tanh; the sum of two tensors.
+/* Elementwise operations: dropout, alone and after ReLU; tanh; the sum of two tensors.
  * forward   y = keep x / (1 - rate), or of relu(x)
  * backward  dx = keep dy / (1 - rate), the same operation.  After ReLU no random numbers are needed, because y > 0
  *           exactly if x was positive and not dropped. */

@@ -1,6 +1,6 @@
-/* What is done to each element by itself; the formulas are in kernels/linear/elementwise.c.  In dropout sixteen threads
- * share 128 elements: each has the eight that one block of Philox decides about, so that a warp reads and writes whole
- * cache lines. */
+/* Elementwise operations; the formulas are in kernels/linear/elementwise.c.  In dropout sixteen threads share 128
+ * elements: each has the eight about which one Philox block decides, so that a warp reads and writes whole cache
+ * lines. */
 #include "kernels/linear/dropout.cuh"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/device/device.h"

@@ -1,4 +1,4 @@
-/* The exact Gaussian error linear unit as a pass of its own. */
+/* The exact Gaussian error linear unit as a separate kernel. */
 #include "kernels/linear/activation.cuh"
 #include "kernels/linear/gelu.cuh"
 #include "kernels/linear/elementwise.h"

@@ -1,7 +1,7 @@
 /* The linear layer on cuBLASLt: bfloat16 factors, float sums, the bias added as the product is written.  An FP32 build
  * multiplies floats exactly, without TF32.
  *
- * cuBLASLt counts by columns: our row-major [rows, columns] is its [columns, rows] without a copy, so
+ * cuBLASLt is column-major: a row-major [rows, columns] is its [columns, rows] without a copy, so
  *   y  = x w^T + b  is  Y [out,n] = W^T X     with W [in,out], X [in,n]
  *   dx = dy w       is  DX [in,n] = W DY      with DY [out,n]
  *   dw += dy^T x    is  DW [in,out] += X DY^T, float out of bfloat16 factors.
@@ -11,10 +11,10 @@
  * bias gradient; reading dy again costs less.  Shapes for which the library has no algorithm use a plain tiled
  * kernel.
  *
- * A shape takes the library's first proposal.
+ * The algorithm for a shape is the library's first proposal.
  *
- * linear_backward computes the weights' gradient on a second stream while it computes the input's: both read dy, and neither
- * fills the GPU at its end.  Each stream has its own workspace. */
+ * linear_backward computes the gradients of the weights and of the input at the same time, on two streams: both read
+ * dy, and neither keeps the whole GPU busy at its end.  Each stream has its own workspace. */
 #include <device.cuh>
 
 #include <cublasLt.h>
@@ -43,14 +43,14 @@ enum { WORKSPACE_BYTES = 32 << 20 };
 static const cudaDataType_t REAL_TYPE = sizeof(real) == 2 ? CUDA_R_16BF : CUDA_R_32F;
 
 static cublasLtHandle_t handle;
-static void *workspace, *main_workspace, *side_workspace; /* the first: that of kernels_stream as it is now */
+static void *workspace, *main_workspace, *side_workspace; /* the first: that of the current kernels_stream */
 static cudaStream_t side_stream;
 static cudaEvent_t forked, joined;
 
 /* == Products ===================================================================================================== */
 
-/* Bytes of the widest access of the library's kernels.  Beyond it the place of a tensor must not matter: the same
- * product elsewhere takes the same algorithm, and gives the same bits. */
+/* Bytes of the widest access of the library's kernels.  A larger alignment of a tensor is ignored, so that the same
+ * product at another address uses the same algorithm and has the same bits. */
 enum { MOST_ALIGNED = 16 };
 
 enum Kind { FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHT };
@@ -60,20 +60,20 @@ struct Product {
     size_t n;
     int in, out, row; /* row: numbers from one row of y, or dy, to the next */
     bool bias, found; /* found: the library has an algorithm */
-    unsigned aligned; /* what all addresses are multiples of, at most MOST_ALIGNED */
+    unsigned aligned; /* common alignment of all addresses, at most MOST_ALIGNED */
     cublasLtMatmulDesc_t matmul;
     cublasLtMatrixLayout_t a, b, d;
     cublasLtMatmulAlgo_t algorithm;
 };
 
-/* A model has about a dozen shapes, a detector as many for each size of images.  A shape has its place in one set of
- * the table; when the set is full, its oldest entry is replaced. */
+/* A model has about a dozen shapes, a detector as many for each size of images.  A shape belongs to one set of the
+ * table; when the set is full, its oldest entry is replaced. */
 enum { SETS = 512, WAYS = 8 };
 static Product products[SETS][WAYS];
 static int product_next[SETS];
 
-/* D [m,n] = op(A) op(B), the sum over k; columns as memory has them, those of B and D b_ld and d_ld apart,
- * A's packed. */
+/* D [m,n] = op(A) op(B), the sum over k; column-major, the columns of B and D b_ld and d_ld apart, those of A
+ * packed. */
 struct ProductShape {
     uint64_t m, n, k;
     bool a_transposed, b_transposed;
@@ -120,7 +120,7 @@ static void product_create(Product *p, const real *bias) {
     CUBLAS_TRY(cublasLtMatmulDescCreate(&p->matmul, CUBLAS_COMPUTE_32F, CUDA_R_32F));
     describe(p->matmul, CUBLASLT_MATMUL_DESC_TRANSA, (int32_t)(s.a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N));
     describe(p->matmul, CUBLASLT_MATMUL_DESC_TRANSB, (int32_t)(s.b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N));
-    if (bias) { /* of D's type; the search looks at how its address is aligned */
+    if (bias) { /* of D's type; the search depends on the alignment of its address */
         describe(p->matmul, CUBLASLT_MATMUL_DESC_EPILOGUE, (uint32_t)CUBLASLT_EPILOGUE_BIAS);
         describe(p->matmul, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
     }
@@ -135,7 +135,7 @@ static void product_create(Product *p, const real *bias) {
     CUBLAS_TRY(cublasLtMatmulPreferenceCreate(&preference));
     prefer(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, (uint64_t)WORKSPACE_BYTES);
     /* The parts of a split sum must be added as float and in a fixed order.  In place they are added one after the
-     * other (cublasLt.h), as what D is. */
+     * other in D's type (cublasLt.h). */
     uint32_t in_place = type == CUDA_R_32F ? CUBLASLT_REDUCTION_SCHEME_INPLACE : CUBLASLT_REDUCTION_SCHEME_NONE;
     prefer(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
            (uint32_t)CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE | in_place);
@@ -229,7 +229,7 @@ static unsigned alignment(const void *a, const void *b, const void *bias, const 
     return (unsigned)(bits & (~bits + 1));
 }
 
-/* The library wants a bias aligned to 16 bytes; tensors of the parameter arena are. */
+/* The library needs a bias aligned to 16 bytes, as tensors of the parameter arena are. */
 enum { BIAS_ALIGNED = 16 };
 
 /* D = op(A) op(B) + bias, or += for the weights' gradient. */
@@ -286,7 +286,7 @@ __global__ void __launch_bounds__(SUM_WARPS *WARP)
     parts[(size_t)blockIdx.y * out + column] = total;
 }
 
-/* The grid has about SUM_BLOCKS blocks of rows on every GPU, so that the bits depend on n and out alone. */
+/* The grid has about SUM_BLOCKS blocks of rows on every GPU, so that the bits depend only on n and out. */
 template <int W>
 static void column_sums(float *db, const real *dy, int row, size_t n, int out) {
     size_t tiles = ceil_div(out, WARP * W), wanted = tiles < SUM_BLOCKS ? SUM_BLOCKS / tiles : 1;
@@ -310,7 +310,7 @@ void linear_backward_weight(float *dw, float *db, const real *dy, const real *x,
     if (db) linear_backward_bias(db, dy, s);
 }
 
-/* What is called between the two belongs to side_stream, and kernels_stream goes on when both are done. */
+/* Calls between the two run on side_stream, and kernels_stream continues when both are done. */
 static cudaStream_t side_begin() {
     cudaStream_t first = kernels_stream;
     CUDA_TRY(cudaEventRecord(forked, first));
@@ -335,7 +335,7 @@ void linear_backward_weight_beside(float *dw, float *db, const real *dy, const r
 
 void linear_backward(real *dx, float *dw, float *db, const real *dy, const real *x, const float *w,
                      const LinearShape *s) {
-    real_copy(w); /* rounded before the streams part */
+    real_copy(w); /* rounded before the second stream starts */
     cudaStream_t first = side_begin();
     linear_backward_weight(dw, db, dy, x, s);
     side_end(first);
@@ -345,7 +345,7 @@ void linear_backward(real *dx, float *dw, float *db, const real *dy, const real 
 
 /* == The peak ===================================================================================================== */
 
-/* Numbers in (-1, 1): products of zeros run faster than those of data. */
+/* Numbers in (-1, 1): products of zeros run faster than products of data. */
 __global__ void peak_numbers_kernel(real *x, size_t n, uint32_t seed) {
     size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= n) return;

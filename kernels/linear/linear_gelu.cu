@@ -1,13 +1,13 @@
-/* A linear layer whose product is finished where it is made: forward writes a and gelu(a), backward multiplies dy w by
- * gelu'(a) and sums the bias gradients of both layers, of this one from dy as it passes.  cuBLASLt has the tanh form of
- * GELU only, which is another function.  Apart, a goes through memory two more times forward, and the gradient four
- * more times backward.
+/* A linear layer fused with GELU: forward writes a and gelu(a), backward multiplies dy w by gelu'(a) and sums the bias
+ * gradients of both layers, that of this layer from the tiles of dy.  cuBLASLt has only the tanh form of GELU, which is
+ * another function.  As separate kernels, `a` is read or written two more times forward, and the gradient four more
+ * times backward.
  *
- * A block computes 128 x 128 numbers of the product on the matrix units, eight warps 64 x 32 each, while the next twice
- * 32 of the sum's terms are on their way to shared memory.  This reaches about half of what the library does on Hopper,
- * so it pays where the layer is limited by memory, and wider layers are a product and a pass as before.  A float
- * build's products are the library's: its own fragments are slow.  VIT_GELU=fused and VIT_GELU=apart in the environment
- * ask for one of the two wherever it is possible. */
+ * A block computes 128 x 128 numbers of the product on the matrix units, eight warps 64 x 32 each, while the next 2 x
+ * 32 terms of the sum are being copied to shared memory.  This reaches about half of the library's speed on Hopper, so
+ * it is faster where the layer is limited by memory bandwidth; wider layers are a product and a separate pass.  A float
+ * build uses the library's products, because its own fragments are slow.  VIT_GELU=fused or VIT_GELU=apart in the
+ * environment chooses one of the two wherever it is possible. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,8 +19,8 @@
 enum { THREADS = 256, ROWS = 128, COLUMNS = 128, DEPTH = 32, STAGES = 3, WARP_ROWS = 64, WARP_COLUMNS = 32 };
 enum { PIECES = COLUMNS / WIDE, ROWS_AT_ONCE = THREADS / PIECES };
 
-/* The most terms of a sum with which fused is expected to be faster: 2 terms / 450 TFLOP/s against the same at 700 and
- * the bytes saved, 2 of a number forward and 8 backward, at 3 TB/s. */
+/* The largest number of terms of a sum with which the fused kernel is expected to be faster: 2 terms / 450 TFLOP/s
+ * compared with 2 terms / 700 TFLOP/s plus the saved bytes, 2 for each number forward and 8 backward, at 3 TB/s. */
 enum { FORWARD_TERMS = 512, BACKWARD_TERMS = 1024 };
 
 /* A stage holds rows of x and of w: w's are rows of outputs forward, [COLUMNS,DEPTH], or of terms backward,
@@ -31,7 +31,7 @@ struct Stage {
     static constexpr int X = ROWS * tile_ld(DEPTH), SIZE = X + W_ROWS * tile_ld(W_COLUMNS);
 };
 
-/* x and w of terms k.. on their way to a stage. */
+/* Starts to copy x and w of terms k.. to a stage. */
 template <bool BACKWARD>
 DEVICE void fetch(real *stage, const real *x, const real *w, size_t first, int column, int k, size_t n, int terms,
                   int width) {
@@ -49,7 +49,7 @@ DEVICE void fetch(real *stage, const real *x, const real *w, size_t first, int c
             width - column, terms - k, true, thread);
 }
 
-/* The column sums of a stage's part of x, zeros where x has no rows and columns: four columns to a warp. */
+/* The column sums of a stage's part of x, with zeros beyond x: each warp has four columns. */
 DEVICE void stage_sums(float *sums, const real *x, int columns) {
     constexpr int EACH = DEPTH * WARP / THREADS;
     int j = warp_id() * EACH;
@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     for (int s = 0; s < STAGES - 1; s++) fetch_stage(s * DEPTH);
     for (int k = 0; k < terms; k += DEPTH) {
         copy_wait<STAGES - 2>();
-        block_sync(); /* all have multiplied what lay in the stage that is filled now */
+        block_sync(); /* all threads have finished with the stage that is filled now */
         fetch_stage(k + (STAGES - 1) * DEPTH);
         const real *left = stages + k / DEPTH % STAGES * S::SIZE, *right = left + S::X;
         if (BACKWARD && column == 0)

@@ -21,7 +21,7 @@ void panel_of_reals(float *panel, const real *b, size_t ld, int k, int width) {
             vec_store(panel + j, j < width ? real_load_part(b + j, (size_t)(width - j)) : vec_set(0));
 }
 
-/* Squares of vectors are turned in registers. */
+/* Squares of vectors are transposed in registers. */
 void panel_of_columns(float *panel, const float *b, size_t ld, int k, int width) {
     for (int j = 0; j < PANEL; j += TILE) {
         int p = 0;
@@ -46,9 +46,9 @@ void panel_multiply(float *c, size_t ldc, const float *a, size_t lda, const floa
     }
 }
 
-/* turned: blocks [k,TILE_ROWS] of TILE_ROWS columns of a, all of which grow at once so that a is read row by row. */
+/* turned: blocks [k,TILE_ROWS] of TILE_ROWS columns of a, all filled at the same time so that a is read row by row. */
 void panel_turn(float *turned, const real *a, size_t lda, int m, int k) {
-    enum { AHEAD = 8 }; /* rows: the processor does not foresee the next one */
+    enum { AHEAD = 8 }; /* rows: the hardware does not prefetch the next one */
     for (int p = 0; p < k; p++, a += lda) {
         float *to = turned + p * TILE_ROWS, part[TILE_ROWS];
         int i = 0;
@@ -71,8 +71,8 @@ void panel_multiply_turned(float *c, const float *turned, const float *panel, in
 
 /* == Threads ====================================================================================================== */
 
-/* Rows of A at a time are 128 KiB at most, where that leaves two blocks; columns are divided where there are fewer groups
- * of rows than threads. */
+/* The rows of A at a time take at most 128 KiB, if there are then at least two blocks; columns are divided if there are
+ * fewer groups of rows than threads. */
 PanelTasks panel_tasks(size_t m, int n, int k) {
     enum { FLOATS = 1 << 15 };
     size_t threads = (size_t)omp_get_max_threads(), most = FLOATS / (size_t)(k ? k : 1) / TILE_ROWS * TILE_ROWS;

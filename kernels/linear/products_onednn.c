@@ -71,7 +71,7 @@ static bool broken(const Matmul *m) {
 }
 #endif
 
-/* The weights of a product in a layout of the library's choice. */
+/* The weights of a product in a layout that the library chooses. */
 static void memory_any(dnnl_memory_desc_t *d, dnnl_dim_t in, dnnl_dim_t out) {
     dnnl_dims_t dims = {in, out};
 #if DNNL_VERSION_MAJOR >= 3
@@ -168,7 +168,7 @@ void products_keep_weights(bool keep) {
     keeping = keep;
 }
 
-/* w [out,in] as the product m reads it. */
+/* w [out,in] in the layout of product m. */
 static dnnl_memory_t kept_weights(const Matmul *m, const float *w) {
     for (size_t i = 0; i < kept_count; i++)
         if (kept[i].w == w && dnnl_memory_desc_equal(onednn_desc(kept[i].memory), onednn_desc(m->b)))

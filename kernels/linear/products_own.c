@@ -1,5 +1,5 @@
 /* The products of a linear layer in plain C.  The weights, or x where it is the second factor, are copied to panels by
- * each product (kernels/linear/panels.h); x and dy are read where they lie, or widened a few rows at a time. */
+ * each product (kernels/linear/panels.h); x and dy are read in place, or widened a few rows at a time. */
 #include <stdbool.h>
 #include <stdlib.h>
 
@@ -22,7 +22,7 @@ typedef struct {
     int n, k;
 } Rows;
 
-/* Where y is of floats and a panel ends within it, the product is written there and begins with the bias. */
+/* If y is float and a panel ends within it, the product is computed in y, which is initialised with the bias. */
 static void rows_by_panel(const Rows *r, const float *a, size_t lda, size_t row, int m, int j) {
     int width = panel_width(j, r->n);
     const float *panel = r->panels + (size_t)j * (size_t)r->k * PANEL, *b = r->b ? r->b + j * PANEL : NULL;

@@ -27,7 +27,7 @@ DEVICE float join_warps(float x, float *scratch, Join join) {
     return total;
 }
 
-/* The place at which row `index` of q begins in qkv; in phi. */
+/* The offset of row `index` of q in qkv, and in phi. */
 DEVICE size_t qkv_row(size_t index, const EfficientShape &s) { return index / s.H * 3 * s.M + index % s.H * s.D; }
 DEVICE size_t phi_row(size_t index, const EfficientShape &s) { return index / s.H * 2 * s.M + index % s.H * s.D; }
 

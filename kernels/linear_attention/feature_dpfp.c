@@ -11,7 +11,7 @@
 
 static float positive(float x) { return x < 0 ? 0 : x; }
 
-/* s z as u takes it. */
+/* s z, for u. */
 static float part(real z, float s) { return positive(s * real_get(z)); }
 
 /* The halves of u are u_i = part(z_i, s): s = 1 for the first, -1 for the second; the element before
@@ -36,7 +36,7 @@ void feature_dpfp_forward(real *phi, const real *qkv, const FeatureShape *shape)
         }
 }
 
-/* du of element i of a half; next: dphi of the element behind it, which is in the other half when i is the last. */
+/* du of element i of a half; next: dphi of the next element, which is in the other half when i is the last. */
 static float slope(const real *dphi, real next, const real *z, float s, int i, int D) {
     float before = i > 0 ? part(z[i - 1], s) : part(z[D - 1], -s);
     float behind = i + 1 < D ? part(z[i + 1], s) : part(z[0], -s);

@@ -1,5 +1,5 @@
-/* The deterministic parameter-free projection; kernels/linear_attention/feature_dpfp.c has the formulas.  A thread for
- * each feature, and for each element of dz. */
+/* The deterministic parameter-free projection; kernels/linear_attention/feature_dpfp.c has the formulas.  There is a
+ * thread for each feature, and for each element of dz. */
 #include "kernels/cuda/rows.cuh"
 #include "kernels/linear_attention/feature_maps.h"
 #include "kernels/softmax/attention_shape.h"
@@ -14,7 +14,7 @@ DEVICE float rectified(const real *z, int i, int D) {
     return x < 0 ? 0 : x;
 }
 
-/* The place at which a row begins in qkv: after the last head of k it steps over v. */
+/* The offset of a row in qkv, which skips v after the last head of k. */
 DEVICE size_t row_at(size_t row, int H, int D) { return (row + quotient(row, 2 * H) * H) * D; }
 
 __global__ void __launch_bounds__(THREADS)

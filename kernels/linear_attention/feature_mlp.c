@@ -4,13 +4,13 @@
  *             du = df_sin cos u - df_cos sin u,  dw1 += du z'^T,  dz = D^-1/4 w1^T du
  *   saves     nothing: computing u and f again takes less time than reading them.
  *
- * A row is one (token, q or k, head) triple, of all heads, or of one where every head has a map of its own; ROWS of
- * them at a time stay in the first-level cache from z to phi. Each thread packs its own copy of the weights, padded to
- * whole vectors; the scale D^-1/4 is folded into w1.
+ * A row is one (token, q or k, head) triple, of all heads, or of one head if every head has its own map; ROWS of them
+ * at a time stay in the first-level cache from z to phi. Each thread packs its own copy of the weights, padded to whole
+ * vectors; the scale D^-1/4 is folded into w1.
  *
- * With bfloat16 and dot products of pairs (kernels/softmax/pairs.h), all products but u's take bfloat16: f, dp, du and
- * the weights are rounded.  An error of u is as large an error of its sine, however large u is, so u stays a product of
- * floats. */
+ * With bfloat16 and dot products of pairs (kernels/softmax/pairs.h), all products except that of u take bfloat16: f,
+ * dp, du and the weights are rounded.  An absolute error of u is an error of the same size in its sine, however large u
+ * is, so u remains a product of floats. */
 #include <math.h>
 #include <stdbool.h>
 #include <string.h>
@@ -55,7 +55,7 @@ static MlpSizes sizes_of(int H, int D, int E, int F) {
                       in_pairs(D, E, F)};
 }
 
-/* One thread's workspace. The gradients lie one after the other: dw1 [E,Dp], dw2 [F,2Ep], db2 [Fp]. */
+/* One thread's workspace. The gradients follow each other: dw1 [E,Dp], dw2 [F,2Ep], db2 [Fp]. */
 typedef struct {
     float *w1t;            /* [D,Ep] scaled */
     float *w2t;            /* [2Ep,Fp] sines first */
@@ -68,7 +68,7 @@ typedef struct {
     float *chunk, *total;  /* gradients */
 } MlpWork;
 
-/* Floats that the numbers of bfloat16 take. */
+/* The space of the bfloat16 numbers, in floats. */
 static size_t pairs_floats(MlpSizes s) {
     size_t weights = (size_t)s.F * 4 * s.E + (size_t)s.E * s.D, rows = (size_t)2 * ROWS * (s.D + 3 * s.E + s.F);
     return s.pairs ? (weights + rows) / 2 : 0;
@@ -208,7 +208,7 @@ void feature_mlp_forward(real *phi, const real *qkv, const FeatureMlp *map, cons
         forward(phi + (size_t)h * F, qkv + (size_t)h * D, w1, w2, b2, n, s);
 }
 
-/* du [ROWS,Ep] over u, which is not needed any more. */
+/* du [ROWS,Ep] replaces u, which is not needed any more. */
 static void sincos_backward(MlpWork *w, int rows, MlpSizes s) {
     for (int i = 0; i < rows; i++)
         for (int j = 0; j < s.Ep; j += TILE) {
@@ -254,7 +254,7 @@ static void mask_row(real *dp, const real *dphi, const real *phi, int F) {
     }
 }
 
-/* The pairs of rows of x [ROWS,columns], behind it: an even number of rows, as each of q has one of k. */
+/* Writes the pairs of rows of x [ROWS,columns] after x; the number of rows is even, as each row of q has one of k. */
 static const real *pair_tile(real *x, int rows, int columns) {
     real *pairs = x + (size_t)ROWS * columns;
     pair_rows(pairs, x, rows, columns);
@@ -299,8 +299,8 @@ static void flush(MlpWork *w, MlpSizes s) {
     }
 }
 
-/* gradient [rows,columns], ldg floats a row, += scale times the threads' totals in their order, which lie `offset`
- * floats into the totals with ld floats a row. */
+/* gradient [rows,columns], ldg floats a row, += scale times the threads' totals, in the order of threads; they are at
+ * `offset` in the totals, with ld floats a row. */
 static void reduce(float *gradient, int ldg, float scale, size_t offset, int ld, int rows, int columns, MlpSizes s) {
     size_t floats = work_floats(s), totals = floats - gradient_floats(s);
     int threads = omp_get_num_threads();

@@ -5,14 +5,14 @@
  *   saves     nothing.
  *
  * A row is one (token, q or k, head) triple.  Blocks keep the weights in shared memory, padded with zeros to W for D
- * and E and to P for F, and take rows until none are left; from z to phi nothing leaves the chip.
+ * and E and to P for F, and process rows until none are left; everything between z and phi stays on the chip.
  *
- * Precision: an error of the angle u is as large an error of sin u, however large u is itself, and weights rounded to
- * bfloat16 (by up to 2^-9 of themselves) would shift an angle of 10 by 0.02.  So w1, times D^-1/4, is the sum of two
- * bfloat16 tiles that keep 16 bits of it together; z is exact as it is, and u good to 1e-4 at 10.  What follows is
- * bounded by one and is rounded like any other activation.
+ * Precision: an absolute error of the angle u is an error of the same size in sin u, however large u is, and weights
+ * rounded to bfloat16 (with a relative error of up to 2^-9) would shift an angle of 10 by 0.02.  Therefore w1, times
+ * D^-1/4, is the sum of two bfloat16 tiles with 16 bits together; z is exact, and u has an error of 1e-4 at 10.  The
+ * later values are bounded by one and are rounded like other activations.
  *
- * Backward turns the products over, u^T = w1 z^T with the rows as columns: sin, cos and du leave the matrix unit as the
+ * Backward transposes the products, u^T = w1 z^T with the rows as columns: sin, cos and du are then, in registers, the
  * left factors of the weights' gradients, and only du goes through shared memory once, for dz.  Every block sums its
  * own rows in registers; rows.cuh adds the blocks' sums in order. */
 #include "kernels/cuda/tiles.cuh"
@@ -21,14 +21,15 @@
 
 enum { THREADS = 128, WARPS = THREADS / WARP, WIDEST = 64 };
 
-/* Blocks stay and share the rows evenly, so there are as many as fit at once: what registers allow on each of an H200's
- * 132 multiprocessors.  The number is part of the result's bits and so the same on every device. */
+/* Blocks are persistent and share the rows evenly, so there are as many as fit at once: the number that registers allow
+ * on each of an H200's 132 multiprocessors.  The bits of the result depend on the number, which is therefore the same
+ * on every device. */
 enum { MULTIPROCESSORS = 132 };
 static constexpr int forward_residents(int W, int P) { return W + P <= 64 ? 5 : W <= 32 ? 4 : 3; }
 static constexpr int backward_residents(int W, int P) { return W + P <= 64 ? 3 : 2; }
 enum { FORWARD_BLOCKS = 5 * MULTIPROCESSORS, BACKWARD_BLOCKS = 3 * MULTIPROCESSORS };
 
-/* Row tiles of 16 of a warp in forward: what is fetched from shared memory serves twice.  Floats take more room. */
+/* Row tiles of 16 of a warp in forward: every load from shared memory is used twice.  Floats take more space. */
 static constexpr int T = sizeof(real) == 2 ? 2 : 1;
 
 /* Rows of a block in one step of backward. */
@@ -61,11 +62,11 @@ DEVICE void load_weights(real *w1_tile, real *w2_tile, const float *w1, const fl
     }
 }
 
-/* The places in [n,3,H,D] of the rows of q and k that a warp works on: every lane knows one, and one division serves
- * all. */
+/* The offsets in [n,3,H,D] of the rows of q and k that a warp works on: each lane computes one, with one division for
+ * all of them. */
 typedef struct {
     size_t base;
-    int offset; /* of row `lane` from there */
+    int offset; /* of row `lane` from `first` on */
 } Rows;
 
 DEVICE Rows rows_from(size_t first, MlpShape s) {
@@ -190,7 +191,7 @@ __global__ void __launch_bounds__(THREADS, sizeof(real) == 2 ? forward_residents
 
 /* == Backward ===================================================================================================== */
 
-/* A warp has 16 elements of E; where those are few, several warps share them and divide the rows. */
+/* A warp has 16 elements of E; if E is small, several warps share elements and divide the rows. */
 static constexpr int e_groups(int W) { return W / TILE_M; }
 static constexpr int row_groups(int W) { return WARPS / e_groups(W); }
 
@@ -211,7 +212,7 @@ struct Gradients {
     FragmentC w1[W / TILE_N], w2[2][P / TILE_N];
 };
 
-/* dphi becomes dp, and a thread adds up four columns of every row it meets. */
+/* dphi becomes dp, and each thread adds up four columns of its rows. */
 template <int P>
 DEVICE void mask_gradients(real *dphi, const real *phi, float (&db2)[4]) {
     constexpr int PIECES = P / 4;
@@ -324,13 +325,14 @@ DEVICE void input_gradients(real *z, const real *du, const real *w1) {
     }
 }
 
-/* The first block's sums dw2 [F,2E], db2 [F] and dw1 [E,D], side by side; the next block's follow. */
+/* The first block's sums dw2 [F,2E], db2 [F] and dw1 [E,D], one after the other, followed by the next block's. */
 typedef struct {
     float *w2, *b2, *w1;
     size_t next; /* numbers of a block */
 } Parts;
 
-/* The warps' sums through shared memory, row group by row group; sums [row_groups][W][D, sin F, cos F], then db2's. */
+/* Adds the warps' sums through shared memory, one row group at a time; sums [row_groups][W][D, sin F, cos F], then
+ * db2's. */
 template <int W, int P>
 DEVICE void store_parts(Parts parts, float *sums, const Gradients<W, P> &sum, const float (&db2)[4], MlpShape s) {
     constexpr int COLUMNS = gradient_columns(W, P), PIECES = P / 4;
@@ -457,7 +459,7 @@ __global__ void __launch_bounds__(THREADS) feature_forward_plain_kernel(real *ph
     }
 }
 
-/* A block's parts stay in memory, each element one thread's. */
+/* A block's sums are in memory; each element belongs to one thread. */
 __global__ void __launch_bounds__(THREADS)
     feature_backward_plain_kernel(real *dqkv, Parts parts, const real *dphi, const real *phi, const real *qkv,
                                   const float *w1, const float *w2, MlpShape s) {
@@ -501,7 +503,7 @@ __global__ void __launch_bounds__(THREADS)
 
 static bool is_plain(int D, int E, int F) { return D > WIDEST || E > WIDEST || F > WIDEST; }
 
-/* launch(W, P) for the padded sizes that hold D and E, and F. */
+/* Calls launch(W, P) with the padded sizes for D and E, and for F. */
 template <typename Launch>
 static void with_sizes(int D, int E, int F, Launch launch) {
     bool narrow = D <= 32 && E <= 32;
@@ -553,7 +555,7 @@ void feature_mlp_forward(real *phi, const real *qkv, const FeatureMlp *map, cons
 
 static size_t gradient_floats(int D, int E, int F) { return (size_t)E * D + (size_t)F * 2 * E + F; }
 
-/* As many as 64 MB hold, or one. */
+/* As many blocks as have sums in 64 MB, but at least one. */
 static size_t most_parts(int D, int E, int F) {
     size_t fit = ((size_t)1 << 24) / gradient_floats(D, E, F), most = BACKWARD_BLOCKS;
     return fit < 1 ? 1 : fit < most ? fit : most;

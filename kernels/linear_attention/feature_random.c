@@ -192,7 +192,7 @@ static void performer_backward(real *dz, const real *dphi, const real *phi, cons
 
 /* == All heads ==================================================================================================== */
 
-/* Head number i of B images, q and k, H heads: where its rows begin. */
+/* The first row of head number i of B images, q and k, and H heads. */
 typedef struct {
     size_t z, phi;
     int part, h;

@@ -1,5 +1,5 @@
-/* Random features; kernels/linear_attention/feature_random.c has the formulas.  A block takes q or k of one image and
- * head: once over the tokens for the maximum, where there is one over tokens, and once more for the features.
+/* Random features; kernels/linear_attention/feature_random.c has the formulas.  A block processes q or k of one image
+ * and head: one pass over the tokens computes the maximum, if it is over tokens, and another one the features.
  * Exponents are float. */
 #include <math.h>
 

@@ -2,7 +2,8 @@
  *   forward   phi = relu(w z' + b),  z' = D^-1/4 z
  *   backward  dp = dphi [phi > 0],  db += dp,  dw += dp z'^T,  dz = D^-1/4 w^T dp
  *   saves     nothing.   Source: Kasai et al. 2021.
- * Built like feature_mlp.c: ROWS rows at a time, each thread with its own padded weights, scaled, and its own sums. */
+ * The structure is that of feature_mlp.c: ROWS rows at a time, each thread with its own padded weights, scaled, and its
+ * own sums. */
 #include <math.h>
 #include <string.h>
 
@@ -24,7 +25,7 @@ static ReluFeatureSizes sizes_of(int H, int D, int F) {
     return (ReluFeatureSizes){H, D, F, tile_round_up(D), tile_round_up(F), 1 / sqrtf(sqrtf((float)D))};
 }
 
-/* The gradients lie one after the other: dw [F,Dp], db [Fp]. */
+/* The gradients follow each other: dw [F,Dp], db [Fp]. */
 typedef struct {
     float *wt, *w;        /* [D,Fp], [F,Dp], scaled */
     float *b;             /* [Fp] */

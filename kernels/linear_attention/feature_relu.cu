@@ -1,5 +1,5 @@
-/* T2R's feature map; kernels/linear_attention/feature_relu.c has the formulas.  A block takes tiles of rows; its sums
- * of dw and db lie in workspace, each element one thread's, and add_parts joins the blocks. */
+/* T2R's feature map; kernels/linear_attention/feature_relu.c has the formulas.  A block processes tiles of rows; its
+ * sums of dw and db are in workspace, each element belongs to one thread, and add_parts adds the blocks' sums. */
 #include "kernels/cuda/plain.cuh"
 #include "kernels/linear_attention/feature_maps.h"
 #include "kernels/softmax/attention_shape.h"
@@ -21,7 +21,7 @@ static size_t shared_bytes(ReluFeatureShape s) {
     return ((size_t)s.copied + (size_t)s.tile * (s.D + s.F)) * sizeof(float);
 }
 
-/* The place at which a row begins in qkv: after the last head of k it steps over v. */
+/* The offset of a row in qkv, which skips v after the last head of k. */
 DEVICE size_t row_at(size_t row, ReluFeatureShape s) { return (row + quotient(row, 2 * s.H) * s.H) * s.D; }
 
 DEVICE int rows_left(size_t first, ReluFeatureShape s) {
@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* As many as 64 MB hold, or one. */
+/* As many blocks as have sums in 64 MB, but at least one. */
 static size_t most_parts(int D, int F) {
     size_t fit = ((size_t)1 << 24) / ((size_t)F * (D + 1));
     return fit < 1 ? 1 : fit < MOST_BLOCKS ? fit : (size_t)MOST_BLOCKS;

@@ -3,7 +3,7 @@
  *   backward  s = dphi.t / |t|,  du = s u / |u| + (|u| / |t|) (dphi - s t / |t|) p t / u,
  *             dz = du [z > 0] / softplus(scale),  dscale -= du u sigmoid(scale) / softplus(scale)
  * z is q, or k + pos.  phi does not depend on the scale of u before the power, so u is divided by its maximum to avoid
- * overflow.  t / u is computed as a power, not by a division, which could be by zero. */
+ * overflow.  t / u is computed as a power, to avoid a division by zero. */
 #include <math.h>
 #include <string.h>
 
@@ -16,7 +16,7 @@ enum { CHUNK = 128 };
 
 static const float EPSILON = 1e-6f;
 
-/* Per thread: 1 / softplus(scale), u, t / u, the present chunk's dscale, its total. */
+/* Per thread: 1 / softplus(scale), u, t / u, the current chunk's dscale, and its total. */
 static size_t work_floats(int M) { return (size_t)5 * tile_round_up(M); }
 
 size_t focused_features_workspace(int M) { return workspace_bytes(work_floats(M)); }
@@ -110,7 +110,7 @@ static void flush(float *total, float *chunk, int Mp) {
     }
 }
 
-/* A token of all images together, so that its row of dpos is one thread's. */
+/* A token is processed for all images together, so that its row of dpos belongs to one thread. */
 void focused_features_backward(real *dx, float *dpos, float *dscale, const real *dphi, const real *x, const float *pos,
                                const float *scale, int p, const FocusedRows *rows) {
     int B = rows->B, N = rows->N, M = rows->M, Mp = tile_round_up(M);

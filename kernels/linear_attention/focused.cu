@@ -1,5 +1,5 @@
-/* Focused features; kernels/linear_attention/focused.c has the formulas.  A block takes a token at a time, a thread
- * every THREADS'th channel; u and t / u stay in shared memory between the passes over them. */
+/* Focused features; kernels/linear_attention/focused.c has the formulas.  A block processes one token at a time, and
+ * each thread every THREADS-th channel; u and t / u stay in shared memory between the passes over them. */
 #include "kernels/cuda/fragments.cuh"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/linear_attention/operator_features.h"
@@ -33,7 +33,7 @@ struct Norms {
     float norm, power_norm; /* |u|, |t| */
 };
 
-/* A thread's own channels of u and t / u; the norms are everyone's.  NaN goes through. */
+/* A thread's own channels of u and t / u; the norms are the same for all threads.  NaN is passed on. */
 DEVICE Norms focus(float *u, float *power, const real *z, const float *pos, const float *inverse, int M, int p,
                    float *scratch) {
     float squares = 0, largest = 0, power_squares = 0;
@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(THREADS)
     for (int m = (int)threadIdx.x; m < M; m += THREADS) parts[(size_t)blockIdx.x * M + m] = sum[m];
 }
 
-/* dscale from the parts: a warp to a channel. */
+/* Computes dscale from the parts, with one warp for each channel. */
 __global__ void __launch_bounds__(THREADS) focused_scale_kernel(float *dscale, const float *__restrict__ parts,
                                                                 const float *__restrict__ scale, int count, int M) {
     int m = (int)blockIdx.x * WARPS + warp_id();
@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(THREADS) focused_scale_kernel(float *dscale, c
     if (lane_id() == 0) dscale[m] -= sum / (softplus(scale[m]) * (1 + expf(-scale[m])));
 }
 
-/* dpos: what the keys of all images got. */
+/* dpos: the gradients of the keys, summed over all images. */
 __global__ void __launch_bounds__(THREADS)
     focused_position_kernel(float *dpos, const real *__restrict__ dx, FocusedRows rows) {
     size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x, n = quotient(i, rows.M), m = i - n * rows.M;

@@ -54,7 +54,7 @@ void hydra_attention_forward(real *y, float *inverse, float *kv, const real *qkv
     }
 }
 
-/* dz of z / |z| where the unit vector's gradient is g * h. */
+/* dz for z / |z|, where the gradient of the unit vector is g * h. */
 static void unit_backward(real *dz, const real *z, const real *g, const float *h, float inverse, int M) {
     vec dot = {0};
     for (int m = 0; m < M; m += TILE)

@@ -9,8 +9,8 @@
  * are computed block by block, so that the rounding error does not grow with N.
  *
  * With bfloat16 and dot products of pairs (kernels/softmax/pairs.h), where F and D are multiples of PAIR_BLOCK, phi, v
- * and dy are operands as they are, and the column of the denominators is kept apart, in floats.  S enters y as the sum
- * of two numbers of bfloat16; phi(q_n) / den_n in dS, and S and dS in the gradients, are rounded to one. */
+ * and dy are operands without a copy, and the column of the denominators is stored separately, in floats.  S enters y
+ * as the sum of two numbers of bfloat16; phi(q_n) / den_n in dS, and S and dS in the gradients, are rounded to one. */
 #include <math.h>
 #include <stdbool.h>
 #include <string.h>
@@ -66,7 +66,7 @@ static LinearSizes sizes_of(const LinearAttention *shape) {
                          .pairs = in_pairs(D, F)};
 }
 
-/* The places at which a head of an image begins. */
+/* The offsets of a head of an image. */
 typedef struct {
     size_t y, den, kv, phi_q, phi_k, v;
 } LinearPlace;
@@ -169,7 +169,7 @@ static void add_features(PairWork *w, int rows, LinearSizes s) {
     }
 }
 
-/* `paired` becomes the sums; and with `both`, `low` what rounding took from them. */
+/* `paired` becomes the rounded sums and, with `both`, `low` their rounding errors. */
 static void pair_sums(PairWork *w, bool both, LinearSizes s) {
     size_t at = 0;
     for (int f = 0; f < s.F; f += 2)
@@ -370,7 +370,7 @@ static void transpose(float *to, int ldt, const float *from, int ld, int rows, i
         for (int i = 0; i < ldt; i++) to[(size_t)j * ldt + i] = i < rows ? from[(size_t)i * ld + j] : 0;
 }
 
-/* The features of a block's tokens, perhaps in w->phi. */
+/* The features of a block's tokens, which may be copied to w->phi. */
 static FloatRows features(const LinearWork *w, const real *phi, int rows, LinearSizes s) {
     return reals_as_floats(w->phi, s.Fp, phi, s.phi_row, rows, s.F);
 }

@@ -5,9 +5,9 @@
  *             keys     dphi(k_m) = dS [v_m, 1],  dv_m = dS^T phi(k_m)
  *   saves     den, S.
  *
- * Each pass reads its activations once and is limited by memory bandwidth, so that more exact products cost no time: S
- * and dS enter products as the sum of two bfloat16 tiles, high and low, and apart from activations only phi / den is
- * rounded.  If there are few heads, their tokens are divided into chunks, whose sums a third kernel adds in order.
+ * Each pass reads its activations once and is limited by memory bandwidth, so that more exact products take no extra
+ * time: S and dS enter products as the sum of two bfloat16 tiles, high and low, and besides activations only phi / den
+ * is rounded.  If there are few heads, their tokens are divided into chunks, whose sums a third kernel adds in order.
  *
  * In shared memory F and D are padded with zeros to P and W, and the 1 after v is column W of W + 16. */
 #include "kernels/cuda/tiles.cuh"
@@ -34,7 +34,7 @@ DEVICE bool follows(float den, Denominator rule) { return rule == DENOMINATOR_EP
 typedef struct {
     int N; /* queries, or keys */
     int H, D, F;
-    int first_head; /* of all B*H, where this launch starts */
+    int first_head; /* first head of this launch, of all B*H */
     unsigned heads; /* of this launch */
     int chunks;     /* a head's */
     bool wide_phi, wide_v, wide_y;
@@ -69,12 +69,12 @@ DEVICE LinearPlace place_of(size_t in_launch, int chunk, LinearAttentionShape s)
     return at;
 }
 
-/* Neighbouring heads at the same time: their rows lie side by side. */
+/* Neighbouring heads run at the same time, because their rows are adjacent. */
 DEVICE LinearPlace place_of_block(LinearAttentionShape s) {
     return place_of(blockIdx.x % s.heads, (int)(blockIdx.x / s.heads), s);
 }
 
-/* Tiles [.., x_ld] hold [x, 1]: W columns and one more product's worth. */
+/* Tiles [.., x_ld] contain [x, 1]: W columns and those of one more product. */
 static constexpr int x_ld(int W) { return tile_ld(W + TILE_K); }
 
 template <int ROWS, int COLUMNS, int COUNT>
@@ -101,7 +101,7 @@ DEVICE void fill_ones(real *tile, int rows, float one) {
         tile[i / TILE_K * x_ld(W) + W + i % TILE_K] = to_real(i % TILE_K ? 0 : one);
 }
 
-/* tile [P,x_ld], and a second one with what rounding took, = sums [F,D+1]. */
+/* tile [P,x_ld] = sums [F,D+1], and a second tile = their rounding errors. */
 template <int P, int W>
 DEVICE void load_sums(real *tile, const float *sums, LinearAttentionShape s) {
     for (int i = (int)threadIdx.x; i < P * (W + TILE_K); i += THREADS) {
@@ -334,9 +334,9 @@ static constexpr size_t queries_bytes() {
     return P * sizeof(float) + (1 + SPLIT) * P * x_ld(W) * sizeof(real) + larger(tiles, parts_bytes<P, W>());
 }
 
-/* The warp's 16 rows h = S dy: out = dphi = (h - z dy.y) / den, without z where den is a constant, and what dS is the
- * product of: phi / den, and dy followed by -dy.y and, in the next column, its rounding error.  dy.y comes from h, as
- * phi.h / den: more exact than y, which has been rounded, and not read either. */
+/* The warp's 16 rows h = S dy: out = dphi = (h - z dy.y) / den, without z where den is a constant, and the factors of
+ * dS: phi / den, and dy followed by -dy.y and, in the next column, the rounding error of that.  dy.y is computed from
+ * h, as phi.h / den, which is more exact than with the rounded y and does not read y. */
 template <int P, int W>
 DEVICE void query_gradients(real *out, real *phi, real *x, const FragmentC (&h)[P / TILE_N], const float *z,
                             const float (&den)[2], Denominator rule) {
@@ -510,7 +510,7 @@ DEVICE LinearPlace place_of_row(LinearAttentionShape s) {
     return at;
 }
 
-/* S when dy is NULL, else dS: a thread for each element. */
+/* Computes S if dy is NULL, otherwise dS, with a thread for each element. */
 __global__ void __launch_bounds__(THREADS)
     linear_sums_plain_kernel(float *sums, const real *dy, const real *y, const float *den, const real *phi,
                              const real *qkv, LinearAttentionShape s) {
@@ -588,7 +588,7 @@ __global__ void __launch_bounds__(THREADS)
 
 /* == Launches ===================================================================================================== */
 
-/* launch(P, W) for the padded sizes that hold F and D <= WIDEST. */
+/* Calls launch(P, W) with the padded sizes for F and D <= WIDEST. */
 template <typename Launch>
 static void with_sizes(int F, int D, Launch launch) {
     if (F <= 32 && D <= 32) launch(Constant<32>(), Constant<32>());
@@ -602,8 +602,8 @@ static bool is_plain(int F, int D) { return F > WIDEST || D > WIDEST; }
 
 static size_t sums_size(int D, int F) { return (size_t)F * (D + 1); }
 
-/* How many [F,D+1] the workspace has room for: dS of a group of heads, or of a quarter as many heads with as many parts
- * as half of it holds. */
+/* The number of matrices [F,D+1] in the workspace: dS of a group of heads, or dS of a quarter as many heads and the
+ * parts that fit into half of it. */
 static size_t slots(int D, int F) {
     size_t fit = ((size_t)1 << 24) / sums_size(D, F);
     return fit < 16 ? 16 : fit < 2 * BLOCKS ? fit : 2 * BLOCKS;
@@ -611,13 +611,13 @@ static size_t slots(int D, int F) {
 
 size_t linear_attention_workspace(int D, int F) { return slots(D, F) * sums_size(D, F) * sizeof(float); }
 
-/* The number of chunks into which the tokens of each head are cut. */
+/* The number of chunks into which the tokens of each head are divided. */
 static int chunks_of(size_t heads, int N, int D, int F) {
     size_t chunks = slots(D, F) / 2 / heads, tiles = ceil_div(N, TOKENS);
     return chunks < 2 || is_plain(F, D) ? 1 : (int)(chunks < tiles ? chunks : tiles);
 }
 
-/* The sizes of a launch over the queries of heads first .. first+count-1, or over their keys.  The caller adds how rows
+/* The sizes of a launch over the queries of heads first .. first+count-1, or over their keys.  The caller sets how rows
  * are read. */
 static LinearAttentionShape shape_of(const LinearAttention *l, bool of_keys, size_t first, size_t count) {
     size_t features = (size_t)l->H * l->F, M = (size_t)l->H * l->D;
@@ -731,8 +731,8 @@ void linear_attention_backward(real *dqkv, real *dphi, const real *dy, const rea
 
 /* == The denominator alone ======================================================================================== */
 
-/* A block takes a head; each warp takes every fourth token, each lane LANE_FEATURES features, and those that are
- * more than PASS go round again. */
+/* A block processes a head; each warp has every fourth token, and each lane LANE_FEATURES features; more than PASS
+ * features take several passes. */
 enum { LANE_FEATURES = 4, PASS = LANE_FEATURES * WARP };
 
 size_t denominator_workspace(int) { return 0; }

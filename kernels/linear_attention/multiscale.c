@@ -42,7 +42,7 @@ static void scatter_rows(real *to, size_t stride, const float *from, int rows, i
             real_store_part(to + i * stride + d, vec_load(from + (size_t)i * tile_round_up(D) + d), D - d);
 }
 
-/* The place of head h of part 0, 1, 2 in a row of all; that of the first scale's. */
+/* The offset of head h of part 0, 1 or 2 in a row of `all`, and that of the first scale. */
 static size_t all_at(int part, int h, int H, int D) { return ((size_t)part * 2 * H + h) * D; }
 
 static int rows_from(size_t first, size_t n) { return n - first < BLOCK ? (int)(n - first) : BLOCK; }

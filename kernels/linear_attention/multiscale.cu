@@ -7,7 +7,7 @@
 
 enum { THREADS = 256, CHUNKS = 64 };
 
-/* What number i of [n,3,H,D] is: its token, its head of q, k or v (group), its channel. */
+/* Position of number i of [n,3,H,D]: its token, its head of q, k or v (group), its channel. */
 struct MultiscalePlace {
     size_t token;
     int group, d;
@@ -17,7 +17,7 @@ DEVICE MultiscalePlace place_of(size_t i, int H, int D) {
     return {token, (int)(row - token * 3 * H), (int)(i - row * D)};
 }
 
-/* Its place in `all` [n,3,2,H,D]. */
+/* Its offset in `all` [n,3,2,H,D]. */
 DEVICE size_t all_at(MultiscalePlace p, int scale, int H, int D) {
     return ((p.token * 3 + p.group / H) * 2 + scale) * H * D + p.group % H * D + p.d;
 }
@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(THREADS)
     dwide[i] = to_real(sum);
 }
 
-/* parts [gridDim.y][3H,D,D]: a chunk of the tokens each. */
+/* parts [gridDim.y][3H,D,D]: one for each chunk of tokens. */
 __global__ void __launch_bounds__(THREADS)
     multiscale_weight_kernel(float *parts, const real *__restrict__ dall, const real *__restrict__ wide, size_t n,
                              int H, int D) {

@@ -1,5 +1,5 @@
-/* Relative positions; kernels/linear_attention/relative.c has the formulas.  A thread for each pair of features, or
- * each feature. */
+/* Relative positions; kernels/linear_attention/relative.c has the formulas.  There is a thread for each pair of
+ * features, or for each feature. */
 #include <math.h>
 
 #include "kernels/cuda/rows.cuh"

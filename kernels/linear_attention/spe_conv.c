@@ -133,7 +133,7 @@ static void code_gradients(const SpeConvWork *w, const SpeConv *p, SpeSizes s, i
     }
 }
 
-/* Step 1: what a chunk of tokens has gathered joins the thread's totals. */
+/* Step 1: adds the sums of a chunk of tokens to the thread's totals. */
 static void head_gradients(const SpeConvWork *w, const SpeConv *p, SpeSizes s, int part, int h) {
     size_t all = (size_t)s.H * s.D * s.K;
     float *dw = w->totals + part * all, *dgate = w->totals + 2 * all;

@@ -5,7 +5,8 @@
 #include "kernels/linear_attention/relative_positions.h"
 #include "kernels/softmax/attention_shape.h"
 
-/* Realisations at a time: what their noise for a block of tokens leaves room for.  Rows are odd: no bank conflicts. */
+/* The number of realisations at a time, limited by the space for their noise for a block of tokens.  The row length is
+ * odd to avoid bank conflicts. */
 static int columns_of(SpeShape s) {
     int columns = 2 * PLAIN_TILE / (SPE_BLOCK + s.K - 1);
     columns = columns < 1 ? 1 : columns < WARP ? columns : (int)WARP;
@@ -49,7 +50,7 @@ __global__ void __launch_bounds__(SPE_THREADS) spe_conv_codes_kernel(float *code
 
 /* == Gradients of the parameters ================================================================================== */
 
-/* A block for a column of a head. */
+/* One block for each column of a head. */
 __global__ void __launch_bounds__(SPE_THREADS)
     spe_conv_gradients_kernel(SpeConvGradients d, const float *dcode, SpeConv p, SpeShape s, int columns) {
     SHARED(float, dw); /* [2][K]: of w' */

@@ -7,9 +7,9 @@
  *             1. dgains = softplus' a (2K)^-1/2 sum_r dG z, dgate = (1 - g)/2 sum dC t e - g/2 sum dG G
  *   saves     nothing.   Source: Liutkus et al. 2021, and the authors' SineSPE.
  *
- * The angles in a block are those of its first token, turned by the angles of tokens 0 .. 15: two roundings
- * instead of a sine.  The gated noise t e is one more row of G, with the factor one in place of a sine: P = 2K + 1
- * rows. */
+ * The angles in a block are those of its first token, rotated by the angles of tokens 0 .. 15, which costs two
+ * roundings instead of a sine.  The gated noise t e is one more row of G, with the factor one in place of a sine: P =
+ * 2K + 1 rows. */
 #include <math.h>
 #include <string.h>
 
@@ -24,7 +24,7 @@ typedef struct {
 
 typedef struct {
     SpeBlock block;
-    double *turns;      /* [D,Kp] turns a token */
+    double *turns;      /* [D,Kp] turns per token */
     float *g, *gt;      /* [D,P,Dp], [D,Dp,Pp], Pp: P rounded up */
     float *dg;          /* [D,P,Dp] */
     float *domega;      /* [BLOCK,Pp], and a vector more */
@@ -161,7 +161,7 @@ static void angles_at(const SpeSineWork *w, SpeSizes s, int part, int first, int
         Turn step = turn_of(w->steps, t, angles);
         for (int d = 0; d < s.D; d++) {
             float *to = w->omega + ((size_t)t * s.D + d) * rows_of_g(s);
-            for (int j = 0; j < s.K; j += TILE) { /* all cosines before the sines, which lie across their ends */
+            for (int j = 0; j < s.K; j += TILE) { /* all cosines before the sines, which overwrite their ends */
                 size_t i = (size_t)d * s.Kp + j;
                 vec_store(to + j, vec_load(w->start.cosine + i) * vec_load(step.cosine + i) -
                                       vec_load(w->start.sine + i) * vec_load(step.sine + i));
@@ -247,7 +247,7 @@ static void clear_gradients(const SpeSineWork *w, SpeSizes s) {
     memset(w->dna, 0, angle_floats(s) * sizeof(float));
 }
 
-/* Step 1: what a head's tokens have gathered joins the thread's totals. */
+/* Step 1: adds the sums of a head's tokens to the thread's totals. */
 static void head_gradients(const SpeSineWork *w, const SpeSine *p, SpeSizes s, int h) {
     size_t all = (size_t)s.H * s.D * s.K;
     float *dfreqs = w->totals, *doffsets = dfreqs + all, *dgains = doffsets + all, *dgate = dgains + all;

@@ -82,7 +82,7 @@ DEVICE void add_code_gradients(float *dg, float *de, float *slopes, float *da, c
         }
 }
 
-/* A block for a column of a head. */
+/* One block for each column of a head. */
 __global__ void __launch_bounds__(SPE_THREADS)
     spe_sine_gradients_kernel(SpeSineGradients d, const float *dcode, SpeSine p, SpeShape s) {
     SHARED(float, g);

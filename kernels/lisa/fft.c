@@ -1,6 +1,6 @@
 /* Mixed-radix transforms of TILE lanes at once (kernels/lisa/fft_plan.h).  Exchanging real and imaginary parts
  * conjugates every root, so both directions share their butterflies.  A long block is finished before the next one is
- * touched: from the second stage on the work stays in the first-level cache. */
+ * read: from the second stage on, the data stay in the first-level cache. */
 #include "kernels/lisa/fft.h"
 
 #include <stdbool.h>
@@ -10,7 +10,7 @@
 
 #include "core/die.h"
 
-/* How many elements, of 128 bytes each, stay in a first-level cache of 48 KB. */
+/* The number of elements, of 128 bytes each, in a first-level cache of 48 KB. */
 enum { NEAR = 256 };
 
 /* == Butterflies ================================================================================================== */
@@ -91,7 +91,7 @@ TILE_INLINE void turn(vec *re, vec *im, const float *w) {
 
 /* == Stages ======================================================================================================= */
 
-/* Butterfly j of a block; its turns are ones when j is 0. */
+/* Butterfly j of a block; its roots are 1 if j is 0. */
 TILE_INLINE void turned_butterfly(int r, float *re_j, float *im_j, size_t apart, const float *w, bool turns,
                                   bool backward) {
     vec re[8], im[8];
@@ -108,8 +108,8 @@ TILE_INLINE void turned_butterfly(int r, float *re_j, float *im_j, size_t apart,
     }
 }
 
-/* The place where a stage works: `blocks` blocks of L numbers, all `stride` floats apart, and as many again
- * `beside` each. */
+/* The data of a stage: `blocks` blocks of L numbers, `stride` floats apart, and the same for each of the `beside`
+ * adjacent sequences. */
 typedef struct {
     float *re, *im;
     size_t stride;
@@ -216,7 +216,7 @@ typedef struct Known {
     struct Known *next;
 } Known;
 
-static Known *known; /* the latest used one first */
+static Known *known; /* the most recently used plan first */
 
 static void plan_free(Known *k) {
     free((float *)k->plan.roots);
@@ -231,7 +231,7 @@ static void plans_free(void) {
     }
 }
 
-/* Frees the plans behind those that the table keeps. */
+/* Frees the plans beyond those that the table keeps. */
 static void plans_trim(void) {
     size_t bytes = 0;
     int count = 0;

@@ -19,7 +19,7 @@ struct KnownPlan {
     KnownPlan *next;
 };
 
-static KnownPlan *known; /* the latest used one first */
+static KnownPlan *known; /* the most recently used plan first */
 
 static void plan_free(KnownPlan *k) {
     device_free(k->tables);
@@ -38,8 +38,8 @@ static void close_all(void) {
     close_others = NULL;
 }
 
-/* The tables of a plan one after another, in the host's memory and where they will be on the device; without memory
- * their bytes are only counted. */
+/* The tables of a plan one after another, in host memory and at their addresses on the device; without memory their
+ * bytes are only counted. */
 struct Tables {
     char *host, *device;
     size_t bytes;
@@ -123,7 +123,7 @@ static KnownPlan *plan_make(Grid tokens, bool grid) {
     return k;
 }
 
-/* Frees the plans behind those that the table keeps. */
+/* Frees the plans beyond those that the table keeps. */
 static void plans_trim(void) {
     size_t bytes = 0;
     int count = 0;

@@ -155,9 +155,9 @@ static inline size_t fft_plan_bytes(const FftPlan *plan) {
     return 2 * (size_t)plan->root_count * sizeof *plan->roots + (size_t)plan->N * sizeof *plan->pair;
 }
 
-/* Whether to keep a plan, where plan 0 is the one used last; `bytes` is the size of its tables and of those of the
- * plans used since.  A model whose grid does not change has only a few, whatever their size; pictures of many sizes
- * have thousands. */
+/* Whether to keep a plan, where plan 0 is the one used last; `bytes` is the size of its tables and those of all plans
+ * used since.  A model whose grid does not change has only a few, whatever their size; pictures of many sizes have
+ * thousands. */
 static inline bool fft_plan_kept(int plan, size_t bytes) {
     const int few = 32, most = 512;
     return plan < few || (plan < most && bytes <= (size_t)64 << 20);

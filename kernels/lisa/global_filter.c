@@ -52,7 +52,8 @@ size_t global_filter_workspace(int B, Grid grid, int M) {
     return workspace_bytes(work_floats(&s));
 }
 
-/* The indices in w [T,Hg,Wg/2+1,M,2] of frequency p's entry and of its opposite's, which are equal if that has none. */
+/* The indices in w [T,Hg,Wg/2+1,M,2] of frequency p's entry and of its opposite's, which are equal if the opposite has
+ * no entry. */
 static void entries_of(size_t *own, size_t *partner, const FftPair *p, const FilterShape *s) {
     int Wg = s->fft->tokens.columns, columns = Wg / 2 + 1;
     bool both = p->fx == 0 || 2 * p->fx == Wg;

@@ -1,6 +1,6 @@
-/* A learned filter for every channel in the frequency domain; the formulas are those of kernels/lisa/global_filter.c.
- * A block transforms L channels of two images at a time in its shared memory (fft.cuh).  The filter's gradient is
- * summed over slices of the batch in workspace, and the slices in order. */
+/* A learned filter for every channel in the frequency domain; the formulas are those of kernels/lisa/global_filter.c. A
+ * block transforms L channels of two images at a time in its shared memory (fft.cuh).  The filter's gradient is summed
+ * over slices of the batch in workspace, and the slices are added in order. */
 #include "kernels/lisa/fft.cuh"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/lisa/transforms.h"
@@ -54,7 +54,7 @@ DEVICE Complex filter_of(const Complex *w, const FftFrequencies &p, int c, const
     return scaled(1.0f / s.N, a);
 }
 
-/* visit(l, n) for the channels of a group that are there and n < count, channels side by side. */
+/* Calls visit(l, n) for the existing channels of a group and n < count, with adjacent channels. */
 template <typename Visit>
 DEVICE void for_channels(int channels, int count, const FilterShape &s, Visit visit) {
     for (int i = (int)threadIdx.x; i < s.L * count; i += THREADS) {
@@ -74,7 +74,7 @@ DEVICE void load_images(Complex *z, Complex *copy, const real *x, int b, int c, 
     fft_run(z, copy, s.fft, channels, false);
 }
 
-/* y = z filtered, with the conjugate filter going back. */
+/* y = z filtered; in the backward pass with the conjugate filter. */
 DEVICE void store_filtered(real *y, Complex *z, Complex *copy, const Complex *w, bool conjugate, int b, int c,
                            int channels, const FilterShape &s) {
     size_t image = (size_t)s.N * s.M;
@@ -166,11 +166,12 @@ static void blocks_backward(void *work, real *dx, float *dw, const real *dy, con
 
 /* == By cuFFT ===================================================================================================== */
 
-/* Images go by in chunks: the last one transforms what lies behind its images, too, and nobody reads it. */
+/* Images are processed in chunks.  The last chunk also transforms the memory after its images, whose result is not
+ * read. */
 struct FilterChunks {
     Grid grid;
     int M, images;
-    const Transform *transform; /* of M images tensors */
+    const Transform *transform; /* transforms of M images tensors */
     FilterChunks *next;
 };
 
@@ -186,7 +187,7 @@ static int images_at_once(int B, Grid grid, int M) {
     return (int)ceil_div(B, ceil_div(B, most));
 }
 
-/* Made where memory is planned.  In a step they are the smallest that are large enough for B images. */
+/* The plans, made when memory is planned.  In a step, the smallest ones that are large enough for B images are used. */
 static const FilterChunks *chunks_for(int B, Grid grid, int M, bool in_step) {
     static FilterChunks *known;
     const FilterChunks *best = NULL;
@@ -242,7 +243,7 @@ static Spectra spectra_of(const FilterChunks *k, int images) {
             divisor_of(k->grid.columns / 2 + 1), divisor_of(k->grid.rows)};
 }
 
-/* The entry of -f, or -1 where that is not in the half spectrum. */
+/* The entry of -f, or -1 if that is not in the half spectrum. */
 DEVICE int opposite_of(int f, const Spectra &s) {
     int x, y, t = divided(divided(f, s.by_columns, &x), s.by_rows, &y);
     if (x != 0 && 2 * x != s.grid.columns) return -1;
@@ -325,7 +326,7 @@ static void filter(real *y, Complex *spectra, const float *filters, bool conjuga
            y + (size_t)first * s.N * s.M, s.N, s.M);
 }
 
-/* visit(first image, shape of a chunk). */
+/* Calls visit(first image, shape of a chunk) for each chunk. */
 template <typename Visit>
 static void for_chunks(const FilterChunks *k, int B, Visit visit) {
     for (int first = 0; first < B; first += k->images)

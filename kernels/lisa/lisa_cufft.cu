@@ -1,7 +1,8 @@
-/* LiSA by cuFFT's transforms; the formulas are those of kernels/lisa/lisa_fft.c.  Between two transforms comes the
- * product of a spectrum with every pattern's, [heads,E,D,F] in memory; F numbers make a half spectrum of N tokens.
- * A thread computes one number of a result, and its sums in a fixed order.  Heads go by in chunks, so that workspace
- * does not grow with the batch; the last chunk transforms what lies behind its heads, too, and nobody reads it. */
+/* LiSA with cuFFT's transforms; the formulas are those of kernels/lisa/lisa_fft.c.  Between two transforms, a spectrum
+ * is multiplied by that of every pattern, [heads,E,D,F] in memory; F is the size of the half spectrum of N tokens. A
+ * thread computes one number of a result, and its sums in a fixed order.  Heads are processed in chunks, so that
+ * workspace does not grow with the batch.  The last chunk also transforms the memory after its heads, whose result is
+ * not read. */
 #include <device.cuh>
 
 #include "kernels/lisa/lisa.cuh"
@@ -43,9 +44,9 @@ static int heads_at_once(const Patterns *p, int B) {
     return (int)ceil_div(heads, ceil_div(heads, most));
 }
 
-/* Made where memory is planned.  In a step they are the smallest that are large enough for the heads: nothing may be
- * allocated there, unless the grid is a new one.  The last ones made are kept, and their transforms are made again if
- * those have gone. */
+/* The plans, made when memory is planned.  In a step, the smallest ones that are large enough for the heads are used,
+ * because nothing may be allocated there unless the grid is new.  The most recent plans are kept, and their transforms
+ * are made again if they were freed. */
 static const CufftChunks *chunks_for(const Patterns *p, int heads, bool in_step) {
     enum { MOST = 512 };
     static CufftChunks *known;
@@ -56,7 +57,7 @@ static const CufftChunks *chunks_for(const Patterns *p, int heads, bool in_step)
         if (same_patterns(k->patterns, *p) && (in_step ? k->heads >= heads : k->heads == heads) &&
             (!best || k->heads < best->heads))
             best = k;
-        if (count == MOST && !best) break; /* the last one makes room */
+        if (count == MOST && !best) break; /* the last one is replaced */
     }
     if (!best) {
         best = *last ? *last : static_cast<CufftChunks *>(xcalloc(1, sizeof *best, "transform plan"));
@@ -200,7 +201,7 @@ __global__ void __launch_bounds__(THREADS)
     products[n] = scaled(1.0f / s.N, times(kv[value_at(p, part, s.F, s)], w[table_at(p, part, s)]));
 }
 
-/* dkv of one part: a thread for each number of it. */
+/* dkv of one part, with a thread for each number. */
 __global__ void __launch_bounds__(THREADS)
     lisa_products_backward_kernel(Complex *dkv, const Complex *products, const Complex *w, int part, CufftShape s) {
     int n = thread_at();
@@ -213,8 +214,8 @@ __global__ void __launch_bounds__(THREADS)
     dkv[value_at(p, part, s.F, s)] = scaled(1.0f / s.N, sum);
 }
 
-/* dw [D,E,F] of one part, added to unless `first`.  The products of v's part are spectra of S dy, whose number 0 is the
- * sum that db gets; db is NULL for k's. */
+/* dw [D,E,F] of one part, added to unless `first`.  The products of v's part are spectra of S dy, whose frequency 0 is
+ * the sum for db; db is NULL for the part of k. */
 __global__ void __launch_bounds__(THREADS)
     lisa_tables_backward_kernel(Complex *dw, float *db, const Complex *products, const Complex *kv, int part,
                                 bool first, CufftShape s) {
@@ -329,7 +330,7 @@ static CufftBuffers begin(const CufftChunks *k, void *work, const LisaTables *li
     return w;
 }
 
-/* visit(shape of a launch), chunk by chunk. */
+/* Calls visit(shape of a launch) for each chunk. */
 template <typename Visit>
 static void for_chunks(CufftShape s, const CufftChunks *k, int heads, Visit visit) {
     for (s.first_head = 0; s.first_head < heads; s.first_head += k->heads) {

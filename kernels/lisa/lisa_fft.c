@@ -8,12 +8,12 @@
  *             1. dk^ = F' dK, dv = F' dV, and once all heads are done dwa = F' dWa, dwb = F' dWb
  *   saves     S.   Source: the paper's Figure 7.
  *
- * The lanes are the channels of a head (fft.h), and two patterns travel as one complex transform, w1 + i w2 and
- * d1 + i d2: the products above hold for the pairs as they are, frequency by frequency in the order that the transform
- * leaves them in.  Of the gradients of k^ and v, real(F' ...) is meant; what the other parts of the pairs contribute is
- * imaginary.  Two patterns are computed at a time and not stored, so that there is no tensor [N,D,E], and what a head
- * needs besides the spectra of the weights stays in the second-level cache.  FFTW took 4 to 10 times as long for a
- * transform of 49 to 7056 tokens, because its vectors lie along a transform instead of across TILE of them. */
+ * The lanes are the channels of a head (fft.h), and two patterns share one complex transform, w1 + i w2 and d1 + i d2:
+ * the products above hold for the pairs, frequency by frequency in the order of the transform's result.  The gradients
+ * of k^ and v are the real parts of F' ...; the contributions of the other parts of the pairs are imaginary.  Two
+ * patterns are computed at a time and not stored, so that there is no tensor [N,D,E], and the data of a head, except
+ * the spectra of the weights, stay in the second-level cache.  FFTW took 4 to 10 times as long for a transform of 49 to
+ * 7056 tokens, because its vectors are along a transform instead of across TILE transforms. */
 #include "kernels/lisa/fft.h"
 
 #include <assert.h>
@@ -370,7 +370,7 @@ LISA_FORWARD(lisa_fft_forward) {
 
 /* == Backward ===================================================================================================== */
 
-/* dS of the bias, and db; w.right holds dy. */
+/* dS of the bias, and db; w.right contains dy. */
 static void bias_backward(LisaFftWork w, const float *b, int block, const LisaFftShape *s) {
     gather_bias(w.bias, b, block, s);
     for (int i = 0; i < s->Np; i += TILE) tile_transpose(w.transposed + i, s->Np, w.right + (size_t)i * TILE, TILE);
@@ -416,7 +416,7 @@ static void backward_head(real *dv, real *dq, const real *dy, const real *patter
     }
 }
 
-/* Adds what z holds to columns of a table: the reverse of load_table. */
+/* Adds z to columns of a table: the reverse of load_table. */
 static void add_table(float *first, const float *z, float scale, size_t row, size_t step, int reals, int imaginaries,
                       int N) {
     for (int t = 0; t < N; t++, z += COMPLEX, first += row) {
@@ -494,8 +494,8 @@ LISA_BACKWARD(lisa_fft_backward) {
 /* == Cost ======================================================================================================== */
 
 /* Nanoseconds for a token, two patterns and sixteen channels, from tests/bench/bench_lisa.c on one core of an EPYC
- * 9005: a part that every size pays, and one for each stage of the six transforms. A prime factor r above 7 is worth
- * 0.65 r stages. */
+ * 9005: a constant part, and one for each stage of the six transforms.  A prime factor r above 7 counts as 0.65 r
+ * stages. */
 double lisa_fft_cost(const Patterns *patterns) {
     const double token = 20, stage = 9;
     if (!has_spectrum(patterns)) return INFINITY;

@@ -1,14 +1,15 @@
 /* LiSA by Fourier transforms; the formulas are those of kernels/lisa/lisa_fft.c.  A block transforms L channels of one
- * head at a time in its shared memory (fft.cuh), two patterns as one complex sequence; [N,D,E] never leaves it.
+ * head at a time in its shared memory (fft.cuh), two patterns as one complex sequence; [N,D,E] is never stored in
+ * device memory.
  *   spectra    K, V of every channel, Wa and Wb of every pattern, in workspace
  *   patterns   a block for each head and as many patterns as leave blocks for all multiprocessors: S, or in the
  *              backward pass dS, summed over the channels
  *   mix        a block for each head and L channels: y, summed over the patterns
  *   queries    the same blocks: dq^ and dK, which read the same spectra of weights, and values: dV
  *   weights    a block for a few patterns, L channels and a slice of the heads: its share of dWa, dWb and db
- * queries, values and weights transform the same products twice: sums over patterns and sums over heads meet in no
- * block, and a transform is cheaper than the traffic of what it makes.  Heads go by in chunks, so that workspace does
- * not grow with the batch. */
+ * queries, values and weights transform the same products twice: no block could have both sums over patterns and sums
+ * over heads, and repeating a transform is cheaper than storing and loading its result.  Heads are processed in chunks,
+ * so that workspace does not grow with the batch. */
 #include "kernels/lisa/lisa.cuh"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/lisa/transforms.h"
@@ -18,12 +19,12 @@
 
 enum {
     THREADS = FFT_THREADS,
-    SLICED = 264,                       /* blocks that slices are made for: two for each multiprocessor of an H200 */
+    SLICED = 264,                       /* target number of blocks for slices: two for each multiprocessor of an H200 */
     WAITING = 3,                        /* blocks of patterns wanted for each multiprocessor */
     RESIDENT = 3,                       /* blocks in a multiprocessor, by registers */
     SHARED_WISH = 74 * 1024,            /* and by shared memory */
     SHARED_SUMS = 112 * 1024,           /* two blocks */
-    SECTOR = 32,                        /* bytes that memory moves together */
+    SECTOR = 32,                        /* bytes of a memory sector */
     CHANNELS = SECTOR / (int)sizeof(real),
     TABLES = SECTOR / (2 * (int)sizeof(float))
 };
@@ -34,11 +35,11 @@ struct LisaFftShape {
     int N, H, D, E, P; /* P pairs of frequencies */
     int L, groups;     /* channels in a block; blocks for all of them */
     int twos;          /* pairs of patterns */
-    int together;      /* pairs whose parameters a block transforms: those of one sector where they fit */
+    int together;      /* pairs whose parameters a block transforms: those of one sector if they fit */
     int each, parts;   /* pairs of a block for the weights' gradient; blocks for all of them */
     bool kept;         /* does it keep its sums in shared memory? */
     int first_head;    /* of this launch */
-    int slices, slice; /* of the heads of a launch, and heads in one */
+    int slices, slice; /* slices of the heads of a launch, and heads in a slice */
     int heads;         /* in this launch */
     Divisor by_H, by_L, by_groups, by_parts, by_together, by_tables; /* tables: D channels' and wb */
 };
@@ -80,10 +81,10 @@ static bool has_spectrum(const Patterns *p) {
     return (p->offsets.kind == OFFSETS_CIRCLE || p->offsets.kind == OFFSETS_TORUS) && p->per_channel;
 }
 
-/* The part of a block's shared memory that is wished for, or all that there is. */
+/* The preferred share of a block's shared memory, or all of it. */
 static size_t shared_of(size_t wish) { return launch_shared_most() < wish ? launch_shared_most() : wish; }
 
-/* The fewest groups of channels that fit, of whole sectors where they are as long as one. */
+/* The smallest number of groups of channels that fit, in whole sectors if they are at least as long as one. */
 static int channels_of(const Fft &fft, int D) {
     int L = D;
     while (L > 1 && most_bytes(fft, L, D) > shared_of(SHARED_WISH)) L--;
@@ -117,8 +118,8 @@ static LisaFftShape shape_of(const Patterns *p) {
     return s;
 }
 
-/* Spectra are read once for all patterns of a block, so it has as many as leave enough blocks.  No sum depends on
- * it. */
+/* Spectra are read once for all patterns of a block, so a block has as many patterns as possible with enough blocks.
+ * The result does not depend on it. */
 static LisaFftTile tile_of(const LisaFftShape &s) {
     size_t wanted = (size_t)WAITING * device_multiprocessors();
     int twos = s.twos;
@@ -190,7 +191,7 @@ DEVICE int group_at(const LisaFftShape &s, int *c) {
     return head;
 }
 
-/* visit(l, n) for the channels of a group that are there and n < count, channels side by side: rows of memory. */
+/* Calls visit(l, n) for the existing channels of a group and n < count, with adjacent channels, as in memory. */
 template <typename Visit>
 DEVICE void for_channels(int channels, int count, const LisaFftShape &s, Visit visit) {
     for (int i = (int)threadIdx.x; i < s.L * count; i += THREADS) {
@@ -198,7 +199,7 @@ DEVICE void for_channels(int channels, int count, const LisaFftShape &s, Visit v
         if (l < channels) visit(l, n);
     }
 }
-/* The same with n side by side. */
+/* The same with adjacent n. */
 template <typename Visit>
 DEVICE void for_spectra(int channels, const Divisor &count, Visit visit) {
     for (int i = (int)threadIdx.x; i < channels * (int)count.by; i += THREADS) {
@@ -225,7 +226,7 @@ DEVICE Table table_at(const LisaFftShape &s) {
     return {c, 2 * first, left < s.together ? left : s.together, c < s.D};
 }
 
-/* visit(two, t) for the pairs of a table, side by side as in memory. */
+/* Calls visit(two, t) for the pairs of a table, adjacent as in memory. */
 template <typename Visit>
 DEVICE void for_table(const Table &at, const LisaFftShape &s, Visit visit) {
     for (int i = (int)threadIdx.x; i < s.together * s.N; i += THREADS) {
@@ -314,7 +315,7 @@ DEVICE void put(float *to, float x) { *to = x; }
 DEVICE void put(real *to, float x) { *to = to_real(x); }
 #endif
 
-/* What a head's patterns are made of: out [E,N] = the sums over c of left[i,c] (F'(W_e X)[i,c] + b[c,e]). */
+/* The patterns of a head: out [E,N] = the sums over c of left[i,c] (F'(W_e X)[i,c] + b[c,e]). */
 template <typename T>
 struct Sums {
     T *out;
@@ -323,8 +324,8 @@ struct Sums {
     const Complex *x;
 };
 
-/* The patterns of a block; b may be NULL.  The left factor is in shared memory, since its channels lie side by side and
- * those of z do not. */
+/* The patterns of a block; b may be NULL.  The left factor is in shared memory, because its channels are adjacent in
+ * memory and those of z are not. */
 template <typename T>
 DEVICE void patterns_of(const Sums<T> &of, LisaFftWeights w, const float *b, int first, const LisaFftTile &tile,
                         Complex *z, const LisaFftShape &s) {
@@ -562,7 +563,7 @@ __global__ void __launch_bounds__(THREADS, RESIDENT)
     });
 }
 
-/* The shares of `count` slices, `apart` from each other, in order. */
+/* Adds the shares of `count` slices, `apart` from each other, in order. */
 DEVICE Complex shares_sum(const Complex *x, int count, size_t apart) {
     Complex sum = complex_of(0, 0);
     for (int i = 0; i < count; i++) sum = plus(sum, x[i * apart]);

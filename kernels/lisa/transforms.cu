@@ -49,9 +49,9 @@ static const char *said(cufftResult status) {
 static struct Known {
     Transform transform;
     Known *next;
-} *known; /* the latest used one first */
+} *known; /* the most recently used plan first */
 
-/* More than the three of each of its shapes that a model with one grid has, in training and in evaluation. */
+/* A model with one grid has fewer: three plans for each of its shapes, in training and in evaluation. */
 enum { MOST = 256 };
 
 static void (*close_others)(void);

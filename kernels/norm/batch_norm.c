@@ -14,7 +14,7 @@ static GroupNorm as_groups(const BatchNorm *s) {
     return (GroupNorm){s->w, s->b, s->mean, s->rstd, 1, s->n, s->C, s->C, s->eps};
 }
 
-/* The group norm's, and behind it the variances [C] in double. */
+/* The workspace of the group norm, followed by the variances [C] in double. */
 size_t batch_norm_workspace(const BatchNorm *s) {
     GroupNorm g = as_groups(s);
     return (group_norm_workspace(&g) + 63) / 64 * 64 + (size_t)s->C * sizeof(double);

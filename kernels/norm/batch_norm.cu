@@ -1,5 +1,5 @@
-/* Batch norm, channels last; kernels/norm/batch_norm.c has the formulas.  Blocks sum some rows each, a lane a channel;
- * the parts are joined in their order, and the sums over ranks made of that. */
+/* Batch norm, channels last; kernels/norm/batch_norm.c has the formulas.  Each block sums some rows, with a lane for
+ * each channel; the parts are added in order, and then over ranks. */
 #include <math.h>
 
 #include "kernels/cuda/rows.cuh"
@@ -16,10 +16,10 @@ enum Sums { SUM, SQUARES, GRADIENTS };
 
 static int parts_of(const BatchNorm *s) { return (int)blocks_for((size_t)s->n, 4 * WARPS, MOST_PARTS); }
 
-/* The sums [2,C] of this rank and then of all, and the parts [parts,2,C]. */
+/* The sums [2,C], first of this rank and then of all, and the parts [parts,2,C]. */
 size_t batch_norm_workspace(const BatchNorm *s) { return ((size_t)parts_of(s) + 1) * 2 * s->C * sizeof(float); }
 
-/* dy at one place, where the ReLU let w xh + b pass. */
+/* dy at one position, 0 where the ReLU set w xh + b to 0. */
 DEVICE float past_relu(real dy, float xh, bool relu, float w, float b) {
     return relu && !(w * xh + b > 0) ? 0 : to_float(dy);
 }
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(THREADS) join_kernel(float *sums, const float 
     sums[j] = sum;
 }
 
-/* The mean from the sum of x, or the rest of the statistics from that of the squares; `rows` of all ranks. */
+/* Computes the mean from the sum of x, or the other statistics from the sum of squares; `rows`: of all ranks. */
 __global__ void __launch_bounds__(THREADS)
     statistics_kernel(const float *sums, bool squares, BatchNorm s, float rows) {
     int c = (int)(blockIdx.x * THREADS + threadIdx.x);
@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(THREADS)
     dx[i] = to_real(s.w[c] * s.rstd[c] * (d - sums[c] / rows - xh * (sums[s.C + c] / rows)));
 }
 
-/* This rank's sums. */
+/* Computes this rank's sums. */
 template <int KIND>
 static float *sums_of(const real *x, const real *dy, bool relu, const BatchNorm *s) {
     float *sums = static_cast<float *>(kernels_workspace(batch_norm_workspace(s))), *parts = sums + 2 * s->C;

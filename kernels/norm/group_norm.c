@@ -1,14 +1,14 @@
-/* Group norm, channels last (Wu and He 2018), and what batch norm has in common with it: batch norm is the norm of one
- * image that consists of all rows and has a group for each channel.  For each image and group, over its channels c and
- * positions n
+/* Group norm, channels last (Wu and He 2018), and the code that batch norm shares with it: batch norm is the norm of
+ * one image that consists of all rows and has a group for each channel.  For each image and group, over its channels c
+ * and positions n
  *   forward   mu = mean_nc x,  r = 1/sqrt(var_nc x + eps),  y = relu?(w (x - mu) r + b + add)
- *   backward  xh = (x - mu) r,  dz = dy, or with a ReLU dy where w xh + b > 0 and else 0,
+ *   backward  xh = (x - mu) r,  dz = dy, or with a ReLU dy where w xh + b > 0 and otherwise 0,
  *             s_c = sum_n dz,  t_c = sum_n dz xh,  db += s,  dw += t,
  *             dx = r (w dz - mean(w dz) - xh mean(w dz xh)), whose means are sums over c of w_c s_c and w_c t_c
  *   saves     mu, r.
  * Whole rows are read, some channels at a time, although a group has few of them: sums are kept for each channel and
  * piece of PIECE rows, so the number of threads does not change them, and joined in double.  The variance is taken
- * around the mean.  Sums over ranks are made of those of the channels. */
+ * around the mean.  Sums over ranks add the sums of the channels. */
 #include <math.h>
 #include <stdbool.h>
 
@@ -22,7 +22,7 @@ enum { PIECE = 128 };
 
 static size_t pieces_of(const GroupNorm *g) { return ((size_t)g->N + PIECE - 1) / PIECE; }
 
-/* What forward or backward sums in each channel: one or two numbers. */
+/* The sums of forward or backward in each channel: one or two numbers. */
 static size_t part_floats(const GroupNorm *g) { return 2 * (size_t)g->C; }
 
 /* The parts [B,pieces,2,C], then their sums over pieces [B,2,C], then two numbers for each group [B,groups,2]. */
@@ -47,7 +47,7 @@ static void spread(float *to, const float *groups, const GroupNorm *g) {
     for (int c = 0; c < g->C; c++) to[c] = groups[c / width];
 }
 
-/* Mean and factor of each channel, where its sums were. */
+/* Mean and factor of each channel, in place of its sums. */
 static void spread_statistics(const GroupNorm *g, size_t b) {
     spread(sums_of(g, b), g->mean + b * (size_t)g->groups, g);
     spread(sums_of(g, b) + g->C, g->rstd + b * (size_t)g->groups, g);
@@ -55,7 +55,7 @@ static void spread_statistics(const GroupNorm *g, size_t b) {
 
 typedef enum { SUM, SQUARES, GRADIENTS } Sums;
 
-/* dy where the ReLU let w xh + b pass. */
+/* dy, 0 where the ReLU set w xh + b to 0. */
 TILE_INLINE vec past_relu(vec dy, vec xh, const GroupNorm *g, size_t j, size_t left) {
     return vec_select(vec_load_part(g->w + j, left) * xh + vec_load_part(g->b + j, left) > 0, dy, vec_set(0));
 }
@@ -113,7 +113,7 @@ static void share_sums(const GroupNorm *g) {
     all_reduce_finish();
 }
 
-/* The mean over a group of sums [C], each times its weight if there are weights; over_ranks: the ranks' together. */
+/* The mean over a group of sums [C], each times its weight if there are weights; over_ranks: over all ranks. */
 static double group_mean(const float *sums, const float *w, bool over_ranks, const GroupNorm *g, int group) {
     int width = g->C / g->groups;
     double sum = 0;
@@ -140,7 +140,7 @@ void channel_norm_apply(real *y, const real *x, const real *add, bool relu, cons
     }
 }
 
-/* Mean of what was summed, for group i of all images. */
+/* The mean of the summed values, for group i of all images. */
 static double mean_of(bool over_ranks, const GroupNorm *g, int i) {
     return group_mean(sums_of(g, (size_t)(i / g->groups)), NULL, over_ranks, g, i % g->groups);
 }
@@ -169,7 +169,7 @@ void channel_norm_backward(real *dx, float *dw, float *db, const real *dy, const
     const GroupNorm g = *norm;
     size_t C = (size_t)g.C, rows = (size_t)g.B * (size_t)g.N;
     channel_sums(GRADIENTS, x, dy, relu, &g);
-    for (size_t j = 0; j < C; j++) { /* the gradients of parameters are this rank's own, as all are */
+    for (size_t j = 0; j < C; j++) { /* the gradients of parameters are those of this rank, like all others */
         double s = 0, t = 0;
         for (size_t b = 0; b < (size_t)g.B; b++) {
             s += sums_of(&g, b)[j];
@@ -184,7 +184,7 @@ void channel_norm_backward(real *dx, float *dw, float *db, const real *dy, const
             means_of(&g, b)[i] = (float)group_mean(sums_of(&g, b), g.w, over_ranks, &g, i);
             means_of(&g, b)[g.groups + i] = (float)group_mean(sums_of(&g, b) + C, g.w, over_ranks, &g, i);
         }
-    for (size_t b = 0; b < (size_t)g.B; b++) { /* the parts are done with */
+    for (size_t b = 0; b < (size_t)g.B; b++) { /* the parts are no longer needed */
         spread_statistics(&g, b);
         spread(parts_of(&g, b, 0), means_of(&g, b), &g);
         spread(parts_of(&g, b, 0) + C, means_of(&g, b) + g.groups, &g);

@@ -1,6 +1,6 @@
-/* Group norm, channels last; kernels/norm/group_norm.c has the formulas.  A block takes a group of an image, which it
- * reads three times, or twice to go back: from the second time on the second-level cache has it.  A thread keeps to one
- * channel, neighbouring threads to neighbouring channels; sums are joined in a fixed order. */
+/* Group norm, channels last; kernels/norm/group_norm.c has the formulas.  A block processes a group of an image, which
+ * it reads three times forward and twice backward, from the second time on from the second-level cache.  Each thread
+ * has one channel, neighbouring threads have neighbouring channels; sums are added in a fixed order. */
 #include <math.h>
 
 #include "kernels/cuda/fragments.cuh"
@@ -11,7 +11,7 @@ enum { THREADS = 256, WARPS = THREADS / WARP };
 
 size_t group_norm_workspace(const GroupNorm *g) { return (size_t)g->B * 2 * g->C * sizeof(float); }
 
-/* The channels of a group that a block works on at a time, and this thread's place: every `rows`-th position from
+/* The channels of a group that a block works on at a time, and this thread's position: every `rows`-th position from
  * `row` on of every `channels`-th channel from `channel` on. */
 struct Share {
     int channels, rows, channel, row;
@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(THREADS)
         float w = g.w[group * width + c], b = g.b[group * width + c];
         for (int n = s.row; n < g.N; n += s.rows) {
             size_t at = first + (size_t)n * g.C + c;
-            float v = w * ((to_float(x[at]) - mu) * r) + b; /* the product in brackets as backward has it */
+            float v = w * ((to_float(x[at]) - mu) * r) + b; /* the product in brackets is the same as in backward */
             if (add) v += to_float(add[at]);
             y[at] = to_real(relu && !(v > 0) ? 0 : v);
         }
@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(THREADS)
     g.rstd[blockIdx.x] = r;
 }
 
-/* What the threads of one channel have summed, at the thread whose row is 0. */
+/* The sum over the threads of one channel, in the thread whose row is 0. */
 DEVICE float channel_sum(float mine, float *shared, const Share &s) {
     block_sync();
     shared[threadIdx.x] = mine;
@@ -61,7 +61,7 @@ DEVICE float channel_sum(float mine, float *shared, const Share &s) {
     return sum;
 }
 
-/* dy at one place, where the ReLU let w xh + b pass. */
+/* dy at one position, 0 where the ReLU set w xh + b to 0. */
 DEVICE float past_relu(real dy, float xh, bool relu, const GroupNorm &g, int channel) {
     return relu && !(g.w[channel] * xh + g.b[channel] > 0) ? 0 : to_float(dy);
 }
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(THREADS)
     Share s = share_of(width);
     size_t first = (size_t)image * g.N * g.C + (size_t)group * width;
     float mu = g.mean[blockIdx.x], r = g.rstd[blockIdx.x], sum = 0, sum_xh = 0, count = (float)width * g.N;
-    for (int turn = 0; turn < width; turn += s.channels) { /* all threads, for the barriers */
+    for (int turn = 0; turn < width; turn += s.channels) { /* all threads reach the barriers */
         int c = s.channel + turn;
         float db = 0, dw = 0;
         for (int n = s.row; c < width && n < g.N; n += s.rows) {

@@ -14,14 +14,14 @@
 /* Groups of TILE heads whose dw and db are summed before they are added to a thread's total, against rounding. */
 enum { CHUNK = 16 };
 
-/* Per thread: dw and db of the present chunk, then their totals, [4,Dp]. */
+/* Per thread: dw and db of the current chunk, then their totals, [4,Dp]. */
 static size_t work_floats(int D) { return (size_t)4 * tile_round_up(D); }
 
 size_t heads_norm_workspace(int D) { return workspace_bytes(work_floats(D)); }
 
 typedef struct {
     int count;
-    size_t at[TILE]; /* where each head begins */
+    size_t at[TILE]; /* offset of each head */
 } Heads;
 
 static Heads heads_at(size_t first, size_t all, int row, int H, int D) {
@@ -35,7 +35,7 @@ TILE_INLINE vec vec_first(vec x, int n) {
     return n >= TILE ? x : vec_select(vec_lanes() < n, x, vec_set(0));
 }
 
-/* Means and 1/sqrt(var + eps), a lane a head. */
+/* Means and 1/sqrt(var + eps), with a lane for each head. */
 TILE_INLINE void statistics(vec *mean, vec *rstd, const real *x, const Heads *h, int D, float eps) {
     vec sums[TILE] = {{0}}, squares[TILE] = {{0}};
     for (int r = 0; r < h->count; r++)

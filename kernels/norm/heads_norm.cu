@@ -24,7 +24,7 @@ DEVICE Statistics statistics(const real *x, int lane, int D, float eps) {
     return {mean, 1 / sqrtf(lanes_sum(squares) / D + eps)};
 }
 
-/* The place at which head i begins. */
+/* The offset of head i. */
 DEVICE size_t head_at(size_t i, int row, int H, int D) { return quotient(i, H) * row + (i - quotient(i, H) * H) * D; }
 
 /* Lanes beyond the last head compute that head again and write nothing. */
@@ -39,13 +39,13 @@ __global__ void __launch_bounds__(THREADS)
         y[at + c] = to_real(w[c] * (to_float(x[at + c]) - s.mean) * s.rstd + (b ? b[c] : 0));
 }
 
-/* parts [gridDim.x,2,D]: what each block's heads give to dw and db.  dx may be dy, so both are read before it is
+/* parts [gridDim.x,2,D]: the share of each block's heads in dw and db.  dx may be dy, so both are read before it is
  * written. */
 __global__ void __launch_bounds__(THREADS)
     heads_norm_backward_kernel(real *dx, float *parts, const real *dy, const real *x, const float *__restrict__ w,
                                size_t all, int row, int H, int D, float eps) {
     SHARED(float, sums);              /* [2,D] */
-    float *own = sums + 2 * D;        /* [2,HEADS,D]: dy xh and dy of the heads at hand */
+    float *own = sums + 2 * D;        /* [2,HEADS,D]: dy xh and dy of the current heads */
     int slot = threadIdx.x / LANES, lane = threadIdx.x % LANES;
     for (int c = threadIdx.x; c < 2 * D; c += THREADS) sums[c] = 0;
     for (size_t first = (size_t)blockIdx.x * HEADS; first < all; first += (size_t)gridDim.x * HEADS) {

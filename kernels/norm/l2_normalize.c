@@ -1,4 +1,4 @@
-/* Scales every head of q and k, and if asked for of v, to unit norm.
+/* Scales every head of q and k, and optionally of v, to unit norm.
  *   forward   r = 1 / max(|x|, 1e-6),  x^ = r x
  *   backward  dx = r (dx^ - x^ (x^.dx^)),  or r dx^ where |x| was below 1e-6
  *   saves     x^, r. */
@@ -49,7 +49,7 @@ TILE_INLINE void rows_backward(real *dx, const real *dunit, const real *unit, co
         }
 }
 
-/* The rows of a token's first parts lie in a row in qkv, too. */
+/* The rows of a token's first parts are also adjacent in qkv. */
 void l2_normalize_forward(real *unit, float *inverse, const real *qkv, const UnitLengths *shape) {
     int parts = shape->parts, H = shape->H, D = shape->D, heads = parts * H;
     size_t n = shape->n, row = (size_t)H * D;

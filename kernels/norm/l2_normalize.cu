@@ -1,4 +1,4 @@
-/* Scales every head of q and k, and if asked for of v, to unit norm; the formulas are in kernels/norm/l2_normalize.c.
+/* Scales every head of q and k, and optionally of v, to unit norm; the formulas are in kernels/norm/l2_normalize.c.
  * Eight lanes of a warp share a row, since LiSA's heads have 16 channels. */
 #include "kernels/cuda/rows.cuh"
 #include "kernels/norm/l2_normalize.h"

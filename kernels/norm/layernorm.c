@@ -1,12 +1,12 @@
-/* Layer norm over the last dimension, alone or joined with the residual sum before it.
+/* Layer norm over the last dimension, alone or fused with the residual sum before it.
  *   forward   y = x + s f,  mu = mean_m y,  r = 1/sqrt(var_m y + eps),  h = w (y - mu) r + b
  *   backward  xh = (y - mu) r,  g = w dh,  dy = dres + r (g - mean_m g - xh mean_m(g xh)),  df = s dy,
  *             dw += sum_n dh xh,  db += sum_n dh,  sums += sum_n df
  *   saves     mu, r.   Source: Ba et al. 2016, section 3.
  *
- * A row stays in the first-level cache between its passes, so memory sees each array once. Sums run in TILE lanes
- * and the variance is taken around the mean, so neither a long row nor a large mean costs digits.  mu and r are made in
- * double: an error in them moves the whole row and with it every earlier gradient. */
+ * A row stays in the first-level cache between its passes, so each array is read or written in memory once.  Sums run
+ * in TILE lanes and the variance is taken around the mean, so neither a long row nor a large mean loses digits.  mu and
+ * r are computed in double, because an error in them shifts the whole row and with it every earlier gradient. */
 #include <math.h>
 #include <string.h>
 
@@ -15,7 +15,7 @@
 #include "kernels/norm/norms.h"
 
 /* dw and db are summed over CHUNK rows before they are added to the thread's total: the rounding error then grows with
- * the square root of the chunks' number and not of the rows'. */
+ * the square root of the number of chunks instead of rows. */
 enum { CHUNK = 128 };
 
 /* h, mean and rstd of one row y. */
@@ -62,7 +62,7 @@ void add_layernorm_forward(real *y, real *h, const real *x, const real *f, const
     }
 }
 
-/* Per thread: dw, db and the branch's sums of the present chunk, then their totals, [6,Mp]. */
+/* Per thread: dw, db and the branch's sums of the current chunk, then their totals, [6,Mp]. */
 enum { KINDS = 3 };
 static size_t work_floats(int M) { return (size_t)2 * KINDS * tile_round_up(M); }
 

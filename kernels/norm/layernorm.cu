@@ -1,8 +1,8 @@
-/* Layer norm over the last dimension, alone or joined with the residual sum before it; kernels/norm/layernorm.c has the
- * formulas.  A warp takes one row at a time.  A row of up to 1024 numbers lies in its registers, so memory sees each
- * array once; a longer or unaligned one is read again from the first-level cache.  The variance is taken around the
- * mean.  Weight gradients grow in registers over all rows of a warp, are joined in a block and added up by a second
- * kernel, in an order that depends on n alone. */
+/* Layer norm over the last dimension, alone or fused with the residual sum before it; kernels/norm/layernorm.c has the
+ * formulas.  A warp processes one row at a time.  A row of up to 1024 numbers is kept in its registers, so each array
+ * is read or written in memory once; a longer or unaligned one is read again from the first-level cache.  The variance
+ * is taken around the mean.  Weight gradients are accumulated in registers over all rows of a warp, added in a block,
+ * and then by a second kernel, in an order that depends only on n. */
 #include <math.h>
 
 #include "kernels/cuda/fragments.cuh"
@@ -13,14 +13,14 @@ enum { WARPS = 8, THREADS = WARPS * WARP };
 
 /* A kernel's V is how many numbers of a row a lane holds in registers, a multiple of W; 0 is none.  Piece k of a lane
  * starts at column (k * WARP + lane) * W. */
-/* Blocks that a multiprocessor's registers hold at a time.  A grid is that times an H200's 132 and no larger: with more
- * rows a warp takes several, reads w and b once for all of them, and no last, half-empty round follows.  Backward's
- * blocks each leave two rows of sums, so there fewer are cheaper too. */
+/* Blocks that a multiprocessor's registers hold at a time.  A grid has at most that times the 132 of an H200: with more
+ * rows, each warp processes several and reads w and b once for all of them, and there is no last wave that is half
+ * empty.  In backward each block writes two rows of sums, which also favours few blocks. */
 constexpr int forward_residents(int V) { return V <= 8 ? 5 : V == 16 ? 3 : 2; }
 constexpr int backward_residents(int V) { return V <= 8 ? 3 : V == 16 ? 2 : 1; }
 enum { MULTIPROCESSORS = 132 };
 
-/* The blocks that share rows which are long or unaligned for the weight gradients, column by column. */
+/* The number of blocks that share long or unaligned rows for the weight gradients, column by column. */
 enum { COLUMN_PARTS = 64 };
 
 template <int W, int V>
@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(THREADS, forward_residents(V))
                 float branch[W];
                 load(branch, fi + j);
 #pragma unroll
-                for (int e = 0; e < W; e++) /* normalises y as stored, that is rounded */
+                for (int e = 0; e < W; e++) /* normalises y as stored, after rounding */
                     row[slot][e] = to_float(to_real(row[slot][e] + s * branch[e]));
                 store(yi + j, row[slot]);
             }
@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(THREADS, forward_residents(V))
     }
 }
 
-/* Numbers a lane holds of rows of M: the smallest of four choices that is enough. */
+/* Numbers of a row of M in each lane: the smallest of four choices that is enough. */
 static int held_values(bool wide, int M) {
     int each = (int)ceil_div(M, 8 * WARP) * 8;
     return wide && each <= 32 ? each : 0;
@@ -137,7 +137,7 @@ size_t layernorm_workspace(int M) {
     return (size_t)parts * 3 * (size_t)M * sizeof(float);
 }
 
-/* part[j] = what the warps of the block hold of column j, one warp after the other. */
+/* part[j] = the sum of the block's warps for column j, one warp after the other. */
 template <int W, int V>
 DEVICE void join_warps(float *part, const float (&mine)[V / W][W], float *shared, int M) {
 #pragma unroll
@@ -163,7 +163,7 @@ __global__ void __launch_bounds__(THREADS, backward_residents(V))
                               const float *__restrict__ w, const float *__restrict__ mean,
                               const float *__restrict__ rstd, size_t n, int M) {
     constexpr int HELD = V ? V / W : 1;
-    constexpr bool ALL_HELD = V && !(SUMS && V == 16); /* there the registers of two blocks are not enough */
+    constexpr bool ALL_HELD = V && !(SUMS && V == 16); /* there registers for two blocks are not enough */
     const int pieces = pieces_of<W, V>(M);
     float weight[HELD][W] = {}, dw[HELD][W] = {}, db[HELD][W] = {}, sums[HELD][W] = {};
 #pragma unroll
@@ -231,8 +231,8 @@ __global__ void __launch_bounds__(THREADS, backward_residents(V))
     }
 }
 
-/* Long or unaligned rows: dw and db of the rows of one part, and the sums of df, which may be NULL, a thread to a
- * column. parts [COLUMN_PARTS][2 or 3,M]. */
+/* Long or unaligned rows: dw and db of the rows of one part, and the sums of df, which may be NULL, with a thread for
+ * each column. parts [COLUMN_PARTS][2 or 3,M]. */
 __global__ void __launch_bounds__(THREADS)
     layernorm_columns_kernel(float *parts, const real *__restrict__ dh, const real *__restrict__ y,
                              const real *__restrict__ df, const float *__restrict__ mean,

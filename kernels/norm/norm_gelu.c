@@ -1,7 +1,7 @@
 /* Layer norm and GELU without a rounding between them.
  *   forward   mu = mean_m x,  r = 1/sqrt(var_m x + eps),  h = w (x - mu) r + b,  y = h Phi(h)
  *   backward  dh = dy (Phi(h) + h phi(h)), h computed again
- *   saves     mu, r.   Rows are short: a head's. */
+ *   saves     mu, r.   Rows are short: they are those of a head. */
 #include <math.h>
 
 #include "kernels/cpu/activations.h"

@@ -1,5 +1,5 @@
-/* Layer norm and GELU without a rounding between them; kernels/norm/norm_gelu.c has the formulas.  Rows are short, a
- * head's: a warp takes one, and reads it again from the first-level cache. */
+/* Layer norm and GELU without a rounding between them; kernels/norm/norm_gelu.c has the formulas.  Rows are short,
+ * those of a head: a warp processes one, and reads it again from the first-level cache. */
 #include <math.h>
 
 #include "kernels/cuda/fragments.cuh"

@@ -1,5 +1,5 @@
-/* The residual sum by itself, y = x + s f, and its gradient for f, df = s dy; s is one number for several rows.
- * `each` numbers share a scale, and W of them go to a thread. */
+/* The residual sum by itself, y = x + s f, and its gradient for f, df = s dy; s is one number for several rows. `each`
+ * numbers share a scale, and a thread has W of them. */
 #include "kernels/cuda/rows.cuh"
 #include "kernels/norm/norms.h"
 

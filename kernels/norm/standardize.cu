@@ -1,4 +1,4 @@
-/* Weight standardisation; kernels/norm/standardize.c has the formulas.  A block takes an output's row. */
+/* Weight standardisation; kernels/norm/standardize.c has the formulas.  A block processes the row of one output. */
 #include <math.h>
 
 #include "kernels/cuda/fragments.cuh"

@@ -10,12 +10,13 @@
  *   Fz[i,e] = sum_j sum_c p_ij[c] w[t,c,e],  Fx[i,c] = sum_j g_ij[c] k[j,c],  Fk[j,c] = sum_i g_ij[c] x[i,c],
  *   Fw[t,c,e] = sum_ij p_ij[c] z[i,e]
  *
- * The same table: HEADS (image, head)s go together.  For one query they read the same window of the table
- * (offset_runs.h), so that sums over j and over e are matrix products with that window, and sums over channels are
- * products of QUERIES queries of one head.  A table for each channel: all pairs of one entry, up to N of them, are the
- * rows of products with that entry.
+ * With one table for all channels, HEADS (image, head) pairs are processed together.  For one query they read the same
+ * window of the table (offset_runs.h), so that sums over j and over e are matrix products with that window, and sums
+ * over channels are products of QUERIES queries of one head.  With a table for each channel, all pairs of one entry, up
+ * to N of them, are the rows of products with that entry.
  *
- * A sum over tokens or entries is made of the sums of BLOCK terms, so that the rounding error does not grow with N. */
+ * Sums over tokens or entries are computed in blocks of BLOCK terms, so that the rounding error does not grow with
+ * N. */
 #include <stdbool.h>
 #include <string.h>
 
@@ -32,8 +33,8 @@ typedef struct {
     const Offsets *offsets;
     int N, H, D, E, Dp, Ep;
     bool per_channel;
-    int U;           /* entries of a reversed table, or of the table where it has channels */
-    size_t ldu, ldn; /* rows along entries, along keys: room for a vector beyond */
+    int U;           /* entries of a reversed table, or of the table if it has channels */
+    size_t ldu, ldn; /* rows along entries, along keys, with room for one more vector */
     size_t z_token,
         z_head; /* in PatternWork's z and fz: heads that share a window are interleaved, others follow each other */
     int x_row, z_row, k_row; /* from one token of x, z and k to the next */
@@ -54,7 +55,7 @@ static PatternShape shape_of(const Patterns *p) {
     return s;
 }
 
-/* x, z and k, and what is asked for: the derivatives that are not NULL. */
+/* x, z and k, and the requested derivatives, which are those that are not NULL. */
 typedef struct {
     const real *x, *k;
     const void *z; /* real, or float if float_z */
@@ -93,11 +94,11 @@ typedef struct {
     float *kt;         /* [HEADS,D,ldn] */
     float *pairs;      /* [HEADS,QUERIES,ldn]: T, then P */
     float *p, *g;      /* [pairs,Dp], of one entry: up to N pairs, and zeros up to a multiple of PAIRS */
-    float *zp, *fzp;   /* [pairs,Ep]: their z, what they give to Fz */
+    float *zp, *fzp;   /* [pairs,Ep]: their z, and their share of Fz */
     float *fw, *fbase; /* this thread's sums, as in Tables */
     float *part_x, *part_z;     /* sums of BLOCK terms: one head's fx and fz */
     float *part_k, *part_w, *part_base; /* fk, fw and fbase */
-    float *product;                           /* [HEADS or D,Ep], [QUERIES,Dp]: what add_product adds */
+    float *product;                           /* [HEADS or D,Ep], [QUERIES,Dp]: the terms of add_product */
 } PatternWork;
 
 static PatternWork work_take(const PatternShape *s, float *memory, size_t *floats) {
@@ -149,7 +150,7 @@ static PatternWork work_of(const PatternShape *s, int thread) {
     return work_take(s, workspace_behind(tables_floats(s), thread, floats), &floats);
 }
 
-/* Entry u of the table, as workspaces hold it, in the order of the user's table. */
+/* The index in the user's table of entry u in the workspaces. */
 static size_t entry_at(const PatternShape *s, int u) {
     return s->per_channel ? (size_t)u * s->D * s->E : (size_t)offset_runs_entry(s->offsets, u) * s->E;
 }
@@ -211,7 +212,7 @@ static void scatter(real *to, const real *add, const float *from, int row, const
     }
 }
 
-/* To PatternWork's z, and back. */
+/* Copies to PatternWork's z, and back. */
 static void gather_patterns(float *to, const Form *f, const Chunk *chunk, const PatternShape *s) {
     for (int r = 0; r < chunk->count; r++) {
         size_t head = head_at(chunk, r, s->z_row, s->E, s);
@@ -269,7 +270,7 @@ static void add_product(float *c, float *product, const float *a, size_t a_row, 
 
 /* == One query and its window of the table ======================================================================== */
 
-/* out [heads,Ep] += x [heads,keys] times the window; x's rows lie ldx apart. */
+/* out [heads,Ep] += x [heads,keys] times the window; x's rows are ldx apart. */
 static void collect_window(float *out, float *product, const float *x, size_t ldx, const float *table, int i, int heads,
                            const PatternShape *s) {
     for (OffsetRun run = {0}; offset_runs_next(s->offsets, i, &run);)
@@ -281,7 +282,7 @@ static void zero_keys(float *out, size_t ldo, int first, int end, int heads) {
 }
 
 /* out [heads,keys] = z [heads,E] times the transposed window, and zeros for the others of `keys`.  A run's last vector
- * reaches into the next run, which comes later, or behind the last key. */
+ * reaches into the next run, which is computed later, or beyond the last key. */
 static void spread_window(float *out, size_t ldo, const float *z, const float *table, int i, OffsetSpan keys, int heads,
                           const PatternShape *s) {
     int end = keys.first;
@@ -301,7 +302,7 @@ static void add_to_window(float *table, const float *x, size_t ldx, const float 
 
 /* == The same table for all channels ============================================================================== */
 
-/* The keys from the first to the last that one of the queries meets. */
+/* The keys from the first to the last one of any of the queries. */
 static OffsetSpan keys_of(int first, int queries, const PatternShape *s) {
     if (s->offsets->kind != OFFSETS_LOCAL) return (OffsetSpan){0, s->N};
     int begin = s->N, end = 0;
@@ -313,7 +314,7 @@ static OffsetSpan keys_of(int first, int queries, const PatternShape *s) {
     return (OffsetSpan){begin, end - begin};
 }
 
-/* Queries first .. first + queries-1: T and what comes of it, then P. */
+/* Queries first .. first + queries-1: T and its results, then P. */
 static void shared_queries(const Form *f, PatternWork w, Tables t, int first, int queries, int heads,
                            const PatternShape *s) {
     size_t row = QUERIES * s->ldn, zs = (size_t)HEADS * s->Ep;
@@ -343,7 +344,7 @@ static void shared_queries(const Form *f, PatternWork w, Tables t, int first, in
 
 /* == A table for each channel ===================================================================================== */
 
-/* The pairs of one entry: p, and z where it is asked for.  Their number, with the zeros that follow, is returned. */
+/* Computes the pairs of one entry: p, and z if it is needed.  Returns their number, including the zeros that follow. */
 TILE_INLINE int gather_pairs(float *p, float *zp, const float *x, const float *k, const float *z, int t,
                              const PatternShape *s, size_t Dp, size_t Ep) {
     int rows = 0;
@@ -473,7 +474,7 @@ static void compute(const Form *f, const PatternSums *sums, int B) {
         PatternWork work = work_of(s, t);
         if (f->fw) memset(work.fw, 0, table_floats(s) * sizeof(float));
         memset(work.fbase, 0, (size_t)s->D * s->Ep * sizeof(float));
-        memset(work.part_x, 0, (size_t)(work.product - work.part_x) * sizeof(float)); /* all parts, side by side */
+        memset(work.part_x, 0, (size_t)(work.product - work.part_x) * sizeof(float)); /* all parts together */
     }
 #pragma omp parallel for schedule(static)
     for (size_t first = 0; first < heads; first += HEADS) {

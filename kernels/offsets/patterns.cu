@@ -1,10 +1,10 @@
 /* Sums over keys by relative position, collected into patterns and spread from them; the formulas, and F with its
- * derivatives, are those of kernels/offsets/patterns.c.  Every thread has its own outputs and walks the sum in order.
- * Where the table is the same for all channels, a block of ROWS tokens shares the N x N weights of COLUMNS others in
- * shared memory, and the table's gradient is summed there (pair_tiles.cuh) if it fits.  A table for each channel is
- * larger than what a head has, so blocks walk its entries and read each once for ROWS tokens of some heads.  A long sum
- * is made of the sums of few terms, against rounding.  Written for any size and any offsets, not for the matrix
- * units. */
+ * derivatives, are those of kernels/offsets/patterns.c.  Every thread has its own outputs and computes their sums in
+ * order.  If the table is the same for all channels, a block of ROWS tokens shares the N x N weights of COLUMNS others
+ * in shared memory, and the table's gradient is summed there (pair_tiles.cuh) if it fits.  A table for each channel is
+ * larger than the tensors of a head, so blocks iterate over its entries and read each once for ROWS tokens of some
+ * heads.  Long sums are computed in blocks of a few terms to limit rounding.  The kernels support any size and any
+ * offsets and do not use matrix units. */
 #include "kernels/cuda/banks.cuh"
 #include "kernels/softmax/pair_tiles.cuh"
 #include "kernels/offsets/offsets.h"
@@ -14,8 +14,8 @@
 enum { ROWS = 16, TABLE_ROWS = 64 };
 enum { TABLE_BLOCKS = 264 }; /* two for each multiprocessor of an H200 */
 
-/* A block of those that walk entries: heads, patterns and channels at a time, and entries whose keys are found
- * together. */
+/* Sizes of a block that iterates over entries: heads, patterns and channels at a time, and the number of entries whose
+ * keys are found together. */
 enum { HEADS = 16, HEADS_BACK = 8, PATTERNS = 16, CHANNELS = 32, ENTRIES = 16, ENTRIES_BACK = 8 };
 
 struct PatternShape {
@@ -25,7 +25,7 @@ struct PatternShape {
     bool per_channel; /* w has a table for each channel */
     int heads;       /* B H */
     unsigned blocks; /* a head's, of ROWS tokens */
-    bool float_z;    /* z, or what is computed of it, is float, not real */
+    bool float_z;    /* z, or its result, is float, not real */
 };
 
 static PatternShape shape_of(const PatternSums *sums, int B) {
@@ -36,7 +36,7 @@ static PatternShape shape_of(const PatternSums *sums, int B) {
             (unsigned)ceil_div(N, ROWS), false};
 }
 
-/* The places at which a head begins in x, z and k. */
+/* The offsets of a head in x, z and k. */
 struct PatternHead {
     size_t x, z, k;
 };
@@ -54,7 +54,7 @@ DEVICE void put_z(void *z, size_t at, float x, const PatternShape &s) {
     else static_cast<real *>(z)[at] = to_real(x);
 }
 
-/* tile [rows,columns], rows ld apart, = tokens first .. of `from`, whose rows lie `row` apart; zeros where there is no
+/* tile [rows,columns], rows ld apart, = tokens first .. of `from`, whose rows are `row` apart; zeros beyond the last
  * token. */
 DEVICE void fill(float *tile, int rows, int columns, int ld, int first, const real *from, int row, int N) {
     for (int at = threadIdx.x; at < rows * columns; at += THREADS) {
@@ -63,7 +63,7 @@ DEVICE void fill(float *tile, int rows, int columns, int ld, int first, const re
     }
 }
 
-/* The same of a head's z, which begins at `head`. */
+/* The same for a head's z, which begins at `head`. */
 DEVICE void fill_z(float *tile, int rows, int ld, int first, const void *z, size_t head, const PatternShape &s) {
     for (int at = threadIdx.x; at < rows * s.E; at += THREADS) {
         int i = first + at / s.E, e = at % s.E;
@@ -73,7 +73,7 @@ DEVICE void fill_z(float *tile, int rows, int ld, int first, const void *z, size
 
 /* == The same table for all channels ============================================================================== */
 
-/* The entry for query i and key j, NULL where a tile reaches beyond the tokens. */
+/* The entry for query i and key j, NULL beyond the tokens. */
 DEVICE const float *entry_of(const float *w, int i, int j, const PatternShape &s) {
     int t = i < s.N && j < s.N ? offset_of(&s.offsets, i, j) : -1;
     return t < 0 ? NULL : w + (size_t)t * s.E;
@@ -129,7 +129,7 @@ template <bool KEYS>
 __global__ void __launch_bounds__(THREADS)
     patterns_spread_kernel(real *out, const real *add, const real *in, const void *z, const float *__restrict__ w,
                            const float *__restrict__ base, PatternShape s) {
-    constexpr int SEEN = KEYS ? (int)COLUMNS : (int)ROWS; /* queries whose z the block holds at a time */
+    constexpr int SEEN = KEYS ? (int)COLUMNS : (int)ROWS; /* number of queries whose z the block has at a time */
     int z_ld = odd_ld(s.E);
     SHARED(float, sum);                                                                     /* [ROWS,D] */
     float *zs = sum + ROWS * s.D, *p = zs + SEEN * z_ld,
@@ -170,7 +170,7 @@ __global__ void __launch_bounds__(THREADS)
 
 /* == A table for each channel ===================================================================================== */
 
-/* The query i of key j with that entry, or -1: offset_key with the two changed about. */
+/* The query i of key j with that entry, or -1: offset_key with the roles exchanged. */
 DEVICE int query_of(const Offsets *o, int e, int j) {
     Grid g = o->grid, box = offsets_box(o);
     int N = grid_tokens(g);
@@ -184,7 +184,7 @@ DEVICE int query_of(const Offsets *o, int e, int j) {
 /* others [ENTRIES,ROWS]: the keys of the block's tokens for the entries from `first` on, or the queries whose keys
  * they are; -1 for none.  any [ENTRIES] is set for an entry that has one. */
 DEVICE void find_others(int *others, int *any, int first, int token, bool as_keys, const PatternShape &s) {
-    block_sync(); /* those before are still read */
+    block_sync(); /* the previous ones are still read */
     for (int at = threadIdx.x; at < ENTRIES * ROWS; at += THREADS) {
         int t = first + at / ROWS, i = token + at % ROWS, other = -1;
         if (t < s.T && i < s.N) other = as_keys ? query_of(&s.offsets, t, i) : offset_key(&s.offsets, t, i);
@@ -207,8 +207,9 @@ DEVICE void load_entry(float *entry, int ld, const float *from, int first_c, int
     }
 }
 
-/* Fz of ROWS queries and HEADS heads.  For every entry the products x k of the queries and their keys, a row each, meet
- * it in shared memory, and a thread sums four rows and four patterns.  After the entries x itself meets the base. */
+/* Fz of ROWS queries and HEADS heads.  For every entry, the products x k of the queries and their keys, one row each,
+ * are multiplied with it in shared memory; a thread sums four rows and four patterns.  After the entries, x itself is
+ * multiplied with the base. */
 __global__ void __launch_bounds__(THREADS)
     patterns_channels_collect_kernel(void *fz, const real *x, const real *k, const float *w, const float *base,
                                      PatternShape s) {
@@ -264,9 +265,9 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* Fx of ROWS queries and HEADS_BACK heads, or Fk of as many keys.  For every entry the rows of z meet it in shared
- * memory, and a thread sums four rows and four channels of their products, each times its key or query.  After the
- * entries z itself meets the base. */
+/* Fx of ROWS queries and HEADS_BACK heads, or Fk of as many keys.  For every entry, the rows of z are multiplied with
+ * it in shared memory; a thread sums four rows and four channels of the products, each times its key or query.  After
+ * the entries, z itself is multiplied with the base. */
 template <bool KEYS>
 __global__ void __launch_bounds__(THREADS)
     patterns_channels_spread_kernel(real *out, const real *add, const real *in, const void *z, const float *w,
@@ -329,8 +330,8 @@ __global__ void __launch_bounds__(THREADS)
 
 /* == Parameters =================================================================================================== */
 
-/* A share of Fw where the table is the same for all channels: parts [blocks][T,E], from the blocks' slices of the tiles
- * of TABLE_ROWS queries.  A query and 32 keys have 32 different entries, and a warp has patterns of its own. */
+/* A share of Fw if the table is the same for all channels: parts [blocks][T,E], from the blocks' slices of the tiles of
+ * TABLE_ROWS queries.  A query and 32 keys have 32 different entries, and each warp has its own patterns. */
 __global__ void __launch_bounds__(THREADS, 2)
     patterns_shared_table_kernel(float *parts, const real *x, const void *z, const real *k, bool wide, PatternShape s) {
     SHARED(real, queries);                                                     /* [TABLE_ROWS,D] */
@@ -362,8 +363,8 @@ __global__ void __launch_bounds__(THREADS, 2)
     for (int at = threadIdx.x; at < count; at += THREADS) parts[(size_t)blockIdx.x * count + at] = table[at];
 }
 
-/* Fw of one entry where the table is the same for all channels and too large for shared memory.  Where there are fewer
- * patterns than threads, slices of threads share the heads, and join in order. */
+/* Fw of one entry if the table is the same for all channels and too large for shared memory.  If there are fewer
+ * patterns than threads, slices of threads divide the heads, and their sums are added in order. */
 __global__ void __launch_bounds__(THREADS)
     patterns_table_kernel(float *fw, const real *x, const void *z, const real *k, PatternShape s) {
     SHARED(float, shares); /* [THREADS] */
@@ -390,8 +391,8 @@ __global__ void __launch_bounds__(THREADS)
     fw[(size_t)t * s.E + e] += sum;
 }
 
-/* A slice's share of Fw for ENTRIES_BACK entries, one to a warp: parts [slices][T,D,E].  The products of ROWS queries
- * and their keys meet z in shared memory, and a lane sums four channels and four patterns. */
+/* A slice's share of Fw for ENTRIES_BACK entries, one for each warp: parts [slices][T,D,E].  The products of ROWS
+ * queries and their keys are multiplied with z in shared memory; a lane sums four channels and four patterns. */
 __global__ void __launch_bounds__(THREADS) patterns_channels_table_kernel(float *parts, const real *x, const void *z,
                                                                           const real *k, int each, PatternShape s) {
     constexpr int LD = CHANNELS + 1;
@@ -461,7 +462,8 @@ __global__ void __launch_bounds__(THREADS)
 
 /* == Launches ===================================================================================================== */
 
-/* Bytes of shared memory for the shared table's gradient, 0 where another kernel has to make it; and its blocks. */
+/* Bytes of shared memory for the shared table's gradient, 0 if another kernel has to compute it; and its number of
+ * blocks. */
 static size_t table_bytes(const Patterns *p) {
     size_t table = (size_t)offsets_count(&p->offsets) * p->E * sizeof(float);
     size_t bytes = pair_bytes(1, 1, 0, 1, TABLE_ROWS, p->D) + table;
@@ -477,7 +479,7 @@ static int heads_in_slice(const Patterns *p, int B) {
     return (int)ceil_div((size_t)B * p->H, most < 1 ? 1 : most);
 }
 
-/* Shares of the table's gradient that are added up, 0 where a kernel adds to it itself. */
+/* The number of shares of the table's gradient that are added up, 0 if a kernel adds to it directly. */
 static unsigned table_shares(const Patterns *p, int B) {
     if (p->per_channel) return (unsigned)ceil_div((size_t)B * p->H, heads_in_slice(p, B));
     return table_bytes(p) ? table_blocks(p, B) : 0;

@@ -17,7 +17,8 @@ enum { QUERIES = 16 };
 typedef struct {
     const Offsets *offsets;
     int N, H, D, Dp, tables, U;
-    size_t ldn, ldu; /* rows with a number for every key, and of a transposed table: room for a vector beyond */
+    size_t ldn, ldu; /* rows with a number for every key, and rows of a transposed table, with room for one more
+                      * vector */
     size_t qk_row, qkv_row, y_row;
 } WeightedShape;
 

@@ -1,7 +1,7 @@
 /* Attention with multiplicative position weights; the formulas are those of kernels/offsets/weighted_attention.c.  The
  * tokens of a block (pair_tiles.cuh) are queries for y and dq^, keys for dk^, dv and the table's gradient: a key and 32
- * queries read 32 different entries, so that each warp adds to a table of its own in shared memory.  Where the tables
- * are too large for that, the table's gradient has a block for each entry. */
+ * queries read 32 different entries, so that each warp can add to its own table in shared memory.  If the tables are
+ * too large for that, the table's gradient has a block for each entry. */
 #include "kernels/softmax/pair_tiles.cuh"
 #include "kernels/offsets/offsets.h"
 #include "kernels/offsets/weighted_attention.h"
@@ -23,7 +23,7 @@ static WeightedShape shape_of(const WeightedAttention *a, int B, int rows) {
     return {a->offsets, N, a->H, a->D, a->tables, B * a->H, 0, false, rows, (unsigned)ceil_div(N, rows)};
 }
 
-/* The places at which a head begins in each tensor, the distances from one token to the next, and its table. */
+/* The offsets of a head in each tensor, the distances from one token to the next, and its table. */
 struct WeightedHead {
     size_t qk, v, y, qk_row, qkv_row, y_row;
     int table;
@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     store_rows(out + (backward ? h.qk : h.y), backward ? h.qk_row : h.y_row, sum, first, s);
 }
 
-/* table [entries] += a t of the warp's keys and 32 queries, a key after the other. */
+/* table [entries] += a t of the warp's keys and 32 queries, one key after the other. */
 DEVICE void add_entries(float *table, const float *a, const float *t, int first, int i, const WeightedShape &s) {
     for (int row = warp_id(); row < s.rows && first + row < s.N; row += WARPS) {
         int query = i + lane_id(), entry = query < s.N ? offset_of(&s.offsets, query, first + row) : -1;

@@ -1,5 +1,5 @@
-/* Resizing by the nearest pixel and bilinearly, channels last.  Backward is a gather: each pixel of x sums the places
- * of y that read it, so that no two threads write to the same number. */
+/* Resizing by the nearest pixel and bilinearly, channels last.  Backward is a gather: each pixel of x sums over the
+ * pixels of y that read it, so that no two threads write to the same number. */
 #include <stdbool.h>
 #include <string.h>
 
@@ -42,7 +42,7 @@ void nearest_add_forward(real *y, const real *add, const real *x, const Resize *
 typedef struct {
     Places places;
     int source, from, to;
-    bool bilinear; /* else each has the weight 1 */
+    bool bilinear; /* otherwise each has the weight 1 */
 } Readers;
 
 static Readers readers_of(int source, int from, int to, bool bilinear) {
@@ -54,7 +54,7 @@ TILE_INLINE float weight_at(const Readers *r, int place) {
     return r->bilinear ? bilinear_weight(r->source, place, r->from, r->to) : 1;
 }
 
-/* n vectors of one pixel's gradient; the last may be a part. */
+/* n vectors of one pixel's gradient; the last one may be incomplete. */
 TILE_INLINE void gather(int n, real *dx, const real *add, const real *dy, const Readers *down, const Readers *across,
                         int C, size_t left) {
     vec sum[4];

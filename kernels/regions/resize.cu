@@ -1,12 +1,12 @@
-/* Resizing, channels last; kernels/regions/resize.h has the rules and what both backends compute alike.  A thread has
- * some channels of a pixel that is written, and reads all that goes into it. */
+/* Resizing, channels last; kernels/regions/resize.h has the rules and the code shared by both backends.  A thread has
+ * some channels of an output pixel, and reads all of its inputs. */
 #include "kernels/convolution/convolution.h"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/regions/resize.h"
 
 enum { THREADS = 256 };
 
-/* kernel<V> on n numbers of rows of C channels, all of these addresses read V at a time. */
+/* Launches kernel<V> on n numbers in rows of C channels; V divides the alignment of all these addresses. */
 #define LAUNCH_WIDE(kernel, n, wide, ...)                                                                  \
     do {                                                                                                   \
         if (!(n)) break;                                                                                   \
@@ -14,7 +14,7 @@ enum { THREADS = 256 };
         else LAUNCH((kernel<1>), (unsigned)ceil_div(n, THREADS), THREADS, 0, __VA_ARGS__);                 \
     } while (0)
 
-/* Where a thread's V channels lie in a tensor [images,rows,columns,C] of n numbers. */
+/* The position of a thread's V channels in a tensor [images,rows,columns,C] of n numbers. */
 struct Place {
     size_t at, image;
     int row, column, c;

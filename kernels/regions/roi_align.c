@@ -2,8 +2,8 @@
  *   y[i,j]      = sum_(row of bin i) sum_(column of bin j) v_i[row] u_j[column] x[row,column]
  *   dx[row,col] += sum_(bins i that read the row) sum_(bins j that read the column) v_i[row] u_j[col] dy[i,j]
  * where u_j are the weights of bin j's samples, summed for each column and divided by their number: each cell of the
- * map is read once for a bin, however many samples lie around it.  Backward cuts the maps into tiles, which stay in
- * the second-level cache, and a tile takes the gradients of the RoIs one after the other. */
+ * map is read once for a bin, however many samples are around it.  Backward divides the maps into tiles, which stay in
+ * the second-level cache, and adds the gradients of the RoIs to a tile one after the other. */
 #include <stdbool.h>
 #include <string.h>
 
@@ -12,7 +12,7 @@
 #include "kernels/regions/roi_align.h"
 #include "kernels/regions/roi_samples.h"
 
-/* Vectors of channels in registers, half of them; rows and columns of a tile, and its channels at a time. */
+/* Vectors of channels in registers, and half that number; rows and columns of a tile, and its channels at a time. */
 enum { VECS = TILE == 16 ? 16 : 8, SIDE = 16, CHANNELS = 256 };
 
 /* == Weights along one side ======================================================================================= */
@@ -55,7 +55,7 @@ size_t roi_align_workspace(const RoiAlign *s) { return workspace_bytes(slice_flo
 
 /* == Forward ====================================================================================================== */
 
-/* n vectors of channels of one cell; the last may be a part: `left` channels from here on. */
+/* n vectors of channels of one cell; the last may be incomplete: `left` channels from here on. */
 TILE_INLINE void pool(int n, real *y, const real *x, size_t row, size_t column, RoiBin down, const float *v, RoiBin across,
                       const float *u, size_t left) {
     vec sum[VECS];
@@ -147,8 +147,8 @@ static void readers_fill(RoiBin *readers, int first, int count, const Bins *b, i
     }
 }
 
-/* n vectors of one cell's gradient, from dy [P,P,C]: v and u are the weights of the first bin, the next one's lie
- * ROI_SHARED on. */
+/* n vectors of one cell's gradient, from dy [P,P,C]: v and u are the weights of the first bin; those of the next one
+ * are ROI_SHARED further. */
 TILE_INLINE void gather(int n, float *sum, const real *dy, size_t row, size_t column, RoiBin down, const float *v,
                         RoiBin across, const float *u, size_t left) {
     vec total[VECS];

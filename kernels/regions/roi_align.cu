@@ -1,12 +1,12 @@
 /* RoIAlign; kernels/regions/roi_align.c has the formulas.  Forward, a block has a row of bins of one RoI, and a thread
- * some channels of each.  Backward, a block has a tile of a map and walks the RoIs that read it in order: a warp has a
- * row of the tile, whose sums stay in registers until the last RoI. */
+ * some channels of each.  Backward, a block has a tile of a map and iterates in order over the RoIs that read it; a
+ * warp has a row of the tile, whose sums stay in registers until the last RoI. */
 #include "kernels/cuda/rows.cuh"
 #include "kernels/regions/roi_align.h"
 #include "kernels/regions/roi_samples.h"
 
 enum { THREADS = 256, WARPS = THREADS / WARP };
-/* Cells to a side of a tile, a warp each; RoIs whose weights are made at once. */
+/* Cells a side of a tile, with a warp for each row; number of RoIs whose weights are computed together. */
 enum { SIDE = WARPS, GROUP = 4 };
 
 template <typename T>
@@ -34,7 +34,7 @@ template <int V>
 __global__ void __launch_bounds__(THREADS)
     roi_align_forward_kernel(real *y, Maps<const real> maps, const float *__restrict__ boxes,
                              const int *__restrict__ place, RoiAlign s) {
-    SHARED(RoiBin, across); /* [P], then the one down, then the weights across and down */
+    SHARED(RoiBin, across); /* [P] across, then [P] down, then the weights across and down */
     RoiBin *down = across + s.P;
     float *u = reinterpret_cast<float *>(down + 1);
     int r = (int)blockIdx.x / s.P, i = (int)blockIdx.x % s.P, image = place[2 * r], level = place[2 * r + 1];
@@ -100,7 +100,7 @@ DEVICE MapTile tile_of(const RoiAlign &s, int channels) {
     return {(int)blockIdx.z, level, t / across * SIDE, t % across * SIDE, (int)blockIdx.y * channels};
 }
 
-/* How many threads before this one, and how many of the block, have `mine`; counts [WARPS]. */
+/* The number of threads with `mine` before this one, and in the block; counts [WARPS]. */
 DEVICE int block_rank(bool mine, int *counts, int *total) {
     int here = mine, lane = lane_id();
     for (int step = 1; step < WARP; step *= 2) {
@@ -130,12 +130,12 @@ DEVICE float cell_weight(const RoiSide &side, int bin, int cell, int cells) {
     return sum / (float)side.samples;
 }
 
-/* The bin that a place lies in, cut to 0 .. P - 1. */
+/* The bin of a position, clamped to 0 .. P - 1. */
 DEVICE int bin_at(const RoiSide &side, float place, int P) {
     return (int)fminf(fmaxf((place - side.start) / side.bin, 0), (float)(P - 1));
 }
 
-/* A RoI that reads the tile, and the first and last bins that may. */
+/* A RoI that may read the tile, and the first and last of its bins that may. */
 struct Reader {
     int roi, first[2], last[2]; /* down, across */
 };

@@ -1,6 +1,6 @@
 /* Ripple attention with explicit softmax scores, a reference; kernels/ripple/ripple_explicit.c has the formulas.  A
- * warp takes one query, and backward, for dk and dv, one key: a score is formed again wherever it is needed, and no N x
- * N is kept.  dk and dv use that n is in ring r of m exactly when m is in ring r of n. */
+ * warp processes one query or, in backward for dk and dv, one key: scores are computed again wherever they are needed,
+ * and no N x N matrix is stored.  dk and dv use that n is in ring r of m exactly when m is in ring r of n. */
 #include <math.h>
 
 #include "kernels/cuda/fragments.cuh"
@@ -27,7 +27,7 @@ DEVICE int group_of(const RippleRings &rings, int n, int m) {
     return r;
 }
 
-/* The warp's row of [B,N,H]; rows that are not there repeat the last and write nothing. */
+/* The warp's row of [B,N,H]; warps beyond the last row repeat it and write nothing. */
 typedef struct {
     size_t row, q, image, M, stride; /* q: the token's head in qkv; image: token 0's */
     int n;
@@ -54,7 +54,7 @@ DEVICE float dot(const real *a, const real *b, int n) {
     return sum;
 }
 
-/* lse of every group, lanes over keys; scratch-free: the groups one after the other. */
+/* lse of every group, with lanes over keys; the groups one after the other, without scratch. */
 __global__ void __launch_bounds__(THREADS)
     ripple_explicit_forward_kernel(real *y, float *lse, const float *alpha, const real *qkv, ExplicitShape s) {
     ExplicitPlace at = place_of(s);

@@ -22,7 +22,7 @@
  * key row, and dalpha is first summed into a table of the same shape.
  *
  * With bfloat16 and dot products (kernels/softmax/pairs.h), products of a block with a run take bfloat16: phi, v and dy
- * are exact, since what dy is divided by is multiplied with afterwards; weighted scores and their gradients are
+ * are exact, because the division of dy by den is applied afterwards; weighted scores and their gradients are
  * rounded. */
 #include "kernels/ripple/ripple_cpu.h"
 
@@ -40,7 +40,7 @@
 enum {
     QUERIES = 16,
     KEYS = 128,
-    SCORES = KEYS + TILE, /* row of a score tile: the last key's vector may reach past the run */
+    SCORES = KEYS + TILE, /* row of a score tile: the vector of the last key may reach beyond the run */
     FLUSH = 256           /* tokens per partial sum of a long sum */
 };
 
@@ -201,7 +201,7 @@ static void gather_transposed(float *to, size_t ldn, const real *x, size_t row, 
 
 /* == Blocks of queries, runs of keys ============================================================================== */
 
-/* Queries first .. first+m-1 and the box of all keys that any of them weights by distance. */
+/* Queries first .. first+m-1 and the box of all keys whose weight for any of them depends on distance. */
 typedef struct {
     int first, m;
     int y0, y1, x0, x1; /* half open */
@@ -276,8 +276,8 @@ static void fill_weights(const RipplePairsShape *s, const RipplePairsBlock *b, f
 
 static int row_distance(int y, int yq) { return y > yq ? y - yq : yq - y; }
 
-/* wa = w a over a run for query i; returns the sum as lanes.  A row's last vector spills into the next row, hence the
- * order: vectors of a row from the right, rows from the top, wa apart from a. */
+/* wa = w a over a run for query i; returns the sum as lanes.  A row's last vector overwrites part of the next row,
+ * hence the order: vectors of a row from the right, rows from the top, and wa is separate from a. */
 static vec weigh_scores(const RipplePairsShape *s, const RipplePairsBuffers *w, const RipplePairsBlock *b,
                         const RipplePairsRun *r, int i) {
     const int *group = (const int *)w->group;
@@ -296,7 +296,7 @@ static vec weigh_scores(const RipplePairsShape *s, const RipplePairsBuffers *w, 
     return total;
 }
 
-/* As weigh_scores, with t = factor t + dden, wt = w t and sums[g] += a t. */
+/* Like weigh_scores, with t = factor t + dden, wt = w t and sums[g] += a t. */
 static void weigh_gradients(const RipplePairsShape *s, const RipplePairsBuffers *w, const RipplePairsBlock *b,
                             const RipplePairsRun *r, int i, float factor, float dden) {
     const int *group = (const int *)w->group;
@@ -360,14 +360,14 @@ static void arrange(const RipplePairsShape *s, const RipplePairsBuffers *w, floa
     if (transposed) transpose_pairs(REALS(transposed), s->ldn, rows, padded, width);
 }
 
-/* The block's rows of x, and behind them their pairs, an even number: with N even every block has one. */
+/* The block's rows of x, followed by their pairs; the number of rows is even, because N is even. */
 static void take_block(float *to, const real *x, size_t row, int m, int width) {
     real *rows = REALS(to);
     for (int i = 0; i < m; i++) memcpy(rows + (size_t)i * width, x + i * row, (size_t)width * sizeof *rows);
     pair_rows(rows + (size_t)QUERIES * width, rows, m, width);
 }
 
-/* x [m,SCORES], times a factor for each row unless it is NULL, rounded, as rows and as pairs of rows behind them. */
+/* x [m,SCORES], times a factor for each row unless it is NULL, rounded, as rows followed by pairs of rows. */
 static void round_scores(float *to, const float *x, const float *factor, int m, int count) {
     real *rows = REALS(to), *pairs = rows + QUERIES * SCORES;
     for (int i = 0; i < m; i += 2, rows += 2 * SCORES, pairs += 2 * SCORES, x += 2 * SCORES) {
@@ -430,7 +430,7 @@ static void far_part(const RipplePairsShape *s, const RipplePairsBuffers *w, int
     }
 }
 
-/* S = sum_m phi(k_m) v_m^T and z, in stretches of FLUSH tokens so that long sums keep their digits. */
+/* S = sum_m phi(k_m) v_m^T and z, in groups of FLUSH tokens, so that long sums keep their digits. */
 static void sum_far(const RipplePairsShape *s, const RipplePairsBuffers *w) {
     size_t FD = (size_t)s->F * s->Dp;
     zero(w->S, FD);
@@ -572,7 +572,7 @@ static void far_block(const RipplePairsShape *s, const RipplePairsBuffers *w, co
     tile_gemm(w->zpart, s->Fp, scale, 0, 1, w->q, s->Fp, 1, s->Fp, b->m, 1);
 }
 
-/* Ends a stretch of queries: dS += part, dz += zpart. */
+/* Ends a group of queries: dS += part, dz += zpart. */
 static void flush_far(const RipplePairsShape *s, const RipplePairsBuffers *w) {
     add(w->dS, w->part, (size_t)s->F * s->Dp);
     add(w->dz, w->zpart, s->Fp);
@@ -716,8 +716,8 @@ RIPPLE_BACKWARD(window) { pairs_backward(din, dy, y, den, in, rings, shape, true
 
 /* == Cost ========================================================================================================= */
 
-/* Forward and backward: seven products a pair (two and five) and seven for the far part; then, in nanoseconds, what is
- * done for a pair, a run of keys, a query, and an entry of its weight table. */
+/* Forward and backward: seven products a pair (two and five) and seven for the far part; then, in nanoseconds, the
+ * other work for a pair, a run of keys, a query, and an entry of its weight table. */
 static double pairs_cost(const RippleRings *rings, int D, int F, bool window) {
     const double multiply_add = 0.0082, pair = 0.3, run = 200, query = 45, entry = 0.7;
     RipplePairsShape s = shape_of(rings, D, F, window);

@@ -7,12 +7,12 @@
  *   queries   dphi(q_n) = sum_m (i c t) phi(k_m),  dalpha_r(n) = i_n sum_{m in r} a t
  *   keys      dphi(k_m) = sum_n (i c t) phi(q_n),  dv_m = sum_n (i c a) dy_n
  *   far       S = sum_m phi(k_m) [v_m, 1],  dS = sum_n i_n base_n phi(q_n) [dy_n, -delta_n]
- * Patches, weights and products are in ripple_patches.cuh, the far part in ripple_far.cuh; nothing as large as N x N is
+ * Patches, weights and products are in ripple_patches.cuh, the far part in ripple_far.cuh; no N x N matrix is
  * stored. */
 #include "kernels/ripple/ripple_far.cuh"
 #include "kernels/ripple/ripple.h"
 
-enum { SHARED_LIMIT = 160 * 1024 }; /* what Ampere and Hopper both have */
+enum { SHARED_LIMIT = 160 * 1024 }; /* supported by both Ampere and Hopper */
 static const size_t BUDGET = (size_t)64 << 20;
 
 /* == Forward ====================================================================================================== */
@@ -259,7 +259,7 @@ __global__ void __launch_bounds__(MOST_WARPS *WARP)
     dalpha[o.alpha + n * o.alpha_row + near] = last;
 }
 
-/* dphi(k) and dv: the warp owns a patch of keys, the staged patches are queries with their weights. */
+/* dphi(k) and dv: the warp owns a patch of keys, and the patches in staging are queries with their weights. */
 template <int P>
 __global__ void __launch_bounds__(MOST_WARPS *WARP)
     ripple_pairs_keys_kernel(real *dqkv, real *dphi, const float *delta_in, const real *dy, const float *den,
@@ -356,8 +356,8 @@ __global__ void __launch_bounds__(MOST_WARPS *WARP)
 
 enum Kernel { FORWARD, QUERIES, KEYS };
 
-/* Warps of a block: the number of patches below each other if that is at most eight, otherwise the number that leaves
- * the fewest warps idle. */
+/* Warps of a block: the number of patches below each other if that is at most eight, otherwise the number with the
+ * fewest idle warps. */
 static int warps_for(int patches) {
     int best = patches < MOST_WARPS ? patches : MOST_WARPS;
     if (patches <= MOST_WARPS) return best;
@@ -473,7 +473,7 @@ static void pairs_backward(const RippleGradients *din, const real *dy, const rea
     }
 }
 
-/* The tiles' width is a template argument: sixteen, thirty-two, sixty-four. */
+/* The width of the tiles is a template argument: sixteen, thirty-two or sixty-four. */
 #define FOR_WIDTH(function, ...)               \
     switch (padded(s.D, s.F)) {                \
     case 16: function<16>(__VA_ARGS__); break; \

@@ -44,7 +44,7 @@ static SatShape shape_of(const RippleRings *rings, int D, int F) {
                       .L = (D + 1 + LINE - 1) / LINE * LINE};
 }
 
-/* Offsets into the table of one side of a square or box, both ends. */
+/* The offsets in the table of both ends of one side of a square or box. */
 typedef struct {
     size_t low, high;
 } Span;
@@ -131,8 +131,8 @@ static void build_table(const SatShape *s, double *restrict table, const double 
     }
 }
 
-/* The places where the squares around every row and column begin and end in the table, clipped to the grid, and the
- * boxes around every frame, which are one place later there.  scale: the distance of neighbours, 0: none. */
+/* The first and last positions in the table of the squares around every row and column, clipped to the grid, and of the
+ * boxes around every frame, which are one position later.  scale: the distance of neighbours, 0: none. */
 static void clip_squares(const SatShape *s, Span *spans, int positions, size_t step, int scale) {
     for (int i = 0; i < positions; i++)
         for (int r = 0; r < s->G; r++) {
@@ -142,9 +142,9 @@ static void clip_squares(const SatShape *s, Span *spans, int positions, size_t s
         }
 }
 
-/* The difference of two table rows: prefix sums along x, in all frames, over the rows within reach of row `line`,
- * so that a square is the difference of two entries and the table is read once for all queries of a row.  In a clip
- * less the same in the frames before those within reach. */
+/* The difference of two table rows: prefix sums along x, in all frames, over the rows within reach of row `line`, so
+ * that a square is the difference of two entries and the table is read once for all queries of a row.  In a clip, the
+ * same sum in the frames before those within reach is subtracted. */
 static void take_band(const SatShape *s, const SatBuffers *w, int line, int r) {
     int t = line / s->Hg;
     Span row = w->rows[(line - t * s->Hg) * s->G + r], frame = w->frames[t * s->G + r];
@@ -168,7 +168,7 @@ static double lane_sum(dvec x) {
     return ((x[0] + x[4]) + (x[2] + x[6])) + ((x[1] + x[5]) + (x[3] + x[7]));
 }
 
-/* The squares, v_m and its 1, the weights c, and an empty sum. */
+/* Prepares the squares, v_m and its 1, the weights c, and a sum of zero. */
 static void gather_head(const SatShape *s, const SatBuffers *w, RippleHead o, const float *alpha, const real *qkv) {
     clip_squares(s, w->frames, s->Tg, plane_of(s), s->rings->ring_time);
     clip_squares(s, w->rows, s->Hg, (size_t)(s->Wg + 1) * s->L, 1);
@@ -319,8 +319,9 @@ RIPPLE_BACKWARD(sat) {
         }
 }
 
-/* Vectors of table rows touched, by feature and group; more than the second-level cache holds costs more.  A clip's
- * bands take four rows instead of two and a token's box still two of a band: seven touches where there are five. */
+/* Counts the accesses to vectors of table rows, for each feature and group; a table that exceeds the second-level cache
+ * costs more.  A clip's bands need four rows instead of two, and a token's box still two entries of a band: seven
+ * accesses instead of five. */
 double ripple_sat_cost(const RippleRings *rings, int D, int F) {
     SatShape s = shape_of(rings, D, F);
     double vectors = (double)s.N * (s.L / LINE) * F, bytes = 4.0 * s.N * s.L * sizeof(double);

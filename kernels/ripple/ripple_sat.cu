@@ -1,13 +1,13 @@
 /* Ripple attention by summed-area tables: the paper's Algorithm 1, and Appendix B for the gradient.  The formulas are
  * those of kernels/ripple/ripple_sat.c: with W_r(n) the sum over the square of tokens closer than bound[r+1], ring r is
- * W_r - W_{r-1}, a square costs four table entries whatever its size, a clip's box eight, and
- * c_r = alpha_r - alpha_{r+1}, c_{G-1} = alpha_{G-1}.
+ * W_r - W_{r-1}, a square needs four table entries whatever its size, a clip's box eight, and c_r = alpha_r -
+ * alpha_{r+1}, c_{G-1} = alpha_{G-1}.
  *
- * A table belongs to one feature f and one column d of [v, 1]; a block keeps those of as many columns as shared memory
- * holds (all thirty-three on a 14 x 14 grid, one at 64 x 64; larger grids use workspace: for the sums beyond 90 x 90,
- * for the tables too beyond 140 x 140), and a thread the same tokens throughout.
+ * A table belongs to one feature f and one column d of [v, 1]; a block keeps those of as many columns as fit into
+ * shared memory (all thirty-three on a 14 x 14 grid, one at 64 x 64; larger grids use workspace: for the sums beyond 90
+ * x 90, for the tables also beyond 140 x 140), and a thread has the same tokens throughout.
  *   forward   blocks of columns: the column of ones first, which gives den, then y; every feature in turn
- *   backward  blocks of features: dphi(q), dphi(k) and this block's share of dalpha and dv, which a last kernel joins
+ *   backward  blocks of features: dphi(q), dphi(k) and this block's share of dalpha and dv, which a last kernel adds
  * Tables are double, because the sum over a ring of eight tokens can be the difference of two sums over 10^4 tokens. */
 #include "kernels/ripple/ripple.cuh"
 #include "kernels/cuda/rows.cuh"
@@ -27,12 +27,12 @@ struct SatShape {
     int N, H, D, F, G;
     int row, frame, plane; /* of a table: [Tg,Hg+1,row], row and column 0 are zero, rows odd for the banks */
     int columns;    /* of [v, 1] at once */
-    int groups;     /* of features, in blocks of their own */
+    int groups;     /* groups of features, each in a block of its own */
     bool tables_shared, rows_shared;
     size_t table_bytes, row_bytes; /* of a block */
 };
 
-/* What a block works on, in shared memory or in workspace. */
+/* The data of a block, in shared memory or in workspace. */
 struct Area {
     double *table;      /* [columns,plane] */
     float *x;           /* [columns,N] */
@@ -66,7 +66,7 @@ DEVICE void clear_borders(const SatShape &s, double *table) {
 /* The entry of a row of tokens, counted over all frames, each of which has a row of zeros in front. */
 DEVICE int row_at(const SatShape &s, int line) { return (line + line / s.rings.grid.rows + 1) * s.row; }
 
-/* entry[0], entry[step], ...: each becomes the sum of those up to it. */
+/* entry[0], entry[step], ...: each becomes the sum of all entries up to it. */
 DEVICE void add_up(double *entry, int count, int step) {
     double running = 0;
     for (int i = 0; i < count; i++) entry[i * step] = running += entry[i * step];
@@ -95,8 +95,9 @@ DEVICE void build_tables(const SatShape &s, double *table, int columns, Value va
     block_sync();
 }
 
-/* The corners of the square of ring r's tokens and all closer ones around n, clipped to the grid.  Of a clip's box
- * those in its last frame; the frame before its first lies `back` entries before them, 0: there is none. */
+/* The corners of the square of ring r's tokens and all closer ones around n, clipped to the grid.  For a clip's box,
+ * the corners are those in its last frame; the frame before its first one is `back` entries earlier, 0: there is
+ * none. */
 struct Square {
     int low, low_right, high, high_right, back;
 };
@@ -128,7 +129,7 @@ DEVICE double ring_weight(const float *alpha, int r, int G) {
 
 /* == Forward ====================================================================================================== */
 
-/* Columns first .. first+columns-1 of [v, 1] in each block: den where `ones` (first is D then), else y. */
+/* Columns first .. first+columns-1 of [v, 1] in each block: den if `ones` is set (then first is D), otherwise y. */
 __global__ void __launch_bounds__(THREADS, 2)
     ripple_sat_forward_kernel(real *y, float *den, unsigned char *workspace, const float *alpha, const real *phi,
                               const real *qkv, SatShape s, int first_head, int blocks, bool ones) {
@@ -175,7 +176,7 @@ DEVICE void load_delta(const SatShape &s, const Area &w, const RippleHead &o, co
     }
 }
 
-/* This block's place: its head, and the features it takes. */
+/* This block's head and features. */
 struct SatPart {
     RippleHead o;
     int first, end;
@@ -326,7 +327,7 @@ static size_t shared_bytes(const SatShape &s) {
 
 static int column_blocks(const SatShape &s) { return (int)ceil_div(s.D, s.columns); }
 
-/* Workspace of one head: what its blocks keep there, and backward the shares of dalpha and dv. */
+/* Workspace of one head: the data of its blocks, and in backward the shares of dalpha and dv. */
 static size_t forward_bytes(const SatShape &s) { return column_blocks(s) * workspace_of_block(s); }
 static size_t backward_bytes(const SatShape &s) {
     size_t shares = (size_t)s.groups * s.N * (s.G + s.D) * sizeof(float);

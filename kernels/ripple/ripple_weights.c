@@ -8,8 +8,8 @@
  *   softmax   do_r = alpha_r (dalpha_r - sum_r' alpha_r' dalpha_r')
  *   backward  dv += sum_r do_r c_r,  dc_r = sum do_r v,  de_r = sum do_r over tokens;
  *             dsticks_r += wp dc_r + bp de_r,  dwp += sum_r sticks_r dc_r^T,  dbp += sum_r sticks_r de_r
- * TILE tokens lie along a vector. Sums over tokens are float for FLUSH blocks of them, then double.
- * Source: "Ripple Attention for Visual Perception with Sub-quadratic Complexity" (ICML 2022), equations 5 and 6. */
+ * A vector has one number for each of TILE tokens.  Sums over tokens are float for FLUSH blocks, then double. Source:
+ * "Ripple Attention for Visual Perception with Sub-quadratic Complexity" (ICML 2022), equations 5 and 6. */
 #include "kernels/ripple/ripple.h"
 #include "kernels/softmax/attention_shape.h"
 
@@ -82,7 +82,7 @@ size_t ripple_weights_workspace(int H, int D, int G) {
 
 /* == Logits ======================================================================================================= */
 
-/* c_r = wp^T sticks_r, as it is and transposed, and e_r = sticks_r.bp. */
+/* c_r = wp^T sticks_r and its transpose, and e_r = sticks_r.bp. */
 static void project_sticks(const RippleWeightsShape *s, const RippleWeightsBuffers *w, const float *wp, const float *bp,
                            const float *sticks) {
     memset(w->c, 0, (size_t)s->H * s->R * s->Dp * sizeof *w->c);

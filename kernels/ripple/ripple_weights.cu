@@ -2,20 +2,21 @@
  * kernels/ripple/ripple_weights.c: the projection is never formed, o_r = c_r.v + e_r with c_r = wp^T sticks_r and
  * e_r = sticks_r.bp, and the gradients of the parameters come from dc_r = sum do_r v and de_r = sum do_r over tokens.
  *
- * A warp takes thirty-two tokens and one head.  Forward a lane is a token: its v in registers, c the same address for
- * all.  Backward a lane is a column of v: dv and dc of thirty-two tokens are products with the rows of do in shared
- * memory, and every access to v and dv is a row.  A block adds its tiles' dc and de in workspace; add_parts joins the
- * blocks. */
+ * A warp processes thirty-two tokens and one head.  In forward each lane has a token: its v is in registers, and c has
+ * the same address for all lanes.  In backward each lane has a column of v: dv and dc of thirty-two tokens are products
+ * with the rows of do in shared memory, and every access to v and dv is to a whole row.  A block adds its tiles' dc and
+ * de in workspace; add_parts adds the blocks' sums. */
 #include "kernels/cuda/rows.cuh"
 #include "kernels/ripple/ripple.h"
 #include "kernels/softmax/attention_shape.h"
 
 enum {
     TOKENS = WARP,
-    ROW = TOKENS + 4, /* of a logit or weight in shared memory, a token each: aligned, not all in one bank */
+    ROW = TOKENS + 4, /* row of a logit or weight in shared memory, with one number per token: aligned, not all in one
+                       * bank */
     COLUMNS = WARP,   /* of v at once */
     MOST_WARPS = 8,
-    BACKWARD_WARPS = 6, /* with 168 registers, two blocks in a multiprocessor */
+    BACKWARD_WARPS = 6, /* with 168 registers, two blocks per multiprocessor */
     MOST_PARTS = 264,        /* two blocks for each multiprocessor of an H200 */
     SHARED_LIMIT = 96 * 1024 /* two blocks in a multiprocessor */
 };
@@ -104,7 +105,7 @@ DEVICE void break_stick(float *stick, float *rest, float o, int left) {
 
 /* R logits become R + 1 weights. */
 DEVICE void stick_weights(float *x, const RippleWeightsShape &s) {
-    float mass = 1, share = 0; /* 1 - sum_{r'<r} alpha_r';  what each group from r^ on gets */
+    float mass = 1, share = 0; /* 1 - sum_{r'<r} alpha_r';  weight of each group from r^ on */
     bool ended = false;
     for (int r = 0; r < s.R; r++) {
         float stick, rest;
@@ -121,7 +122,7 @@ DEVICE void stick_weights(float *x, const RippleWeightsShape &s) {
 
 /* own: alpha dalpha becomes do. */
 DEVICE void stick_gradients(float *own, const float *o, const RippleWeightsShape &s) {
-    float stick, rest, mass = 1, farther = OF(own, s.R); /* nothing when truncated: that alpha is zero */
+    float stick, rest, mass = 1, farther = OF(own, s.R); /* zero when truncated, since that alpha is zero */
     int end = 0;
     for (; end < s.R; end++) {
         break_stick(&stick, &rest, OF(o, end), s.R - end);
@@ -155,7 +156,7 @@ DEVICE int tokens_from(const RippleWeightsShape &s, size_t first) {
     return s.n - first < TOKENS ? (int)(s.n - first) : TOKENS;
 }
 
-/* visit(i, r, where) for the rows of `width` floats that tokens first .. first+31 have for head h in x [n,H,width]. */
+/* Calls visit(i, r, where) for the rows of `width` floats of tokens first .. first+31 and head h in x [n,H,width]. */
 template <typename Visit>
 DEVICE void for_rows(const RippleWeightsShape &s, size_t first, int h, int width, Visit visit) {
     int count = tokens_from(s, first) * width;
@@ -196,7 +197,7 @@ DEVICE void logits(float *x, float *v_tile, const real *v, size_t v_row, const f
     }
 }
 
-/* A block takes all heads of its tokens, so that their short rows of weights meet in the cache. */
+/* A block processes all heads of its tokens, so that their short rows of weights share cache lines. */
 __global__ void __launch_bounds__(MOST_WARPS *WARP, 2)
     ripple_weights_forward_kernel(float *alpha, float *o, const real *qkv, const float *c, const float *e,
                                   RippleWeightsShape s) {
@@ -216,7 +217,7 @@ __global__ void __launch_bounds__(MOST_WARPS *WARP, 2)
     }
 }
 
-/* own [G,ROW] = do of head h, zero for tokens that are not there; other [G,ROW] is scratch. */
+/* own [G,ROW] = do of head h, zero beyond the last token; other [G,ROW] is scratch. */
 DEVICE void logit_gradients(float *own, float *other, const float *dalpha, const float *alpha, const float *o,
                             const RippleWeightsShape &s, size_t first, int h) {
     warp_sync();
@@ -251,7 +252,7 @@ DEVICE void add_value_gradient(real *dv, int row, int tokens, const float *own, 
         if (i < tokens) dv[i * row] = to_real(sum[i]);
 }
 
-/* Column d of dc += do^T v, the block's share; with `fresh` it is the first to write there. */
+/* Column d of dc += do^T v, the block's share; with `fresh` it overwrites the previous contents. */
 DEVICE void add_stick_gradient(float *part, const real *v, int row, int tokens, const float *own,
                                const RippleWeightsShape &s, int h, int d, bool fresh) {
     float value[TOKENS];
@@ -295,7 +296,7 @@ __global__ void __launch_bounds__(BACKWARD_WARPS *WARP, 2)
     }
 }
 
-/* A thread for each element of dwp, dbp and dsticks, one after the other. */
+/* There is a thread for each element of dwp, dbp and dsticks, in this order. */
 __global__ void __launch_bounds__(128)
     ripple_weights_parameters_kernel(float *dwp, float *dbp, float *dsticks, const float *dc, const float *wp,
                                      const float *bp, const float *sticks, int D, int count, int each) {
@@ -426,8 +427,7 @@ DEVICE float divergence_from_halving(const float *alpha, int G) {
     return fmaxf(0.5f * sum, 0); /* 0 where it is NaN */
 }
 
-/* Every thread takes rows of its own, and every block has a place of its own in `sums`, which lives on from launch to
- * launch. */
+/* Every thread has its own rows, and every block its own element of `sums`, which is kept from launch to launch. */
 __global__ void __launch_bounds__(MEASURE_THREADS)
     sticks_measure_kernel(uint64_t *sums, const float *alpha, const float *o, float tau, size_t rows, int G) {
     SHARED(uint64_t, found);

@@ -1,5 +1,6 @@
 /* Causal softmax attention over sets of keys; the formulas are those of softmax_attention.c, the sets' runs those of
- * causal_runs.h.  This form widens what it loads to floats; causal_pairs.c multiplies bfloat16 where that is faster. */
+ * causal_runs.h.  This implementation widens its inputs to floats; causal_pairs.c multiplies bfloat16 where that is
+ * faster. */
 #include <math.h>
 #include <stdbool.h>
 #include <string.h>
