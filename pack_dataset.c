@@ -150,7 +150,7 @@ static bool compress(Packed *packed, int quality) {
     return ok;
 }
 
-/* Decodes every image, so that damaged ones are found now. */
+/* Decodes every image, so that damaged ones are found when they are packed. */
 static bool pack_sample(Packed *packed, Scratch *scratch, const Sample *sample, const Settings *s) {
     ImagePart part;
     Image owned;
@@ -172,7 +172,7 @@ typedef struct {
     Scratch *scratch;
     const Settings *s;
     ClipFileWriter writer;
-    double due; /* the time from which on the next frame is kept */
+    double due; /* the earliest time of the next frame to keep */
 } Frames;
 
 /* Decodes a frame, to find damage. */
@@ -185,7 +185,7 @@ static bool check_frame(void *context, int i, const Sample *frame, Error *error)
     return true;
 }
 
-/* The frame as a JPEG of the wanted size; one that is so already stays as it is. */
+/* The frame as a JPEG of the wanted size; a frame that already is one is not changed. */
 static bool pack_frame(Packed *packed, Scratch *scratch, const Sample *frame, const Settings *s) {
     ImagePart part;
     Image owned;
@@ -280,7 +280,7 @@ static void show(const char *what, size_t done, size_t count, size_t before, dou
                   100 * (double)done / (double)count, rate, left);
 }
 
-/* The picture may be valid: keeps what is packed so far, and running the same command again continues from there. */
+/* The picture may be valid: keeps the images packed so far, and running the same command again continues from there. */
 static void stop_starved(RecordWriter *writer, const char *name, const Error *error) {
     if (writer) record_flush(writer);
     die("%s: %s", name, error->text);
@@ -404,7 +404,7 @@ static int check(const Settings *s) {
 
 /* == Main ========================================================================================================= */
 
-/* Refuses what was given and does not count. */
+/* Refuses settings that were given and have no effect. */
 static void check_given(const Config *config, const Settings *s) {
     for (int i = 0; *s->check && i < config->count; i++) {
         const char *name = config_name(config, i);
@@ -415,7 +415,7 @@ static void check_given(const Config *config, const Settings *s) {
         config_reject(config, "quality", "counts only where JPEGs are made: --resize without --raw, --jpeg or --fps");
 }
 
-/* Apart from main, so that its locals are not on the stack before limits_open. */
+/* Separate from main, so that its locals are not on the stack before limits_open. */
 __attribute__((noinline)) static int run(int argc, char **argv) {
     Config config;
     standard_files_open();

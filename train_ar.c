@@ -1,7 +1,7 @@
 /* train_ar: Sparse Transformers as density models of bytes, from a config file to bits per byte and samples.
  *
- * Read it from its end: main, and train above it, show the whole run.  Above them are, in this order, the settings,
- * the data, evaluation and what is printed.  The model is in layers/density/sequence_model.c, its attention in
+ * Read it from its end: main, and train above it, show the whole run.  Above them are, in this order, the settings, the
+ * data, evaluation and output.  The model is in layers/density/sequence_model.c, its attention in
  * layers/density/causal_attention.c, a step of it and the modes that do not train in layers/density/, data in
  * data/sequences/sequences.h. */
 #include <math.h>
@@ -150,7 +150,7 @@ static void loading_open(DensityRun *run, SequenceLoader *loader, bool train, Se
     sequence_loader_open(loader, &run->set, &config);
 }
 
-/* Keeps the kind that the files showed as a setting, so that weights can be used without the files. */
+/* Stores the kind of the files as a setting, so that weights can be used without the files. */
 static void note_kind(DensityRun *run) {
     Config *config = &run->training.config;
     if (run->data->kind == SEQUENCES_AUTO)
@@ -174,8 +174,8 @@ static void loading_close(DensityRun *run) {
 
 static double bits_of(double nats) { return nats / log(2); }
 
-/* Bits a token over every token of the loader's split, each once, into run->bits.  Each rank takes its share of the
- * windows.  A signal ends it early, without a result. */
+/* Computes run->bits, the bits per token over all tokens of the loader's split, each counted once.  Each rank takes its
+ * share of the windows.  A signal ends it early, without a result. */
 static void evaluate(DensityRun *run) {
     Model *model = &run->model.model;
     SequencePart part;
@@ -202,7 +202,7 @@ static void evaluate(DensityRun *run) {
     run->bits = bits_of(sums[0] / sums[1]);
 }
 
-/* Prints which tokens evaluations of streams score. */
+/* Prints which tokens are scored in evaluations of streams. */
 static void announce_windows(const DensityRun *run) {
     int step = eval_step(run);
     if (run->set.kind == SEQUENCES_IMAGES) return;
@@ -232,7 +232,7 @@ static void evaluate_split(DensityRun *run) {
 
 /* == Training ===================================================================================================== */
 
-/* Data, model and first weights of a training run, or the state of one that is resumed. */
+/* Opens the data and the model of a training run, with its initial weights or the state of the resumed run. */
 static void training_data_and_model(DensityRun *run) {
     Training *t = &run->training;
     char stem[128];
@@ -266,7 +266,7 @@ static void announce(const DensityRun *run) {
     training_announce(&run->training, "%d at a time", model->batch);
 }
 
-/* The result in the run's last line. */
+/* Prints the result in the last line of the run. */
 static int report(const DensityRun *run) {
     const Training *t = &run->training;
     double best = -log2(t->state.best / 100);

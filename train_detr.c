@@ -1,9 +1,9 @@
 /* train_detr: SMCA-DETR, an object detector, from COCO's files to COCO's twelve metrics.
  *
  * Read it from its end: main, and train above it, show the whole run.  Above them are, in this order, the settings,
- * evaluation, and what is logged and printed.  The model is layers/detr/detr.c; its first weights, the loss of a step
- * and the modes that do not train are in layers/detr/, matching and COCO's metrics in detection/, pictures and boxes
- * come from data/detection/detection_loader.c. */
+ * evaluation, and output.  The model is layers/detr/detr.c; its first weights, the loss of a step and the modes that do
+ * not train are in layers/detr/, matching and COCO's metrics in detection/, pictures and boxes come from
+ * data/detection/detection_loader.c. */
 #include <math.h>
 #include <stdio.h>
 
@@ -35,7 +35,7 @@ static void add_settings(DetrRun *run, Config *config) {
     config_default(config, "batch_size", "16");
     config_default(config, "weight_decay", "1e-4");
     config_default(config, "clip_grad", "0.1");
-    config_example(config, "feature_map", "--share-heads"); /* which only mlp does without */
+    config_example(config, "feature_map", "--share-heads"); /* which only mlp does not need */
     config_explain(config, "describe", "Print the parts of the model, its parameters and its multiply-adds for an "
                                        "image of image_size, and stop");
     config_explain(config, "eval", "Print COCO's twelve metrics of --init or --resume on the validation split, and "
@@ -129,8 +129,8 @@ static void detect_all(DetrRun *run, CocoResults *found) {
     run->d.infer_s = seconds / fmax((double)done, 1);
 }
 
-/* COCO's metrics of the validation split into run->found, on all ranks; `results` lists all detections, unless it is
- * NULL.  The EMA weights are evaluated if there are any.  A signal ends it early, without a result. */
+/* Computes run->found, COCO's metrics of the validation split, on all ranks; `results` lists all detections, unless it
+ * is NULL.  The EMA weights are evaluated if there are any.  A signal ends it early, without a result. */
 static void evaluate(DetrRun *run, CocoResults *results) {
     Model *model = &run->detr.model;
     CocoResults own = {0}, *list = results ? results : &own;
@@ -182,7 +182,7 @@ static void add_columns(Training *t) {
     training_column(t, "infer_s", "%.6f", LOG_LAST);
 }
 
-/* Data, model and first weights of a training run, or the state of one that is resumed. */
+/* Opens the data and the model of a training run, with its initial weights or the state of the resumed run. */
 static void training_data_and_model(DetrRun *run) {
     char stem[128];
     detr_run_open_data(run, true);
@@ -237,7 +237,7 @@ static void note_evaluation(DetrRun *run) {
     training_evaluated(t, 100 * found[COCO_AP], "AP %.2f  AP50 %.2f", 100 * found[COCO_AP], 100 * found[COCO_AP50]);
 }
 
-/* The result in the run's last line. */
+/* Prints the result in the last line of the run. */
 static int report(const DetrRun *run) {
     const Training *t = &run->d.training;
     if (!t->evaluated) return training_report(t, "best AP %.2f", t->state.best);

@@ -2,9 +2,9 @@
  * and of masks.
  *
  * Read it from its end: main, and train above it, show the whole run.  Above them are, in this order, the settings,
- * evaluation, and what is logged and printed.  The model is layers/mask_rcnn/mask_rcnn.c, its losses are in
- * layers/mask_rcnn/loss.c, and the modes that do not train are in the same folder; anchors, proposals and sampling are in
- * detection/regions/; pictures, boxes and masks come from data/detection/detection_loader.c. */
+ * evaluation, and output.  The model is layers/mask_rcnn/mask_rcnn.c, its losses are in layers/mask_rcnn/loss.c, and
+ * the modes that do not train are in the same folder; anchors, proposals and sampling are in detection/regions/;
+ * pictures, boxes and masks come from data/detection/detection_loader.c. */
 #include <math.h>
 #include <stdio.h>
 
@@ -122,8 +122,9 @@ static void detect_all(MaskRun *run, CocoResults *found) {
     d->infer_s = seconds / fmax((double)done, 1);
 }
 
-/* COCO's metrics of the validation split into run->found and found_masks, on all ranks; `results` lists all detections,
- * unless it is NULL.  The EMA weights are evaluated if there are any.  A signal ends it early, without a result. */
+/* Computes run->found and found_masks, COCO's metrics of the validation split, on all ranks; `results` lists all
+ * detections, unless it is NULL.  The EMA weights are evaluated if there are any.  A signal ends it early, without a
+ * result. */
 static void evaluate(MaskRun *run, CocoResults *results) {
     Detector *d = &run->d;
     Model *model = &run->model.model;
@@ -173,7 +174,7 @@ static void add_columns(Training *t) {
     if (training_evaluates(t)) training_column(t, "infer_s", "%.6f", LOG_LAST);
 }
 
-/* Data, model and first weights of a training run, or the state of one that is resumed. */
+/* Opens the data and the model of a training run, with its initial weights or the state of the resumed run. */
 static void training_data_and_model(MaskRun *run) {
     Detector *d = &run->d;
     Training *t = &d->training;
@@ -230,7 +231,7 @@ static void note_evaluation(MaskRun *run) {
                        100 * run->found_masks[COCO_AP50]);
 }
 
-/* The result in the run's last line. */
+/* Prints the result in the last line of the run. */
 static int report(const MaskRun *run) {
     const Training *t = &run->d.training;
     if (!t->evaluated) return training_report(t, "best mask AP %.2f", t->state.best);
@@ -244,7 +245,7 @@ static float learning_rate(const MaskRun *run) {
     return dense_lr(run->schedule, t->state.step, training_steps(t), t->batches);
 }
 
-/* Trains from the first or a saved step to the last epoch or a signal; returns the exit status.  The host decides
+/* Trains from the first or a saved step to the last epoch or a signal; returns the exit status.  The host chooses
  * between the parts of a forward pass which anchors and regions count. */
 static int train(MaskRun *run) {
     Detector *d = &run->d;

@@ -1,9 +1,9 @@
 /* train_semantic_fpn: Semantic FPN, semantic segmentation, from ADE20K's files to mIoU.
  *
  * Read it from its end: main, and train above it, show the whole run.  Above them are, in this order, the settings,
- * evaluation, and what is logged and printed.  The model is layers/semantic_fpn/semantic_fpn.c; its data, first weights
- * and the modes that do not train are in layers/semantic_fpn/, pictures and labels come from
- * data/segmentation/segmentation_loader.c, mIoU from core/results/segmentation.c. */
+ * evaluation, and output.  The model is layers/semantic_fpn/semantic_fpn.c; its data, first weights and the modes that
+ * do not train are in layers/semantic_fpn/, pictures and labels come from data/segmentation/segmentation_loader.c, mIoU
+ * from core/results/segmentation.c. */
 #include <stdio.h>
 
 #include "core/die.h"
@@ -145,8 +145,8 @@ static void measure_speed(SemanticRun *run) {
 
 /* == Evaluation =================================================================================================== */
 
-/* Counts the validation pictures' classes, each rank on its share; the EMA weights are evaluated if there are any.  A
- * signal ends it early, without a result. */
+/* Counts the predicted classes of the validation pictures, each rank on its share; the EMA weights are evaluated if
+ * there are any.  A signal ends it early, without a result. */
 static void evaluate(SemanticRun *run) {
     size_t count = (size_t)run->val.count, done = 0;
     double seconds = 0;
@@ -186,7 +186,7 @@ static void add_columns(Training *t) {
     training_column(t, "infer_s", "%.6f", LOG_LAST);
 }
 
-/* Data, model and first weights of a training run, or the state of one that is resumed. */
+/* Opens the data and the model of a training run, with its initial weights or the state of the resumed run. */
 static void training_data_and_model(SemanticRun *run) {
     Training *t = &run->training;
     char stem[128];
@@ -227,7 +227,7 @@ static void note_evaluation(SemanticRun *run) {
     training_evaluated(t, 100 * s->miou, "mIoU %.2f  aAcc %.2f", 100 * s->miou, 100 * s->aacc);
 }
 
-/* The result in the run's last line. */
+/* Prints the result in the last line of the run. */
 static int report(const SemanticRun *run) {
     const Training *t = &run->training;
     if (!t->evaluated) return training_report(t, "best mIoU %.2f", t->state.best);

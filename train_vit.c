@@ -1,7 +1,7 @@
 /* train_vit: vision transformers for image classification, from a config file to an accuracy.
  *
- * Read it from its end: main, and train above it, show the whole run.  Above them are, in this order, the settings,
- * a step, evaluation, and what a run opens and prints.  The model, and the modes in place of training, are in
+ * Read it from its end: main, and train above it, show the whole run.  Above them are, in this order, the settings, a
+ * step, evaluation, and the beginning and the output of a run.  The model, and the modes in place of training, are in
  * layers/vit/, the arithmetic is in kernels/, data sets and augmentation are in data/. */
 #include <stdio.h>
 #include <string.h>
@@ -180,13 +180,13 @@ static void forward_backward(VitRun *run, int first, int B, bool last) {
     run->images_measured += B;
 }
 
-/* Begins a step, with random features and codes of its own if the operator has any. */
+/* Begins a step, and samples its random features and codes if the operator has any. */
 static void step_begin(VitRun *run, float lr) {
     training_step_begin(&run->training, lr);
     trunk_draw_buffers(&run->vit.trunk, run->training.s->seed, (uint32_t)run->training.state.step);
 }
 
-/* --bench: trains on batches, then classifies them; the images are those that the model has. */
+/* --bench: trains on batches, then classifies them; the images are those already in the model. */
 static void measure_speed(VitRun *run) {
     Bench b;
     vit_bench_begin(&b, run);
@@ -206,7 +206,7 @@ static void measure_speed(VitRun *run) {
 
 /* == Evaluation =================================================================================================== */
 
-/* The accuracy on the test split, into run->evaluation.  Each rank takes its share of the images.  A signal ends it
+/* Computes run->evaluation, the accuracy on the test split.  Each rank has its share of the images.  A signal ends it
  * early, without a result. */
 static void evaluate(VitRun *run) {
     Model *model = &run->vit.model;
@@ -236,7 +236,7 @@ static void evaluate_split(VitRun *run) {
 
 /* == Training ===================================================================================================== */
 
-/* Data, model and first weights of a training run, or the state of one that is resumed. */
+/* Opens the data and the model of a training run, with its initial weights or the state of the resumed run. */
 static void training_data_and_model(VitRun *run) {
     Training *t = &run->training;
     char stem[128 + VIT_ATTN_SIZE], attn[VIT_ATTN_SIZE];
@@ -258,7 +258,7 @@ static void training_data_and_model(VitRun *run) {
                                       .classes = run->train.classes});
 }
 
-/* The least and the greatest weight of a class that has images. */
+/* Prints the smallest and the largest weight of a class that has images. */
 static void announce_class_weights(const VitRun *run) {
     const Dataset *d = &run->train;
     const float *weights = run->class_weights;
@@ -303,7 +303,7 @@ static float learning_rate(const VitRun *run) {
     return cosine_lr(run->schedule, peak, run->training.s->epochs, training_epochs(&run->training));
 }
 
-/* The result of an evaluation, in the log and behind the epoch. */
+/* Writes the result of an evaluation to the log and after the epoch. */
 static void note_accuracy(VitRun *run) {
     const VitEvaluation *e = &run->evaluation;
     training_value(&run->training, "top1", e->top1);
@@ -311,7 +311,7 @@ static void note_accuracy(VitRun *run) {
     training_evaluated(&run->training, e->top1, "top-1 %.2f %%  top-5 %.2f %%", e->top1, e->top5);
 }
 
-/* The test images, read once with the weights that validation has chosen, where there are both. */
+/* Evaluates the test images once with the weights that validation has chosen, if there are both. */
 static void test_best(VitRun *run) {
     double validated = run->evaluation.top1;
     if (!vit_run_open_test(run)) return;
@@ -322,7 +322,7 @@ static void test_best(VitRun *run) {
     run->evaluation.top1 = validated;
 }
 
-/* The result in the run's last line. */
+/* Prints the result in the last line of the run. */
 static int report(const VitRun *run) {
     const Training *t = &run->training;
     if (run->tested)
@@ -334,8 +334,8 @@ static int report(const VitRun *run) {
 
 /* == The run ====================================================================================================== */
 
-/* Trains from the first or a saved step to the last epoch or a signal; returns the exit status.  Nothing of a step is
- * waited for: a GPU works on one step while the host prepares the next and uploads its images. */
+/* Trains from the first or a saved step to the last epoch or a signal; returns the exit status.  The host does not wait
+ * for a step: a GPU works on one step while the host prepares the next and uploads its images. */
 static int train(VitRun *run) {
     Training *t = &run->training;
     LoaderPart images;

@@ -9,8 +9,9 @@
  *
  * and per category, over all images by falling score:
  *
- *   tp_i, fp_i   true and false positives up to i;  rc_i = tp_i / npos;  pr_i = max_{j >= i} tp_j / (tp_j + fp_j +
- *   2^-52) recall = rc_last;   precision at r = 0, .01, ... 1 = pr at the first i with rc_i >= r, 0 where there is none
+ *   tp_i, fp_i   true and false positives up to i;  rc_i = tp_i / npos;
+ *   pr_i = max_{j >= i} tp_j / (tp_j + fp_j + 2^-52);   recall = rc_last;
+ *   precision at r = 0, .01, ... 1 = pr at the first i with rc_i >= r, 0 if there is none
  *
  * The metrics are means of these over thresholds and categories with npos > 0.  IoU = I / U of boxes x, y, w, h, or of
  * masks; for a crowd U is the detection's own area.

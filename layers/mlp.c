@@ -1,12 +1,12 @@
-/* Multilayer perceptron with one hidden layer.  h [n,M] -> f [n,M] forward   1. a = h W1^T + b1, and its ReLU in
- * PVTv2's linear form
+/* Multilayer perceptron with one hidden layer.  h [n,M] -> f [n,M]
+ * forward   1. a = h W1^T + b1, and its ReLU in PVTv2's linear form
  *           2. c = a, or its depthwise 3x3 convolution over the grid (PVTv2's convolutional MLP)
  *           3. g = drop(gelu(c))   4. f = g W2^T + b2
  * backward  4. dg = df W2, dW2 += df^T g, db2   3. dc = drop(dg) gelu'(c)   2. da   1. dh = da W1, dW1 += da^T h, db1
- * saves     a and c [n,hidden], and g where the device has room for it and gains by it; elsewhere g is computed again,
- * which
- *           on a CPU takes less time than reading it from memory.
- * Without convolution and dropout GELU and the biases' gradients are part of a product (kernels/linear/linear.h). */
+ * saves     a and c [n,hidden], and g if the device has room for it and is faster with it; otherwise g is computed
+ *           again, which on a CPU takes less time than reading it from memory.
+ *
+ * Without convolution and dropout, GELU and the biases' gradients are part of a product (kernels/linear/linear.h). */
 #include "layers/mlp.h"
 
 void mlp_declare(Mlp *mlp, Params *params, const char *prefix, int dim, int hidden, const Grid *grid) {

@@ -36,7 +36,8 @@ void model_set_training(Model *model, bool training) {
     const Plan *before = model->plan;
     model->plan = training ? &model->training : &model->inference;
     plan_bind(model->plan, model->memory);
-    if (model->plan != before) device_uploads_used(); /* other tensors lie where images are uploaded to now */
+    if (model->plan != before) device_uploads_used(); /* the memory to which images are being uploaded has other tensors
+                                                       * now */
     keep_weights(model, !training);
 }
 

@@ -2,7 +2,7 @@
  * forward   for every block:  x += conv(x), where a depthwise 3x3 convolution embeds positions (Chu et al. 2021)
  *                             x += keep drop(attention(norm1(x)));  x += keep drop(mlp(norm2(x))), or with normed_mlp
  *                             x = norm2(x), x += keep drop(mlp(x)), as in Compact Transformers (Hassani et al. 2021)
- *           h = norm(x), or x where the stage ends without a norm; the next stage reads h, or x if there is no norm
+ *           h = norm(x), or x if the stage ends without a norm; the next stage reads h, or x if there is no norm
  *           (with some operators the class token is added before a later block, without a position embedding)
  * Each residual addition is fused with the norm that follows it, so the stream has 2*depth + 1 stations and a
  * half-block maps h of one station to f, which the next station adds.
@@ -120,7 +120,7 @@ static void station_rest_plan(Stage *stage, int i, Plan *plan, size_t rows) {
 /* Is the norm of station i the stream that the next half-block adds to? */
 static bool norm_is_stream(const Stage *stage, int i) { return stage->normed_mlp && i % 2 == 1; }
 
-/* In inference the stream is updated in place; a norm that is the stream has memory of its own, from the first one on. */
+/* In inference the stream is updated in place; a norm that is the stream has its own memory, from the first one on. */
 static void station_alias(Stage *stage, int i, Plan *plan) {
     Station *s = &stage->stations[i], *first = &stage->stations[0];
     Station *normed = norm_is_stream(stage, i) ? &stage->stations[1] : first;
@@ -250,14 +250,14 @@ static const real *drop_output(const Stage *stage, real *y, const real *x, int h
 
 static size_t station_rows(const Station *s, int B) { return (size_t)B * (size_t)s->N; }
 
-/* Computes a station whose x, or `in`, is already there. */
+/* Computes a station whose x, or `in`, is already computed. */
 static void station_open(const Station *s, int B) {
     if (s->convolves) depthwise_forward(s->x, s->in, s->in, s->conv.w, s->conv.b, &s->conv.shape, B);
     norm_layer_forward(&s->norm, s->h, s->x, station_rows(s, B));
 }
 
-/* Goes from station s to the next one, where the class token is added.  That moves every row, so the sum and the norm
- * are not fused here. */
+/* Computes the next station after s, where the class token is added.  That moves every row, so the sum and the norm are
+ * not fused here. */
 static void class_joins(const Stage *stage, const Station *s, const real *x, const RowScale *scale, int B) {
     const Stream *stream = stage->stream;
     int M = stage->config.dim;
@@ -266,7 +266,7 @@ static void class_joins(const Stage *stage, const Station *s, const real *x, con
     station_open(s + 1, B);
 }
 
-/* Goes from station s to the next: adds f to the stream. */
+/* Computes the next station after s: adds f to the stream. */
 static void station_next(const Stage *stage, const Station *s, const RowScale *scale, int B) {
     const Station *next = s + 1;
     const real *x = norm_is_stream(stage, (int)(s - stage->stations)) ? s->h : s->x;
@@ -320,9 +320,9 @@ static void swap(real **a, real **b) {
     *b = kept;
 }
 
-/* The gradient of the bias that ends half-block `half`, where the norm behind it sums that from what it has in
- * registers, otherwise NULL: for an MLP the product that reads df sums it (kernels/linear/linear.h), and with dropout
- * the norm does not have the bias's gradient. */
+/* The gradient of the bias that ends half-block `half`, if the next norm sums it from its registers, otherwise NULL:
+ * for an MLP the product that reads df sums it (kernels/linear/linear.h), and with dropout the norm does not have the
+ * gradient of the bias. */
 static float *sums_in_norm(const Stage *stage, int half, bool drop) {
     Projection *last = stage->blocks[half / 2].attention.last;
     if (half % 2 || !last) return NULL;

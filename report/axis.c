@@ -26,7 +26,7 @@ static void shorten_exponent(char *text) {
     memmove(end, digits, strlen(digits) + 1);
 }
 
-/* What numbers of this size are counted in. */
+/* The unit for numbers of this size. */
 static double unit_of(double size, const char **suffix) {
     static const char *const suffixes[] = {"k", "M", "G", "T"};
     double unit = 1e3;
@@ -57,7 +57,7 @@ static double round_step(double step) {
     return power * (part < 1.0001 ? 1 : part < 2.0001 ? 2 : part < 5.0001 ? 5 : 10);
 }
 
-/* The labels of one axis have the same unit and as many digits as tell its ticks apart. */
+/* The labels of one axis have the same unit and as many digits as distinguish its ticks. */
 static void label_ticks(Axis *axis, double step) {
     const char *suffix;
     double size = fmax(fabs(axis->ticks[0]), fabs(axis->ticks[axis->count - 1])), unit = unit_of(size, &suffix);
@@ -87,8 +87,8 @@ static void linear_ticks(Axis *axis, int most) {
     label_ticks(axis, step);
 }
 
-/* The ticks become the powers of ten times `factors` on the axis, of every `every`-th power; returns how many there are,
- * of which those that have room are kept. */
+/* The ticks become the powers of ten times `factors` on the axis, of every `every`-th power; returns their number, of
+ * which only those that fit are kept. */
 static int count_powers(Axis *axis, const double *factors, int factor_count, int every) {
     int found = 0, last = exponent_of(axis->high);
     for (int power = exponent_of(axis->low); power <= last; power++)
@@ -101,8 +101,8 @@ static int count_powers(Axis *axis, const double *factors, int factor_count, int
     return found;
 }
 
-/* 1, 2 and 5 if there are few of them, else the powers of ten or some of these; where not even two of them lie on the
- * axis, it is so short that ticks are at equal distances. */
+/* 1, 2 and 5 times powers of ten if there are few of them, otherwise all or some powers of ten; if not even two of them
+ * are on the axis, it is so short that ticks are at equal distances. */
 static void logarithmic_ticks(Axis *axis, int most) {
     static const double factors[] = {1, 2, 5};
     axis->count = count_powers(axis, factors, 3, 1);
@@ -122,7 +122,7 @@ static void widen(double *low, double *high, double margin) {
     *high = *high <= 0 && *high > -free ? 0 : *high + free;
 }
 
-/* Of one value, or of values that differ by rounding: it is in the middle, 0 at the begin. */
+/* The range of one value, or of values that differ only by rounding: the value is in the middle, and 0 at the start. */
 static void fit_one(Axis *axis, double value) {
     axis->low = value - fabs(value) / 10;
     axis->high = value + (fabs(value) > 1e-290 ? fabs(value) / 10 : 1);
@@ -153,7 +153,7 @@ void axis_fit(Axis *axis, double low, double high, bool logarithmic, double marg
 
 double axis_place(const Axis *axis, double value) {
     double low = axis->low, high = axis->high;
-    if (value <= low) return 0; /* which has no logarithm, perhaps */
+    if (value <= low) return 0; /* which may have no logarithm */
     double part = axis->logarithmic ? (log(value) - log(low)) / (log(high) - log(low)) : (value - low) / (high - low);
     return fmin(part, 1);
 }

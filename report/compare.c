@@ -16,7 +16,7 @@
 #include "report/run_page.h"
 #include "report/svg.h"
 
-/* How much of a comparison a page shows, so that it keeps to REPORT_BYTES. */
+/* How much of a comparison a page shows, so that it is within REPORT_BYTES. */
 typedef struct {
     int points, groups; /* points of a curve; the number of best groups in tables and scatters */
 } Detail;
@@ -55,7 +55,7 @@ static void put_number(Sheet *sheet, int row, int column, int decimals, double v
     if (isfinite(value)) put(sheet, row, column, "%.*f", decimals, value);
 }
 
-/* A mean with its standard error, where there is one, and the unit, to be freed; NULL without a mean. */
+/* A mean with its standard error, if there is one, and the unit, to be freed; NULL without a mean. */
 static char *sample_text(int decimals, const Sample *sample, const char *unit) {
     TextStream text;
     if (!isfinite(sample->mean)) return NULL;
@@ -110,7 +110,7 @@ static TimeUnit time_unit(const Comparison *c) {
     return longest > 7200 ? (TimeUnit){3600, "h"} : longest > 120 ? (TimeUnit){60, "min"} : (TimeUnit){1, "s"};
 }
 
-/* RESULT: of the comparison's metric; METRIC: of all others. */
+/* RESULT: the comparison's metric; METRIC: all others. */
 enum { NAME, RESULT, DEVIATION, RUNS, SEED, STATE, EPOCH, BEST, BEST_AT, SPEED, PARAMETERS, MACS, MEMORY, TIME, METRIC,
        RESULT_COLUMNS = METRIC + METRICS };
 
@@ -263,7 +263,7 @@ static Drawn drawn_groups(const Comparison *c, TimeUnit unit) {
     return drawn;
 }
 
-/* The mean of a group's runs as a line with a band; `bounds` [2][curve->count] holds the band. */
+/* The mean of a group's runs as a line with a band; `bounds` [2][curve->count] is memory for the band. */
 static ChartLine line_of(const RunGroup *group, GroupCurve *curve, double *bounds, XAxis axis, TimeUnit unit,
                          bool dots) {
     int n = curve->count;
@@ -342,7 +342,8 @@ static void curves(FILE *out, const Comparison *c, int points, TimeUnit unit) {
 
 /* == Results against cost ========================================================================================= */
 
-/* The epochs of a table's row, which is compared with rows of as many; run folders are compared with each other. */
+/* The epochs of a table's row, which is compared with rows of the same number; run folders are compared with each
+ * other. */
 static const char *budget_of(const RunGroup *group) {
     return group->runs[0]->row ? run_setting(group->runs[0], "epochs") : "";
 }
@@ -412,7 +413,7 @@ static bool differs(const Comparison *c, const char *name) {
 
 static int by_text(const void *a, const void *b) { return strcmp(*(const char *const *)a, *(const char *const *)b); }
 
-/* The names of settings that differ, to be freed; without the seed and the folder, by which runs differ in any case. */
+/* The names of settings that differ, to be freed; without the seed and the folder, in which runs always differ. */
 static const char **differing(const Comparison *c, int *count) {
     size_t all = 0, unique = 0;
     for (int i = 0; i < c->run_count; i++) all += (size_t)c->runs[i].setting_count;
@@ -487,7 +488,7 @@ static void warn_of(FILE *out, const Comparison *c, const char *setting, const c
     if (*list) html_paragraph(out, text);
 }
 
-/* What a reader must know before the figures. */
+/* Warnings for the reader before the figures. */
 static void warnings(FILE *out, const Comparison *c, int groups) {
     char text[96];
     warn_of(out, c, "program", "are of different programs", "only what they have in common can be compared");

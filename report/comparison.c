@@ -134,7 +134,7 @@ static bool find_columns(int at[COLUMNS], char *const *cells, int count, Error *
     return true;
 }
 
-/* A row as a run whose log has one row and whose config has what distinguishes its group. */
+/* Makes a run from a row: its log has one row, and its config the settings that distinguish its group. */
 static bool take_row(ComparedRun *run, char *const cells[COLUMNS], Error *error) {
     char log[512], name[256];
     size_t room = 0;
@@ -162,7 +162,7 @@ static ComparedRun *new_run(Comparison *c, size_t *room) {
 }
 
 static bool read_rows(Comparison *c, size_t *room, char *text, Error *error) {
-    int at[COLUMNS] = {0}, columns = 0; /* 0: the header is to come */
+    int at[COLUMNS] = {0}, columns = 0; /* 0: the header is next */
     for (int number = 1; text; number++) {
         char *line = text_trim(strsep(&text, "\n")), *cells[MOST_CELLS], *chosen[COLUMNS];
         if (!*line) continue;
@@ -189,7 +189,7 @@ static bool read_table(Comparison *c, size_t *room, const char *path, Error *err
 
 /* == Names ======================================================================================================== */
 
-/* The last `parts` parts of a path, cut at its beginning where they are long. */
+/* The last `parts` parts of a path, cut at the beginning if they are long. */
 static char *path_ending(const char *path, int parts) {
     size_t end = strlen(path), from = end;
     while (from > 0 && (from == end || path[from - 1] != '/' || --parts)) from--;
@@ -204,7 +204,7 @@ static char *path_ending(const char *path, int parts) {
     return xstrdup(cut);
 }
 
-/* Has another folder the name of run i, or (`itself`) the same one that was given before? */
+/* Does another folder have the name of run i, or (`itself`) was the same folder given before? */
 static bool has_twin(const Comparison *c, int i, bool itself) {
     for (int k = 0; k < (itself ? i : c->run_count); k++) {
         if (k == i || c->runs[k].row || c->runs[i].row || strcmp(c->runs[k].name, c->runs[i].name)) continue;
@@ -252,7 +252,7 @@ static bool same_settings(const ComparedRun *a, const ComparedRun *b) {
     return same && i == a->setting_count && k == b->setting_count;
 }
 
-/* A seed counts once: two runs of one seed are no sample of two. */
+/* A seed counts once: two runs of one seed are not two samples. */
 static bool has_seed(const RunGroup *group, const char *seed) {
     bool has = !seed;
     for (int i = 0; !has && i < group->count; i++) has = !strcmp(run_setting(group->runs[i], "seed"), seed);
@@ -279,7 +279,7 @@ static void make_groups(Comparison *c) {
     }
 }
 
-/* The common beginning of its runs' names, without a number that was cut through and the word before it, as "-seed". */
+/* The common beginning of its runs' names, without an incomplete number and the word before it, such as "-seed". */
 static char *common_name(const RunGroup *group) {
     const char *name = group->runs[0]->name;
     size_t same = strlen(name);
@@ -452,14 +452,14 @@ Sample group_property(const RunGroup *group, RunProperty property) {
 
 /* == Curves ======================================================================================================= */
 
-/* A run's way through its log. */
+/* The position of a run in its log. */
 typedef struct {
     const ComparedRun *run;
     const double *step, *values, *seconds;
     int row, last; /* the next row; the last one that had a value */
 } Walk;
 
-/* What the metric was from there to the step `end`, or NaN. */
+/* The metric from there to the step `end`, or NaN. */
 static double walk_to(Walk *w, double end, bool averaged) {
     double sum = 0, weights = 0, before = w->row ? w->step[w->row - 1] : 0;
     for (; w->row < w->run->log.rows && w->step[w->row] <= end; before = w->step[w->row++]) {
@@ -472,7 +472,7 @@ static double walk_to(Walk *w, double end, bool averaged) {
     return weights > 0 ? sum / weights : NAN;
 }
 
-/* The log of the run that ends first, so that no point is beyond a run's end; NULL: one has no such column. */
+/* The log of the run that ends first, so that no point is beyond a run's end; NULL: one of them has no such column. */
 static const RunLog *shortest_log(const RunGroup *group, const Metric *metric) {
     const RunLog *shortest = &group->runs[0]->log;
     for (int i = 0; i < group->count; i++) {

@@ -229,7 +229,7 @@ void facts_level(Facts *facts, const char *column, const char *name, double valu
 
 /* == Sections ===================================================================================================== */
 
-/* The section of this id, or NULL; *at is its place. */
+/* The section of this id, or NULL; *at is its index. */
 static json_t *section_of(Facts *facts, const char *id, size_t *at) {
     json_t *sections = json_object_get(all_of(facts), "sections");
     for (*at = 0; *at < json_array_size(sections); ++*at)
@@ -237,7 +237,7 @@ static json_t *section_of(Facts *facts, const char *id, size_t *at) {
     return NULL;
 }
 
-/* A new section in the place of the one that had its id, or behind all others. */
+/* Puts a new section in place of the one with its id, or after all others. */
 static json_t *begin(Facts *facts, const char *id, const char *kind, const char *title) {
     size_t at;
     json_t *sections = json_object_get(all_of(facts), "sections"), *section = json_need(json_object());
@@ -256,7 +256,7 @@ static json_t *texts_of(const char *const *texts, int count) {
     return list;
 }
 
-/* Numbers below 0, and those that are not finite, become 0: a page has no picture for them. */
+/* Numbers below 0, and those that are not finite, become 0: a page cannot show them. */
 static json_t *numbers_of(const double *values, size_t count) {
     json_t *list = json_array();
     for (size_t i = 0; i < count; i++) json_add(list, number_of(isfinite(values[i]) && values[i] > 0 ? values[i] : 0));

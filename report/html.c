@@ -11,7 +11,7 @@
 
 /* == Texts ======================================================================================================== */
 
-/* How many bytes at `at` XML does not allow: a control character, U+FFFE or U+FFFF. */
+/* The number of bytes at `at` that XML does not allow: a control character, U+FFFE or U+FFFF. */
 static size_t forbidden_bytes(const char *at) {
     if ((unsigned char)*at < 0x20) return !strchr("\t\n\r", *at);
     return !strncmp(at, "\xef\xbf\xbe", 3) || !strncmp(at, "\xef\xbf\xbf", 3) ? 3 : 0;
@@ -105,7 +105,7 @@ void html_grid_end(FILE *out) { fputs("</div>\n", out); }
 
 /* == Tables ======================================================================================================= */
 
-/* Where the number at the beginning of the text ends, with commas between thousands, or NULL if there is none. */
+/* The end of the number at the beginning of the text, with commas between thousands, or NULL if there is none. */
 static const char *skip_number(const char *text) {
     text += *text == '-' || *text == '+';
     size_t length = strspn(text, "0123456789.,");
@@ -115,7 +115,7 @@ static const char *skip_number(const char *text) {
     return *text == 'e' && isdigit((unsigned char)*exponent) ? exponent + strspn(exponent, "0123456789") : text;
 }
 
-/* A number, perhaps with its error and a unit: "61.24", "1,024", "61.24 ± 0.31 %", "5e-4", "12.3 GB". */
+/* A number that may have an error and a unit: "61.24", "1,024", "61.24 ± 0.31 %", "5e-4", "12.3 GB". */
 static bool is_number(const char *cell) {
     const char *plus_minus = "±", *end = skip_number(cell);
     if (!end) return false;

@@ -1,11 +1,11 @@
 #include "report/page_style.h"
 
-/* Colours of lines have the hues of Okabe and Ito.  Each has a contrast of at least 3 to the background, and no two are
- * nearer than 14 in CIELAB, neither for all eyes nor for those that lack red or green (Machado et al., 2009).
+/* Colours of lines have the hues of Okabe and Ito.  Each has a contrast of at least 3 to the background, and any two
+ * have a distance of at least 14 in CIELAB, for normal vision and for red or green blindness (Machado et al., 2009).
  *
- * In a chart .e and .m are texts that end or are centred at their position; .h have a halo; .w1, .w2 and .w3
- * are left out where the chart is narrower than the widths in report/svg.c; .d is stretched to the chart's size, and in
- * it .g is the grid, .l a line, .b its band and .o its values between gaps. */
+ * In a chart .e and .m are texts that end or are centred at their position; .h have a halo; .w1, .w2 and .w3 are hidden
+ * if the chart is narrower than the widths in report/svg.c; .d is stretched to the chart's size, and in it .g is the
+ * grid, .l a line, .b its band and .o its values between gaps. */
 const char page_style[] =
     ":root{color-scheme:light dark;--page:#f6f7f9;--card:#fff;--ink:#1b1f24;--soft:#5c6570;--rule:#e2e5e9;--accent:#0072b2;"
     "--c0:#0072b2;--c1:#b94800;--c2:#00935e;--c3:#b97fa6;--c4:#c08a00;--c5:#1c7ce8;--c6:#1b1f24;--c7:#535a66}\n"
@@ -28,7 +28,7 @@ const char page_style[] =
     ".live::before{content:'';width:7px;height:7px;border-radius:50%;background:currentColor;animation:live 2s infinite}\n"
     "@keyframes live{50%{opacity:.25}}\n"
     "@media(prefers-reduced-motion:reduce){.live::before{animation:none}}\n"
-    /* the list of sections: a bar above on a telephone, a column where there is room */
+    /* the list of sections: a bar at the top on a telephone, a column if there is room */
     "nav{display:none;grid-area:list;position:sticky;top:0;z-index:2;gap:2px;overflow-x:auto;margin:0 -16px;padding:8px 16px;"
     "background:var(--page);border-bottom:1px solid var(--rule);scrollbar-width:none}\n"
     ".listed nav{display:flex}\n"
@@ -117,7 +117,7 @@ const char page_script[] =
     "'use strict';\n"
     "const all=(what,where=document)=>[...where.querySelectorAll(what)];\n"
     "const add=(parent,name,text='')=>{const e=document.createElement(name);e.textContent=text;parent.append(e);return e};\n"
-    /* the list of sections, and which of them is being read */
+    /* the list of sections, with the current one marked */
     "const heads=all('h2[id]'),nav=all('nav')[0];\n"
     "if(heads.length>1){\n"
     "  document.body.classList.add('listed');\n"
@@ -127,7 +127,7 @@ const char page_script[] =
     "    links.forEach((a,i)=>i===above-1?a.setAttribute('aria-current','true'):a.removeAttribute('aria-current'))};\n"
     "  addEventListener('scroll',mark,{passive:true});\n"
     "  mark()}\n"
-    /* copying; the text stays selected where a browser forbids it */
+    /* copying; the text remains selected if a browser forbids it */
     "for(const c of all('.command')){\n"
     "  const b=add(c,'button','Copy');\n"
     "  b.onclick=()=>{\n"
@@ -185,7 +185,7 @@ const char page_script[] =
     "    tip.style.right=left<50?'auto':p.width-to+12+'px';\n"
     "    pointed=true;\n"
     "    tip.hidden=false}}\n"
-    /* loading again, where the page was scrolled to, with what was open; not while somebody looks closely */
+    /* reloading with the same scroll position and open parts; not while the reader points at a chart or selects text */
     "const wait=+document.body.dataset.reload,key='report '+location.pathname;\n"
     "try{\n"
     "  const was=JSON.parse(sessionStorage.getItem(key));\n"

@@ -9,7 +9,7 @@
 
 enum { MOST_COLUMNS = 256, MOST_BYTES = 1 << 28 };
 
-/* Cuts the line that begins at *at off the text; NULL: there is no whole line left. */
+/* Cuts the line that begins at *at off the text; NULL: there is no complete line left. */
 static char *next_line(char **at, const char *end) {
     char *line = *at, *newline = memchr(line, '\n', (size_t)(end - line));
     if (!newline) return NULL;
@@ -35,7 +35,7 @@ static double number_of(const char *cell) {
     return *cell && !*end && isfinite(value) ? value : NAN;
 }
 
-/* COCO's average precision is -1 where there are no such objects. */
+/* COCO's average precision is -1 if there are no such objects. */
 static bool is_precision(const char *name) { return !strncmp(name, "ap", 2) || !strncmp(name, "mask_ap", 7); }
 
 static void read_row(RunLog *log, char *line, const double *steps) {

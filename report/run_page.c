@@ -19,7 +19,7 @@
 
 enum { PATH_SIZE = 4096, NAME_SIZE = 256, TEXT_SIZE = 640, CONFIG_BYTES = 1 << 20, MOST_LINES = 12 };
 
-/* A line of config.ini.  initial and help are NULL where the program does not know the setting. */
+/* A line of config.ini.  initial and help are NULL if the program does not have the setting. */
 typedef struct {
     char *name, *value, *initial;
     const char *help;
@@ -31,11 +31,11 @@ typedef struct {
     const Facts *facts;
     int reload_s;
     RunLog log;
-    double *epochs; /* [log.rows]: how many epochs were done at a row, or steps where a log does not tell */
+    double *epochs; /* [log.rows]: epochs done at a row, or steps if the log has no epochs */
     Setting *settings;
     size_t setting_count, setting_room;
     bool known; /* the settings have defaults */
-    int pictures_left, parts_left;       /* how many more may be written; parts are charts, tables and the like */
+    int pictures_left, parts_left;       /* numbers that may still be written; parts are charts, tables and the like */
     int pictures_left_out, parts_left_out;
 } Page;
 
@@ -71,7 +71,7 @@ static void add_setting(Page *page, const Setting *setting) {
     page->settings[page->setting_count++] = *setting;
 }
 
-/* The settings as the program knows them; false: the text has others than those of `like`. */
+/* The settings as those of the program; false: the text has other settings than `like`. */
 static bool known_settings(Page *page, const Config *like, const char *text, size_t size) {
     Config given, initial;
     Error error;
@@ -91,7 +91,7 @@ static bool known_settings(Page *page, const Config *like, const char *text, siz
     return page->known;
 }
 
-/* The settings of a config.ini whose program is not known, in its order. */
+/* The settings of a config.ini of an unknown program, in its order. */
 static void unknown_settings(Page *page, char *text) {
     for (char *name, *value; text_next_setting(&text, &name, &value);)
         if (value) add_setting(page, &(Setting){.name = xstrdup(name), .value = xstrdup(value)});
@@ -111,7 +111,7 @@ static void read_settings(Page *page, const char *folder, const Config *like) {
     free(text);
 }
 
-/* Reads what there is; with neither a log nor facts a folder is not that of a run. */
+/* Reads the existing files; a folder with neither a log nor facts is not that of a run. */
 static bool page_open(Page *page, const char *folder, const Facts *facts, const Config *like, int reload_s,
                       Error *error) {
     char path[PATH_SIZE];
@@ -141,7 +141,7 @@ static void page_close(Page *page) {
 
 /* == Results ====================================================================================================== */
 
-/* A column that says how good a model is. */
+/* A column with a metric of the model. */
 typedef struct {
     const char *column, *name, *format;
     bool least; /* the best value is the least one */
@@ -194,7 +194,7 @@ static void add_score(Figures *figures, const Page *page, const Score *score) {
     epoch_note(f, page, last);
 }
 
-/* "images", or what else a batch of this run has. */
+/* "images", or the other samples of this run's batches. */
 static const char *unit_of(const Page *page) {
     const char *unit = facts_get(page->facts, "unit");
     return unit ? unit : "images";
@@ -246,7 +246,7 @@ typedef struct {
     bool log_y, from_zero;
     struct {
         const char *column, *name;
-        bool noisy; /* where it has many values, their mean is a line, and they are faint behind it */
+        bool noisy; /* if it has many values, their mean is a line, and the values are faint behind it */
     } lines[5];
 } Curves;
 
@@ -282,7 +282,7 @@ static const Curves all_curves[] = {
 };
 enum { CURVES = sizeof all_curves / sizeof *all_curves };
 
-/* The values of a column that are there, and where. */
+/* The existing values of a column, and their rows. */
 typedef struct {
     int count;
     double *x, *y;
@@ -300,7 +300,7 @@ static Points points_of(const Page *page, const char *column, double scale) {
     return p;
 }
 
-/* Means of the `width` values around each one; at the ends, of those that there are. */
+/* Means of the `width` values around each one; at the ends, of the existing ones. */
 static Points smoothed(const Points *raw, int width) {
     size_t count = (size_t)raw->count;
     Points p = {raw->count, xcalloc(count, sizeof *p.x, "a curve"), xcalloc(count, sizeof *p.y, "a curve")};
@@ -343,7 +343,7 @@ static void add_curve(Drawing *d, Points points, const char *name, bool noisy, i
     add_line(d, smoothed(&points, width), mean, colour);
 }
 
-/* The levels of the chart's columns: what their values are compared with. */
+/* The levels of the chart's columns, for comparison with their values. */
 static int levels_of(const Page *page, const Curves *c, double *levels, const char **names, int most) {
     const json_t *list = json_object_get(page->facts->all, "levels");
     int count = 0;
@@ -390,7 +390,7 @@ static void put_curves(FILE *out, Page *page, const Curves *c) {
     }
 }
 
-/* Is the column in one of the charts above, or what they are drawn over? */
+/* Is the column in one of the charts above, or their horizontal axis? */
 static bool is_drawn(const char *column) {
     for (int i = 0; i < CURVES; i++)
         for (int k = 0; k < 5 && all_curves[i].lines[k].column; k++)
@@ -490,7 +490,7 @@ static void put_settings(FILE *out, const Page *page) {
     html_fold_end(out);
 }
 
-/* What is known of the machine, the program and the time, as plain facts. */
+/* The known facts about the machine, the program and the time. */
 static const struct {
     const char *label, *fact;
     enum { A_TEXT, A_NUMBER, A_MOMENT } kind;
@@ -657,12 +657,13 @@ static char *page_text(Page *page, int pictures, int parts, size_t *size) {
     return text;
 }
 
-/* The page with as many pictures, and without any as many parts, as REPORT_BYTES allow. */
+/* The page with as many pictures as REPORT_BYTES allow, or without pictures as many parts. */
 static char *fitting_text(Page *page, size_t *size) {
     char *text = page_text(page, INT_MAX, INT_MAX, size);
     int pictures = INT_MAX - page->pictures_left, parts = INT_MAX - page->parts_left; /* that it has */
     for (int kind = 0; kind < 2 && *size > REPORT_BYTES; kind++) {
-        int fits = 0, above = kind == 0 ? pictures : parts; /* `fits` fit, as far as anything does; `above` do not */
+        int fits = 0, above = kind == 0 ? pictures : parts; /* `fits` is a number that fits, if any does; `above` does
+                                                             * not */
         while (above - fits > 1) {
             int middle = fits + (above - fits) / 2;
             free(text);
@@ -675,7 +676,7 @@ static char *fitting_text(Page *page, size_t *size) {
     return text;
 }
 
-/* The page of a folder; NULL, and `error` is set, where there is none. */
+/* The page of a folder; NULL, with `error` set, if there is none. */
 static char *text_of_folder(const char *folder, const Facts *facts, const Config *like, int reload_s, size_t *size,
                             Error *error) {
     Page page;

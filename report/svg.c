@@ -10,8 +10,8 @@
 #include "report/axis.h"
 #include "report/html.h"
 
-/* Lengths in pixels.  TEXT_WIDTH is that of a character of the widest font that one meets, and WIDE_TEXT_WIDTH that of
- * a Chinese one or of a broad letter. */
+/* Lengths in pixels.  TEXT_WIDTH is that of a character in the widest usual font, and WIDE_TEXT_WIDTH that of a Chinese
+ * character or a wide letter. */
 enum { TEXT_WIDTH = 7, WIDE_TEXT_WIDTH = 12, TEXT_HEIGHT = 14, NAME_GAP = 8 };
 
 /* == What charts share ============================================================================================ */
@@ -63,7 +63,7 @@ static void put_value(FILE *out, double value, const char *unit) {
     put(out, *or_empty(unit) ? "%s %s" : "%s", text, unit);
 }
 
-/* How wide a text is, at most. */
+/* The largest width of a text. */
 static int text_width(const char *text) {
     int width = 0;
     for (const unsigned char *at = (const unsigned char *)text; *at; at++)
@@ -71,7 +71,7 @@ static int text_width(const char *text) {
     return width;
 }
 
-/* A name, cut to a width with dots for what is missing. */
+/* A name, cut to a width, with dots for the missing part. */
 static const char *cut_name(char cut[128], const char *name, int width) {
     if (text_width(or_empty(name)) <= width) return or_empty(name);
     snprintf(cut, 120, "%s", name);
@@ -97,7 +97,7 @@ static void put_axis_x(FILE *out, const Axis *axis, const char *label) {
     put(out, "<text class=\"m\" x=\"50%%\" y=\"100%%\" dy=\"38\">%s</text>\n", or_empty(label));
 }
 
-/* What follows is stretched to the chart's size, until </svg>. */
+/* Everything until </svg> is stretched to the chart's size. */
 static void put_grid(FILE *out, const Axis *y) {
     put(out, "<svg class=\"d\" viewBox=\"0 0 %d %d\" preserveAspectRatio=\"none\"><path class=\"g\" d=\"",
         10 * CHART_WIDTH, 10 * CHART_HEIGHT);
@@ -144,7 +144,7 @@ static void keep(Points *points, int i) {
     points->index[points->count++] = i;
 }
 
-/* The values are divided along x among as many pixels as leave room for two of each, and for the first and the last. */
+/* The values are divided along x into pixels, so many that two values of each and the first and last one fit. */
 static void thin(Points *points, const LineChart *chart, const Axis *x) {
     const ChartLine *line = points->line;
     int pixel = -1, least = -1, greatest = -1, last = -1;
@@ -182,7 +182,7 @@ static void choose_points(Points *points, const LineChart *chart, const ChartLin
     }
 }
 
-/* Writes a path with relative coordinates in tenths, which are the shortest. */
+/* Writes a path with relative coordinates in tenths, which is the shortest form. */
 typedef struct {
     FILE *out;
     const Axis *x, *y;
@@ -204,7 +204,7 @@ static int run_end(const Points *points, int k) {
     return k;
 }
 
-/* Forth along the upper end of each run and back along the lower one. */
+/* The path goes along the upper end of each run and back along the lower one. */
 static void put_band(FILE *out, const Points *points, const Axis *x, const Axis *y) {
     const ChartLine *line = points->line;
     put(out, "<path class=\"b c%d\" d=\"", colour_of(line->colour));
@@ -221,7 +221,7 @@ static void put_band(FILE *out, const Points *points, const Axis *x, const Axis 
     fputs("\"/>", out);
 }
 
-/* The values of x for the page's script: differences in a unit, 1 for whole numbers and else less than a pixel. */
+/* The values of x for the page's script: differences in a unit, 1 for whole numbers, otherwise less than a pixel. */
 static void put_x(FILE *out, const Points *points, const Axis *axis) {
     double range = axis->high - axis->low, unit = 1, at = 0;
     bool whole = range < 1e9;
@@ -262,7 +262,7 @@ static void put_line(FILE *out, const Points *points, const Points *before, cons
     Pen pen = {out, x, y, 0, 0};
     put(out, "<path class=\"l c%d%s%s\"", colour_of(line->colour), is_dashed(line) ? " dashed" : "",
         line->faint ? " faint" : "");
-    if (!before || !have_same_x(points, before)) put_x(out, points, x); /* else those of the path before */
+    if (!before || !have_same_x(points, before)) put_x(out, points, x); /* otherwise those of the previous path */
     for (int k = 0; k < points->count; k++)
         fprintf(out, "%s%.5g", k ? "," : " data-y=\"", line->y[points->index[k]]);
     fputs("\" d=\"", out);
@@ -273,7 +273,7 @@ static void put_line(FILE *out, const Points *points, const Points *before, cons
     fputs("</path>\n", out);
 }
 
-/* A value between two gaps, which is no line. */
+/* A value between two gaps, which is not a line. */
 static void put_lonely(FILE *out, const Points *points, const Axis *x, const Axis *y) {
     const ChartLine *line = points->line;
     Pen pen = {out, x, y, 0, 0};
@@ -314,7 +314,7 @@ static void put_legend(FILE *out, const LineChart *chart, const Points *all) {
     fputs("</ul>\n", out);
 }
 
-/* Where the name of a level has room: at the right or the left end, above or below its line. */
+/* A position with room for the name of a level: at the right or the left end, above or below its line. */
 typedef enum { RIGHT_ABOVE, RIGHT_BELOW, LEFT_ABOVE, LEFT_BELOW, NOWHERE } LevelPlace;
 
 static double level_name_y(double level_y, LevelPlace place) { return level_y + (place % 2 ? 10 : -7); }
@@ -413,7 +413,7 @@ void svg_lines(FILE *out, const LineChart *chart) {
 /* == Points ======================================================================================================= */
 
 enum { SCATTER_HEIGHT = 320, DOT = 6, NAMED_POINTS = 500, NAME_WIDTH = 190 };
-/* Widths of a chart for which names are placed; below widths[i] the style sheet leaves out what is of class wi. */
+/* Widths of a chart for which names are placed; below widths[i] the style sheet hides elements of class wi. */
 static const int widths[] = {240, 400, 680, 1000};
 enum { WIDTHS = sizeof widths / sizeof *widths };
 
@@ -427,7 +427,7 @@ static bool boxes_meet(Box a, Box b) {
 
 typedef enum { RIGHT, LEFT, ABOVE, BELOW, PLACES } Place;
 
-/* A point with its place in the chart, from 0 to 1, and that of its name. */
+/* A point with its position in the chart, from 0 to 1, and that of its name. */
 typedef struct {
     const ChartPoint *point;
     double x, y;
@@ -463,7 +463,7 @@ static bool has_room(const Spot *spots, int count, int own, Place place, int w) 
     return true;
 }
 
-/* Where it has room in the narrowest chart. */
+/* The position with room in the narrowest chart. */
 static void place_name(Spot *spots, int count, int own) {
     for (Place place = RIGHT; place < PLACES; place++) {
         int least = WIDTHS;
@@ -583,7 +583,7 @@ static void put_axis_name(FILE *out, const char *const *names, int i) {
     put(out, "%s", names ? or_empty(names[i]) : number);
 }
 
-/* Of few cells each is an element with its value. */
+/* With few cells, each is an element with its value. */
 static void put_titled_cells(FILE *out, const Cells *cells) {
     for (int row = 0; row < cells->rows; row++)
         for (int i = 0; i < cells->columns; i++) {
@@ -599,7 +599,7 @@ static void put_titled_cells(FILE *out, const Cells *cells) {
         }
 }
 
-/* Of many cells all with the same shade are one element, neighbours in a row one stroke. */
+/* With many cells, all cells of the same shade are one element, and neighbours in a row are one stroke. */
 static void put_shade(FILE *out, const Cells *cells, int shade) {
     int at_x = 0, at_y = 0;
     bool any = false;
@@ -618,7 +618,7 @@ static void put_shade(FILE *out, const Cells *cells, int shade) {
 
 static bool has_titles(const Cells *cells) { return cells->rows <= TITLED_CELLS && cells->columns <= TITLED_CELLS; }
 
-/* Numbers in the cells, where there are few columns. */
+/* Numbers in the cells, if there are few columns. */
 static void put_counts(FILE *out, const Cells *cells) {
     for (int row = 0; row < cells->rows; row++)
         for (int i = 0; i < cells->columns; i++) {
@@ -633,7 +633,7 @@ static void put_counts(FILE *out, const Cells *cells) {
         }
 }
 
-/* Every how many of `count` rows or columns has a label, if there is room for `most`. */
+/* The distance between labelled ones among `count` rows or columns, with room for `most` labels. */
 static int label_every(int count, int most) {
     static const int steps[] = {1, 2, 5};
     for (int power = 1;; power *= 10)
@@ -652,7 +652,7 @@ static void put_row_names(FILE *out, const Cells *cells) {
     }
 }
 
-/* Names are turned by a right angle, numbers are not.  In a narrow chart there is room for half of them. */
+/* Names are rotated by a right angle, numbers are not.  In a narrow chart there is room for half of them. */
 static void put_column_names(FILE *out, const Cells *cells) {
     char cut[128], number[NUMBER_SIZE];
     const char *const *names = cells->map->column_names;

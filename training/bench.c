@@ -68,7 +68,7 @@ static void note_time(Bench *b) {
     seconds[i] = took;
 }
 
-/* While the device works on this batch, waits for the one before. */
+/* While the device works on this batch, waits for the previous one. */
 static void end_batch(Bench *b) {
     int warm = b->batches - (device_shares_cores() ? 1 : 2);
     device_mark(&b->ends[warm > 0 ? b->timed % 2 : b->batches - 1]);

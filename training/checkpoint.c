@@ -77,7 +77,7 @@ static char *columns_text(const RunState *state) {
     return text_close(&text, "the values of the log");
 }
 
-/* What a state has of each tensor; the EMA is last, as not every run has it. */
+/* The values of each tensor in a state; the EMA is last, as not every run has it. */
 enum { STATE_ARENAS = 4 };
 static const char *const state_prefixes[STATE_ARENAS] = {"param.", "exp_avg.", "exp_avg_sq.", "ema."};
 
@@ -92,8 +92,8 @@ void checkpoint_save_state(const Params *params, const RunState *state, const ch
     memcpy(all, metadata, (size_t)metadata_count * sizeof *metadata);
     snprintf(seconds, sizeof seconds, "%.3f", state->seconds);
     all[metadata_count++] = (SafeMetadata){"vit.c.run", run};
-    all[metadata_count++] = (SafeMetadata){"vit.c.seconds", seconds}; /* separate: not reproducible */
-    if (state->since_best) { /* separate: older versions read the rest */
+    all[metadata_count++] = (SafeMetadata){"vit.c.seconds", seconds}; /* separate, because it is not reproducible */
+    if (state->since_best) { /* separate, because older versions read the rest */
         snprintf(since, sizeof since, "%" PRIu64, state->since_best);
         all[metadata_count++] = (SafeMetadata){"vit.c.since_best", since};
     }
@@ -180,7 +180,8 @@ static bool none_missing(const Missing *missing, const char *file, Error *error)
 }
 
 /* Reads the tensors of `arena` whose names begin with `part` into host memory; in the file their names begin with
- * `prefix`, and may lack `part`.  What is missing is a better hint than the first tensor of another shape. */
+ * `prefix`, and may lack `part`.  A missing tensor is reported rather than one of another shape, because it is a better
+ * hint. */
 static bool read_tensors(float *host, const Params *params, const float *arena, const SafeTensors *st,
                          const char *prefix, const char *part, const CheckpointFit *fit, Error *error) {
     Missing missing = {.count = 0};
@@ -274,7 +275,7 @@ void checkpoint_load_state(Params *params, RunState *state, const char *path) {
     read_columns(state, safetensors_metadata(&st, "vit.c.log"));
     const char *since = safetensors_metadata(&st, "vit.c.since_best");
     state->since_best = since ? strtoull(since, NULL, 10) : 0;
-    const char *seconds = safetensors_metadata(&st, "vit.c.seconds"); /* older versions saved none */
+    const char *seconds = safetensors_metadata(&st, "vit.c.seconds"); /* older versions did not save it */
     state->seconds = seconds ? strtod(seconds, NULL) : 0;
     if (!(state->seconds >= 0) || !isfinite(state->seconds)) state->seconds = 0;
     float *arenas[STATE_ARENAS] = {params->values, params->exp_avg, params->exp_avg_sq, params->ema};

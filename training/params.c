@@ -38,7 +38,7 @@ void params_declare(Params *params, Param tensor) {
 
 void params_start_scaled(Params *params, const char *prefix, const char *name, float gain) {
     size_t length = strlen(prefix);
-    /* The tensor is mostly one of the latest. */
+    /* The tensor is usually one of the latest. */
     for (int i = params->count - 1; i >= 0; i--) {
         Param *p = &params->items[i];
         if (strncmp(p->name, prefix, length) || strcmp(p->name + length, name)) continue;

@@ -72,7 +72,7 @@ int parity_tokens(SafeTensors *st, const char *path, int dims[PARITY_TOKEN_DIMS]
     return tokens->ndim;
 }
 
-/* Reads integers from 0 to below - 1; `what` and `place` name one of another value in the message. */
+/* Reads integers from 0 to below - 1; `what` and `place` name an integer out of range in the message. */
 static void read_integers(const SafeTensor *tensor, const char *path, const char *what, const char *place, int *to,
                           int below) {
     int64_t *wide = xcalloc(tensor->size, sizeof *wide, "parity");
@@ -108,8 +108,8 @@ static const char *first_stranger(const Params *params, const SafeTensors *st, i
     return first;
 }
 
-/* Weights by other names would leave this model's initial values, without a message.  In addition to all of its own there may
- * be those of a module that its authors do not use, which is said. */
+/* Weights with other names would leave this model's initial values, without a message.  Besides all of this model's,
+ * the file may have weights of a module that the authors do not use, which are reported. */
 void parity_parameters(Params *params, const SafeTensors *st) {
     int present = 0, strangers;
     const char *stranger = first_stranger(params, st, &strangers);

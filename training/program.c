@@ -91,7 +91,7 @@ static bool find_base(char path[RUN_PATH_SIZE], const Training *t, const ModeSet
     return (looks && *t->s->init) || t->resumed;
 }
 
-/* Notes the value of each setting in the run being resumed. */
+/* Stores the value of each setting in the run being resumed. */
 static char **values_of(const Config *config) {
     char **values = xcalloc((size_t)config->count, sizeof *values, "settings");
     for (int i = 0; i < config->count; i++) values[i] = config_value(config, i);
@@ -103,7 +103,7 @@ static bool is_among(const char *name, const char *const *names) {
     return *names != NULL;
 }
 
-/* Notes what has changed since the run was saved, and rejects what cannot change. */
+/* Lists the changes since the run was saved, and rejects those that are not possible. */
 static void compare_with_saved(Training *t, char *const *saved) {
     const Config *config = &t->config;
     TextStream changes;
@@ -124,7 +124,7 @@ static void compare_with_saved(Training *t, char *const *saved) {
     t->changes = text_close(&changes, "the changed settings");
 }
 
-/* The precision that a run is resumed in is its own; that of mere weights may be another machine's. */
+/* A run is resumed in its own precision; the precision in a file of weights may be that of another machine. */
 static void forget_precision(Training *t) {
     config_try_set(&t->config, "precision", kernels_default_precision(), "the default", &error_usage);
 }
@@ -152,7 +152,7 @@ static void read_settings(Training *t, const ModeSettings *modes, const ProgramM
     if (t->resumed) t->s->init = ""; /* the state has later weights */
 }
 
-/* The main of the variant that the settings ask for; NULL: this one. */
+/* The main of the variant in the settings; NULL: this one. */
 static ProgramMain *choose_variant(const Training *t, const ModeSettings *modes) {
     const char *isa = config_word(&t->config, "isa", modes->isa);
     const char *precision = config_word(&t->config, "precision", t->s->precision);
@@ -208,7 +208,7 @@ static void claim_outputs(const ProgramMode *mode, const Config *config) {
     }
 }
 
-/* Claims the files of a new run's folder, in which files may lie; that of a run that was begun is refused when it is
+/* Claims the files of a new run's folder, which may have files; the folder of an earlier run is refused when it is
  * opened. */
 static void claim_folder(const Training *t) {
     static char paths[8][RUN_PATH_SIZE];
@@ -253,7 +253,7 @@ static char *common_settings(const Config *config) {
     return text_close(&text, "the settings as text");
 }
 
-/* Connects all ranks.  For a mode that rank 0 runs alone they disconnect again; true if this rank continues. */
+/* Connects all ranks.  For a mode that only rank 0 runs they disconnect again; true if this rank continues. */
 static bool meet_ranks(const Config *config, bool alone) {
     char *settings = common_settings(config);
     distributed_open(settings);
@@ -267,7 +267,7 @@ static bool helps_only(const ModeSettings *modes) { return *modes->help || modes
 /* == The parts of main ============================================================================================ */
 
 /* Without arguments the defaults would train for days on the embedded data set, which nobody intends: prints examples.
- * Status 2, as for any wrong command line.  Apart from program_begin, so that its locals are not on the stack before
+ * Status 2, as for any wrong command line.  Separate from program_begin, so that its locals are not on the stack before
  * limits_open. */
 __attribute__((noinline)) static bool begin(Training *t, const ProgramFacts *facts, int argc) {
     standard_files_open();
@@ -301,7 +301,7 @@ bool program_read(Training *t, int argc, char **argv) {
     return !other;
 }
 
-/* Prints what was asked for in place of all work, on one rank. */
+/* Prints help, the settings or the version in place of all work, on one rank. */
 static void help(Training *t, const ModeSettings *modes) {
     if (!meet_ranks(&t->config, true)) return;
     if (modes->version) printf("%s %s\n", t->program, VIT_VERSION);

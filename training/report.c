@@ -26,7 +26,7 @@ typedef struct Report {
     bool warned;
 } Report;
 
-/* A word of a command line, in quotes where a shell would read it otherwise. */
+/* A word of a command line, in quotes if a shell would interpret it otherwise. */
 static void put_word(FILE *out, const char *word) {
     static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./+=:,@%";
     if (*word && strspn(word, plain) == strlen(word)) {

@@ -124,7 +124,7 @@ static void log_lock(const RunFolder *folder) {
     die("%s: %s is training in this folder: stop it first, or train in another folder", folder->log_path, which);
 }
 
-/* Opens and locks a log that is there; false: there is none. */
+/* Opens and locks an existing log; false: there is none. */
 static bool log_open(RunFolder *folder) {
     struct stat info;
     folder->log = fopen(folder->log_path, "r+e");
@@ -150,8 +150,8 @@ static bool is_untrained(const RunFolder *folder) {
            (!end || end + 1 == begun + length);
 }
 
-/* The log of a folder that has one: of a run that goes on elsewhere, of one that can be resumed, or of one that ended
- * before it trained, whose folder is taken over. */
+/* The log of a folder that has one: of a run in another process, of a run that can be resumed, or of a run that ended
+ * before it trained, whose folder is used again. */
 static void log_take_over(RunFolder *folder) {
     char state[RUN_PATH_SIZE];
     if (!log_open(folder)) die("%s: cannot open: a link that leads nowhere, or just removed", folder->log_path);
@@ -179,14 +179,14 @@ static void log_create(RunFolder *folder, const char *header) {
     log_flush(folder);
 }
 
-/* The values of a row, or the names of a header, in place; returns how many there are. */
+/* The values of a row, or the names of a header, in place; returns their number. */
 static int split_row(char *row, char *cells[LOG_COLUMNS]) {
     int count = 0;
     while (row && count < LOG_COLUMNS) cells[count++] = strsep(&row, ",");
     return count;
 }
 
-/* Lets rows have the columns of `line`, a header, in its order.  Returns how many of them the program has. */
+/* Sets the columns of rows to those of `line`, a header, in its order.  Returns how many of them the program has. */
 static int log_order(RunFolder *folder, const char *header, const char *line) {
     char ours[LOG_SIZE], theirs[LOG_SIZE], *names[LOG_COLUMNS], *columns[LOG_COLUMNS];
     snprintf(ours, sizeof ours, "%s", header);
@@ -202,7 +202,7 @@ static int log_order(RunFolder *folder, const char *header, const char *line) {
     return known;
 }
 
-/* A log that another version began, or a run with other settings, goes on with the columns that it has. */
+/* A log of another version, or of a run with other settings, continues with its own columns. */
 static void log_check_header(RunFolder *folder, const char *header) {
     char line[LOG_SIZE] = "";
     if (!fgets(line, sizeof line, folder->log)) line[0] = 0;
@@ -213,7 +213,7 @@ static void log_check_header(RunFolder *folder, const char *header) {
     if (!known) log_order(folder, header, header);
 }
 
-/* If the log was removed, a new one is begun.  If the state has no log length, the log is left as it is. */
+/* If the log was removed, a new one is created.  If the state has no log length, the log is not changed. */
 static void log_reopen(RunFolder *folder, const char *header, uint64_t saved_bytes) {
     if (!log_open(folder)) {
         warn("%s: missing: a new one begins, without the rows up to here", folder->log_path);
@@ -260,7 +260,7 @@ static bool log_restore(RunFolder *folder) {
  * appends to that one.  False: there is no file at that path; errno gives the reason. */
 static bool log_keep(RunFolder *folder) {
     struct stat ours, theirs;
-    if (fstat(fileno(folder->log), &ours)) return true; /* no reason to give it up */
+    if (fstat(fileno(folder->log), &ours)) return true; /* not a reason to stop using it */
     if (stat(folder->log_path, &theirs)) return errno != ENOENT || log_restore(folder);
     if (ours.st_dev == theirs.st_dev && ours.st_ino == theirs.st_ino) return true;
     FILE *other = fopen(folder->log_path, "r+e");
@@ -275,7 +275,7 @@ static bool log_keep(RunFolder *folder) {
 void run_folder_log(RunFolder *folder, char *row) {
     char *cells[LOG_COLUMNS];
     if (!folder->log) return;
-    log_keep(folder); /* an error is reported by the next save, as the folder may be back by then */
+    log_keep(folder); /* the next save reports an error, as the folder may exist again by then */
     split_row(row, cells);
     for (int k = 0; k < folder->log_columns; k++)
         fprintf(folder->log, "%s%s", k ? "," : "", folder->log_order[k] < 0 ? "" : cells[folder->log_order[k]]);

@@ -1,8 +1,8 @@
 /* The learning rate after t of T epochs, W of them warm-up:
  *   t < W   lr_warmup + (peak - lr_warmup) t / W,  or with a reciprocal warm-up peak / (W - t)
  *   else    lr_min + (peak - lr_min) (1 + cos(pi t / T)) / 2,  or from the warm-up on with (t - W) / (T - W)
- * The cosine starts at t = 0, not at W, in DeiT's recipe, as timm's warmup_prefix is off there; at W, behind a reciprocal
- * warm-up, in that of Compact Transformers. */
+ * In DeiT's recipe the cosine starts at t = 0, not at W, because timm's warmup_prefix is off there; in that of Compact
+ * Transformers it starts at W, after a reciprocal warm-up. */
 #include "training/schedule.h"
 
 #include <math.h>
@@ -89,7 +89,8 @@ static const ConfigEntry step_cosine_entries[] = {
 const ConfigGroup step_cosine_settings = {CONFIG_GROUP(StepCosineSettings, step_cosine_entries),
                                           .change = CHANGE_FREELY};
 
-/* Fits a warm-up to the run: the default, and one that does not fit where `epochs` was not given with it, shrink. */
+/* Adapts a warm-up to the run: the default, and a longer one that was not given together with `epochs`, are
+ * shortened. */
 static int fit_steps(const Config *config, int warmup, uint64_t steps) {
     uint64_t given = (uint64_t)warmup, fits = given < steps / 10 ? given : steps / 10;
     bool chosen = config_origin(config, "warmup_steps");

@@ -195,7 +195,7 @@ static void settle(Training *t) {
     while (t->settled < t->launched) settle_one(t);
 }
 
-/* A device of its own works on this step while the host reads what came of the one before. */
+/* An asynchronous device works on this step while the host reads the results of the previous one. */
 static void update(Training *t, bool unseen) {
     int i = (int)(t->launched++ % 2);
     TrainingPending *p = &t->pending[i];
@@ -238,7 +238,8 @@ void training_value(Training *t, const char *name, double value) {
     c->count = 1;
 }
 
-/* One rank's sums are those of all at once, so that a stop between two rows rounds nothing otherwise. */
+/* With one rank its sums are added to the total at once, so that a stop between two rows does not change the
+ * rounding. */
 void training_add(Training *t, const char *name, double sum, double count) {
     LogColumn *c = column_named(t, name);
     bool one = distributed_ranks() == 1;
@@ -246,7 +247,7 @@ void training_add(Training *t, const char *name, double sum, double count) {
     *(one ? &c->count : &c->own_count) += count;
 }
 
-/* Adds up what the ranks have added to their columns. */
+/* Sums the ranks' columns. */
 static void sum_columns(RunState *state) {
     double sums[2 * MAX_LOG_COLUMNS];
     int n = state->column_count;
@@ -394,7 +395,7 @@ static void check_length(const Training *t) {
                                            "step %llu on", (unsigned long long)t->batches, (unsigned long long)state->step);
 }
 
-/* Notes the device that computed the saved state, if that is not this one. */
+/* Stores the device that computed the saved state, if that is not this one. */
 static void note_device(Training *t) {
     char path[RUN_PATH_SIZE], here[CHECKPOINT_DEVICE];
     run_folder_file(path, t->s->run_dir, "state.safetensors");
@@ -469,7 +470,7 @@ void training_announce(const Training *t, const char *format, ...) {
 
 /* == Epochs and steps ============================================================================================= */
 
-/* Has the run done all its steps, where these are limited? */
+/* Has the run done all its steps, if these are limited? */
 static bool steps_done(const Training *t) { return t->most_steps && t->state.step >= t->most_steps; }
 
 /* Were the last evaluations no better than one before them? */

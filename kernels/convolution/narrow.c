@@ -16,7 +16,7 @@ static int window_of(const Convolution *c) { return c->in * c->k * c->k; }
 
 bool narrow_serves(const Convolution *c) { return window_of(c) <= WINDOW && c->k > 1 && c->out % TILE == 0; }
 
-/* The floats of a row, a multiple of tile_gemm's vectors; and of the pixels of a line of windows, with the unused ones
+/* The number of floats in a row, a multiple of tile_gemm's vectors; and in a line of windows, with the unused pixels
  * that the last vector copies. */
 static int row_floats(const Convolution *c) { return (window_of(c) + 3) / 4 * 4; }
 

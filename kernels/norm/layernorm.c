@@ -15,7 +15,7 @@
 #include "kernels/norm/norms.h"
 
 /* dw and db are summed over CHUNK rows before they are added to the thread's total: the rounding error then grows with
- * the square root of the number of chunks instead of rows. */
+ * the square root of the chunks instead of the rows. */
 enum { CHUNK = 128 };
 
 /* h, mean and rstd of one row y. */

@@ -44,7 +44,7 @@ static SatShape shape_of(const RippleRings *rings, int D, int F) {
                       .L = (D + 1 + LINE - 1) / LINE * LINE};
 }
 
-/* The offsets in the table of both ends of one side of a square or box. */
+/* The offsets in the table of a side's two ends, for a square or box. */
 typedef struct {
     size_t low, high;
 } Span;

@@ -192,8 +192,7 @@ static CausalBackward backward_take(float *slice, const CausalShape *s, const Ca
     return w;
 }
 
-/* Takes a query's pair with its own key, where that is not one of the run's: that key's dk and dv, and dq's
- * beginning. */
+/* Computes the pair of a query and its own key, if that is not in the run: the key's dk and dv, and the initial dq. */
 static void own_pair(float *dq, const CausalRun *r, const CausalHead *a, const float *q, const float *dy, float delta,
                      float lse, size_t token) {
     memset(dq, 0, a->Dkp * sizeof *dq);
@@ -208,7 +207,7 @@ static void own_pair(float *dq, const CausalRun *r, const CausalHead *a, const f
     scatter(a->dv + token * a->v_row, 0, NULL, 0, dy, p, false, 1, a->Dv, a->Dvp);
 }
 
-/* Prepares this member's part of the queries, for all, and its share of dq, which is for all queries. */
+/* Prepares this member's part of the queries, for all, and its own share of dq for all queries. */
 static void begin_queries(const CausalBackward *own, const CausalBackward *run, const CausalRun *r, const CausalHead *a,
                           Team team) {
     for (int i = 0; i < r->queries; i++) {
@@ -230,7 +229,7 @@ static void begin_queries(const CausalBackward *own, const CausalBackward *run, 
     }
 }
 
-/* Takes keys j .. j+block-1 and all queries that see one of them: dk, dv, and this member's share of dq. */
+/* Processes keys j .. j+block-1 and all queries that attend to one of them: dk, dv, and this member's share of dq. */
 static void backward_keys(const CausalBackward *own, const CausalBackward *run, const CausalRun *r, const CausalHead *a,
                           int j, int block) {
     int Dk = a->Dk, Dkp = a->Dkp, Dvp = a->Dvp;
@@ -263,7 +262,7 @@ static void backward_keys(const CausalBackward *own, const CausalBackward *run, 
     scatter(a->dv, a->v_row, r->k_order, j, own->dv, 1, r->pass->rest, block, a->Dv, Dvp);
 }
 
-/* A member's dq lies `apart` floats behind the one before; `run` has the buffers of the team's first member. */
+/* A member's dq is `apart` floats after the previous one's; `run` has the buffers of the team's first member. */
 static void backward_run(const CausalBackward *own, const CausalBackward *run, size_t apart, const CausalRun *r,
                          const CausalHead *a, Team team) {
     begin_queries(own, run, r, a, team);

@@ -1,34 +1,35 @@
-/* Causal softmax attention over sets of keys, on the matrix units: kernels/softmax/softmax_attention.cu has the shape
- * of the kernels, kernels/softmax/causal_attention.c the passes.  A pass lists all queries and all keys in an order,
- * the column's or the tokens' own, in which each query sees one stretch of the keys: no pair needs more than its key's
- * position and the query's two bounds.  A block of threads reads the keys from its first row's lower bound to its last
- * row's upper one, and masks them where not every row sees all.  Short columns and blocks lie several to a tile.
+/* Causal softmax attention over sets of keys, on the matrix units: the structure of the kernels is that of
+ * kernels/softmax/softmax_attention.cu, the passes are those of kernels/softmax/causal_attention.c.  A pass has all
+ * queries and all keys in an order, by columns or by tokens, in which each query attends to one range of the keys: a
+ * pair needs only its key's position and the query's two bounds.  A block of threads reads the keys from its first
+ * row's lower bound to its last row's upper one, and masks them unless every row attends to all.  A tile has several
+ * short columns or blocks.
  *
- * The second pass of a merged set goes on from the first one's y and lse, with a sum of 1.  Widths of queries are
- * padded to that of values or half of it; beyond 128 the plain kernels at the end take over. */
+ * The second pass of a merged set continues from the first one's y and lse, with a sum of 1.  Widths of queries are
+ * padded to that of values or half of it; above 128 the plain kernels at the end are used. */
 #include "kernels/softmax/softmax_tiles.cuh"
 #include "kernels/softmax/causal_attention.h"
 
-/* delta of as many heads at a time as this many queries, as in softmax_attention.cu. */
+/* delta of as many heads at a time as have this number of queries, as in softmax_attention.cu. */
 static const size_t DELTA_ROWS = (size_t)1 << 22;
 
 typedef struct {
     int N, H, Dk, Dv, q_row, k_row, v_row;
-    int heads, skipped; /* of a sequence in this launch, and before them */
-    int first_head;     /* of all sequences' `heads`, where this launch starts */
+    int heads, skipped; /* heads of a sequence in this launch, and heads before them */
+    int first_head;     /* first of all sequences' `heads` in this launch */
     unsigned blocks;    /* a head's */
     bool wide;
     float scale; /* 1 / sqrt Dk */
 
-    CausalSet set; /* none that takes two passes */
+    CausalSet set; /* not one of two passes */
     int window;
     bool rest;             /* the second of two passes */
-    CausalPattern pattern; /* the heads' own set, for the kernels of wide heads, which know no passes */
+    CausalPattern pattern; /* the heads' set, for the kernels of wide heads, which have no passes */
 } CausalTileShape;
 
 /* == What a query sees ============================================================================================ */
 
-/* Columns in the order of positions: the first `longer` have a token more. */
+/* Columns in the order of positions: the first `longer` have one more token. */
 struct Column {
     int first, number, length;
 };
@@ -39,7 +40,7 @@ DEVICE Column column_of(int position, const CausalTileShape &s) {
         int number = position / (whole + 1);
         return {number * (whole + 1), number, whole + 1};
     }
-    int number = (position - in_longer) / whole; /* no position is here if columns are empty */
+    int number = (position - in_longer) / whole; /* there is no position here if columns are empty */
     return {in_longer + number * whole, longer + number, whole};
 }
 
@@ -63,7 +64,7 @@ struct CausalTileRange {
     int first, last;
 };
 
-/* The keys that a query sees, none of a position past the last. */
+/* The keys of a query; none for a position beyond the last. */
 DEVICE CausalTileRange bounds_of(int position, int head, const CausalTileShape &s) {
     int l = s.pattern.stride;
     if (position >= s.N) return {0, 0};
@@ -75,13 +76,13 @@ DEVICE CausalTileRange bounds_of(int position, int head, const CausalTileShape &
     return {0, position + 1};
 }
 
-/* What some of the queries first .. first + rows - 1 see. */
+/* The keys to which any of the queries first .. first + rows - 1 attends. */
 DEVICE CausalTileRange keys_of(int first, int rows, int head, const CausalTileShape &s) {
     int last = (first + rows < s.N ? first + rows : s.N) - 1;
     return {bounds_of(first, head, s).first, bounds_of(last, head, s).last};
 }
 
-/* The queries that can see some of the keys first .. first + rows - 1. */
+/* The queries that can attend to any of the keys first .. first + rows - 1. */
 DEVICE CausalTileRange queries_of(int first, int rows, int head, const CausalTileShape &s) {
     int count = key_count(head, s), last = (first + rows < count ? first + rows : count) - 1, l = s.pattern.stride;
     int end = s.N;
@@ -93,12 +94,12 @@ DEVICE CausalTileRange queries_of(int first, int rows, int head, const CausalTil
     return {first, end < s.N ? end : s.N};
 }
 
-/* Does a query, which is a token, see its own key in addition to those of the pass? */
+/* Does a query, a token, attend to its own key in addition to those of the pass? */
 DEVICE bool sees_own(int token, int head, const CausalTileShape &s) {
     return s.set == CAUSAL_SUMMARY && !s.rest && token < s.N && !causal_is_summary(&s.pattern, head, token);
 }
 
-/* What a block works on: rows first.. of one head. */
+/* The data of a block: rows first.. of one head. */
 struct CausalTilePlace {
     size_t q, k, v, y, lse; /* element of the head's first row in each */
     size_t in_launch;       /* the head's first row among those of this launch */
@@ -118,7 +119,7 @@ DEVICE CausalTilePlace place_of_block(int rows, const CausalTileShape &s) {
     return place_of(blockIdx.x / s.blocks, (int)(blockIdx.x % s.blocks) * rows, s);
 }
 
-/* tile = the rows at positions first.. of `count`, D wide, `stride` apart; token(position) is where a row lies. */
+/* tile = the rows at positions first.. of `count`, D wide, `stride` apart; token(position) is the index of a row. */
 template <int ROWS, int W, typename Token>
 DEVICE void load_rows(real *tile, const real *head, size_t stride, int first, int count, int D, Token token,
                       const CausalTileShape &s) {
@@ -127,7 +128,7 @@ DEVICE void load_rows(real *tile, const real *head, size_t stride, int first, in
         (int)threadIdx.x);
 }
 
-/* rows = scale times what the warp owns, by way of its own rows of `tile`; `add`: rows +=. */
+/* rows = scale times the warp's result, through its own rows of `tile`; `add`: rows +=. */
 template <int W, int T, typename Token>
 DEVICE void store_owned(real *head, size_t stride, real *tile, const FragmentC (&sum)[T][W / TILE_N],
                         const float (&scale)[T][2], int first, int count, int D, bool add, Token token,
@@ -157,7 +158,7 @@ DEVICE void store_owned(real *head, size_t stride, real *tile, const FragmentC (
                               s.wide, lane_id());
 }
 
-/* The dot product of two rows, spread over the four lanes that share a row of a tile. */
+/* The dot product of two rows, computed by the four lanes that share a row of a tile. */
 DEVICE float quad_dot(const real *a, const real *b, int D) {
     float sum = 0;
     for (int c = lane_id() % 4; c < D; c += 4) sum += to_float(a[c]) * to_float(b[c]);
@@ -166,8 +167,8 @@ DEVICE float quad_dot(const real *a, const real *b, int D) {
 
 /* == Forward ====================================================================================================== */
 
-/* One step of the running softmax for a row tile: the scores become p, and m, l and y take them into account.  m is the
- * same in the four lanes that share a row, l is this lane's share of the sum. */
+/* One step of the running softmax for a row tile: the scores become p, and m, l and y are updated.  m is the same in
+ * the four lanes that share a row, l is this lane's share of the sum. */
 template <int V, int T>
 DEVICE void softmax_step(FragmentC (*score)[T], FragmentC (&y)[V / TILE_N], float (&m)[2], float (&l)[2], int r,
                          float scale) {
@@ -197,8 +198,8 @@ DEVICE void softmax_step(FragmentC (*score)[T], FragmentC (&y)[V / TILE_N], floa
     }
 }
 
-/* The state before the first key: nothing; the query's own key; or lse as maximum, y unchanged, and 1 as its sum, in
- * the first of the lanes that share a row. */
+/* The state before the first key: empty; the query's own key; or lse as maximum, y unchanged, and a sum of 1 in the
+ * first of the lanes that share a row. */
 template <int V, int T>
 DEVICE void begin_rows(FragmentC (&sum)[T][V / TILE_N], float (&m)[T][2], float (&l)[T][2], const real *y,
                        const float *lse, const CausalInputs &in, const CausalTilePlace &at, const CausalTileShape &s) {
@@ -305,7 +306,7 @@ __global__ void __launch_bounds__(THREADS)
 
 /* == Backward ===================================================================================================== */
 
-/* A row's pair with its own key, where that is not one of the pass: what dq begins with, dk and dv. */
+/* The pair of a row and its own key, if that is not in the pass: the initial dq, dk and dv. */
 template <int W, int T>
 DEVICE void own_pair(FragmentC (&dq)[T][W / TILE_N], int r, int half, const CausalGradients &d, const real *dy,
                      float delta, float shift, const CausalInputs &in, const CausalTilePlace &at,
@@ -405,7 +406,7 @@ __global__ void __launch_bounds__(THREADS)
     store_owned<W, T>(d.q + at.q, s.q_row, q_tile, dq, shift, at.first, s.N, s.Dk, s.rest, query, s);
 }
 
-/* A query as the other kernel reads it: its lse as a power of two, its delta, and what it sees. */
+/* A query for the other kernel: its lse for powers of two, its delta, and its range of keys. */
 struct QueryStatistic {
     float shift, delta;
     CausalTileRange bounds;
@@ -571,7 +572,7 @@ __global__ void __launch_bounds__(THREADS)
 
 static int width_of(int D) { return D <= 16 ? 16 : D <= 32 ? 32 : D <= 64 ? 64 : WIDEST; }
 
-/* launch(W, V) for widths that hold queries and values: equal ones, or queries half as wide. */
+/* Calls launch(W, V) with the padded widths of queries and values: equal ones, or queries half as wide. */
 template <typename Launch>
 static void with_widths(int Dk, int Dv, Launch launch) {
     int v = width_of(Dk > Dv ? Dk : Dv), half = v > 16 && Dk <= v / 2;
@@ -584,8 +585,8 @@ static void with_widths(int Dk, int Dv, Launch launch) {
     else launch(Constant<WIDEST>(), Constant<WIDEST>());
 }
 
-/* launch(W, V, T): one row tile a warp where two would have rows for one, and where a block of fewer sees fewer
- * keys. */
+/* Calls launch(W, V, T): one row tile per warp if there are rows for only one, or if smaller blocks attend to fewer
+ * keys; otherwise two. */
 template <int held, typename Launch>
 static void with_tiles(const CausalTileShape &s, Launch launch) {
     with_widths(s.Dk, s.Dv, [&](auto width, auto values) {
@@ -605,7 +606,7 @@ static CausalTileShape blocks_of(CausalTileShape s, int rows) {
     return s;
 }
 
-/* Wider heads take the plain kernels. */
+/* Wider heads use the plain kernels. */
 static int widest() {
     return widest_of([](int W) { return tiles_bytes(W, W, owned_rows(row_tiles(W, HELD_FORWARD))); });
 }
@@ -650,7 +651,7 @@ static void backward_group(const CausalGradients &d, float *delta, const real *d
 
 static size_t heads_at_once(int N) { return DELTA_ROWS / N > 0 ? DELTA_ROWS / N : 1; }
 
-/* As many heads at a time as delta has room for. */
+/* The number of heads at a time for which delta has room. */
 static void backward(const CausalGradients &d, float *delta, const real *dy, const real *y, const float *lse,
                      const CausalInputs &in, int B, CausalTileShape s) {
     size_t heads = (size_t)B * s.heads, most = heads_at_once(s.N);
@@ -674,7 +675,8 @@ static CausalTileShape shape_of(const CausalShape *c, bool wide) {
     return s;
 }
 
-/* run(shape) for each pass of each set that heads take; those wider than the tiles need one launch for all passes. */
+/* Calls run(shape) for each pass of each set of the heads; heads wider than the tiles need one launch for all
+ * passes. */
 template <typename Run>
 static void each_pass(const CausalPattern *p, const CausalShape *c, bool wide, Run run) {
     for (int second = 0; second < 2; second++) {

@@ -1,5 +1,4 @@
-/* One step of causal attention with a cache of keys and values (kernels/softmax/causal_attention.h says what is kept
- * where).
+/* One step of causal attention with a cache of keys and values (kernels/softmax/causal_attention.h has the layout).
  *   k, v of token i are written, then the keys that it sees are read as at most two runs of rows: the running softmax
  *   of kernels/softmax/causal_attention.c with a single query, and so the same numbers up to the order of sums. */
 #include <math.h>
@@ -29,7 +28,7 @@ typedef struct {
     float m, l; /* the maximum so far and the sum of exponentials */
 } State;
 
-/* The running softmax takes `count` keys into account; y [Dv] from column `first` on, at most WIDE columns. */
+/* Updates the running softmax with `count` keys; y [Dv] from column `first` on, at most WIDE columns. */
 static void take_keys(State *state, float *y, const real *q, const real *k, const real *v, int count, int first,
                       const CausalShape *s) {
     int columns = s->Dv - first < WIDE ? s->Dv - first : WIDE;

@@ -1,6 +1,6 @@
-/* One step of causal attention with a cache of keys and values; kernels/softmax/causal_attention.h says what is kept
- * where.  A block writes k and v of one sequence's head and reads the keys: each warp has a running softmax over every
- * fourth of them, and the warps' states are joined in order.  Bound by the cache's memory. */
+/* One step of causal attention with a cache of keys and values; kernels/softmax/causal_attention.h has the layout.  A
+ * block writes k and v of one sequence's head and reads the keys: each warp has a running softmax over every fourth of
+ * them, and the warps' states are combined in order.  The kernel is limited by the memory bandwidth of the cache. */
 #include "kernels/softmax/softmax_tiles.cuh"
 #include "kernels/softmax/causal_attention.h"
 
@@ -74,7 +74,7 @@ void causal_attention_step(real *y, const CausalCache *cache, const CausalInputs
     LAUNCH(causal_step_kernel, (unsigned)(shape->B * shape->H), THREADS, bytes, y, *cache, *in, *pattern, *shape, i);
 }
 
-/* A block to a token; those that a later one replaces in a ring, or in a block, are not written. */
+/* One block for each token; tokens that a later one replaces in a ring, or in a block, are not written. */
 __global__ void __launch_bounds__(THREADS)
     causal_cache_fill_kernel(CausalCache cache, CausalInputs in, CausalPattern p, CausalShape s, int count) {
     int i = (int)(blockIdx.x % count), h = (int)(blockIdx.x / count % s.H), b = (int)(blockIdx.x / count / s.H);

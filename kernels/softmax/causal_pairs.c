@@ -1,7 +1,8 @@
 /* The passes of causal_runs.h with one query in each lane of a vector, as in softmax_pairs.c:
  *   forward   s = k q^T,  y^T = v^T p
  *   backward  dv = p dy,  dk = ds q,  dq^T = k^T ds
- * Pairs that are not in the set have a score of minus infinity.  Between two passes a query's state stays in floats. */
+ * Pairs that are not in the set have a score of minus infinity.  Between two passes a query's state is kept in
+ * float. */
 #include "kernels/softmax/causal_pairs.h"
 
 #include <math.h>
@@ -16,7 +17,7 @@
 /* Scores s [keys,QUERIES] of queries i.. and keys j.. become `value` outside of the set. */
 static void fill_unseen(float *s, const CausalRun *r, int i, int rows, int j, int keys, float value) {
     int from[QUERIES], to[QUERIES];
-    for (int row = 0; row < QUERIES; row++) { /* behind the last query: as that one */
+    for (int row = 0; row < QUERIES; row++) { /* after the last query: a copy of it */
         from[row] = keys_from(r, i + smaller(row, rows - 1)) - j;
         to[row] = keys_to(r, i + smaller(row, rows - 1)) - j;
     }
@@ -92,7 +93,7 @@ static Running running_of(const Numbers *n) {
     Running r;
     for (int v = 0; v < LANES; v++) {
         r.largest[v] = vec_load(n->m + v * TILE);
-        r.shift[v] = vec_set(0); /* follows from the first scores */
+        r.shift[v] = vec_set(0); /* set by the first scores */
         r.sum[v] = vec_load(n->l + v * TILE);
         r.rounded[v] = vec_load(n->p + v * TILE);
     }
@@ -211,7 +212,7 @@ void causal_pairs_forward(Pairs kind, const CausalHead *a, const CausalShape *s,
 
 typedef struct {
     int *order;
-    real *qt, *qp, *dyt, *dyp;      /* a run's queries, by blocks as pack_queries makes them */
+    real *qt, *qp, *dyt, *dyp;      /* a run's queries, in the blocks of pack_queries */
     float *dqt, *delta, *shift;     /* by blocks [Dkp,QUERIES]; [queries], padded */
     real *k, *kt, *v, *room;        /* a block of keys [KEYS,Dkp], [Dkp,KEYS], [KEYS,Dvp] */
     float *dk, *dv;                 /* [KEYS,Dkp], [KEYS,Dvp] */
@@ -255,8 +256,8 @@ size_t causal_pairs_backward_floats(const CausalShape *s, const CausalPattern *p
     return floats;
 }
 
-/* Takes a query's pair with its own key, where that is not one of the run's: that key's dk and dv, and its column of
- * dq^T. */
+/* Computes the pair of a query and its own key, if that is not in the run: the key's dk and dv, and the query's column
+ * of dq^T. */
 static void own_pair(float *dqt, const CausalHead *a, float delta, size_t token) {
     const real *q = a->q + token * a->q_row, *k = a->k + token * a->k_row, *v = a->v + token * a->v_row;
     const real *dy = a->dy + token * a->y_row;
@@ -268,7 +269,7 @@ static void own_pair(float *dqt, const CausalHead *a, float delta, size_t token)
         real_store_part(a->dv + token * a->v_row + c, p * real_load_part(dy + c, a->Dv - c), a->Dv - c);
 }
 
-/* Prepares this member's part of the queries, for all, and its share of dq^T, which is for all queries. */
+/* Prepares this member's part of the queries, for all, and its own share of dq^T for all queries. */
 static void begin_queries(const CausalPairsBackward *own, const CausalPairsBackward *run, const CausalRun *r,
                           const CausalHead *a, Team team) {
     int Dkp = pairs_round_up(a->Dk), Dvp = pairs_round_up(a->Dv);
@@ -290,7 +291,7 @@ static void begin_queries(const CausalPairsBackward *own, const CausalPairsBackw
     }
 }
 
-/* Takes queries i.. with keys j+first .. j+first+keys-1 of the block at j, whole pairs of blocks. */
+/* Processes queries i.. with keys j+first .. j+first+keys-1 of the block at j, in whole pairs of blocks. */
 static void backward_tile(Pairs kind, const CausalPairsBackward *own, const CausalPairsBackward *run,
                           const CausalRun *r, const CausalHead *a, int i, int j, int first, int keys) {
     int rows = smaller(QUERIES, r->queries - i), Dkp = pairs_round_up(a->Dk), Dvp = pairs_round_up(a->Dv);
@@ -308,7 +309,7 @@ static void backward_tile(Pairs kind, const CausalPairsBackward *own, const Caus
     pairs_gemm(kind, own->dqt + q, QUERIES, own->kt + first, KEYS, own->ds_pairs, QUERIES, Dkp, QUERIES, keys, true);
 }
 
-/* Takes keys j .. j+block-1 and all queries that see one of them: dk, dv, and this member's share of dq^T. */
+/* Processes keys j .. j+block-1 and all queries that attend to one of them: dk, dv, and this member's share of dq^T. */
 static void backward_keys(Pairs kind, const CausalPairsBackward *own, const CausalPairsBackward *run,
                           const CausalRun *r, const CausalHead *a, int j, int block) {
     int Dkp = pairs_round_up(a->Dk), Dvp = pairs_round_up(a->Dv), padded = pairs_round_up(block);
@@ -328,7 +329,7 @@ static void backward_keys(Pairs kind, const CausalPairsBackward *own, const Caus
     scatter(a->dv, a->v_row, r->k_order, j, own->dv, 1, r->pass->rest, block, a->Dv, Dvp);
 }
 
-/* A member's dq^T lies `apart` floats behind the one before; `run` has the buffers of the team's first member. */
+/* A member's dq^T is `apart` floats after the previous one's; `run` has the buffers of the team's first member. */
 static void backward_run(Pairs kind, const CausalPairsBackward *own, const CausalPairsBackward *run, size_t apart,
                          const CausalRun *r, const CausalHead *a, Team team) {
     int Dkp = pairs_round_up(a->Dk);

@@ -4,7 +4,7 @@
  *             dv = p'^T dy,  dk = ds^T q / sqrt D,  dq = ds k / sqrt D
  *   map       G = -(ax dx^2 + ay dy^2 + aw dx^2 dy^2) / 8, a = z^2; with u = (gx, gy) - centre and sums over keys
  *             dcentre_x = ax/4 sum ds ux + aw/4 sum ds ux uy^2,  dz_x = -z_x/4 sum ds ux^2,  the same for y,
- *             dz_w = -z_w/4 sum ds ux^2 uy^2:  at most seven moments a row, of ds and of p, summed where ds is made
+ *             dz_w = -z_w/4 sum ds ux^2 uy^2:  at most seven moments a row, of ds and of p, summed together with ds
  *             A row of ds sums to 0 except for rounding, mostly of delta, and far from the centre this error would be
  *             multiplied by the squared distance.  So e = sum ds is removed: sum (ds - e p) ux = sum ds ux - e sum p
  *             ux, and likewise for the other moments
@@ -82,7 +82,7 @@ static void modulate(float *s, const View *v, int i, int rows, int j, int keys) 
     }
 }
 
-/* The 128 elements of dropout where the weights of query i and keys j.. begin; j is a multiple of STEP. */
+/* The 128 elements of dropout from that of query i and key j on; j is a multiple of STEP. */
 static uint64_t dropout_group_of(const View *v, int i, int j) {
     const MaskedAttention *a = v->shape;
     size_t groups = ((size_t)grid_tokens(a->grid) + DROPOUT_GROUP - 1) / DROPOUT_GROUP;
@@ -148,7 +148,7 @@ static size_t backward_floats(const MaskedAttention *a) {
            2 * workspace_line_up(panels_floats(KEYS, a->D)) + 3 * KEYS * Dp + 3 * QUERIES * KEYS;
 }
 
-/* weights = p, s becomes p' = drop(p), t = dy v^T becomes ds; `group`: where the row's elements of dropout begin. */
+/* weights = p, s becomes p' = drop(p), t = dy v^T becomes ds; `group`: the first of the row's elements of dropout. */
 TILE_INLINE void score_row_backward(float *weights, float *s, float *t, float lse, float delta, const View *v,
                                     uint64_t group, int keys, bool drop) {
     DropoutWords word;
@@ -231,7 +231,7 @@ static void clear_padding(real *dk, real *dv, const MaskedAttention *a, int b) {
             for (int d = 0; d < a->D; d++) dk[(size_t)n * a->kv_row + d] = dv[(size_t)n * a->kv_row + d] = real_of(0);
 }
 
-/* Blocks of keys outside, so that only q, dy and dq stream past them. */
+/* The outer loop is over blocks of keys, so that only q, dy and dq are streamed. */
 static void backward_head(const MaskedGradients *grads, const ModulationGradients *dm, const real *dy, const real *y,
                           const float *lse, const MaskedInputs *in, const Modulation *m, const MaskedAttention *a,
                           int b, int h) {

@@ -86,7 +86,7 @@ DEVICE float pair_score(float product, const Blob &blob, MaskedCell cell, const 
     return LOG2_E * score;
 }
 
-/* p and ds of a pair join the sums: moments are those of ux, uy, ux^2, uy^2, ux uy^2, ux^2 uy, ux^2 uy^2. */
+/* Adds p and ds of a pair to the sums: moments are those of ux, uy, ux^2, uy^2, ux uy^2, ux^2 uy, ux^2 uy^2. */
 DEVICE void add_moments(float (&sum)[SUMS], float p, float ds, const Blob &blob, MaskedCell cell) {
     float ux = cell.x - blob.x, uy = cell.y - blob.y, xx = ux * ux, yy = uy * uy;
     float power[MOMENTS] = {ux, uy, xx, yy, ux * yy, xx * uy, xx * yy};
@@ -130,7 +130,8 @@ DEVICE float factor_of(int query, int key, const MaskedHead &head, const Masked 
 }
 
 /* The factors of the streamed columns first.. of a row of scores: factor[n][j] is that of column 8 n + 2t + j. A lane's
- * columns have four places within sixteen, and 64 columns lie within 128, so four blocks of Philox serve them all. */
+ * columns have four positions within sixteen, and 64 columns are within 128, so four Philox blocks are enough for
+ * all. */
 template <int N>
 DEVICE void row_factors(float (&factor)[N][2], int query, int first, const MaskedHead &head, const Masked &s) {
 #pragma unroll
@@ -167,7 +168,7 @@ DEVICE void load_keys(real *tile, const real *head_rows, int first, const Masked
         s.D, s.wide, (int)threadIdx.x);
 }
 
-/* rows = scale times what the warp owns, by way of its own rows of `tile`; row(i): where its i-th is. */
+/* rows = scale times the warp's result, through its own rows of `tile`; row(i): index of its i-th row. */
 template <int W, typename Row>
 DEVICE void store_rows(Row row, real *tile, const FragmentC (&sum)[1][W / TILE_N], const float (&scale)[2], int count,
                        const Masked &s) {
@@ -431,7 +432,7 @@ __global__ void __launch_bounds__(THREADS)
                   head.keys - first_key, s);
 }
 
-/* A thread to a number of a key: zero where padding. */
+/* One thread for each number of a key; padding becomes zero. */
 __global__ void __launch_bounds__(THREADS) clear_padding_kernel(real *dk, real *dv, size_t n, Masked s) {
     size_t at = (size_t)blockIdx.x * THREADS + threadIdx.x, M = (size_t)s.H * s.D;
     if (at >= n) return;
@@ -448,7 +449,7 @@ DEVICE float wide_score(const real *q, const real *k, const Blob &blob, int key,
     return pair_score(warp_dot(q, k + token_of(key, head, s) * s.kv_row, s.D), blob, cell_of(key, head), s);
 }
 
-/* A warp to a query. */
+/* One warp for each query. */
 __global__ void __launch_bounds__(THREADS)
     masked_forward_wide_kernel(real *y, float *lse, const real *q, const real *k, const real *v, Masked s) {
     MaskedHead head = head_of(blockIdx.x / s.blocks, s);
@@ -504,7 +505,7 @@ __global__ void __launch_bounds__(THREADS)
     if (s.centre && lane_id() == 0) put_modulation(dcentre, dz, moments, blob, row, head, s);
 }
 
-/* A warp to a key. */
+/* One warp for each key. */
 __global__ void __launch_bounds__(THREADS)
     masked_backward_keys_wide_kernel(real *dk, real *dv, const float *delta, const real *dy, const float *lse,
                                      const real *q, const real *k, const real *v, Masked s) {
@@ -542,7 +543,7 @@ static unsigned blocks_of(Masked &s, int rows, int each) {
     return (unsigned)((size_t)s.B * s.H * s.blocks);
 }
 
-/* launch(W) for the padded width that holds D. */
+/* Calls launch(W) with the padded width for D. */
 template <typename Launch>
 static void with_width(int D, Launch launch) {
     if (D <= 16) launch(Constant<16>());
@@ -551,7 +552,7 @@ static void with_width(int D, Launch launch) {
     else launch(Constant<128>());
 }
 
-/* Wider heads take the plain kernels. */
+/* Wider heads use the plain kernels. */
 static int widest() {
     return widest_of([](int W) {
         size_t forward = tiles_bytes(W, 1), backward = tiles_bytes(W, 2);

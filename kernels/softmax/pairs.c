@@ -19,7 +19,8 @@ static void multiply_dots(float *c, size_t ldc, const real *a, size_t lda, const
 
 /* == AMX ========================================================================================================== */
 
-/* The processor's part, and the system's permission, which counts for all threads: 8 KiB more of registers to save. */
+/* The processor's support, and the system's permission, which applies to all threads, as it must save 8 KiB more of
+ * registers. */
 static bool there(void) {
     enum { AMX_BF16 = 1 << 22, AMX_TILE = 1 << 24 }; /* of EDX */
     enum { REQUEST = 0x1023, TILE_DATA = 18 };     /* ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA */
@@ -28,7 +29,7 @@ static bool there(void) {
            syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
 }
 
-/* A user's limit for oneDNN is one for us. */
+/* A user's limit for oneDNN also applies here. */
 static bool wanted(void) {
     const char *most = getenv("ONEDNN_MAX_CPU_ISA");
     if (!most) most = getenv("DNNL_MAX_CPU_ISA");

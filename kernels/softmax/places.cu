@@ -86,7 +86,7 @@ void centres_forward(float *centre, const float *reference, const real *offset, 
     PLACES(centres_forward_kernel, n * H * 2, centre, reference, offset, H, n * H * 2);
 }
 
-/* A thread to an axis of a query: its heads in order. */
+/* One thread for each axis of a query, with its heads in order. */
 __global__ void __launch_bounds__(PLACES_THREADS)
     centres_backward_kernel(real *doffset, float *dreference, const float *dcentre, int H, size_t n) {
     THIS_ONE(i, n);
@@ -114,7 +114,7 @@ void boxes_forward(float *boxes, const real *u, const real *raw, int L, size_t n
     PLACES(boxes_forward_kernel, L * n * 4, boxes, u, raw, n, L * n * 4);
 }
 
-/* A thread to a number of a query's box: its layers in order. */
+/* One thread for each number of a query's box, with its layers in order. */
 __global__ void __launch_bounds__(PLACES_THREADS)
     boxes_backward_kernel(real *du, float *draw, const float *dboxes, const float *boxes, int L, size_t n) {
     THIS_ONE(i, n * 4);

@@ -1,11 +1,11 @@
 /* Gated positional attention: a head's weights P = rows x columns are the product of a matrix for each axis, so P v is
- * two short products, along the lines of the grid and across them, whose cost grows with Hg + Wg instead of N.  Of
+ * two short products, along the lines of the grid and across them, whose cost grows with Hg + Wg instead of N.  For
  * clips P = rows x columns x frames, and a third product goes from frame to frame.
  *   forward   rows[y,y'] = softmax_y'(w1 (y'-y) + w2 (y'-y)^2),  columns[x,x'] = softmax_x'(w0 (x'-x) + w2 (x'-x)^2)
  *             p[y,x] = sum_y' rows[y,y'] sum_x' columns[x,x'] v[y',x'],  y = (1-g) content + g p
  *   backward  s[y,x'] = sum_x columns[x,x'] dy[y,x],  u[y,x'] = sum_y' rows[y,y'] v[y',x'],
- *             dv[y',x'] = (1-g) what it was + g sum_y rows[y,y'] s[y,x'],  dq and dk are scaled by (1-g);
- *             drows[y,y'] = sum_x s[y,x].v[y',x],  dcolumns[x,x'] = sum_y dy[y,x].u[y,x'], both yet without g;
+ *             dv[y',x'] = (1-g) dv[y',x'] + g sum_y rows[y,y'] s[y,x'],  dq and dk are scaled by (1-g);
+ *             drows[y,y'] = sum_x s[y,x].v[y',x],  dcolumns[x,x'] = sum_y dy[y,x].u[y,x'], both still without g;
  *             of clips with frames v in place of v, dframes[t,t'] = sum of (rows^T s)[t].v[t'], and dv += g frames^T rows^T s
  *   Source: d'Ascoli et al. 2021, section 3, except for the factorisation. */
 #include <math.h>
@@ -95,7 +95,7 @@ typedef struct {
     size_t line, frame; /* floats of one: Wg Dp, Hg Wg Dp */
     size_t all;
     size_t M;
-    size_t columns, frames, axes; /* where those weights begin, and how many there are in all */
+    size_t columns, frames, axes; /* offsets of those weights, and their total number */
 } PositionSizes;
 
 static PositionSizes sizes_of(const PositionAttention *shape) {
@@ -123,21 +123,21 @@ size_t position_attention_workspace(const PositionAttention *shape) {
     return workspace_bytes(work_floats(sizes_of(shape)));
 }
 
-/* to[y,x] = sum_x' a[x,x'] from[y,x'], or of a transposed. */
+/* to[y,x] = sum_x' a[x,x'] from[y,x'], or with a transposed. */
 static void along_lines(float *to, const float *a, bool transposed, const float *from, PositionSizes s) {
     size_t row = transposed ? 1 : s.Wg, column = transposed ? s.Wg : 1;
     for (int y = 0; y < s.T * s.Hg; y++)
         tile_gemm(to + y * s.line, s.Dp, a, row, column, from + y * s.line, s.Dp, s.Wg, s.Dp, s.Wg, 0);
 }
 
-/* to[y,x] = sum_y' a[y,y'] from[y',x], or of a transposed. */
+/* to[y,x] = sum_y' a[y,y'] from[y',x], or with a transposed. */
 static void across_lines(float *to, const float *a, bool transposed, const float *from, PositionSizes s) {
     for (int t = 0; t < s.T; t++)
         tile_gemm(to + t * s.frame, s.line, a, transposed ? 1 : s.Hg, transposed ? s.Hg : 1, from + t * s.frame, s.line,
                   s.Hg, (int)s.line, s.Hg, 0);
 }
 
-/* to[t] = sum_t' a[t,t'] from[t'], or of a transposed. */
+/* to[t] = sum_t' a[t,t'] from[t'], or with a transposed. */
 static void over_frames(float *to, const float *a, bool transposed, const float *from, PositionSizes s) {
     tile_gemm(to, s.frame, a, transposed ? 1 : s.T, transposed ? s.T : 1, from, s.frame, s.T, (int)s.frame, s.T, 0);
 }
@@ -173,7 +173,7 @@ void position_attention_forward(real *y, const real *content, const real *qkv, c
         }
 }
 
-/* Line l begins l / per * group + l % per * line floats behind the first. */
+/* Line l begins l / per * group + l % per * line floats after the first. */
 typedef struct {
     int lines, per;
     size_t line, group;

@@ -1,27 +1,27 @@
 /* Gated positional attention; the formulas are those of kernels/softmax/position_attention.c.
- *   forward   a block takes one (image, head) after the other: columns v along the lines, rows of that across them,
+ *   forward   a block processes one (image, head) after the other: columns v along the lines, rows of that across them,
  *             mixed with content as it is written
  *   backward  u = rows v, t = columns^T dy;  drows = sum t v^T, dcolumns = sum dy u^T;  dv from rows^T t
- * Of clips frames v takes v's place, and t gives dframes = sum (rows^T t) v^T before frames^T t takes its own.
- * What lies between two products is a plane [N,COLUMNS] of floats in the workspace, a block's own.  The planes of all
- * blocks that run at a time stay in the second-level cache, so memory sees every activation once.
+ * For clips frames v replaces v, and dframes = sum (rows^T t) v^T is computed before frames^T t replaces t.  The
+ * intermediate result between two products is a plane [N,COLUMNS] of floats in the workspace of the block.  The planes
+ * of all running blocks stay in the second-level cache, so every activation is read or written in memory once.
  *
- * A warp multiplies one line of the grid at a time, 16 x 16 of an axis' weights by 16 rows of COLUMNS channels.
- * Weights and planes enter as the sum of two bfloat16 tiles, high and low, so that only activations are ever rounded:
- * the products are few, and a head that looks at one token would see a weight's rounding whole. */
+ * A warp multiplies one line of the grid at a time, 16 x 16 of an axis' weights by 16 rows of COLUMNS channels. Weights
+ * and planes enter as the sum of two bfloat16 tiles, high and low, so that only activations are rounded: there are few
+ * products, and in a head that attends to one token the rounding of a weight would not average out. */
 #include "kernels/cuda/tiles.cuh"
 #include "kernels/device/device.h"
 #include "kernels/softmax/position_attention.h"
 
 enum { THREADS = 128, WARPS = THREADS / WARP, COLUMNS = 32, LD = tile_ld(COLUMNS), STAGE_LD = COLUMNS + 4 };
 
-/* Blocks to fill a large device with, and the tokens of all their planes together: 128 bytes each, twice. */
+/* Number of blocks that fills a large device, and the tokens of all their planes: 128 bytes each, twice. */
 static const size_t MOST_BLOCKS = 512, MOST_TOKENS = (size_t)1 << 18;
 
 typedef struct {
     int T, Hg, Wg, H, D, features;
     size_t units; /* (image, head) */
-    size_t M, N, squares; /* squares: of the sides of all axes */
+    size_t M, N, squares; /* squares: sum of the squared sides of all axes */
     bool wide;
 } PositionShape;
 
@@ -46,7 +46,7 @@ size_t position_attention_workspace(const PositionAttention *shape) {
 
 /* A row of the weights of an axis: of the rows, the columns or the frames. */
 struct AxisRow {
-    int n, i;             /* their number, and which row */
+    int n, i;             /* number of rows, and index of this row */
     size_t first;         /* in axes */
     int slope, curve;     /* features */
 };
@@ -61,7 +61,7 @@ DEVICE AxisRow axis_row(int row, PositionShape s) {
     return {s.T, t, frames + (size_t)t * s.T, 3, 4};
 }
 
-/* A thread to a row of the weights of an axis. */
+/* One thread for each row of the weights of an axis. */
 __global__ void __launch_bounds__(THREADS)
     position_axes_forward_kernel(float *axes, const float *pos_proj, PositionShape s) {
     const float *w = pos_proj + s.features * blockIdx.x;
@@ -125,7 +125,7 @@ void position_axes_backward(float *dpos_proj, float *dgating, const float *daxes
 
 /* == Products along an axis ======================================================================================= */
 
-/* The memory that a warp works in, which is shared memory. */
+/* The shared memory of a warp. */
 typedef struct {
     float *stage;           /* [TILE_M,STAGE_LD] */
     real *x, *high, *low;   /* [TILE_M,LD] each: of activations, and of a plane */
@@ -155,7 +155,7 @@ DEVICE size_t line_token(Order o, int line) {
     return group * o.beyond + (line - group * o.group) * o.line;
 }
 
-/* Tokens `stride` apart, as activations or in a plane. */
+/* Tokens `stride` apart, in an activation or in a plane. */
 struct PositionLines {
     static constexpr bool HAS_LOW = false;
     const real *first;
@@ -173,7 +173,7 @@ struct Plane {
 DEVICE const real *tile_of(PositionWork w, const PositionLines &) { return w.x; }
 DEVICE const real *tile_of(PositionWork w, const Plane &) { return w.high; }
 
-/* The tiles get rows first.. of n, zeros beyond. */
+/* Fills the tiles with rows first.. of n, zeros beyond. */
 DEVICE void load_line(PositionWork w, PositionLines x, int line, int first, int n) {
     size_t row = x.order.row * x.stride;
     const real *from = x.first + line_token(x.order, line) * x.stride + first * row;
@@ -219,7 +219,7 @@ DEVICE void axis_tile(FragmentA &high, FragmentA &low, PositionAxis axis, int ro
     }
 }
 
-/* Rows row.. of the axis times a line of x; use(i, j, v) gets columns j .. j+W-1 of row row + i. */
+/* Rows row.. of the axis times a line of x; use(i, j, v) is called with columns j .. j+W-1 of row row + i. */
 template <int W, typename X, typename Use>
 DEVICE void line_product(PositionAxis axis, int row, X x, int line, int columns, PositionWork w, Use use) {
     FragmentC sum[COLUMNS / TILE_N];
@@ -272,7 +272,7 @@ DEVICE void transform(float *plane, PositionAxis axis, X x, PositionWork w) {
         }
 }
 
-/* out [n,n] = or += sum over lines of a b^T: the warps share the lines, and their sums meet in order. */
+/* out [n,n] = or += sum over lines of a b^T: the warps share the lines, and their sums are added in order. */
 template <typename A, typename B>
 DEVICE void outer_products(float *out, bool add, A a, B b, int n, unsigned char *shared) {
     PositionWork w = work_of(shared, warp_id());
@@ -337,7 +337,7 @@ DEVICE PositionPlace place_of(size_t unit, const float *axes, const float *gatin
 
 DEVICE PositionAxis transposed(PositionAxis axis) { return {axis.p, axis.n, true}; }
 
-/* W: numbers at a time where rows allow it, or 1. */
+/* W: numbers at a time if rows allow it, or 1. */
 template <int W>
 __global__ void __launch_bounds__(THREADS)
     position_forward_kernel(real *y, float *planes, const real *content, const real *qkv, const float *axes,

@@ -35,22 +35,23 @@ typedef struct {
     int N;
     SoftmaxSet set;
     int stride, summary;
-    bool rest;                /* go on from the results of the first set, without its pairs */
+    bool rest;                /* continue from the results of the first set, without its pairs */
     const RelativeBias *bias; /* NULL: none */
     const float *table;       /* the head's [2Hg-1,2Wg-1] */
 } Scope;
 
-/* A head's tokens in an order that brings together those that see each other, and what masks and biases are made of. */
+/* A head's tokens in an order that brings together tokens that attend to each other, and the data for masks and
+ * biases. */
 typedef struct {
     int *order;     /* [N] token at each position, NULL for SET_ALL */
     int *token;     /* [N + PANEL] the same with padding */
     int *group;     /* [N + PANEL] its column or block */
-    int summaries;  /* SET_SUMMARY: the number of leading positions that all queries see */
-    float *strips;  /* bias [places][lengths][places]: that of a query is one stretch of the strip of its place */
+    int summaries;  /* SET_SUMMARY: the number of leading positions to which all queries attend */
+    float *strips;  /* bias [places][lengths][places]: the biases of a query are one range in the strip of its place */
 } Sight;
 
-/* What a strip is for: the place of a query in its line of tokens, of clips in its frame; 2 Hg - 1 or 2 T - 1 of these
- * give what a query in any line or frame has with all keys. */
+/* The subject of a strip is the place of a query in its line of tokens, or for clips in its frame; 2 Hg - 1 or 2 T - 1
+ * of these give the biases of a query in any line or frame with all keys. */
 static int strip_places(const RelativeBias *b) {
     return b->grid.frames > 1 ? b->grid.rows * b->grid.columns : b->grid.columns;
 }
@@ -74,7 +75,8 @@ static size_t sight_floats(const Scope *c) {
     return lists + (c->bias ? workspace_line_up(strips_floats(c->bias)) : 0);
 }
 
-/* Columns one after the other, or summaries before the others, both in the order of tokens; else as they are. */
+/* Columns one after the other, or summaries before the others, both in the order of tokens; otherwise the order of
+ * tokens. */
 static int fill_order(int *order, const Scope *c) {
     int at = 0, first = c->set == SET_SUMMARY ? c->stride - c->summary : 0;
     if (c->set == SET_COLUMN) {
@@ -115,7 +117,7 @@ typedef struct {
     int first, last; /* positions first .. last-1 */
 } SoftmaxRange;
 
-/* Keys that some query of positions i .. i+rows-1 sees, as a range of positions; in whole panels at its beginning. */
+/* Keys to which any query of positions i .. i+rows-1 attends, as a range of positions that begins at a whole panel. */
 static SoftmaxRange keys_seen(const Scope *c, const Sight *s, int i, int rows) {
     SoftmaxRange r = {0, c->N};
     int end = i + rows - 1;
@@ -145,7 +147,8 @@ static void mask_scores(float *scores, const Scope *c, const Sight *s, int i, in
         }
 }
 
-/* The place of the biases of a query and keys j.. in the strips, and the first of these keys with one; NULL: none. */
+/* The address of the biases of a query and keys j.. in the strips, and the first of these keys with a bias; NULL:
+ * none. */
 static float *strip_of(float *strips, const RelativeBias *b, int query, int *j) {
     int places = strip_places(b), lengths = strip_lengths(b), n = query - b->prefix;
     if (n < 0) return NULL;
@@ -184,7 +187,7 @@ static size_t forward_floats(const Scope *c, int D) {
            QUERIES * (2 * (size_t)Dp + KEYS + 2);
 }
 
-/* Positions i.. of a head whose first token's y and lse are given; `rest`: they are the state to go on from. */
+/* Computes positions i.. of a head, given the first token's y and lse; `rest`: these are the state to continue from. */
 static void forward_rows(real *y, float *lse, size_t y_stride, const Scope *c, const Sight *sight, const float *qs,
                          const float *kt, const float *v, float *ys, float *s, float *m, float *l, int i, int rows,
                          int D) {
@@ -249,8 +252,8 @@ static void join_strips(float *dtable, const float *dstrips, const RelativeBias 
             }
 }
 
-/* Blocks of keys outside, so that only q, dy and dq stream past them when N is large.  `next` is the rest of the
- * thread's slice. */
+/* The outer loop is over blocks of keys, so that only q, dy and dq are streamed if N is large.  `next` is the rest of
+ * the thread's slice. */
 static void backward_head(real *dq, float *dtable, const real *dy, const real *y, const float *lse, const real *q,
                           size_t M, int D, const Scope *c, float *next) {
     int N = c->N, Dp = tile_round_up(D);
@@ -310,7 +313,7 @@ static void backward_head(real *dq, float *dtable, const real *dy, const real *y
 
 /* == All keys ===================================================================================================== */
 
-/* The places at which (image, head) begins in y, lse and qkv. */
+/* The offsets of (image, head) in y, lse and qkv. */
 typedef struct {
     size_t y, lse, qkv;
 } SoftmaxPlace;
@@ -325,7 +328,7 @@ static size_t workspace_for(const Scope *c, int D, size_t beside) {
     return workspace_bytes(forward > backward ? forward : backward);
 }
 
-/* A pass by products of pairs where these are there and faster, else by products of floats. */
+/* A pass with products of pairs if these exist and are faster, otherwise with products of floats. */
 static void forward_part(real *y, float *lse, const real *qkv, size_t M, int D, const Scope *c, int first, int last) {
 #ifdef VIT_PAIRS
     Pairs kind = pairs_kind();
@@ -360,8 +363,8 @@ size_t softmax_attention_workspace(int N, int D) {
     return widened;
 }
 
-/* How many blocks of queries of a head a thread takes at a time: each time it copies the keys and values, which takes
- * about as long as a quarter of the queries, but whole heads alone may leave threads idle. */
+/* The number of a head's blocks of queries that a thread processes at a time.  Each time it copies the keys and values,
+ * which takes about as long as a quarter of the queries, but with whole heads threads may be idle. */
 static int blocks_at_once(int heads, int blocks) {
     int threads = omp_get_max_threads(), best = blocks, least = INT_MAX;
     for (int each = blocks; each >= 1; each--) {
@@ -406,7 +409,7 @@ static size_t table_floats(const RelativeBias *b) { return grid_tokens(grid_offs
 static int bias_tokens(const RelativeBias *b) { return grid_tokens(b->grid) + b->prefix; }
 static Scope biased(const RelativeBias *b) { return (Scope){.N = bias_tokens(b), .bias = b}; }
 
-/* The head's of the tables. */
+/* The head's table. */
 static size_t table_at(const RelativeBias *b, int h) { return b->tables > 1 ? (size_t)h * table_floats(b) : 0; }
 
 size_t biased_attention_workspace(const RelativeBias *bias, int D) {
@@ -428,7 +431,7 @@ void biased_attention_forward(real *y, float *lse, const real *qkv, const float 
         }
 }
 
-/* Each thread sums its heads' and images' share of dtable, and the shares are joined in the order of the threads. */
+/* Each thread sums its heads' and images' share of dtable, and the shares are added in the order of the threads. */
 void biased_attention_backward(real *dqkv, float *dtable, const real *dy, const real *y, const float *lse,
                                const real *qkv, const float *table, const RelativeBias *bias,
                                const AttentionShape *shape) {
@@ -464,7 +467,7 @@ static Scope sparse(const SparsePattern *p, int N, bool second) {
     return (Scope){.N = N, .set = set, .stride = p->stride, .summary = p->summary};
 }
 
-/* Sets in which head h takes part; the second follows the first where both are its. */
+/* Sets in which head h takes part; the second follows the first if the head uses both. */
 static int sets_of(Scope sets[2], const SparsePattern *p, int h, int N, int H) {
     int count = 0;
     if (h < p->first) sets[count++] = sparse(p, N, false);

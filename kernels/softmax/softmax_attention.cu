@@ -1,5 +1,5 @@
 /* Softmax attention on the matrix units; the formulas are those of kernels/softmax/softmax_attention.c.
- *   forward   a block owns 64 or 128 queries and streams the keys past them, with the running maximum and sum of Dao et
+ *   forward   a block owns 64 or 128 queries and streams the keys, with the running maximum and sum of Dao et
  *             al. 2022; the scores become the left factor of p v without leaving the registers
  *   backward  two kernels of the same shape, so that no sum crosses blocks and every run gives the same bits:
  *             by queries   delta = dy.y,  s = q k^T,  t = dy v^T,  ds = p (t - delta),  dq = ds k / sqrt D
@@ -8,12 +8,12 @@
  *             head in a block (softmax_head.cu)
  *   saves     lse [B,H,N].
  *
- * Exponentials are powers of two: the factor log2(e) / sqrt D is applied to a score as it is shifted.  Head widths are
- * padded with zeros to W = 16, 32, 64 or 128 in shared memory; wider heads take the plain kernels at the end.
+ * Exponentials are powers of two: the factor log2(e) / sqrt D is applied when the score is shifted.  Head widths are
+ * padded with zeros to W = 16, 32, 64 or 128 in shared memory; wider heads use the plain kernels at the end.
  *
  * The same kernels are used with a relative position bias and for sparse sets of keys.  For a sparse set, a head's
  * tokens are permuted so that tokens that attend to each other are close; a block reads the range of positions that its
- * rows need and masks the pairs in it that are not in the set.  The union of two sets takes two launches: the second
+ * rows need and masks the pairs in it that are not in the set.  The union of two sets needs two launches: the second
  * one continues the running softmax from the first one's y and lse, with a sum of 1. */
 #include "kernels/softmax/softmax_tiles.cuh"
 #include "kernels/softmax/attention_shape.h"
@@ -21,7 +21,8 @@
 #include "kernels/tokens/grid.h"
 
 
-/* delta of as many heads at a time as this many queries; a group is then far more work than its two launches. */
+/* delta of as many heads at a time as have this number of queries, so that a group takes far longer than its two
+ * launches. */
 static const size_t DELTA_ROWS = (size_t)1 << 22;
 
 enum Mode { PLAIN, BIASED, SPARSE };
@@ -30,12 +31,12 @@ enum SoftmaxSet {
     SET_COLUMN,
     SET_BLOCK,
     SET_SUMMARY
-}; /* kernels/softmax/softmax_attention.c has what they are */
+}; /* kernels/softmax/softmax_attention.c defines them */
 
 typedef struct {
     int N, H, D;
-    int heads, skipped; /* of an image in this launch, and before them */
-    int first_head;     /* of all images' `heads`, where this launch starts */
+    int heads, skipped; /* heads of an image in this launch, and heads before them */
+    int first_head;     /* first of all images' `heads` in this launch */
     unsigned blocks;    /* a head's */
     bool wide;
     float scale;        /* 1 / sqrt D */
@@ -44,14 +45,14 @@ typedef struct {
     const float *table;
 
     SoftmaxSet set;        /* SPARSE */
-    int stride, summaries; /* SET_SUMMARY: tokens that are seen by all, in the first positions */
-    bool rest;             /* go on from the first set's results, without its pairs */
-    SparsePattern pattern; /* for the kernels of wide heads, which know no sets */
+    int stride, summaries; /* SET_SUMMARY: number of tokens to which all attend, in the first positions */
+    bool rest;             /* continue from the first set's results, without its pairs */
+    SparsePattern pattern; /* for the kernels of wide heads, which have no sets */
 } SoftmaxShape;
 
 /* == What a query sees ============================================================================================ */
 
-/* The token at a position: columns one after the other, or summaries before the others; else in order. */
+/* The token at a position: columns one after the other, or summaries before the others; otherwise in order. */
 template <Mode mode>
 DEVICE int token_at(int position, const SoftmaxShape &s) {
     if (mode != SPARSE || s.set == SET_NEAR || s.set == SET_BLOCK) return position;
@@ -61,7 +62,7 @@ DEVICE int token_at(int position, const SoftmaxShape &s) {
         if (other < 0) return position / c * l + l - c + position % c;
         return c < l ? other / (l - c) * l + other % (l - c) : s.N;
     }
-    int whole = s.N / l, longer = s.N % l, in_longer = longer * (whole + 1); /* the first columns have a token more */
+    int whole = s.N / l, longer = s.N % l, in_longer = longer * (whole + 1); /* the first columns have one more token */
     if (position < in_longer) return position / (whole + 1) + position % (whole + 1) * l;
     position -= in_longer;
     return longer + position / whole + position % whole * l;
@@ -88,8 +89,8 @@ DEVICE SoftmaxRange range_of(int first, int rows, bool keys, const SoftmaxShape 
     return {g * whole + (g < longer ? g : longer), h * whole + (h < longer ? h : longer)};
 }
 
-/* What a token has to do with its scores.  BIASED: `token` is its place in a table [.,2Wg-1], in which frames are
- * 2 Hg - 1 lines apart, or -1.  SPARSE: its token (-1 for keys that no query sees) and its column or block. */
+/* Data of a token for its scores.  BIASED: `token` is its place in a table [.,2Wg-1], in which frames are 2 Hg - 1
+ * lines apart, or -1.  SPARSE: its token (-1 for keys that no query sees) and its column or block. */
 struct Spot {
     int token, group;
 };
@@ -109,12 +110,12 @@ DEVICE Spot spot_of(int position, bool key, const SoftmaxShape &s) {
 
 DEVICE bool is_near(int a, int b, int stride) { return a - b <= stride && b - a <= stride; }
 
-/* Numbers of a table; the offset of a token to itself is in their middle. */
+/* The number of values in a table; the offset of a token to itself is in the middle. */
 static __host__ __device__ __forceinline__ int table_numbers(const Grid &g) {
     return (2 * g.frames - 1) * (2 * g.rows - 1) * (2 * g.columns - 1);
 }
 
-/* The score of a pair, from q.k; the exponential's factor is still to come.  table: the head's. */
+/* The score of a pair, from q.k; without the factor of the exponential.  table: the head's. */
 template <Mode mode>
 DEVICE float pair_score(float score, Spot query, Spot key, const float *table, const SoftmaxShape &s) {
     if (mode == BIASED && query.token >= 0 && key.token >= 0) {
@@ -134,7 +135,7 @@ DEVICE float pair_score(float score, Spot query, Spot key, const float *table, c
 static size_t table_size(const RelativeBias *b) { return (size_t)table_numbers(b->grid); }
 static int bias_tokens(const RelativeBias *b) { return b->prefix + grid_tokens(b->grid); }
 
-/* What a block works on: rows first.. of one head. */
+/* The data of a block: rows first.. of one head. */
 typedef struct {
     size_t qkv, y, lse; /* element of the head's first row in each */
     size_t in_launch;   /* the head's first row among those of this launch */
@@ -167,7 +168,7 @@ DEVICE void load_rows(real *tile, const real *head, size_t stride, int first, co
         (int)threadIdx.x);
 }
 
-/* rows = scale times what the warp owns, by way of its own rows of `tile`; `add`: rows +=. */
+/* rows = scale times the warp's result, through its own rows of `tile`; `add`: rows +=. */
 template <int W, int T, Mode mode>
 DEVICE void store_owned(real *head, size_t stride, real *tile, const FragmentC (&sum)[T][W / TILE_N],
                         const float (&scale)[T][2], int first, bool add, const SoftmaxShape &s) {
@@ -207,8 +208,8 @@ DEVICE void owned_spots(Spot (&spot)[T][2], int first, bool keys, const SoftmaxS
 
 /* == Forward ====================================================================================================== */
 
-/* One step of the running softmax for a row tile: the scores become p, and m, l and y take them into account.  m is the
- * same in the four lanes that share a row, l is this lane's share of the sum. */
+/* One step of the running softmax for a row tile: the scores become p, and m, l and y are updated.  m is the same in
+ * the four lanes that share a row, l is this lane's share of the sum. */
 template <int W, int T, Mode mode>
 DEVICE void softmax_step(FragmentC (*score)[T], FragmentC (&y)[W / TILE_N], float (&m)[2], float (&l)[2], int r,
                          float scale) {
@@ -238,7 +239,8 @@ DEVICE void softmax_step(FragmentC (*score)[T], FragmentC (&y)[W / TILE_N], floa
     }
 }
 
-/* The state to go on from: lse as maximum, y unchanged, 1 as its sum, in the first of the lanes that share a row. */
+/* The state to continue from: lse as maximum, y unchanged, and a sum of 1 in the first of the lanes that share a
+ * row. */
 template <int W, int T, Mode mode>
 DEVICE void load_state(FragmentC (&sum)[T][W / TILE_N], float (&m)[T][2], float (&l)[T][2], const real *y,
                        const float *lse, SoftmaxPlace at, const SoftmaxShape &s) {
@@ -436,8 +438,8 @@ __global__ void __launch_bounds__(THREADS)
     store_owned<W, T, mode>(dqkv + at.qkv, 3 * at.M, q_tile, dq, shift, at.first, s.rest, s);
 }
 
-/* What query first + thread % CHUNK needs in addition to q and dy: its lse as a power of two, or its delta.  A query past
- * the last one gives p = 0. */
+/* Data of query first + thread % CHUNK in addition to q and dy: its lse for powers of two, or its delta.  A query
+ * beyond the last one has p = 0. */
 template <int CHUNK, Mode mode>
 DEVICE float query_statistic(const float *lse, const float *delta, int first, const SoftmaxShape &s) {
     int row = first + (int)threadIdx.x % CHUNK;
@@ -515,7 +517,7 @@ __global__ void __launch_bounds__(THREADS)
             accumulate<W, T>(dk, t, q_rows);
         }
     }
-    if (mode == SPARSE) { /* whose range may be empty */
+    if (mode == SPARSE) { /* this range may be empty */
         copy_wait<0>();
         block_sync();
     }
@@ -530,8 +532,8 @@ __global__ void __launch_bounds__(THREADS)
 /* == Gradient of the bias ========================================================================================= */
 
 /* A block sums one row of one table, (dt, dy) = blockIdx.x's, over its share of the heads: for every line of queries
- * the line of keys that is dy below, dt frames later.  The scores are formed again, 16 x 16 at a time, and ds adds up
- * pair by pair in the registers of a warp; only the sum over all lines and heads is folded to offsets. parts
+ * the line of keys that is dy below, dt frames later.  The scores are computed again, 16 x 16 at a time, and ds is
+ * summed pair by pair in the registers of a warp; only the sum over all lines and heads is folded to offsets. parts
  * [chunks][tables,2T-1,2Hg-1,2Wg-1]. */
 template <int W>
 __global__ void __launch_bounds__(THREADS)
@@ -549,7 +551,7 @@ __global__ void __launch_bounds__(THREADS)
     unsigned chunk = blockIdx.x / down / tables;
     int top = dy_lines < 0 ? -dy_lines : 0, each = Hg - (dy_lines < 0 ? -dy_lines : dy_lines);
     int first_frame = dt < 0 ? -dt : 0, lines = each * (frames - (dt < 0 ? -dt : dt));
-    /* The heads of this table among those launched, every chunks'th of them. */
+    /* The heads of this table in the launch, every chunks-th of them. */
     unsigned step = tables > 1 ? (unsigned)s.H : 1, begin = (unsigned)((t + s.H - s.first_head % s.H) % s.H);
     if (tables == 1) begin = 0;
     real *q_tile = tiles + warp_id() * 4 * TILE, *dy_tile = q_tile + TILE;
@@ -619,7 +621,7 @@ __global__ void __launch_bounds__(THREADS)
             block_sync();
             for (int offset = (int)threadIdx.x; offset < 2 * TILE_M - 1; offset += THREADS) {
                 float total = 0;
-                int x = offset - (TILE_M - 1); /* column of the key less the query's, within the tile */
+                int x = offset - (TILE_M - 1); /* column of the key minus that of the query, within the tile */
                 for (int w = 0; w < WARPS; w++)
                     for (int y = x < 0 ? -x : 0; y < TILE_M && y + x < TILE_M; y++)
                         total += folded[(w * TILE_M + y) * TILE_M + y + x];
@@ -726,7 +728,7 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* dtable +=: a warp to an element, over all pairs at its offset. */
+/* dtable +=: one warp for each element, over all pairs at its offset. */
 __global__ void __launch_bounds__(THREADS)
     bias_backward_wide_kernel(float *dtable, const float *delta, const real *dy, const float *lse, const real *qkv,
                               unsigned launched, SoftmaxShape s) {
@@ -763,7 +765,7 @@ static int widest() {
     });
 }
 
-/* launch(W) for the width that holds D <= WIDEST. */
+/* Calls launch(W) with the padded width for D <= WIDEST. */
 template <typename Launch>
 static void with_width(int D, Launch launch) {
     if (D <= 16) launch(Constant<16>());
@@ -772,7 +774,8 @@ static void with_width(int D, Launch launch) {
     else launch(Constant<WIDEST>());
 }
 
-/* launch(W, T): one row tile a warp where two would have rows for one, and where a block of fewer sees fewer keys. */
+/* Calls launch(W, T): one row tile per warp if there are rows for only one, or if smaller blocks attend to fewer keys;
+ * otherwise two. */
 template <int held, Mode mode, typename Launch>
 static void with_tiles(int N, int D, Launch launch) {
     with_width(D, [&](auto width) {
@@ -842,7 +845,8 @@ static void backward_group(real *dqkv, float *delta, const real *dy, const real 
     });
 }
 
-/* As many heads at a time as delta has room for; also(heads, shape) runs after each group, while its delta is there. */
+/* Launches as many heads at a time as delta has room for; also(heads, shape) runs after each group, while its delta is
+ * valid. */
 template <Mode mode, typename Also>
 static void backward(real *dqkv, float *delta, const real *dy, const real *y, const float *lse, const real *qkv, int B,
                      SoftmaxShape s, Also also) {
@@ -864,7 +868,7 @@ void softmax_attention_forward(real *y, float *lse, const real *qkv, const Atten
     forward<PLAIN>(y, lse, qkv, B, shape_of(N, H, D, is_wide(D, y, qkv)));
 }
 
-/* What the heads of a shorter sequence fill of the budget may be more than what those of a longer one do. */
+/* The heads of a shorter sequence may need more of the budget than those of a longer one. */
 size_t softmax_attention_workspace(int N, int D) {
     (void)D;
     return ((size_t)N > (size_t)DELTA_ROWS ? (size_t)N : (size_t)DELTA_ROWS) * sizeof(float);
@@ -894,10 +898,11 @@ void biased_attention_forward(real *y, float *lse, const real *qkv, const float 
     forward<BIASED>(y, lse, qkv, B, biased(table, bias, H, D, is_wide(D, y, qkv)));
 }
 
-/* Rows of a table: a block each. */
+/* Rows of a table, with a block for each. */
 static int bias_rows(const RelativeBias *b) { return table_numbers(b->grid) / (2 * b->grid.columns - 1); }
 
-/* In how many chunks the heads are shared by the blocks that sum the table's gradient: some thousand blocks in all. */
+/* The number of chunks into which the heads are divided among the blocks that sum the table's gradient: some thousand
+ * blocks in all. */
 static unsigned bias_chunks(const RelativeBias *bias) {
     return blocks_for(4096, (size_t)bias->tables * bias_rows(bias), 64);
 }
@@ -957,7 +962,7 @@ static SoftmaxShape sparse(const SparsePattern *p, bool second, int N, int H, in
     return s;
 }
 
-/* run(shape) for each set that heads take; those wider than the tiles need one launch for both. */
+/* Calls run(shape) for each set of the heads; heads wider than the tiles need one launch for both. */
 template <typename Run>
 static void each_set(const SparsePattern *p, int N, int H, int D, bool wide, Run run) {
     if (D > widest()) {

@@ -1,11 +1,12 @@
-/* Backward of softmax attention over all keys with a block to each head, for up to 256 tokens: every tensor is read
- * once and five products take the place of the seven of softmax_attention.cu.
+/* Backward of softmax attention over all keys with a block for each head, for up to 256 tokens: every tensor is read
+ * once, and five products replace the seven of softmax_attention.cu.
  *   s^T = k q^T,  t^T = v dy^T,  p^T = exp2(s^T - lse),  ds^T = p^T (t^T - delta),  dv = p^T dy,  dk = ds^T q / sqrt D
  *   dq = ds k / sqrt D
- * A warp owns 16 keys, whose dk and dv stay in its registers, and queries pass by 64 at a time.  The block has all
- * keys, so the sum for dq is complete as soon as ds^T of these 64 queries lies in shared memory: no sum crosses blocks.
- * ds^T has two places, so that one barrier for 64 queries is enough: the warps multiply ds of the last ones by k while
- * others already write the next.  Every sum has the order of softmax_attention.cu's, and so the same bits. */
+ * A warp owns 16 keys, whose dk and dv stay in its registers, and iterates over 64 queries at a time.  The block has
+ * all keys, so the sum for dq is complete as soon as ds^T of these 64 queries is in shared memory: no sum crosses
+ * blocks. ds^T has two buffers, so that one barrier for 64 queries is enough: some warps multiply ds of the previous
+ * queries by k while others already write the next.  Every sum has the same order as in softmax_attention.cu, and
+ * therefore the same bits. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -33,7 +34,7 @@ DEVICE void load_sixteen(real *tile, const real *head, int stride, int first, co
         tile, tile_ld(W), [&](int i) { return head + (first + i) * stride; }, s.N - first, s.D, s.wide, lane_id());
 }
 
-/* The warp's rows = scale times sum, by way of `tile` [16,LD]. */
+/* The warp's rows = scale times sum, through `tile` [16,LD]. */
 template <int W>
 DEVICE void store_sixteen(real *head, int stride, real *tile, const FragmentC (&sum)[1][W / TILE_N], float scale,
                           int first, const SoftmaxHeadShape &s) {
@@ -86,7 +87,7 @@ __global__ void __launch_bounds__(MOST_WARPS *WARP)
         dot = row_sum(dot);
         if (lane_id() % 4) continue;
         delta[mine] = dot;
-        shift[mine] = mine < s.N ? LOG2_E * lse[mine] : INFINITY; /* a query past the last one gives p = 0 */
+        shift[mine] = mine < s.N ? LOG2_E * lse[mine] : INFINITY; /* a query beyond the last one has p = 0 */
     }
     copy_wait<0>();
     warp_sync();
@@ -102,7 +103,7 @@ __global__ void __launch_bounds__(MOST_WARPS *WARP)
         block_sync();
         if (first + QUERIES < s.N) fetch(first + QUERIES, stage ^ 1);
         copy_commit();
-        const int last = first - QUERIES; /* whose ds is complete */
+        const int last = first - QUERIES; /* queries whose ds is complete */
         const real *ds = ds_tile + (stage ^ 1) * rows * DS_LD;
         for (int job = warp_id(); first && job < QUERIES / TILE_M * (W / TILE_K); job += warps) {
             int at = job / (W / TILE_K) * TILE_M, column = job % (W / TILE_K) * TILE_K;
@@ -137,7 +138,8 @@ __global__ void __launch_bounds__(MOST_WARPS *WARP)
                 for (int i = 0; i < 4; i++) {
                     int query = first + j + n * TILE_N + fragment_c_column(i);
                     float e = fast_exp2(p[n][0].x[i] * (LOG2_E * s.scale) - shift[query]);
-                    p[n][0].x[i] = own + fragment_c_row(i) < s.N ? e : 0; /* a key past the last one has no part in dq */
+                    p[n][0].x[i] = own + fragment_c_row(i) < s.N ? e : 0; /* a key beyond the last one does not
+                                                                           * contribute to dq */
                     t[n][0].x[i] = p[n][0].x[i] * (t[n][0].x[i] - delta[query]);
                 }
             accumulate<W, 1>(dv, p, dy_rows);
@@ -147,7 +149,7 @@ __global__ void __launch_bounds__(MOST_WARPS *WARP)
                 tile_put(ds_tile + (stage * rows + own) * DS_LD + j + n * TILE_N, DS_LD, t[n][0], 1);
         }
     }
-    /* Nobody reads q and dy any more, whose tiles have 256 rows together. */
+    /* q and dy are no longer read; their tiles have 256 rows together. */
     store_sixteen<W>(dqkv + M, row, q_tile + own * LD, dk, s.scale, own, s);
     store_sixteen<W>(dqkv + 2 * M, row, q_tile + own * LD, dv, 1, own, s);
 }

@@ -1,9 +1,9 @@
 /* The formulas of softmax_attention.c with a query in each lane of a vector and a key in each row: s = k q^T, so that
- * maxima, sums and lse are vectors and a block of p is an operand as it is computed:
+ * maxima, sums and lse are vectors and a block of p is already in the layout of an operand:
  *   forward   y^T = v^T p                    p in pairs of keys
  *   backward  dv = p dy, dk = ds q           p, ds as left operands, dy and q in pairs of queries
  *             dq^T = k^T ds                  ds in pairs of keys
- * Products' operands are rounded to bfloat16 (p and ds; q, k, v, dy are bfloat16 in memory), everything else is
+ * Operands of products are rounded to bfloat16 (p and ds; q, k, v, dy are bfloat16 in memory), everything else is
  * float. */
 #include "kernels/softmax/softmax_pairs.h"
 
@@ -15,8 +15,8 @@
 
 #include "kernels/softmax/pair_tiles.h"
 
-/* Dot products take blocks of eight keys, 16 queries and one pair where AMX takes 32 of each: a class token or 197
- * tokens leave less to fill up. */
+/* Dot products have blocks of eight keys, 16 queries and one pair, while AMX has 32 of each: with a class token or 197
+ * tokens they need less padding. */
 static int padded_keys(Pairs kind, int keys) { return kind == PAIRS_DOTS ? (keys + 7) / 8 * 8 : pairs_round_up(keys); }
 static int lanes_of(Pairs kind, int queries) { return kind == PAIRS_DOTS && queries <= TILE ? 1 : LANES; }
 
@@ -39,7 +39,7 @@ static void put_columns(real *y, size_t stride, const float *from, float scale, 
         }
 }
 
-/* yt [Dp,QUERIES] is divided by the sums; the log-sum-exps of `rows` queries. */
+/* Divides yt [Dp,QUERIES] by the sums, and computes the log-sum-exps of `rows` queries. */
 static void finish(float *yt, float *lse, const Running *r, int rows, int Dp) {
     float largest[QUERIES], sum[QUERIES];
     for (int v = 0; v < LANES; v++) {

@@ -99,7 +99,7 @@ static float log_sum_exp(const float *x, int padded) {
     return shift + logf(vec_sum(sum));
 }
 
-/* p where it counts, else 0; *p is the weight itself. */
+/* p if it is above the threshold, otherwise 0; *p is the weight itself. */
 TILE_INLINE vec counted(vec *p, const float *x, float lse, float threshold) {
     *p = vec_exp_floored(vec_load(x) - lse);
     return vec_select(*p > threshold, *p, vec_set(0));

@@ -18,7 +18,7 @@ static ThresholdedShape shape_of(float threshold, const AttentionShape *a, int r
     return {a->N, a->H, a->D, threshold, 1 / sqrtf((float)a->D), wide, rows, (unsigned)ceil_div(a->N, rows)};
 }
 
-/* What a block works on: where the head's first row is in qkv, in y and in lse. */
+/* The data of a block: offsets of the head's first row in qkv, y and lse. */
 struct ThresholdedPlace {
     size_t qkv, y, lse, M;
     int first;
@@ -37,7 +37,7 @@ DEVICE void add_rows(real *head, size_t row, const float *sum, float scale, int 
     });
 }
 
-/* visit(k, row) for the rows of the block that belong to this warp: row = warp + WARPS k. */
+/* Calls visit(k, row) for the rows of the block that belong to this warp: row = warp + WARPS k. */
 template <typename Visit>
 DEVICE void for_owned(const ThresholdedShape &s, Visit visit) {
 #pragma unroll

@@ -4,7 +4,7 @@
  *             dv = p^T dy,  dk = ds^T q / sqrt D,  dq = ds k / sqrt D,  dbias = ds
  *   saves     lse.   Source: Liu et al. 2021 (Swin Transformer).
  *
- * The keys of a window are all its places, its queries those with a token, one after the other. */
+ * The keys of a window are all its places; its queries are the places with a token, one after the other. */
 #include <math.h>
 #include <stdbool.h>
 #include <string.h>
@@ -21,7 +21,7 @@ enum { QUERIES = 16 };
 typedef struct {
     WindowShape windows;
     int count;                  /* windows of an image */
-    int n, np, D, Dp;           /* places of a window; rounded up; D alike */
+    int n, np, D, Dp;           /* places of a window; rounded up; D likewise */
     int H;
     size_t M, row, y_row, table; /* H*D; numbers from one token to the next; entries of a head's table */
     int outer, inner;           /* a window's rows and their places, or of clips its frames and their places */
@@ -90,7 +90,7 @@ static WindowAttentionWork work_of(float *next, const WindowAttentionShape *s) {
 
 /* == Biases ======================================================================================================= */
 
-/* The place at which row r of strip x has the table's entry for key m, both places among the inner ones. */
+/* The index in row r of strip x of the table's entry for key m, both places among the inner ones. */
 static size_t table_at(int x, int r, int m, int h, const WindowAttentionShape *s) {
     int ww = s->windows.ww, inside = (x / ww - m / ww) * (2 * ww - 1) + x % ww - m % ww + (s->offsets - 1) / 2;
     return ((size_t)(2 * s->outer - 2 - r) * s->offsets + inside) * s->H + h;
@@ -110,7 +110,7 @@ static void join_strips(float *dtable, const float *dstrips, int h, const Window
             for (int m = 0; m < s->inner; m++) dtable[table_at(x, r, m, h, s)] += *dstrips++;
 }
 
-/* The query's stretch of a strip: [n], by place of the key. */
+/* The query's part of a strip: [n], by place of the key. */
 static float *stretch_of(float *strips, int query, const WindowAttentionShape *s) {
     int inner = s->inner, outer = s->outer;
     return strips + ((size_t)(query % inner) * (2 * outer - 1) + outer - 1 - query / inner) * inner;
@@ -284,7 +284,7 @@ static void backward_window(real *dqkv, float *dpad, const real *dy, const real 
 
 /* == All windows ================================================================================================== */
 
-/* A thread's share of dtable and dpad lies before its work. */
+/* A thread's share of dtable and dpad comes before its work memory. */
 static size_t share_floats(const WindowAttentionShape *s) { return s->table * s->H + 3 * s->M; }
 static size_t slice_floats(const WindowAttentionShape *s) {
     return workspace_line_up(share_floats(s)) + work_floats(s);
@@ -312,7 +312,7 @@ void window_attention_forward(real *y, float *lse, const real *qkv, const Window
         }
 }
 
-/* Each thread sums its heads' and images' share of dtable and dpad, and the shares are joined in the order of the
+/* Each thread sums its heads' and images' share of dtable and dpad, and the shares are added in the order of the
  * threads. */
 void window_attention_backward(real *dqkv, const WindowGradients *gradients, const real *dy, const real *y,
                                const float *lse, const real *qkv, const WindowParameters *learned,

@@ -1,7 +1,7 @@
 /* Softmax attention within windows; the formulas are those of kernels/softmax/window_attention.c.  The places of a tile
  * (head_tiles.cuh) are queries for y, dq and dtable, keys for dk, dv and dpad.  In the backward pass a block has a head
- * and every n-th tile; its sums over them, each element one thread's, lie in workspace, and add_parts joins the
- * blocks. */
+ * and every n-th tile; its sums over them, in which each element belongs to one thread, are in workspace, and add_parts
+ * adds the blocks' sums. */
 #include "kernels/cuda/fragments.cuh"
 #include "kernels/softmax/head_tiles.cuh"
 #include "kernels/cuda/rows.cuh"
@@ -10,10 +10,11 @@
 #include "kernels/tokens/grid.h"
 #include "kernels/tokens/windows.h"
 
-/* Most blocks of a head in the backward pass, and floats that all blocks leave in workspace unless one leaves more. */
+/* Largest number of blocks of a head in the backward pass, and of floats that all blocks have in workspace, unless one
+ * needs more. */
 static const size_t part_blocks_most = 256, part_floats_most = 1 << 22;
 
-/* Regions of queries without a token, and of what lies beyond the window's places: neither takes part. */
+/* Regions of queries without a token, and of positions beyond the window's places: both are left out. */
 enum { NO_QUERY = -1, NO_KEY = -2 };
 
 struct WindowAttentionShape {
@@ -33,7 +34,7 @@ static WindowAttentionShape shape_of(const WindowShape *w, const AttentionShape 
             learned->pad, learned->table};
 }
 
-/* A tile of a window's places for a head: where the image's first row is in qkv, in y and in lse. */
+/* A tile of a window's places for a head: offsets of the image's first row in qkv, y and lse. */
 struct WindowAttentionTile {
     size_t qkv, y, lse, M;
     int window, first, head;
@@ -57,7 +58,7 @@ DEVICE void load_places(WindowPlace *places, int count, bool queries, int window
     }
 }
 
-/* tile [rows,D] = rows of the head, those of pad where there is no token. */
+/* tile [rows,D] = rows of the head, those of pad for places without a token. */
 DEVICE void load_tile(float *tile, int rows, const real *head, size_t row, const float *pad, const WindowPlace *places,
                       int D) {
     for (int at = threadIdx.x; at < rows * D; at += THREADS) {
@@ -99,7 +100,7 @@ DEVICE void see(float *p, const WindowPlace *queries, const WindowPlace *keys, i
     }
 }
 
-/* Blocks: tile, then head.  The running softmax of each row is its warp's. */
+/* Blocks: tile, then head.  Each warp has the running softmax of its rows. */
 __global__ void __launch_bounds__(THREADS)
     window_forward_kernel(real *y, float *lse, const real *qkv, WindowAttentionShape s) {
     int ld = odd_ld(s.D);
@@ -297,7 +298,7 @@ __global__ void __launch_bounds__(THREADS)
 
 /* == Launches ===================================================================================================== */
 
-/* What a block of each head leaves in workspace, and how many such blocks there are. */
+/* The floats of a block of each head in workspace, and the number of such blocks. */
 static size_t part_floats(const WindowAttentionShape &s) { return ((size_t)s.entries + 2 * s.D) * s.H; }
 static unsigned part_blocks(const WindowAttentionShape &s) {
     size_t most = part_floats_most / part_floats(s);

@@ -7,12 +7,12 @@
 #include "kernels/cpu/activations.h"
 #include "kernels/tokens/byte_tokens.h"
 
-/* Columns that are summed together: a cache line of dx. */
+/* The number of columns summed together: a cache line of dx. */
 enum { COLUMNS = 16, BYTES = 256 };
 
 static int columns_from(int m, int M) { return M - m < COLUMNS ? M - m : COLUMNS; }
 
-/* The source of a row of x: a byte's place in the sequence, or -1 for the vector that begins it. */
+/* The source of a row of x: a byte's position in the sequence, or -1 for the start vector. */
 static int source_of(const ByteTables *t, const ByteEmbedding *s, int p) { return s->first + p - (t->start ? 1 : 0); }
 
 static int entry_of(const ByteEmbedding *s, int t, int i) { return i / s->divisor[t] % s->entries[t]; }
@@ -63,7 +63,7 @@ static void sum_bytes(const ByteGradients *d, const real *dx, const uint8_t *byt
 static void sum_entry(float *to, const real *dx, const ByteTables *tables, const ByteEmbedding *s, int t, int e,
                       int m) {
     int columns = columns_from(m, s->M), D = s->divisor[t], period = D * s->entries[t];
-    int begin = source_of(tables, s, 0), end = begin + s->N; /* places in the sequence */
+    int begin = source_of(tables, s, 0), end = begin + s->N; /* positions in the sequence */
     double sum[COLUMNS] = {0};
     for (int b = 0; b < s->B; b++)
         for (int run = (begin < 0 ? 0 : begin) / period * period + e * D; run < end; run += period)

@@ -1,12 +1,12 @@
-/* Bytes as tokens; kernels/tokens/byte_tokens.c has the formulas.  Every sum has one block: its warps take every eighth
- * row, in order, and join in order, so that every run gives the same bits. */
+/* Bytes as tokens; kernels/tokens/byte_tokens.c has the formulas.  Every sum has one block: its warps add every eighth
+ * row, in order, and then their sums, in order, so that every run has the same bits. */
 #include "kernels/cuda/fragments.cuh"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/tokens/byte_tokens.h"
 
 enum { THREADS = 256, WARPS = THREADS / WARP };
 
-/* Place in the sequence of the byte that row p of x shows, -1 for the vector that begins it. */
+/* Position in the sequence of the byte in row p of x, -1 for the start vector. */
 DEVICE int source_of(const ByteTables &t, const ByteEmbedding &s, int p) { return s.first + p - (t.start ? 1 : 0); }
 
 __global__ void __launch_bounds__(THREADS)
@@ -63,7 +63,7 @@ void byte_embedding_backward(const ByteGradients *d, const real *dx, const uint8
 
 /* == Cross-entropy ================================================================================================ */
 
-/* A warp takes one row, three passes over it. */
+/* A warp processes one row in three passes. */
 __global__ void __launch_bounds__(THREADS)
     byte_cross_entropy_kernel(float *loss, real *dlogits, const real *logits, const uint8_t *__restrict__ targets,
                               float scale, ByteTargets s) {
@@ -91,7 +91,7 @@ void byte_cross_entropy(float *loss, real *dlogits, const real *logits, const ui
            scale, *shape);
 }
 
-/* A thread to a sequence: the order is the contract. */
+/* One thread for each sequence, because the contract fixes the order. */
 __global__ void __launch_bounds__(WARP)
     byte_loss_sums_kernel(float *sums, const float *loss, int first, ByteTargets s) {
     int b = (int)(blockIdx.x * WARP + threadIdx.x);

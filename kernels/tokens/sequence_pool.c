@@ -68,7 +68,7 @@ void sequence_pool_backward(real *dx, float *dw, float *ds, const real *dy, cons
         image_backward(dx + first * M, ds + first, dy + (size_t)b * M, x + first * M, w, a + first, N, M);
     }
 #pragma omp parallel for schedule(static)
-    for (int m = 0; m < M; m += TILE) { /* each sum in one order, whatever the number of threads */
+    for (int m = 0; m < M; m += TILE) { /* the order of each sum does not depend on the number of threads */
         vec sum = {0};
         for (size_t i = 0; i < rows; i++) sum += ds[i] * real_load_part(x + i * M + m, M - m);
         vec_store_part(dw + m, vec_load_part(dw + m, M - m) + sum, M - m);

@@ -1,5 +1,5 @@
-/* The mean of tokens weighted by a softmax of their scores; kernels/tokens/sequence_pool.h has the formulas.  A block has
- * an image: its warps share the tokens, then its threads the columns. */
+/* The mean of tokens weighted by a softmax of their scores; kernels/tokens/sequence_pool.h has the formulas.  A block
+ * processes an image: its warps share the tokens, then its threads share the columns. */
 #include "kernels/cuda/fragments.cuh"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/tokens/sequence_pool.h"
@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(THREADS)
     block_sync();
     for (int n = lane_id(); n < N; n += WARP) most = fmaxf(most, weights[n]);
     most = warp_max(most);
-    block_sync(); /* every warp has seen the scores */
+    block_sync(); /* every warp has read the scores */
     for (int n = (int)threadIdx.x; n < N; n += THREADS) sum += weights[n] = expf(weights[n] - most);
     sum = block_sum(sum, scratch);
     for (int n = (int)threadIdx.x; n < N; n += THREADS) weights[n] /= sum;

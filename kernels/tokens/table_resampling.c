@@ -1,4 +1,4 @@
-/* A thread takes columns: of the result forward, of the model's own grid backward. */
+/* A thread processes columns: of the result in forward, of the model's own grid in backward. */
 #include "kernels/tokens/table_resampling.h"
 
 #include "kernels/device/workspace.h"

@@ -1,5 +1,5 @@
-/* A thread a number of the result.  The host makes the weights of both axes, a few kilobytes, and copies them into the
- * workspace. */
+/* There is a thread for each number of the result.  The host computes the weights of both axes, a few kilobytes, and
+ * copies them into the workspace. */
 #include "kernels/cuda/rows.cuh"
 #include "kernels/device/device.h"
 #include "kernels/tokens/table_axis.h"
@@ -25,7 +25,7 @@ static TableAxes axes_at(char *memory, const TableResampling *s) {
                           s->bilinear)};
 }
 
-/* The host's memory for weights, which grows where workspace is planned. */
+/* The host's memory for weights, which is enlarged when workspace is planned. */
 static char *host;
 static size_t host_room;
 

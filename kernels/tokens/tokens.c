@@ -96,7 +96,7 @@ void embed_backward(real *dpatches, const FrontTokens *front, float *dpos, const
         }
 }
 
-/* Columns that are summed together, in double: a cache line of results on every token. */
+/* The number of columns summed together, in double: a cache line of results on every token. */
 enum { COLUMNS = 64 };
 
 void pool_forward(real *y, const real *x, const TokenShape *shape, int first, int count) {
@@ -141,7 +141,7 @@ void rows_add(real *y, const real *a, const real *b, size_t n, int M, int y_row,
     }
 }
 
-/* y counts pairs of rows, of all images: a pair of rows and its cells begin at the same place. */
+/* y counts pairs of rows, of all images: a pair of rows and its cells begin at the same offset. */
 static void cells_copy(real *to, const real *from, Grid grid, int B, int C, bool back) {
     size_t rows = (size_t)B * grid.frames * (grid.rows / 2), row = (size_t)grid.columns * C;
 #pragma omp parallel for schedule(static)

@@ -1,5 +1,5 @@
-/* From pixels to tokens and back to one vector: normalisation, patches, class token and positions, mean pooling.
- * An image's tokens are taken as one stretch of N*M numbers wherever that spares divisions. */
+/* From pixels to tokens and back to one vector: normalisation, patches, class token and positions, mean pooling. An
+ * image's tokens are treated as one array of N*M numbers wherever that saves divisions. */
 #include "kernels/cuda/rows.cuh"
 #include "kernels/tokens/grid.h"
 #include "kernels/tokens/images.h"
@@ -7,7 +7,7 @@
 
 enum { THREADS = 256, WARPS = THREADS / WARP };
 
-/* The blocks of all images lie along x, `tiles` to an image. */
+/* The blocks of all images are along x, `tiles` for each image. */
 struct EmbeddedPlace {
     size_t image;
     unsigned tile;
@@ -29,7 +29,7 @@ static Channels channels_of(const float *mean, const float *std) {
     return c;
 }
 
-/* W pixels a thread: 3 W bytes in, W activations to each of three planes. */
+/* A thread has W pixels: it reads 3 W bytes and writes W activations to each of three planes. */
 template <int W>
 __global__ void __launch_bounds__(THREADS) images_normalize_kernel(real *y, const uint8_t *__restrict__ x, Channels c,
                                                                    size_t pixels, unsigned tiles) {
@@ -78,7 +78,7 @@ void images_renormalize(real *y, const real *x, const float *scale, const float 
     LAUNCH(images_renormalize_kernel, (unsigned)ceil_div(n, THREADS), THREADS, 0, y, x, c, pixels, n);
 }
 
-/* A thread to a number: the three channels of a pixel lie together in x and y. */
+/* One thread for each number: the three channels of a pixel are adjacent in x and y. */
 __global__ void __launch_bounds__(THREADS)
     images_normalize_padded_kernel(real *y, const uint8_t *__restrict__ x, const int *__restrict__ sizes, Channels c,
                                    int Hi, int Wi, size_t n) {
@@ -98,8 +98,8 @@ void images_normalize_padded(real *y, const uint8_t *x, const int *sizes, const 
            channels_of(mean, std), Hi, Wi, n);
 }
 
-/* W neighbours of a patch's row a thread, in the order of cols: writes are whole lines, and the reads of neighbouring
- * patches fill lines between them.  size = numbers of an image in cols. */
+/* A thread has W neighbours in a patch's row, in the order of cols: writes are whole cache lines, and the reads of
+ * neighbouring patches together are, too.  size = numbers of an image in cols. */
 template <int W>
 __global__ void __launch_bounds__(THREADS)
     patchify_kernel(real *cols, const real *__restrict__ x, int Hi, int Wi, int P, size_t size, unsigned tiles) {
@@ -162,8 +162,8 @@ void embed_forward(real *x, const real *patches, const FrontTokens *front, const
     else LAUNCH((embed_forward_kernel<1>), blocks, THREADS, 0, x, patches, tokens, pos, size, M, tiles);
 }
 
-/* Each lane has W numbers, each warp of the block every n-th image: copies and sums in one pass.  Many
- * warps, since there are only N*M / (32 W) blocks. */
+/* Each lane has W numbers, each warp of the block every n-th image: copies and sums in one pass.  There are many warps,
+ * because there are only N*M / (32 W) blocks. */
 enum { EMBED_WARPS = 32 };
 
 template <int W>
@@ -294,7 +294,7 @@ void rows_add(real *y, const real *a, const real *b, size_t n, int M, int y_row,
     else LAUNCH((rows_add_kernel<1>), blocks, THREADS, 0, y, a, b, n, M, y_row, a_row, b_row);
 }
 
-/* W channels a thread, in the order of cells. */
+/* A thread has W channels, in the order of cells. */
 template <int W, bool BACK>
 __global__ void __launch_bounds__(THREADS)
     token_cells_kernel(real *to, const real *__restrict__ from, size_t n, int columns, int C) {

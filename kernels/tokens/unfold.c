@@ -1,6 +1,6 @@
-/* The windows of a convolution as rows, and the sum of what each input got in all of its windows.
- * A window (i, j) reads row i stride + r - pad and column j stride + c - pad of the input, r and c below k; so the
- * input (y, x) is read by the windows with i stride <= y + pad < i stride + k, and the same for j and for frames. */
+/* The windows of a convolution as rows, and the sum of each input's gradients in all of its windows. A window (i, j)
+ * reads row i stride + r - pad and column j stride + c - pad of the input, r and c below k; so the input (y, x) is read
+ * by the windows with i stride <= y + pad < i stride + k, and the same for j and for frames. */
 #include <stdbool.h>
 #include <string.h>
 
@@ -45,13 +45,12 @@ static void window_line(real *out, const real *line, int xi, const Unfold *s) {
     }
 }
 
-/* The tap-th token of a window lies this many numbers behind the first. */
+/* The distance in numbers from the first to the tap-th token of a window. */
 static size_t tap_offset(const Unfold *s, int tap) {
     return ((size_t)(tap / s->k) * (size_t)s->Wi + (size_t)(tap % s->k)) * (size_t)s->C;
 }
 
-/* A window of tokens that are all there, transposed a tile at a time: row [C,k*k] = tokens [k*k,C] from the first one
- * on. */
+/* A window whose tokens all exist, transposed a tile at a time: row [C,k*k] = tokens [k*k,C] from the first one on. */
 static void window_to_row(real *row, const real *first, const Unfold *s) {
     int taps = s->k * s->k, C = s->C;
     float from[TILE * TILE] = {0}, to[TILE * TILE];
@@ -69,7 +68,7 @@ static void window_to_row(real *row, const real *first, const Unfold *s) {
     }
 }
 
-/* The way back: tokens [k*k,C] from the first one on = row [C,k*k]. */
+/* The reverse: tokens [k*k,C] from the first one on = row [C,k*k]. */
 static void row_to_window(real *first, const real *row, const Unfold *s) {
     int taps = s->k * s->k, C = s->C;
     float from[TILE * TILE] = {0}, to[TILE * TILE];

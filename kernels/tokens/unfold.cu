@@ -1,5 +1,6 @@
-/* The windows of a convolution as rows; kernels/tokens/unfold.c says which window reads what.  Both ways a thread makes
- * one number of the result, so writes are whole lines; neighbouring windows overlap, so the caches serve most reads. */
+/* The windows of a convolution as rows; kernels/tokens/unfold.c has the formulas.  In both directions a thread computes
+ * one number of the result, so writes are whole cache lines; neighbouring windows overlap, so most reads are from the
+ * caches. */
 #include "kernels/cuda/rows.cuh"
 #include "kernels/tokens/grid.h"
 #include "kernels/tokens/images.h"

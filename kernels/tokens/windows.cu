@@ -5,7 +5,7 @@
 
 enum { THREADS = 256 };
 
-/* W channels a thread, in the order of rows. */
+/* A thread has W channels, in the order of rows. */
 template <int W, bool BACK>
 __global__ void __launch_bounds__(THREADS) windows_kernel(real *to, const real *__restrict__ from, size_t n,
                                                           WindowRows s) {

@@ -1,11 +1,11 @@
-/* Cross-entropy against soft targets and its gradient; kernels/training/cross_entropy.c has the formulas.  A warp takes
- * one row, three passes over it; the second and third find it in the first-level cache.  Sums are tree-shaped in float:
- * a loss is rounded to float anyway. */
+/* Cross-entropy against soft targets and its gradient; kernels/training/cross_entropy.c has the formulas.  A warp
+ * processes one row in three passes; the second and third read it from the first-level cache.  Sums are tree-shaped in
+ * float: a loss is rounded to float anyway. */
 #include "kernels/cuda/fragments.cuh"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/training/optimizer.h"
 
-/* Few warps a block: a batch has few rows, and this spreads them over the multiprocessors. */
+/* A block has few warps, because a batch has few rows, which should be spread over the multiprocessors. */
 enum { ROWS = 4 };
 
 __global__ void __launch_bounds__(ROWS *WARP)

@@ -1,4 +1,4 @@
-/* Losses against a teacher; kernels/training/distillation.h has the formulas.  A warp takes one row; sums are
+/* Losses against a teacher; kernels/training/distillation.h has the formulas.  A warp processes one row; sums are
  * tree-shaped in float, and the loss is rounded to float anyway. */
 #include "kernels/cuda/fragments.cuh"
 #include "kernels/cuda/rows.cuh"
@@ -28,7 +28,7 @@ DEVICE float sum_of_exps(const real *x, float max, float inverse, int C) {
     return warp_sum(sum);
 }
 
-/* The first place of the row's largest value. */
+/* The index of the row's largest value, the first of equals. */
 DEVICE int first_largest(const real *x, float max, int C) {
     float least = (float)C; /* a number of classes is exact in float */
     for (int c = lane_id(); c < C; c += WARP)

@@ -54,8 +54,8 @@ double sum_of_squares(const float *x, size_t n) {
 
 /* == What a step finds out ======================================================================================== */
 
-/* The same value for every thread of a block of THREADS: the sum of x[0..n-1], every THREADS-th number by a thread and
- * then in a tree. */
+/* The same value for every thread of a block of THREADS: the sum of x[0..n-1], each thread adds every THREADS-th
+ * number, and then the threads' sums are added in a tree. */
 template <typename T>
 DEVICE double block_total(const T *__restrict__ x, int n, double *sums) {
     double sum = 0;
@@ -110,7 +110,7 @@ DEVICE void adamw(float &w, float &m, float &v, float g, float scale, float keep
     w = keep * w - step * m / (sqrtf(v) * c.inverse + c.eps);
 }
 
-/* W floats a thread, all of one piece. */
+/* A thread has W floats, all of one piece. */
 template <int W>
 __global__ void __launch_bounds__(THREADS)
     adamw_kernel(float *w, float *m, float *v, float *ema, const float *__restrict__ g,

@@ -2,7 +2,7 @@
 #include "kernels/cpu/activations.h"
 #include "kernels/training/pixel_cross_entropy.h"
 
-/* Sixteen of the logits that a window gives one pixel of the network's picture. */
+/* Sixteen of a window's logits for one pixel of the network's picture. */
 static vec window_logits(const real *z, int y, int x, size_t k, const LogitWindows *s) {
     Between v = bilinear_source(y, s->h, s->height), u = bilinear_source(x, s->w, s->width);
     size_t K = (size_t)s->K, left = K - k;
@@ -13,7 +13,7 @@ static vec window_logits(const real *z, int y, int x, size_t k, const LogitWindo
     return (1 - v.fraction) * above + v.fraction * below;
 }
 
-/* The mean over the windows that hold the pixel. */
+/* The mean over the windows that contain the pixel. */
 static vec network_logits(const real *z, int y, int x, size_t k, const LogitWindows *s) {
     size_t window = (size_t)s->h * (size_t)s->w * (size_t)s->K;
     vec sum = {0};

@@ -1,5 +1,5 @@
-/* The classes of a picture's pixels; kernels/training/pixel_classes.c has the plain form.  A warp takes a pixel, a lane
- * every 32nd class. */
+/* The classes of a picture's pixels; kernels/training/pixel_classes.c has the formulas.  A warp processes a pixel, a
+ * lane every 32nd class. */
 #include "kernels/cuda/rows.cuh"
 #include "kernels/training/pixel_cross_entropy.h"
 
@@ -7,7 +7,7 @@ enum { WARPS = 8, THREADS = WARPS * WARP };
 
 DEVICE float mixed(float low, float high, float part) { return (1 - part) * low + part * high; }
 
-/* A logit that a window gives one pixel of the network's picture; z is that of the window's first cell. */
+/* A window's logit for one pixel of the network's picture; z is that of the window's first cell. */
 DEVICE float window_logit(const real *z, int y, int x, const LogitWindows &s) {
     Between v = bilinear_source(y, s.h, s.height), u = bilinear_source(x, s.w, s.width);
     const real *low = z + (size_t)v.low * s.w * s.K, *high = z + (size_t)v.high * s.w * s.K;
@@ -16,7 +16,7 @@ DEVICE float window_logit(const real *z, int y, int x, const LogitWindows &s) {
                  v.fraction);
 }
 
-/* The mean over the windows that hold the pixel. */
+/* The mean over the windows that contain the pixel. */
 DEVICE float network_logit(const real *z, int y, int x, const LogitWindows &s) {
     size_t window = (size_t)s.h * s.w * s.K;
     float sum = 0;

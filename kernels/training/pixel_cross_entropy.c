@@ -1,9 +1,9 @@
 /* Cross entropy of pixels whose logits are bilinear in those of a coarse grid, and its gradient by these.
  *   forward   l = sum_corner a_corner z_corner,  loss = 1/(H W) sum_pixel (log sum_k exp(l_k - max) - (l_label - max))
  *   backward  dz_corner = scale / (H W) sum_pixel a_corner (softmax(l) - onehot(label))
- * A task computes BAND rows of an image's dz.  It walks the picture's rows downwards, those between two rows of the grid
- * one after another, with the gradients of these two rows at hand; the rows above its band, which its first row is also
- * made of, are walked by two tasks.  So every element of dz adds its terms in the order of the picture, whoever computes
+ * A task computes BAND rows of an image's dz.  It goes down the picture's rows, and has the gradients of the two rows
+ * of the grid between which they are.  The rows above its band, which also contribute to its first row, are processed
+ * by two tasks.  Every element of dz therefore adds its terms in the order of the picture, whichever task computes
  * it. */
 #include <math.h>
 #include <stdbool.h>
@@ -15,12 +15,12 @@
 
 enum { BAND = 16 };
 
-static const float NEVER = -1e30f; /* the logit of classes that fill up a vector */
+static const float NEVER = -1e30f; /* the logit of classes that pad a vector */
 
 static size_t padded(const PixelShape *s) { return workspace_line_up((size_t)s->K); }
 
-/* A thread's: a row of the picture's logits before they are resized across, its gradients, those of two rows of the
- * grid, and one pixel. */
+/* The memory of a thread: a row of the picture's logits before they are resized across, its gradients, those of two
+ * rows of the grid, and one pixel. */
 typedef struct {
     float *line, *slopes, *above, *below; /* [w,Kp] */
     float *pixel;                         /* [Kp] */
@@ -100,7 +100,7 @@ static void add_row(float *to, const float *slopes, float weight, size_t n) {
     for (size_t i = 0; i < n; i += TILE) vec_store(to + i, vec_load(to + i) + weight * vec_load(slopes + i));
 }
 
-/* The upper of the two rows is complete: it goes to dz, unless dz is NULL, and the lower one takes its place. */
+/* The upper of the two rows is complete: it is written to dz, unless dz is NULL, and the lower one replaces it. */
 static void row_done(Rows *r, real *dz, float scale, const PixelShape *s) {
     size_t K = (size_t)s->K, Kp = padded(s), n = (size_t)s->w * Kp;
     float *above = r->above;
@@ -112,8 +112,8 @@ static void row_done(Rows *r, real *dz, float scale, const PixelShape *s) {
     r->below = above;
 }
 
-/* Rows first .. end - 1 of the grid: their dz, unless dz is NULL, and the losses of the picture's rows that lie between
- * one of them and the next. */
+/* Rows first .. end - 1 of the grid: computes their dz, unless dz is NULL, and the losses of the picture's rows between
+ * each of them and the next. */
 static void band(float *loss, real *dz, const real *z, const uint8_t *labels, float scale, int first, int end,
                  const PixelShape *s) {
     Rows r = rows_take(s);

@@ -1,6 +1,6 @@
 /* Cross entropy of pixels whose logits are bilinear in those of a coarse grid; kernels/training/pixel_cross_entropy.c
- * has the formulas.  A warp finds the logarithm of a pixel's sum of exponentials, which is kept; then a warp takes a
- * cell of the grid, computes the softmax of all pixels around it again, and adds them in the order of the picture. */
+ * has the formulas.  A warp computes the logarithm of a pixel's sum of exponentials, which is stored.  Then a warp has
+ * a cell of the grid, computes the softmax of all pixels around it again, and adds them in the order of the picture. */
 #include "kernels/cuda/fragments.cuh"
 #include "kernels/cuda/rows.cuh"
 #include "kernels/training/pixel_cross_entropy.h"

@@ -218,7 +218,7 @@ static void plan_all(Attention *a, Plan *plan, int B) {
     plan_release(plan, mark);
 }
 
-/* Plans for the grid turned by a quarter, only to find out how much workspace that needs. */
+/* Plans for the grid with rows and columns exchanged, only to find its workspace. */
 static size_t turned_workspace(Attention *a, bool training, int B) {
     Plan aside = {0};
     Grid grid = a->grid;

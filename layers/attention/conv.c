@@ -4,7 +4,7 @@
  * x [B,N,M] -> y [B,N,M], tokens on a grid, K = M or 2 M
  * forward   1. a = x W1^T + b1 [B,N,K]   2. g = a or gelu(a)   3. c = depthwise of g   4. y = c W2^T + b2
  * backward  4. dc   3. dg   2. da   1. dx
- * saves     a, c; g is formed again. */
+ * saves     a, c; g is computed again. */
 #include "layers/attention.h"
 #include "layers/papers.h"
 #include "layers/depthwise.h"
@@ -48,7 +48,7 @@ static void conv_plan(Attention *a, Plan *plan, int B) {
 
 static void conv_follow_grid(Attention *a) { ((Conv *)a->state)->conv.shape.grid = a->grid; }
 
-/* Returns the input of the depthwise convolution, which is formed from a. */
+/* Returns the input of the depthwise convolution, which is computed from a. */
 static const real *convolved(const Conv *s, size_t n) {
     if (!s->gelu) return s->a;
     gelu_forward(s->g, s->a, n * (size_t)s->conv1.out);

@@ -7,12 +7,12 @@
  * backward  6. dmix   4. dq, dk, dv   5. dq += dmix   3. 2. 1. dx
  * saves     qkv, pooled (step 2), normed (step 3), o, lse, mix.
  *
- * The LiSA paper says that its convattn block "downsamples the query and key to 14 x 14"; the multiply-adds that it
- * prints (Table 4) are those of keys and values, as in MViTv2, with a query for every token.
+ * The LiSA paper says that its convattn block "downsamples the query and key to 14 x 14"; the multiply-adds in its
+ * Table 4 are those of downsampled keys and values, as in MViTv2, with a query for every token.
  *
  * Each channel has its own 3x3 weights, which the LiSA paper's parameter count implies; in MViTv2 the heads share them.
  * The heads share the weights of the norms.  k's norm has no bias, because a bias would add the same number to all
- * scores of a query and so not change the softmax. */
+ * scores of a query, which does not change the softmax. */
 #include <stdlib.h>
 
 #include "core/die.h"
@@ -40,7 +40,7 @@ typedef struct {
     DepthwiseLayer pool;       /* [3M,1,3,3]: q's, k's and v's channels */
     int stride;
     Grid keys;                 /* L of them */
-    int batch;                 /* most images, as planned */
+    int batch;                 /* planned number of images */
     NormPair norm[3];          /* of D; k's has no bias */
     real *pooled, *normed;     /* kept: [B,N,3,M], or with a stride [B,N,M] and then [B,L,2,M] */
     real *o;                   /* [B,N,M] kept */
@@ -68,7 +68,7 @@ static MaskedAttention strided(const Convattn *s, const Attention *a, int B) {
     return (MaskedAttention){.B = B, .H = a->H, .D = a->D, .Q = a->N, .grid = keys, .q_row = a->M, .kv_row = 2 * a->M};
 }
 
-/* The index at which part i (0: q, 1: k, 2: v) begins in pooled and in normed. */
+/* The offset of part i (0: q, 1: k, 2: v) in pooled and in normed. */
 static size_t part_at(const Convattn *s, const Attention *a, int i) {
     size_t M = (size_t)a->M, q = (size_t)s->batch * (size_t)a->N * M;
     return s->stride == 1 ? (size_t)i * M : i == 0 ? 0 : q + (size_t)(i - 1) * M;

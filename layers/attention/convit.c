@@ -63,7 +63,7 @@ static void convolution(float *x, const Param *p, uint64_t seed, uint32_t tensor
     }
 }
 
-/* Rejects widths with which the arena would have a gap between qk and v. */
+/* Rejects widths that would leave a gap between qk and v in the arena. */
 static void convit_check(const Attention *a) {
     if (a->M % 4) config_reject(a->settings, "dim", "{dim=%d} is not a multiple of 4, which {attn=%s} needs", a->M, a->op->name);
 }

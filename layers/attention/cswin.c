@@ -91,7 +91,7 @@ static void cswin_follow_grid(Attention *a) {
     }
 }
 
-/* A grid turned by a quarter may be filled up by more. */
+/* With rows and columns exchanged, a grid may need more padding. */
 static void cswin_plan(Attention *a, Plan *plan, int B) {
     CSwin *s = a->state;
     Grid turned = {1, a->grid.columns, a->grid.rows};

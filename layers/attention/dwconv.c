@@ -1,5 +1,6 @@
-/* A depthwise 7x7 convolution in place of attention, as in ConvNeXt (Liu et al. 2022).  x [B,N,M] -> y [B,N,M], tokens
- * on a grid forward   1. mix = depthwise 7x7 of x + b   2. y = mix Wproj^T + b
+/* A depthwise 7x7 convolution in place of attention, as in ConvNeXt (Liu et al. 2022).
+ * x [B,N,M] -> y [B,N,M], tokens on a grid
+ * forward   1. mix = depthwise 7x7 of x + b   2. y = mix Wproj^T + b
  * backward  2. dmix   1. dx
  * saves     mix. */
 #include "layers/attention.h"

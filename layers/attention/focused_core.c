@@ -25,7 +25,7 @@ void focused_core_declare(FocusedCore *s, const Attention *a, Params *params, co
     s->apart = keys != NULL;
     int L = grid_tokens(s->keys);
     s->pos.shape = (TableResampling){.from = s->keys, .to = s->keys, .inner = M};
-    /* Both decay in the published code and in timm's groups. */
+    /* Both have weight decay in the published code and in timm's groups. */
     params_declare(params, (Param){.value = &s->pos.w, .grad = &s->pos.dw, .named = {a->prefix, "positional_encoding"},
                                    .init = INIT_ZEROS, .decay = true, .shape = {1, L, M}, .grid = {1, 1, 0, s->keys},
                                    .time = {TIME_COPIES, 1, s->keys.frames, 0, false}});
@@ -42,7 +42,7 @@ void focused_core_follow_grid(FocusedCore *s, const Attention *a, const Grid *ke
     s->dwc.shape.grid = a->grid;
 }
 
-/* Is v brought to all tokens for the convolution? */
+/* Is v interpolated to all tokens for the convolution? */
 static bool stretches(const FocusedCore *s, const Attention *a) { return grid_tokens(s->keys) < a->N; }
 
 void focused_core_plan(FocusedCore *s, const Attention *a, Plan *plan, int B) {
@@ -65,7 +65,7 @@ static FocusedRows keys_of(const FocusedCore *s, const Attention *a, int B) {
     return (FocusedRows){B, grid_tokens(s->keys), a->M, (s->apart ? 2 : 3) * a->M, (s->apart ? 1 : 2) * a->M};
 }
 
-/* v of all tokens, as the convolution takes it. */
+/* v of all tokens, for the convolution. */
 static const real *all_values(const FocusedCore *s, const Attention *a, const real *v, int B) {
     if (!stretches(s, a)) return v;
     rows_stretch_forward(s->all, v, &(RowStretch){B, grid_tokens(s->keys), a->N, a->M, 2 * a->M});

@@ -66,7 +66,7 @@ static void focused_reduced_weights(const Attention *a, float *weights, int b, i
     free(of_keys);
 }
 
-/* The convolution's weights of all tokens' v, given back to the keys that each is interpolated from. */
+/* The convolution's weights of all tokens' v, assigned to the keys from which each is interpolated. */
 static void focused_reduced_spatial(const Attention *a, float *weights, int b, int head, int query) {
     const FocusedReduced *s = a->state;
     int L = grid_tokens(s->frame.keys.grid);

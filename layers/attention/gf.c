@@ -45,8 +45,8 @@ static void gf_backward(const Attention *a, real *dx, const real *dy, const real
     global_filter_backward(dx, s->dw, s->dmix, x, s->w, B, a->grid, a->M);
 }
 
-/* These are two real transforms of N log2 N multiply-adds a channel, and the product of half spectra with four
- * multiply-adds a number. */
+/* The count has two real transforms of N log2 N multiply-adds for each channel, and the product of half spectra with
+ * four multiply-adds for each number. */
 static size_t gf_transform_macs(const Attention *a) {
     size_t N = (size_t)a->N, M = (size_t)a->M;
     return 2 * M * (size_t)((double)N * log2((double)N)) +

@@ -10,7 +10,7 @@
  * Of clips the convolutions are time_kernel frames long and the maximum is that of each frame by itself.
  *
  * The numbers in the LiSA paper, 6.36 M parameters and 1.28 G multiply-adds, imply dim 216 with L = 96, that is 9 heads
- * of which four attend; no other division of 180 to 320 channels gives both numbers. */
+ * of which four attend; no other division of 180 to 320 channels has both numbers. */
 #include "layers/attention.h"
 #include "layers/papers.h"
 #include "layers/depthwise.h"

@@ -95,7 +95,8 @@ static void lambda_backward(const Attention *a, real *dx, const real *dy, const 
     projection_backward(&s->qv, dx, s->dnormed, x, n);
 }
 
-/* The count is the paper's, for a convolution that computes all L_n: each channel of v with each of the embedding. */
+/* The count is that of the paper, for a convolution that computes all L_n: each channel of v with each channel of the
+ * embedding. */
 static size_t lambda_macs(const Attention *a) {
     const Lambda *s = a->state;
     size_t N = (size_t)a->N, M = (size_t)a->M, D = (size_t)a->D;

@@ -4,14 +4,14 @@
  *                                mix[i,c] = sum_e S[i,e] (b[c,e] + sum_j wb[t(i,j),e] v[j,c])
  *              sa9:              mix_i = sum_j (q^_i.k^_j) r[t(i,j),h] v_j
  *           4. lisa: layer norm of mix   5. y = mix Wproj^T + b
- * backward  5. dmix   4. norm   3. dq^, dk^, dv and the tables   2. dq, dk   1. dx saves     qkv, q^ and k^, 1/|q|,
- * 1/|k|, S, mix; the norm's input and statistics.
+ * backward  5. dmix   4. norm   3. dq^, dk^, dv and the tables   2. dq, dk   1. dx
+ * saves     qkv, q^ and k^, 1/|q|, 1/|k|, S, mix; the norm's input and statistics.
  *
  * The operators differ in t(i,j) (kernels/offsets/offsets.h): lisa has a circle over the token sequence (lisa_fft 1d),
  * a torus over the grid (lisa_fft 2d, for clips 3d), or a window around the query (lisa_kernel); sa9, sa10 and sa11
  * have Toeplitz tables. sa10's wa is the same for all channels.  The heads share wa, wb and b, as the paper's parameter
- * counts imply.  Where the grid changes, the tables of a circle or a torus are resampled to it as if they lay on the
- * model's own grid (grid_table.h), as fine-tuning does; no factor makes up for the number of keys. */
+ * counts imply.  Where the grid changes, the tables of a circle or a torus are resampled to it as if they were on the
+ * model's own grid (grid_table.h), as in fine-tuning, without a factor for the number of keys. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -113,8 +113,8 @@ static bool same_patterns(const Patterns *p, const Patterns *q) {
     return same && p->per_channel == q->per_channel && !memcmp(&a->grid, &b->grid, sizeof a->grid);
 }
 
-/* The algorithm with the least estimated time.  The answers for the last grids are kept for all blocks: where the grid
- * changes from batch to batch, counting the pairs of each would take longer than a block's work on a small one. */
+/* The algorithm with the least estimated time.  The answers for the latest grids are kept for all blocks: if the grid
+ * changes from batch to batch, counting the pairs of each would take longer than computing a block on a small grid. */
 static const LisaAlgorithm *algorithm_fastest(const Patterns *patterns) {
     enum { KEPT = 64 };
     static struct {
@@ -179,7 +179,7 @@ static void declare(Attention *a, Params *params, Offsets offsets, bool per_chan
     if (normed) norm_layer_declare(&s->norm, params, a->prefix, "norm", a->M, TIMM_NORM_EPS, false);
 }
 
-/* Does the grid at hand choose between algorithms? */
+/* Does the choice of the algorithm depend on the current grid? */
 static bool chooses_again(const Attention *a) {
     OffsetKind kind = ((const Lisa *)a->state)->patterns.offsets.kind;
     return a->changes && (kind == OFFSETS_CIRCLE || kind == OFFSETS_TORUS) && settings_of(a)->lisa_algo == ALGORITHM_AUTO;

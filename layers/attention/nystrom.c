@@ -7,8 +7,8 @@
  * backward  5. dmix   3. dq, dk, dv, da, db   4. dv += reversed depthwise of dmix   2. dq, dk += means' da, db   1. dx
  * saves     qkv, a and b.
  * The iteration for Z starts from A(a, b)^T divided by its own largest column sum, which the published code calls
- * `exact`; its default `original` divides by the largest one of the batch.  There the means are over segments of the
- * token sequence, and the convolution is one along the sequence with a filter for each head. */
+ * `exact`; its default `original` divides by the largest one of the batch.  In that code the means are over segments of
+ * the token sequence, and the convolution is one along the sequence with a filter for each head. */
 #include "core/integers.h"
 #include "layers/attention/low_rank.h"
 #include "layers/papers.h"

@@ -5,7 +5,7 @@
  *           4. y = mix Wproj^T + b
  * backward  4. dmix   3. dq, dk, dv from the saved log-sum-exp   2. dz, dx   1. dx += the gradient through z
  * saves     q, kv, mix, lse [B,H,N], and what reduced_keys.h saves.  Parameter names are timm's (pvt_v2).
- * Of clips every frame is reduced by itself, and a query sees the keys of all frames. */
+ * Of clips every frame is reduced by itself, and a query attends to the keys of all frames. */
 #include <stdlib.h>
 
 #include "core/die.h"
@@ -33,8 +33,8 @@ static int cells_of(const Attention *a) {
     return ((const CellSettings *)config_settings(a->settings, &cell_settings))->reduction_cells;
 }
 
-/* The class token is no part of any square, so it has a place only among keys that are the tokens themselves: in a last
- * stage with reduction 1. */
+/* The class token is not in any square, so it can only be among keys that are the tokens themselves: in a last stage
+ * with reduction 1. */
 static void reduced_check(const Attention *a) {
     int cells = cells_of(a), r = cells ? 1 : reduction_of(a);
     if (a->N > grid_tokens(a->grid) && (cells || r > 1))

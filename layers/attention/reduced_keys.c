@@ -23,7 +23,7 @@ int reduction_of(const Attention *a) {
     return r;
 }
 
-/* The keys of the grid at hand, which have reduction k->squares.stride, or k->cells to a side unless that is 0. */
+/* The keys of the current grid, which have reduction k->squares.stride or, unless that is 0, k->cells a side. */
 static void keys_follow_grid(ReducedKeys *k, const Attention *a) {
     int c = k->cells;
     k->squares.Hi = a->grid.rows;

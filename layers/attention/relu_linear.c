@@ -1,12 +1,14 @@
-/* Multi-scale linear attention with ReLU features (Cai et al. 2023, EfficientViT).  x [B,N,M] -> y [B,N,M] forward   1.
- * qkv = x Wqkv^T + b
+/* Multi-scale linear attention with ReLU features (Cai et al. 2023, EfficientViT).  x [B,N,M] -> y [B,N,M]
+ * forward   1. qkv = x Wqkv^T + b
  *           2. wide = depthwise 5x5 of qkv over the grid, in clips time_kernel frames long, then a D x D matrix for each
  *              head of q, k and v
  *           3. all = qkv and wide, 2*H heads   4. phi = relu of all's q and k
  *           5. linear attention of all heads (epsilon 1e-6)   6. y = mix Wproj^T + b, Wproj [M,2M]
- * backward  6. dmix   5. dphi, dv   4. dall   3.-2. dqkv   1. dx saves     qkv, conv (between the two halves of step
- * 2), all, phi, mix, den, kv. Differences from EfficientViT: its epsilon is 1e-15, and it has a batch norm after Wproj
- * where this model has the block's layer norms.  Its MLP with a depthwise 3x3 convolution is the setting mlp_conv. */
+ * backward  6. dmix   5. dphi, dv   4. dall   3.-2. dqkv   1. dx
+ * saves     qkv, conv (between the two halves of step 2), all, phi, mix, den, kv.
+ *
+ * Differences from EfficientViT: its epsilon is 1e-15, and it has a batch norm after Wproj where this model has the
+ * block's layer norms.  Its MLP with a depthwise 3x3 convolution is the setting mlp_conv. */
 #include "layers/attention/linear_core.h"
 #include "layers/papers.h"
 #include "layers/depthwise.h"

@@ -122,8 +122,8 @@ static Grid priced_grid(Grid grid) {
     return grid;
 }
 
-/* The algorithm with the least estimated time.  Where the grid changes from batch to batch the answers for the last grids
- * are kept for all blocks. */
+/* The algorithm with the least estimated time.  If the grid changes from batch to batch, the answers for the latest
+ * grids are kept for all blocks. */
 static const RippleAlgorithm *algorithm_fastest(const RippleRings *rings, int D, int F) {
     enum { KEPT = 64 };
     static struct {

@@ -4,7 +4,7 @@
  *           3. mix = A(q, a) Z A(a, q) v, A(x, z) = exp(-|x - z|^2 / 2), q times D^-1/4,
  *              Z the iterative pseudo-inverse of A(a, a) (low_rank_forward)
  *           4. mix += depthwise 3x3 of v over the grid   5. y = mix Wproj^T + b
- * backward  5. dmix   3. dq, dv, da   4. dv += reversed depthwise of dmix   2. dq += what da makes of it   1. dx
+ * backward  5. dmix   3. dq, dv, da   4. dv += reversed depthwise of dmix   2. dq += the gradient through a   1. dx
  * saves     qv, the squares of q, the convolution, a.
  * The published code instead does 20 steps of Newton's iteration from A(a, a) + 0.01 and differentiates its limit, and
  * it convolves v with one filter for each head. */
@@ -70,7 +70,7 @@ static void soft_plan(Attention *a, Plan *plan, int B) {
 
 static size_t landmark_rows(const Soft *s, int B) { return (size_t)B * (size_t)s->shape.L * (size_t)s->shape.H; }
 
-/* The squares of q in every frame, the convolution of them and its norm. */
+/* The squares of q in every frame, their convolution, and its norm. */
 static HeadPatches patches_of(const Soft *s, const Attention *a) {
     return (HeadPatches){{1, a->grid.rows, a->grid.columns}, s->r, a->H, a->D, 2 * a->M};
 }
@@ -88,7 +88,7 @@ static void landmarks_forward(const Soft *s, const Attention *a, int B) {
     layernorm_gelu_forward(s->landmarks, s->square, &norm);
 }
 
-/* The gradient is added to that of q. */
+/* Adds the gradient to that of q. */
 static void landmarks_backward(const Soft *s, const Attention *a, int B) {
     HeadPatches patches = patches_of(s, a);
     LinearShape linear = convolution_of(s, B);

@@ -3,7 +3,7 @@
  * backward  3. dmix   2. dq, dk, dv from the saved log-sum-exp, tile by tile   1. dx
  * saves     qkv, mix, lse [B,H,N].  Parameter names are timm's.
  * rpe shared or heads: a learned bias for every offset on the grid is added to the scores, from one table for all heads
- * or one for each; pairs with the class token have no bias.  In a detector padding gets no weight.  The weights may have
+ * or one for each; pairs with the class token have no bias.  In a detector, padding has weight 0.  The weights may have
  * dropout, but not together with biases. */
 #include <math.h>
 #include <stdlib.h>
@@ -54,7 +54,7 @@ static void softmax_declare(Attention *a, Params *params) {
 /* Padding, or dropout of the weights. */
 static bool is_masked(const Attention *a) { return a->detector || a->dropout.rate > 0; }
 
-/* The shape of masked attention in a detector, or with all tokens in a row. */
+/* The shape of masked attention in a detector, or with all tokens as one sequence. */
 static MaskedAttention masked_shape(const Attention *a, int B) {
     MaskedAttention s = {.B = B, .H = a->H, .D = a->D, .Q = a->N, .grid = {1, 1, a->N}, .q_row = 3 * a->M,
                          .kv_row = 3 * a->M, .dropout = a->dropout};

@@ -1,9 +1,12 @@
 /* Sparse attention (Child et al. 2019, Sparse Transformers) without a causal mask: softmax attention over a set of
- * keys.  forward   1. q,k,v = x Wqkv^T + b   2. mix_n = sum_m in S(n) softmax_m(q_n.k_m / sqrt D) v_m   3. y = mix
- * Wproj^T + b backward  3. dmix   2. dq, dk, dv from the saved log-sum-exp, tile by tile   1. dx
+ * keys.  x [B,N,M] -> y [B,N,M]
+ * forward   1. q,k,v = x Wqkv^T + b   2. mix_n = sum_m in S(n) softmax_m(q_n.k_m / sqrt D) v_m
+ *           3. y = mix Wproj^T + b
+ * backward  3. dmix   2. dq, dk, dv from the saved log-sum-exp, tile by tile   1. dx
  * saves     qkv, mix, lse [B,H,N].
- * S(n), over the tokens in a row, those of a clip frame after frame, with l = sparse_stride, or the grid's width if
- * that is 0:
+ *
+ * S(n), with the tokens as one sequence, those of a clip frame after frame, and l = sparse_stride, or the grid's width
+ * if that is 0:
  *   sparse-strided  A: |n - m| <= l              B: n = m modulo l; if l is the grid's width, the column of n
  *                                                 in all frames
  *   sparse-fixed    A: n's own block of l tokens B: the last sparse_c tokens of every block
@@ -133,7 +136,7 @@ static bool sees(const Sparse *s, const Attention *a, int head, int n, int m) {
 /* pairs (=): the numbers of pairs of tokens that the first set of keys has, the second, and both. */
 static void count_pairs(size_t pairs[3], const SparsePattern *p, int tokens) {
     size_t N = (size_t)tokens, l = (size_t)p->stride, c = (size_t)p->summary, whole = N / l, rest = N % l;
-    size_t ends = rest > l - c ? rest - (l - c) : 0; /* of the last block, which is cut off */
+    size_t ends = rest > l - c ? rest - (l - c) : 0; /* of the last block, which is incomplete */
     if (p->fixed) {
         pairs[0] = whole * l * l + rest * rest;
         pairs[1] = N * (whole * c + ends);

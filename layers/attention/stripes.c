@@ -8,7 +8,7 @@
 
 static int stripe_count(const StripeBranch *s) { return grid_tokens(window_counts(&s->order.windows)); }
 
-/* What stripes of `side` rows are rolled by, so that half of the rows that fill up a grid lie above it. */
+/* The shift of stripes of `side` rows, which puts half of a grid's padding rows above it. */
 static int padding_shift(int rows, int side) {
     int padding = (side - rows % side) % side, above = padding / 2;
     return above ? rows + padding - above : 0;
@@ -41,7 +41,7 @@ void stripes_create(StripeBranch *s, const Attention *a, int index, int rows, in
     snprintf(s->stripe.prefix, sizeof s->stripe.prefix, "%.50sattns.%d.", a->prefix, index);
 }
 
-/* Are the tokens of all stripes together, and these heads, in another order than all tokens and heads? */
+/* Does the order of tokens and heads in the stripes differ from that of all tokens and heads? */
 static bool reorders(const StripeBranch *s) { return stripe_count(s) > 1 || s->order.C < s->order.M; }
 
 /* The setting of the stripes in this stage, which divide both sides of the grid. */

@@ -5,11 +5,11 @@
  *           3. y = mix Wproj^T + b
  * backward  3. dmix   2. dq, dk, dv, dtable from the saved log-sum-exp, window by window   1. dx
  * saves     qkv, mix, lse [B,H,N].  Parameter names are timm's.
- * A grid that windows do not divide is filled up with zeros right and below before it is shifted, as in mmdetection
- * (timm shifts first).  q, k, v of a zero are the biases b: such places are keys, and their gradients are b's.  Along
+ * A grid that windows do not divide is padded with zeros on the right and below before it is shifted, as in mmdetection
+ * (timm shifts first).  q, k, v of a zero are the biases b: such places are keys, and their gradients go to b.  Along
  * an axis that is no longer than the window, the window is as long as the axis and is not shifted.  A grid that changes
- * has the windows of the model's own grid, which are shifted along axes of any length, as in mmdetection.  Of clips time
- * is an axis as the others are (Liu et al. 2022, Video Swin). */
+ * has the windows of the model's own grid, which are shifted along axes of any length, as in mmdetection.  For clips,
+ * time is an axis like the others (Liu et al. 2022, Video Swin). */
 #include <math.h>
 #include <stdlib.h>
 
@@ -46,7 +46,7 @@ static const ConfigGroup window_settings = {CONFIG_GROUP(WindowSettings, entries
 
 typedef struct {
     WindowShape windows;
-    bool shifts;           /* the block is one whose windows are shifted */
+    bool shifts;           /* the windows of this block are shifted */
     float *lse;            /* [B,H,N] */
     float *table, *dtable; /* [(2wt-1)(2wh-1)(2ww-1),H] */
 } Window;
@@ -107,7 +107,7 @@ static size_t window_macs(const Attention *a) {
     return 2 * windows * places * places * (size_t)a->M;
 }
 
-/* The window and the place in it that hold the token. */
+/* The window that contains the token, and the place in it. */
 static int find_token(const WindowShape *windows, int token, int *place) {
     int n = grid_tokens(window_sides(windows));
     for (int window = 0;; window++)
@@ -115,7 +115,7 @@ static int find_token(const WindowShape *windows, int token, int *place) {
             if (window_place(windows, window, *place).token == token) return window;
 }
 
-/* The sum of the weights is less than one by the weight of places without a token. */
+/* The weights sum to one minus the weight of places without a token. */
 static void window_weights(const Attention *a, float *weights, int b, int head, int query) {
     const Window *s = a->state;
     Grid sides = window_sides(&s->windows);

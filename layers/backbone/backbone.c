@@ -85,7 +85,7 @@ void backbone_create(Backbone *b, const Config *config, Params *params, const ch
     else create_resnet(b, config, params, way);
 }
 
-/* A training plan has drop path's factors, by which a forward pass sees whether it has drop path. */
+/* A training plan has drop path's factors, from which a forward pass determines whether there is drop path. */
 static void plan_hierarchy(Backbone *b, Plan *plan, int B, int H, int W) {
     Trunk *t = &b->trunk;
     trunk_set_size(t, H, W);
@@ -267,8 +267,8 @@ bool backbone_is_alone(const Backbone *b, const char *path) {
     return alone;
 }
 
-/* What a classifier has and a backbone does not: its head, the norm in front of it, its class token, and what
- * torchvision counts. */
+/* Tensors of a classifier that a backbone does not have: its head, the norm before it, its class token, and
+ * torchvision's counters. */
 static bool is_left_out(const Backbone *b, const char *name) {
     static const char *const parts[] = {"head.", "fc.", "norm.", "cls_token"};
     bool left = text_ends_with(name, ".num_batches_tracked");
@@ -277,7 +277,7 @@ static bool is_left_out(const Backbone *b, const char *name) {
     return left;
 }
 
-/* Blocks that this backbone does not have would go unnoticed. */
+/* Blocks that this backbone does not have would otherwise be ignored. */
 static void refuse_more(const Backbone *b, const Params *params, const char *path) {
     SafeTensors st;
     safetensors_open(&st, path, &error_fatal);
@@ -292,7 +292,7 @@ static void refuse_more(const Backbone *b, const Params *params, const char *pat
     safetensors_close(&st);
 }
 
-/* The settings of the run that made the file, where they have the same names: false if there are none in it. */
+/* The settings of the run that made the file, if they have the same names; false if the file has none. */
 static bool settings_of_file(const Backbone *b, Config *origin, const char *path) {
     char *text = run_folder_config(path);
     config_init_like(origin, b->config);
@@ -308,7 +308,7 @@ static bool settings_of_file(const Backbone *b, Config *origin, const char *path
     return text;
 }
 
-/* What no tensor's shape tells: operators with the same tensors, and numbers of heads. */
+/* Checks properties that no tensor's shape shows: operators with the same tensors, and numbers of heads. */
 static void refuse_other_settings(const Backbone *b, const char *path) {
     Config origin;
     if (settings_of_file(b, &origin, path)) {
@@ -337,7 +337,7 @@ static bool fit_positions(float *to, const Param *p, const char *name, const Saf
     return true;
 }
 
-/* Norms of outputs are new: they keep their first values. */
+/* Norms of outputs are new: they keep their initial values. */
 static bool fit_weights(float *to, const Param *p, const SafeTensor *tensor, void *context) {
     const Backbone *b = context;
     const char *name = p->name + strlen(b->prefix);

@@ -48,7 +48,7 @@ static bool is_taken(const char *name) {
     return taken[i];
 }
 
-/* train_vit's table without what only a classifier has, which is made by the first call. */
+/* train_vit's table without the settings of classifiers, made by the first call. */
 static const ConfigGroup *group(void) {
     static ConfigEntry entries[MOST_ENTRIES];
     static ConfigGroup made = {.entries = entries, .size = sizeof(HierarchySettings), .change = CHANGE_NEVER,

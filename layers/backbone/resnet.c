@@ -7,7 +7,7 @@
  *           of its input
  *           2. dh2 = conv3^T dz where h2 > 0, dh1 = conv2^T dh2 where h1 > 0,
  *              dz of the previous block = (dz or downsample^T dz) + conv1^T dh1 where x > 0, and where x is a stage's
- *              output, the gradient that this has from elsewhere is added before the ReLU
+ *              output, its other gradient is added before the ReLU
  *           The pass ends with the weights of the first trained block, whose input needs no gradient.
  * saves     h1, h2, y of the trained stages, and the output of the stage before them. */
 #include "layers/backbone/resnet.h"
@@ -165,16 +165,16 @@ static size_t h1_bytes(const ResNet *net, int stage, int index) {
 static size_t h2_bytes(const ResNet *net, int stage) { return reals(net->room[stage + 1], stage_width(net, stage)); }
 static size_t y_bytes(const ResNet *net, int stage) { return reals(net->room[stage + 1], resnet_channels(net, stage)); }
 
-/* True if a stage that is not trained has memory of its own for its output, which must outlast the next stage's. */
+/* True if a stage that is not trained has its own memory for its output, which must outlast the next stage. */
 static bool output_apart(const ResNet *net, int stage) { return net->config.pyramid && stage > 0; }
 
 /* A stage that is not trained needs the memory of one block only.  Its first block reads the output of the previous
  * stage, so outputs alternate between two buffers, beginning with those of conv1 and of the max pool; or, if all of
- * them are wanted, that of the first stage alone lies over conv1's. */
+ * them are wanted, only that of the first stage shares memory with conv1's. */
 static void frozen_plan(ResNet *net, Plan *plan, int stages) {
     size_t bytes[2] = {reals(net->room[0], net->config.width), reals(net->room[1], net->config.width)}, h1 = 0, h2 = 0;
     real **first[RESNET_STAGES] = {&net->stem, &net->pooled, &net->stem, &net->pooled};
-    bool borrowed = stages == 1 || net->config.pyramid; /* nothing but the max pool's output is there */
+    bool borrowed = stages == 1 || net->config.pyramid; /* only the max pool's output is in memory */
     Bottleneck *keeper = net->blocks[0];
     for (int s = 0; s < stages; s++) {
         if (output_apart(net, s)) first[s] = &net->blocks[s]->y;
@@ -283,7 +283,7 @@ static void conv_backward_weight(const ResNetConv *conv, const real *dy, const r
 }
 
 /* dz -> dx, the gradients of the inputs of the ReLUs whose outputs are y and x.  dx may be dz except in a stage's first
- * block, and is NULL if no earlier layer is trained.  `other`: the gradient that x has from elsewhere, or NULL. */
+ * block, and is NULL if no earlier layer is trained.  `other`: another gradient of x, or NULL. */
 static void block_backward(const ResNet *net, const Bottleneck *block, real *dx, const real *dz, const real *other,
                            const real *x, int B, int H, int W) {
     int Ho = convolution_side(H, block->conv2.shape.stride), Wo = convolution_side(W, block->conv2.shape.stride);

@@ -94,7 +94,7 @@ static const CausalSet sets_of[][2] = {
 
 enum { MOST_SETS = 64 };
 
-/* Reads the list of sets into `sets`; returns how many, or 0 and the name that is none of attn's. */
+/* Reads the list of sets into `sets`; returns their number, or 0 and the name that is not a set of attn. */
 static int read_sets(CausalSet sets[MOST_SETS], const char *list, Attend attn, char unknown[32]) {
     int count = 0;
     while (*list) {
@@ -142,7 +142,7 @@ void causal_check_settings(const Config *config, int n, int stride, int heads) {
                                             "makes: use %d at most", stride, stride / fixed->summary);
 }
 
-/* Returns which keys the heads of a block see, by settings that have passed the check. */
+/* Returns the sets of keys of a block's heads, from settings that have passed the check. */
 static CausalPattern pattern_of(const Config *config, int block, int stride, int heads) {
     const SetsSettings *s = config_settings(config, &sparse_settings);
     const FixedSettings *fixed = config_settings(config, &fixed_settings);

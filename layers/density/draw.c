@@ -1,4 +1,4 @@
-/* Drawing from a density model: pictures, sound and text. */
+/* Sampling from a density model: pictures, sound and text. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -45,7 +45,7 @@ static uint8_t *prompt_bytes(const DensityRun *run, size_t *length) {
     return bytes;
 }
 
-/* Standard output is left to the text itself. */
+/* Standard output is reserved for the text itself. */
 static void show_drawing(size_t done, size_t end) { progress_show(false, "token %zu/%zu", done, end); }
 
 /* Reads the pictures of --complete, each `copies` times, into tokens [count,n]. */
@@ -80,7 +80,7 @@ static bool put_text(FILE *out, const void *content) {
     return !ferror(out);
 }
 
-/* Into --out or, without one, on the screen. */
+/* Writes to --out or, without it, to standard output. */
 static bool write_drawn(const DensityRun *run, const uint8_t *tokens, int count, size_t length, Error *error) {
     const SequenceSet *set = &run->set;
     const char *path = run->modes->out;

@@ -1,4 +1,4 @@
-/* --parity of train_ar: a step on the tokens that another framework was given. */
+/* --parity of train_ar: a step on the tokens of a comparison with another framework. */
 #include "training/parity.h"
 
 #include <stdlib.h>
@@ -14,7 +14,7 @@ void density_parity_open(DensityRun *run) {
                        : (SequenceShape){dims[1] - 1, 0, 0, 0, false};
 }
 
-/* Logits, loss and gradients for the tokens that another framework was given. */
+/* Logits, loss and gradients for these tokens. */
 void density_parity(DensityRun *run) {
     SequenceModel *m = &run->model;
     const SafeTensor *given = safetensors_find(&run->parity, "tokens");

@@ -6,8 +6,8 @@
 #include "core/distributed.h"
 #include "kernels/kernels.h"
 
-/* The number of sequences at a time: as many as fit in memory while keeping the device busy.  A pass reads the weights
- * of a block, 12 dim^2 of them, once for all of its rows, so a wide model takes several thousand at a time. */
+/* The number of sequences at a time: as many as keep the device busy and fit in memory.  A pass reads the weights of a
+ * block, 12 dim^2 of them, once for all of its rows, so a wide model processes several thousand rows at a time. */
 int density_micro_batch(const DensityRun *run) {
     enum { ROWS_FOR_DIM = 6, MOST_ROWS = 4096 };
     size_t dim = (size_t)run->model_settings->dim, rows = activations_at_once() / dim, least = ROWS_FOR_DIM * dim;
@@ -17,7 +17,7 @@ int density_micro_batch(const DensityRun *run) {
     return micro;
 }
 
-/* The heads that weights were trained with, as their file tells; 0 if it does not. */
+/* The number of heads with which the weights were trained, from their file; 0 if the file does not have it. */
 static int heads_of(const Config *config, const char *checkpoint) {
     Config other;
     bool told = run_folder_settings(&other, config, checkpoint);

@@ -51,7 +51,7 @@ static void tell_model(const DensityRun *run, Facts *facts) {
 }
 
 void density_facts(DensityRun *run) {
-    enum { IMAGES = 2000 /* of which histograms are made, as by --eval */ };
+    enum { IMAGES = 2000 /* from which histograms are made, as in --eval */ };
     Facts *facts = training_facts(&run->training);
     if (!facts) return;
     tell_model(run, facts);
@@ -64,7 +64,7 @@ void density_facts(DensityRun *run) {
 enum { MOST_DRAWN = 8, MOST_TEXT = 400 /* bytes */ };
 static const char drawn_title[] = "Samples of the model";
 
-/* Seconds that drawing may take: a hundredth of an epoch; at the end of a run a hundredth of that, or a minute. */
+/* Seconds that sampling may take: a hundredth of an epoch; at the end of a run a hundredth of the run, or a minute. */
 static double seconds_allowed(const Training *t) {
     double seconds = now_seconds() - t->started, steps = (double)(t->state.step - t->first_step);
     return training_epoch_follows(t) ? 0.01 * seconds / steps * (double)t->batches : fmax(0.01 * seconds, 60);

@@ -1,9 +1,9 @@
 /* Sparse Transformer.  tokens x_0 .. x_{n-1} -> logits z [B,n,V], z_p of token p from the tokens before it
  * forward   1. e_i = We[x_i] + positions of i;  row p of the stream is e_{p-1}, and for p = 0 a learned vector; where
- *              the first of n + 1 tokens is given, row p is e_p and z_p is of token p + 1
+ * the first of n + 1 tokens is given, row p is e_p and z_p is for token p + 1
  *           2. h = norm(blocks(rows)), the blocks and the norm being those of layers/stage.c with causal attention and
  *              mlp(u) = W2 g(W1 u + b1) + b2,  g(x) = x sigmoid(1.702 x)
- *              The paper's H + a + b with b of norm(H + a) is the same.
+ *              This equals the paper's H + a + b with b computed from norm(H + a).
  *           3. z = h Wout^T
  * backward  the same steps in reverse. */
 #include "layers/density/sequence_model.h"
@@ -20,7 +20,7 @@
 
 /* == Settings ===================================================================================================== */
 
-/* Later code than the paper's has 1e-6 in the last norm; the paper names none. */
+/* The authors' later code has 1e-6 in the last norm; the paper gives no value. */
 static const float LAST_NORM_EPS = 1e-6f;
 enum { DEFAULT_STRIDE = 128 };
 
@@ -90,12 +90,13 @@ void sequence_model_check(const Config *config, const SequenceShape *shape) {
 
 /* == Parameters =================================================================================================== */
 
-/* params_declare's truncated normal has this deviation, which gains multiply; it is cut off at 2, far away. */
+/* The standard deviation of params_declare's truncated normal, which gains multiply; the truncation at 2 is far
+ * away. */
 static const float DECLARED_DEVIATION = 0.02f;
 static const float GPT2_DEVIATION = 0.02f;
 
-/* Deviation of the initial weights of a layer with `inputs` inputs, or of an embedding of that width; `code` is that of the
- * later program. */
+/* Deviation of the initial weights of a layer with `inputs` inputs, or of an embedding of that width; `code` is that of
+ * the authors' later program. */
 static float deviation(const SequenceModelSettings *s, int inputs, float code) {
     if (s->start_values == START_PAPER) return 0.125f / sqrtf((float)inputs);
     return s->start_values == START_GPT2 ? GPT2_DEVIATION : code;
@@ -115,7 +116,7 @@ static void table_declare(SequenceModel *m, const char *name, int count, float d
                                    .gain = deviation, .shape = {count, m->settings.dim}});
 }
 
-/* Decides which tables of positions there are: their entries, and what a token's number is divided by. */
+/* Chooses the tables of positions: their entries, and the divisors of a token's index. */
 static void choose_positions(SequenceModel *m) {
     const SequenceShape *s = &m->shape;
     ByteEmbedding *e = &m->positions;
@@ -143,7 +144,7 @@ static void embeddings_declare(SequenceModel *m) {
                                              .init = INIT_NORMAL, .decay = true, .gain = token, .shape = {1, 1, s->dim}});
 }
 
-/* All linear layers of the blocks have first weights of their own. */
+/* All linear layers of the blocks have their own initial weights. */
 static void start_blocks(SequenceModel *m) {
     const SequenceModelSettings *s = &m->settings;
     Params *params = &m->model.params;
@@ -273,7 +274,7 @@ void sequence_model_plan(SequenceModel *m, int batch, SequencePurpose purpose) {
     model_plan(&m->model, batch, purpose == SEQUENCE_TRAIN, activations_plan, m);
 }
 
-/* Takes as many prompts at a time as keep the products busy, and has room for a row of every sequence. */
+/* The number of prompts at a time that keeps the products busy, with room for a row of every sequence. */
 void sequence_model_plan_sampling(SequenceModel *m, int batch, int prompt) {
     enum { ROWS = 2048 };
     int least = (batch + prompt - 1) / prompt, busy = ROWS / prompt;
@@ -308,7 +309,7 @@ void sequence_model_allocate(SequenceModel *m) {
     set_caches(m);
 }
 
-/* Where the caches begin in borrowed memory, behind the activations. */
+/* The offset of the caches in borrowed memory, after the activations. */
 static size_t behind_activations(const SequenceModel *m) {
     enum { ALIGN = 256 };
     return (plan_bytes(&m->model.inference) + ALIGN - 1) / ALIGN * ALIGN;
@@ -379,7 +380,7 @@ static void embed(SequenceModel *m, int B) {
     byte_embedding_forward(stage_input(&m->stage), tokens, &tables, &shape);
 }
 
-/* Goes from the tokens to the end of the blocks. */
+/* Computes everything from the tokens to the end of the blocks. */
 static void blocks_forward(SequenceModel *m, int B, bool drop) {
     embed(m, B);
     drop_embeddings(m, stage_input(&m->stage), B, drop);

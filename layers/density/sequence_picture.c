@@ -1,4 +1,4 @@
-/* Byte p is predicted in row p of the stream, where key j has read byte j - 1, and key 0 the start vector:
+/* Byte p is predicted in row p of the stream, where key j has read byte j - 1, and key 0 is the start vector:
  *   weight of byte j for byte p = exp(q_p.k_(j+1) / sqrt Dk - lse_p)   for keys in the set, from the saved log-sum-exp.
  */
 #include "layers/density/sequence_picture.h"

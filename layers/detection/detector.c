@@ -98,11 +98,11 @@ void detector_close_data(Detector *d) {
 
 /* == Evaluation =================================================================================================== */
 
-/* A detection as ranks exchange it, and behind it the text of its mask. */
+/* A detection as ranks exchange it, followed by the text of its mask. */
 typedef struct {
     CocoDetection detection;
     int image, height, width; /* height 0: no mask */
-    size_t order, text;       /* its place in the order of ranks; bytes of the text, rounded up to 8, which follows */
+    size_t order, text;       /* its position in the order of ranks; bytes of the following text, rounded up to 8 */
 } FoundRecord;
 
 /* The mask of detection i, {0} if there are none. */

@@ -13,7 +13,7 @@ enum { SHOWN = 8, SIDE = 320 };
 
 /* == Pictures ===================================================================================================== */
 
-/* The detections of one image, which lie together in `all`, best first. */
+/* The detections of one image, which are consecutive in `all`, best first. */
 static void detections_of(CocoResults *found, const CocoResults *all, int64_t image_id) {
     Rle mask = {0};
     for (size_t i = 0; i < all->count; i++) {
@@ -26,8 +26,8 @@ static void detections_of(CocoResults *found, const CocoResults *all, int64_t im
     rle_free(&mask);
 }
 
-/* The picture at the size at which it is shown, an integer multiple of its own where it is small, with the masks that
- * were found: their colours are mixed in before it is scaled down. */
+/* The picture at its size in the report, an integer multiple of its own size if it is small, with the masks of
+ * detections: their colours are mixed in before it is scaled down. */
 static Image scaled_picture(const ImagePart *picture, const CocoResults *found, double least) {
     int longer = larger(picture->height, picture->width), times = larger(SIDE / longer, 1);
     Image large = {picture->height * times, picture->width * times, NULL}, fit;
@@ -90,7 +90,7 @@ static int objects_of(const Coco *coco, const CocoImage *image, int category) {
     return count;
 }
 
-/* "image 17: 2 circle, 1 star": what is there. */
+/* "image 17: 2 circle, 1 star": the annotated objects. */
 static void caption_of(char *text, size_t size, const DetectionSet *set, int index) {
     const CocoImage *image = &set->coco.images[index];
     int named = 0;

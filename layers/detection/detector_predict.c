@@ -10,7 +10,7 @@
 #include "kernels/kernels.h"
 #include "layers/detection/detector.h"
 
-/* Category names: those in the checkpoint, else those of the data, else none. */
+/* Category names: those in the checkpoint, otherwise those of the data, otherwise none. */
 static void names_of_checkpoint(Detector *d, int ids) {
     static ClassNames names; /* d->names points into it */
     run_folder_classes(&names, d->training.s->init);
@@ -20,7 +20,7 @@ static void names_of_checkpoint(Detector *d, int ids) {
     for (int id = 0; id < ids; id++) d->names[id] = id < names.count ? names.at[id] : "";
 }
 
-/* A table of the one picture, for drawing. */
+/* A table with this picture only, for drawing. */
 static void predicted_coco(const Detector *d, Coco *coco, const char *name, int width, int height) {
     Error error;
     *coco = (Coco){.image_count = 0};
@@ -121,7 +121,7 @@ void detector_predict_begin(Detector *d, Pictures *pictures, int ids) {
         die_usage("--draw: '%s' would be written by --predict of one picture only", d->outputs->draw);
     names_of_checkpoint(d, ids);
     d->shorter = d->augment->eval_scale;
-    /* by how much rounding the short side can lengthen the long one, up to 32 : 1 */
+    /* the most by which rounding the short side can lengthen the long one, up to 32 : 1 */
     d->longer = d->augment->max_size + 16;
 }
 

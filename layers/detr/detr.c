@@ -1,6 +1,6 @@
 /* SMCA-DETR.  images [B,H,W,3] -> logits [L,B,Q,C], boxes [L,B,Q,4]
  * forward   1. features = backbone(images) [B,N,2048]   2. x = input_proj(features) [B,N,M]
- *           3. pos = sine positions of the cells that are no padding   4. memory = encoder(x, pos)
+ *           3. pos = sine positions of the cells without padding   4. memory = encoder(x, pos)
  *           5. out = decoder(memory, pos)   6. logits, boxes = heads(out)
  * backward  6. dout   5. dmemory   4. dx   2. dfeatures   1. the backbone's
  * Padding has no influence on the predictions, since encoder and decoder attend only to keys without padding; so the
@@ -161,8 +161,8 @@ void detr_allocate(Detr *detr) {
 
 /* == A batch ====================================================================================================== */
 
-/* How many of `cells` cells along a padded side of `side` pixels belong to an image of `own` pixels, which is decided
- * by the pixel floor(i side / cells) of cell i. */
+/* The number of cells, among `cells` along a padded side of `side` pixels, that belong to an image of `own` pixels:
+ * cell i belongs to it if pixel floor(i side / cells) does. */
 static int own_cells(int own, int side, int cells) {
     int count = 1;
     while (count < cells && (int)((int64_t)count * side / cells) < own) count++;
@@ -241,7 +241,7 @@ void detr_forward(Detr *detr) {
 
 void detr_predictions(const Detr *detr, float *logits, float *boxes) {
     size_t rows = (size_t)detr_predicted_layers(detr) * queries_of(detr);
-    device_download_async(boxes, detr->heads.boxes, rows * 4 * sizeof *boxes); /* there with the logits */
+    device_download_async(boxes, detr->heads.boxes, rows * 4 * sizeof *boxes); /* computed together with the logits */
     real_download(logits, detr->heads.logits, rows * (size_t)detr->columns);
 }
 
@@ -264,8 +264,8 @@ static void backward_features(Detr *detr, FinalGradients *final) {
     gradients_final(final, detr->backbone_floats);
 }
 
-/* The backbone's part of the backward pass takes long, so gradients that are complete before it and within it are
- * passed on even in small ranges. */
+/* The backbone's part of the backward pass takes long, so gradients that are complete before and within it are reported
+ * even in small ranges. */
 static FinalGradients final_gradients(const Detr *detr, GradientsListener listener) {
     FinalGradients final = model_final_gradients(&detr->model, listener);
     final.small_before = detr->backbone_floats;

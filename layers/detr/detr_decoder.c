@@ -282,7 +282,7 @@ static void self_backward(DetrDecoder *d, const DetrDecoderLayer *layer, const r
     linear_backward_weight(in->dw + 2 * M * M, in->db + 2 * M, d->dqkv + 2 * M, t, &v);
 }
 
-/* Steps 3 to 1: adds the gradient through dcentre and dz to dte, which holds that of self-attention. */
+/* Steps 3 to 1: adds the gradient through dcentre and dz to dte, which contains that of self-attention. */
 static void places_backward(DetrDecoder *d, const DetrDecoderLayer *layer, const float *draw_boxes, const int *sizes,
                             int B) {
     const PostNorm *norm = &layer->norm4;

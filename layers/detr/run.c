@@ -8,7 +8,8 @@
 
 #define F(KIND, field) CONFIG_FIELD(KIND, BackboneSettings, field)
 static const ConfigEntry backbone_entries[] = {
-    {F(STRING, backbone_weights), .section = "model", .argument = "WEIGHTS", /* no FILE, which must not be empty */
+    {F(STRING, backbone_weights), .section = "model", .argument = "WEIGHTS", /* not a FILE argument, which must not be
+                                                                              * empty */
      .help = "Initial weights of the backbone, unless --init is given: a safetensors file with torchvision's names, as "
              "scripts/convert_weights.py writes; '' for none, if a config file names one"},
     {F(FLOAT, lr_backbone), "1e-5", .section = "training", .min = 0, .max = 100,
@@ -60,7 +61,7 @@ static float backbone_rate(const DetrRun *run) {
     return run->schedule->lr > 0 ? run->backbone->lr_backbone / run->schedule->lr : 0;
 }
 
-/* The number of heads does not show in the shapes of the weights, but with another number they compute another
+/* The shapes of the weights do not show the number of heads, but with another number the weights compute another
  * function. */
 static void check_heads(const DetrRun *run, const char *checkpoint) {
     Config config;
@@ -86,7 +87,7 @@ void detr_run_open_model(DetrRun *run, int images, int H, int W, bool training) 
         checkpoint_load_weights(&detr->model.params, t->s->init, NULL);
     } else {
         params_initialize(&detr->model.params, t->s->seed);
-        /* A saved state has later ones, and --bench needs none. */
+        /* A saved state has later weights, and --bench needs none. */
         bool wanted = *backbone && !t->resumed && !run->d.modes->bench;
         if (wanted && !file_exists(backbone))
             die("%s: no such file: scripts/convert_weights.py converts torchvision's ResNet-50, resnet50-0676ba61.pth, "

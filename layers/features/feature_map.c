@@ -1,4 +1,4 @@
-/* The table of feature maps, and what they share. */
+/* The table of feature maps, and their common code. */
 #include "layers/features/feature_map.h"
 
 #include <stdlib.h>

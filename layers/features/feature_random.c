@@ -40,9 +40,9 @@ static double dot(const float *x, const float *y, int n) {
     return sum;
 }
 
-/* Makes the rows of w [n,n] orthogonal by Gram-Schmidt, done twice for each row because of rounding, and gives them
- * back their norms.  These are distributed as the paper requires, since the norm of a normal vector is independent of
- * its direction. */
+/* Makes the rows of w [n,n] orthogonal by Gram-Schmidt, done twice for each row because of rounding, and restores their
+ * norms.  These are distributed as the paper requires, since the norm of a normal vector is independent of its
+ * direction. */
 static void orthogonalize(float *w, int n) {
     for (int i = 0; i < n; i++) {
         float *row = w + (size_t)i * (size_t)n;

@@ -1,4 +1,4 @@
-/* The table of relative positions, and what they share. */
+/* The table of relative positions, and their common code. */
 #include "layers/features/relative.h"
 
 static const RelativeKind relative_none = {.name = "none", .summary = "no relative positions"};

@@ -1,10 +1,12 @@
-/* Stochastic positional encoding (Liutkus et al. 2021) of q and k before the feature map, per head. forward   1. codes
- * C_(n,d,r) for q and k from learned parameters and noise (kernels/linear_attention/relative_positions.h)
+/* Stochastic positional encoding (Liutkus et al. 2021) of q and k before the feature map, per head.
+ * forward   1. codes C_(n,d,r) for q and k from learned parameters and noise
+ *              (kernels/linear_attention/relative_positions.h)
  *           2. q'_(n,r) = sum_d q_(n,d) C_(n,d,r), k' likewise: the expectation of q'.k' is a learned function of n - m
- * backward  2. dC, dq, dk   1. dfreqs, doffsets, dgains or dwq, dwk; dgate saves     coded [B,N,3,H,D]; the codes are
- * computed again. In the published code conv_q makes the codes of k and conv_k those of q; their initialisations are
- * the same. The noise is sampled anew in every training step; evaluation uses that of the last step, which is in the
- * checkpoint. */
+ * backward  2. dC, dq, dk   1. dfreqs, doffsets, dgains or dwq, dwk; dgate
+ * saves     coded [B,N,3,H,D]; the codes are computed again.
+ *
+ * In the published code conv_q computes the codes of k and conv_k those of q; their initialisations are the same.  The
+ * noise is sampled anew in every training step; evaluation uses that of the last step, which is in the checkpoint. */
 #include <math.h>
 
 #include "core/rng.h"

@@ -59,7 +59,7 @@ static SampleDraw draw_of(const LossDraw *draw, int b, int stage) {
     return (SampleDraw){draw->seed, draw->step, draw->first + (uint32_t)b, (uint32_t)stage};
 }
 
-/* The proposals of image b, behind its true boxes in work->candidates; returns the number of both. */
+/* The proposals of image b, after its true boxes in work->candidates; returns the number of both. */
 static int find_candidates(MaskRcnn *m, LossWork *work, const Truth *t, int b) {
     ProposalRule rule = mask_rcnn_proposal_rule(m, true);
     const float *logits[FPN_LEVELS], *deltas[FPN_LEVELS];

@@ -94,7 +94,7 @@ static void regions_plan(Regions *regions, Plan *plan, const char *prefix, int m
     plan_keep(plan, prefix, "places", &regions->device_place, (size_t)most * sizeof *regions->place);
 }
 
-/* The maps that regions look at, for a batch padded to H x W. */
+/* The maps from which regions take features, for a batch padded to H x W. */
 static RoiAlign align_of(const MaskRcnn *m, int B, int H, int W, int P) {
     RoiAlign shape = {.B = B, .C = m->settings.fpn_width, .P = P, .levels = FPN_FEATURES};
     for (int i = 0; i < FPN_FEATURES; i++) {
@@ -229,7 +229,7 @@ void regions_add(MaskRcnn *m, Regions *regions, const float box[4], int image) {
     regions->count++;
 }
 
-/* The features of `rows` regions, of which those beyond the last one are empty. */
+/* The features of `rows` regions; those beyond the last region are empty. */
 static void align(MaskRcnn *m, real *x, Regions *regions, int rows, int P) {
     RoiAlign shape = align_of(m, m->B, m->H, m->W, P);
     size_t more = (size_t)(rows - regions->count);
@@ -284,7 +284,7 @@ static void backward_heads(MaskRcnn *m) {
     box_head_backward(&m->box, R);
 }
 
-/* The RPN's part of the maps' gradients comes first, and the regions' are added to it. */
+/* The RPN's part of the maps' gradients is computed first, and the regions' part is added to it. */
 static void backward_maps(MaskRcnn *m, FinalGradients *final) {
     RoiAlign boxes = align_of(m, m->B, m->H, m->W, BOX_SIDE), masks = align_of(m, m->B, m->H, m->W, MASK_SIDE);
     for (int i = 0; i < FPN_LEVELS; i++) {

@@ -8,7 +8,7 @@
 #include "detection/parity_batch.h"
 #include "layers/mask_rcnn/run.h"
 
-/* What the file has besides a ParityBatch: the runs of each object's mask, and the proposals of each image. */
+/* The contents of the file besides a ParityBatch: the runs of each object's mask, and the proposals of each image. */
 typedef struct {
     float (*corners)[4]; /* [T] */
     ObjectMask *masks;   /* [T] */

@@ -95,7 +95,7 @@ size_t box_head_macs(const BoxHead *head, size_t R) {
 
 /* forward   h_0 = x, h_i = relu(conv_i(h_(i-1)));  four = h_4 W, the 2 x 2 results of each cell;
  *           up = relu(four, put to its places, + b);  logits = logit(up)
- * backward  the same steps in reverse; four's memory is that of its gradient
+ * backward  the same steps in reverse; `four` shares its memory with its gradient
  * saves     x, h_1 .. h_4, up */
 
 void mask_head_declare(MaskHead *head, ConvLayers *convs, Params *params, int C, int width, int classes) {
@@ -147,12 +147,12 @@ void mask_head_plan(MaskHead *head, Plan *plan, size_t R) {
     plan_release(plan, mark);
 }
 
-/* The windows of the transposed convolution do not meet, so that sums over windows are copies. */
+/* The windows of the transposed convolution do not overlap, so sums over windows are copies. */
 static Unfold windows(const MaskHead *head) {
     return (Unfold){.Hi = MASK_OUT, .Wi = MASK_OUT, .C = head->width, .k = 2, .stride = 2};
 }
 
-/* The weight [in,out,2,2] is that of a linear layer from the results to the inputs, read backwards. */
+/* The weight [in,out,2,2] is that of a linear layer from the results to the inputs, used in the opposite direction. */
 static LinearShape transposed(const MaskHead *head, int R) {
     return (LinearShape){(size_t)R * MASK_SIDE * MASK_SIDE, 4 * head->width, head->width, 0};
 }

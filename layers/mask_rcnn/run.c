@@ -45,7 +45,7 @@ void mask_run_open_data(MaskRun *run, bool train) {
     mask_run_find_ids(run);
 }
 
-/* Labels are numbered in ascending order of the ids of what has a name; without names they are ids themselves. */
+/* Labels are numbered in ascending order of the ids that have a name; without names they are the ids themselves. */
 void mask_run_find_ids(MaskRun *run) {
     const Detector *d = &run->d;
     int K = run->model_settings->num_classes + 1, known = 0;
@@ -57,7 +57,7 @@ void mask_run_find_ids(MaskRun *run) {
 
 /* == The model ==================================================================================================== */
 
-/* --init has a whole model, or a classifier for the backbone. */
+/* --init is a whole model, or a classifier for the backbone. */
 static void first_weights(MaskRun *run) {
     const Training *t = &run->d.training;
     Params *params = &run->model.model.params;

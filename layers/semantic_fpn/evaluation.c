@@ -27,7 +27,7 @@ void semantic_eval_open(SemanticRun *run) {
     run->classes = xcalloc(pixels, 1, "classes of a picture");
     run->device_classes = device_malloc(pixels, "classes of a picture");
     if (!slides(run)) return;
-    /* A picture that is turned, or smaller in one of its sides, has as many windows at most. */
+    /* A picture with height and width exchanged, or with a smaller side, has at most the same number of windows. */
     SlidingWindow first = sliding_window(room->H, room->W, size, stride, 0);
     logits = (size_t)sliding_count(room->H, room->W, size, stride) * logits_of(run, first.height, first.width);
     run->window_pixels = host_malloc((size_t)first.height * (size_t)first.width * 3, "a window");
@@ -90,7 +90,7 @@ void semantic_eval_classes(SemanticRun *run, int b, int height, int width) {
     device_download(run->classes, run->device_classes, (size_t)height * (size_t)width);
 }
 
-/* The loss of whole picture b by run->own_labels. */
+/* The loss of the whole picture b against run->own_labels. */
 static float picture_loss(SemanticRun *run, int b, int height, int width) {
     const SemanticPictures *p = &run->shown;
     const PixelShape shape = {1, run->model_settings->num_classes, p->height / 4, p->width / 4, height, width};

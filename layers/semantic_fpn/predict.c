@@ -13,7 +13,7 @@
 #include "kernels/kernels.h"
 #include "layers/semantic_fpn/run.h"
 
-/* Class names: those in the checkpoint, else those of the data, if these are known without files. */
+/* Class names: those in the checkpoint, otherwise those of the data, if these are known without files. */
 static const char *const *names_of(SemanticRun *run, ClassNames *owned) {
     run_folder_classes(owned, run->training.s->init);
     return owned->named && owned->count >= run->model_settings->num_classes ? owned->at : NULL;
@@ -23,9 +23,9 @@ static const char *const *names_of(SemanticRun *run, ClassNames *owned) {
 typedef struct {
     TransformScratch scratch;
     uint8_t *pixels;   /* host_malloc [room] */
-    size_t room, seen; /* pixels of the network's pictures, and of originals, that there is memory for */
+    size_t room, seen; /* number of pixels of the network's pictures, and of originals, for which there is memory */
     const char *const *names;
-    uint8_t *chosen; /* [seen]: where one class is */
+    uint8_t *chosen; /* [seen]: the pixels of one class */
     Rle region;
     char *text;
     size_t text_room;
@@ -117,7 +117,7 @@ static bool predict(SemanticRun *run, Prediction *p, const char *name, Error *er
     return true;
 }
 
-/* The sides that a picture can have when it was resized to fit, up to the next multiple. */
+/* The largest sides of a picture that was resized to fit, rounded up to the next multiple. */
 static int most_side(int side) { return (side + SEGMENTATION_MULTIPLE - 1) / SEGMENTATION_MULTIPLE * SEGMENTATION_MULTIPLE; }
 
 void semantic_predict(SemanticRun *run) {

@@ -25,7 +25,8 @@ const ConfigGroup semantic_mode_settings = {CONFIG_GROUP(SemanticModeSettings, m
 
 #define F(KIND, field) CONFIG_FIELD(KIND, SemanticTrainingSettings, field)
 static const ConfigEntry training_entries[] = {
-    {F(STRING, backbone_weights), .section = "model", .argument = "WEIGHTS", /* no FILE, which must not be empty */
+    {F(STRING, backbone_weights), .section = "model", .argument = "WEIGHTS", /* not a FILE argument, which must not be
+                                                                              * empty */
      .help = "Initial weights of the backbone, unless --init is given: a classifier's safetensors file; '' for none, "
              "if a config file names one"},
     {F(INT, steps), "0", .section = "training", .min = 0, .max = 1e9,
@@ -151,7 +152,7 @@ const char *semantic_run_backbone(const SemanticRun *run) {
     return config_word(&run->training.config, "backbone", (int)run->net.backbone.kind);
 }
 
-/* Slides: the network sees one window at a time. */
+/* With slide, the network sees one window at a time. */
 static SemanticRoom network_room(const SemanticRun *run) {
     SemanticRoom room = run->eval_room;
     int most = run->view->window_size;
@@ -176,7 +177,7 @@ static void first_weights(SemanticRun *run) {
         die("%s: the weights of a classifier, but --%s needs those of a whole segmentation model", t->s->init, t->mode);
     params_initialize(params, t->s->seed);
     if (*t->s->init) backbone = t->s->init;
-    /* A saved state has later ones, and --bench needs none. */
+    /* A saved state has later weights, and --bench needs none. */
     if (!*backbone || t->resumed || run->modes->bench) return;
     if (!file_exists(backbone))
         die("%s: no such file: --backbone-weights '' starts without a classifier's weights", backbone);

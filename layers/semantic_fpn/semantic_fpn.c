@@ -104,8 +104,8 @@ void semantic_fpn_plan(SemanticFpn *net, const SemanticRoom *inference, const Se
     model_plan(&net->model, inference->B, training, activations_plan, net);
 }
 
-/* The two plans have room for other sizes: what their owners note of the one that was planned last becomes that of the
- * plan in use. */
+/* The two plans support different sizes: their owners' sizes, which are those of the last plan made, are set to those
+ * of the current plan. */
 static void set_room(SemanticFpn *net) {
     const SemanticRoom *room = &net->room[net->model.plan->training];
     backbone_set_room(&net->backbone, room->B, room->H, room->W);
@@ -178,7 +178,7 @@ void semantic_fpn_loss(SemanticFpn *net, float scale) {
                         scale, &pixels);
 }
 
-/* The backbone's part of the backward pass takes long, so gradients that are complete before it are passed on even in
+/* The backbone's part of the backward pass takes long, so gradients that are complete before it are reported even in
  * small ranges. */
 void semantic_fpn_backward(SemanticFpn *net, GradientsListener listener) {
     FinalGradients final = model_final_gradients(&net->model, listener);

@@ -1,7 +1,7 @@
 /* Classifier.  x [n,M] -> logits [n,C]
  * forward   1. a = x W1^T + b1   2. g = gelu(a) or tanh(a)   3. h = norm(g), mlp only   4. logits = h W2^T + b2
  * backward  4. dh, dW2, db2   3. dg   2. da   1. dx, dW1, db1
- * saves     a, g and h, which are n rows only: there is nothing to gain by forming them again. */
+ * saves     a, g and h, which have only n rows, so computing them again would gain nothing. */
 #include "layers/vit/classifier.h"
 
 void classifier_declare(Classifier *c, Params *params, HeadKind kind, const char *linear, int dim, int classes) {

@@ -1,7 +1,7 @@
 /* Patch embedding, a convolution as a linear layer.  x [B,C,Hi,Wi] or [B,Hi*Wi,C] -> y [B,N,M]
  * forward   1. cols = windows of x as rows   2. raw = cols W^T + b   3. y = raw or norm(raw)
  * backward  3. draw   2. dW, db, dcols = draw W   1. dx = the sum over windows
- * saves     raw where there is a norm; cols are formed again.
+ * saves     raw if there is a norm; cols are computed again.
  * Source: Dosovitskiy et al. 2021; overlapping: Wang et al. 2022 (PVTv2), 7x7 windows 4 apart from the image, then 3x3
  * windows 2 apart; tubelets: Arnab et al. 2021 (ViViT), here with overlap in time, as in UniFormer and MViT. */
 #include "layers/vit/embedding.h"
@@ -55,7 +55,7 @@ const char *embedding_kind(const Embedding *e) {
 }
 
 void embedding_take_frames(Embedding *e, int frames, int tubelet) {
-    if (e->kind != EMBEDS_PATCHES) return; /* the others take images only */
+    if (e->kind != EMBEDS_PATCHES) return; /* the others support images only */
     if (tubelet > 1) e->windows.frames = frames, e->windows.kt = tubelet, e->windows.stride_t = 2;
     else e->apart = frames;
     embedding_set_input(e, e->windows.Hi, e->windows.Wi);
@@ -80,7 +80,7 @@ void embedding_declare(Embedding *e, Params *params, const char *prefix, int M) 
                                    .time = {TIME_TAPS, 2, s->kt, 0, true}});
     params_declare(params, (Param){.value = &e->proj.b, .grad = &e->proj.db, .named = {prefix, "proj.bias"},
                                    .init = INIT_FAN_IN_UNIFORM, .fan = fan, .shape = {M}});
-    /* The epsilon is that of timm's pvt_v2 here, whose other norms have TIMM_NORM_EPS. */
+    /* The epsilon is that of these norms in timm's pvt_v2, whose other norms have TIMM_NORM_EPS. */
     if (e->normed) norm_layer_declare(&e->norm, params, prefix, "norm", M, PYTORCH_NORM_EPS, false);
 }
 

@@ -35,7 +35,7 @@ static Outcome count_outcome(VitRun *run, size_t index, int label, const float *
     return found;
 }
 
-/* Each rank counts its share of the videos, whichever rank saw which of their views. */
+/* Each rank counts its share of the videos, whichever ranks have evaluated their views. */
 static void count_videos(VitRun *run) {
     Views *views = &run->evaluation.views;
     bool stopping = distributed_any(stop_signal != 0);
@@ -62,7 +62,8 @@ void vit_eval_begin(VitRun *run) {
 void vit_eval_add(VitRun *run, const LoaderPart *images) {
     VitEvaluation *e = &run->evaluation;
     size_t place = images->batch * (size_t)run->test_loader.config.parts.batch_size + (size_t)images->first;
-    for (int b = 0; b < images->n; b++, place++) { /* place: in the epoch, of which each video has loader_views */
+    for (int b = 0; b < images->n; b++, place++) { /* place: position in the epoch, in which each video has loader_views
+                                                    * positions */
         const float *logits = run->logits + (size_t)b * (size_t)run->model_settings->num_classes;
         int label = label_of(e, images->labels[b]);
         if (run->test.clips) {

@@ -20,7 +20,8 @@ typedef struct {
     FittedWeights *done;
 } Fit;
 
-/* Is this a table of windows on the same tokens, which another resolution has not changed? */
+/* Is this a table of windows on a grid of the same size, so that another resolution cannot be the reason for its
+ * shape? */
 static bool keeps_tokens(const Param *p, const Param *origin) {
     return p->tokens.rows > 0 && origin && origin->tokens.rows == p->tokens.rows &&
            origin->tokens.columns == p->tokens.columns;
@@ -64,7 +65,7 @@ static bool fit_frames(const Fit *fit, float *to, const Param *p, const SafeTens
     return resampled || fits;
 }
 
-/* The last layer of a classifier, or of that of a distillation token. */
+/* The last layer of a classifier, or of the classifier of a distillation token. */
 static bool ends_with_classes(const char *name, const char *head) {
     return !strncmp(name, head, strlen(head)) || !strncmp(name, "head_dist.", 10);
 }
@@ -92,7 +93,8 @@ static const char *head_kind(bool hidden, bool norm) {
     return (const char *const[]){HEAD_KINDS}[!hidden ? HEAD_LINEAR : norm ? HEAD_MLP : HEAD_TANH];
 }
 
-/* Compares the kinds of classifier of a file that has one and of the model; refuses others unless `fit` draws heads. */
+/* Compares the kinds of classifier of a file that has one and of the model; refuses different kinds unless `fit`
+ * initialises heads. */
 static void compare_heads(const Fit *fit) {
     const Params *params = &fit->model->params;
     FittedWeights *done = fit->done;

@@ -7,10 +7,10 @@
  * backward  dz is the gradient of a block's sum before its ReLU; the kernel of each convolution also applies the ReLU
  *           of its input
  *           3. d3 = norm3'(dz), d2 = norm2'(conv3^T d3 where h2 > 0), d1 = norm1'(conv2^T d2 where h1 > 0),
- *              dz of the block before = (dz or downsample^T norm'(dz)) + conv1^T d1 where x > 0
- *           2. the pooled maxima stand for their own ReLU: where one is 0, so was its place
+ *              dz of the previous block = (dz or downsample^T norm'(dz)) + conv1^T d1 where x > 0
+ *           2. the pooled maxima show their own ReLU: if one is 0, so was its input
  *           1. dw += standardised'(dw')
- * saves     the images, pooled maxima and their places, what every norm reads, h1, h2 and y. */
+ * saves     the images, pooled maxima and their positions, the input of every norm, h1, h2 and y. */
 #include "layers/vit/hybrid_stem.h"
 
 #include <stdio.h>
@@ -66,7 +66,7 @@ int hybrid_stem_channels(const StemSettings *s) {
 
 /* == Parameters =================================================================================================== */
 
-/* prefix: of the unit's block; conv and norm: the names of its two halves.  The caller has set shape. */
+/* prefix: of the block of the unit; conv and norm: the names of its two halves.  The caller has set shape. */
 static void unit_declare(HybridStem *stem, StemUnit *unit, Params *params, const char *prefix, const char *conv,
                          const char *norm, int H, int W) {
     const Convolution *c = &unit->shape;
@@ -155,7 +155,8 @@ static void units_place(void *owner, Pieces *pieces) {
     stem->zeros = pieces_take(pieces, most_outputs(stem) * sizeof(float));
 }
 
-/* Apart from the activations, since CUDA's products round the memory that their weights are in as a whole. */
+/* This memory is separate from the activations, because CUDA's products round the whole block of memory of their
+ * weights. */
 void hybrid_stem_allocate(HybridStem *stem) {
     size_t most = most_outputs(stem);
     float *ones = xcalloc(most, sizeof *ones, "the stem");
@@ -199,7 +200,7 @@ static size_t pooled_count(const HybridStem *stem, int B) {
            (size_t)u->shape.out;
 }
 
-/* Plans what the backward pass reads of a unit. */
+/* Plans the tensors of a unit that the backward pass reads. */
 static void unit_plan(StemUnit *unit, Plan *plan, const char *prefix, int B) {
     size_t stats = (size_t)B * STEM_GROUPS * sizeof(float);
     plan_keep(plan, prefix, "raw", &unit->raw, output_bytes(unit, B));
@@ -345,7 +346,7 @@ void hybrid_stem_forward(const HybridStem *stem, const real *images, int B) {
 
 /* == Backward ===================================================================================================== */
 
-/* dz, the gradient of the norm's output, to d, that of the convolution's; d may be dz.  Parameters (+=). */
+/* From dz, the gradient of the norm's output, to d, that of the convolution's output; d may be dz.  Parameters (+=). */
 static void unit_backward(const HybridStem *stem, const StemUnit *unit, real *d, const real *dz, const real *x, int B) {
     GroupNorm norm = norm_of(unit, B);
     size_t count = (size_t)unit->rows.out * (size_t)unit->rows.fan;
@@ -355,12 +356,12 @@ static void unit_backward(const HybridStem *stem, const StemUnit *unit, real *d,
     standardize_backward(unit->dw, stem->slope, unit->w, &unit->rows);
 }
 
-/* d to the gradient of the unit's input, plus add, where `below` is positive; NULL: everywhere. */
+/* From d to the gradient of the unit's input, plus add, where `below` is positive; NULL: everywhere. */
 static void unit_input(const StemUnit *unit, real *dx, const real *add, const real *d, const real *below, int B) {
     convolution_backward_input(dx, add, d, unit->folded, below, &unit->shape, &(ImageShape){B, unit->H, unit->W});
 }
 
-/* dz -> dx, the gradients of what the ReLUs read whose outputs are y and x.  dx may be dz except in a stage's first
+/* dz -> dx, the gradients of the inputs of the ReLUs with the outputs y and x.  dx may be dz except in a stage's first
  * block. */
 static void block_backward(const HybridStem *stem, const StemBlock *block, real *dx, const real *dz, const real *x,
                            int B) {

@@ -6,8 +6,8 @@
  *   frequencies         1 for frequency 0     1
  *   copies              1                     1
  *   added               0, and the image has none of them
- * On a clip without motion only the sum over t of what a table has for (t, y, x) matters, so 1/T is one choice of
- * many; numbers that a softmax divides by their sum are copied. */
+ * For a clip without motion only the sum over t of a table's values for (t, y, x) matters, so 1/T is one of many
+ * possible choices; numbers that a softmax divides by their sum are copied. */
 #include "layers/vit/inflate.h"
 
 #include <string.h>

@@ -14,7 +14,7 @@ static const ConfigEntry entries[] = {
 #undef F
 const ConfigGroup layer_decay_settings = {CONFIG_GROUP(LayerDecaySettings, entries), .change = CHANGE_FREELY};
 
-/* Consecutive blocks that learn alike. */
+/* The number of consecutive blocks with the same learning rate. */
 static int blocks_together(const VitSettings *model) { return model->dim.count > 1 ? 3 : 1; }
 
 /* The group of the first block of a stage; for the stage after the last one, the last group. */

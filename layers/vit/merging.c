@@ -1,7 +1,7 @@
 /* Patch merging.  x [B,N,C] -> y [B,N/4,M]
- * forward   1. cells = the four tokens of each 2 x 2 cell side by side   2. h = norm(cells)   3. y = h W^T
+ * forward   1. cells = the four tokens of each 2 x 2 cell, concatenated   2. h = norm(cells)   3. y = h W^T
  * backward  3. dW, dh   2. dcells   1. dx, a permutation
- * saves     the norm's statistics; cells and h are formed again.  Parameter names are timm's. */
+ * saves     the norm's statistics; cells and h are computed again.  Parameter names are timm's. */
 #include "layers/vit/merging.h"
 
 void merging_create(Merging *m, int C, Grid tokens) {

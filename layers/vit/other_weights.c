@@ -15,7 +15,7 @@ static bool is_square(size_t n) {
     return side * side == n;
 }
 
-/* A hybrid's weights in a model without its stem, or the other way round. */
+/* Refuses a hybrid's weights in a model without its stem, and the reverse. */
 static void refuse_other_stem(const Model *model, const SafeTensors *st, const char *path) {
     const char *alone = "patch_embed.backbone.conv.weight", *with_stages = "patch_embed.backbone.stem.conv.weight";
     bool has_alone = safetensors_find(st, alone), has_stages = safetensors_find(st, with_stages);
@@ -31,7 +31,7 @@ static void refuse_other_stem(const Model *model, const SafeTensors *st, const c
         die("%s: its stem has stages (patch_embed.backbone.stem), this model's has none: stem_blocks is needed", path);
 }
 
-/* A tokenizer's weights in a model with patches, or the other way round. */
+/* Refuses a tokenizer's weights in a model with patches, and the reverse. */
 static void refuse_other_tokenizer(const Model *model, const SafeTensors *st, const char *path) {
     const char *tokenizer = "tokenizer.conv_layers.0.0.weight", *patches = "patch_embed.proj.weight";
     if (safetensors_find(st, tokenizer) && !params_find(&model->params, tokenizer))
@@ -41,7 +41,7 @@ static void refuse_other_tokenizer(const Model *model, const SafeTensors *st, co
             "needed", path);
 }
 
-/* One more than the number of the block that the tensor is of, or 0.  stage: "stages.2.", or "" where there is one. */
+/* One more than the index of the tensor's block, or 0.  stage: "stages.2.", or "" where there is one. */
 static int block_of(const char *name, const char *stage) {
     size_t length = strlen(stage);
     int block = -1;
@@ -67,7 +67,8 @@ static int depth_in_file(const SafeTensors *st, const char *stage) {
     return depth;
 }
 
-/* A tensor of another shape, which follows from that setting.  ratio: of its rows to its columns, not its length. */
+/* A tensor of another shape, which that setting determines.  ratio: the ratio of its rows to its columns, not its
+ * length. */
 static void refuse_other_shape(const Model *model, const SafeTensors *st, int stage, const char *prefix,
                                const char *name, const char *setting, bool ratio) {
     char whole[PARAM_NAME_SIZE];
@@ -80,7 +81,7 @@ static void refuse_other_shape(const Model *model, const SafeTensors *st, int st
     checkpoint_shape_fits(&p, tensor, &error_fatal);
 }
 
-/* Refuses the same architecture with other sizes: says which setting decides them, at the first stage that differs. */
+/* Refuses the same architecture with other sizes: names the setting for them, at the first stage that differs. */
 static void refuse_other_sizes(const Model *model, const SafeTensors *st, const char *path) {
     static const char *const names[] = {"stages", "layers"};
     const char *name = NULL;
@@ -108,7 +109,7 @@ static void refuse_other_sizes(const Model *model, const SafeTensors *st, const 
     }
 }
 
-/* Hosts under the names of their authors' programs. */
+/* Hosts with the names of their authors' programs. */
 static void refuse_other_names(const SafeTensors *st, const char *path) {
     static const struct {
         const char *program, *tensor;
@@ -122,7 +123,7 @@ static void refuse_other_names(const SafeTensors *st, const char *path) {
                 others[i].program, (int)strcspn(others[i].tensor, "."), others[i].tensor);
 }
 
-/* Families of timm's that no setting makes. */
+/* Families of timm that no setting makes. */
 static void refuse_other_families(const SafeTensors *st, const char *path) {
     static const struct {
         const char *family, *tensor;
@@ -149,7 +150,7 @@ static bool has_names(const SafeTensors *st, const char *beginning) {
     return false;
 }
 
-/* A hierarchy's dim and depth, a number for each stage, where this model has no such stages. */
+/* The dim and depth of a hierarchy, a number for each stage, if this model has no such stages. */
 static void refuse_stages(const Model *model, const SafeTensors *st, const char *path) {
     static const struct {
         const char *stages, *like, *configs;
@@ -176,7 +177,8 @@ static void refuse_stages(const Model *model, const SafeTensors *st, const char 
     }
 }
 
-/* On stdout, what the shapes of another program's vision transformer say of its settings, if this model has others. */
+/* Prints on stdout the settings that follow from the shapes of another program's vision transformer, if this model has
+ * others. */
 static void print_settings_of(const Model *model, const SafeTensors *st, const char *path) {
     const SafeTensor *patches = safetensors_find(st, "patch_embed.proj.weight");
     const SafeTensor *positions = safetensors_find(st, "pos_embed");

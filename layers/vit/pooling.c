@@ -14,7 +14,7 @@ void pooling_plan(Pooling *p, Plan *plan, const TokenShape *tokens) {
     if (p->pool == POOL_SEQ) plan_pair(plan, "attention_pool.", "weights", &p->a, &p->ds, bytes);
 }
 
-/* How many tokens from the first on a mean is of. */
+/* The first token and the number of tokens of a mean. */
 static int tokens_of(const Pooling *p, const TokenShape *tokens) { return p->pool == POOL_CLS ? 1 : tokens->N; }
 
 void pooling_forward(const Pooling *p, real *y, const real *h, const TokenShape *tokens) {

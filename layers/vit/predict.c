@@ -1,4 +1,4 @@
-/* --predict: names what images and videos show, as evaluation would see them. */
+/* --predict: prints the classes of images and videos, prepared as for evaluation. */
 #include "layers/vit/run.h"
 
 #include <math.h>
@@ -27,7 +27,7 @@ static bool is_test(VitRun *run, const char *name, size_t *index) {
     return true;
 }
 
-/* The logits of what is in `pixels`, which were read from that file. */
+/* The logits for `pixels`, which were read from that file. */
 static void predict_pixels(VitRun *run, const char *name, const uint8_t *pixels) {
     vit_load_pixels(&run->vit, pixels, run->train.mean, run->train.std, 1);
     vit_forward(&run->vit, 1, false);
@@ -56,7 +56,7 @@ static bool predict_image(VitRun *run, const char *name, const char *picture, Er
 
 /* == Clips ======================================================================================================== */
 
-/* The views of a video that evaluation would see, and its frames in each clip. */
+/* The views of a video in an evaluation, and its frames in each clip. */
 typedef struct {
     int views, frames;  /* frames: of a view */
     size_t frame_bytes;
@@ -116,8 +116,8 @@ static bool read_view(VitRun *run, const char *name, const PredictedClip *clip, 
     return videos_read_path(name, &choice, &scratch.bytes, &taker, error);
 }
 
-/* The score of each frame: the probability of the class for a clip that shows nothing but it, averaged over crops.
- * Those of a view's first crop are kept. */
+/* The score of each frame: the probability of the class for a clip of only this frame, averaged over crops.  The frames
+ * of a view's first crop are kept. */
 static void score_frames(VitRun *run, const char *name, const PredictedClip *clip, int class) {
     int crops = run->clips->test_crops, C = run->model_settings->num_classes;
     for (int i = 0; i < clip->views * clip->frames; i++) {
@@ -136,7 +136,7 @@ static int by_score(const void *a, const void *b) {
     return x->frame - y->frame;
 }
 
-/* Sorts the frames, the best first, each once, and returns how many there are.  Times are known where one is not 0. */
+/* Sorts the frames, the best first, each once, and returns their number.  Times are known if one of them is not 0. */
 static int best_frames(const VitRun *run, const PredictedClip *clip) {
     FrameScore *scores = clip->scores;
     int kept = 0, length = clip->frames;
@@ -187,7 +187,7 @@ void vit_predict(VitRun *run) {
     if (!clips && config_origin(&run->training.config, "top_frames"))
         config_reject(&run->training.config, "top_frames", "for clips only, and this model takes images");
     pictures_find(&images, &run->predict->predict, clips);
-    vit_run_open_model(run, 1, *picture != 0); /* the training plan keeps the tensors that the pictures show */
+    vit_run_open_model(run, 1, *picture != 0); /* the training plan keeps the tensors in the pictures */
     linear_keep_weights(images.count > 1 || clips);
     if (clips) clip = predicted_clip_open(run);
     for (size_t i = 0; i < images.count; i++) {

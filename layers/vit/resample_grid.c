@@ -17,7 +17,7 @@
 #include "core/die.h"
 #include "core/resampling.h"
 
-/* The dimension of frames, where they are one of their own; else -1. */
+/* The dimension of frames, if they have one; otherwise -1. */
 static int frames_axis(const Param *p) { return p->grid.positions.frames > 1 && p->time.apart ? p->time.axis : -1; }
 
 static bool other_dimensions_match(const Param *p, const size_t *shape) {
@@ -59,7 +59,7 @@ static double cubic(double d) {
     return d < 2 ? ((d - 5) * d + 8) * d * a - 4 * a : 0;
 }
 
-/* The four nearest of a centre, which at an edge are fewer.  Returns how many there are from *first on. */
+/* The four neighbours of a centre, fewer at an edge.  Returns their number, from *first on. */
 static int bicubic_weights(double weights[4], int *first, int in, int out, int j) {
     double at = ((double)j + 0.5) * in / out - 0.5;
     int below = (int)floor(at), last = below + 2 < in - 1 ? below + 2 : in - 1;
@@ -75,13 +75,13 @@ static int bicubic_weights(double weights[4], int *first, int in, int out, int j
 /* 1 + q + ... + q^(n-1) */
 static double geometric_sum(double q, int n) { return (pow(q, n) - 1) / (q - 1); }
 
-/* The place of old entry i of `in` in the new grid, of which the middle is 0. */
+/* The position of old entry i of `in` in the new grid, whose middle is 0. */
 static double geometric_place(double q, int in, int i) {
     int offset = i - in / 2;
     return offset < 0 ? -geometric_sum(q, -offset) : geometric_sum(q, offset);
 }
 
-/* The two neighbours of a place, or one.  Returns how many there are from *first on. */
+/* The two neighbours of a position, or one.  Returns their number, from *first on. */
 static int geometric_weights(double weights[2], int *first, int in, int out, int j) {
     double low = 1.01, high = 1.5, q = low;
     while (high - low > 1e-6) {

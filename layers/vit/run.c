@@ -49,7 +49,8 @@ static DatasetSplits splits_of(const DataSettings *s) {
     return *s->labels ? labelled_splits(s->labels) : dataset_splits(s->data, s->data_dir);
 }
 
-/* Normalisation of pixels: as set by the user; else, in a mode, as the model was trained; else as for the data set. */
+/* Normalisation of pixels: that set by the user; otherwise, in a mode, that of the model's training; otherwise that of
+ * the data set. */
 static void normalise(const VitRun *run, Dataset *dataset) {
     const DataSettings *s = run->data;
     const Training *t = &run->training;
@@ -58,11 +59,11 @@ static void normalise(const VitRun *run, Dataset *dataset) {
     for (int c = 0; c < s->std.count; c++) dataset->std[c] = s->std.at[c];
 }
 
-/* Describes the data by what the checkpoint says about them. */
+/* Describes the data from the checkpoint. */
 static void describe_from_checkpoint(Dataset *d, const char *data, const char *init) {
     ClassNames names;
     int size[2] = {0, 0};
-    run_folder_image_size(size, init); /* checkpoints without it are of folders, whose images differ */
+    run_folder_image_size(size, init); /* checkpoints without it come from folders, whose images differ in size */
     run_folder_classes(&names, init);
     snprintf(d->name, sizeof d->name, "%.31s", data);
     d->height = size[0];
@@ -115,7 +116,7 @@ static void loading_open(VitRun *run, Loader *loader, const Dataset *dataset, bo
     LoaderConfig config = vit_run_samples(run, train);
     config.parts = loading_parts(&run->training, run->loading, &run->workers, train, vit_run_micro_batch(run));
     config.parts.keep_last = !run->sampler->drop_last;
-    if (run->evaluation.real.images) config.parts.max_damaged = 0; /* another image would take its place */
+    if (run->evaluation.real.images) config.parts.max_damaged = 0; /* another image would replace it */
     loader_open(loader, dataset, &config);
 }
 
@@ -201,7 +202,7 @@ static void hold_out(VitRun *run, Dataset *rest, Dataset *held) {
     run->held_out = run->validates = true;
 }
 
-/* Opens the images that are not for training, which validate in a folder val/ and else test. */
+/* Opens the images that are not for training: those in a folder val/ are for validation, others for the test. */
 static void open_others(VitRun *run) {
     DatasetSplits splits = splits_of(run->data);
     vit_run_open_split(run, &run->test, false);
@@ -237,7 +238,7 @@ bool vit_run_open_test(VitRun *run) {
     Training *t = &run->training;
     char path[RUN_PATH_SIZE];
     DatasetSplits splits = splits_of(s);
-    bool beside = splits.by_class && splits.validation && splits.test; /* val/ has validated */
+    bool beside = splits.by_class && splits.validation && splits.test; /* val/ was used for validation */
     run_folder_file(path, t->s->run_dir, "test.json");
     if (t->state.best < 0 || !(run->held_out ? splits.test || splits.validation : beside)) return false;
     if (t->state.step == t->first_step && file_exists(path)) return false;
@@ -302,7 +303,7 @@ const char *const *vit_run_class_names(const VitRun *run, ClassNames *owned) {
 
 /* The number of images at a time with which the activations of a hierarchical model are three times its weights, which
  * each pass reads and whose gradients it adds up: its last stages have most of the weights and few of the tokens.  The
- * linear layers of all blocks are counted, and what is on both sides of them. */
+ * linear layers of all blocks are counted, with their inputs and outputs. */
 static size_t images_for_weights(const VitSettings *s, double tokens) {
     double weights = 0, activations = 0;
     for (int i = 0; i < s->dim.count; i++, tokens /= 4) {
@@ -314,7 +315,7 @@ static size_t images_for_weights(const VitSettings *s, double tokens) {
     return (size_t)ceil(3 * weights / activations);
 }
 
-/* A wide model takes more images than fill the device, as each pass reads all weights. */
+/* A wide model processes more images than fill the device, because each pass reads all weights. */
 int vit_run_micro_batch(const VitRun *run) {
     enum { LEAST_TOKENS = 1024 };
     const VitSettings *s = run->model_settings;
@@ -331,8 +332,8 @@ int vit_run_micro_batch(const VitRun *run) {
     return training_micro_batch(&run->training, images > least ? images : least);
 }
 
-/* Loads weights from a file, whose settings, if it has them, tell how the model was built that they come from.  For
- * training, a head for other classes is initialised randomly instead. */
+/* Loads weights from a file, whose settings, if it has them, describe the model of the weights.  For training, a head
+ * for other classes is initialised randomly instead. */
 static void weights_load(VitRun *run) {
     static Vit origin;
     const Training *t = &run->training;

@@ -1,7 +1,7 @@
 /* The attention of one image for the page of a run, laid over the image: of each head of the last block, and the
  * rollout over all blocks (Abnar and Zuidema 2020).
  *
- *   A_i [N,N]   weights of block i, the mean of its heads; what is negative counts as 0, and rows sum to 1
+ *   A_i [N,N]   weights of block i, the mean of its heads; negative weights count as 0, and rows sum to 1
  *   rollout     q (I + A_depth)/2 ... (I + A_1)/2 from right to left as products of a row and a matrix, where the row q
  *               stands for the class token, or without one for the mean of all tokens */
 #include "layers/vit/run.h"
@@ -15,16 +15,16 @@
 #include "kernels/kernels.h"
 
 enum {
-    MOST_TOKENS = 256, /* of a block all of whose rows are read */
+    MOST_TOKENS = 256, /* number of tokens of a block whose rows are all read */
     MOST_HEADS = 8,
-    SIDE = 96          /* of a picture, in pixels: smaller images are enlarged and larger ones scaled down */
+    SIDE = 96          /* side of a picture in pixels: smaller images are enlarged and larger ones scaled down */
 };
 
 /* == Rows ========================================================================================================= */
 
 static int front_of(const Attention *a) { return a->N - grid_tokens(a->grid); }
 
-/* Adds `share` of the weights of a head's query to sum [N].  A row of zeros stands for the token itself. */
+/* Adds `share` of the weights of a head's query to sum [N].  A row of zeros means the token itself. */
 static void add_row(float *sum, float *row, const Attention *a, int head, int query, float share) {
     float total = 0;
     a->op->weights(a, row, 0, head, query);
@@ -33,8 +33,8 @@ static void add_row(float *sum, float *row, const Attention *a, int head, int qu
     for (int m = 0; total > 0 && m < a->N; m++) sum[m] += share * row[m] / total;
 }
 
-/* The share of each token in the query: all of it the class token's, or one N-th; where there are too many tokens to
- * read the rows of all, all of it is that of the one in the middle. */
+/* The share of each token in the query: 1 for the class token, or 1/N for each token; if there are too many tokens to
+ * read all rows, 1 for the token in the middle. */
 static void query_shares(float *shares, const Attention *a) {
     Grid grid = a->grid;
     bool one = front_of(a) > 0 || a->N > MOST_TOKENS;
@@ -42,7 +42,7 @@ static void query_shares(float *shares, const Attention *a) {
     if (one) shares[front_of(a) > 0 ? 0 : grid.rows / 2 * grid.columns + grid.columns / 2] = 1;
 }
 
-/* sum [N] of the heads `first` to `end` - 1, seen from tokens with these shares. */
+/* sum [N] over the heads `first` to `end` - 1, for tokens with these shares. */
 static void seen(float *sum, float *row, const float *shares, const Attention *a, int first, int end) {
     for (int m = 0; m < a->N; m++) sum[m] = 0;
     for (int n = 0; n < a->N; n++)
@@ -50,8 +50,8 @@ static void seen(float *sum, float *row, const float *shares, const Attention *a
             add_row(sum, row, a, head, n, shares[n] / (float)(end - first));
 }
 
-/* shares [N] of the last block's tokens become those of the first one's.  A token that joins in a later block keeps its
- * share in those before. */
+/* shares [N] of the last block's tokens become those of the first one's.  A token that is added in a later block keeps
+ * its share in the earlier ones. */
 static void roll_out(float *shares, float *sum, float *row, const Trunk *t) {
     for (int i = t->depth - 1; i >= 0; i--) {
         const Attention *a = &trunk_block(t, i)->attention;
@@ -63,7 +63,7 @@ static void roll_out(float *shares, float *sum, float *row, const Trunk *t) {
 
 /* == Pictures ===================================================================================================== */
 
-/* The weight at a place of the image, between those of the tokens around it. */
+/* The weight at a position of the image, interpolated between the tokens around it. */
 static float weight_at(const float *weights, Grid grid, float y, float x) {
     float down = fminf(fmaxf(y * (float)grid.rows - 0.5f, 0), (float)(grid.rows - 1));
     float across = fminf(fmaxf(x * (float)grid.columns - 0.5f, 0), (float)(grid.columns - 1));
@@ -74,7 +74,7 @@ static float weight_at(const float *weights, Grid grid, float y, float x) {
     return top * (1 - v) + bottom * v;
 }
 
-/* A grey picture under black, red, yellow and white for weights from 0 to the greatest one; NULL: the picture alone. */
+/* A grey picture under black, red, yellow and white for weights from 0 to the greatest one; NULL: only the picture. */
 static void lay_over(uint8_t *out, const uint8_t *pixels, int H, int W, int scale, const float *weights, Grid grid) {
     float greatest = 0;
     for (int n = 0; weights && n < grid_tokens(grid); n++) greatest = fmaxf(greatest, weights[n]);

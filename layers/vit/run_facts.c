@@ -1,6 +1,6 @@
-/* What the page of a run shows besides its log: the model, the first batch as the model sees it, and of each evaluation
- * which classes are taken for which and the images with the highest losses.  run_attention.c adds the attention of one
- * image. */
+/* The contents of a run's page besides its log: the model, the first batch as the model sees it, and for each
+ * evaluation the confusion of classes and the images with the highest losses.  run_attention.c adds the attention of
+ * one image. */
 #include "layers/vit/run.h"
 
 #include <math.h>
@@ -16,12 +16,12 @@
 #include "kernels/kernels.h"
 
 enum {
-    BATCH_PICTURES = 16, BATCH_SIDE = 64, WRONG_SIDE = 72, /* sides in pixels, of larger images that are scaled down */
-    MOST_IN_MATRIX = 40,     /* classes of a confusion matrix that can be looked at as a whole */
-    MOST_IN_TABLE = 20,      /* classes of a table that has all of them */
-    EXTREMES = 10,           /* hardest and easiest classes, where there are more than that */
-    PAIRS = 20,              /* most confused classes, likewise */
-    MOST_WITH_PAIRS = 1000,  /* classes up to which pairs are counted: 8 MB */
+    BATCH_PICTURES = 16, BATCH_SIDE = 64, WRONG_SIDE = 72, /* sides in pixels to which larger images are scaled down */
+    MOST_IN_MATRIX = 40,     /* largest number of classes in a confusion matrix that is shown as a whole */
+    MOST_IN_TABLE = 20,      /* largest number of classes in a table with all of them */
+    EXTREMES = 10,           /* number of hardest and of easiest classes, if there are more */
+    PAIRS = 20,              /* number of most confused pairs of classes, likewise */
+    MOST_WITH_PAIRS = 1000,  /* largest number of classes whose pairs are counted: 8 MB */
     CELLS = 256
 };
 
@@ -56,7 +56,7 @@ static void put_table(Facts *facts, const char *id, const char *title, const cha
 
 enum { NUMBER = 64 };
 
-/* The name of a class, or if it has none its number, which is written to `number`. */
+/* The name of a class or, if it has none, its number, which is written to `number`. */
 static const char *class_name(const VitRun *run, int class, char number[NUMBER]) {
     const Dataset *d = &run->train;
     if (d->class_names && class < d->classes) return d->class_names[class];
@@ -81,7 +81,7 @@ static void depth_of(char text[NUMBER], const Stage *s) { snprintf(text, NUMBER,
 static void heads_of(char text[NUMBER], const Stage *s) { snprintf(text, NUMBER, "%d", s->config.heads); }
 static void dim_of(char text[NUMBER], const Stage *s) { snprintf(text, NUMBER, "%d", s->config.dim); }
 
-/* What each stage has of something, "64, 128 and 256", or once what all of them have. */
+/* The values of all stages, "64, 128 and 256", or one value if all are equal. */
 static void put_stages(FILE *out, const Vit *vit, void (*of)(char[NUMBER], const Stage *)) {
     char texts[VIT_MAX_STAGES][NUMBER];
     int n = vit_stages(&vit->settings), same = 1;
@@ -138,7 +138,7 @@ static size_t block_parameters(const Vit *vit, const Stage *stage) {
     return sum;
 }
 
-/* The blocks of each stage, and in a last row what is before, between and behind them. */
+/* The blocks of each stage, and in a last row the layers before, between and after them. */
 static void put_stages_table(Facts *facts, const Vit *vit) {
     static const char *const names[] = {"layers", "operator", "blocks", "dim", "heads", "tokens", "MLP ratio",
                                         "parameters", "million multiply-adds"};
@@ -173,7 +173,7 @@ static void put_stages_table(Facts *facts, const Vit *vit) {
 
 /* == The first batch ============================================================================================== */
 
-/* The two classes that an image's target has most of; a smoothed target has a little of each. */
+/* The two classes with the largest shares of an image's target; a smoothed target has a little of each. */
 static void put_target(Texts *captions, const VitRun *run, const float *target) {
     int C = run->model_settings->num_classes, first = 0, second = -1;
     float smoothing = run->target->label_smoothing, least = smoothing / (float)C;
@@ -188,7 +188,7 @@ static void put_target(Texts *captions, const VitRun *run, const float *target) 
     else put(captions, "%s %.0f\u00a0%%, %s %.0f\u00a0%%", name, 100 - share, class_name(run, second, number[1]), share);
 }
 
-/* pixels [Hi,Wi,3] of what the model has as x [3,Hi,Wi]. */
+/* pixels [Hi,Wi,3] of the model's x [3,Hi,Wi]. */
 static void pixels_of(uint8_t *pixels, const float *x, const Dataset *d, size_t area) {
     for (size_t c = 0; c < 3; c++)
         for (size_t i = 0; i < area; i++) {
@@ -225,7 +225,7 @@ void vit_facts_batch(VitRun *run, int n) {
 
 /* == Classes ====================================================================================================== */
 
-/* The class that most images of this one were taken for, or -1. */
+/* The class that was predicted for most images of this class, or -1. */
 static int rival_of(const Confusion *c, int label) {
     const double *row = c->matrix + (size_t)label * (size_t)c->classes;
     int rival = -1;
@@ -234,8 +234,8 @@ static int rival_of(const Confusion *c, int label) {
     return rival;
 }
 
-/* Writes to list [most] the classes with the lowest, or with `easy` the highest, share of right images, in this order;
- * returns how many. */
+/* Writes to list [most] the classes with the lowest, or with `easy` the highest, share of correct images, in this
+ * order; returns their number. */
 static int extreme_classes(int *list, int most, const Confusion *c, bool easy) {
     int count = 0;
     for (int class = 0; class < c->classes; class ++) {
@@ -381,7 +381,7 @@ void vit_facts_open(VitRun *run) {
         run->page.pixels = xcalloc(WRONG_IMAGES, vit_pixels(s), purpose);
 }
 
-/* Pictures are made anew after the first and the last evaluation, and where that takes little of the run's time. */
+/* Pictures are made again after the first and the last evaluation, and if that takes little of the run's time. */
 void vit_facts_begin(VitRun *run) {
     const Training *t = &run->training;
     VitPage *page = &run->page;

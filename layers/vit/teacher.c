@@ -56,7 +56,7 @@ static void stored_open(Teacher *t, const char *path, const Vit *student, const 
     t->rows = xcalloc((size_t)student->model.batch + 2, C * sizeof *t->rows, "a teacher's logits");
 }
 
-/* The rows of the part's images, whose draws tell which they are (loader_draw). */
+/* The rows of the part's images, whose indices follow from their draws (loader_draw). */
 static void stored_rows(Teacher *t, const LoaderPart *part) {
     size_t C = t->stored->shape[1];
     for (int i = 0; i < part->count; i++) {

@@ -1,9 +1,9 @@
 /* Convolutions as a tokenizer.  images [B,3,Hi,Wi] -> tokens [B,N,M]
  * forward   for every layer: h = conv(x),  x = maxpool(relu(h)) = relu(maxpool(h))
- * backward  dh = the places of the maxima of dx where they are positive,  dW += h's windows,  dx = conv^T dh
- * saves     the input of every layer and the places of its maxima; a place behind the last says that the ReLU is off.
- * Source: the stride is max(1, K/2 - 1), the padding K/2 for kernels of K x K; no biases; weights begin as He's with
- * fan in. */
+ * backward  dh = dx at the positions of the maxima, where these are positive,  dW += h's windows,  dx = conv^T dh
+ * saves     the input of every layer and the positions of its maxima; a position beyond the last means a ReLU of 0.
+ * Source: the stride is max(1, K/2 - 1), the padding K/2 for kernels of K x K; no biases; weights have He's
+ * initialisation with fan in. */
 #include "layers/vit/tokenizer.h"
 
 #include <stdio.h>

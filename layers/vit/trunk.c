@@ -3,7 +3,7 @@
  *           the previous stage's output;
  *           h = norm(blocks(tokens)), or without a norm; in the first stage a position embedding is added to tokens, or
  *           in every stage, and in the last one a class token,
- *           and with `distilled` a distillation token behind it (Touvron et al. 2021)
+ *           followed, with `distilled`, by a distillation token (Touvron et al. 2021)
  * backward  the same steps in reverse; where every output has a gradient, it is added to that from the next stage, or
  *           goes through the norm of the stage's output.
  * Blocks are in layers/stage.c, patch embeddings in layers/vit/embedding.c. */
@@ -22,7 +22,7 @@
 int trunk_front(const Trunk *t) { return t->settings.pool == POOL_CLS ? 1 + t->settings.distilled : 0; }
 bool trunk_has_tokenizer(const Trunk *t) { return t->settings.stem == STEM_CONV; }
 
-/* Tokens in front of the grid at a stage's first station; where the class token joins later, none. */
+/* Tokens in front of the grid at a stage's first station; none if the class token is added later. */
 static FrontTokens front_at_entry(const Trunk *t, int i) {
     bool joins_later = attention_class_block(vit_attn(&t->settings, i), t->stages[i].settings) > 0;
     return joins_later ? (FrontTokens){0} : t->stages[i].front;
@@ -42,8 +42,8 @@ static bool position_name(const Trunk *t, int i, char name[PARAM_NAME_SIZE]) {
     return kind == POSITIONS_STAGES || ((kind == POSITIONS_LEARNED || kind == POSITIONS_SINE) && i == 0);
 }
 
-/* Param.draw: the sine at even and the cosine at odd indices i of the angle p / 10000^(2 (i div 2) / M) at position p, a
- * class token's 0 included (Vaswani et al. 2017). */
+/* Param.draw: the sine at even and the cosine at odd indices i of the angle p / 10000^(2 (i div 2) / M) at position p,
+ * where a class token has position 0 (Vaswani et al. 2017). */
 static void draw_sines(float *x, const Param *p, uint64_t seed, uint32_t tensor) {
     int N = p->shape[p->ndim - 2], M = p->shape[p->ndim - 1];
     (void)seed, (void)tensor;
@@ -84,7 +84,8 @@ static bool patches_are_normed(const VitSettings *s) { return s->patch_overlap |
 bool trunk_has_stem(const Trunk *t) { return t->settings.stem == STEM_HYBRID; }
 
 /* The class token and the position embedding are declared before the patch embedding, and this before the projection,
- * in timm's order: so the first embedding's sizes come from here, and the stem's tensors later. */
+ * in timm's order: the sizes of the first embedding are therefore set here, and the stem's tensors are declared
+ * later. */
 static void first_embedding_create(Trunk *t, const Config *config) {
     const VitSettings *c = &t->settings;
     const StemSettings *s = config_settings(config, &hybrid_stem_settings);
@@ -225,7 +226,7 @@ static void stages_plan(Trunk *t, Plan *plan, int B) {
     }
 }
 
-/* The workspace of images turned by a quarter. */
+/* The workspace of images with height and width exchanged. */
 static size_t turned_workspace(Trunk *t, bool training, int B) {
     const Unfold *images = &t->embeddings[0].windows;
     int H = images->Hi, W = images->Wi;
@@ -292,7 +293,7 @@ static const real *first_input(const Trunk *t, const real *images) {
     return trunk_has_stem(t) ? t->stem.features : images;
 }
 
-/* The position embedding of a stage's tokens on the grid at hand, or NULL. */
+/* The position embedding of a stage's tokens on the current grid, or NULL. */
 static const float *positions_here(const Trunk *t, int i) {
     return t->positions[i].w ? grid_table_values(&t->positions[i]) : NULL;
 }
@@ -342,8 +343,8 @@ static void embed_gradient(Trunk *t, const real *images, int i, int B) {
     if (trunk_has_stem(t)) hybrid_stem_backward(&t->stem, B);
 }
 
-/* The gradient of stage i's output that comes from outside joins that of the stream, which the next stage has left in
- * dh.  The norm of an output has an output and a gradient of its own. */
+/* Adds the external gradient of stage i's output to that of the stream, which the next stage has left in dh.  The norm
+ * of an output has its own output and gradient. */
 static void join_output(Trunk *t, int i, const real *dout, int B) {
     Stream *s = &t->stream;
     const Stage *stage = &t->stages[i];

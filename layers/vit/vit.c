@@ -102,7 +102,7 @@ void vit_load_pixels(Vit *vit, const uint8_t *pixels, const float *mean, const f
     device_uploads_used();
 }
 
-/* The arguments of images_mix that make every frame of B clips an image. */
+/* The arguments of images_mix that treat every frame of B clips as an image. */
 static MixedImages mixed_frames(const Vit *vit, const MixedImages *clips, int B) {
     int F = vit->settings.frames, *pairs = vit->frame_rows, *boxes = pairs + 2 * B * F;
     uint32_t *draws = (uint32_t *)(boxes + 4 * clips->count * F);
@@ -164,7 +164,7 @@ void vit_load_teacher(Vit *vit, bool mixed, float lam, int B) {
 
 static bool has_teacher(const Vit *vit) { return vit->distillation.kind != DISTILLATION_NONE; }
 
-/* Each of two classifiers without a teacher has half of the gradient of their mean. */
+/* Without a teacher, each of two classifiers gets half of the gradient of their mean. */
 void vit_loss(Vit *vit, int B, float scale) {
     const Distillation *d = &vit->distillation;
     int C = vit->settings.num_classes;

@@ -155,7 +155,7 @@ static void check_lists(const Config *config, const VitSettings *s) {
                       stages > 1 ? "s" : "");
 }
 
-/* Patches of their own padding, of what has these sides. */
+/* Checks the padding of patches on an input with these sides. */
 static void check_patch_pad(const Config *config, const VitSettings *s, const int sides[2]) {
     int width = 2 * s->patch_size - 1;
     if (s->patch_pad == 0) return;
@@ -171,7 +171,8 @@ static void check_patch_pad(const Config *config, const VitSettings *s, const in
                           "{img_size}", width);
 }
 
-/* Whole patches of what the first embedding reads, pixels or a stem's features, and again from stage to stage. */
+/* Checks that patches divide the input of the first embedding, pixels or a stem's features, and then each stage's
+ * tokens. */
 static void check_patches(const Config *config, const VitSettings *s) {
     int stages = vit_stages(s), side = s->patch_size << (stages - 1), sides[2] = {s->img_size[0], s->img_size[1]};
     const char *is_not = s->stem != STEM_NONE ? "are not multiples" : "is not a multiple";
@@ -254,7 +255,7 @@ static void check_mlp(const Config *config, const VitSettings *s) {
                                           "mlp_conv true too");
 }
 
-/* The setting for which every token of the last stage must be on the grid, or NULL. */
+/* The setting that requires every token of the last stage to be on the grid, or NULL. */
 static const char *grid_setting(const VitSettings *s) {
     if (s->mlp_conv) return "mlp_conv";
     if (s->pos_embed == POSITIONS_CONV) return "pos_embed";
@@ -311,8 +312,8 @@ void vit_check_heads(const char *path, const Config *config, const VitSettings *
     }
 }
 
-/* The settings in use with which weights load whatever they were trained with: " stripe 1,2,7,7, shift none".  Unless
- * `other` is NULL, only those that have another value there. */
+/* The settings in use that no tensor's shape shows: " stripe 1,2,7,7, shift none".  Unless `other` is NULL, only those
+ * that have another value there. */
 static char *shapeless_settings(const Config *config, const Config *other) {
     TextStream text;
     FILE *out = text_open(&text);
@@ -329,7 +330,7 @@ static char *shapeless_settings(const Config *config, const Config *other) {
     return text_close(&text, "the settings of attention");
 }
 
-/* Weights load with any number of heads.  Published models with one width have heads of 64 numbers. */
+/* Weights load with any number of heads.  In published models with one width, heads have 64 channels. */
 static void print_heads(const char *path, const Config *config, const VitSettings *s) {
     int dim = s->dim.at[0], published = dim / 64, used = 0;
     char heads[64] = "", usual[96] = "";

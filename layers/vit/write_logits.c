@@ -11,7 +11,7 @@
 #include "core/text.h"
 #include "kernels/kernels.h"
 
-/* The values of a bfloat16 model are such numbers already. */
+/* The values of a bfloat16 model are already bfloat16. */
 static void narrow(uint16_t *to, const float *from, size_t n) {
     for (size_t i = 0; i < n; i++) {
         uint32_t bits;
