@@ -1,17 +1,11 @@
-"""Makes the data that the pages of docs/guide use, small: python3 tests/project/guide_data.py FOLDER.
+"""Makes what pages of docs/guide find in the reader's folder, small: python3 tests/project/guide_data.py FOLDER PAGE...
 
-    photos/<class>/*.bmp, labels.csv     three classes
-    new.jpg, folder/                     images to predict
-    videos/{train,val}/<class>/<clip>/   clips as folders of frames; clip.mp4 and more/ are such folders, too
-    datasets/cifar-100-binary/           noise in CIFAR-100's format
-    deit_tiny.safetensors                DeiT-Ti's tensors under timm's names, without settings
-    coco-sample/, scenes/                pictures with boxes and masks in COCO's format, and with classes of pixels in ADE20K's
-    book.txt, recordings/, half.png      a text, a sound, and the upper half of a picture
-    images.safetensors, runs/demo-*      short runs of what the pages begin with
+MADE says which words of a page need what; the rest is not made.
 """
 
 import json
 import os
+import re
 import struct
 import subprocess
 import sys
@@ -24,6 +18,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(
 import safetensors_io  # noqa: E402
 
 random = np.random.RandomState(5)
+CLASSES = ("apple", "bear", "cat")
 
 
 def image(path, side=20, bright=0):
@@ -49,7 +44,56 @@ def png(path, pixels):
             file.write(struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)))
 
 
-def dense():
+def photos():
+    """Three classes, in folders and in a table."""
+    with open("labels.csv", "w") as labels:
+        labels.write("file,label,split\n")
+        for bright, name in enumerate(CLASSES):
+            for i in range(60):
+                image(f"photos/{name}/IMG_{i:04}.bmp", bright=bright)
+                labels.write(f"{name}/IMG_{i:04}.bmp,{name},{'val' if i < 5 else 'train'}\n")
+
+
+def new_images():
+    image("new.jpg")
+    image("folder/one.bmp", bright=1)
+
+
+def videos():
+    """Clips as folders of frames."""
+    for split, clips in (("train", 8), ("val", 2)):
+        for bright, name in enumerate(CLASSES[:2]):
+            for clip in range(clips):
+                for frame in range(8):
+                    image(f"videos/{split}/{name}/clip{clip}/{frame:03}.bmp", 32, bright)
+    for frame in range(8):
+        image(f"more/clip/{frame:03}.bmp", 32)
+
+
+def cifar():
+    """Noise in CIFAR-100's format: two hundred megabytes, which the pages' folders share."""
+    os.makedirs("../datasets/cifar-100-binary")
+    os.symlink("../datasets", "datasets")
+    noise = np.frombuffer(random.bytes(1000 * 3074), np.uint8).reshape(1000, 3074).copy()
+    noise[:, 0] %= 20
+    noise[:, 1] %= 100
+    for name, count in (("train", 50000), ("test", 10000)):
+        with open(f"datasets/cifar-100-binary/{name}.bin", "wb") as file:
+            file.write(noise.tobytes() * (count // len(noise)))
+    for kind, count in (("fine", 100), ("coarse", 20)):
+        with open(f"datasets/cifar-100-binary/{kind}_label_names.txt", "w") as file:
+            file.writelines(f"{kind}{i}\n" for i in range(count))
+
+
+def checkpoint_of_timm():
+    """DeiT-Ti's tensors under timm's names, without settings."""
+    train("train_vit", "--config configs/imagenet/deit-tiny-timm.ini --data photos --repeated-aug false", "runs/timm")
+    tensors, _ = safetensors_io.read("runs/timm/last.safetensors")
+    safetensors_io.write("deit_tiny.safetensors", tensors)
+
+
+def coco_and_ade20k():
+    """Pictures with boxes and masks in COCO's format, and with classes of pixels in ADE20K's."""
     for split, other in (("train2017", "training"), ("val2017", "validation")):
         pictures, objects = [], []
         for i in range(1, 9):
@@ -65,7 +109,7 @@ def dense():
                        "categories": [{"id": c, "name": f"thing {c}"} for c in (1, 2, 3)]}, file)
 
 
-def bytes_of_other_kinds():
+def text_and_sound():
     with open("book.txt", "w") as file:
         file.write("Call me Ishmael. Some years ago, never mind how long precisely. " * 2000)
     os.makedirs("recordings")
@@ -74,60 +118,52 @@ def bytes_of_other_kinds():
         file.setsampwidth(2)
         file.setframerate(12000)
         file.writeframes((np.sin(np.arange(240000) / 20) * 20000).astype("<i2").tobytes())
+
+
+def half_a_picture():
     png("half.png", random.randint(0, 256, (7, 14)))
 
 
 def train(program, settings, run):
-    subprocess.run([f"build/cpu/{program}", *settings.split(), "--epochs", "1", "--run-dir", run], check=True,
-                   stdout=subprocess.DEVNULL)
+    subprocess.run([f"build/cpu/{program}", *settings.split(), "--run-dir", run], check=True, stdout=subprocess.DEVNULL)
 
 
-def runs():
-    train("train_vit", "--img-size 64 --patch-size 8 --dim 96 --depth 4 --heads 3 --train-limit 32", "runs/image")
+def image_model():
+    train("train_vit", "--img-size 64 --patch-size 8 --dim 96 --depth 4 --heads 3", "runs/image")
     os.rename("runs/image/best.safetensors", "images.safetensors")
-    train("train_detr", "--config configs/coco/shapes-demo.ini", "runs/demo-detector")
-    train("train_mask_rcnn", "--config configs/coco/mask-rcnn-demo.ini", "runs/demo-mask-rcnn")
-    train("train_semantic_fpn", "--config configs/ade20k/shapes-demo.ini", "runs/demo-semantic-fpn")
-    train("train_ar", "--config configs/ar/shapes-demo.ini", "runs/demo-density")
+
+
+def demo(program, config, run):
+    return lambda: train(program, f"--config configs/{config}", run)
+
+
+# Words of a page, and what they need, in this order.
+MADE = (
+    (r"\bphotos\b", photos),
+    (r"\bnew\.jpg\b", new_images),
+    (r"\bvideos\b", videos),
+    (r"configs/cpu/(study|softmax)\.ini", cifar),
+    (r"\bdeit_tiny\.safetensors\b", checkpoint_of_timm),
+    (r"\b(coco-sample|scenes)\b", coco_and_ade20k),
+    (r"\b(book\.txt|recordings)\b", text_and_sound),
+    (r"\bhalf\.png\b", half_a_picture),
+    (r"\bimages\.safetensors\b", image_model),
+    (r"runs/demo-detector\b", demo("train_detr", "coco/shapes-demo.ini", "runs/demo-detector")),
+    (r"runs/demo-mask-rcnn\b", demo("train_mask_rcnn", "coco/mask-rcnn-demo.ini", "runs/demo-mask-rcnn")),
+    (r"runs/demo-semantic-fpn\b", demo("train_semantic_fpn", "ade20k/shapes-demo.ini", "runs/demo-semantic-fpn")),
+    (r"runs/demo-density\b", demo("train_ar", "ar/shapes-demo.ini", "runs/demo-density")),
+)
 
 
 def main():
+    text = ""
+    for page in sys.argv[2:]:
+        with open(page) as file:
+            text += file.read()
     os.chdir(sys.argv[1])
-    classes = ("apple", "bear", "cat")
-    with open("labels.csv", "w") as labels:
-        labels.write("file,label,split\n")
-        for bright, name in enumerate(classes):
-            for i in range(60):
-                image(f"photos/{name}/IMG_{i:04}.bmp", bright=bright)
-                labels.write(f"{name}/IMG_{i:04}.bmp,{name},{'val' if i < 5 else 'train'}\n")
-    image("new.jpg")
-    image("folder/one.bmp", bright=1)
-    for split, clips in (("train", 8), ("val", 2)):
-        for bright, name in enumerate(classes[:2]):
-            for clip in range(clips):
-                for frame in range(8):
-                    image(f"videos/{split}/{name}/clip{clip}/{frame:03}.bmp", 32, bright)
-    for frame in range(8):
-        image(f"clip.mp4/{frame:03}.bmp", 32)
-        image(f"more/clip/{frame:03}.bmp", 32)
-    # Two hundred megabytes, which the pages' folders share.
-    os.makedirs("../datasets/cifar-100-binary")
-    os.symlink("../datasets", "datasets")
-    for name, count in (("train", 50000), ("test", 10000)):
-        records = np.frombuffer(random.bytes(count * 3074), np.uint8).reshape(count, 3074).copy()
-        records[:, 0] %= 20
-        records[:, 1] %= 100
-        records.tofile(f"datasets/cifar-100-binary/{name}.bin")
-    for kind in ("fine", "coarse"):
-        with open(f"datasets/cifar-100-binary/{kind}_label_names.txt", "w") as file:
-            file.writelines(f"{kind}{i}\n" for i in range(100 if kind == "fine" else 20))
-    subprocess.run(["build/cpu/train_vit", "--config", "configs/imagenet/deit-tiny-timm.ini", "--data", "photos", "--batch-size",
-                    "8", "--repeated-aug", "false", "--run-dir", "runs/timm"], check=True, stdout=subprocess.DEVNULL)
-    dense()
-    bytes_of_other_kinds()
-    runs()
-    tensors, _ = safetensors_io.read("runs/timm/last.safetensors")
-    safetensors_io.write("deit_tiny.safetensors", tensors)
+    for words, make in MADE:
+        if re.search(words, text):
+            make()
 
 
 if __name__ == "__main__":
