@@ -1,7 +1,7 @@
 """Writes tests/fixtures/detection/resnet.safetensors: a small ResNet of bottlenecks with frozen batch norms in float64
 PyTorch, written from torchvision's description of ResNet-50, forward and every gradient.
 
-    python3 tests/reference/make_resnet_fixtures.py
+    python3 tests/reference/make_resnet_fixtures.py           writes it if it differs by more than rounding
 
 Tensors: the weights under torchvision's names after "backbone.0.body."; for the batches a (two images of different
 size) and b: pixels [B,H,W,3] uint8, sizes [B,2], features [B,h*w,C], dfeatures, and grad.<name> (of b only layer2's).
@@ -20,7 +20,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-import safetensors_io
+import drawn
 
 OUT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "fixtures", "detection", "resnet.safetensors")
 PREFIX = "backbone.0.body."
@@ -147,8 +147,8 @@ def main():
         alive = all(np.abs(x).max() > 0 for n, x in out.items() if ".grad." in n)
         if alive and min(nearest) > 3e-5:
             break
-    safetensors_io.write(OUT, out, {"blocks": ",".join(map(str, blocks)), "width": str(width)})
-    print(f"{OUT}: {os.path.getsize(OUT)} bytes, nearest to a ReLU's corner {min(nearest):.2g}")
+    done = drawn.write(OUT, {}, out, {"blocks": ",".join(map(str, blocks)), "width": str(width)})
+    print(f"{OUT}: {os.path.getsize(OUT)} bytes, nearest to a ReLU's corner {min(nearest):.2g}  {done}")
 
 
 if __name__ == "__main__":

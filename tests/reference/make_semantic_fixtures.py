@@ -6,8 +6,9 @@ description in float64 PyTorch, and their loss and gradients for `train_semantic
 A file holds images [B,3,H,W] (float16), labels [B,H,W] (255: ignored) and every parameter; expected are logits
 [B,H/4,W/4,K], loss and grad.<parameter>, and after the step the running averages of batch norms as expect.<name>.  The
 metadata has the settings as flags, and the worst error of this reference in float32.  The backbone is make_resnet_fixtures's ResNet, or python/vitc's hierarchy, whose
-tables of LiSA lie on the grid of another image size and are resampled.  Draws are repeated until no ReLU flips by
-rounding and this reference run in float32 stays within a quarter of the tolerance, 1e-5."""
+tables of LiSA lie on the grid of another image size and are resampled.  It is that one of some draws in which no ReLU
+flips by rounding and this reference in float32 is nearest to float64; seeds.csv has its seed.  A file that differs by
+rounding alone stays."""
 
 import os
 import sys
@@ -23,8 +24,8 @@ import torch
 import torch.nn.functional as F
 from torch.func import functional_call
 
+import drawn
 import make_resnet_fixtures as resnets
-import safetensors_io
 import vit_reference
 from compare_parity import relative_error
 from vit_reference import vitc
@@ -187,8 +188,9 @@ def main():
     os.makedirs(folder, exist_ok=True)
     for kind in ("resnet", "hierarchy"):
         for norm in ("bn", "gn"):
-            best = (1, 0)
-            for seed in range(DRAWS):
+            fixture = f"semantic/parity-{kind}-{norm}"
+            kept, best = drawn.seed_of(fixture), (1, 0)
+            for seed in range(DRAWS) if kept is None else [kept]:
                 inputs = draw(kind, norm, seed)
                 near, outputs = compute(kind, norm, inputs, np.float64)
                 if near < MARGIN:
@@ -198,9 +200,10 @@ def main():
             worst, seed = best
             inputs = draw(kind, norm, seed)
             outputs = {name: x.astype(np.float32) for name, x in compute(kind, norm, inputs, np.float64)[1].items()}
-            print(f"{kind}-{norm}: seed {seed}, this reference in float32 is within {worst:.1e}")
-            safetensors_io.write(os.path.join(folder, f"parity-{kind}-{norm}.safetensors"), {**inputs, **outputs},
-                                 {"flags": " ".join(map(str, flags(kind, norm))), "float32": f"{worst:.1e}"})
+            drawn.keep(fixture, seed)
+            done = drawn.write(os.path.join(folder, f"parity-{kind}-{norm}.safetensors"), inputs, outputs,
+                               {"flags": " ".join(map(str, flags(kind, norm))), "float32": f"{worst:.1e}"})
+            print(f"{kind}-{norm}: seed {seed}, this reference in float32 is within {worst:.1e}  {done}")
 
 
 if __name__ == "__main__":

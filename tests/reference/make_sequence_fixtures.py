@@ -1,7 +1,7 @@
 """Writes tests/fixtures/sequence/<case>.safetensors: small Sparse Transformers (python/vitc/density.py) in float64, with
 which tests/layers/test_sequence_model.c and `train_ar --parity` are compared.
 
-    python3 tests/reference/make_sequence_fixtures.py [FOLDER]
+    python3 tests/reference/make_sequence_fixtures.py [FOLDER]        writes those that differ by more than rounding
 
 A file holds tokens [B,H,W,C] or [B,n+1] (int64), every parameter (float32) and logits, loss and grad.<parameter>
 (float64).  The metadata has the settings.  Run with --check it compares the masks with the authors' published functions
@@ -19,7 +19,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-import safetensors_io
+import drawn
 from dropout_reference import FIRST, SEED, STEP, Drop
 from vit_reference import in_order
 from vitc import density
@@ -115,8 +115,8 @@ def check():
 def main(folder):
     for seed, (name, c) in enumerate(CASES.items()):
         tensors = fixture(c, seed)
-        safetensors_io.write(os.path.join(folder, name + ".safetensors"), tensors, c.metadata())
-        print(f"{name}: loss {tensors['loss'][0]:.6f}")
+        done = drawn.write(os.path.join(folder, name + ".safetensors"), {}, tensors, c.metadata())
+        print(f"{name}: loss {tensors['loss'][0]:.6f}  {done}")
 
 
 if __name__ == "__main__":
