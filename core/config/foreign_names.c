@@ -6,7 +6,7 @@
 #include "core/text.h"
 
 #define SHAPE "models have no names here: a config file or settings describe a model (attn, dim, depth, heads, " \
-              "patch_size) and so on); configs/ has files for published models"
+              "patch_size and so on); configs/ has files for published models"
 #define NO_WARMUP "this program has no warm-up"
 #define DRAWING "this program does not generate samples; train_ar does, with --sample and --prompt"
 

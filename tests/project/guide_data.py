@@ -56,7 +56,7 @@ def photos():
 
 def new_images():
     image("new.jpg")
-    image("folder/one.bmp", bright=1)
+    image("more-photos/one.bmp", bright=1)
 
 
 def videos():
