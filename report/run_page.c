@@ -58,9 +58,10 @@ static void bytes_text(char *text, size_t size, double bytes) {
 }
 
 static void time_text(char *text, size_t size, double seconds) {
-    time_t moment = (time_t)seconds;
+    bool is_time = fabs(seconds) < 0x1p40; /* false for NaN */
+    time_t moment = is_time ? (time_t)seconds : 0;
     struct tm parts;
-    if (!(fabs(seconds) < 0x1p40) || !localtime_r(&moment, &parts) || !strftime(text, size, "%Y-%m-%d %H:%M", &parts))
+    if (!is_time || !localtime_r(&moment, &parts) || !strftime(text, size, "%Y-%m-%d %H:%M", &parts))
         snprintf(text, size, "?");
 }
 

@@ -547,7 +547,7 @@ static Wav make_wav(const double *x, size_t frames, int channels, int rate, int 
         float single = (float)x[i];
         uint32_t word;
         memcpy(&word, &single, sizeof word);
-        int64_t whole = (int64_t)floor(ldexp(x[i], bits - 1));
+        int64_t whole = coding == 3 ? 0 : (int64_t)floor(ldexp(x[i], bits - 1));
         put(&wav, coding == 3 ? word : bits == 8 ? (uint64_t)(whole + 128) : (uint64_t)whole, bits / 8);
     }
     return wav;
