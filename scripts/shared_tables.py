@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Fills the tables that several pages share, each from one file of measurements.
+"""Fills tables of the pages, each from one file of measurements or from what the programs print.
 
     python3 scripts/shared_tables.py            rewrites the pages
     python3 scripts/shared_tables.py --check    writes nothing; exit status 1 if a page would change
 
 A page marks the place with the lines <!-- table: NAME --> and <!-- end of NAME -->; what is between them is replaced.
 Measurements are read from docs/*.csv, ideas and papers of operators from `train_vit --help` (TRAIN_VIT names the program,
-default build/cpu/train_vit), hours from scripts/tables.py.  Needs only Python and the program.
+default build/cpu/train_vit), sizes of density models from `--describe` of the train_ar in the same folder, hours from
+scripts/tables.py.  Needs only Python and the programs.
 """
 
 import argparse
@@ -49,14 +50,15 @@ GROWTH = {
 }
 
 
-def described(program, *words):
-    return subprocess.run([program, "--help", *words], check=True, capture_output=True, text=True).stdout
+def printed(name, *words):
+    """What the program of that name prints."""
+    folder = os.path.dirname(os.environ.get("TRAIN_VIT", "build/cpu/train_vit"))
+    return subprocess.run([os.path.join(folder, name), *words], check=True, capture_output=True, text=True).stdout
 
 
 def operators():
     """One row an operator: idea, growth, parameters, speed relative to softmax attention's, accuracy in the league, paper."""
-    program = os.environ.get("TRAIN_VIT", "build/cpu/train_vit")
-    listed = re.search(r"(?m)^Attention operators.*\n((?:  .*\n)+)", described(program))[1]
+    listed = re.search(r"(?m)^Attention operators.*\n((?:  .*\n)+)", printed("train_vit", "--help"))[1]
     league, speeds = {}, {}
     for row in rows("league.csv"):
         if row["top1"] and row["epochs"] == "10":
@@ -74,9 +76,28 @@ def operators():
         ratios = [f"{speeds[name, n] / speeds['softmax', n]:.2f}" if (name, n) in speeds and ("softmax", n) in speeds else ""
                   for n in ("64", "196", "784")]
         links = ", ".join(f"[{paper}](https://arxiv.org/abs/{paper})" for paper in
-                          re.findall(r"arXiv:([0-9.]+[0-9])", described(program, name)))
+                          re.findall(r"arXiv:([0-9.]+[0-9])", printed("train_vit", "--help", name)))
         parameters = f"{int(trained[0]['parameters']):,}" if trained else ""
         lines.append(f"| `{name}` | {idea} | {GROWTH[name]} | {parameters} | {' | '.join(ratios)} | {top1} | {links} |")
+    return lines
+
+
+DENSITY_MODELS = {"cifar10": "", "cifar10-fixed": "", "cifar10-dense": "", "enwik8": "", "enwik8-strided": "",
+                  "enwik8-dense": "", "imagenet64": "", "music": " (65,536 samples)", "cifar100": ", two cores",
+                  "text": ", two cores"}
+
+
+def density_models():
+    """Parameters, multiply-adds and memory of the configs of train_ar."""
+    lines = ["| config | parameters | 10^9 multiply-adds, forward | and backward | activations, MiB | weights and optimizer, MiB "
+             "| cache, MiB |", "|---|--:|--:|--:|--:|--:|--:|"]
+    for name, remark in DENSITY_MODELS.items():
+        text = printed("train_ar", "--config", f"configs/ar/{name}.ini", "--batch-size", "1", "--describe")
+        parameters, forward, training, kept, scratch, weights, cache = (
+            float(re.search(words + r" ([\d.]+)", text)[1]) for words in (
+                "params:", "\nmacs:", "training_macs:", "kept", "scratch", "moments(?: and average)?:", "while sampling:"))
+        lines.append(f"| `{name}`{remark} | {parameters:,.0f} | {forward / 1e9:,.1f} | {training / 1e9:,.1f} "
+                     f"| {kept + scratch:,.0f} | {weights:,.0f} | {cache:,.0f} |")
     return lines
 
 
@@ -88,9 +109,9 @@ def hours():
     lines = ["| `--table` | what | rows | hours for a row, two CPU cores | hours for a row, one H100 |", "|---|---|--:|--:|--:|"]
     for name in REPRODUCED:
         command = [sys.executable, "scripts/tables.py", "--hours", "--table", name]
-        printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-        title = re.search(r"(?m)^## (.*?)  \(`", printed)[1]
-        costs = [[cell.strip().replace(",", "") for cell in line.split("|")[4:6]] for line in printed.splitlines()
+        text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        title = re.search(r"(?m)^## (.*?)  \(`", text)[1]
+        costs = [[cell.strip().replace(",", "") for cell in line.split("|")[4:6]] for line in text.splitlines()
                  if re.match(r"\| .* \| [0-9]", line)]
         span = [f"{min(values):,.0f} to {max(values):,.0f}" if column == 0 else f"{min(values):,.1f} to {max(values):,.1f}"
                 for column in (0, 1) for values in [[float(row[column]) for row in costs if row[column] != "–"]]]
@@ -114,7 +135,7 @@ def study(first="linear", second="ripple", epochs=(6, 10, 15, 20, 25, 30)):
                     f"{means[2]:.2f} ± {error:.2f}", f"points (mean and standard error of {len(seeds)} seeds)."]
 
 
-TABLES = {"hours": hours, "operators": operators, "study": study, "speed": speed, "speed with commands": lambda: speed(commands=True)}
+TABLES = {"density models": density_models, "hours": hours, "operators": operators, "study": study, "speed": speed, "speed with commands": lambda: speed(commands=True)}
 
 
 def filled(text, path):
@@ -138,7 +159,7 @@ def main():
         if new == text:
             continue
         if arguments.check:
-            sys.exit(f"shared_tables.py: {path}: not what docs/*.csv say: run python3 scripts/shared_tables.py")
+            sys.exit(f"shared_tables.py: {path}: not what docs/*.csv and the programs say: run python3 scripts/shared_tables.py")
         with open(path + ".part", "w") as file:
             file.write(new)
         os.replace(path + ".part", path)

@@ -64,8 +64,8 @@ static void stop_on_bad(const Training *t, uint64_t step, const char *what, doub
     char kept[RUN_PATH_SIZE + 64] = "nothing has been saved yet", reason[256];
     if (isfinite(value)) return;
     if (t->state.log_bytes) snprintf(kept, sizeof kept, "the last good state is in %s", t->folder.path);
-    snprintf(reason, sizeof reason, "step %llu: %s is %s", (unsigned long long)step, what,
-             isnan(value) ? "not a number" : "infinite");
+    snprintf(reason, sizeof reason, "step %llu: %s %s", (unsigned long long)step, what,
+             isnan(value) ? "is not a number" : "is infinite");
     progress_end();
     report_end(t, "failed", reason);
     die("%s; %s (try %s)", reason, kept, t->advice);

@@ -25,7 +25,7 @@ for argument; do
     --train-limit) [ $name = train_vit ] || short= ;;
     --resume | --eval | --predict | --describe | --show-batch | --report | --compare | -h | --help | --parity | --write-logits | \
         --sample | --complete | --prompt) short= ;;
-    --bench) short="--bench-seconds 0.1 --batch-size 1" ;;
+    --bench) short="--bench-seconds 0.1 --batch-size 1 --depth 1 --pool gap" ;;
     esac
 done
 exec "$PROGRAMS/$name" "$@" $short

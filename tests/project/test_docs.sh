@@ -31,7 +31,7 @@ for row in rows:
 END
 check "docs/speed.csv has ratios of its columns, and figures of the notebook" $? "$(tail -n 1 "$work/out")"
 TRAIN_VIT=$vit "$plain" scripts/shared_tables.py --check >"$work/out" 2>&1
-check "tables of the pages are what docs/*.csv say" $? "$(tail -n 1 "$work/out")"
+check "tables of the pages are what docs/*.csv and the programs say" $? "$(tail -n 1 "$work/out")"
 grep -q "<!-- table: speed -->" README.md
 check "the README has the table of speeds" $?
 
@@ -75,6 +75,33 @@ for program in vit detr mask_rcnn semantic_fpn ar; do
     "$build/train_$program" --help-markdown | diff "$page" - >"$work/out"
     check "$page is what train_$program --help-markdown prints" $? "$(grep '^[<>]' "$work/out" | head -n 1)"
 done
+
+# Of a message that troubleshooting.md quotes, each piece between "..." is in a string of the sources.
+quoted() { # page
+    "$plain" - "$1" <<'END'
+import glob, re, sys
+sources = "\n".join(open(name).read() for name in glob.glob("**/*.c", recursive=True) if not name.startswith(("tests/", "build")))
+strings = re.findall(r'"((?:[^"\\\n]|\\.)*)"', re.sub(r'"[ \n]+"', "", sources))
+cells = re.findall(r"(?m)^\| (?!what happens)(.*?) \|", open(sys.argv[1]).read())
+messages = [quote for cell in cells for quote in re.findall(r"`([^`]* [^`]*)`", cell) if not quote.startswith("--")]
+pieces = [piece.strip() for message in messages for piece in message.split("...") if piece.strip()]
+missing = [piece for piece in pieces if not any(piece in text for text in strings)]
+print("; ".join(f"no string has '{piece}'" for piece in missing) or f"{len(pieces)} pieces of {len(messages)} messages")
+sys.exit(bool(missing) or len(messages) < 3)
+END
+}
+quoted docs/guide/troubleshooting.md >"$work/out" 2>&1
+check "messages that troubleshooting.md quotes are in the sources" $? "$(tail -n 1 "$work/out")"
+sed 's/is not a number/is no number/' docs/guide/troubleshooting.md >"$work/page.md"
+! quoted "$work/page.md" >"$work/out" 2>&1 && grep -qx "no string has 'is no number'" "$work/out"
+check "and one that is not is named" $? "$(tail -n 1 "$work/out")"
+
+missing=
+for name in $(sed -n 's/^    has_library .* || missing \([a-zA-Z_-]*\) .*/\1/p' scripts/deps.sh); do
+    for page in README.md docs/guide/install.md; do grep -qw -e "$name" $page || missing="$missing $page: $name"; done
+done
+[ -z "$missing" ]
+check "README and install.md name the libraries that scripts/deps.sh installs" $? "${missing:-all}"
 
 # Of flags, those of any program; placeholders such as configs/imagenet/NAME.ini are no names.
 for program in vit detr mask_rcnn semantic_fpn ar; do "$build/train_$program" --help; done >"$work/help"
