@@ -94,7 +94,7 @@ static const ProgramFacts facts = {
     .name = "train_detr",
     .introduction = "train_detr trains SMCA-DETR detectors on a ResNet backbone and computes COCO's twelve metrics.",
     .examples =
-        "  train_detr --config configs/coco/shapes-demo.ini         train on the built-in scenes, minutes\n"
+        "  train_detr --config configs/coco/shapes-demo.ini         train on the built-in scenes, 40 minutes\n"
         "  train_detr --config configs/coco/smca.ini --data coco    train on COCO's folder\n"
         "  train_detr --resume runs/shapes-detr-softmax-001         go on where a run stopped\n"
         "  train_detr --init best.safetensors --predict street.jpg --draw boxes.png\n"

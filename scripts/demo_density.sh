@@ -1,5 +1,5 @@
 #!/bin/sh
-# From a fresh checkout to a density model of small pictures in minutes on two CPU cores: installs missing packages,
+# From a fresh checkout to a density model of small pictures in half an hour on two CPU cores: installs missing packages,
 # builds, trains a Sparse Transformer on generated shapes (configs/ar/shapes-demo.ini), measures bits per byte and those of three
 # baselines, and samples pictures.  All results are in runs/demo-density.
 #

@@ -1,5 +1,5 @@
 #!/bin/sh
-# From a fresh checkout to a detector of ten shapes in minutes on two CPU cores: installs missing packages, builds,
+# From a fresh checkout to a detector of ten shapes in about 40 minutes on two CPU cores: installs missing packages, builds,
 # trains (configs/coco/shapes-demo.ini), evaluates with COCO's metrics, and draws the detections in a scene.  All results are in runs/demo-detector.
 #
 #   sh scripts/demo_detector.sh [--epochs 4 ...]      arguments are passed on to train_detr
@@ -21,7 +21,7 @@ if [ -e "$run/log.csv" ]; then
     (cd "$run" && rm -f config.ini log.csv best.safetensors last.safetensors state.safetensors report.html report.json boxes.png)
 fi
 
-echo "== training: about 45 minutes on two cores; the line below shows the time that is left"
+echo "== training: about 40 minutes on two cores; the line below shows the time that is left"
 status=0
 ./build/cpu/train_detr --config configs/coco/shapes-demo.ini --run-dir "$run" "$@" || status=$?
 if [ "$status" -ne 0 ]; then
