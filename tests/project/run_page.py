@@ -6,14 +6,15 @@
 A page's commands are its blocks of code (four spaces), in their order.  A comment above a block says what it is:
 
     <!-- not run: REASON -->            the commands need what a test has not, such as a GPU or a download
-    <!-- output -->                     what the block that was run last prints: words and whole numbers are equal, decimals
-                                        nearly, times and speeds are left out (agree() of scripts/tour.py)
+    <!-- output -->                     what the block that was run last prints: words and whole numbers are equal,
+                                        decimals nearly, times and speeds are left out (agree() of scripts/tour.py)
     <!-- output of a longer run -->     the same, but the test's run is shorter, and numbers are left out
-    <!-- text -->, <!-- text of FILE -->        a file, code or a formula; with a name that file, as it is
+    <!-- text -->, <!-- text of FILE -->    a file, code or a formula; with a name that file, as it is
 
-The lines of an output follow one another, and "..." is for lines that are left out.  Every other block is run.  The script says `run N` or
-`not run: REASON` for each, for the test to count, and runs all blocks in one shell, so that a variable of an earlier block is known; what block N
-prints is in $PRINTED/N.  tests/project/test_guide.sh has the data.
+The lines of an output follow one another, and "..." is for lines that are left out.  Every other block is run.  The
+script says `run N` or `not run: REASON` for each, for the test to count, and runs all blocks in one shell, so that a
+variable of an earlier block is known; what the block in line N prints is in $PRINTED/N.  tests/project/test_guide.sh has
+the data.
 """
 
 import os
@@ -77,11 +78,12 @@ def differences(page, folder):
                     yield f"line {line}: not the text of {mark[8:]}"
         elif mark.startswith("output"):
             with open(os.path.join(folder, str(last))) as file:
-                printed = [printed.rstrip() for printed in file.read().split("\n") if not PROGRESS.match(printed)]
+                printed = [text.rstrip() for text in file.read().split("\n") if not PROGRESS.match(text)]
             same = agree if mark == "output" else lambda a, b: NUMBER.sub("#", a) == NUMBER.sub("#", b)
             if not printed_as(["...", *code], printed, same):
                 missing = [text for text in code if text != "..." and not any(same(text, other) for other in printed)]
-                yield f"line {line}: the block in line {last} does not print: {'; '.join(missing or ['these lines in this order'])}"
+                missing = "; ".join(missing) or "these lines in this order"
+                yield f"line {line}: the block in line {last} does not print: {missing}"
 
 
 def main():

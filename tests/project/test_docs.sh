@@ -80,7 +80,8 @@ done
 quoted() { # page
     "$plain" - "$1" <<'END'
 import glob, re, sys
-sources = "\n".join(open(name).read() for name in glob.glob("**/*.c", recursive=True) if not name.startswith(("tests/", "build")))
+names = [name for name in glob.glob("**/*.c", recursive=True) if not name.startswith(("tests/", "build/"))]
+sources = "\n".join(open(name).read() for name in names)
 strings = re.findall(r'"((?:[^"\\\n]|\\.)*)"', re.sub(r'"[ \n]+"', "", sources))
 cells = re.findall(r"(?m)^\| (?!what happens)(.*?) \|", open(sys.argv[1]).read())
 messages = [quote for cell in cells for quote in re.findall(r"`([^`]* [^`]*)`", cell) if not quote.startswith("--")]

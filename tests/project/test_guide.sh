@@ -7,14 +7,14 @@
 # Programs are found as ./build/cpu/train_*: tests/project/short_run.sh makes a training short.  `make` does nothing, because
 # everything is built, except that `make install PREFIX=...` installs.
 
-# shellcheck disable=SC2086,SC2154 # variables of tap.sh
+# shellcheck disable=SC2010,SC2046,SC2086,SC2154 # names without spaces; variables of tap.sh
 . "$(dirname "$0")/../tap.sh"
 
 [ -n "$python" ] || { skip "pages of the guide" "no Python with numpy here"; echo "1..$count"; exit 0; }
 
 # == A folder as a reader has it ======================================================================================
 
-mkdir -p place/build/cpu tools place/photos
+mkdir -p place/build/cpu tools
 for name in configs docs examples scripts python tests; do ln -s "$root/$name" place/$name; done
 cat >tools/make <<END
 #!/bin/sh
