@@ -1,6 +1,7 @@
 """Files of safetensors: uint64 n, n bytes of JSON {name: {dtype, shape, data_offsets}, "__metadata__": {name: text}}, and
 the tensors' bytes, all little-endian.  Whole files are read, so that this package needs PyTorch alone."""
 
+import ctypes
 import json
 import math
 import os
@@ -42,7 +43,7 @@ def write(path, tensors, metadata):
     header, parts, end = {"__metadata__": metadata}, [], 0
     for name, value in sorted(tensors.items(), key=lambda item: (-item[1].element_size(), item[0])):  # aligned
         flat = value.detach().cpu().contiguous().flatten()
-        parts.append(bytes(flat.view(torch.uint8).numpy()) if flat.dtype != torch.bool else bytes(flat.byte().numpy()))
+        parts.append(ctypes.string_at(flat.data_ptr(), flat.numel() * flat.element_size()))
         begin, end = end, end + len(parts[-1])
         header[name] = {"dtype": NAMES[value.dtype], "shape": list(value.shape), "data_offsets": [begin, end]}
     text = json.dumps(header).encode()
