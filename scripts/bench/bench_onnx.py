@@ -1,24 +1,21 @@
 #!/usr/bin/env python3
-"""Size, error and speed of models as ONNX, as CSV: a model of every attention operator with 64 tokens, and the models of
-config files.
+"""Size, error and speed of models as ONNX, as a Markdown table: a model of every attention operator with 64 tokens, or
+the models of config files.
 
-    python3 scripts/bench/bench_onnx.py build/cpu/train_vit [CONFIG.ini ...] >docs/onnx.csv
+    python3 scripts/bench/bench_onnx.py build/cpu/train_vit [CONFIG.ini ...]
 
-Without config files: 4 blocks of width 192 with 6 heads on 32 x 32 images in patches of 4 x 4, with train_vit's defaults.
-The weights are the initial ones, on which speed does not depend.  A line has
-
-    megabytes    of the file
-    error        the largest difference of ONNX Runtime's logits from the module's, over their root mean square
-    onnx_1_ms    the shortest time that ONNX Runtime needs for one image with one thread; onnx_2_ms with two
-    torch_1_ms   that of the PyTorch module, and
-    vit_1_ms     that of the program, which --bench measures.
-
-The three are measured one after the other, REPEATS times; a line has the smallest time of each, because other programs on
-the machine can only lengthen it."""
+Without config files: 4 blocks of width 192 with 6 heads on 32 x 32 images in patches of 4 x 4, with train_vit's
+defaults.  The weights are the initial ones, on which speed does not depend.  The caption has the machine, the versions,
+the date and the command.  A line has the size of the file, the largest difference of ONNX Runtime's logits from the
+module's over their root mean square, and the milliseconds that ONNX Runtime, the PyTorch module and the program (--bench)
+need for one image with one thread and with two.  The three are measured one after the other, REPEATS times; a line has
+the smallest time of each, because other programs on the machine can only lengthen it."""
 
 import argparse
+import datetime
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -66,7 +63,7 @@ def read_ini(path):
 
 
 def shortest(call):
-    """Seconds, of as many calls as there are in SECONDS."""
+    """The seconds of the shortest of as many calls as there are in SECONDS."""
     call()
     best, end = float("inf"), time.perf_counter() + SECONDS
     while time.perf_counter() < end:
@@ -76,12 +73,13 @@ def shortest(call):
     return best
 
 
-def program(binary, words, threads):
-    done = subprocess.run([*shlex.split(binary), *words, "--batch-size", "1", "--bench", "--bench-seconds", str(SECONDS)],
-                          capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": str(threads)})
+def bench(binary, words, threads):
+    """What --bench reports."""
+    command = [*shlex.split(binary), *words, "--batch-size", "1", "--bench", "--bench-seconds", str(SECONDS)]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": str(threads)})
     if done.returncode:
-        sys.exit(f"{binary} {shlex.join(words)}\n{done.stderr}")
-    return json.loads(done.stdout.splitlines()[-1])["infer_batch_seconds"]
+        sys.exit(f"{shlex.join(command)}\n{done.stderr}")
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def session(graph, threads):
@@ -91,7 +89,8 @@ def session(graph, threads):
 
 
 def measure(binary, words, chosen):
-    """[megabytes, error, milliseconds of ONNX Runtime with 1 and 2 threads, PyTorch and the program]"""
+    """The program's device, and [megabytes, error, milliseconds of ONNX Runtime with 1 and 2 threads, PyTorch and the
+    program]."""
     torch.manual_seed(1)
     model = vitc.Vit(settings.read(vitc.Config, chosen)).eval()
     graph = export.as_onnx(model).SerializeToString()
@@ -104,28 +103,45 @@ def measure(binary, words, chosen):
     for _ in range(REPEATS):
         for threads in (1, 2):
             torch.set_num_threads(threads)
+            own = bench(binary, words, threads)
             with torch.no_grad():
                 times = (shortest(lambda: sessions[threads].run(None, feed)), shortest(lambda: model(image)),
-                         program(binary, words, threads))
+                         own["infer_batch_seconds"])
             for name, seconds in zip(("onnx", "torch", "vit"), times):
                 best[name, threads] = min(best.get((name, threads), float("inf")), seconds)
-    return [f"{len(graph) / 1e6:.2f}", f"{error:.1e}",
-            *(f"{1e3 * best[name, threads]:.2f}" for name in ("onnx", "torch", "vit") for threads in (1, 2))]
+    times = (f"{1e3 * best[name, threads]:.2f}" for name in ("onnx", "torch", "vit") for threads in (1, 2))
+    return own["device"], [f"{len(graph) / 1e6:.2f}", f"{error:.1e}", *times]
+
+
+def caption(device):
+    with open("/proc/cpuinfo") as file:
+        cpu = next((line.split(":")[1].strip() for line in file if line.startswith("model name")), "CPU")
+    return (f"{cpu}, {os.cpu_count()} cores; vit.c: {re.sub('[0-9]+ threads?, ', '', device)}; ONNX Runtime "
+            f"{onnxruntime.__version__}, PyTorch {torch.__version__}; {datetime.date.today().isoformat()}; "
+            f"`python3 {shlex.join(sys.argv)}`. Milliseconds for one image, with one thread / with two:\n\n"
+            "| model | attention | MB | error | " + " | ".join(
+                f"{name} {threads}" for name in ("ONNX Runtime", "PyTorch", "vit.c") for threads in "12") + " |\n"
+            "|---|---" + "|--:" * 8 + "|")
 
 
 def main():
+    for wrong in [path for path in ARGUMENTS.configs if not os.path.isfile(path)]:
+        sys.exit(f"{wrong}: no such file")
     chosen = ARGUMENTS.attn.split(",") if ARGUMENTS.attn else [name for name in vitc.OPERATORS if name not in ALONE]
+    for wrong in set(chosen) - {*vitc.OPERATORS}:
+        sys.exit(f"--attn: no operator '{wrong}' (one of {', '.join(vitc.OPERATORS)})")
     if ARGUMENTS.configs:
         cases = [(os.path.basename(path).removesuffix(".ini"), ["--config", path], read_ini(path))
                  for path in ARGUMENTS.configs]
     else:
         cases = [("plain", None, {"attn": attn, **OWN, **MORE.get(attn, {})}) for attn in chosen]
-    print("model,attn,megabytes,error,onnx_1_ms,onnx_2_ms,torch_1_ms,torch_2_ms,vit_1_ms,vit_2_ms", flush=True)
-    for name, words, strings in cases:
+    for i, (name, words, strings) in enumerate(cases):
         words = words or ["--data", "cifar10", *(word for setting, text in strings.items()
                                                  for word in ("--" + setting.replace("_", "-"), text))]
-        figures = measure(ARGUMENTS.binary, words, strings)
-        print(",".join([name, strings.get("attn", "softmax").replace(",", " "), *figures]), flush=True)
+        device, figures = measure(ARGUMENTS.binary, words, strings)
+        if i == 0:
+            print(caption(device))
+        print("| " + " | ".join([name, strings.get("attn", "softmax"), *figures]) + " |", flush=True)
 
 
 if __name__ == "__main__":
