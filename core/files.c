@@ -403,28 +403,6 @@ static void maps_remember(const char *path, const char *bytes, size_t size) {
     sigaction(SIGBUS, &action, NULL);
 }
 
-static bool reads;
-
-void files_are_read(void) { reads = true; }
-
-/* Memory that munmap frees, with the content of the file; MAP_FAILED with errno set. */
-static void *read_whole(int fd, size_t size) {
-    char *map = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    for (size_t at = 0; map != MAP_FAILED && at < size;) {
-        ssize_t count = read(fd, map + at, size - at);
-        if (count < 0 && errno == EINTR) continue;
-        if (count > 0) {
-            at += (size_t)count;
-            continue;
-        }
-        int reason = count ? errno : EIO; /* cut short meanwhile */
-        munmap(map, size);
-        errno = reason;
-        return MAP_FAILED;
-    }
-    return map;
-}
-
 bool file_map(const char *path, const void **bytes, size_t *size, Error *error) {
     struct stat info;
     int fd = file_open(path, error);
@@ -432,13 +410,12 @@ bool file_map(const char *path, const void **bytes, size_t *size, Error *error) 
     void *map = NULL;
     bool ok = fstat(fd, &info) == 0 || refuse_errno(error, "cannot read");
     if (ok && info.st_size) {
-        size_t length = (size_t)info.st_size;
-        map = reads ? read_whole(fd, length) : mmap(NULL, length, PROT_READ, MAP_SHARED, fd, 0);
-        if (map == MAP_FAILED) ok = refuse_errno(error, reads ? "cannot read" : "cannot map");
+        map = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_SHARED, fd, 0);
+        if (map == MAP_FAILED) ok = refuse_errno(error, "cannot map");
     }
     close(fd);
     if (!ok) return false;
-    if (map && !reads) maps_remember(path, map, (size_t)info.st_size);
+    if (map) maps_remember(path, map, (size_t)info.st_size);
     *bytes = map;
     *size = (size_t)info.st_size;
     return true;

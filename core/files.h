@@ -66,10 +66,6 @@ void write_text(const char *path, const char *text);
 /* Maps a regular file into memory, read-only; *bytes is NULL for an empty file.  If the file is truncated while it is
  * mapped, or its disk fails, the program ends with a line that names it.  Not thread-safe. */
 bool file_map(const char *path, const void **bytes, size_t *size, Error *error);
-
-/* From now on file_map reads the file into memory, so that it needs no signal handler and the file may be truncated:
- * for a library in another program. */
-void files_are_read(void);
 void file_unmap(const void *bytes, size_t size);
 
 /* Opens /dev/null for each of standard input, output and error that is closed (>&-).  Otherwise the next file opened

@@ -207,11 +207,24 @@ bool safetensors_parse(SafeTensors *st, const void *bytes, size_t size, const ch
     return refuse(error, "%s", why.text);
 }
 
+static struct {
+    const char *path;
+    const void *bytes;
+    size_t size;
+} held;
+
+void safetensors_hold(const char *path, const void *bytes, size_t size) {
+    held.path = path;
+    held.bytes = bytes;
+    held.size = size;
+}
+
 bool safetensors_open(SafeTensors *st, const char *path, Error *error) {
     const void *map;
     size_t size;
     Error why;
     *st = (SafeTensors){0};
+    if (held.path && !strcmp(path, held.path)) return safetensors_parse(st, held.bytes, held.size, path, error);
     if (!file_map(path, &map, &size, &why)) return refuse(error, "%s: %s", path, why.text);
     if (!safetensors_parse(st, map, size, path, &why)) {
         file_unmap(map, size);

@@ -66,6 +66,10 @@ bool safetensors_open(SafeTensors *st, const char *path, Error *error);
 /* Opens a file that is in memory, which must stay valid while `st` is used; `file` is its name in messages. */
 bool safetensors_parse(SafeTensors *st, const void *bytes, size_t size, const char *file, Error *error);
 
+/* From now on safetensors_open takes these bytes for the file of this name, without looking for it: for a library in
+ * another program, where a mapped file that is truncated must not end the process.  NULL: for no name any more. */
+void safetensors_hold(const char *path, const void *bytes, size_t size);
+
 /* Frees everything; the tensors' data, names and metadata are invalid afterwards.  A zeroed struct is allowed. */
 void safetensors_close(SafeTensors *st);
 

@@ -61,11 +61,11 @@ static bool fail(vit_error *error, const char *text) {
 static bool attempt(void (*step)(void *context), void *context, vit_error *error) {
     pthread_mutex_lock(&turn);
     die_in_library(come_back, scope_share);
-    files_are_read();
     scope_begin();
     bool failed = setjmp(call.failed) != 0;
     if (!failed) step(context);
     scope_end(failed);
+    safetensors_hold(NULL, NULL, 0);
     pthread_mutex_unlock(&turn);
     if (error) fail(error, failed ? call.message : "");
     return !failed;
@@ -103,12 +103,18 @@ static void read_settings(vit_model *m, const char *path) {
 }
 
 typedef struct {
-    const char *path;
+    const char *path;  /* of the file, or what messages call the checkpoint in memory */
+    const void *bytes; /* NULL: of the file */
+    size_t size;
     vit_model *model;
 } Opening;
 
 static void open_model(void *context) {
     Opening *o = context;
+    uint8_t *read = NULL;
+    Error error;
+    if (!o->bytes && !file_read(o->path, SIZE_MAX, &read, &o->size, &error)) die("%s: %s", o->path, error.text);
+    safetensors_hold(o->path, read ? read : o->bytes, o->size);
     vit_model *m = o->model = xcalloc(1, sizeof *m, "a model");
     read_settings(m, o->path);
     Vit *vit = &m->vit;
@@ -125,10 +131,16 @@ static void open_model(void *context) {
     vit_attn_names(s, m->operators);
     m->pixels = host_malloc(3 * (size_t)vit_height(m) * (size_t)vit_width(m), "an image");
     m->logits = xcalloc((size_t)s->num_classes, sizeof *m->logits, "logits");
+    free(read);
 }
 
 vit_model *vit_open(const char *path, vit_error *error) {
     Opening o = {.path = path};
+    return attempt(open_model, &o, error) ? o.model : NULL;
+}
+
+vit_model *vit_open_memory(const void *data, size_t bytes, vit_error *error) {
+    Opening o = {.path = "checkpoint", .bytes = data ? data : "", .size = data ? bytes : 0};
     return attempt(open_model, &o, error) ? o.model : NULL;
 }
 

@@ -44,6 +44,10 @@ VIT_API const char *vit_version(void);
  * or removed afterwards.  NULL: failure. */
 VIT_API vit_model *vit_open(const char *path, vit_error *error);
 
+/* The same for a checkpoint in memory, which error texts call `checkpoint`.  The bytes need no alignment, are not written
+ * to, and may be freed afterwards. */
+VIT_API vit_model *vit_open_memory(const void *data, size_t bytes, vit_error *error);
+
 /* Frees the model.  NULL is allowed. */
 VIT_API void vit_close(vit_model *model);
 

@@ -4,7 +4,8 @@
  *   calls logits CHECKPOINT IMAGE              prints the logits, one a line
  *   calls attention CHECKPOINT IMAGE           the weights of each token are not negative and at most 1 in all
  *   calls recovery CHECKPOINT IMAGE BROKEN     a broken image is an error, after which the logits are the same
- *   calls damage CHECKPOINT IMAGE SCRATCH N    N bit flips in the header and N truncations: no growth
+ *   calls damage CHECKPOINT IMAGE SCRATCH N    N bit flips, most in the header, and N truncations, as the file SCRATCH and in
+ *                                              memory: the same errors and probabilities, and no growth
  *   calls refused CHECKPOINT                   prints the error of a checkpoint that is refused 500 times: no growth
  *   calls threads A B IMAGE N                  N calls by two threads with a model each: same logits, no growth */
 #include <math.h>
@@ -103,17 +104,36 @@ static void write_bytes(const char *path, const char *bytes, size_t size) {
     REQUIRE(file && fwrite(bytes, 1, size, file) == size && !fclose(file), "%s: not written", path);
 }
 
-/* A damaged file may still hold a model, whose output may be anything; all else is an error. */
-static void try_damaged(const char *path, const char *image, int *refused) {
-    vit_error error;
-    vit_model *model = vit_open(path, &error);
-    *refused += !model;
-    REQUIRE(model || *error.text, "%s: refused without a reason", path);
-    if (!model) return;
-    float *p = calloc((size_t)vit_classes(model), sizeof *p);
-    REQUIRE(vit_classify_file(model, image, p, &error) || *error.text, "%s: failed without a reason", path);
+/* From a copy, which is gone afterwards. */
+static vit_model *open_bytes(const char *bytes, size_t size, vit_error *error) {
+    char *copy = malloc(size);
+    if (size) memcpy(copy, bytes, size);
+    vit_model *model = vit_open_memory(copy, size, error);
+    if (size) memset(copy, 0x55, size);
+    free(copy);
+    return model;
+}
+
+/* A damaged checkpoint may still hold a model, whose output may be anything; all else is an error.  From the file and
+ * from memory it is the same. */
+static void try_damaged(const char *path, const char *bytes, size_t size, const char *image, int *refused) {
+    vit_error error[2];
+    write_bytes(path, bytes, size);
+    vit_model *models[2] = {vit_open(path, &error[0]), open_bytes(bytes, size, &error[1])};
+    REQUIRE(!strcmp(error[0].text, error[1].text), "from a file '%s', from memory '%s'", error[0].text, error[1].text);
+    *refused += !models[0];
+    for (int i = 0; i < 2; i++) REQUIRE(models[i] || *error[i].text, "%s: refused without a reason", path);
+    if (!models[0]) return;
+    size_t classes = (size_t)vit_classes(models[0]);
+    float *p = calloc(2 * classes, sizeof *p);
+    for (int i = 0; i < 2; i++) {
+        bool ok = vit_classify_file(models[i], image, p + (size_t)i * classes, &error[i]);
+        REQUIRE(ok || *error[i].text, "%s: failed without a reason", path);
+        vit_close(models[i]);
+    }
+    REQUIRE(!strcmp(error[0].text, error[1].text) && !memcmp(p, p + classes, classes * sizeof *p),
+            "%s: other probabilities from memory", path);
     free(p);
-    vit_close(model);
 }
 
 static void damage(char **a) {
@@ -128,15 +148,18 @@ static void damage(char **a) {
     size_t header = 0;
     memcpy(&header, bytes, 8);
     long before = 0;
+    try_damaged(a[2], bytes, size, a[1], &refused);
+    REQUIRE(!refused, "the whole checkpoint was refused");
+    try_damaged(a[2], bytes, 0, a[1], &cut);
+    vit_error error;
+    REQUIRE(cut-- && !vit_open_memory(NULL, size, &error) && *error.text, "no bytes, and a model");
     for (int i = 0; i < count; i++) {
-        size_t at = (size_t)rand() % (8 + header);
+        size_t at = (size_t)rand() % (i % 4 ? 8 + header : size);
         char bit = (char)(1 << rand() % 8);
         bytes[at] ^= bit;
-        write_bytes(a[2], bytes, size);
-        try_damaged(a[2], a[1], &refused);
+        try_damaged(a[2], bytes, size, a[1], &refused);
         bytes[at] ^= bit;
-        write_bytes(a[2], bytes, (size_t)rand() % size);
-        try_damaged(a[2], a[1], &cut);
+        try_damaged(a[2], bytes, (size_t)rand() % size, a[1], &cut);
         if (i == count / 4) before = resident();
     }
     REQUIRE(cut == count, "%d of %d truncated files were opened", count - cut, count);

@@ -98,10 +98,10 @@ for model in $one $two; do
     check "$model: a broken image is an error, and the model goes on" $? "status $status: $(last_line err)"
 done
 
-ask damage $one a.png damaged.safetensors "$(few 40 400)"
+ask damage $one a.png checkpoint "$(few 40 400)" # the name that errors have of a checkpoint in memory
 status=$?
 [ "$status" -eq 0 ] && [ ! -s out ] && [ ! -s err ]
-check "damaged checkpoints are errors, without a print and without growth" $? "status $status: $(last_line err)"
+check "damaged checkpoints, in files and in memory, are errors, without a print and without growth" $? "status $status: $(last_line err)"
 
 # == Threads =========================================================================================================
 
