@@ -3,7 +3,7 @@
 #   docker build -t vit.c .
 #   docker run --rm -v "$PWD/runs:/vit/runs" vit.c --config /usr/local/share/vit.c/configs/cpu/shapes.ini
 #
-# The programs run on every x86-64 CPU from AVX2 on; with another ARCH on those from that on.
+# The programs run on every x86-64 CPU with AVX2; --build-arg ARCH sets another oldest CPU.
 #
 # With --build-arg VIDEO=1 they read videos, and the image has FFmpeg's libraries.
 

@@ -19,8 +19,8 @@
 #   make SANITIZE=thread thread-tests    the loaders under ThreadSanitizer, in build/cpu-tsan
 #
 # Settings of all of these:
-#   ARCH=portable        one program for every x86-64 machine from AVX2 on, which chooses at start; what install takes
-#   ARCH=x86-64-v3       code for another machine than this one
+#   ARCH=portable        one program for every x86-64 machine from AVX2 on, which chooses at start; the one that install installs
+#   ARCH=x86-64-v3       code for another machine
 #   VARIANTS=            without the second precision, which takes as long again to compile
 #   WERROR=1             warnings are errors, as in CI
 #   MPI=0 WEBP=0 SOUND=0 VIDEO=0         without a library that is there (make/libraries.mk)
@@ -39,7 +39,8 @@ CC := $(if $(filter default,$(origin CC)),gcc,$(CC))
 # The machine that the compiler makes code for, which may be another than this one.
 MACHINE := $(shell $(CC) -dumpmachine 2>/dev/null)
 X86 := $(filter x86_64%,$(MACHINE))
-# What tests and the first variant of a program are compiled for; elsewhere than on x86, portable is the compiler's default.
+# The machine for which tests and the first variant of a program are compiled; on other machines than x86, portable
+# means the compiler's default.
 MARCH := $(if $(filter portable,$(ARCH)),$(if $(X86),-march=x86-64-v3),-march=$(ARCH))
 CLANG := $(findstring clang,$(shell $(CC) --version 2>/dev/null))
 
@@ -49,11 +50,11 @@ BUILD := $(BUILD)$(if $(filter cpu-0,$(BACKEND)-$(ONEDNN)),-own)
 BUILD := $(BUILD)$(if $(filter 1,$(SANITIZE)),-asan)$(if $(filter thread,$(SANITIZE)),-tsan)
 
 CFLAGS_BASE := -std=gnu11 -O3 $(if $(filter cpu,$(BACKEND)),-fPIC -fvisibility=hidden -ffunction-sections) $(MARCH) $(if $(X86),-mprefer-vector-width=512) -ffp-contract=fast -fno-math-errno -fno-trapping-math -fopenmp
-# clang warns where it does not vectorise a loop that asks for it with omp simd, which is no fault of the source.
+# clang warns if it does not vectorise a loop with omp simd, which is not an error of the source.
 CFLAGS_WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wno-psabi $(if $(CLANG),-Wno-pass-failed) \
                $(if $(filter 1,$(WERROR)),-Werror)
-# -g1: a report's lines need no more, and the whole of -g takes as long to write as the rest to compile.  What UBSan would
-# see of null pointers and the ends of objects, AddressSanitizer sees at the access.
+# -g1 is enough for line numbers in reports, and writing all of -g would take as long as the compilation itself.
+# AddressSanitizer finds, at the access, what UBSan would find of null pointers and the ends of objects.
 SANITIZERS := -g1 -fsanitize=address,undefined -fno-sanitize=null,object-size,pointer-overflow -fno-sanitize-recover=undefined
 CFLAGS_SANITIZE := $(if $(filter 1,$(SANITIZE)),-O1 $(SANITIZERS))$(if $(filter thread,$(SANITIZE)),-O1 -g1 -fsanitize=thread)
 
@@ -65,26 +66,27 @@ all: $(PROGRAMS:%=$(BUILD)/%)
 .SECONDARY:
 
 include make/libraries.mk
-# kernels/cpu and kernels/cuda have a real.h, the type of an activation, each.
+# kernels/cpu and kernels/cuda each have a real.h with the type of an activation.
 CPPFLAGS_ALL := -I. -Ikernels/$(if $(filter cpu,$(BACKEND)),cpu,cuda) -D_GNU_SOURCE $(if $(filter FP32,$(PRECISION)),-DVIT_FP32) \
                 $(MPI_CPPFLAGS) $(VIDEO_CPPFLAGS) $(CPPFLAGS)
 FLAGS = $(CFLAGS_BASE) $(CFLAGS_WARN) $(CFLAGS_SANITIZE) $(CPPFLAGS_ALL) $(CFLAGS)
-# Every .c file outside kernels/ and tests/; where a library is missing, x_none.c replaces x.c (make/libraries.mk).
+# Every .c file outside kernels/ and tests/; if a library is missing, x_none.c replaces x.c (make/libraries.mk).
 SOURCES := $(filter-out $(LEFT_OUT),$(wildcard core/*.c core/*/*.c training/*.c report/*.c data/*/*.c detection/*.c detection/*/*.c layers/*.c layers/*/*.c))
-# What turns sources into programs: cpu, cuda or emulate.
+# The rules that compile sources to programs: cpu, cuda or emulate.
 include make/$(BACKEND).mk
 
 OBJECTS := $(CU_SOURCES:%=$(BUILD)/%.o) $(SOURCES:%.c=$(BUILD)/%.o) $(BUILD)/commit.o $(EMULATOR)
 
 # == Building ========================================================================================================
 
-# Changed flags rebuild everything: the stamp's time moves only when its text does.
+# Changed flags rebuild everything: the stamp's time changes only with its text.
 $(BUILD)/flags: FORCE
 	@mkdir -p $(@D)
 	@echo '$(CC) $(FLAGS) $(NVCC_FLAGS) $(CXXFLAGS_ALL)' | cmp -s - $@ || echo '$(CC) $(FLAGS) $(NVCC_FLAGS) $(CXXFLAGS_ALL)' > $@
 FORCE:
 
-# Where the last bit is somebody else's - Pillow's, numpy's, pycocotools', DETR's - no product is fused into a sum.
+# Files whose results must equal those of Pillow, numpy, pycocotools or DETR to the last bit are compiled without fused
+# multiply-adds.
 EXACT := data/masks/polygon data/masks/object_mask data/video/clips data/images/resample core/resampling data/images/pillow \
          data/images/randaugment data/detection/detection_augment data/segmentation/segmentation_augment detection/coco_eval \
          detection/mask_paste detection/postprocess $(basename $(wildcard detection/regions/*.c)) tests/data/test_randaugment tests/data/test_masks
@@ -92,7 +94,7 @@ $(EXACT:%=$(BUILD)/%.o): private FLAGS += -ffp-contract=off
 # A test's references are small: with -O1 they compile in a quarter of the time.
 $(BUILD)/tests/%.o: private FLAGS += -O1
 $(BUILD)/tests/bench/%.o: private FLAGS += -O3
-# gcc 14 does not see that stb_image sets the transparent colour before it uses it.
+# gcc 14 does not recognise that stb_image sets the transparent colour before it uses it.
 $(BUILD)/data/images/image.o: private FLAGS += $(if $(CLANG),,-Wno-maybe-uninitialized)
 
 $(BUILD)/%.o: %.c $(BUILD)/flags
@@ -100,7 +102,7 @@ $(BUILD)/%.o: %.c $(BUILD)/flags
 	@echo "CC $<"
 	@$(CC) $(FLAGS) -MMD -MP -c $< -o $@
 
-# The commit that is built, for the pages of runs (core/version.h); "" where this is no checkout.
+# The commit that is built, for the pages of runs (core/version.h); "" if this is not a checkout.
 COMMIT := $(if $(wildcard .git),$(shell git describe --always --dirty --exclude '*' 2>/dev/null))
 COMMIT_SOURCE := extern const char vit_commit[]; const char vit_commit[] = "$(COMMIT)";
 $(BUILD)/commit.c: FORCE
@@ -109,8 +111,9 @@ $(BUILD)/commit.c: FORCE
 $(BUILD)/commit.o: $(BUILD)/commit.c $(BUILD)/flags
 	@$(CC) $(FLAGS) -c $< -o $@
 
-# From an archive a program takes what it needs, and with --as-needed only the libraries that this needs.
-# It is made anew where other sources stand in for some of them (ONEDNN=0), all of whose objects may be old.
+# The linker takes from an archive only the objects that a program needs, and with --as-needed only their libraries.
+# The archive is made again if other sources replace some of its members (ONEDNN=0), because all of their objects may be
+# old.
 $(BUILD)/libtrain.a: $(OBJECTS) $(BUILD)/objects
 	@rm -f $@
 	@ar rcs $@ $(OBJECTS)
@@ -120,14 +123,15 @@ $(BUILD)/objects: FORCE
 
 # == Tests ===========================================================================================================
 
-# The tests that ask a device for something; the others are the same on every backend.
+# The tests that use a device; the others are the same on every backend.
 DEVICE_TESTS := $(shell sh tests/run.sh --device-tests)
 program = $(BUILD)/tests/$(basename $(notdir $1))
 TEST_SOURCES := $(wildcard tests/*/test_*.c tests/bench/bench_*.c) tests/parity.c
 TEST_PROGRAMS := $(foreach f,$(TEST_SOURCES),$(call program,$f))
 TESTS := $(if $(filter cpu,$(BACKEND)),$(filter $(BUILD)/tests/test_%,$(TEST_PROGRAMS)),$(DEVICE_TESTS:%=$(BUILD)/tests/%) $(EMULATOR_TESTS))
 TOOLS := $(BUILD)/tests/parity $(BUILD)/tests/bench_attention # what scripts/gpu.sh runs besides tests
-# Put before a program by LD_PRELOAD.  Without optimisation: the names of calls are what counts, and no builtin.
+# Loaded before a program by LD_PRELOAD.  It is compiled without optimisation, so that the compiler replaces no call by
+# a builtin.
 SHIMS := $(if $(filter cpu,$(BACKEND)),$(BUILD)/tests/faults.so)
 
 # Without FFmpeg test_video is a script that says so (make/cpu.mk).
@@ -144,7 +148,8 @@ $(BUILD)/tests/faults.so: tests/faults.c
 	@$(CC) -std=gnu11 -O1 -fno-builtin -fPIC -shared $(filter-out -Wmissing-prototypes,$(CFLAGS_WARN)) -D_GNU_SOURCE $< -o $@ -ldl
 
 tests: $(TESTS) $(TOOLS) $(SHIMS)
-# What uses threads of its own.  ThreadSanitizer does not know OpenMP's barriers: to be run with OMP_NUM_THREADS=1.
+# The tests with threads of their own.  ThreadSanitizer does not recognise OpenMP's barriers, so they run with
+# OMP_NUM_THREADS=1.
 thread-tests: $(addprefix $(BUILD)/tests/,test_loader test_mixup test_detection_loader test_segmentation_loader)
 benches: $(filter $(BUILD)/tests/bench_%,$(TEST_PROGRAMS))
 test: $(PROGRAMS:%=$(BUILD)/%) tests

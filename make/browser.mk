@@ -1,5 +1,5 @@
 # make browser: the code of the models as WebAssembly, in a page that opens without a server (examples/browser).
-#   BROWSER_MODELS=build/browser/models      where its models are, or are trained into
+#   BROWSER_MODELS=build/browser/models      folder of its models, which are trained if they are missing
 #   BROWSER_TRAIN="--epochs 1"               arguments for their training
 #   BROWSER_PAGE=build/browser/index.html    the page
 # emcc comes with emscripten; scripts/deps.sh browser installs it.
@@ -8,11 +8,11 @@
 BROWSER := build/browser
 BROWSER_MODELS ?= $(BROWSER)/models
 BROWSER_PAGE ?= $(BROWSER)/index.html
-# Debian's emscripten starts Debian's helpers in Node.js; one that is not Debian's finds them by this.
+# Debian's emscripten starts Debian's helpers in Node.js; another Node.js finds them through this variable.
 EMCC ?= NODE_PATH=/usr/share/nodejs emcc
 
 # One thread, no oneDNN, no image decoders; headers of jansson and inih are those of the native build, and
-# examples/browser/standins has what is used of them.
+# examples/browser/standins implements the functions that are used.
 BROWSER_FLAGS := -std=gnu11 -O3 -msimd128 -fno-math-errno -fno-trapping-math -Wall -Wextra -Wshadow \
     -Wno-unknown-pragmas -Wno-pass-failed -I. -Ikernels/cpu -Iexamples/browser/standins -idirafter /usr/include \
     $(patsubst -I%,-idirafter %,$(filter -I%,$(CPPFLAGS))) -D_GNU_SOURCE -DVIT_FP32
@@ -40,7 +40,7 @@ $(BROWSER)/vit.wasm: $(BROWSER_OBJECTS) make/browser.mk
 	@echo "LINK $@"
 	@$(EMCC) $(BROWSER_LINK) $(BROWSER_OBJECTS) -o $(BROWSER)/vit.js
 
-# Trained once: models of older sources are as good.
+# Models are trained once: those of older sources are equally good.
 $(BROWSER_MODELS)/lisa/complete: | $(or $(TRAIN_VIT),$(BUILD)/train_vit)
 	@TRAIN_VIT="$(or $(TRAIN_VIT),$(BUILD)/train_vit)" sh examples/browser/train.sh $(BROWSER_MODELS) $(BROWSER_TRAIN)
 

@@ -14,7 +14,7 @@ need-gpu:
 	@[ -e /dev/nvidiactl ] || nvidia-smi -L >/dev/null 2>&1 || \
 		{ echo "make $(MAKECMDGOALS) needs an NVIDIA GPU, and there is none here"; exit 1; }
 
-# In float32 test_model makes more than 100,000 forward passes, and shares the GPU with the other tests.
+# In float32 test_model computes more than 100,000 forward passes while it shares the GPU with the other tests.
 test-cuda: need-gpu need-nvcc
 	@$(MAKE) --no-print-directory BACKEND=cuda PRECISION=FP32 all tests
 	@$(MAKE) --no-print-directory BACKEND=cuda PRECISION=BF16 all tests
@@ -34,22 +34,23 @@ sanitize-cuda: need-gpu need-nvcc
 		tail -n 1 build/cuda/tests/$$test.$$tool.log; \
 	done; done
 
-# Both precisions; the kernels see tiny odd sizes.
+# Both precisions, with small odd sizes.
 emulate:
 	@$(MAKE) --no-print-directory BACKEND=emulate PRECISION=FP32 tests
 	@$(MAKE) --no-print-directory BACKEND=emulate PRECISION=BF16 tests
 
 # == For editors and linters =========================================================================================
 
-# What make would run, as data: every compilation of `all tests benches` with its flags, for clangd and clang-tidy.
+# The commands that make would run, as data: every compilation of `all tests benches` with its flags, for clangd and
+# clang-tidy.
 compile_commands.json: FORCE
 	@$(MAKE) -nB --no-print-directory VARIANTS= all tests benches | sed -n 's/^ccache //; s/\\/\\\\/g; s/"/\\"/g; \
 		s|^\([^ ].* -c \([^ ]*\) -o [^ ]*\.o\)$$|{"directory": "$(CURDIR)", "file": "\2", "command": "\1"}|p' | \
 		sed '1s/^/[/; $$!s/$$/,/; $$s/$$/]/' > $@
 	@echo "$@: $$(grep -c '"file"' $@) files"
 
-# Both are clean: .clang-tidy and .cppcheck say what is off, and why.  data/images/image.c holds stb's implementation,
-# whose findings would be counted as this project's.
+# Both find nothing: .clang-tidy and .cppcheck list the checks that are off, and the reasons.  data/images/image.c
+# contains stb's implementation, whose findings would be counted as this project's.
 tidy: compile_commands.json
 	@command -v clang-tidy >/dev/null && command -v cppcheck >/dev/null && \
 		echo '#include <omp.h>' | clang -fopenmp -fsyntax-only -x c - 2>/dev/null || { echo "make tidy needs clang-tidy," \
@@ -64,7 +65,7 @@ tidy: compile_commands.json
 FUZZ_FLAGS := -std=gnu11 -O1 -Wno-psabi $(SANITIZERS) -fsanitize=fuzzer $(CPPFLAGS_ALL)
 FUZZ_TESTS := $(filter-out $(if $(filter 1,$(VIDEO)),,%/fuzz_video.c),$(wildcard tests/fuzz/*.c))
 FUZZERS := $(patsubst tests/fuzz/%.c,build/fuzz/%,$(FUZZ_TESTS))
-# What reads files; each fuzzer takes from the archive what it needs.
+# The code that reads files; the linker takes from the archive what each fuzzer needs.
 FUZZ_SOURCES := $(filter core/% data/% detection/coco_% report/facts% report/run_log%,$(SOURCES))
 FUZZ_LIBRARIES := -linih -ljansson -ljpeg $(WEBP_LIBRARIES) $(SOUND_LIBRARIES) -lxxhash -lm -ldl
 build/fuzz/fuzz_video: FUZZ_LIBRARIES += $(VIDEO_LIBRARIES) -lcmocka

@@ -1,4 +1,4 @@
-# The CPU backend: kernels/*/*.c, with oneDNN or without it, and programs that hold several variants of themselves.
+# The CPU backend: kernels/*/*.c, with oneDNN or without it, and programs that contain several variants.
 ONEDNN ?= $(call headers,dnnl.h)
 SOURCES += $(filter-out kernels/launcher/% $(if $(filter 1,$(ONEDNN)),%/onednn_none.c %_own.c,%/onednn.c %_onednn.c), \
              $(wildcard kernels/*/*.c))
@@ -15,7 +15,7 @@ report-device:
 # instructions and one precision, in one relocatable object without global symbols.  The launcher finds them by a section
 # of pointers (kernels/device/variant.h), in the order in which they are linked, newest instructions first.
 OBJCOPY ?= $(shell $(CC) -print-prog-name=objcopy)
-# The variants other than the one in $(BUILD); each is made by a make of its own in $(BUILD)-NAME.
+# The variants other than the one in $(BUILD); each is built by a separate make in $(BUILD)-NAME.
 ifeq ($(origin VARIANTS)$(SANITIZE)$(PRECISION)$(if $(X86),x86),undefined0FP32x86)
 ifeq ($(ARCH),portable)
 VARIANTS := v4-bf16 v4
@@ -26,7 +26,7 @@ endif
 SETTINGS_v4 := ARCH=x86-64-v4 PRECISION=FP32
 SETTINGS_v4-bf16 := ARCH="x86-64-v4 -mavx512bf16" PRECISION=BF16
 SETTINGS_bf16 := PRECISION=BF16
-ONCE := $(filter-out %bf16,$(VARIANTS)) # a packer has no precision
+ONCE := $(filter-out %bf16,$(VARIANTS)) # pack_dataset has no precision
 
 define variant
 .PHONY: variant-$1
@@ -41,7 +41,7 @@ $(BUILD)/%.variant: $(BUILD)/%.o $(BUILD)/libtrain.a
 	@$(OBJCOPY) --keep-global-symbol=none $@.all $@
 	@rm $@.all
 
-# For the oldest processor, as it must run where no variant can.
+# Compiled for the oldest processor, because it must run where no variant can.
 LAUNCHER := $(BUILD)/launcher/kernels/launcher/launcher.o $(BUILD)/launcher/kernels/device/processor.o
 $(BUILD)/launcher/%.o: %.c $(BUILD)/flags
 	@mkdir -p $(@D)

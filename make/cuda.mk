@@ -1,7 +1,7 @@
 # The CUDA backend: kernels/*/*.cu by nvcc.
 #   CUDA_HOME, CUDNN_HOME, NCCL_HOME     where the toolkit and the libraries are
-#   CUDA_ARCH="sm_80 sm_90"              the GPUs; default: this machine's, else Ampere, Hopper and what comes after
-#   CUDNN=0 CUFFT=0 NCCL=0               without a library that is there
+#   CUDA_ARCH="sm_80 sm_90"              the GPUs; default: this machine's, otherwise Ampere, Hopper and later ones
+#   CUDNN=0 CUFFT=0 NCCL=0               without an installed library
 #   NVCC_LINES=      programs a third smaller, without the lines of the source for profilers and compute-sanitizer
 # To copy a program to another machine, build it with ARCH=x86-64-v3 MPI=0 NCCL=0: train_vit then needs the driver,
 # libcublasLt, libcufft and libcudnn, in its folder or in LD_LIBRARY_PATH.
@@ -19,9 +19,9 @@ NVCC_FLAGS := -std=c++17 -O3 $(GENCODE) --expt-relaxed-constexpr $(NVCC_LINES) $
 CU_SOURCES := $(shell ls -S kernels/*/*.cu) tests/emulate/check_values.cu
 LINK := $(NVCC)
 
-# The static library where there is one: what is left to find on another machine should be little.
+# The static library if there is one, so that another machine needs few libraries.
 archive = $(if $(filter /%,$(shell $(CC) -print-file-name=lib$(1).a)),-l:lib$(1).a,-l$(1))
-# A library in one of these folders; pip's packages have only the file with the number, as libcublasLt.so.13.
+# A library in one of these folders; pip's packages have only the file with the version, such as libcublasLt.so.13.
 numbered = $(addprefix -l:,$(notdir $(firstword $(wildcard $(addsuffix /lib$(1).so.[0-9]*,$(2))))))
 shared = $(or $(if $(wildcard $(addsuffix /lib$(1).so,$(2))),-l$(1)),$(call numbered,$(1),$(2)),-l$(1))
 CUDA_LIBRARIES := $(firstword $(wildcard $(CUDA_HOME)/lib64 $(CUDA_HOME)/targets/*/lib $(CUDA_HOME)/lib))
@@ -30,7 +30,7 @@ LIBRARIES := $(foreach l,inih jansson jpeg $(WEBP_LIBRARIES:-l%=%) xxhash,$(call
 LINK_FLAGS := $(GENCODE) -cudart static $(addprefix -L,$(CUDA_LIBRARIES)) \
               -Xlinker --as-needed -Xlinker -rpath='$$ORIGIN$(addprefix :,$(CUDA_LIBRARIES))' -Xcompiler -static-libgcc,-static-libstdc++
 
-# cuDNN, for the convolutions of the detector's backbone and of hybrid stems: CUDNN_HOME, else the toolkit's.
+# cuDNN, for the convolutions of the detector's backbone and of hybrid stems: in CUDNN_HOME, otherwise in the toolkit.
 CUDNN_HOME ?= $(CUDA_HOME)
 CUDNN ?= $(if $(wildcard $(CUDNN_HOME)/include/cudnn.h /usr/include/cudnn.h),1,0)
 ifeq ($(CUDNN),1)
@@ -46,7 +46,8 @@ NVCC_FLAGS += -DVIT_CUFFT
 LIBRARIES += $(call shared,cufft,$(CUDA_LIBRARIES))
 endif
 
-# NCCL, for several GPUs: NCCL_HOME, else the toolkit's.  Ranks come from MPI, so there is no use for one without the other.
+# NCCL, for several GPUs: in NCCL_HOME, otherwise in the toolkit.  MPI starts the ranks, so one without the other has no
+# use.
 NCCL_HOME ?= $(CUDA_HOME)
 NCCL ?= $(if $(wildcard $(NCCL_HOME)/include/nccl.h /usr/include/nccl.h),$(MPI),0)
 ifeq ($(NCCL),1)

@@ -1,8 +1,8 @@
-# The CUDA kernels on the CPU: every thread of a block is a fiber (tests/emulate/device.cuh), CUDA's libraries are
-# stand-ins.  The kernels are sanitized, the C files not: build/cpu-asan has them.
+# The CUDA kernels on the CPU: every thread of a block is a fiber (tests/emulate/device.cuh), and stand-ins replace
+# CUDA's libraries.  The kernels are sanitized; the C files are not, because they are in build/cpu-asan.
 CPPFLAGS_ALL := -Itests/emulate -Itests/emulate/cuda -DVIT_CUDNN -DVIT_CUFFT $(if $(filter 1,$(MPI)),-DVIT_NCCL) $(CPPFLAGS_ALL)
 override CFLAGS += -O1
-# The compiler must not duplicate a call: its address says where threads meet (-fno-thread-jumps).
+# The compiler must not duplicate a call: its address identifies the barrier (-fno-thread-jumps).
 CXXFLAGS_ALL := -std=c++17 -O1 $(SANITIZERS) -fopenmp -Wall -Wextra \
                 -fno-thread-jumps -Wno-unknown-pragmas $(if $(filter 1,$(WERROR)),-Werror) $(CPPFLAGS_ALL)
 # The longest first: one of them takes as long as ten others.
@@ -40,7 +40,8 @@ $(EMULATOR_TESTS): $(BUILD)/tests/emulate/%: $(BUILD)/tests/emulate/%.o $(BUILD)
 
 # == Bytes counted ===================================================================================================
 
-# The kernels of the models whose bytes are counted: calls of tests/emulate/traffic.cpp in the place of the sanitizers.
+# The kernels of the models whose bytes are counted, instrumented with calls of tests/emulate/traffic.cpp in place of
+# the sanitizers.
 COUNTED := $(patsubst %,$(BUILD)/counted/%.o,tests/emulate/emulate $(patsubst %,kernels/%.cu, \
     device/runtime landmarks/low_rank linear/gelu linear/linear linear/linear_gelu linear_attention/feature_mlp \
     linear_attention/linear_attention linear_attention/spe_conv linear_attention/spe_sine lisa/global_filter \

@@ -1,14 +1,14 @@
 # make install and make uninstall.
 .PHONY: install install-built uninstall
 
-# What a user of the programs needs; the other scripts build, test and measure in a checkout.
+# The scripts that a user of the programs needs; the others build, test and measure in a checkout.
 PREFIX ?= /usr/local
 # plots.py and safetensors_io.py are modules of the scripts.
 SHARED := $(wildcard configs/*/*.ini) $(addprefix scripts/,convert_weights.py fetch_cifar.sh prepare_data.py) \
           $(addprefix scripts/plots/,plot_attention.py plot_model.py plots.py) tests/reference/safetensors_io.py
 DOCUMENTS := README.md CHANGELOG.md CONTRIBUTING.md LICENSE examples/classify.c $(wildcard docs/*.md docs/*/*.md docs/*.csv docs/images/*)
 SHARE := $(PREFIX)/share/vit.c
-# The library for C programs, where the backend has it (make/library.mk).
+# The library for C programs, if the backend has it (make/library.mk).
 LIBRARY_FILES := $(if $(SONAME),lib/$(SONAME) lib/libvit.so lib/libvit.a lib/pkgconfig/vit.pc include/vit.h)
 INSTALLED := $(LIBRARY_FILES:%=$(PREFIX)/%) $(PROGRAMS:%=$(PREFIX)/bin/%) $(PROGRAMS:%=$(PREFIX)/share/man/man1/%.1) $(SHARED:%=$(SHARE)/%) \
              $(DOCUMENTS:%=$(PREFIX)/share/doc/vit.c/%)
@@ -16,7 +16,7 @@ INSTALLED := $(LIBRARY_FILES:%=$(PREFIX)/%) $(PROGRAMS:%=$(PREFIX)/bin/%) $(PROG
 install: $(PROGRAMS:%=$(BUILD)/%) $(if $(SONAME),library)
 	@$(MAKE) --no-print-directory install-built
 
-# As another user than the one who builds: nothing is compiled.
+# For another user than the one who builds: nothing is compiled.
 install-built:
 	@mkdir -p $(BUILD)/man
 	@for program in $(PROGRAMS); do $(BUILD)/$$program --help > $(BUILD)/man/$$program.txt && \
@@ -34,7 +34,7 @@ install-built:
 	@chmod -R u=rwX,go=rX "$(DESTDIR)$(SHARE)" "$(DESTDIR)$(PREFIX)/share/doc/vit.c"
 	@echo "installed in $(DESTDIR)$(PREFIX)"
 
-# Files of anyone else stay, and the folders that hold them.
+# Files of others remain, with their folders.
 uninstall:
 	@rm -f $(foreach f,$(INSTALLED),"$(DESTDIR)$f")
 	@for folder in "$(DESTDIR)$(SHARE)" "$(DESTDIR)$(PREFIX)/share/doc/vit.c"; do \

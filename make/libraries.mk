@@ -1,11 +1,11 @@
 # The libraries: those that may be missing, and `make report`, which says what was found.
-#   LIBRARIES     what programs are linked with; a backend adds its own
+#   LIBRARIES     libraries that programs are linked with; a backend adds its own
 #   LEFT_OUT      sources that this machine cannot compile, or need not
 
 # True if the C compiler finds the headers: 1, else 0.
 headers = $(shell printf '\043include <%s>\n' $1 | $(CC) $(CPPFLAGS) -E -x c - >/dev/null 2>&1 && echo 1 || echo 0)
 
-# MPI, for several processes, where its compiler wrapper is.
+# MPI, for several processes, if its compiler wrapper is installed.
 MPICC ?= mpicc
 MPI ?= $(shell command -v $(MPICC) >/dev/null 2>&1 && echo 1 || echo 0)
 ifeq ($(MPI),1)
@@ -19,7 +19,7 @@ SOUND ?= $(call headers,sndfile.h samplerate.h)
 WEBP_LIBRARIES := $(if $(filter 1,$(WEBP)),-lwebp)
 SOUND_LIBRARIES := $(if $(filter 1,$(SOUND)),-lsndfile -lsamplerate)
 
-# FFmpeg's libraries, for video files, where pkg-config knows them.  Programs load them when they open a video; only the
+# FFmpeg's libraries, for video files, if pkg-config finds them.  Programs load them when they open a video; only the
 # tests that make videos are linked with them.
 VIDEO_PACKAGES := libavformat libavcodec libswscale libavutil
 VIDEO ?= $(shell pkg-config --exists $(VIDEO_PACKAGES) 2>/dev/null && printf '\043include <libavformat/avformat.h>\n' | \

@@ -1,5 +1,5 @@
-# make library: libvit, the models in a C program (library/vit.h).  From the archive of the programs it takes what
-# library/vit.c calls, and shows nothing but vit_*.
+# make library: libvit, the models in a C program (library/vit.h).  It contains the objects from the archive of the
+# programs that library/vit.c needs, and exports only vit_*.
 .PHONY: library
 all: $(if $(filter 0,$(SANITIZE)),library)
 
@@ -7,13 +7,13 @@ comma := ,
 VERSION := $(shell sed -n 's/.*VIT_VERSION "\(.*\)"/\1/p' core/version.h)
 SONAME := libvit.so.$(firstword $(subst ., ,$(VERSION)))
 LIBRARY_OBJECTS := $(addprefix $(BUILD)/library/,vit.o scope.o collective.o)
-# Sanitized code keeps sections that nothing needs, and with them a reference to main, which the program that is linked has.
-# The allocations of the library's own code go through library/scope.c.
+# Sanitized code keeps unused sections, and with them a reference to main, which is in the program that uses the
+# library. The allocations of the library's own code go through library/scope.c.
 WRAPPED := $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc aligned_alloc strdup free)
 # Not needed to classify images: processes, sound, config files, checksums.
 LIBRARY_LIBRARIES = $(filter-out $(MPI_LIBRARIES) $(SOUND_LIBRARIES) -lxxhash,$(LIBRARIES))
 
-# Sums over ranks: of one process, without MPI.
+# Sums over ranks for a single process, without MPI.
 $(BUILD)/library/collective.o: kernels/device/collective.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	@$(CC) $(FLAGS) -UVIT_MPI -MMD -MP -c $< -o $@
