@@ -1,5 +1,5 @@
-"""Weights of PyTorch for train_vit and train_detr: a .pth file in, safetensors out, float32, under the names that they
-use.
+"""Converts PyTorch's weights for train_vit and train_detr: reads a .pth file and writes safetensors in float32, with
+the names of these programs.
 
     python3 scripts/convert_weights.py resnet50.pth backbone.safetensors
     python3 scripts/convert_weights.py smca.pth smca.safetensors
@@ -10,12 +10,12 @@ use.
     python3 scripts/convert_weights.py cct_7_3x1_32.pth cct.safetensors
 
 Reads torchvision's ResNet-50 (names without a prefix; fc.* and num_batches_tracked are left out) and the official
-checkpoints of DETR and SMCA-DETR (500 tensors under the key `model`).  --backbone keeps the backbone alone, of any of
+checkpoints of DETR and SMCA-DETR (500 tensors under the key `model`).  --backbone keeps only the backbone, of any of
 them.  Every tensor is checked by name and shape before anything is written; but the tensors of a vision transformer
-(DeiT's and timm's, known by patch_embed.proj.weight) are taken as they are, for train_vit's settings decide their shapes.
-Those of the official Swin, CSwin, PVT and PVTv2, of the FLatten Transformer in them, and of Compact Transformers get
-timm's names, PVT's and CSwin's stages those of train_vit: Swin's mergings belong to the stage after them, its masks and indices are left out,
-and q and kv of focused attention become qkv.
+(DeiT's and timm's, recognised by patch_embed.proj.weight) are copied unchecked, because train_vit's settings determine
+their shapes. Those of the official Swin, CSwin, PVT and PVTv2, of the FLatten Transformer in them, and of Compact
+Transformers get timm's names, PVT's and CSwin's stages those of train_vit: Swin's mergings belong to the stage after
+them, its masks and indices are left out, and q and kv of focused attention become qkv.
 
 A .pth file is a pickle, which can execute arbitrary code.  It is read here without PyTorch, and the only objects that
 it can create are tensors, containers and the checkpoint's settings, which are ignored.  Since PyTorch 1.6 the file is a
@@ -71,7 +71,7 @@ Storage = collections.namedtuple("Storage", "dtype key count")
 
 
 class Tensor:
-    """Where a tensor lies; its numbers may come later in the file."""
+    """The location of a tensor; its numbers may come later in the file."""
 
     def __init__(self, storage, offset, shape, strides, *rest):
         self.storage, self.offset, self.shape, self.strides = storage, offset, tuple(shape), tuple(strides)
@@ -212,7 +212,7 @@ def attention_shapes(shapes, name, width):
 
 
 def detector_shapes(tensors):
-    """Of SMCA-DETR's single scale; sizes that a setting decides are the file's own."""
+    """The shapes of SMCA-DETR with a single scale; sizes that a setting determines are those of the file."""
 
     def size(name, otherwise):
         return tensors[name].shape[0] if name in tensors and tensors[name].ndim else otherwise
@@ -290,7 +290,7 @@ COMPACT_NAMES = {"pre_norm": "norm1", "self_attn": "attn", "linear1": "mlp.fc1",
 
 
 def compact_name(name, tokenizer):
-    """tokenizer: its convolutions are followed by max pools, and are no patches."""
+    """tokenizer: its convolutions are followed by max pools and are not patches."""
     if not tokenizer:
         name = name.replace("tokenizer.conv_layers.0.0", "patch_embed.proj")
     name = re.sub(r"^classifier\.(blocks\.\d+\.)([^.]+)", lambda found: found[1] + COMPACT_NAMES[found[2]], name)
@@ -315,7 +315,7 @@ def focused_qkv(tensors):
 
 
 def vision_transformer(tensors):
-    """The tensors of one under train_vit's names, or None where they are of something else."""
+    """The tensors of one with train_vit's names, or None if they are of another model."""
     tensors = {name: x for name, x in tensors.items() if not name.endswith(("relative_position_index", "attn_mask"))}
     if "layers.0.downsample.reduction.weight" in tensors:
         return {swin_name(name): x for name, x in tensors.items()}

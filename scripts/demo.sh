@@ -1,14 +1,14 @@
 #!/bin/sh
-# From a fresh checkout to a trained model and its page, in three minutes on two CPU cores after what is missing has been
-# installed: builds, trains ripple attention to name ten shapes (configs/cpu/shapes.ini), and draws where its heads look.
-# Everything lands in runs/demo.
+# From a fresh checkout to a trained model and its page, in three minutes on two CPU cores after the installation of
+# missing packages: builds, trains a ripple transformer to classify ten shapes (configs/cpu/shapes.ini), and plots its
+# attention. All results are in runs/demo.
 #
 #   sh scripts/demo.sh [--epochs 2 ...]      arguments are passed on to train_vit
 case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; esac
 set -eu
 cd "$(dirname "$0")/.."
 run=runs/demo
-# Threads that spin while they wait make a machine that is shared with anything else many times slower.
+# Threads that spin while they wait slow a shared machine down many times.
 export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}"
 
 sh scripts/deps.sh demo
@@ -18,7 +18,7 @@ command -v "$python" >/dev/null 2>&1 || python=/usr/bin/python3
 echo "== building, in float32 alone: a plain make adds bfloat16"
 make VARIANTS= -j"$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)"
 
-# Only what a demo has written: files of anyone else stay.
+# Removes only files of an earlier demo; other files remain.
 if [ -e "$run/log.csv" ]; then
     echo "== removing the previous demo from $run"
     (cd "$run" && rm -f config.ini log.csv best.safetensors last.safetensors state.safetensors attention.safetensors \

@@ -1,6 +1,7 @@
 #!/bin/sh
-# A model of clips learns which way a figure moves, on generated clips, in minutes on two CPU cores; for comparison the same
-# model is given single frames, which say nothing, and stays at chance.  Everything lands in runs/demo-clips.
+# A model of clips learns in which direction a figure moves, on generated clips, in minutes on two CPU cores.  For
+# comparison, the same model is trained on single frames, which do not show the direction, and remains at chance.  All
+# results are in runs/demo-clips.
 #
 #   sh scripts/demo_clips.sh [--epochs 2 ...]      arguments are passed on to the training of the clips
 case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; esac
@@ -8,7 +9,7 @@ set -eu
 cd "$(dirname "$0")/.."
 run=runs/demo-clips
 config=configs/cpu/moving-shapes.ini
-# Threads that spin while they wait make a machine that is shared with anything else many times slower.
+# Threads that spin while they wait slow a shared machine down many times.
 export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}"
 
 sh scripts/deps.sh demo
@@ -16,7 +17,7 @@ sh scripts/deps.sh demo
 echo "== building, in float32 alone: a plain make adds bfloat16"
 make VARIANTS= -j"$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)"
 
-# Only what a demo has written: files of anyone else stay.
+# Removes only files of an earlier demo; other files remain.
 for part in clips frames; do
     [ ! -e "$run/$part/log.csv" ] || (cd "$run/$part" &&
         rm -f config.ini log.csv best.safetensors last.safetensors state.safetensors report.html report.json)

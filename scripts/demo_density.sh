@@ -8,7 +8,7 @@ case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; es
 set -eu
 cd "$(dirname "$0")/.."
 run=runs/demo-density
-# Threads that spin while they wait make a machine that is shared with anything else many times slower.
+# Threads that spin while they wait slow a shared machine down many times.
 export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}"
 
 sh scripts/deps.sh demo
@@ -18,7 +18,7 @@ command -v "$python" >/dev/null 2>&1 || python=/usr/bin/python3
 echo "== building"
 make -j"$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)"
 
-# Only what a demo has written: files of anyone else stay.
+# Removes only files of an earlier demo; other files remain.
 if [ -e "$run/log.csv" ]; then
     echo "== removing the previous demo from $run"
     (cd "$run" && rm -f config.ini log.csv best.safetensors last.safetensors state.safetensors report.html \

@@ -1,13 +1,14 @@
 #!/bin/sh
-# From a fresh checkout to masks of ten shapes in minutes on two CPU cores: installs missing packages, builds, trains Mask
-# R-CNN (configs/coco/mask-rcnn-demo.ini) and Semantic FPN (configs/ade20k/shapes-demo.ini) on generated scenes, evaluates
-# boxes and masks with COCO's metrics and the classes of pixels by mIoU, and draws what was found in a scene.  All results are in runs/demo-mask-rcnn and runs/demo-semantic-fpn.
+# From a fresh checkout to masks of ten shapes in minutes on two CPU cores: installs missing packages, builds, trains
+# Mask R-CNN (configs/coco/mask-rcnn-demo.ini) and Semantic FPN (configs/ade20k/shapes-demo.ini) on generated scenes,
+# evaluates boxes and masks with COCO's metrics and the classes of pixels with mIoU, and draws the detections in a
+# scene.  All results are in runs/demo-mask-rcnn and runs/demo-semantic-fpn.
 #
 #   sh scripts/demo_masks.sh [--epochs 2 ...]      arguments are passed on to both training programs
 case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; esac
 set -eu
 cd "$(dirname "$0")/.."
-# Threads that spin while they wait make a machine that is shared with anything else many times slower.
+# Threads that spin while they wait slow a shared machine down many times.
 export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}"
 
 sh scripts/deps.sh demo
@@ -15,7 +16,7 @@ sh scripts/deps.sh demo
 echo "== building"
 make -j"$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)"
 
-# train PROGRAM CONFIG RUN [SETTINGS]: after what an earlier demo has left in RUN; files of anyone else stay.
+# train PROGRAM CONFIG RUN [SETTINGS]: first removes the files of an earlier demo in RUN; other files remain.
 train() {
     program=$1 config=$2 run=$3
     shift 3

@@ -8,11 +8,11 @@
 #   sh scripts/deps.sh mpi      and Open MPI, for several processes
 #   sh scripts/deps.sh test     everything that scripts/test.sh uses: what demo and mpi install, cmocka, g++ for the
 #                               emulated CUDA kernels, clang with its OpenMP and its fuzzer, Python, a compiler and an
-#                               emulator for arm64, and Chromium where it is a package (Ubuntu has it as a snap alone)
+#                               emulator for arm64, and Chromium if it is a package (Ubuntu has it only as a snap)
 #   sh scripts/deps.sh browser  and emscripten, which compiles the library for browsers (make browser), and Chromium
 #   sh scripts/deps.sh arm64    the libraries for arm64, unpacked below build/arm64-root: nothing is installed
 #
-# Libraries are looked for by compiling and linking a program with them, so a copy in /usr/local, or in CPPFLAGS and
+# Libraries are detected by compiling and linking a program with them, so a copy in /usr/local, or in CPPFLAGS and
 # LDFLAGS, counts.  apt-get runs only when something is missing; on systems without it the missing names are printed.
 case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; esac
 set -u
@@ -31,7 +31,7 @@ fail() {
 
 has_program() { command -v "$1" >/dev/null 2>&1; }
 
-has_compiler() { # without flags, as ccache gcc may be its name
+has_compiler() { # without flags; the command may be "ccache gcc"
     echo 'int main(void) { return 0; }' >"$scratch/empty.c"
     ${CC:-gcc} -fsyntax-only "$scratch/empty.c" >/dev/null 2>&1
 }
@@ -41,8 +41,8 @@ has_cxx() {
     g++ "$scratch/empty.cpp" -o "$scratch/empty" >/dev/null 2>&1
 }
 
-# Does a program that includes the header and is linked with the flags build?  cmocka.h wants its four friends first.
-# Where there is no compiler to try it, is the header where packages put it?
+# Does a program that includes the header and is linked with the flags build?  cmocka.h needs four other headers before
+# it. Without a compiler: is the header in the packages' place?
 has_library() { # header [flag...]
     header=$1
     shift
@@ -85,7 +85,7 @@ has_module() { # modules
 packages=
 names=
 wanted=
-# One line for a thing that is missing, and its package for later.
+# Prints one line for a missing item, and remembers its package.
 missing() { # name, what for, package
     wanted="$wanted
   $1 ($2): $3"
@@ -101,7 +101,7 @@ look() {
     has_compiler || { compiler=; missing "${CC:-gcc}" "the C compiler" "$(compiler_package)"; }
     has_program make || missing make "builds the program" make
     has_library stdlib.h || { compiler=; missing "the C library's headers" "every C program" libc6-dev; }
-    case ${CC:-gcc} in # gcc brings its own
+    case ${CC:-gcc} in # gcc has its own
     *clang*) has_clang_openmp "$CC" || missing OpenMP "several threads" "$(openmp_package "$CC")" ;;
     esac
     has_library dnnl.h -ldnnl || missing oneDNN "matrix products and convolutions" libdnnl-dev
@@ -163,8 +163,8 @@ compiler_package() {
     echo gcc
 }
 
-# The first of these packages that there is, with the version of the compiler in the place of VERSION; that of Debian's
-# clang where the compiler is not installed yet.
+# The first of these packages that exists, with the compiler's version in place of VERSION, or with that of Debian's
+# clang if the compiler is not installed yet.
 package_of() { # compiler, packages...
     version=$($1 -dumpversion 2>/dev/null | cut -d. -f1) # "ccache clang" is two words
     [ "$version" ] || version=$(apt-cache depends clang 2>/dev/null | sed -n 's/.*Depends: clang-\([0-9]*\)$/\1/p')
@@ -189,7 +189,7 @@ as_root() {
     fi
 }
 
-# What apt-get's log says is wrong, and what to do about it.
+# The error in apt-get's log, and what to do about it.
 trouble() {
     if grep -qE 'Unable to locate package|has no installation candidate' "$scratch/log"; then
         if grep -qE '^(Err|W: Failed to fetch|E: Failed to fetch)' "$scratch/log"; then
@@ -213,7 +213,7 @@ install_packages() {
         has_program sudo || fail "neither root nor sudo: $by_hand"
         sudo true || fail "sudo refuses: $by_hand"
     fi
-    as_root apt-get -q update >"$scratch/log" 2>&1 # if this fails, older lists may still do
+    as_root apt-get -q update >"$scratch/log" 2>&1 # if this fails, older lists may be enough
     look # clang's version may be known only now
     printf 'installing, which takes one to three minutes:%s\n' "$packages"
     # shellcheck disable=SC2086 # a list
@@ -223,7 +223,8 @@ install_packages() {
 
 # == Libraries for another machine ====================================================================================
 
-# apt-get finds and fetches what the libraries need on arm64, in folders of its own and without root; dpkg-deb unpacks.
+# apt-get downloads the arm64 libraries with their dependencies to separate folders, without root; dpkg-deb unpacks
+# them.
 unpack_arm64() {
     to=build/arm64-root
     [ ! -e "$to/complete" ] || return 0

@@ -30,7 +30,7 @@ case $data in
     *) say "usage: scripts/fetch_cifar.sh cifar10|cifar100 [FOLDER]"; exit 2 ;;
 esac
 
-# Every file of the data set is there and has its size.
+# Does every file of the data set exist with its size?
 all_there() {
     for file in $files; do
         want=$bytes
@@ -63,7 +63,7 @@ mkdir -p "$folder" || fail "$folder: cannot make the folder"
 whole=$folder/$archive
 part=$whole.part
 
-# 1. The archive: one that lies there already, or a download.
+# 1. The archive: an existing one, or a download.
 if [ ! -f "$whole" ]; then
     if [ ! -f "$part" ] || [ "$(md5_of "$part")" != "$sum" ]; then
         say "$home/$archive -> $whole"
@@ -80,7 +80,7 @@ if [ "$have" != "$sum" ]; then
     fail "$whole: MD5 sum $have, expected $sum: kept as $archive.damaged; run this again to download it anew"
 fi
 
-# 3. Its files, in place only when all of them are unpacked.
+# 3. Its files are moved into place only when all of them are unpacked.
 unpack=$folder/$inside.unpacking
 rm -rf "$unpack"
 mkdir "$unpack"

@@ -1,21 +1,21 @@
 #!/bin/sh
 # Builds, tests and measures everything that needs a GPU, and prints a table of the results.
 #
-#   sh scripts/gpu.sh                      all stages but those of the data, on a machine with a GPU and the CUDA toolkit
+#   sh scripts/gpu.sh                      all stages except those of the data, on a machine with a GPU and the CUDA toolkit
 #   sh scripts/gpu.sh build test parity    only these stages, in this order
 #
-# A GPU may be available for 30 or 45 minutes only: a bare machine without compiler, libraries and network, whose Python has
-# PyTorch; a copy of the tree, of at most 64 MiB, goes there with every command, and the files in $OUT, a folder that is
-# emptied before each, come back.
+# A GPU may be available for 30 or 45 minutes only, in a bare machine without compiler, libraries and network, whose
+# Python has PyTorch.  Every command gets a copy of the tree, of at most 64 MiB, and returns the files in $OUT, a folder
+# that is emptied before each command.
 #
-#   sh scripts/gpu.sh plan       prints the commands for such loans, what to send with each and what comes back
+#   sh scripts/gpu.sh plan       prints the commands for such a machine, with the files to send and to return
 #   sh scripts/gpu.sh bundle     before the first one: builds everything into build/gpu.tar.xz, and what the stage train
 #                                needs into build/gpu-train.tar.xz; the stage build unpacks them there
-#   sh scripts/gpu.sh parts      before the second one: splits CIFAR-100 into build/gpu-send/
+#   sh scripts/gpu.sh parts      before the second session: splits CIFAR-100 into build/gpu-send/
 #
-#   build      unpacks the bundle if there is one, else builds both precisions, their tests and benchmarks
+#   build      unpacks the bundle if there is one, otherwise builds both precisions, their tests and benchmarks
 #   test       the kernel tests in both precisions, eight at a time, with random inputs; float32's test_model reduced
-#   alone      float32's test_model in full: more than 100,000 forward passes, which want the GPU for themselves
+#   alone      float32's test_model in full: more than 100,000 forward passes, which need the GPU for themselves
 #   parity     whole models, CUDA against CPU
 #   sanitize   compute-sanitizer: memcheck and racecheck, on reduced cases
 #   bench      images per second of vit.c and PyTorch: DeiT-tiny 224, and 16 x 16 tokens with softmax, linear, ripple;
@@ -24,25 +24,25 @@
 #   block      one LiSA block against one softmax block, and LiSA in PyTorch (scripts/bench/bench_block.sh); the blocks of lisa
 #              and gf with transforms in shared memory and by cuFFT
 #   detector   train_detr's three encoders at 800 x 1066
-#   receive    keeps the parts in build/gpu-send, joins and unpacks what is whole
+#   receive    keeps the parts in build/gpu-send, joins and unpacks complete files
 #   train      trains the ROWS of Table 2 one after another, in the background: waits until BUDGET is nearly spent or
 #              they are done, and goes on training after that; a run that was sent is continued
 #   state      what the runs need to be continued elsewhere, or their best weights if they are done, split into files
 #   table      prints the results, vit.c's compared with the faster of PyTorch's modes
 #
-#   OUT=build/gpu-out     folder for what should come back: gpu.csv, one result a line (stage,case,who,metric,value),
-#                         gpu.log, the output of what ran, block.csv, a log for each run, runs.tar.1-of-4 ...
+#   OUT=build/gpu-out     folder for the files to return: gpu.csv, one result a line (stage,case,who,metric,value),
+#                         gpu.log, the output of all commands, block.csv, a log for each run, runs.tar.1-of-4 ...
 #   KEEP=/tmp/vit.c-gpu   folder outside the tree that outlasts a command: the same files, data and runs
-#   BUDGET=0              seconds after which this call does not start or continue anything (0: no limit)
+#   BUDGET=0              seconds after which this call does not start or continue work (0: no limit)
 #   LIMIT=540             time limit for one program in seconds
 #   AT_ONCE=8             number of tests at a time
 #   ROWS="ripple-no-ape deit-la-no-ape"   files in configs/cifar100
 #   STEPS=20              number of steps in measurements of PyTorch
 #   PYTHON=python3        a Python with torch and timm
 #   MODES="compile eager"
-#   CSV=$KEEP/gpu.csv     what the stage table prints
+#   CSV=$KEEP/gpu.csv     input of the stage table
 #   GPU_BUILDS="build/cuda-fp32 build/cuda"   the builds in float32 and bfloat16
-#   GPU_REHEARSAL=1       tiny sizes and no GPU: tests/project/test_gpu_plan.sh runs the whole plan so, with other builds
+#   GPU_REHEARSAL=1       tiny sizes and no GPU: tests/project/test_gpu_plan.sh runs the plan with it and other builds
 case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; esac
 set -u
 cd "$(dirname "$0")/.." || exit 1
@@ -64,12 +64,12 @@ REHEARSAL=${GPU_REHEARSAL:-}
 BUNDLE=build/gpu.tar.xz
 TRAIN_BUNDLE=build/gpu-train.tar.xz
 SEND=build/gpu-send
-SENT_MAX=46  # MiB of one part: with the tree below 64
-BACK_MAX=16  # MiB of one file that comes back
-BACK_ALL=64  # MiB of all of them
+SENT_MAX=46  # MiB of one part: below 64 with the tree
+BACK_MAX=16  # MiB of one returned file
+BACK_ALL=64  # MiB of all returned files
 BACK_FILES=8
 JOBS=$(getconf _NPROCESSORS_ONLN)
-LONG_TESTS="test_model test_detr test_resnet" # begun first, in bfloat16 first
+LONG_TESTS="test_model test_detr test_resnet" # started first, and in bfloat16 first
 ALONE=test_model
 DETECTOR="--image-size 800x1066 --batch-size 2"
 HEADER=stage,case,who,metric,value
@@ -79,7 +79,7 @@ SECONDS_EACH=5
 LARGE="--img-size 224 --patch-size 16 --dim 192 --depth 12 --heads 6 --num-classes 1000 --batch-size 512"
 SMALL="--img-size 32 --patch-size 2 --dim 192 --depth 12 --heads 6 --num-classes 100 --batch-size 512"
 GRIDS=${GRIDS:-7 14 28 56 84}
-SHARES="1 1" # of bench_attention's images and tokens
+SHARES="1 1" # divisors of bench_attention's numbers of images and tokens
 if [ "$REHEARSAL" ]; then
     DICTIONARIES=preset=0 SECONDS_EACH=0.1 STEPS=1 GRIDS=2 SHARES="512 256"
     LARGE="--img-size 16 --patch-size 8 --dim 32 --depth 1 --heads 2 --num-classes 10 --batch-size 2"
@@ -92,8 +92,8 @@ if [ "$REHEARSAL" ]; then
 fi
 TESTS=${TESTS:-$(sh tests/run.sh --device-tests)}
 
-# The toolkit's libraries and those that PyTorch brings, for our programs alone: with them PyTorch might load another cuBLAS
-# than its own.
+# The toolkit's libraries and those that PyTorch brings, only for vit.c's programs: with them PyTorch might load another
+# cuBLAS than its own.
 nvidia=$("$PYTHON" -c 'import glob, nvidia; print(":".join(glob.glob(list(nvidia.__path__)[0] + "/*/lib")))' \
     2>/dev/null)
 OUR_LIBRARIES=${CUDA_HOME:-/usr/local/cuda}/lib64${nvidia:+:$nvidia}${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
@@ -112,7 +112,7 @@ fail() {
 
 # == Results ==========================================================================================================
 
-# What an earlier command found comes back with this one's.
+# The results of earlier commands are returned with those of this one.
 open_results() {
     [ ! -e "$OUT" ] || [ -d "$OUT" ] || fail "$1: OUT=$OUT is a file: name a folder"
     mkdir -p "$OUT" "$KEEP" || fail "$1: OUT=$OUT or KEEP=$KEEP cannot be made"
@@ -135,7 +135,7 @@ log() { tee -a "$KEEP/gpu.log" >>"$OUT/gpu.log"; }
 # Seconds until BUDGET is spent.
 left() { [ "$BUDGET" -eq 0 ] && echo 1000000 || echo $((started + BUDGET - $(date +%s))); }
 
-# A command within its time; its last lines when it fails, more of them in gpu.log.
+# Runs a command with a time limit; prints its last lines if it fails, and more of them to gpu.log.
 run() { # stage, what, command...
     its_stage=$1 its_name=$2
     shift 2
@@ -180,7 +180,7 @@ need_gpu() {
 
 # == Packing and unpacking ============================================================================================
 
-# A tar archive, compressed or not; Python has xz and gzip where the machine has not.
+# A tar archive, compressed or not; Python has xz and gzip if the machine does not.
 unpack() { # stage, archive, folder
     case $2 in
     *.xz) packer=xz ;;
@@ -204,7 +204,7 @@ with tarfile.open(sys.argv[1]) as archive:
 mebibytes() { awk -v bytes="$1" 'BEGIN { printf "%.1f", bytes / 2^20 }'; }
 size_of() { cat "$@" | wc -c; }
 
-# With a dictionary that finds what all programs have in common, or a smaller one where memory is short.
+# With a dictionary large enough to find the common parts of all programs, or a smaller one if memory is short.
 compress() { # file.xz, tar's arguments...
     to=$1
     shift
@@ -224,7 +224,7 @@ split_file() {
 
 # == Here, before the first loan =======================================================================================
 
-# What is missing for a bundle, an item a line.  The Makefile knows its libraries.
+# Lists what is missing for a bundle, one item a line.  The Makefile knows its libraries.
 missing() {
     for program in make tar xz strip ldd; do command -v $program >/dev/null || echo "$program"; done
     [ "$REHEARSAL" ] && return
@@ -235,7 +235,7 @@ missing() {
     { make BACKEND=cuda report && make report; } 2>/dev/null | sed -n 's/^  MISSING *\([^:]*\):.*/\1/p' | sort -u
 }
 
-# The shared libraries of programs, but for the C library, the driver's and those that PyTorch brings.
+# The shared libraries of programs, except the C library, the driver's and those of PyTorch.
 libraries_of() { # programs
     ldd "$@" | sed -n 's/.*=> \(\/[^ ]*\) (.*/\1/p' | sort -u |
         sed -E '/\/lib(c|m|dl|pthread|rt|resolv|cuda|cublas|cublasLt|cudart|cudnn[a-z_]*|cufft|nccl)\.so/d'
@@ -249,7 +249,7 @@ bundled_programs() {
     printf '%s\n' "$FP32/tests/parity" "$BF16/tests/bench_attention" "$BF16/train_detr"
 }
 
-# The lines of the source are left out: with them the bundle had 53 MiB, and what is sent with the tree 74.
+# The lines of the source are left out: with them the bundle had 53 MiB, and 74 together with the tree.
 build_for_bundle() {
     for precision in FP32 BF16; do
         build=$FP32
@@ -261,7 +261,7 @@ build_for_bundle() {
     make -k -j"$JOBS" build/cpu/train_vit build/cpu/tests/parity || failures=$((failures + 1))
 }
 
-# What could be built is packed, whatever else failed.
+# Packs everything that could be built, even if other builds failed.
 stage_bundle() {
     lacking=$(missing | paste -sd , - | sed 's/,/, /g')
     [ ! "$lacking" ] || fail "bundle: needs $lacking: see scripts/deps.sh and make BACKEND=cuda report"
@@ -294,7 +294,7 @@ stage_bundle() {
     done
 }
 
-# The archive, or the folder that scripts/fetch_cifar.sh makes.
+# The archive, or the folder of scripts/fetch_cifar.sh.
 stage_parts() {
     command -v xz >/dev/null || fail "parts: needs xz"
     data=${DATA:-datasets}
@@ -313,7 +313,7 @@ stage_parts() {
         ls -l $SEND
 }
 
-# A line each of what is sent, run and brought back, for tests/project/test_gpu_plan.sh to follow as well as for people.
+# Lines of the files to send, the command and the files to return, for readers and for tests/project/test_gpu_plan.sh.
 stage_plan() {
     cifar=$SEND/cifar-100-binary.tar.xz
     cat <<PLAN
@@ -418,7 +418,7 @@ stage_build() {
 
 # == Checking =========================================================================================================
 
-# One of several: takes the tests that no other has taken.
+# One of several workers: takes the tests that no other has taken.
 test_worker() { # number
     queue=$scratch/queue taken=$scratch/taken failed=$scratch/failed
     scratch=$scratch/$1
@@ -481,7 +481,7 @@ ours() { # case, arguments...
     done
 }
 
-# PyTorch's arguments are vit.c's but for the batch; images that stay on the device, and images that are uploaded.
+# PyTorch's arguments are those of vit.c except the batch; measures with images on the device and with uploaded images.
 theirs() { # case, mode, arguments...
     what=$1 mode=$2
     shift 2
@@ -495,7 +495,7 @@ theirs() { # case, mode, arguments...
     add bench "$what" "PyTorch $mode with uploads" train_images_per_s "$(number train_images_per_s_with_uploads)"
 }
 
-# What is wanted most comes first: BUDGET may end it.
+# The most important measurements come first, because BUDGET may end them.
 stage_bench() {
     for who in vit.c $MODES; do
         bench_case "DeiT-tiny 224 batch 512" "$who" softmax cls timm "$LARGE"
@@ -532,7 +532,7 @@ stage_attention() {
     done
 }
 
-# Grids that are in block.csv already are not measured again.
+# Grids in block.csv are not measured again.
 stage_block() {
     printf '#!/bin/sh\nLD_LIBRARY_PATH="%s" exec "%s" "$@"\n' "$PWD/build/gpu-lib:$OUR_LIBRARIES" \
         "$PWD/$BF16/train_vit" >"$scratch/train_vit"
@@ -570,7 +570,7 @@ stage_detector() {
 
 # == Training =========================================================================================================
 
-# Out of the tree, which the next command replaces.
+# Outside of the tree, which the next command replaces.
 stage_receive() {
     mkdir -p "$KEEP/parts"
     for part in "$SEND"/*-of-*; do [ ! -e "$part" ] || cp "$part" "$KEEP/parts/"; done
@@ -587,8 +587,9 @@ stage_receive() {
     done
 }
 
-# Rows that are not done, one after the other; a shell of its own, since the tree and this file may be replaced.
-# shellcheck disable=SC2016 # it is that shell which expands them
+# Trains the rows that are not done, one after the other, in a separate shell, because the tree and this file may be
+# replaced.
+# shellcheck disable=SC2016 # that shell expands them
 trainer='
     cd "$KEEP" || exit 1
     export LD_LIBRARY_PATH=$KEEP/program/gpu-lib:$OUR_LIBRARIES
@@ -607,7 +608,7 @@ trainer='
 
 training() { [ -e "$KEEP/trainer" ] && kill -0 "$(cat "$KEEP/trainer")" 2>/dev/null; }
 
-# What comes back of runs while they go on.
+# The files of running runs that are returned.
 publish() {
     for row in $ROWS; do
         [ ! -e "$KEEP/runs/$row/log.csv" ] || cp "$KEEP/runs/$row/log.csv" "$OUT/$row.csv"
@@ -615,7 +616,7 @@ publish() {
     { cat "$KEEP/gpu.log" && tail -c 1000000 "$KEEP/train.log"; } >"$OUT/gpu.log"
 }
 
-# In a rehearsal, until the last row has more to continue from.
+# In a rehearsal, wait until the last row has a later state.
 worth_waiting() {
     training && [ "$(left)" -gt 25 ] || return
     [ ! "$REHEARSAL" ] || [ "$(rows_of_log "${ROWS##* }")" -lt $((rows_before + 2)) ]
@@ -661,7 +662,7 @@ report_row() { # row
     fi
 }
 
-# What a run in progress needs to be continued; of one that is done its best weights, once.
+# The files needed to continue a run in progress; for a finished run its best weights, once.
 stage_state() {
     [ -d "$KEEP/runs" ] || fail "state: $KEEP has no runs: train first"
     tail -c 200000 "$OUT/gpu.log" >"$scratch/log" && cp "$scratch/log" "$OUT/gpu.log" # space for later files
@@ -682,7 +683,7 @@ stage_state() {
     done
 }
 
-# Those that were never brought back come first, so that calling again brings the others.
+# Files that were never returned come first, so that another call returns the others.
 rows_by_need() {
     for run in "$KEEP"/runs/*; do [ -e "$run/brought" ] || [ -e "$run/done" ] || basename "$run"; done
     for run in "$KEEP"/runs/*; do [ -e "$run/brought" ] || [ ! -e "$run/done" ] || basename "$run"; done

@@ -1,18 +1,18 @@
-"""How long the tables' rows take to train and in how much memory, estimated from counts; for tables.py --hours.
+"""Estimates the training time and memory of the tables' rows from counts; for tables.py --hours.
 
     hours  = epochs x samples x 6 x multiply-adds / (share x peak) / 3600
 
 A multiply-add is two operations, and a training step has three times those of a forward pass, four times with recompute.
 
-    memory = 16 bytes a parameter (20 with an average of the weights) + activations of the samples that go through at once
+    memory = 16 bytes a parameter (20 with an average of the weights) + activations of the samples processed at once
 
-These are the value, its gradient, AdamW's two moments and the average; activations are as --describe plans them.  Epochs
-and the data set are those of the config, samples those that the data set is published with.
+The bytes are those of the value, its gradient, AdamW's two moments and the average; activations are those in the plan
+of --describe.  Epochs and the data set are those of the config, and samples those of the published data set.
 
     peak and share on two cores: 224 GFLOP/s of oneDNN's square product with floats, of which DeiT-tiny's training step
         reaches 0.66 to 0.79, here 0.72 (docs/notebook/against-pytorch.md, "An AMD EPYC (Zen 4)"); operators below that in its table
         of every operator take longer in proportion, LiSA about 1.5 times as long
-    peak and share on an H100: 989 TFLOP/s of dense bfloat16, of which 0.3 is assumed: no GPU has run this program yet
+    peak and share on an H100: 989 TFLOP/s of dense bfloat16, of which 0.3 is assumed: this program has not run on a GPU yet
     samples at once: on two cores as many as the program takes by itself, with floats; on an H100 64, or the whole batch if
         that is smaller, in bfloat16 (half the bytes); where these do not fit, micro_batch makes them fewer
 """
@@ -49,7 +49,7 @@ def settings_of(path, arguments=()):
 
 
 def samples_of(settings, program):
-    """Samples of an epoch, or None where the data set's size is not known."""
+    """Samples of an epoch, or None if the data set's size is not known."""
     count = SAMPLES.get(settings.get("data"))
     if count and program == "train_ar":
         count = count // int(settings["tokens"]) if settings["data"] == "enwik8" else count - HELD_OUT
@@ -57,13 +57,13 @@ def samples_of(settings, program):
 
 
 def class_count(program):
-    """The setting of the number of classes where --describe cannot know it from the data set."""
+    """The setting for the number of classes if --describe cannot derive it from the data set."""
     counts = {"train_detr": 91, "train_mask_rcnn": 80, "train_semantic_fpn": 150}
     return ["--num-classes", str(counts[program])] if program in counts else []
 
 
 def describe(row, program, path):
-    """Numbers of --describe, and of the samples whose activations it plans; {} where the program is missing or refuses."""
+    """Numbers of --describe, and of the samples whose activations it plans; {} if the program is missing or refuses."""
     more = class_count(row.program)
     if not os.access(program, os.X_OK):
         return {}
@@ -76,7 +76,7 @@ def describe(row, program, path):
 
 
 def estimate(row, programs):
-    """{'epochs', 'samples', 'cpu_hours', 'gpu_hours', 'cpu_bytes', 'gpu_bytes'} of a row, or {} where nothing is known."""
+    """{'epochs', 'samples', 'cpu_hours', 'gpu_hours', 'cpu_bytes', 'gpu_bytes'} of a row, or {} if nothing is known."""
     path = os.path.join(ROOT, "configs", row.config + ".ini")
     settings = settings_of(path, row.arguments)
     found, samples = describe(row, programs[row.program], path), samples_of(settings, row.program)

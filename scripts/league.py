@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Writes docs/reference/league.md and docs/images/league.svg: the operators of the league by accuracy and speed, and what they say
-of the papers' claims.
+"""Writes docs/reference/league.md and docs/images/league.svg: the operators of the league by accuracy and speed, and
+the verdicts on the papers' claims.
 
     python3 scripts/league.py            writes both
-    python3 scripts/league.py --check    says whether both are what the files of results give
+    python3 scripts/league.py --check    checks that both agree with the files of results
 
 Reads docs/league.csv (sh scripts/league.sh start), docs/league-speed.csv (sh scripts/bench/league_speed.sh), docs/study.csv
 (linear and ripple attention for thirty epochs) and docs/paper_tables.csv.  Needs only Python.
@@ -20,7 +20,7 @@ import league_picture
 
 DOCS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "docs")
 TOKENS = (64, 196, 784)
-BUDGETS = (200, 30, 10)  # epochs, the most telling first
+BUDGETS = (200, 30, 10)  # epochs, the most informative first
 
 
 # == Results ===========================================================================================================
@@ -97,8 +97,9 @@ def budget_table(results, epochs):
 
 
 class Claim:
-    """The sum of factor times top-1 over terms is above margin: a lead above 0, or, with a margin below 0, at most that
-    much behind.  `paper`: the rows of paper_tables.csv whose figures are quoted, in the order of the terms."""
+    """Claims that the sum of factor times top-1 over terms is above margin: a lead if margin is 0, or with a negative
+    margin at most that distance behind.  `paper`: the rows of paper_tables.csv whose figures are quoted, in the order
+    of the terms."""
 
     def __init__(self, text, terms, paper=None, margin=0.0):
         self.text, self.terms, self.paper, self.margin = text, terms, paper, margin
@@ -112,7 +113,7 @@ class Claim:
         return f"{figures[0] - figures[1]:+.2f} and {figures[2] - figures[3]:+.2f}"
 
     def answer(self, results):
-        """(verdict, our figures)"""
+        """(verdict, measured figures)"""
         for epochs in BUDGETS:
             rows = [results.mean(operator, epochs) for _, operator in self.terms]
             if all(row and row[2] > 1 for row in rows):
@@ -240,24 +241,25 @@ def claims_tables(results):
 TOP = """# A league of attention operators
 
 Every operator in one small model on CIFAR-100: 8 x 8 tokens of width 48, six blocks with three heads, no positions
-(`configs/cpu/study.ini`), random crops and flips, batches of 128, float32, one thread. Only `--attn`, and what
-it needs, differs. `python3 scripts/league.py` writes this page from [league.csv](../league.csv), in which every run is a line
-with its flags, seed, figures, processor, commit, seconds and date, and from the speeds in league-speed.csv.
+(`configs/cpu/study.ini`), random crops and flips, batches of 128, float32, one thread. Only `--attn` and its settings
+differ. `python3 scripts/league.py` writes this page from [league.csv](../league.csv), in which every run is a line with
+its flags, seed, figures, processor, commit, seconds and date, and from the speeds in league-speed.csv.
 
     sh scripts/league.sh start             # goes on with the rows that are missing, until sh scripts/league.sh stop
     sh scripts/bench/league_speed.sh       # adds the speeds that are missing, on a machine that does nothing else
     python3 scripts/league.py              # writes this page and its picture
 
-**What is compared.** Top-1 is the mean over seeds with its standard error. Two rows are level where they differ by less than the
-standard error of their difference. A claim that one operator leads is *seen* where the lead is more than that, *not seen* where
-the other leads by more, and *undecided* where they are level or where one of them has fewer than two seeds. Of several numbers of
-epochs the largest counts for which all rows are there. Ten epochs of a small model say little of three hundred of a large one:
-what is not seen here may well be true at the paper's size.
+**What is compared.** Top-1 is the mean over seeds with its standard error. Two rows are level if they differ by less
+than the standard error of their difference. A claim that one operator leads is *seen* if the lead is more than that,
+*not seen* if the other leads by more, and *undecided* if they are level or if one of them has fewer than two seeds. Of
+several numbers of epochs the largest counts for which all rows exist. Ten epochs of a small model are weak evidence
+about three hundred of a large one: a claim that is not seen here may well be true at the paper's size.
 
-**Why the last epoch, and no validation images.** All 50,000 training images are trained on, and a run's figure is the accuracy on
-the 10,000 test images after its last epoch, whatever it was before. No epoch, rate, augmentation or seed is chosen by it, and
-the recipe is that of the study from before the league, so the test images decide nothing and stay as honest as images that were
-held out. Who tunes anything for an operator should hold images out first (`val_fraction`)."""
+**Why the last epoch, and no validation images.** Runs train on all 50,000 training images, and the figure of a run is
+the accuracy on the 10,000 test images after its last epoch, even if it was higher before. No epoch, learning rate,
+augmentation or seed is chosen by it, and the recipe is that of a study from before the league, so the test images
+influence no choice and are as valid as held-out images. To tune settings for an operator, hold images out first
+(`val_fraction`)."""
 
 
 def page(results):

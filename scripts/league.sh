@@ -1,25 +1,24 @@
 #!/bin/sh
 # Trains the league of docs/reference/league.md in the background: every attention operator in one small model, a row at a time.
 #
-#   sh scripts/league.sh start     builds train_vit once, of the commit that is checked out, and trains until no row is left
-#   sh scripts/league.sh stop      ends the runs; what they have done is kept and goes on at the next start
-#   sh scripts/league.sh status    what runs, what failed, how many rows are done
-#   sh scripts/league.sh rows      the rows that are left, most telling first: name, config, epochs, seed, flags
+#   sh scripts/league.sh start     builds train_vit once, from the commit that is checked out, and trains until no row is left
+#   sh scripts/league.sh stop      ends the runs, which the next start continues
+#   sh scripts/league.sh status    running and failed rows, and the number of finished ones
+#   sh scripts/league.sh rows      the rows that are left, the most informative first: name, config, epochs, seed, flags
 #   sh scripts/league.sh all       all rows
 #
-# A finished run is appended to docs/league.csv, docs/reference/league.md is written
-# anew (scripts/league.py), and its folder is removed.
-# Whatever ends a run, a signal, a crash or a loss of power, the next start goes on from its last saved state.  Accuracy is
-# that of the last epoch on the test images: nothing is chosen by it.
+# A finished run is appended to docs/league.csv, docs/reference/league.md is written again (scripts/league.py), and its
+# folder is removed. After a signal, a crash or a loss of power, the next start continues a run from its last saved
+# state.  Accuracy is that of the last epoch on the test images, which influence no choice.
 #
 # DATA      folder with cifar-100-binary (default datasets, where scripts/fetch_cifar.sh cifar100 puts it)
 # WORKERS   runs at the same time (default 1); a start with more of them adds the missing ones
 # CSV       the file of the rows (default docs/league.csv)
 # WORK      folder of the build and of unfinished runs (default build/league)
-# TABLE     a file of other rows, one a line: NAME CONFIG EPOCHS SEED [FLAG...]; CSV and WORK should then be others, too.
-#           NAME is the operator, and, for a second row of one operator, what differs after a plus sign: softmax+short
+# TABLE     a file of other rows, one a line: NAME CONFIG EPOCHS SEED [FLAG...]; it needs another CSV and WORK.
+#           NAME is the operator; a second row of an operator adds its difference after a plus sign: softmax+short
 # TRAIN_VIT a program to use in place of a build
-# THREADS   of a run (default 1), and NICE, how much it gives way to others (default 19)
+# THREADS   threads of a run (default 1); NICE is its niceness (default 19)
 case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; esac
 set -u
 cd "$(dirname "$0")/.." || exit 1
@@ -37,10 +36,10 @@ fail() { echo "scripts/league.sh: $*" >&2; exit 1; }
 
 # == Rows ============================================================================================================
 
-# What a row's name means in addition to --attn.
+# The flags of a row's name in addition to --attn.
 flags_of() {
     case $1 in
-    cswin*) echo "--heads 4 --stripe 2" ;; # half of the heads look along each axis
+    cswin*) echo "--heads 4 --stripe 2" ;; # half of the heads attend along each axis
     swin) echo "--window 4" ;;
     nystrom | soft) echo "--landmarks 4" ;;
     reduced | focused-reduced) echo "--reduction 2" ;;
@@ -51,9 +50,9 @@ flags_of() {
     esac
 }
 
-# Name, epochs and seed of every row.  First all operators for ten epochs, then thirty epochs and three seeds where the
-# papers claim something, then two hundred epochs of the pair behind the ripple paper's 19 points, then further
-# seeds, and the variants in the papers' tables.
+# Name, epochs and seed of every row.  First all operators for ten epochs, then thirty epochs and three seeds for the
+# papers' claims, then two hundred epochs for the pair with the ripple paper's lead of 19 points, then further seeds,
+# and the variants in the papers' tables.
 league() {
     all="softmax lisa gf dwconv7 focused convit ripple linear ripple-softmax-weights ripple-fixed convattn lambda inception
         swin reduced castling soft efficient hydra relu-linear sa9 sa9-heads ripple-truncated ripple-log ripple-dense
@@ -79,7 +78,7 @@ rows() { # name, config, epochs, seed, flags
     fi
 }
 
-# Those that are not in the file.
+# The rows that are not in the file.
 left() {
     rows | awk -v csv="$CSV" '
         BEGIN { while ((getline line <csv) > 0) { split(line, f, ","); done[f[1] " " f[3] " " f[4]] } }
@@ -93,7 +92,8 @@ processor() {
     case $(grep -m 1 -w '^flags' /proc/cpuinfo 2>/dev/null) in *avx512f*) echo ' AVX-512' ;; *avx2*) echo ' AVX2' ;; *) echo ;; esac
 }
 
-# The last epoch of a run's log as a row.  Its commits: that of the program, and where another began it, that one first.
+# The last epoch of a run's log as a row.  Its commits: that of the program, preceded by that of the program that began
+# the run if it is another.
 append_row() { # run, name, epochs, seed, flags
     number() { sed -n "s/.*[: ]\([0-9.]*\) $1.*/\1/p" "$run.out" | head -n 1; }
     row=$(awk -F , -v OFS=, -v epochs="$3" -v start="$2,$5,$3,$4" -v parameters="$(number parameters)" \
@@ -138,7 +138,7 @@ one() { # name, config, epochs, seed, flags
     fi
 }
 
-# The first row that no worker has and that has not failed; prints it.
+# Prints the first row that no worker has and that has not failed.
 take() {
     left | while read -r row; do
         # shellcheck disable=SC2086 # words
@@ -181,7 +181,7 @@ running() { # files of the workers that run
     for file in "$WORK"/worker.*; do is_running "$file" 'league\.sh' && echo "$file"; done
 }
 
-# Ends what a killed worker left running, and frees its row.
+# Ends processes that a killed worker left running, and frees its row.
 free_rows() {
     for lock in "$WORK"/runs/*.lock; do
         if [ ! -d "$lock" ] || is_running "$lock/worker" 'league\.sh'; then continue; fi

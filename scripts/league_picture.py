@@ -1,4 +1,4 @@
-"""A picture of labelled dots as SVG, the same for the same figures wherever it is drawn."""
+"""A picture of labelled dots as SVG, which depends only on the figures and not on the machine."""
 
 import math
 
@@ -18,7 +18,7 @@ def place(dots, names):
     """A box [left, top, right, bottom] for each name near its dot, off all dots, all other names and the edges."""
     taken = [(x - 5, y - 5, x + 5, y + 5) for x, y in dots]
     boxes = [None] * len(dots)
-    # Dots among many others choose first.
+    # Dots in crowded places choose first.
     crowd = [sum(math.dist(a, b) < 60 for b in dots) for a in dots]
     for i in sorted(range(len(dots)), key=lambda i: (-crowd[i], i)):
         x, y, width = *dots[i], LETTER * len(names[i])

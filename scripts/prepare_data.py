@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
-"""Lays out data sets as the programs read them, from the archives that their owners hand out, and checks all counts.
+"""Prepares data sets for the programs from the archives that their owners publish, and checks all counts.
 
     python3 scripts/prepare_data.py imagenet DOWNLOADS     ILSVRC2012_img_train.tar (may be missing),
                                                            ILSVRC2012_img_val.tar, ILSVRC2012_devkit_t12.tar.gz
     python3 scripts/prepare_data.py coco DOWNLOADS         train2017.zip, val2017.zip, annotations_trainval2017.zip
     python3 scripts/prepare_data.py kinetics400 DOWNLOADS   train.csv, val.csv, and archives of clips, *.tar or *.tar.gz, in
-                                                           any folders: lists keep the clips that are there
+                                                           any folders: the lists keep only existing clips
     python3 scripts/prepare_data.py ssv2 DOWNLOADS         20bn-something-something-v2-00 and so on, as they are or each
                                                            in a zip file, and train.json, validation.json, labels.json
     python3 scripts/prepare_data.py enwik8 DOWNLOADS       enwik8.zip
     python3 scripts/prepare_data.py pets DOWNLOADS         images.tar.gz, annotations.tar.gz (Oxford-IIIT Pets)
     python3 scripts/prepare_data.py flowers DOWNLOADS      102flowers.tgz, imagelabels.mat, setid.mat (Oxford Flowers-102)
 
-DOWNLOADS is the folder with these files, which stay as they are.  The data set is made in DATA_DIR/NAME.part and becomes
-DATA_DIR/NAME (with --data-dir, else datasets) when all counts are right.  --expect train=100,val=10 takes these counts for
-the published ones, for an excerpt.  Needs only Python.
+DOWNLOADS is the folder with these files, which are not changed.  The data set is made in DATA_DIR/NAME.part and renamed
+to DATA_DIR/NAME (--data-dir, default datasets) when all counts are right.  --expect train=100,val=10 replaces the
+published counts, for an excerpt.  Needs only Python.
 """
 
 import argparse
@@ -39,7 +39,7 @@ def fail(text):
 
 
 class Work:
-    """The folder of downloads, the folder that is made, the expected counts, and the file that is being read."""
+    """The folder of downloads, the new folder, the expected counts, and the file being read."""
 
     def __init__(self, downloads, made, expect):
         self.downloads, self.made, self.expect, self.reading = downloads, made, expect, downloads
@@ -55,7 +55,7 @@ class Work:
         return None
 
     def write(self, source, *place):
-        """Copies an open file to this place of the folder that is made."""
+        """Copies an open file to this path in the new folder."""
         path = os.path.join(self.made, *place)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with source, open(path, "xb") as file:
@@ -69,7 +69,7 @@ class Work:
 
 
 def tar_members(archive, name):
-    """(path in the archive, open file) of the regular files in a tar archive; `name` for one that is no file."""
+    """(path in the archive, open file) of the regular files in a tar archive; `name` if it is not a file."""
     with tarfile.open(name, "r|*", archive) as tar:
         for member in tar:
             if member.isfile():
@@ -194,7 +194,7 @@ def coco(work):
 
 
 def kinetics400(work):
-    """Clips of both splits lie in folders of their own, and lists name those that are there: many are gone for good."""
+    """The clips of each split are in a folder, and the lists name the existing ones, because many no longer exist."""
     wanted, rows = {}, {}
     for split in ("train", "val"):
         with open(work.find(f"{split}.csv"), newline="", encoding="utf-8") as file:
@@ -280,7 +280,7 @@ def ssv2(work):
 
 
 def enwik8(work):
-    """One file: train_ar divides it by itself into 90, 5 and 5 % (its setting shares)."""
+    """One file, which train_ar divides into 90, 5 and 5 % (its setting shares)."""
     sums, size = hashlib.md5(), 0
     path = work.find("enwik8.zip", "enwik8")
     opened = zip_members(path) if path.endswith(".zip") else [("enwik8", open(path, "rb"))]

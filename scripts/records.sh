@@ -1,19 +1,19 @@
 #!/bin/sh
-# Looks for the best top-1 accuracy on CIFAR that this machine reaches in a given time.
+# Searches for the best top-1 accuracy on CIFAR that this machine reaches in a given time.
 #
-#   sh scripts/records.sh search cifar100 30         trains every candidate for 30 minutes, judged on held-out images
+#   sh scripts/records.sh search cifar100 30         trains every candidate for 30 minutes and evaluates it on held-out images
 #   sh scripts/records.sh final cifar100 30 NAME     trains the chosen one on all images with three seeds; the test images
 #                                                    are read once, at the end
-#   sh scripts/records.sh status cifar100 30         what runs, and what is left; also stop
+#   sh scripts/records.sh status cifar100 30         running and remaining rows; also stop
 #
-# Rows are appended to docs/records.csv, and interrupted runs go on at the next call (scripts/league.sh).  The number of
-# epochs that fit is measured at the first call, on a machine that should do nothing else then or later.
+# Rows are appended to docs/records.csv, and the next call continues interrupted runs (scripts/league.sh).  The number
+# of epochs that fit is measured at the first call, on a machine that should do nothing else, neither then nor later.
 #
 # DATA       folder with the images (default datasets, where scripts/fetch_cifar.sh puts them)
 # THREADS    of a run (default: all cores)
-# PRECISION  default bfloat16 where the processor has AVX512-BF16, else float32
-# HELD_OUT   share of the training images that judge the search (default 0.1)
-# SHARE      of the time that goes into training steps, the rest being loading and evaluation (default 0.9)
+# PRECISION  default bfloat16 if the processor has AVX512-BF16, otherwise float32
+# HELD_OUT   share of the training images held out for the search (default 0.1)
+# SHARE      share of training steps in the time, the rest being loading and evaluation (default 0.9)
 case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; esac
 set -u
 cd "$(dirname "$0")/.." || exit 1
@@ -52,7 +52,7 @@ lisa lisa
 END
 }
 
-# The epochs that fit into the minutes by the speed of training steps.
+# The number of epochs that fit into the minutes, from the speed of training steps.
 fitting() { # operator, flags
     speed=$(OMP_NUM_THREADS="$THREADS" "$program" --config "$config" --attn "$@" --precision "$PRECISION" --bench \
         --bench-seconds "${BENCH_SECONDS:-5}" 2>"$WORK/bench" | sed -n 's/.*"train_images_per_s": \([0-9.]*\).*/\1/p')
@@ -61,7 +61,7 @@ fitting() { # operator, flags
         'BEGIN { n = int(60 * minutes * share * speed / 50000); print (n > 1 ? n : 1) }'
 }
 
-# The file of rows, written once, so that an interrupted search goes on with the same epochs.
+# The file of rows, written once, so that an interrupted search continues with the same number of epochs.
 table() { # names
     for name; do
         line=$(candidates | grep "^$name ") || fail "$name: no candidate; they are $(candidates | cut -d ' ' -f 1 | tr '\n' ' ')"

@@ -10,7 +10,7 @@
 # TRAIN_VIT  the program, optionally with a launcher, as in TRAIN_VIT="mpirun -np 8 build/cuda/train_vit" (default
 #            build/cuda/train_vit if it exists, otherwise build/cpu/train_vit); rows of other programs use the
 #            program of that name in the same folder
-# EVAL       settings of the evaluation on the test split that ends a run of train_ar, into test.txt, as in
+# EVAL       settings of the evaluation on the test split at the end of a run of train_ar, written to test.txt, as in
 #            EVAL="--eval-step 192"
 # RUNS       folder for the runs (default runs/paper)
 # EXTRA      additional settings for every row, as in EXTRA="--data-dir somewhere --epochs 2"; with --epochs N and
@@ -124,7 +124,7 @@ echo "$rows" | while read -r name after program arguments; do
             echo "$name, seed $seed: starts from $weights, which is not there: run $after first"
         else
             echo "$name, seed $seed"
-            rm -f "$folder/log.csv" # of a run that ended before its first epoch did
+            rm -f "$folder/log.csv" # of a run that ended within its first epoch
             ${TRAIN_VIT%train_vit}$program $arguments $init $extra --seed "$seed" --run-dir "$folder" </dev/null || exit
         fi
         evaluate "$program" "$folder"

@@ -4,7 +4,7 @@
     python3 scripts/shared_tables.py            rewrites the pages
     python3 scripts/shared_tables.py --check    writes nothing; exit status 1 if a page would change
 
-A page marks the place with the lines <!-- table: NAME --> and <!-- end of NAME -->; what is between them is replaced.
+A page marks the place with the lines <!-- table: NAME --> and <!-- end of NAME -->; the text between them is replaced.
 Measurements are read from docs/*.csv, ideas and papers of operators from `train_vit --help` (TRAIN_VIT names the program,
 default build/cpu/train_vit), sizes of density models from `--describe` of the train_ar in the same folder, hours from
 scripts/tables.py.  Needs only Python and the programs.
@@ -37,8 +37,8 @@ def speed(commands=False):
     return lines
 
 
-# How the work of an operator grows with the number of tokens N.  R: rings; L: landmarks; w: side of a window or width of a
-# stripe; r: reduction.
+# The growth of an operator's work with the number of tokens N.  R: rings; L: landmarks; w: side of a window or width of
+# a stripe; r: reduction.
 GROWTH = {
     "softmax": "N²", "linear": "N", "ripple": "N R", "ripple-fixed": "N R", "ripple-softmax-weights": "N R",
     "ripple-truncated": "N R", "ripple-log": "N log N", "ripple-dense": "N √N", "ripple-explicit-softmax": "N²",
@@ -105,7 +105,7 @@ REPRODUCED = ("compact-100", "ripple-2", "ripple-1", "lisa-3a", "lisa-5", "hosts
 
 
 def hours():
-    """Estimated hours of training for some of the papers' tables: their least and their most expensive row."""
+    """Estimated hours of training for some of the papers' tables: their cheapest and their most expensive row."""
     lines = ["| `--table` | what | rows | hours for a row, two CPU cores | hours for a row, one H100 |", "|---|---|--:|--:|--:|"]
     for name in REPRODUCED:
         command = [sys.executable, "scripts/tables.py", "--hours", "--table", name]

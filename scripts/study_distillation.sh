@@ -2,21 +2,21 @@
 # Does a convolutional teacher help a small vision transformer (docs/guide/distillation.md)?  Trains a teacher on CIFAR-100, and
 # for every seed the students of configs/cpu/study.ini with softmax attention, with and without it.
 #
-#   sh scripts/study_distillation.sh          trains what is not in the CSV yet, one run after the other
-#   sh scripts/study_distillation.sh table    means and standard errors of what is there
+#   sh scripts/study_distillation.sh          trains the runs that are not in the CSV, one after the other
+#   sh scripts/study_distillation.sh table    means and standard errors of the existing rows
 #
-# A run has one thread and the lowest priority.  Whatever ends it, the next call goes on from its last saved state.
-# Accuracy is that of the last epoch on the test images: nothing is chosen by it.
+# A run has one thread and the lowest priority.  If it is interrupted, the next call continues from its last saved
+# state. Accuracy is that of the last epoch on the test images, which influence no choice.
 #
 # DATA      folder with cifar-100-binary (default datasets, where scripts/fetch_cifar.sh cifar100 puts it)
 # EPOCHS    of the teacher and of every student (default 30)
 # SEEDS     of the students (default "1 2 3")
 # CSV       the file of the rows (default docs/distillation.csv)
-# WORK      folder of the runs; the teacher stays there (default build/distillation)
+# WORK      folder of the runs, in which the teacher is kept (default build/distillation)
 # TRAIN_VIT the program (default build/cpu/train_vit)
 # TEACHER   the teacher's settings; others need another CSV and WORK (default "--attn dwconv7 --dim 96": depthwise 7x7
 #           convolutions, twice as wide as the students)
-# LIMIT     number of training and test images, for a try (default 0, all)
+# LIMIT     number of training and test images, for a trial (default 0, all)
 case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; esac
 set -u
 cd "$(dirname "$0")/.." || exit 1

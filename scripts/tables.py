@@ -1,24 +1,23 @@
 #!/usr/bin/env python3
-"""Prints tables of the papers with, for each row, the paper's result, the one reproduced here, and the difference.
+"""Prints tables of the papers with, for each row, the paper's result, the reproduced one, and the difference.
 
     python3 scripts/tables.py runs/paper                     every table, with the runs in that folder
     python3 scripts/tables.py --table ripple-2 runs/a runs/b one table
-    python3 scripts/tables.py --table lisa-4 runs/block.csv  with what scripts/bench/bench_block.sh measured
+    python3 scripts/tables.py --table lisa-4 runs/block.csv  with the measurements of scripts/bench/bench_block.sh
     python3 scripts/tables.py --rows ripple-2                the runs for scripts/reproduce.sh: name, the run whose
                                                             weights it starts from or -, program, arguments
     python3 scripts/tables.py --hours                        hours and memory that training takes, estimated (hours.py)
 
-A run belongs to a row by the name of its folder: `cifar100-ripple`, or `cifar100-ripple-seed3`; several seeds become a
-mean and its standard error.  Accuracy is that of the last epoch in log.csv, for papers that print the best epoch's the
-best of the log; an unfinished run is marked with its epoch.
-Bits per byte are those of the best weights on the test split, from test.txt, which scripts/reproduce.sh writes; of a run
-without one, the least of the validation split in log.csv.  ImageNet ReaL's top-1 is from a test.txt that the user writes:
-`train_vit --init RUN/best.safetensors --eval --real-labels real.json >RUN/test.txt`.
-Parameters and multiply-adds come from `train_vit --describe`, speeds and memory from bench.json in the run's folder,
-which scripts/reproduce.sh --bench writes; seconds an image are those of a detector's last evaluation.  The papers'
-results are in docs/paper_tables.csv, where the metrics `note` and `source` are text: what else is to be said of a row,
-and where its numbers are from if not from a table named here.  A row without a run shows only those.
-Needs only Python.
+The name of a run's folder assigns it to a row: `cifar100-ripple`, or `cifar100-ripple-seed3`; several seeds become a
+mean and its standard error.  Accuracy is that of the last epoch in log.csv, or the best of the log for papers with the
+best epoch; an unfinished run is marked with its epoch. Bits per byte are those of the best weights on the test split,
+from test.txt, which scripts/reproduce.sh writes; of a run without one, the least of the validation split in log.csv.
+ImageNet ReaL's top-1 is from a test.txt that the user writes: `train_vit --init RUN/best.safetensors --eval
+--real-labels real.json >RUN/test.txt`. Parameters and multiply-adds come from `train_vit --describe`, speeds and memory
+from bench.json in the run's folder, which scripts/reproduce.sh --bench writes; seconds an image are those of a
+detector's last evaluation.  The papers' results are in docs/paper_tables.csv, where the metrics `note` and `source` are
+text: a remark on a row, and the source of its numbers if that is not a table named here.  A row without a run shows
+only those. Needs only Python.
 """
 
 import argparse
@@ -38,8 +37,8 @@ PROGRAMS = {name: os.environ.get(name.upper(), os.path.join(ROOT, "build", "cpu"
 
 
 class Row:
-    """One row: the paper's name for it, and our run: a program, a config, settings on top of it, the run whose weights
-    it starts from, and the number of views of a sample whose multiply-adds the paper adds up."""
+    """One row: the paper's name for it, and the run here: a program, a config, additional settings, the run from whose
+    weights it starts, and the number of views of a sample whose multiply-adds the paper sums."""
 
     def __init__(self, paper, config, *arguments, run=None, after=None, program="train_vit", views=1):
         self.paper, self.config, self.arguments, self.after = paper, config, list(arguments), after
@@ -63,7 +62,7 @@ def compact(classes):
 
 
 def lisanet_i(*names):
-    """(the paper's row, what follows configs/imagenet/lisanet-i-)"""
+    """(the paper's row, the suffix of configs/imagenet/lisanet-i-)"""
     return [Row(paper, "imagenet/lisanet-i" + (name and "-" + name)) for paper, name in names]
 
 
@@ -97,7 +96,7 @@ def study(name, *arguments, config="study"):
     return Row(name, "cpu/" + config, *arguments, run=f"{config}-{name}")
 
 
-# The classifiers of the dense models' backbones that have a row of their own.
+# The classifiers of the dense models' backbones that have their own row.
 CLASSIFIERS = {"lisanet-s", "hylisanet-s", "pvt-small", "swin-t", "cswin-t"}
 
 # name: (title, the paper's table in docs/paper_tables.csv or None, rows)
@@ -233,14 +232,15 @@ TABLES = {
     ]),
 }
 
-# Configs of what is measured and not trained.
+# Configs that are measured and not trained.
 MEASURED = {"imagenet/block"}
 
-# Tables whose multiply-adds contain no transforms: LiSA's 4 and 12 count a block's linear layers and norms alone, and
-# the counts of its hierarchies come out so (docs/notebook/against-papers.md); those of its Tables 3, 13 and 14 contain transforms.
+# Tables whose multiply-adds contain no transforms: LiSA's 4 and 12 count only a block's linear layers and norms, and
+# this also reproduces the counts of its hierarchies (docs/notebook/against-papers.md); those of its Tables 3, 13 and 14
+# contain transforms.
 NO_TRANSFORMS = {"lisa-4", "lisa-5", "lisa-6", "lisa-7", "lisa-8"}
 
-# What is shown of a row: the paper's metric, the heading, our key, decimals.
+# The columns of a row: the paper's metric, the heading, the key in results, decimals.
 SHOWN = [("FLOPs", "10^6 multiply-adds", "mmacs", 1), ("params_M", "params, M", "params", 2),
          ("gmacs", "GMACs", "gmacs", 2), ("top1", "top-1, %", "top1", 2), ("top5", "top-5, %", "top5", 2),
          ("best1", "best top-1, %", "best1", 2), ("real", "ReaL, %", "real", 2),
@@ -271,8 +271,8 @@ def paper_numbers(table):
 
 
 def describe(row, cache={}):
-    """params (of train_detr those that are trained, of the others all) and macs, with and without transforms, by --describe, or {} where the program is
-    missing or refuses."""
+    """params (of train_detr those that are trained, of the others all) and macs, with and without transforms, from
+    --describe, or {} if the program is missing or refuses."""
     program, more = PROGRAMS[row.program], hours.class_count(row.program)
     path = os.path.join(ROOT, "configs", row.config + ".ini")
     key = (path, tuple(row.arguments))
@@ -295,7 +295,7 @@ def describe(row, cache={}):
 
 
 def read_run(folder):
-    """Results by our keys of SHOWN, and 'epoch' and 'epochs', of one run's folder, as far as it has them."""
+    """Results by the keys of SHOWN, and 'epoch' and 'epochs', from one run's folder, as far as it has them."""
     run = {}
     with open(os.path.join(folder, "log.csv"), newline="") as file:
         for line in csv.DictReader(file):
@@ -362,7 +362,7 @@ def mean_and_error(values):
 
 
 def ours(row, runs, key, bare):
-    """(value or None, its standard error or None) of what this project has for the row; bare: multiply-adds without
+    """(value or None, its standard error or None) of this project's result for the row; bare: multiply-adds without
     transforms."""
     if key in ("params", "gmacs", "mmacs"):
         return describe(row).get(key + " bare" if bare and key != "params" else key), None

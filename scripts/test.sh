@@ -7,7 +7,7 @@
 #   sh scripts/test.sh ci     half an hour: what CI checks, also where CI=true.  All tests, with AVX2 alone and with bfloat16,
 #                             too; those of clang's build under AddressSanitizer and UBSan, the loaders under
 #                             ThreadSanitizer, part of the tests for arm64 under an emulator, the fuzzers for a while, the
-#                             emulated CUDA kernels, and the CUDA build where there is a compiler for it
+#                             emulated CUDA kernels, and the CUDA build if there is a compiler for it
 #   sh scripts/test.sh all    an hour, before a release or after work on kernels: the same tests with every case, more
 #                             failing system calls, and all tests of clang's optimised build and under gcc's sanitizers
 #
@@ -33,8 +33,8 @@ TOTALS=$scratch/totals
 export TOTALS
 : >"$TOTALS"
 
-# A short log as it is; of a long one first the lines that say what is wrong, which may be anywhere when several
-# compilers run at once, and then its end.
+# Prints a short log completely; of a long one first the lines with errors, which may be anywhere when several compilers
+# run at once, and then its end.
 show() { # log
     if [ "$(wc -l <"$1")" -le 80 ]; then
         cat "$1"
@@ -45,7 +45,7 @@ show() { # log
     fi
 }
 
-# One check that is not a test program: quiet when it passes, its output when it does not.
+# One check that is not a test program; its output is printed only if it fails.
 check() { # name, command...
     name=$1
     shift
@@ -71,7 +71,7 @@ suite() { # build folder, names of tests (all)
     [ "$(wc -l <"$TOTALS")" -gt "$before" ] || check "tests/run.sh on $build" false
 }
 
-# The tests that are one C program each.
+# The tests that are single C programs.
 programs() { for source in tests/*/test_*.c; do basename "$source" .c; done; }
 scripts() { for source in tests/*/test_*.sh; do basename "$source" .sh; done; }
 
@@ -88,18 +88,17 @@ no_line() { # pattern, allowed
     [ ! -s "$scratch/found" ]
 }
 
-# Conditional compilation is for kernels/, what tests kernels that not every build has, and core/distributed.c.  Include
-# guards end in _H; random bits are computed by the same lines on every device, so their header asks which compiler reads it,
-# and C++ programs include vit.h;
-# FFmpeg moved what a stream says of its rotation.
+# Conditional compilation is only for kernels/, tests of kernels that not every build has, and core/distributed.c.
+# Exceptions: include guards, which end in _H; the header of random bits, which is compiled for every device; vit.h,
+# which C++ programs include; and the rotation of a stream, which FFmpeg has moved.
 style_ifdef() {
     sources -name '*.[ch]' | grep -vE '^\./(kernels/|core/distributed\.c$|tests/kernels/test_pairs\.c$)' |
         no_line '^[[:space:]]*#[[:space:]]*(if|elif)' \
             ':#ifndef [A-Z0-9_]+_H$|^\./(core/rng|library/vit)\.h:[0-9]*:#ifdef __(CUDACC__|cplusplus)$|:#if LIBAV(FORMAT|UTIL)_VERSION_INT '
 }
 
-# kernels.h is the only door to a device: outside of kernels/ a file includes it or one of the contracts that it names, and no
-# library of a device.
+# Only kernels.h gives access to a device: outside of kernels/ a file includes it or one of the contracts that it names,
+# and no device library.
 style_door() {
     contracts=$(sed -n 's/^#include "\(.*\)"$/\1/p' kernels/kernels.h | tr '\n' '|')
     sources -name '*.[ch]' | grep -vE '^\./(kernels|tests)/' |
@@ -117,7 +116,8 @@ style_unfinished() {
         no_line '(TO''DO|FIX''ME)' ''
 }
 
-# core/version.h and CHANGELOG.md: a version that is released has a heading, one that is not is a later one.
+# core/version.h and CHANGELOG.md: a released version has a heading, and an unreleased one is later than the last
+# heading.
 style_version() {
     version=$(sed -n 's/.*VIT_VERSION "\(.*\)"/\1/p' core/version.h)
     released=$(sed -n 's/^## \[\([0-9.]*\)\].*/\1/p' CHANGELOG.md | head -n 1)
@@ -127,7 +127,7 @@ style_version() {
     esac || { echo "core/version.h says '$version', the latest release of CHANGELOG.md is '$released'" && return 1; }
 }
 
-# Subjects of the commits since the rule was made (CONTRIBUTING.md); paths of a machine are no names of branches.
+# Subjects of the commits since the rule was made (CONTRIBUTING.md); a branch name must not be a path of a machine.
 RULES_FROM=2b367bc22e6e1a57a3cdcc0231149752946c383c
 style_commits() {
     git log --format='%h %s' "$RULES_FROM..HEAD" | awk '
@@ -137,7 +137,7 @@ style_commits() {
         END { exit wrong }'
 }
 
-# What a branch changed, on main what the last commit did: lines spaced otherwise than .clang-format says.
+# The lines that a branch has changed, or on main the last commit, must be spaced as in .clang-format.
 changed_since() {
     base=$(git merge-base HEAD origin/main 2>/dev/null || git merge-base HEAD main 2>/dev/null)
     [ "$base" ] && [ "$base" != "$(git rev-parse HEAD)" ] || base=$(git rev-parse -q --verify HEAD^)
@@ -146,7 +146,7 @@ changed_since() {
 
 # == Fuzzing ==========================================================================================================
 
-# New inputs go to a folder of their own, so that tests/corpus changes only by hand; a crash is kept in build/fuzz.
+# New inputs are written to a separate folder, so that tests/corpus changes only by hand; a crash is kept in build/fuzz.
 fuzz() { # fuzzer
     corpus=tests/corpus/$(basename "$1" | sed 's/^fuzz_//')
     mkdir -p "$scratch/$1"
@@ -158,16 +158,16 @@ fuzz() { # fuzzer
 
 # == Another machine ==================================================================================================
 
-# What a processor with bfloat16 runs in both precisions; whole models, whose roundings depend on its instructions, are
-# held to PyTorch's by `make PRECISION=BF16 test`.
+# The tests that a processor with bfloat16 runs in both precisions; `make PRECISION=BF16 test` compares whole models,
+# whose rounding depends on the instructions, with PyTorch's.
 bf16_tests="test_attention test_convit test_convolution test_depthwise test_features test_images test_layers test_masked
     test_softmax test_unfold test_window"
 
-# What an emulator runs in a minute.
+# The tests that an emulator runs in a minute.
 arm64_tests="test_config test_convit test_depthwise test_masked test_matching test_mixers test_rng test_safetensors
     test_softmax test_unfold"
 
-# A model trained there has the losses and norms of one trained here, to rounding.
+# A model trained under the emulator has the same losses and norms as one trained without it, up to rounding.
 arm64_model() {
     settings="--attn ripple --dim 16 --depth 2 --heads 2 --patch-size 8 --mlp-ratio 2 --train-limit 64 --test-limit 32
         --batch-size 16 --epochs 2 --warmup-epochs 0 --log-every 1"
@@ -192,7 +192,7 @@ arm64_model() {
 
 own_tests="test_products test_layers test_convolution test_model"
 
-# A program that says so and is linked with neither oneDNN nor the C++ library.
+# A program that reports this and is linked with neither oneDNN nor the C++ library.
 own_alone() {
     ! ldd build/cpu-own/train_vit | grep -E 'dnnl|stdc\+\+' &&
         build/cpu-own/train_vit --dim 16 --depth 1 --heads 2 --bench --bench-seconds 0.1 | grep -q 'own products'
@@ -200,10 +200,10 @@ own_alone() {
 
 # == Minutes, or everything ===========================================================================================
 
-# Of what these go through, flags and failing system calls, CI takes a part.
+# CI runs only some of the flags and failing system calls of these tests.
 swept="test_cli test_faults"
 
-# What takes long even so, or needs other builds.
+# The tests that still take long, or need other builds.
 long_scripts="test_gpu_plan test_faults test_variants test_mpi test_league test_python test_guide test_developers test_browser"
 
 test_some() {
@@ -214,32 +214,33 @@ test_some() {
         $(scripts | grep -vxE "$(echo "$long_scripts" | tr ' ' '|')")
 }
 
-# Is this the longest list of tests?
+# Whether this is the longest list of tests.
 all() { [ "$level" = all ]; }
 
 test_all() {
     echo "-- build/cpu"
-    # For test_python and test_browser alone, which are skipped without these: fetched while the program is built.
+    # test_python and test_browser are skipped without these packages, which are fetched during the build.
     sh scripts/deps.sh python browser >"$scratch/more" 2>&1 &
     more=$!
     check "make WERROR=1" make -k -j"$JOBS" WERROR=1 all tests benches
     wait $more || echo "-- test_python, test_browser: $(tail -n 1 "$scratch/more")"
-    # The plan for the first hour on a GPU is run with the emulated kernels.
+    # Runs the plan for the first hour on a GPU with the emulated kernels.
     # shellcheck disable=SC2046 # names of tests
     suite build/cpu $(programs) $(scripts | grep -vxE "test_gpu_plan|$(all || echo "$swept" | tr ' ' '|')|$(echo "$spaced" | tr ' ' '|')")
     # shellcheck disable=SC2086 # a list
     all || VIT_TEST_QUICK=1 suite build/cpu $swept
-    # In a folder whose name has a space: what gives paths to a shell, to make and to other programs.
+    # Runs, in a folder whose name has a space, the tests that pass paths to a shell, to make and to other programs.
     ln -s "$PWD" "$scratch/with space"
     # shellcheck disable=SC2086 # a list
     (cd "$scratch/with space" && suite build/cpu $spaced)
 
-    # Whether it compiles and what it says: not optimised.
+    # Checks only that it compiles, and its warnings: not optimised.
     echo "-- build/cpu-single: without MPI"
     check "make MPI=0" make -k -j"$JOBS" WERROR=1 MPI=0 VARIANTS= BUILD=build/cpu-single CFLAGS=-O0 all
     suite build/cpu-single test_mpi
 
-    # Whole models are held to PyTorch's by the fixtures of compact transformers, whose tokens are convolutions.
+    # Whole models are compared with PyTorch's on the fixtures of compact transformers, whose tokens come from
+    # convolutions.
     echo "-- build/cpu-own: matrix products and convolutions in plain C"
     check "make ONEDNN=0" make -k -j"$JOBS" WERROR=1 ONEDNN=0 VARIANTS= BUILD=build/cpu-own build/cpu-own/train_vit \
         $(echo "$own_tests" | sed 's|test_|build/cpu-own/tests/&|g')
@@ -247,8 +248,8 @@ test_all() {
     # shellcheck disable=SC2086 # a list
     VIT_TEST_FIXTURES='compact*' suite build/cpu-own $own_tests
 
-    # Two sets of instructions; the precisions are those of build/cpu.  The tests are what a processor without AVX-512 runs,
-    # oneDNN's part in them too.
+    # Two sets of instructions; the precisions are those of build/cpu.  The tests run the code for a processor without
+    # AVX-512, including oneDNN's.
     echo "-- build/cpu-portable: one program for several processors, and every test program with AVX2 alone"
     newer=
     [ "$(uname -m)" != x86_64 ] || newer=v4
@@ -275,7 +276,7 @@ test_all() {
         # shellcheck disable=SC2046 # names of tests
         VIT_TEST_QUICK=1 VIT_TEST_REDUCED=1 suite build/cpu-clang $(programs)
     fi
-    # Whether it compiles and what it says: not optimised.
+    # Checks only that it compiles, and its warnings: not optimised.
     # shellcheck disable=SC2046 # names of objects
     check "make CC=clang, bfloat16" make -k -j"$JOBS" WERROR=1 CC=clang PRECISION=BF16 VARIANTS= BUILD=build/cpu-clang-bf16 \
         CFLAGS=-O0 $(printf '%s\n' kernels/*/*.c | sed 's|\(.*\)c$|build/cpu-clang-bf16/\1o|')
@@ -296,24 +297,25 @@ test_all() {
     fi
 
     echo "-- build/cpu-asan: AddressSanitizer and UBSan, without what takes long"
-    # Built by clang, whose warnings these are, too.  gcc's instrumented code makes it guess wrong about the lengths of strings.
+    # WERROR=1 with clang alone: instrumented code makes gcc guess wrong about the lengths of strings.
     if all; then
         check "make SANITIZE=1" make -k -j"$JOBS" SANITIZE=1 all tests
     else
         check "make SANITIZE=1, clang" make -k -j"$JOBS" WERROR=1 CC=clang SANITIZE=1 VARIANTS= all tests
     fi
-    # Of the shell tests those that attack: the others start a program some thousand times, which takes minutes here.
+    # Only the shell tests with hostile input: the others start a program some thousand times, which takes minutes here.
     # shellcheck disable=SC2046 # names of tests
     VIT_TEST_QUICK=1 VIT_TEST_REDUCED=1 suite build/cpu-asan $(programs) test_files test_imagenet test_extras test_sizes
 
-    # Only what has threads of its own: OpenMP's barriers are unknown to ThreadSanitizer, so OpenMP has one thread here.
+    # Only tests with threads of their own: ThreadSanitizer does not recognise OpenMP's barriers, so OpenMP has one
+    # thread here.
     echo "-- build/cpu-tsan: the loaders under ThreadSanitizer"
     check "make SANITIZE=thread" make -k -j"$JOBS" SANITIZE=thread thread-tests
     OMP_NUM_THREADS=1 VIT_TEST_QUICK=1 suite build/cpu-tsan test_loader test_mixup test_detection_loader
 
     echo "-- build/fuzz"
     check "make fuzz" make -k -j"$JOBS" fuzz
-    # Each is one thread: as many at the same time as there are jobs.
+    # Each has one thread, so there are as many at the same time as jobs.
     i=0
     for source in tests/fuzz/*.c; do
         name=$(basename "$source" .c)
@@ -326,7 +328,7 @@ test_all() {
 
     echo "-- build/emulate-*: the CUDA kernels on the CPU, every thread a fiber"
     for precision in FP32 BF16; do
-        # Bytes are counted in the precision of training.  What UBSan sees is the same in both.
+        # Bytes are counted in the precision of training.  UBSan finds the same in both.
         set --
         if [ $precision = BF16 ]; then
             set -- counted
@@ -337,21 +339,21 @@ test_all() {
         [ $precision != BF16 ] || check "bytes that are known" env ASAN_OPTIONS=detect_leaks=0 build/emulate-BF16/counted/test_traffic
         check "test_emulator, $precision" build/emulate-$precision/tests/emulate/test_emulator
         check "stand-ins, $precision" env ASAN_OPTIONS=detect_leaks=0 build/emulate-$precision/tests/emulate/test_standins
-        # cuFFT's way, launches and bytes of a step, two ranks; the plan for a GPU needs both precisions.
+        # Transforms with cuFFT, launches and bytes of a step, two ranks; the plan for a GPU needs both precisions.
         # shellcheck disable=SC2046 # names of tests
         suite build/emulate-$precision emulated_transforms emulated_counts emulated_ranks $(sh tests/run.sh --device-tests) \
             $([ $precision = FP32 ] || echo emulated_bytes test_gpu_plan)
-        # Products for which the library has nothing; LiSA where shared memory holds one channel and no sums.
+        # Products that the library does not support; LiSA with shared memory for one channel and no sums.
         VIT_STANDIN_DENIES=1 suite build/emulate-$precision test_layers
         [ $precision != BF16 ] || VIT_STANDIN_SHARED=2 VIT_STANDIN_PROCESSORS=1 suite build/emulate-BF16 test_lisa
     done
-    # Float heads of 33 channels and more on a GPU whose blocks have less shared memory.
+    # Float heads of at least 33 channels on a GPU with less shared memory per block.
     VIT_STANDIN_SM=86 suite build/emulate-FP32 test_softmax test_masked
     check "cuda_vs_cpu, emulated" env ASAN_OPTIONS=detect_leaks=0 \
         CUDA_FP32=build/emulate-FP32/train_vit CUDA_BF16=build/emulate-BF16/train_vit sh tests/emulate/cuda_vs_cpu.sh
 
     PATH=$PATH:${CUDA_HOME:-/usr/local/cuda}/bin
-    # Where there is no GPU whether it compiles: for one architecture, not optimised, in a third of the time.
+    # Without a GPU, checks only that it compiles: for one architecture, not optimised, in a third of the time.
     if ! command -v nvcc >/dev/null 2>&1; then
         echo "-- build/cuda: not built, no nvcc here"
     elif make need-gpu >/dev/null 2>&1; then

@@ -1,20 +1,21 @@
 """Fills the output blocks of docs/developers/tour.md by running the commands in them.
 
-    python3 scripts/tour.py                  runs all commands and writes the page anew (minutes)
+    python3 scripts/tour.py                  runs all commands and writes the page again (minutes)
     python3 scripts/tour.py --check          runs them and compares: words and whole numbers must be equal and decimals
                                              nearly; times, speeds and the machine are left out
     python3 scripts/tour.py --check --quick  the same without the exercises that change sources, which have to compile
 
-A comment in front of a block says what the block is:
+A comment before a block describes it:
 
     <!-- tour -->                    a line after "$ " is a command, the lines below it are its output
-    <!-- tour: first 3, last 2 -->   the same with these lines of the output alone, and "..." between them
+    <!-- tour: first 3, last 2 -->   the same with only these lines of the output, and "..." between them
     <!-- tour: lines A|B -->         the same with the lines that have A or B, and "..." between them
     <!-- tour: save NAME -->         a file, which later commands find under this name
     <!-- tour: insert in FILE after TEXT -->     lines that are added to a copy of the sources after TEXT (\\n: a new line)
-    <!-- tour: change FILE: OLD -> NEW -->       no block: such a change
+    <!-- tour: change FILE: OLD -> NEW -->       not a block: such a change
 
-Up to the end of its exercise, a quotation in Markdown, later commands run in that copy.  Needs numpy, and build/cpu."""
+Later commands run in that copy up to the end of the exercise, which is a quotation in Markdown.  Needs numpy, and
+build/cpu."""
 
 import argparse
 import difflib
@@ -29,7 +30,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PAGE = os.path.join(ROOT, "docs/developers/tour.md")
 MARK = re.compile(r"((?:> )?)<!-- tour(?:: (.*))? -->$")
 
-# What depends on the machine and its load.
+# Text that depends on the machine and its load.
 VOLATILE = ((r"CPU, \d+ threads?, [\w-]+, oneDNN [\d.]+", "CPU"), (r"[\d.]+ (\w+)/s", r"\1/s"), (r"\b\d+:\d\d\b", "time"),
             (r"activation_bytes: \d+", "activation_bytes"), (r"[\d.]+ of allowed", "of allowed"), (r" +", " "))
 PROGRESS = re.compile(r"evaluating \d|epoch \d+/\d+  batch (\d+)/(?!\1 )")  # a busy machine prints more of these lines
@@ -53,7 +54,7 @@ class Scratch:
                                 OMP_WAIT_POLICY="passive")
 
     def change(self, file, old, new):
-        """Replaces OLD, which FILE has once, in a fresh copy of the sources and of what is built from them."""
+        """Replaces OLD, which FILE has once, in a fresh copy of the sources and of their build."""
         shutil.rmtree(self.copy, ignore_errors=True)
         listed = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
         for name in listed.splitlines():
@@ -110,7 +111,7 @@ def shown(lines, how):
 
 
 def generate(block, how, scratch, quick):
-    """The block as its commands give it; files are saved and sources changed on the way."""
+    """The block with the output of its commands; files are saved and sources changed in the process."""
     if how.startswith("save "):
         with open(os.path.join(scratch.plain, how[5:]), "w") as file:
             file.write("\n".join(block) + "\n")
@@ -156,7 +157,7 @@ def filled(page, scratch, quick):
 
 
 def agree(a, b):
-    """Are two lines equal, but for what depends on the machine and the last digits of decimals?"""
+    """Are two lines equal, except for text that depends on the machine and for the last digits of decimals?"""
     for pattern, words in VOLATILE:
         a, b = re.sub(pattern, words, a), re.sub(pattern, words, b)
     if NUMBER.sub("#", a) != NUMBER.sub("#", b):

@@ -55,7 +55,7 @@ case $BUILD in
 *-portable) env -u PRECISION make -j"$THREADS" ARCH=portable "$BUILD/train_vit" >&2 ;; # make has its own PRECISION
 *) env -u PRECISION make -j"$THREADS" "$BUILD/train_vit" >&2 ;;
 esac
-# What PyTorch and its libraries take of this processor.
+# Settings that limit PyTorch and its libraries to the same instructions.
 case $ISA in
 auto) limits= ;;
 avx2) limits="ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2" ;;
@@ -83,7 +83,7 @@ config_of() {
     esac
 }
 
-# A measurement's JSON, with who and what in front, to the raw file and to OUT.
+# Writes a measurement's JSON, preceded by its program and model, to the raw file and to OUT.
 record() { # "key": "value", ...
     sed -n "s/^{/{$1, /p" >"$scratch/line"
     [ -s "$scratch/line" ] || { echo "scripts/bench/bench.sh: no result for {$1}" >&2 && exit 1; }
@@ -98,13 +98,13 @@ ours() { # model
     record "\"by\": \"vit.c\", \"model\": \"$1\"" <"$scratch/out"
 }
 
-# A member of the newest line of vit.c's for a model.
+# A member of vit.c's latest line for a model.
 of_ours() { # model, member
     sed -n "/\"by\": \"vit.c\", .*\"model\": \"$1\"/s/.*\"$2\": \([0-9]*\).*/\1/p" "$raw" | tail -n 1
 }
 
-# The batch size that vit.c used, which is less than BATCH where SECONDS_EACH is too short for four batches, and as many
-# steps as vit.c made in that time, but at least five.
+# The batch size that vit.c used, which is less than BATCH if SECONDS_EACH is too short for four batches, and the number
+# of steps that vit.c made in that time, but at least five.
 theirs() { # model, mode
     batch=$(of_ours "$1" batch_size)
     steps=$(($(of_ours "$1" train_images_per_s) * SECONDS_EACH / batch))
@@ -145,7 +145,8 @@ for model, size in keys:
 END
 }
 
-# --bench trains, too, and takes smaller batches where four do not fit its seconds: time enough for 8 images a second.
+# --bench trains, too, and reduces batches if four do not fit into its seconds: this is enough time at 8 images a
+# second.
 infer_ours() { # model, batch
     time=$(($2 / 2))
     [ "$time" -ge "$SECONDS_EACH" ] || time=$SECONDS_EACH
@@ -171,7 +172,7 @@ if [ "${BATCHES:-}" ]; then
         for model in $MODELS; do
             for batch in $BATCHES; do
                 for mode in $MODES; do
-                    [ "$model-$mode" != ripple-onnx ] || continue # ONNX has no running product
+                    [ "$model-$mode" != ripple-onnx ] || continue # ONNX has no cumulative product
                     infer_ours "$model" "$batch"
                     infer_theirs "$model" "$mode" "$batch"
                 done

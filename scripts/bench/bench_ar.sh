@@ -10,19 +10,19 @@
 #   LENGTHS="3072 12288"          sparse: tokens; a sequence at a time, stride 128, 32 summaries
 #   ATTN="softmax sparse-strided sparse-fixed"    sparse: the rows; "of dense" needs softmax
 #   SPARSE="--dim 512 --depth 4 --heads 8"    sparse: the model
-#   SAMPLE="16x256"               sample: sequences and tokens, drawn from the second byte on
+#   SAMPLE="16x256"               sample: sequences and tokens, sampled from the second byte on
 #   PRECISIONS="float32 bfloat16"
 #   THREADS=N        threads, on both sides (default: the number of cores)
-#   SECONDS_EACH=5   approximate seconds for one measurement; where four batches take longer, vit.c takes smaller ones
-#   LIMIT=60         seconds after which a measurement, PyTorch's compilation included, is given up and not tried again
-#   TORCH_STEPS=3    most training steps, or drawn batches, that PyTorch's median is of
+#   SECONDS_EACH=5   approximate seconds for one measurement; if four batches take longer, vit.c reduces them
+#   LIMIT=60         seconds after which a measurement, PyTorch's compilation included, is stopped and not tried again
+#   TORCH_STEPS=3    largest number of training steps, or sampled batches, in PyTorch's median
 #   ROUNDS=2         how often everything is measured; the tables have the medians
 #   RUN="chrt -r 1"  a prefix of every command
 #   OUT=FILE         also write one line of JSON for each measurement to this file
 #
-# Measurements of the rows of a table alternate, so that a change in the machine's speed affects all of them.  First it
-# says how many there are and how long they can take.  Every one is a line of JSON as soon as it exists, every row is
-# shown when it is complete, and the tables of what there is are printed when the script is interrupted, too.
+# Measurements of the rows of a table alternate, so that a change in the machine's speed affects all of them.  First the
+# script prints their number and the longest time that they can take.  Each measurement is written as a line of JSON at
+# once, each row is shown when it is complete, and the tables so far are also printed if the script is interrupted.
 case ${1:-} in
 -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;;
 '') ;;
@@ -74,11 +74,11 @@ trap 'tables all; exit 130' INT TERM
 raw=$scratch/raw
 : >"$raw"
 env -u PRECISION make -j"$THREADS" "$BUILD/train_ar" >&2
-# Any text has the speed of every other.
+# The speed does not depend on the text.
 awk 'BEGIN { srand(1); for (i = 0; i < 50000; i++) print "line", i, rand() }' >"$scratch/text"
 export OMP_NUM_THREADS="$THREADS"
 
-# The JSON of a measurement, with what it is of in front, to the raw file and to OUT.
+# Writes the JSON of a measurement, preceded by its subject, to the raw file and to OUT.
 record() { # "key": "value", ...
     sed -n "s/^{/{$1, /p" "$scratch/out" >"$scratch/line"
     [ -s "$scratch/line" ] || { echo "scripts/bench/bench_ar.sh: no result for {$1}" >&2 && exit 1; }
@@ -87,7 +87,8 @@ record() { # "key": "value", ...
     cat "$scratch/line" >&2
 }
 
-# A command's standard output as a measurement, or that it took longer than LIMIT, which it is not given twice.
+# Records a command's standard output as a measurement, or that it took longer than LIMIT, after which it is not tried
+# again.
 measure() { # "key": "value", ..., then the command
     what=$1 status=0
     shift
@@ -147,7 +148,7 @@ sparse() { # tokens, precision
 
 # == Drawing ==========================================================================================================
 
-# Weights of no training: a step at rate 0.  The time of reading them is taken off by drawing one token.
+# Untrained weights: one step with learning rate 0.  The time of reading them is subtracted by sampling a single token.
 weights() { # tokens
     [ "$drawn_for" != "$1" ] || return 0
     drawn_for=$1
@@ -159,7 +160,7 @@ weights() { # tokens
 }
 drawn_for=
 
-# One line of JSON: the speed of what two commands, of which one draws a second byte alone, differ by.
+# One line of JSON: the speed, from the difference between two commands, one of which samples only a second byte.
 cat >"$scratch/draw.sh" <<'END'
 set -eu
 trap 'kill $!; exit 143' TERM INT

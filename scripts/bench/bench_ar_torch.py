@@ -1,15 +1,15 @@
 """Measures tokens per second of PyTorch on the dense causal model that train_ar trains, written as a PyTorch user would.
 
     python scripts/bench/bench_ar_torch.py --tokens 1024 --dim 768 --depth 12 --heads 12 --batch 4 --modes eager,compile
-    python scripts/bench/bench_ar_torch.py --sample --tokens 256 --batch 16      drawing with a cache of keys and values
+    python scripts/bench/bench_ar_torch.py --sample --tokens 256 --batch 16      sampling with a cache of keys and values
     python scripts/bench/bench_ar_torch.py --check build/cpu/train_ar            compares the model with train_ar's
 
 Bytes in, 256 logits out; pre-norm blocks with F.scaled_dot_product_attention (is_causal), two tables of positions, the
 logits' weights not tied.  A training step is forward, cross entropy, backward, AdamW (fused) and
 zero_grad(set_to_none), in float32 or under autocast to bfloat16; the median of --steps steps after a warm-up.  The MLP
 has GPT-2's tanh form of GELU, one kernel in PyTorch; train_ar's x sigmoid(1.702 x) would be three (--gelu sigmoid).
-Drawing reads one token at a time; the cache is allocated once, and attention reads as much of it as is filled.
-Prints one JSON line for each mode."""
+Sampling processes one token at a time; the cache is allocated once, and attention reads its filled part. Prints one
+JSON line for each mode."""
 
 import argparse
 import json

@@ -3,8 +3,9 @@
     make build/cpu/tests/bench_augment
     chrt -r 1 python3 scripts/bench/bench_augment.py FOLDER [--policy rand-m9-mstd0.5-inc1]
 
-FOLDER holds JPEGs at any depth.  Both sides see the same decoded pictures, at 224 and at 32 pixels, one thread each,
-and take turns; each figure is the best of all turns, a ratio compares the bests.  Needs Pillow, timm and torchvision.
+FOLDER contains JPEGs at any depth.  Both programs process the same decoded pictures, at 224 and at 32 pixels, with one
+thread each, alternately; each figure is the best of all rounds, and a ratio compares these.  Needs Pillow, timm and
+torchvision.
 """
 
 import argparse
@@ -40,7 +41,8 @@ from timm.data.auto_augment import rand_augment_transform
 
 
 def allow_no_bits():
-    """Late Pillow refuses the 0 bits that timm asks Posterize for at strength 10; before, all became black."""
+    """Newer Pillow refuses the 0 bits that timm passes to Posterize at strength 10; with older versions all pixels
+    became black."""
     posterize = PIL.ImageOps.posterize
     PIL.ImageOps.posterize = lambda image, bits: posterize(image, bits) if bits else Image.new(image.mode, image.size)
 

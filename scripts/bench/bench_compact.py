@@ -1,11 +1,11 @@
-"""Images per second of training CCT-2/3x2 on images of 32 x 32: PyTorch, in each of its ways, and vit.c in turns.
+"""Images per second of training CCT-2/3x2 on images of 32 x 32: PyTorch, in each of its modes, and vit.c, alternately.
 
     python3 scripts/bench/bench_compact.py [--threads 2] [--rounds 3] [--modes eager,channels_last,compile] [--bfloat16]
 
-The same work on both sides: forward, loss with smoothed labels, backward and AdamW for a batch of 128 images that are
-there already; drop path is on, dropout of the weights of attention is not. PyTorch's attention is its fused one. Of each
-way the fastest step of all rounds counts. --bfloat16 runs PyTorch under autocast to bfloat16, and vit.c's variant with
-activations of bfloat16."""
+The same work on both sides: forward, loss with smoothed labels, backward and AdamW for a batch of 128 images in memory;
+drop path is on, dropout of attention's weights is off. PyTorch uses its fused attention. The fastest step of all rounds
+counts for each mode. --bfloat16 runs PyTorch under autocast to bfloat16, and vit.c's variant with activations of
+bfloat16."""
 
 import argparse
 import json
@@ -75,7 +75,7 @@ def model_of(torch):
 
 
 class Way:
-    """One way of PyTorch's to train the model; seconds: those of its fastest step."""
+    """One of PyTorch's modes of training the model; seconds: the time of its fastest step."""
 
     def __init__(self, torch, name, options):
         self.torch, self.name, self.bfloat16, self.seconds = torch, name, options.bfloat16, float("inf")

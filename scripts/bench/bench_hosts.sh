@@ -1,22 +1,22 @@
 #!/bin/sh
-# Hierarchical models at 224 x 224 against timm's on this machine, and focused attention against each host's own: images
-# a second of training and of inference, as Markdown tables.
+# Compares hierarchical models at 224 x 224 with timm's on this machine, and focused attention with each host's own:
+# images a second in training and inference, as Markdown tables.
 #
 #   PYTHON=/path/to/python sh scripts/bench/bench_hosts.sh        a Python with torch and timm (default: python3)
-#   sh scripts/bench/bench_hosts.sh --share                       only attention's share of the multiply-adds, without Python
+#   sh scripts/bench/bench_hosts.sh --share                       only the share of attention in the multiply-adds, without Python
 #
-#   MODELS="pvt-v2-b0 swin-t"   one of them alone is a row of each table
+#   MODELS="pvt-v2-b0 swin-t"   models, each a row of each table
 #   TABLES="timm focused"       one of them alone: the comparison with timm, or of focused attention with the host's own
 #   BATCH=8            images in a batch, on both sides
 #   THREADS=N          threads, on both sides (default: the number of cores)
-#   SECONDS_EACH=15    approximate seconds for one measurement; where four batches take longer, vit.c takes smaller ones
+#   SECONDS_EACH=15    approximate seconds for one measurement; if four batches take longer, vit.c reduces them
 #   ROUNDS=2           how often everything is measured; the tables have the medians
 #   MODES="eager compile"
 #   SIDES="224 448"    of the images for the ratios of focused attention
 #   PRECISION=float32  or bfloat16, PyTorch's by autocast
-#   LIMIT=900          seconds after which a measurement of PyTorch, its compilation included, is given up
-#   TORCH_STEPS=5      training steps that PyTorch's median is of
-#   BUILD=build/cpu    where train_vit is
+#   LIMIT=900          seconds after which a measurement of PyTorch, with its compilation, is stopped
+#   TORCH_STEPS=5      number of training steps in PyTorch's median
+#   BUILD=build/cpu    folder of train_vit
 #
 # Measurements of vit.c and PyTorch alternate, so that a change in the machine's speed affects both.  Load averages
 # are printed above the tables.
@@ -95,7 +95,7 @@ theirs() { # CONFIG, mode
     record "\"by\": \"PyTorch\", \"of\": \"$1\", \"side\": 224"
 }
 
-# Attention's share of the multiply-adds: of the rows of --describe below blocks' attn.
+# The share of attention in the multiply-adds, from the rows of --describe for the blocks' attn.
 share() { # CONFIG, side
     "$BUILD/train_vit" --config "configs/imagenet/$1.ini" --num-classes 1000 --img-size "$2" --describe |
         awk -v of="$1" -v side="$2" '$1 ~ /\.attn\.$/ { attn += $(NF - 1) } /^macs:/ { all = $2 / 1e6 }

@@ -22,7 +22,7 @@ from PIL import Image
 
 
 def best_pass(one_pass, count, seconds):
-    """Milliseconds an image in the fastest pass but the first."""
+    """Milliseconds an image in the fastest pass, without the first."""
     best, begin, passes = float("inf"), time.perf_counter(), 0
     while passes < 2 or time.perf_counter() - begin < seconds:
         start = time.perf_counter()

@@ -31,7 +31,7 @@ trap 'exit 130' INT TERM
 "$build/pack_dataset" --data "$data" --out "$scratch/raw-train.pack" --resize 256 --raw >/dev/null || exit 1
 export OMP_NUM_THREADS=1
 
-note() { # KEY VALUE: kept when it is the best so far (the least)
+note() { # KEY VALUE: kept if it is the smallest so far
     [ -n "$2" ] && echo "$1 $2" >>"$scratch/figures"
 }
 ms() { sed -n 's/.*"ms": \([0-9.]*\).*/\1/p'; }

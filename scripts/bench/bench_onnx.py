@@ -46,7 +46,7 @@ from vitc import config as settings
 from vitc import export
 
 OWN = dict(img_size="32", patch_size="4", dim="192", depth="4", heads="6", pool="gap")
-# Operators that are not for a plain model's defaults.
+# Operators that do not work with a plain model's defaults.
 MORE = {"reduced": dict(reduction="2"), "focused-reduced": dict(reduction="2"), "convattn": dict(kv_stride="2")}
 ALONE = {"conv", "sepconv"}  # blocks of a hierarchy's first stages
 
@@ -63,7 +63,7 @@ def read_ini(path):
 
 
 def shortest(call):
-    """The seconds of the shortest of as many calls as there are in SECONDS."""
+    """The seconds of the shortest call within SECONDS seconds."""
     call()
     best, end = float("inf"), time.perf_counter() + SECONDS
     while time.perf_counter() < end:

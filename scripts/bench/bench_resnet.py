@@ -4,8 +4,8 @@ Measurements alternate, and results are ratios.
     python3 scripts/bench/bench_resnet.py [--size 800x1066] [--threads 1] [--runs 3] [--rounds 2] [--compile] [--cpu]
 
 PyTorch runs in its fastest form: batch norms folded into weights and biases, channels last, and, with --compile,
-torch.compile.  Training computes the gradients of layers 2 to 4 as the detector does.  --cpu takes the processor's time
-in place of the clock's, on a busy machine with one thread.  Needs PyTorch 2 and, for --compile, a C++ compiler."""
+torch.compile.  Training computes the gradients of layers 2 to 4 as the detector does.  --cpu measures processor time
+instead of clock time, for one thread on a busy machine.  Needs PyTorch 2 and, for --compile, a C++ compiler."""
 
 import argparse
 import os
@@ -34,8 +34,8 @@ clock = time.process_time if args.cpu else time.perf_counter
 
 
 class Conv(torch.nn.Module):
-    """A convolution whose batch norm is constant: scale folded into the weight in training, too, so that it is as much
-    work as vit.c's; a frozen one has no gradient."""
+    """A convolution whose batch norm is constant: scale is folded into the weight also in training, as in vit.c; a
+    frozen one has no gradient."""
 
     def __init__(self, inputs, outputs, k, stride, trained):
         super().__init__()

@@ -4,17 +4,17 @@
     python scripts/bench/bench_torch.py --check        compares the models with python/vitc
 
 A training step is forward, cross entropy with soft targets, backward, AdamW (fused) and zero_grad(set_to_none), in
-float32, or with --precision bfloat16 or --device cuda under autocast to bfloat16, on CUDA with channels-last images; the median of --steps steps after a
-warm-up.  Images lie on the device; with --uploads training is measured again with images that come from page-locked
-memory.  Prints one JSON line for each model and mode.
+float32, or with --precision bfloat16 or --device cuda under autocast to bfloat16, on CUDA with channels-last images;
+the median of --steps steps after a warm-up.  Images are on the device; with --uploads training is measured again with
+images that are copied from page-locked memory.  Prints one JSON line for each model and mode.
 
     python scripts/bench/bench_torch.py --inference --modes eager,compile,onnx --batch 1 32
 
-With --inference nothing is trained, and the mode onnx is ONNX Runtime on the exported model (float32 alone: its CPU
+With --inference nothing is trained, and the mode onnx is ONNX Runtime on the exported model (float32 only: its CPU
 kernels have no bfloat16).
 
     python scripts/bench/bench_torch.py --device cuda --models timm,linear,ripple-weights --batch 512
-    python scripts/bench/bench_torch.py --device cuda --attention      F.scaled_dot_product_attention alone, bfloat16
+    python scripts/bench/bench_torch.py --device cuda --attention      only F.scaled_dot_product_attention, bfloat16
 
     timm             timm's VisionTransformer, with which DeiT is usually trained
     timm:NAME        timm's model of that name, such as timm:pvt_v2_b0 (scripts/bench/bench_hosts.sh)
@@ -273,7 +273,7 @@ class Vit(nn.Module):
 
 
 def adamw(model):
-    """fused where this PyTorch has it for the device, else foreach."""
+    """fused if this PyTorch has it for the device, otherwise foreach."""
     decayed, rest = [], []
     for name, parameter in model.named_parameters():
         (rest if parameter.ndim <= 1 or name in ("pos_embed", "cls_token") else decayed).append(parameter)
@@ -290,7 +290,7 @@ def wait(device):
 
 
 def median_seconds(step, warmup, steps, device="cpu", limit=float("inf")):
-    """Of as many steps, or of those that end before another would begin after `limit` seconds; of one at least."""
+    """The time of this number of steps, or of the steps that begin within `limit` seconds; of at least one."""
     for _ in range(warmup):
         step()
     times = []
@@ -321,8 +321,8 @@ def build(arguments, kind, pool):
 
 
 class Uploads:
-    """Batches as timm's loader delivers them to a GPU: bytes in page-locked memory, copied and normalised on a stream
-    of their own while the device computes the step before."""
+    """Batches as timm's loader delivers them to a GPU: bytes in page-locked memory, copied and normalised on another
+    stream while the device computes the previous step."""
 
     def __init__(self, arguments, layout):
         self.device, self.layout = arguments.device, layout
@@ -408,7 +408,7 @@ def measure(arguments, kind, mode):
         next_images = Uploads(arguments, layout)
         uploaded = median_seconds(lambda: train_step(next_images()), arguments.warmup, arguments.steps, device)
     model.eval()
-    # Constant weights folded and packed, as for serving; no_grad because freezing asks for it.
+    # Constant weights are folded and packed, as for serving; freezing requires no_grad.
     infer_model = torch.compile(model, options={"freezing": device == "cpu"}) if compiled else model
     with torch.no_grad(), autocast():
         infer = median_seconds(lambda: infer_model(images), arguments.warmup, arguments.steps, device)
@@ -447,7 +447,7 @@ def measure_attention(arguments):
                           "backward_ms": round(backward, 4)}), flush=True)
 
 
-# == Do the opponents compute the same function? =======================================================================
+# == Do both sides compute the same function? =======================================================================
 
 
 def check():

@@ -2,16 +2,17 @@
 """Frames a second from one H.264 video with one thread: vit.c, PyAV and decord.
 
     make build/cpu/tests/bench_video && python3 scripts/bench/bench_video.py [--video FILE]
-    python3 scripts/bench/bench_video.py --harsh --runs 0 compares pixels of blocks that have colours of their own
+    python3 scripts/bench/bench_video.py --harsh --runs 0 compares pixels of blocks with different colours
     python3 scripts/bench/bench_video.py --same FILE...   compares pixels only
 
-Needs numpy and PyAV, and measures decord where it is.  Without --video PyAV encodes one: ten seconds of 340x256 at 30
-frames a second, moving texture, a key frame every 60 frames, B-frames.  First the pixels are compared, PyAV's converted
-with the same flags: versions of libswscale differ in how they enlarge chroma.  decord has libswscale's faster flags.  Then the best of five runs is taken, in processor time and in
-turn, of all frames in order, and of 16 frames, 4 apart, from several starts, where every clip opens the file anew.
+Needs numpy and PyAV, and measures decord if it is installed.  Without --video PyAV encodes one: ten seconds of 340x256
+at 30 frames a second, moving texture, a key frame every 60 frames, B-frames.  First the pixels are compared, PyAV's
+converted with the same flags: versions of libswscale differ in how they enlarge chroma.  decord has libswscale's faster
+flags.  Then the best of five alternating runs is reported, in processor time, for all frames in order, and for 16
+frames, 4 apart, from several starts, where every clip opens the file again.
 
---same takes what PyAV decodes and lets the libswscale that vit.c loads make pixels of it: the same bytes are wanted, for the
-first 40 frames of each file.
+--same converts PyAV's decoded frames with the libswscale that vit.c loads, and compares the bytes of the first 40
+frames of each file.
 """
 import argparse
 import ctypes
@@ -150,7 +151,7 @@ def compare(program, path):
 
 
 def converted(frame, library):
-    """The frame's pixels by a libswscale of this machine, as data/video/video.c asks for them."""
+    """The frame's pixels from this machine's libswscale, with the options of data/video/video.c."""
     planar = {"yuv420p": 0, "yuvj420p": 12}  # AVPixelFormat
     height, width, row = frame.height, frame.width, (3 * frame.width + 63) // 64 * 64
     full, matrix = frame.color_range == 2 or frame.format.name == "yuvj420p", 1 if frame.colorspace == 1 else 5

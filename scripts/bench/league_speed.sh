@@ -1,7 +1,7 @@
 #!/bin/sh
 # Measures training, inference and peak memory of every operator of the league at 64, 196 and 784 tokens.  Writes CSV.
 #
-#   sh scripts/bench/league_speed.sh                      adds what docs/league-speed.csv lacks: all in seven minutes
+#   sh scripts/bench/league_speed.sh                      adds the missing rows to docs/league-speed.csv: all in seven minutes
 #   OPERATORS="softmax lisa" sh scripts/bench/league_speed.sh
 #
 # The model is that of configs/cpu/study.ini with images of 32 x 32, 56 x 56 and 112 x 112 pixels, in float32, on one
@@ -11,7 +11,7 @@
 # TOKENS        numbers of tokens (default 64 196 784)
 # BATCH         images in a batch (default 8)
 # SECONDS_EACH  seconds for training and for inference, at least three batches (default 0.3)
-# CSV           file (default docs/league-speed.csv); what it has is not measured again
+# CSV           file (default docs/league-speed.csv); its rows are not measured again
 case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; esac
 set -u
 cd "$(dirname "$0")/../.." || exit 1
@@ -22,7 +22,7 @@ BATCH=${BATCH:-8}
 SECONDS_EACH=${SECONDS_EACH:-0.3}
 CSV=${CSV:-docs/league-speed.csv}
 header=operator,tokens,batch,train_images_per_s,infer_images_per_s,peak_bytes,device,date
-all=$(sh scripts/league.sh all | awk '$3 == 10 && $4 == 1 && $1 !~ /[+]/') # one row of each operator
+all=$(sh scripts/league.sh all | awk '$3 == 10 && $4 == 1 && $1 !~ /[+]/') # one row for each operator
 OPERATORS=${OPERATORS:-$(echo "$all" | cut -d ' ' -f 1)}
 
 fail() { echo "scripts/bench/league_speed.sh: $*" >&2; exit 1; }

@@ -1,15 +1,15 @@
 #!/bin/sh
 # Measures time and memory for several numbers of tokens, as in Figures 2 and 4 of the ripple attention paper (appendix
-# E: width 96, batch 4, otherwise DeiT-tiny with six heads; nine of the twelve blocks are ripple, the others linear, as
-# appendix C.5 has it wherever nothing else is said).  Writes CSV and PNG.
+# E: width 96, batch 4, otherwise DeiT-tiny with six heads; nine of the twelve blocks use ripple attention, the others
+# linear attention, the default of appendix C.5).  Writes CSV and PNG.
 #
 #   sh scripts/bench/scaling.sh                                runs/scaling.csv and runs/scaling.png
 #   LAYERS=12 OUT=docs/scaling sh scripts/bench/scaling.sh     docs/scaling.csv and docs/images/scaling.png
 #   SIDES="8 16 32 64 128" TRAIN_VIT=build/cuda/train_vit OUT=runs/scaling sh scripts/bench/scaling.sh
 #
-# LAYERS   number of ripple blocks (default 9; a file's rows should all have the same)
+# LAYERS   number of ripple blocks (default 9; all rows of a file should have the same)
 # SIDES    sides of the token grids (default 8 16 24 32 48 64)
-# OUT      writes OUT.csv and OUT.png (default runs/scaling; of docs/scaling the image is in docs/images); rows that are already in
+# OUT      writes OUT.csv and OUT.png (default runs/scaling; the image of docs/scaling is in docs/images); rows that are already in
 #          OUT.csv are not measured again
 # LIMIT    skip larger grids of an operator once its training batch takes more than this many seconds (default 20)
 case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; esac

@@ -1,19 +1,19 @@
-"""Trains one small model with vit.c and with timm, by one recipe, and says whether both learn the same.
+"""Trains one small model with vit.c and with timm, with one recipe, and reports whether both learn the same.
 
-    python scripts/bench/train_timm.py --data-dir datasets                     the next runs that docs/timm-learning.csv lacks
-    python scripts/bench/train_timm.py --report                                trains nothing, compares the rows that are there
+    python scripts/bench/train_timm.py --data-dir datasets                     the next runs that are missing in docs/timm-learning.csv
+    python scripts/bench/train_timm.py --report                                trains nothing, compares the existing rows
 
-configs/cpu/timm-study.ini is the recipe of both sides.  On timm's, the images come through timm.data.create_loader with
+configs/cpu/timm-study.ini is the recipe for both.  For timm, the images come through timm.data.create_loader with
 RandAugment, random erasing and Mixup, the model is timm's VisionTransformer, and optimizer, learning rate, drop path,
-loss, clipping and the average of the weights are timm's own, put together as its train.py does; as in DeiT, images of the
-model's size are cropped at random after padding.  On the other side train_vit (TRAIN_VIT, default build/cpu/train_vit)
-reads the config.  Nothing is shared but the file: weights, order of images and augmentations are drawn by each side.
+loss, clipping and the average of the weights are timm's own, combined as in its train.py; as in DeiT, images of the
+model's size are cropped at random after padding.  For vit.c, train_vit (TRAIN_VIT, default build/cpu/train_vit) reads
+the config.  Only this file is shared: each program draws its own initial weights, order of images and augmentations.
 
-Models: `gap` is the config's own, without positions; `deit` has a class token and learned positions.  Every finished run
-is a line of --csv, and a run whose line is there is not trained again.  vit.c's runs go on where they were interrupted,
-those of timm after the last whole epoch.  Top-1 is that of the last epoch on the test images, by which nothing is chosen.
-The report calls two means the same where they differ by less than two standard errors of their difference.
-Needs PyTorch, torchvision and timm.  One run has THREADS threads (OMP_NUM_THREADS, default 1).
+Models: `gap` is the config's own, without positions; `deit` has a class token and learned positions.  Every finished
+run is a line of --csv, and a run with a line is not trained again.  Interrupted runs of vit.c continue at that point,
+those of timm after the last whole epoch.  Top-1 is that of the last epoch on the test images, which influence no
+choice. The report calls two means the same if they differ by less than two standard errors of their difference. Needs
+PyTorch, torchvision and timm.  One run has THREADS threads (OMP_NUM_THREADS, default 1).
 """
 
 import argparse
@@ -63,7 +63,7 @@ def rows_of(path):
 
 
 def append(path, row):
-    """The whole file anew, renamed into place, so that a row is there or is not."""
+    """Writes the whole file and renames it, so that a row is complete or missing."""
     everything = rows_of(path) + [row]
     with open(path + ".part", "w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
@@ -202,7 +202,7 @@ def evaluate(model, loader):
 
 
 def train_timm(s, model_name, epochs, limit, seed, folder):
-    """The same of timm: the steps of its train.py."""
+    """The same for timm: the steps of its train.py."""
     import timm
     import torch
     from timm.data import Mixup
@@ -231,7 +231,7 @@ def train_timm(s, model_name, epochs, limit, seed, folder):
         for part, values in zip((model, average, optimizer), kept["parts"]):
             part.load_state_dict(values)
         first = kept["epochs"]
-        random_seed(seed + 1000 * first)  # other draws than before, not the same ones once more
+        random_seed(seed + 1000 * first)  # new random numbers instead of the same ones again
     for epoch in range(first, epochs):
         model.train()
         schedule.step_update(epoch * len(train))

@@ -1,18 +1,18 @@
 #!/bin/sh
-# Do the two commands of the README work on a machine that has nothing?  Runs them as root in bare installations of
-# other distributions (debootstrap) below build/bare, and prints a table.  The tests come first and the demo after them in
-# a fresh copy of the installation, so neither finds what the other has installed.  Needs root, debootstrap and a
-# network; a distribution takes as long as scripts/test.sh and the demo, with names in TESTS minutes.
+# Do the two commands of the README work on a bare machine?  Runs them as root in minimal installations of other
+# distributions (debootstrap) below build/bare, and prints a table.  The tests and then the demo each run in a fresh
+# copy of the installation, so neither finds packages that the other has installed.  Needs root, debootstrap and a
+# network; a distribution takes as long as scripts/test.sh and the demo, or minutes with names in TESTS.
 #
 #   sh scripts/checks/bare.sh [SUITE...]      debian:bookworm debian:trixie ubuntu:noble
 #   TESTS=all ...                      sh scripts/test.sh all, in place of sh scripts/test.sh; names, as
 #                                      "test_mpi test_model": these tests after `make WERROR=1`; empty: none
 #   DEMO=0 ...                         no demo
 #   DEMO="--epochs 1" ...              options of train_vit for it
-#   KEEP=1 ...                         the installations stay, and are no longer bare the next time: for looking into
+#   KEEP=1 ...                         the installations are kept for inspection and are not bare in the next call
 #
-# Debian's packages come from the mirror that this machine's apt uses, Ubuntu's from debootstrap's own default where apt
-# has none; UBUNTU_MIRROR and DEBIAN_MIRROR say otherwise.
+# Debian's packages come from the mirror that this machine's apt uses, Ubuntu's from debootstrap's default if apt has
+# none; UBUNTU_MIRROR and DEBIAN_MIRROR set other ones.
 case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; esac
 set -u
 cd "$(dirname "$0")/../.." || exit 1
@@ -42,7 +42,7 @@ leave() {
 }
 
 # The checkout in a copy of the distribution's bare installation.
-enter() { # what it is for
+enter() { # its purpose
     leave
     root=$bare/$name-$1
     if [ ! -e "$root/etc/os-release" ]; then
@@ -63,7 +63,7 @@ trap 'exit 130' INT TERM
 
 # == Where packages come from =========================================================================================
 
-# The first address from which apt fetches a distribution that calls itself so.
+# The first address from which apt fetches a distribution of that name.
 mirror_of() { # Debian or Ubuntu
     apt-cache policy 2>/dev/null | awk -v origin="o=$1" '
         $2 ~ /^(https?|file|copy):/ { address = $2 }
@@ -87,7 +87,7 @@ bootstrap() { # distribution, suite, folder
     fi
     [ "$mirror" ] || { echo "no mirror known: set DEBIAN_MIRROR or UBUNTU_MIRROR"; return 1; }
     set -- "$1" "$2" "$3" --variant=minbase --components="$components"
-    # A suite whose keys are not installed here is taken unchecked: the installation is thrown away again.
+    # A suite without installed keys is not verified, because the installation is deleted afterwards.
     [ -e "/usr/share/keyrings/$1-archive-keyring.gpg" ] || set -- "$@" --no-check-gpg
     suite=$2 folder=$3
     shift 3
@@ -96,7 +96,7 @@ bootstrap() { # distribution, suite, folder
 
 # == One distribution =================================================================================================
 
-inside() { # script: run by sh in the checkout, as root on a machine that knows nothing of this one
+inside() { # script: run by sh in the checkout, as root, without anything of this machine
     chroot "$root" env -i HOME=/root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C.UTF-8 \
         VIT_TEST_QUICK="${VIT_TEST_QUICK:-}" VIT_TEST_TIMEOUT="${VIT_TEST_TIMEOUT:-}" JOBS="${JOBS:-}" \
         FUZZ_SECONDS="${FUZZ_SECONDS:-}" sh -c "cd /vit.c && $1"
@@ -154,7 +154,7 @@ for which; do
         tests="built $result"
         step tests "sh tests/run.sh $TESTS"
         tests="$tests; $(tail -n 1 "$bare/$name-tests.log")"
-        # What the README says of root.
+        # The README's command for root.
         step mpirun "mpirun --allow-run-as-root --oversubscribe -np 2 ./build/cpu/train_vit --dim 16 --depth 1 \
             --heads 2 --patch-size 8 --train-limit 64 --test-limit 32 --batch-size 16 --epochs 1 --warmup-epochs 0"
         tests="$tests; mpirun $result"

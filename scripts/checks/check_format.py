@@ -1,12 +1,12 @@
-"""Lines that differ from what clang-format makes of them (.clang-format) in their spacing alone.
+"""Lists lines that differ from clang-format's version (.clang-format) only in their spacing.
 
     python3 scripts/checks/check_format.py BASE      lines that were changed since this commit, in the working tree
     python3 scripts/checks/check_format.py --all     the whole tree
-    python3 scripts/checks/check_format.py --advice BASE    where the tool would break lines elsewhere, too; never a mistake
+    python3 scripts/checks/check_format.py --advice BASE    also where the tool would break lines elsewhere, which is never an error
 
-What counts are spaces around an operator, a pointer's star, an indentation.  Where the tool breaks lines elsewhere, or
-aligns columns, comments or a macro in another way, the hand is right: a table's columns say what the tool cannot know.
-The exit status is 1 when a difference counts.
+Spaces around an operator, a pointer's star and indentation count.  Other line breaks and other alignments of columns,
+comments or macros do not: the author's columns of a table have a meaning that the tool cannot recognise. The exit
+status is 1 if a difference counts.
 """
 
 import argparse
@@ -38,14 +38,14 @@ def changed_lines(base):
     return ranges
 
 
-# What clang-format 14, which reads C as C++, takes for something else: a product behind a brace, the operator `or`,
+# Constructs that clang-format 14, which reads C as C++, misinterprets: a product behind a brace, the operator `or`,
 # brackets of a template, a call of a type's name.
 MISREAD = ((r"} \* ?(?=\w)", "} *"), (r"\b(and|or|not|xor) \[", r"\1["), (r" ?([<>]) ?", r"\1"),
            (r"(?<=\w) (?=\(\*)", ""))
 
 
 def spacing(line):
-    """What counts of a line: not the comment at its end, columns, or what the tool misreads."""
+    """The part of a line that counts: no comment at its end, no columns, nothing that the tool misreads."""
     line = re.sub(r"\s*(/\*.*|//.*)$", "", line)
     line = re.sub(r"(?<=\S) +", " ", line)
     for pattern, text in MISREAD:
@@ -71,7 +71,7 @@ def in_macro(lines, at):
 
 
 def differences(file, ranges):
-    """[(line number, as it is, as the tool has it, does it count)]"""
+    """[(line number, the line, the tool's version, does it count)]"""
     command = ["clang-format", "--style=file", *(f"--lines={a}:{b}" for a, b in ranges), file]
     formatted = subprocess.run(command, check=True, capture_output=True, text=True, errors="replace").stdout.splitlines()
     with open(file, encoding="utf-8") as source:

@@ -1,18 +1,18 @@
-"""Turns log.csv of runs into files that TensorBoard shows: one of events in each run's folder.
+"""Converts log.csv of runs to event files for TensorBoard, one in each run's folder.
 
     python3 scripts/plots/log_to_tensorboard.py runs/demo runs/cifar100-ripple-001
     tensorboard --logdir runs
 
-    python3 scripts/plots/log_to_tensorboard.py --follow runs/demo         keeps up with a run that goes on
+    python3 scripts/plots/log_to_tensorboard.py --follow runs/demo         keeps up with a running run
 
 The file is events.out.tfevents.<when the run began>.vit and is replaced when the run is converted again.  With --follow
-new rows are appended to it until every run is done, by its report.json, or Ctrl-C; a run that has yet to begin is
-waited for, and where a log was cut back, as --resume does, what came after is withdrawn.  Curves: loss/train and
-loss/validation, accuracy, lr, grad_norm, speed, memory; whatever else the log has under its own name.  Needs nothing
+new rows are appended to it until every run is done, by its report.json, or Ctrl-C; it waits for a run that has not
+begun, and if a log was truncated, as by --resume, the removed rows are withdrawn.  Curves: loss/train and
+loss/validation, accuracy, lr, grad_norm, speed, memory; other columns of the log under their own names.  Needs nothing
 but Python: neither TensorFlow nor TensorBoard.
 
-A file of events is a row of records, each: uint64 length, crc of these 8 bytes, the bytes, crc of them (all little
-endian; crc is CRC-32C, rotated and shifted as TFRecord has it).  The bytes are a protocol buffer tensorflow.Event.
+A file of events is a sequence of records, each: uint64 length, crc of these 8 bytes, the bytes, crc of them (all little
+endian; crc is CRC-32C, rotated and shifted as in TFRecord).  The bytes are a protocol buffer tensorflow.Event.
 """
 
 import argparse
@@ -29,7 +29,7 @@ TAGS = {"loss": "loss/train", "val_loss": "loss/validation", "top1": "accuracy/t
         "ap": "accuracy/AP", "ap50": "accuracy/AP50", "images_per_s": "speed/images_per_s", "stall": "speed/stall",
         "peak_bytes": "memory/peak_bytes"}
 NO_CURVE = ("step", "wall_s")
-LOOK_S = 1  # between two looks at a log that is followed
+LOOK_S = 1  # between two reads of a log that is followed
 
 
 # == Records ===========================================================================================================
@@ -90,7 +90,7 @@ def version_event(wall_time):
 
 
 def as_float(x):
-    """Of a float's range: what is larger becomes infinite."""
+    """Limits to a float's range: larger values become infinite."""
     return x if abs(x) <= 3.4028234e38 or not math.isfinite(x) else math.copysign(math.inf, x)
 
 
@@ -102,7 +102,7 @@ def scalars_event(wall_time, step, scalars):
 
 
 def restart_event(wall_time, step):
-    """What came from this step on is not shown any more."""
+    """Values from this step on are not shown any more."""
     return event(wall_time, field(2, VARINT, varint(step)) + field(7, BYTES, field(1, VARINT, varint(1))))
 
 
@@ -113,7 +113,7 @@ class NoRows(ValueError):
 
 
 def number(text):
-    """None where a row has nothing."""
+    """None if a row has no value."""
     try:
         return float(text)
     except (TypeError, ValueError):
@@ -161,7 +161,7 @@ class Events:
         self.rows, self.path, self.began, self.seen = [], None, None, None
 
     def convert(self):
-        """Writes the file anew."""
+        """Writes the whole file."""
         rows = read_rows(self.log)
         self.began = os.path.getmtime(self.log) - seconds_of(rows[-1])
         path = os.path.join(self.folder, f"events.out.tfevents.{int(self.began)}.vit")
@@ -173,7 +173,7 @@ class Events:
         self.rows, self.path = rows, path
 
     def append(self):
-        """Rows that are new; before them, if others of the file are no longer in the log, that those are not valid."""
+        """Appends new rows, after a record that rows of the file which are no longer in the log are invalid."""
         rows = read_rows(self.log)
         same = 0
         while same < min(len(self.rows), len(rows)) and self.rows[same] == rows[same]:
@@ -186,7 +186,7 @@ class Events:
         self.rows = rows
 
     def keep_up(self):
-        """A log that is not there, or has no rows, is waited for."""
+        """Waits for a log that is missing or has no rows."""
         try:
             state = os.stat(self.log)
             seen = state.st_ino, state.st_size, state.st_mtime_ns
@@ -208,7 +208,7 @@ def is_done(folder):
 def follow(runs):
     left = runs
     while left:
-        done = [run for run in left if is_done(run.folder)]  # before the look at its log, which has all rows then
+        done = [run for run in left if is_done(run.folder)]  # before reading its log, which then has all rows
         for run in left:
             run.keep_up()
         left = [run for run in left if run not in done]

@@ -1,6 +1,7 @@
-"""Draws a file that `train_vit --predict IMAGE --attention FILE` wrote about an image or a clip: the attention maps,
-the norms of the tokens, or the ranks of the attention matrices.  Several files, of models with different operators, are
-drawn side by side.  Of a density model, train_ar writes what its blocks looked at while a picture was half drawn.
+"""Plots a file that `train_vit --predict IMAGE --attention FILE` wrote for an image or a clip: the attention maps, the
+norms of the tokens, or the ranks of the attention matrices.  Several files, of models with different operators, are
+shown next to each other.  For a density model, train_ar writes the attention of its blocks in the middle of sampling a
+picture.
 
     ./build/cpu/train_vit --init runs/demo/best.safetensors --predict test:3 --attention attention.safetensors
     python3 scripts/plots/plot_attention.py attention.safetensors --out attention.png
@@ -17,13 +18,13 @@ drawn side by side.  Of a density model, train_ar writes what its blocks looked 
     ./build/cpu/train_vit --init runs/demo-clips/best.safetensors --predict clip.mp4 --attention clip.safetensors
     python3 scripts/plots/plot_attention.py clip.safetensors --out clip.png --queries 0 --heads 1,2
 
-One row a layer, one column a head, and next to them the image with the token that is looking, and what reaches that
-token through all layers (attention rollout, Abnar and Zuidema 2020), drawn over the image.  --overlay draws all maps
-over it.  Of a clip, the frames and what belongs to them are side by side.  --rollout draws the rollout of what the
-classifier's head reads: the class token, or all tokens.  --spatial draws what the distance alone decides (ripple's
-alpha, focused attention's convolution).  --patterns draws which keys the queries of the Sparse Transformer's patterns
-see, as Figure 3 of its paper (Child et al. 2019).  All maps of a picture have one colour scale; where weights are
-negative (LiSA), blue is below zero and red above.  Needs matplotlib.
+There is a row for each layer and a column for each head.  Next to them are the image with the query token, and the
+attention rollout for that token through all layers (Abnar and Zuidema 2020), drawn over the image.  --overlay draws all
+maps over the image.  For a clip, the frames and their maps are next to each other.  --rollout draws the rollout for the
+input of the classifier's head: the class token, or all tokens.  --spatial draws the part of the weights that depends
+only on distance (ripple's alpha, focused attention's convolution).  --patterns draws the keys of the queries in the
+Sparse Transformer's patterns, like Figure 3 of its paper (Child et al. 2019).  All maps of a picture have one colour
+scale; where weights are negative (LiSA), blue is below zero and red above.  Needs matplotlib.
 """
 
 import argparse
@@ -67,7 +68,7 @@ DTYPES = {"F32": "<f4", "F64": "<f8", "I64": "<i8", "I32": "<i4", "U8": "u1"}
 
 
 def read_safetensors(path):
-    """8 bytes of length, a JSON header with dtype, shape and place of every tensor, the tensors."""
+    """The file has 8 bytes of length, a JSON header with dtype, shape and offset of every tensor, and the tensors."""
     with open(path, "rb") as file:
         data = file.read()
     if len(data) < 8 or struct.unpack("<Q", data[:8])[0] > len(data) - 8:
@@ -130,8 +131,8 @@ def kind_of(weights):
 
 
 class Scale:
-    """One scale of colours for every kind of map: from nothing to the largest of all, small ones still visible as it is
-    the root that is drawn.  Weights of which some are negative (LiSA) have a scale around zero."""
+    """One scale of colours for every kind of map: from 0 to the largest of all weights, of which the square root is
+    drawn so that small ones are visible.  If some weights are negative (LiSA), the scale is around zero."""
 
     def __init__(self, maps):
         """maps: (kind, weights) of all in the picture."""
@@ -159,7 +160,7 @@ class Scale:
 
 
 def draw_map(axes, kind, weights, grid, position, title, scale, image=None, frames=1):
-    """Over the image where there is one."""
+    """Draws over the image if there is one."""
     bare(axes)
     axes.set_title(title, fontsize=8, pad=3)
     if not np.isfinite(weights).all():
@@ -186,7 +187,8 @@ PALE = 0.85
 
 
 def to_pixels(tensors, metadata):
-    """train_ar's file as one of train_vit: the weights of a pixel's channels added up, queries as pixels."""
+    """Converts train_ar's file to the form of train_vit's: adds up the weights of a pixel's channels, with queries as
+    pixels."""
     if "channels" not in metadata:
         return tensors
     channels, weights = int(metadata["channels"]), tensors["weights"]
@@ -195,7 +197,7 @@ def to_pixels(tensors, metadata):
 
 
 def half_drawn(image, pixel):
-    """The picture without what comes after that pixel."""
+    """The picture without the pixels after that one."""
     drawn = np.arange(image.shape[0] * image.shape[1]).reshape(image.shape[:2]) < pixel
     return np.where(drawn[..., None], image, PALE)
 
@@ -203,7 +205,7 @@ def half_drawn(image, pixel):
 # == Clips =============================================================================================================
 
 def to_strip(tensors, metadata):
-    """A clip's file as one about an image: its frames, and the tokens of each, side by side."""
+    """Converts a clip's file to that of an image: its frames, and the tokens of each, next to each other."""
     sides = grid_of(metadata)
     if len(sides) == 2:
         return tensors, metadata
@@ -233,7 +235,7 @@ def widen(files):
 # == Patterns ==========================================================================================================
 
 def patterns(tokens, stride, summaries):
-    """(title, [N,N] of 0: not seen, 1: seen as one of the first set, 2: as one of the second alone)."""
+    """(title, [N,N] of 0: not attended to, 1: in the first set, 2: only in the second set)."""
     i, j = np.indices((tokens, tokens))
     causal, late = j <= i, j % stride >= stride - summaries
     window, column, block = i - j < stride, (i - j) % stride == 0, i // stride == j // stride
@@ -244,7 +246,7 @@ def patterns(tokens, stride, summaries):
 
 
 def draw_patterns(out, side=6, summaries=1):
-    """Above, what the query in the middle of a picture of side x side tokens sees; below, all queries and their keys."""
+    """Above, the keys of the query in the middle of a picture of side x side tokens; below, all queries and their keys."""
     shown, query = list(patterns(side * side, side, summaries)), side * side // 2 + side // 2 + 1
     colours = np.array([[0.94, 0.94, 0.94], [0, 0.447, 0.698], [0.337, 0.706, 0.914]])
     figure, rows = plt.subplots(2, len(shown), figsize=(1.75 * len(shown), 4.3), height_ratios=(1, 1.6))
@@ -269,9 +271,10 @@ def draw_patterns(out, side=6, summaries=1):
 # == Attention rollout =================================================================================================
 
 def rollout(tensors):
-    """[N,N], rows that sum to one: how much of each token of the image reaches each token behind the last layer.  A
-    layer passes on half of what it has (its residual) and mixes half by the mean of its heads (Abnar and Zuidema 2020).
-    Of negative weights their size counts.  None where an operator has no weights, or the file not all of them."""
+    """[N,N], rows that sum to one: the share of each token of the image in each token after the last layer.  A layer
+    passes on one half of its input (the residual) and mixes the other half with the mean of its heads (Abnar and
+    Zuidema 2020). Negative weights count by their absolute values.  None if an operator has no weights, or the file
+    does not have all of them."""
     if "matrix" not in tensors:
         return None
     tokens = tensors["matrix"].shape[-1]
@@ -279,7 +282,7 @@ def rollout(tensors):
     for layer in tensors["matrix"]:
         if not np.isfinite(layer).any():
             return None
-        mixed = np.nan_to_num(np.abs(layer.astype(np.float64)).mean(axis=0))  # NaN: a class token yet to join
+        mixed = np.nan_to_num(np.abs(layer.astype(np.float64)).mean(axis=0))  # NaN: a class token that is added later
         sums = mixed.sum(axis=1, keepdims=True)
         mixed = np.where(sums > 0, mixed / np.where(sums > 0, sums, 1), np.eye(tokens))
         reached = (mixed + np.eye(tokens)) / 2 @ reached
@@ -305,8 +308,8 @@ def draw_text(figure, width, height, title, legend):
 
 
 def draw(files, which, queries, layers, heads, overlay, out):
-    """A group for each query of each file, two groups side by side: the image, below it what reaches the token through
-    all layers, and right of it the maps, a row for each layer."""
+    """A group for each query of each file, two groups next to each other: the image, below it the rollout for the token
+    through all layers, and on the right the maps, a row for each layer."""
     groups = [(tensors, metadata, query) for query in queries for tensors, metadata in files]
     tall = max(grid_of(metadata)[0] / grid_of(metadata)[1] for _, metadata in files)
     wide = widen(files)
@@ -358,7 +361,7 @@ def draw(files, which, queries, layers, heads, overlay, out):
 
 
 def draw_rollouts(files, out):
-    """A row for each file: the image, the rollout of what the head reads, and both over one another."""
+    """A row for each file: the image, the rollout for the head's input, and both over one another."""
     rows = []
     for tensors, metadata in files:
         grid, reached = grid_of(metadata), rollout(tensors)
@@ -418,7 +421,7 @@ def ranks(matrix):
 
 
 def rank_curves(files):
-    """(label, ranks).  Of focused attention also with its convolution of v, whose mean kernel adds to the matrix."""
+    """(label, ranks).  For focused attention also with its convolution of v, whose mean kernel adds to the matrix."""
     for tensors, metadata in files:
         if "matrix" not in tensors:
             raise ValueError("no whole matrices in it: they are written for few tokens only")
@@ -447,7 +450,7 @@ def draw_ranks(files, out):
 
 
 def chosen(option, text, count, first):
-    """The numbers of a list like 1,3 as indices; all of them when it was not given."""
+    """The numbers of a list like 1,3 as indices; all of them if it was not given."""
     if not text:
         return list(range(count))
     indices = [int(number) - first for number in text.split(",")]

@@ -1,5 +1,5 @@
-"""Draws time and memory of one block against the number of tokens from the CSV of scripts/bench/bench_block.sh, all axes
-logarithmic, and prints the table with each row's times as multiples of softmax attention's.
+"""Draws time and memory of one block against the number of tokens from the CSV of scripts/bench/bench_block.sh, all
+axes logarithmic, and prints the table with each row's times as multiples of those of softmax attention.
 
     python3 scripts/plots/plot_block.py runs/block.csv --out runs/block.png
 

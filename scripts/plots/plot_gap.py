@@ -1,14 +1,14 @@
-"""Draws how far one row of a table leads another over the epochs: a line for each pair, the mean over the seeds that both
+"""Draws the lead of one row of a table over another by epoch: a line for each pair, the mean over the seeds that both
 rows have, with a band from the smallest to the largest difference between runs of one seed.
 
     python3 scripts/plots/plot_gap.py runs/paper study-ripple:study-linear study-convit:study-softmax --out gap.png
     python3 scripts/plots/plot_gap.py docs/study.csv study-ripple:study-linear
     python3 scripts/plots/plot_gap.py runs/paper study-ripple:study-linear --save study.csv
 
-RUNS is the folder in which scripts/reproduce.sh trained several seeds (RUNS/study-ripple-seed1, ...), or a CSV file that
---save wrote.  A seed counts in an epoch when both of its runs were evaluated there.  Prints the last difference of each
-pair.  --save writes every evaluated epoch of the runs to a file, in which runs of other rows and seeds stay, so that a
-study can be made in parts.  Needs matplotlib.
+RUNS is the folder in which scripts/reproduce.sh trained several seeds (RUNS/study-ripple-seed1, ...), or a CSV file
+that --save wrote.  A seed counts in an epoch when both of its runs were evaluated there.  Prints the last difference of
+each pair.  --save writes every evaluated epoch of the runs to a file and keeps runs of other rows and seeds in it, so
+that a study can be made in parts.  Needs matplotlib.
 """
 
 import argparse
@@ -65,7 +65,7 @@ def runs_of_file(path):
 
 
 def save(runs, path):
-    """Writes the runs and those of the file that are not among them."""
+    """Writes the runs, and those runs of the file that are not among them."""
     everything = {**(runs_of_file(path) if os.path.exists(path) else {}), **runs}
     with open(path + ".part", "w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")

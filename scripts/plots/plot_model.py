@@ -1,5 +1,5 @@
 """Draws weights of a checkpoint, as in the ViT paper's Figure 7: the first principal components of the patch
-embedding's filters, and how similar the position embeddings of each pair of tokens are.
+embedding's filters, and the similarity of all tokens' position embeddings.
 
     python3 scripts/plots/plot_model.py runs/cifar100-softmax-001/best.safetensors --out model.png
 
@@ -33,8 +33,8 @@ COMPONENTS, ACROSS, MOST_TILES = 28, 7, 8
 
 
 def principal_filters(weight):
-    """[M,3,P,P] -> the first components [up to 28,P,P,3], each stretched to 0..1, and the share of the filters' square
-    sum that they have."""
+    """[M,3,P,P] -> the first components [up to 28,P,P,3], each stretched to 0..1, and their share in the filters' sum
+    of squares."""
     M, _, P, _ = weight.shape
     _, size, components = np.linalg.svd(weight.reshape(M, -1).astype(np.float64), full_matrices=False)
     first = components[:COMPONENTS].reshape(-1, 3, P, P).transpose(0, 2, 3, 1)
@@ -54,7 +54,7 @@ def tiles(count):
 
 
 def grid_shape(tokens, side):
-    """Rows and columns of the grid: the image is square unless the tokens say otherwise."""
+    """Rows and columns of the grid: the image is assumed to be square unless the number of tokens excludes that."""
     root = int(round(tokens**0.5))
     if root * root == tokens:
         return 0, (root, root)

@@ -1,7 +1,7 @@
-"""What the plot scripts share: matplotlib, from whichever Python has it.
+"""Common code of the plot scripts: finds a Python with matplotlib.
 
-The first python3 in PATH may be one of pyenv's or a virtual environment's, without the matplotlib that the system's own
-has.  The script is then started again with that one.
+The first python3 in PATH may be from pyenv or a virtual environment, without the system's matplotlib.  The script is
+then started again with that one.
 """
 
 import os
@@ -14,7 +14,7 @@ try:
     import numpy  # noqa: F401  matplotlib needs it too
 except ImportError as error:
     if "VIT_SYSTEM_PYTHON" not in os.environ and os.access(SYSTEM, os.X_OK):
-        for name in ("PYTHONHOME", "PYTHONPATH"):  # they are for the other one
+        for name in ("PYTHONHOME", "PYTHONPATH"):  # they are meant for the other Python
             os.environ.pop(name, None)
         os.environ["VIT_SYSTEM_PYTHON"] = "tried"
         os.execv(SYSTEM, [SYSTEM, *sys.argv])

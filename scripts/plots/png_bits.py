@@ -1,8 +1,8 @@
-"""What pictures cost as PNG files, in bits a byte of their pixels: a baseline for density models.
+"""The size of pictures as PNG files, in bits per byte of their pixels: a baseline for density models.
 
     ./build/cpu/pack_dataset --data shapes --split val --raw --out val.pack
-    python3 scripts/plots/png_bits.py val.pack                    every picture by itself, as Pillow writes it
-    python3 scripts/plots/png_bits.py val.pack --side 16 --grey   resized and grey, as train_ar sees them
+    python3 scripts/plots/png_bits.py val.pack                    every picture in a separate file, written by Pillow
+    python3 scripts/plots/png_bits.py val.pack --side 16 --grey   resized and grey, as for train_ar
 
 Reads files that pack_dataset made with --raw (data/sets/record.h describes them).  Needs Pillow, which matplotlib brings.
 """
