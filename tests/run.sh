@@ -1,13 +1,13 @@
 #!/bin/sh
-# Runs the tests of one build: every program $BUILD/tests/test_* and every script tests/*/test_*.sh, and of the
-# scripts tests/emulate/emulated_*.sh those that are named; all report in TAP.  Prints one line for each, the output of failing ones, and
-# the totals; complete logs are in $BUILD/tests/*.log.
+# Runs the tests of one build: every program $BUILD/tests/test_*, every script tests/*/test_*.sh, and the named scripts
+# among tests/emulate/emulated_*.sh; all report in TAP.  Prints one line for each, the output of failing ones, and the
+# totals; complete logs are in $BUILD/tests/*.log.
 #
 #   BUILD=build/cpu sh tests/run.sh [NAME...]      NAME: only these, as in test_rng
 #   sh tests/run.sh --device-tests                 the names of those that ask a device for something: the programs that
 #                                                  include tests/on_device.h, by themselves or by tests/differences.h
 #
-# VIT_TEST_QUICK=1    tests skip what takes long (a sanitized build is many times slower)
+# VIT_TEST_QUICK=1    tests skip long parts (a sanitized build is many times slower)
 # VIT_TEST_TIMEOUT    seconds that one program may take
 # VIT_TEST_JOBS       programs that run at once (default: the number of cores, at most 8)
 # VIT_TEST_LAUNCHER   a command that runs programs of another machine: qemu-aarch64
@@ -27,7 +27,7 @@ BUILD=${BUILD:-build/cpu}
 limit=${VIT_TEST_TIMEOUT:-600}
 cores=$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
 jobs=${VIT_TEST_JOBS:-$((cores < 8 ? cores : 8))}
-: "${OMP_WAIT_POLICY:=passive}" # threads that spin while they wait stop each other where there are too few cores
+: "${OMP_WAIT_POLICY:=passive}" # threads that spin while they wait block each other if there are too few cores
 : "${ASAN_OPTIONS:=detect_leaks=0}" # a program that ends with a message leaves its memory to the system
 export BUILD OMP_WAIT_POLICY ASAN_OPTIONS CMOCKA_MESSAGE_OUTPUT=TAP
 
@@ -41,7 +41,7 @@ count_results() {
          END { print passed + 0, failed + 0, skipped + 0, planned + 0 }' "$1"
 }
 
-# A short log as it is; of a long one the lines that report trouble, and its end.
+# Prints a short log completely; of a long one the lines with errors, and its end.
 show_log() {
     if [ "$(wc -l <"$1")" -le 60 ]; then
         cat "$1"
@@ -61,7 +61,8 @@ run_limited() {
     fi
 }
 
-# Prints how it went in one piece, since others run at the same time, and adds "passed failed" to the file of results.
+# Prints the result in one piece, because other tests run at the same time, and adds "passed failed" to the file of
+# results.
 run_test() { # file of results, name, command...
     results=$1
     name=$2
@@ -127,7 +128,8 @@ results=$(mktemp) || exit 1
 trap 'rm -f "$results"' EXIT
 trap 'exit 130' INT TERM
 
-# First what takes longest, the scripts and the whole models, so that nothing long is left for one core at the end.
+# The longest tests first, which are the scripts and the whole models, so that no long test remains for one core at the
+# end.
 sources=$(for source in tests/*/test_*.sh tests/layers/test_model.c tests/emulate/emulated_*.sh tests/*/test_*.c; do
     case $source in */emulated_*) [ $# -ne 0 ] || continue ;; esac
     [ -e "$source" ] && wanted "$(basename "${source%.*}")" "$@" && echo "$source"

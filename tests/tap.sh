@@ -1,5 +1,5 @@
-# What the tests of whole programs share: a scratch folder, results in TAP (evidence behind '# '), runs and their files.
-# Sourced, not run.
+# Common code of the tests of whole programs: a scratch folder, results in TAP (evidence after '# '), runs and their
+# files. This file is sourced, not run.
 
 # shellcheck shell=sh disable=SC2012,SC2013,SC2015,SC2034,SC2046,SC2086
 set -u
@@ -19,7 +19,7 @@ OMPI_MCA_btl_vader_single_copy_mechanism=none
 export OMPI_ALLOW_RUN_AS_ROOT OMPI_ALLOW_RUN_AS_ROOT_CONFIRM OMPI_MCA_rmaps_base_oversubscribe \
     PRTE_MCA_rmaps_default_mapping_policy OMPI_MCA_btl_vader_single_copy_mechanism
 [ -x "$vit" ] || { echo "Bail out! $vit is not there: run make first"; exit 1; }
-python= # one that has numpy: the system's own often has where the first in PATH has not
+python= # one that has numpy, which the system's Python often has when the first in PATH does not
 for candidate in ${PYTHON:-python3 /usr/bin/python3}; do
     [ -n "$python" ] || ! "$candidate" -c 'import numpy' 2>/dev/null || python=$candidate
 done
@@ -66,8 +66,8 @@ run() {
     status=$?
 }
 
-# complains STATUS WORDS: was that the exit status, and the output on stderr one line that holds every one of the words,
-# which are separated by '|'?
+# complains STATUS WORDS: was that the exit status, and was the output on stderr one line with all of the words, which
+# are separated by '|'?
 complains() {
     [ "$status" -eq "$1" ] && [ "$(wc -l <err)" -eq 1 ] || return 1
     rest=$2
@@ -97,7 +97,7 @@ succeeds() {
 
 # == Files ===========================================================================================================
 
-# Eight bytes, little end first.
+# Eight bytes, little-endian.
 number() {
     n=$1
     for _ in 1 2 3 4 5 6 7 8; do
@@ -124,10 +124,10 @@ not_a_number() {
     printf '\000\000\300\177' | dd of="$1" bs=1 seek=$((8 + $(header_size "$1"))) conv=notrunc 2>/dev/null
 }
 
-# The bytes behind the header, which holds names of folders and the length of a log with timings in it.
+# The bytes after the header, which contains names of folders and the length of a log with timings.
 tensors() { tail -c +$((9 + $(header_size "$1"))) "$1"; }
 
-# The run's place as state.safetensors has it, without the length of the log.
+# The run's position in state.safetensors, without the length of the log.
 place() {
     head -c $((8 + $(header_size "$1"))) "$1" | sed 's/.*"vit\.c\.run":"\([^"]*\)".*/\1/' | cut -d ' ' -f 1-6,8-
 }
@@ -151,7 +151,7 @@ cells() {
         END { print row }' "$1/log.csv"
 }
 
-# same_run A B: weights, moments, average, place and log are the same bit for bit.
+# same_run A B: weights, moments, average, position and log are the same bit for bit.
 same_run() {
     for file in last best state; do
         tensors "$1/$file.safetensors" >tensors.1 && tensors "$2/$file.safetensors" >tensors.2 || return 1

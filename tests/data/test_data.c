@@ -264,9 +264,9 @@ static void cifar_damage_in_memory(void **state) {
     assert_int_equal(cifar_count(0, 10, 0, &error), 0);
     assert_string_equal(error.text, "0 records, expected at least 1");
     assert_int_equal(cifar_count(3072, 10, 0, &error), 0);
-    assert_string_equal(error.text, "3072 bytes: 0 whole records of 3073 bytes and 3072 bytes over");
+    assert_string_equal(error.text, "3072 bytes: 0 whole records of 3073 bytes and 3072 bytes left over");
     assert_int_equal(cifar_count(2 * 3074 + 5, 100, 2, &error), 0);
-    assert_string_equal(error.text, "6153 bytes: 2 whole records of 3074 bytes and 5 bytes over");
+    assert_string_equal(error.text, "6153 bytes: 2 whole records of 3074 bytes and 5 bytes left over");
     assert_int_equal(cifar_count(3 * 3074, 100, 50000, &error), 0);
     assert_string_equal(error.text, "3 records, expected 50000");
 
@@ -292,7 +292,7 @@ static void cifar100_files(void **state) {
     opening_dies(opening, 1, WORDS(folder, "test.bin: no such file", "cifar-100-binary", "fetch_cifar.sh cifar100"));
     assert_int_equal(mkdir(in_folder("cifar-100-binary"), 0777), 0);
     write_zeros(in_folder(test), whole - 1, 0, 0);
-    opening_dies(opening, 1, WORDS(test, "9999 whole records", "3073 bytes over", "fetch_cifar.sh cifar100"));
+    opening_dies(opening, 1, WORDS(test, "9999 whole records", "3073 bytes left over", "fetch_cifar.sh cifar100"));
     write_zeros(in_folder(test), whole - 3074, 0, 0);
     opening_dies(opening, 1, WORDS(test, "9999 records, expected 10000", "fetch_cifar.sh cifar100"));
     write_zeros(in_folder(test), 0, 0, 0);

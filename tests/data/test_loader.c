@@ -283,7 +283,7 @@ static void mnist_files(void **state) {
     write_idx(labels, 0x801, 5, 1, 12);
     opening_dies(data, false, WORDS(labels, "12 bytes, expected 13 for the 5"));
     write_idx(labels, 0x801, 0, 1, 0);
-    opening_dies(data, false, WORDS(labels, "holds nothing"));
+    opening_dies(data, false, WORDS(labels, "its header says that it is empty"));
     write_idx(labels, 0x801, 5, 1, 0);
     write_idx(images, 0x803, 5, 784, 700);
     opening_dies(data, false, WORDS(images, "700 bytes, expected 3936"));

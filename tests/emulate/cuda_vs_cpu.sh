@@ -7,8 +7,8 @@
 #   sh tests/emulate/cuda_vs_cpu.sh make FOLDER       only the CPU's results, into FOLDER, to be copied to a machine with a GPU
 #   sh tests/emulate/cuda_vs_cpu.sh compare FOLDER    only CUDA, compared with the CPU's results in FOLDER
 #
-# CPU=build/cpu/train_vit, CUDA_FP32=build/cuda-fp32/train_vit, CUDA_BF16=build/cuda/train_vit (either empty: not this one),
-# PARITY=build/cpu/tests/parity (make tests), VIT_TEST_SEED=... replays the images
+# CPU=build/cpu/train_vit, CUDA_FP32=build/cuda-fp32/train_vit, CUDA_BF16=build/cuda/train_vit (empty: leave this one
+# out), PARITY=build/cpu/tests/parity (make tests), VIT_TEST_SEED=... replays the images
 set -eu
 cd "$(dirname "$0")/../.."
 CPU=${CPU:-build/cpu/train_vit}

@@ -1,8 +1,9 @@
 #!/bin/sh
-# Bytes of device memory that a step of training moves, kernel by kernel, counted in the emulated build: what blocks
-# fetch and write in sectors of 32 bytes, and the floor, each byte once for each launch (tests/emulate/traffic.h).
-# Library calls count their operands once.  tests/emulate/emulated_bytes.txt holds what is expected: operator, kernel, bytes
-# moved, floor, bytes that threads ask for.  A kernel that moves more of its floor, or a step that moves more, fails.
+# Bytes of device memory that a step of training moves, kernel by kernel, counted in the emulated build: the sectors of
+# 32 bytes that blocks read and write, and the lower bound, each byte once for each launch (tests/emulate/traffic.h).
+# Library calls count their operands once.  tests/emulate/emulated_bytes.txt has the expected values: operator, kernel,
+# bytes moved, lower bound, bytes requested by threads.  The test fails if a kernel moves a larger multiple of its lower
+# bound, or a step more bytes.
 #
 #   make BACKEND=emulate PRECISION=BF16 counted
 #   BUILD=build/emulate-BF16 sh tests/emulate/emulated_bytes.sh
@@ -12,7 +13,7 @@
 # shellcheck disable=SC2046,SC2086 # settings are lists of words
 BUILD=${BUILD:-build/emulate-BF16}/counted
 ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=0}
-VIT_STANDIN_PROCESSORS=2 # an image each, as 128 images have on a GPU of 132
+VIT_STANDIN_PROCESSORS=2 # one image for each, like 128 images on a GPU of 132
 export ASAN_OPTIONS VIT_STANDIN_PROCESSORS
 . "$(dirname "$0")/../tap.sh"
 expected=$root/tests/emulate/emulated_bytes.txt
@@ -21,8 +22,8 @@ expected=$root/tests/emulate/emulated_bytes.txt
 model="--dim 96 --heads 3 --depth 2 --patch-size 2 --test-limit 1 --batch-size 2 --warmup-epochs 0 --epochs 1
        --log-every 100 --mixup 0 --cutmix 0"
 
-# bytes_of SETTINGS: "OPERATOR KERNEL MOVED FLOOR ASKED" of one step, that by which two steps differ from one.  A kernel
-# that ran and was not counted has 0.
+# bytes_of SETTINGS: "OPERATOR KERNEL MOVED FLOOR ASKED" of one step, the difference between two steps and one.  A
+# kernel that ran and was not counted has 0.
 bytes_of() {
     for steps in 1 2; do
         VIT_STANDIN_COUNTS=bytes.$steps run $model "$@" --train-limit $((2 * steps)) --run-dir counted

@@ -1,9 +1,10 @@
 #!/bin/sh
-# What a step of training costs a GPU, counted in the emulated build: kernels, library calls and copies that run, and calls in
-# which the host may wait.  The counts are those of docs/notebook/cuda-predictions.md; where a change moves one, both are corrected.
+# The operations of a training step on a GPU, counted in the emulated build: kernels, library calls and copies, and
+# calls in which the host may wait.  The counts are those of docs/notebook/cuda-predictions.md; if a change alters one,
+# both must be corrected.
 #
 #   BUILD=build/emulate-FP32 sh tests/emulate/emulated_counts.sh
-#   NAMES=1 ...   also what they are
+#   NAMES=1 ...   also prints their names
 
 # shellcheck disable=SC2046,SC2086 # settings are lists of words
 ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=0}
@@ -19,7 +20,7 @@ detector="--backbone-blocks 1,1,1,1 --backbone-width 4 --dim 16 --ffn 24 --heads
           --queries 9 --scale-min 32 --scale-max 32 --max-size 48 --crop false --eval-scale 32 --scene-size 32
           --val-limit 1 --batch-size 2 --micro-batch 2 --epochs 1 --log-every 100"
 
-# counts OPERATOR: how many of each kind a step has, "ran waited", four steps added.
+# counts OPERATOR: the number of each kind, "ran waited", summed over four steps.
 counts() {
     for steps in 8 12; do
         VIT_STANDIN_COUNTS=$work/counts.$steps run $model --attn $1 --train-limit $((2 * steps)) --run-dir counted
@@ -43,15 +44,16 @@ no_more() {
     [ -z "${NAMES:-}" ] || sed "s/^/# /" "$work/names-${1%% *}"
 }
 
-fused=0 heads=0 # launches that the GELU within products saves, and softmax's backward pass in one
+fused=0 heads=0 # launches saved by the GELU within products, and by softmax's backward pass in one kernel
 case $build in *BF16*) fused=5 heads=2 ;; esac
 no_more softmax $((83 - fused - heads)) 3
 no_more linear $((91 - fused)) 3
-no_more ripple $((103 - fused)) 3 # two of them measure the weights, once a block
+no_more ripple $((103 - fused)) 3 # two of them measure the weights, once per block
 no_more "lisa --lisa-algo fft" $((111 - fused)) 3
 no_more gf $((73 - fused)) 3
-# The predictions, which are matched on the host; sizes, cells and two gradients through the ring; the pixels; the results of
-# the step before; the loss that is kept for the log is set to zero.  In bfloat16 also parameters that are rounded, and logits that come back through the ring.
+# The predictions, which are matched on the host; sizes, cells and two gradients through the ring; the pixels; the
+# results of the previous step; the loss for the log is set to zero.  In bfloat16 also parameters that are rounded, and
+# logits that are copied back through the ring.
 vit=$build/train_detr model=$detector
 case $build in *BF16*) no_more softmax 429 8 ;; *) no_more softmax 427 7 ;; esac
 echo "1..$count"

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Training in the emulated build, with the real host side of the CUDA backend: graphs captured and replayed, two ranks
-# over the stand-in for NCCL, and what is to be said when there are too few GPUs.
+# over the stand-in for NCCL, and the message if there are too few GPUs.
 #
 #   BUILD=build/emulate-FP32 sh tests/emulate/emulated_ranks.sh
 
@@ -10,7 +10,7 @@ export ASAN_OPTIONS
 BUILD=${BUILD:-build/emulate-FP32}
 . "$(dirname "$0")/../tap.sh"
 
-# More steps than the two that are run before a graph is captured.
+# More steps than the two before a graph is captured.
 model="--dim 16 --heads 2 --depth 2 --patch-size 8 --attn ripple --train-limit 20 --test-limit 8 --batch-size 4
        --warmup-epochs 0 --log-every 1 --drop-path 0.1 --clip-grad 1 --epochs 1"
 
@@ -23,7 +23,8 @@ VIT_STANDIN_SEED=7 run $model --run-dir again
 same_run one again
 check "work in another order gives the same bits" $? "differs: $differs"
 
-# Ten micro-batches, of which all but the first two replay a graph; on two ranks those with whose end the sum begins do not.
+# Ten micro-batches, of which all except the first two replay a graph; on two ranks, those at whose end the sum begins
+# do not.
 VIT_STANDIN_COUNTS=counts run $model --micro-batch 2 --run-dir micro
 worst=$(curves_agree one micro $tolerance) && grep -q '^replayed 8 graphs$' counts
 check "micro-batches replay a graph and have the curve of a whole batch" $? "$worst; $(grep replayed counts)"

@@ -1,5 +1,6 @@
 #!/bin/sh
-# lisa and gf by cuFFT in the emulated build: whole models against their fixtures, and training, whose graphs are captured.
+# lisa and gf with cuFFT in the emulated build: whole models against their fixtures, and training, whose graphs are
+# captured.
 #
 #   BUILD=build/emulate-FP32 sh tests/emulate/emulated_transforms.sh
 
@@ -19,8 +20,8 @@ for fixture in $fixtures; do
     check "$fixture against its fixture, by cuFFT" $? "$(grep -a 'not ok\|stand-in' out | grep -v SKIP | head -n 1)"
 done
 
-# Training in float32, whose tolerance is the narrower one: what transforms has the same source in both precisions.  More
-# steps than the two that are run before a graph is captured; 20 images are no multiple of the batch.
+# Training in float32, whose tolerance is narrower: the transforms have the same source in both precisions.  More steps
+# than the two before a graph is captured; 20 images are not a multiple of the batch.
 trained="lisa gf"
 case $build in *BF16*) trained= ;; esac
 model="--dim 16 --heads 2 --depth 1 --patch-size 8 --train-limit 22 --test-limit 7 --batch-size 4 --warmup-epochs 0

@@ -1,13 +1,13 @@
 #!/bin/sh
-# Tests of train_ar's command line: the published sizes, messages for wrong input, the files of a run, resuming a stopped
-# run with the same bits, evaluation, drawing and parity.
+# Tests of train_ar's command line: the published sizes, messages for wrong input, the files of a run, resuming a
+# stopped run with the same bits, evaluation, sampling and parity.
 #
 #   BUILD=build/cpu sh tests/programs/test_ar_cli.sh
 
 # shellcheck disable=SC2015,SC2046,SC2086 # settings are lists of words; no name here holds a space
 . "$(dirname "$0")/../tap.sh"
 vit=$build/train_ar
-# tap.sh's, for this log, without what is timed; eight columns.
+# the function of tap.sh for this log, without timings; eight columns.
 curve() { awk -F , -v OFS=, '{ print $1, $2, $3, $4, $5, $7, $9, $9 }' "$1/log.csv"; }
 value() { sed -n "s/^$1: //p" out; }
 
@@ -115,7 +115,7 @@ worst=$(curves_agree run again 1e-3)
 check "larger micro-batches and recomputed blocks: the same curve" $? "$worst $(head -n 1 err)"
 
 long="$tiny --epochs 6 --log-every 1 --dropout 0.2 --embedding-dropout 0.1 --ema-decay 0.9"
-# stopped NAME SIGNAL STATUS PATTERN FILE: $long, stopped there; a run that was quicker is tried again.
+# stopped NAME SIGNAL STATUS PATTERN FILE: $long, stopped there; repeated if the run ended first.
 stopped() {
     for try in 1 2 3 4; do
         rm -rf part
@@ -185,7 +185,7 @@ check "draws others" $?
 succeeds "--complete" --init run/best.safetensors --complete drawn.png --sample 2 --out completed.png --temperature 0.5
 refuses "--complete of no picture" 1 'noise.wav' --init run/best.safetensors --complete noise.wav --out x.png
 refuses "--sample without --out" 2 '--sample|--out' --init run/best.safetensors --sample 2
-refuses "--prompt for pictures" 2 '--prompt|no text' --init run/best.safetensors --prompt x --out x.png
+refuses "--prompt for pictures" 2 '--prompt|not of a model of text' --init run/best.safetensors --prompt x --out x.png
 refuses "--length of pictures" 2 '--length|64' --init run/best.safetensors --sample 1 --length 9 --out x.png
 
 awk 'BEGIN { for (i = 0; i < 200; i++) print "line " i * i " of a text that repeats itself, line by line" }' >book.txt
@@ -204,7 +204,7 @@ check "has that length" $? "$(wc -c <long.txt)"
 refuses "an empty prompt" 2 '--prompt|empty' --init text/best.safetensors --prompt ''
 refuses "a prompt that is longer than that" 2 '--prompt|40 bytes|32' --init text/best.safetensors \
     --prompt 0123456789012345678901234567890123456789
-refuses "--complete for a text" 2 '--complete|no images' --init text/best.safetensors --complete drawn.png --out x.png
+refuses "--complete for a text" 2 '--complete|not of a model of images' --init text/best.safetensors --complete drawn.png --out x.png
 awk 'BEGIN { for (i = 0; i < 3000; i++) printf "%c", i * i % 90 + 32 }' >letters.txt
 refuses "a data set with a mistake in its name" 2 "--data|'shaps'|did you mean 'shapes'?" $text --data shaps
 refuses "a data set of clips" 2 'moving-shapes|has clips' $text --kind auto --data moving-shapes

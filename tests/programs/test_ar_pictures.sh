@@ -1,6 +1,6 @@
 #!/bin/sh
-# What can be seen of a density model: the attention of its blocks over a half-drawn picture, the sparse patterns, and the
-# size of PNG files for comparison.
+# Pictures of a density model: the attention of its blocks in the middle of sampling a picture, the sparse patterns, and
+# the size of PNG files for comparison.
 #
 #   BUILD=build/cpu sh tests/programs/test_ar_pictures.sh
 
@@ -46,8 +46,8 @@ says() { # name, words, command...
     check "$name" $? "$(tail -n 1 out) $(tail -n 1 err)"
 }
 
-# Every row of weights sums to one where the start vector is out of sight, to less elsewhere; sets are as many keys as
-# the specification counts; the patterns are the ones that the program has.
+# Every row of weights sums to one if the start vector is not in the set, otherwise to less; sets have the numbers of
+# keys in the specification; the patterns are those of the program.
 cat >looked.py <<'END'
 import sys
 sys.path.insert(0, sys.argv[1] + "/scripts/plots")
@@ -91,7 +91,7 @@ says "png_bits.py" 'png_bits: [5-6]\.[0-9]{4}$' "$drawing" "$root/scripts/plots/
 [ $? -eq 1 ] && grep -q "not a file of pack_dataset" err
 check "of another file" $? "$(tail -n 1 err)"
 
-# The program's own baseline is what Pillow's resizing and numpy make of the same pictures.
+# The program's baseline equals that of Pillow's resizing and numpy on the same pictures.
 cat >histogram.py <<'END'
 import re, struct, sys
 sys.path.insert(0, sys.argv[1] + "/scripts/plots")

@@ -1,10 +1,10 @@
 #!/bin/sh
-# Tests of train_vit's command line: messages for wrong input, the files of a run, and that a run that was stopped, was
+# Tests of train_vit's command line: messages for wrong input, the files of a run, and that a run which was stopped, was
 # killed or ran out of disk space can be resumed with the same result.  Prints TAP, with details after '# '.
 #
 #   BUILD=build/cpu-asan VIT_TEST_QUICK=1 sh tests/programs/test_cli.sh
 #
-# BUILD is the folder of the program, PYTHON one with numpy.  VIT_TEST_QUICK=1 or SLOW=1 leave out what only takes long
+# BUILD is the folder of the program, PYTHON one with numpy.  VIT_TEST_QUICK=1 or SLOW=1 leaves out long tests
 # (overfitting), for sanitizer builds.
 
 # shellcheck disable=SC2012,SC2013,SC2015,SC2046,SC2086 # settings are lists of words; no name here holds a space
@@ -31,7 +31,7 @@ grep -n '^[^ ].*:$' out | awk -F: '{ at[$2] = $1 } END { exit !(at["data"] && at
     ! grep -q 'Not in this' out && [ "$(grep -n '^Attention operators' out | cut -d : -f 1)" -gt "$(grep -n '^run:' out | cut -d : -f 1)" ]
 check "--help goes from data to model, training, modes, files and operators" $? "$(grep '^[^ ].*:$' out | tr '\n' ' ')"
 
-# -h is one screen, with what matters most.
+# -h is one screen, with the most important settings.
 wrong=
 for pair in 'train_vit img-size patch-size show-batch' 'train_detr num-classes scale-max' 'train_ar tokens dim sample complete prompt'; do
     program=${pair%% *}
@@ -68,7 +68,7 @@ check "--help of a word that is another tool's names ours" $? "$(head -n 1 err)"
 refuses "--help of an unknown word, with the nearest" 2 "'rippel'|'ripple'" --help rippel
 refuses "--help of another tool's word" 2 "'gpu'|build/cuda/train_vit" --help gpu
 
-# Names of settings that users of other tools type, in each program that has not got them itself.
+# Names of settings that users of other tools type, in each program that does not have them.
 wrong=
 names=$(sed -n 's/^    {"\([a-z0-9_ ]*\)", ".*/\1/p' "$root/core/config/foreign_names.c")
 for program in train_vit train_detr train_ar; do
@@ -107,7 +107,8 @@ done <<'END'
 --test --eval
 END
 
-# No message names a setting that nobody typed without saying where its value came from; and what was typed is blamed.
+# If a message names a setting that the user did not type, it gives the source of its value; and the typed setting is
+# blamed.
 printf '[model]\ndim = 64\nheads = 2\npatch_size = 8\n' >sized.ini
 printf '[data]\ndata = cifar20\n' >named.ini
 while IFS=: read -r arguments said; do
@@ -135,7 +136,7 @@ END
 status=$?
 complains 2 '--kind: data shapes (the default; --data sets it) is a set of images, not kind text'
 check "train_ar --kind text of a set of images" $? "$(head -n 1 err)"
-# Settings in the braces of a message exist, and the one that is named first is among them.
+# Settings in the braces of a message exist, and the first named one is among them.
 wrong=$(cd "$root" && awk '/config_(reject|die)\(/ { call = "" ; open = 1 } open { call = call " " $0 }
     open && /;$/ { print call; open = 0 }' core/*.c core/*/*.c training/*.c layers/*.c layers/*/*.c data/*/*.c train_*.c | python3 -c '
 import re, sys
@@ -227,9 +228,9 @@ done <<END
 --attn+linear+--pool+cls+--relative+permute 5754664
 END
 
-# DeiT's, Swin's, the hybrids' and ViT's counts are timm's, ViT's with dim^2 + dim more for the hidden layer of its head;
-# PVT's and FLatten's are those of their own programs, CSwin's of the layers in its paper;
-# LiSA's hierarchies have the classifier with which its Table 5 comes out, and that of its Table 11.
+# DeiT's, Swin's, the hybrids' and ViT's counts are timm's, ViT's with dim^2 + dim more for the hidden layer of its
+# head; PVT's and FLatten's are those of their own programs, CSwin's of the layers in its paper; LiSA's hierarchies have
+# the classifier that reproduces its Table 5, and that of its Table 11.
 while read -r config params; do
     run --describe --config "$root/configs/imagenet/$config.ini" --micro-batch 1
     grep -q "^params: $params$" out
@@ -265,7 +266,7 @@ vit-small-r26-s32 36431912
 vit-base-r50-s16 98659112
 END
 
-# Multiply-adds in thousands by PyTorch's counter on timm's models, and of PVT's and FLatten's own programs.
+# Multiply-adds in thousands from PyTorch's counter on timm's models, and from PVT's and FLatten's own programs.
 while read -r config macs; do
     run --describe --config "$root/configs/imagenet/$config.ini" --micro-batch 1
     ours=$(sed -n 's/^macs: \([0-9]*\)[0-9][0-9][0-9]$/\1/p' out)
@@ -439,7 +440,7 @@ printf '\037\213\010' >mnist/t10k-labels-idx1-ubyte
 refuses "an idx file that is still compressed" 1 't10k-labels-idx1-ubyte|gunzip' $model --data mnist --data-dir . \
     --img-size 32
 printf '\0\0\010\001\0\0\0\0' >mnist/t10k-labels-idx1-ubyte
-refuses "an idx file of nothing" 1 't10k-labels-idx1-ubyte|holds nothing' $model --data mnist --data-dir . --img-size 32
+refuses "an idx file of nothing" 1 't10k-labels-idx1-ubyte|its header says that it is empty' $model --data mnist --data-dir . --img-size 32
 refuses "fewer classes than the data has" 2 '--num-classes|3|10' --num-classes 3
 refuses "batch larger than the data set" 2 '--batch-size|65|64' $tiny --batch-size 65
 run $model --train-limit 64 --test-limit 32 --epochs 1 --run-dir shrunk
@@ -483,7 +484,7 @@ refuses "data set that was not fetched" 1 'nowhere/data_batch_1.bin|fetch_cifar.
 mkdir empty short count label
 refuses "folder without data" 1 'empty|train.bin|data_batch_1.bin' --data empty
 head -c 4000 /dev/zero >short/train.bin
-refuses "truncated CIFAR file" 1 'short/train.bin|4000 bytes|926 bytes over' --data short
+refuses "truncated CIFAR file" 1 'short/train.bin|4000 bytes|926 bytes left over' --data short
 head -c $((3074 * 7)) /dev/zero >count/train.bin
 refuses "wrong number of records" 1 'count/train.bin|7 records|50000' --data count
 # 10,000 zero records of CIFAR-10, of which the second has label 10.
@@ -519,7 +520,8 @@ check "config.ini repeats the run" $? "differs: $differs"
 run --init a/last.safetensors --describe
 [ "$status" -eq 0 ] && cmp -s out described
 check "a checkpoint carries its settings" $?
-# 5 x 7 tokens and the class token are 36 = 6 x 6 positions, as many as a DeiT-III of a square grid has without the token's.
+# 5 x 7 tokens and the class token are 36 = 6 x 6 positions, as many as in a DeiT-III with a square grid, without that
+# of the token.
 run $tiny --img-size 20x28 --patch-size 4 --pool cls --epochs 1 --run-dir square
 run --init square/last.safetensors --eval
 [ "$status" -eq 0 ]
@@ -705,7 +707,7 @@ refuses "--init of a distilled DeiT" 1 'distilled.safetensors|dist_token|distill
 restate a/last.safetensors scaled.safetensors '"blocks.0.norm1.bias"' '"blocks.0.gamma_1"'
 refuses "--init with LayerScale" 1 'scaled.safetensors|blocks.0.gamma_1|LayerScale' $init scaled.safetensors
 restate a/last.safetensors mixer.safetensors '"blocks.0.norm1.bias"' '"blocks.0.mlp_tokens.fc1.weight"'
-refuses "--init of another family" 1 'mixer.safetensors|MLP-Mixer|no setting' $init mixer.safetensors
+refuses "--init of another family" 1 'mixer.safetensors|MLP-Mixer|does not support' $init mixer.safetensors
 restate a/last.safetensors stages.safetensors '"blocks[.]' '"stages.0.blocks./g;s/no such/no such'
 safetensors pools.safetensors '{"stages.0.blocks.0.mlp.fc1.weight":{"dtype":"F32","shape":[4],"data_offsets":[0,16]}}' 16
 refuses "--init of another hierarchy" 1 "pools.safetensors|depth 1|not PVTv2's" $init pools.safetensors
@@ -725,7 +727,7 @@ refuses "--init without the class token's position" 1 'token.safetensors|16 posi
 refuses "--init with other heads" 2 '--heads: 4|a/last.safetensors was trained with 2' $init a/last.safetensors --heads 4
 refuses "--eval with other heads" 2 '--heads: 4|trained with 2' --eval --init a/last.safetensors --heads 4
 
-# A file without the settings of its model, as other programs write it.
+# A file without the settings of its model, like those of other programs.
 restate a/last.safetensors foreign.safetensors vit.c.config 'x.config/;s/vit.c.classes/x.classes/;s/vit.c.norm/x.norm'
 succeeds "--predict of foreign weights" $model --predict test:0 --init foreign.safetensors
 grep -q '^foreign.safetensors: it has no settings of train_vit; .* heads 2, pool gap, .* mean 0.*, std 0' out &&
@@ -807,7 +809,7 @@ refuses "--parity whose patches do not fit its images" 2 '--patch-size|img_size 
 [ ! -e parity.out ]
 check "a refused --parity writes nothing" $?
 
-# Settings travel in the fixture's metadata.  --parity drops nothing, so the fixtures with dropout are not for it.
+# Settings are in the fixture's metadata.  --parity has no dropout, so fixtures with dropout are left out.
 for fixture in "$root"/tests/fixtures/*.safetensors; do
     name="--parity agrees with the reference on $(basename "$fixture" .safetensors)"
     if [ -z "$python" ]; then
@@ -823,13 +825,13 @@ done
 
 # == Stopped and resumed =============================================================================================
 
-# Everything on that a resumed run could forget: warm-up, drop path, an average, clipping, an uneven last micro-batch, a
-# learning rate that changes with the step, every augmentation.  128 steps.
+# Everything is on that a resumed run could lose: warm-up, drop path, an average, clipping, an uneven last micro-batch,
+# a learning rate that changes with the step, every augmentation.  128 steps.
 rich="$model --train-limit 1024 --test-limit 32 --batch-size 32 --micro-batch 12 --epochs 4 --lr-schedule step
       --layer-decay 0.7 --warmup-epochs 1.5 --drop-path 0.3 --dropout 0.1 --ema-decay 0.9 --clip-grad 1 --run-dir run --aa rand-m9-mstd0.5-inc1
       --reprob 0.25 --mixup 0.8 --cutmix 1 --repeated-aug"
 
-# stopped NAME SIGNAL STATUS PATTERN FILE FLAGS: rich, stopped at that point; a run that was quicker is tried again.
+# stopped NAME SIGNAL STATUS PATTERN FILE FLAGS: rich, stopped at that point; repeated if the run ended first.
 stopped() {
     mkdir "$1" && cd "$1" || exit 1
     for _ in 1 2 3 4 5; do
@@ -842,7 +844,7 @@ stopped() {
 
 steps_done() { place run/state.safetensors | cut -d ' ' -f 1; }
 
-# With a row for every step a stop falls on a row; with one in five mostly between two.
+# With a row for every step, a stop is at a row; with a row for every fifth step, usually between two.
 for rows in 1 5; do
     mkdir whole.$rows
     (cd whole.$rows && "$vit" $rich --log-every $rows >out 2>err)
@@ -902,7 +904,7 @@ check "random features and codes, stopped and resumed: the same run bit for bit"
 
 # == Disk full, numbers lost =========================================================================================
 
-# There may be no room for the run's page, either, but that costs only the page.
+# There may also be no space for the run's page, but then only the page is missing.
 forget_page() { sed -i '/; the run goes on without its page$/d' err; }
 
 mkdir plain && cp -R whole.5/run plain/run
@@ -929,7 +931,7 @@ check "and with room it goes on as if nothing had been" $? "differs: $differs"
 mkdir disk
 run $tiny --epochs 1 --run-dir once
 state=$(($(wc -c <once/state.safetensors) / 1024)) all=$(($(cat once/* | wc -c) / 1024))
-# Room for what an epoch leaves, but not for the state that replaces it.
+# Space for the files of an epoch, but not for the state that replaces them.
 if [ "$(id -u)" -eq 0 ] && mount -t tmpfs -o size=$((all + 24 + state / 2))k none disk 2>/dev/null; then
     run $tiny --epochs 4 --run-dir disk/run
     forget_page
@@ -946,7 +948,7 @@ else
     skip "a full disk stops the run with one line" "no small disk can be mounted"
 fi
 
-# One epoch, which is saved, and then rates at which the numbers overflow: on some processors within an epoch.
+# One epoch, which is saved, and then learning rates at which the numbers overflow: on some processors within an epoch.
 run $tiny --epochs 1 --run-dir nan
 refuses "a loss that is lost stops the run" 1 'step|not a number|lower lr' --resume nan --epochs 50 --lr 100 --lr-min 100 \
     --eps 0 --weight-decay 10
@@ -995,7 +997,7 @@ done
 labels='"labels":{"dtype":"I64","shape":[1],"data_offsets":[12288,12296]}'
 safetensors black.safetensors '{"images":{"dtype":"F32","shape":[1,3,32,32],"data_offsets":[0,12288]},'"$labels}" 12296
 
-# outputs NAME FLAGS: what a model makes of it, and every gradient, all digits.
+# outputs NAME FLAGS: the outputs and every gradient of a model, with all digits.
 outputs() {
     name=$1
     shift
@@ -1096,7 +1098,7 @@ for what in '--attn cswin --stripe 2,7' '--attn cswin-focused,cswin --stripe 4,7
     same_run cswin.whole cswin.again
     check "recompute changes no bit of its run: $what" $? "differs: $differs"
     run $cswin $what --epochs 2 --micro-batch 5 --run-dir cswin.micro
-    case $what in *focused*) allowed=1e-3 ;; *) allowed=1e-4 ;; esac # features next to nothing magnify rounding
+    case $what in *focused*) allowed=1e-3 ;; *) allowed=1e-4 ;; esac # features near zero magnify rounding
     evidence=$(curves_agree cswin.whole cswin.micro $allowed)
     check "and in micro-batches: $what" $? "$evidence"
 done
@@ -1142,7 +1144,7 @@ run --resume stays --epochs 4
 [ "$status" -eq 0 ]
 check "and goes on" $? "$(head -n 1 err)"
 
-# Figure 3 of the ripple paper: fresh sticks share equally among five rings, fixed weights halve.
+# Figure 3 of the ripple paper: initial sticks give five rings equal weights; fixed weights halve.
 slow_rate="$tiny --epochs 1 --lr 1e-9 --lr-min 1e-9 --lr-warmup 1e-9"
 run $slow_rate --attn ripple-fixed --run-dir halved
 [ "$(cells halved jsd)" = 0.000000 ]
@@ -1159,7 +1161,7 @@ run $slow_rate --attn linear --run-dir placeless
 head -n 1 placeless/log.csv | grep -qv -e jsd -e tau
 check "an operator without spatial weights has no column of them" $? "$(head -n 1 placeless/log.csv)"
 
-# Four fresh sticks leave 0.8, 0.6, 0.4 and 0.2 of the whole.
+# Four initial sticks leave 0.8, 0.6, 0.4 and 0.2 of the total.
 for row in 0.9,1.000000,1.000000 0.5,1.000000,0.000000 0.1,0.000000,0.000000; do
     run $slow_rate --attn ripple --r-max 4 --tau "${row%%,*}" --run-dir "tau.$row"
     [ "$(cells "tau.$row" tau_ended,tau_equal)" = "${row#*,}" ]

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Models of clips from the command line: the counts of the LiSA paper's Tables 8 and 14, what is refused, and the weights
+# Models of clips from the command line: the counts of the LiSA paper's Tables 8 and 14, refused settings, and weights
 # of image models as initial weights.  Prints TAP.
 #
 #   BUILD=build/cpu sh tests/programs/test_clip_models.sh
@@ -26,7 +26,7 @@ hylisanet-s 26368656 41597509632
 hylisanet-b 54006256 105854441472
 TABLE
 
-# The configs name folders that are not here.
+# The configs name folders that do not exist here.
 run --config "$root/configs/video/lisanet-i-softmax.ini" --dim 16 --depth 1 --heads 2 --img-size 32 --bench --bench-seconds 0.1 \
     --batch-size 2
 [ "$status" -eq 0 ] && grep -q '"train_images_per_s": [1-9]' out
@@ -100,7 +100,7 @@ fi
 
 # == Predictions =====================================================================================================
 
-# The frames of a clip as --attention writes them, each shown alone, have the probabilities that --predict prints.
+# Each frame of a clip that --attention writes has, when shown alone, the probability that --predict prints.
 moving="--data moving-shapes --img-size 64 $model --frames 5 --train-limit 32 --test-limit 32 --mean 0,0,0 --std 1,1,1"
 run $moving --batch-size 16 --warmup-epochs 0 --epochs 1 --lr 0.02 --run-dir moving
 named="--init moving/last.safetensors --predict"
@@ -170,7 +170,8 @@ check "stopped between the samples of clips and resumed: the same run bit for bi
 
 # == Micro-batches ===================================================================================================
 
-# Tokens count, whichever frames they are of: as many at a time as in an image of as many tokens.
+# The number of tokens decides, not that of frames: a micro-batch is as large as for images with the same number of
+# tokens.
 at_once() { sed -n 's/^memory for \([0-9]*\) .*/\1/p' out; }
 run $model --img-size 128 --batch-size 512 --describe
 images=$(at_once)

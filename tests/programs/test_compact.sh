@@ -1,6 +1,6 @@
 #!/bin/sh
-# Compact transformers: the authors' counts, what their pieces refuse, and runs of them that resume, share ranks, take
-# another operator and go on with other images.  TAP on standard output, evidence behind '# '.
+# Compact transformers: the authors' counts, refused settings, and runs that are resumed, use several ranks, have
+# another operator, and are fine-tuned on other images.  TAP on standard output, evidence behind '# '.
 
 # shellcheck disable=SC2012,SC2015,SC2046,SC2086 # settings are lists of words; no name here holds a space
 . "$(dirname "$0")/../tap.sh"
@@ -43,7 +43,7 @@ for found in '3 32 64' '5 32 64' '7 32 4' '7 61 16' '3 33 81' '5 13 16'; do
     set -- $found
     run $compact --tokenizer-kernel $1 --img-size $2 --pos-embed learned --describe
     params=$(sed -n 's/^params: //p' out)
-    # all but the positions: 24 k^2 + 128 k^2, two blocks, the norm, the pool and the classifier
+    # all except the positions: 24 k^2 + 128 k^2, two blocks, the norm, the pool and the classifier
     [ "$params" = $((24 * $1 * $1 + 128 * $1 * $1 + 16 * $3 + 2 * (4 * 256 + 16 + 64 + 2 * 512 + 48) + 32 + 17 + 170)) ]
     check "a kernel of $1 makes $3 tokens of $2x$2 pixels" $? "$params parameters $(head -n 1 err)"
 done
@@ -109,7 +109,7 @@ sys.exit(not worst < 1e-6)
 PYTHON
 check "sines after two epochs" $? "$(tail -n 1 told)"
 
-# Every operator that can follow a tokenizer trains there; the others say in one line why not.
+# Every operator that supports a tokenizer trains with it; the others give the reason in one line.
 operators=$("$vit" --help | sed -n '/^Attention operators/,/^$/s/^  \([a-z0-9-]*\) .*/\1/p')
 trained=0
 for attn in $operators; do
@@ -123,7 +123,7 @@ done >wrong
 check "other operators" $? "$trained trained, $(head -n 1 wrong)"
 succeeds "stages behind a tokenizer" $short --dim 8,16 --depth 1,1 --pool seq --epochs 1 --run-dir stages
 succeeds "its inference" --init stages/last.safetensors --eval --test-limit 32
-# Other images: the positions follow.
+# Other images: the positions are resampled.
 succeeds "larger images" $short --init whole/last.safetensors --img-size 40 --epochs 1 --run-dir larger
 refuses "a tokenizer's weights for patches" 1 'last.safetensors|stem conv' $tiny --init whole/last.safetensors --run-dir none
 run $tiny --epochs 1 --run-dir patches

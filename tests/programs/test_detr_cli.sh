@@ -8,7 +8,7 @@
 . "$(dirname "$0")/../tap.sh"
 vit=$build/train_detr
 columns=1-5,7-12
-curve() { cut -d , -f $columns "$1/log.csv"; } # tap.sh's, for this log
+curve() { cut -d , -f $columns "$1/log.csv"; } # the function of tap.sh for this log
 # alike A B TOLERANCE: as curves_agree, which reads eight columns.
 alike() {
     columns=1-5,7-9
@@ -178,7 +178,7 @@ run --init average/last.safetensors --eval
 [ "$(sed -n '/^ Average/{s/.*= //p;q}' out)" = "$(last_row average | awk -F , '{ printf "%.3f", $7 }')" ]
 check "and those are evaluated" $? "$(grep -m 1 Average out), $(last_row average)"
 
-# stopped NAME SIGNAL STATUS PATTERN FILE: $long, stopped there; a run that was quicker is tried again.
+# stopped NAME SIGNAL STATUS PATTERN FILE: $long, stopped there; repeated if the run ended first.
 long="$tiny --epochs 6 --log-every 1"
 stopped() {
     for try in 1 2 3 4; do

@@ -63,7 +63,7 @@ succeeds "with another operator" $lesson $token --attn linear --teacher $teacher
 
 # == The same bits and numbers =======================================================================================
 
-# A rate that does not depend on the number of epochs.
+# A learning rate that does not depend on the number of epochs.
 steady="$lesson $token --lr-min 1e-3 --distillation soft --mixup 0.8"
 for which in logits.safetensors $teacher; do
     rm -rf whole cut small ranks
@@ -142,7 +142,7 @@ write("stranger.safetensors", {"x": header["logits"]})
 PYTHON
     bad() { refuses "$1" 1 "$2" $lesson --teacher "$3" --distillation soft; }
     bad "logits in another order" "order.safetensors|another order|--write-logits" order.safetensors
-    bad "logits that do not tell the order" "silent.safetensors|does not tell" silent.safetensors
+    bad "logits that do not tell the order" "silent.safetensors|does not say" silent.safetensors
     bad "logits of one dimension" "flat.safetensors|[images,classes]" flat.safetensors
     bad "a file that is neither" "stranger.safetensors|neither logits" stranger.safetensors
 fi

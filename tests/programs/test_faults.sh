@@ -1,10 +1,10 @@
 #!/bin/sh
 # Calls that fail: every write, flush to the disk, renaming and cutting of a short run, and allocations all over it
-# (tests/faults.c fails them, one in each run).  The program has to end with one line and status 1, or to go on; resumed
-# without faults it is the undisturbed run, bit for bit.  So it is after a signal at any change of a file or folder.  TAP
-# on standard output, evidence behind '# '.
+# (tests/faults.c fails them, one in each run).  The program must end with one line and status 1, or continue; resumed
+# without faults, the run equals the undisturbed run bit for bit.  The same holds after a signal at any change of a file
+# or folder.  TAP on standard output, evidence behind '# '.
 #
-#   VIT_TEST_SEED=17 sh tests/programs/test_faults.sh      other allocations than the last time's
+#   VIT_TEST_SEED=17 sh tests/programs/test_faults.sh      fails other allocations
 #
 # VIT_TEST_QUICK=1 tries fewer of them.
 
@@ -21,29 +21,29 @@ fi
 seed=${VIT_TEST_SEED:-$(date +%s)}
 echo "# SEED=$seed"
 
-# fault KIND N COMMAND...: in which the N-th call of that kind fails (0: none); how many there were is in `calls`.
+# fault KIND N COMMAND...: runs it with the N-th call of that kind failing (0: none); `calls` has the number of calls.
 fault() {
     VIT_FAULT=$1 VIT_FAULT_AT=$2
     shift 2
     VIT_FAULT=$VIT_FAULT VIT_FAULT_AT=$VIT_FAULT_AT VIT_FAULT_COUNT=$work/calls LD_PRELOAD=$shim "$@" >out 2>err.all
     status=$?
     sed '/^$/d; /; the run goes on without its page$/d' err.all >err
-    # clang's OpenMP leaves an empty file where it dies early, at which the next process with this number would die.
+    # clang's OpenMP leaves an empty file if it dies early, on which the next process with the same number would die.
     find /dev/shm -maxdepth 1 -name '__KMP_REGISTERED_LIB_*' -size 0 -user "$(id -u)" -delete 2>/dev/null
     return 0
 }
 
-# tells: one line that ends the run with status 1; libgomp has its own for memory, behind an empty one; clang's OpenMP
-# aborts with lines of its own.
+# tells: one line that ends the run with status 1; libgomp has its own line for memory, after an empty one; clang's
+# OpenMP aborts with its own lines.
 tells() {
     ! grep -q '^OMP: Error #' err || return 0
     [ "$status" -eq 1 ] && [ "$(wc -l <err)" -eq 1 ] && grep -qE '^(train_vit|train_detr|train_ar|pack_dataset|libgomp): .' err
 }
 
-# goes_on: it ended well, and what it has to say is said in lines of its own.
+# goes_on: it ended well, and its messages are complete lines.
 goes_on() { [ "$status" -eq 0 ] && ! grep -qvE '^(train_vit|train_detr|train_ar|pack_dataset): .' err; }
 
-# numbers COUNT MOST: all from 1 to COUNT, or where they are more than MOST as many, drawn one from each equal share.
+# numbers COUNT MOST: all from 1 to COUNT or, if COUNT is larger, MOST of them, one drawn from each equal share.
 numbers() {
     awk -v count="$1" -v most="$2" -v seed="$seed" 'BEGIN {
         srand(seed)
@@ -59,8 +59,8 @@ few() { if [ "$slow" != 0 ]; then echo "$1"; else echo "$2"; fi; }
 settings="$tiny --epochs 2 --ema-decay 0.9 --log-every 2"
 "$vit" $settings --run-dir whole >out 2>err
 check "the undisturbed run" $? "$(last_row whole)"
-# A run that has saved its first epoch: a disk that is full when it would save the second.  The last files of all are the
-# page's, without which a run goes on.
+# A run that has saved its first epoch: the disk is full when it saves the second.  The last files are those of the
+# page, without which a run continues.
 fault rename 0 "$vit" $settings --run-dir half
 renames=$(cat calls)
 until rm -rf half; fault rename "$renames" "$vit" $settings --run-dir half; tells || [ "$renames" -le 1 ]; do
@@ -70,7 +70,7 @@ tells && [ "$(place half/state.safetensors | cut -d ' ' -f 2)" = 1 ]
 check "a run that was ended between two saves" $? "$(head -n 1 err)"
 mkdir -p kept && cp -R half kept/half
 
-# afterwards: after the run that is in the folder `run` it is resumed, or begun again where nothing was saved.
+# afterwards: the run in the folder `run` is resumed, or begun again if nothing was saved.
 afterwards() {
     if [ -e run/state.safetensors ]; then
         "$vit" --resume run >out.2 2>err.2 || { wrong="does not resume: $(head -n 1 err.2)"; return 1; }
@@ -82,7 +82,7 @@ afterwards() {
     same_run whole run || { wrong="differs in $differs"; return 1; }
 }
 
-# sweep NAME KIND MOST COMMAND...: with begin_run before and `afterwards` after each.
+# sweep NAME KIND MOST COMMAND...: calls begin_run before and `afterwards` after each.
 sweep() {
     name=$1 kind=$2 most=$3
     shift 3
@@ -114,7 +114,7 @@ sweep "a write fails in a resumed run" write $(few 4 12) "$vit" --resume run
 sweep "a seek fails in a resumed run" seek $(few 8 40) "$vit" --resume run
 sweep "an allocation fails in a resumed run" memory $(few 6 24) "$vit" --resume run
 
-# A disk that stays full ends the run at the first write that fails, whichever that is.
+# A disk that stays full ends the run at the first write that fails.
 VIT_FAULT_ON=1
 export VIT_FAULT_ON
 begin_run() { rm -rf run; }
@@ -123,8 +123,8 @@ unset VIT_FAULT_ON
 
 # == Signals at every change of a file or a folder ====================================================================
 
-# again: the same command where nothing was trained, else --resume: both give the undisturbed run.  A run that logged
-# rows and then lost all it had not saved is the user's to remove.
+# again: the same command if nothing was trained, otherwise --resume: both give the undisturbed run.  A run that logged
+# rows but lost everything before it was saved must be removed by the user.
 again() {
     lines=0
     [ ! -e run/log.csv ] || lines=$(wc -l <run/log.csv)
@@ -142,8 +142,8 @@ again() {
     fi
 }
 
-# signals NAME SIGNALS STATUS MOST: runs that get these signals at a change; they say so, unless a first one came when the
-# last step was done, or is SIGKILL; the page is whole, and afterwards `again` holds.
+# signals NAME SIGNALS STATUS MOST: runs that get these signals at a change.  They report it, unless the first signal
+# came after the last step or is SIGKILL; the page is complete, and afterwards `again` holds.
 signals() {
     rm -rf run
     fault signal 0 "$vit" $settings --run-dir run

@@ -1,7 +1,7 @@
 #!/bin/sh
-# What a run does to files and what the world does to its files: outputs that are devices, pipes or links; names no
-# checkpoint can hold, or that would play with the terminal; closed and broken output; logs, checkpoints and packed files
-# that are removed, cut or left half-written.  TAP on standard output, evidence behind '# '.
+# Files that a run writes, and damage to its files: outputs that are devices, pipes or links; names that no checkpoint
+# can store, or that would control the terminal; closed and broken output; logs, checkpoints and packed files that are
+# removed, truncated or incomplete.  TAP on standard output, evidence behind '# '.
 
 # shellcheck disable=SC2012,SC2015,SC2046,SC2086 # settings are lists of words; no name that is not quoted holds a space
 . "$(dirname "$0")/../tap.sh"
@@ -43,7 +43,7 @@ mkfifo pipe
 cat pipe >through &
 reader=$!
 run $parity pipe
-[ -p pipe ] || kill $reader # which would wait for ever
+[ -p pipe ] || kill $reader # which would wait forever
 wait $reader
 [ "$status" -eq 0 ] && [ -p pipe ] && cmp -s through plain.out
 check "a pipe carries what is written and stays one" $? "status $status, $(wc -c <through) bytes $(head -n 1 err)"
@@ -166,7 +166,7 @@ check "what killed saves left goes, and nothing else" $? "left: $left $(head -n 
 # The log is removed or replaced while the run is stopped.
 longer="$model --train-limit 1024 --test-limit 32 --batch-size 16 --epochs 4 --warmup-epochs 0 --log-every 1"
 "$vit" $longer --run-dir steady >out 2>err
-disturbed() { # folder, what to do
+disturbed() { # folder, action
     "$vit" $longer --run-dir "$1" >out 2>err &
     pid=$!
     wait_for $pid '^3,' "$1/log.csv"
@@ -191,7 +191,7 @@ complains 0 'missing/log.csv|missing' && [ "$(head -n 1 missing/log.csv)" = "$(h
     [ "$(wc -l <missing/log.csv)" -ge 2 ] && run --resume missing && [ "$status" -eq 0 ] && [ ! -s err ]
 check "--resume without the log begins a new one" $? "status $status $(head -n 1 err) $(wc -l <missing/log.csv) rows"
 
-# States that do not know how long the log was: of runs whose disk failed to say so.
+# States without the length of the log, from runs whose disk did not report it.
 cp -R whole unknown
 bytes=$(head -c $((8 + $(header_size whole/state.safetensors))) whole/state.safetensors |
     sed 's/.*"vit\.c\.run":"\([^"]*\)".*/\1/' | cut -d ' ' -f 7)
@@ -256,7 +256,7 @@ grep -q 'packed as damaged' err && grep -q 'without --fps' err
 check "so are rates of frames without times" $? "$(cat out err)"
 "$pack" --data moving-shapes --out moving.pack >out 2>err
 status=$?
-complains 2 'moving-shapes|drawn'
+complains 2 'moving-shapes|generated'
 check "and clips that are drawn" $? "status $status: $(head -n 1 err)"
 
 mkdir lists
@@ -295,7 +295,7 @@ check "annotations that are a pipe are not waited for" $? "status $status $(head
 
 # == A model without its data =========================================================================================
 
-# what of the data a prediction needs is in the checkpoint: names, mean and std, and whether pictures are all of one size
+# the checkpoint has the data that a prediction needs: names, mean and std, and whether all pictures have one size
 pictures lost cat dog
 mkdir -p fixed
 "$pack" --data shapes --limit 64 --out fixed/train.pack >out 2>err

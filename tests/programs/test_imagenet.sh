@@ -1,5 +1,5 @@
 #!/bin/sh
-# Pictures in folders and packed files, as a user meets them: pack_dataset, and train_vit on what it makes.
+# Pictures in folders and packed files, from a user's point of view: pack_dataset, and train_vit on its files.
 #
 #   BUILD=build/cpu sh tests/programs/test_imagenet.sh
 
@@ -9,7 +9,7 @@
 pack=$build/pack_dataset
 [ -x "$pack" ] || { echo "Bail out! $pack is not there: run make first"; exit 1; }
 
-# images/{train,val}/{ape,bee,cat} of the corpus's sound pictures
+# images/{train,val}/{ape,bee,cat} with the undamaged pictures of the corpus
 sound="colour444.jpg colour422.jpg colour420.jpg progressive.jpg grey.jpg cmyk.jpg ycck.jpg arithmetic.jpg exif.jpg
        trailing.jpg png.JPEG"
 for class in ape bee cat; do
@@ -88,7 +88,7 @@ check "and stay damaged" $? "$(head -n 1 err)"
 many="--data shapes --limit 12000 --split train"
 packs $many --out whole-train.pack
 check "pack many" $status "$(tail -n 1 out)"
-for _ in 1 2 3 4 5; do # one that was quicker than the signal is tried again
+for _ in 1 2 3 4 5; do # repeated if the run ended before the signal
     rm -f many-train.pack*
     "$pack" $many --out many-train.pack >out 2>err &
     process=$!
@@ -113,7 +113,7 @@ check "and going on with the same: the same file" $? "$(head -n 1 out)"
 
 named="--img-size 16 --patch-size 8 --dim 16 --depth 1 --heads 2 --batch-size 11 --epochs 1 --warmup-epochs 0"
 run --data images $named --run-dir named
-# One set for each class, with the same picture: the weights see it as one of the three.
+# One data set for each class, with the same picture: the weights classify it as one of the three.
 found=
 for class in ape bee cat; do
     mkdir -p only.$class/val/$class && cp "$root/tests/corpus/jpeg/grey.jpg" only.$class/val/$class/
@@ -195,7 +195,7 @@ weights="--init folder/last.safetensors --data real"
 run $weights --predict test:0 test:1 test:2 test:3 test:4 test:5
 named=$(sed -n 's/^test:.: ape .*/0/p; s/^test:.: bee .*/1/p; s/^test:.: cat .*/2/p' out | tr '\n' ' ')
 set -- $named
-# Named right, wrong, without labels, right among others, wrong, wrong; in the order of numbers 1 to 6.
+# Predictions for numbers 1 to 6: right, wrong, without labels, right among others, wrong, wrong.
 echo "[[], [$1], [$((($5 + 1) % 3))], [$((($6 + 2) % 3)), $((($6 + 1) % 3))], [$((($2 + 1) % 3))], [0, 1, 2]]" >real.json
 run $weights --eval --real-labels real.json
 [ "$status" -eq 0 ] && [ $# -eq 6 ] && [ "$(tail -n 1 out)" = "real: 40.0000 of 5 images with labels" ]

@@ -8,7 +8,7 @@
 . "$(dirname "$0")/../tap.sh"
 vit=$build/train_mask_rcnn
 columns=1-5,7-18
-curve() { cut -d , -f $columns "$1/log.csv"; } # tap.sh's, for this log
+curve() { cut -d , -f $columns "$1/log.csv"; } # the function of tap.sh for this log
 
 net='--backbone-blocks 1,1,1,1 --backbone-width 4 --fpn-width 8 --box-width 16 --mask-width 8'
 small='--scale-min 64 --scale-max 64 --max-size 96 --crop false --eval-scale 64 --anchor-size 4 --train-candidates 100
@@ -29,8 +29,8 @@ for config in "$root"/configs/coco/mask-rcnn-*.ini; do
     [ $status -eq 0 ] && [ "$(tail -n 3 out | cut -d : -f 1 | tr '\n' ' ')" = 'params trainable_params macs ' ]
     check "$(basename "$config") describes a model" $? "$(tail -n 3 out | tr '\n' ' ')$(head -n 1 err)"
 done
-# of CONFIG PARAMETERS MACS [SETTINGS]: of an image of 800 x 1280, in 1e9.  The box predictor has a row for the background,
-# 4,357 parameters more than a count with 80 classes.
+# of CONFIG PARAMETERS MACS [SETTINGS]: for an image of 800 x 1280, in 1e9.  The box predictor has a row for the
+# background, 4,357 parameters more than a count with 80 classes.
 of() {
     config=$1 params=$2 macs=$3
     shift 3
@@ -97,7 +97,7 @@ run --init average/last.safetensors --eval
 [ "$(sed -n '/^ Average/{s/.*= //p;q}' out)" = "$(last_row average | awk -F , '{ printf "%.3f", $7 }')" ]
 check "which are evaluated" $? "$(grep -m 1 Average out), $(last_row average)"
 
-# stopped NAME SIGNAL STATUS PATTERN FILE: $long, stopped there; a run that was quicker is tried again.
+# stopped NAME SIGNAL STATUS PATTERN FILE: $long, stopped there; repeated if the run ended first.
 long="$tiny --epochs 6 --log-every 1"
 stopped() {
     for try in 1 2 3 4; do

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Several ranks: the same curve as one, nothing lost when one of them dies, and one clear line for what cannot be.
+# Several ranks: the same curve as with one rank, no loss when one of them dies, and one clear line for impossible
+# settings.
 #
 #   BUILD=build/cpu sh tests/programs/test_mpi.sh
 #
@@ -16,7 +17,7 @@ if ! command -v "$MPIRUN" >/dev/null 2>&1; then
     exit 0
 fi
 
-# ranks NUMBER ARGUMENTS: mpirun's output and status, stripped of the terminal's.
+# ranks NUMBER ARGUMENTS: mpirun's output and status, without terminal codes.
 ranks() {
     number=$1
     shift
@@ -24,7 +25,7 @@ ranks() {
     status=$?
 }
 
-# Other lines there are mpirun's own; Open MPI 5 puts a zero byte between some of them and the program's.
+# Other lines are mpirun's own; Open MPI 5 puts a zero byte between some of them and the program's.
 ours() { tr -d '\000' <err | grep -a '^train_vit:'; }
 
 model="--dim 24 --heads 2 --depth 2 --patch-size 8 --attn ripple --train-limit 96 --test-limit 37 --batch-size 24
@@ -57,7 +58,8 @@ ranks 2 $model --lr 0.02 --epochs 3 --run-dir measured2
 means="$(cells measured jsd) $(cells measured2 jsd)"
 echo "$means" | awk '{ exit !($1 > 0 && ($1 - $2) ^ 2 < 1e-10) }'
 check "2 ranks have one's mean divergence over an epoch" $? "$means"
-# follow RUN WHAT SETTING...: batches of 18, which two ranks and micro-batches of 5 cut in odd places, have the curve of one.
+# follow RUN WHAT SETTING...: batches of 18, which two ranks and micro-batches of 5 divide unevenly, have the same curve
+# as on one rank.
 follow() {
     followed=$1 what=$2
     shift 2
@@ -160,7 +162,8 @@ fails_in_ranks "data that are not there" 3 'nowhere/x: no such folder' $model --
 fails_in_ranks "data that only training looks for" 2 'datasets/data_batch_1.bin: no such file' \
     --data cifar10 --run-dir no
 
-# differ NAME STATUS WORDS FLAGS FLAGS: rank 0 with those flags, ranks 1 and 2 with these; one line, within seconds.
+# differ NAME STATUS WORDS FLAGS FLAGS: rank 0 with the first flags, ranks 1 and 2 with the second; one line, within
+# seconds.
 differ() {
     name=$1 wanted=$2 words=$3
     mixed_ranks 3 "$vit $model $4" "$vit $model $5"
@@ -180,9 +183,9 @@ differ "a mode of rank 0 alone" 2 'rank 1: describe false, but rank 0 has descri
 differ "--help of rank 0 alone" 2 'rank 1: help none, but rank 0 has help all' "--help" "$begin"
 cp "$vit" ./train_vit && echo >>./train_vit
 mixed_ranks 2 "$vit $model $begin" "./train_vit $model $begin"
-[ "$status" -eq 2 ] && ours | grep -q 'rank 1: this build of the program is not rank 0's'
+[ "$status" -eq 2 ] && ours | grep -q "rank 1: this build of the program is not rank 0's"
 check "another build of the program" $? "status $status: $(ours | head -n 1)"
-# Each rank with a folder and files of its own, as on machines without a shared file system.
+# Each rank has its own folder and files, as on machines without a shared file system.
 for rank in 0 1; do
     mkdir -p disk$rank && cp -r one disk$rank/
     cp several2/last.safetensors disk$rank/weights.safetensors

@@ -12,12 +12,12 @@
 old=$root/tests/fixtures/old
 model='--dim 16 --depth 2 --heads 2 --patch-size 8 --mlp-ratio 2'
 
-# Sums of floats are grouped by the machine's vectors: one image of 400 may change sides.
+# The grouping of float sums depends on the machine's vectors: one image of 400 may be classified differently.
 run --init "$old/softmax.safetensors" --eval --test-limit 400
 awk '/^top1:/ { found = ($2 >= 17.75 && $2 <= 18.25 && $4 >= 73.5 && $4 <= 74) } END { exit !found }' out
 check "a checkpoint is evaluated as it was then" $? "$(tail -n 1 out)$(head -n 1 err)"
 
-# States of other versions may hold what kernels had chosen by measured time, and an algorithm that is gone.
+# States of other versions may contain choices of kernels by measured time, and an algorithm that no longer exists.
 cp -r "$old/run" . && chmod -R u+w run
 restate "$old/run/state.safetensors" run/state.safetensors '"vit.c.run"' '"vit.c.choices":"product forward = 1 of 3","vit.c.run"'
 restate run/state.safetensors state 'ripple_algo = auto' 'ripple_algo = naive' && mv state run/state.safetensors
@@ -26,7 +26,7 @@ check "a state of another version" $?
 run --resume run --epochs 3
 check "a run resumes" "$status" "$(head -n 1 err)"
 
-# Step, epoch, loss, lr, norm and accuracies, row by row: rounding apart what they were.
+# Step, epoch, loss, lr, norm and accuracies, row by row: the same up to rounding.
 cut -d , -f 1-5,7-9 run/log.csv | paste -d , "$old/resumed.csv" - | awk -F , '
     NR > 1 { for (i = 1; i <= 8; i++) { d = $i - $(i + 8); if (d < 0) d = -d
              if (d > ($i < 0 ? -$i : $i) * 1e-3 + (i == 6 || i == 7)) { print NR, i, $i, $(i + 8); bad = 1 } } }

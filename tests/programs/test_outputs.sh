@@ -1,6 +1,7 @@
 #!/bin/sh
-# Outputs of every program: each is tried before the work begins, never replaces an input or another output of the same
-# call, and is written whole or not at all.  The limits of a shell (ulimit).  TAP on standard output, evidence behind '# '.
+# Outputs of every program: each is tested before the work begins, never replaces an input or another output of the same
+# call, and is written completely or not at all.  The limits of a shell (ulimit).  TAP on standard output, evidence
+# behind '# '.
 
 # shellcheck disable=SC2012,SC2015,SC2046,SC2086,SC3045 # settings are lists of words; no name that is not quoted holds a space
 . "$(dirname "$0")/../tap.sh"
@@ -9,7 +10,7 @@ ar=$build/train_ar
 detr=$build/train_detr
 pack=$build/pack_dataset
 
-# with PROGRAM ARGUMENTS: run of another program.
+# with PROGRAM ARGUMENTS: `run` with another program.
 with() {
     program=$1
     shift
@@ -40,7 +41,7 @@ text=ar/last.safetensors
 "$vit" --init $weights --show-batch sheet.png >out 2>err
 cp sheet.png picture.png
 
-# what each program writes: one line for each output, program, output setting, the rest of the call
+# the outputs of each program, one a line: program, output setting, the rest of the call
 writers() {
     cat <<'LINES'
 vit --json --init vit/last.safetensors --predict picture.png
@@ -58,7 +59,7 @@ safetensors in.safetensors '{"images":{"dtype":"F32","shape":[1,3,8,8],"data_off
 
 # == Tried before the work ===========================================================================================
 
-# A folder that is none fails for root, too.
+# A file in place of a folder fails for root, too.
 writers | while read -r who setting rest; do
     program=$(program_of "$who")
     for path in missing/file picture.png/file . /dev/full; do
@@ -191,7 +192,7 @@ if [ -e "$shim" ] && ! ldd "$vit" 2>/dev/null | grep -qE 'lib(asan|tsan)'; then
             cp old drawn.txt
             VIT_FAULT=$fault VIT_FAULT_AT=$at LD_PRELOAD=$shim "$ar" --init $text --sample 2 --out drawn.txt >out 2>err
             status=$?
-            kept=old # only when the folder is flushed is the new file there already
+            kept=old # only when the folder is flushed does the new file already exist
             grep -q 'flush its folder' err && kept=before.txt
             complains 1 'drawn.txt' && cmp -s drawn.txt $kept || echo "$fault $at: status $status $(head -n 1 err)"
             at=$((at + 1))
@@ -214,8 +215,8 @@ fi
 
 # == The stack =======================================================================================================
 
-# The system's loader needs a stack before a program's first instruction: up to 20 KiB for libraries as many as these, some
-# more for the environment, and at a random place.  A little more than it needs each time of twenty.
+# The system's loader needs a stack before a program's first instruction: up to 20 KiB for this number of libraries, and
+# more for the environment, at a random address.  This is a little more than it needed in each of twenty trials.
 loads() {
     for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
         (ulimit -S -s "$1"; LD_TRACE_LOADED_OBJECTS=1 exec "$vit") >/dev/null 2>&1 || return 1

@@ -1,6 +1,6 @@
 #!/bin/sh
-# One's own images: class folders alone, with val/, with test/; the split, what chooses the best weights, patience, and sets
-# with many images of some classes and few of others.  TAP on standard output, evidence behind '# '.
+# A user's own images: only class folders, with val/, with test/; the split, the choice of the best weights, patience,
+# and data sets with many images of some classes and few of others.  TAP on standard output, evidence behind '# '.
 
 # shellcheck disable=SC2012,SC2015,SC2046,SC2086 # settings are lists of words; no name here holds a space
 . "$(dirname "$0")/../tap.sh"
@@ -79,7 +79,7 @@ i=0
 while [ $i -lt 4000 ]; do i=$((i + 1)); ln slow/test/class0/image000.bmp slow/test/class0/again$i.bmp; done
 slow="--data slow $settings --dim 64 --depth 4 --lr 2e-3"
 succeeds "a run with many test images" $slow --run-dir whole.run
-# It takes a second to read them, in which the signal must arrive: on a busy machine not at the first attempt.
+# Reading them takes a second, in which the signal must arrive: on a busy machine that may take several attempts.
 for attempt in 1 2 3 4 5 6 7 8; do
     rm -rf stopped.run
     "$vit" $slow --run-dir stopped.run >out 2>err </dev/null &
@@ -99,7 +99,7 @@ run --resume stopped.run
 [ "$status" -eq 0 ] && cmp -s stopped.run/test.json whole.run/test.json
 check "a resumed run reads them" $? "$(tail -n 1 out)"
 
-# The folder's place and the order of other files do not matter; another seed does.
+# The location of the folder and the order of other files have no influence; another seed has.
 mkdir elsewhere && cp -R bare elsewhere/bare
 run --data elsewhere/bare $settings --run-dir moved.run
 [ "$(tensors moved.run/last.safetensors | cksum)" = "$(tensors bare.run/last.safetensors | cksum)" ]

@@ -1,12 +1,12 @@
 #!/bin/sh
-# Pages of runs as a reader sees them, in a browser: tests/report/check_page.py; first, whether it recognises bad pages.
+# Pages of runs in a browser: tests/report/check_page.py; first, whether it recognises bad pages.
 #
 #   BUILD=build/cpu sh tests/programs/test_pages.sh
 
 # shellcheck disable=SC1091,SC2015,SC2034,SC2086,SC2154 # settings are lists of words; tap.sh reads vit
 . "$(dirname "$0")/../tap.sh"
 
-plain= # a Python, whatever packages it has
+plain= # a Python, with any packages
 for candidate in ${PYTHON:-python3 /usr/bin/python3}; do
     [ -n "$plain" ] || ! "$candidate" -c 'import sys' 2>/dev/null || plain=$candidate
 done
@@ -16,7 +16,7 @@ if [ -z "$plain" ]; then
     exit
 fi
 
-# page NAME BODY: a page whose ground and ink follow the browser's scheme.
+# page NAME BODY: a page whose colours follow the browser's scheme.
 page() {
     cat >"$1.html" <<HTML
 <!DOCTYPE html>
@@ -40,8 +40,8 @@ sound='<h1>A run</h1><p>Accuracy 61.24 %, loss 0.93, and as many words as a page
 <button onclick="this.textContent = &quot;copied&quot;">copy</button>
 <details><summary>more</summary><p>folded</p></details>'
 
-# All pages are looked at in one call, since a browser takes a second to start.  bad NAME WORDS BODY: a page of which
-# one line is said, with these words.
+# All pages are checked in one call, because a browser takes a second to start.  bad NAME WORDS BODY: a page with one
+# reported line that has these words.
 names=
 bad() {
     page "bad$((number += 1))" "$3"
@@ -93,7 +93,7 @@ good=0
 look 0 good.html --says 61.24
 ended=$?
 if [ "$status" -eq 77 ]; then
-    good=77 # without a browser, size and XML alone
+    good=77 # without a browser, only size and XML
     skip "pages in a browser" "$(cat out)"
     names='bad1.html bad2.html'
     sed -i 3,\$d wanted

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Settings of a recipe: the last batch of an epoch that is smaller, a warm-up by reciprocals, decay of all parameters.
-# TAP on standard output, evidence behind '# '.
+# Settings of a recipe: a smaller last batch of an epoch, a reciprocal warm-up, weight decay of all parameters. TAP on
+# standard output, evidence behind '# '.
 
 # shellcheck disable=SC2012,SC2015,SC2046,SC2086 # settings are lists of words; no name here holds a space
 . "$(dirname "$0")/../tap.sh"
@@ -33,7 +33,8 @@ fi
 run $uneven --train-limit 300 --repeated-aug --epochs 1 --batch-size 100 --run-dir repeated
 [ "$status" -eq 0 ] && grep -q '1 epochs of 3 batches of 100 images (the last of 56)' out
 check "with repeated augmentation, too" $? "$(grep epochs out | head -n 1) $(head -n 1 err)"
-# At a rate of nearly 0 the last 4 of 36 images are the same batch whether 32 come before them at once or by fours.
+# At a learning rate of nearly 0, the last 4 of 36 images are the same batch whether the first 32 are processed at once
+# or four at a time.
 for size in 32 4; do
     run $tiny --train-limit 36 --batch-size $size --lr 1e-30 --lr-min 0 --epochs 1 --log-every 1 --drop-last false \
         --run-dir rest-$size
@@ -46,7 +47,7 @@ check "loss and gradient are the mean over the smaller batch" $? "$(tr '\n' ' ' 
 
 # == Stopped and resumed =============================================================================================
 
-# All of the recipe.  Of 40 batches a row is written for every one, and the stop falls into an epoch.
+# The whole recipe.  A row is written for each of 40 batches, and the stop is within an epoch.
 recipe="$tiny --train-limit 633 --batch-size 64 --drop-last false --epochs 4 --log-every 1 --warmup-epochs 2
         --warmup-curve reciprocal --cosine-from warmup --weight-decay-of all --weight-decay 0.3 --aa autoaugment-compact
         --crop-padding 4 --label-smoothing 0.1"

@@ -1,9 +1,9 @@
 #!/bin/sh
-# The page of a run, report.html in its folder: its figures are those of log.csv; it is whole at any moment, costs at most
-# a warning where it cannot be written, and is made again for any folder by --report.  TAP on standard output, evidence
-# behind '# '.
+# The page of a run, report.html in its folder: its figures are those of log.csv; it is complete at any moment, if it
+# cannot be written there is only a warning, and --report makes it again for any folder.  TAP on standard output,
+# evidence behind '# '.
 #
-#   VIT_TEST_SEED=17 sh tests/programs/test_report.sh      kills at other moments than the last time's
+#   VIT_TEST_SEED=17 sh tests/programs/test_report.sh      kills at other moments
 
 # shellcheck disable=SC2012,SC2015,SC2046,SC2086 # settings are lists of words; no name that is not quoted holds a space
 . "$(dirname "$0")/../tap.sh"
@@ -194,7 +194,7 @@ check "--compare writes a page, and prints its path" $? "status $status $(head -
 
 # == What it costs ===================================================================================================
 
-# An epoch of scripts/demo.sh, which ends in a page, takes 17 s on two cores.
+# An epoch of scripts/demo.sh, which ends with a page, takes 17 s on two cores.
 least=1000000
 for _ in 1 2 3 4 5; do
     began=$(date +%s%N)

@@ -1,6 +1,7 @@
 #!/bin/sh
-# Tests of what train_detr, train_mask_rcnn, train_semantic_fpn and train_ar put into a run's report.json: the model,
-# the pictures of an evaluation, results of classes, what a density model draws; and that training does not notice.
+# Tests of the facts that train_detr, train_mask_rcnn, train_semantic_fpn and train_ar write to a run's report.json: the
+# model, the pictures of an evaluation, results of classes, samples of a density model; and that they do not affect
+# training.
 #
 #   BUILD=build/cpu sh tests/programs/test_report_others.sh
 
@@ -47,7 +48,7 @@ has() {
     check "$1" $? "$(tail -n 1 facts.txt)"
 }
 
-# unnoticed RUN ARGUMENTS: evaluations, and what is drawn after them, leave weights and moments as they would be.
+# unnoticed RUN ARGUMENTS: evaluations, and the samples after them, do not change weights and moments.
 unnoticed() {
     seen=$1
     shift

@@ -1,6 +1,6 @@
 #!/bin/sh
-# What train_vit notes for the page of a run, in report.json: the model, the first batch, and what evaluations found.
-# TAP on standard output, evidence behind '# '.
+# The facts that train_vit writes to report.json for the page of a run: the model, the first batch, and results of
+# evaluations. TAP on standard output, evidence behind '# '.
 
 # shellcheck disable=SC2012,SC2015,SC2046,SC2086 # settings are lists of words; no name here holds a space
 . "$(dirname "$0")/../tap.sh"
@@ -22,7 +22,7 @@ def counts(): # the confusion matrix
 def captions(name): return [p["caption"] for p in sections[name]["pictures"]]
 PYTHON
 
-# holds NAME RUN [ARGUMENTS]: does the Python on standard input, behind the above, end well?
+# holds NAME RUN [ARGUMENTS]: does the Python on standard input, after the code above, end well?
 holds() {
     name=$1
     shift
@@ -85,7 +85,7 @@ for s in sections.values():
         assert base64.b64decode(p["data"])[:4] in (b"\x89PNG", b"\xff\xd8\xff\xe0")
 PYTHON
 
-# The state also holds what an evaluation leaves: the best result and the place in the log.
+# The state also contains results of an evaluation: the best result and the position in the log.
 run $learns --eval-every 0 --run-dir unseen
 tensors run/state.safetensors >seen.1 && tensors unseen/state.safetensors >seen.2
 [ -s seen.1 ] && cmp -s seen.1 seen.2
@@ -103,7 +103,7 @@ PYTHON
 
 # == Attention =======================================================================================================
 
-# The same from the weights that --predict writes, of a class token that joins in the eleventh of twelve blocks.
+# The same from the weights that --predict writes, for a class token that is added in the eleventh of twelve blocks.
 succeeds "a class token" $tiny --depth 12 --attn convit --pool cls --lr 3e-3 --epochs 1 --run-dir token
 run --init token/last.safetensors --predict test:0 --attention rows.safetensors
 if "$python" -c 'import PIL' 2>/dev/null; then
@@ -210,7 +210,7 @@ for picture in json.load(open(sys.argv[2])):
 losses.sort()
 print(len(losses), captions("wrong")[0])
 assert len(losses) > 20 and len(captions("wrong")) == 20
-for (share, _), caption in zip(losses, captions("wrong")): # other micro-batches round otherwise
+for (share, _), caption in zip(losses, captions("wrong")): # other micro-batches round differently
     assert caption in [text for other, text in losses if abs(other - share) < 3e-4]
 PYTHON
 succeeds "a tenth of the training images" --data odd/train $small --val-fraction 0.2 --run-dir held.run

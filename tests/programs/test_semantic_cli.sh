@@ -27,7 +27,7 @@ for word in configs/ade20k --predict --draw --describe --eval --per-class --pari
 done
 [ -z "$missing" ] && [ "$(awk 'length($0) > 100' out | wc -l)" -eq 0 ]
 check "--help teaches" $? "missing:$missing"
-# size CONFIG PARAMETERS MACS [SETTINGS]: of an image of 512 x 2048, in 1e9.
+# size CONFIG PARAMETERS MACS [SETTINGS]: for an image of 512 x 2048, in 1e9.
 size() {
     config=$1 params=$2 macs=$3
     shift 3

@@ -1,12 +1,12 @@
 #!/bin/sh
-# Absurd sizes: every operator of train_vit, train_detr and train_ar either describes the model, with counts that are
-# possible, or refuses it with one line; within seconds.  In a build with UBSan (make SANITIZE=1) no count overflows on
-# the way.  TAP on standard output, evidence behind '# '.
+# Absurd sizes: every operator of train_vit, train_detr and train_ar either describes the model, with possible counts,
+# or refuses it with one line, within seconds.  In a build with UBSan (make SANITIZE=1) no count overflows on the way.
+# TAP on standard output, evidence behind '# '.
 
 # shellcheck disable=SC2012,SC2015,SC2046,SC2086 # settings are lists of words; no name here holds a space
 . "$(dirname "$0")/../tap.sh"
 
-# sized LIMIT PROGRAM ARGUMENTS...: says what is wrong, or nothing.  More than 2^63 is no count, and a model has
+# sized LIMIT PROGRAM ARGUMENTS...: prints the error, or nothing.  A count must not exceed 2^63, and a model has
 # multiply-adds, parameters and activations.
 sized() {
     limit=$1
@@ -95,7 +95,7 @@ while read -r rows columns l c how attn; do
     [ "$attn" = sparse-strided ] || fixed="--sparse-c $c"
     got=$(macs --img-size ${rows}x$columns --heads 3 --attn $attn --sparse-stride $l --sparse-heads $how $fixed)
     dense=$(macs --img-size ${rows}x$columns --heads 3 --attn softmax)
-    # softmax has 2 N^2 M of them where a sparse set of keys has 2 D for each head and pair
+    # softmax has 2 N^2 M of them, a sparse set of keys has 2 D for each head and pair
     awk -v n=$((rows * columns)) -v l="$l" -v c="$c" -v how="$how" -v fixed="$fixed" -v got="$got" -v dense="$dense" '
         BEGIN {
             first = how == "split" ? 2 : 3; second = how == "union" ? 3 : how == "split" ? 1 : 0
@@ -111,7 +111,7 @@ done <cases >wrong
 check "pairs of sparse attention" $? "$(head -n 1 wrong)"
 for size in 1x9 4x6 7x7; do
     for r in 1 2 3 9; do macs --img-size $size --heads 2 --attn ripple-fixed --r-max $r; done | tr '\n' ' ' | awk -v size=$size '
-        # what grows with r_max are the pairs nearer than r_max
+        # only the pairs nearer than r_max grow with it
         { split(size, side, "x"); split("1 2 3 9", reach, " ")
           for (k = 1; k <= 4; k++) for (a = 0; a < side[1]; a++) for (b = 0; b < side[1]; b++)
               for (x = 0; x < side[2]; x++) for (y = 0; y < side[2]; y++)

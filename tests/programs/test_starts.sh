@@ -1,13 +1,13 @@
 #!/bin/sh
-# What a program meets when it starts: numbers of threads that cannot be, settings that do not count, a state that another
-# device saved, a run that goes on in the same folder.  TAP on standard output, evidence behind '# '.
+# Conditions at the start of a program: impossible numbers of threads, settings without effect, a state that another
+# device saved, a run that is still training in the same folder.  TAP on standard output, evidence behind '# '.
 
 # shellcheck disable=SC2012,SC2015,SC2046,SC2086 # settings are lists of words; no name here holds a space
 . "$(dirname "$0")/../tap.sh"
 
 # == Threads =========================================================================================================
 
-# The OpenMP library has lines of its own for values that it does not take.
+# The OpenMP library prints its own lines for values that it does not accept.
 for value in 4294967296 99999999999 99999999999999999999 0 -1 abc '' '2,' 1,0; do
     OMP_NUM_THREADS=$value "$vit" $tiny --epochs 1 --run-dir none >out 2>err.all
     status=$?
@@ -28,7 +28,7 @@ check "OMP_THREAD_LIMIT=0 is refused" $? "status $status: $(head -n 1 err)"
 OMP_NUM_THREADS=4 OMP_THREAD_LIMIT=1 run $tiny --epochs 1 --run-dir limited
 [ "$status" -eq 0 ] && grep -q '^CPU, 1 threads' out
 check "OMP_THREAD_LIMIT=1 leaves one thread" $? "status $status: $(head -n 1 out)"
-# Sums of another number of threads have another order, which the run says.
+# With another number of threads sums have another order, which the run reports.
 run $tiny --epochs 1 --run-dir alone
 cp -R alone pair
 run --resume alone --epochs 2

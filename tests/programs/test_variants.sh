@@ -1,6 +1,6 @@
 #!/bin/sh
-# One program for several processors: it starts the variant that was asked for or that this machine can run, says in one
-# line what cannot be, and all variants train the same curve to rounding.
+# One program for several processors: it starts the requested variant or one that this machine can run, reports an
+# impossible one in one line, and all variants train the same curve up to rounding.
 #
 #   BUILD=build/cpu-portable sh tests/programs/test_variants.sh
 #

@@ -1,6 +1,6 @@
 #!/bin/sh
 # The page of docs/guide/browser.md, built by the page's own commands with models of one short epoch, and used in
-# Chromium without a window: what it computes is what train_vit computes.
+# Chromium without a window: its results equal train_vit's.
 #
 #   BUILD=build/cpu sh tests/project/test_browser.sh
 #
@@ -16,7 +16,7 @@ export BROWSER_MODELS BROWSER_PAGE BROWSER_TRAIN TRAIN_VIT
 
 # == Without a browser ===============================================================================================
 
-# A header that jansson reads is read by what stands in for it, and no other.
+# The stand-in accepts the headers that jansson accepts, and no other.
 headers() { # program, flags...
     program=$1
     shift

@@ -105,7 +105,7 @@ END
 "$torch" values.py "$root" >out 2>err
 check "the numbers are the file's" $? "$(tail -n 1 err)"
 
-# Hosts in their authors' names are taken by train_vit; --init wants every tensor, and has no place for another one.
+# train_vit accepts hosts with their authors' names; --init needs every tensor and accepts no other.
 hosts="--img-size 32 --patch-size 4 --dim 8,16 --heads 2 --pos-embed none --num-classes 2"
 swin="$hosts --depth 2 --patch-norm --patch-merging --stage-norm false"
 pvt="$hosts --depth 1 --patch-overlap --mlp-conv"

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Do the pages for developers describe the code as it is?  The tour's output is what its commands give, and the files and
+# Do the pages for developers describe the code as it is?  The tour has the output of its commands, and the files and
 # names that a page quotes exist.
 #
 #   BUILD=build/cpu sh tests/project/test_developers.sh
@@ -8,7 +8,7 @@
 . "$(dirname "$0")/../tap.sh"
 cd "$root" || exit 1
 
-# names PAGE...: what is in backticks and has the form of a path, or of a name in C or Python, is in the repository.
+# names PAGE...: text in backticks with the form of a path, or of a name in C or Python, is in the repository.
 names() {
     "${python:-python3}" - "$@" <<'END'
 import glob, os, re, subprocess, sys

@@ -1,12 +1,12 @@
 #!/bin/sh
-# Is what the README and the pages say still true?  Figures in two places agree, operators are those of the
-# program, and links, configs, scripts and flags that are named exist.
+# Are the README and the pages still correct?  Figures in two places agree, operators are those of the program, and the
+# named links, configs, scripts and flags exist.
 #
 #   BUILD=build/cpu sh tests/project/test_docs.sh
 
 # shellcheck disable=SC2016,SC2154 # backticks of Markdown; variables of tap.sh
 . "$(dirname "$0")/../tap.sh"
-plain=$(command -v python3 || echo /usr/bin/python3) # its standard library is enough
+plain=$(command -v python3 || echo /usr/bin/python3) # only its standard library is needed
 cd "$root" || exit 1
 
 # states NAME WORDS: the README has these words, across the ends of lines.
@@ -104,7 +104,7 @@ done
 [ -z "$missing" ]
 check "README and install.md name the libraries that scripts/deps.sh installs" $? "${missing:-all}"
 
-# Of flags, those of any program; placeholders such as configs/imagenet/NAME.ini are no names.
+# Flags may be those of any program; placeholders such as configs/imagenet/NAME.ini are not names.
 for program in vit detr mask_rcnn semantic_fpn ar; do "$build/train_$program" --help; done >"$work/help"
 "$plain" - "$work/help" >"$work/out" 2>&1 <<'END'
 import glob, os, re, sys

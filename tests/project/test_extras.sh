@@ -1,6 +1,6 @@
 #!/bin/sh
-# What a user looks for after a run: the log's validation loss, time and memory, accuracies of single classes,
-# predictions of whole folders and as JSON, and the scripts that draw a run or turn it into what TensorBoard shows.
+# Results that a user needs after a run: the log's validation loss, time and memory, accuracies of single classes,
+# predictions of whole folders and as JSON, and the scripts that plot a run or convert it for TensorBoard.
 #
 #   BUILD=build/cpu sh tests/project/test_extras.sh
 
@@ -58,7 +58,7 @@ same "a resumed run has the same validation losses" "$(cut -d , -f 1-3,7,10 part
 same_run whole part
 check "and is the same run bit for bit" $? "differs: $differs"
 
-# What an operator measures is a mean over the epoch, whatever its rows and breaks.
+# An operator's column is a mean over the epoch, independently of rows and interruptions.
 sticks="$tiny --train-limit 640 --attn ripple --r-max 2 --tau 0.3333 --lr 0.02 --epochs 2"
 run $sticks --log-every 20 --run-dir measured
 stop_run INT '^60,' halted/log.csv $sticks --log-every 20 --run-dir halted
@@ -88,13 +88,13 @@ run --resume timed --epochs 2
 cells timed wall_s | awk -v least="$later" '{ exit !($1 >= least - 0.05) }' # a row has one decimal
 check "and a resumed run counts on from them" $? "$(last_row timed), from $later s"
 
-# A log that was begun before the columns were there.
+# A log from before the columns existed.
 run $tiny --epochs 1 --run-dir older
 cut -d , -f 1-10 older/log.csv >log.old
 size=$(wc -c <log.old)
 bytes=$(wc -c <older/log.csv)
 cp log.old older/log.csv
-# log_bytes is the seventh number of the state's place; padded, as the header keeps its length
+# log_bytes is the seventh number of the state's position; padded, so that the header keeps its length
 pad=$(printf "%0${#bytes}d" "$size")
 sed -i "s/\(\"vit\.c\.run\":\"\([^ ]* \)\{6\}\)$bytes /\1$pad /" older/state.safetensors
 run --resume older --epochs 2
@@ -202,8 +202,8 @@ awk -F , 'NR > 1 { rows++; if (!($14 > 0 && $14 < 100) || $16 < 1e6) wrong = 1 }
 check "a detector's log has a validation loss, time and memory" $? "$(last_row boxes) $(head -n 1 err)"
 run --init boxes/last.safetensors --eval
 same "which --eval prints" "$(sed -n 's/^loss: //p' out)" "$(last_row boxes | cut -d , -f 14)"
-# Trained on the very images that are evaluated, without dropout and at a rate of nothing: the last layer's loss is the
-# training loss of a model with one decoder layer.
+# Trained on the evaluated images, without dropout and at a learning rate of 0: the last layer's loss is the training
+# loss of a model with one decoder layer.
 one=$(echo $net | sed 's/--decoder-layers 2/--decoder-layers 1/; s/--batch-size 6/--batch-size 12/')
 run $one --epochs 1 --lr 0 --lr-backbone 0 --dropout 0 --weight-decay 0 --run-dir still
 [ "$status" -eq 0 ] &&
@@ -316,7 +316,7 @@ for row in 'ripple-2 cifar100/deit deit 300 50000 3 16 64' 'vit-2 finetune/vit-l
     same "estimated hours and memory of $2" "${got# }" "$wanted "
 done
 
-# reproduce.sh with a program that says how it was called.
+# reproduce.sh with a program that prints its arguments.
 mkdir -p programs && printf '#!/bin/sh\necho "${0##*/} $*"\n' >programs/train_vit && chmod +x programs/train_vit
 reproduce() { RUNS=$work/paper TRAIN_VIT=$work/programs/train_vit PYTHON=$plain sh "$root/scripts/reproduce.sh" "$@" >out 2>err; }
 reproduce lisa-6 hylisanet-s-finetune
@@ -433,8 +433,8 @@ status=$?
 complains 1 'nowhere/log.csv|No such file'
 check "a folder that is not there" $? "$(head -n 1 err)"
 
-# A log as a run writes it: not there, then with rows, cut back and gone on with as --resume does, and done.  Of a file of
-# events the step of each, and "again" before those that take the place of earlier ones.
+# The log of a run: missing, then with rows, truncated and continued as by --resume, and done.  For a file of events,
+# the step of each, and "again" before those that replace earlier ones.
 cat >steps.py <<'END'
 source = open("events.py").read()
 exec(source[:source.index("header, *rows")])
@@ -446,7 +446,7 @@ check "--follow waits for a log" $? "$(cat out err)"
 mkdir followed
 timeout 60 "$plain" "$root/scripts/plots/log_to_tensorboard.py" --follow followed >follow.out 2>&1 &
 follower=$!
-# holds NAME STEPS: are these the events within seconds?
+# holds NAME STEPS: does the file have these events within seconds?
 holds() {
     for _ in $(seq 100); do
         found=$("$plain" steps.py followed 2>/dev/null)
@@ -504,7 +504,7 @@ import sys
 sys.path.insert(0, sys.argv[1] + "/scripts/plots")
 import plot_gap, plot_attention, numpy as np
 plot_gap.draw(plot_gap.runs_of_folder("pairs"), ["a:b"], "gap.png")
-axes = plot_gap.plt.gca()  # whose legend is below its curves
+axes = plot_gap.plt.gca()  # with its legend below the curves
 assert axes.get_legend().get_window_extent().y1 < axes.bbox.y0
 
 # Two layers of two tokens: heads averaged, half of each residual, products in the order of the layers.
@@ -512,14 +512,14 @@ a, b = np.array([[[.2, .8], [.5, .5]]]), np.array([[[1, 0], [.25, .75]]])
 reached = plot_attention.rollout({"matrix": np.stack([a, b])})
 assert np.allclose(reached, (b[0] + np.eye(2)) / 2 @ ((a[0] + np.eye(2)) / 2)) and np.allclose(reached.sum(1), 1)
 late = a.copy()
-late[0, 0], late[0, :, 0] = np.nan, np.nan  # a class token that has yet to join
+late[0, 0], late[0, :, 0] = np.nan, np.nan  # a class token that is added later
 assert np.allclose(plot_attention.rollout({"matrix": np.stack([late])}), np.eye(2))
 assert plot_attention.rollout({"matrix": np.full((1, 1, 2, 2), np.nan)}) is None
 small, large = np.full(4, 7e-8), np.full(4, 0.4)
 scale = plot_attention.Scale([(plot_attention.kind_of(x), x) for x in (small, large)])
 norm = scale.style(plot_attention.WEIGHT)["norm"]
 assert norm(7e-8) < 0.01 and norm(0.4) == 1 and norm(0.1) > 0.4
-# A clip of two frames of 2 x 3 tokens and a class token: the tokens of a row of the strip are those of its frames.
+# A clip of two frames of 2 x 3 tokens and a class token: a row of the strip has the tokens of its frames.
 tokens = np.arange(13.0)
 clip = {"weights": tokens.reshape(1, 1, 1, 13), "spatial": tokens.reshape(1, 1, 1, 13), "norms": tokens[None],
         "matrix": np.add.outer(100 * tokens, tokens)[None, None], "queries": np.array([0, 1, 10, 12]),

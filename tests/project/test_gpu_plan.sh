@@ -1,13 +1,13 @@
 #!/bin/sh
-# scripts/gpu.sh: its plan for a GPU that is available for 30 or 45 minutes, followed command by command with tiny sizes on
-# machines that have nothing but what such a machine has; and what it refuses.
+# scripts/gpu.sh: its plan for a GPU that is available for 30 or 45 minutes, followed command by command with tiny sizes
+# in an environment with only the tools of such a machine; and refused input.
 #
 #   BUILD=build/emulate-FP32 sh tests/project/test_gpu_plan.sh    with the emulated kernels in both precisions
-#   BUILD=build/cpu sh tests/project/test_gpu_plan.sh             with the CPU's in their place, which is quicker
+#   BUILD=build/cpu sh tests/project/test_gpu_plan.sh             with the CPU's instead, which is faster
 #
-# VIT_TORCH=...   a Python with torch and timm, which measures on the CPU; without it PyTorch's results are made up
+# VIT_TORCH=...   a Python with torch and timm, which measures on the CPU; without it PyTorch's results are invented
 #
-# What a machine has is what the folder `bin` has, which is all of PATH: no compiler, no make, no xz, no numpy.
+# The tools of a machine are those in the folder `bin`, which is all of PATH: no compiler, no make, no xz, no numpy.
 
 # shellcheck disable=SC1091,SC2012,SC2015,SC2046,SC2086,SC2154
 . "$(dirname "$0")/../tap.sh"
@@ -24,7 +24,7 @@ for candidate in ${PYTHON:-python3 /usr/bin/python3}; do
         zip_python=$("$candidate" -c 'import sys; print(sys.executable)')
 done
 
-# The files of the tree, without what is built.
+# The files of the tree, without builds.
 copy_tree() { # to
     mkdir -p "$1"
     (cd "$root" && tar -cf - --exclude=./.git --exclude=./build --exclude=./runs --exclude=./datasets \
@@ -79,7 +79,7 @@ if [ ! -e /dev/nvidiactl ] && ! nvidia-smi -L >/dev/null 2>&1; then
     check "gpu.sh: without a GPU" $? "status $status: $(tail -n 1 err)"
 fi
 
-# machine FOLDER: a machine as it is borrowed.
+# machine FOLDER: a new machine.
 machine() {
     rm -rf "$1"
     mkdir -p "$1/bin" "$1/tmp" "$1/tree"
@@ -95,7 +95,7 @@ PYTHON
     chmod +x "$1/bin/python3"
 }
 
-# PyTorch's part: its own on the CPU, or numbers that are made up, for options that it has.
+# PyTorch's part: real measurements on the CPU, or invented numbers, for existing options.
 cat >torch <<'TORCH'
 for word; do
     case $word in --*) grep -q "\"$word\"" scripts/bench/bench_torch.py || { echo "no option $word" >&2; exit 2; } ;; esac
@@ -127,7 +127,7 @@ status=$?
 complains 1 'bundle: needs |xz|strip|nvcc|gcc|cuBLASLt|jansson' && [ ! -e "$here/build/gpu-staging" ]
 check "gpu.sh bundle names all that it lacks before it builds anything" $? "status $status: $(cat err)"
 
-# tests/parity is such a program in a build for a GPU.
+# tests/parity is a program of this kind in a build for a GPU.
 libraries=$(sed -n '/^libraries_of() /,/^}/p' "$root/scripts/gpu.sh")
 (eval "$libraries" && libraries_of "$(command -v cat)") >out
 status=$?
@@ -136,7 +136,7 @@ check "gpu.sh bundle: a program that needs the C library alone" $? "status $stat
 
 # == The Makefile's toolkit ==========================================================================================
 
-# A toolkit as pip installs it, and a driver that does not answer.
+# A toolkit installed by pip, and a driver that does not respond.
 mkdir -p toolkit/bin toolkit/lib toolkit/include broken
 for name in lib/libcublasLt.so.13 lib/libcudnn.so.9 include/cublasLt.h include/cudnn.h; do : >toolkit/$name; done
 printf '#!/bin/sh\necho "release 13.0, V13.0.88"\n' >toolkit/bin/nvcc
@@ -172,13 +172,13 @@ fi
 GPU_REHEARSAL=1 GPU_BUILDS=$builds DATA=$work/data
 export GPU_REHEARSAL GPU_BUILDS DATA
 
-# CIFAR-100 of the right size, all of it black and of the first class.
+# CIFAR-100 with the right size, all black and of the first class.
 mkdir -p data/cifar-100-binary
 truncate -s $((50000 * 3074)) data/cifar-100-binary/train.bin
 truncate -s $((10000 * 3074)) data/cifar-100-binary/test.bin
 for i in $(seq 100); do echo "class $i"; done >data/cifar-100-binary/fine_label_names.txt
 
-# Runs of the size of Table 2's: the state of one is nearly all that can come back at once.
+# Runs of the size of Table 2: the state of one is nearly as large as the files that can be returned at once.
 mkdir -p keep/runs/going keep/runs/over
 head -c 64970544 /dev/urandom >keep/runs/going/state.safetensors
 head -c 21658000 /dev/urandom >keep/runs/over/best.safetensors
@@ -215,19 +215,19 @@ awk '/^loan/ { used = 180; most = 1800; name = $1 " " $2 }
      END { exit bad || extended < 3 }' plan >late
 check "gpu.sh plan: each loan within 30 minutes, and within 45 with what follows" $? "$(cat late)"
 
-# Stops what was left training on a machine that goes.
+# Stops the training on a machine that is returned.
 machine_goes() {
     [ ! -e "$there/tmp/vit.c-gpu/trainer" ] || kill -s KILL -- "-$(cat "$there/tmp/vit.c-gpu/trainer")" 2>/dev/null
     rm -rf "$there"
 }
 trap 'machine_goes; cleanup' EXIT
 
-# What travels, in bytes: the tree and these files.
+# The bytes sent: the tree and these files.
 travels() {
     (cd "$here" && find . -path ./build -prune -o -type f -print0 | xargs -0 cat && [ $# -eq 0 ] || cat "$@") | wc -c
 }
 
-# Were the files brought back that a command promised, and may they?
+# Did a command return the promised files, and are they permitted?
 promised() { # patterns of names in $there/out
     trouble=
     for pattern; do
@@ -242,8 +242,8 @@ promised() { # patterns of names in $there/out
     [ -z "$trouble" ]
 }
 
-# One command of the plan, on the machine that is there.
-follow() { # what is sent; what is run; what comes back
+# One command of the plan, on the current machine.
+follow() { # files to send; command; files to return
     sent=
     [ -z "$1" ] || sent=$(cd "$here" && ls -d $1 2>/dev/null)
     [ "$(travels $sent)" -le $((64 * 1048576)) ] || echo "# more than 64 MiB are sent"
@@ -265,7 +265,7 @@ follow() { # what is sent; what is run; what comes back
     for file in "$there"/out/*.tar.*; do [ ! -e "$file" ] || cp "$file" "$here/build/gpu-send/"; done
 }
 
-# Results that must be there once the loan is over.
+# Results that must exist at the end of a session.
 loan_over() {
     csv=$there/out/gpu.csv
     case $loan in
@@ -289,7 +289,7 @@ loan_over() {
         check "loan 1: both kinds of Fourier transforms" $? "$(cat wrong)"
         [ "$(grep -c '^parity,CUDA against CPU,check,passed,1$' "$csv")" -eq 1 ]
         check "loan 1: whole models agree with the CPU's" $?
-        # The C library's own are there on every machine.
+        # The C library's own libraries are on every machine.
         for file in "$there"/tree/build/*/train_vit "$there"/tree/build/*/tests/test_*; do
             case $file in *.log) ;; *) LD_LIBRARY_PATH=$there/tree/build/gpu-lib ldd "$file" ;; esac
         done | grep '=>' | grep -vE 'gpu-lib/|/lib(c|m|dl|pthread|rt|resolv)\.so' >wrong
@@ -335,10 +335,10 @@ while IFS= read -r line <&3; do
         follow "$send" "$command" "${line#  back  }"
         send=
         case $command in *table*) cp out "$there/last-table" ;; esac
-        # The log as far as the state that came back goes, which is what a continued log begins with.
+        # The log up to the returned state, with which a continued log begins.
         if [ "$loan" -eq 2 ] && [ -e "$there/out/deit-la-no-ape.tar.1-of-1" ]; then
             tar -xOf "$there/out/deit-la-no-ape.tar.1-of-1" runs/deit-la-no-ape/log.csv >"$work/deit.csv"
-            kept=$(($(wc -l <"$work/deit.csv") * 3 / 4)) # the last rows may be younger than the state
+            kept=$(($(wc -l <"$work/deit.csv") * 3 / 4)) # the last rows may be newer than the state
             head -n $kept "$work/deit.csv" >"$work/kept.csv"
         fi
         ;;
@@ -346,7 +346,7 @@ while IFS= read -r line <&3; do
 done 3<plan
 loan_over
 
-# A later command of the same loan has what the earlier ones found, and no time left is no failure.
+# A later command of the same session has the results of earlier ones, and having no time left is not a failure.
 copy_tree "$there/tree"
 (cd "$there/tree" && env -i PATH="$there/bin" TMPDIR="$there/tmp" OUT="$there/again" GPU_REHEARSAL=1 GPU_BUILDS="$builds" \
     BUDGET=1 sh scripts/gpu.sh test) >out 2>err

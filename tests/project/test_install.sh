@@ -1,7 +1,7 @@
 #!/bin/sh
-# make install-built into a folder of its own: the installed programs run from elsewhere with the installed configs,
-# each has a manual page with all of its settings, the installed docs' links lead somewhere, and make uninstall takes
-# back what was installed and nothing else.
+# make install-built into a separate folder: the installed programs run from another folder with the installed configs,
+# each has a manual page with all of its settings, the links of the installed docs are valid, and make uninstall removes
+# exactly the installed files.
 #
 #   BUILD=build/cpu-asan sh tests/project/test_install.sh
 
@@ -10,7 +10,7 @@
 
 prefix=/opt/vit
 there=$work/root$prefix
-install_or_not() { # install-built, uninstall: what is built is taken as it is
+install_or_not() { # install-built, uninstall: nothing is built again
     make -s -C "$root" BUILD="${build#"$root"/}" DESTDIR="$work/root" PREFIX=$prefix "$1" >out 2>err
 }
 
@@ -43,7 +43,7 @@ for program in train_vit train_detr train_ar pack_dataset; do
     [ -z "$missing" ] && [ "$(wc -l <named)" -ge 10 ]
     check "$program.1 has every setting of --help" $? "missing:${missing:- none}"
 
-    # No text of the program may be taken for a request to the formatter.
+    # No text of the program may be interpreted as a command by the formatter.
     strange=$(grep "^[.']" "$page" | grep -vE '^\.(TH|SH|TP|B|nf|fi)( |$)')
     [ -z "$strange" ] && grep -q "^\.TH .*$version" "$page"
     check "$program.1 holds only its own requests, and the version" $? "$strange"
@@ -74,7 +74,7 @@ installed=$(find "$there/share/vit.c/configs" -name '*.ini' | wc -l)
 [ "$installed" -gt 0 ] && [ "$installed" -eq "$(find "$root/configs" -name '*.ini' | wc -l)" ]
 check "every config is installed" $? "$installed"
 
-# Each script starts: it says what it does, and finds its own modules where it is installed.
+# Each script starts: it describes itself, and finds its own modules where it is installed.
 MPLCONFIGDIR=$work
 export MPLCONFIGDIR
 scripts=0
@@ -104,7 +104,7 @@ check "all of the scripts" $? "$scripts"
 [ $? -eq 2 ] && grep -q usage err
 check "fetch_cifar.sh runs where it is installed" $? "$(head -n 1 err)"
 
-# Links of the pages, without those to the web and to places within a page.
+# Links of the pages, without those to the web and within a page.
 missing=
 links=0
 for page in "$there"/share/doc/vit.c/*.md "$there"/share/doc/vit.c/docs/*.md "$there"/share/doc/vit.c/docs/*/*.md; do

@@ -1,6 +1,6 @@
 #!/bin/sh
-# scripts/league.sh and league.py: whatever ends a run, its row is that of a run that nothing interrupted; the page is
-# what the rows give.
+# scripts/league.sh and league.py: an interrupted run has the same row as an uninterrupted one, and the page follows
+# from the rows.
 #
 #   BUILD=build/cpu sh tests/project/test_league.sh
 
@@ -14,7 +14,7 @@ league() {
     status=$?
 }
 
-# rows FOLDER: without seconds, which are a timing.
+# rows FOLDER: without seconds, which are timings.
 rows() { sort "$1/rows.csv" | cut -d , -f 1-9,11-; }
 
 wait_until() { # COMMAND...: for a minute at most
@@ -28,7 +28,7 @@ wait_until() { # COMMAND...: for a minute at most
 holds() { [ -f "$2" ] && [ "$(wc -l <"$2")" -ge "$1" ]; }
 finished() { [ "$(cut -d , -f 1 "$1/rows.csv" | wc -l)" -eq 3 ] && [ -z "$(ls "$1/runs")" ]; }
 process() { cat "$1"/runs/*.lock/"$2"; }
-gone() { case $(ps -p "$1" -o stat= 2>/dev/null) in '' | Z*) ;; *) return 1 ;; esac; } # one that nobody waited for is gone
+gone() { case $(ps -p "$1" -o stat= 2>/dev/null) in '' | Z*) ;; *) return 1 ;; esac; } # a process that was not waited for has ended
 kill_now() { # PROCESS...
     kill -9 "$@"
     for pid; do wait_until gone "$pid"; done
@@ -102,7 +102,7 @@ league killed rows
 [ ! -s out ] && [ "$(wc -l <killed/rows.csv)" -eq 3 ]
 check "a row that is there is not trained again" $? "$(cat out)"
 
-# A run that fails keeps its message, and the others their turn.
+# A run that fails keeps its message, and the other runs are not affected.
 mkdir failing
 { echo "hydra $PWD/tiny.ini 1 1 --dim 17"; tail -n 1 killed/table; } >failing/table
 workers=1
@@ -124,7 +124,7 @@ check "a file of other columns is refused" $? "status $status: $(cat err)"
 
 # == scripts/records.sh ===============================================================================================
 
-# A program of 2,500 images a second, which trains nothing: one minute has room for two epochs of 50,000 images.
+# A program with 2,500 images a second, which does not train: two epochs of 50,000 images fit into one minute.
 cat >quick <<'END'
 #!/bin/sh
 case "$*" in *--bench*) echo '{"train_images_per_s": 2500.00}' ;; *) echo "stands in for $*"; exit 1 ;; esac
@@ -158,8 +158,8 @@ check "and other data" $? "status $status: $(cat err)"
 
 # == scripts/league.py ===============================================================================================
 
-# The page of results that are made up: its claims are answered by means and standard errors over seeds, and a row that is
-# added changes it.
+# The page of invented results: its claims are decided by means and standard errors over seeds, and an added row changes
+# it.
 plain=$(command -v python3 || echo /usr/bin/python3)
 page() { "$plain" "$root/scripts/league.py" --docs pages "$@" >out 2>err; }
 says() { grep -qF "$1" pages/reference/league.md; }

@@ -1,6 +1,6 @@
 #!/bin/sh
-# scripts/prepare_data.py on small archives of the published forms, and on damaged ones; what it lays out is read by the
-# programs.
+# scripts/prepare_data.py on small archives in the published forms, and on damaged ones; the programs read the prepared
+# data.
 #
 #   BUILD=build/cpu sh tests/project/test_prepare.sh
 
@@ -20,7 +20,7 @@ prepares() { # ARGUMENTS: as run
     status=$?
 }
 
-# lays NAME WANTED ARGUMENTS...: status 0, and as many files of these names in datasets/NAME: "3 val/a 2 val/b".
+# lays NAME WANTED ARGUMENTS...: status 0, and these numbers of files in datasets/NAME: "3 val/a 2 val/b".
 lays() {
     name=$1 wanted=$2
     shift 2

@@ -1,6 +1,6 @@
 #!/bin/sh
-# The package python/vitc: the reference gives the fixtures, checkpoints are loaded and compared with the program, and
-# every command of docs/guide/python.md and docs/guide/onnx.md runs as it is written there.
+# The package python/vitc: the reference computes the fixtures, checkpoints are loaded and compared with the program,
+# and every command of docs/guide/python.md and docs/guide/onnx.md runs as written.
 #
 #   BUILD=build/cpu sh tests/project/test_python.sh
 #
@@ -47,7 +47,8 @@ ln -s "$root/build" build
 ln -s "$root/python" python
 mkdir bin site
 printf '#!/bin/sh\nexec "%s" "$@"\n' "$python" >bin/python
-# The page's pip puts the package into a folder of its own; what else it names must be here, as no network is asked.
+# The page's pip command installs the package into a separate folder; other packages must be installed, because the
+# network is not used.
 cat >bin/pip <<END
 #!/bin/sh
 shift

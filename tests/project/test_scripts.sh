@@ -1,11 +1,11 @@
 #!/bin/sh
-# What every script says of itself, scripts/deps.sh and scripts/test.sh on machines that lack things, and the plot
-# scripts under a Python that lacks matplotlib.
+# The description of every script, scripts/deps.sh and scripts/test.sh on machines with missing packages, and the plot
+# scripts with a Python without matplotlib.
 #
 #   BUILD=build/cpu sh tests/project/test_scripts.sh
 #
-# What a machine has is what the folder `bin` has, which is all of PATH: links to this machine's programs, and stand-ins
-# for those that would change it.
+# The tools of a machine are those in the folder `bin`, which is all of PATH: links to this machine's programs, and
+# stand-ins for programs that would change it.
 
 # shellcheck disable=SC2015,SC2154
 . "$(dirname "$0")/../tap.sh"
@@ -23,7 +23,7 @@ done
 [ -z "$unhelpful" ]
 check "every script says what it does, and does nothing else" $? "${unhelpful:-all}"
 
-# Python's scripts without any module that Python itself does not bring.
+# The Python scripts without any third-party module.
 if command -v python3 >/dev/null 2>&1; then
     mkdir absent
     for module in PIL av decord ffcv matplotlib mmaction numpy onnx onnxruntime pycocotools scipy timm torch torchvision; do
@@ -32,7 +32,7 @@ if command -v python3 >/dev/null 2>&1; then
     unhelpful=
     number=0
     for script in "$root"/scripts/*.py "$root"/scripts/*/*.py "$root"/tests/reference/*.py; do
-        grep -q '^if __name__ == "__main__"' "$script" || continue # a module of others
+        grep -q '^if __name__ == "__main__"' "$script" || continue # a third-party module
         number=$((number + 1))
         PYTHONPATH=$PWD/absent PYTHONDONTWRITEBYTECODE=1 timeout 20 python3 "$script" --help >out 2>err &&
             [ ! -s err ] && [ "$(wc -w <out)" -ge 8 ] || unhelpful="$unhelpful ${script##*/}"
@@ -45,7 +45,7 @@ fi
 
 # == scripts/deps.sh =================================================================================================
 
-# machine PROGRAM...: a new machine that has these.
+# machine PROGRAM...: a new machine with these programs.
 machine() {
     rm -rf bin
     mkdir bin
@@ -66,11 +66,11 @@ deps() { # ARGUMENTS
     status=$?
 }
 
-# A compiler that compiles nothing but a program without libraries: headers are there, libraries are not.
+# A compiler that compiles only a program without libraries: headers exist, libraries do not.
 poor_gcc='for word; do case $word in -l*) exit 1 ;; *.c) grep -q "include <stb" "$word" && exit 1 ;; esac; done; exit 0'
 
-# Headers that are on this very machine count where there is no compiler to ask, so the message is checked on one that
-# has a compiler but no library, and of one without a compiler that the compiler is among them.
+# Without a compiler, the headers of this machine count, so the message is checked on a machine with a compiler but no
+# library; on a machine without a compiler, the message must name the compiler.
 machine make grep
 stands_in gcc "$poor_gcc"
 stands_in id 'echo 1000'
@@ -199,7 +199,7 @@ check "test.sh says what is missing, and not what a program that is not there wo
 
 # == scripts/checks/check_prose.py ====================================================================================
 
-# A sentence for each rule, in the order of the rules, and others that the rules must leave alone.
+# A sentence for each rule, in the order of the rules, and others that the rules must accept.
 cat >bad.md <<'END'
 It takes so many rows.
 The log of before stays.
@@ -243,7 +243,7 @@ check "in C it reads comments and texts of several words" $? "$(tr '\n' ' ' <out
 
 # == scripts/plots/plot_*.py ===============================================================================================
 
-# -S leaves out the folders where Debian's matplotlib is, as another Python would.
+# -S leaves out the folders of Debian's matplotlib, like another Python.
 if /usr/bin/python3 -c 'import matplotlib' 2>/dev/null; then
     /usr/bin/python3 -S "$root/scripts/plots/plot_attention.py" --patterns --out patterns.png >out 2>err && [ -s patterns.png ]
     check "plot_attention.py under a Python without matplotlib takes the system's" $? "$(tail -n 1 err)"
