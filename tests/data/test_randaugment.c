@@ -473,7 +473,7 @@ static void bad_strings_are_refused(void **state) {
         {"rand-n17", "from 1 to 16"},             {"rand-n2.5", "a whole number"},
         {"rand-p1.5", "from 0 to 1"},             {"rand-mmax0", "from 1 to 1000"},
         {"rand-inc2", "from 0 to 1"},             {"rand-inc", "'inc'"},
-        {"rand-w1", "behind 'w'"},                {"rand-t3a", "tweights"},
+        {"rand-w1", "after 'w'"},                 {"rand-t3a", "tweights"},
         {"rand-tweights-w0", "choose one"},       {"rand-w0-n14", "there are only 13"},
         {"rand--m9", "''"},                       {"rand-", "''"},
         {"rand-9", "'9'"},                        {"rand-mstd1.2.3", "'mstd1.2.3'"},
