@@ -349,7 +349,7 @@ static int pack(const Settings *s) {
     scratch_close(scratch, s->threads);
     record_flush(writer);
     if (stop_signal) {
-        printf("stopped by %s: the same command goes on from here\n", stop_signal_name());
+        printf("stopped by %s: the same command continues from here\n", stop_signal_name());
         return 128 + (int)stop_signal;
     }
     record_finish(writer, dataset.height, dataset.width);

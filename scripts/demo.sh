@@ -15,7 +15,7 @@ sh scripts/deps.sh demo
 python=${PYTHON:-python3}
 command -v "$python" >/dev/null 2>&1 || python=/usr/bin/python3
 
-echo "== building, in float32 alone: a plain make adds bfloat16"
+echo "== building for float32 only (make without options also builds for bfloat16)"
 make VARIANTS= -j"$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)"
 
 # Removes only files of an earlier demo; other files remain.
@@ -29,7 +29,7 @@ echo "== training: one to two minutes on two cores"
 status=0
 ./build/cpu/train_vit --config configs/cpu/shapes.ini --run-dir "$run" "$@" || status=$?
 if [ "$status" -ne 0 ]; then
-    [ "$status" -le 128 ] || echo "interrupted: ./build/cpu/train_vit --resume $run goes on from here"
+    [ "$status" -le 128 ] || echo "interrupted; continue with ./build/cpu/train_vit --resume $run"
     exit "$status"
 fi
 

@@ -14,7 +14,7 @@ export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}"
 
 sh scripts/deps.sh demo
 
-echo "== building, in float32 alone: a plain make adds bfloat16"
+echo "== building for float32 only (make without options also builds for bfloat16)"
 make VARIANTS= -j"$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)"
 
 # Removes only files of an earlier demo; other files remain.
@@ -27,11 +27,11 @@ mkdir -p "$run"
 echo "== drawing sixteen clips"
 ./build/cpu/train_vit --config $config --show-batch "$run/clips.png"
 
-echo "== training on clips: minutes on two cores; the line below shows the time that is left"
+echo "== training on clips: some minutes on two cores; the line below shows the remaining time"
 status=0
 ./build/cpu/train_vit --config $config --run-dir "$run/clips" "$@" || status=$?
 if [ "$status" -ne 0 ]; then
-    [ "$status" -le 128 ] || echo "interrupted: ./build/cpu/train_vit --resume $run/clips goes on from here"
+    [ "$status" -le 128 ] || echo "interrupted; continue with ./build/cpu/train_vit --resume $run/clips"
     exit "$status"
 fi
 

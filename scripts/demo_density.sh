@@ -25,15 +25,15 @@ if [ -e "$run/log.csv" ]; then
         report.json drawn.png completed.png half.png test.txt shapes.pack)
 fi
 
-echo "== training: about half an hour on two cores; the line below shows the time that is left"
+echo "== training: about half an hour on two cores; the line below shows the remaining time"
 status=0
 ./build/cpu/train_ar --config configs/ar/shapes-demo.ini --run-dir "$run" "$@" || status=$?
 if [ "$status" -ne 0 ]; then
-    [ "$status" -le 128 ] || echo "interrupted: ./build/cpu/train_ar --resume $run goes on from here"
+    [ "$status" -le 128 ] || echo "interrupted; continue with ./build/cpu/train_ar --resume $run"
     exit "$status"
 fi
 
-echo "== bits per byte of pictures that it has not seen, and of three ways without a model"
+echo "== bits per byte of test pictures, by the model and by three methods without a model"
 ./build/cpu/train_ar --init "$run/best.safetensors" --eval >"$run/test.txt"
 result() { sed -n "s/^$1: //p" "$run/test.txt"; }
 ./build/cpu/pack_dataset --data shapes --split val --raw --out "$run/shapes.pack" >/dev/null 2>&1

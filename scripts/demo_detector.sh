@@ -21,18 +21,18 @@ if [ -e "$run/log.csv" ]; then
     (cd "$run" && rm -f config.ini log.csv best.safetensors last.safetensors state.safetensors report.html report.json boxes.png)
 fi
 
-echo "== training: about 40 minutes on two cores; the line below shows the time that is left"
+echo "== training: about 40 minutes on two cores; the line below shows the remaining time"
 status=0
 ./build/cpu/train_detr --config configs/coco/shapes-demo.ini --run-dir "$run" "$@" || status=$?
 if [ "$status" -ne 0 ]; then
-    [ "$status" -le 128 ] || echo "interrupted: ./build/cpu/train_detr --resume $run goes on from here"
+    [ "$status" -le 128 ] || echo "interrupted; continue with ./build/cpu/train_detr --resume $run"
     exit "$status"
 fi
 
 echo "== evaluating the best weights"
 ./build/cpu/train_detr --init "$run/best.safetensors" --eval
 
-echo "== a scene that it has not seen"
+echo "== prediction for a new scene"
 ./build/cpu/train_detr --init "$run/best.safetensors" --predict val:7 --draw "$run/boxes.png"
 cat <<END
 

@@ -28,20 +28,20 @@ train() {
     status=0
     "./build/cpu/$program" --config "$config" --run-dir "$run" "$@" || status=$?
     if [ "$status" -ne 0 ]; then
-        [ "$status" -le 128 ] || echo "interrupted: ./build/cpu/$program --resume $run goes on from here"
+        [ "$status" -le 128 ] || echo "interrupted; continue with ./build/cpu/$program --resume $run"
         exit "$status"
     fi
 }
 
-echo "== instances: about five minutes on two cores; the line below shows the time that is left"
+echo "== instances: about five minutes on two cores; the line below shows the remaining time"
 run=runs/demo-mask-rcnn
 train train_mask_rcnn configs/coco/mask-rcnn-demo.ini $run "$@"
 echo "== evaluating the best weights"
 ./build/cpu/train_mask_rcnn --init $run/best.safetensors --eval
-echo "== a scene that it has not seen"
+echo "== prediction for a new scene"
 ./build/cpu/train_mask_rcnn --init $run/best.safetensors --predict val:7 --draw $run/masks.png
 
-echo "== classes of pixels: about five minutes more"
+echo "== classes of pixels: another five minutes"
 semantic=runs/demo-semantic-fpn
 train train_semantic_fpn configs/ade20k/shapes-demo.ini $semantic "$@"
 echo "== evaluating the best weights"

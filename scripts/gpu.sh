@@ -115,10 +115,10 @@ fail() {
 # The results of earlier commands are returned with those of this one.
 open_results() {
     [ ! -e "$OUT" ] || [ -d "$OUT" ] || fail "$1: OUT=$OUT is a file: name a folder"
-    mkdir -p "$OUT" "$KEEP" || fail "$1: OUT=$OUT or KEEP=$KEEP cannot be made"
+    mkdir -p "$OUT" "$KEEP" || fail "$1: cannot make the folders OUT=$OUT and KEEP=$KEEP"
     [ -s "$KEEP/gpu.csv" ] || echo "$HEADER" >"$KEEP/gpu.csv"
     touch "$KEEP/gpu.log"
-    cp "$KEEP/gpu.csv" "$KEEP/gpu.log" "$OUT" || fail "$1: OUT=$OUT cannot be written to"
+    cp "$KEEP/gpu.csv" "$KEEP/gpu.log" "$OUT" || fail "$1: cannot write to OUT=$OUT"
     [ ! -s "$KEEP/block.csv" ] || cp "$KEEP/block.csv" "$OUT"
 }
 
@@ -175,7 +175,7 @@ number() { # key: the number of "key": in the last line of JSON
 
 need_gpu() {
     [ "$REHEARSAL" ] || [ -e /dev/nvidiactl ] || nvidia-smi -L >/dev/null 2>&1 ||
-        fail "$1: needs an NVIDIA GPU, and there is none here"
+        fail "$1: needs an NVIDIA GPU, and this machine has none"
 }
 
 # == Packing and unpacking ============================================================================================
@@ -276,7 +276,7 @@ stage_bundle() {
             mkdir -p "$staging/$(dirname "$program")" && strip -o "$staging/$program" "$program" &&
                 libraries_of "$program" >>"$scratch/libraries" && continue
         fi
-        echo "scripts/gpu.sh bundle: $program is not there, the bundle lacks it" >&2
+        echo "scripts/gpu.sh bundle: $program does not exist, so the bundle is without it" >&2
         failures=$((failures + 1))
     done <"$scratch/programs"
     sort -u "$scratch/libraries" | xargs -I{} cp -L {} "$staging/build/gpu-lib/"
@@ -304,7 +304,7 @@ stage_parts() {
         [ -e "$data/cifar-100-binary/train.bin" ] ||
             fail "parts: no $archive and no $data/cifar-100-binary: sh scripts/fetch_cifar.sh cifar100"
         archive=$scratch/cifar-100-binary.tar.xz
-        tar -cf - -C "$data" cifar-100-binary | xz -T0 >"$archive" || fail "parts: no room for $archive"
+        tar -cf - -C "$data" cifar-100-binary | xz -T0 >"$archive" || fail "parts: no space for $archive"
     fi
     rm -f $SEND/cifar-100-binary.tar.xz.*
     size=$(($(size_of "$archive") / 3 / 1048576 + 1)) # three, as the plan says
@@ -675,7 +675,7 @@ stage_state() {
         room=$((BACK_ALL * 1048576 - $(size_of "$OUT"/*)))
         files=$(($(size_of "$scratch/$row.tar") / (BACK_MAX * 1048576) + 1 + $(find "$OUT" -type f | wc -l)))
         if [ "$(size_of "$scratch/$row.tar")" -gt $room ] || [ $files -gt $BACK_FILES ]; then
-            echo "$row: no room for its $(mebibytes "$(size_of "$scratch/$row.tar")") MiB now: call the stage state again"
+            echo "$row: no space for its $(mebibytes "$(size_of "$scratch/$row.tar")") MiB now: call the stage state again"
             continue
         fi
         split_file "$scratch/$row.tar" "$OUT" $BACK_MAX

@@ -53,7 +53,7 @@ if [ ! "$TORCH_DEVICE" ]; then
 fi
 mkdir -p "$(dirname "$OUT")"
 [ -s "$csv" ] || echo "$header" >"$csv"
-[ "$(head -n 1 "$csv")" = "$header" ] || fail "$csv: is something else"
+[ "$(head -n 1 "$csv")" = "$header" ] || fail "$csv: unexpected columns: name another file"
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 trap 'exit 130' INT TERM

@@ -29,11 +29,11 @@ fail() { echo "scripts/bench/league_speed.sh: $*" >&2; exit 1; }
 
 [ -x "$TRAIN_VIT" ] || fail "no $TRAIN_VIT: make first"
 [ -s "$CSV" ] || echo "$header" >"$CSV"
-[ "$(head -n 1 "$CSV")" = "$header" ] || fail "$CSV: is something else"
+[ "$(head -n 1 "$CSV")" = "$header" ] || fail "$CSV: unexpected columns: name another file"
 
 for name in $OPERATORS; do
     flags=$(echo "$all" | sed -n "s/^$name [^ ]* [^ ]* [^ ]* *//p")
-    echo "$all" | grep -q "^$name " || fail "OPERATORS: '$name' is none of the league's"
+    echo "$all" | grep -q "^$name " || fail "OPERATORS: '$name' is not an operator of the league"
     for tokens in $TOKENS; do
         ! grep -q "^$name,$tokens,$BATCH," "$CSV" || continue
         side=$(awk -v n="$tokens" 'BEGIN { print 4 * int(sqrt(n) + .5) }')

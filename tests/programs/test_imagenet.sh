@@ -101,7 +101,7 @@ for _ in 1 2 3 4 5; do # repeated if the run ended before the signal
     status=$?
     [ "$status" -eq 130 ] && break
 done
-[ "$status" -eq 130 ] && [ ! -e many-train.pack ] && grep -q 'goes on from here' out
+[ "$status" -eq 130 ] && [ ! -e many-train.pack ] && grep -q 'continues from here' out
 check "SIGINT while packing" $? "status $status: $(tail -n 1 out)"
 refuses_to_pack "going on with other options" 1 'many-train.pack.partial|other options' $many --out many-train.pack \
     --resize 16
