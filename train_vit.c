@@ -1,8 +1,8 @@
 /* train_vit: vision transformers for image classification, from a config file to an accuracy.
  *
  * Read it from its end: main, and train above it, show the whole run.  Above them are, in this order, the settings, a
- * step, evaluation, and the beginning and the output of a run.  The model, and the modes in place of training, are in
- * layers/vit/, the arithmetic is in kernels/, data sets and augmentation are in data/. */
+ * step, evaluation, and the beginning and the output of a run.  The model and the modes other than training are in
+ * layers/vit/, the arithmetic is in kernels/, and data sets and augmentation are in data/. */
 #include <stdio.h>
 #include <string.h>
 

@@ -144,7 +144,7 @@ static void keep(Points *points, int i) {
     points->index[points->count++] = i;
 }
 
-/* The values are divided along x into pixels, so many that two values of each and the first and last one fit. */
+/* Keeps the first and last value and, in each of CHART_POINTS / 2 - 2 intervals of x, the least and greatest. */
 static void thin(Points *points, const LineChart *chart, const Axis *x) {
     const ChartLine *line = points->line;
     int pixel = -1, least = -1, greatest = -1, last = -1;
@@ -450,7 +450,7 @@ static Box name_box(const Spot *spot, Place place, int width) {
     }
 }
 
-/* Is there room for the name of spot `own` in a chart of this width, without covering a dot or a name placed before? */
+/* Whether the name of spot `own` fits into a chart of this width without covering a dot or a name placed before. */
 static bool has_room(const Spot *spots, int count, int own, Place place, int w) {
     int width = widths[w];
     Box box = name_box(&spots[own], place, width);

@@ -83,7 +83,8 @@ class Scratch:
 
 
 def commands(block):
-    """The commands of a block, each a list of lines: one that ends in a backslash or within quotes goes on."""
+    """The commands of a block, each a list of lines; a command continues after a line that ends in a backslash or
+    within quotes."""
     found = []
     for line in block:
         if line.startswith("$ "):

@@ -190,7 +190,7 @@ void config_reset(Config *config);
 /* The struct of a group, NULL if it was not added. */
 const void *config_settings(const Config *config, const ConfigGroup *group);
 
-/* Frees the structs and what the strings and lists in them point to. */
+/* Frees the structs with the strings and lists that they point to. */
 void config_free(Config *config);
 
 /* Reads "name = value" lines ('#' or ';' begins a comment line, ' ;' a comment at the end).  Section headings must be

@@ -10,9 +10,9 @@
  *   evaluation   order = the data set's; batches = count / batch_size, rounded up: the last may be smaller
  *
  * The same for clips, [frames,height,width,3] in place of [height,width,3].  In training each clip has samples_per_clip
- * consecutive places of the order, with the same frames and draws of their own, and its file is opened once for those
- * that are in the same part.  In evaluation it has `views` of them, its clips and crops; a video that cannot be read is
- * replaced in training, but not in evaluation: its label is then -1 - label, and its pixels are undefined.
+ * consecutive places of the order, with the same frames and independent augmentation, and its file is opened once for
+ * those in the same part. In evaluation it has `views` places, one for each of its clips and crops; a video that cannot
+ * be read is replaced in training, but not in evaluation: its label is then -1 - label, and its pixels are undefined.
  *
  * data/loading/parts.h shares batches among ranks and threads, and replaces images that cannot be read. */
 #ifndef VIT_DATA_LOADING_LOADER_H

@@ -121,7 +121,7 @@ struct FftFrequencies {
     int a, b, entry, opposite;
 };
 
-/* FftPlan on the device: what a pointer leads to is device memory. */
+/* FftPlan on the device; its pointers point to device memory. */
 struct Fft {
     int N, P;    /* P pairs of frequencies */
     int largest; /* largest prime factor of a side, or 1 if none is above 7 */

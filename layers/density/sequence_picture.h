@@ -7,8 +7,8 @@
 
 /* Writes a safetensors file about the first picture of the last forward pass, whose bytes are `tokens` [n].  The
  * training plan must be the current one, without recompute, since only that keeps what is read here.
- *   weights   [depth,heads,4,n]  attention to each byte in the prediction of four bytes; 0 where the
- *                                set has it not; the share of the start vector, which is no byte, is left out
+ *   weights   [depth,heads,4,n]  attention to each byte in the prediction of four bytes; 0 where
+ *                                the set of keys does not contain it; without the weight of the start vector
  *   queries   [4]                these bytes: the first channel in the middle of rows H/4, H/2, 3H/4 and H-1
  *   image     [H,W,3]            values from 0 to 1
  * and, as metadata, grid ("16x16"), channels and attn.  Dies with a message that names the file and the reason. */

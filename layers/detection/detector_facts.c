@@ -107,7 +107,7 @@ static void caption_of(char *text, size_t size, const DetectionSet *set, int ind
     if (!named) snprintf(text + strlen(text), size - strlen(text), " nothing");
 }
 
-/* False: there is no room for it.  A picture that cannot be read was named when it was evaluated. */
+/* False: it does not fit.  A picture that cannot be read was named when it was evaluated. */
 static bool show(const Detector *d, Facts *facts, int index, const CocoResults *all, TransformScratch *scratch) {
     const Coco *coco = &d->val.coco;
     const CocoImage *image = &coco->images[index];

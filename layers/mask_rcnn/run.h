@@ -1,5 +1,4 @@
-/* One call of train_mask_rcnn: the model with its settings, its data and its buffers, which training and the modes in
- * place of training share.
+/* One call of train_mask_rcnn: the model with its settings, data and buffers, used by training and by all other modes.
  *
  *   run.c         settings, data sets and loaders, the model with its first weights
  *   loss.c        a step's losses and their gradients

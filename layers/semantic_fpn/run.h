@@ -1,5 +1,5 @@
-/* One call of train_semantic_fpn: the model with its settings, its data and its buffers, which training and the modes in
- * place of training share.
+/* One call of train_semantic_fpn: the model with its settings, data and buffers, used by training and by all other
+ * modes.
  *
  *   run.c         settings, data sets and loaders, the model with its first weights
  *   evaluation.c  the classes of a picture's pixels, their counts, and the output of --eval

@@ -1,5 +1,4 @@
-/* One call of train_vit: the settings, the data, the model and the buffers that training and the modes in place of
- * training share.
+/* One call of train_vit: the settings, data, model and buffers, used by training and by all other modes.
  *
  *   run.c         data sets and loaders, the model with its first weights
  *   columns.c     the columns of log.csv that operators measure

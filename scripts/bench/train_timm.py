@@ -10,10 +10,10 @@ model's size are cropped at random after padding.  For vit.c, train_vit (TRAIN_V
 the config.  Only this file is shared: each program draws its own initial weights, order of images and augmentations.
 
 Models: `gap` is the config's own, without positions; `deit` has a class token and learned positions.  Every finished
-run is a line of --csv, and a run with a line is not trained again.  Interrupted runs of vit.c continue at that point,
-those of timm after the last whole epoch.  Top-1 is that of the last epoch on the test images, which influence no
-choice. The report calls two means the same if they differ by less than two standard errors of their difference. Needs
-PyTorch, torchvision and timm.  One run has THREADS threads (OMP_NUM_THREADS, default 1).
+run adds a line to --csv, and a run that has a line is not trained again. Interrupted runs of vit.c continue where they
+stopped, those of timm after the last complete epoch. Top-1 is measured on the test images after the last epoch; no
+choice depends on these images. The report calls two means the same if they differ by less than two standard errors of
+their difference. Needs PyTorch, torchvision and timm.  One run has THREADS threads (OMP_NUM_THREADS, default 1).
 """
 
 import argparse
@@ -104,7 +104,7 @@ def compare(rows):
 
 
 def train_vit(s, model, epochs, limit, seed, folder):
-    """Top-1 in percent, loss and parameters of train_vit; --resume goes on bit for bit."""
+    """Top-1 in percent, loss and parameters of train_vit; --resume continues with the same bits."""
     program = os.environ.get("TRAIN_VIT", os.path.join(ROOT, "build", "cpu", "train_vit"))
     if os.path.exists(os.path.join(folder, "state.safetensors")):
         command = [program, "--resume", folder]
