@@ -333,7 +333,7 @@ static int pack(const Settings *s) {
     if (!dataset.clips && (s->jpeg || s->fps > 0)) die_usage("--%s: for videos only", s->jpeg ? "jpeg" : "fps");
     catch_signals();
     RecordWriter *writer = record_create(s->out, &dataset, s->split == 0, recipe, &begun);
-    if (begun) print_line("%s: goes on after %zu of %zu images\n", s->out, begun, dataset.count);
+    if (begun) print_line("%s: continues after %zu of %zu images\n", s->out, begun, dataset.count);
     Scratch *scratch = scratch_open(s->threads);
     double started = now_seconds(), flushed = started;
     for (size_t i = begun; i < dataset.count && !stop_signal; i += WINDOW) {

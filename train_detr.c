@@ -48,8 +48,8 @@ static void add_settings(DetrRun *run, Config *config) {
                                      "parameters in it replace the model's");
     config_explain(config, "out", "Where --parity writes logits, boxes, loss and grad.<parameter>");
     config_explain(config, "weight_decay", "Decoupled weight decay of all trained parameters");
-    config_explain(config, "lr_drop", "Epochs after which lr and lr_backbone fall to a tenth; after as many more "
-                                      "they fall again (0: never)");
+    config_explain(config, "lr_drop", "Epochs after which lr and lr_backbone fall to a tenth; they fall again after "
+                                      "twice as many (0: never)");
     config_explain(config, "run_dir", "Where config.ini, log.csv and the checkpoints go (default: the next free "
                                       "runs/<data>-detr-<attn>-<number>)");
     config_explain(config, "init", "Start from these weights of a whole detector (safetensors, the official code's "

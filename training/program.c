@@ -75,7 +75,8 @@ static void resolve_resume(Training *t, const ModeSettings *modes, bool looks) {
     run_folder_file(last, folder, "last.safetensors");
     const char *given = config_origin(&t->config, "run_dir");
     if (!looks && given && !strncmp(given, "--run", 5) && strcmp(t->s->run_dir, folder))
-        config_reject(&t->config, "run_dir", "%s, but --resume goes on in %s: copy that folder to fork a run",
+        config_reject(&t->config, "run_dir", "%s, but --resume continues the run in %s: to fork a run, copy that "
+                                             "folder",
                       t->s->run_dir, folder);
     const char *key = looks ? "init" : "run_dir", *value = looks ? last : folder;
     config_try_set(&t->config, key, value, "--resume", &error_usage);
@@ -148,7 +149,7 @@ static void read_settings(Training *t, const ModeSettings *modes, const ProgramM
     }
     const char *init = config_origin(&t->config, "init");
     if (t->resumed && init && !strncmp(init, "--init", 6))
-        die_usage("--init: not together with --resume, whose state has weights of its own");
+        die_usage("--init: not together with --resume, which loads the weights of its run");
     if (t->resumed) t->s->init = ""; /* the state has later weights */
 }
 

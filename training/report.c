@@ -98,7 +98,7 @@ static void write_page(const Training *t, const char *state, const char *key, co
     facts_set_number(facts, "written", (double)time(NULL));
     if (!write_files(t, key ? 0 : RELOAD_S, &error) && !report->warned) {
         progress_end();
-        warn("%s; the run goes on without its page", error.text);
+        warn("%s; the run continues without its page", error.text);
         report->warned = true;
     }
     report->written = now_seconds();

@@ -268,7 +268,7 @@ static bool log_keep(RunFolder *folder) {
     fclose(folder->log);
     folder->log = other;
     log_lock(folder);
-    warn("%s: another file took its place: rows go on there", folder->log_path);
+    warn("%s: the file was replaced: further rows go to the new file", folder->log_path);
     return true;
 }
 

@@ -357,7 +357,7 @@ static void folder_open(Training *t, const TrainingStart *start) {
     }
     log_header(t, header);
     run_folder_open(&t->folder, t->s->run_dir, &t->config, start, header, t->resumed ? &t->state : NULL);
-    snprintf(last_words, sizeof last_words, "%s --resume %s goes on from the last checkpoint", t->program,
+    snprintf(last_words, sizeof last_words, "continue from the last checkpoint with %s --resume %s", t->program,
              t->s->run_dir);
     distributed_last_words(last_words);
 }
@@ -381,7 +381,8 @@ static void check_place(const Training *t, const TrainingStart *start, const cha
             (unsigned long long)state->batch, (unsigned long long)t->batches);
     run_folder_classes(&names, path);
     if (names.named && start->class_names && !same_names(&names, start->class_names, start->classes))
-        die("%s: the run's %d classes have other names than those of the data set: is it another one now?", path,
+        die("%s: the run's %d classes have other names than those of the data set: was it replaced by another "
+            "one?", path,
             names.count);
     class_names_free(&names);
 }

@@ -165,8 +165,8 @@ static bool library_did(LibraryConvolution *l, const char *call, cudnnStatus_t s
     if (status == CUDNN_STATUS_SUCCESS) return true;
     if (!unsupported(status)) cuda_fail(call, __FILE__, __LINE__, cudnnGetErrorString(status));
     fprintf(stderr,
-            "%s does not support what cuDNN proposed for a %d x %d convolution of %d to %d channels: a plain kernel, which "
-            "is slow, takes its place\n",
+            "%s does not support what cuDNN proposed for a %d x %d convolution of %d to %d channels: a slow plain "
+            "kernel is used instead\n",
             call, l->c.k, l->c.k, l->c.in, l->c.out);
     l->found = false;
     return false;

@@ -81,11 +81,11 @@ static KernelsChoice refuse_precision(const char *isa, const char *precision) {
     if (v && !processor_runs(v->needs, lacks, sizeof lacks)) return refused("precision", "this machine lacks %s", lacks);
     if (any) return refused("precision", "this program has it for %s, and not for --isa %s", any->instructions, isa);
     if (strcmp(precision, PRECISION_BFLOAT16))
-        return refused("precision", "this program was built for bfloat16 alone: make without PRECISION=BF16 builds one "
+        return refused("precision", "this program was built only for bfloat16: make without PRECISION=BF16 builds one "
                                     "for float32");
     if (!processor_has("AVX512BF16"))
         return refused("precision", "this processor has no instructions for it (on x86-64, AVX512-BF16)");
-    return refused("precision", "this program was built for float32 alone: on this machine, make builds one for both");
+    return refused("precision", "this program was built only for float32: on this machine, make builds one for both");
 }
 
 KernelsChoice kernels_choose(const char *isa, const char *precision) {

@@ -133,7 +133,7 @@ void backbone_fold(Backbone *b) {
 void backbone_load(Backbone *b, const uint8_t *pixels, const int *sizes, const float *mean, const float *std, int B,
                    int H, int W) {
     if (!backbone_fits(b, B, H, W))
-        die("a batch of %d images of %d x %d: there is room for %d of %d x %d", B, H, W, b->most_B, b->most_H,
+        die("a batch of %d images of %d x %d: the memory is planned for %d of %d x %d", B, H, W, b->most_B, b->most_H,
             b->most_W);
     device_upload(b->sizes, sizes, 2 * (size_t)B * sizeof *sizes);
     device_upload_async(b->pixels, pixels, (size_t)B * 3 * (size_t)H * (size_t)W);

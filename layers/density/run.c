@@ -51,7 +51,8 @@ void density_check_tokens(const DensityRun *run, const uint8_t *tokens, size_t c
     int V = run->model_settings->vocabulary;
     for (size_t i = 0; V < 256 && i < count; i++)
         if (tokens[i] >= V)
-            config_die(&run->training.config, "%s: has the byte %d, which is beyond {vocabulary}", from, tokens[i]);
+            config_die(&run->training.config, "%s: contains the byte %d, which is not below "
+                                              "{vocabulary}", from, tokens[i]);
 }
 
 void density_load(DensityRun *run, const uint8_t *tokens, int B) {

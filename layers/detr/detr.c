@@ -176,7 +176,7 @@ static bool fits(const Detr *detr, int B, int H, int W) {
 
 void detr_load_sizes(Detr *detr, const int *sizes, int B, int H, int W) {
     if (!fits(detr, B, H, W))
-        die("a batch of %d images of %d x %d: there is room for %d of %d x %d", B, H, W, detr->model.batch,
+        die("a batch of %d images of %d x %d: the memory is planned for %d of %d x %d", B, H, W, detr->model.batch,
             detr->most_h, detr->most_w);
     detr->B = B;
     detr->H = H;

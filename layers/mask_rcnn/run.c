@@ -68,7 +68,7 @@ static void first_weights(MaskRun *run) {
         return;
     }
     if (classifier && t->mode && !run->d.modes->bench)
-        die("%s: has the weights of a backbone alone, and --%s needs those of a whole model", init, t->mode);
+        die("%s: contains only the weights of a backbone, but --%s needs a whole model", init, t->mode);
     params_initialize(params, t->s->seed);
     if (classifier && !t->resumed) backbone_load_weights(&run->model.backbone, params, init);
 }

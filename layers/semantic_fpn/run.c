@@ -174,7 +174,8 @@ static void first_weights(SemanticRun *run) {
         return;
     }
     if (*t->s->init && t->mode)
-        die("%s: the weights of a classifier, but --%s needs those of a whole segmentation model", t->s->init, t->mode);
+        die("%s: contains only the weights of a classifier, but --%s needs a whole segmentation "
+            "model", t->s->init, t->mode);
     params_initialize(params, t->s->seed);
     if (*t->s->init) backbone = t->s->init;
     /* A saved state has later weights, and --bench needs none. */

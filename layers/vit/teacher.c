@@ -88,10 +88,10 @@ static void check_classes(const char *path, const Vit *student, const Vit *teach
 static void check_images(const char *path, const VitSettings *student, const VitSettings *teacher) {
     const int *mine = student->img_size, *its = teacher->img_size;
     if (mine[0] != its[0] || mine[1] != its[1])
-        die("%s: a teacher of images of %dx%d, but the model takes %dx%d, and both see the same: use img_size %dx%d, or "
-            "another teacher", path, its[0], its[1], mine[0], mine[1], its[0], its[1]);
+        die("%s: the teacher takes images of %dx%d and the model %dx%d, but both must take the same: use img_size "
+            "%dx%d, or another teacher", path, its[0], its[1], mine[0], mine[1], its[0], its[1]);
     if (student->frames != teacher->frames)
-        die("%s: a teacher of %d frames, but the model takes %d, and both see the same", path, teacher->frames,
+        die("%s: the teacher takes %d frames and the model %d, but both must take the same", path, teacher->frames,
             student->frames);
 }
 

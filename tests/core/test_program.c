@@ -335,7 +335,7 @@ static void test_refusals(void **state) {
         {{"toy", "--describe", "--sheet", "y"}, 2, "--sheet: 'y' would be written by --odd only"},
         {{"toy", "--batch-size", "5"}, 2, "--batch-size: is odd"},
         {{"toy", "--resume", "nowhere"}, 1, "nowhere/state.safetensors: no such file"},
-        {{"toy", "--resume", "whole", "--run-dir", "other"}, 2, "--run-dir: other, but --resume goes on in whole"},
+        {{"toy", "--resume", "whole", "--run-dir", "other"}, 2, "--run-dir: other, but --resume continues the run in whole"},
         {{"toy", "--run-dir", "whole"}, 1, "whole/log.csv: there is a run in this folder already"},
         {{"toy", "--seed", "13", "--run-dir", "bad"}, 1,
          "step 1: the loss is not a number; nothing has been saved yet (try another toy)"},

@@ -905,7 +905,7 @@ check "random features and codes, stopped and resumed: the same run bit for bit"
 # == Disk full, numbers lost =========================================================================================
 
 # There may also be no space for the run's page, but then only the page is missing.
-forget_page() { sed -i '/; the run goes on without its page$/d' err; }
+forget_page() { sed -i '/; the run continues without its page$/d' err; }
 
 mkdir plain && cp -R whole.5/run plain/run
 (cd plain && sed 's/^epochs = .*/epochs = 2/' run/config.ini >two.ini && rm -rf run &&

@@ -27,7 +27,7 @@ fault() {
     shift 2
     VIT_FAULT=$VIT_FAULT VIT_FAULT_AT=$VIT_FAULT_AT VIT_FAULT_COUNT=$work/calls LD_PRELOAD=$shim "$@" >out 2>err.all
     status=$?
-    sed '/^$/d; /; the run goes on without its page$/d' err.all >err
+    sed '/^$/d; /; the run continues without its page$/d' err.all >err
     # clang's OpenMP leaves an empty file if it dies early, on which the next process with the same number would die.
     find /dev/shm -maxdepth 1 -name '__KMP_REGISTERED_LIB_*' -size 0 -user "$(id -u)" -delete 2>/dev/null
     return 0

@@ -180,7 +180,7 @@ disturbed lost 'rm lost/log.csv'
 complains 0 'lost/log.csv|removed' && same_run steady lost
 check "a log that is removed is made again, whole" $? "status $status: $(head -n 1 err); differs: $differs"
 disturbed swapped 'cp swapped/log.csv kept && cp kept kept.2 && mv kept.2 swapped/log.csv'
-complains 0 'swapped/log.csv|another file' && [ "$(tail -n 1 swapped/log.csv | cut -d , -f 1)" = 256 ] &&
+complains 0 'swapped/log.csv|was replaced' && [ "$(tail -n 1 swapped/log.csv | cut -d , -f 1)" = 256 ] &&
     [ "$(wc -l <swapped/log.csv)" -ge 256 ]
 check "rows go on in a file that took its place" $? "$(wc -l <swapped/log.csv) rows, $(head -n 1 err)"
 

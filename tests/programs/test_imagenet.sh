@@ -106,7 +106,7 @@ check "SIGINT while packing" $? "status $status: $(tail -n 1 out)"
 refuses_to_pack "going on with other options" 1 'many-train.pack.partial|other options' $many --out many-train.pack \
     --resize 16
 packs $many --out many-train.pack
-[ "$status" -eq 0 ] && grep -qE 'goes on after [0-9]{3,} of 12000' out && cmp -s whole-train.pack many-train.pack
+[ "$status" -eq 0 ] && grep -qE 'continues after [0-9]{3,} of 12000' out && cmp -s whole-train.pack many-train.pack
 check "and going on with the same: the same file" $? "$(head -n 1 out)"
 
 # == Classes are matched by name ========================================================================================

@@ -128,7 +128,7 @@ refuses "--init of another width" 1 'best.safetensors|shape' $tiny --fpn-width 1
     --run-dir none
 safetensors empty.safetensors '{}' 0
 refuses "--init without tensors" 1 'empty.safetensors' $tiny --init empty.safetensors --run-dir none
-refuses "--eval of a backbone alone" 1 'empty.safetensors|backbone alone|--eval' $tiny --init empty.safetensors --eval
+refuses "--eval of a backbone alone" 1 'empty.safetensors|weights of a backbone|--eval' $tiny --init empty.safetensors --eval
 
 # == Evaluation and prediction =======================================================================================
 

@@ -123,7 +123,7 @@ check "and what was begun of others goes when the run is resumed" $? "status $st
 
 # told_once: the run ended well, with one line on stderr.
 differs='not compared'
-told_once() { [ "$status" -eq 0 ] && complains 0 "$1|goes on without its page"; }
+told_once() { [ "$status" -eq 0 ] && complains 0 "$1|continues without its page"; }
 run $tiny --epochs 3 --run-dir undisturbed
 if [ -c /dev/full ]; then
     mkdir full && ln -s /dev/full full/report.html && ln -s /dev/full full/report.json
