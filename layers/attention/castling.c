@@ -101,7 +101,7 @@ static void castling_weights(const Attention *a, float *weights, int b, int head
 
 const AttentionOp castling_op = {
     .name = "castling",
-    .summary = "linear angular attention, depthwise 3x3 on v (Castling-ViT)",
+    .summary = "linear attention by angles, 3x3 convolution of v (Castling-ViT)",
     .paper = PAPER_CASTLING,
     .settings = ATTENTION_SETTINGS(&castling_settings),
     .state_size = sizeof(Castling),

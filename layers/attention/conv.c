@@ -88,7 +88,7 @@ static size_t conv_macs(const Attention *a) {
 
 const AttentionOp conv_op = {
     .name = "conv",
-    .summary = "pointwise, depthwise 5x5, pointwise: the mixer of convolution blocks",
+    .summary = "depthwise 5x5 convolution between two linear layers (UniFormer)",
     .paper = PAPER_UNIFORMER,
     .declare = conv_declare,
     CONV_OP,
@@ -96,7 +96,7 @@ const AttentionOp conv_op = {
 
 const AttentionOp sepconv_op = {
     .name = "sepconv",
-    .summary = "pointwise, GELU, depthwise 7x7, pointwise: MetaFormer's SepConv",
+    .summary = "depthwise 7x7 convolution between two linear layers, GELU (MetaFormer)",
     .paper = PAPER_METAFORMER,
     .declare = sepconv_declare,
     CONV_OP,

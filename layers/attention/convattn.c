@@ -206,7 +206,7 @@ static void convattn_weights(const Attention *a, float *weights, int b, int head
 
 const AttentionOp convattn_op = {
     .name = "convattn",
-    .summary = "softmax after depthwise 3x3 and a norm on q, k, v, plus q (MViTv2)",
+    .summary = "softmax on convolved q, k and v, to which q is added (MViTv2)",
     .paper = PAPER_MVITV2,
     .settings = ATTENTION_SETTINGS(&convattn_settings),
     .state_size = sizeof(Convattn),

@@ -144,7 +144,7 @@ static void cswin_weights(const Attention *a, float *weights, int b, int head, i
 
 const AttentionOp cswin_op = {
     .name = "cswin",
-    .summary = "softmax within vertical and horizontal stripes, 3x3 on v (CSwin)",
+    .summary = "softmax within vertical and horizontal stripes, convolution of v (CSwin)",
     .paper = PAPER_CSWIN,
     .settings = ATTENTION_SETTINGS(&stripe_settings),
     .any_grid = true,

@@ -52,7 +52,7 @@ static void focused_spatial(const Attention *a, float *weights, int b, int head,
 
 const AttentionOp focused_op = {
     .name = "focused",
-    .summary = "focused linear attention: features to the power p, 5x5 on v (FLatten)",
+    .summary = "linear attention with sharpened features, 5x5 convolution of v (FLatten)",
     .paper = PAPER_FLATTEN,
     .settings = ATTENTION_SETTINGS(&focused_settings),
     .any_grid = true,

@@ -84,7 +84,7 @@ static void focused_reduced_spatial(const Attention *a, float *weights, int b, i
 
 const AttentionOp focused_reduced_op = {
     .name = "focused-reduced",
-    .summary = "focused attention to fewer keys: convolved squares (FLatten's PVT)",
+    .summary = "focused attention to fewer keys, from a strided convolution (FLatten)",
     .paper = PAPER_FLATTEN,
     .settings = ATTENTION_SETTINGS(&reduction_settings, &focused_settings),
     .images_only = true,

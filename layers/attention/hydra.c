@@ -34,7 +34,7 @@ static size_t hydra_macs(const Attention *a) { return 2 * (size_t)a->N * (size_t
 
 const AttentionOp hydra_op = {
     .name = "hydra",
-    .summary = "hydra attention: cosine features, as many heads as channels",
+    .summary = "linear attention by cosine similarity, a head for each channel (Hydra)",
     .paper = PAPER_HYDRA,
     .off_grid = true,
     .any_grid = true,

@@ -121,7 +121,7 @@ static void lambda_weights(const Attention *a, float *weights, int b, int head, 
 
 const AttentionOp lambda_op = {
     .name = "lambda",
-    .summary = "values weighted by the query times a learned vector for each offset",
+    .summary = "weights from the query and learned vectors of offsets (LambdaNetworks)",
     .paper = PAPER_LAMBDA,
     .state_size = sizeof(Lambda),
     .declare = lambda_declare,

@@ -386,7 +386,7 @@ const AttentionOp lisa_op = {
 
 const AttentionOp sa10_op = {
     .name = "sa10",
-    .summary = "structure-aware attention on q.k, Toeplitz weights (LiSA paper, Eq. 10)",
+    .summary = "patterns for each query: weighted sums of q.k over all keys (LiSA, Eq. 10)",
     .paper = PAPER_LISA,
     .settings = ATTENTION_SETTINGS(&patterns_settings),
     .declare = sa10_declare,
@@ -395,7 +395,7 @@ const AttentionOp sa10_op = {
 
 const AttentionOp sa11_op = {
     .name = "sa11",
-    .summary = "structure-aware attention on the Hadamard products of q and k (Eq. 11)",
+    .summary = "sa10 with weights for each channel of q and k (LiSA, Eq. 11)",
     .paper = PAPER_LISA,
     .settings = ATTENTION_SETTINGS(&patterns_settings),
     .declare = sa11_declare,
@@ -412,7 +412,7 @@ const AttentionOp sa11_op = {
 
 const AttentionOp sa9_op = {
     .name = "sa9",
-    .summary = "q.k times a position weight, no softmax (Eq. 9)",
+    .summary = "q.k times a weight for each relative position, no softmax (LiSA, Eq. 9)",
     .paper = PAPER_LISA,
     .declare = sa9_declare,
     WEIGHTED_OP,
@@ -420,7 +420,7 @@ const AttentionOp sa9_op = {
 
 const AttentionOp sa9_heads_op = {
     .name = "sa9-heads",
-    .summary = "sa9 with position weights for each head",
+    .summary = "sa9 with its own weights in each head",
     .paper = PAPER_LISA,
     .declare = sa9_heads_declare,
     WEIGHTED_OP,

@@ -105,7 +105,7 @@ static void reduced_weights(const Attention *a, float *weights, int b, int head,
 
 const AttentionOp reduced_op = {
     .name = "reduced",
-    .summary = "softmax to fewer keys: convolved squares or means of cells (PVT, PVTv2)",
+    .summary = "softmax over fewer keys: strided convolution or averages (PVT, PVTv2)",
     .paper = PAPER_PVT,
     .settings = ATTENTION_SETTINGS(&reduction_settings, &cell_settings),
     .off_grid = true,

@@ -439,7 +439,7 @@ static const AttentionOp *explicit_in_block(const Config *settings, int block) {
 
 const AttentionOp ripple_explicit_softmax_op = {
     .name = "ripple-explicit-softmax",
-    .summary = "ripple's weighted sum of a softmax inside each ring: for small grids",
+    .summary = "ripple with a softmax inside each ring; for small grids",
     .paper = PAPER_RIPPLE,
     .settings = ATTENTION_SETTINGS(&ripple_settings),
     .grid_settings = ATTENTION_SETTINGS(&ripple_blocks_settings),

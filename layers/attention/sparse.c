@@ -176,7 +176,7 @@ static void sparse_weights(const Attention *a, float *weights, int b, int head, 
 
 const AttentionOp sparse_strided_op = {
     .name = "sparse-strided",
-    .summary = "softmax over neighbours and the query's column (Sparse Transformers)",
+    .summary = "softmax over neighbours and every stride-th token (Sparse Transformers)",
     .paper = PAPER_SPARSE,
     .settings = ATTENTION_SETTINGS(&sparse_settings),
     .check = sparse_check,
@@ -185,7 +185,7 @@ const AttentionOp sparse_strided_op = {
 
 const AttentionOp sparse_fixed_op = {
     .name = "sparse-fixed",
-    .summary = "softmax over the query's block and all blocks' ends (Sparse Transformers)",
+    .summary = "softmax over the own block and the last tokens of all (Sparse Transformers)",
     .paper = PAPER_SPARSE,
     .settings = ATTENTION_SETTINGS(&sparse_settings, &sparse_fixed_settings),
     .check = fixed_check,
