@@ -43,7 +43,7 @@ static void efficient_weights(const Attention *a, float *weights, int b, int hea
 
 const AttentionOp efficient_op = {
     .name = "efficient",
-    .summary = "linear: softmax of q over channels, of k over tokens (Efficient Attention)",
+    .summary = "softmax of q over channels and of k over tokens (Efficient Attention)",
     .paper = PAPER_EFFICIENT,
     .off_grid = true,
     .any_grid = true,

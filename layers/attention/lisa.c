@@ -386,7 +386,7 @@ const AttentionOp lisa_op = {
 
 const AttentionOp sa10_op = {
     .name = "sa10",
-    .summary = "patterns for each query: weighted sums of q.k over all keys (LiSA, Eq. 10)",
+    .summary = "patterns for each query: weighted sums of q.k over keys (LiSA, Eq. 10)",
     .paper = PAPER_LISA,
     .settings = ATTENTION_SETTINGS(&patterns_settings),
     .declare = sa10_declare,

@@ -111,7 +111,7 @@ static size_t rsa_macs(const Attention *a) {
 
 const AttentionOp rsa_op = {
     .name = "rsa",
-    .summary = "relational self-attention: kernels and contexts by relative position (RSA)",
+    .summary = "relational self-attention: kernels, contexts by relative position (RSA)",
     .paper = PAPER_RSA,
     .no_qkv_bias = true,
     .state_size = sizeof(Rsa),

@@ -185,7 +185,7 @@ const AttentionOp sparse_strided_op = {
 
 const AttentionOp sparse_fixed_op = {
     .name = "sparse-fixed",
-    .summary = "softmax over the own block and the last tokens of all (Sparse Transformers)",
+    .summary = "softmax over a block and last tokens of all blocks (Sparse Transformers)",
     .paper = PAPER_SPARSE,
     .settings = ATTENTION_SETTINGS(&sparse_settings, &sparse_fixed_settings),
     .check = fixed_check,
