@@ -122,7 +122,7 @@ static const ProgramFacts facts = {
     .name = "train_ar",
     .introduction = "train_ar trains Sparse Transformers as density models of bytes: of images, text and sound.",
     .examples =
-        "  train_ar --config configs/ar/shapes-demo.ini             train on the built-in shapes, half an hour\n"
+        "  train_ar --config configs/ar/shapes-demo.ini             train on built-in shapes, half an hour\n"
         "  train_ar --data book.txt --tokens 512                    train on any file\n"
         "  train_ar --resume runs/shapes-sparse-strided-001         go on where a run stopped\n"
         "  train_ar --init runs/shapes-sparse-strided-001/best.safetensors --sample 16 --out sampled.png\n"

@@ -32,7 +32,7 @@ static void print_short(const ProgramFacts *program, const Config *config) {
     printf("\nIn place of training:\n");
     for (const ProgramMode *mode = program->modes; mode->name; mode++)
         put_basic(config, &(HelpLine){mode->name, mode->text}, false);
-    printf("--help prints everything, --help %s or lr one part; see %s\n", program->word,
+    printf("--help prints everything, --help %s or lr a part; see %s\n", program->word,
            program->reference);
 }
 
