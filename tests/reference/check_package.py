@@ -114,7 +114,8 @@ def exported(model, inputs):
 def compare(program, model, inputs, labels, graph, config=None):
     """Figures: of the program's logits and gradients, the module in float32, its logits in bfloat16 and the graph's."""
     exact, single = (module_outputs(model, dtype, inputs, labels) for dtype in (torch.float64, torch.float32))
-    of_graph = exported(model.eval(), inputs) if graph else np.nan
+    model.eval()  # in training sincspe and convspe draw noise anew for each type
+    of_graph = exported(model, inputs) if graph else np.nan
     with torch.no_grad():
         full, rounded = (model.to(dtype)(inputs if inputs.dtype == torch.int64 else inputs.to(dtype))
                          for dtype in (torch.float32, torch.bfloat16))
