@@ -105,9 +105,10 @@ void *xcalloc(size_t count, size_t size, const char *what) {
 
 void *xgrow(void *array, size_t wanted, size_t *room, size_t size, const char *what) {
     if (wanted <= *room) return array;
-    *room = 2 * wanted + 64;
-    array = realloc(array, *room * size);
-    if (!array) die("out of memory: %zu x %zu bytes for %s", *room, size, what);
+    size_t more = 2 * wanted + 64;
+    array = realloc(array, more * size);
+    if (!array) die("out of memory: %zu x %zu bytes for %s", more, size, what);
+    *room = more; /* only now: in a library the old array and its room may be used again */
     return array;
 }
 

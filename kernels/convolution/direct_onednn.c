@@ -74,12 +74,12 @@ static dnnl_memory_t packed_find(const void *folded, bool reversed, dnnl_memory_
     if (!p) {
         p = oldest;
         packed_clear(p);
-        p->folded = folded;
         p->reversed = reversed;
         p->stale = true;
         p->plain = onednn_memory(onednn_desc(plain));
         DNNL_TRY(dnnl_memory_create(&p->packed, onednn_desc(wanted), onednn_engine(), DNNL_MEMORY_ALLOCATE));
         p->reorder = onednn_reorder(onednn_desc(wanted), onednn_desc(plain));
+        p->folded = folded; /* now there is such an entry */
     }
     p->used = ++clock_of_use;
     if (p->stale) {

@@ -18,7 +18,7 @@
 
 enum { DEVICE_ALIGN = 64 };
 
-char *kernels_workspace_base;
+void *kernels_workspace_base;
 size_t kernels_workspace_bytes;
 
 /* libgomp's threads spin at a barrier for milliseconds before they sleep.  If other programs also use the cores, the
@@ -70,12 +70,19 @@ const char *kernels_unsupported(void) {
 }
 
 void kernels_reserve(size_t bytes) {
-    if (bytes <= kernels_workspace_bytes) return;
-    kernels_exit();
+    workspace_grow(&kernels_workspace_base, &kernels_workspace_bytes, bytes, "kernel workspace");
+}
+
+void *workspace_grow(void **room, size_t *size, size_t bytes, const char *what) {
+    if (bytes <= *size) return *room;
+    device_free(*room);
+    *room = NULL;
+    *size = 0;
     memory_shared_begin();
-    kernels_workspace_base = device_malloc(bytes, "kernel workspace");
+    *room = device_malloc(bytes, what);
     memory_shared_end();
-    kernels_workspace_bytes = bytes;
+    *size = bytes;
+    return *room;
 }
 
 void *device_malloc(size_t bytes, const char *what) {

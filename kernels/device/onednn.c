@@ -8,6 +8,7 @@
 
 #include "kernels/device/device.h"
 #include "kernels/device/library.h"
+#include "kernels/device/workspace.h"
 
 static dnnl_engine_t engine;
 static dnnl_stream_t stream;
@@ -54,14 +55,9 @@ void onednn_append_sum(dnnl_post_ops_t ops) {
 }
 
 float *onednn_wide(int place, size_t n) {
-    static float *room[WIDE_W + 1];
-    static size_t count[WIDE_W + 1];
-    if (n > count[place]) {
-        device_free(room[place]);
-        room[place] = device_malloc(n * sizeof(float), "widened factors");
-        count[place] = n;
-    }
-    return room[place];
+    static void *room[WIDE_W + 1];
+    static size_t bytes[WIDE_W + 1];
+    return workspace_grow(&room[place], &bytes[place], n * sizeof(float), "widened factors");
 }
 
 void onednn_execute(dnnl_primitive_t primitive, int count, const dnnl_exec_arg_t *arguments) {

@@ -5,7 +5,7 @@
 
 #include "core/integers.h"
 #include "kernels/cpu/activations.h"
-#include "kernels/device/device.h"
+#include "kernels/device/workspace.h"
 
 /* == Panels ======================================================================================================= */
 
@@ -90,12 +90,7 @@ PanelTasks panel_tasks(size_t m, int n, int k) {
 }
 
 float *panels_room(size_t n) {
-    static float *room;
-    static size_t count;
-    if (n > count) {
-        device_free(room);
-        room = device_malloc(n * sizeof *room, "factors of products");
-        count = n;
-    }
-    return room;
+    static void *room;
+    static size_t bytes;
+    return workspace_grow(&room, &bytes, n * sizeof(float), "factors of products");
 }

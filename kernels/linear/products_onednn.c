@@ -6,11 +6,12 @@
  *              weights are rounded for each product.  Where oneDNN has no such primitives, for AVX2 and for arm64
  *              before its version 3, factors are widened for dnnl_sgemm. */
 #include <stdbool.h>
-#include <stdlib.h>
 
+#include "core/die.h"
 #include "kernels/cpu/activations.h"
 #include "kernels/device/device.h"
 #include "kernels/device/onednn.h"
+#include "kernels/device/workspace.h"
 #include "kernels/linear/products.h"
 
 /* == Products ===================================================================================================== */
@@ -146,8 +147,9 @@ static Matmul *matmul_find(Kind kind, const LinearShape *s, bool bias) {
         dnnl_memory_t made[] = {m->a, m->b, m->shift, m->d};
         for (int i = 0; i < 4; i++) dnnl_memory_destroy(made[i]);
     }
+    *m = (Matmul){0}; /* also where the next one cannot be created */
+    matmul_create(&wanted);
     *m = wanted;
-    matmul_create(m);
     return m;
 }
 
@@ -173,11 +175,9 @@ static dnnl_memory_t kept_weights(const Matmul *m, const float *w) {
     for (size_t i = 0; i < kept_count; i++)
         if (kept[i].w == w && dnnl_memory_desc_equal(onednn_desc(kept[i].memory), onednn_desc(m->b)))
             return kept[i].memory;
-    if (kept_count == kept_room) {
-        kept_room = kept_room ? 2 * kept_room : 64;
-        kept = realloc(kept, kept_room * sizeof *kept);
-        if (!kept) die("out of memory for a list of weights");
-    }
+    memory_shared_begin();
+    kept = xgrow(kept, kept_count + 1, &kept_room, sizeof *kept, "a list of weights");
+    memory_shared_end();
     dnnl_memory_desc_t desc;
     dnnl_memory_t plain, to;
     memory_2d(&desc, dnnl_f32, m->in, m->out, 1, m->in);
@@ -264,17 +264,13 @@ static void multiply_weight(float *dw, const real *dy, const real *x, const Line
 #else
 
 /* Room for the largest weights so far, made by the first call with them. */
-static real *copy;
-static size_t copy_count;
+static void *room;
+static size_t room_bytes;
 
 static const real *rounded(const float *w, const LinearShape *s) {
     enum { PIECE = 4096 };
     size_t n = (size_t)s->in * (size_t)s->out;
-    if (n > copy_count) {
-        device_free(copy);
-        copy = device_malloc(n * sizeof *copy, "rounded weights");
-        copy_count = n;
-    }
+    real *copy = workspace_grow(&room, &room_bytes, n * sizeof *copy, "rounded weights");
 #pragma omp parallel for schedule(static)
     for (size_t i = 0; i < n; i += PIECE) reals_round(copy + i, w + i, n - i < PIECE ? n - i : PIECE);
     return copy;

@@ -1,7 +1,6 @@
 /* The products of a linear layer in plain C.  The weights, or x where it is the second factor, are copied to panels by
  * each product (kernels/linear/panels.h); x and dy are read in place, or widened a few rows at a time. */
 #include <stdbool.h>
-#include <stdlib.h>
 
 #include "core/die.h"
 #include "core/integers.h"
@@ -79,12 +78,10 @@ static void pack_weights(float *panels, const float *w, int in, int out) {
 static const float *kept_weights(const float *w, int in, int out) {
     for (size_t i = 0; i < kept_count; i++)
         if (kept[i].w == w && kept[i].in == in && kept[i].out == out) return kept[i].panels;
-    if (kept_count == kept_room) {
-        kept_room = kept_room ? 2 * kept_room : 64;
-        kept = realloc(kept, kept_room * sizeof *kept);
-        if (!kept) die("out of memory for a list of weights");
-    }
+    memory_shared_begin();
+    kept = xgrow(kept, kept_count + 1, &kept_room, sizeof *kept, "a list of weights");
     float *panels = device_malloc(panels_floats(in, out) * sizeof *panels, "weights in panels");
+    memory_shared_end();
 #pragma omp parallel
     pack_weights(panels, w, in, out);
     kept[kept_count++] = (Kept){w, in, out, panels};
