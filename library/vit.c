@@ -96,6 +96,7 @@ static void read_settings(vit_model *m, const char *path) {
     char *lines = known_lines(&m->config, text);
     config_try_text(&m->config, lines, strlen(lines), path, &error_fatal);
     vit_use_settings(&m->config);
+    transform_check(&m->config, m->transform, s->img_size[0], s->img_size[1]);
     if (s->num_classes < 1) die("%s: not a classifier's checkpoint, such as train_vit writes", path);
     if (s->frames > 1) die("%s: a model of clips of %d frames; this library classifies images", path, s->frames);
     free(lines);
@@ -186,6 +187,8 @@ static void prepare(const Classifying *c) {
     Transform transform = {.height = size[0], .width = size[1], .s = *m->transform};
     TransformScratch scratch = {0}; /* of this call: its scope frees it where the call fails */
     Error error;
+    if (!c->path && (c->height < 1 || c->width < 1 || c->height > IMAGE_MAX_SIDE || c->width > IMAGE_MAX_SIDE))
+        die("an image of %d x %d pixels, expected 1 to %d a side", c->height, c->width, IMAGE_MAX_SIDE);
     bool ok = c->path ? picture_of_file(m->pixels, c->path, &transform, whole, &scratch, &error)
                       : picture_of_pixels(m->pixels, c->pixels, c->height, c->width, &transform, whole, &scratch, &error);
     if (!ok) die("%s%s%s", c->path ? c->path : "", c->path ? ": " : "", error.text);
@@ -213,7 +216,7 @@ static void classify(void *context) {
 }
 
 bool vit_classify(vit_model *m, const uint8_t *pixels, int height, int width, float *probabilities, vit_error *error) {
-    if (!pixels || height < 1 || width < 1) return fail(error, "an image without pixels");
+    if (!pixels) return fail(error, "an image without pixels");
     Classifying c = {.model = m, .pixels = pixels, .height = height, .width = width, .probabilities = probabilities};
     return attempt(classify, &c, error);
 }

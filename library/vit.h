@@ -67,8 +67,8 @@ VIT_API size_t vit_parameters(const vit_model *model);
 
 /* == Classification =============================================================================================== */
 
-/* pixels [height,width,3], 8-bit sRGB, rows from the top -> probabilities [vit_classes], which sum to 1.  The image is
- * resized and cropped as by train_vit --predict. */
+/* pixels [height,width,3], 8-bit sRGB, rows from the top, 1 to 32768 a side -> probabilities [vit_classes], which sum
+ * to 1.  The image is resized and cropped as by train_vit --predict. */
 VIT_API bool vit_classify(vit_model *model, const uint8_t *pixels, int height, int width, float *probabilities,
                           vit_error *error);
 

@@ -10,6 +10,7 @@
  * and only in the region of the crop, which is then a box with fractional coordinates in the smaller picture. */
 #include "data/images/transform.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -63,8 +64,13 @@ const ConfigGroup transform_settings = {CONFIG_GROUP(TransformSettings, entries)
                                         .change = CHANGE_FREELY, .check = check};
 
 void transform_check(const Config *config, const TransformSettings *s, int height, int width) {
-    if (s->eval_resize && s->eval_resize < (height < width ? height : width))
+    enum { MOST = INT_MAX / IMAGE_MAX_SIDE }; /* the sides of a long picture stay integers when it is resized */
+    int shorter = height < width ? height : width, longer = height < width ? width : height;
+    if (s->eval_resize && s->eval_resize < shorter)
         config_reject(config, "eval_resize", "{eval_resize} is less than {img_size}");
+    if ((int64_t)s->eval_resize * longer / shorter > MOST)
+        config_reject(config, "eval_resize", "{eval_resize} of the shorter side makes the longer one more than %d pixels: "
+                      "use less", MOST);
     int least = s->short_side_min ? s->short_side_min : s->short_side_max;
     const char *name = s->short_side_min ? "short_side_min" : "short_side_max";
     if (least && (least < height || least < width))

@@ -3,7 +3,9 @@
  *
  *   calls logits CHECKPOINT IMAGE              prints the logits, one a line
  *   calls attention CHECKPOINT IMAGE           the weights of each token are not negative and at most 1 in all
- *   calls recovery CHECKPOINT IMAGE BROKEN     a broken image is an error, after which the logits are the same
+ *   calls recovery CHECKPOINT IMAGE BROKEN ENDLESS
+ *                                              a broken image is an error, and so are the weights of ENDLESS, with which
+ *                                              the output is not finite; afterwards the logits are the same
  *   calls damage CHECKPOINT IMAGE SCRATCH N    N bit flips, most in the header, and N truncations, as the file SCRATCH and in
  *                                              memory: the same errors and probabilities, and no growth
  *   calls refused CHECKPOINT                   prints the error of a checkpoint that is refused 500 times: no growth
@@ -90,6 +92,10 @@ static void recovery(char **a) {
     float *broken = calloc((size_t)vit_classes(model), sizeof *broken);
     for (int round = 0; round < 20; round++) {
         REQUIRE(!vit_classify_file(model, a[2], broken, &error) && *error.text, "a broken image was classified");
+        REQUIRE(!vit_classify(model, (const uint8_t *)"", 1, 1 << 20, broken, &error) && *error.text, "an endless row");
+        vit_model *endless = open_or_end(a[3]);
+        REQUIRE(!vit_classify_file(endless, a[1], broken, &error) && *error.text, "%s: classified", a[3]);
+        vit_close(endless);
         float *logits = logits_of(model, a[1]), *again = logits_of(model, a[1]);
         REQUIRE(!memcmp(logits, again, (size_t)vit_classes(model) * sizeof *logits), "other logits after an error");
         free(logits);
@@ -223,7 +229,7 @@ int main(int argc, char **argv) {
         const char *name;
         int arguments;
         void (*run)(char **arguments);
-    } modes[] = {{"logits", 2, print_logits}, {"attention", 2, attention}, {"recovery", 3, recovery},
+    } modes[] = {{"logits", 2, print_logits}, {"attention", 2, attention}, {"recovery", 4, recovery},
                  {"damage", 4, damage},       {"refused", 1, refused},     {"threads", 4, threads}};
     srand(17);
     for (size_t i = 0; i < sizeof modes / sizeof *modes; i++)

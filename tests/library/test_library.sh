@@ -63,6 +63,16 @@ del header["pos_embed"]
 text = json.dumps(header).encode()
 text += b" " * (-len(text) % 8)
 open("hole.safetensors", "wb").write(struct.pack("<Q", len(text)) + text + whole[8 + size:])
+
+# The largest numbers as the classifier's weights: the output is infinite.
+begin, end = json.loads(whole[8:8 + size])["head.weight"]["data_offsets"]
+largest = struct.pack("<f", 3e38) * ((end - begin) // 4)
+open("endless.safetensors", "wb").write(whole[:8 + size + begin] + largest + whole[8 + size + end:])
+
+# eval_resize below img_size, of a file that nobody's train_vit has written.
+text = whole[8:8 + size].replace(b"eval_resize = 0", b"eval_resize = 1")
+assert text != whole[8:8 + size]
+open("resize.safetensors", "wb").write(whole[:8] + text + whole[8 + size:])
 END
 
 "$vit" --init $one --predict a.png --json p.json >out 2>err
@@ -85,17 +95,17 @@ check "attention weights of every token; bad indices are errors" $? "$(last_line
 # == Errors ==========================================================================================================
 
 : >empty
-for path in empty none.safetensors a.png hole.safetensors .; do
+for path in empty none.safetensors a.png hole.safetensors resize.safetensors .; do
     ask refused $path && [ -s out ] && [ ! -s err ]
     check "$path is no checkpoint, and the library says so without growth" $? "$(last_line out)$(last_line err)"
 done
 
 # The first has the size of its data set's images, so whole pictures are resized; the second crops, as for folders.
 for model in $one $two; do
-    ask recovery $model a.png broken.png
+    ask recovery $model a.png broken.png endless.safetensors
     status=$?
     [ "$status" -eq 0 ] && [ ! -s out ] && [ ! -s err ]
-    check "$model: a broken image is an error, and the model goes on" $? "status $status: $(last_line err)"
+    check "$model: a broken image and an infinite output are errors, and the model goes on" $? "status $status: $(last_line err)"
 done
 
 ask damage $one a.png checkpoint "$(few 40 400)" # the name that errors have of a checkpoint in memory

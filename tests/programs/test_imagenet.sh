@@ -279,6 +279,8 @@ refuses "too few classes in the model" 2 '--num-classes|2|3' --data images $mode
 refuses "short sides below img_size" 2 '--short-side-max|15|--img-size 16' --data images $model --short-side-max 15
 refuses "short sides in the wrong order" 2 '--short-side-min|20|18' --data images $model --short-side-min 20 \
     --short-side-max 18
+refuses "eval_resize that makes pictures too large" 2 '--eval-resize|16384|more than 65535 pixels' --data images $model \
+    --img-size 8x80 --eval-resize 16384
 refuses "eval_resize below img_size" 2 '--eval-resize|8|--img-size 16' --data images $model --eval-resize 8
 refuses "a crop with no area" 2 '--crop-area-min|0.9|0.5' --data images $model --crop-area-min 0.9 --crop-area-max 0.5
 refuses "a packed file cut short in training" 1 'cut-train.pack|cut short' --data cut-train.pack $model
