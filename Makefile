@@ -72,6 +72,10 @@ CPPFLAGS_ALL := -I. -Ikernels/$(if $(filter cpu,$(BACKEND)),cpu,cuda) -D_GNU_SOU
 FLAGS = $(CFLAGS_BASE) $(CFLAGS_WARN) $(CFLAGS_SANITIZE) $(CPPFLAGS_ALL) $(CFLAGS)
 # Every .c file outside kernels/ and tests/; if a library is missing, x_none.c replaces x.c (make/libraries.mk).
 SOURCES := $(filter-out $(LEFT_OUT),$(wildcard core/*.c core/*/*.c training/*.c report/*.c data/*/*.c detection/*.c detection/*/*.c layers/*.c layers/*/*.c))
+# The sources of train_vit's models, without oneDNN: for libvit in a browser and for its fuzzer.
+MODEL_SOURCES := $(wildcard core/*.c core/config/*.c core/results/*.c training/*.c layers/*.c library/*.c \
+    $(addprefix layers/,attention/*.c features/*.c pyramid/*.c vit/*.c)) \
+    $(filter-out kernels/launcher/% %/onednn.c %_onednn.c,$(wildcard kernels/*/*.c))
 # The rules that compile sources to programs: cpu, cuda or emulate.
 include make/$(BACKEND).mk
 

@@ -60,14 +60,16 @@ tidy: compile_commands.json
 	@cppcheck --project=compile_commands.json --enable=warning,performance,portability --suppressions-list=.cppcheck \
 		--error-exitcode=1 --quiet -j $$(nproc) --template='{file}:{line}: {severity}: {message} [{id}]'
 
-# == Fuzzing: clang's libFuzzer, the parsers alone ===================================================================
+# == Fuzzing: clang's libFuzzer, the parsers, and libvit on one thread ===============================================
 
-FUZZ_FLAGS := -std=gnu11 -O1 -Wno-psabi $(SANITIZERS) -fsanitize=fuzzer $(CPPFLAGS_ALL)
+FUZZ_FLAGS := -std=gnu11 -O1 -Wno-psabi $(SANITIZERS) -fsanitize=fuzzer -Iexamples/browser/standins $(CPPFLAGS_ALL) -UVIT_MPI
 FUZZ_TESTS := $(filter-out $(if $(filter 1,$(VIDEO)),,%/fuzz_video.c),$(wildcard tests/fuzz/*.c))
 FUZZERS := $(patsubst tests/fuzz/%.c,build/fuzz/%,$(FUZZ_TESTS))
 # The code that reads files; the linker takes from the archive what each fuzzer needs.
-FUZZ_SOURCES := $(filter core/% data/% detection/coco_% report/facts% report/run_log%,$(SOURCES))
+FUZZ_SOURCES := $(sort $(filter core/% data/% detection/coco_% report/%,$(SOURCES)) $(MODEL_SOURCES))
 FUZZ_LIBRARIES := -linih -ljansson -ljpeg $(WEBP_LIBRARIES) $(SOUND_LIBRARIES) -lxxhash -lm -ldl
+build/fuzz/fuzz_library: FUZZ_LIBRARIES += $(WRAPPED) -lpthread
+build/fuzz/fuzz_library: $(BUILD)/commit.o # a page of a run names it
 build/fuzz/fuzz_video: FUZZ_LIBRARIES += $(VIDEO_LIBRARIES) -lcmocka
 # stb_image copies zero bytes from NULL.
 build/fuzz/data/images/image.o: FUZZ_FLAGS += -fno-sanitize=nonnull-attribute
