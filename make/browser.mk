@@ -1,4 +1,4 @@
-# make browser: the code of the models as WebAssembly, in a page that opens without a server (examples/browser).
+# make browser: libvit as WebAssembly, in a page that opens without a server (examples/browser).
 #   BROWSER_MODELS=build/browser/models      folder of its models, which are trained if they are missing
 #   BROWSER_TRAIN="--epochs 1"               arguments for their training
 #   BROWSER_PAGE=build/browser/index.html    the page
@@ -11,17 +11,16 @@ BROWSER_PAGE ?= $(BROWSER)/index.html
 # Debian's emscripten starts Debian's helpers in Node.js; another Node.js finds them through this variable.
 EMCC ?= NODE_PATH=/usr/share/nodejs emcc
 
-# One thread, no oneDNN, no image decoders; headers of jansson and inih are those of the native build, and
-# examples/browser/standins implements the functions that are used.
+# One thread, no oneDNN, no libjpeg-turbo; headers of jansson, inih and stb_image are those of the native build, and
+# examples/browser/standins implements the functions of the first two that are used.
 BROWSER_FLAGS := -std=gnu11 -O3 -msimd128 -fno-math-errno -fno-trapping-math -Wall -Wextra -Wshadow \
     -Wno-unknown-pragmas -Wno-pass-failed -I. -Ikernels/cpu -Iexamples/browser/standins -idirafter /usr/include \
     $(patsubst -I%,-idirafter %,$(filter -I%,$(CPPFLAGS))) -D_GNU_SOURCE -DVIT_FP32
 BROWSER_LINK := -O3 -msimd128 -s MODULARIZE=1 -s EXPORT_NAME=Vit -s ENVIRONMENT=worker -s ALLOW_MEMORY_GROWTH=1 \
-    -s TOTAL_STACK=4MB -s FORCE_FILESYSTEM=1 -s EXPORTED_FUNCTIONS=_malloc,_free \
-    -s EXPORTED_RUNTIME_METHODS=ccall,FS,UTF8ToString,HEAPU8,HEAPF32
-BROWSER_SOURCES := $(wildcard examples/browser/*.c examples/browser/standins/*.c core/*.c core/config/*.c \
-    core/results/*.c training/*.c layers/*.c $(addprefix layers/,attention/*.c features/*.c pyramid/*.c vit/*.c)) \
-    $(filter-out kernels/launcher/% %/onednn.c %_onednn.c,$(wildcard kernels/*/*.c))
+    -s TOTAL_STACK=4MB -s EXPORTED_RUNTIME_METHODS=UTF8ToString,HEAPU8,HEAPF32 \
+    -s EXPORTED_FUNCTIONS=$(shell grep -oE '_(vit|__wrap)_[a-z_]*' examples/browser/worker.js | sort -u | paste -sd ,)
+BROWSER_SOURCES := $(MODEL_SOURCES) $(wildcard examples/browser/standins/*.c) \
+    $(filter-out data/images/jpeg.c data/images/webp.c,$(wildcard data/images/*.c))
 BROWSER_OBJECTS := $(BROWSER_SOURCES:%.c=$(BROWSER)/%.o)
 BROWSER_PARTS := $(addprefix examples/browser/,assemble.py index.html style.css page.js draw.js worker.js)
 
@@ -36,9 +35,9 @@ $(BROWSER)/%.o: %.c | need-emcc
 	@echo "EMCC $<"
 	@$(EMCC) $(BROWSER_FLAGS) -MMD -MP -c $< -o $@
 
-$(BROWSER)/vit.wasm: $(BROWSER_OBJECTS) make/browser.mk
+$(BROWSER)/vit.wasm: $(BROWSER_OBJECTS) make/browser.mk examples/browser/worker.js
 	@echo "LINK $@"
-	@$(EMCC) $(BROWSER_LINK) $(BROWSER_OBJECTS) -o $(BROWSER)/vit.js
+	@$(EMCC) $(BROWSER_LINK) $(WRAPPED) $(BROWSER_OBJECTS) -o $(BROWSER)/vit.js
 
 # Models are trained once: those of older sources are equally good.
 $(BROWSER_MODELS)/lisa/complete: | $(or $(TRAIN_VIT),$(BUILD)/train_vit)

@@ -280,7 +280,7 @@ function showToken() {
 function chooseToken(token) {
     const {facts} = now();
     state.token = token;
-    if (!state.head) state.head = [facts.blocks - 1, 0];
+    if (!state.head) state.head = [Math.max(0, facts.blocks - 1), 0];
     look();
 }
 

@@ -1,55 +1,63 @@
 // Runs models: a worker, so that the page stays responsive while one computes.  The glue that emcc wrote stands before
-// this text and defines Vit.  Each model has an instance of the library of its own (browser.c has its functions), as
-// each call of train_vit is a process of its own: what it refuses ends that instance alone.
+// this text and defines Vit, the module with the functions of library/vit.h; malloc and free have the names that the
+// linker gives them there (WRAPPED in make/library.mk).
 "use strict";
-const BYTES_OF_A_FLOAT = 4, CHECKPOINT = "checkpoint";
-let library;       // the compiled .wasm file
-const models = []; // {vit, facts, pixels, row}: an instance, and addresses in its memory
+const BYTES_OF_A_FLOAT = 4, BYTES_OF_AN_ERROR = 1024;
+let vit, error;    // the module, and the address of a vit_error
+const models = []; // {at, facts, pixels, row}: addresses in the module's memory
 
-function room(vit, bytes) {
-    const at = vit._malloc(bytes);
+function room(bytes) {
+    const at = vit.___wrap_malloc(bytes);
     if (!at) throw new Error("the browser has no memory for this model");
     return at;
 }
 
-const floatsAt = (vit, at, count) => vit.HEAPF32.slice(at / BYTES_OF_A_FLOAT, at / BYTES_OF_A_FLOAT + count);
+function must(result) {
+    if (!result) throw new Error(vit.UTF8ToString(error).replace("checkpoint: ", ""));
+    return result;
+}
 
-async function open(bytes) {
-    const vit = await Vit({
-        instantiateWasm(imports, done) {
-            WebAssembly.instantiate(library, imports).then(instance => done(instance));
-            return {};
-        },
-    });
-    vit.FS.writeFile(CHECKPOINT, bytes);
-    vit.ccall("browser_open", null, ["string"], [CHECKPOINT]);
-    const facts = {};
-    for (const name of ["height", "width", "classes", "rows", "columns", "blocks", "heads", "parameters"])
-        facts[name] = vit[`_browser_${name}`]();
-    facts.operator = vit.UTF8ToString(vit._browser_operator());
-    const nameOf = i => vit.UTF8ToString(vit._browser_class(i)) || `class ${i}`;
+const floatsAt = (at, count) => vit.HEAPF32.slice(at / BYTES_OF_A_FLOAT, at / BYTES_OF_A_FLOAT + count);
+
+async function start(wasm) {
+    vit = await Vit({wasmBinary: wasm});
+    error = room(BYTES_OF_AN_ERROR);
+}
+
+function open(bytes) {
+    const file = room(bytes.length);
+    vit.HEAPU8.set(bytes, file);
+    const at = vit._vit_open_memory(file, bytes.length, error);
+    vit.___wrap_free(file);
+    must(at);
+    const facts = {height: vit._vit_height(at), width: vit._vit_width(at), classes: vit._vit_classes(at),
+                   rows: vit._vit_rows(at), columns: vit._vit_columns(at), blocks: vit._vit_blocks(at),
+                   heads: vit._vit_heads(at), parameters: vit._vit_parameters(at),
+                   operator: vit.UTF8ToString(vit._vit_operator(at))};
+    const nameOf = i => vit.UTF8ToString(vit._vit_class_name(at, i)) || `class ${i}`;
     facts.names = Array.from({length: facts.classes}, (_, i) => nameOf(i));
     const most = Math.max(facts.classes, facts.rows * facts.columns);
-    const pixels = room(vit, 3 * facts.height * facts.width), row = room(vit, BYTES_OF_A_FLOAT * most);
-    models.push({vit, facts, pixels, row});
+    models.push({at, facts, pixels: room(3 * facts.height * facts.width), row: room(BYTES_OF_A_FLOAT * most)});
     return facts;
 }
 
 // [blocks,heads,rows * columns]: the weights of every head for one token; null: there are none.
-function attention({vit, facts, pixels, row}, token) {
+function attention({at, facts, row}, token) {
     const count = facts.rows * facts.columns, all = new Float32Array(facts.blocks * facts.heads * count);
     for (let i = 0; i < facts.blocks * facts.heads; i++) {
-        if (!vit._browser_attention(pixels, Math.floor(i / facts.heads), i % facts.heads, token, row)) return null;
-        all.set(floatsAt(vit, row, count), i * count);
+        must(vit._vit_attention(at, Math.floor(i / facts.heads), i % facts.heads, token, row, error));
+        all.set(floatsAt(row, count), i * count);
     }
-    return all;
+    return facts.blocks ? all : null;
 }
 
 function run({model: index, pixels, token}) {
-    const model = models[index], {vit, facts} = model, began = performance.now();
+    const model = models[index], {at, facts, row} = model, began = performance.now();
     vit.HEAPU8.set(pixels, model.pixels);
-    vit._browser_classify(model.pixels, model.row);
-    const answer = {logits: floatsAt(vit, model.row, facts.classes), ms: performance.now() - began};
+    must(vit._vit_classify(at, model.pixels, facts.height, facts.width, row, error));
+    const ms = performance.now() - began;
+    must(vit._vit_logits(at, row, error));
+    const answer = {logits: floatsAt(row, facts.classes), ms};
     if (token >= 0) answer.weights = attention(model, token);
     return answer;
 }
@@ -57,11 +65,11 @@ function run({model: index, pixels, token}) {
 onmessage = async ({data}) => {
     let answer = {};
     try {
-        if (data.kind === "start") library = await WebAssembly.compile(data.wasm);
-        else if (data.kind === "open") answer.facts = await open(data.bytes);
+        if (data.kind === "start") await start(data.wasm);
+        else if (data.kind === "open") answer.facts = open(data.bytes);
         else answer = run(data);
     } catch (error) {
-        answer = {error: (error.message || String(error)).replace(`${CHECKPOINT}: `, "")};
+        answer = {error: error.message || String(error)};
     }
     postMessage({...answer, id: data.id});
 };

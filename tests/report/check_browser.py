@@ -195,7 +195,7 @@ def check_files(browser, folder):
     checkpoint = (folder / "checkpoint").read_bytes()
     for name, data, words in (("notes.png", b"no picture", "cannot read this as a picture"),
                               ("empty.safetensors", b"", "too short"), ("x.safetensors", b"\1" * 64, "not safetensors"),
-                              ("other.safetensors", FIXTURE.read_bytes(), "has no settings"),
+                              ("other.safetensors", FIXTURE.read_bytes(), "no settings in it"),
                               ("cut.safetensors", checkpoint[:-4], "cut.safetensors: ")):
         seen = drop(name, data)
         report(words in seen["trouble"], f"{name} is refused", repr(seen["trouble"]))

@@ -1,0 +1,27 @@
+/* Stands in for libjpeg-turbo, in WebAssembly, where the browser decodes pictures and the library is given their pixels:
+ * no bytes are a JPEG, and no picture is decoded at a part of its size. */
+#include "data/images/jpeg.h"
+
+#include <stddef.h>
+
+JpegReader *jpeg_open(void) { return NULL; }
+void jpeg_close(JpegReader *reader) { (void)reader; }
+bool jpeg_is(const uint8_t *bytes, size_t size) { return (void)bytes, (void)size, false; }
+
+bool jpeg_begin(JpegReader *reader, const uint8_t *bytes, size_t size, size_t most_pixels, int *height, int *width,
+                Error *error) {
+    (void)reader, (void)bytes, (void)size, (void)most_pixels, (void)height, (void)width;
+    return refuse(error, "this build has no decoder of JPEGs");
+}
+
+bool jpeg_region(JpegReader *reader, int eighths, const int rows[2], const int columns[2], ImagePart *part,
+                 Error *error) {
+    (void)reader, (void)eighths, (void)rows, (void)columns, (void)part;
+    return refuse(error, "this build has no decoder of JPEGs");
+}
+
+int jpeg_eighths(int height, int width, int out_height, int out_width) {
+    return (void)height, (void)width, (void)out_height, (void)out_width, 8;
+}
+
+int jpeg_scaled(int n, int eighths) { return (void)eighths, n; }
