@@ -69,8 +69,8 @@ void transform_check(const Config *config, const TransformSettings *s, int heigh
     if (s->eval_resize && s->eval_resize < shorter)
         config_reject(config, "eval_resize", "{eval_resize} is less than {img_size}");
     if ((int64_t)s->eval_resize * longer / shorter > MOST)
-        config_reject(config, "eval_resize", "{eval_resize} of the shorter side makes the longer one more than %d pixels: "
-                      "use less", MOST);
+        config_reject(config, "eval_resize",
+                      "{eval_resize} of the shorter side makes the longer one more than %d pixels: use less", MOST);
     int least = s->short_side_min ? s->short_side_min : s->short_side_max;
     const char *name = s->short_side_min ? "short_side_min" : "short_side_max";
     if (least && (least < height || least < width))
