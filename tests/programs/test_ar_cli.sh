@@ -67,7 +67,7 @@ run --config warm.ini $net $sparse --grey --image-side 8 --train-limit 40 --test
 check "a warm-up of a file that is longer than the run is shortened" $? "$(head -n 1 out) $(head -n 1 err)"
 refuses "windows further apart than long" 2 '--eval-step|65|64' $tiny --eval-step 65
 refuses "batch larger than the data" 2 '--batch-size|41|40 training sequences' $tiny --batch-size 41 --run-dir none
-refuses "tokens above the vocabulary" 1 'shapes|beyond --vocabulary 16' $tiny --vocabulary 16 --run-dir none
+refuses "tokens above the vocabulary" 1 'shapes|not below --vocabulary 16' $tiny --vocabulary 16 --run-dir none
 refuses "--eval without weights" 2 '--eval|--init|--resume' --eval
 refuses "--sample without weights" 2 '--sample|--init' --sample 4 --out x.png
 refuses "--parity without --out" 2 '--parity|--out' --parity x

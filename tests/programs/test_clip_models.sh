@@ -197,7 +197,7 @@ if [ -s clip.mp4 ]; then
     cp clip.mp4 clips
     run --init seen/last.safetensors --predict clips --top-frames 2 --json named.json
     [ "$status" -eq 0 ] && grep -q '^clips/clip.mp4: ' out &&
-        grep -qE 'by themselves: [0-9]+ \([0-9.]+ s\) .*, [0-9]+ \(' out
+        grep -qE 'look most like .*: [0-9]+ \([0-9.]+ s\) .*, [0-9]+ \(' out
     check "--predict of a folder of videos" $? "$(cat out err)"
     grep -qE '"file": "clips/clip.mp4".*"frames": \[\{"frame": [0-9]+, "time": [0-9.]+, "probability": ' named.json
     check "--json has the clip's frames" $? "$(cat named.json)"
