@@ -313,6 +313,10 @@ test_all() {
     echo "-- build/cpu-tsan: the loaders under ThreadSanitizer"
     check "make SANITIZE=thread" make -k -j"$JOBS" SANITIZE=thread thread-tests
     OMP_NUM_THREADS=1 VIT_TEST_QUICK=1 suite build/cpu-tsan test_loader test_mixup test_detection_loader
+    if all; then
+        check "make SANITIZE=thread library" make -k -j"$JOBS" SANITIZE=thread library build/cpu-tsan/train_vit
+        OMP_NUM_THREADS=1 VIT_TEST_QUICK=1 suite build/cpu-tsan test_library
+    fi
 
     echo "-- build/fuzz"
     check "make fuzz" make -k -j"$JOBS" fuzz

@@ -3,6 +3,7 @@
 # train_vit --predict does; damaged checkpoints and images are errors after which it goes on, and nothing grows.
 #
 #   BUILD=build/cpu sh tests/library/test_library.sh      needs make library
+#   OMP_NUM_THREADS=1 BUILD=build/cpu-tsan ...            make SANITIZE=thread library build/cpu-tsan/train_vit
 #
 # VIT_TEST_QUICK=1 calls fewer times.
 
@@ -15,6 +16,8 @@ if [ ! -e "$library" ]; then
     echo "1..$count"
     exit 0
 fi
+# A sanitizer of the library must be one of the program, too.
+sanitizer=$(ldd "$library" | sed -n 's/.*lib\([at]\)san.*/\1/p' | sed 's/a/-fsanitize=address/; s/^t/-fsanitize=thread/')
 few() { if [ "$slow" != 0 ]; then echo "$1"; else echo "$2"; fi; }
 ask() { LD_LIBRARY_PATH=$build timeout -k 5 500 ./calls "$@" >out 2>err </dev/null; }
 last_line() { tail -n 1 "$1"; }
@@ -30,11 +33,11 @@ check "it needs neither MPI nor FFmpeg nor sound" $?
 
 cp "$root/library/vit.h" vit.h
 printf '#include "vit.h"\nint main() { return vit_version() == nullptr; }\n' >header.cc
-"${CXX:-c++}" -std=c++11 -Wall -Wextra -Werror -I. header.cc -L"$build" -lvit -o header 2>err &&
+"${CXX:-c++}" $sanitizer -std=c++11 -Wall -Wextra -Werror -I. header.cc -L"$build" -lvit -o header 2>err &&
     LD_LIBRARY_PATH=$build ./header
 check "a C++ program can include vit.h" $? "$(last_line err)"
 
-"${CC:-cc}" -std=gnu11 -O1 -I. "$root/tests/library/calls.c" -L"$build" -lvit -lm -lpthread -o calls 2>err
+"${CC:-cc}" -std=gnu11 -O1 $sanitizer -I. "$root/tests/library/calls.c" -L"$build" -lvit -lm -lpthread -o calls 2>err
 check "a C program is linked with the library alone" $? "$(last_line err)"
 
 # == Models ==========================================================================================================
