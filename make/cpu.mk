@@ -31,7 +31,8 @@ ONCE := $(filter-out %bf16,$(VARIANTS)) # pack_dataset has no precision
 define variant
 .PHONY: variant-$1
 variant-$1:
-	@$$(MAKE) -s --no-print-directory VARIANTS= BUILD=$(BUILD)-$1 $(SETTINGS_$1) $(PROGRAMS:%=$(BUILD)-$1/%.variant)
+	@$$(MAKE) -s --no-print-directory VARIANTS= BUILD=$(BUILD)-$1 $(SETTINGS_$1) $(PROGRAMS:%=$(BUILD)-$1/%.variant) \
+		$(if $(filter v4,$1),$(BUILD)-$1/$$(SONAME))
 $(PROGRAMS:%=$(BUILD)-$1/%.variant): variant-$1 ;
 endef
 $(foreach v,$(VARIANTS),$(eval $(call variant,$v)))

@@ -9,7 +9,8 @@ SHARED := $(wildcard configs/*/*.ini) $(addprefix scripts/,convert_weights.py fe
 DOCUMENTS := README.md CHANGELOG.md CONTRIBUTING.md LICENSE examples/classify.c $(wildcard docs/*.md docs/*/*.md docs/*.csv docs/images/*)
 SHARE := $(PREFIX)/share/vit.c
 # The library for C programs, if the backend has it (make/library.mk).
-LIBRARY_FILES := $(if $(SONAME),lib/$(SONAME) lib/libvit.so lib/libvit.a lib/pkgconfig/vit.pc include/vit.h)
+HWCAPS := lib/glibc-hwcaps/x86-64-v4
+LIBRARY_FILES := $(if $(SONAME),lib/$(SONAME) $(HWCAPS)/$(SONAME) lib/libvit.so lib/libvit.a lib/pkgconfig/vit.pc include/vit.h)
 INSTALLED := $(LIBRARY_FILES:%=$(PREFIX)/%) $(PROGRAMS:%=$(PREFIX)/bin/%) $(PROGRAMS:%=$(PREFIX)/share/man/man1/%.1) $(SHARED:%=$(SHARE)/%) \
              $(DOCUMENTS:%=$(PREFIX)/share/doc/vit.c/%)
 
@@ -27,6 +28,7 @@ install-built:
 	@install -m 644 $(PROGRAMS:%=$(BUILD)/man/%.1) "$(DESTDIR)$(PREFIX)/share/man/man1"
 	@$(if $(SONAME),umask 022 && mkdir -p "$(DESTDIR)$(PREFIX)/lib/pkgconfig" "$(DESTDIR)$(PREFIX)/include" && \
 		install -m 644 $(BUILD)/$(SONAME) $(BUILD)/libvit.a "$(DESTDIR)$(PREFIX)/lib" && \
+		{ [ ! -e $(BUILD)-v4/$(SONAME) ] || install -D -m 644 $(BUILD)-v4/$(SONAME) "$(DESTDIR)$(PREFIX)/$(HWCAPS)/$(SONAME)"; } && \
 		ln -sf $(SONAME) "$(DESTDIR)$(PREFIX)/lib/libvit.so" && install -m 644 library/vit.h "$(DESTDIR)$(PREFIX)/include" && \
 		sed 's|^prefix=.*|prefix=$(PREFIX)|' $(BUILD)/vit.pc > "$(DESTDIR)$(PREFIX)/lib/pkgconfig/vit.pc")
 	@cp --parents $(SHARED) "$(DESTDIR)$(SHARE)"

@@ -18,7 +18,9 @@ $(BUILD)/library/collective.o: kernels/device/collective.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	@$(CC) $(FLAGS) -UVIT_MPI -MMD -MP -c $< -o $@
 
-library: $(BUILD)/libvit.so $(BUILD)/libvit.a $(BUILD)/vit.pc
+# The library has one set of instructions.  For processors with AVX-512 there is a second one in a portable build, which
+# make install puts where glibc's loader looks first.
+library: $(BUILD)/libvit.so $(BUILD)/libvit.a $(BUILD)/vit.pc $(filter variant-v4,$(VARIANTS:%=variant-%))
 
 $(BUILD)/$(SONAME): $(LIBRARY_OBJECTS) $(BUILD)/libtrain.a library/vit.map make/library.mk
 	@echo "LINK $@"

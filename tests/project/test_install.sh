@@ -5,7 +5,7 @@
 #
 #   BUILD=build/cpu-asan sh tests/project/test_install.sh
 
-# shellcheck disable=SC1091,SC2012,SC2013,SC2015,SC2034,SC2086,SC2154 # what tap.sh sets; settings are lists of words
+# shellcheck disable=SC1091,SC2012,SC2013,SC2015,SC2034,SC2046,SC2086,SC2154 # what tap.sh sets; settings are lists of words
 . "$(dirname "$0")/../tap.sh"
 
 prefix=/opt/vit
@@ -103,6 +103,48 @@ check "all of the scripts" $? "$scripts"
 (cd "$work" && sh "$there/share/vit.c/scripts/fetch_cifar.sh" >out 2>err)
 [ $? -eq 2 ] && grep -q usage err
 check "fetch_cifar.sh runs where it is installed" $? "$(head -n 1 err)"
+
+# == The library =====================================================================================================
+
+# A program with the installed library, as docs/guide/c.md says: a picture of 20 x 10 pixels, a BMP.
+{ printf 'BM\216\002\0\0\0\0\0\0\066\0\0\0\050\0\0\0\024\0\0\0\012\0\0\0\001\0\030\0\0\0\0\0\130\002\0\0'
+  head -c 16 /dev/zero
+  yes shapes | head -c 600; } >new.bmp
+flags() { PKG_CONFIG_SYSROOT_DIR=$work/root PKG_CONFIG_PATH=$there/lib/pkgconfig pkg-config --cflags --libs vit; }
+example=$there/share/doc/vit.c/examples/classify.c
+library=
+if [ ! -e "$there/lib/libvit.so" ] || ldd "$there/lib/libvit.so" | grep -qE 'lib(asan|tsan)'; then
+    skip "the installed example is compiled with the installed library" "no library in this build, or a sanitized one"
+elif ! pkg-config --version >/dev/null 2>&1; then
+    skip "the installed example is compiled with the installed library" "no pkg-config"
+else
+    library=$(basename "$(readlink "$there/lib/libvit.so")")
+    "${CC:-cc}" "$example" $(flags) -o classify 2>err
+    check "the installed example is compiled with the installed library" $? "$(tail -n 1 err)"
+    LD_LIBRARY_PATH=$there/lib ./classify run/best.safetensors new.bmp >out 2>err
+    [ $? -eq 0 ] && grep -qE '^new\.bmp: [a-z ]+ [0-9.]+ %$' out && [ ! -s err ]
+    check "and classifies a picture" $? "$(cat out err)"
+fi
+
+# Of a portable build there is a second library, which glibc's loader takes on processors with AVX-512.
+if [ "$library" ] && [ "$(uname -m)" = x86_64 ]; then
+    mkdir two two-v4
+    cp "$build"/train_* "$build/pack_dataset" "$build/$library" "$build/libvit.a" "$build/vit.pc" two
+    cp "$build/$library" two-v4
+    newer=$work/root/opt/two/lib/glibc-hwcaps/x86-64-v4/$library
+    make -s -C "$root" BUILD="$work/two" DESTDIR="$work/root" PREFIX=/opt/two install-built >out 2>err && [ -e "$newer" ]
+    check "a second library for processors with AVX-512" $? "$(tail -n 1 err)"
+    loader=$(ldd classify | sed -n 's|^[[:space:]]*\(/[^ ]*/ld-linux[^ ]*\).*|\1|p')
+    folder=$work/root/opt/two/lib
+    ! "$loader" --help 2>/dev/null | grep -q 'x86-64-v4 (supported' || folder=$(dirname "$newer")
+    taken=$(LD_LIBRARY_PATH=$work/root/opt/two/lib ldd classify | sed -n 's/.*libvit.* => \([^ ]*\) .*/\1/p')
+    [ "$taken" = "$folder/$library" ]
+    check "which the loader takes there, and nowhere else" $? "$taken"
+    make -s -C "$root" BUILD="$work/two" DESTDIR="$work/root" PREFIX=/opt/two uninstall >out 2>err && [ ! -e "$newer" ]
+    check "and which make uninstall takes back" $? "$(tail -n 1 err)"
+fi
+
+# == The pages =======================================================================================================
 
 # Links of the pages, without those to the web and within a page.
 missing=
