@@ -1,14 +1,16 @@
 #!/bin/sh
 # Do the two commands of the README work on a bare machine?  Runs them as root in minimal installations of other
-# distributions (debootstrap) below build/bare, and prints a table.  The tests and then the demo each run in a fresh
-# copy of the installation, so neither finds packages that the other has installed.  Needs root, debootstrap and a
-# network; a distribution takes as long as scripts/test.sh and the demo, or minutes with names in TESTS.
+# distributions (debootstrap) below build/bare, and prints a table.  The tests, the demo, and then `make install` with a
+# program that uses the library and the package for PyTorch, each run in a fresh copy of the installation, so none finds
+# packages that another has installed.  Needs root, debootstrap and a network; a distribution takes as long as
+# scripts/test.sh, the demo and `make install`, or minutes with names in TESTS.
 #
 #   sh scripts/checks/bare.sh [SUITE...]      debian:bookworm debian:trixie ubuntu:noble
 #   TESTS=all ...                      sh scripts/test.sh all, in place of sh scripts/test.sh; names, as
 #                                      "test_mpi test_model": these tests after `make WERROR=1`; empty: none
 #   DEMO=0 ...                         no demo
 #   DEMO="--epochs 1" ...              options of train_vit for it
+#   INSTALL=0 ...                      no installation
 #   KEEP=1 ...                         the installations are kept for inspection and are not bare in the next call
 #
 # Debian's packages come from the mirror that this machine's apt uses, Ubuntu's from debootstrap's default if apt has
@@ -26,6 +28,7 @@ fail() {
 command -v debootstrap >/dev/null 2>&1 || fail "no debootstrap here: apt-get install debootstrap"
 TESTS=${TESTS-test.sh}
 DEMO=${DEMO-}
+INSTALL=${INSTALL-}
 bare=$PWD/build/bare
 mkdir -p "$bare" || exit 1
 root=
@@ -112,6 +115,21 @@ step() {
     [ "$status" -eq 0 ] || { failures=$((failures + 1)); tail -n 20 "$bare/$name-$1.log" | sed 's/^/   | /' >&2; }
 }
 
+# docs/guide/c.md and docs/guide/python.md, with what is installed: a program with the library, found by pkg-config and by
+# the loader, and the package in PyTorch take the model that the installed train_vit has trained.
+# shellcheck disable=SC2016 # for the shell inside
+with_library='sh scripts/deps.sh && apt-get -q -y install --no-install-recommends pkg-config &&
+    make -j$(nproc) install && ldconfig && mkdir /tmp/user && cd /tmp/user &&
+    train_vit --config /usr/local/share/vit.c/configs/cpu/shapes.ini --train-limit 640 --test-limit 100 --epochs 1 \
+        --warmup-epochs 0 --run-dir run &&
+    share=/usr/local/share/doc/vit.c &&
+    cc $share/examples/classify.c $(pkg-config --cflags --libs vit) -o classify &&
+    ldd classify | grep libvit && ./classify run/best.safetensors $share/docs/images/browser.png'
+with_pytorch='sh scripts/deps.sh python && apt-get -q -y install --no-install-recommends python3-pip &&
+    pip install --no-index --no-deps --break-system-packages ./python && cd /tmp/user &&
+    python3 -c "import torch, vitc; model = vitc.load(\"run/best.safetensors\"); \
+        print(vitc.__file__, model(torch.rand(2, 3, *model.img_size)).shape)"'
+
 versions_inside() {
     versions=$(inside 'echo "gcc $(gcc -dumpfullversion) |" \
         "$(dpkg-query -W -f "\${Version}" libdnnl-dev 2>/dev/null) |" \
@@ -131,7 +149,7 @@ for which; do
         if ! bootstrap "$distribution" "${which#*:}" "$bare/$name.bare" >"$bare/$name-bootstrap.log" 2>&1; then
             tail -n 5 "$bare/$name-bootstrap.log" | sed 's/^/   | /' >&2
             failures=$((failures + 1))
-            rows="$rows$row not installed | | | | |
+            rows="$rows$row not installed | | | | | |
 "
             rm -rf "$bare/$name.bare"
             continue
@@ -169,13 +187,22 @@ for which; do
         [ ! "$accuracy" ] || demo="$demo, $accuracy"
         [ "$versions" ] || versions_inside
     fi
-    rows="$rows$row ${versions:-| |} | $tests | $demo |
+    installed=
+    if [ "$INSTALL" != 0 ]; then
+        enter install
+        step install "$with_library"
+        installed="with libvit $result"
+        step pytorch "$with_pytorch"
+        installed="$installed, with PyTorch $result"
+        [ "$versions" ] || versions_inside
+    fi
+    rows="$rows$row ${versions:-| |} | $tests | $demo | $installed |
 "
     leave
     [ "${KEEP:-}" ] || rm -rf "$bare/$name.bare"
 done
 
-printf '| %s | %s | %s | %s | %s | %s |\n' system compiler oneDNN "Open MPI" tests demo
-echo '|---|---|---|---|---|---|'
+printf '| %s | %s | %s | %s | %s | %s | %s |\n' system compiler oneDNN "Open MPI" tests demo installed
+echo '|---|---|---|---|---|---|---|'
 printf %s "$rows"
 [ "$failures" -eq 0 ]
