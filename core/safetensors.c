@@ -187,9 +187,12 @@ static bool parse_header(SafeTensors *st, const char *bytes, size_t size, Error 
     if (refused && is_pytorch(bytes))
         return refuse(error, "%s: a PyTorch file, expected safetensors: scripts/convert_weights.py converts a .pth "
                       "file", st->file);
+    if (header > left)
+        return refuse(error, "%s: not safetensors, or cut short: by its first eight bytes the header is longer than the "
+                      "file, which has %zu bytes", st->file, size);
     if (refused)
-        return refuse(error, "%s: a header of %llu bytes in a file of %zu (at most %d): not safetensors, or cut short",
-                      st->file, (unsigned long long)header, size, SAFETENSORS_MAX_HEADER);
+        return refuse(error, "%s: not safetensors, or damaged: its header has %llu bytes, and %d are the most",
+                      st->file, (unsigned long long)header, SAFETENSORS_MAX_HEADER);
     const char *text = bytes + sizeof header, *zero = memchr(text, 0, header);
     if (!header || *text != '{') return refuse(error, "%s: the header is not a JSON object", st->file);
     if (zero) return refuse(error, "%s: byte %td of the header is zero", st->file, zero - text);
