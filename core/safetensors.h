@@ -66,8 +66,8 @@ bool safetensors_open(SafeTensors *st, const char *path, Error *error);
 /* Opens a file that is in memory, which must stay valid while `st` is used; `file` is its name in messages. */
 bool safetensors_parse(SafeTensors *st, const void *bytes, size_t size, const char *file, Error *error);
 
-/* From now on safetensors_open takes these bytes for the file of this name, without looking for it: for a library in
- * another program, where a mapped file that is truncated must not end the process.  NULL: for no name any more. */
+/* From now on safetensors_open reads these bytes if it is given this path, and does not open a file.  libvit needs this
+ * because truncating a mapped file would end the process.  path NULL: every path is a file again. */
 void safetensors_hold(const char *path, const void *bytes, size_t size);
 
 /* Frees everything; the tensors' data, names and metadata are invalid afterwards.  A zeroed struct is allowed. */

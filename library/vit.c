@@ -104,8 +104,8 @@ static void read_settings(vit_model *m, const char *path) {
 }
 
 typedef struct {
-    const char *path;  /* of the file, or what messages call the checkpoint in memory */
-    const void *bytes; /* NULL: of the file */
+    const char *path;  /* the file's path, or for a checkpoint in memory its name in messages */
+    const void *bytes; /* NULL: read from the file */
     size_t size;
     vit_model *model;
 } Opening;

@@ -256,7 +256,7 @@ test_all() {
     [ "$(uname -m)" != x86_64 ] || newer=v4
     check "make ARCH=portable" make -k -j"$JOBS" WERROR=1 ARCH=portable VARIANTS="$newer" build/cpu-portable/train_vit
     suite build/cpu-portable test_variants
-    # Where there is no AVX-512, the tests of build/cpu were just that.
+    # On a processor without AVX-512, the tests of build/cpu have run this code already.
     if all || grep -qsw avx512f /proc/cpuinfo; then
         check "make ARCH=portable tests" make -k -j"$JOBS" WERROR=1 ARCH=portable VARIANTS= tests
         # shellcheck disable=SC2046 # names of tests

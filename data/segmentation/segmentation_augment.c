@@ -21,7 +21,7 @@ static const ConfigEntry entries[] = {
     {F(INT, crop_size), "512", .min = 32, .max = 4096,
      .help = "Height and width of the crops of training images, a multiple of 32; smaller images are padded"},
     {F(FLOAT, crop_most), "0.75", .min = 0.01, .max = 1,
-     .help = "Share of one class in the labelled pixels of a crop from which on another crop is drawn, up to ten "
+     .help = "Largest share of one class in the labelled pixels of a crop; a crop with more is drawn again, up to ten "
              "times"},
     {F(BOOL, flip), "true", .help = "Mirror half of the training images"},
     {F(BOOL, photometric), "true",

@@ -13,8 +13,8 @@
 extern void *kernels_workspace_base; /* 64-byte aligned */
 extern size_t kernels_workspace_bytes;
 
-/* At least `bytes` at *room, which has *size of them; NULL and 0: none yet.  Where it is enlarged, what it held is lost.
- * The memory is the process's: no failing call frees it (memory_shared_begin in core/die.h). */
+/* Returns *room with at least `bytes` bytes; *size is its size, at first 0 with *room NULL.  Growing loses the contents.
+ * The memory belongs to the process: a failing call does not free it (memory_shared_begin in core/die.h). */
 void *workspace_grow(void **room, size_t *size, size_t bytes, const char *what);
 
 enum { CACHE_LINE = 16 }; /* floats: no two threads share one */

@@ -12,7 +12,7 @@ enum { HEIGHT = 9, WIDTH = 12, MOST_PIXELS = 64 * 64, MOST_CLASSES = 1000 };
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 const char *__asan_default_options(void);
 
-/* More memory than this is not there: what a checkpoint asks for beyond it is an error, too. */
+/* Larger allocations fail, which must give an error, too. */
 const char *__asan_default_options(void) { return "allocator_may_return_null=1:max_allocation_size_mb=256"; }
 
 static void require(bool ok) {
@@ -53,7 +53,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     try_checkpoint(data, size);
     if (size < 8) return 0;
     const uint8_t *end = data + size;
-    while (end > data + 8 && memcmp(end - 3, "]}}", 3)) end--; /* the last tensor's, and the header's */
+    while (end > data + 8 && memcmp(end - 3, "]}}", 3)) end--; /* the end of the last tensor's entry and of the header */
     uint8_t *copy = malloc(size);
     uint64_t length = (uint64_t)(end - (data + 8));
     memcpy(copy, data, size);

@@ -110,7 +110,7 @@ static void write_bytes(const char *path, const char *bytes, size_t size) {
     REQUIRE(file && fwrite(bytes, 1, size, file) == size && !fclose(file), "%s: not written", path);
 }
 
-/* From a copy, which is gone afterwards. */
+/* Opens a copy of the bytes, which is overwritten and freed afterwards. */
 static vit_model *open_bytes(const char *bytes, size_t size, vit_error *error) {
     char *copy = malloc(size);
     if (size) memcpy(copy, bytes, size);
@@ -120,8 +120,8 @@ static vit_model *open_bytes(const char *bytes, size_t size, vit_error *error) {
     return model;
 }
 
-/* A damaged checkpoint may still hold a model, whose output may be anything; all else is an error.  From the file and
- * from memory it is the same. */
+/* A damaged checkpoint is refused with an error, or is still a model with arbitrary output.  A file and the same bytes in
+ * memory must give the same error or output. */
 static void try_damaged(const char *path, const char *bytes, size_t size, const char *image, int *refused) {
     vit_error error[2];
     write_bytes(path, bytes, size);

@@ -72,7 +72,7 @@ begin, end = json.loads(whole[8:8 + size])["head.weight"]["data_offsets"]
 largest = struct.pack("<f", 3e38) * ((end - begin) // 4)
 open("endless.safetensors", "wb").write(whole[:8 + size + begin] + largest + whole[8 + size + end:])
 
-# eval_resize below img_size, of a file that nobody's train_vit has written.
+# eval_resize below img_size, which train_vit never writes.
 text = whole[8:8 + size].replace(b"eval_resize = 0", b"eval_resize = 1")
 assert text != whole[8:8 + size]
 open("resize.safetensors", "wb").write(whole[:8] + text + whole[8 + size:])

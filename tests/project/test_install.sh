@@ -126,7 +126,7 @@ else
     check "and classifies a picture" $? "$(cat out err)"
 fi
 
-# Of a portable build there is a second library, which glibc's loader takes on processors with AVX-512.
+# A portable build has a second library, which glibc's loader takes on processors with AVX-512.
 if [ "$library" ] && [ "$(uname -m)" = x86_64 ]; then
     mkdir two two-v4
     cp "$build"/train_* "$build/pack_dataset" "$build/$library" "$build/libvit.a" "$build/vit.pc" two

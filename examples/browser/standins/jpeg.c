@@ -1,5 +1,5 @@
-/* Stands in for libjpeg-turbo, in WebAssembly, where the browser decodes pictures and the library is given their pixels:
- * no bytes are a JPEG, and no picture is decoded at a part of its size. */
+/* Replaces libjpeg-turbo in WebAssembly.  There the browser decodes images and the library is given their pixels, so no
+ * input is recognised as a JPEG. */
 #include "data/images/jpeg.h"
 
 #include <stddef.h>
