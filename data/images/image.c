@@ -94,7 +94,7 @@ static uint8_t *decode_stb(const uint8_t *bytes, size_t size, size_t most_pixels
             return refuse(error, "%u x %u pixels, expected at most %u a side", big_endian(bytes + 20),
                           big_endian(bytes + 16), most), NULL;
         if (png) return refuse(error, "a damaged PNG"), NULL;
-        return refuse(error, "not a JPEG, PNG or BMP picture (%s)", stbi_failure_reason()), NULL;
+        return refuse(error, "not a JPEG, PNG, WebP or BMP picture (%s)", stbi_failure_reason()), NULL;
     }
     if (!png && *height < 0 && *height >= -IMAGE_MAX_SIDE) *height = -*height; /* a BMP from the top down */
     if (*height < 1 || *width < 1 || *height > IMAGE_MAX_SIDE || *width > IMAGE_MAX_SIDE ||
@@ -141,7 +141,7 @@ bool image_size(const uint8_t *bytes, size_t size, int *height, int *width, Erro
     }
     ceiling = 2 * size + (1 << 24);
     if (!stbi_info_from_memory(bytes, (int)size, width, height, &stored))
-        return refuse(error, "not a JPEG, PNG or BMP picture (%s)", stbi_failure_reason());
+        return refuse(error, "not a JPEG, PNG, WebP or BMP picture (%s)", stbi_failure_reason());
     *height = abs(*height); /* negative in a BMP from the top down */
     return true;
 }

@@ -42,6 +42,7 @@ import torch
 sys.path[:0] = [os.path.join(ROOT, "python"), os.path.join(ROOT, "tests", "reference")]
 import vitc
 from compare_parity import relative_error
+from vit_reference import read_ini
 from vitc import config as settings
 from vitc import export
 
@@ -49,17 +50,6 @@ OWN = dict(img_size="32", patch_size="4", dim="192", depth="4", heads="6", pool=
 # Operators that do not work with a plain model's defaults.
 MORE = {"reduced": dict(reduction="2"), "focused-reduced": dict(reduction="2"), "convattn": dict(kv_stride="2")}
 ALONE = {"conv", "sepconv"}  # blocks of a hierarchy's first stages
-
-
-def read_ini(path):
-    """{setting: text}, with those of the file that it includes."""
-    with open(path) as file:
-        text = file.read()
-    found = {}
-    for line in text.splitlines():
-        if line.startswith("include"):
-            found = read_ini(os.path.join(os.path.dirname(path), line.split("=")[1].strip()))
-    return found | settings.parse("[file]\n" + text)
 
 
 def shortest(call):

@@ -530,7 +530,7 @@ static void damaged_pictures_are_refused(void **state) {
     assert_non_null(strstr(error.text, "0 bytes"));
     write_bytes(in_folder("text.png"), "not a picture", 13);
     assert_false(image_read(&image, in_folder("text.png"), &error));
-    assert_non_null(strstr(error.text, "not a JPEG, PNG or BMP"));
+    assert_non_null(strstr(error.text, "not a JPEG, PNG, WebP or BMP"));
 
     /* PNG: cut short, cut to its header, a broken zlib stream, sizes nobody has. */
     assert_true(file_read("tests/corpus/image/alpha.png", 1 << 20, &bytes, &size, &error));

@@ -416,7 +416,7 @@ static void trouble_is_told_in_one_line(void **state) {
     DetectionSet set;
     damage(&set);
     ends_with(run_damaged, &set,
-              WORDS("4.png: not a JPEG, PNG or BMP", "11.png: 20 x 10 pixels, but the annotations say",
+              WORDS("4.png: not a JPEG, PNG, WebP or BMP", "11.png: 20 x 10 pixels, but the annotations say",
                     "pictures: damaged images: 2 in one epoch of 23, more than max_damaged"));
     ends_with(run_missing, NULL, WORDS(folder, "no picture 17.png, nor 1 more of 23"));
     detection_set_close(&set);

@@ -814,7 +814,7 @@ static void damaged_images_are_named_and_replaced(void **state) {
     for (char *c = text; *c; c++) lines += *c == '\n';
     assert_int_equal(lines, 4); /* two images, two loaders */
     assert_non_null(strstr(text, "images/train/bee/damaged.jpg: a JPEG cut short"));
-    assert_non_null(strstr(text, "images/train/cat/zzz.jpg: not a JPEG, PNG or BMP"));
+    assert_non_null(strstr(text, "images/train/cat/zzz.jpg: not a JPEG, PNG, WebP or BMP"));
     free(text);
     free(bytes);
     close(fd);

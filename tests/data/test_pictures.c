@@ -243,7 +243,7 @@ static void damaged_files_are_refused(void **state) {
     } cases[] = {
         {"empty.jpg", "0 bytes"},           {"cut.jpg", "cut short"},       {"cut_progressive.jpg", "cut short"},
         {"header_only.jpg", "cut short"},   {"bomb.jpg", "65500 x 56540"},  {"twelve_bits.jpg", "12 bits a channel"},
-        {"two_channels.jpg", "damaged JPEG"}, {"text.jpg", "not a JPEG, PNG or BMP"},
+        {"two_channels.jpg", "damaged JPEG"}, {"text.jpg", "not a JPEG, PNG, WebP or BMP"},
         {"bomb.png", "60000 x 60000"},      {"cut.png", "damaged PNG"},
     };
     File good = read_corpus("colour420.jpg");

@@ -524,7 +524,7 @@ static void trouble_is_told_in_one_line(void **state) {
     Error error;
     damage();
     ends_with(run_damaged, NULL,
-              WORDS("images/val/04.png: not a JPEG, PNG or BMP", "images/val/08.png: a damaged picture",
+              WORDS("images/val/04.png: not a JPEG, PNG, WebP or BMP", "images/val/08.png: a damaged picture",
                     "images/val/11.png: ",
                     "annotations/val/11.png: value 8 in row 3, column 5, expected 1 to 7 for 7 classes",
                     "damaged images: 3 in one epoch of 23, more than max_damaged"));

@@ -27,7 +27,8 @@ onnx=
 "$python" "$root/tests/reference/make_fixtures.py" --check softmax-cls ripple lisa linear-permute hierarchy-swin >out 2>&1
 check "the package gives the fixtures" $? "$(tail -n 1 out)"
 
-"$python" "$root/tests/reference/check_package.py" "$vit" ripple lisa clip-gf compact hierarchy-reduced $onnx >out 2>&1
+"$python" "$root/tests/reference/check_package.py" "$vit" ripple lisa clip-gf compact hierarchy-reduced \
+    "$root/configs/compact/cct-2-3x2-cifar100.ini" $onnx >out 2>&1
 check "its models are those of the program's checkpoints" $? "$(tail -n 1 out)"
 
 mkdir absent

@@ -101,6 +101,14 @@ def buffer_shapes(config):
     return shapes(config)[1]
 
 
+def read_ini(path):
+    """{setting: text} of a config file, with those of the file that it includes."""
+    with open(path) as file:
+        found = settings.parse("[file]\n" + file.read())
+    included = found.pop("include", None)
+    return (read_ini(os.path.join(os.path.dirname(path), included)) if included else {}) | found
+
+
 def cancels(name, config=None):
     """Is this a parameter that no output depends on?  One number for all keys of a query drops out of their softmax,
     and of all tokens out of sequence pooling's; pool gap-raw leaves the last norm out."""
