@@ -1,9 +1,8 @@
-/* The error that bfloat16 activations may cause in a fixture's tensor: half as much again as they cost PyTorch's
- * autocast, whose distance from float64 tests/reference/bf16_bounds.py measured into tests/fixtures/bf16.csv.  What
- * costs more here is listed in tests/fixtures/bf16_beyond.csv, with the ratio it may have and the reason; a line for CUDA
- * that the emulated kernels no longer need makes the test fail, so that the list only shrinks.  On CPUs a line may be
- * needed by one set of instructions and not by another, and a GPU's sums are better than the emulator's: there it is
- * only told. */
+/* Bounds on the error of bfloat16 activations: 1.5 times the error of PyTorch's autocast against float64, which
+ * tests/reference/bf16_bounds.py measured into tests/fixtures/bf16.csv.  tests/fixtures/bf16_beyond.csv lists the
+ * tensors that may exceed this, each with its ratio and the reason.  A line for CUDA that the emulated kernels no
+ * longer need fails the test, so that the list only shrinks.  Elsewhere an unneeded line is only reported, because CPUs
+ * differ in their instructions and a GPU's sums are more accurate than the emulator's. */
 #ifndef VIT_TESTS_BF16_BOUNDS_H
 #define VIT_TESTS_BF16_BOUNDS_H
 
@@ -15,14 +14,14 @@
 #include "kernels/kernels.h"
 #include "tests/check.h"
 
-/* Every sum in another order, as on another machine, moves a ratio by a few parts in a hundred: a line of the list is
- * needed as long as the ratio is above the second. */
+/* Another order of summation, as on another machine, changes a ratio by a few percent: a line of the list counts as
+ * needed while its ratio is above BF16_NEEDED. */
 #define BF16_RATIO 1.5
 #define BF16_NEEDED 1.4
 
 enum { BF16_TEXT = 1 << 19 };
 
-/* A file's text, whole. */
+/* Reads a whole file into `text`. */
 static inline void bf16_read(char text[BF16_TEXT], const char *path) {
     FILE *file = fopen(path, "r");
     size_t n = file ? fread(text, 1, BF16_TEXT, file) : 0;
@@ -33,7 +32,7 @@ static inline void bf16_read(char text[BF16_TEXT], const char *path) {
     fclose(file);
 }
 
-/* The number behind `key` at the start of a line; NaN if there is no such line. */
+/* The number after `key` at the start of a line; NaN if no line begins with it. */
 static inline double bf16_number(const char *text, const char *key) {
     char line[300];
     int n = snprintf(line, sizeof line, "\n%s,", key);
@@ -41,8 +40,8 @@ static inline double bf16_number(const char *text, const char *key) {
     return found ? strtod(found + n, NULL) : NAN;
 }
 
-/* Checks rms(got - want) / rms(want) of a tensor; path: of the fixture, as in tests/fixtures/smca/type1.safetensors.
- * The bound is 0.9 at most, also of a tensor without a line: at 1 zeros would pass. */
+/* Checks rms(got - want) / rms(want) of a tensor; path: the fixture, for example tests/fixtures/smca/type1.safetensors.
+ * The bound is at most 0.9, also for a tensor that bf16.csv lacks, because with 1 zeros would pass. */
 static inline int check_bf16(const char *path, const char *tensor, const float *got, const double *want, size_t n) {
     static const char folder[] = "tests/fixtures/";
     static char errors[BF16_TEXT], beyond[BF16_TEXT];

@@ -1,4 +1,4 @@
-/* For every numerical test: random inputs from a printed seed, outputs filled with NaN, and a comparison whose
+/* Helpers for numerical tests: random inputs from a printed seed, outputs filled with NaN, and a comparison whose
  * tolerance is relative to the tensor's root mean square.  A comparison prints one line with the property, the worst
  * element, and its error as a share of the tolerance. */
 #ifndef VIT_TESTS_CHECK_H
@@ -12,7 +12,7 @@
 
 #include "core/rng.h"
 
-/* The seed of this run: VIT_TEST_SEED, or if that is not set one from the clock.  Print it with the test's name. */
+/* The seed of this run: VIT_TEST_SEED, or one from the clock.  The first call prints it. */
 static inline uint64_t check_seed(void) {
     static uint64_t seed;
     if (!seed) {
@@ -39,9 +39,8 @@ static inline float *check_poison(size_t n) {
 }
 
 /* Checks |got - want| <= tolerance * rms(want) + step * |want| for every element.  NaN fails, and so does an all-zero
- * `want`.
- * step: half the spacing of the type the result is stored in, where that is coarser than the tolerance.  Returns 1 when
- * it holds. */
+ * `want`.  step: half the relative spacing of the type the result is stored in, where that is coarser than the
+ * tolerance.  Returns 1 if the check holds. */
 static inline int check_close_step(const char *what, const float *got, const double *want, size_t n, double tolerance,
                                    double step) {
     double squares = 0, worst = -1;
@@ -49,7 +48,7 @@ static inline int check_close_step(const char *what, const float *got, const dou
     for (size_t i = 0; i < n; i++) squares += want[i] * want[i];
     double rms = sqrt(squares / (double)(n ? n : 1));
     for (size_t i = 0; i < n; i++) {
-        double beyond = fabs((double)got[i] - want[i]) - step * fabs(want[i]); /* what its last rounding may do */
+        double beyond = fabs((double)got[i] - want[i]) - step * fabs(want[i]); /* beyond the last rounding */
         double used = (beyond < 0 ? 0 : beyond) / (tolerance * rms);
         if (!(used <= worst)) {
             worst = used;
@@ -67,8 +66,8 @@ static inline int check_close(const char *what, const float *got, const double *
     return check_close_step(what, got, want, n, tolerance, 0);
 }
 
-/* For sums whose terms may cancel.  size[i] is the sum of the absolute values of element i's terms.  Checks
- * |got - want| <= tolerance * (size[i] + rms(size)). */
+/* Checks sums whose terms may cancel: |got - want| <= tolerance * (size[i] + rms(size)), where size[i] is the sum of
+ * the absolute values of element i's terms. */
 static inline int check_sums(const char *what, const float *got, const double *want, const double *size, size_t n,
                              double tolerance) {
     double squares = 0, worst = -1;
@@ -97,7 +96,7 @@ static inline double relative_rms(const float *got, const double *want, size_t n
     return sqrt(error / size);
 }
 
-/* rms(got - want) <= tolerance * rms(want). */
+/* Checks rms(got - want) <= tolerance * rms(want). */
 static inline int check_rms(const char *what, const float *got, const double *want, size_t n, double tolerance) {
     double relative = relative_rms(got, want, n);
     int ok = relative <= tolerance;

@@ -12,20 +12,20 @@ typedef struct {
     void *context;
     size_t n;
     double *out;
-    const float *slopes; /* [n] of the loss by the outputs */
+    const float *slopes; /* [n], of the loss with respect to the outputs */
     double h;            /* half the width of a difference */
 } Function;
 
-/* An attention whose backward reads the rounded y: what its `outputs` write to lse [rows], the logs of the sums of
- * weights, and the sum of the sizes of dy.y's terms for each row, of which dy.y has an error, times the slope of
- * lse. */
+/* For attention whose backward pass reads the rounded y.  lse [rows]: the logarithms of the sums of weights, which
+ * `outputs` writes; size [rows]: the absolute values of the terms of dy.y, summed.  The rounding of y causes an error
+ * in dy.y relative to `size`, which the slope of lse multiplies. */
 typedef struct {
     const double *lse, *size;
     size_t rows;
 } KeptOutputs;
 
-/* Slope of the loss by *x, added to *slope; *size: the sum of the sizes of its terms, one an output.  Outputs that do
- * not depend on x cancel exactly, however large the loss. */
+/* Adds the loss's slope with respect to *x to *slope, and the absolute values of its terms, one for each output, to
+ * *size.  Outputs that do not depend on *x cancel exactly, however large the loss. */
 static inline void slope_by_difference(double *slope, double *size, double *x, const Function *f,
                                        const KeptOutputs *saved) {
     size_t rows = saved ? saved->rows : 0;
@@ -42,7 +42,8 @@ static inline void slope_by_difference(double *slope, double *size, double *x, c
     free(above);
 }
 
-/* Checks got [n] on the host, the gradient by x [n] minus its value before the call, at a sample of its elements. */
+/* Checks a sample of the elements of got [n], on the host: the gradient with respect to x [n], added to before [n]
+ * unless that is NULL. */
 static inline int slopes_agree_kept(const char *what, const float *got, const float *before, double *x, size_t n,
                                     const Function *f, const KeptOutputs *saved) {
     enum { SAMPLE = 40 };
@@ -58,7 +59,7 @@ static inline int slopes_agree_kept(const char *what, const float *got, const fl
         slope_by_difference(&want[i], &size[i], &x[at], f, saved);
         mine[i] = got[at];
     }
-    /* Terms that cancel within a slope by an output, as in a softmax, are rounded one by one. */
+    /* Five roundings: within the slope of one output, rounded terms may cancel, as in a softmax. */
     return close_sums_rounded(what, mine, want, size, (size_t)count, count < 10, 5);
 }
 
@@ -73,8 +74,8 @@ static inline double *wide(const float *x, size_t n) {
     return y;
 }
 
-/* A parameter: its values on the host, in double for the formulas and on the device, and its gradient, which is not
- * zero before the call, so that a test notices = in place of +=. */
+/* A parameter, in double for the formulas and in float on the device, and its gradient, which starts at `before`.  That
+ * is not zero, so that a kernel with = in place of += fails the test. */
 typedef struct {
     size_t n;
     float *before;

@@ -1,6 +1,6 @@
-/* Makes small videos with FFmpeg's libraries, so that no file needs to be kept.  Each frame is grey of a brightness of
- * its own, frame_luma(i), with a white mark in its top left corner, so that a frame and its rotation can be recognised
- * in any lossy codec. */
+/* Encodes small videos with FFmpeg's libraries, so that no video files need to be stored.  Frame i is grey, of
+ * brightness frame_luma(i), with a white mark in its top left corner, so that a frame and its rotation can be
+ * recognised after any lossy codec. */
 #ifndef VIT_TESTS_ENCODE_VIDEO_H
 #define VIT_TESTS_ENCODE_VIDEO_H
 
@@ -32,10 +32,10 @@ typedef struct {
     enum AVColorSpace space;
     enum AVColorRange range;
     int yuv[3];         /* colour of all frames, if yuv[0] is not 0 */
-    int then[3];        /* a frame, from which on height and width are others, and these; 0: none */
+    int then[3];        /* the frame at which the size changes, new height and width; 0: none */
 } VideoRecipe;
 
-/* 37 different ones. */
+/* The brightness of frame i, one of 37 values. */
 static inline int frame_luma(int i) { return 30 + i % 37 * 5; }
 
 static inline void paint_frame(AVFrame *frame, const VideoRecipe *r, int i) {
@@ -65,7 +65,7 @@ static inline void write_packets(AVFormatContext *format, AVCodecContext *codec,
 
 static inline void rotate_stream(AVStream *stream, int degrees) {
     int32_t matrix[9];
-    av_display_rotation_set(matrix, -degrees); /* it takes them clockwise */
+    av_display_rotation_set(matrix, -degrees); /* FFmpeg's angle is clockwise */
 #if LIBAVFORMAT_VERSION_INT >= AV_VERSION_INT(60, 15, 100)
     AVCodecParameters *p = stream->codecpar;
     AVPacketSideData *side = av_packet_side_data_new(&p->coded_side_data, &p->nb_coded_side_data,
@@ -136,7 +136,7 @@ static inline void write_frames(const VideoRecipe *r, AVFormatContext *format, A
     av_frame_free(&frame);
 }
 
-/* The bytes of the file, to be freed. */
+/* The bytes of the encoded file, which the caller frees. */
 static inline uint8_t *encode_video(const VideoRecipe *r, size_t *size) {
     AVFormatContext *format = NULL;
     av_log_set_level(AV_LOG_QUIET);
@@ -147,7 +147,7 @@ static inline uint8_t *encode_video(const VideoRecipe *r, size_t *size) {
     stream->time_base = codec->time_base;
     stream->avg_frame_rate = codec->framerate;
     if (r->rotation) rotate_stream(stream, r->rotation);
-    char path[] = "/tmp/vit_video_XXXXXX"; /* libavformat's buffer in memory loses what avi writes twice */
+    char path[] = "/tmp/vit_video_XXXXXX"; /* libavformat's buffer in memory loses what avi overwrites */
     int fd = mkstemp(path);
     assert_true(fd >= 0 && avio_open(&format->pb, path, AVIO_FLAG_READ_WRITE) >= 0);
     format->flags |= AVFMT_FLAG_BITEXACT;

@@ -1,7 +1,6 @@
-/* Tensors of a test on the device of any backend.  They are freed by release_all, which a test calls once at its end.
- * An upload also rounds the host's copy to the device's type, so that a reference in double starts from the same
- * numbers.  Results in float are held to 1e-5; bfloat16 costs one rounding of the result, or as many more as a kernel
- * has on the way. */
+/* Tensors of a test on the device of any backend.  A test frees them at its end by one call of release_all.  An upload
+ * also rounds the host's copy to the device's type, so that a reference in double starts from the same numbers.  The
+ * tolerance of float results is 1e-5; with bfloat16, one rounding of the result and those within a kernel are added. */
 #ifndef VIT_TESTS_ON_DEVICE_H
 #define VIT_TESTS_ON_DEVICE_H
 
@@ -24,7 +23,7 @@ static inline int full_or_reduced(const char *what, int full, int reduced) {
     return reduced;
 }
 
-/* x as the device holds it. */
+/* Rounds x to the type of activations on the device. */
 static inline float *rounded_real(float *x, size_t n) {
     real *d = (real *)device_malloc(n * sizeof *d, "test");
     real_upload(d, x, n);
@@ -55,7 +54,7 @@ static inline void release_all(void) {
     }
 }
 
-/* Host memory: normal numbers from a stream of their own, and zeroed doubles for a reference. */
+/* Host memory: normal numbers, from a new stream in each call, and zeroed doubles for a reference. */
 static inline float *normals(size_t n, float scale) {
     static uint32_t stream;
     return keep(check_normal(n, scale, ++stream), false);
@@ -93,20 +92,20 @@ static inline float *download(const float *d, size_t n) {
     return x;
 }
 
-/* got [n] on the device against want: float arithmetic, of which only the result is rounded. */
+/* Compares got [n] on the device with want: the arithmetic is in float, and only the result is rounded. */
 static inline int close_real(const char *what, const real *got, const double *want, size_t n) {
     return check_close_step(what, download_real(got, n), want, n, 1e-5, REAL_STEP);
 }
 
 /* Compares sums where a factor of every term is rounded too, such as the weights before they are multiplied with v, or
- * where want is the result of another kernel, which is rounded like this one.  Five roundings, because they are of the
- * size of a row's terms, which may be several times the tensor's. */
+ * where want is the result of another kernel, which is rounded like this one.  The tolerance is five roundings, because
+ * their errors are relative to a row's terms, which may be several times the tensor's root mean square. */
 static inline int close_rounded(const char *what, const real *got, const double *want, size_t n) {
     return check_close_step(what, download_real(got, n), want, n, roundings(5), REAL_STEP);
 }
 
-/* The error where float factors enter products of activations, which is on a GPU as sums of two bfloat16 numbers: each
- * is rounded once, and the errors are again of the size of a row's terms. */
+/* The error where float factors are multiplied with activations: a GPU represents such a factor as the sum of two
+ * bfloat16 numbers, and the error of this sum is again relative to a row's terms. */
 static inline double halves(void) { return 1e-5 + 5 * REAL_STEP * REAL_STEP; }
 static inline int close_halves(const char *what, const real *got, const double *want, size_t n) {
     return check_close_step(what, download_real(got, n), want, n, halves(), REAL_STEP);
@@ -116,8 +115,8 @@ static inline int close_float(const char *what, const float *got, const double *
     return check_close(what, download(got, n), want, n, 1e-5);
 }
 
-/* Compares logarithms of sums of exponentials: their errors are those of scores of order one, however near to zero a
- * logarithm is. */
+/* Compares logarithms of sums of exponentials: their errors are those of scores of order one, even where a logarithm is
+ * near zero. */
 static inline int close_logarithms(const char *what, const float *got, const double *want, size_t n) {
     double *size = malloc(n * sizeof *size);
     for (size_t i = 0; i < n; i++) size[i] = 1 + fabs(want[i]);
@@ -126,12 +125,12 @@ static inline int close_logarithms(const char *what, const float *got, const dou
     return ok;
 }
 
-/* Sums in float of terms that were rounded. */
+/* Compares float sums of rounded terms. */
 static inline int close_float_rounded(const char *what, const float *got, const double *want, size_t n) {
     return check_close(what, download(got, n), want, n, roundings(5));
 }
 
-/* A term of a sum, and of the sum of sizes that rounding is relative to. */
+/* Adds a term to a sum, and its absolute value to the size that rounding errors are relative to. */
 static inline void add_term(double *sum, double *size, double term) {
     *sum += term;
     *size += fabs(term);
@@ -151,7 +150,8 @@ static inline int close_own(const char *what, const float *got, const double *wa
     return check_rms(what, got, want, n, roundings(1) + cancelled);
 }
 
-/* Elements are held to the sizes of their terms, and the tensor to its own unless all of it may cancel. */
+/* Compares each element relative to the size of its terms, and the tensor relative to its own size unless all of it may
+ * cancel. */
 static inline int close_sums_rounded(const char *what, const float *got, const double *want, const double *size,
                                      size_t n, bool all_may_cancel, int rounded) {
     int ok = check_sums(what, got, want, size, n, roundings(rounded));

@@ -1,4 +1,4 @@
-/* assert_in_range as cmocka 1 has it: version 2 warns of the name, and has others that version 1 lacks. */
+/* cmocka 1's assert_in_range: version 2 warns of this name and has new ones, which version 1 lacks. */
 #ifndef VIT_TESTS_RANGES_H
 #define VIT_TESTS_RANGES_H
 
@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-/* The comparison is one of unsigned numbers: a negative one is above every range. */
+/* Numbers are compared as unsigned: a negative one is above every range. */
 #undef assert_in_range
 #define assert_in_range(value, least, most)                                                            \
     do {                                                                                               \

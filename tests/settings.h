@@ -18,13 +18,13 @@ static inline void settings_put(Config *config, const char *name, const char *va
     if (!config_try_set(config, name, value, "test", &error)) fail_msg("%s", error.text);
 }
 
-/* "name = value" lines. */
+/* Reads lines of the form "name = value". */
 static inline void settings_read(Config *config, const char *text) {
     Error error;
     if (!config_try_text(config, text, strlen(text), "test", &error)) fail_msg("%s", error.text);
 }
 
-/* Takes over the settings in a fixture's metadata that this config has. */
+/* Reads those settings of this config that are in a fixture's metadata. */
 static inline void settings_of_fixture(Config *config, const SafeTensors *file) {
     for (int i = 0; i < config->count; i++) {
         const char *value = safetensors_metadata(file, config_name(config, i));

@@ -1,13 +1,13 @@
-/* The slope of a function by differences, for gradients. */
+/* The slope of a function by differences, for tests of gradients. */
 #ifndef VIT_TESTS_SLOPES_H
 #define VIT_TESTS_SLOPES_H
 
 #include <math.h>
 
-/* Slope at 0 of value(context, h), whose rounding is at most `rounding`: central differences at widths that halve
- * from `widest` on, each pair extrapolated to the fourth order.  Wide steps suffer from curvature, narrow ones from
- * rounding; the estimate taken is the one whose two errors together look smallest, curvature being judged by how far
- * the last two estimates moved (Ridders).  *noise: what the rounding does to it. */
+/* Slope at 0 of value(context, h), whose rounding is at most `rounding`: central differences at widths that halve from
+ * `widest` on, each pair extrapolated to the fourth order.  Wide steps suffer from curvature, narrow ones from
+ * rounding; the result is the estimate with the smallest sum of both errors, where the error from curvature is judged
+ * by how far the last two estimates moved (Ridders).  *noise: the result's error from rounding. */
 static inline double slope_by_differences(double (*value)(void *context, double h), void *context, double widest,
                                           double rounding, double *noise) {
     enum { WIDTHS = 12 };

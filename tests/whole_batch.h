@@ -1,4 +1,4 @@
-/* Loads the whole batch of a loader, the parts of all ranks. */
+/* Loads a whole batch: the parts of all ranks. */
 #ifndef VIT_TESTS_WHOLE_BATCH_H
 #define VIT_TESTS_WHOLE_BATCH_H
 

@@ -166,7 +166,7 @@ static void test_binary_and_long_lines(void **state) {
     config_free(&f.config);
 }
 
-/* A message is one line of whole characters, however long its parts are, and may be made of the one before it. */
+/* A message is one line and is cut only between characters.  A new message may contain the previous one. */
 static void test_error(void **state) {
     (void)state;
     static const char *const characters[] = {"a", "\xc3\xa9", "\xe2\x82\xac", "\xf0\x9f\x90\xa6"};
@@ -177,7 +177,7 @@ static void test_error(void **state) {
     assert_false(refuse(&error, "%s, again", error.text));
     assert_string_equal(error.text, "a?b: 3??[2m, again");
     for (size_t c = 0; c < sizeof characters / sizeof *characters; c++) {
-        for (size_t before = 0; before < 5; before++) { /* every place in a character is the last once */
+        for (size_t before = 0; before < 5; before++) { /* the limit falls on each byte of a character */
             char long_text[2 * ROOM] = "";
             size_t bytes = strlen(characters[c]), used = before;
             memset(long_text, '-', before);
@@ -327,7 +327,7 @@ static void test_short_help(void **state) {
     config_free(&f.config);
 }
 
-/* A flag whose value may be left out takes the word after it as its value. */
+/* A flag with an optional value uses the next word as its value, unless that is a flag. */
 static void test_help_with_a_word(void **state) {
     (void)state;
     static const ConfigEntry help_entries[] = {
@@ -428,7 +428,7 @@ static void test_include(void **state) {
     config_free(&f.config);
 }
 
-/* == What dies ================================================================================================== */
+/* == Errors that end the program ================================================================================ */
 
 static void call_arguments(void *user) {
     Fixture *f = user;
@@ -457,7 +457,7 @@ static void call_reject_default(void *user) {
     config_reject(&((Fixture *)user)->config, "batch_size", "too small");
 }
 
-/* A check that names three settings, one with a value of its own, after they were given in these places. */
+/* Settings given in these places, and the message of a check that names three of them, one with another value. */
 typedef struct {
     const char *saved, *file, *arguments[5], *said;
 } Blame;
@@ -506,7 +506,8 @@ static void test_blame(void **state) {
     assert_int_equal(chdir(here), 0);
 }
 
-/* A value that the program put in a default's place is not called one; a file is no setting, and is to blame itself. */
+/* A value that the program set itself is not called a default.  Braces in an argument of the message stay as they
+ * are. */
 static void call_die(void *user) {
     Fixture *f = user;
     char *argv[] = {"program", "--steps=9"};
@@ -558,7 +559,7 @@ static float random_float(uint32_t stream) {
     }
 }
 
-/* Property: write then read is the identity, for values drawn at random as for extreme ones. */
+/* Property: write then read is the identity, for random and extreme values. */
 static void test_round_trip(void **state) {
     (void)state;
     static const float extremes[] = {0, -0.0f, 1e-45f, 3.4028235e38f, 0.1f, 300, 1e7f, 16777215, 1.0f / 3, 5e-4f};
@@ -595,7 +596,7 @@ static void test_round_trip(void **state) {
     }
 }
 
-/* A path near the limit of a line must come back too. */
+/* A string near the limit of a line is read back, and a longer one is refused. */
 static void test_long_string(void **state) {
     (void)state;
     Fixture f, g;
@@ -653,7 +654,7 @@ typedef struct {
     ConfigFloats ratios;
 } Lists;
 
-/* Numbers with commas between them: one or more, each within its bounds, and saved as they were. */
+/* Lists of one or more numbers with commas between them: each must be within its bounds, and saving keeps them. */
 static void test_number_lists(void **state) {
     (void)state;
     static const ConfigEntry lists[] = {
@@ -724,7 +725,7 @@ static const ConfigGroup ring_group = {CONFIG_GROUP(RingSettings, ring_entries),
                                        .change = CHANGE_FREELY, .check = rings_check};
 static const ConfigGroup pattern_group = {CONFIG_GROUP(PatternSettings, pattern_entries), .change = CHANGE_FREELY};
 
-/* Settings that belong to the operator ripple, or to lisa, read from a checkpoint, a file and arguments. */
+/* Reads settings that belong to the operator ripple or lisa from a checkpoint, a file and arguments. */
 static bool settle(Fixture *f, const char *saved, const char *file, int count, const char *const *arguments) {
     char *argv[8] = {"train"};
     for (int i = 0; i < count; i++) argv[i + 1] = (char *)arguments[i];
@@ -740,8 +741,8 @@ static bool settle(Fixture *f, const char *saved, const char *file, int count, c
     return config_try_settle(&f->config, &f->error);
 }
 
-/* A setting that the chosen operator does not have is refused where it was set, or falls away with the operator that a
- * stronger source replaced; what is saved and shown is what counts. */
+/* A setting that the chosen operator does not have is refused, or is dropped if a source of higher precedence replaced
+ * the operator for which it was set.  Only settings of the chosen operator are saved and shown. */
 static void test_settings_that_do_not_count(void **state) {
     (void)state;
     static const struct {
@@ -758,7 +759,7 @@ static void test_settings_that_do_not_count(void **state) {
         {"attn = softmax\nrings = 9\n", "", {0}, NULL},
         {"attn = ripple\n", "", {"--patterns", "3"}, "--patterns: attn ripple (state:1) has no such setting; it belongs to lisa"},
         {"", "attn = ripple\nrings = 9\n", {0}, NULL},
-        {"", "include = rings.ini\nattn = lisa\n", {0}, NULL}, /* the file that includes has the say */
+        {"", "include = rings.ini\nattn = lisa\n", {0}, NULL}, /* the including file has precedence */
         {"", "include = lisa.ini\nrings = 9\n", {0},
          "lisa.ini:1) has no such setting; it belongs to ripple"},
     };
@@ -808,7 +809,7 @@ static void test_group_check(void **state) {
     expect_usage(call_check, "--rings: 13 brings bad luck\n");
 }
 
-/* A list of choices with their papers, and what --help says of one word. */
+/* A list of choices with their papers, and what --help prints about one word. */
 static const ConfigChoice about[] = {{"near", "only neighbours", "On Neighbours (A, 2001)"}, {"far", "all others", NULL}};
 static const ConfigEntry listed_entries[] = {
     {"reach", CONFIG_CHOICE, .initial = "far", .about = about, .choice_count = 2, .list = "Reaches", .section = "model",
@@ -868,9 +869,8 @@ static void test_topics(void **state) {
     config_free(&f.config);
 }
 
-/* Every name of other tools is written as settings are, occurs once, and gets an answer of its own: a setting of this
- * program where it has one of the table's, else a sentence.  Where the table names only settings that a program lacks,
- * the name is unknown. */
+/* Every name that other tools use is spelled like a setting, occurs once in the table, and has an answer: a setting, if
+ * this program has it, or a sentence.  If the table names only settings that a program lacks, the name is unknown. */
 static void test_foreign_names(void **state) {
     (void)state;
     Fixture f;
@@ -932,7 +932,7 @@ static void test_help(void **state) {
     config_free(&f.config);
 }
 
-/* A program changes settings that it shares with others, and asks about any. */
+/* A program may change the default and help of a shared setting, and query any setting. */
 static void test_shared_settings(void **state) {
     (void)state;
     Fixture f;
@@ -978,7 +978,7 @@ typedef struct {
     const char *data, *folder, *mode;
 } RunSettings;
 
-/* Lists the settings that a resumed run may change, and those that are compared at all. */
+/* Which settings a resumed run may change, and which are compared at all. */
 static void test_changes_of_a_run(void **state) {
     (void)state;
     static const ConfigEntry run_entries[] = {
@@ -1035,7 +1035,7 @@ static void add_unsaid(void) {
     config_add(&config, &unsaid_group);
 }
 
-/* A setting that does not say whether a resumed run may change it is a mistake in its table. */
+/* A setting without a rule on changes in a resumed run is a mistake in its table and aborts. */
 static void test_unsaid_change(void **state) {
     (void)state;
     int status = 0;

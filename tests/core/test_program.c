@@ -1,6 +1,6 @@
-/* training/program and training/training, which all programs share, tested with a program of one tensor: what is done
- * in which order, that a resumed run gives the same weights and the same log, the messages for contradictory modes, and
- * the precedence of settings.  The program is also the example of docs/developers/design.md. */
+/* training/program and training/training, which all programs share, tested with a program that has one tensor: the
+ * order of its steps, that a resumed run gives the same weights and the same log, the messages for contradictory modes,
+ * and the precedence of settings.  The program is also the example of docs/developers/design.md. */
 #include "training/program.h"
 
 #include <math.h>
@@ -24,7 +24,7 @@ typedef struct {
     const ToySettings *toy;
     Params params;
     float *w, *dw;
-    FILE *trace; /* a word for everything that is done */
+    FILE *trace; /* a word for each action */
 } Toy;
 
 static const ConfigEntry entries[] = {
@@ -143,7 +143,7 @@ static int toy_main(Toy *toy, int argc, char **argv) {
 
 /* == Running it =================================================================================================== */
 
-/* argv of a child, ended by NULL. */
+/* Runs the program in a child process; arguments: argv, ended by NULL. */
 static void run_child(void *arguments) {
     char **argv = arguments;
     static Toy run;
@@ -189,7 +189,7 @@ static void read_weights(float w[N], const char *run, const char *file) {
 
 /* == Tests ======================================================================================================== */
 
-/* The log without what is timed: step, epoch, loss, lr, norm, score, mean_step, val_loss, noted. */
+/* The log without columns that depend on time: step, epoch, loss, lr, norm, score, mean_step, val_loss, noted. */
 static void read_log(char *text, size_t size, const char *run) {
     char all[4096], *row, *rest = all;
     size_t used = 0;
@@ -239,11 +239,11 @@ static void test_best_weights(void **state) {
     assert_int_equal(TOY("--run-dir", "best", "--eval-every", "1")->status, 0);
     read_weights(best, "best", "best");
     read_weights(last, "best", "last");
-    assert_memory_equal(best, last, sizeof best); /* it comes nearer with every epoch */
+    assert_memory_equal(best, last, sizeof best); /* every epoch improves the score */
     for (int i = 0; i < N; i++) assert_true(last[i] > 0.5f && last[i] < (float)(i + 1) + 0.5f);
 }
 
-/* With eval_every 0 nothing is evaluated, so that no weights are the best ones. */
+/* With eval_every 0 nothing is evaluated, so that there are no best weights. */
 static void test_never_evaluated(void **state) {
     (void)state;
     float last[N];
@@ -261,7 +261,7 @@ static void test_never_evaluated(void **state) {
     assert_non_null(strstr(r->out, ": best "));
 }
 
-/* Stopped in every step of the run in turn: weights and log are those of the run that was not stopped. */
+/* A run that is stopped in any step and resumed has the weights and the log of a run that was not stopped. */
 static void test_stopped_and_resumed(void **state) {
     (void)state;
     float whole[N], resumed[N];
@@ -293,8 +293,8 @@ static void write_log(const char *text, const char *more) {
     fclose(file);
 }
 
-/* A log keeps the columns that it has: values go under their names.  Those of another version may be more or fewer; a
- * warning reports a log that has others in their place. */
+/* A log keeps its columns, and values are written under their names.  The log of another version may have more or fewer
+ * columns; if columns have other names, a warning reports this. */
 static void test_columns_of_another_log(void **state) {
     (void)state;
     char log[4096], header[1024];
@@ -347,7 +347,7 @@ static void test_refusals(void **state) {
     }
 }
 
-/* The last of defaults, checkpoint, file and command line wins; a file keeps the checkpoint's settings out. */
+/* Of defaults, checkpoint, file and command line the last one wins. */
 static void test_which_settings_win(void **state) {
     (void)state;
     FILE *file = fopen(in_folder("eight.ini"), "w");
@@ -393,6 +393,6 @@ int main(void) {
         cmocka_unit_test(test_columns_of_another_log),
         cmocka_unit_test(test_refusals), cmocka_unit_test(test_which_settings_win), cmocka_unit_test(test_help),
     };
-    setenv("GOMP_SPINCOUNT", "1000", 1); /* else kernels_init starts the child again, as this program */
+    setenv("GOMP_SPINCOUNT", "1000", 1); /* otherwise kernels_init would execute this program again in the child */
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -40,7 +40,7 @@ static void elements_are_words_of_blocks(void **state) {
     }
 }
 
-/* No two of seed, purpose, a, b and i can be exchanged or dropped. */
+/* Each of seed, purpose, a, b and i changes the bits, and so does exchanging two of them. */
 static void every_argument_matters(void **state) {
     (void)state;
     uint64_t seed = check_seed();
@@ -53,8 +53,8 @@ static void every_argument_matters(void **state) {
     }
 }
 
-/* A mean of n draws with standard deviation s is within 5 s / sqrt n of its expectation (failing once in 1.7 million
- * runs). */
+/* The mean of n samples with standard deviation s is within 5 s / sqrt n of its expectation.  By chance this fails once
+ * in 1.7 million runs. */
 static void mean_is(const char *what, double sum, size_t n, double expected, double deviation) {
     double off = (sum / (double)n - expected) / (deviation / sqrt((double)n));
     printf("  %-40s mean %.6f want %.6f, %.2f standard errors off\n", what, sum / (double)n, expected, off);
@@ -139,7 +139,7 @@ static void below_is_uniform(void **state) {
     assert_int_equal(rng_below(seed, RNG_TEST, 13, 0, 0, 1), 0);
 }
 
-/* Many at once are the same numbers, whatever their count. */
+/* Generating many normal numbers at once gives the same numbers as one at a time. */
 static void normals_in_bulk(void **state) {
     (void)state;
     static const size_t counts[] = {0, 1, 2, 63, 64, 65, 1001};

@@ -1,5 +1,5 @@
-/* The safetensors reader rejects every kind of damage with its message, a failing writer leaves the previous file as it
- * was, and tensors are the same after writing and reading. */
+/* The safetensors reader rejects each kind of damage with a message of its own, a failing writer leaves the previous
+ * file unchanged, and tensors are the same after writing and reading. */
 #include "core/safetensors.h"
 
 #include <dirent.h>
@@ -22,7 +22,7 @@
 
 static Error error;
 
-/* A file in memory: the header, padded by nothing, and `data` bytes of zeros. */
+/* A file in memory: the header without padding, and `data` zero bytes. */
 static char *make_file(const char *header, size_t data, size_t *size) {
     uint64_t length = strlen(header);
     *size = 8 + length + data;
@@ -102,7 +102,7 @@ static void test_damaged_headers(void **state) {
         size_t size;
         char *bytes = make_file(cases[i].header, cases[i].data, &size);
         assert_false(safetensors_parse(&st, bytes, size, "x", &error));
-        size_t length = strlen(cases[i].error); /* a text that ends with a space leaves the rest to the JSON library */
+        size_t length = strlen(cases[i].error); /* after a final space, the rest is the JSON library's message */
         if (cases[i].error[length - 1] == ' ') error.text[length] = 0;
         assert_string_equal(error.text, cases[i].error);
         assert_null(st.tensors);
@@ -129,7 +129,7 @@ static void test_damaged_lengths(void **state) {
     free(bytes);
 }
 
-/* Property: a NUL byte anywhere in the header is refused, wherever it is. */
+/* Property: a NUL byte anywhere in the header is refused. */
 static void test_nul_in_header(void **state) {
     (void)state;
     SafeTensors st;
@@ -268,7 +268,7 @@ static void test_integers(void **state) {
     for (int i = 0; i < 3; i++) assert_int_equal(out[i], bytes[i]);
 }
 
-/* Every half against the definition: (-1)^s 2^(e-15) (1 + f/1024), subnormal 2^-14 f/1024. */
+/* Compares every float16 with the definition: (-1)^s 2^(e-15) (1 + f/1024), or 2^-14 f/1024 if it is subnormal. */
 static void test_float_formats(void **state) {
     (void)state;
     static uint16_t halves[65536];
@@ -349,10 +349,10 @@ static void test_failed_write_keeps_the_old_file(void **state) {
 
 static int until_failure;
 
-/* One allocation fails, those behind it do not. */
+/* Fails for one allocation, but not for later ones. */
 static void *scarce_malloc(size_t size) { return until_failure-- == 0 ? NULL : malloc(size); }
 
-/* Whichever allocation for the header fails, the previous file stays; none is written whose header lacks something. */
+/* If any allocation for the header fails, the previous file stays, and no file with an incomplete header is written. */
 static void test_scarce_memory_keeps_the_old_file(void **state) {
     (void)state;
     const float values[6] = {1, 2, 3, 4, 5, 6}, value = 7;
@@ -368,7 +368,7 @@ static void test_scarce_memory_keeps_the_old_file(void **state) {
         json_set_alloc_funcs(scarce_malloc, free);
         written = safetensors_write(path, entries, 2, metadata, 1, &error);
         json_set_alloc_funcs(malloc, free);
-        written = written && until_failure >= 0; /* none was left to fail */
+        written = written && until_failure >= 0; /* all allocations succeeded */
         failures += until_failure < 0;
         SafeTensors st;
         if (!safetensors_open(&st, path, &error)) fail_msg("allocation %d: %s", n, error.text);
@@ -419,7 +419,7 @@ static void test_write_errors(void **state) {
     assert_int_equal(files_in_folder(), before);
 }
 
-/* The bytes of a small file, as the format's description has them: nothing else may read them differently. */
+/* The bytes of a small file are those that the format's description requires. */
 static void test_written_bytes(void **state) {
     (void)state;
     static const char header[] =
@@ -439,7 +439,7 @@ static void test_written_bytes(void **state) {
     assert_memory_equal(got, want, size + sizeof x);
 }
 
-/* == The place in a run =========================================================================================== */
+/* == The position in a run ======================================================================================== */
 
 static void load_state(void *path) {
     Params params = {0};
@@ -457,7 +457,7 @@ static void test_places_in_a_run(void **state) {
         bool taken;
     } cases[] = {
         {"7 1 2 0.5 64 -1 99 0.001 2.5", true},
-        {"7 1 2 0.5 64 -1 99 0.001 2.5 50 nan nan nan", true}, /* older versions wrote four more numbers, or one */
+        {"7 1 2 0.5 64 -1 99 0.001 2.5 50 nan nan nan", true}, /* older versions wrote four more numbers or one more */
         {"7 1 2 0.5 64 -1 99 0.001 2.5 50", true},
         {"7 1 2 0.5 64 -1 99 0.001 2.5 50 nan nan nan 1", false},
         {"7 1 2 0.5 64 -1 99 0.001 2.5 50 nan nan nanx", false},

@@ -46,12 +46,12 @@ static void cosine_and_poly_have_the_published_half(void **state) {
     s.lr_decay = DECAY_COSINE;
     is_close(dense_lr(&s, 40000, 80000, 1), 5e-5);
     is_close(dense_lr(&s, 20000, 80000, 1), 1e-4 * (1 + sqrt(0.5)) / 2);
-    s.warmup_steps = 1000; /* UniFormer's: the cosine is not delayed by the warm-up */
+    s.warmup_steps = 1000; /* as in UniFormer, the warm-up does not delay the cosine */
     s.lr_warmup = 0.1f;
     is_close(dense_lr(&s, 500, 80000, 1), 1e-4 * 0.55 * (1 + cos(acos(-1) * 500 / 80000)) / 2);
 }
 
-/* Compact Transformers, 200 epochs: lr / (5 - e) before epoch 5, then half a cosine over the 195 that are left. */
+/* Compact Transformers, 200 epochs: lr / (5 - e) before epoch 5, then half a cosine over the remaining 195 epochs. */
 static void the_warm_up_of_compact_transformers(void **state) {
     (void)state;
     const CosineSettings s = {.lr = 5e-4f, .warmup_epochs = 5, .warmup_curve = WARMUP_RECIPROCAL,
@@ -59,7 +59,7 @@ static void the_warm_up_of_compact_transformers(void **state) {
     for (int e = 0; e < 200; e++) {
         double want = e < 5 ? 5e-4 / (5 - e) : 2.5e-4 * (1 + cos(acos(-1) * (e - 5) / 195));
         is_close(cosine_lr(&s, s.lr, 200, e), want);
-        is_close(cosine_lr(&s, s.lr, 200, e + 0.75), want); /* the same in the whole epoch */
+        is_close(cosine_lr(&s, s.lr, 200, e + 0.75), want); /* constant within an epoch */
     }
     assert_true(cosine_lr(&s, s.lr, 200, 200) == 0);
 }

@@ -1,4 +1,4 @@
-/* Counts of pixels and the scores of semantic segmentation: the specification's case in figures, a plain count of random
+/* Counts of pixels and the scores of semantic segmentation: the specification's worked case, a plain count of random
  * pictures, classes that do not occur, and the tables. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,7 +17,7 @@ static int below(uint32_t stream, uint64_t i, int n) {
     return (int)rng_below(check_seed(), RNG_TEST, stream, 0, i, (uint32_t)n);
 }
 
-/* Bilinear, corners not aligned: shared/spec/dense-prediction.md, section 8. */
+/* Bilinear resizing without aligned corners: shared/spec/dense-prediction.md, section 8. */
 static double resized(const double *z, int h, int w, int H, int W, int y, int x) {
     double sy = fmax((y + 0.5) * h / H - 0.5, 0), sx = fmax((x + 0.5) * w / W - 0.5, 0);
     int y0 = (int)sy, x0 = (int)sx, y1 = y0 + 1 < h ? y0 + 1 : h - 1, x1 = x0 + 1 < w ? x0 + 1 : w - 1;
@@ -26,7 +26,7 @@ static double resized(const double *z, int h, int w, int H, int W, int y, int x)
            fy * ((1 - fx) * z[y1 * w + x0] + fx * z[y1 * w + x1]);
 }
 
-/* Three classes of logits 2 sin(0.7 k + 1.1 y + 0.4 x) on 2 x 3, labels (2 y + x) mod 4 on 4 x 6, 3 without label. */
+/* Logits 2 sin(0.7 k + 1.1 y + 0.4 x) of three classes on 2 x 3 pixels, labels (2 y + x) mod 4 on 4 x 6, 3: ignored. */
 static void the_case_in_figures(void **state) {
     (void)state;
     uint8_t predicted[24], labels[24];
@@ -59,7 +59,7 @@ static void the_case_in_figures(void **state) {
     segmentation_counts_close(&counts);
 }
 
-/* Areas and noise, rows with something between them, labels beyond the classes. */
+/* Random pictures with areas and noise, with gaps between rows, and with labels beyond the classes. */
 static void counts_are_those_of_every_pixel(void **state) {
     (void)state;
     for (uint32_t n = 0; n < 40; n++) {
@@ -71,7 +71,7 @@ static void counts_are_those_of_every_pixel(void **state) {
         for (int i = 0; i < height * strides[0]; i++)
             predicted[i] = (uint8_t)below(100 + n, (uint64_t)(i / run), classes);
         for (int i = 0; i < height * strides[1]; i++) labels[i] = (uint8_t)below(200 + n, (uint64_t)(i / run), 256);
-        for (int i = 0; i < height * width; i += 1 + below(300 + n, (uint64_t)i, 2 * run)) /* pixels on their own */
+        for (int i = 0; i < height * width; i += 1 + below(300 + n, (uint64_t)i, 2 * run)) /* single correct pixels */
             labels[i / width * strides[1] + i % width] = predicted[i / width * strides[0] + i % width];
         segmentation_counts_open(&counts, classes);
         for (int twice = 0; twice < 2; twice++)
@@ -110,7 +110,8 @@ static void counts_are_those_of_every_pixel(void **state) {
     }
 }
 
-/* A validation set has more than 2^32 pixels before a float is exact. */
+/* Counts above 2^32 are exact: a validation set may have more pixels than that, and a float would round their
+ * number. */
 static void counts_may_be_large(void **state) {
     (void)state;
     SegmentationCounts counts;

@@ -1,8 +1,8 @@
-/* COCO's twelve numbers against pycocotools' (tests/fixtures/coco_eval, made by tests/reference/check_coco_eval.py),
- * and the files of results.
+/* COCO's twelve metrics against those of pycocotools (tests/fixtures/coco_eval, made by
+ * tests/reference/check_coco_eval.py), and reading and writing files of results.
  *
- *   test_coco_eval ANNOTATIONS RESULTS [WRITTEN]    prints the numbers of two files, for check_coco_eval.py: of their
- *                                                   boxes, or of their masks, and then writes the results again */
+ *   test_coco_eval ANNOTATIONS RESULTS [WRITTEN]    for check_coco_eval.py: prints the metrics of boxes, or with WRITTEN
+ *                                                   the metrics of masks, and writes the results to that file */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -110,7 +110,7 @@ static void the_numbers_of_masks_are_pycocotools(void **state) {
     assert_true(cases >= 8);
 }
 
-/* Case 9 of the specification of dense prediction, to its printed digits. */
+/* Case 9 of shared/spec/dense-prediction.md, to the digits printed there. */
 static void the_worked_masks_have_their_numbers(void **state) {
     (void)state;
     static const double want[2][COCO_NUMBERS] = {
@@ -181,7 +181,7 @@ static void the_mean_over_categories_is_the_ap(void **state) {
     close_case(&c);
 }
 
-/* Evaluating some images is evaluating files that hold only those. */
+/* Evaluating some of the images gives the same as evaluating files with only those images. */
 static void some_images_are_their_own_files(void **state) {
     (void)state;
     Case c, part = {.truth = {.image_count = 0}, .results = {.count = 0}};
@@ -266,7 +266,7 @@ static void without_detections_every_number_is_zero_or_none(void **state) {
 
 static void results_come_back_as_they_were_written(void **state) {
     (void)state;
-    enum { COUNT = 5000 }; /* several pieces of the reader */
+    enum { COUNT = 5000 }; /* the reader needs several pieces */
     char path[] = "/tmp/vit_test_results_XXXXXX";
     Error error = {.text = ""};
     CocoResults wrote = {.count = 0}, got;
@@ -292,7 +292,7 @@ static void results_come_back_as_they_were_written(void **state) {
     assert_int_equal(got.masks.count, COUNT);
     assert_int_equal(got.masks.length, wrote.masks.length);
     assert_memory_equal(got.masks.text, wrote.masks.text, got.masks.length);
-    assert_non_null(memchr(got.masks.text, '\\', got.masks.length)); /* which JSON escapes */
+    assert_non_null(memchr(got.masks.text, '\\', got.masks.length)); /* a character that JSON escapes */
     for (size_t i = 0; i < COUNT; i++) {
         assert_int_equal(rle_texts_at(&got.masks, i).height, 1 + i % 40);
         assert_int_equal(rle_texts_at(&got.masks, i).width, 1 + i % 37);

@@ -31,7 +31,7 @@ static int best_first(const void *left, const void *right) {
     return a->at - b->at;
 }
 
-/* Against sorting everything; saturated logits make ties. */
+/* Compares with sorting all pairs; saturated logits make ties. */
 static void the_best_pairs_are_kept_in_order(void **state) {
     (void)state;
     enum { Q = 30, C = 7, MOST = 30, W = 640, H = 427 };
@@ -89,10 +89,9 @@ static void scenes_are_functions_of_their_index(void **state) {
     }
 }
 
-/* Owners agree with the boxes and with the colours: pixels of one figure without an edge have one colour up to the
- * noise, which is at most 0.08 x 255 either way; every figure keeps most of what it covers; and of two neighbours with
- * different owners one has an edge, except where the tip of a large hourglass, which reaches further than shapes_reach,
- * is cut off at its box. */
+/* The owners of pixels agree with boxes and colours.  Within a figure, except for its edge, the colour varies only by
+ * noise of at most 0.08 x 255 in either direction.  Every figure owns at least an eighth of its box.  Of two neighbours
+ * with different owners one is marked as an edge, except where the box cuts off the tip of a large hourglass. */
 static void owners_follow_the_figures(void **state) {
     (void)state;
     static uint8_t pixels[BYTES], owner[SIDE * SIDE], again[SIDE * SIDE], classes[SIDE * SIDE];
@@ -178,8 +177,8 @@ static void scene_boxes_are_apart_and_of_every_class(void **state) {
     for (int n = 1; n <= SCENES_MOST; n++) assert_true(counts[n] > COUNT / 20);
 }
 
-/* Figures are light, the ground is dark: light pixels lie in boxes, and boxes have light pixels near each edge, but for
- * a few where a tip is faint or covered. */
+/* Figures are light and the ground is dark: all light pixels lie in boxes, and nearly all boxes have light pixels near
+ * each of their edges.  The others have a tip that is faint or covered. */
 static void scene_boxes_hold_their_figures_tightly(void **state) {
     (void)state;
     static uint8_t pixels[BYTES];
@@ -212,7 +211,7 @@ static void scene_boxes_hold_their_figures_tightly(void **state) {
     assert_true(touched >= 0.97 * all);
 }
 
-/* Perfect detections of the scenes score 1 in all that exists; the tables fit the pictures. */
+/* Perfect detections have AP and AR 1, and the annotations agree with the scenes. */
 static void scenes_are_evaluated_as_coco(void **state) {
     (void)state;
     enum { COUNT = 60 };
@@ -319,15 +318,15 @@ static void detections_are_framed_and_named(void **state) {
     scenes_coco(&coco, 1, 0, 1, SIDE, false);
     const CocoDetection detections[] = {{1, 3, {20, 30, 60, 40}, 0.98},
                                         {1, 99, {60, 50, 60, 70}, 0.51},
-                                        {1, 4, {1e300, -1e300, NAN, 1e300}, 0.5}, /* harmless */
+                                        {1, 4, {1e300, -1e300, NAN, 1e300}, 0.5}, /* not drawn */
                                         {1, 5, {5, 5, 100, 100}, 0.2}};
     Image image = grey_image(160, 130), read;
     draw_detections(&image, detections, 4, 0.4, NULL, &coco);
     assert_true(has_colour(&image, 20, 60, draw_colour(3)) && has_colour(&image, 79, 60, draw_colour(3)));
-    assert_true(has_colour(&image, 70, 69, draw_colour(3)));    /* the better one is on top */
+    assert_true(has_colour(&image, 70, 69, draw_colour(3)));    /* the higher score is on top */
     assert_true(has_colour(&image, 119, 100, draw_colour(99)));
-    assert_false(has_colour(&image, 5, 80, draw_colour(5)));    /* below the least score */
-    assert_true(has_colour(&image, 20, 21, draw_colour(3)));    /* the plate, above its box */
+    assert_false(has_colour(&image, 5, 80, draw_colour(5)));    /* below the lowest score drawn */
+    assert_true(has_colour(&image, 20, 21, draw_colour(3)));    /* the label, above its box */
     assert_true(memcmp(draw_colour(3).channel, draw_colour(4).channel, 3) != 0);
     close(mkstemp(path));
     assert_true(image_write_png(path, image.pixels, image.height, image.width, &error));
@@ -337,7 +336,7 @@ static void detections_are_framed_and_named(void **state) {
     unlink(path);
     free(image.pixels);
 
-    image = grey_image(640, 480); /* here a cell of a letter is two pixels wide, and a plate twenty high */
+    image = grey_image(640, 480); /* in this size a dot of a letter is two pixels wide and a label twenty pixels high */
     const CocoDetection large = {1, 3, {100, 100, 200, 200}, 0.98};
     draw_detections(&image, &large, 1, 0.4, NULL, &coco);
     assert_true(has_colour(&image, 100, 80, draw_colour(3)) && !has_colour(&image, 100, 79, draw_colour(3)));
@@ -349,8 +348,8 @@ static void detections_are_framed_and_named(void **state) {
     coco_close(&coco);
 }
 
-/* A mask's pixels are half its colour, where two lie over each other twice so; other pixels stay, and frames and plates
- * lie over all. */
+/* Each mask over a pixel replaces half of the pixel's colour by its own; other pixels stay, and frames and labels are
+ * drawn over the masks. */
 static void masks_are_translucent_under_frames(void **state) {
     (void)state;
     enum { W = 60, H = 50, TIMES = 2 };
@@ -360,7 +359,7 @@ static void masks_are_translucent_under_frames(void **state) {
     RleTexts masks = {.count = 0};
     const CocoDetection detections[3] = {{1, 3, {5, 30, 50, 20}, 0.9},
                                          {1, 4, {10, 40, 30, 30}, 0.8},
-                                         {1, 5, {0, 0, 9, 9}, 0.1}}; /* below the least score */
+                                         {1, 5, {0, 0, 9, 9}, 0.1}}; /* below the lowest score drawn */
     scenes_coco(&coco, 1, 0, 1, SIDE, false);
     for (int n = 0; n < 3; n++) {
         for (uint64_t i = 0; i < H * W; i++) ones[n][i] = rng_bits(check_seed(), RNG_TEST, 7, (uint32_t)n, i) & 1;

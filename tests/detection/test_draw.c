@@ -1,4 +1,4 @@
-/* What reports draw over pictures besides frames: outlines of objects. */
+/* Outlines of objects, which reports draw over pictures. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,8 +15,8 @@ enum { H = 20, W = 30 };
 
 static bool is_inside(int x, int y) { return x >= 4 && x < 30 && y >= 5 && y < 15 && !(x == 10 && y == 9); }
 
-/* The pixels of an object that have a neighbour outside of it or of the picture, and no others, are white or coloured,
- * and both occur. */
+/* Exactly the pixels of an object with a neighbour outside of the object or the picture become white or coloured, and
+ * both colours occur. */
 static void outlines_follow_the_edge(void **state) {
     (void)state;
     uint8_t pixels[H * W * 3], inside[H * W];

@@ -1,4 +1,4 @@
-/* Predicted masks in their pictures, against the plain formula at every pixel. */
+/* Pasting predicted masks into pictures, against the plain formula at every pixel. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -28,7 +28,7 @@ static double value_at(const float *p, int side, const double box[4], int x, int
            fy * ((1 - fx) * cell(p, side, i + 1, j) + fx * cell(p, side, i + 1, j + 1));
 }
 
-/* Where the value is within rounding of the limit, either is right. */
+/* Pastes and checks a mask; returns its area.  A value within rounding of the limit may give 0 or 1. */
 static int expect_paste(const float *p, int side, const double box[4], int height, int width, double least) {
     static uint8_t pixels[H * W];
     Rle rle = {.count = 0};
@@ -47,8 +47,8 @@ static int expect_paste(const float *p, int side, const double box[4], int heigh
     return ones;
 }
 
-/* The value of a pixel is the largest limit that it reaches: both sides of the printed digits are tried.  They are of
- * probabilities in double, which as floats are off by up to 2^-25. */
+/* Checks a pixel's value by pasting with a limit slightly below and slightly above it.  The specification's digits are
+ * for probabilities in double; as floats these are off by up to 2^-25. */
 static void the_worked_mask_has_its_runs(void **state) {
     (void)state;
     const float p[9] = {.2f, .9f, .4f, .7f, .95f, .6f, .1f, .8f, .3f};
@@ -83,13 +83,13 @@ static void pasted_masks_follow_the_formula(void **state) {
         double box[4];
         for (uint64_t i = 0; i < (uint64_t)(side * side); i++) {
             p[i] = rng_uniform(check_seed(), RNG_TEST, 1, n, i);
-            if (n % 4 == 1) p[i] = p[i] > 0.5f; /* with ties at the limit */
+            if (n % 4 == 1) p[i] = p[i] > 0.5f; /* only 0 and 1, with ties at the limit */
             if (n % 4 == 2) p[i] = (float)(i % (uint64_t)side) / (float)side;
         }
         for (uint64_t i = 0; i < 2; i++) {
             double length = i ? height : width, size = rng_uniform(check_seed(), RNG_TEST, 2, n, i) * 1.5 * length;
             box[i] = (1.4 * (double)rng_uniform(check_seed(), RNG_TEST, 3, n, i) - 0.3) * length;
-            if (n % 2) box[i] = floor(box[i]), size = ceil(size); /* pixels on the centres of cells */
+            if (n % 2) box[i] = floor(box[i]), size = ceil(size); /* some pixels lie on centres of cells */
             box[i + 2] = box[i] + fmax(size, 1e-3);
         }
         ones += expect_paste(p, side, box, height, width, n % 4 ? 0.5 : 0.3);

@@ -15,9 +15,9 @@
 #include "tests/check.h"
 #include "tests/ranges.h"
 
-/* The pairs in column [rows], and their cost; checks that they are min(rows, columns) different ones. */
+/* Writes the pairs to column [rows] and returns their cost; checks that they are min(rows, columns) different pairs. */
 static double match(int *column, const float *cost, int rows, int columns) {
-    void *workspace = malloc(matching_workspace(rows, columns)); /* ASan guards its end */
+    void *workspace = malloc(matching_workspace(rows, columns)); /* ASan finds writes beyond its end */
     bool *used = calloc((size_t)columns + 1, sizeof *used);
     int pairs = 0;
     double sum = 0;
@@ -41,7 +41,7 @@ static double match(int *column, const float *cost, int rows, int columns) {
 
 typedef struct {
     const float *cost;
-    int rows, columns, skips; /* rows that may stay without a column */
+    int rows, columns, skips; /* skips: how many rows may stay without a column */
     int now[8], best[8];
     double cheapest;
     int ties;
@@ -165,7 +165,7 @@ static void costs_that_are_not_finite_are_refused(void **state) {
     free(workspace);
 }
 
-/* Sums of 1e38 do not overflow, and denormal differences count. */
+/* Sums of costs near the largest float do not overflow, and denormal differences count. */
 static void huge_and_tiny_costs_are_ordered(void **state) {
     (void)state;
     const float huge[] = {3e38f, -3e38f, 3e38f, 3e38f, 3e38f, -3e38f}, tiny[] = {2e-45f, 8e-45f, 3e-45f, 4e-45f};

@@ -43,7 +43,7 @@ static void anchors_have_their_sides_and_order(void **state) {
     for (size_t i = 1; i < a.count; i++) assert_true(a.elements[i] > a.elements[i - 1]);
     uint32_t element = a.elements[cell];
     anchors_make(&a, &mask_rcnn, 64, 320);
-    assert_int_equal(a.elements[3 * (7 * 80 + 5)], element); /* the cell's number does not depend on the size */
+    assert_int_equal(a.elements[3 * (7 * 80 + 5)], element); /* it does not depend on the image's size */
     anchors_free(&a);
 }
 
@@ -53,7 +53,7 @@ static void anchors_beyond_the_image_are_invalid(void **state) {
     anchors_make(&a, &mask_rcnn, 128, 128);
     uint8_t *valid = malloc(a.count);
     memset(valid, 7, a.count);
-    anchors_valid(valid, &a, 65, 31); /* 96 x 32 with the padding that an image has of itself */
+    anchors_valid(valid, &a, 65, 31); /* padded to 96 x 32 */
     for (int l = 0; l < 5; l++) {
         int s = mask_rcnn.stride[l], rows = (96 + s - 1) / s, columns = (32 + s - 1) / s;
         for (int i = 0; i < a.rows[l]; i++)
@@ -87,7 +87,7 @@ static void the_coder_has_the_published_digits(void **state) {
     assert_true(check_close("a width that is cut with 5", got, (double[]){-1958, 10, 2042, 42}, 4, 1e-6));
 }
 
-/* Sides from 2 to 100: a ratio beyond 62.5 would be cut. */
+/* Sides are from 2 to 100, because decoding limits their ratio to 62.5. */
 static void decoding_inverts_encoding(void **state) {
     (void)state;
     for (uint32_t i = 0; i < 100; i++) {
@@ -163,7 +163,7 @@ static void assignment_follows_the_published_case(void **state) {
     }
 }
 
-/* The four rules as written, on a matrix of IoUs. */
+/* The four rules of assignment in their plain form. */
 static void assign_plainly(int *to, const float (*truth)[4], int truths, const float (*boxes)[4], const uint8_t *valid,
                            int n, const AssignRule *rule) {
     for (int j = 0; j < n; j++) {
@@ -225,7 +225,7 @@ static void a_sample_has_the_smallest_numbers(void **state) {
     SampleSize size = sample_regions(chosen, keys, to, elements, N, &rule, &draw);
     assert_int_equal(size.count, 64);
     assert_int_equal(size.positives, 20);
-    for (int kind = 0; kind < 2; kind++) { /* none that was left out has a smaller number than one that was taken */
+    for (int kind = 0; kind < 2; kind++) { /* no region left out has a smaller number than one in the sample */
         uint32_t largest = 0;
         int taken = 0, smaller = 0;
         for (int k = 0; k < size.count; k++) {

@@ -118,7 +118,7 @@ static void coinciding_corners(void **state) {
     equals_the_reference("corners");
 }
 
-/* == Fresh cases ================================================================================================== */
+/* == Random cases ================================================================================================= */
 
 typedef struct {
     SetLossWork work;
@@ -165,8 +165,8 @@ static void batch_free(Batch *c) {
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
 }
 
-/* Along a random direction: (f(x + hd) - f(x - hd)) / 2h = <f'(x), d>.  False where another assignment is as good, so
- * that a step changes the pairs. */
+/* Checks (f(x + hd) - f(x - hd)) / 2h = <f'(x), d> in a random direction d.  Returns false without a check if a step
+ * changes the assignment. */
 static bool difference_along(Batch *c, float *x, const float *dx, size_t n, uint32_t stream, const char *what) {
     const float h = 2e-4f;
     size_t bytes =
@@ -204,7 +204,7 @@ static void gradients_are_central_differences(void **state) {
     Batch c = batch_new((SetLossSize){2, 2, 7, 4, 3}, (const int[]){1, 2});
     uint32_t stream = 10;
     while (!difference_along(&c, c.logits, c.dlogits, c.n, stream, "logits")) assert_true(stream++ < 30);
-    /* No coordinate near a target's: one target apart from every box, two around all of them. */
+    /* Keeps coordinates away from kinks: one target is apart from every box, and two enclose all of them. */
     for (size_t i = 0; i < c.m; i++) {
         c.boxes[i] = (i % 4 < 2 ? 0.4f : 0.1f) + 0.2f * rng_uniform(check_seed(), RNG_TEST, 6, 0, i);
     }
@@ -238,7 +238,7 @@ static void threads_change_no_bit(void **state) {
     batch_free(&c);
 }
 
-/* Ranks with half of the images each and one box count give the terms of the whole batch. */
+/* Ranks with half of the images each, and the box count of all, give the losses and gradients of the whole batch. */
 static void images_are_independent(void **state) {
     (void)state;
     Batch c = batch_new((SetLossSize){1, 2, 30, 6, 8}, (const int[]){8, 3});
@@ -259,7 +259,7 @@ static void images_are_independent(void **state) {
     batch_free(&c);
 }
 
-/* No targets at all: boxes have no gradient, every logit is pushed down. */
+/* Without targets, boxes have no gradient and every logit is pushed down. */
 static void empty_images_are_background(void **state) {
     (void)state;
     Batch c = batch_new((SetLossSize){2, 2, 9, 5, 0}, (const int[]){0, 0});

@@ -1,8 +1,8 @@
 /* libFuzzer target: an annotation file, optionally followed by a zero byte and a file of results.  Every input must
  * either be rejected with a message or give consistent tables; the size of the pieces in which it is parsed must not
- * matter; and two accepted files must be possible to evaluate.  The file is read without its segmentations, with
- * polygons and with run lengths: what is accepted with segmentations is accepted without them, each annotation then
- * has its mask, and targets of a mask head can be made from it. */
+ * matter; and it must be possible to evaluate two accepted files.  The annotations are read without segmentations, with
+ * polygons and with run lengths: a file that is accepted with segmentations must be accepted without them, and its
+ * masks must give targets of a mask head. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -35,7 +35,7 @@ static void check_tables(const Coco *coco) {
     }
 }
 
-/* Masks have their pictures' size, and give targets; those of large pictures would take too long. */
+/* Checks that masks have the size of their pictures and give targets, which would take too long for large pictures. */
 static void check_masks(const Coco *coco) {
     enum { SIDE = 7 };
     uint8_t cells[SIDE * SIDE];

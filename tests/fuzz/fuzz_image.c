@@ -1,5 +1,5 @@
-/* libFuzzer target: the image reader and the following resize, and the reader of stored values.  Images have at most 2^18 pixels, since a few bytes of a
- * larger image can take seconds to decode. */
+/* libFuzzer target: the image reader, the resize after it, and the reader of stored values.  Images have at most 2^18
+ * pixels, since a few bytes of a larger image can take seconds to decode. */
 #include <stdlib.h>
 #include <string.h>
 

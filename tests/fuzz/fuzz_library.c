@@ -1,6 +1,6 @@
-/* libFuzzer target: a checkpoint is refused with a message, or is a model that classifies a picture and says where it
- * looks, or refuses that with a message.  Each input is tried unchanged, and again with its header length corrected,
- * since random bytes seldom have a correct one. */
+/* libFuzzer target: a checkpoint is refused with a message or gives a model.  The model gives probabilities of a
+ * picture and attention weights, or refuses these with a message.  Each input is tried unchanged, and again with its
+ * header length corrected, since random bytes seldom have a correct one. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +12,7 @@ enum { HEIGHT = 9, WIDTH = 12, MOST_PIXELS = 64 * 64, MOST_CLASSES = 1000 };
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 const char *__asan_default_options(void);
 
-/* Larger allocations fail, which must give an error, too. */
+/* A larger allocation fails, which must give an error message. */
 const char *__asan_default_options(void) { return "allocator_may_return_null=1:max_allocation_size_mb=256"; }
 
 static void require(bool ok) {
@@ -53,7 +53,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     try_checkpoint(data, size);
     if (size < 8) return 0;
     const uint8_t *end = data + size;
-    while (end > data + 8 && memcmp(end - 3, "]}}", 3)) end--; /* the end of the last tensor's entry and of the header */
+    while (end > data + 8 && memcmp(end - 3, "]}}", 3)) end--; /* the last tensor's entry ends the header */
     uint8_t *copy = malloc(size);
     uint64_t length = (uint64_t)(end - (data + 8));
     memcpy(copy, data, size);

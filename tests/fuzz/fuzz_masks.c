@@ -1,6 +1,6 @@
-/* libFuzzer target: two bytes of height and width, then a mask's text, optionally followed by a zero byte and the
- * coordinates of a polygon as doubles.  Every text must either be rejected with a message or be a mask that lies in its
- * picture and that other functions agree about; every polygon gives such a mask. */
+/* libFuzzer target: a byte of height, a byte of width, and a mask's text, optionally followed by a zero byte and the
+ * coordinates of a polygon as doubles.  Every text must either be rejected with a message or give a mask within its
+ * picture on which all functions of masks agree.  Every polygon must give such a mask. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,7 +15,7 @@ static void check_same(const Rle *a, const Rle *b) {
     check(a->count == b->count && (!a->count || !memcmp(a->runs, b->runs, a->count * sizeof *a->runs)));
 }
 
-/* No run is empty but the first, and together they cover the picture. */
+/* Only the first run may be empty, and together the runs cover the picture. */
 static void check_canonical(const Rle *rle) {
     uint64_t sum = 0;
     for (size_t i = 0; i < rle->count; i++) {

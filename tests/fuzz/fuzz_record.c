@@ -16,7 +16,7 @@ static bool add_up(void *context, int i, const Sample *frame, Error *error) {
     return true;
 }
 
-/* Pictures in a row, of which a packed video may consist; the last byte chooses which frames are wanted. */
+/* Reads the bytes as a packed video, a sequence of pictures; the last byte chooses the frames. */
 static void try_clip(const uint8_t *bytes, size_t size) {
     Error error;
     uint8_t sum = 0, how = size ? bytes[size - 1] : 0;
@@ -48,7 +48,7 @@ static void try_file(const uint8_t *bytes, size_t size) {
     }
 }
 
-/* The checksums of the pictures that lie in the file. */
+/* Corrects the checksums of the pictures that lie within the file. */
 static void correct_entries(uint8_t *bytes, size_t size, const RecordHeader *header) {
     RecordEntry entry;
     for (uint64_t i = 0, at = header->index; i < header->count && at <= size && size - at >= sizeof entry; i++) {

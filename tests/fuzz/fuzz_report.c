@@ -1,5 +1,5 @@
-/* libFuzzer target: log.csv and report.json, from which pages are made.  What is taken can be read to its ends, and of
- * facts that were taken others can be made and read again. */
+/* libFuzzer target: log.csv and report.json, from which pages are made.  All columns of an accepted log can be read,
+ * and accepted facts can be extended, written and read again. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

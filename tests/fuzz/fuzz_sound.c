@@ -1,5 +1,5 @@
-/* libFuzzer target: WAV files.  Each input is tried unchanged, and again as the middle of a sound header, which random
- * bytes seldom have. */
+/* libFuzzer target: WAV files.  Each input is tried unchanged, and again after the start of a valid header, since
+ * random bytes seldom begin with one. */
 #include <stdlib.h>
 #include <string.h>
 

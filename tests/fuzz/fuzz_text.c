@@ -1,5 +1,5 @@
-/* libFuzzer target: bytes printed as text for a terminal.  What comes out is valid UTF-8 without control characters, no
- * longer than what went in, and itself when it is printed again. */
+/* libFuzzer target: bytes printed as text for a terminal.  The output is valid UTF-8 without control characters other
+ * than newlines and tabs, is no longer than the input, and does not change when it is printed again. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

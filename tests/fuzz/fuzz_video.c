@@ -1,6 +1,6 @@
-/* libFuzzer target: videos, opened, listed and decoded.  Each input is tried unchanged, and again as changes of a small
- * mp4, Matroska or avi made here: the first byte chooses it, and every three bytes after it are an offset and a
- * byte. */
+/* libFuzzer target: videos, opened, listed and decoded.  Each input is tried unchanged, and again as edits of a small
+ * mp4, Matroska or avi file encoded here: the first byte chooses the file, and every three bytes after it are an offset
+ * and the byte to write there. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,15 +1,15 @@
 /* Calls of libvit for test_library.sh, which links this program with the library alone.  A property that does not hold
  * ends it with a line on stderr and status 1.
  *
- *   calls logits CHECKPOINT IMAGE              prints the logits, one a line
- *   calls attention CHECKPOINT IMAGE           the weights of each token are not negative and at most 1 in all
+ *   calls logits CHECKPOINT IMAGE              prints the logits, one per line
+ *   calls attention CHECKPOINT IMAGE           the weights of each token are not negative, and their sum is at most 1
  *   calls recovery CHECKPOINT IMAGE BROKEN ENDLESS
- *                                              a broken image is an error, and so are the weights of ENDLESS, with which
- *                                              the output is not finite; afterwards the logits are the same
- *   calls damage CHECKPOINT IMAGE SCRATCH N    N bit flips, most in the header, and N truncations, as the file SCRATCH and in
- *                                              memory: the same errors and probabilities, and no growth
- *   calls refused CHECKPOINT                   prints the error of a checkpoint that is refused 500 times: no growth
- *   calls threads A B IMAGE N                  N calls by two threads with a model each: same logits, no growth */
+ *                                              a broken image gives an error, and so does the checkpoint ENDLESS, whose
+ *                                              outputs are not finite; afterwards the logits are the same
+ *   calls damage CHECKPOINT IMAGE SCRATCH N    N bit flips, most in the header, and N truncations: from the file SCRATCH
+ *                                              and from memory the same errors and probabilities, and no memory leak
+ *   calls refused CHECKPOINT                   opens a bad checkpoint 500 times without a memory leak; prints the error
+ *   calls threads A B IMAGE N                  N calls by two threads with a model each: same logits, no memory leak */
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -44,7 +44,7 @@ static float *logits_of(vit_model *model, const char *image) {
     return logits;
 }
 
-/* Pages of memory that the process holds. */
+/* The number of memory pages that the process occupies. */
 static long resident(void) {
     long all = 0, pages = 0;
     FILE *file = fopen("/proc/self/statm", "r");
@@ -120,8 +120,8 @@ static vit_model *open_bytes(const char *bytes, size_t size, vit_error *error) {
     return model;
 }
 
-/* A damaged checkpoint is refused with an error, or is still a model with arbitrary output.  A file and the same bytes in
- * memory must give the same error or output. */
+/* A damaged checkpoint is refused with an error, or still gives a model, with arbitrary output.  A file and the same
+ * bytes in memory must give the same error or output. */
 static void try_damaged(const char *path, const char *bytes, size_t size, const char *image, int *refused) {
     vit_error error[2];
     write_bytes(path, bytes, size);

@@ -1,5 +1,5 @@
 /* Reads the headers of safetensors files, and 1,999 damaged copies of each, and prints what it finds.  test_browser.sh
- * compares the output of two programs: one with jansson, one with what stands in for it in a browser. */
+ * compares the output of two programs: one with jansson and one with its replacement in a browser. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 static unsigned long long state = 1;
 static unsigned below(unsigned n) { return (unsigned)((state = state * 6364136223846793005ull + 1) >> 33) % n; }
 
-/* Overwrites one to three places of the header by parts of JSON, and by some that are not. */
+/* Overwrites one to three places of the header with parts of JSON or with bytes that are not valid JSON. */
 static void damage(char *bytes, size_t size) {
     static const char *const parts[] = {"{", "}", "[", "]", ",", ":", "\"", "\\", "\\u00e9", "\\ud83d\\ude00",
                                         "\\ud800", "1e5", "-", "0", "true", "null", "\xc3\xa9", "\xff", "1.5",
@@ -40,7 +40,7 @@ int main(int argc, char **argv) {
             printf("%d %d %d", f, round, ok);
             for (int i = 0; ok && i < st.count; i++) printf(" %s/%zu", st.tensors[i].name, st.tensors[i].bytes);
             const char *text = ok ? safetensors_metadata(&st, "config") : error.text;
-            if (!ok && strstr(text, "not JSON")) text = ""; /* and then jansson's own words */
+            if (!ok && strstr(text, "not JSON")) text = ""; /* the rest is the JSON library's own message */
             printf(" %s\n", text ? text : "none");
             if (ok) safetensors_close(&st);
         }

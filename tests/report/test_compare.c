@@ -1,5 +1,5 @@
-/* Comparing runs: which are one group, means and errors against values by hand, logs of different lengths, tables of
- * results, messages for files that are missing or of another kind, and that a page stays small and shows names as text. */
+/* Comparing runs: how runs are grouped, means and errors against values computed by hand, logs of different lengths,
+ * tables of results, messages for files that are missing or of another kind, and the size and escaping of pages. */
 #include "report/compare.h"
 
 #include <math.h>
@@ -23,7 +23,7 @@ static void write_file(const char *path, const char *text) {
     if (!file_write(path, text, strlen(text), &error)) fail_msg("%s: %s", path, error.text);
 }
 
-/* A run folder, whose path is returned. */
+/* Creates a run folder and returns its path. */
 static const char *make_run(const char *name, const char *config, const char *log) {
     const char *run = in_folder("%s", name);
     make_folders(run);
@@ -32,7 +32,7 @@ static const char *make_run(const char *name, const char *config, const char *lo
     return run;
 }
 
-/* A run of three epochs of ten steps, with these accuracies. */
+/* Creates a run of three epochs of ten steps, with these top-1 accuracies. */
 static const char *make_run_of(const char *name, const char *config, double top1, double second, double third) {
     char log[1024];
     snprintf(log, sizeof log,
@@ -49,7 +49,7 @@ static void read_runs(Comparison *c, const char *const *paths, int count) {
     if (!comparison_read(c, paths, count, &error)) fail_msg("%s", error.text);
 }
 
-/* The page of these runs, to be freed. */
+/* The page of these runs, which the caller frees. */
 static char *page_of(const char *const *paths, int count) {
     Error error;
     size_t size;
@@ -71,7 +71,8 @@ static void assert_near(double got, double want) {
 
 /* == Tests ======================================================================================================== */
 
-/* Of 60, 62 and 67: mean 63, deviation sqrt((9 + 1 + 16) / 2), error that by sqrt(3). */
+/* 60, 62 and 67 have the mean 63, the deviation sqrt((9 + 1 + 16) / 2) and this divided by sqrt(3) as standard
+ * error. */
 static void test_means(void **state) {
     const char *paths[] = {make_run_of("soft-seed1", "attn = softmax\nseed = 1\n", 40, 50, 60),
                            make_run_of("soft-seed2", "attn = softmax\nseed = 2\n", 41, 63, 62),
@@ -101,11 +102,11 @@ static void test_means(void **state) {
     char *page = page_of(paths, 4);
     assert_words(page, WORDS("63.00 ± 2.08", ">3.61<", ">65.00<", ">2.1250 ± 0.0000<", ">soft-seed3<", "axis-2",
                              "best top-1, %", "Settings that differ"));
-    assert_null(strstr(page, "parameters")); /* no run says how many it has */
+    assert_null(strstr(page, "parameters")); /* no run has this fact */
     free(page);
 }
 
-/* A mean's standard error against sums written out. */
+/* The mean, deviation and standard error of the finite values, against sums written out. */
 static void test_sample(void **state) {
     (void)state;
     Sample s = sample_of((double[]){1, NAN, 2, 4, INFINITY}, 5);
@@ -116,7 +117,8 @@ static void test_sample(void **state) {
     assert_true(isnan(sample_of(NULL, 0).mean));
 }
 
-/* One group in spite of seed, folder and machine; others with another value, a setting more, or a seed again. */
+/* Runs that differ only in seed, folder and machine are one group.  A run with another value, another setting or a seed
+ * that the group already has is in a group of its own. */
 static void test_groups(void **state) {
     const char *paths[] = {make_run_of("g1", "[a]\n# comment\nlr = 1e-3\nrun_dir = a\nseed = 1\n", 1, 2, 3),
                            make_run_of("g2", "seed = 2\n\nrun_dir = b\nlr = 1e-3\nworkers = 4\n", 1, 2, 3),
@@ -148,7 +150,8 @@ static void test_groups(void **state) {
     free(page);
 }
 
-/* A group's result is at the last step that all have reached, and neighbours are joined by the steps that they represent. */
+/* A group's result is at the last step that all its runs have reached.  When rows of a curve are joined, each counts
+ * with the number of steps it represents. */
 static void test_unequal_logs(void **state) {
     const char *long_log = HEADER "5,1,3,1,1,1,,,0,,50,1\n10,1,2,1,1,1,20,,0,9,100,1\n20,2,1,1,1,1,40,,0,8,200,1\n"
                                   "25,3,0.5,1,1,1,,,0,,250,1\n30,3,0.5,1,1,1,90,,0,7,300,1\n40,4,0,1,";
@@ -187,7 +190,7 @@ static void test_unequal_logs(void **state) {
     free(page_of(paths, 2));
 }
 
-/* A log without a row, without times, or of a run in its first epoch. */
+/* Logs without rows, without times, and with a single row in the first epoch. */
 static void test_beginnings(void **state) {
     const char *paths[] = {make_run("empty", "lr = 1\n", HEADER),
                            make_run("old", "lr = 2\n", "step,epoch,loss\n4,1,2.5\n"),
@@ -210,7 +213,7 @@ static void test_beginnings(void **state) {
     assert_true(facts_write(&facts, in_folder("bits/report.json"), &error));
     facts_free(&facts);
     read_runs(&c, paths, 3);
-    assert_near(c.runs[1].epochs[0], 1); /* as if the epoch had ended */
+    assert_near(c.runs[1].epochs[0], 1); /* as if the epoch were complete */
     assert_near(c.runs[2].epochs[0], 0.2);
     comparison_free(&c);
 }
@@ -284,7 +287,7 @@ static void test_refused(void **state) {
     assert_words(error.text, WORDS("nowhere/x.html: "));
 }
 
-/* Names that would be markup, that are no UTF-8, that are long, or that are the same. */
+/* Names with markup, invalid UTF-8, long names, and equal names. */
 static void test_names(void **state) {
     static const char evil[] = "<img src=x onerror=\"alert(1)\">&'\n\x01\xff";
     char name[300], escaped[sizeof evil * 6];
@@ -310,7 +313,7 @@ static void test_names(void **state) {
     free(page);
 }
 
-/* Sixty runs of long logs in thirty groups, with names as long as they get. */
+/* Sixty runs with long logs and long names, in thirty groups. */
 static void test_many(void **state) {
     enum { RUNS = 60, ROWS = 3000 };
     const char *paths[RUNS];
@@ -351,7 +354,7 @@ static void make_table(const char *path, int rows) {
     free(table);
 }
 
-/* More rows than a page has room for: the best are shown. */
+/* If a table has more rows than a page can hold, the page shows the best ones. */
 static void test_too_many(void **state) {
     enum { ROWS = 4000 };
     const char *csv = in_folder("many.csv");

@@ -1,5 +1,5 @@
-/* report/facts: what is written is read again, in the same order; what has another form is refused; pictures have room
- * for FACTS_BYTES. */
+/* report/facts: facts are read as they were written, in the same order; a file of another form is refused; pictures
+ * have at most FACTS_BYTES together. */
 #include "report/facts.h"
 
 #include <jansson.h>
@@ -17,7 +17,7 @@ static const char *text_of(const json_t *object, const char *key) {
     return json_string_value(json_object_get(object, key));
 }
 
-/* The facts as they are after they were written and read. */
+/* Writes the facts to a file and reads them again. */
 static void reread(Facts *facts) {
     Error error;
     const char *path = in_folder("report.json");
@@ -33,7 +33,7 @@ static void test_values(void **state) {
     assert_true(facts_read(&facts, in_folder("missing.json"), &error));
     assert_null(facts_get(&facts, "state"));
     assert_true(isnan(facts_number(&facts, "macs")));
-    reread(&facts); /* no facts are facts, too */
+    reread(&facts); /* a file without facts is valid */
     facts_set(&facts, "state", "running");
     facts_set(&facts, "state", "done");
     facts_set(&facts, "name", "a\xff\"<\n");
@@ -80,7 +80,7 @@ static void test_sections(void **state) {
     facts_free(&facts);
 }
 
-/* Pixels that no method makes much smaller, or one colour. */
+/* Noise, which no format compresses well, or a single colour. */
 static uint8_t *pixels_of(int height, int width, bool noise) {
     uint8_t *pixels = malloc((size_t)height * (size_t)width * 3);
     uint32_t x = 1;
@@ -116,7 +116,7 @@ static void test_pictures(void **state) {
         used += strlen(text_of(first, "data"));
     size_t each = strlen(text_of(json_array_get(list, 1), "data"));
     assert_true(used <= FACTS_BYTES && used + each > FACTS_BYTES);
-    facts_pictures(&facts, "batch", "Batch", NULL); /* there is room again */
+    facts_pictures(&facts, "batch", "Batch", NULL); /* this removes the earlier pictures */
     assert_true(facts_picture(&facts, "batch", noise, 64, 64, 100, NULL));
     facts_free(&facts);
     free(plain);

@@ -1,4 +1,4 @@
-/* report/run_log: what becomes of the rows of a log that is whole, in use, resumed or none. */
+/* report/run_log: reading a log that is complete, still being written, resumed, or not a log. */
 #include "report/run_log.h"
 
 #include <math.h>
@@ -14,7 +14,7 @@ static RunLog log_of(const char *text) {
     return log;
 }
 
-/* The values of a column as text, "2 - 1.5": "-" is NaN. */
+/* The values of a column as text, for example "2 - 1.5", where "-" is NaN. */
 static const char *column(const RunLog *log, const char *name) {
     static char text[512];
     const double *values = run_log_column(log, name);
@@ -54,7 +54,7 @@ static void test_in_use(void **state) {
     run_log_free(&log);
 }
 
-/* A run that was resumed from an earlier state without its log being cut. */
+/* A run was resumed from an earlier state, but its log was not truncated: later rows replace earlier ones. */
 static void test_steps_go_back(void **state) {
     (void)state;
     RunLog log = log_of("step,loss\n2,5\n4,4\n6,3\n4,40\n6,30\n8,20\n8,21\n");

@@ -1,5 +1,5 @@
-/* report/run_page: the figures of a page are those of the log, hostile texts are texts, what is missing is left out, and
- * no page is larger than REPORT_BYTES. */
+/* report/run_page: a page has the numbers of the log, escapes all texts, omits parts without data, and is at most
+ * REPORT_BYTES large. */
 #include "report/run_page.h"
 
 #include <math.h>
@@ -94,7 +94,7 @@ static void test_figures(void **state) {
     facts_free(&facts);
 }
 
-/* Curves are drawn over epochs, which their steps divide; the last one may have been interrupted. */
+/* The x axis of curves is in epochs, and a step is a fraction of its epoch; the last epoch may be incomplete. */
 static void test_epochs(void **state) {
     (void)state;
     const char *run = new_run("epochs");
@@ -103,7 +103,7 @@ static void test_epochs(void **state) {
     char *page = page_of(run, &facts, NULL, 0);
     assert_words(page, WORDS(": 9, 0.5 epoch", ": 8, 1 epoch", ": 7, 1.5 epoch", ": 6, 2 epoch", ": 5, 2.2 epoch"));
     free(page);
-    facts_set_number(&facts, "batches", 4); /* other batches since then */
+    facts_set_number(&facts, "batches", 4); /* the batches of an epoch have changed */
     page = page_of(run, &facts, NULL, 0);
     assert_words(page, WORDS(": 6, 2 epoch", ": 5, 2.5 epoch"));
     free(page);
@@ -114,7 +114,7 @@ static void test_epochs(void **state) {
     free(page);
 }
 
-/* A folder of an older version has no facts; one with another program's settings shows them all the same. */
+/* A folder of an older version has no facts.  Settings of another program are shown as well. */
 static void test_what_is_missing(void **state) {
     (void)state;
     const char *run = new_run("old");
@@ -169,7 +169,7 @@ static void test_hostile_texts(void **state) {
     char *page = page_of(run, &facts, NULL, 0);
     assert_words(page, WORDS("&lt;script"));
     assert_none(page, WORDS("<script>alert", "\x01", "\xff"));
-    /* The only scripts are the page's own. */
+    /* A hostile page has as many scripts as a plain one. */
     size_t scripts = 0;
     for (const char *at = page; (at = strstr(at, "<script")); at++) scripts++;
     Facts none = {0};
@@ -183,7 +183,7 @@ static void test_hostile_texts(void **state) {
     facts_free(&facts);
 }
 
-/* The largest number of pictures of noise that facts can hold, between long tables. */
+/* Adds a long table, as many pictures of noise as facts can hold, and another long table. */
 static void add_much(Facts *facts, int rows) {
     enum { SIDE = 96 };
     static uint8_t pixels[SIDE * SIDE * 3];
@@ -207,11 +207,11 @@ static void test_size(void **state) {
     char *page = page_of(run, &facts, NULL, 0);
     assert_none(page, WORDS("left out"));
     free(page);
-    add_much(&facts, 2000); /* the pictures make room for the tables */
+    add_much(&facts, 2000); /* pictures are left out before tables */
     page = page_of(run, &facts, NULL, 0);
     assert_words(page, WORDS("The first table", "picture 1", "The last table", " pictures and 0 charts or tables were left out"));
     free(page);
-    add_much(&facts, 6000); /* and then the tables for each other */
+    add_much(&facts, 6000); /* then tables are left out, too */
     page = page_of(run, &facts, NULL, 0);
     assert_words(page, WORDS("The first table", "charts or tables were left out"));
     assert_none(page, WORDS("picture 1", "The last table"));
@@ -219,7 +219,7 @@ static void test_size(void **state) {
     facts_free(&facts);
 }
 
-/* A row for every step of many: the mean of a noisy line is drawn, and the page stays small. */
+/* With a row for each of 20,000 steps, the page shows means of rows and stays small. */
 static void test_many_rows(void **state) {
     (void)state;
     const char *run = new_run("many");

@@ -1,4 +1,4 @@
-/* Pages and charts of reports: that whatever is written is well-formed and says what it was given. */
+/* Pages and charts of reports are well-formed for all inputs and show the values they are given. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -26,7 +26,7 @@ static const char harmless[] =
 static TextStream stream;
 static FILE *begin(void) { return text_open(&stream); }
 
-/* What was written since begin(), which must be well-formed; for the caller to free. */
+/* The text written since begin(), which must be well-formed.  The caller frees it. */
 static char *end(void) {
     char *text = text_close(&stream, "a test's page");
     const char *fault = xml_fault(text);
@@ -48,7 +48,7 @@ static int occurrences(const char *text, const char *part) {
     return count;
 }
 
-/* The text of the attribute that begins after the first `name="` at or after `text`, as numbers. */
+/* Reads the numbers of the first attribute that begins with `name`, which ends in `="`; returns how many there are. */
 static int numbers_of(const char *text, const char *name, double *numbers, int room) {
     const char *at = strstr(text, name);
     int count = 0;
@@ -142,7 +142,7 @@ static void margins_do_not_lead_below_zero(void **state) {
     assert_true(fabs(axis.low - 0.1) < 1e-12 && fabs(axis.high - 1000) < 1e-9);
 }
 
-/* For any range, also of the largest and the smallest numbers. */
+/* Random ranges, with numbers from 1e-199 to 1e199. */
 static void axes_hold_their_values(void **state) {
     (void)state;
     for (uint32_t i = 0; i < 3000; i++) {
@@ -224,7 +224,7 @@ static void a_page_is_well_formed(void **state) {
     free(text);
 }
 
-/* Nothing is loaded from elsewhere, and what every page has is small. */
+/* The style and script of every page are small and load nothing from other addresses. */
 static void the_frame_is_small_and_alone(void **state) {
     (void)state;
     static const char *const doors[] = {"http:", "https:", "url(", "@import", "fetch(", "src=", "//", "]]>", "</s"};
@@ -289,7 +289,7 @@ static void thinning_keeps_peaks_and_ends(void **state) {
     many_y[0][12345] = 97.125;
     many_y[0][71717] = -3.5;
     many_y[0][MANY - 1] = 2.75;
-    /* Another line is longer, so that the last value of this one shares its pixel. */
+    /* Line b is longer, so that the last value of line a shares its pixel with others. */
     const ChartLine lines[] = {{.name = "a", .count = MANY, .x = many_x, .y = many_y[0]},
                                {.name = "b", .count = 1, .x = (const double[]){150}, .y = many_y[0]}};
     char *text = chart_of(lines, 2, false);
@@ -310,7 +310,7 @@ static void thinning_keeps_peaks_and_ends(void **state) {
     free(text);
 }
 
-/* x that goes back breaks a promise, but no page. */
+/* x that is not ascending breaks the contract, but the chart must still be well-formed. */
 static void thinning_survives_disorder(void **state) {
     (void)state;
     fill_many();
@@ -349,11 +349,11 @@ static void values_that_are_not_finite_are_gaps(void **state) {
     char *text = chart_of(&(ChartLine){.name = "a", .count = 8, .x = x, .y = y}, 1, false);
     assert_int_equal(numbers_of(strstr(text, "<path class=\"l"), "data-y=\"", drawn, 8), 5);
     assert_true(drawn[0] == 1 && drawn[2] == 3 && drawn[4] == 4);
-    assert_int_equal(occurrences(text, "<path class=\"o c0\""), 1); /* the 3 stands alone */
+    assert_int_equal(occurrences(text, "<path class=\"o c0\""), 1); /* the 3 between two gaps */
     free(text);
 }
 
-/* Of a line that is thinned the gaps stay. */
+/* Gaps stay when a line is thinned. */
 static void thinning_keeps_gaps(void **state) {
     (void)state;
     fill_many();
@@ -415,7 +415,7 @@ static void lines_have_bands_levels_and_marks(void **state) {
     has(text, "<path class=\"b c1\"");
     has(text, ">near</text>");
     has(text, ">0</text>"); /* the axis begins at zero */
-    has(text, ">60</text>"); /* and has room for the band */
+    has(text, ">60</text>"); /* and includes the band */
     has_not(text, "nowhere");
     has_not(text, "<script>");
     free(text);
@@ -450,7 +450,7 @@ static void points_have_names_where_there_is_room(void **state) {
     free(text);
 }
 
-/* To the right of "a name" is a dot, and to the left there is none. */
+/* The name is put to the left of its dot, because there is another dot to the right. */
 static void names_do_not_cover_dots(void **state) {
     (void)state;
     const ChartPoint points[] = {{"a name", 0, 1, 0, 0}, {"b", 1, 1, 0, 0}, {"c", -10, 1, 0, 0}, {"d", 10, 1, 0, 0}};
@@ -490,7 +490,7 @@ static void heat_maps_of_many_cells_have_a_path_for_a_shade(void **state) {
     has(text, "<path stroke-opacity=\"1\" d=\"m2 0h1\"/>");
     free(text);
     svg_heat(begin(), &(HeatMap){"", "", "", 2, 2 * HEAT_CELLS, values[0], NULL, NULL});
-    text = end(); /* of two columns each the greater value */
+    text = end(); /* the greater value of each two columns */
     has(text, "<path stroke-opacity=\"0.5\" d=\"m0 0h1\"/>");
     has(text, "<path stroke-opacity=\"1\" d=\"m1 0h1m-2 1h1m1 0h1\"/>");
     free(text);
@@ -537,7 +537,7 @@ static void bars_are_as_long_as_their_values(void **state) {
     free(text);
 }
 
-/* == Anything ===================================================================================================== */
+/* == Random charts ================================================================================================ */
 
 static uint32_t drawn;
 static double uniform(void) { return (double)rng_uniform(check_seed(), RNG_TEST, 9, 0, drawn++); }
@@ -549,7 +549,7 @@ static double any_value(int size) {
     return below(20) ? (uniform() - 0.3) * pow(10, size) : special[below(12)];
 }
 
-/* Bytes of all kinds. */
+/* A random string of any bytes, sometimes NULL. */
 static const char *any_name(void) {
     static char names[32][300];
     static int turn;
