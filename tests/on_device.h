@@ -115,8 +115,7 @@ static inline int close_float(const char *what, const float *got, const double *
     return check_close(what, download(got, n), want, n, 1e-5);
 }
 
-/* Compares logarithms of sums of exponentials: their errors are those of scores of order one, even where a logarithm is
- * near zero. */
+/* Compares logarithms of sums of exponentials.  Even if one is near zero, its error is that of scores of order one. */
 static inline int close_logarithms(const char *what, const float *got, const double *want, size_t n) {
     double *size = malloc(n * sizeof *size);
     for (size_t i = 0; i < n; i++) size[i] = 1 + fabs(want[i]);

@@ -506,8 +506,7 @@ static void test_blame(void **state) {
     assert_int_equal(chdir(here), 0);
 }
 
-/* A value that the program set itself is not called a default.  Braces in an argument of the message stay as they
- * are. */
+/* A value that the program set itself is not called a default.  Braces in an argument are not replaced. */
 static void call_die(void *user) {
     Fixture *f = user;
     char *argv[] = {"program", "--steps=9"};

@@ -110,8 +110,7 @@ static void counts_are_those_of_every_pixel(void **state) {
     }
 }
 
-/* Counts above 2^32 are exact: a validation set may have more pixels than that, and a float would round their
- * number. */
+/* Counts above 2^32 are exact.  A validation set may have more pixels than that, and a float would round. */
 static void counts_may_be_large(void **state) {
     (void)state;
     SegmentationCounts counts;

@@ -1,8 +1,8 @@
 /* COCO's twelve metrics against those of pycocotools (tests/fixtures/coco_eval, made by
  * tests/reference/check_coco_eval.py), and reading and writing files of results.
  *
- *   test_coco_eval ANNOTATIONS RESULTS [WRITTEN]    for check_coco_eval.py: prints the metrics of boxes, or with WRITTEN
- *                                                   the metrics of masks, and writes the results to that file */
+ *   test_coco_eval ANNOTATIONS RESULTS [WRITTEN]    for check_coco_eval.py: prints the metrics of boxes; with WRITTEN,
+ *                                                   those of masks, and writes the results to that file */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -318,7 +318,7 @@ static void detections_are_framed_and_named(void **state) {
     scenes_coco(&coco, 1, 0, 1, SIDE, false);
     const CocoDetection detections[] = {{1, 3, {20, 30, 60, 40}, 0.98},
                                         {1, 99, {60, 50, 60, 70}, 0.51},
-                                        {1, 4, {1e300, -1e300, NAN, 1e300}, 0.5}, /* not drawn */
+                                        {1, 4, {1e300, -1e300, NAN, 1e300}, 0.5}, /* must be harmless */
                                         {1, 5, {5, 5, 100, 100}, 0.2}};
     Image image = grey_image(160, 130), read;
     draw_detections(&image, detections, 4, 0.4, NULL, &coco);

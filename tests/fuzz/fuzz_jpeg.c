@@ -9,7 +9,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     enum { MOST = 1 << 18 };
-    static JpegReader *reader; /* one for all inputs, as a worker has */
+    static JpegReader *reader; /* one for all inputs, as in a loader's thread */
     static Resampler resampler;
     Error error;
     int height, width;

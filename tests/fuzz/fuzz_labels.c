@@ -1,5 +1,5 @@
-/* libFuzzer target: the CSV file of labels.  An accepted file gives sorted classes, and a label and a line for every
- * image.  The buffer is exactly as long as the contract says, so that a byte too far is caught. */
+/* libFuzzer target: the CSV file of labels.  An accepted file gives sorted classes, and a label and a line for each
+ * name.  The buffer is exactly as long as the contract says, so that a byte too far is caught. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* Batch norm of training against its formulas in double and central differences of these; sums over ranks are in
- * tests/programs/test_mpi.sh. */
+/* Batch norm in training against its formulas in double and central differences of these.  Sums over ranks are tested
+ * in tests/programs/test_mpi.sh. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -37,7 +37,7 @@ static void normalize(double *out, void *context) {
     }
 }
 
-/* A kink of the ReLU within a difference would give half a slope: such an output's gradient is set to 0. */
+/* Sets dy to 0 where an output is near the kink of the ReLU, because a difference across it gives a wrong slope. */
 static void away_from_kinks(float *dy, const Case *k) {
     for (int i = 0; k->relu && i < k->n * k->C; i++) {
         int c = i % k->C;
@@ -101,7 +101,7 @@ static void test_batch_norm(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) norm_case(cases[i]);
 }
 
-/* Inference takes the running averages, whatever the rows are. */
+/* Inference uses the running averages instead of the statistics of the rows. */
 static void test_inference(void **state) {
     (void)state;
     enum { N = 7, C = 19 };
@@ -123,7 +123,7 @@ static void test_inference(void **state) {
     release_all();
 }
 
-/* One row has no deviation: the result is the bias, and the running variance only decays. */
+/* A single row has variance 0: the result is the bias, and the running variance only decays. */
 static void test_one_row(void **state) {
     (void)state;
     enum { C = 5 };

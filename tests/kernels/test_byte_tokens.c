@@ -1,5 +1,5 @@
-/* Bytes as tokens: embedding, cross-entropy, and the GELU of Child et al. 2019, against their formulas in double, with
- * gradients by differences of those. */
+/* Bytes as tokens: embedding, cross-entropy, and the GELU of Child et al. 2019, against their formulas in double;
+ * gradients are compared with differences of these formulas. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,7 +11,7 @@
 
 /* == Embedding ==================================================================================================== */
 
-/* The tables one after the other in `tables`: bytes, positions, start. */
+/* tables: the tables of bytes, positions and start, one after the other. */
 typedef struct {
     ByteEmbedding s;
     bool start;
@@ -26,7 +26,7 @@ static size_t table_at(const Embedding *e, int t) {
 }
 static size_t tables_size(const Embedding *e) { return table_at(e, BYTE_TABLES) + (e->start ? (size_t)e->s.M : 0); }
 
-/* The elements of the tables that add up to element m of a row: their number. */
+/* Finds the elements of the tables whose sum is element m of a row; returns their number. */
 static int terms_of(size_t terms[BYTE_TABLES + 1], const Embedding *e, int b, int n, int m) {
     const ByteEmbedding *s = &e->s;
     int i = s->first + n - e->start, count = 0;
@@ -41,7 +41,7 @@ static int terms_of(size_t terms[BYTE_TABLES + 1], const Embedding *e, int b, in
     return count;
 }
 
-/* x is the sum of its terms, and each term's gradient the sum of the dx that it is in. */
+/* Each x is the sum of its terms, and a term's gradient is the sum of dx over all x that contain the term. */
 static void embedding_reference(double *x, double *dtables, const float *dx, const Embedding *e) {
     const ByteEmbedding *s = &e->s;
     for (int b = 0; b < s->B; b++)
@@ -70,7 +70,7 @@ static uint8_t *random_bytes(size_t n, int vocabulary) {
     return bytes;
 }
 
-/* The tables in one vector on the device, and where each begins. */
+/* Pointers to the tables within one vector on the device. */
 static ByteTables tables_in(const Embedding *e, const float *all) {
     ByteTables t = {.bytes = all, .start = e->start ? all + table_at(e, BYTE_TABLES) : NULL};
     for (int i = 0; i < BYTE_TABLES; i++) t.positions[i] = e->s.entries[i] ? all + table_at(e, i) : NULL;
@@ -105,7 +105,7 @@ static void embedding_case(ByteEmbedding s, bool start) {
     release_all();
 }
 
-/* Images of 4 x 3 x 3 bytes and windows of text, whole and one row at a time; rows of bytes with a rest. */
+/* Images of 4 x 3 x 3 bytes and windows of text, whole and one position at a time; rows with more bytes than tokens. */
 static void test_embedding(void **state) {
     (void)state;
     embedding_case((ByteEmbedding){3, 5, 0, 36, 36, 256, {4, 3, 3}, {9, 3, 1}}, true);
@@ -117,7 +117,7 @@ static void test_embedding(void **state) {
     embedding_case((ByteEmbedding){1, 1, 0, 9, 9, 2, {0, 0, 0}, {1, 1, 1}}, false);
 }
 
-/* Each entry is summed by one thread: whatever their number, the same bits. */
+/* One thread sums each entry, so that the bits are the same with any number of threads. */
 static void test_threads_make_no_difference(void **state) {
     (void)state;
     ByteEmbedding s = {2, 70, 0, 200, 200, 9, {20, 10, 0}, {10, 1, 1}};
@@ -196,7 +196,7 @@ static void test_cross_entropy(void **state) {
     cross_entropy_case((ByteTargets){1, 1, 256, 1}, 64);
 }
 
-/* Equal logits cost the logarithm of their number, and an impossible target what its logit says. */
+/* The loss of equal logits is the logarithm of their number; a target 400 below another logit has the loss 400. */
 static void test_known_losses(void **state) {
     (void)state;
     float x[2 * 256] = {0}, *loss = poisoned(2);

@@ -1,5 +1,5 @@
-/* Causal attention over sets of keys: the sets against a table worked by hand and against the masks of Child et al.
- * 2019's code; the kernels against the masked formula in double and its slopes; steps with a cache against whole
+/* Causal attention over sets of keys: the sets against a table worked by hand and against the masks in the code of
+ * Child et al. 2019; the kernels against the masked formula in double and its slopes; steps with a cache against whole
  * passes; and that nothing depends on later tokens. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,7 +17,7 @@ static CausalPattern pattern_of(CausalSet set, int window, int stride, int summa
 
 /* == The sets ===================================================================================================== */
 
-/* The keys of query i as in "0 4-8": runs of three or more as first and last. */
+/* The keys of query i as text, for example "0 4-8": a run of three or more keys is written as first-last. */
 static const char *keys_text(const CausalPattern *p, int h, int i) {
     static char text[64];
     int n = 0;
@@ -49,7 +49,7 @@ static void test_worked_example(void **state) {
         {CAUSAL_STRIDED, 1, 0,
          {"0", "0 1", "0-2", "0-3", "0-4", "1-5", "2-6", "3-7", "0 4-8", "1 5-9", "2 6-10", "3 7-11"}, 54},
         {CAUSAL_BLOCK, 1, 0, {"0", "0 1", "0-2", "0-3", "4", "4 5", "4-6", "4-7", "8", "8 9", "8-10", "8-11"}, 30},
-        {CAUSAL_SUMMARY, 1, 0, /* with the query itself, which is in the set by itself only as a summary */
+        {CAUSAL_SUMMARY, 1, 0, /* with the query itself, which in this set alone is only seen if it is a summary */
          {"0", "1", "2", "3", "3 4", "3 5", "3 6", "3 7", "3 7 8", "3 7 9", "3 7 10", "3 7 11"}, 15 + 12 - 3},
         {CAUSAL_FIXED, 1, 0,
          {"0", "0 1", "0-2", "0-3", "3 4", "3-5", "3-6", "3-7", "3 7 8", "3 7-9", "3 7-10", "3 7-11"}, 42},
@@ -66,7 +66,7 @@ static void test_worked_example(void **state) {
     assert_true(causal_pairs(&fixed, 0, 12) == 54);
 }
 
-/* The numbers of pairs that the paper's sizes have. */
+/* The numbers of pairs for the sizes of the paper. */
 static void test_pair_counts(void **state) {
     (void)state;
     const struct {
@@ -81,7 +81,7 @@ static void test_pair_counts(void **state) {
     };
     for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {
         int n = rows[k].n, l = rows[k].l;
-        double own = n - (double)n / l * 32; /* the table's summary is without the query itself */
+        double own = n - (double)n / l * 32; /* the table's column `summary` does not count the query itself */
         const double want[CAUSAL_SETS] = {rows[k].dense, rows[k].window,        rows[k].column, rows[k].strided,
                                           rows[k].block, rows[k].summary + own, rows[k].fixed};
         for (int set = 0; set < CAUSAL_SETS; set++) {
@@ -93,7 +93,7 @@ static void test_pair_counts(void **state) {
     }
 }
 
-/* causal_keys, causal_summaries and the cache's size say what causal_sees does. */
+/* causal_keys, causal_summaries and the cache's size agree with causal_sees. */
 static void test_counts_agree(void **state) {
     (void)state;
     for (int set = 0; set < CAUSAL_SETS; set++)
@@ -113,11 +113,11 @@ static void test_counts_agree(void **state) {
 
 /* == Against the published masks ================================================================================== */
 
-/* The mask of get_blocksparse_obj and its callback of openai/sparse_attention: a layout of blocks of pairs, and within
- * those that are laid out an element mask, which cuts the diagonal's upper half and, for `local`, the band. */
+/* The mask of get_blocksparse_obj and its callback in openai/sparse_attention: a layout of blocks, and within these
+ * blocks a mask of elements, which removes keys after the query and, for `local`, keys outside of the band. */
 typedef struct {
     CausalSet set;
-    int n, ctx, block, verts, vertsize; /* ctx: their local_attn_ctx */
+    int n, ctx, block, verts, vertsize; /* ctx: that code's local_attn_ctx */
 } Published;
 
 static bool laid_out(const Published *m, int h, int q, int k) {
@@ -125,7 +125,7 @@ static bool laid_out(const Published *m, int h, int q, int k) {
     if (k > q) return false;
     if (m->set == CAUSAL_WINDOW) return k + stride >= q;
     if (m->set == CAUSAL_COLUMN) return k + q % (m->n / m->ctx / m->block) >= q;
-    if (m->set == CAUSAL_FIXED) { /* verticals of `vertsize` blocks, the last of a row of blocks first */
+    if (m->set == CAUSAL_FIXED) { /* columns of `vertsize` blocks, counted from the end of a stride */
         int vertical = (stride - 1 - k % stride) / m->vertsize;
         return q / stride == k / stride || vertical == h % m->verts;
     }
@@ -133,7 +133,7 @@ static bool laid_out(const Published *m, int h, int q, int k) {
 }
 
 static bool published_sees(const Published *m, int h, int i, int j) {
-    if (m->set == CAUSAL_COLUMN) { /* computed after a transpose: token (row, column) goes to column * rows + row */
+    if (m->set == CAUSAL_COLUMN) { /* the code transposes first: token (row, column) moves to column * rows + row */
         int rows = m->n / m->ctx;
         i = i % m->ctx * rows + i / m->ctx;
         j = j % m->ctx * rows + j / m->ctx;
@@ -168,14 +168,14 @@ static void test_published_masks(void **state) {
 /* == Attention ==================================================================================================== */
 
 typedef struct {
-    int B, N, H, Dk, Dv, spare; /* spare: elements at the end of a token's row that belong to nobody */
+    int B, N, H, Dk, Dv, spare; /* spare: unused elements at the end of a token's row */
     CausalPattern p;
 } Case;
 
 static int row_of(const Case *k) { return k->H * (2 * k->Dk + k->Dv) + k->spare; }
 static size_t rows_of(const Case *k) { return (size_t)k->B * k->N; }
 
-/* Element c of q, k or v (part 0, 1, 2). */
+/* The index of element c of q, k or v (part 0, 1, 2). */
 static size_t at(const Case *k, int b, int n, int part, int h, int c) {
     int width = part == 2 ? k->Dv : k->Dk;
     return ((size_t)b * k->N + n) * row_of(k) + (size_t)part * k->H * k->Dk + h * width + c;
@@ -199,7 +199,7 @@ static void describe(const char *what, const Case *k) {
            k->p.window, k->p.stride, k->p.summary, k->p.subblocks);
 }
 
-/* Queries and keys of half the size, so that few weights are near one. */
+/* Normal numbers; queries and keys are halved, so that few weights are near one. */
 static float *random_qkv(const Case *k) {
     float *qkv = normals(rows_of(k) * row_of(k), 1);
     for (int b = 0; b < k->B; b++)
@@ -209,7 +209,7 @@ static float *random_qkv(const Case *k) {
     return qkv;
 }
 
-/* The weights of query i over all N keys, and their log-sum-exp. */
+/* Computes the weights of query i over all N keys and returns their log-sum-exp. */
 static double weigh(double *p, const double *qkv, const Case *k, int b, int h, int i) {
     double largest = -INFINITY, sum = 0;
     for (int j = 0; j < k->N; j++) {
@@ -223,7 +223,7 @@ static double weigh(double *p, const double *qkv, const Case *k, int b, int h, i
     return largest + log(sum);
 }
 
-/* sizes [as y]: the sums of the sizes of an element's terms; NULL: not wanted. */
+/* sizes [as y]: for each element, the sum of the absolute values of its terms; may be NULL. */
 static void forward_row(double *y, double *sizes, const double *p, const double *qkv, const Case *k, int b, int h,
                         int i) {
     size_t out = out_at(k, b, i, h);
@@ -235,14 +235,14 @@ static void forward_row(double *y, double *sizes, const double *p, const double 
     }
 }
 
-/* In bfloat16 the first queries' results, of few keys, are off by more than the size of the others', of many: elements
- * are then compared with their own terms, for `rounded` roundings. */
+/* In bfloat16 the error of the first queries, which see few keys, exceeds the size of the other queries' results: each
+ * element is then compared relative to its own terms, with a tolerance of `rounded` roundings. */
 static int close_y(const float *got, const double *want, const double *sizes, size_t n, int rounded) {
     if (sizeof(real) == 4) return check_close("y", got, want, n, roundings(rounded));
     return close_sums_rounded("y", got, want, sizes, n, false, rounded);
 }
 
-/* sizes [as dqkv]: the sums of the sizes of an element's terms. */
+/* sizes [as dqkv]: for each element, the sum of the absolute values of its terms. */
 typedef struct {
     double *y, *lse, *dqkv, *sizes, *y_sizes;
 } Reference;
@@ -252,7 +252,7 @@ static void add_product(Reference r, size_t i, double a, double a_size, double b
     r.sizes[i] += a_size * fabs(b);
 }
 
-/* y is the device's: with few keys nothing averages out what rounding it to bfloat16 does to dy.y. */
+/* y is the device's result, because with few keys the effect of its rounding on dy.y does not average out. */
 static void backward_row(Reference r, const double *p, const float *dy, const float *y, const double *qkv,
                          const Case *k, int b, int h, int i) {
     size_t out = out_at(k, b, i, h);
@@ -271,14 +271,14 @@ static void backward_row(Reference r, const double *p, const float *dy, const fl
     }
 }
 
-/* True where every query sees a single key: scores do not matter then, and their gradient is nothing but rounding. */
+/* True if every query sees a single key: its weight is 1 for any score, and the gradient of scores is only rounding. */
 static bool alone(const double *want, size_t n) {
     for (size_t i = 0; i < n; i++)
         if (fabs(want[i]) > 1e-9) return false;
     return true;
 }
 
-/* dq, dk or dv alone: the three differ in size, and the largest must not hide the others' errors. */
+/* Compares dq, dk or dv alone: they differ in size, and the largest must not hide errors in the others. */
 static int close_third(int part, const float *got, Reference r, const Case *k) {
     const char *names[] = {"dq", "dk", "dv"};
     size_t width = (size_t)k->H * (part == 2 ? k->Dv : k->Dk), n = rows_of(k) * width;
@@ -325,8 +325,8 @@ static void causal_case(Case k) {
     release_all();
 }
 
-/* Sizes: none, or some, of the tile's; rows and columns cut off by the end; a single token; strides of 1, of N and
- * beyond; wide heads, and heads whose queries are half as wide as their values. */
+/* Sizes that are and are not multiples of a tile's; rows and columns cut off by the end; a single token; strides of 1,
+ * N and more; wide heads, and heads whose queries are half as wide as their values. */
 static const Case SIZES[] = {
     {3, 35, 3, 5, 7, 0, {.window = 7, .stride = 7, .summary = 2, .subblocks = 3}},
     {1, 35, 3, 8, 16, 8, {.window = 8, .stride = 6, .summary = 2, .subblocks = 2}},
@@ -367,7 +367,7 @@ static void test_split(void **state) {
         }
 }
 
-/* Long enough for more than one block of keys, with queries that begin and end in any of them. */
+/* Long enough for several blocks of keys; the keys of queries begin and end in any block. */
 static void test_long(void **state) {
     (void)state;
     int n = full_or_reduced("tokens", 1100, 0);
@@ -419,9 +419,9 @@ static void test_slopes(void **state) {
     }
 }
 
-/* == One token after the other ==================================================================================== */
+/* == Token by token =============================================================================================== */
 
-/* Steps 0 .. N-1, or from `filled` on behind causal_cache_fill, against the rows of a whole pass. */
+/* Compares steps 0 .. N-1, or those from `filled` on after causal_cache_fill, with the rows of a whole pass. */
 static void steps_case(Case k, int filled) {
     describe("steps", &k);
     size_t n = rows_of(&k) * row_of(&k), out = rows_of(&k) * k.H * k.Dv, width = (size_t)k.H * k.Dv;
@@ -456,7 +456,7 @@ static void steps_case(Case k, int filled) {
         weigh(p, exact, &k, b, h, i);
         forward_row(formula, sizes, p, exact, &k, b, h, i);
     }
-    assert_true(close_y(y, want, sizes, out, 3)); /* the weights, and each of the results */
+    assert_true(close_y(y, want, sizes, out, 3)); /* roundings of the weights and of both results */
     release_all();
 }
 
@@ -475,13 +475,13 @@ static void test_steps(void **state) {
 
 /* == Nothing depends on what comes later ========================================================================== */
 
-/* Token j and later ones: as drawn, others, or so large that their scores are infinite. */
+/* An element of token j or a later one: unchanged, changed, or so large that scores are infinite. */
 static float changed(float x, int turn, size_t i) {
     if (turn == 0) return x;
     return turn == 1 ? 1 - 2 * x : i % 3 ? 1e6f * x : -1e30f;
 }
 
-/* The rows before j keep their bits, and, for a loss over them alone, their gradients. */
+/* The rows before token j keep their bits, and with a loss over these rows alone their gradients. */
 static void causality_case(Case k, int j) {
     size_t n = rows_of(&k) * row_of(&k), out = rows_of(&k) * k.H * k.Dv, rows = rows_of(&k) * k.H;
     float *drawn = random_qkv(&k), *dy = normals(out, 1), *y[3], *lse[3], *dqkv[3];
@@ -522,7 +522,7 @@ static void test_causality(void **state) {
 
 /* == What bfloat16 may cost ======================================================================================= */
 
-/* To the nearest bfloat16, of two the even one; finite numbers only. */
+/* Rounds a finite number to the nearest bfloat16, ties to even. */
 static double bf16(double x) {
     float rounded = (float)x;
     uint32_t bits;
@@ -532,8 +532,8 @@ static double bf16(double x) {
     return rounded;
 }
 
-/* A query as PyTorch's autocast computes the masked formula: products of bfloat16 with a result of bfloat16, the
- * softmax and its gradient in float.  p [N], ds [N]: room. */
+/* Computes the masked formula for a query as PyTorch's autocast does: products of bfloat16 give bfloat16, and the
+ * softmax and its gradient are in float.  p [N], ds [N]: workspace. */
 static void autocast_row(Reference r, double *p, double *ds, const double *qkv, const float *dy, const Case *k, int b,
                          int h, int i) {
     double largest = -INFINITY, sum = 0, mean = 0, scale = sqrt(k->Dk);
@@ -568,7 +568,7 @@ static void autocast_row(Reference r, double *p, double *ds, const double *qkv, 
     }
 }
 
-/* The error may be half as much again as autocast's, in part 0, 1, 2 of dqkv or, with part 3, in y. */
+/* Checks that the error in part 0, 1 or 2 of dqkv, or with part 3 in y, is at most 1.5 times the error of autocast. */
 static int within_autocast(int part, const float *got, const double *autocast, const double *want, const Case *k) {
     const char *names[] = {"dq, bfloat16", "dk, bfloat16", "dv, bfloat16", "y, bfloat16"};
     size_t width = (size_t)k->H * (part < 2 ? k->Dk : k->Dv), n = rows_of(k) * width;

@@ -21,8 +21,8 @@ typedef struct {
     double *y, *dx, *dw;
 } Reference;
 
-/* Every triple of an output, a tap of its window and an input channel once; weights are not folded.  s: the sums of the
- * sizes of the terms. */
+/* Visits every triple of an output, a tap of its window and an input channel; weights are not folded.  s: sums of the
+ * absolute values of the terms. */
 static void reference(Reference r, Reference s, const float *x, const float *dy, const float *w, const float *scale,
                       Case k) {
     int Ho = convolution_side(k.H, k.c.stride), Wo = convolution_side(k.W, k.c.stride), taps = k.c.k * k.c.k;
@@ -42,7 +42,7 @@ static void reference(Reference r, Reference s, const float *x, const float *dy,
         }
 }
 
-/* Numbers that `real` holds; where ReLU decides, none so near zero that rounding could. */
+/* Normal numbers, none so near zero that rounding could change on which side of the kink of ReLU they are. */
 static float *inputs(size_t n) {
     float *x = normals(n, 1);
     for (size_t i = 0; i < n; i++)
@@ -96,7 +96,7 @@ static void convolution_case(Case k) {
     convolution_forward(d_y, d_x, k.add ? d_add : NULL, folded, d_shift, c, k.relu, &images);
     convolution_backward_input(d_dx, dx_adds ? d_dx_add : NULL, d_dy, folded, k.relu ? d_below : NULL, c, &images);
     convolution_backward_weight(d_dw, d_dy, d_x, d_scale, c, &images);
-    bool few = ny < 100; /* ReLU may leave none of them */
+    bool few = ny < 100; /* ReLU may set all of them to 0 */
     assert_true(close_sums("y", download_real(d_y, ny), r.y, s.y, ny, few));
     assert_true(close_sums("dx", download_real(d_dx, nx), r.dx, s.dx, nx, few));
     assert_true(close_sums("dw", download(d_dw, nw), r.dw, s.dw, nw, few));
@@ -152,8 +152,8 @@ static void test_convolution(void **state) {
     }
 }
 
-/* What a quick convolution costs in digits: its errors against double are no more than 5e-6 of the result's root
- * mean square, where the definition's are a tenth of that, and its bits do not depend on the number of threads. */
+/* The errors of a quick convolution are at most 5e-6 of the result's root mean square, ten times those of a plain one,
+ * and its bits do not depend on the number of threads. */
 static void test_quick(void **state) {
     (void)state;
     enum { C = 128, H = 9, W = 14 };
@@ -192,7 +192,7 @@ static void test_quick(void **state) {
     release_all();
 }
 
-/* The gradient of small windows' weights has the same bits with any number of threads. */
+/* With few input channels the gradient of the weights has the same bits with any number of threads. */
 static void test_narrow_threads(void **state) {
     (void)state;
     const Convolution c = {3, 32, 3, 1, CONVOLUTION_CENTRED};
@@ -214,8 +214,8 @@ static void test_narrow_threads(void **state) {
     release_all();
 }
 
-/* The sum over a window of ones is the number of pixels it sees.  More shapes than any table has room for, twice, while
- * the weights change. */
+/* The sum over a window of ones is the number of its pixels.  There are more shapes than any table of shapes can hold,
+ * and all of them occur twice, with different weights. */
 static void test_changing_sizes(void **state) {
     (void)state;
     enum { MOST = 36, C = 16 };
@@ -247,7 +247,7 @@ static void test_changing_sizes(void **state) {
     release_all();
 }
 
-/* The first pixels of the windows are above and to the left of the image as TensorFlow says. */
+/* The padding above and to the left of the image is TensorFlow's. */
 static void test_same(void **state) {
     (void)state;
     const Convolution stem = {3, 64, 7, 2, true}, halving = {64, 64, 3, 2, true}, plain = {64, 64, 3, 2, false};
@@ -260,7 +260,7 @@ static void test_same(void **state) {
     assert_int_equal(convolution_before(&(Convolution){64, 64, 1, 2, true}, 112), 0);
 }
 
-/* Every pixel at every window that sees it: y, and with `at` dx; of relu(x) if relu. */
+/* The maximum of each window and its gradient; of relu(x) if `relu`. */
 static void pool_reference(double *y, double *dx, const float *x, const float *dy, const int size[5], bool relu) {
     int B = size[0], H = size[1], W = size[2], C = size[3], Ho = (H + 1) / 2, Wo = (W + 1) / 2;
     int top = size[4] ? H % 2 : 1, left = size[4] ? W % 2 : 1;
@@ -288,7 +288,7 @@ static void test_max_pool(void **state) {
         size_t nx = (size_t)B * H * W * C, ny = (size_t)B * ((H + 1) / 2) * ((W + 1) / 2) * C;
         float *x = normals(nx, 1), *dy = normals(ny, 1);
         double *y = zeros(ny), *dx = zeros(nx);
-        for (size_t i = 0; i < nx; i++) x[i] -= 3; /* mostly negative: what lies outside must not count as 0 */
+        for (size_t i = 0; i < nx; i++) x[i] -= 3; /* mostly negative: padding must not count as 0 */
         real *d_x = upload_real(x, nx), *d_dy = upload_real(dy, ny), *d_y = poisoned_real(ny);
         real *d_dx = poisoned_real(nx);
         uint8_t *at = keep(device_malloc(ny, "test"), true);
@@ -305,7 +305,7 @@ static void test_max_pool(void **state) {
     }
 }
 
-/* Half of the windows have only negative pixels or zeros, which the ReLU takes to 0, and many have equal maxima. */
+/* Half of the windows have only negative pixels or zeros, for which ReLU gives 0, and many have equal maxima. */
 static void test_relu_max_pool(void **state) {
     (void)state;
     const int sizes[][5] = {{2, 9, 7, 5, false}, {1, 1, 1, 1, false}, {3, 8, 10, 70, false}, {1, 3, 4, 33, false}};

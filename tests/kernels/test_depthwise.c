@@ -1,4 +1,4 @@
-/* The depthwise convolution of the token grid against its formula in double, and its kernel as AttentionOp.spatial of
+/* The depthwise convolution of the token grid against its formula in double, and its kernel in AttentionOp.spatial of
  * focused attention. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -20,7 +20,7 @@ typedef struct {
     double *y, *dx, *dw, *db;
 } Reference;
 
-/* Every pair of a token and its neighbour once. */
+/* Visits every pair of a token and its neighbour once. */
 static void reference(Reference r, const float *x, const float *dy, const float *w, const float *b, Case k) {
     const Depthwise *s = &k.shape;
     int T = s->grid.frames, Hg = s->grid.rows, Wg = s->grid.columns, kt = s->kt ? s->kt : 1, area = s->k * s->k;
@@ -60,7 +60,7 @@ static void depthwise_case(Case k) {
     for (size_t i = 0; i < nw; i++) r.dw[i] = dw[i];
     for (int i = 0; i < s->period; i++) r.db[i] = db[i];
     reference(r, x, dy, w, k.bias ? b : NULL, k);
-    for (size_t i = 0; i < ny; i++) /* what lies between the rows stays as it was */
+    for (size_t i = 0; i < ny; i++) /* numbers between the rows do not change */
         if (k.add || i % s->y_row >= (size_t)s->C) r.y[i] += y_before[i];
     for (size_t i = 0; i < nx; i++)
         if (k.add || i % s->x_row >= (size_t)s->C) r.dx[i] += dx_before[i];
@@ -91,9 +91,9 @@ static void test_depthwise(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) depthwise_case(cases[i]);
 }
 
-/* == Every stride-th result ======================================================================================== */
+/* == With a stride ================================================================================================ */
 
-/* Every pair of a result and a token of its window once. */
+/* Visits every pair of a result and a token of its window once. */
 static void strided_reference(Reference r, const float *x, const float *dy, const float *w, int B,
                               const StridedDepthwise *d) {
     const Depthwise *s = &d->window;
@@ -130,7 +130,7 @@ static void strided_case(int B, StridedDepthwise d) {
     Reference r = {zeros(ny), zeros(nx), zeros(nw), NULL};
     for (size_t i = 0; i < nw; i++) r.dw[i] = dw[i];
     strided_reference(r, x, dy, w, B, &d);
-    for (size_t i = 0; i < ny; i++) /* what lies between the rows stays as it was */
+    for (size_t i = 0; i < ny; i++) /* numbers between the rows do not change */
         if (i % s->y_row >= (size_t)s->C) r.y[i] += y_before[i];
     for (size_t i = 0; i < nx; i++)
         if (i % s->x_row >= (size_t)s->C) r.dx[i] += dx_before[i];
@@ -153,10 +153,10 @@ static void test_strided(void **state) {
     strided_case(2, (StridedDepthwise){{{1, 1, 1}, 1, 3, 1, 1, 1, 0}, 2});
     strided_case(1, (StridedDepthwise){{{1, 4, 6}, 8, 1, 8, 8, 8, 0}, 1});
     strided_case(2, (StridedDepthwise){{{3, 5, 7}, 30, 3, 30, 45, 30, 3}, 2});
-    strided_case(3, (StridedDepthwise){{{4, 6, 5}, 17, 3, 17, 17, 20, 0}, 3}); /* every frame by itself */
-    strided_case(1, (StridedDepthwise){{{2, 4, 3}, 5, 5, 5, 7, 5, 7}, 2}); /* longer than the clip */
+    strided_case(3, (StridedDepthwise){{{4, 6, 5}, 17, 3, 17, 17, 20, 0}, 3}); /* every frame separately */
+    strided_case(1, (StridedDepthwise){{{2, 4, 3}, 5, 5, 5, 7, 5, 7}, 2}); /* a window longer than the clip */
     strided_case(1, (StridedDepthwise){{{16, 2, 2}, 3, 7, 3, 3, 3, 15}, 1});
-    strided_case(300, (StridedDepthwise){{{1, 3, 2}, 4, 3, 4, 4, 4, 0}, 2}); /* several images to a block */
+    strided_case(300, (StridedDepthwise){{{1, 3, 2}, 4, 3, 4, 4, 4, 0}, 2}); /* several images per block */
 }
 
 static void set(Vit *vit, const char *name, const float *values) {
@@ -165,8 +165,8 @@ static void set(Vit *vit, const char *name, const float *values) {
     device_upload(vit->model.params.values + p->offset, values, p->size * sizeof *values);
 }
 
-/* A picture's row and what the convolution adds to it are what was applied to v.  One channel a head, whose kernel is
- * then the mean; projections that make v of x and y of the mix. */
+/* The attention weights in pictures plus the kernel of the convolution, multiplied with v, give the output.  With one
+ * channel per head, the kernel is that channel's; the projections are identities, so that v = x. */
 static void test_pictured_weights(void **state) {
     (void)state;
     enum { B = 2, Hg = 5, Wg = 7, N = Hg * Wg, M = 3 };

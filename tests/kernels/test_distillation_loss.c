@@ -1,5 +1,5 @@
-/* A teacher's targets, the losses against them, and the changes of images and logits around them, against their
- * formulas in double, with gradients by differences of those. */
+/* A teacher's targets, the losses against them, and the transforms of images and logits that belong to them, against
+ * their formulas in double; gradients are compared with differences of these formulas. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,7 +10,7 @@
 #include "kernels/training/distillation.h"
 #include "tests/differences.h"
 
-/* q += weight softmax(t/tau), or with tau 0 weight at the first of the largest. */
+/* q += weight softmax(t/tau); with tau 0, adds `weight` at the first of the largest t. */
 static void add_share(double *q, const float *t, double weight, double tau, int C) {
     int best = 0;
     double sum = 0;
@@ -58,7 +58,7 @@ static void test_targets(void **state) {
     targets_case(1, 1, false, 1, 3);
 }
 
-/* Of equal logits the first is the largest. */
+/* Of several largest logits the first counts. */
 static void test_ties(void **state) {
     (void)state;
     float t[70] = {0}, *q = poisoned(70);
@@ -120,7 +120,7 @@ static void test_loss(void **state) {
     loss_case(2, 9, 0.01f, 2, 2, false, 0);
 }
 
-/* Nothing is lost where the student has the teacher's logits, whatever constant is added to them. */
+/* If the student's logits are the teacher's plus a constant, there is neither a loss nor a gradient. */
 static void test_agreement(void **state) {
     (void)state;
     enum { C = 11 };

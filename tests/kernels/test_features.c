@@ -15,7 +15,7 @@ static size_t at(size_t t, int parts, int part, int H, int h, int D, int c) {
     return ((t * parts + part) * H + h) * D + c;
 }
 
-/* q and k thirds of a gradient as tensors of their own, dqkv's v third as it was. */
+/* Compares the q and k thirds of dqkv with slopes, and checks that the v third is unchanged. */
 static int thirds_agree(const real *dqkv, const float *before, double *qkv, size_t tokens, int M, const Function *f) {
     float *got = download_real(dqkv, 3 * tokens * M);
     int ok = 1;
@@ -41,7 +41,7 @@ typedef struct {
     FeatureCase k;
     int F;
     double *qkv, *w, *b;
-    double *most; /* [B,2,H,N] constants; NULL: to be found */
+    double *most; /* [B,2,H,N], constant; NULL: computed */
 } Features;
 
 static double projected(const Features *f, const double *z, int h, int e) {
@@ -73,7 +73,7 @@ static void feature_row(double *phi, const Features *f, const double *z, int h, 
         }
 }
 
-/* The number, one for each token, that is subtracted from the exponents of q or k (part) of an image and head. */
+/* For each token the number that is subtracted from the exponents of q or k (part) of an image and head. */
 static void maxima(double *most, const Features *f, int b, int part, int h) {
     FeatureCase k = f->k;
     double all = -INFINITY;
@@ -135,19 +135,19 @@ static void feature_case(FeatureCase k) {
     int F = features_of(k), M = k.H * k.D;
     size_t tokens = (size_t)k.B * k.N, n = tokens * M, n_phi = tokens * 2 * k.H * F;
     printf("feature map %s B %d N %d H %d D %d E %d\n", names[k.map], k.B, k.N, k.H, k.D, k.E);
-    /* Exponents grow with the root of D, and a float's error in them is a relative one of the features. */
+    /* Smaller inputs for wide heads: exponents grow with the root of D, and so does the error of the features. */
     float *qkv = normals(3 * n, k.D > 16 ? 0.3f : 1), *dphi = normals(n_phi, 1), *before = normals(3 * n, 1);
     real *d_qkv = upload_real(qkv, 3 * n), *d_dphi = upload_real(dphi, n_phi), *d_phi = poisoned_real(n_phi);
     real *d_dqkv = upload_real(before, 3 * n);
     Parameter w = parameter((size_t)(k.map == RELU ? 1 : k.H) * k.E * k.D, k.map == RELU ? 0.5f : 1, 0);
     Parameter b = parameter((size_t)k.E, 0.3f, 0.3f);
     Features f = {k, F, wide(qkv, 3 * n), w.x, b.x, NULL};
-    double h = k.map == RELU || k.map == DPFP ? 1e-8 : 1e-5; /* a narrow one meets no kink, and has no curvature */
+    double h = k.map == RELU || k.map == DPFP ? 1e-8 : 1e-5; /* narrow, to avoid kinks, where there is no curvature */
     Function function = {feature_outputs, &f, n_phi, zeros(n_phi), dphi, h};
     feature_outputs(function.out, &f);
     kernels_reserve(k.map == RELU ? feature_relu_workspace(k.D, k.E) : feature_random_workspace(k.D, k.E));
     feature_forward(d_phi, d_qkv, &w, &b, k);
-    /* The rounding of an exponent, here of up to ten, is a relative error of the feature. */
+    /* The rounding error of an exponent, here of up to ten, is a relative error of the feature. */
     assert_true(check_close_step("phi", download_real(d_phi, n_phi), function.out, n_phi, 1e-5, REAL_STEP + 1e-5));
     feature_backward(d_dqkv, d_dphi, d_phi, d_qkv, &w, &b, k);
     assert_true(thirds_agree(d_dqkv, before, f.qkv, tokens, M, &function));
@@ -170,7 +170,7 @@ static void test_feature_maps(void **state) {
         }
 }
 
-/* A token with a huge key takes all others' features with it, and nothing overflows. */
+/* With a huge query and key, all features are finite, and the RFA features of that query still have length 1. */
 static void test_random_features_large(void **state) {
     (void)state;
     enum { N = 40, D = 8 };
@@ -191,7 +191,7 @@ static void test_random_features_large(void **state) {
     release_all();
 }
 
-/* == Linear attention: denominators of features of either sign, and denominators apart ============================= */
+/* == Linear attention: denominators of either sign, and denominators from other features =========================== */
 
 typedef struct {
     int B, N, H, D, F;
@@ -231,10 +231,11 @@ static void linear_outputs(double *y, void *context) {
         }
 }
 
-/* A third of the queries is next to nothing, so that their denominators are clamped. */
+/* Every third query is so small that its denominator is clamped. */
 static bool is_faint(size_t token) { return token % 3 == 0; }
 
-/* Sums over keys of either sign, far from the clamp or deep inside: near zero they would be all rounding. */
+/* Features whose sums over keys have either sign and are far above or far below the clamp: sums near zero would
+ * consist only of rounding errors. */
 static float *signed_features(LinearCase k, size_t n_phi) {
     float *phi = normals(n_phi, 1);
     for (size_t i = 0; i < n_phi; i++) {
@@ -256,7 +257,7 @@ static void linear_case(LinearCase k) {
            k.rule == DENOMINATOR_CLAMP ? "clamp" : "epsilon", k.apart ? "apart" : "with it");
     float *psi = normals(n_phi, 1), *qkv = normals(3 * n, 1), *dy = normals(n, 1);
     for (size_t i = 0; k.rule == DENOMINATOR_CLAMP && i < n; i++)
-        if (is_faint(i / (k.H * k.D))) dy[i] *= 1e-4f; /* or their slopes would hide all others */
+        if (is_faint(i / (k.H * k.D))) dy[i] *= 1e-4f; /* otherwise their slopes would hide all others */
     for (size_t i = 0; k.rule == DENOMINATOR_CLAMP && k.apart && i < n_phi; i++)
         if (is_faint(i / (2 * k.H * k.F))) psi[i] *= 1e-2f;
     real *d_phi = upload_real(phi, n_phi), *d_psi = upload_real(psi, n_phi), *d_qkv = upload_real(qkv, 3 * n);
@@ -291,7 +292,7 @@ static void linear_case(LinearCase k) {
         dv[i] = dqkv[(i / (k.H * k.D) * 3 + 2) * (k.H * k.D) + i % (k.H * k.D)];
         v[i] = l.qkv[(i / (k.H * k.D) * 3 + 2) * (k.H * k.D) + i % (k.H * k.D)];
     }
-    /* The formulas read v out of qkv: differences there, one at a time. */
+    /* The gradient of v, term by term. */
     double *want = zeros(n), *size = zeros(n);
     for (size_t i = 0; i < n; i++) {
         size_t token = i / (k.H * k.D), h = i / k.D % k.H;
@@ -333,7 +334,7 @@ static double sum_of_products(const float *a, const float *b, size_t n) {
     return sum;
 }
 
-/* The backward pass of a linear map is its transpose: dy . T x = x . T' dy. */
+/* The backward pass of a linear map T is its transpose T': dy . T x = x . T' dy. */
 static int transposed(const float *dy, const float *y, const float *x, const float *dx, size_t n) {
     double left = sum_of_products(dy, y, n), right = sum_of_products(x, dx, n), scale = sqrt(sum_of_products(x, x, n));
     printf("  %-52s %.6g and %.6g\n", "dy.Tx == x.T'dy", left, right);
@@ -389,7 +390,7 @@ static void permute_case(TurnCase k) {
     size_t n = (size_t)k.B * k.N * 2 * k.H * k.F, entries = (size_t)k.H * k.F;
     printf("permute B %d N %d H %d F %d\n", k.B, k.N, k.H, k.F);
     float *x = normals(n, 1), *dy = normals(n, 1), *permutation = normals(entries, 0);
-    for (size_t i = 0; i < entries; i++) { /* Fisher and Yates */
+    for (size_t i = 0; i < entries; i++) { /* Fisher-Yates shuffle */
         size_t own = i / k.F * k.F;
         size_t other = own + rng_below(check_seed(), RNG_TEST, 1u << 21, (uint32_t)k.F, i, (uint32_t)(i - own + 1));
         permutation[i] = permutation[other];
@@ -432,7 +433,7 @@ typedef struct {
 
 static double sigmoid(double x) { return 1 / (1 + exp(-x)); }
 
-/* c of the contract: element r of column i = h D + d of token n, for q (part 0) or k. */
+/* The c of the header's formula: element r of column i = h D + d of token n, for q (part 0) or k (part 1). */
 static double raw_code(const Spe *s, int part, int n, size_t i, int r) {
     SpeCase k = s->k;
     double sum = 0;

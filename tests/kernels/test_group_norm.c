@@ -1,5 +1,5 @@
-/* Group norm and standardised weights against their formulas in double and central differences of these, and a
- * convolution with both, the unit of a hybrid's stem, against numbers that PyTorch computed in float64. */
+/* Group norm and standardised weights against their formulas in double and central differences of these.  A convolution
+ * with both, the unit of a hybrid's stem, against numbers that PyTorch computed in float64. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,7 +18,7 @@ typedef struct {
 
 static const float EPS = 1e-5f;
 
-/* out [B,N,C]; without the sum and the ReLU, whose gradients are others' work, if those are NULL and false. */
+/* out [B,N,C] = the group norm of x, plus `add` unless that is NULL, and then a ReLU if `relu`. */
 static void normalize(double *out, const Case *k, const double *add, bool relu) {
     int width = k->C / k->groups;
     for (int g = 0; g < k->B * k->groups; g++) {
@@ -93,7 +93,7 @@ static void test_group_norm(void **state) {
 
 static void norm_and_relu(double *out, void *context) { normalize(out, context, NULL, true); }
 
-/* The gradient through the ReLU, which backward finds again without forward's result. */
+/* The gradient through the ReLU, which backward computes again without forward's result. */
 static void test_relu_backward(void **state) {
     (void)state;
     Case k = {.B = 2, .N = 37, .C = 24, .groups = 8, .relu = true};
@@ -108,7 +108,7 @@ static void test_relu_backward(void **state) {
     double *plain = zeros(n);
     normalize(plain, &k, NULL, false);
     for (size_t i = 0; i < n; i++)
-        if (fabs(plain[i]) < 0.02) dy[i] = 0; /* a kink within a difference would give half a slope */
+        if (fabs(plain[i]) < 0.02) dy[i] = 0; /* a difference across the kink gives a wrong slope */
     kernels_reserve(group_norm_workspace(&norm));
     group_norm_forward(y, d_x, NULL, true, &norm);
     group_norm_backward(dx, w.gradient, b.gradient, upload_real(dy, n), d_x, true, &norm);
@@ -119,7 +119,7 @@ static void test_relu_backward(void **state) {
     release_all();
 }
 
-/* One group is a layer norm over positions and channels, and no image has a say in another's. */
+/* An image in a batch gives the same as the image alone. */
 static void test_images_apart(void **state) {
     (void)state;
     enum { B = 3, N = 11, C = 12, GROUPS = 4 };
@@ -193,8 +193,8 @@ static double squares_of(const float *x, size_t n) {
     return sum;
 }
 
-/* 5 x 6 pixels of 3 channels -> 3 x 3 of 4: a convolution 3 x 3 with stride 2 and TensorFlow's padding, its weights
- * standardised, a group norm of 2 groups, a ReLU. */
+/* From 5 x 6 pixels of 3 channels to 3 x 3 of 4: a 3 x 3 convolution with standardised weights, stride 2 and
+ * TensorFlow's padding, a group norm of 2 groups, and a ReLU. */
 static void test_stem_unit(void **state) {
     (void)state;
     enum { H = 5, W = 6, IN = 3, OUT = 4, N = 9, FAN = 27 };

@@ -1,5 +1,5 @@
-/* LiSA's kernels against their sums written out in double, over every kind of offsets; fft against dense on the grids
- * of the paper; unit lengths, position weights, and GFNet's filter, which shares the transforms. */
+/* LiSA's kernels against sums in double, for every kind of offsets; fft against dense on the grids of the paper; unit
+ * lengths, position weights, and GFNet's filter, which shares the transforms. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,7 +18,7 @@ typedef struct {
     bool per_channel;
 } Case;
 
-/* Written apart from kernels/offsets/offsets.h: positions as the paper has them, and frames as one more axis. */
+/* Independent of kernels/offsets/offsets.h: the paper's positions, with frames as an additional axis. */
 static int entry_of(const Case *k, int i, int j) {
     int N = grid_tokens(k->grid), T = k->grid.frames, Hg = k->grid.rows, Wg = k->grid.columns;
     int dt = i / (Hg * Wg) - j / (Hg * Wg), dy = i / Wg % Hg - j / Wg % Hg, dx = i % Wg - j % Wg;
@@ -42,10 +42,10 @@ static Patterns patterns_of(const Case *k) {
     return (Patterns){{k->kind, k->grid, k->side, k->frames}, k->E, k->H, k->D, k->per_channel};
 }
 
-/* One of each tensor; gradients of parameters hold what was there before the call. */
+/* All results; gradients of parameters start at their values before the call. */
 typedef struct {
     double *y, *s, *dv, *dqk, *dwa, *dwb, *db;
-    double *wa_size, *wb_size, *b_size; /* sums of the absolute values of the last three's terms */
+    double *wa_size, *wb_size, *b_size; /* absolute values of the terms of dwa, dwb and db, summed */
 } Result;
 
 typedef struct {
@@ -93,7 +93,7 @@ static double *widened(const float *x, size_t n) {
     return wide;
 }
 
-/* Element c of a head's row: token t of all images, `parts` parts. */
+/* The index of element c of head h in part `part` of token t, counted over all images. */
 static size_t at(size_t t, int parts, int part, const Case *k, int h, int c) {
     return ((t * parts + part) * k->H + h) * k->D + c;
 }
@@ -102,7 +102,7 @@ static const float *entry(const float *wa, const Case *k, int t, int c) {
     return wa + ((size_t)t * (k->per_channel ? k->D : 1) + (k->per_channel ? c : 0)) * k->E;
 }
 
-/* `stored` is the S that forward left: where activations are rounded, all that follows starts from rounded patterns. */
+/* `stored` is the S that forward wrote, from which all later results are computed, as it may be rounded. */
 static void head_reference(Result r, const float *stored, const Inputs *x, const Case *k, int image, int h) {
     int N = grid_tokens(k->grid), E = k->E, D = k->D;
     size_t first = (size_t)image * N, patterns = ((size_t)image * k->H + h) * E * N;
@@ -175,7 +175,7 @@ typedef struct {
     float *dwa, *dwb, *db;
 } Outputs;
 
-/* s [B,H,E,N] from [B,N,H,E]. */
+/* Permutes s from [B,N,H,E] to [B,H,E,N]. */
 static real *patterns_first(const real *s, const Inputs *x, const Case *k) {
     size_t N = (size_t)grid_tokens(k->grid), rows = (size_t)k->H * k->E, image = N * rows;
     const float *from = download_real(s, x->n_s);
@@ -184,7 +184,7 @@ static real *patterns_first(const real *s, const Inputs *x, const Case *k) {
     return upload_real(to, x->n_s);
 }
 
-/* Backward starts from s, or if that is NULL from forward's.  The s that is returned is [B,H,E,N]. */
+/* Runs both passes; backward uses s, or if that is NULL forward's.  The returned s is [B,H,E,N]. */
 static Outputs run_from(const real *s, const LisaAlgorithm *a, const Inputs *x, const Case *k) {
     LisaTables tables = {patterns_of(k), x->d_wa, x->d_wb, x->d_b};
     float *ds = poisoned(x->n_s);
@@ -201,13 +201,13 @@ static Outputs run_from(const real *s, const LisaAlgorithm *a, const Inputs *x, 
 
 static Outputs run(const LisaAlgorithm *a, const Inputs *x, const Case *k) { return run_from(NULL, a, x, k); }
 
-/* A gradient of few elements may cancel as a whole, and then the rounding of its terms is large compared with it. */
+/* All elements of a small gradient may cancel; the rounding of their terms is then large relative to the gradient. */
 static int close_gradient(const char *what, const float *got, const double *want, const double *size, size_t n) {
     double cancelled = ldexp(1, -22) * root_mean_square(size, n) / root_mean_square(want, n);
     return check_close(what, download(got, n), want, n, 1e-5 + cancelled);
 }
 
-/* dv alone; q's and k's thirds stay as they were. */
+/* Compares dv, and checks that the thirds of q and k are unchanged. */
 static int close_values(const real *d_dqkv, const double *dv, const Inputs *x, const Case *k) {
     size_t M = (size_t)k->H * k->D;
     float *dqkv = download_real(d_dqkv, 3 * x->n_y), *got = normals(x->n_y, 1);
@@ -222,7 +222,7 @@ static void compare(const LisaAlgorithm *a, const Inputs *x, const Case *k) {
     printf("%s, %s %dx%dx%d side %d B %d H %d D %d E %d\n", a->name, k->name, k->grid.frames, k->grid.rows,
            k->grid.columns, k->side, k->B, k->H, k->D, k->E);
     Outputs o = run(a, x, k), again = run(a, x, k);
-    Result r = reference(download_real(o.s, x->n_s), x, k); /* of s as it is kept; y may be of s before that */
+    Result r = reference(download_real(o.s, x->n_s), x, k); /* from the stored s; y may come from s before rounding */
     assert_true(close_rounded("y", o.y, r.y, x->n_y));
     assert_true(close_real("s", o.s, r.s, x->n_s));
     assert_true(close_values(o.dqkv, r.dv, x, k));
@@ -243,8 +243,8 @@ static void check_case(const Case *k) {
     release_all();
 }
 
-/* Odd grids, one token, one pattern, more channels and patterns than a vector, prime sides with and without
- * butterflies.  Where tokens are few, heads are many: a handful of numbers can all be small by cancellation. */
+/* Odd grids, one token, one pattern, more channels and patterns than a vector has lanes, prime sides with and without
+ * butterflies.  Cases with few tokens have many heads, because a few numbers may all be small by cancellation. */
 static void test_formulas(void **state) {
     (void)state;
     static const Case cases[] = {
@@ -275,7 +275,7 @@ static void test_formulas(void **state) {
         {"local", OFFSETS_LOCAL, {3, 5, 7}, 3, 3, 2, 2, 5, 3, true},
         {"local", OFFSETS_LOCAL, {2, 4, 3}, 5, 5, 2, 2, 3, 4, true},
         {"local", OFFSETS_LOCAL, {4, 3, 4}, 5, 1, 2, 1, 4, 2, true},
-        {"torus", OFFSETS_TORUS, {1, 3, 4}, 0, 0, 6, 3, 35, 18, true}, /* more than a block takes at a time */
+        {"torus", OFFSETS_TORUS, {1, 3, 4}, 0, 0, 6, 3, 35, 18, true}, /* more than a block computes at a time */
         {"toeplitz, one wa", OFFSETS_TOEPLITZ, {1, 2, 3}, 0, 0, 2, 9, 34, 35, false},
         {"toeplitz", OFFSETS_TOEPLITZ, {1, 5, 7}, 0, 0, 6, 3, 2, 2, true},
     };
@@ -286,17 +286,17 @@ static void test_formulas(void **state) {
     }
 }
 
-/* An emulated block takes a second where a processor or a GPU takes microseconds. */
+/* An emulated block needs a second, and a CPU or GPU microseconds. */
 static bool emulated(void) { return strstr(kernels_device(), "emulated"); }
 
-/* Two results in float: of thousands of elements the largest, ten times the root mean square, have errors of their own
- * size. */
+/* Compares two float results: the largest of thousands of elements are ten times the root mean square, so that the
+ * tolerance also grows with the element. */
 static int agree(const char *what, const real *got, const real *want, size_t n) {
     return check_close_step(what, download_real(got, n), widened(download_real(want, n), n), n, roundings(5),
                             fmax(REAL_STEP, 2e-6));
 }
 
-/* The grids of the paper's Tables 4, 8, 12 and 14, 49 to 7056 tokens, and one with a prime side. */
+/* The grids of the paper's Tables 4, 8, 12 and 14, from 49 to 7056 tokens, and one with a side of 33. */
 static void test_algorithms_agree(void **state) {
     (void)state;
     static const Grid sides[] = {{1, 7, 7},   {1, 14, 14}, {1, 28, 28}, {1, 10, 33},
@@ -308,7 +308,7 @@ static void test_algorithms_agree(void **state) {
             Case k = {name, kind, sides[i], 0, 0, 1, 1, grid_tokens(sides[i]) < 1000 ? 16 : 2,
                       grid_tokens(sides[i]) < 1000 ? 4 : 6, true};
             Inputs x = inputs_of(&k);
-            Outputs want = run(&dense, &x, &k), got = run_from(want.s, &fft, &x, &k); /* two S round to two sides */
+            Outputs want = run(&dense, &x, &k), got = run_from(want.s, &fft, &x, &k); /* from the same S */
             printf("fft == dense, %s %dx%dx%d D %d E %d\n", k.name, k.grid.frames, k.grid.rows, k.grid.columns, k.D,
                    k.E);
             assert_true(agree("y", got.y, want.y, x.n_y));
@@ -318,7 +318,7 @@ static void test_algorithms_agree(void **state) {
             assert_true(close_float_rounded("dwa", got.dwa, widened(download(want.dwa, x.n_wa), x.n_wa), x.n_wa));
             assert_true(close_float_rounded("dwb", got.dwb, widened(download(want.dwb, x.n_wb), x.n_wb), x.n_wb));
             const float *s = download_real(want.s, x.n_s);
-            double *db_size = zeros(x.n_b); /* [D,E], of one head: thousands of tokens, whose terms cancel */
+            double *db_size = zeros(x.n_b); /* [D,E] of one head: the terms of thousands of tokens cancel */
             for (size_t o = 0; o < x.n_b; o++)
                 for (size_t n = x.n_s / (size_t)k.E, t = 0; t < n; t++)
                     db_size[o] += fabs((double)x.dy[t * (size_t)k.D + o / (size_t)k.E] * s[o % (size_t)k.E * n + t]);
@@ -328,7 +328,7 @@ static void test_algorithms_agree(void **state) {
         }
 }
 
-/* A NaN in one image's v leaves the other images alone. */
+/* A NaN in one image's v does not reach the other images. */
 static void test_nan(void **state) {
     (void)state;
     Case k = {"circle", OFFSETS_CIRCLE, {1, 3, 4}, 0, 0, 2, 2, 5, 3, true};
@@ -353,7 +353,7 @@ static void test_costs(void **state) {
              shared = {{OFFSETS_TORUS, {1, 14, 14}, 0, 0}, 16, 1, 16, false};
     assert_true(lisa_dense_cost(&circle) > 0 && lisa_fft_cost(&circle) > 0);
     assert_true(lisa_dense_cost(&large) > 10 * lisa_fft_cost(&large));
-    circle.offsets.grid = (Grid){8, 28, 28}; /* what 196 tokens cost says nothing of a clip's 6272 */
+    circle.offsets.grid = (Grid){8, 28, 28}; /* a clip of 6272 tokens */
     assert_true(lisa_dense_cost(&circle) > 10 * lisa_fft_cost(&circle));
     assert_true(isinf(lisa_fft_cost(&window)) && isinf(lisa_fft_cost(&shared)));
 }
@@ -374,7 +374,7 @@ static void length_case(size_t n, int parts, int H, int D) {
     l2_normalize_backward(d_dqkv, d_dqk, d_qk, d_inverse, &shape);
     double *qk = zeros(n_unit), *inverse = zeros(rows), *dqkv = zeros(3 * n_y);
     float *after = download_real(d_dqkv, 3 * n_y), *unit = download_real(d_qk, n_unit);
-    for (size_t i = 0; i < rows; i++) { /* the gradients at the vectors as they are kept, which may be rounded */
+    for (size_t i = 0; i < rows; i++) { /* gradients are computed from the stored vectors, which may be rounded */
         size_t from = i / (parts * H) * 3 * H * D + i % (parts * H) * D;
         double squares = 0, dot = 0;
         for (int c = 0; c < D; c++) squares += (double)qkv[from + c] * qkv[from + c];
@@ -386,7 +386,7 @@ static void length_case(size_t n, int parts, int H, int D) {
         if (squares < 1e-12) dot = 0;
         for (int c = 0; c < D; c++) {
             double gradient = inverse[i] * (dqk[i * D + c] - dot * unit[i * D + c]);
-            if (inverse[i] > 1e3) { /* in proportion, or they would hide the others */
+            if (inverse[i] > 1e3) { /* scaled down, because otherwise they would hide the others */
                 gradient /= inverse[i];
                 after[from + c] /= (float)inverse[i];
             }
@@ -481,7 +481,7 @@ static double turn_of(GridPlace f, int n, Grid g) {
     return 2 * M_PI * ((double)f.t * at.t / g.frames + (double)f.y * at.y / g.rows + (double)f.x * at.x / g.columns);
 }
 
-/* Frequency f of channel c of image b, by the definition. */
+/* Frequency f in channel c of image b, by definition. */
 static void spectrum(double *re, double *im, const float *x, const FilterCase *k, int b, GridPlace f, int c) {
     int N = grid_tokens(k->grid);
     *re = *im = 0;
@@ -495,8 +495,8 @@ static void spectrum(double *re, double *im, const float *x, const FilterCase *k
 /* The stored half of the frequencies. */
 static Grid half_of(Grid g) { return (Grid){g.frames, g.rows, g.columns / 2 + 1}; }
 
-/* y = Re sum over the stored half of m_f w_f X_f exp(...) / N, m = 1 in the columns 0 and Wg/2, else 2; and its
- * gradients, one frequency at a time. */
+/* y = Re sum_f m_f w_f X_f exp(...) / N over the stored half, where m is 1 in the columns 0 and Wg/2 and otherwise 2;
+ * and its gradients, one frequency at a time. */
 static void filter_reference(double *y, double *dx, double *dw, const float *x, const float *dy, const float *w,
                              const FilterCase *k) {
     int N = grid_tokens(k->grid);
@@ -547,7 +547,7 @@ static void test_global_filter(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) filter_case(cases[i]);
 }
 
-/* == Numbers computed apart ======================================================================================= */
+/* == Known results ================================================================================================ */
 
 enum { CASE_N = 12, CASE_D = 2, CASE_E = 2 };
 
@@ -560,8 +560,8 @@ static float *sines(size_t n, double a, double b, double shift, double size, int
     return x;
 }
 
-/* One head on 2 x 3 x 2 tokens, q and k of sines at unit length, against float64 sums over all pairs: y of token 0, and
- * the sums over all tokens. */
+/* One head on 2 x 3 x 2 tokens, with sines of unit length as q and k, against float64 sums over all pairs: y of token
+ * 0, and the sum of y and of its squares over all tokens. */
 static void numeric_case(OffsetKind kind, const LisaAlgorithm *a, double y0, double y1, double sum, double squares) {
     Case k = {"numbers", kind, {2, 3, 2}, 3, 3, 1, 1, CASE_D, CASE_E, true};
     Patterns patterns = patterns_of(&k);
@@ -602,7 +602,7 @@ static void test_numbers(void **state) {
     numeric_case(OFFSETS_LOCAL, &dense, 0.07580945, 0.06009840, -0.13816707, NAN);
 }
 
-/* A filter of 2 x 3 x 4 tokens, as numpy.fft.rfftn and irfftn have it. */
+/* A filter of 2 x 3 x 4 tokens against numpy.fft.rfftn and irfftn. */
 static void test_filter_numbers(void **state) {
     (void)state;
     float x[24], w[36];
@@ -622,7 +622,7 @@ static void test_filter_numbers(void **state) {
     release_all();
 }
 
-/* CUDA's kernels transform in shared memory or by cuFFT; a CPU has one way. */
+/* CUDA's kernels transform in shared memory or by cuFFT; on a CPU the setting has no effect. */
 static int by_cufft(void **state) {
     (void)state;
     return setenv("VIT_TRANSFORMS", "cufft", 1);
@@ -633,7 +633,7 @@ static int by_default(void **state) {
 }
 #define WAY(test, way, name) {#test ", " name, test, way, by_default, NULL}
 
-/* A plan for a batch serves smaller ones, in a graph as well, where nothing can be planned; the bits are the same. */
+/* A plan for a batch also computes smaller batches, with the same bits, even in a graph, where no plan can be made. */
 static void test_smaller_batches(void **state) {
     (void)state;
     static const Case k = {"torus", OFFSETS_TORUS, {1, 5, 6}, 0, 0, 3, 2, 5, 3, true};
@@ -647,7 +647,7 @@ static void test_smaller_batches(void **state) {
     fft.forward(y, s, x.d_qk, x.d_qkv, &tables, 3);
     for (int B = 1; B < 3; B++) {
         DeviceGraph *graph = NULL;
-        for (int step = 0; step < 4; step++) { /* the first ones are no graph yet */
+        for (int step = 0; step < 4; step++) { /* the first steps are not a graph yet */
             if (!device_graph_begin(&graph)) continue;
             fft.forward(few, s, x.d_qk, x.d_qkv, &tables, B);
             device_graph_end(&graph);
@@ -656,7 +656,7 @@ static void test_smaller_batches(void **state) {
         assert_memory_equal(download_real(few, B * n), download_real(y, B * n), B * n * sizeof(float));
     }
     global_filter_forward(y, x.d_qk, w, 3, k.grid, 7);
-    size_t filtered = (size_t)2 * 30 * 7; /* images in shared memory go by twos */
+    size_t filtered = (size_t)2 * 30 * 7; /* in shared memory images are transformed in pairs */
     global_filter_forward(few, x.d_qk, w, 2, k.grid, 7);
     assert_memory_equal(download_real(few, filtered), download_real(y, filtered), filtered * sizeof(float));
     release_all();

@@ -112,7 +112,7 @@ static void times(double *c, const double *a, const double *b, int m, int k, int
         }
 }
 
-/* A(x, z) [rows,columns]: rows x_row and z_row apart. */
+/* p [rows,columns] = A(x, z); the rows of x and z are x_row and z_row apart. */
 static void similarity(double *p, const double *x, size_t x_row, double x_scale, const double *z, size_t z_row,
                        double z_scale, int rows, int columns, const LowRank *s) {
     for (int i = 0; i < rows; i++) {
@@ -132,7 +132,7 @@ static void similarity(double *p, const double *x, size_t x_row, double x_scale,
     }
 }
 
-/* z = the pseudo-inverse of a after six steps; work [3,L,L]. */
+/* z = the pseudo-inverse of a by six iterations; work [3,L,L]: workspace. */
 static void pseudo_inverse(double *z, const double *a, double *work, const LowRank *s) {
     int L = s->L;
     double most = 0, *w = work, *c = w + L * L, *next = c + L * L;
@@ -187,8 +187,8 @@ static void low_rank_outputs(double *y, void *context) {
         }
 }
 
-/* Landmarks of queries and keys that are close to each other, and far enough from the others that their matrix has an
- * inverse, but not farther: rounding is then not the larger part of the gradients. */
+/* Random landmarks: those of queries and keys are pairwise close, and different ones are far enough apart for their
+ * matrix to have an inverse, but not so far that rounding dominates the gradients. */
 static float *apart(const LowRank *s, size_t rows, int parts) {
     size_t M = (size_t)s->H * s->D;
     float scale = s->gaussian ? 2.5f / sqrtf((float)s->D) : 2.2f / powf((float)s->D, 0.25f);
@@ -240,7 +240,7 @@ static void test_low_rank(void **state) {
     low_rank_case((LowRank){130, 33, 1, 64, true}, 1);
 }
 
-/* A lone landmark gives every token the same, and its matrix is 1: q and b have no gradient. */
+/* With one landmark every token has the same result, and the gradients of queries and of the key landmark are 0. */
 static void test_one_landmark(void **state) {
     (void)state;
     LowRank s = {12, 1, 1, 4, false};

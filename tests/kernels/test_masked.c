@@ -1,5 +1,5 @@
-/* The detector's kernels against their formulas in double: attention with padding, dropout and modulation, dropout
- * alone, linear layers that fill part of a tensor, sine positions, maps and projections for each head. */
+/* The detector's kernels against their formulas in double: attention with padding, dropout and modulation; dropout
+ * alone; linear layers that fill part of a tensor; sine positions; feature maps and projections of each head. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,7 +16,7 @@ static int *upload_ints(const int *x, size_t n) {
 
 /* == Dropout ====================================================================================================== */
 
-/* Keeps element i by the rule of kernels.h, from rng_bits alone. */
+/* Whether element i is kept: the rule in kernels.h, computed from rng_bits alone. */
 static bool is_kept(const Dropout *d, int image, uint64_t i) {
     uint64_t block = i / 128 * 16 + i % 16, half = i / 16 % 8;
     uint32_t bits =
@@ -83,7 +83,7 @@ static void test_bias_relu(void **state) {
     }
 }
 
-/* The share that is dropped, and its independence of the neighbours, of the step, of the site and of the image. */
+/* The fraction of dropped elements, and its independence of neighbours, step, site, image and seed. */
 static void test_dropout_statistics(void **state) {
     (void)state;
     enum { N = 1 << 16 };
@@ -107,7 +107,7 @@ static void test_dropout_statistics(void **state) {
         apart += zero && kept_values[0][(i + 16) % N] == 0;
         for (int k = 1; k < 5; k++) both[k] += zero && kept_values[k][i] == 0;
     }
-    double deviation = sqrt(0.01 * 0.99 * N); /* of a count of pairs, a hundredth of all; six of them */
+    double deviation = sqrt(0.01 * 0.99 * N); /* of the number of pairs that are both dropped */
     printf("  dropped %.4f, pairs %.0f %.0f %.0f %.0f %.0f %.0f of %d\n", dropped / N, next, apart, both[1], both[2],
            both[3], both[4], N);
     assert_true(fabs(dropped - 0.1 * N) < 6 * sqrt(0.09 * N));
@@ -152,7 +152,7 @@ static void add_product(double *sum, double *size, size_t at, double a, double a
     size[at] += a_size * fabs(b);
 }
 
-/* One query of one head, pair by pair; keys that count in their order.  s: the sums of the sizes of their terms. */
+/* One query of one head, over all keys that are not padding.  s: the absolute values of the terms, summed. */
 static void query_reference(AttentionWant *r, AttentionWant *s, const AttentionInput *x, const AttentionCase *c,
                             const Dropout *drop, int b, int h, int i) {
     int N = c->h * c->w, rows = c->cells[2 * b], columns = c->cells[2 * b + 1], D = c->D,
@@ -198,7 +198,7 @@ static void query_reference(AttentionWant *r, AttentionWant *s, const AttentionI
     free(slope);
 }
 
-/* Part `part` of `parts` in rows of parts*M numbers, what surrounds it is unchanged. */
+/* Copies `part` to position `at` of rows with `parts` parts of M numbers. */
 static void place_part(float *whole, const float *part, size_t tokens, size_t M, int parts, int at) {
     for (size_t t = 0; t < tokens; t++) memcpy(whole + (t * parts + at) * M, part + t * M, M * sizeof *part);
 }
@@ -271,14 +271,14 @@ static void attention_case(AttentionCase c) {
     if (c.type) ok &= close_sums("dcentre", download(dcentre, rows * 2), want.dcentre, size.dcentre, rows * 2, lone);
     if (scales) ok &= close_sums("dz", download_real(dz, rows * scales), want.dz, size.dz, rows * scales, lone);
     assert_true(ok);
-    for (size_t t = 0; t < keys; t++) /* exactly */
+    for (size_t t = 0; t < keys; t++) /* the gradients of padding are exactly 0 */
         if ((int)(t % N) / c.w >= c.cells[t / N * 2] || (int)(t % N) % c.w >= c.cells[t / N * 2 + 1])
             for (size_t i = 0; i < M; i++)
                 assert_true(dk_got[t * k_parts * M + k_at + i] == 0 && dv_got[t * k_parts * M + v_at + i] == 0);
     release_all();
 }
 
-/* The lone key of an image has no gradient but what rounding leaves of it; moments of far cells enlarge that. */
+/* With a single key, gradients of scores are only rounding errors, which the distances of far cells enlarge. */
 static void test_masked_attention(void **state) {
     (void)state;
     const AttentionCase cases[] = {
@@ -291,7 +291,7 @@ static void test_masked_attention(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) attention_case(cases[i]);
 }
 
-/* Centres far from all cells: scores far below zero, and no weight is lost. */
+/* With a centre far from all cells, scores are far below zero, but the weights still sum to 1. */
 static void test_far_centre(void **state) {
     (void)state;
     enum { N = 40, D = 4 };
@@ -305,7 +305,7 @@ static void test_far_centre(void **state) {
     kernels_reserve(masked_attention_workspace(&shape));
     masked_attention_forward(y, lse, &(MaskedInputs){q, k, d_v}, &m, &shape);
     double want[D];
-    for (int d = 0; d < D; d++) want[d] = v[9 * D + d]; /* the nearest cell, x 9 and y 0, takes all */
+    for (int d = 0; d < D; d++) want[d] = v[9 * D + d]; /* the nearest cell, x 9 and y 0, has weight 1 */
     assert_true(close_real("the nearest cell", y, want, D));
     release_all();
 }
@@ -316,8 +316,8 @@ static double largest_of(const float *x, size_t n) {
     return most;
 }
 
-/* Values alike in every cell: no map changes y, so its gradients are 0, however y was rounded and however far the cells
- * are.  Uncorrected, delta's rounding would leave 1e-3 and more. */
+/* If all cells have the same values, modulation does not change y, and its gradients are 0, even with a rounded y and
+ * far cells.  Without a correction, the rounding of delta would cause gradients of 1e-3 and more. */
 static void test_equal_values(void **state) {
     (void)state;
     enum { N = 40, D = 8, Q = 6 };
@@ -357,7 +357,7 @@ static void positions_case(int B, int h, int w, int M, const int *cells) {
     for (size_t at = 0; at < n; at++) {
         int m = (int)(at % M), half = M / 2, i = m % half, x = (int)(at / M % w), y = (int)(at / M / w % h);
         const int *own = cells + 2 * (at / M / w / h);
-        /* cumulative sums over the mask, as DETR's code has them */
+        /* cumulative sums over the mask, as in DETR's code */
         int along = 0, all = 0;
         for (int o = 0; o < (m < half ? h : w); o++) {
             int valid = m < half ? o < own[0] && x < own[1] : y < own[0] && o < own[1];
@@ -426,7 +426,7 @@ static void test_linear_rows(void **state) {
 
 /* == A map and a projection for each head ========================================================================= */
 
-/* Head by head against the kernels that heads share, which have tests of their own. */
+/* Compares each head with the kernels whose parameters all heads share.  Those have their own tests. */
 static void test_heads(void **state) {
     (void)state;
     enum { TOKENS = 37, H = 3, D = 6, E = 5, F = 7, R = 4, W1 = E * D, W2 = F * 2 * E };

@@ -17,7 +17,7 @@ static double *widened(const float *x, size_t n) {
 
 static const float EPSILON = 1e-6f;
 
-/* n tokens of H heads of D, rows `row` apart, whose gaps stay as they are. */
+/* n tokens of H heads with D channels; rows are `row` apart, and the gaps between them must not change. */
 static void heads_norm_case(size_t n, int row, int H, int D, bool bias) {
     size_t all = n * (size_t)row;
     printf("layer norm of heads n %zu row %d H %d D %d%s\n", n, row, H, D, bias ? ", bias" : "");
@@ -143,8 +143,8 @@ typedef struct {
     OffsetKind kind;
     Grid grid;
     int B, H, D, E;
-    bool per_channel, base, spread; /* spread: from patterns, else collected into them */
-    int x_gap, z_gap, k_gap;        /* between the rows */
+    bool per_channel, base, spread; /* spread: sums from patterns, otherwise into patterns */
+    int x_gap, z_gap, k_gap;        /* the gaps between rows */
 } Sums;
 
 /* F = sum z[i,e] x[i,c] (base[c,e] + sum_j w[t,c,e] k[j,c]) and all its derivatives, term by term. */
@@ -173,7 +173,7 @@ static void sums_reference(double *fx, double *fz, double *fk, double *fw, doubl
                 }
 }
 
-/* zero where `place` says there is an output, what was there before between the rows. */
+/* The values before the call, with zeros in place of the outputs. */
 static double *between_rows(const float *before, size_t tokens, int row, int width) {
     double *wide = widened(before, tokens * row);
     for (size_t i = 0; i < tokens; i++)
@@ -269,8 +269,8 @@ static void test_lambda_numbers(void **state) {
     release_all();
 }
 
-/* Around a circle an entry of the table is used from two sides, where threads must not meet.  One call in some does not
- * show it. */
+/* On a circle two ranges of pairs use the same entry of the table, where threads could collide.  A collision does not
+ * show in every call, so that the test makes many. */
 static void test_same_sums_again(void **state) {
     (void)state;
     enum { N = 20, H = 4, D = 3, E = 2, CALLS = 30 };

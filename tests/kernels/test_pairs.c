@@ -1,5 +1,5 @@
-/* Products of pairs of bfloat16, and softmax attention on them, against the plain formulas in double: by every kind of
- * instructions that this machine has, also those which kernels do not choose on it. */
+/* Products of pairs of bfloat16, and softmax attention on them, against the plain formulas in double, with every kind
+ * of instructions that the CPU supports, including those that the kernels would not choose. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,7 +17,7 @@ static const char *const names[] = {"", "dot products", "AMX"};
 
 static int last_kind(void) { return pairs_kind() == PAIRS_AMX ? PAIRS_AMX : PAIRS_DOTS; }
 
-/* Normal numbers, and what they become in bfloat16. */
+/* Normal numbers rounded to bfloat16; *x: the rounded numbers as floats. */
 static real *rounded_normal(float **x, size_t n, uint32_t stream) {
     real *rounded = device_malloc(n * sizeof *rounded, "test");
     *x = check_normal(n, 1, stream);
@@ -82,7 +82,7 @@ static void add_term(double *sum, double *size, double a, double a_size, double 
     *size += a_size * fabs(b);
 }
 
-/* One query of a head.  x [3][N,D]: q, k, v.  y [N,D] is the kernel's, from which the backward pass takes dy.y. */
+/* One query of a head.  x [3][N,D]: q, k, v.  y [N,D]: the kernel's result, from which backward computes dy.y. */
 static void weigh(Wanted w, const float *const x[3], const float *dy, const float *y, int N, int D, int i) {
     double *p = malloc((size_t)N * sizeof *p), largest = -INFINITY, sum = 0, scale = 1 / sqrt(D), delta = 0, spread = 0;
     for (int j = 0; j < N; j++) {
@@ -115,7 +115,7 @@ static void weigh(Wanted w, const float *const x[3], const float *dy, const floa
     free(p);
 }
 
-/* Head h of [N,parts,H,D]. */
+/* A copy of head h in part `part` of x [N,parts,H,D]. */
 static float *take_head(const float *x, int N, int parts, int part, int H, int h, int D) {
     float *to = malloc((size_t)N * D * sizeof *to);
     for (int i = 0; i < N; i++)
@@ -123,7 +123,7 @@ static float *take_head(const float *x, int N, int parts, int part, int H, int h
     return to;
 }
 
-/* The second of two heads, in two parts. */
+/* Checks the second of two heads; the forward pass is computed in two parts. */
 static int check_attention(Pairs kind, int N, int D) {
     enum { H = 2, HEAD = 1 };
     size_t M = (size_t)H * D, size = (size_t)N * D, at = (size_t)HEAD * D;
@@ -163,7 +163,7 @@ static int check_attention(Pairs kind, int N, int D) {
         free(got);
         free(x[part]);
     }
-    ok &= isnan(y[0]) && isnan(dqkv[0]); /* the other head's */
+    ok &= isnan(y[0]) && isnan(dqkv[0]); /* the other head is not written */
     void *made[] = {qkv, dy, lse, y, dqkv, all, lse_size, heads_y, heads_dy};
     for (size_t i = 0; i < sizeof made / sizeof *made; i++) free(made[i]);
     void *on_device[] = {d_qkv, d_dy, d_y, d_dqkv, slice};
@@ -189,7 +189,7 @@ static const CausalShape causal_shape = {1, CAUSAL_N, 1, CAUSAL_DK, CAUSAL_DV, C
 
 static CausalInputs parts_of(const real *qkv) { return (CausalInputs){qkv, qkv + CAUSAL_DK, qkv + 2 * CAUSAL_DK}; }
 
-/* Both passes of a head by `kind`; PAIRS_SLOW: as the kernels choose, as tests/kernels/test_causal.c checks them. */
+/* Runs both passes of a head with `kind`; PAIRS_SLOW: with the kernels' own choice, which test_causal.c tests. */
 static void run_causal(Pairs kind, real *y, float *lse, real *dqkv, const real *dy, const real *qkv,
                        const CausalPattern *p) {
     const CausalShape *s = &causal_shape;

@@ -1,5 +1,5 @@
-/* The loss of semantic segmentation, the classes it predicts and the dropout of whole channels, against their formulas
- * in double: logits are resized as a whole there, as the kernels never do. */
+/* The loss of semantic segmentation, the predicted classes and the dropout of whole channels, against their formulas in
+ * double.  The formulas resize all logits first, which the kernels never do. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -8,7 +8,7 @@
 
 #include "tests/differences.h"
 
-/* y [H,W,K] = x [h,w,K], bilinear with corners not aligned. */
+/* y [H,W,K] = x [h,w,K], resized bilinearly without aligned corners. */
 static void resize(double *y, const double *x, int h, int w, int H, int W, int K) {
     for (int i = 0; i < H; i++)
         for (int j = 0; j < W; j++) {
@@ -99,7 +99,7 @@ static void test_loss(void **state) {
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) loss_case(shapes[i], i % 2 ? 1 : 4);
 }
 
-/* Labels that are all ignored give neither a loss nor a gradient, and logits of any size no infinity. */
+/* If all labels are ignored, loss and gradient are 0.  Large logits give a finite loss. */
 static void test_loss_edges(void **state) {
     (void)state;
     enum { K = 20, H = 6, N = 4 * K, PIXELS = H * H };
@@ -120,7 +120,7 @@ static void test_loss_edges(void **state) {
     release_all();
 }
 
-/* The numbers that PyTorch gave in float64: z = 2 sin(0.7 k + 1.1 y + 0.4 x), labels (2 y + x) mod 4, 3 ignored. */
+/* PyTorch's results in float64 for z = 2 sin(0.7 k + 1.1 y + 0.4 x) and labels (2 y + x) mod 4, where 3 is ignored. */
 static void test_known_loss(void **state) {
     (void)state;
     enum { K = 3, N = 2 * 3 * K, H = 4, W = 6, PIXELS = H * W };
@@ -170,7 +170,7 @@ static void test_known_loss(void **state) {
 
 /* == Classes ====================================================================================================== */
 
-/* picture [H,W,K]: each window resized to its own pixels, and their mean where they overlap. */
+/* picture [H,W,K]: the logits of all windows, resized to the size of a window, with the mean where windows overlap. */
 static void assemble(double *picture, const double *logits, const LogitWindows *s) {
     int K = s->K, *count = calloc((size_t)(s->H * s->W), sizeof *count);
     double *own = malloc((size_t)(s->height * s->width * K) * sizeof *own);
@@ -205,7 +205,7 @@ static void classes_case(LogitWindows s) {
     device_download(got, classes, pixels);
     assemble(all, wide(x, n), &s);
     resize(final, all, s.H, s.W, s.out_H, s.out_W, s.K);
-    for (size_t i = 0; i < pixels; i++) { /* the largest, to rounding */
+    for (size_t i = 0; i < pixels; i++) { /* the largest, except for rounding */
         double most = -INFINITY;
         for (int k = 0; k < s.K; k++) most = fmax(most, final[i * (size_t)s.K + (size_t)k]);
         assert_true(got[i] < s.K);
@@ -226,7 +226,7 @@ static void test_classes(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) classes_case(cases[i]);
 }
 
-/* Of equal logits the first class wins, wherever it lies in a vector or a warp. */
+/* Of equal logits the first class is predicted, in any lane of a vector or warp. */
 static void test_first_of_equals(void **state) {
     (void)state;
     enum { K = 70, N = 4 * K, PIXELS = 36 };
@@ -247,7 +247,7 @@ static void test_first_of_equals(void **state) {
 
 /* == Channel dropout ============================================================================================== */
 
-/* The channels that dropout_forward drops of an image of C elements, at every position. */
+/* At every position the dropped channels are those that dropout_forward drops from an image of C elements. */
 static void test_channel_dropout(void **state) {
     (void)state;
     const int sizes[][3] = {{2, 7, 128}, {3, 5, 130}, {1, 300, 21}};

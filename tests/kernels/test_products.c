@@ -1,6 +1,6 @@
-/* The products of linear layers on a CPU, by oneDNN or in plain C as the build has it, against double: 200 seeds of odd
- * sizes, rows that lie apart, and numbers around the results that must stay.  The plain C of kernels/linear/panels.h is in
- * every build and is held to the same, and to the other. */
+/* The products of linear layers on a CPU, by oneDNN or in plain C depending on the build, against double: many seeds
+ * with odd sizes, gaps between rows, and numbers around the results that must not change.  The plain C of
+ * kernels/linear/panels.h is in every build and is compared with double in the same way. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -26,13 +26,13 @@ static void free_all(void) {
     while (made_count) free(made[--made_count]);
 }
 
-/* A number from `low` to `high`, half of them near `low`. */
+/* A random number from `low` to `high`, half of the time near `low`. */
 static int size_between(int low, int high, uint32_t seed, uint32_t what) {
     float u = rng_uniform(check_seed(), RNG_TEST, seed, what, 0), v = rng_uniform(check_seed(), RNG_TEST, seed, what, 1);
     return low + (int)((float)(high - low) * (u < 0.5f ? 0.1f * v : v));
 }
 
-/* [rows,columns] of random numbers with rows `row` apart, rounded to what `real` holds. */
+/* Random numbers [rows,columns], rounded to `real`, with rows `row` apart and NaN between them. */
 static real *factor(size_t rows, int columns, size_t row, uint32_t stream) {
     size_t n = rows * row;
     float *x = own(check_normal(n, 1, stream));
@@ -49,8 +49,8 @@ static real *guarded(size_t n) {
 
 static float widened(const void *x, size_t i, bool floats) { return floats ? ((const float *)x)[i] : real_get(((const real *)x)[i]); }
 
-/* c [m,n], rows ldc apart, against start + a b with a(i,p) = a[i*a_row + p*a_col] and b likewise; what lies between and
- * behind the rows is as it was, GUARD. */
+/* The product c = start + a b with c [m,n], whose rows are ldc apart, a(i,p) = a[i*a_row + p*a_col], and b likewise.
+ * The numbers between and after the rows of c must still be GUARD. */
 typedef struct {
     const void *c;
     bool c_floats;
@@ -92,11 +92,11 @@ static bool right(const char *what, const Product *p) {
     return ok;
 }
 
-/* The sizes of a seed. */
+/* Random sizes for a seed. */
 static LinearShape shape_of(uint32_t seed) {
     LinearShape s = {.n = (size_t)size_between(1, 420, seed, 0), .in = size_between(1, 180, seed, 1), .out = size_between(1, 180, seed, 2)};
     if (seed % 2) s.y_row = s.out + size_between(0, 30, seed, 3);
-    if (seed % 5 == 0) s.in += 300 + (int)(seed % 3) * 150; /* a factor that is cut into pieces */
+    if (seed % 5 == 0) s.in += 300 + (int)(seed % 3) * 150; /* so long that it is cut into pieces */
     if (seed % 5 == 1) s.n += 400;
     return s;
 }
@@ -132,7 +132,7 @@ static void test_linear_products(void **state) {
     }
 }
 
-/* The rows of A are PANEL_ROWS_MOST at most. */
+/* Products with panels; A has at most PANEL_ROWS_MOST rows. */
 static void test_panels(void **state) {
     (void)state;
     for (uint32_t seed = 0; seed < SEEDS; seed++) {

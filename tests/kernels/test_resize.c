@@ -11,7 +11,7 @@
 
 /* == Nearest and bilinear ========================================================================================= */
 
-/* The weight of source s at place i of one side. */
+/* The weight of source s in result i along one axis. */
 typedef double Weight(int s, int i, int from, int to);
 
 static double nearest_weight(int s, int i, int from, int to) { return (long long)i * from / to == s; }
@@ -22,7 +22,7 @@ static double linear_weight(int s, int i, int from, int to) {
     return (low == s) * (1 - fraction) + (high == s) * fraction;
 }
 
-/* y += the map of x, and dx += that of dy, term by term. */
+/* Adds the resized x to y, and the gradient from dy to dx, term by term. */
 static void formula(double *y, double *dx, const float *x, const float *dy, const Resize *s, Weight *weight) {
     for (int i = 0; i < s->to_rows * s->rows; i++)
         for (int j = 0; j < s->to_columns * s->columns; j++) {
@@ -82,8 +82,8 @@ static void test_sizes(void **state) {
     }
 }
 
-/* z[k,y,x] = 2 sin(0.7k + 1.1y + 0.4x), 3 classes of 2 x 3, to 4 x 6: resized, the softmax's loss with its labels, and
- * that loss's gradient brought back. */
+/* z[k,y,x] = 2 sin(0.7k + 1.1y + 0.4x), 3 classes, from 2 x 3 to 4 x 6 pixels: the resized logits, their softmax
+ * cross-entropy, and its gradient with respect to z. */
 static void test_digits(void **state) {
     (void)state;
     enum { K = 3, ROWS = 2, COLUMNS = 3, TO_ROWS = 4, TO_COLUMNS = 6, N = ROWS * COLUMNS * K, PIXELS = 24 };

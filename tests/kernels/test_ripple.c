@@ -76,10 +76,9 @@ typedef struct {
     float *phi, *qkv, *alpha, *dy;
 } Problem;
 
-/* Results, and for each the sum of the sizes of its terms: what rounding is relative to where terms cancel.  For dalpha
- * these are the terms of all groups of the query: an algorithm may take one group as the total less the others.
- * Another may give every pair the last group's weight and correct it where that is wrong: a weight then counts as three
- * terms. */
+/* Results, and for each the sum of the absolute values of its terms, to which rounding is relative.  For dalpha these
+ * are the terms of all groups of the query: an algorithm may compute one group as the total less the others.  Another
+ * may give every pair the last group's weight and then correct it, so that twice that weight is added. */
 typedef struct {
     double *y, *den, *dqkv, *dphi, *dalpha;
     double *y_size, *dqkv_size, *dphi_size, *dalpha_size;
@@ -190,8 +189,8 @@ typedef struct {
     float *y, *den, *dqkv, *dphi, *dalpha;
 } Result;
 
-/* q and k thirds hold a value that must still be there; the v third starts as NaN. */
-static const float UNTOUCHED = 12352; /* a bfloat16 too */
+/* The q and k thirds of dqkv start as this value, which must not change; the v third starts as NaN. */
+static const float UNTOUCHED = 12352; /* exact in bfloat16, too */
 
 static bool is_v(const Problem *p, size_t i) { return i / ((size_t)p->H * p->D) % 3 == 2; }
 
@@ -231,7 +230,7 @@ static void result_free(Result *r) {
     free(r->dalpha);
 }
 
-/* Checks the q and k thirds and takes them out of both: what is left is dv. */
+/* Checks the q and k thirds and removes them from dqkv, want and size, so that dv remains. */
 static int thirds_untouched(const Problem *p, float *dqkv, double *want, double *size) {
     size_t left = 0;
     for (size_t i = 0; i < p->qkvs; i++) {
@@ -246,8 +245,8 @@ static int thirds_untouched(const Problem *p, float *dqkv, double *want, double 
     return 1;
 }
 
-/* Every element is held to the size of the sums its tensor comes from, and the tensor to its own: not on a grid of one
- * token, where all may cancel, nor for the one weight of a single group. */
+/* Compares each element relative to the size of its terms, and each tensor relative to its own size.  The latter is
+ * left out on a grid of one token and for the weight of a single group, where everything may cancel. */
 static int check_result(const char *algorithm, const Problem *p, const Result *r, const Reference *want,
                         double sums) {
     Reference v = *want;
@@ -274,12 +273,12 @@ static int check_result(const char *algorithm, const Problem *p, const Result *r
     return ok;
 }
 
-/* The error that a term of a sum may have, relative to its size: `chain` float additions in a row; with bfloat16
- * activations three roundings, of a factor, of the weighted pair and of the result, each by at most 2^-8, of which
- * check_sums allows half for the element's terms and half for the tensor's. */
+/* The allowed error of a term, relative to its size: in float `chain`, for consecutive additions; with bfloat16
+ * activations three roundings of at most 2^-8 each, of a factor, the weighted pair and the result.  Half of that is
+ * enough, because check_sums allows it once for the element's terms and once for the tensor's. */
 static double sums_tolerance(double chain) { return sizeof(real) == 4 ? chain : 3.0 / 512; }
 
-/* 4e-6 is sixty-four roundings in a row: the longest chain of additions that one element goes through here. */
+/* 4e-6 is 64 consecutive roundings, as in the longest chain of additions for one element here. */
 static void algorithms_match_formulas(void **state) {
     (void)state;
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
@@ -297,7 +296,7 @@ static void algorithms_match_formulas(void **state) {
 
 static int drawn(int i, int most) { return (int)rng_below(check_seed(), RNG_TEST, 3, 0, (uint64_t)i, (uint32_t)most); }
 
-/* Rings in space-time: cubes, frames further apart than rows, and time ignored; the last two are drawn. */
+/* Rings in space-time: cubes, frames further apart than rows, and time ignored; the last two cases are random. */
 static void clips_match_formulas(void **state) {
     (void)state;
     struct {
@@ -329,7 +328,7 @@ static void clips_match_formulas(void **state) {
     }
 }
 
-/* 2 x 3 x 2 tokens of sines in cubes, against float64 sums over all pairs; features max(z, 0) + 0.1. */
+/* 2 x 3 x 2 tokens of sines with cubic rings and features max(z, 0) + 0.1, against float64 sums over all pairs. */
 static void clip_of_numbers(void **state) {
     (void)state;
     enum { N = 12, D = 2, G = 3 };
@@ -362,8 +361,8 @@ static void clip_of_numbers(void **state) {
     device_free(d_den);
 }
 
-/* 10^4 float additions in stretches of a hundred, sixteen lanes wide: a random walk of 1e-6, and the worst of 10^5
- * elements lies five times as far out. */
+/* 10^4 float additions, in stretches of a hundred with sixteen lanes, have a random error of 1e-6; the largest error of
+ * 10^5 elements is five times as large. */
 static void many_tokens_keep_their_digits(void **state) {
     (void)state;
     int side = full_or_reduced("grid side", 100, 30);
@@ -382,7 +381,7 @@ static void many_tokens_keep_their_digits(void **state) {
     }
 }
 
-/* Where nothing cancels, an algorithm is closer to the formulas than the bound on its sums asks. */
+/* Where no terms cancel, errors are smaller than the bound for sums allows. */
 static void formulas_to_few_roundings(void **state) {
     (void)state;
     Case c = {11, 17, 2, 3, 12, 20, 4, {0, 1, 3, 6}, PLAIN};
@@ -421,7 +420,7 @@ static void same_bits_again(void **state) {
     problem_free(&p);
 }
 
-/* A NaN in one image must show there and nowhere else, even where buffers are used again. */
+/* A NaN in one image must appear in its results and in no others, even if buffers are reused. */
 static void nan_stays_in_its_image(void **state) {
     (void)state;
     Case c = {6, 10, 3, 1, 5, 7, 4, {0, 1, 2, 3}, PLAIN};
@@ -437,7 +436,7 @@ static void nan_stays_in_its_image(void **state) {
     problem_free(&p);
 }
 
-/* The comparison must reject what a broken kernel would give: zeros, a flipped sign, a row in its neighbour's place. */
+/* The comparison must reject the results of broken kernels: zeros, a flipped sign, or rows shifted by one. */
 static void broken_results_are_rejected(void **state) {
     (void)state;
     Problem p = problem_of(&cases[0], 0);
@@ -508,8 +507,9 @@ static void weights_free(Weights *w) {
     free(w->dalpha);
 }
 
-/* The paper's equations 5 and 6 and its appendix C.3.  It prints sticks that are counted from `first` 1 on, and a
- * denominator of R - r^ + `added`, 2.  Returns r^ (R when the process is not ended early). */
+/* The paper's equations 5 and 6 and appendix C.3.  As printed there, sticks are counted from `first` = 1, and `added`
+ * is 2 in the denominator R - r^ + added; the kernels use 0 and 1.  Returns r^, or R if the process does not end
+ * early. */
 static int break_sticks(double *alpha, const double *o, int R, double tau, int first, int added) {
     double left = 1, taken = 0;
     for (int r = 0; r < R; r++) {
@@ -528,7 +528,7 @@ static int break_sticks(double *alpha, const double *o, int R, double tau, int f
     return R;
 }
 
-/* alpha, o and p of token i and head h by the contract; returns r^. */
+/* Computes alpha, o and p of token i and head h by the header's formulas; returns r^. */
 static int weights_row(const Weights *w, size_t i, int h, double *alpha, double *o, double *p) {
     int D = w->D, R = w->R;
     const double *v = w->qkv + (i * 3 * w->H + 2 * w->H + h) * D;
@@ -562,8 +562,8 @@ static double weights_loss(const Weights *w) {
     return loss;
 }
 
-/* Where 1 - sum alpha is within rounding of tau, float and double may end the process at different sticks, and both are
- * right: such rows get another v. */
+/* Changes v in rows where 1 - sum alpha is within rounding of tau: there float and double may end the process at
+ * different sticks, and both are right. */
 static void avoid_ties(Weights *w) {
     double alpha[64], o[64], p[64], tau = w->tau;
     for (size_t i = 0; i < w->n; i++)
@@ -585,7 +585,7 @@ typedef struct {
     double *terms; /* [D]: sums of the absolute values of dbp's terms */
 } WeightsReference;
 
-/* do by the quotient form of the gradient, which the kernels do not use. */
+/* Computes do by the quotient form of the gradient, which the kernels do not use. */
 static void logit_gradients(const Weights *w, double *dlogit, const double *dalpha, const double *alpha,
                             const double *o, int end) {
     int R = w->R;
@@ -635,7 +635,7 @@ static void weights_reference_free(WeightsReference *r) {
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
 }
 
-/* Gradients must be added to what is there: everything that accumulates starts at this. */
+/* All accumulated gradients start at this value, to which kernels must add. */
 static const float START = 1.0f / 64;
 
 static float *constant(size_t n, float x) {
@@ -694,7 +694,7 @@ static void weights_result_free(WeightsResult *r) {
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
 }
 
-/* Takes away the value a gradient started from. */
+/* Subtracts START from a gradient. */
 static const float *less_start(float *x, size_t n) {
     for (size_t i = 0; i < n; i++) x[i] -= START;
     return x;
@@ -707,8 +707,8 @@ static double stored_step(const double *x, size_t n) {
     return REAL_STEP * (1 + START / sqrt(squares / (double)n));
 }
 
-/* The root mean square of the error, and the worst element, which among 10^5 lies five times as far out.  All
- * arithmetic is float on every device; `stored`: what storing the result moves it by. */
+/* Checks the root mean square of the error, and the worst of up to 10^5 elements with five times that tolerance.  All
+ * arithmetic is in float on every device; `stored`: the relative error of storing the result. */
 static int check_both(const char *what, const float *got, const double *want, size_t n, double stored) {
     int ok = check_rms(what, got, want, n, 1e-5 + stored);
     return check_close_step(what, got, want, n, 5e-5 + stored, stored) && ok;
@@ -791,7 +791,8 @@ static void weights_match_differences(void **state) {
     }
 }
 
-/* Zero-based sticks: logits of zero give every group the same; extreme logits give zeros and ones, not NaN. */
+/* Logits of zero give every group the same weight, because sticks are counted from 0.  Extreme logits give zeros and
+ * ones, not NaN. */
 static void weights_at_the_ends(void **state) {
     (void)state;
     enum { D = 4, R = 4, N = 3 };
@@ -826,9 +827,9 @@ static double sum_of(const double *x, int n) {
     return sum;
 }
 
-/* The kernels leave the paper's letter in two places: with the denominator of equation 6 as printed the weights of a
- * process that ends early do not sum to 1, which section 3.1 demands of them, and with C.3's sticks as printed the last
- * stick is 1 whatever its logit, so that the merged group never has a weight. */
+/* The kernels deviate from the printed paper in two places.  With the printed denominator of equation 6, the weights of
+ * a process that ends early do not sum to 1, as section 3.1 requires.  With the printed sticks of C.3, the last stick
+ * is 1 for any logit, so that the weight of the merged group is always 0. */
 static void weights_deviate_from_the_letter(void **state) {
     (void)state;
     enum { R = 4, H = 2, D = 8, N = 500 };
@@ -887,7 +888,7 @@ static double divergence_of(const float *p, int G) {
     return divergence;
 }
 
-/* Calls it twice: the sums go on. */
+/* The means of two calls, which add to the same sums. */
 static void measure_twice(double total[3], const float *alpha, const float *o, float tau, size_t rows, int G) {
     enum { PARTS = 5 };
     uint64_t sums[3 * PARTS], *device = device_malloc(sizeof sums, "sums");
@@ -936,7 +937,7 @@ static void measures_match_formulas(void **state) {
     }
 }
 
-/* Weights that are the halving ones do not diverge from them, however many rings there are. */
+/* Weights that halve from ring to ring have divergence 0, with any number of rings. */
 static void halving_weights_measure_nothing(void **state) {
     (void)state;
     for (int G = 1; G <= RIPPLE_MAX_GROUPS; G += 51) {

@@ -11,7 +11,7 @@
 
 /* == The formula ================================================================================================== */
 
-/* Where the four cells around a sample lie, and their weights; none outside of the map. */
+/* The four cells around a sample, and their weights, which are 0 outside of the map. */
 typedef struct {
     size_t cell[4];
     double weight[4];
@@ -44,7 +44,7 @@ static Side side_of(const float *box, int axis, const RoiAlign *s, int level) {
     return (Side){start, (end - start) / s->P, (int)ceil((end - start) / s->P)};
 }
 
-/* Each pair of a result and a cell that it reads, once for every sample: y += w x, and dx += w dy. */
+/* For every sample, each pair of a result and a cell that it reads: y += w x, and dx += w dy. */
 static void formula(double *y, double *const *dmaps, double *const *maps, const double *dy, const float *boxes,
                     const int *place, int R, const RoiAlign *s) {
     for (int r = 0; r < R; r++) {
@@ -73,14 +73,14 @@ static void formula(double *y, double *const *dmaps, double *const *maps, const 
 typedef struct {
     RoiAlign s;
     int R;
-    bool edges; /* the first boxes are those that have nothing, little or too much of a map */
+    bool edges; /* the first boxes are empty, inverted, tiny, outside of the map or larger than it */
 } Case;
 
 static size_t map_size(const RoiAlign *s, int l) {
     return (size_t)s->B * (size_t)s->rows[l] * (size_t)s->columns[l] * (size_t)s->C;
 }
 
-/* Whether rounding could decide how many samples there are, or whether one counts. */
+/* Whether rounding could change the number of samples, or whether a sample counts. */
 static bool ambiguous(const float *box, const RoiAlign *s, int level) {
     for (int axis = 0; axis < 2; axis++) {
         Side side = side_of(box, axis, s, level);
@@ -97,7 +97,7 @@ static bool ambiguous(const float *box, const RoiAlign *s, int level) {
 
 static double uniform(uint32_t stream, uint64_t i) { return rng_uniform(check_seed(), RNG_TEST, stream, 7, i); }
 
-/* Sides from a hundredth of the picture to more than all of it, some of them partly or wholly outside. */
+/* Random boxes with sides from a hundredth of the picture to more than all of it, some partly or entirely outside. */
 static void draw_boxes(float *boxes, int *place, const Case *k) {
     static uint32_t stream = 1000;
     stream++;
@@ -126,7 +126,7 @@ typedef struct {
     float *boxes, *d_boxes;
     int *place, *d_place;
     size_t out;
-    double *maps[ROI_LEVELS], *dmaps[ROI_LEVELS], *dy; /* of the formula */
+    double *maps[ROI_LEVELS], *dmaps[ROI_LEVELS], *dy; /* for the formula */
     float *before[ROI_LEVELS];
     real *d_maps[ROI_LEVELS], *d_dmaps[ROI_LEVELS], *d_y, *d_dy;
 } Tensors;
@@ -167,9 +167,9 @@ static void roi_align_both(const Tensors *t, const Case *k) {
     roi_align_backward(t->d_dmaps, t->d_dy, t->d_boxes, t->d_place, k->R, &k->s);
 }
 
-/* Float arithmetic, and one rounding of the result.  The place of a sample is rounded four times, each time by half a unit
- * in the last place of numbers up to twice the map's longest side, and neighbouring cells differ by up to six times the
- * root mean square. */
+/* Compares results of float arithmetic that are rounded once.  The position of a sample is rounded four times, each
+ * time by half a unit in the last place of numbers up to twice the map's longest side, and neighbouring cells differ by
+ * up to six times the root mean square. */
 static int close_sampled(const char *what, const real *got, const double *want, size_t n, const RoiAlign *s) {
     int side = 1;
     for (int l = 0; l < s->levels; l++) {
@@ -191,7 +191,7 @@ static void roi_align_case(Case k) {
         size_t n = map_size(&k.s, l);
         const float *got = download_real(t.d_dmaps[l], n);
         assert_true(close_sampled("dx", t.d_dmaps[l], t.dmaps[l], n, &k.s));
-        for (size_t i = 0; i < n; i++) /* what no RoI reads is not touched */
+        for (size_t i = 0; i < n; i++) /* cells that no RoI reads do not change */
             if (t.dmaps[l][i] == (double)t.before[l][i]) assert_true(got[i] == t.before[l][i]);
     }
     release_all();
@@ -214,7 +214,7 @@ static void test_roi_align(void **state) {
         roi_align_case((Case){{2, 256, 7, 2, {50, 25}, {84, 42}, {0.25f, 0.125f}}, 60, true});
 }
 
-/* A box that is not a number, or endless, costs no crash and no endless time, and nothing outside of the map. */
+/* Boxes with NaN or infinite coordinates cause no crash, no endless loop and no access outside of the map. */
 static void test_garbage(void **state) {
     (void)state;
     Case k = {{1, 5, 3, 1, {6}, {7}, {0.25f}}, 6, false};
@@ -282,7 +282,7 @@ static void test_slopes(void **state) {
 
 typedef struct {
     float box[4];
-    double y[4], corner, sum, dx, slope; /* channel 0; channel 1's last; all; the sum of dx's channel 0; that of dx f */
+    double y[4], corner, sum, dx, slope; /* y: channel 0; corner: last y; sum: of y; dx: of channel 0; slope: of dx f */
 } Digits;
 
 static int near(const char *what, double got, double want) {

@@ -1,6 +1,6 @@
 /* Softmax attention with a relative position bias and over sparse sets of keys, against the dense formula in double:
  * all pairs, the score plus the bias, or minus infinity for a key outside of the query's sets.  Also thresholded
- * attention, with gradients by differences of that formula. */
+ * attention, whose gradients are compared with differences of its formula. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,7 +15,7 @@ typedef struct {
     const SparsePattern *pattern;
 } Case;
 
-/* The table's element of a pair, -1 without one. */
+/* The table's element for a pair, or -1 if there is none. */
 static int bias_at(const RelativeBias *b, int h, int n, int m) {
     int T = b->grid.frames, Hg = b->grid.rows, Wg = b->grid.columns, across = 2 * Wg - 1, down = 2 * Hg - 1;
     int area = Hg * Wg, size = (2 * T - 1) * down * across;
@@ -33,12 +33,12 @@ static bool sees(const SparsePattern *p, int H, int h, int n, int m) {
     return (h < p->first && first) || (h >= H - p->second && second);
 }
 
-/* Element c of q, k or v (part 0, 1, 2). */
+/* The index of element c of q, k or v (part 0, 1, 2). */
 static size_t at(const Case *k, int b, int n, int part, int h, int c) {
     return ((((size_t)b * k->N + n) * 3 + part) * k->H + h) * k->D + c;
 }
 
-/* sizes [as dqkv]: the sums of the sizes of an element's terms. */
+/* sizes [as dqkv]: for each element, the sum of the absolute values of its terms. */
 typedef struct {
     double *y, *lse, *dqkv, *dtable, *sizes;
 } Reference;
@@ -64,7 +64,7 @@ static void weigh(double *p, double *lse, const float *qkv, const float *table, 
     lse[((size_t)b * k->H + h) * k->N + n] = largest + log(sum);
 }
 
-/* Element 0 of a head's row in y. */
+/* The index of a head's row in y. */
 static size_t row_at(const Case *k, int b, int h, int n) { return (((size_t)b * k->N + n) * k->H + h) * k->D; }
 
 static void forward_row(Reference r, const double *p, const float *qkv, const Case *k, int b, int h, int n) {
@@ -72,7 +72,7 @@ static void forward_row(Reference r, const double *p, const float *qkv, const Ca
         for (int c = 0; c < k->D; c++) r.y[row_at(k, b, h, n) + c] += p[m] * qkv[at(k, b, m, 2, h, c)];
 }
 
-/* y is the device's: with few keys nothing averages out what rounding it to bfloat16 does to dy.y. */
+/* y is the device's result, because with few keys the effect of its rounding on dy.y does not average out. */
 static void backward_row(Reference r, const double *p, const float *dy, const float *y, const float *qkv, const Case *k,
                          int b, int h, int n) {
     size_t out = row_at(k, b, h, n);
@@ -97,14 +97,14 @@ static void backward_row(Reference r, const double *p, const float *dy, const fl
     }
 }
 
-/* True where every query sees a single key: scores do not matter then, and their gradient is nothing but rounding. */
+/* True if every query sees a single key: its weight is 1 for any score, and the gradient of scores is only rounding. */
 static bool alone(const double *want, size_t n) {
     for (size_t i = 0; i < n; i++)
         if (fabs(want[i]) > 1e-9) return false;
     return true;
 }
 
-/* dq, dk or dv alone: the three differ in size, and the largest must not hide the others' errors. */
+/* Compares dq, dk or dv alone: they differ in size, and the largest must not hide errors in the others. */
 static int close_third(int part, const float *got, Reference r, const Case *k) {
     const char *names[] = {"dq", "dk", "dv"};
     size_t M = (size_t)k->H * k->D, n = (size_t)k->B * k->N * M;
@@ -188,8 +188,8 @@ static void test_bias(void **state) {
     }
 }
 
-/* Strides that do and do not divide N, blocks cut off before, in and after their summary; each set alone, in some
- * heads, and both in all. */
+/* Strides that do and do not divide N, blocks cut off before, in and after their summary; each set alone, each in
+ * some heads, and both in all heads. */
 static void test_sparse(void **state) {
     (void)state;
     const struct {
@@ -210,16 +210,16 @@ static void test_sparse(void **state) {
             }
 }
 
-/* == Without the small weights ===================================================================================== */
+/* == Thresholded attention ======================================================================================== */
 
 typedef struct {
     int B, N, H, D;
     double threshold, *qkv, *before;
-    bool *left; /* [B,H,N,N] pairs; NULL: to be found */
-    double closest; /* least |log(weight / threshold)|, where they are found */
+    bool *left; /* [B,H,N,N], whether a pair remains */
+    double closest; /* the smallest |log(weight / threshold)|; negative: `left` is constant */
 } Masked;
 
-/* The weights of query n of a head whose q begins at q0, in p [N]. */
+/* p [N] = the weights of query n of a head whose q begins at q0. */
 static void masked_row(double *p, const Masked *k, size_t q0, int n) {
     size_t row = 3 * (size_t)k->H * k->D;
     double sum = 0;
@@ -261,7 +261,7 @@ static void masked_case(int B, int N, int H, int D) {
     float *d_lse = poisoned(rows), *d_delta = poisoned(rows);
     Masked k = {B, N, H, D, 0.7 / N, wide(qkv, 3 * n), wide(y, n), calloc(rows * N, sizeof(bool)), 0};
     double *want = zeros(n);
-    while (k.closest < 1e-5) { /* no weight that rounding could leave out or not */
+    while (k.closest < 1e-5) { /* until no weight is within rounding of the threshold */
         k.closest = INFINITY;
         k.threshold = (float)(k.threshold * 1.001);
         masked_outputs(want, &k);
@@ -278,7 +278,7 @@ static void masked_case(int B, int N, int H, int D) {
     thresholded_attention_backward(d_dqkv, d_delta, d_dy, d_lse, d_qkv, (float)k.threshold, &shape);
     Function f = {masked_outputs, &k, n, zeros(n), dy, 1e-5};
     assert_true(slopes_agree("dqkv", download_real(d_dqkv, 3 * n), before, k.qkv, 3 * n, &f));
-    double *delta = zeros(rows), *size = zeros(rows); /* of what is added, so y before it does not matter */
+    double *delta = zeros(rows), *size = zeros(rows); /* without the initial y */
     for (size_t i = 0; i < n; i++) {
         size_t row = (i / (H * D) / N * H + i / D % H) * N + i / (H * D) % N;
         add_term(&delta[row], &size[row], dy[i] * (want[i] - y[i]));

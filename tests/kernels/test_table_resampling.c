@@ -1,4 +1,4 @@
-/* Tables on the grid of a batch (kernels/tokens/table_resampling.h): the weights' digits, the sums against those of the
+/* Resampling of tables to the grid of a batch (kernels/tokens/table_resampling.h): known weights, results against the
  * host's grid_resample, and the adjoint, entry by entry. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -19,7 +19,7 @@ static int draw(int least, int most) {
 
 static size_t numbers(Grid grid, int inner) { return (size_t)grid_tokens(grid) * (size_t)inner; }
 
-/* Host results of both directions, from poison; dx begins with `before`. */
+/* Run both directions on the device and return host copies; dx starts at `before`. */
 static float *forward(const float *x, const TableResampling *s) {
     size_t n = numbers(s->to, s->inner);
     float *y = poisoned(n);
@@ -41,7 +41,7 @@ static float *one_at(size_t n, size_t at) {
     return x;
 }
 
-/* From 7 rows to 25: row 0 starts 1.10967251, -0.10967251, 0, and row 12 is 1 at row 3. */
+/* From 7 rows to 25, the weights of row 0 begin with 1.10967251, -0.10967251, 0, and row 12 is row 3 of the source. */
 static void test_digits(void **state) {
     (void)state;
     const TableResampling s = {{1, 7, 1}, {1, 25, 1}, 1, false};
@@ -57,8 +57,8 @@ static void test_digits(void **state) {
     release_all();
 }
 
-/* From 4 to 8 bilinearly the centres lie at quarters between two entries, and the edges' are those of the ends; from 8
- * to 4 between two entries, without antialiasing. */
+/* Bilinear resampling from 4 to 8 gives quarters of two neighbouring entries, and copies of the first and last; from 8
+ * to 4, without antialiasing, it gives means of two entries. */
 static void test_bilinear_digits(void **state) {
     (void)state;
     const TableResampling up = {{1, 4, 1}, {1, 8, 1}, 1, true}, down = {{1, 1, 8}, {1, 1, 4}, 1, true};
@@ -69,8 +69,7 @@ static void test_bilinear_digits(void **state) {
     release_all();
 }
 
-/* In double, where no rounding hides a share that one direction leaves out: <U x, y> = <x, U^T y>, and rows of U sum to
- * one. */
+/* <U x, y> = <x, U^T y>, and rows of U sum to one; in double, so that rounding cannot hide a missing term. */
 static void test_axis(void **state) {
     (void)state;
     for (int turn = 0; turn < 200; turn++) {
@@ -99,7 +98,7 @@ static void test_axis(void **state) {
     }
 }
 
-/* What every number of x adds to every number of y, and back: the same products, bit for bit. */
+/* The weight of every x in every y is the same in both directions, bit for bit. */
 static void test_adjoint(void **state) {
     (void)state;
     for (int turn = 0; turn < 6; turn++) {
@@ -117,7 +116,7 @@ static void test_adjoint(void **state) {
     }
 }
 
-/* Both sum in double, so that they differ at most by the rounding to float. */
+/* Device and host sum in double, so that they differ at most by the rounding to float. */
 static void test_as_on_the_host(void **state) {
     (void)state;
     for (int turn = 0; turn < 20; turn++) {

@@ -14,13 +14,13 @@ typedef struct {
 
 static int frames_of(const Unfold *s) { return s->frames ? s->frames : 1; }
 
-/* f: frame of all clips, or image. */
+/* f: the frame, counted over all clips, or the image. */
 static size_t input_at(const Unfold *s, int f, int m, int y, int x) {
     return s->planes ? ((((size_t)f * s->C + m) * s->Hi + y) * s->Wi + x)
                      : ((((size_t)f * s->Hi + y) * s->Wi + x) * s->C + m);
 }
 
-/* Every column of every window once. */
+/* Visits every column of every window once. */
 static void reference(double *cols, double *dx, const float *x, const float *dcols, Case k) {
     const Unfold *s = &k.shape;
     Grid windows = unfold_grid(s);
@@ -74,7 +74,7 @@ static void test_unfold(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) unfold_case(cases[i]);
 }
 
-/* Windows that do not overlap are patches. */
+/* Unfolding windows that do not overlap gives patches. */
 static void test_patches(void **state) {
     (void)state;
     enum { B = 2, P = 3, H = 9, W = 6, SIZE = B * 3 * H * W };

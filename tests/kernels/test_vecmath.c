@@ -15,7 +15,7 @@ enum { STRIDE = 977 };
 
 typedef void (*Check)(const float x[TILE]);
 
-/* TILE at a time: bit patterns of all floats, then [-limit, limit] in steps. */
+/* Checks TILE floats at a time: every STRIDE-th bit pattern, and then steps from -limit to limit. */
 static void sweep(Check check, float limit) {
     float x[TILE];
     for (uint64_t bits = 0; bits < (uint64_t)1 << 32; bits += TILE * STRIDE) {
@@ -37,7 +37,7 @@ static void sweep(Check check, float limit) {
 
 static double worst;
 
-/* |got - want| in units of the last place of want; a want beyond float must come out infinite. */
+/* Checks |got - want| in units in the last place; if want is beyond the range of float, got must be infinite. */
 static void within_ulp(float x, float got, double want, double ulps) {
     if (isnan(want)) {
         assert_true(isnan(got));

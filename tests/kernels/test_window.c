@@ -1,6 +1,6 @@
-/* Attention within windows against the formula in double, taken token by token: two tokens of the rolled grid see each
- * other if they are in one window, and are apart if along an axis only one of them was rolled over the edge.  The
- * gradients by differences of that formula. */
+/* Attention within windows against the formula in double, token by token: two tokens of the rolled grid see each other
+ * if they are in one window, and are apart if along an axis only one of them was rolled over the edge.  Gradients are
+ * compared with differences of that formula. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,7 +22,7 @@ typedef struct {
     double *lse;
 } Case;
 
-/* A coordinate of a padded axis after rolling, and whether that took it over the edge. */
+/* A coordinate on a padded axis after rolling, and whether it was rolled over the edge. */
 typedef struct {
     int at;
     bool over;
@@ -43,14 +43,14 @@ static void axes_of(Axis axes[3], const WindowShape *w) {
     for (int i = 0; i < 3; i++) axes[i] = all[i], axes[i].filled = filled_up(all[i].side, all[i].window);
 }
 
-/* Splits a number by the axes, the last one fastest. */
+/* Splits an index into coordinates; the last one changes fastest. */
 static void split(int place[3], int n, int frames, int rows, int columns) {
     place[0] = n / (rows * columns) % frames;
     place[1] = n / columns % rows;
     place[2] = n % columns;
 }
 
-/* The table's row for query i and key j, each a place on the filled grid; -1: the query does not see it. */
+/* The table's row for query i and key j, both places on the padded grid; -1 if the query does not see the key. */
 static int entry_of(bool *apart, const Axis axes[3], const int i[3], const int j[3]) {
     int entry = 0;
     *apart = false;
@@ -64,7 +64,7 @@ static int entry_of(bool *apart, const Axis axes[3], const int i[3], const int j
     return entry;
 }
 
-/* y [D] = that of head h and query n of an image; returns the log of the sum of exponentials. */
+/* Computes y [D] of head h and query n of an image; returns the log-sum-exp of the scores. */
 static double outputs_of(double *y, const Case *k, const double *image, int h, int n) {
     const WindowShape *w = &k->windows;
     int M = k->H * k->D, columns = w->grid.columns, rows = w->grid.rows, query[3], j[3];
@@ -101,8 +101,8 @@ static void outputs(double *y, void *context) {
                     outputs_of(y + ((size_t)b * N + n) * M + h * k->D, k, k->qkv + (size_t)b * N * 3 * M, h, n);
 }
 
-/* A window of one place has the weight 1 whatever the score, so the terms dy.v and dy.y of the table's gradient cancel:
- * what is left is held to the size of these terms. */
+/* In a window of one place the weight is 1 for any score, so that the terms dy.v and dy.y of the table's gradient
+ * cancel: the result is compared relative to the size of these terms. */
 static int table_stays(const Case *k, const Parameter *table, const float *dy, const double *y) {
     double *size = zeros(k->H);
     size_t tokens = (size_t)k->B * grid_tokens(k->windows.grid), heads = tokens * k->H;
@@ -116,7 +116,7 @@ static int table_stays(const Case *k, const Parameter *table, const float *dy, c
                       roundings(5));
 }
 
-/* The bias of one offset outweighs what lies between two regions, so that pairs that are apart count, too. */
+/* Makes the bias of one offset outweigh the mask between regions, so that pairs that are apart count, too. */
 static void outweigh(Parameter *table, const WindowShape *w, int H) {
     int entry = (w->wt - 1) * (2 * w->wh - 1) * (2 * w->ww - 1) + w->wh * (2 * w->ww - 1) - w->ww - (w->ww > 1);
     float *x = calloc(table->n, sizeof *x);
@@ -200,8 +200,8 @@ static void test_window(void **state) {
     window_case((Sizes){1, 2, 4, {{4, 4, 3}, 2, 3, 1, 0, 2, 1}}, false, true);
 }
 
-/* The windows' places are all tokens, each once, and as many empty ones as fill the grid up; not rolled they are one
- * region. */
+/* The places of all windows are all tokens, each once, and the empty places of the padding.  Without rolling, each
+ * window is one region. */
 static void test_places(void **state) {
     (void)state;
     for (uint32_t i = 0; i < 200; i++) {
@@ -227,8 +227,8 @@ static void test_places(void **state) {
     }
 }
 
-/* Rows in the order of windows: a token goes where its window and its place in it are, by the formula of `roll`.  Back
- * is the same the other way round, and leaves the other channels alone. */
+/* Rows are sorted by window: a token moves to its place in its window, by the formula of `roll`.  The inverse moves it
+ * back and does not change the other channels. */
 static void rows_case(int B, WindowShape w, int parts, int C, int M, int first) {
     int N = grid_tokens(w.grid), places = w.wt * w.wh * w.ww, windows = grid_tokens(window_counts(&w));
     Axis axes[3];
@@ -278,12 +278,12 @@ static void test_rows(void **state) {
     rows_case(1, (WindowShape){{5, 5, 7}, 4, 3, 2, 1, 2, 1}, 1, 3, 7, 2);
 }
 
-/* Two algorithms, either of which may be as far from the truth as close_rounded says. */
+/* Compares two algorithms, each of which may have the error that close_rounded allows. */
 static int agree(const char *what, const real *a, const real *b, size_t n) {
     return check_close_step(what, download_real(a, n), wide(download_real(b, n), n), n, 2 * roundings(5), 2 * REAL_STEP);
 }
 
-/* One window, a table of zeros: the softmax attention of all tokens. */
+/* One window with a table of zeros gives softmax attention over all tokens. */
 static void test_whole_grid(void **state) {
     (void)state;
     enum { B = 2, H = 3, D = 8, N = 20, n = B * N * H * D };
@@ -300,7 +300,7 @@ static void test_whole_grid(void **state) {
     release_all();
 }
 
-/* One window is attention with a bias for every offset on the grid; that table goes by key minus query. */
+/* One window gives biased attention with an entry for every offset, where the table is indexed by key minus query. */
 static void test_biased(void **state) {
     (void)state;
     enum { B = 2, H = 3, D = 8, Hg = 4, Wg = 5, N = Hg * Wg, n = B * N * H * D, E = (2 * Hg - 1) * (2 * Wg - 1) };

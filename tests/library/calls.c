@@ -6,8 +6,8 @@
  *   calls recovery CHECKPOINT IMAGE BROKEN ENDLESS
  *                                              a broken image gives an error, and so does the checkpoint ENDLESS, whose
  *                                              outputs are not finite; afterwards the logits are the same
- *   calls damage CHECKPOINT IMAGE SCRATCH N    N bit flips, most in the header, and N truncations: from the file SCRATCH
- *                                              and from memory the same errors and probabilities, and no memory leak
+ *   calls damage CHECKPOINT IMAGE SCRATCH N    N bit flips, most in the header, and N truncations: the file SCRATCH and
+ *                                              memory give the same errors and probabilities, without a memory leak
  *   calls refused CHECKPOINT                   opens a bad checkpoint 500 times without a memory leak; prints the error
  *   calls threads A B IMAGE N                  N calls by two threads with a model each: same logits, no memory leak */
 #include <math.h>

@@ -71,8 +71,7 @@ static void assert_near(double got, double want) {
 
 /* == Tests ======================================================================================================== */
 
-/* 60, 62 and 67 have the mean 63, the deviation sqrt((9 + 1 + 16) / 2) and this divided by sqrt(3) as standard
- * error. */
+/* 60, 62 and 67 have mean 63, deviation sqrt((9 + 1 + 16) / 2), and the standard error is this by sqrt(3). */
 static void test_means(void **state) {
     const char *paths[] = {make_run_of("soft-seed1", "attn = softmax\nseed = 1\n", 40, 50, 60),
                            make_run_of("soft-seed2", "attn = softmax\nseed = 2\n", 41, 63, 62),

@@ -372,7 +372,7 @@ static void places_are_those_of_the_values(void **state) {
     char *path = path_of(&linear, false);
     assert_int_equal(sscanf(path, " d=\"m%lf %lf %lf%lf %lf%lf", at, at + 1, at + 2, at + 3, at + 4, at + 5), 6);
     assert_true(at[0] == 0 && at[2] == 1600 && at[4] == 4800);
-    assert_true(at[1] == 2200 && at[3] < 0 && fabs(at[5] - 3 * at[3]) < 3); /* upwards, from zero */
+    assert_true(at[1] == 2200 && at[3] < 0 && fabs(at[5] - 3 * at[3]) < 3); /* the line rises from zero */
     free(path);
     path = path_of(&powers, true);
     assert_int_equal(sscanf(path, " d=\"m%lf %lf %lf%lf %lf%lf", at, at + 1, at + 2, at + 3, at + 4, at + 5), 6);
