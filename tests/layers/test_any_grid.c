@@ -1,6 +1,6 @@
-/* Attention whose grid changes from batch to batch (AttentionOp.any_grid): an instance that was planned for the largest
- * grid, on one grid after another, against an instance that was created for each grid, whose tables were resampled
- * beforehand by grid_resample. */
+/* Attention whose grid changes from batch to batch (AttentionOp.any_grid): one instance, planned for the largest grid,
+ * is compared on several grids with instances created for each of these grids, whose tables grid_resample has
+ * resampled. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,14 +17,14 @@
 
 enum { B = 2, M = 16, HEADS = 2, GRIDS = 5 };
 
-/* The model's own grid, and the largest that memory is planned for. */
+/* The grid for which the model is created, and the largest one for which memory is planned. */
 static const Grid own = {1, 6, 6}, largest = {1, 11, 17};
 
 typedef struct {
     const char *label, *settings;
     int block, stage, stages;
     int least;    /* smallest side of a grid */
-    int multiple; /* of which sides are, if not 0 */
+    int multiple; /* if not 0, the sides of a grid are multiples of it */
 } Case;
 
 static const Case cases[] = {
@@ -66,7 +66,7 @@ static const Case cases[] = {
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
-/* == An attention by itself ======================================================================================= */
+/* == One attention ================================================================================================= */
 
 typedef struct {
     Model model;
@@ -76,7 +76,7 @@ typedef struct {
 
 static void instance_plan(Plan *plan, void *owner) { attention_plan(&((Instance *)owner)->attention, plan, B); }
 
-/* Created for a grid; it changes if there is a largest one. */
+/* Creates an instance for `grid`.  most: if not NULL, the grid may change, and memory is planned for *most. */
 static void instance_open(Instance *l, const Case *c, Grid grid, const Grid *most) {
     memset(l, 0, sizeof *l);
     config_init(&l->config, NULL);
@@ -101,7 +101,7 @@ static void instance_close(Instance *l) {
     config_free(&l->config);
 }
 
-/* Every tensor normal, those of norms around one. */
+/* Fills all tensors with normal numbers; the weights of norms have mean one. */
 static void fill(const Instance *l) {
     for (int i = 0; i < params_count(&l->model.params); i++) {
         const Param *p = params_at(&l->model.params, i);
@@ -117,7 +117,7 @@ static bool on_another_grid(const Param *p, const Param *q) {
     return p->grid.axes && memcmp(&p->grid.positions, &q->grid.positions, sizeof p->grid.positions);
 }
 
-/* The other instance's parameters, resampled to this one's grid. */
+/* Copies the parameters of `from` into `to`, resampled to the grid of `to`. */
 static void take_over(const Instance *to, const Instance *from) {
     assert_int_equal(params_count(&to->model.params), params_count(&from->model.params));
     for (int i = 0; i < params_count(&to->model.params); i++) {
@@ -137,7 +137,7 @@ typedef struct {
     size_t n;
 } Result;
 
-/* A step from poison. */
+/* One forward and backward pass.  All its memory is filled with NaN first. */
 static Result step(Instance *l, float *x, float *dy) {
     size_t n = attention_tokens(&l->attention, B) * M;
     real *d_x = upload_real(x, n), *d_dy = upload_real(dy, n), *d_y = poisoned_real(n), *d_dx = poisoned_real(n);
@@ -155,7 +155,7 @@ static int draw(int least, int most) {
     return least + (int)(rng_bits(check_seed(), RNG_TEST, 77, 0, drawn++) % (uint64_t)(most - least + 1));
 }
 
-/* Any grid that fits, upright or turned. */
+/* A random grid that fits into the planned memory, in landscape or portrait format. */
 static Grid draw_grid(const Case *c) {
     int unit = c->multiple ? c->multiple : 1, least = (c->least + unit - 1) / unit;
     Grid grid = {1, unit * draw(least, largest.rows / unit), unit * draw(least, largest.columns / unit)};
@@ -177,7 +177,7 @@ static void same_bits(const char *what, const Case *c, Grid grid, const float *g
                      (double)got[i], (double)want[i]);
 }
 
-/* dense [out,in]: the weights along an axis. */
+/* The resampling along an axis as a dense matrix [out,in]. */
 static double *weights_of(int in, int out) {
     ResampleAxis axis = resample_whole(in, out);
     double *dense = zeros((size_t)in * (size_t)out), *some = zeros((size_t)resample_taps(&axis, RESAMPLE_BICUBIC));
@@ -188,7 +188,7 @@ static double *weights_of(int in, int out) {
     return dense;
 }
 
-/* The gradient of a table is U^T G V of the gradient G of the table on the batch's grid. */
+/* The gradient of a table must be U^T G V, where G is the gradient of the table resampled to the batch's grid. */
 static void adjoint_agrees(const Case *c, Grid grid, const Param *p, const Param *q, const float *got, const float *G) {
     Grid from = p->grid.positions, to = q->grid.positions;
     size_t inner = p->size / (size_t)grid_tokens(from), columns = (size_t)from.columns;
@@ -228,7 +228,7 @@ static void compare(const Case *c, Instance *changing, Grid grid) {
 
 static void test_same_bits(void **state) {
     (void)state;
-    const int count = full_or_reduced("grids", GRIDS, 1); /* one: not the largest */
+    const int count = full_or_reduced("grids", GRIDS, 1); /* reduced: one grid, not the largest */
     for (int i = 0; i < CASES; i++) {
         const Case *c = &cases[i];
         Instance changing;
@@ -253,7 +253,7 @@ static double loss_of(Instance *l, const real *d_x, const float *dy, real *d_y, 
     return loss;
 }
 
-/* Along the gradient of each table that is resampled. */
+/* Compares the slope of the loss along the gradient of each resampled table with a central difference. */
 static void test_differences(void **state) {
     (void)state;
     if (sizeof(real) < sizeof(float)) return; /* rounded outputs are too rough for differences */
@@ -294,13 +294,13 @@ static void test_differences(void **state) {
     assert_int_equal(tables, 2 * 6 + 3);
 }
 
-/* == Windows and stripes that the grid is filled up for =========================================================== */
+/* == Windows and stripes that require padding ====================================================================== */
 
-/* The official programs' attention of one image in double.  x [N,M]; parameters by name. */
+/* The attention of the official programs for one image in double.  x [N,M]; the parameters have their usual names. */
 typedef struct {
     Grid grid;
-    int side;     /* of windows, or width of stripes */
-    int shift;    /* of windows */
+    int side;     /* of a window, or the width of a stripe */
+    int shift;    /* of the windows */
     bool stripes;
     double *x, *qkv_w, *qkv_b, *proj_w, *proj_b, *table, *conv_w[2], *conv_b[2];
     double *qkv, *mix; /* scratch [N,3M], [N,M] */
@@ -315,7 +315,8 @@ static void linear(double *y, const double *x, const double *w, const double *b,
     }
 }
 
-/* q, k or v (0, 1, 2) of head h at row y and column x; outside of the grid that of a zero, or zeros. */
+/* q, k or v (`which` 0, 1, 2) of head h at row y and column x.  Outside the grid it is that of a zero token, or zero
+ * for stripes. */
 static const double *part(const Official *o, int y, int x, int which, int h) {
     static const double zero[D];
     bool inside = y >= 0 && y < o->grid.rows && x >= 0 && x < o->grid.columns;
@@ -336,7 +337,7 @@ static void add_key(Row *row, const double *q, const double *k, const double *v,
 
 static int region(int at, int length, int side, int shift) { return at < length - side ? 0 : at < length - shift ? 1 : 2; }
 
-/* Of mmdetection's Swin: padded right and below, rolled, divided into windows. */
+/* A query of mmdetection's Swin: the grid is padded on the right and below, rolled, and divided into windows. */
 static Row window_row(const Official *o, int y, int x, int h) {
     Row row = {0};
     int w = o->side, s = o->shift, rows = (o->grid.rows + w - 1) / w * w, columns = (o->grid.columns + w - 1) / w * w;
@@ -353,8 +354,8 @@ static Row window_row(const Official *o, int y, int x, int h) {
     return row;
 }
 
-/* Of CSwin's segmentation program: head 0 in vertical stripes, head 1 in horizontal ones; half of the padding lies before
- * the grid. */
+/* A query of CSwin's segmentation program: head 0 has vertical stripes, head 1 horizontal ones.  Half of the padding
+ * lies before the grid. */
 static Row stripe_row(const Official *o, int y, int x, int h, double *convolved) {
     Row row = {0};
     int w = o->side, length = h ? o->grid.rows : o->grid.columns, other = h ? o->grid.columns : o->grid.rows;
@@ -403,7 +404,7 @@ static int gradient_agrees(const Instance *l, const Result *got, const char *nam
     return slopes_agree(name, got->grads + p->offset, NULL, values, p->size, f);
 }
 
-/* Two images with the same tokens, of which the second one gets no gradient. */
+/* Compares with the official program.  Both images have the same tokens, and the second has no gradient. */
 static void official_case(const Case *c, Grid grid, Official o) {
     Instance l;
     instance_open(&l, c, own, &largest);
@@ -460,8 +461,8 @@ static void test_filled_up(void **state) {
 
 /* == Threads and allocations ====================================================================================== */
 
-/* The same to rounding: gradients of parameters are sums of one part for each thread, and a library's products may be
- * divided among threads, too. */
+/* Compares up to rounding: gradients of parameters are the sum of one part per thread, and a library may also divide a
+ * matrix product among threads. */
 static void nearly_same(const char *what, const Case *c, Grid grid, const float *got, const float *want, size_t n) {
     double error = 0, size = 0;
     for (size_t i = 0; i < n; i++) {
@@ -501,8 +502,8 @@ static void test_threads(void **state) {
     omp_set_num_threads(threads);
 }
 
-/* Once grids were seen.  The bounded table of matrix products (kernels/linear) replaces some now and then, of any size;
- * what is allocated for a grid in every pass lets the memory grow in every pass. */
+/* Grids that were seen before allocate no memory.  The bounded table of matrix products (kernels/linear) occasionally
+ * replaces entries by others of another size, so one pass without growth is enough: a leak would grow in every pass. */
 static void test_no_allocation(void **state) {
     (void)state;
     enum { LEAST = 8, PASSES = 9 };
@@ -534,7 +535,7 @@ static void test_no_allocation(void **state) {
     }
 }
 
-/* More grids than the tables of transforms have room for: what was made again gives the same bits. */
+/* More grids than the tables of transforms can hold: a transform that is computed again gives the same bits. */
 static void test_many_grids(void **state) {
     (void)state;
     const Case *c = &(Case){"lisa by fft", "attn = lisa\nlisa_patterns = 1\nlisa_fft = 2d\nlisa_algo = fft\n", .least = 1};

@@ -7,7 +7,7 @@
 
 #include "tests/on_device.h"
 
-/* Index of element c of head h, token t in [B,N,parts,H,D]; t runs over all images. */
+/* Index of element c of head h and token t in [B,N,parts,H,D]; t counts the tokens of all images. */
 static size_t at(size_t t, int parts, int part, int H, int h, int D, int c) {
     return ((t * parts + part) * H + h) * D + c;
 }
@@ -24,14 +24,14 @@ static double dot(const float *a, const float *b, int n) {
     return sum;
 }
 
-/* The sum of the sizes of a product's terms. */
+/* The summed absolute values of the terms of a dot product. */
 static double dot_size(const float *a, const float *b, int n) {
     double sum = 0;
     for (int i = 0; i < n; i++) sum += fabs((double)a[i] * b[i]);
     return sum;
 }
 
-/* y, lse, dqkv and the sizes of dqkv's terms of one (image, head), query by query. */
+/* y, lse, dqkv and the summed absolute values of dqkv's terms for one image and head, query by query. */
 static void softmax_reference(double *y, double *lse, double *dqkv, double *size, const float *dy, const float *qkv,
                               SoftmaxCase k, int b, int h) {
     double *p = calloc(k.N, sizeof *p);
@@ -69,8 +69,8 @@ static void softmax_reference(double *y, double *lse, double *dqkv, double *size
     free(p);
 }
 
-/* dq, dk or dv alone: the three differ in size, and the largest must not hide the others' errors.  A lone key has no
- * dq. */
+/* Compares dq, dk or dv alone: they differ in size, and the largest must not hide errors of the others.  With a single
+ * key dq is zero. */
 static int close_third(int part, const real *d_got, const double *want, const double *size, size_t n, size_t M,
                        bool lone) {
     const char *names[] = {"dq", "dk", "dv"};
@@ -85,8 +85,8 @@ static int close_third(int part, const real *d_got, const double *want, const do
     return close_sums(names[part], got_part, want_part, size_part, n, lone);
 }
 
-/* q and k are half the size of v: with all three standard normal the tails of the gradients are such that the plain
- * formula in float, too, misses by up to 2e-5 of their root mean square. */
+/* q and k are half the size of v: with three standard normal tensors the tails of the gradients are so heavy that even
+ * the plain formula in float misses by up to 2e-5 of their root mean square. */
 static void softmax_case(SoftmaxCase k) {
     size_t n = (size_t)k.B * k.N * k.H * k.D, rows = (size_t)k.B * k.H * k.N;
     printf("softmax attention B %d N %d H %d D %d\n", k.B, k.N, k.H, k.D);
@@ -122,9 +122,9 @@ static void test_softmax_attention(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) softmax_case(cases[i]);
 }
 
-/* A CUDA backend has two ways for up to 256 tokens (kernels/softmax/softmax_head.cu), which give the same bits;
- * elsewhere both are one.  With scores far below zero a weight that is wrong for a key past the last one would be
- * infinite. */
+/* CUDA has two algorithms for up to 256 tokens (kernels/softmax/softmax_head.cu); other backends have one.  The
+ * emulator gives the same bits with both, a GPU agrees to rounding.  With scores far below zero, a nonzero weight of a
+ * key past the last one would be infinite. */
 static void ways_case(int B, int N, int H, int D, bool low) {
     size_t n = (size_t)B * N * H * D;
     AttentionShape shape = {B, N, H, D};
@@ -164,7 +164,7 @@ static void test_softmax_ways(void **state) {
     }
 }
 
-/* Scores that climb by thousands from key to key: the last key takes everything, and nothing overflows. */
+/* Scores that grow by thousands from key to key: the last key gets all the weight, and nothing overflows. */
 static void test_softmax_large_scores(void **state) {
     (void)state;
     enum { N = 700, D = 4 };
@@ -185,7 +185,7 @@ static void test_softmax_large_scores(void **state) {
     release_all();
 }
 
-/* One NaN among the keys reaches every query of its head and no other. */
+/* A NaN in one key reaches all queries of its head and no other head. */
 static void test_softmax_nan(void **state) {
     (void)state;
     enum { N = 20, H = 2, D = 3 };
@@ -210,7 +210,7 @@ typedef struct {
 } LinearCase;
 
 typedef struct {
-    double *y, *den, *kv, *dqkv, *dphi, *dphi_size; /* the last: the sum of the sizes of its terms */
+    double *y, *den, *kv, *dqkv, *dphi, *dphi_size; /* dphi_size: the summed absolute values of dphi's terms */
 } LinearReference;
 
 static void linear_reference(LinearReference r, const float *dy, const float *phi, const float *qkv, LinearCase k,
@@ -275,7 +275,7 @@ static void linear_case(LinearCase k) {
     float *d_den = poisoned(tokens * k.H), *d_kv = poisoned(n_kv);
     for (int b = 0; b < k.B; b++)
         for (int h = 0; h < k.H; h++) linear_reference(r, dy, phi, qkv, k, b, h);
-    for (size_t i = 0; i < 3 * n; i++) /* the q and k thirds stay as they were */
+    for (size_t i = 0; i < 3 * n; i++) /* dq and dk must not be written */
         if (i / (k.H * k.D) % 3 != 2) r.dqkv[i] = before[i];
     kernels_reserve(linear_attention_workspace(k.D, k.F));
     LinearAttention shape = {k.B, k.N, k.H, k.D, k.F, DENOMINATOR_EPSILON, {0}};
@@ -285,7 +285,7 @@ static void linear_case(LinearCase k) {
     assert_true(close_float("kv", d_kv, r.kv, n_kv));
     linear_attention_backward(d_dqkv, d_dphi, d_dy, d_y, d_den, d_kv, d_phi, d_qkv, &shape);
     assert_true(close_rounded("dqkv", d_dqkv, r.dqkv, 3 * n));
-    /* a lone token's output is its v, whatever the features */
+    /* The output of a lone token is its v, whatever the features are. */
     assert_true(close_sums("dphi", download_real(d_dphi, n_phi), r.dphi, r.dphi_size, n_phi, k.N == 1));
     float *after = download_real(d_dqkv, 3 * n);
     for (size_t i = 0; i < 3 * n; i++)
@@ -293,7 +293,7 @@ static void linear_case(LinearCase k) {
     release_all();
 }
 
-/* Rows first .. first+n-1 of every `step` rows of `row` numbers, one after the other. */
+/* From every `step` rows of `row` numbers, rows first .. first+n-1, without gaps. */
 static float *rows_of(const float *x, size_t rows, size_t step, size_t first, size_t n, size_t row) {
     float *out = normals(rows / step * n * row, 1);
     for (size_t i = 0; i < rows / step * n; i++)
@@ -301,8 +301,8 @@ static float *rows_of(const float *x, size_t rows, size_t step, size_t first, si
     return out;
 }
 
-/* The keys are fewer than the queries and have tensors of their own.  In the reference they are as many, and those that
- * are missing have no features. */
+/* Fewer keys than queries, in separate tensors.  In the reference there are as many keys as queries, and the features
+ * of the missing keys are zero. */
 static void linear_apart_case(LinearCase k, size_t count) {
     size_t N = (size_t)k.N, tokens = (size_t)k.B * N, keys = (size_t)k.B * count, row = (size_t)k.H * k.D,
            heads = (size_t)k.H * k.F, n = tokens * row, n_phi = tokens * heads, n_kv = k.B * heads * (k.D + 1);
@@ -319,7 +319,7 @@ static void linear_apart_case(LinearCase k, size_t count) {
                          zeros(3 * n), zeros(2 * n_phi),    zeros(2 * n_phi)};
     for (int b = 0; b < k.B; b++)
         for (int h = 0; h < k.H; h++) linear_reference(r, dy, phi, qkv, k, b, h);
-    /* Queries alone; keys alone; k and v of the keys */
+    /* Features of the queries; features of the keys; k and v of the keys. */
     float *phi_q = rows_of(phi, 2 * tokens, 2, 0, 1, heads), *all_k = rows_of(phi, 2 * tokens, 2, 1, 1, heads);
     float *phi_k = rows_of(all_k, tokens, N, 0, count, heads);
     float *kv = rows_of(rows_of(qkv, 3 * tokens, 3, 1, 2, row), tokens, N, 0, count, 2 * row);
@@ -347,7 +347,7 @@ static void linear_apart_case(LinearCase k, size_t count) {
         size_t token = i / row / count * N + i / row % count;
         want_v[i] = r.dqkv[(3 * token + 2) * row + i % row];
         dv[i] = dkv[(2 * (i / row) + 1) * row + i % row];
-        assert_true(dkv[2 * (i / row) * row + i % row] == kv[2 * (i / row) * row + i % row]); /* dk is left alone */
+        assert_true(dkv[2 * (i / row) * row + i % row] == kv[2 * (i / row) * row + i % row]); /* dk is not written */
     }
     assert_true(close_sums("dphi", dphi, r.dphi, r.dphi_size, 2 * n_phi, false));
     assert_true(check_close_step("dv", dv, want_v, keys * row, roundings(5), REAL_STEP));
@@ -380,7 +380,7 @@ typedef struct {
     double *phi, *dqkv, *dw1, *dw2, *db2;
 } FeatureReference;
 
-/* One row: z of the row, its phi and gradients; `phi` is the device's, whose zeros decide where relu passes. */
+/* One row: from z, its features and gradients.  `phi` is the device's, whose zeros decide where relu passes. */
 static void feature_row(FeatureReference r, const float *z, size_t at_z, size_t at_phi, const float *dphi,
                         const float *phi, const float *w1, const float *w2, const float *b2, FeatureCase k) {
     double scale = pow(k.D, -0.25), *f = calloc(4 * (size_t)k.E, sizeof *f), *df = f + 2 * k.E;
@@ -454,8 +454,8 @@ static void feature_case(FeatureCase k) {
             assert_true(after[i] == before[i]);
             r.dqkv[i] = before[i];
         }
-    /* bfloat16: the angles' sines and cosines, and the gradients of angles, are rounded before they are summed, and the
-     * sum may nearly vanish */
+    /* In bfloat16 the sines and cosines of the angles, and the gradients of the angles, are rounded before they are
+     * summed, and the sum may nearly vanish. */
     int (*close)(const char *, const real *, const double *, size_t) = sizeof(real) == 4 ? close_real : close_rms;
     assert_true(close("phi", d_phi, r.phi, n_phi));
     assert_true(close("dqkv", d_dqkv, r.dqkv, 3 * n));
@@ -472,7 +472,7 @@ static void test_feature_mlp(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) feature_case(cases[i]);
 }
 
-/* A NaN in q comes out in all features of that row, through sine, cosine and relu, and in no other row. */
+/* A NaN in q reaches all features of its row, through sine, cosine and relu, and no other row. */
 static void test_feature_nan(void **state) {
     (void)state;
     enum { N = 9, H = 2, D = 4, E = 5, F = 6 };

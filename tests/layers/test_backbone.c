@@ -1,5 +1,5 @@
-/* Hierarchies as backbones: four maps of images whose size changes after planning, against models that were built for
- * each size, and gradients of all four maps against differences.  (The ResNet is in test_resnet.c.) */
+/* Hierarchies as backbones: four feature maps of images whose size changes after planning, compared with models created
+ * for each size, and gradients of all four maps compared with differences.  (test_resnet.c tests the ResNet.) */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -43,7 +43,7 @@ static const char *const cases[] = {
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
-/* == A backbone, and a model that was built for one size ========================================================== */
+/* == A backbone, and a model for one size ========================================================================= */
 
 static void read_settings(Config *config, const char *text) {
     config_init(config, NULL);
@@ -117,7 +117,7 @@ static Sample sample_of(const Bench *l, int H, int W) {
 
 typedef struct {
     float *maps[BACKBONE_LEVELS];
-    float *grads; /* NULL after a forward pass alone */
+    float *grads; /* NULL after a forward pass only */
 } Result;
 
 static Result run(Bench *l, const Sample *s, Plan *plan, bool backward) {
@@ -125,7 +125,7 @@ static Result run(Bench *l, const Sample *s, Plan *plan, bool backward) {
     real *dfeatures[BACKBONE_LEVELS];
     real *images = upload_real(s->images, (size_t)B * (size_t)s->H * (size_t)s->W * 3);
     plan_poison(plan);
-    if (plan->training) backbone_draw(&l->backbone, check_seed(), 3, 0, B); /* poisoned, too */
+    if (plan->training) backbone_draw(&l->backbone, check_seed(), 3, 0, B); /* plan_poison overwrote the drop path */
     backbone_forward(&l->backbone, images, B, s->H, s->W);
     for (int i = 0; i < BACKBONE_LEVELS; i++) {
         size_t n = map_count(l, i, s->H, s->W);
@@ -137,7 +137,7 @@ static Result run(Bench *l, const Sample *s, Plan *plan, bool backward) {
         backbone_backward(&l->backbone, dfeatures, NULL);
         r.grads = download(l->params.grads, l->params.total);
     }
-    /* with recompute, later stages' tensors lie where earlier blocks write */
+    /* With recompute, tensors of later stages share memory with earlier blocks. */
     if (!strstr(l->settings, "recompute") && plan_overrun(plan))
         fail_msg("%s: somebody wrote behind the end of %s", l->settings, plan_overrun(plan));
     return r;
@@ -148,7 +148,7 @@ static void assert_same_maps(const Bench *l, const Sample *s, const Result *a, c
         assert_memory_equal(a->maps[i], b->maps[i], map_count(l, i, s->H, s->W) * sizeof(float));
 }
 
-/* The same stages with images [B,3,H,W] of one size, and tables that were resampled to it. */
+/* The same stages for images [B,3,H,W] of one size, with tables resampled to it. */
 typedef struct {
     Params params;
     Trunk trunk;
@@ -200,10 +200,10 @@ static void built_close(Built *m) {
 static const int sizes[][2] = {{96, 160}, {160, 96}, {32, 64}, {96, 96}, {128, 32}, {64, 64}, {96, 64}};
 enum { SIZES = sizeof sizes / sizeof *sizes };
 
-/* The first of the sizes that a test goes through: all of them, or the last three, which are small. */
+/* The index of the first size that a test uses: reduced tests use the last three sizes, which are small. */
 static int first_size(void) { return SIZES - full_or_reduced("sizes", SIZES, 3); }
 
-/* A plan for the largest size and that turned by a quarter serves all, one after the other, in any order. */
+/* One plan for the largest size and its transpose serves all sizes in any order. */
 static void test_sizes(void **state) {
     (void)state;
     const int from = first_size();
@@ -231,7 +231,7 @@ static void test_sizes(void **state) {
     }
 }
 
-/* The bits do not depend on what came before, nor, without drop path, on the plan. */
+/* The results do not depend on earlier batches, nor on the plan if there is no drop path. */
 static void test_order(void **state) {
     (void)state;
     const int from = first_size();
@@ -250,7 +250,7 @@ static void test_order(void **state) {
             assert_memory_equal(again.grads, first[i].grads, l.params.total * sizeof(float));
         }
         bind(&l, &l.inference);
-        backbone_draw(&l.backbone, check_seed(), 0, 0, B); /* has no drop path to draw */
+        backbone_draw(&l.backbone, check_seed(), 0, 0, B); /* the inference plan has no drop path */
         bool drops = hierarchy_settings(&l.config).drop_path > 0;
         for (int i = from; i < SIZES; i++) {
             Result alone = run(&l, &samples[i], &l.inference, false);
@@ -261,7 +261,7 @@ static void test_order(void **state) {
     }
 }
 
-/* Sizes that were seen before allocate nothing. */
+/* Sizes that were seen before allocate no memory. */
 static void test_memory(void **state) {
     (void)state;
     const int from = first_size();
@@ -276,7 +276,7 @@ static void test_memory(void **state) {
             for (int level = 0; level < BACKBONE_LEVELS; level++)
                 dfeatures[i][level] = upload_real(s.gradients[level], map_count(&l, level, s.H, s.W));
         }
-        for (int turn = 0; turn < 4; turn++) { /* a library may keep what a thread first meets in the second turn */
+        for (int turn = 0; turn < 4; turn++) { /* from turn 2 on a library has cached all it needs */
             if (turn == 2) before = mallinfo2().uordblks + mallinfo2().hblkhd;
             for (int i = from; i < SIZES; i++) {
                 backbone_draw(&l.backbone, check_seed(), (uint32_t)turn, 0, B);
@@ -298,10 +298,10 @@ typedef struct {
     real *images;
     const float *base, *direction;
     const Param *p;
-    double squares; /* of the terms of the last sum */
+    double squares; /* the summed squares of the last sum's terms */
 } Move;
 
-/* The sum of all maps, each times its own gradient, where a tensor has moved along a direction. */
+/* The sum of all maps, each multiplied by its own gradient, at a distance h along the direction. */
 static double sum_at(void *context, double h) {
     Move *m = context;
     const Param *p = m->p;
@@ -326,7 +326,7 @@ static double sum_at(void *context, double h) {
     return sum;
 }
 
-/* Every tensor, along its gradient with as much noise. */
+/* Compares differences along the gradient plus noise of the same size, for every tensor. */
 static void check_gradients(Bench *l, const Sample *s) {
     float *base = download(l->params.values, l->params.total);
     Result r = run(l, s, &l->training, true);
@@ -334,7 +334,7 @@ static void check_gradients(Bench *l, const Sample *s) {
                  .images = upload_real(s->images, (size_t)B * (size_t)s->H * (size_t)s->W * 3)};
     int threads = omp_get_max_threads();
     const int step = full_or_reduced("every n-th tensor, n =", 1, 8);
-    omp_set_num_threads(1); /* passes over a few tokens wait for their threads most of the time */
+    omp_set_num_threads(1); /* passes over a few tokens would mostly wait for other threads */
     for (int t = 0; t < params_count(&l->params); t += step) {
         const Param *p = params_at(&l->params, t);
         float *direction = normals(p->size, 1);
@@ -370,11 +370,11 @@ static void test_gradients(void **state) {
     }
 }
 
-/* == The start from a classifier ================================================================================== */
+/* == Loading the weights of a classifier ========================================================================== */
 
 static const char classifier_end[] = "num_classes = 7\n";
 
-/* Writes the weights of a classifier with these settings, and the settings with them if `told`. */
+/* Writes the weights of a classifier with these settings, and stores the settings in the file if `told`. */
 static void write_classifier(const char *path, const char *settings, bool told) {
     Config config;
     Vit vit;
@@ -406,7 +406,7 @@ static bool is_new_norm(const char *name) {
 static void test_start(void **state) {
     (void)state;
     for (int c = 0; c < CASES; c++) {
-        /* cases have settings that a classifier has not */
+        /* Leave out the settings that a classifier does not have. */
         char settings[512] = "", *end = settings;
         for (const char *line = cases[c]; *line; line = strchr(line, '\n') + 1)
             if (strncmp(line, "output_norm", 11))
@@ -458,7 +458,7 @@ static void load_weights(void *argument) {
 
 #define SMALL "heads = 2\ndim = 8,8,16,16\nimg_size = 32\n"
 
-/* Weights of another backbone: one line that names the file and what differs. */
+/* Weights of another backbone are refused with one line that names the file and the difference. */
 static void test_others(void **state) {
     (void)state;
     static const struct {
@@ -496,7 +496,7 @@ static void open_settings(void *argument) {
     bench_open(&l, argument);
 }
 
-/* Settings that are not for images of any size. */
+/* Settings that do not allow images of any size are refused. */
 static void test_settings(void **state) {
     (void)state;
     static const struct {
@@ -514,7 +514,7 @@ static void test_settings(void **state) {
         assert_int_equal(status, 2);
         assert_words(text, refused[i].words);
     }
-    /* an operator whose tables belong to one grid is not offered */
+    /* An operator whose tables belong to one grid is not a choice. */
     Config config;
     Error error;
     config_init(&config, NULL);
@@ -537,7 +537,7 @@ static void test_training(void **state) {
     Bench l;
     float *w, *dw;
     bench_open(&l, cases[0]);
-    /* gradients are complete from the end of the arena down to the backbone's first */
+    /* Gradients become final from the end of the arena down to the backbone's first one. */
     Sample s = sample_of(&l, 64, 32);
     FinalGradients final = {hear_final, l.params.grads, l.params.total, l.params.total};
     real *dfeatures[BACKBONE_LEVELS];
@@ -548,7 +548,7 @@ static void test_training(void **state) {
     assert_true(ended == (size_t)(uintptr_t)l.params.grads);
     bench_close(&l);
 
-    /* learning rates: the classifier's groups, and the rest of the model at its own */
+    /* The backbone has the rates of the classifier's groups, and the rest of the model has its own rate. */
     Params params = {0};
     Backbone backbone;
     Config config;
@@ -572,14 +572,14 @@ static void test_training(void **state) {
     config_free(&config);
 }
 
-/* == Sizes that papers print ====================================================================================== */
+/* == Published sizes ============================================================================================== */
 
-/* Trainable parameters and what else a row of a table counts; backbones of tables 9 and 10 (their --describe less the
- * classifier). */
+/* Trainable parameters and multiply-adds, which the papers' tables count with a detector; backbones of tables 9 and 10
+ * (as --describe shows them, minus the classifier). */
 static const struct {
     const char *settings;
-    size_t weights, norms; /* norms: new ones in addition to the stages */
-    double macs[2];        /* 1e9, of 800 x 1280 and 512 x 2048; 0: not compared */
+    size_t weights, norms; /* norms: of the feature maps, which the classifier lacks */
+    double macs[2];        /* in 1e9, for 800 x 1280 and 512 x 2048; 0: not compared */
 } published[] = {
     {"attn = lisa\nlisa_patterns = 8\ndim = 64,128,320,384\ndepth = 2,4,12,4\nheads = 4,8,20,24\n"
      "mlp_ratio = 4,4,3,3\nmlp_conv = true\npos_embed = conv\npatch_overlap = true\n", 22593888, 0, {89.2, 91.4}},
@@ -592,7 +592,7 @@ static const struct {
      "patch_pad = 2\nstage_norm = false\nnorm_eps = 1e-5\n", 41958576 - 20151024 - 2 * 512, 2 * 960, {109.7, 118.2}},
     {"attn = reduced\nreduction = 8,4,2,1\ndim = 64,128,320,512\ndepth = 3,4,6,3\nheads = 1,2,5,8\n"
      "mlp_ratio = 8,8,4,4\npatch_norm = true\nstage_norm = false\noutput_norm = false\npos_embed = stages\n",
-     28239510 - 4266646 - 4 * 512, 0, {0}}, /* less the class token, its position and the last norm, of no map */
+     28239510 - 4266646 - 4 * 512, 0, {0}}, /* minus the class token, its position and the last norm */
 };
 
 static void test_published(void **state) {

@@ -1,5 +1,6 @@
-/* Buffers, tensors that are drawn at random instead of learned: what is drawn and when, that the optimizer does not
- * change them and the moving average takes them over, and the initial parameters of stochastic positional encoding. */
+/* Buffers, which are tensors of random numbers that are not learned: what they contain, when they are sampled, that the
+ * optimizer does not change them and the moving average copies them, and the initial parameters of stochastic
+ * positional encoding. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,7 +16,7 @@
 
 /* A linear model of 24 columns with 2 heads on 5 x 7 tokens. */
 static void model_open(Vit *vit, const char *feature_map, const char *relative, uint64_t seed) {
-    Config *config = malloc(sizeof *config); /* lives as long as the model: to the end */
+    Config *config = malloc(sizeof *config); /* is never freed: the model needs it */
     config_init(config, NULL);
     vit_add_settings(config);
     settings_read(config, "img_size = 5x7\npatch_size = 1\nnum_classes = 3\ndim = 24\ndepth = 2\nheads = 2\n"
@@ -49,7 +50,7 @@ static const struct {
 };
 enum { DRAWN = sizeof drawn / sizeof *drawn };
 
-/* The numbers depend on seed, step and block, and on nothing else. */
+/* The random numbers depend on seed, step and block, and on nothing else. */
 static void draws_are_functions_of_seed_step_and_block(void **state) {
     (void)state;
     for (int i = 0; i < DRAWN; i++) {
@@ -88,7 +89,7 @@ static void draws_are_functions_of_seed_step_and_block(void **state) {
     }
 }
 
-/* No stream of random numbers serves two tensors. */
+/* No two tensors share a stream of random numbers. */
 static void draws_share_nothing(void **state) {
     (void)state;
     Vit vit;
@@ -109,7 +110,7 @@ static void draws_share_nothing(void **state) {
     vit_destroy(&vit);
 }
 
-/* Performer's rows are orthogonal and as long as normal rows: E |w|^2 = D. */
+/* Performer's rows are orthogonal and have the mean squared length of normal rows: E |w|^2 = D. */
 static void performer_rows_are_orthogonal(void **state) {
     (void)state;
     enum { D = 12, H = 2, STEPS = 200 };
@@ -141,7 +142,8 @@ static void performer_rows_are_orthogonal(void **state) {
     vit_destroy(&vit);
 }
 
-/* A step of AdamW with decay and a gradient everywhere: parameters move, buffers do not, and their average is they. */
+/* A step of AdamW with weight decay and nonzero gradients changes parameters but not buffers, and the moving average of
+ * a buffer is the buffer. */
 static void the_optimizer_leaves_buffers_alone(void **state) {
     (void)state;
     Vit vit;
@@ -182,7 +184,7 @@ static void the_optimizer_leaves_buffers_alone(void **state) {
     vit_destroy(&vit);
 }
 
-/* How the codes' parameters start, and that a head's permutation is one. */
+/* The initial values of the positional codes; the permutation of each head is one. */
 static void initial_values(void **state) {
     (void)state;
     Vit vit;
@@ -197,7 +199,7 @@ static void initial_values(void **state) {
             sum += freqs[i * K + k];
             squares += (double)gains[i * K + k] * gains[i * K + k];
         }
-        norms += squares / 4; /* the norm of twelve normal numbers */
+        norms += squares / 4; /* squares / 4 is that of twelve normal numbers */
     }
     printf("  freqs: mean %.3f; gains: mean norm of a row before %.3f\n", sum / (H * D * K), norms / (H * D));
     assert_true(fabs(sum / (H * D * K) + 4) < 5 / sqrt(H * D * K));
@@ -231,7 +233,7 @@ static void initial_values(void **state) {
     }
     assert_true(fixed < 12);
     assert_memory_not_equal(permutation, permutation + 2 * D, 2 * D * sizeof *permutation);
-    trunk_draw_buffers(&vit.trunk, 7, 3); /* belongs to the weights, not to the step */
+    trunk_draw_buffers(&vit.trunk, 7, 3); /* the permutation depends on the weights' seed, not on the step */
     float *still = tensor(&vit, vit.model.params.values, "blocks.0.attn.relative.permutation");
     assert_memory_equal(still, permutation, H * 2 * D * sizeof *still);
     vit_destroy(&vit);
@@ -239,7 +241,7 @@ static void initial_values(void **state) {
     free(permutation);
 }
 
-/* mlp-no-fc is t2r under another name. */
+/* mlp-no-fc is another name of t2r. */
 static void an_alias(void **state) {
     (void)state;
     const FeatureMapKind *a = NULL, *b = NULL;

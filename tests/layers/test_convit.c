@@ -1,4 +1,4 @@
-/* Gated positional attention against its definition in double, with N x N weights that are not factorised as in the
+/* Gated positional attention against its definition in double, whose N x N weights are not factorised as in the
  * kernels; and the initial parameters of a ConViT. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -19,7 +19,7 @@ typedef struct {
 
 typedef struct {
     double *axes, *y, *dqkv, *dpos_proj, *dgating;
-    double *dpos_proj_size, *dgating_size; /* the sums of the sizes of their terms */
+    double *dpos_proj_size, *dgating_size; /* the summed absolute values of their terms */
 } PositionReference;
 
 static double sigmoid(double x) { return 1 / (1 + exp(-x)); }
@@ -36,7 +36,7 @@ static void features_between(int features[5], int n, int m, PositionCase k) {
     memcpy(features, (int[]){dx, dy, dx * dx + dy * dy, dt, dt * dt}, 5 * sizeof *features);
 }
 
-/* P [N,N] of one head. */
+/* The positional weights P [N,N] of one head. */
 static void weights_reference(double *P, const float *w, PositionCase k) {
     int N = k.T * k.Hg * k.Wg, features[5];
     for (int n = 0; n < N; n++) {
@@ -52,7 +52,7 @@ static void weights_reference(double *P, const float *w, PositionCase k) {
     }
 }
 
-/* The sums of P over all axes but one: what its factors are. */
+/* The factors of P: its sums over all axes but one. */
 static void axes_reference(double *axes, const double *P, PositionCase k) {
     size_t N = (size_t)k.T * k.Hg * k.Wg, area = (size_t)k.Hg * k.Wg;
     double *columns = axes + (size_t)k.Hg * k.Hg, *frames = columns + (size_t)k.Wg * k.Wg;
@@ -63,7 +63,7 @@ static void axes_reference(double *axes, const double *P, PositionCase k) {
     }
 }
 
-/* From dP, the gradient of sum dy.(P v), to the numbers that made P. */
+/* Backpropagates dP, the gradient of sum dy.(P v), to the positional parameters. */
 static void softmax_gradient(double *dw, double *dw_size, const double *P, const double *dP, const double *dP_size,
                              double g, PositionCase k) {
     int N = k.T * k.Hg * k.Wg, features[5];
@@ -130,10 +130,10 @@ static void position_reference(PositionReference r, const float *dqkv, const flo
     free(dP_size);
 }
 
-/* Kernels for bfloat16 keep sixteen digits of a weight, as the sum of two bfloat16, where float keeps twenty-four. */
+/* In bfloat16 the kernels keep a weight as the sum of two bfloat16, which has 16 significant bits; a float has 24. */
 static const double WEIGHTS = sizeof(real) == 4 ? 1e-5 : 1e-4;
 
-/* dq, dk or dv alone: the last is the largest. */
+/* Compares dq, dk or dv alone, because dv is the largest. */
 static int close_third(int part, const real *d_got, const double *want, size_t n, size_t M) {
     const char *names[] = {"dq", "dk", "dv"};
     float *got = download_real(d_got, 3 * n), *got_part = normals(n, 1);
@@ -154,7 +154,7 @@ static void position_case(PositionCase k) {
     printf("gated positional attention B %d grid %dx%dx%d H %d D %d\n", k.B, k.T, k.Hg, k.Wg, k.H, k.D);
     float *qkv = normals(3 * n, 1), *dqkv = normals(3 * n, 1), *dy = normals(n, 1), *content = normals(n, 1);
     float *w = normals(n_w, 0.7f), *gating = normals(k.H, 1), *dw = normals(n_w, 1), *dgating = normals(k.H, 1);
-    for (int h = 0; h < k.H; h++) w[F * h + 2] *= 2.0f / (float)longest; /* steep and shallow, not one token alone */
+    for (int h = 0; h < k.H; h++) w[F * h + 2] *= 2.0f / (float)longest; /* neither uniform nor one-hot */
     for (int h = 0; h < k.H && k.T > 1; h++) w[F * h + 4] *= 2.0f / (float)k.T;
     real *d_qkv = upload_real(qkv, 3 * n), *d_dy = upload_real(dy, n), *d_content = upload_real(content, n);
     real *d_y = poisoned_real(n), *d_dqkv = upload_real(dqkv, 3 * n), *again = upload_real(dqkv, 3 * n);
@@ -195,7 +195,8 @@ static void test_position_attention(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) position_case(cases[i]);
 }
 
-/* With the gate shut, content passes through bit by bit, and nothing of v; wide open, the reverse. */
+/* With the gate closed the output has the bits of the content, whatever v is; with the gate open, the content does not
+ * matter. */
 static void test_gate_at_its_ends(void **state) {
     (void)state;
     enum { B = 2, Hg = 3, Wg = 5, D = 6, N = B * Hg * Wg * D };
@@ -216,7 +217,7 @@ static void test_gate_at_its_ends(void **state) {
 
 /* == The operator ================================================================================================= */
 
-/* Settings that live to the end. */
+/* Settings that are never freed. */
 static Config *config_of(int heads) {
     Config *config = keep(calloc(1, sizeof *config), false);
     char text[16];
@@ -264,7 +265,7 @@ static void test_initial_values(void **state) {
     }
 }
 
-/* The class token is there from the first plain block on, has no position, and no block has biases on q, k and v. */
+/* The class token joins at the first plain block and has no position, and q, k and v have no biases in any block. */
 static void test_class_token_joins_late(void **state) {
     (void)state;
     Vit vit;
@@ -287,7 +288,7 @@ static void test_class_token_joins_late(void **state) {
     vit_destroy(&vit);
 }
 
-/* A picture's row is what was applied to v: weights times v is the mix.  Its spatial part is P. */
+/* The weights of a picture are those that were applied to v: weights times v is the output.  The spatial part is P. */
 static void test_pictured_weights(void **state) {
     (void)state;
     enum { B = 2, N = 35, M = 36, H = 6, D = 6 };
@@ -327,7 +328,7 @@ static void test_pictured_weights(void **state) {
     release_all();
 }
 
-/* On the CPU the parameters' gradients do not depend on how many threads share the images. */
+/* On the CPU the gradients of parameters do not depend on the number of threads. */
 static void test_threads(void **state) {
     (void)state;
     enum { B = 5, Hg = 6, Wg = 5, H = 3, D = 7, N = B * Hg * Wg * H * D, W = 3 * H };

@@ -23,7 +23,7 @@ static char *copy_of(const json_t *picture, const char *key) {
     return xstrdup(json_string_value(json_object_get(picture, key)));
 }
 
-/* The pictures of a report after an evaluation that found this. */
+/* The pictures and captions of a report after an evaluation with these results. */
 static Report report_of(DetectionTask task, const CocoResults *found) {
     static DetectionViewSettings view = {.draw_score = 0.5f};
     double ap[CLASSES] = {0};

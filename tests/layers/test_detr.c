@@ -1,5 +1,5 @@
-/* The detector above its backbone against the float64 reference (tests/reference/detr_reference.py): every file in
- * tests/fixtures/smca is a case.  Also its own invariants (padding, plans, micro-batches) and its initialisation. */
+/* The detector without its backbone against the float64 reference (tests/reference/detr_reference.py): every file in
+ * tests/fixtures/smca is a case.  Also invariants (padding, plans, micro-batches) and the initial weights. */
 #include <glob.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,7 +15,7 @@
 #include "tests/on_device.h"
 #include "tests/settings.h"
 
-/* The seed and step from which make_detr_fixtures.py draws dropout. */
+/* The seed and step with which make_detr_fixtures.py samples dropout. */
 static const uint64_t SEED = 0x1234567890;
 enum { STEP = 7, FIRST = 3, PREDICTED = 4096 };
 
@@ -37,7 +37,7 @@ static const char *setting(const Case *c, const char *key) {
 
 static int number(const Case *c, const char *key) { return atoi(setting(c, key)); }
 
-/* The settings in the fixture. */
+/* Reads the settings from the fixture. */
 static const DetrSettings *case_settings(Case *c, const char *algorithm) {
     config_init(&c->config, NULL);
     DetrSettings *settings = detr_add_settings(&c->config);
@@ -62,7 +62,7 @@ static float *floats_of(const Case *c, const char *name) {
     return x;
 }
 
-/* room_h x room_w: what is planned for.  What a layer does not write stays NaN. */
+/* room_h x room_w: the size for which memory is planned.  What no layer writes stays NaN. */
 static void case_open(Case *c, const char *path, const char *algorithm, int room_h, int room_w) {
     Error error;
     memset(c, 0, sizeof *c);
@@ -106,7 +106,7 @@ static float *dfeatures_of(const Case *c) {
     return d;
 }
 
-/* Images first .. first+B-1, forward and, where the plan is for training, backward. */
+/* Runs images first .. first+B-1 forward and, if the plan is for training, backward. */
 static void case_run(Case *c, int first, int B, float *logits, float *boxes) {
     size_t image = (size_t)(resnet_grid(c->H) * resnet_grid(c->W) * c->detr.channels);
     size_t queries = (size_t)c->detr.settings.queries, columns = (size_t)c->detr.columns;
@@ -128,7 +128,7 @@ static void case_run(Case *c, int first, int B, float *logits, float *boxes) {
     detr_backward_features(&c->detr, NULL);
 }
 
-/* In float every element to 1e-5; with bfloat16 activations the tensor to what PyTorch's autocast makes of it. */
+/* In float every element must agree to 1e-5; in bfloat16 the tensor must be as accurate as with PyTorch's autocast. */
 static int agrees(const Case *c, const char *name, const float *got) {
     const SafeTensor *tensor = tensor_of(c, name);
     const double *want = tensor->data;
@@ -155,7 +155,7 @@ static int gradients_agree(const Case *c) {
     return ok;
 }
 
-/* Zero at padding, to the bit. */
+/* The gradient of padding is exactly zero. */
 static void assert_padding_zero(const Case *c, const float *dfeatures) {
     size_t channels = (size_t)c->detr.channels, zeros_seen = 0;
     int N = grid_tokens(c->detr.grid), columns = c->detr.grid.columns;
@@ -202,7 +202,7 @@ static void test_reference(void **state) {
     each_fixture(against_reference);
 }
 
-/* Images one after the other, and then once more: the gradients are the batch's, doubled. */
+/* Each image alone, twice: the gradients add up to twice those of the batch. */
 static void in_parts(const char *path) {
     Case c;
     case_open(&c, path, "auto", 160, 224);
@@ -226,9 +226,9 @@ static void test_parts(void **state) {
     each_fixture(in_parts);
 }
 
-/* The inference plan gives the last layer's output of a training plan without dropout, to the bit.  Its heads have one
- * layer's rows and not all layers', and a product of another size may add in another order (oneDNN does with AVX2), so
- * their predictions agree to rounding: of float, or of bfloat16's last place. */
+/* The last layer's output has the same bits with the inference plan and with a training plan without dropout.  In
+ * inference the heads compute one layer's rows only, and a product of another size may add in another order (oneDNN
+ * does with AVX2), so the predictions agree to rounding. */
 static void without_keeping(const char *path) {
     Case c;
     case_open(&c, path, "auto", 160, 224);
@@ -241,7 +241,7 @@ static void without_keeping(const char *path) {
     case_run(&c, 0, c.B, logits, boxes);
     real_download(out, c.detr.decoder.out + above * M, rows * M);
     model_set_training(&c.detr.model, false);
-    linear_keep_weights(false); /* whose sums are in another order */
+    linear_keep_weights(false); /* kept weights are summed in another order */
     assert_int_equal(detr_predicted_layers(&c.detr), 1);
     case_run(&c, 0, c.B, only, only_boxes);
     real_download(only_out, c.detr.decoder.out, rows * M);
@@ -262,7 +262,7 @@ static void test_inference(void **state) {
 
 /* == Padding ====================================================================================================== */
 
-/* Settings of a detector that live to the end. */
+/* Settings of a detector that are never freed. */
 static Config *detr_config(const char *text, const char *attn, int type) {
     Config *config = keep(calloc(1, sizeof *config), false);
     config_init(config, NULL);
@@ -272,7 +272,7 @@ static Config *detr_config(const char *text, const char *attn, int type) {
     return config;
 }
 
-/* A model of its own: one image, of which the features lie in a corner of the grid. */
+/* A small model for one image, whose features fill a corner of the grid. */
 static void plain_model(Detr *detr, const char *attn, int type) {
     Config *config = detr_config("dim = 16\nffn = 24\nencoder_layers = 2\ndecoder_layers = 2\nqueries = 6\n"
                                  "num_classes = 4\ndropout = 0\nheads = 2\nr_max = 3\n", attn, type);
@@ -283,7 +283,7 @@ static void plain_model(Detr *detr, const char *attn, int type) {
     params_initialize(&detr->model.params, check_seed());
 }
 
-/* Features on a larger grid, whatever lies around them, give the same predictions and parameter gradients. */
+/* The same features on a larger grid give the same predictions and parameter gradients, whatever surrounds them. */
 static bool padding_changes_nothing(const char *attn, int type) {
     enum { H = 128, W = 160, CHANNELS = 7, CELLS = H / 32 * (W / 32), SIDE = 10, GRIDS = 5 };
     const int size[2] = {H, W}, padded[GRIDS][2] = {{H, W}, {H, 320}, {256, W}, {224, 256}, {320, 320}};
@@ -313,7 +313,7 @@ static bool padding_changes_nothing(const char *attn, int type) {
         for (int i = 0; i < 60; i++) far = fmax(far, fabs((double)logits[p][i] - logits[0][i]));
         for (int i = 0; i < 48; i++) far = fmax(far, fabs((double)boxes[p][i] - boxes[0][i]));
         printf("%s, %d x %d in %d x %d: predictions move by %.2g\n", attn, H, W, padded[p][0], padded[p][1], far);
-        assert_true(far <= 8 * tolerance); /* of numbers up to 8 */
+        assert_true(far <= 8 * tolerance); /* predictions are up to 8 */
         if (p) same &= check_rms("gradients", grads, want, n, 10 * tolerance);
     }
     detr_destroy(&detr);
@@ -321,7 +321,8 @@ static bool padding_changes_nothing(const char *attn, int type) {
     return same;
 }
 
-/* Once in a thousand draws a ReLU's input is so near zero that another order of summation passes it or not. */
+/* One retry: in one of a thousand samples an input of a ReLU is so near zero that the order of summation decides its
+ * sign. */
 static void test_padding(void **state) {
     (void)state;
     const char *operators[] = {"softmax", "linear", "ripple"};
@@ -329,11 +330,11 @@ static void test_padding(void **state) {
         assert_true(padding_changes_nothing(operators[op], op + 2) || padding_changes_nothing(operators[op], op + 2));
 }
 
-/* == From pixels on =============================================================================================== */
+/* == With the backbone ============================================================================================ */
 
 static struct {
     const Detr *detr;
-    float *seen;    /* gradients as they were when they were announced */
+    float *seen;    /* gradients when they were announced as final */
     char *announced; /* [total] */
 } finals;
 
@@ -364,7 +365,7 @@ static Batch draw_batch(const Detr *detr, int B, int H, int W, const int *sizes)
     return batch;
 }
 
-/* The loss whose gradient the batch's are. */
+/* The loss whose gradients are batch->dlogits and batch->dboxes. */
 static double forward_loss(Detr *detr, const Batch *batch) {
     static float logits[PREDICTED], boxes[PREDICTED];
     size_t rows = (size_t)(batch->B * detr->settings.queries * detr->settings.decoder_layers);
@@ -378,8 +379,9 @@ static double forward_loss(Detr *detr, const Batch *batch) {
     return loss;
 }
 
-/* Along a random direction in one part of the parameters, with the gradient's signs, so that the slope is large; the
- * step is as long as moves the loss by `longest`, or 2e-4. */
+/* Compares the slope along a random direction in the parameters with this prefix.  The direction has the gradient's
+ * signs, so that the slope is large.  The step moves the loss by at most `longest`, and each parameter by about
+ * 2e-4. */
 static bool one_slope_agrees(Detr *detr, const Batch *batch, const float *grads, const char *prefix, double longest) {
     size_t total = detr->model.params.total;
     float *start = keep(malloc(total * sizeof *start), false), *moved = keep(malloc(total * sizeof *moved), false);
@@ -413,8 +415,8 @@ static bool one_slope_agrees(Detr *detr, const Batch *batch, const float *grads,
     return fabs(measured - slope) < 0.05 * slope;
 }
 
-/* A kink of the loss (a ReLU, L1, the matching) may lie on one way, or within the step on all of them: two of four
- * agree, the last two on shorter ways. */
+/* A kink of the loss (ReLU, L1, matching) may lie within the step, so two of four directions have to agree; the last
+ * two have shorter steps. */
 static int slope_agrees(Detr *detr, const Batch *batch, const float *grads, const char *prefix) {
     int agree = 0;
     for (int way = 0; way < 4 && agree < 2; way++)
@@ -422,8 +424,8 @@ static int slope_agrees(Detr *detr, const Batch *batch, const float *grads, cons
     return agree >= 2;
 }
 
-/* The gradients again, with the features' in memory that nothing else lies in: the backbone's scratch must not reach it
- * where it is planned. */
+/* Computes the gradients again with dfeatures in separate memory: in its planned place the backbone's scratch must not
+ * overwrite it. */
 static void assert_dfeatures_kept(Detr *detr, const Batch *batch, const float *grads) {
     size_t n = detr->model.params.total, cells = (size_t)(batch->B * resnet_grid(batch->H) * resnet_grid(batch->W));
     float *apart = keep(malloc(n * sizeof *apart), false);
@@ -439,8 +441,8 @@ static void assert_dfeatures_kept(Detr *detr, const Batch *batch, const float *g
     assert_memory_equal(apart, grads, n * sizeof *apart);
 }
 
-/* A small backbone and all above it, two batches of different sizes: gradients against differences of the loss; every
- * one is announced once, and not touched after that. */
+/* A small backbone and detector, two batches of different sizes: compares gradients with differences of the loss, and
+ * checks that every gradient is announced as final once and does not change afterwards. */
 static void whole_case(int dim, int width, int queries, int ffn, bool slopes) {
     char text[256];
     snprintf(text, sizeof text, "dim = %d\nffn = %d\nqueries = %d\nbackbone_width = %d\nencoder_layers = 1\n"
@@ -492,11 +494,11 @@ static void test_whole(void **state) {
     (void)state;
     if (sizeof(real) != 4) return;
     whole_case(16, 4, 5, 24, true);
-    whole_case(16, 4, 40, 256, true); /* scratch of the decoder's feed-forward that would overwrite its neighbour */
-    whole_case(168, 1, 5, 24, false); /* dx so large that what is behind it is where layer4 has its scratch */
+    whole_case(16, 4, 40, 256, true); /* feed-forward scratch that would reach into the next tensor */
+    whole_case(168, 1, 5, 24, false); /* dx so large that it would reach into layer4's scratch */
 }
 
-/* == The start ==================================================================================================== */
+/* == Initial weights ============================================================================================== */
 
 static const Param *param_of(const Detr *detr, const char *name) {
     const Param *p = params_find(&detr->model.params, name);
@@ -504,7 +506,7 @@ static const Param *param_of(const Detr *detr, const char *name) {
     return p;
 }
 
-/* Uniform within +-bound: all inside, the largest near it, mean and variance as they should be. */
+/* Checks a uniform distribution on [-bound, bound]: its range, mean and variance. */
 static void assert_uniform(const Detr *detr, const float *values, const char *name, double bound) {
     const Param *p = param_of(detr, name);
     double sum = 0, squares = 0, largest = 0;
@@ -531,8 +533,8 @@ static Config *full_config(const char *attn, int type, int queries) {
     return detr_config(text, attn, type);
 }
 
-/* The published sizes, and multiply-adds in 10^8 for an image of 800 x 1120.  The published formula counts ripple's
- * windows of 7 x 7 whole; we count the pairs that are on the grid. */
+/* The published numbers of parameters, and of multiply-adds in 1e8 for an image of 800 x 1120.  The published formula
+ * counts all of ripple's 7 x 7 window; detr_macs counts only the pairs inside the grid. */
 static void test_size(void **state) {
     (void)state;
     const size_t beyond_border = (25 * 35 * 49 - (25 * 7 - 12) * (35 * 7 - 12)) * 6 * 8 * 64;
@@ -564,7 +566,7 @@ static void test_start(void **state) {
     Config *config = full_config("ripple", 3, 300);
     settings_read(config, "encoder_layers = 1\ndecoder_layers = 2\n");
     Detr detr;
-    detr_create(&detr, config, 512); /* a backbone would take the time */
+    detr_create(&detr, config, 512); /* without a backbone, which would take long */
     params_allocate(&detr.model.params, false);
     params_initialize(&detr.model.params, check_seed());
     float *x = keep(malloc(detr.model.params.total * sizeof *x), false);

@@ -1,5 +1,6 @@
-/* Tables on a grid of another size against PyTorch's interpolation in float64
- * (tests/reference/make_resample_fixtures.py), which tensors have such a grid, and weights of one model in another. */
+/* Resampling of tables to another grid against PyTorch's interpolation in float64
+ * (tests/reference/make_resample_fixtures.py), which tensors have such a grid, and the weights of one model in
+ * another. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,7 +18,7 @@
 
 static const char FIXTURE[] = "tests/fixtures/finetune/resample.safetensors";
 
-/* A parameter of that shape on that grid, as a layer declares it. */
+/* A parameter with the tensor's shape on that grid, as a layer declares it. */
 static Param declared(const SafeTensor *tensor, ParamGrid grid) {
     Param p = {.ndim = tensor->ndim, .size = tensor->size, .grid = grid};
     for (int d = 0; d < p.ndim; d++) p.shape[d] = (int)tensor->shape[d];
@@ -78,8 +79,9 @@ static void test_interpolation(void **state) {
     assert_true(ok);
 }
 
-/* torch.nn.functional.interpolate(mode="bilinear"), corners not aligned: at the edges the nearest alone, and a smaller
- * grid takes two neighbours, however many it passes over.  Rows and columns each by itself, behind a class token. */
+/* torch.nn.functional.interpolate(mode="bilinear", align_corners=False): only the nearest value counts at the edges,
+ * and a smaller grid uses two neighbours even where it skips more.  Rows grow and columns shrink, after a class
+ * token. */
 static void test_bilinear(void **state) {
     (void)state;
     const float from[1 + 8] = {9, 0, 4, 8, 40, 100, 104, 108, 140}; /* 2 x 4 */
@@ -90,7 +92,8 @@ static void test_bilinear(void **state) {
     for (int i = 0; i < 9; i++) assert_float_equal(to[i], wanted[i], 1e-5);
 }
 
-/* Clips: every frame as above, then between frames linearly; both forms of a table.  Against sums in double. */
+/* Tables for clips are resampled within frames and then linearly between frames, in both layouts; the expected values
+ * are sums in double. */
 static void test_frames(void **state) {
     (void)state;
     enum { TABLES = 2, T = 3, U = 5, H = 2, W = 3, C = 2, PREFIX = 1 };
@@ -123,13 +126,13 @@ static void test_frames(void **state) {
     }
     p.time = (ParamTime){TIME_CIRCLE, 1, U, PREFIX, false};
     assert_false(grid_of_tensor(&grid, &p, &from, 3, (size_t[]){TABLES, PREFIX + T * H * W, C}));
-    from.positions.frames = 1; /* of images */
+    from.positions.frames = 1; /* a table for images */
     assert_false(grid_of_tensor(&grid, &p, &from, 3, (size_t[]){TABLES, PREFIX + H * W, C}));
     free(x);
     free(y);
 }
 
-/* A table of the same size stays as it is, and a tensor that is no table on this grid is refused. */
+/* A table of the same size does not change, and a tensor that is not a table on this grid is refused. */
 static void test_grids(void **state) {
     (void)state;
     Param p = {.ndim = 3, .shape = {1, 1 + 12, 2}, .size = 26, .grid = {1, 1, 1, {1, 3, 4}}};
@@ -139,7 +142,7 @@ static void test_grids(void **state) {
     grid_resample(y, &p, x, &grid);
     assert_memory_equal(x, y, 26 * sizeof *x);
     assert_false(grid_of_tensor(&grid, &p, NULL, 3, (size_t[]){1, 13, 2}));    /* 12 is no square */
-    assert_true(grid_of_tensor(&grid, &p, NULL, 3, (size_t[]){1, 10, 2}));     /* 9 is */
+    assert_true(grid_of_tensor(&grid, &p, NULL, 3, (size_t[]){1, 10, 2}));     /* 9 is a square */
     assert_false(grid_of_tensor(&grid, &p, NULL, 3, (size_t[]){1, 9, 2}));     /* no class token */
     assert_false(grid_of_tensor(&grid, &p, NULL, 3, (size_t[]){1, 10, 3}));    /* another width */
     assert_false(grid_of_tensor(&grid, &p, NULL, 2, (size_t[]){10, 2}));
@@ -151,12 +154,12 @@ static void test_grids(void **state) {
     free(y);
 }
 
-/* Every tensor of a model whose shape follows the image's size is on a grid of that model. */
+/* Every tensor whose shape depends on the image size is on a grid of the model. */
 static void test_models(void **state) {
     static const struct {
         const char *attn, *rpe;
         bool cls;
-        int tables; /* in two blocks, and the position embedding */
+        int tables; /* in two blocks and the position embedding */
     } models[] = {{"softmax", "none", true, 1}, {"softmax", "heads", true, 3}, {"lisa", "none", false, 5},
                   {"sa10", "none", false, 5},   {"sa9", "none", false, 3},      {"focused", "none", false, 3},
                   {"lambda", "none", false, 3}, {"rsa", "none", false, 7}, {"swin", "none", false, 3}};
@@ -197,7 +200,7 @@ static void test_models(void **state) {
     }
 }
 
-/* Swin's relative position biases are resized as the setting says. */
+/* bias_geometric decides how Swin's relative position biases are resampled. */
 static void test_window_rules(void **state) {
     static const char *const values[] = {"false", "true"};
     static const Resampled rules[] = {RESAMPLED_BICUBIC, RESAMPLED_GEOMETRIC};
@@ -221,7 +224,7 @@ static void test_window_rules(void **state) {
 
 /* == Weights of one model in another ============================================================================== */
 
-/* 2 x 3 tokens behind a class token, and three classes. */
+/* 2 x 3 tokens after a class token, and three classes. */
 static const char SMALL[] = "img_size = 16x24\npatch_size = 8\nnum_classes = 3\ndim = 8\ndepth = 2\nheads = 2\n"
                             "mlp_ratio = 2\npool = cls\nattn = softmax\nrpe = heads\n";
 
@@ -240,8 +243,7 @@ static float *values_of(const Vit *vit, const Param *p) {
     return x;
 }
 
-/* The values that the tensor has to hold, computed from its earlier ones, `start`.  before: NULL for a tensor of a new
- * head. */
+/* The expected values of a tensor whose previous values were `start`.  before: NULL for a tensor of a new head. */
 static float *wanted_of(const Vit *after, const Param *p, const Param *before, const float *start) {
     float *wanted = check_poison(p->size);
     if (!before) params_draw(&after->model.params, p, check_seed() + 1, wanted);
@@ -251,7 +253,7 @@ static float *wanted_of(const Vit *after, const Param *p, const Param *before, c
     return wanted;
 }
 
-/* The small model's weights in one in which that setting is another. */
+/* Loads the small model's weights into a model that differs in one setting. */
 static void weights_fit(const Vit *before, const char *path, const char *name, const char *value, const char *head,
                         const char *told) {
     Vit after;
@@ -299,7 +301,7 @@ static void test_weights(void **state) {
     config_free(&config);
 }
 
-/* ViT is pre-trained with one hidden layer in its classifier, and fine-tuned without. */
+/* ViT is pre-trained with a hidden layer in its classifier and fine-tuned without it. */
 static void test_heads(void **state) {
     (void)state;
     Vit before;

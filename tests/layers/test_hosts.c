@@ -1,7 +1,7 @@
-/* The attention of hierarchical hosts - PVT, PVTv2, Swin, CSwin, and focused attention in them - and Swin's patch
- * merging on inputs that are formulas, against figures of the official code in float64: element k of the s-th parameter
- * is 0.3 sin(0.9 k + s), a norm's weight 1 more; the input is sin(0.31 n + 0.57 c), the output's gradient
- * cos(0.23 n - 0.41 c) of token n and channel c. */
+/* The attention of hierarchical hosts (PVT, PVTv2, Swin, CSwin, and focused attention in them) and Swin's patch
+ * merging, compared with results of the official code in float64.  All inputs are formulas: element k of the s-th
+ * parameter is 0.3 sin(0.9 k + s), plus 1 for a norm's weight; the input is sin(0.31 n + 0.57 c) and the output's
+ * gradient cos(0.23 n - 0.41 c) for token n and channel c. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,14 +14,14 @@
 #include "tests/on_device.h"
 #include "tests/settings.h"
 
-/* Elements `first` up to but without `end` of a tensor (end 0: all) are parameter s of the formula. */
+/* Elements first .. end - 1 of a tensor (end 0: to its end) are parameter s of the formula. */
 typedef struct {
     const char *name;
     int s;
     size_t first, end;
 } Part;
 
-/* A gradient's sum of squares. */
+/* The sum of squares of a gradient. */
 typedef struct {
     const char *name;
     double squares;
@@ -38,9 +38,9 @@ typedef struct {
     Norm norms[NORMS];
 } Case;
 
-/* A branch, whose inputs are q, k and v. */
+/* One branch of CSwin's attention, whose inputs are q, k and v. */
 typedef struct {
-    Grid stripe; /* no rows: the case is no branch */
+    Grid stripe; /* no rows: the case is not a branch */
     bool focused;
 } Branch;
 
@@ -67,7 +67,7 @@ static void layer_plan(Plan *plan, void *owner) {
     else merging_plan(&l->merging, plan, "", 1);
 }
 
-/* Branch `index` of attention with M channels in H heads: `heads` of them from `first` on. */
+/* Branch `index` of attention with M channels and H heads; it has `heads` heads from head `first` on. */
 static void branch_create(StripeBranch *s, const Config *config, Grid grid, Grid stripe, int M, int H, int index,
                           int first, int heads, bool focused) {
     Attention a = {.settings = config, .prefix = "attn.", .N = grid_tokens(grid), .M = M, .H = H, .D = M / H,
@@ -131,7 +131,7 @@ static double squares_of(const float *x, size_t n) {
     return sum;
 }
 
-/* Figures have eight digits behind the point; sums of squares are relative. */
+/* The expected numbers have eight decimals.  The error is divided by `size`, which makes sums of squares relative. */
 static int near(const char *label, const char *what, double got, double want, double size) {
     double error = fabs(got - want) / size, allowed = roundings(8);
     bool ok = error <= allowed;
@@ -225,7 +225,7 @@ static void test_swin(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) run_case(&cases[i]);
 }
 
-/* The output of Swin's attention, and its gradients for the input and the table: [2 N M + entries H], host. */
+/* The output of Swin's attention and its gradients for the input and the table: [2 N M + entries H], on the host. */
 static float *swin_numbers(const char *settings, Grid grid, int block, size_t *count) {
     const Case c = {"", settings, grid, block, 8, 8, SWIN_PARTS, {0}, 0, 0, 0, {{NULL, 0}}};
     Layer l;
@@ -246,7 +246,7 @@ static float *swin_numbers(const char *settings, Grid grid, int block, size_t *c
     return got;
 }
 
-/* Along a side of the grid that is not longer than the window nothing is shifted, and a larger window is that one. */
+/* Along a side that is not longer than the window nothing is shifted, and a larger window gives the same result. */
 static void test_large_windows(void **state) {
     (void)state;
     const struct {
@@ -263,7 +263,7 @@ static void test_large_windows(void **state) {
         free(got);
     }
     free(want);
-    want = swin_numbers(same[0].settings, (Grid){1, 6, 4}, 0, &count); /* one row more: shifted along the columns */
+    want = swin_numbers(same[0].settings, (Grid){1, 6, 4}, 0, &count); /* one row more: block 1 shifts */
     float *got = swin_numbers(same[0].settings, (Grid){1, 6, 4}, 1, &other);
     assert_int_equal(other, count);
     assert_memory_not_equal(got, want, count * sizeof *got);
@@ -332,7 +332,7 @@ static void test_stripes(void **state) {
 
 /* == Whole stripes ================================================================================================ */
 
-/* Branches that share the heads, each on one stripe as large as the grid. */
+/* Branches that share the heads and have one stripe as large as the grid. */
 enum { WHOLE_B = 2, WHOLE_H = 4, WHOLE_M = 24, WHOLE_N = 20, WHOLE_Y = WHOLE_B * WHOLE_N * WHOLE_M, BRANCHES = 2 };
 typedef struct {
     Model model;
@@ -345,7 +345,7 @@ static void whole_plan(Plan *plan, void *owner) {
     for (int i = 0; i < w->count; i++) stripes_plan(&w->branches[i], plan, WHOLE_B);
 }
 
-/* mix, dqkv and the convolution's gradient [10,M] of `count` branches, weights and inputs as given. */
+/* Computes mix, dqkv and the gradient of the convolution [10,M] with `count` branches. */
 static void whole_numbers(float *mix, float *dqkv, float *dconvolution, const Config *config, int count,
                           const float *convolution, float *qkv, float *dmix) {
     const Grid grid = {1, 4, 5};
@@ -377,8 +377,8 @@ static void whole_numbers(float *mix, float *dqkv, float *dconvolution, const Co
     model_destroy(&w.model);
 }
 
-/* Two branches whose stripe is the grid are one branch with all heads, and without the convolution of v that is softmax
- * attention, to the bit. */
+/* Two branches whose stripe is the whole grid have the same bits as one branch with all heads, and without the
+ * convolution of v the same bits as softmax attention. */
 static void test_whole_stripes(void **state) {
     (void)state;
     Config config;
@@ -415,9 +415,9 @@ static void set(const Layer *l, const char *name, const float *values) {
     device_upload(l->model.params.values + p->offset, values, p->size * sizeof *values);
 }
 
-/* With values that are the inputs, and convolutions and an output projection that do nothing, the output is the sum of
- * the pictured weights times the inputs.  Tokens of other stripes have no weight: of head 0 those of other columns, of
- * head 1 those of other rows. */
+/* The values are the inputs, and the convolutions and the output projection do nothing, so the output is the sum of the
+ * inputs times the pictured weights.  Tokens of other stripes have no weight: stripes are vertical in head 0 and
+ * horizontal in head 1. */
 static void picture_case(const char *settings, bool focused) {
     enum { ROWS = 4, COLUMNS = 6, N = ROWS * COLUMNS, M = 8, D = 4, STRIPE = 2 };
     const Case c = {"", settings, {1, ROWS, COLUMNS}, 0, M, M, {{NULL, 0, 0, 0}}, {0}, 0, 0, 0, {{NULL, 0}}};

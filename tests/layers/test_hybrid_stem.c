@@ -1,5 +1,6 @@
-/* The ResNet of a hybrid against its formulas in double: features, and every gradient by central differences.  Images
- * of odd sides, a stage's second block, a stage with stride 2; the stem alone; both plans. */
+/* The ResNet of a hybrid against its formulas in double: features, and all gradients against central differences.  The
+ * cases have images of odd sides, a stage with two blocks, a stage with stride 2, and the stem alone; with both
+ * plans. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,9 +20,9 @@ typedef struct {
     double *values; /* [params->total] */
     double *images; /* [B,3,Hi,Wi] */
     int B;
-    double nearest; /* least distance of a number from where a ReLU or a maximum would change its mind */
-    double flattest; /* least standard deviation of a normalised group, as a share of the picture's root mean square: what
-                        rounding adds to the picture is divided by it */
+    double nearest; /* least distance to a kink of a ReLU or a maximum */
+    double flattest; /* least standard deviation of a normalised group, as a share of the root mean square of the
+                        features: the norm divides their rounding errors by it */
 } Reference;
 
 /* Channels last. */
@@ -36,7 +37,7 @@ static Pictures pictures(const Reference *r, int H, int W, int C) {
 
 static size_t numbers(const Reference *r, const Pictures *p) { return (size_t)(r->B * p->H * p->W * p->C); }
 
-/* A parameter's values, by the address that the layer keeps of it. */
+/* The values of the parameter whose address the layer keeps in `slot`. */
 static const double *value_of(const Reference *r, float *const *slot) { return r->values + (*slot - r->params->values); }
 
 static void standardized(double *y, const double *w, int out, int fan) {
@@ -48,7 +49,7 @@ static void standardized(double *y, const double *w, int out, int fan) {
     }
 }
 
-/* TensorFlow's padding before a side, from its definition. */
+/* TensorFlow's padding before a side, by its definition. */
 static int before(int n, int k, int stride) {
     int total = ((n + stride - 1) / stride - 1) * stride + k - n;
     return total > 0 ? total / 2 : 0;
@@ -202,7 +203,7 @@ static void stem_close(Stem *s) {
     release_all();
 }
 
-/* Samples parameters and images until no ReLU and no maximum is decided by rounding, and no norm enlarges it much. */
+/* Samples parameters and images until rounding cannot decide a ReLU or a maximum, and no norm enlarges it much. */
 static void draw(Stem *s, Reference *r, float **images, double *out) {
     size_t n = (size_t)B * 3 * (size_t)s->stem.Hi * (size_t)s->stem.Wi;
     do {
@@ -218,7 +219,7 @@ static void draw(Stem *s, Reference *r, float **images, double *out) {
     } while (r->nearest < 1e-5 || r->flattest < 0.15);
 }
 
-/* Every tensor at a sample of its elements. */
+/* Compares a sample of each tensor's elements. */
 static int gradients_agree(const Stem *s, const float *grads, const Function *f) {
     Reference *r = f->context;
     int ok = 1;

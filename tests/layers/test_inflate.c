@@ -1,5 +1,5 @@
-/* Weights of image models in models of clips: on a clip without motion operators give what they give on its image,
- * and centre kernels see every frame by itself. */
+/* Weights of image models in models of clips: a still clip without motion operators gives the logits of its image, and
+ * centre kernels treat each frame separately. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -39,7 +39,7 @@ static void model_start(Network *m) {
     params_allocate(&m->vit.model.params, false);
 }
 
-/* Every tensor is drawn anew: zeros and ones, and weights of 0.02, would hide mistakes. */
+/* Fills all tensors with random numbers: initial zeros, ones and small weights would hide mistakes. */
 static void draw(Params *params) {
     float *values = check_normal(params->total, 1, 77);
     for (int i = 0; i < params_count(params); i++) {
@@ -76,7 +76,7 @@ static float *frame_of(const float *clips, int t, size_t image) {
     return x;
 }
 
-/* The image model's weights go through a file.  `file` may be of images of another size. */
+/* Saves the image model's weights and loads them into the clip model. */
 static void pair_open(Network *image, Network *clip, const char *settings, const char *clips, const char *rule) {
     char more[128];
     const char *path = in_folder("image.safetensors");
@@ -92,8 +92,8 @@ static void pair_open(Network *image, Network *clip, const char *settings, const
     assert_int_equal(fitted.resampled, 0);
 }
 
-/* The largest difference between the clip model's logits and the mean of the image model's on the frames first, first +
- * step ..., in units of their root mean square. */
+/* The largest difference between the clip model's logits and the mean of the image model's logits on every step-th
+ * frame, relative to their root mean square.  still: all frames are the first one. */
 static double difference(const char *settings, const char *clips, const char *rule, bool still, int step) {
     Network image, clip;
     float got[B * CLASSES], one[B * CLASSES];
@@ -125,8 +125,8 @@ static double difference(const char *settings, const char *clips, const char *ru
 
 static double tolerance(void) { return sizeof(real) == 4 ? 2e-5 : 0.1; }
 
-/* The whole network, tubelets and convolutions among its layers.  With a class token, which then sees more tokens, it
- * is not the same; neither is relu-linear, which adds 1e-6 to a sum over all keys, however many they are. */
+/* The whole network with tubelets and convolutions.  A model with a class token is not the same, because the token sees
+ * more tokens, and neither is relu-linear, which adds 1e-6 to a sum over all keys. */
 static void test_centre_still(void **state) {
     static const char *const models[] = {
         "attn = softmax\n", "attn = efficient\npos_embed = none\n", "attn = lisa\n",
@@ -142,7 +142,7 @@ static void test_centre_still(void **state) {
         assert_true(difference(models[i], "tubelet = 3\n", "centre", true, 1) < tolerance());
 }
 
-/* Operators without kernels over neighbouring frames, whose ends lack one. */
+/* Operators without a kernel over neighbouring frames, because such a kernel has fewer frames at the ends of a clip. */
 static void test_mean_still(void **state) {
     static const char *const models[] = {"attn = softmax\n", "attn = softmax\nrpe = heads\n", "attn = efficient\n", "attn = lisa\n", "attn = convit\n",
                                          "attn = lisa\nlisa_fft = 3d\n", "attn = gf\n", "attn = lambda\n",
@@ -155,7 +155,7 @@ static void test_mean_still(void **state) {
     assert_true(difference("attn = dwconv7\n", "tubelet = 1\n", "mean", true, 1) > 0.01); /* the ends */
 }
 
-/* Any clip: no frame sees another one. */
+/* Moving clips: no frame sees another one. */
 static void test_centre_moving(void **state) {
     static const char *const models[] = {"attn = lisa\nlisa_fft = 3d\n", "attn = lisa\nlisa_kernel = 3\n",
                                          "attn = gf\n", "attn = dwconv7\n", "attn = sa11\n", "attn = lambda\n",
@@ -165,12 +165,12 @@ static void test_centre_moving(void **state) {
         assert_true(difference(models[i], "tubelet = 1\n", "centre", false, 1) < tolerance());
         assert_true(difference(models[i], "tubelet = 3\n", "centre", false, 2) < tolerance());
     }
-    assert_true(difference("attn = lisa\n", "tubelet = 1\n", "centre", false, 1) > 0.003); /* the circle */
+    assert_true(difference("attn = lisa\n", "tubelet = 1\n", "centre", false, 1) > 0.003); /* circular over frames */
     assert_true(difference("attn = gf\n", "tubelet = 1\n", "mean", false, 1) > 0.003);
 }
 
-/* Weights of images of another size are first resampled, then extended, like a resampled image model that is
- * extended. */
+/* Weights for images of another size are first resampled and then extended; the clip model agrees with a resampled
+ * image model. */
 static void test_sizes(void **state) {
     static const char *const models[] = {"attn = lisa\nlisa_fft = 3d\n", "attn = lambda\n", "attn = softmax\n"};
     (void)state;
@@ -207,7 +207,7 @@ static void test_sizes(void **state) {
     }
 }
 
-/* A 3 x 3 kernel of one channel, extended, on four pictures, against numbers computed apart. */
+/* A 3 x 3 kernel of one channel, extended and applied to four frames, against numbers computed separately. */
 static void test_numbers(void **state) {
     enum { HG = 3, WG = 4, T = 4 };
     (void)state;
@@ -249,7 +249,7 @@ static void test_numbers(void **state) {
     release_all();
 }
 
-/* An extended model is a model of clips: its file needs no rule. */
+/* The saved weights of an extended model are those of a clip model and need no inflation rule. */
 static void test_again(void **state) {
     Network image, clip, again;
     float want[B * CLASSES], got[B * CLASSES];
@@ -271,7 +271,8 @@ static void test_again(void **state) {
     model_close(&image);
 }
 
-/* Weights for clips with 3 token frames in a model with 5: all tables on the grid are resampled, positions linearly. */
+/* Weights for clips with 3 token frames in a model with 5: all tables on the grid are resampled, the position embedding
+ * linearly. */
 static void test_longer(void **state) {
     enum { T = 3, U = 5, AREA = 3 * 7, M = 12 };
     static const double weights[U][T] = {{1, 0, 0}, {0.6, 0.4, 0}, {0, 1, 0}, {0, 0.4, 0.6}, {0, 0, 1}};

@@ -1,5 +1,5 @@
-/* Layer-wise decay of the learning rate: the groups of ConvNeXt's and timm's code, one step of AdamW with them in
- * double, and how much smaller the classifier starts with head_init_scale. */
+/* Layer-wise decay of the learning rate: the groups of ConvNeXt's and timm's code, two steps of AdamW with them in
+ * double, and the classifier's initial weights with head_init_scale. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,7 +22,7 @@ static const char PVT[] = "img_size = 32\npatch_size = 4\nnum_classes = 3\ndim =
                           "attn = softmax\npatch_norm = true\nstage_norm = false\npos_embed = stages\npool = cls\n";
 
 static void model_create(Vit *vit, const char *settings, const char *more) {
-    Config *config = malloc(sizeof *config); /* lives as long as the model */
+    Config *config = malloc(sizeof *config); /* is never freed: the model needs it */
     config_init(config, NULL);
     vit_add_settings(config);
     settings_read(config, settings);
@@ -37,8 +37,8 @@ static void model_close(Vit *vit) {
     free(config);
 }
 
-/* get_num_layer_for_convnext of ConvNeXt's optim_factory.py, for blocks 3,3,27,3: the norm in front of a stage's patch
- * embedding is downsample_layers.<stage>.0 there, and the norm of the stage before it here. */
+/* get_num_layer_for_convnext of ConvNeXt's optim_factory.py, for blocks 3,3,27,3.  The norm before a stage's patch
+ * embedding is called downsample_layers.<stage>.0 there; here it is the norm of the previous stage. */
 static int convnext_group(const char *name) {
     int stage, block, embedding = -1;
     char next;
@@ -68,8 +68,8 @@ static void test_convnext(void **state) {
     model_close(&vit);
 }
 
-/* Tables by hand: blocks 3,6,12,4 in threes, and timm's groups of a plain vision transformer
- * (param_groups_layer_decay), which are its blocks. */
+/* Tables written by hand: groups of three blocks for blocks 3,6,12,4, and timm's groups of a plain vision transformer
+ * (param_groups_layer_decay), which are single blocks. */
 static void test_tables(void **state) {
     static const struct {
         const char *name;
@@ -135,7 +135,7 @@ static void test_tables(void **state) {
     model_close(&vit);
 }
 
-/* The first two steps of a clipped AdamW from `start` with the gradients g, tensor by tensor. */
+/* Compares with the first two steps of AdamW with clipping from `start` with gradients g, tensor by tensor. */
 static int steps_agree(const Params *params, const float *start, const float *g, const float *got,
                        const AdamWSettings *s, double lr, double decay) {
     double norm = 0;
@@ -191,7 +191,7 @@ static void test_step(void **state) {
     release_all();
 }
 
-/* The head starts as the same draw times head_init_scale; nothing else changes. */
+/* The head's initial weights are multiplied by head_init_scale; nothing else changes. */
 static void test_head_init_scale(void **state) {
     static const char *const heads[][2] = {{"linear", "head.weight"}, {"mlp", "head.fc2.weight"}};
     (void)state;

@@ -27,7 +27,7 @@ typedef struct {
 } NormCase;
 
 typedef struct {
-    double *h, *mean, *rstd, *dx, *dw, *db, *dw_size, *db_size; /* the last two: sums of the sizes of their terms */
+    double *h, *mean, *rstd, *dx, *dw, *db, *dw_size, *db_size; /* the last two: summed absolute values of the terms */
 } NormReference;
 
 static void norm_reference(NormReference r, const double *y, const float *dh, const float *w, const float *b, size_t n,
@@ -78,7 +78,7 @@ static void norm_case(NormCase k) {
     double *y = zeros(size), *dy = zeros(size), *df = zeros(size);
     for (size_t i = 0; i < size; i++) y[i] = x[i] + (k.scaled ? (double)scale[i / k.M / ROWS_PER_SCALE] : 1) * f[i];
     assert_true(close_real("y", d_y, y, size));
-    float *rounded = download_real(d_y, size); /* what is normalised is what was stored */
+    float *rounded = download_real(d_y, size); /* the norm's input is the rounded sum that was stored */
     NormReference r = {zeros(size), zeros(k.n), zeros(k.n), zeros(size), widened(dw, k.M), widened(db, k.M),
                        zeros(k.M), zeros(k.M)};
     real *d_dh = upload_real(dh, size), *d_dres = upload_real(dres, size);
@@ -93,13 +93,13 @@ static void norm_case(NormCase k) {
     assert_true(close_real("h over x", in_place, r.h, size));
     assert_true(close_float("mean alone", d_mean, r.mean, k.n));
 
-    /* y over x and h over f. */
+    /* In place: y overwrites x and h overwrites f. */
     real *y_over_x = upload_real(x, size), *h_over_f = upload_real(f, size);
     add_layernorm_forward(y_over_x, h_over_f, y_over_x, h_over_f, &s, &norm);
     assert_memory_equal(download_real(y_over_x, size), rounded, size * sizeof(float));
     assert_memory_equal(download_real(h_over_f, size), download_real(d_h, size), size * sizeof(float));
 
-    /* Backward joined with the residual's gradient, dy over dres. */
+    /* Backward plus the gradient of the residual; dy overwrites dres. */
     float *d_dw = upload(dw, k.M), *d_db = upload(db, k.M);
     real *d_df = poisoned_real(size);
     kernels_reserve(layernorm_workspace(k.M));
@@ -114,9 +114,9 @@ static void norm_case(NormCase k) {
     float *got_df = download_real(d_df, size);
     if (k.scaled) assert_true(close_real("df", d_df, df, size));
     else
-        for (size_t i = 0; i < size; i++) assert_true(isnan(got_df[i])); /* left alone */
+        for (size_t i = 0; i < size; i++) assert_true(isnan(got_df[i])); /* not written */
 
-    /* Once more with the branch's sums. */
+    /* Again, with sums over the rows of the branch. */
     float *sums = normals(k.M, 1), *d_sums = upload(sums, k.M), *plain_dw = download(d_dw, k.M);
     float *again_dw = upload(dw, k.M), *again_db = upload(db, k.M);
     real *again = upload_real(dres, size), *again_df = poisoned_real(size);
@@ -132,7 +132,7 @@ static void norm_case(NormCase k) {
     for (size_t i = 0; i < size; i++) add_term(&want_sums[i % k.M], &sums_size[i % k.M], branch[i]);
     assert_true(check_sums("sums of the branch", download(d_sums, k.M), want_sums, sums_size, k.M, 1e-5));
     s.sums = NULL;
-    if (k.M == 1) { /* the norm of a single number does not depend on it */
+    if (k.M == 1) { /* the norm of a single number is constant */
         release_all();
         return;
     }
@@ -151,7 +151,7 @@ static void test_layernorm(void **state) {
 
 /* == Linear layer ================================================================================================= */
 
-/* Parameters are numbers that an activation can hold too, so that a backend that rounds them loses nothing. */
+/* The parameters are numbers that an activation can hold, so that a backend that rounds them loses nothing. */
 static void linear_case(size_t n, int in, int out, bool bias) {
     size_t size = (size_t)in * (size_t)out;
     printf("linear n %zu in %d out %d%s\n", n, in, out, bias ? ", bias" : "");
@@ -181,7 +181,7 @@ static void linear_case(size_t n, int in, int out, bool bias) {
     linear_forward(d_y, d_x, d_w, bias ? d_b : NULL, &shape);
     linear_backward_input(d_dx, d_dy, d_w, &shape);
     linear_backward_weight(d_dw, bias ? d_db : NULL, d_dy, d_x, &shape);
-    /* Both at once, and 16 bytes further on in memory, where the library may promise less: the same bits. */
+    /* Both gradients in one call, and in memory that is aligned to 16 bytes only: the same bits. */
     enum { REALS = 16 / sizeof(real), FLOATS = 16 / sizeof(float) };
     real *both_dx = poisoned_real(n * in + REALS) + REALS;
     float *both_dw = poisoned(size + FLOATS) + FLOATS, *both_db = upload(db, out);
@@ -195,7 +195,7 @@ static void linear_case(size_t n, int in, int out, bool bias) {
     linear_backward(both_dx, both_dw, NULL, d_dy, d_x, d_w, &shape);
     assert_memory_equal(download(beside_dw, size), download(d_dw, size), size * sizeof *dw);
     assert_memory_equal(download(beside_db, out), download(d_db, out), out * sizeof *db);
-    bool few = size < 10; /* all of them may cancel */
+    bool few = size < 10; /* all terms may cancel */
     assert_true(close_sums("y", download_real(d_y, n * out), y, y_size, n * out, few));
     assert_true(close_sums("dx", download_real(d_dx, n * in), dx, dx_size, n * in, few));
     assert_true(close_sums("dw", download(d_dw, size), want_dw, dw_size, size, few));
@@ -215,15 +215,15 @@ static void test_linear(void **state) {
     (void)state;
     const int sizes[][3] = {{1, 1, 1},    {7, 5, 3},     {33, 20, 17},  {130, 192, 64},
                             {64, 8, 16},  {3, 768, 10},  {1000, 24, 72},
-                            {77, 63, 33}, {70, 39, 63}, {63, 43, 80}}; /* 63: kernels/linear/linear.c */
+                            {77, 63, 33}, {70, 39, 63}, {63, 43, 80}}; /* 63: see kernels/linear/linear.c */
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         for (int bias = 0; bias < 2; bias++) linear_case((size_t)sizes[i][0], sizes[i][1], sizes[i][2], bias);
 }
 
 /* == Graphs ======================================================================================================= */
 
-/* Products of one shape are computed again and again with other numbers: inputs, and parameters that change before,
- * between and after.  A layer's two gradients may be computed side by side. */
+/* One graph computes products of the same shapes with new inputs, while parameters change before, between and after its
+ * runs.  The two gradients of a layer may run in parallel. */
 static void test_graph(void **state) {
     (void)state;
     enum { N = 12, IN = 24, OUT = 16, CALLS = 9 };
@@ -242,7 +242,7 @@ static void test_graph(void **state) {
         memcpy(pinned, w, OUT * IN * sizeof *w);
         device_uploads_used();
         device_upload_async(d_w, pinned, OUT * IN * sizeof *w);
-        if (call == 6) kernels_reserve((size_t)1 << 20); /* graphs may hold the workspace's address */
+        if (call == 6) kernels_reserve((size_t)1 << 20); /* graphs may contain the workspace's address */
         device_zero(d_dw, OUT * IN * sizeof *w);
         device_zero(d_db, OUT * sizeof *w);
         if (device_graph_begin(&graph)) {
@@ -271,7 +271,7 @@ static void test_graph(void **state) {
         assert_true(close_sums("dw", download(d_dw, OUT * IN), dw, dw_size, OUT * IN, false));
         assert_true(close_sums("db", download(d_db, OUT), db, db_size, OUT, false));
 
-        /* Parameters change after the graph, and a product outside asks for them. */
+        /* Parameters change after the graph, and the next product, outside it, must use the new ones. */
         float *changed = rounded_real(normals(OUT * IN, 1), OUT * IN);
         device_upload(d_w, changed, OUT * IN * sizeof *changed);
         linear_forward(d_z, d_x, d_w, NULL, &shape);
@@ -311,7 +311,7 @@ static void test_gelu(void **state) {
     gelu_forward(d_y, d_x, N);
     assert_true(close_real("gelu", d_y, y, N));
     assert_true(close_real("gelu near zero", d_y + 8, y + 8, N - 8));
-    gelu_backward(d_dy, again, d_dy, d_x, N); /* dx over dy */
+    gelu_backward(d_dy, again, d_dy, d_x, N); /* dx overwrites dy */
     assert_true(close_real("gelu dx", d_dy, dx, N));
     assert_memory_equal(download_real(again, N), download_real(d_y, N), N * sizeof(float));
     gelu_forward(d_x, d_x, N);
@@ -319,7 +319,7 @@ static void test_gelu(void **state) {
     release_all();
 }
 
-/* y's rows are the linear layer after GELU: dy [n,out], w2 [out,in]. */
+/* Backward of GELU and the linear layer that follows it: dy [n,out], w2 [out,in]. */
 static void linear_gelu_case(size_t n, int in, int out) {
     size_t hidden = n * (size_t)in, size = (size_t)in * (size_t)out;
     printf("linear and GELU n %zu hidden %d other %d\n", n, in, out);
@@ -358,7 +358,7 @@ static void linear_gelu_case(size_t n, int in, int out) {
     assert_true(close_sums("da", download_real(d_da, hidden), da, da_size, hidden, few));
     assert_memory_equal(download_real(again, hidden), download_real(d_g, hidden), hidden * sizeof(float));
     float *rounded = download_real(d_da, hidden), *db_alone = upload(before, in), *y_db_alone = upload(y_before, out);
-    real *da_alone = poisoned_real(hidden); /* where g is still there */
+    real *da_alone = poisoned_real(hidden); /* without recomputing g */
     linear_gelu_backward(da_alone, NULL, db_alone, y_db_alone, d_dy, d_a, upload(w2, size), &(LinearShape){n, in, out, 0});
     assert_memory_equal(download_real(da_alone, hidden), rounded, hidden * sizeof(float));
     assert_memory_equal(download(db_alone, in), download(d_db, in), in * sizeof(float));
@@ -384,7 +384,7 @@ static void test_linear_gelu(void **state) {
         linear_gelu_case((size_t)sizes[i][0], sizes[i][1], sizes[i][2]);
 }
 
-/* With the norm before it, whose result is not rounded: its moments, and both gradients in their order. */
+/* GELU of a norm whose result is not rounded in between: the moments and the gradient dh. */
 static void test_norm_gelu(void **state) {
     (void)state;
     enum { ROWS = 37, LONGEST = 45 };
@@ -403,7 +403,7 @@ static void test_norm_gelu(void **state) {
             for (int m = 0; m < M; m++) {
                 double h = w[m] * (x[i * M + m] - mean[i]) * rstd[i] + b[m], cdf = erfc(-h / sqrt(2)) / 2;
                 y[i * M + m] = h * cdf;
-                /* With a single channel h is b in all rows, and these two may cancel. */
+                /* With a single channel h is b in all rows, and these two terms may cancel. */
                 add_term(&dh[i * M + m], &dh_size[i * M + m], dy[i * M + m] * cdf);
                 add_term(&dh[i * M + m], &dh_size[i * M + m], dy[i * M + m] * h * exp(-h * h / 2) / sqrt(2 * acos(-1)));
             }
@@ -412,7 +412,7 @@ static void test_norm_gelu(void **state) {
         assert_true(close_real("gelu of a norm", d_y, y, n));
         assert_true(close_float("mean", d_mean, mean, ROWS));
         assert_true(close_float("rstd", d_rstd, rstd, ROWS));
-        layernorm_gelu_backward(d_dy, d_dy, d_x, &norm); /* dh over dy */
+        layernorm_gelu_backward(d_dy, d_dy, d_x, &norm); /* dh overwrites dy */
         assert_true(check_sums("its dh", download_real(d_dy, n), dh, dh_size, n, roundings(1)));
         layernorm_gelu_forward(d_x, d_x, &norm);
         assert_memory_equal(download_real(d_x, n), download_real(d_y, n), n * sizeof(float));
@@ -432,7 +432,7 @@ static void test_tanh(void **state) {
     assert_true(close_real("tanh", d_y, y, N));
     float *reached = download_real(d_y, N);
     for (int i = 0; i < N; i++) dx[i] = dy[i] * (1 - (double)reached[i] * reached[i]);
-    tanh_backward(d_dy, d_dy, d_y, N); /* dx over dy */
+    tanh_backward(d_dy, d_dy, d_y, N); /* dx overwrites dy */
     assert_true(close_real("tanh dx", d_dy, dx, N));
     release_all();
 }
@@ -467,7 +467,7 @@ static void test_images(void **state) {
     images_normalize(d_y, d_image, mean, std, &(ImageShape){B, Hi, Wi});
     assert_true(close_real("images_normalize", d_y, y, sizeof image));
 
-    /* Hi and Wi need not be multiples of P: what is left over belongs to no patch. */
+    /* Hi and Wi need not be multiples of P: the rest belongs to no patch. */
     patchify(d_cols, d_y, &(ImageShape){B, Hi, Wi}, P);
     float *x = download_real(d_y, sizeof image), *cols = download_real(d_cols, B * Hg * Wg * 3 * P * P);
     for (int b = 0; b < B; b++)
@@ -617,7 +617,7 @@ static void test_weighed_losses(void **state) {
 static void loss_case(int B, int C, float size) {
     size_t n = (size_t)B * C;
     float *x = normals(n, size), *t = normals(n, 1), scale = 1.0f / B;
-    for (int b = 0; b < B; b++) { /* one class on top of label smoothing */
+    for (int b = 0; b < B; b++) { /* targets: one class with label smoothing */
         for (int c = 0; c < C; c++) t[b * C + c] = 0.1f / C;
         t[b * C + b % C] += 0.9f;
     }
@@ -722,8 +722,8 @@ static void test_adamw(void **state) {
     release_all();
 }
 
-/* The results of a step that are computed on the device: losses of two micro-batches, the norm with and without
- * clipping, and no update where either is not finite. */
+/* What the device computes for a step: the losses of two micro-batches, and the norm with and without clipping.  If
+ * either is not finite, nothing is updated. */
 static void test_step_found(void **state) {
     (void)state;
     enum { B = 300, N = 100003 };
@@ -761,7 +761,7 @@ static void test_step_found(void **state) {
     release_all();
 }
 
-/* Copies that overlap with kernels, and places in the sequence of calls. */
+/* Asynchronous copies that overlap with kernels, and marks in the queue of calls. */
 static void test_uploads(void **state) {
     (void)state;
     enum { N = 70001, CALLS = 5 };

@@ -1,5 +1,5 @@
-/* Properties of Mask R-CNN that its program's tests do not reach: an image without objects, no proposals at all, boxes
- * without a width, micro-batches, masks that lie in their pictures, quick convolutions, and steps that allocate nothing. */
+/* Properties of Mask R-CNN that its program's tests do not cover: an image without objects, no proposals, boxes without
+ * width, micro-batches, masks that lie in their boxes, quick convolutions, and steps that allocate no memory. */
 #include <malloc.h>
 #include <math.h>
 #include <setjmp.h>
@@ -20,7 +20,7 @@ static const char text[] = "backbone_blocks = 1,1,1,1\nbackbone_width = 32\nfpn_
                            "mask_width = 32\nnum_classes = 4\nanchor_size = 4\nanchor_sample = 32\nregion_sample = 32\n"
                            "proposals = 40\ntrain_candidates = 100\neval_candidates = 100\ndetections = 20\n";
 
-/* Two images with triangles in the first and in the second, of which one is as large as its whole image. */
+/* Two images with three triangles, one of which is as large as its image. */
 typedef struct {
     Config config;
     MaskRun run;
@@ -31,7 +31,7 @@ typedef struct {
     ObjectMask masks[OBJECTS];
 } World;
 
-static World world, exact; /* the convolutions of the first are quick, as in training */
+static World world, exact; /* `world` has quick convolutions, as in training */
 
 static void set_object(World *w, int i, float x0, float y0, float x1, float y1) {
     w->corners = 3;
@@ -92,7 +92,7 @@ static int close_worlds(void **state) {
     return 0;
 }
 
-/* Losses and gradients of images first .. first + count - 1; the gradients are added up. */
+/* Losses of images first .. first + count - 1; their gradients are added to the previous ones. */
 static MaskRcnnLoss step(World *w, Truth t, int first, int count) {
     MaskRcnn *m = &w->run.model;
     MaskRcnnLoss loss = {0};
@@ -145,8 +145,8 @@ static void test_micro_batches(void **state) {
     free(parts);
 }
 
-/* The gradient of both kinds of convolutions, with the same regions.  A few ReLUs fall on the other side, of bfloat16 also
- * the signs of boxes' errors. */
+/* Quick and exact convolutions give the same losses and gradients for the same regions, except where a ReLU changes its
+ * sign, and in bfloat16 also where the error of a box does. */
 static void test_quick(void **state) {
     World *w = &world;
     size_t n = w->run.model.model.params.total;
@@ -170,8 +170,8 @@ static void test_quick(void **state) {
     free(b);
 }
 
-/* Parts of a batch that were seen before allocate nothing.  Small objects of oneDNN, which it makes and frees in every
- * call, stay in the allocator's caches of each thread and count as used there. */
+/* Batch sizes that were seen before allocate nothing.  The bound leaves 8 kB for small objects of oneDNN, which it
+ * frees in every call but which stay in the allocator's cache of each thread and count as used. */
 static void test_memory(void **state) {
     World *w = &world;
     size_t before = 0;
@@ -215,7 +215,7 @@ static void test_no_regions(void **state) {
     assert_true(loss.term[LOSS_CLASS] == 0 && isfinite(mask_rcnn_loss_total(&loss)));
 }
 
-/* What is seen by RoIAlign in training and in an evaluation. */
+/* Boxes have a positive area and lie in the image, as RoIAlign requires. */
 static void assert_sides(const Regions *regions) {
     for (int i = 0; i < regions->count; i++) {
         const float *box = regions->boxes[i];

@@ -1,7 +1,6 @@
 /* The whole model against the float64 reference (tests/reference/vit_reference.py), against central differences, and
- * and for its own invariants: the same results with every algorithm, either plan, micro-batches, and memory that was
- * filled with NaN.
- * Every file in tests/fixtures is a case; its metadata holds the settings. */
+ * against itself: every algorithm, both plans, micro-batches, and memory filled with NaN give the same results.  Every
+ * file in tests/fixtures is a case; its metadata holds the settings. */
 #include <float.h>
 #include <glob.h>
 #include <setjmp.h>
@@ -19,7 +18,7 @@
 #include "tests/settings.h"
 #include "tests/slopes.h"
 
-/* From what tests/reference/dropout_reference.py draws dropout. */
+/* The seed and step with which tests/reference/dropout_reference.py samples dropout. */
 enum { DROP_STEP = 7, DROP_FIRST = 3 };
 static const uint64_t DROP_SEED = 0x1234567890;
 
@@ -34,20 +33,20 @@ typedef struct {
     float *images, *targets, *losses, *logits, *teacher; /* teacher: [B,C], or NULL */
 } Case;
 
-/* The settings in the fixture; `algorithm` is ripple's or lisa's. */
+/* Reads the settings from the fixture; `algorithm` is that of ripple or lisa. */
 static VitSettings *case_settings(Case *c, const char *algorithm) {
     const char *attn = safetensors_metadata(&c->file, "attn");
     config_init(&c->config, NULL);
     VitSettings *settings = vit_add_settings(&c->config);
     c->distillation = config_add(&c->config, &distillation_settings);
-    settings_read(&c->config, "convit_local_layers = 1\n"); /* older fixtures do not say it */
+    settings_read(&c->config, "convit_local_layers = 1\n"); /* older fixtures lack it */
     settings_of_fixture(&c->config, &c->file);
     if (attn && !strncmp(attn, "ripple", 6)) settings_put(&c->config, "ripple_algo", algorithm);
     if (attn && !strcmp(attn, "lisa")) settings_put(&c->config, "lisa_algo", algorithm);
     return settings;
 }
 
-/* The model of a fixture with its parameters and its batch; what a layer does not write stays NaN. */
+/* The model of a fixture with its parameters and its batch; what no layer writes stays NaN. */
 static void case_open_dropping(Case *c, const char *path, const char *algorithm, float drop_path) {
     Error error;
     memset(c, 0, sizeof *c);
@@ -95,7 +94,7 @@ static void case_close(Case *c) {
     free(c->logits);
 }
 
-/* Forward on images first .. first+B-1; returns the sum of their losses. */
+/* Runs images first .. first+B-1 forward; returns the sum of their losses. */
 static double case_forward(Case *c, int first, int B) {
     const VitSettings *settings = &c->vit.settings;
     size_t image = 3 * (size_t)settings->frames * (size_t)settings->img_size[0] * (size_t)settings->img_size[1];
@@ -136,8 +135,8 @@ static double *wanted_tensor(const Case *c, const char *name) {
     return wanted;
 }
 
-/* One number for all keys of a query or for all tokens of a pooling, or a norm that is not used: no output depends on it,
- * and its gradient is zero. */
+/* Whether a parameter's gradient is zero: it adds one number to the scores of all keys, or of all tokens in a pooling,
+ * or it belongs to a norm that is not used. */
 static bool cancels(const Case *c, const char *name) {
     return strstr(name, "pos_proj.bias") || strstr(name, "attention_pool.bias") ||
            (c->vit.settings.pool == POOL_GAP_RAW && !strncmp(name, "norm.", 5));
@@ -150,8 +149,8 @@ static int all_zero(const char *name, const float *got, size_t n) {
     return ok;
 }
 
-/* In float every element to 1e-5; with bfloat16 activations, in which one tensor's gradient may be the small difference
- * of large ones, the tensor to what PyTorch's autocast makes of it. */
+/* In float every element must agree to 1e-5.  In bfloat16, where a gradient may be the small difference of large
+ * numbers, the tensor must be as accurate as with PyTorch's autocast. */
 static int compare(const Case *c, const char *name, const float *got, size_t n) {
     double *wanted = wanted_tensor(c, name);
     int ok = sizeof(real) == 4 ? check_close(name, got, wanted, n, 1e-5)
@@ -160,7 +159,7 @@ static int compare(const Case *c, const char *name, const float *got, size_t n) 
     return ok;
 }
 
-/* Every tensor's gradient, and all of them as one vector. */
+/* Compares every tensor's gradient, and all of them as one vector. */
 static int compare_gradients(Case *c) {
     const Params *params = &c->vit.model.params;
     float *grads = case_gradients(c);
@@ -201,7 +200,8 @@ static int compare_with_reference(const char *path, const char *algorithm) {
     return ok;
 }
 
-/* Every step-th fixture, from one that the seed draws; VIT_TEST_FIXTURES=convit* has all of those that fit it. */
+/* Checks every step-th fixture, from a first one that depends on the seed.  VIT_TEST_FIXTURES=convit* selects fixtures
+ * by name and checks all of them. */
 static void each_fixture(int (*check)(const char *path), int step) {
     const char *wanted = getenv("VIT_TEST_FIXTURES");
     char pattern[256];
@@ -242,7 +242,7 @@ static void test_algorithms(void **state) {
 
 /* == Central differences, signed, per parameter tensor ============================================================ */
 
-/* The loss where a tensor has moved along a direction. */
+/* The loss as a function of the distance by which a tensor is moved along a direction. */
 typedef struct {
     Case *c;
     float *values; /* scratch [total] */
@@ -259,25 +259,25 @@ static double loss_at(void *context, double h) {
     return case_forward(m->c, 0, m->c->B) / m->c->B;
 }
 
-/* Operators with ReLUs on q and k themselves. */
+/* Operators that apply a ReLU to q and k. */
 static bool rectifies(const char *attn) { return strstr(attn, "focused") || !strcmp(attn, "relu-linear"); }
 
-/* A convolution [C,1,k,k] or matrices [C,D,1,1] for D channels each that nearly leave their input as it is. */
+/* Makes a convolution [C,1,k,k], or matrices [C,D,1,1] of D channels each, nearly the identity. */
 static void near_identity(float *w, const Param *p) {
     size_t row = p->size / (size_t)p->shape[0];
     for (size_t i = 0; i < p->size; i++)
         w[i] = 0.05f * w[i] + (i % row == (p->shape[1] == 1 ? row / 2 : i / row % row));
 }
 
-/* Differences want a smooth function: ReLUs are moved away from their kinks, half of them on and half off, and stick
- * breaking does not end early, and no weight is left out.  (Kinks and early ends are in the fixtures.) */
+/* Makes the loss smooth, as differences require: half of the ReLUs are on and half off, far from their kinks; stick
+ * breaking does not end early, and castling's mask leaves no weight out.  (The fixtures cover kinks and early ends.) */
 static void smoothen(Case *c, float *values) {
     bool rectified = rectifies(vit_attn(&c->vit.settings, 0)->name);
     for (int t = 0; t < params_count(&c->vit.model.params); t++) {
         const Param *p = params_at(&c->vit.model.params, t);
         size_t moved = strstr(p->name, "feature.b2") || strstr(p->name, "feature.bias") ? p->size : 0, third = p->size;
         if (c->vit.settings.mlp_relu && strstr(p->name, "fc1.bias")) moved = p->size;
-        if (rectified && strstr(p->name, "qkv.bias")) moved = 2 * (third = p->size / 3); /* q's and k's alike */
+        if (rectified && strstr(p->name, "qkv.bias")) moved = 2 * (third = p->size / 3); /* q and k alike */
         for (size_t i = 0; i < moved; i++) values[p->offset + i] = i % third % 2 ? -8 : 8;
         if (strstr(p->name, "aggreg")) near_identity(values + p->offset, p);
     }
@@ -286,18 +286,19 @@ static void smoothen(Case *c, float *values) {
     device_upload(c->vit.model.params.values, values, c->vit.model.params.total * sizeof *values);
 }
 
-/* dpfp has a kink at zero in every column, inception wherever two tokens are equal, and nothing moves them.  The
- * maximum in performer, and in rfa where a denominator is clamped, does not cancel entirely, but is a constant of the
- * backward pass.  The reference compares all three with differences in double, with narrow steps and the constants
- * held.  A hybrid's stem has a ReLU and a maximum at every pixel: test_hybrid_stem.c does the same for it; so has
- * the tokenizer of compact transformers, which the reference compares so. */
+/* Whether differences in float can check a fixture.  Not smooth are: dpfp, with a kink at zero in every column;
+ * inception, where two tokens are equal; performer, and rfa with a clamped denominator, whose maximum is a constant of
+ * the backward pass but does not cancel entirely.  The reference compares these with narrow differences in double.  A
+ * hybrid's stem and the tokenizer of compact transformers have a ReLU and a maximum at every pixel: test_hybrid_stem.c
+ * and the reference check them. */
 static bool is_smooth(const char *path) {
     return !strstr(path, "dpfp") && !strstr(path, "inception") && !strstr(path, "performer") && !strstr(path, "clamp") &&
            !strstr(path, "hybrid") && !strstr(path, "compact");
 }
 
-/* Along the gradient of each tensor with as much noise.  On one thread: passes over a few tokens wait for their threads
- * most of the time.  Reduced: every step-th tensor, from one that the seed draws. */
+/* Compares differences along the gradient plus noise of the same size, for every tensor, or if reduced for every
+ * step-th one from a first that depends on the seed.  One thread, because passes over a few tokens would mostly wait
+ * for other threads. */
 static int differences_of(Case *c) {
     const int threads = omp_get_max_threads(), step = full_or_reduced("every n-th tensor, n =", 1, 4);
     omp_set_num_threads(1);
@@ -321,9 +322,9 @@ static int differences_of(Case *c) {
             along += (double)direction[i] * direction[i];
         }
         for (size_t i = 0; i < p->size; i++) slope += (double)grads[p->offset + i] * direction[i];
-        /* Denominators of focused attention that nearly vanish bend the loss within a tenth of a parameter's unit. */
+        /* Nearly vanishing denominators of focused attention bend the loss within a tenth of a parameter's size. */
         double widest = fmin(0.2 / fabs(slope), sqrt((double)p->size / along) / 8);
-        double rounding = 4 * FLT_EPSILON * case_forward(c, 0, c->B) / c->B; /* four epsilons of the loss */
+        double rounding = 4 * FLT_EPSILON * case_forward(c, 0, c->B) / c->B; /* 4 epsilons of the loss */
         Move move = {c, values, base, direction, p};
         double difference = slope_by_differences(loss_at, &move, widest, rounding, &noise);
         double error = fabs(difference - slope) / fabs(slope);
@@ -359,8 +360,8 @@ static void test_differences(void **state) {
     each_fixture(differences_agree, full_or_reduced("every n-th fixture, n =", 1, 30));
 }
 
-/* Draws the drop path so that the first image goes through every block, and every half-block from block 1 on drops
- * another one. */
+/* Samples drop paths until the first image keeps every half-block, and every half-block from block 1 on drops another
+ * image. */
 static void draw_mixed(Case *c) {
     bool mixed = false;
     for (uint64_t seed = 0; !mixed; seed++) {
@@ -375,8 +376,8 @@ static void draw_mixed(Case *c) {
     }
 }
 
-/* Takes the fixtures with a class token, which in convit joins between two half-blocks that are dropped, and of those
- * with convolutions and stages, where sums and scales are passes of their own. */
+/* Checks fixtures with a class token, which in convit joins between two dropped half-blocks, and fixtures with
+ * convolutions and stages, whose sums and scales are separate passes. */
 static int differences_agree_dropping(const char *path) {
     Case c;
     if (!strstr(path, "cls") && !strstr(path, "conv.") && !strstr(path, "hierarchy")) return 1;
@@ -397,7 +398,8 @@ static void test_drop_path(void **state) {
 
 /* == The model against itself ===================================================================================== */
 
-/* Castling's branch, which inference does not have, leaves everything out in training, and nothing is dropped. */
+/* The inference plan gives the same logits as the training plan.  Nothing is dropped, and castling's extra branch,
+ * which inference lacks, masks everything in training. */
 static int plans_agree(const char *path) {
     Case c;
     case_open(&c, path, "auto");
@@ -424,8 +426,8 @@ static void test_inference_plan(void **state) {
     each_fixture(plans_agree, full_or_reduced("every n-th fixture, n =", 1, 10));
 }
 
-/* In inference a stem standardises its weights once: it does not see what changes against the contract of
- * model_set_training, and sees it after the next call. */
+/* In inference a stem standardises its weights once: later changes have an effect only after the next call of
+ * model_set_training. */
 static void test_stem_weights(void **state) {
     (void)state;
     Case c;
@@ -456,7 +458,9 @@ static void test_stem_weights(void **state) {
 
 /* == How often tau ends stick breaking ============================================================================ */
 
-/* The groups that share what is left have the same weight: the last two of the fixture's three, or all of them. */
+/* Counts the queries at which stick breaking ended early from the weights, and compares with the measured columns.  The
+ * groups that share the rest of the stick have equal weights: the last two of the fixture's three groups, or all
+ * three. */
 static void test_ended(void **state) {
     enum { R = 2 };
     Case c;
@@ -497,7 +501,7 @@ static void test_ended(void **state) {
 
 /* == Recomputed blocks ============================================================================================ */
 
-/* Three blocks, each with another draw of the drop path and of dropout; what comes later wins. */
+/* Three blocks that sample drop path and dropout independently; settings that are read later replace these. */
 static const char plain_model[] = "img_size = 10x14\npatch_size = 2\nnum_classes = 5\ndim = 12\ndepth = 3\nheads = 2\n"
                                   "mlp_ratio = 2\ndrop_path = 0.5\ndropout = 0.2\nr_max = 2\nripple_layers = 2\n"
                                   "convit_local_layers = 2\nlisa_patterns = 3\n";
@@ -513,7 +517,7 @@ static const VitSettings *model_settings(Config *config, const char *more, bool 
     return settings;
 }
 
-/* Gradients of two steps, whose drop paths, dropouts and random features differ; host, [2 * total]. */
+/* Gradients of two steps with different drop paths, dropout and random features: [2 * total] on the host. */
 static float *two_steps(const Config *config, size_t *total, size_t *bytes) {
     enum { B = 3 };
     Vit vit;
@@ -568,7 +572,7 @@ static void test_recompute(void **state) {
          "patch_overlap = false\nmlp_conv = false\npatch_norm = true\nstage_norm = false\n", true},
         {"conv_stages = 0\nattn = cswin-focused,cswin\nstripe = 2,7\nimg_size = 16x24\n", true},
     };
-    double moved = 0; /* from step to step, of all models: one may draw the same drop path twice */
+    double moved = 0; /* between the steps of all models, because those of one may have the same drop path */
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
         Config config;
         model_settings(&config, models[i].settings, models[i].staged);
@@ -655,7 +659,7 @@ static void test_micro_batches(void **state) {
 
 /* == Weights that sum to one ====================================================================================== */
 
-/* One block's attention whose values are all one, on two tokens, so that a sum of weights is small. */
+/* Whether a block's attention with all values equal to one gives ones.  With two tokens a sum of weights is small. */
 static bool keeps_ones(const char *attn) {
     enum { TOKENS = 2, M = 6 };
     Config config;
@@ -692,7 +696,7 @@ static bool keeps_ones(const char *attn) {
     return ok;
 }
 
-/* A 1e-6 added to the sum would be ten roundings. */
+/* The tolerance detects an epsilon of 1e-6 added to the sum, which would be ten roundings. */
 static void test_weights_sum_to_one(void **state) {
     (void)state;
     assert_true(keeps_ones("softmax"));

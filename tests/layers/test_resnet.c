@@ -81,7 +81,7 @@ static float *floats_of(const SafeTensor *tensor) {
 
 typedef struct {
     int B, H, W;
-    size_t n; /* numbers in features */
+    size_t n; /* the number of elements of the features */
 } Size;
 
 static Size forward(const Fixture *f, const char *batch) {
@@ -100,7 +100,7 @@ static Size forward(const Fixture *f, const char *batch) {
     return s;
 }
 
-/* Numbers in the output of a stage. */
+/* The number of elements in the output of a stage. */
 static size_t output_count(const Fixture *f, Size s, int stage) {
     int side = 4 << stage;
     return (size_t)s.B * (size_t)((s.H + side - 1) / side) * (size_t)((s.W + side - 1) / side) *
@@ -114,8 +114,8 @@ static double *doubles_of(const SafeTensor *tensor) {
     return wide;
 }
 
-/* bfloat16 moves a sum near zero to ReLU's other side, and with it all that flows back through it, in PyTorch as here:
- * one element may be anywhere, so that the tensor is held to its size. */
+/* In bfloat16 a sum near zero may change the sign of a ReLU's input, and with it everything that flows back through the
+ * ReLU, in PyTorch as well, so only the error of the whole tensor is bounded. */
 static int close_tensor(const char *batch, const char *part, const char *name, const float *got, const double *want,
                         size_t n, double tolerance) {
     char tensor[128];
@@ -166,7 +166,7 @@ static void test_reference(void **state) {
         backward(&f, batch, s);
         assert_true(check_gradients(&f, batch, 1));
         float *grads = gradients_of(&f);
-        if (i == 2) { /* the same bits, whatever came between */
+        if (i == 2) { /* the same bits as the first time */
             assert_memory_equal(features, kept_features, s.n * sizeof(float));
             assert_memory_equal(grads, kept_grads, f.params.total * sizeof(float));
         } else if (i == 0) {
@@ -176,7 +176,7 @@ static void test_reference(void **state) {
         backward(&f, batch, s);
         assert_true(check_gradients(&f, batch, 2));
     }
-    /* what is frozen has no gradient */
+    /* Frozen parameters have no gradient. */
     const float *grads = gradients_of(&f);
     for (int i = 0; i < params_count(&f.params); i++) {
         const Param *p = params_at(&f.params, i);
@@ -188,7 +188,7 @@ static void test_reference(void **state) {
     fixture_close(&f);
 }
 
-/* The inference plan overwrites what a backward pass would need, and gives the same bits. */
+/* The inference plan reuses memory that a backward pass would need, and gives the same bits. */
 static void test_inference(void **state) {
     (void)state;
     Fixture f;
@@ -202,7 +202,7 @@ static void test_inference(void **state) {
         forward(&f, "a");
         assert_memory_equal(download_real(f.net.features[3], s.n), features, s.n * sizeof *features);
     }
-    plan_poison(&f.training); /* it has its guards elsewhere */
+    plan_poison(&f.training); /* restores the guards of the training plan */
     fixture_close(&f);
 }
 
@@ -219,7 +219,7 @@ static void test_frozen(void **state) {
     fixture_close(&f);
 }
 
-/* A step changes the weights: they are folded again. */
+/* Changed weights have an effect only after resnet_fold. */
 static void test_folding_again(void **state) {
     (void)state;
     Fixture f;
@@ -254,8 +254,8 @@ static void hear_final(float *gradients, size_t n) {
     finals++;
 }
 
-/* Stage by stage, the ranges follow each other down to layer2.  This backbone is small: where small pieces wait, all of
- * it does. */
+/* The final gradients are announced stage by stage, without gaps, down to layer2.  If small pieces wait for more, this
+ * small backbone is announced at once. */
 static void test_final(void **state) {
     (void)state;
     Fixture f;
@@ -280,8 +280,8 @@ static void test_final(void **state) {
     fixture_close(&f);
 }
 
-/* All four outputs: those of the training plan have the same bits as those of the inference plan, and the last one as
- * without the others. */
+/* All four outputs have the same bits with the training plan and the inference plan, and the last one agrees with the
+ * reference as without the others. */
 static void test_pyramid(void **state) {
     (void)state;
     float *first[RESNET_STAGES] = {NULL};
@@ -309,7 +309,7 @@ static void test_pyramid(void **state) {
     for (int i = 0; i < RESNET_STAGES; i++) free(first[i]);
 }
 
-/* The sum of all outputs, each times its own gradient, and the sum of the squares of these terms. */
+/* The sum of all outputs multiplied by their gradients, and the sum of the squares of its terms. */
 static double outputs_times(const Fixture *f, Size s, float *const gradients[RESNET_STAGES], double *squares) {
     double sum = 0;
     *squares = 0;
@@ -325,7 +325,7 @@ static double outputs_times(const Fixture *f, Size s, float *const gradients[RES
     return sum;
 }
 
-/* Adds `step` times the direction to a tensor's values. */
+/* Sets a tensor to `values` plus `step` times the direction. */
 static void move_tensor(const Fixture *f, const Param *p, const float *values, const float *direction, float step) {
     float *moved = keep(malloc(p->size * sizeof *moved), false);
     for (size_t i = 0; i < p->size; i++) moved[i] = values[p->offset + i] + step * direction[i];
@@ -333,7 +333,7 @@ static void move_tensor(const Fixture *f, const Param *p, const float *values, c
 }
 
 /* Gradients of all four outputs at once.  With batch norms that keep every sum positive the outputs are linear in each
- * tensor of weights, so a difference quotient of any width is exact up to the roundings of the outputs. */
+ * tensor of weights, so a difference quotient of any width is exact up to rounding. */
 static void test_pyramid_gradients(void **state) {
     (void)state;
     if (sizeof(real) < 4) return; /* the sums are large compared with their differences */
@@ -360,7 +360,7 @@ static void test_pyramid_gradients(void **state) {
         gradients[i] = normals(n, 1);
         for (size_t j = 0; j < n; j++) {
             assert_true(y[j] > 0);
-            gradients[i][j] = fabsf(gradients[i][j]); /* differences add up, and roundings do not */
+            gradients[i][j] = fabsf(gradients[i][j]); /* the differences add up, the roundings cancel */
         }
         dfeatures[i] = upload_real(gradients[i], n);
     }
@@ -371,7 +371,7 @@ static void test_pyramid_gradients(void **state) {
     for (int i = 0; i < params_count(&f.params); i++) {
         const Param *p = params_at(&f.params, i);
         if (p->frozen) continue;
-        /* along the gradient, so that the difference is large compared with its rounding */
+        /* Move along the gradient, so that the difference is large compared with its rounding. */
         double square = 0, outputs[2], squares;
         for (size_t j = 0; j < p->size; j++) square += (double)grads[p->offset + j] * grads[p->offset + j];
         float step = 0.1f / (float)sqrt(square);
@@ -391,8 +391,8 @@ static void test_pyramid_gradients(void **state) {
     fixture_close(&f);
 }
 
-/* Published sizes: 25,557,032 parameters with the classifier's 2,049,000 and the batch norms' 53,120; multiply-adds of
- * an image at 224 x 224 4.09 G without the classifier's 2 M. */
+/* Published sizes: 25,557,032 parameters including the classifier's 2,049,000 and the batch norms' 53,120; 4.09e9
+ * multiply-adds for an image of 224 x 224, without the 2e6 of the classifier. */
 static void test_resnet50(void **state) {
     (void)state;
     Params params = {0};
@@ -437,7 +437,7 @@ static void test_resnet50(void **state) {
     assert_true(resnet_fits(&net, 1, 800, 1333) && resnet_fits(&net, 1, 1333, 800) && resnet_fits(&net, 2, 400, 600));
     assert_false(resnet_fits(&net, 1, 832, 1333));
     assert_false(resnet_fits(&net, 2, 800, 800));
-    /* torchvision's 4.09e9, and twice that without conv1, layer1 and what would be the gradient of layer1's output */
+    /* Forward as torchvision; backward twice that without conv1, layer1 and the gradient of layer1's output. */
     size_t forward = 4087136256, stem = 118013952, layer1 = 667942912, below = 2 * 102760448;
     assert_int_equal(resnet_macs(&net, 224, 224), forward);
     assert_int_equal(resnet_backward_macs(&net, 224, 224), 2 * (forward - stem - layer1) - below);
@@ -446,8 +446,8 @@ static void test_resnet50(void **state) {
     params_free(&params);
 }
 
-/* Untrained weights give features of a size that a transformer can begin with, after sixteen blocks too: in the
- * geometric mean of some draws, each of which is half or twice that. */
+/* With untrained weights the features are neither tiny nor huge, even after sixteen blocks.  This holds for the
+ * geometric mean of several samples, each of which may be half or twice as large. */
 static void test_start(void **state) {
     (void)state;
     enum { DRAWS = 8 };

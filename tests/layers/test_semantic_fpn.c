@@ -1,5 +1,6 @@
-/* Semantic FPN against float64 PyTorch (tests/fixtures/semantic, made by tests/reference/make_semantic_fixtures.py): logits,
- * loss, every gradient and the running averages of batch norms, in memory filled with NaN; micro-batches; inference. */
+/* Semantic FPN against float64 PyTorch (tests/fixtures/semantic, made by tests/reference/make_semantic_fixtures.py):
+ * logits, loss, all gradients and the running averages of batch norms, in memory filled with NaN; micro-batches;
+ * inference. */
 #include "tests/settings.h"
 
 #include "core/text.h"
@@ -26,7 +27,7 @@ static float *floats_of(const Case *c, const char *name) {
     return x;
 }
 
-/* The metadata's flags, "--name value ...", as settings. */
+/* Reads the metadata's flags, "--name value ...", as settings. */
 static void read_flags(Case *c) {
     char text[1024], *rest = text, *word;
     snprintf(text, sizeof text, "%s", safetensors_metadata(&c->file, "flags"));
@@ -60,7 +61,7 @@ static void case_open(Case *c, const char *kind) {
     wide = keep(malloc(labels->size * sizeof *wide), false);
     assert_true(safetensors_to_int64(labels, wide, &error));
     for (size_t i = 0; i < labels->size; i++) c->labels[i] = (uint8_t)wide[i];
-    /* Memory for pictures in landscape and portrait format that are larger in inference. */
+    /* The plans are for pictures in landscape or portrait format, and for larger ones in inference. */
     const SemanticRoom train = {c->B, c->W, c->H, c->W, c->H}, infer = {1, c->H, c->W + 32, c->H, c->W + 32};
     semantic_fpn_create(&c->net, &c->config, CONVOLUTION_CENTRED);
     c->net.model.training.guarded = true;
@@ -80,7 +81,7 @@ static void case_close(Case *c) {
     release_all();
 }
 
-/* Images first .. first+n-1. */
+/* Loads images first .. first+n-1. */
 static void load(Case *c, int first, int n) {
     size_t area = (size_t)c->H * (size_t)c->W;
     float *last = keep(malloc((size_t)n * area * 3 * sizeof *last), false);
@@ -125,11 +126,11 @@ static double norm_error(const Case *c, const char *name, const float *got, size
     return sqrt(error / size);
 }
 
-/* In bfloat16 the activations of some twenty layers are rounded, by 0.3 % each; logits and loss are held to three times
- * what that makes.  Gradients of single tensors, some of which cancel, are held in float32 alone. */
+/* In bfloat16 each of about twenty layers rounds its activations, with an error of 0.3 %; logits and loss may have
+ * three times the resulting error.  Gradients of single tensors, some of which cancel, are compared in float32 only. */
 static double allowed(double float32) { return sizeof(real) == 4 ? float32 : 0.04; }
 
-/* Prints the worst gradient. */
+/* Compares all gradients and prints the one with the largest error. */
 static void check_gradients(const Case *c, const char *kind) {
     const Params *params = &c->net.model.params;
     double worst = 0;
@@ -180,7 +181,8 @@ static void test_step(void **state) {
     }
 }
 
-/* With group norms an image counts by itself: one at a time gives the same gradients, and inference the same logits. */
+/* With group norms the images are independent: micro-batches of one image give the same gradients, and inference gives
+ * the same logits. */
 static void test_images_apart(void **state) {
     (void)state;
     for (size_t k = 1; k < sizeof kinds / sizeof *kinds; k += 2) {

@@ -1,7 +1,7 @@
-/* The Sparse Transformer: the numbers of a model whose weights are sines, computed in float64 apart from this code, for
- * every pattern; fixtures of tests/reference/make_sequence_fixtures.py; and what must hold for any weights: nothing
+/* The Sparse Transformer: for every pattern, results of a model whose weights are sines, computed separately in
+ * float64; fixtures of tests/reference/make_sequence_fixtures.py; and properties that hold for any weights: nothing
  * depends on later tokens, sampling with caches gives the logits of a whole pass, recomputed blocks give the same bits,
- * gradients are slopes. */
+ * and gradients agree with differences. */
 #include <fcntl.h>
 #include <glob.h>
 #include <setjmp.h>
@@ -67,7 +67,8 @@ static void case_close(Case *c) {
     free(c->sums);
 }
 
-/* Forward on all sequences; returns the mean loss of a token.  Under the training plan the gradients are ready. */
+/* Runs all sequences forward; returns the mean loss of a token.  With the training plan it also computes the
+ * gradients. */
 static double case_forward(Case *c) {
     double loss = 0;
     sequence_model_load(&c->m, c->tokens, c->B);
@@ -101,7 +102,7 @@ static void set_values(Case *c, const float *values) {
     device_upload(c->m.model.params.values, values, c->m.model.params.total * sizeof *values);
 }
 
-/* Weights of any size that makes attention choose, and tokens, both from the seed. */
+/* Samples tokens, and weights large enough for attention to concentrate on some tokens. */
 static void draw_all(Case *c, uint32_t stream) {
     float *values = values_of(c), *normal = check_normal(c->m.model.params.total, 0.3f, stream);
     for (int i = 0; i < params_count(&c->m.model.params); i++) {
@@ -122,8 +123,8 @@ static void sines(float *x, size_t count, int tensor, float base) {
     for (size_t e = 0; e < count; e++) x[e] = base + (float)(sin((double)(e + 1) + 3 * tensor) / 3);
 }
 
-/* Tensor t, in the order of declaration, is sin(e + 1 + 3 t) / 3 at element e, gains 1 more; q, k and v count as three
- * tensors with a bias each.  Returns how many there are. */
+/* Element e of tensor t, in the order of declaration, is sin(e + 1 + 3 t) / 3, plus 1 for gains; q, k and v count as
+ * three tensors with a bias each.  Returns the number of tensors. */
 static int fill_with_sines(Case *c) {
     const Params *params = &c->m.model.params;
     float *values = values_of(c);
@@ -133,7 +134,7 @@ static int fill_with_sines(Case *c) {
         float *x = values + p->offset;
         size_t row = p->ndim > 1 ? (size_t)dim : 1, keys = (p->size / row - (size_t)dim) / 2;
         if (strstr(p->name, "qkv")) {
-            int first = t + (p->ndim == 1); /* weights t, t + 2, t + 4 and biases between them */
+            int first = t + (p->ndim == 1); /* weights are t, t + 2, t + 4, and biases follow each */
             sines(x, keys * row, first, 0);
             sines(x + keys * row, keys * row, first + 2, 0);
             sines(x + 2 * keys * row, (size_t)dim * row, first + 4, 0);
@@ -155,7 +156,7 @@ static void tokens_of_case(Case *c) {
 typedef struct {
     bool text;
     const char *pattern;
-    double bits, first, second, norm, slope; /* slope: by Wk[2][3] of the second block */
+    double bits, first, second, norm, slope; /* slope: for Wk[2][3] of the second block */
 } Row;
 
 #define STRIDED "attn = sparse-strided\n"
@@ -178,7 +179,7 @@ static const Row rows[] = {
     {true, STRIDED, 4.36636974, 0.71669486, -0.25413976, 1.75153554, -0.0024580521},
 };
 
-/* In bfloat16 the whole chain is rounded in every step, to 1/256 each time. */
+/* `rounded` is the tolerance for bfloat16, where every operation rounds to 1/256. */
 static int near(const char *what, double got, double want, double size, double exact, double rounded) {
     double allowed = (sizeof(real) == 4 ? exact : rounded) * size;
     int ok = fabs(got - want) <= allowed;
@@ -229,7 +230,7 @@ static void test_rows(void **state) {
 
 /* == What follows from the same weights =========================================================================== */
 
-/* Bits a token of bytes 0 .. 32 in a file, by windows that move by `step`. */
+/* Bits per token of bytes 0 .. 32 of a file, evaluated in windows that move by `step`. */
 static double sliding_bits(const char *path, int step, size_t windows) {
     Case c;
     SequenceSet set = {0};
@@ -273,7 +274,7 @@ static void test_sliding(void **state) {
 static void test_greedy(void **state) {
     (void)state;
     static const uint8_t merged[] = {1, 10, 11, 5, 10, 7, 2, 7, 8, 5, 3, 4, 9, 3, 1, 9, 10, 15, 9, 10, 4, 9, 10, 14};
-    if (sizeof(real) != 4) skip(); /* the closest decision is 0.0006 apart */
+    if (sizeof(real) != 4) skip(); /* the closest two logits differ by 0.0006 */
     for (int interleaved = 0; interleaved < 2; interleaved++) {
         Case c;
         case_open(&c, &IMAGE, IMAGE_MODEL, interleaved ? STRIDED : STRIDED "scheme = merged\n", 1, SEQUENCE_SAMPLE);
@@ -319,7 +320,7 @@ static void test_schedule(void **state) {
         assert_true(fabs((double)step_cosine_lr(&s, at[i].step, 360000) - at[i].rate) <= 1e-6 * at[i].rate);
 }
 
-/* The first weights: every token has the same probability, and nothing but the last layer learns. */
+/* Initial weights: all tokens have the same probability, and only the last layer has a gradient. */
 static void test_first_weights(void **state) {
     (void)state;
     Case c;
@@ -347,7 +348,7 @@ static void test_first_weights(void **state) {
     case_close(&c);
 }
 
-/* The deviation of a tensor of the first weights, which `start_values` decides; 0 for zeros, -1 for what is 1. */
+/* The standard deviation of a tensor's initial weights according to `start_values`; 0 for zeros, -1 for ones. */
 static double first_deviation(const char *name, const char *start_values, int dim, int hidden, int depth, int tables) {
     bool code = !strcmp(start_values, "code"), paper = !strcmp(start_values, "paper");
     double embedding = code ? 0.01 : paper ? 0.125 / sqrt(dim) : 0.02;
@@ -363,7 +364,7 @@ static double first_deviation(const char *name, const char *start_values, int di
     return linear;
 }
 
-/* Every tensor's root mean square is its deviation, within seven of its own deviations, 1 / sqrt(2 size) of it. */
+/* Checks the root mean square of every tensor to within seven standard errors, each 1 / sqrt(2 size). */
 static int starts_as(const char *start_values, const SequenceShape *shape, int tables, uint64_t seed) {
     char more[64];
     Case c;
@@ -399,7 +400,7 @@ static void test_start_values(void **state) {
     assert_true(ok);
 }
 
-/* With gpt2 the first logits are not all zero, so every parameter learns at once. */
+/* With gpt2 the first logits are not all zero, so every parameter has a gradient. */
 static void test_first_step_of_gpt2(void **state) {
     (void)state;
     Case c;
@@ -433,13 +434,13 @@ static const char *const patterns[] = {
 };
 enum { PATTERNS = sizeof patterns / sizeof *patterns };
 
-/* An odd image and an odd text, with odd strides. */
+/* Images and texts of odd sizes with an odd stride. */
 static const SequenceShape ODD_IMAGE = {5 * 3 * 3, 5, 3, 3, true}, ODD_TEXT = {37, 0, 0, 0, false};
 static const char ODD_MODEL[] =
     "vocabulary = 19\ndim = 30\nheads = 3\ndepth = 3\nqk_ratio = 0.6\nmlp_ratio = 1.5\nstride = 7\n";
 #define DROPPING "dropout = 0.3\nembedding_dropout = 0.2\n"
 
-/* Three sequences and weights that only i decides; `more` settings than those of the pattern. */
+/* Three sequences and weights that depend only on i; `more` is added to the settings of the pattern. */
 static void case_open_odd(Case *c, int i, const char *more, SequencePurpose purpose) {
     char settings[256];
     snprintf(settings, sizeof settings, "%s%s", patterns[i], more);
@@ -447,7 +448,7 @@ static void case_open_odd(Case *c, int i, const char *more, SequencePurpose purp
     draw_all(c, (uint32_t)i);
 }
 
-/* A changed token leaves all logits that are not after it as they were, to the bit. */
+/* A changed token does not change a bit of the logits before it. */
 static void test_causality(void **state) {
     (void)state;
     for (int i = 0; i < PATTERNS; i++) {
@@ -469,8 +470,8 @@ static void test_causality(void **state) {
     }
 }
 
-/* Logits of the same positions computed in two ways.  In bfloat16 both have the roundings of all their layers, of which
- * a single logit may have the worst of thousands, so each position's V logits are compared as one. */
+/* Compares logits of the same positions computed in two ways.  In bfloat16 both have the rounding errors of all layers,
+ * and single logits may be far off, so the V logits of a position are compared together. */
 static int same_logits(const char *what, const float *got, const double *want, size_t positions, size_t V) {
     if (sizeof(real) == 4) return check_close(what, got, want, positions * V, 1e-4);
     double worst = 0, bound = 0.1;
@@ -485,7 +486,7 @@ static int same_logits(const char *what, const float *got, const double *want, s
     return ok;
 }
 
-/* Step by step with caches, the logits are those of a whole pass. */
+/* Steps with caches give the logits of a whole pass. */
 static void test_steps(void **state) {
     (void)state;
     int ok = 1;
@@ -514,8 +515,8 @@ static void test_steps(void **state) {
     assert_true(ok);
 }
 
-/* Rows read at once and the steps behind them, for one, some and all but one, against a whole pass; prompts of a batch
- * all at a time or some. */
+/* Filling the caches with the first 1, 2, half or all but one rows at once and continuing in steps gives the logits of
+ * a whole pass, whether all prompts of the batch are filled together or only some at a time. */
 static void test_fill(void **state) {
     (void)state;
     int ok = 1;
@@ -552,7 +553,7 @@ static void test_fill(void **state) {
     assert_true(ok);
 }
 
-/* A sample is the same alone and in a batch, and top-k of one takes the likeliest token. */
+/* A sequence is sampled equally alone and in a batch, and top-k of one takes the most likely token. */
 static void test_drawing(void **state) {
     (void)state;
     const SamplingSettings s = {.temperature = 0.7f, .top_k = 9, .top_p = 0.9f};
@@ -571,7 +572,7 @@ static void test_drawing(void **state) {
     const float logits[] = {0, 2, 1, -50};
     assert_int_equal(sampling_draw(&(SamplingSettings){.temperature = 0, .top_p = 1}, logits, 4, 0.999f), 1);
     assert_int_equal(sampling_draw(&(SamplingSettings){1, 1, 1}, logits, 4, 0.999f), 1);
-    assert_int_equal(sampling_draw(&(SamplingSettings){1, 0, 0.6f}, logits, 4, 0.999f), 1); /* e^2 of 11.1 is 0.67 */
+    assert_int_equal(sampling_draw(&(SamplingSettings){1, 0, 0.6f}, logits, 4, 0.999f), 1); /* e^2 is 0.67 of the sum */
     assert_int_equal(sampling_draw(&(SamplingSettings){1, 2, 1}, logits, 4, 0.999f), 2);
     assert_int_equal(sampling_draw(&(SamplingSettings){1, 0, 1}, logits, 4, 0.66f), 1);
     assert_int_equal(sampling_draw(&(SamplingSettings){1, 0, 1}, logits, 4, 0.67f), 2);
@@ -589,9 +590,9 @@ static double loss_at(Case *c, const float *base, const float *direction, double
     return case_forward(c);
 }
 
-/* The slope of the loss by differences whose widths halve, each pair extrapolated: wide ones suffer from curvature,
- * narrow ones from rounding, and the one whose two errors together look smallest is taken (Ridders).  *noise: what the
- * rounding of the loss by four float epsilons does to it. */
+/* The slope of the loss by central differences whose widths halve, each pair extrapolated (Ridders).  Wide differences
+ * suffer from curvature and narrow ones from rounding; the estimate whose total error looks smallest wins.  *noise: the
+ * effect of a rounding error of four float epsilons in the loss. */
 static double slope_by_differences(Case *c, const float *base, const float *direction, double loss, double *noise) {
     enum { WIDTHS = 10 };
     double central[WIDTHS], estimate[WIDTHS], best = 0, least = INFINITY, rounding = 4 * ldexp(loss, -23);
@@ -609,8 +610,8 @@ static double slope_by_differences(Case *c, const float *base, const float *dire
     return best;
 }
 
-/* With dropout: recomputed blocks give the same bits, and the loss has the slope that the backward pass says, along the
- * gradient with as much noise. */
+/* With dropout, recomputed blocks give the same bits, and the gradient agrees with differences along the gradient plus
+ * noise of the same size. */
 static int gradients_hold(int i) {
     Case c, again;
     case_open_odd(&c, i, DROPPING, SEQUENCE_TRAIN);
@@ -659,7 +660,7 @@ static double *wanted_tensor(const SafeTensors *file, const char *name) {
     return wanted;
 }
 
-/* In float every element to 1e-5; in bfloat16 the tensor to a tenth. */
+/* In float every element must agree to 1e-5, in bfloat16 the tensor to 10 %. */
 static int compare(const SafeTensors *file, const char *name, const float *got, size_t n) {
     double *wanted = wanted_tensor(file, name);
     int ok = sizeof(real) == 4 ? check_close(name, got, wanted, n, 1e-5) : check_rms(name, got, wanted, n, 0.1);
@@ -687,7 +688,7 @@ static void fixture_open(Case *c, const SafeTensors *file, const char *settings)
     for (size_t i = 0; i < tokens->size; i++) c->tokens[i] = (uint8_t)wide[i];
 }
 
-/* The settings in a fixture's metadata, as lines. */
+/* Writes the settings in a fixture's metadata as lines. */
 static void settings_of(const SafeTensors *file, char *lines, size_t size) {
     Config config;
     config_init(&config, NULL);
