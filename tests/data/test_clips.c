@@ -1,5 +1,5 @@
-/* Clips: the frames that make one, the embedded set of moving shapes, whose class no single frame shows, the loader's
- * clips, and the scores of several views of a video. */
+/* Clips: the choice of frames, the embedded set of moving shapes, whose class no single frame shows, the loader, and
+ * the scores of several views of a video. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -45,7 +45,7 @@ static void frames_are(ClipChoice choice, int F, const int *want) {
 
 #define FRAMES(...) ((const int[]){__VA_ARGS__})
 
-/* F = 37; start 3.7 of training is tested with its draw. */
+/* Frames of a video with 37 frames.  training_frames tests random starts. */
 static void dense_frames(void **state) {
     (void)state;
     frames_are(choice_of(SAMPLING_DENSE, 8, 4, 4, 0), 37, FRAMES(0, 4, 8, 13, 17, 22, 26, 31));
@@ -53,7 +53,7 @@ static void dense_frames(void **state) {
     frames_are(choice_of(SAMPLING_DENSE, 8, 4, 4, 3), 37, FRAMES(3, 7, 11, 16, 20, 25, 29, 34));
     frames_are(choice_of(SAMPLING_DENSE, 8, 4, 1, 0), 37, FRAMES(2, 6, 10, 15, 19, 24, 28, 33));
     frames_are(choice_of(SAMPLING_DENSE, 8, 2, 4, 3), 37, FRAMES(21, 23, 25, 27, 29, 31, 33, 36));
-    for (int k = 0; k < 4; k++) { /* starts 0 7 14 21 */
+    for (int k = 0; k < 4; k++) { /* the starts are 0, 7, 14 and 21 */
         int got[8];
         ClipChoice choice = choice_of(SAMPLING_DENSE, 8, 2, 4, k);
         clip_frames(got, 37, 0, &choice);
@@ -65,7 +65,7 @@ static void dense_frames(void **state) {
     frames_are(choice_of(SAMPLING_DENSE, 4, 4, 1, 0), 1, FRAMES(0, 0, 0, 0));
 }
 
-/* With a video at twice the target the span has twice the frames. */
+/* A clip of a video with twice the target rate spans twice as many frames. */
 static void dense_frames_at_a_rate(void **state) {
     (void)state;
     int got[8], want[8];
@@ -76,11 +76,11 @@ static void dense_frames_at_a_rate(void **state) {
     assert_memory_equal(got, want, sizeof got);
     clip_frames(got, 37, 30, &choice);
     assert_int_not_equal(got[7], want[7]);
-    clip_frames(want, 37, 0, &choice); /* an unknown rate is the target's */
+    clip_frames(want, 37, 0, &choice); /* an unknown rate counts as the target rate */
     assert_memory_equal(got, want, sizeof got);
 }
 
-/* Halves are rounded to even: of 4.5, 13.5, 22.5 and 31.5, 4, 14, 22 and 32. */
+/* Halves are rounded to even: 4.5, 13.5, 22.5 and 31.5 become 4, 14, 22 and 32. */
 static void segment_frames(void **state) {
     (void)state;
     frames_are(choice_of(SAMPLING_SEGMENTS, 8, 1, 1, 0), 37, FRAMES(2, 6, 11, 16, 20, 24, 29, 34));
@@ -101,8 +101,7 @@ static void tsn_frames(void **state) {
 }
 
 /* mmaction2's and TSN's loaders compute (np.arange(T0) * tick + tick / 2.0).astype(np.int32) with tick = F / float(T0).
- * Of all pairs of F <= 64 and T0 <= 16 that is floor((2i + 1) F / 2 T0) but for these frames, which numpy 2.4 gives one
- * lower. */
+ * For F <= 64 and T0 <= 16 this is floor((2i + 1) F / 2 T0), except that numpy 2.4 gives one less for these frames. */
 static void tsn_frames_of_numpy(void **state) {
     (void)state;
     static const struct {
@@ -131,7 +130,8 @@ static void tsn_frames_of_numpy(void **state) {
     assert_int_equal(at, count);
 }
 
-/* Training: every frame of a segment, ends included, and no other; of TSN's, the last five of 37 never. */
+/* In training every frame of a segment occurs, its ends included, and no other.  With TSN's sampling the last five of
+ * 37 frames never occur. */
 static void training_frames(void **state) {
     (void)state;
     static const int low[8] = {0, 4, 9, 14, 18, 22, 27, 32}, high[8] = {4, 9, 14, 18, 22, 27, 32, 36};
@@ -163,14 +163,14 @@ static void training_frames(void **state) {
             assert_int_equal(seen[0][i][f], f >= low[i] && f <= high[i]);
             assert_int_equal(seen[1][i][f], f / 4 == i && f < 32);
         }
-    assert_true(fabs(starts - 2.5) < 5 * 1.45 / sqrt(2000)); /* deviation of a mean of 2000: 5 / sqrt 12 / sqrt 2000 */
+    assert_true(fabs(starts - 2.5) < 5 * 1.45 / sqrt(2000)); /* 5 standard errors of 5 / sqrt 12 / sqrt 2000 */
 }
 
 /* == What a frame shows =========================================================================================== */
 
 enum { SMALL = 5, T = 3 };
 
-/* The cells that an L of three covers, as bits. */
+/* The cells that an L of three cells covers, as bits. */
 static uint64_t ell(int x, int y, int side) {
     int below = moving_at(y, 1, 1, side), right = moving_at(x, 1, 1, side);
     return 1ull << (y * side + x) | 1ull << (below * side + x) | 1ull << (below * side + right);
@@ -188,7 +188,7 @@ static int by_number(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Summary of a clip's pixels: words that are equal where the pixels are. */
+/* What a model sees of a clip: words that are equal if the pixels are. */
 typedef struct {
     uint64_t words[T];
     int label;
@@ -196,8 +196,8 @@ typedef struct {
 
 static int by_sight(const void *a, const void *b) { return memcmp(a, b, T * sizeof(uint64_t)); }
 
-/* The accuracy of the best guess from a sight, over equally likely ones: in each group of equal sights the most
- * frequent label. */
+/* The accuracy of the best classifier that only sees these equally likely sights: for each group of equal sights it
+ * chooses the most frequent label. */
 static double best_guess(Sight *sights, int count) {
     int right = 0;
     qsort(sights, (size_t)count, sizeof *sights, by_sight);
@@ -210,8 +210,8 @@ static double best_guess(Sight *sights, int count) {
     return (double)right / count;
 }
 
-/* On the torus a single frame does not show the class, frames without order leave two classes, and the sequence shows it;
- * within borders a single frame helps. */
+/* On the torus a single frame does not show the class, frames without order leave two possible classes, and the
+ * sequence shows the class. */
 static void a_frame_tells_nothing_by_counting(void **state) {
     (void)state;
     static Sight frame[T][8 * 3 * 49], bag[8 * 3 * 49], sequence[8 * 3 * 49];
@@ -234,7 +234,8 @@ static void a_frame_tells_nothing_by_counting(void **state) {
     }
 }
 
-/* The control: the same motions where all three places lie on a canvas of 9 x 9, without wrapping. */
+/* Without wrapping a single frame does show something of the class: the same motions on a canvas of 9 x 9, where all
+ * three places lie inside. */
 static void borders_would_tell(void **state) {
     (void)state;
     enum { SIDE = 9 };
@@ -268,9 +269,9 @@ static void borders_would_tell(void **state) {
     assert_true(fabs(largest - 0.2066) < 0.0001);
 }
 
-/* == The painter ================================================================================================== */
+/* == Drawing of scenes ============================================================================================= */
 
-/* A small torus with a small figure and no noise, so that all starts can be drawn. */
+/* A small torus with a small figure and no noise, so that all starting positions can be enumerated. */
 static MovingScene small_scene(MovingTask task, uint32_t index) {
     MovingScene scene = moving_scene(task, check_seed(), 0, index);
     scene.side = 9;
@@ -282,7 +283,7 @@ static MovingScene small_scene(MovingTask task, uint32_t index) {
     return scene;
 }
 
-/* The sorted hashes of frame t over all starts on the cycles of what moves; all else as in `scene`. */
+/* The sorted hashes of frame t over all starts of what moves; the rest is as in `scene`. */
 static size_t frames_of(uint64_t *hashes, MovingScene scene, int t) {
     MovingFigure *f = scene.figure;
     int side = scene.side, angles = f->turn ? MOVING_ANGLES : 1, sizes = f->growth ? MOVING_SIZES : 1;
@@ -308,7 +309,7 @@ static size_t frames_of(uint64_t *hashes, MovingScene scene, int t) {
     return n;
 }
 
-/* The scene with the other scene's motion, as if it had been drawn with that label. */
+/* `scene` with the motion of another scene, as if it had the other's label. */
 static MovingScene with_motion_of(MovingScene scene, const MovingScene *other) {
     for (int i = 0; i < scene.figures; i++) {
         scene.figure[i].vx = other->figure[i].vx;
@@ -319,7 +320,7 @@ static MovingScene with_motion_of(MovingScene scene, const MovingScene *other) {
     return scene;
 }
 
-/* Every frame, of every class, has one distribution: equal integer counts of equal pictures. */
+/* A frame has the same distribution in all classes: each picture occurs equally often. */
 static void frames_of_all_classes_are_alike(void **state) {
     (void)state;
     static uint64_t want[81 * 81], got[81 * 81];
@@ -327,7 +328,7 @@ static void frames_of_all_classes_are_alike(void **state) {
         MovingScene scene = small_scene((MovingTask)task, 0);
         size_t n = frames_of(want, scene, 0), different = 1;
         for (size_t i = 1; i < n; i++) different += want[i] != want[i - 1];
-        assert_true(different > 40); /* the pictures do differ */
+        assert_true(different > 40); /* the pictures differ */
         int classes = moving_classes((MovingTask)task), step = task == MOVING_PAIR ? 3 : 1;
         for (int label = 0; label < classes; label += step)
             for (int t = 1; t < 8; t += 3) {
@@ -338,7 +339,7 @@ static void frames_of_all_classes_are_alike(void **state) {
     }
 }
 
-/* A frame is the first one shifted over the torus; the ground stays. */
+/* A frame is the first one, shifted on the torus; the background does not move. */
 static void frames_are_shifts(void **state) {
     (void)state;
     static uint8_t first[MOVING_SIDE * MOVING_SIDE * 3], later[MOVING_SIDE * MOVING_SIDE * 3];
@@ -362,7 +363,7 @@ static void frames_are_shifts(void **state) {
     }
 }
 
-/* Starts are uniform: chi squared over 64 places of a coordinate, angles and sizes, and noise is new in every frame. */
+/* Starts are uniform (chi squared test of coordinates, angles and sizes), and each frame has new noise. */
 static void starts_are_uniform(void **state) {
     (void)state;
     enum { CLIPS = 6400 };
@@ -381,7 +382,7 @@ static void starts_are_uniform(void **state) {
     for (int k = 0; k < 4; k++) {
         double want = (double)CLIPS / tables[k].n, chi = 0, degrees = tables[k].n - 1;
         for (int i = 0; i < tables[k].n; i++) chi += (tables[k].counts[i] - want) * (tables[k].counts[i] - want) / want;
-        /* Pairs of clips have one start, which doubles it; six deviations and some for the longer tail. */
+        /* Pairs of clips have one start, which doubles chi; six deviations, and more for the longer tail. */
         assert_true(chi < 2 * (degrees + 6 * sqrt(2 * degrees) + 20));
     }
     uint8_t a[MOVING_SIDE * MOVING_SIDE * 3], b[MOVING_SIDE * MOVING_SIDE * 3];
@@ -435,8 +436,8 @@ static void moving_statistics(void **state) {
     dataset_close(&dataset);
 }
 
-/* The place of what is bright, as it would move with each velocity: the one that explains a clip best is the label's,
- * so that the loader's frames come in their order and with their label. */
+/* The direction of motion: the one whose velocity explains the bright pixels best.  It agrees with the label only if
+ * the loader gives the frames in order and with the right label. */
 static int direction_seen(const uint8_t *clip, int frames) {
     static bool bright[16][MOVING_SIDE][MOVING_SIDE];
     int best = -1, least = INT32_MAX;
@@ -482,7 +483,7 @@ static void the_sequence_tells(void **state) {
     dataset_close(&dataset);
 }
 
-/* All clips of an epoch, at their places. */
+/* Loads one rank's clips of an epoch to their places in the global batches. */
 static void load_clips(LoaderConfig config, const Dataset *dataset, int workers, uint8_t *pixels, int *labels) {
     Loader loader;
     LoaderPart part;
@@ -525,13 +526,13 @@ static void clips_do_not_depend_on_workers_or_ranks(void **state) {
                 assert_memory_equal(labels, want_labels, (size_t)n * sizeof *labels);
             }
         config.parts.rank = config.parts.ranks = config.parts.part = 0;
-        for (int i = 0; !train && i < 2 * CLIPS; i++) /* both views, one after the other */
+        for (int i = 0; !train && i < 2 * CLIPS; i++) /* both views of a clip, one after the other */
             assert_int_equal(want_labels[i], i / 2 % 2);
     }
     dataset_close(&dataset);
 }
 
-/* A picture for every frame that differs from the others by its number alone. */
+/* All frames show the same picture. */
 static bool bars_read(const Dataset *dataset, size_t index, const ClipChoice *choice, SampleBuffer *buffer,
                       const ClipTaker *taker, int *label, Error *error) {
     Sample frame = {.size = (size_t)dataset->height * (size_t)dataset->width * 3, .height = dataset->height,
@@ -554,7 +555,7 @@ static Dataset bars(int height, int width) {
                      .mirrored = mirrored, .read_clip = bars_read};
 }
 
-/* All frames are cut, mirrored and recoloured alike, and a mirrored clip has the class of the mirror image. */
+/* All frames are cropped, mirrored and recoloured alike, and a mirrored clip has the label of the mirrored class. */
 static void a_clip_is_augmented_as_one(void **state) {
     (void)state;
     enum { SIDE = 16, BYTES = 16 * 16 * 3 };
@@ -580,7 +581,7 @@ static void a_clip_is_augmented_as_one(void **state) {
                 for (int t = 1; t < FRAMES; t++) assert_memory_equal(clip + t * BYTES, clip, BYTES);
                 bool mirror = rng_bits(config.parts.seed, RNG_FLIP, epoch, draw, 0) >> 31;
                 assert_int_equal(label, draw % 3 == 2 ? 2 : mirror ? 1 - (int)(draw % 3) : (int)(draw % 3));
-                if (draw % 3 == 2) { /* as without flips */
+                if (draw % 3 == 2) { /* a class without a mirror image is never flipped */
                     Loader plain;
                     LoaderConfig unflipped = loader.config;
                     unflipped.transform.augment.s.flip = false;
@@ -600,7 +601,7 @@ static void a_clip_is_augmented_as_one(void **state) {
     assert_true(flipped > 40 && resized > 40);
 }
 
-/* Three crops of a short side of 16 and a longer one of 27: from 0, ceil(11 / 2) = 6, and 11. */
+/* Three crops along a side of 27 with a short side of 16 begin at 0, ceil(11 / 2) = 6, and 11. */
 static void views_are_clips_and_crops(void **state) {
     (void)state;
     enum { SIDE = 16, BYTES = 16 * 16 * 3 };
@@ -627,7 +628,8 @@ static void views_are_clips_and_crops(void **state) {
     }
 }
 
-/* In evaluation a video that cannot be read keeps its place, marked; in training the next one takes it. */
+/* In evaluation a video that cannot be read keeps its place and has a negative label; in training the next one replaces
+ * it. */
 static void damaged_videos(void **state) {
     (void)state;
     enum { SIDE = 16, BYTES = 16 * 16 * 3 };
@@ -655,10 +657,10 @@ static void damaged_videos(void **state) {
 /* == Several samples of a clip ==================================================================================== */
 
 enum { OPENED_SIDE = 16, OPENED_BYTES = OPENED_SIDE * OPENED_SIDE * 3, OPENED_CLIPS = 12 };
-static atomic_int opened[OPENED_CLIPS];       /* how often each was read */
-static atomic_uint drawn_for[OPENED_CLIPS];   /* the draw of its frames */
+static atomic_int opened[OPENED_CLIPS];       /* how often each clip was read */
+static atomic_uint drawn_for[OPENED_CLIPS];   /* the draw with which its frames were chosen */
 
-/* Every clip and every frame has pixels of its own, and clip 5 is damaged. */
+/* Every frame of every clip has different pixels, and clip 5 is damaged. */
 static bool opened_read(const Dataset *dataset, size_t index, const ClipChoice *choice, SampleBuffer *buffer,
                         const ClipTaker *taker, int *label, Error *error) {
     Sample frame = {.size = OPENED_BYTES, .height = OPENED_SIDE, .width = OPENED_SIDE, .label = (int)(index % 3)};
@@ -681,8 +683,8 @@ static void forget_openings(void) {
     for (int i = 0; i < OPENED_CLIPS; i++) opened[i] = 0;
 }
 
-/* Each clip of an epoch is repeated with the same frames, cropped and mirrored differently each time; it is opened
- * once for all samples of it in a part; and the bytes are those of samples that are loaded one by one. */
+/* Each clip of an epoch has several samples with the same frames, cropped and mirrored differently.  A part opens it
+ * once for all its samples, whose bytes are those of samples loaded one by one. */
 static void samples_share_a_clip(void **state) {
     enum { SAMPLES = 3, LENGTH = SAMPLES * OPENED_CLIPS, BATCH = 12, CLIP_BYTES = FRAMES * OPENED_BYTES };
     static uint8_t want[LENGTH * CLIP_BYTES];
@@ -712,11 +714,11 @@ static void samples_share_a_clip(void **state) {
             assert_int_equal(labels[i], draws[i] % OPENED_CLIPS == 5 ? 6 % 3 : draws[i] % OPENED_CLIPS % 3);
         }
         for (int i = 0; i < OPENED_CLIPS; i++) assert_int_equal(times[i], SAMPLES * (pairs + 1));
-        for (int i = 0; i < OPENED_CLIPS; i++) /* 6 also replaces 5, with its random numbers */
+        for (int i = 0; i < OPENED_CLIPS; i++) /* 6 also replaces 5, with the draw of 5 */
             assert_true((int)drawn_for[i] == i || (i == 6 && drawn_for[i] == 5));
         parts_close(&loader.parts);
         for (int workers = 0; workers < 4; workers++)
-            for (int size = 0; size <= 5; size += 5) { /* of a part: a batch, or less than a clip's samples and more */
+            for (int size = 0; size <= 5; size += 5) { /* of a part; 0: a batch */
                 int opens = 0;
                 LoaderConfig shared = config;
                 shared.parts.part = size;
@@ -733,7 +735,7 @@ static void samples_share_a_clip(void **state) {
                     assert_memory_equal(part.pixels, want + at * CLIP_BYTES, (size_t)part.count * CLIP_BYTES);
                 }
                 for (int i = 0; i < OPENED_CLIPS; i++) opens += opened[i];
-                if (size == 0) assert_int_equal(opens, OPENED_CLIPS + 1); /* another one takes the damaged one's place */
+                if (size == 0) assert_int_equal(opens, OPENED_CLIPS + 1); /* one more for the replaced clip */
                 assert_int_equal(parts_stats(&loader.parts).damaged, 1);
                 parts_close(&loader.parts);
                 loader_pool_close(shared.parts.pool);
@@ -762,7 +764,7 @@ static void scores_are_means(void **state) {
         const float *got = views_logits(&views, 0);
         double p = (exp(2) / (exp(2) + 2) + 1 / (exp(1) + 2)) / 2;
         assert_true(fabs((double)got[0] - (of_logits ? 1 : log(p))) < 1e-6);
-        got = views_logits(&views, 1); /* probabilities cannot be outvoted by one view's large logit */
+        got = views_logits(&views, 1); /* a large logit of one view does not outvote probabilities */
         assert_true(of_logits ? got[2] > 14 : got[2] < 0);
         views_close(&views);
     }
@@ -823,7 +825,8 @@ static void clips_are_drawn_as_strips(void **state) {
 
 /* == Data sets of videos ========================================================================================== */
 
-/* A frame folder of `count` pictures 8 x 8 in the colour (video, 10 frame, 0), named as Something-Something's are. */
+/* A folder with `count` frames of 8 x 8 pixels, whose colour is (video, 10 frame, 0), named as in
+ * Something-Something. */
 static void make_frames(const char *name, int video, int count) {
     uint8_t pixels[8 * 8 * 3] = {0};
     Error error;
@@ -851,7 +854,7 @@ static bool take_shot(void *context, int i, const Sample *frame, Error *error) {
     return true;
 }
 
-/* Clip of four frames, one from the middle of each segment. */
+/* Reads a clip of four frames, one from the middle of each segment. */
 static Shot shot_of(const Dataset *dataset, size_t index) {
     Shot shot = {.video = -1};
     SampleBuffer buffer = {0};
@@ -863,7 +866,7 @@ static Shot shot_of(const Dataset *dataset, size_t index) {
     return shot;
 }
 
-/* Twelve frames, so that img_10 comes after img_9. */
+/* There are twelve frames, so that names must be sorted by number: img_10 comes after img_9. */
 static void folders_of_frames(void **state) {
     (void)state;
     static const char *const classes[] = {"wave", "clap"};
@@ -882,12 +885,12 @@ static void folders_of_frames(void **state) {
         Shot shot = shot_of(&dataset, i);
         assert_int_equal(shot.video, (i < 3 ? 10 : 0) + (int)(i % 3));
         assert_int_equal(shot.label, i / 3);
-        assert_memory_equal(shot.frames, FRAMES(1, 4, 7, 9), 4 * sizeof(int)); /* (0,3) (3,6) (6,8) (8,11) */
+        assert_memory_equal(shot.frames, FRAMES(1, 4, 7, 9), 4 * sizeof(int)); /* segments (0,3) (3,6) (6,8) (8,11) */
     }
     dataset_close(&dataset);
     dataset_open(&dataset, in_folder("frames"), NULL, false, 2);
     assert_int_equal(dataset.count, 2);
-    assert_int_equal(shot_of(&dataset, 0).label + 2 * shot_of(&dataset, 1).label, 2); /* both classes stay */
+    assert_int_equal(shot_of(&dataset, 0).label + 2 * shot_of(&dataset, 1).label, 2); /* both classes remain */
     dataset_name_image(&dataset, 1, name, sizeof name);
     assert_non_null(strstr(name, "val/wave/clip 0"));
     dataset_close(&dataset);
@@ -904,14 +907,14 @@ static void lists_of_frames(void **state) {
     write_text(in_folder("list/val.txt"), "c 12 4\n");
     dataset_open(&dataset, in_folder("list"), NULL, true, 0);
     assert_int_equal(dataset.count, 3);
-    assert_int_equal(dataset.classes, 5); /* those of both lists */
+    assert_int_equal(dataset.classes, 5); /* of both lists */
     assert_string_equal(dataset.class_names[4], "4");
     Shot shot = shot_of(&dataset, 0);
     assert_int_equal(shot.video * 10 + shot.label, 13);
-    assert_memory_equal(shot.frames, FRAMES(1, 3, 4, 6), 4 * sizeof(int)); /* of 8: (0,2) (2,4) (4,5) (5,7) */
+    assert_memory_equal(shot.frames, FRAMES(1, 3, 4, 6), 4 * sizeof(int)); /* 8 frames: (0,2) (2,4) (4,5) (5,7) */
     shot = shot_of(&dataset, 1);
     assert_int_equal(shot.video * 10 + shot.label, 20);
-    shot = shot_of(&dataset, 2); /* without a number all pictures count */
+    shot = shot_of(&dataset, 2); /* without a number of frames all pictures count */
     assert_int_equal(shot.video * 10 + shot.label, 21);
     assert_memory_equal(shot.frames, FRAMES(1, 4, 7, 9), 4 * sizeof(int));
     dataset_close(&dataset);
@@ -946,7 +949,7 @@ static void kinetics_lists(void **state) {
     ClipChoice choice = choice_of(SAMPLING_SEGMENTS, 4, 1, 1, 0);
     ClipTaker taker = {take_shot, &shot};
     assert_false(dataset.read_clip(&dataset, 1, &choice, &buffer, &taker, &shot.label, &error));
-    assert_int_equal(shot.label, 2); /* known though the file is not there */
+    assert_int_equal(shot.label, 2); /* known although the file does not exist */
     assert_non_null(strstr(error.text, "no such file"));
     free(buffer.bytes);
     dataset_close(&dataset);
@@ -1018,7 +1021,7 @@ static bool count_frame(void *context, int i, const Sample *frame, Error *error)
     return frame->size > 0;
 }
 
-/* Rows of pictures: what was put in comes out, and nothing forged does harm. */
+/* A file of JPEG frames gives back the frames that were added, and damaged files are refused or harmless. */
 static void rows_of_pictures(void **state) {
     (void)state;
     ClipFileWriter writer = {.count = 0};
@@ -1043,7 +1046,7 @@ static void rows_of_pictures(void **state) {
     for (int f = 0; f < 12; f++) assert_true(fabs(times[f] - 0.5 * f) < 1e-12);
     assert_true(clip_file_read(bytes, size, 0, &four, &taker, &error));
     for (int i = 0; i < 4; i++) assert_true(times[i] * 2 == FRAMES(1, 4, 7, 9)[i]);
-    for (size_t cut = 0; cut < size; cut += cut < 300 ? 1 : 50) /* on the heap, so that a sanitizer sees what is read */
+    for (size_t cut = 0; cut < size; cut += cut < 300 ? 1 : 50) /* on the heap, for sanitizers */
         if (cut) {
             uint8_t *part = malloc(cut);
             memcpy(part, bytes, cut);
@@ -1065,7 +1068,8 @@ static void rows_of_pictures(void **state) {
     free(bytes);
 }
 
-/* A packed set of frame folders gives the same bytes as the folders, and keeps what must not be mirrored. */
+/* A packed set of frame folders gives the same bytes as the folders, and remembers which classes must not be
+ * mirrored. */
 static void packed_and_unpacked_are_the_same(void **state) {
     (void)state;
     enum { SIDE = 8, BYTES = T * SIDE * SIDE * 3 };

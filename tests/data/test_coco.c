@@ -1,4 +1,4 @@
-/* Reading COCO's annotation files: what is kept, what is repaired, and the message for every kind of damage. */
+/* Reading COCO's annotation files: the tables, what is repaired, and the message for every kind of damage. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,7 +16,7 @@
 #include "tests/check.h"
 #include "tests/scratch.h"
 
-/* A whole file from three lists; NULL leaves one out. */
+/* A whole file of three lists; a list that is NULL is left out. */
 static const char *file_of(const char *images, const char *annotations, const char *categories) {
     static char text[1 << 14];
     int used = snprintf(text, sizeof text, "{\"info\": {\"year\": 2017, \"x\": [[1], {\"images\": [3]}]}");
@@ -76,14 +76,14 @@ static void tables_are_sorted_and_grouped(void **state) {
     assert_int_equal(crowd->image, 2);
     assert_int_equal(crowd->category, 1);
     assert_true(crowd->crowd && crowd->area == 12.25 && crowd->box[0] == 1.5 && crowd->box[2] == 30);
-    assert_true(!coco.annotations[0].crowd && coco.annotations[0].area == 42); /* neither in the file */
+    assert_true(!coco.annotations[0].crowd && coco.annotations[0].area == 42); /* the file has neither */
     assert_int_equal(coco.crowds, 1);
     assert_int_equal(coco.empty_images, 1);
     assert_int_equal(coco.outside + coco.degenerate + coco.zero_ids, 0);
     coco_close(&coco);
 }
 
-/* Any order of images and annotations in the file gives the tables of a plain restatement. */
+/* Images and annotations in any order give the same tables as a simple computation. */
 static void drawn_files_give_the_tables_of_a_plain_reading(void **state) {
     (void)state;
     enum { IMAGE_COUNT = 40, BOX_COUNT = 300, ROOM = 1 << 17 };
@@ -125,7 +125,7 @@ static void drawn_files_give_the_tables_of_a_plain_reading(void **state) {
     free(text);
 }
 
-/* == Training's view ============================================================================================== */
+/* == Targets for training ========================================================================================== */
 
 static void targets_are_clipped_and_slivers_kept(void **state) {
     (void)state;
@@ -144,7 +144,7 @@ static void targets_are_clipped_and_slivers_kept(void **state) {
     assert_int_equal(coco_targets(&coco, 2, box, label, NULL), 3);
     assert_memory_equal(box, want, sizeof want);
     assert_memory_equal(label, want_label, sizeof want_label);
-    assert_int_equal(coco_targets(&coco, 0, box, label, NULL), 0); /* without boxes: background, not left out */
+    assert_int_equal(coco_targets(&coco, 0, box, label, NULL), 0); /* an image without boxes is kept as background */
     assert_int_equal(coco.degenerate, 3);
     assert_int_equal(coco.outside, 3); /* 1, 2 and 3 */
     assert_int_equal(coco.crowds, 1);
@@ -172,7 +172,7 @@ static void broken_json_is_refused(void **state) {
     Error error;
     size_t size = strlen(whole);
     assert_true(size < sizeof cut);
-    for (size_t length = 0; length < size; length++) { /* every truncation */
+    for (size_t length = 0; length < size; length++) { /* every truncation is refused */
         Coco coco;
         memcpy(cut, whole, length);
         assert_false(coco_parse(&coco, cut, length, 0, COCO_NO_MASKS, &error));
@@ -286,7 +286,7 @@ static const char *put_file(const char *name, const char *text) {
     return path;
 }
 
-/* Longer than one piece of the reader, so that records straddle pieces. */
+/* The file is longer than the reader's pieces, so that records cross their borders. */
 static void long_files_are_read_in_pieces(void **state) {
     (void)state;
     enum { COUNT = 12000, ROOM = 1 << 21 };
@@ -311,7 +311,7 @@ static void long_files_are_read_in_pieces(void **state) {
     free(text);
 }
 
-/* Whatever the end of a piece cuts: keys, numbers, escapes, characters of several bytes, white space. */
+/* Pieces may end within anything: keys, numbers, escapes, characters of several bytes, white space. */
 static void pieces_of_any_size_change_nothing(void **state) {
     (void)state;
     static const char text[] =
@@ -324,7 +324,7 @@ static void pieces_of_any_size_change_nothing(void **state) {
         Error error = {.text = ""};
         if (!coco_parse(&coco, text, sizeof text - 1, piece, COCO_NO_MASKS, &error))
             fail_msg("pieces of %zu: %s", piece, error.text);
-        assert_true(coco.images[0].id == 9007199254740993); /* not a double */
+        assert_true(coco.images[0].id == 9007199254740993); /* not representable by a double */
         assert_string_equal(coco.images[0].file_name, "\xc3\xa9\xc3\xa9\n");
         assert_true(coco.annotations[0].id == INT64_MIN && coco.annotations[0].crowd);
         assert_true(coco.annotations[0].box[0] == 0.1 && coco.annotations[0].box[1] == 12345678901234567.0);
@@ -350,7 +350,7 @@ static void zero_bytes_are_refused_everywhere(void **state) {
     }
 }
 
-/* Memory is bounded by the longest record allowed, the file's length is not. */
+/* The length of a record is limited; the length of a file is not. */
 static void endless_records_are_refused(void **state) {
     (void)state;
     enum { SIZE = 40 << 20 };

@@ -1,5 +1,5 @@
 /* Segmentations of COCO's annotation files: polygons and run lengths against pycocotools' masks
- * (tests/fixtures/detection/masks.txt), what training keeps, and the message for every kind of damage. */
+ * (tests/fixtures/detection/masks.txt), what is kept for training, and the message for every kind of damage. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -46,7 +46,7 @@ static void expect_text(const Rle *rle, const char *want) {
 
 /* == What is read ================================================================================================= */
 
-/* Five polygons, two united, and the same mask as text and as a list; texts and areas are pycocotools'. */
+/* Five polygons, a union of two, and the same mask as text and as a list of runs; texts and areas are pycocotools'. */
 #define SPECIMENS                                                                                                      \
     MASK(1, 1, "[[1.5,1.5, 8.5,2, 4,7.25]]")                                                                           \
     "," MASK(2, 1, "[[2,2,7,2,7,6,2,6]]")                                                                              \
@@ -80,7 +80,7 @@ static void polygons_become_pycocotools_masks(void **state) {
     }
     for (size_t i = 6; i < 8; i++) expect_text(coco_annotation_mask(&coco, i), texts[0]);
     for (size_t i = 8; i < 10; i++) assert_null(coco_annotation_mask(&coco, i));
-    assert_int_equal(rle_extent(coco_annotation_mask(&coco, 10)).area, 0); /* outside its picture */
+    assert_int_equal(rle_extent(coco_annotation_mask(&coco, 10)).area, 0); /* outside its image */
     assert_in_range(rle_extent(coco_annotation_mask(&coco, 11)).area, 0, 90);
     assert_int_equal(rle_extent(coco_annotation_mask(&coco, 12)).area, 0); /* no runs */
     coco_close(&coco);
@@ -117,7 +117,7 @@ static void polygons_are_kept_for_training(void **state) {
     coco_close(&coco);
 }
 
-/* Without masks the same file is read as ever, even where a segmentation is broken. */
+/* Without masks a broken segmentation does not matter. */
 static void segmentations_are_skipped_unless_asked_for(void **state) {
     (void)state;
     Coco coco;
@@ -128,7 +128,7 @@ static void segmentations_are_skipped_unless_asked_for(void **state) {
     coco_close(&coco);
 }
 
-/* Every polygon of the fixtures as an annotation, with their numbers unchanged. */
+/* Reads every polygon of the fixtures as an annotation, with its numbers unchanged. */
 static void fixtures_are_pycocotools_masks(void **state) {
     (void)state;
     enum { ROOM = 1 << 20 };
@@ -172,7 +172,7 @@ static void fixtures_are_pycocotools_masks(void **state) {
     free(lists);
 }
 
-/* Masks stay with their annotations, whatever the order in the file, and when images are left out.  The number of an
+/* Checks that masks stay with their annotations in any order of the file, and if images are left out.  The id of an
  * annotation is the x of its polygon's first corner, or its first run. */
 static void expect_marks(const Coco *coco, CocoMaskKind kind) {
     for (size_t i = 0; i < coco->annotation_count; i++) {
@@ -187,7 +187,7 @@ static void expect_marks(const Coco *coco, CocoMaskKind kind) {
             assert_int_equal(object.ring_points[0], 3 + a->id % 5);
             assert_true(object.points[0] == (float)a->id);
         }
-        if (shape == 2 && kind == COCO_RLE) { /* the polygon is a rectangle that begins id / 10 columns from the left */
+        if (shape == 2 && kind == COCO_RLE) { /* a rectangle whose left side is at id / 10 */
             RleExtent extent = rle_extent(coco_annotation_mask(coco, i));
             assert_true(extent.box[0] == (int)(a->id / 10) && extent.box[1] == 1 && extent.box[3] == 3);
         }
@@ -252,7 +252,7 @@ static void masks_stay_with_their_annotations(void **state) {
     free(text);
 }
 
-/* == Training's view ============================================================================================== */
+/* == Targets for training ========================================================================================== */
 
 #define OBJECT(id, category, box, area, more)                                                                          \
     "{\"id\": " #id ", \"image_id\": 2, \"category_id\": " #category ", \"bbox\": " box ", \"area\": " area            \
@@ -274,7 +274,7 @@ static void targets_are_mmdetections(void **state) {
         size_t place[9];
         parses(&coco, file_of(annotations), kind);
         int count = coco_targets(&coco, 1, box, label, place);
-        if (kind == COCO_NO_MASKS) { /* as DETR: all but the crowd and the one outside */
+        if (kind == COCO_NO_MASKS) { /* as in DETR: all but the crowd and the one outside */
             assert_int_equal(count, 7);
             assert_true(label[0] == 7 && label[1] == 3);
             assert_int_equal(coco_num_classes(&coco), 8);

@@ -41,7 +41,7 @@ static void write_bytes(const char *path, const void *bytes, size_t size) {
     assert_int_equal(fclose(file), 0);
 }
 
-/* A file of `size` zero bytes but for `value` at `at`. */
+/* A file of `size` zero bytes, except `value` at `at`. */
 static void write_zeros(const char *path, size_t size, size_t at, uint8_t value) {
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0666);
     assert_true(fd >= 0);
@@ -61,7 +61,7 @@ static void open_it(void *argument) {
     dataset_open(&dataset, opening->name, opening->path, opening->train, 0);
 }
 
-/* Opening it ends a child with that status and one line on stderr that holds every word of the list. */
+/* Opening it in a child process ends with this status and with one line on stderr that contains all the words. */
 static void opening_dies(Opening opening, int status, const char *const *words) {
     char text[2048];
     int ended = status_of(open_it, &opening, text, sizeof text);
@@ -100,7 +100,7 @@ static void shapes_are_functions_of_their_index(void **state) {
 
 enum { OUTSIDE, TOUCHED, PARTLY, INSIDE };
 
-/* Tells for each pixel of a training image whether the shape covers it.  Rounding decides where it is TOUCHED. */
+/* For each pixel of a training image, whether the shape covers it.  It is TOUCHED where rounding decides. */
 static void shape_cover(uint32_t index, uint8_t *cover) {
     ShapesStream s = {check_seed(), 0, index, 0, RNG_SHAPES};
     float radius = shapes_uniform(&s, 7, 12), margin = shapes_reach * radius + 0.5f;
@@ -131,7 +131,7 @@ static void boxes_hold_their_shapes_tightly(void **state) {
             int x = p % SHAPES_SIDE, y = p / SHAPES_SIDE;
             full += cover[p] == INSIDE;
             assert_true(cover[p] <= TOUCHED || in_box(p, box));
-            if (cover[p] != OUTSIDE && in_box(p, box)) /* which of the four sides it reaches */
+            if (cover[p] != OUTSIDE && in_box(p, box)) /* the sides of the box that the shape reaches */
                 sides |= (x == box[0]) | (y == box[1]) << 1 | (x == box[2] - 1) << 2 | (y == box[3] - 1) << 3;
         }
         assert_int_equal(sides, 15);
@@ -139,8 +139,8 @@ static void boxes_hold_their_shapes_tightly(void **state) {
     }
 }
 
-/* The shape is where the picture shows it: inside it the colour is one, so that its spread over fully covered pixels is
- * noise alone. */
+/* The shape is where the picture shows it: within it there is one colour, so that only noise spreads the values of
+ * fully covered pixels. */
 static void shapes_are_of_one_colour(void **state) {
     (void)state;
     uint8_t cover[SHAPES_SIDE * SHAPES_SIDE], pixels[SHAPE_BYTES];
@@ -189,7 +189,7 @@ static void shapes_classes_are_balanced(void **state) {
     dataset_close(&dataset);
 }
 
-/* The constants in shapes.c, measured again on other images: 2,000 of them leave the means uncertain by 0.004. */
+/* Compares the constants in shapes.c with the statistics of 2,000 other images, whose means have an error of 0.004. */
 static void shapes_mean_and_std(void **state) {
     (void)state;
     Dataset dataset;
@@ -319,7 +319,8 @@ static void cifar100_files(void **state) {
     }
 }
 
-/* Five files, one of which is short; then names, in the official number and one too few. */
+/* Five files, one of which is first missing and then short; afterwards a file with all ten names and one that lacks a
+ * name. */
 static void cifar10_files(void **state) {
     (void)state;
     size_t whole = (size_t)10000 * 3073;
@@ -413,7 +414,7 @@ static void png_round_trip(void **state) {
     assert_non_null(strstr(error.text, "65536 x 1"));
 }
 
-/* Pixels of one picture in nine encodings, made by Pillow: what they decode to. */
+/* One picture in nine formats, made by Pillow, and the pixels that they decode to. */
 static void pictures_become_rgb(void **state) {
     (void)state;
     static const struct {
@@ -441,7 +442,7 @@ static void pictures_become_rgb(void **state) {
     }
 }
 
-/* With a negative height the first row of the file is the picture's first. */
+/* With a negative height the file begins with the picture's first row. */
 static void bmp_from_the_top_down(void **state) {
     (void)state;
     enum { HEIGHT = 22, ROW = 7 * 3 };
@@ -464,7 +465,7 @@ static void bmp_from_the_top_down(void **state) {
     free(bytes);
 }
 
-/* A process without free descriptors cannot know whether a file is damaged. */
+/* A process without free file descriptors must not report a damaged file. */
 static void lack_of_descriptors_is_no_damage(void **state) {
     (void)state;
     struct rlimit limit, none;
@@ -497,7 +498,7 @@ static void webp_pictures(void **state) {
     assert_true(image_decode(&image, bytes, size, 1 << 20, &error));
     assert_int_equal(image.height, 5);
     assert_int_equal(image.width, 7);
-    for (int i = 0; i < 5 * 7 * 3; i++) /* as it was written, without loss */
+    for (int i = 0; i < 5 * 7 * 3; i++) /* lossless */
         assert_int_equal(image.pixels[i], (i / 3 % 7 * 40 + i / 21 * 17 + i % 3 * 90) % 256);
     image_free(&image);
     for (size_t cut = 0; cut < size; cut++) assert_false(image_decode(&image, bytes, cut, 1 << 20, &error));
@@ -508,7 +509,7 @@ static void webp_pictures(void **state) {
     double sum = 0;
     for (int i = 0; i < 30 * 40 * 3; i++) {
         int written = (i / 3 % 40 * 5 + i / 120 * 3 + i % 3 * 60) % 256;
-        sum += written < 250 ? fabs((double)image.pixels[i] - written) : 0; /* but where it wraps around */
+        sum += written < 250 ? fabs((double)image.pixels[i] - written) : 0; /* except where it wraps around */
     }
     assert_true(image.height == 30 && image.width == 40 && sum / (30 * 40 * 3) < 12);
     image_free(&image);
@@ -532,7 +533,7 @@ static void damaged_pictures_are_refused(void **state) {
     assert_false(image_read(&image, in_folder("text.png"), &error));
     assert_non_null(strstr(error.text, "not a JPEG, PNG, WebP or BMP"));
 
-    /* PNG: cut short, cut to its header, a broken zlib stream, sizes nobody has. */
+    /* PNG: cut short, cut after its header, a broken zlib stream, impossible sizes. */
     assert_true(file_read("tests/corpus/image/alpha.png", 1 << 20, &bytes, &size, &error));
     for (size_t cut = 0; cut < 12; cut++) assert_false(image_decode(&image, bytes, cut, 1 << 20, &error));
     assert_false(image_decode(&image, bytes, 33, 1 << 20, &error));
@@ -548,7 +549,7 @@ static void damaged_pictures_are_refused(void **state) {
     assert_false(image_decode(&image, bytes, size, 1 << 20, &error));
     free(bytes);
 
-    /* JPEG: no scan, and 65,535 x 65,535 pixels in a few hundred bytes. */
+    /* JPEG: without a scan, and 65,535 x 65,535 pixels in a few hundred bytes. */
     assert_true(file_read("tests/corpus/image/colour.jpg", 1 << 20, &bytes, &size, &error));
     for (size_t i = 0; i + 9 < size; i++) {
         if (bytes[i] != 0xff || bytes[i + 1] != 0xda) continue;
@@ -562,7 +563,7 @@ static void damaged_pictures_are_refused(void **state) {
     free(bytes);
 }
 
-/* Pictures that the fuzzer found for stb_image: none may do harm, and the first two must be refused. */
+/* Pictures with which the fuzzer found errors in stb_image: all are harmless, and the first two are refused. */
 static void hostile_pictures_are_harmless(void **state) {
     (void)state;
     static const char *const names[] = {"tests/corpus/image/huffman_257.jpg", "tests/corpus/image/chunk_2g.png",
@@ -577,7 +578,7 @@ static void hostile_pictures_are_harmless(void **state) {
     }
 }
 
-/* Pillow's BICUBIC on (37 y + 11 x^2 + 53 c + 5 x y) mod 256, 6 x 8, to 9 x 11 and to 4 x 3. */
+/* Pillow's BICUBIC resizes the 6 x 8 picture (37 y + 11 x^2 + 53 c + 5 x y) mod 256 to 9 x 11 and to 4 x 3. */
 static void resize_is_pillows(void **state) {
     (void)state;
     static const uint8_t up[] = {
@@ -623,7 +624,7 @@ static void resize_keeps_what_it_must(void **state) {
 
 /* == Augmentation ================================================================================================= */
 
-/* Pad, cut, mirror: one pixel at a time. */
+/* Pads, crops and mirrors pixel by pixel. */
 static void reference_augment(uint8_t *out, const uint8_t *in, int height, int width, AugmentDraw draw) {
     for (int y = 0; y < height; y++) {
         for (int x = 0; x < width; x++) {
@@ -675,7 +676,7 @@ static void draws_are_uniform_and_switchable(void **state) {
         AugmentDraw none = augment_draw((Augment){.s = {.crop_padding = 0, .flip = false}}, check_seed(), 3, i);
         assert_true(!none.mirror && none.dy == 0 && none.dx == 0);
     }
-    /* Five standard deviations of the binomials N/81 and N/2. */
+    /* Five standard deviations of the binomial distributions with N/81 and N/2. */
     for (int k = 0; k < 81; k++) assert_in_range(seen[k / 9][k % 9], 1000 - 158, 1000 + 158);
     assert_in_range(mirrored, N / 2 - 712, N / 2 + 712);
     assert_in_range(moved, N - 1000 - 158, N - 1000 + 158);
@@ -683,7 +684,7 @@ static void draws_are_uniform_and_switchable(void **state) {
 
 /* == Batches ====================================================================================================== */
 
-/* A loader without threads for a data set of images of one size. */
+/* A loader without threads for images of one size. */
 static void open_plain(Loader *loader, const Dataset *dataset, uint64_t seed, int batch_size, bool train,
                        Augment augment) {
     LoaderConfig config = {.parts = {.seed = seed, .batch_size = batch_size, .train = train},
@@ -691,7 +692,7 @@ static void open_plain(Loader *loader, const Dataset *dataset, uint64_t seed, in
     loader_open(loader, dataset, &config);
 }
 
-/* A data set whose pixels spell out their index. */
+/* A data set whose pixels contain their index. */
 static void spelled_get(const Dataset *dataset, size_t index, uint8_t *pixels, int *label) {
     for (int i = 0; i < dataset->height * dataset->width * 3; i++) pixels[i] = (uint8_t)(index >> (i % 3 * 8));
     *label = (int)(index % (size_t)dataset->classes);
@@ -721,7 +722,7 @@ static void epochs_are_permutations(void **state) {
             if (epoch == 0) first[i] = loader.parts.order[i];
             else fixed += first[i] == loader.parts.order[i];
         }
-        assert_true(epoch == 0 || fixed < 12); /* Poisson of mean 1: more once in 10^10 */
+        assert_true(epoch == 0 || fixed < 12); /* Poisson distribution of mean 1: exceeded once in 1e10 */
     }
     parts_epoch(&loader.parts, 0);
     assert_memory_equal(loader.parts.order, first, sizeof first);
@@ -731,7 +732,7 @@ static void epochs_are_permutations(void **state) {
     parts_close(&loader.parts);
 }
 
-/* Every order of four images turns up equally often: 24,000 epochs, five standard deviations each. */
+/* All orders of four images are equally likely: each count of 24,000 epochs is within five standard deviations. */
 static void small_permutations_are_equally_likely(void **state) {
     (void)state;
     Dataset four = spelled;

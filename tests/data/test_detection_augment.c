@@ -1,5 +1,6 @@
-/* DETR's transforms of sizes and boxes against PyTorch's floats bit for bit (tests/fixtures/detection, made by
- * tests/reference/make_detection_augment_fixtures.py), the distribution of what is drawn, and the order of an epoch. */
+/* DETR's resizing of images and boxes against PyTorch's floats, bit for bit (tests/fixtures/detection, made by
+ * tests/reference/make_detection_augment_fixtures.py), the distribution of random transforms, and the order of an
+ * epoch. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,7 +17,7 @@
 #include "tests/check.h"
 #include "tests/ranges.h"
 
-/* COCO's: 480, 512, ... 800, at most 1333; 400, 500, 600; 384 to 600. */
+/* The settings for COCO: sides of 480, 512, ... 800, at most 1333; 400, 500, 600 before a crop; crops of 384 to 600. */
 static const DetectionAugment coco_augment = {.flip = true,
                                               .crop = true,
                                               .scale = {480, 512, 544, 576, 608, 640, 672, 704, 736, 768, 800},
@@ -27,7 +28,7 @@ static const DetectionAugment coco_augment = {.flip = true,
                                               .crop_min = 384,
                                               .crop_max = 600};
 
-/* The boxes of a picture as the loader gives them: cx, cy, w, h. */
+/* Transforms the boxes of a picture as the loader does; the result is cx, cy, w, h. */
 static int moved_boxes(float (*box)[4], int *label, int count, const DetectionDraw *draw) {
     int kept = detection_corners(box, label, NULL, count, draw);
     detection_relative(box, kept, draw);
@@ -109,22 +110,23 @@ static void boxes_are_pytorchs(void **state) {
     assert_true(cases == 30 && crops > 5 && lost > 5);
 }
 
-/* A picture painted by hand: the one bright pixel and its box go the same way. */
+/* A picture in which one pixel is bright: the pixel and its box are transformed alike. */
 static void boxes_follow_pixels(void **state) {
     (void)state;
     float box[3][4] = {{3, 2, 4, 3}, {0, 0, 2, 1}, {6, 0, 8, 4}};
     int label[3] = {5, 6, 7};
-    /* 8 x 4, mirrored, twice as large, the crop's columns 6..13 and rows 2..7, half as large again */
+    /* 8 x 4: mirrored, scaled by 2, cropped to columns 6..13 and rows 2..7, scaled by 0.5 */
     DetectionDraw draw = {.from_width = 8, .from_height = 4, .mirror = true, .steps = 2, .width = 4, .height = 3,
                           .step = {{16, 8, 6, 2, 8, 6}, {4, 3, 0, 0, 4, 3}}};
     const float want[1][4] = {{1.5f / 4, 1.5f / 3, 1.0f / 4, 1.0f / 3}};
-    /* pixel (3,2) is (4,2) mirrored, covers columns 8..9 and rows 4..5, in the crop 2..3 and 2..3, in the end (1,1) */
+    /* pixel (3,2) becomes (4,2) mirrored, columns 8..9 and rows 4..5 scaled, 2..3 and 2..3 in the crop, (1,1) in the
+     * end */
     assert_int_equal(moved_boxes(box, label, 3, &draw), 1);
     assert_memory_equal(box, want, sizeof want);
     assert_int_equal(label[0], 5);
 }
 
-/* The map of a draw takes corners where detection_corners takes those of boxes that no crop cuts. */
+/* detection_map maps the corners of boxes as detection_corners does, except where a crop cuts them. */
 static void maps_follow_boxes(void **state) {
     (void)state;
     int compared = 0;
@@ -145,7 +147,7 @@ static void maps_follow_boxes(void **state) {
         for (int k = 0; k < 2; k++) {
             double a = scale[k] * (double)from[k] + shift[k], b = scale[k] * (double)from[k + 2] + shift[k];
             double most = k ? d.height : d.width, low = fmin(a, b), high = fmax(a, b);
-            /* A crop cuts at the sides of the picture that is cropped, which are those of the result. */
+            /* A crop cuts at its own sides, which become those of the result. */
             assert_true(fabs(fmax(low, 0) - (double)box[0][k]) < 1e-5 * (1 + most) + 1e-3);
             if (d.steps == 2) high = fmin(high, most);
             assert_true(fabs(high - (double)box[0][k + 2]) < 1e-5 * (1 + most) + 1e-3);
@@ -155,7 +157,7 @@ static void maps_follow_boxes(void **state) {
     assert_true(compared > 3000);
 }
 
-/* == Draws ======================================================================================================== */
+/* == Random transforms ============================================================================================= */
 
 static void draws_are_detrs(void **state) {
     (void)state;
@@ -207,7 +209,7 @@ static void parts_can_be_switched_off(void **state) {
         DetectionDraw d = detection_draw(&plain, 100, 50, check_seed(), 0, i);
         assert_true(!d.mirror && d.steps == 1 && (d.height == 96 || d.height == 128) && d.width == 2 * d.height);
     }
-    /* pictures smaller than crop_min: the crop takes what there is */
+    /* A picture smaller than crop_min is cropped to at most its own size. */
     DetectionAugment small = {.crop = true, .scale = {20}, .scales = 1, .crop_scale = {30}, .crop_scales = 1,
                               .crop_min = 40, .crop_max = 50};
     for (uint32_t i = 0; i < 200; i++) {
@@ -218,7 +220,7 @@ static void parts_can_be_switched_off(void **state) {
     }
 }
 
-/* Whatever is drawn, boxes stay inside and keep to their picture. */
+/* After any random transform boxes lie inside the picture and keep their labels. */
 static void moved_boxes_stay_inside(void **state) {
     (void)state;
     for (uint32_t i = 0; i < 2000; i++) {
@@ -275,7 +277,7 @@ static void every_picture_has_one_place(void **state) {
             assert_true(order[i] < PICTURES && !seen[order[i]]);
             seen[order[i]] = true;
         }
-        /* who sits out is as random as ever */
+        /* The pictures that are left out are the same as without buckets. */
         for (int i = PICTURES / BATCH * BATCH; i < PICTURES; i++) assert_int_equal(order[i], plain[i]);
         bucket_order(other, (const int(*)[2])size, PICTURES, BATCH, windows[n], check_seed(), 5);
         assert_memory_equal(order, other, sizeof order);
@@ -285,7 +287,7 @@ static void every_picture_has_one_place(void **state) {
     free(size);
 }
 
-/* A batch holds pictures of one window only: buckets do not undo the shuffle. */
+/* A batch has pictures of one window only, so that buckets do not undo the shuffling. */
 static void pictures_stay_in_their_window(void **state) {
     (void)state;
     enum { WINDOW = 5 };

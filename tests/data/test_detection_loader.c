@@ -1,5 +1,5 @@
 /* Batches with boxes: the same pixels as Pillow's, the same batches for any number of workers, ranks and parts,
- * resuming within an epoch, the bound on padding, and images that cannot be read. */
+ * resuming within an epoch, the limit of padding, and images that cannot be read. */
 #include <float.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -31,8 +31,8 @@ static char json[64];
 
 static uint32_t draw(uint32_t stream, uint64_t i, uint32_t n) { return rng_below(1, RNG_TEST, stream, 0, i, n); }
 
-/* Corners of scenes as PNG files of many sizes, wide and tall, with the figures' boxes,
- * some of which leave the picture. */
+/* Writes parts of scenes as PNG files of many sizes, wide and tall, and the boxes of the figures, some of which extend
+ * beyond the picture. */
 static int make_pictures(void **state) {
     char name[64];
     Error error;
@@ -51,7 +51,7 @@ static int make_pictures(void **state) {
         if (!image_write_png(in_folder(name), part, height, width, &error)) return 1;
         fprintf(images, "%s{\"id\": %d, \"file_name\": \"%s\", \"width\": %d, \"height\": %d}", i ? "," : "", 7 * i + 3,
                 name, width, height);
-        for (int j = 0; j < count && i % 9 != 4; j++) /* some have none */
+        for (int j = 0; j < count && i % 9 != 4; j++) /* some pictures have none */
             fprintf(boxes,
                     "%s{\"id\": %d, \"image_id\": %d, \"category_id\": %d, \"bbox\": [%d, %d, %d, %d], \"iscrowd\": 0}",
                     id > 1 ? "," : "", id, 7 * i + 3, label[j] + 1, box[j][0], box[j][1], box[j][2] - box[j][0],
@@ -101,7 +101,7 @@ static void pixels_are_pillows(void **state) {
         }
         for (int y = 0, i = 0; y < d.from_height; y++) {
             for (int column = 0; column < d.from_width; column++) {
-                int x = mirror ? d.from_width - 1 - column : column; /* as detection_set_read gives it */
+                int x = mirror ? d.from_width - 1 - column : column; /* mirrored as by detection_set_read */
                 for (int c = 0; c < 3; c++)
                     in[i++] = (uint8_t)(37 * y + 11 * x * x + 53 * c + 5 * x * y + ((x * y * 7919) >> 5));
             }
@@ -112,7 +112,7 @@ static void pixels_are_pillows(void **state) {
         assert_true(detection_pixels(&scratch, out, stride, &picture, &d));
         for (int y = 0; y < d.height; y++) {
             for (size_t x = 0; x < stride; x++) {
-                unsigned want = 0xA5; /* between rows nothing is written */
+                unsigned want = 0xA5; /* padding between rows is not written */
                 if (x < stride - 7) assert_int_equal(fscanf(file, "%2x", &want), 1);
                 if (out[(size_t)y * stride + x] != want)
                     fail_msg("case %d, row %d, byte %zu: %d, expected %u", cases, y, x, out[(size_t)y * stride + x],
@@ -193,7 +193,7 @@ static void release(Got *got, int count) {
     memset(got, 0, (size_t)count * sizeof *got);
 }
 
-/* Sides are tight where no picture was replaced, and no larger than promised. */
+/* The sides of a batch are those of its largest pictures unless one was replaced, and within the loader's limits. */
 static void check_part(const DetectionLoader *loader, const DetectionPart *part) {
     int height = 0, width = 0;
     for (int i = 0; i < part->n; i++) {
@@ -207,7 +207,7 @@ static void check_part(const DetectionLoader *loader, const DetectionPart *part)
     assert_true((height < width ? width : height) <= loader->longer);
 }
 
-/* Loads one rank's images of an epoch to their places in the global batches, and returns their number. */
+/* Loads one rank's images of an epoch to their places in the global batches and returns their number. */
 static int load_epoch(DetectionLoaderConfig config, const DetectionSet *set, int workers, uint32_t epoch, size_t from,
                       Got *got) {
     DetectionLoader loader;
@@ -245,12 +245,12 @@ static void images_do_not_depend_on_workers_or_ranks(void **state) {
         assert_int_equal(load_epoch(config, &set, 0, 3, 0, want), images);
         for (int i = 0; i < images; i++) {
             boxes += want[i].count;
-            assert_int_equal(seen[want[i].image]++, 0); /* none twice */
+            assert_int_equal(seen[want[i].image]++, 0); /* none occurs twice */
             for (int j = 0; j < want[i].count; j++)
-                for (int k = 0; k < 4; k++) /* a side is a difference of rounded products: 1 to rounding */
+                for (int k = 0; k < 4; k++) /* a side is a difference of rounded products and may exceed 1 slightly */
                     assert_true(want[i].box[j][k] > 0 && want[i].box[j][k] <= 1 + 4 * FLT_EPSILON);
         }
-        assert_true(train ? boxes > images / 2 : boxes == 0); /* crops leave some without any */
+        assert_true(train ? boxes > images / 2 : boxes == 0); /* some crops contain none */
         for (int ranks = 1; ranks <= 3; ranks++) {
             for (int workers = 0; workers <= 7; workers += workers == 2 ? 5 : 1) {
                 for (int part = 0; part <= 4; part += 2) {
@@ -337,7 +337,7 @@ static void put(const char *name, const char *text) {
     fclose(file);
 }
 
-/* Picture 4 is a text, picture 11 has another size than the table says. */
+/* Picture 4 is a text file, and picture 11 differs in size from the annotations. */
 static void damage(DetectionSet *set) {
     uint8_t pixels[10 * 20 * 3] = {0};
     Error error;
@@ -357,7 +357,7 @@ static void damaged_pictures_are_replaced(void **state) {
                                     .augment = SMALL};
     kept = quiet_begin();
     load_epoch(config, &set, 0, 1, 0, want);
-    for (int ranks = 1; ranks <= 3; ranks += 2) { /* what takes their place is the same everywhere */
+    for (int ranks = 1; ranks <= 3; ranks += 2) { /* the replacement is the same everywhere */
         config.parts.ranks = ranks;
         config.parts.part = 2;
         for (config.parts.rank = 0; config.parts.rank < ranks; config.parts.rank++)
@@ -402,7 +402,7 @@ static void run_missing(void *argument) {
     detection_set_coco(&set, "pictures", json, folder, DETECTION_BOXES, true, 0);
 }
 
-/* A child that runs it ends with status 1, and its lines on stderr hold the words. */
+/* Running it in a child process ends with status 1 and prints the words on stderr. */
 static void ends_with(void (*run)(void *), void *argument, const char *const *words) {
     char text[4096];
     int ended = status_of(run, argument, text, sizeof text);
@@ -431,7 +431,7 @@ int main(void) {
         cmocka_unit_test(evaluation_sees_all_in_order),
         cmocka_unit_test(size_buckets_cut_padding),
         cmocka_unit_test(damaged_pictures_are_replaced),
-        cmocka_unit_test(trouble_is_told_in_one_line), /* removes pictures: the last */
+        cmocka_unit_test(trouble_is_told_in_one_line), /* removes pictures: must be last */
     };
     return cmocka_run_group_tests(tests, make_pictures, remove_folder);
 }

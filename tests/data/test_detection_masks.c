@@ -1,6 +1,6 @@
-/* Batches with masks: targets agree with the pixels of the same batch whatever was mirrored, cropped and resized; the
- * masks of transformed bitmaps; what a set for Mask R-CNN leaves out; and the same masks for any number of workers,
- * ranks and parts. */
+/* Batches with masks: targets agree with the pixels of their batch after mirroring, cropping and resizing; the masks of
+ * transformed bitmaps; what Mask R-CNN's training set leaves out; and the same masks for any number of workers, ranks
+ * and parts. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -23,8 +23,8 @@
 
 /* == Helpers ====================================================================================================== */
 
-/* Pictures EMPTY, SMALL_ONE and SLIVER have no object, a side under 32 pixels, and an object under a pixel wide; crowds
- * and polygons without three corners are in picture 0. */
+/* Picture EMPTY has no object, SMALL_ONE a side under 32 pixels, and SLIVER an object narrower than a pixel.  Picture 0
+ * has crowds and polygons with fewer than three corners. */
 enum { IMAGES = 21, EMPTY = 4, SMALL_ONE = 6, SLIVER = 9, KEPT = IMAGES - 3, OBJECTS = 3, CELLS = 28, MOST_SIDE = 180 };
 
 static char json[64];
@@ -35,7 +35,7 @@ static float uniform(uint32_t stream, uint32_t a, uint64_t i) {
     return rng_uniform(check_seed(), RNG_TEST, stream, a, i);
 }
 
-/* A lopsided polygon in third k of the longer side, which may leave the picture across the other side. */
+/* A random polygon in the k-th third of the longer side; it may extend beyond the picture in the other direction. */
 static int draw_object(double *xy, uint32_t image, int k, int height, int width) {
     int corners = 5 + k;
     bool wide = width > height;
@@ -71,7 +71,7 @@ static void write_segmentation(FILE *out, const double *xy, int corners, const R
     free(text);
 }
 
-/* Paints object k into channel k, and writes its annotation. */
+/* Draws object k into channel k and writes its annotation. */
 static void add_object(FILE *out, uint32_t image, int k, int height, int width) {
     double xy[20], low[2] = {1e9, 1e9}, high[2] = {-1e9, -1e9};
     static Rle rle;
@@ -134,10 +134,10 @@ static const DetectionAugment MIXED = {.rule = DETECTION_MMDETECTION, .flip = tr
 /* == Targets and pixels =========================================================================================== */
 
 typedef struct {
-    int inside, outside, wrong; /* cells whose pixel is all of the object, or not at all */
+    int inside, outside, wrong; /* cells whose pixel is fully inside or outside the object */
 } Agreement;
 
-/* Compares the target of box k of image i with the channel of that object at the cells' centres. */
+/* Compares the target of box k of image i with that object's channel at the centres of the cells. */
 static void compare_cells(Agreement *sum, const DetectionPart *part, int i, int k, MaskScratch *scratch) {
     uint8_t cells[CELLS * CELLS];
     const float *box = part->corners[k];
@@ -218,7 +218,7 @@ static int differing(const ObjectMask *a, const ObjectMask *b, const float box[4
     return count;
 }
 
-/* The bitmap that a draw without resizing, or by whole factors, makes of `in` [from_height,from_width]. */
+/* Transforms a bitmap `in` [from_height,from_width]; d must not resize, or only by whole factors. */
 static void transform_bitmap(uint8_t *out, const uint8_t *in, const DetectionDraw *d) {
     const DetectionStep *s = &d->step[0];
     int across = s->width / d->from_width, down = s->height / d->from_height;
@@ -262,7 +262,7 @@ static void transformed_bitmaps_have_the_same_targets(void **state) {
             ObjectMask want = {.rle = &moved, .scale = {1, 1}};
             detection_map(runs.scale, runs.shift, d);
             detection_map(polygon.scale, polygon.shift, d);
-            /* Samples lie at the same places, up to rounding, unless resizing makes more of them. */
+            /* The samples lie at the same places up to rounding, except that an enlarged bitmap has more of them. */
             assert_in_range(differing(&runs, &want, box), 0, n % 4 == 3 ? CELLS * CELLS / 25 : 2);
             polygon_wrong += differing(&polygon, &want, box);
             runs.scale[0] = -runs.scale[0];
@@ -311,7 +311,7 @@ static void training_leaves_pictures_out(void **state) {
     detection_set_close(&set);
     for (int train = 0; train < 2; train++) {
         bool flag = train;
-        assert_int_equal(status_of(run_open, &flag, text, sizeof text), 77); /* it returned */
+        assert_int_equal(status_of(run_open, &flag, text, sizeof text), 77); /* the status after a normal return */
         printf("%s", text);
         assert_words(text, WORDS("1 without a mask, left out of training",
                                  "4 with polygons of fewer than three corners, which are left out"));
@@ -401,7 +401,7 @@ static void masks_do_not_depend_on_workers_or_ranks(void **state) {
     detection_set_close(&set);
 }
 
-/* Evaluation resizes by the same rule, and has no targets. */
+/* Evaluation resizes with the same rule and has no targets. */
 static void evaluation_has_no_masks(void **state) {
     (void)state;
     DetectionSet set;

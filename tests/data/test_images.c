@@ -1,5 +1,5 @@
-/* images_mix: random erasing, mixup and cutmix with exactly the bits that the contract defines, on every backend, and
- * the same batch for any division into ranks and micro-batches. */
+/* images_mix: random erasing, mixup and cutmix have exactly the bits that its contract defines, on every backend, and
+ * the batch is the same for any division into ranks and micro-batches. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -108,7 +108,7 @@ static void images_are_erased_and_mixed(void **state) {
                                 noise < 0 ? NOISE_PIXEL : (ImageNoise)noise);
 }
 
-/* Without boxes and partners it is images_normalize, to the rounding of one addition. */
+/* Without boxes and partners images_mix agrees with images_normalize up to the rounding of one addition. */
 static void plain_images_are_normalised(void **state) {
     (void)state;
     enum { B = 3, SIDE = 16, N = B * 3 * SIDE * SIDE };
@@ -131,7 +131,8 @@ static void plain_images_are_normalised(void **state) {
 
 enum { IMAGE = 3 * SHAPES_SIDE * SHAPES_SIDE };
 
-/* Positions first .. first+n-1 of a batch of `size` as a rank or a micro-batch makes them: y [n,IMAGE], targets. */
+/* Computes positions first .. first+n-1 of a batch of `size` as a rank or a micro-batch does: y [n,IMAGE] and
+ * targets. */
 static void part_of_batch(float *y, float *targets, Loader *loader, MixupDraw draw, int first, int n, int size) {
     size_t begin;
     int *pairs = keep(malloc(2 * (size_t)n * sizeof *pairs), false);
@@ -158,8 +159,7 @@ static void part_of_batch(float *y, float *targets, Loader *loader, MixupDraw dr
     release_all();
 }
 
-/* The numbers are equal for 1, 2 and 3 ranks with micro-batches of any size, and an image's partner is the batch
- * reversed. */
+/* A batch has the same bits for 1, 2 and 3 ranks with micro-batches of any size. */
 static void parts_make_the_same_batch(void **state) {
     (void)state;
     enum { MOST = 12 };

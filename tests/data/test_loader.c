@@ -1,5 +1,5 @@
 /* Folders, MNIST and packed files as data sets, and the threads that load them: the same bytes for any number of
- * workers and ranks, the message for every kind of damage, and stopping at any moment. */
+ * workers and ranks, the message for every kind of damage, and closing at any moment. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -48,7 +48,8 @@ static void copy_picture(const char *to, const char *from) {
     copy_file(in_folder("%s", to), path);
 }
 
-/* images/{train,val}/{ape,bee,cat}: 29 training pictures, two of them damaged and one a text; 7 test pictures. */
+/* images/{train,val}/{ape,bee,cat}: 29 training pictures, of which two are damaged, one of these a text; 7 test
+ * pictures. */
 static void make_images(void) {
     static const char *const classes[] = {"cat", "ape", "bee"};
     static const char *const pictures[] = {"colour444.jpg", "colour420.jpg", "grey.jpg", "cmyk.jpg",
@@ -80,8 +81,7 @@ static int make_data(void **state) {
     return 0;
 }
 
-/* A child that runs it ends with that status, and its last line on stderr holds every word; warnings may come before
- * it. */
+/* Running it in a child process ends with that status, and the last line on stderr contains all the words. */
 static void ends_with(void (*run)(void *), void *argument, int status, const char *const *words) {
     char text[8192];
     int ended = status_of(run, argument, text, sizeof text);
@@ -144,7 +144,7 @@ static void folders_are_sorted_and_labelled(void **state) {
     dataset_open(&dataset, in_folder("%s", "images"), NULL, true, 3);
     quiet_end(kept);
     assert_int_equal(dataset.count, 3);
-    for (size_t i = 0; i < 3; i++) { /* all classes stay */
+    for (size_t i = 0; i < 3; i++) { /* all classes remain */
         Sample sample;
         assert_true(dataset_read(&dataset, i, &buffer, &sample, &error));
         assert_int_equal(sample.label, i);
@@ -159,17 +159,17 @@ static void folders_are_sorted_and_labelled(void **state) {
     free(buffer.bytes);
 }
 
-/* Validation images of that many pictures lie in a folder of another name. */
+/* Validation images may lie in a folder with another name. */
 static void names_of_the_validation_split(void **state) {
     (void)state;
-    static const char *const names[] = {"test", "valid", "val"}; /* each wins over those before */
+    static const char *const names[] = {"test", "valid", "val"}; /* each is preferred to those before it */
     Dataset dataset;
     char path[128], data[512];
     snprintf(data, sizeof data, "%s/split", folder);
     make_folders(in_folder("%s", "split/train/a"));
     copy_picture("split/train/a/x.jpg", "grey.jpg");
     make_folders(in_folder("%s", "split/test"));
-    copy_picture("split/test/x.jpg", "grey.jpg"); /* a test split without classes does not count */
+    copy_picture("split/test/x.jpg", "grey.jpg"); /* a test split without class folders does not count */
     dataset_open(&dataset, data, NULL, true, 0);
     assert_int_equal(dataset.count, 1);
     dataset_close(&dataset);
@@ -313,7 +313,7 @@ static void mnist_files(void **state) {
 
 /* == Packed files ================================================================================================= */
 
-/* Packs a data set as it is and gives the file's bytes. */
+/* Packs a data set without changes. */
 static void pack(const char *name, const Dataset *dataset, bool train) {
     size_t done;
     SampleBuffer buffer = {0};
@@ -350,7 +350,7 @@ static void packed_files_hold_what_was_packed(void **state) {
     int kept = quiet_begin();
     folder_open(&source, in_folder("%s", "images"), true, 0);
     quiet_end(kept);
-    for (int beside = 0; beside < 2; beside++) { /* given by the file of either split */
+    for (int beside = 0; beside < 2; beside++) { /* either split's file opens both */
         dataset_open(&packed, in_folder("%s", beside ? "im-val.pack" : "im-train.pack"), NULL, true, 0);
         assert_int_equal(packed.count, source.count);
         assert_int_equal(packed.classes, 3);
@@ -385,7 +385,7 @@ static void packed_files_hold_what_was_packed(void **state) {
     free(buffer.bytes);
 }
 
-/* A file of 3 images in memory, aligned. */
+/* A packed file of 3 images in memory. */
 static uint8_t *small_file(size_t *size) {
     Dataset dataset;
     Error error;
@@ -427,10 +427,10 @@ static void flipped_bits_are_found(void **state) {
     uint64_t index = file.header.index, end = file.entries[2].offset + file.entries[2].size;
     for (size_t at = 0; at < size; at++) {
         uint8_t bit = (uint8_t)(1u << (at % 8));
-        if (at >= end && at < index) continue; /* between images and index: nothing */
+        if (at >= end && at < index) continue; /* padding between images and index has no checksum */
         bytes[at] ^= bit;
         bool ok = record_parse(&file, bytes, size, &error);
-        if (ok) { /* then it was in an image: that one is damaged, the others are not */
+        if (ok) { /* The bit was in an image: this one is damaged and the others are not. */
             Sample sample;
             int bad = 0;
             for (size_t i = 0; i < 3; i++) bad += !record_sample(&file, i, &sample, &error);
@@ -451,7 +451,7 @@ static void flipped_bits_are_found(void **state) {
     free(bytes);
 }
 
-/* Checksums that fit do not make an index true. */
+/* Correct checksums do not make an index valid. */
 static void forged_indices_are_refused(void **state) {
     (void)state;
     size_t size;
@@ -473,7 +473,7 @@ static void forged_indices_are_refused(void **state) {
         header.tail_checksum = XXH3_64bits(bytes + sound.index, size - sound.index);
         header.header_checksum = XXH3_64bits(&header, offsetof(RecordHeader, header_checksum));
         memcpy(bytes, &header, sizeof header);
-        uint8_t *exact = malloc(size); /* so that a byte too far is caught */
+        uint8_t *exact = malloc(size); /* so that a sanitizer detects reads beyond the end */
         memcpy(exact, bytes, size);
         if (record_parse(&file, exact, size, &error)) {
             Sample sample;
@@ -526,7 +526,8 @@ static void forged_headers_are_refused(void **state) {
     free(bytes);
 }
 
-/* An interrupted packing goes on from what was flushed, whatever lies behind it, and gives the same file. */
+/* An interrupted packing continues after the last flushed image, whatever follows it in the file, and gives the same
+ * file. */
 static void packing_goes_on(void **state) {
     (void)state;
     Dataset dataset;
@@ -547,7 +548,7 @@ static void packing_goes_on(void **state) {
                 record_append(writer, &sample);
                 if (i == 14) record_flush(writer);
             }
-            _exit(0); /* as if killed: five images are not in the journal */
+            _exit(0); /* as if killed: five images are missing in the journal */
         }
         waitpid(child, NULL, 0);
         const char *partial = in_folder("%s", "again.pack.partial");
@@ -600,7 +601,7 @@ static void open_images(Dataset *dataset, bool train) {
     quiet_end(kept);
 }
 
-/* All of an epoch as one rank sees it, at the places of the global batches: pixels [count], labels [count]. */
+/* Loads one rank's images of an epoch to their places in the global batches: pixels [count], labels [count]. */
 static size_t load_epoch(LoaderConfig config, const Dataset *dataset, int workers, uint32_t epoch, uint8_t *pixels,
                          int *labels) {
     Loader loader;
@@ -613,7 +614,7 @@ static size_t load_epoch(LoaderConfig config, const Dataset *dataset, int worker
         size_t place = part.batch * (size_t)config.parts.batch_size + (size_t)part.first;
         for (int i = 0; i < part.n; i++, place++, images++) {
             assert_true(place < dataset->count);
-            assert_int_equal(labels[place], -1); /* nobody else had it */
+            assert_int_equal(labels[place], -1); /* no other rank loaded it */
             memcpy(pixels + place * IMAGE, part.pixels + i * IMAGE, IMAGE);
             labels[place] = part.labels[i];
         }
@@ -669,7 +670,7 @@ static void bytes_do_not_depend_on_workers_or_ranks(void **state) {
     }
 }
 
-/* A folder, and the file that it was packed in. */
+/* A folder and its packed file give the same images. */
 static void packed_and_folder_give_the_same_bytes(void **state) {
     (void)state;
     static uint8_t a[TRAIN * IMAGE], b[TRAIN * IMAGE];
@@ -708,7 +709,7 @@ static void a_resumed_epoch_goes_on(void **state) {
     load_epoch(config, &dataset, 2, 7, whole, labels);
     config.parts.pool = loader_pool_open(2);
     loader_open(&loader, &dataset, &config);
-    for (size_t from = 0; from < 5; from++) { /* the last start drops what the one before had loaded */
+    for (size_t from = 0; from < 5; from++) { /* the last start discards what the previous one has loaded */
         parts_start(&loader.parts, from % 2 ? 6 : 8, from);
         if (from % 2) loader_next(&loader, &part);
         parts_start(&loader.parts, 7, from);
@@ -725,14 +726,14 @@ static void a_resumed_epoch_goes_on(void **state) {
     }
     LoaderStats stats = parts_stats(&loader.parts);
     assert_true(stats.images >= 75 && stats.worked > 0);
-    assert_in_range(stats.damaged, 0, 2); /* both may be among the four that this epoch leaves out */
+    assert_in_range(stats.damaged, 0, 2); /* both may be among the four images that this epoch leaves out */
     parts_close(&loader.parts);
     loader_pool_close(config.parts.pool);
     quiet_end(kept);
     dataset_close(&dataset);
 }
 
-/* Two loaders of one pool, closed when nobody expects it. */
+/* Two loaders of one pool are closed at random moments. */
 static void loaders_end_at_any_moment(void **state) {
     (void)state;
     Dataset train, val;
@@ -766,7 +767,7 @@ static void loaders_end_at_any_moment(void **state) {
 
 /* == Damage ======================================================================================================= */
 
-/* Named once, replaced by the next image that can be read, whoever loads it. */
+/* A damaged image is reported once per loader, and the next readable image replaces it. */
 static void damaged_images_are_named_and_replaced(void **state) {
     (void)state;
     char path[] = "/tmp/vit_test_stderr_XXXXXX";
@@ -799,9 +800,9 @@ static void damaged_images_are_named_and_replaced(void **state) {
     fflush(stderr);
     dup2(kept, 2);
     close(kept);
-    assert_memory_equal(pixels + 18 * IMAGE, pixels + 19 * IMAGE, IMAGE); /* bee/damaged.jpg: cat/0.jpg follows */
+    assert_memory_equal(pixels + 18 * IMAGE, pixels + 19 * IMAGE, IMAGE); /* cat/0.jpg replaces bee/damaged.jpg */
     assert_int_equal(labels[18], 2);
-    assert_memory_equal(pixels + 28 * IMAGE, pixels, IMAGE); /* cat/zzz.jpg is the last: ape/0.jpg */
+    assert_memory_equal(pixels + 28 * IMAGE, pixels, IMAGE); /* ape/0.jpg replaces cat/zzz.jpg, the last */
     assert_int_equal(labels[28], 0);
 
     uint8_t *bytes;
@@ -849,13 +850,13 @@ static void load_damaged(void *argument) {
 static void too_many_damaged_end_the_run(void **state) {
     (void)state;
     const char *images = in_folder("%s", "images"), *bad = in_folder("%s", "bad");
-    for (int workers = 1; workers <= 3; workers += 2) { /* OpenMP does not survive a fork */
+    for (int workers = 1; workers <= 3; workers += 2) { /* OpenMP does not work after a fork */
         ends_with(load_damaged, &(Damage){2.0f / TRAIN, workers, images}, 0, WORDS("takes its place"));
         ends_with(load_damaged, &(Damage){1.5f / TRAIN, workers, images}, 1,
                   WORDS("images: damaged images: 2 in one epoch of 29", "max_damaged"));
         ends_with(load_damaged, &(Damage){0, workers, images}, 1, WORDS("damaged images: 1 in one epoch of 29"));
     }
-    /* One of four is more than one in a hundred, and still only one. */
+    /* One of four images is more than one percent, but a single damaged image is always allowed. */
     const char *one = in_folder("%s", "one");
     make_folders(in_folder("%s", "one/train/x"));
     for (int i = 0; i < 4; i++) {

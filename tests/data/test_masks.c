@@ -1,6 +1,6 @@
-/* Masks: runs, their text, polygons and training targets.  tests/fixtures/detection/masks.txt holds pycocotools' and
- * torchvision's results (tests/reference/make_mask_fixtures.py); fresh random masks are compared with bitmaps, and
- * fresh random polygons with pycocotools' method as it is published, point by point. */
+/* Masks: runs, their text, polygons and training targets.  tests/fixtures/detection/masks.txt has results of
+ * pycocotools and torchvision (tests/reference/make_mask_fixtures.py); random masks are compared with bitmaps, and
+ * random polygons with pycocotools' published method, point by point. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -37,7 +37,7 @@ static double iou(const Rle *found, const Rle *truth, bool crowd) {
     return rle_iou(found, &f, truth, &t, crowd);
 }
 
-/* == Worked cases ================================================================================================= */
+/* == Cases computed by hand ======================================================================================== */
 
 static const struct {
     int points;
@@ -195,11 +195,11 @@ static void masks_are_pycocotools(void **state) {
     mask_scratch_free(&g.scratch);
 }
 
-/* == Fresh masks against bitmaps ================================================================================== */
+/* == Random masks against bitmaps ================================================================================== */
 
 enum { SIDE = 40 };
 
-/* Runs of random lengths, some of them empty; sometimes the last ones are missing. */
+/* Runs of random lengths, some of them zero; sometimes the last runs are missing. */
 static void draw_mask(Rle *rle, uint32_t stream, uint32_t n, int height, int width) {
     Error error;
     uint32_t runs[SIDE * SIDE + 2], left = (uint32_t)(height * width), longest = 1 + draw(stream, n, 0, 60);
@@ -312,7 +312,7 @@ static void broken_texts_are_refused(void **state) {
     (void)state;
     static const char *const cases[][2] = {
         {"d0272N1ON2O1Oa1", "covers more than the 9 x 10 pixels"},
-        {"`2;", "covers more than the 9 x 10 pixels"}, /* 80 and 11 */
+        {"`2;", "covers more than the 9 x 10 pixels"}, /* runs of 80 and 11 */
         {"`2:", NULL},
         {"d0272N1ON2O1Oa", "broken at character 14 of 14"},
         {"d0 72", "broken at character 3"},
@@ -341,7 +341,7 @@ static void broken_texts_are_refused(void **state) {
     rle_free(&rle);
 }
 
-/* == Fresh polygons against the published method ================================================================== */
+/* == Random polygons against the published method ================================================================== */
 
 enum { POINTS = 60000 };
 
@@ -350,7 +350,7 @@ static int compare_numbers(const void *left, const void *right) {
     return a < b ? -1 : a > b;
 }
 
-/* Every point of the outline in turn, with the arithmetic of rleFrPoly.  Returns the number of runs. */
+/* Computes every point of the outline as rleFrPoly does.  Returns the number of runs. */
 static size_t walk_outline(uint32_t *runs, const double *xy, int points, int height, int width) {
     static int u[POINTS], v[POINTS];
     static uint32_t a[POINTS];
@@ -395,7 +395,8 @@ static size_t walk_outline(uint32_t *runs, const double *xy, int points, int hei
     return kept;
 }
 
-/* In hundredths as COCO's files have them, in fifths and tenths where roundings turn, far outside, and repeated. */
+/* A coordinate in hundredths as in COCO's files, in tenths, where rounding is ambiguous, far outside, or a whole
+ * number. */
 static double draw_coordinate(uint32_t n, uint64_t i, int side) {
     switch (draw(10, n, i, 5)) {
     case 0: return draw(11, n, i, 100 * (uint32_t)side) / 100.0;
@@ -443,7 +444,7 @@ static void polygons_anywhere_are_harmless(void **state) {
     polygon_rle(&rle, around, 4, 9, 10);
     assert_int_equal(rle_extent(&rle).area, 90);
 
-    /* A long outline over a small picture: what cancels is removed in time. */
+    /* A long outline on a small picture: crossings that cancel are removed early, so that memory stays small. */
     enum { MANY = 100000 };
     double *zigzag = calloc(2 * MANY, sizeof *zigzag);
     for (size_t i = 0; i < MANY; i++) {
@@ -484,8 +485,8 @@ static void several_polygons_are_united(void **state) {
 
 /* == Targets ====================================================================================================== */
 
-/* The mirror image's target is the target's mirror image.  Pictures are enlarged by powers of two and boxes lie on
- * quarters, so that every coordinate is exact. */
+/* The target of a mirrored picture is the mirrored target.  Scales are powers of two and coordinates multiples of a
+ * quarter, so that all numbers are exact. */
 static void mirrored_pictures_have_mirrored_targets(void **state) {
     (void)state;
     enum { CELLS = 14, H = 24, W = 32 };
@@ -522,7 +523,7 @@ static void mirrored_pictures_have_mirrored_targets(void **state) {
     rle_free(&runs);
 }
 
-/* A part of a larger picture, enlarged, is what it was: scale and shift move box and mask alike. */
+/* Scale and shift move box and mask alike, so that the target does not change. */
 static void moved_pictures_keep_their_targets(void **state) {
     (void)state;
     enum { CELLS = 7, H = 24, W = 32 };

@@ -1,5 +1,5 @@
-/* Mixup, cutmix, random erasing and repeated augmentation: the draws against their distributions and a reimplementation
- * of timm's loops, and the same batches for any division into parts. */
+/* Mixup, cutmix, random erasing and repeated augmentation: their distributions, a reimplementation of timm's loops, and
+ * the same batches for any division into parts. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -29,7 +29,7 @@ static int ascending(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Kolmogorov's distance between two samples of n; beyond 6 / sqrt n once in 10^15. */
+/* Compares two samples of n by Kolmogorov's distance, which exceeds 6 / sqrt n once in 1e15. */
 static void assert_same_distribution(const char *what, double *a, double *b, size_t n) {
     double worst = 0;
     qsort(a, n, sizeof *a, ascending);
@@ -44,7 +44,7 @@ static void assert_same_distribution(const char *what, double *a, double *b, siz
     assert_true(worst < 6 / sqrt((double)n));
 }
 
-/* An independent generator for restatements: xorshift64*. */
+/* A separate random generator for the reimplementations: xorshift64*. */
 static double uniform(void) {
     static uint64_t x;
     if (!x) x = check_seed() | 1;
@@ -54,7 +54,7 @@ static double uniform(void) {
 
 /* == Beta ========================================================================================================= */
 
-/* Johnk 1964: another way to Beta(a, a), for a of at most a few. */
+/* Another method for Beta(a, a) with small a (Johnk 1964). */
 static double beta_by_rejection(double a) {
     for (;;) {
         double x = pow(uniform(), 1 / a), y = pow(uniform(), 1 / a);
@@ -83,12 +83,12 @@ static void beta_numbers(void **state) {
         snprintf(name, sizeof name, "Beta(%g, %g) as Johnk's", a, a);
         assert_same_distribution(name, got, want, SAMPLES);
     }
-    for (uint64_t i = 0; i < 1000; i++) /* nearly a coin, and nearly a constant */
+    for (uint64_t i = 0; i < 1000; i++) /* nearly 0 or 1, and nearly 1/2 */
         assert_true(mixup_beta(1e-4, check_seed(), i) * (1 - mixup_beta(1e-4, check_seed(), i)) < 0.25 &&
                     fabs(mixup_beta(1000, check_seed(), i) - 0.5) < 0.1);
 }
 
-/* == The draw of a batch ========================================================================================== */
+/* == The random choices of a batch ================================================================================= */
 
 static void mixup_draws(void **state) {
     (void)state;
@@ -98,11 +98,11 @@ static void mixup_draws(void **state) {
     MixupSettings off = {0, 0, 1, 0.5f};
     static double lam[SAMPLES], beta[SAMPLES], area[SAMPLES], plain_area[SAMPLES];
     double cuts = 0, none = 0, cuts_sometimes = 0;
-    int odd = 0; /* sides of whole boxes: timm rounds the far side up */
+    int odd = 0; /* counts boxes with an odd side: timm rounds the far side up */
     for (size_t i = 0; i < SAMPLES; i++) {
         MixupDraw d = mixup_draw(&both, check_seed(), i, H, W), again = mixup_draw(&both, check_seed(), i, H, W);
         assert_memory_equal(&d, &again, sizeof d);
-        cuts += d.box[2] > 0 || d.lam == 1; /* a cut of no size leaves 1 */
+        cuts += d.box[2] > 0 || d.lam == 1; /* lam is 1 after a cut of size 0 */
 
         d = mixup_draw(&sometimes, check_seed(), i, H, W);
         none += d.lam == 1 && d.box[2] == 0;
@@ -128,7 +128,7 @@ static void mixup_draws(void **state) {
     }
     assert_share("cutmix rather than mixup", cuts, SAMPLES, 0.5);
     assert_true(odd > SAMPLES / 20);
-    double seen = 1 - 1.0 / (31 * 31); /* a side below a pixel, H sqrt(1 - lam) < 1, cuts nothing; W > H */
+    double seen = 1 - 1.0 / (31 * 31); /* a side below one pixel, H sqrt(1 - lam) < 1, cuts nothing; W > H */
     assert_share("a visible cut in 0.3 x 0.25", cuts_sometimes, SAMPLES, 0.3 * 0.25 * seen);
     assert_share("no mixing", none, SAMPLES, 0.7 + 0.3 * 0.25 * (1 - seen));
     assert_same_distribution("mixup's lambda", lam, beta, SAMPLES);
@@ -137,7 +137,7 @@ static void mixup_draws(void **state) {
 
 /* == Random erasing =============================================================================================== */
 
-/* timm's _erase with other random numbers. */
+/* A reimplementation of timm's _erase. */
 static bool plain_erase(int box[4], double probability, int height, int width) {
     memset(box, 0, 4 * sizeof *box);
     if (uniform() > probability) return false;
@@ -239,7 +239,7 @@ static void targets_are_timms(void **state) {
 
 /* == Order of an epoch ============================================================================================ */
 
-/* The lists that timm's RepeatAugSampler makes for each of R ranks, from the same permutation. */
+/* The lists that timm's RepeatAugSampler makes for each rank from the same permutation. */
 static void repeats_are_dealt_like_deits(void **state) {
     (void)state;
     const size_t counts[] = {1000, 256, 255, 7, 1};
@@ -272,7 +272,7 @@ static void open_recipe(Loader *loader, const Dataset *shapes, bool repeats, boo
     loader_open(loader, shapes, &config);
 }
 
-/* However ranks and micro-batches cut a batch, a part has the images of its samples and of their partners. */
+/* A part has the images of its samples and of their partners, for any ranks and micro-batches. */
 static void parts_have_their_partners(const Dataset *shapes) {
     Loader whole;
     uint8_t *images = malloc(BATCH * IMAGE);
@@ -312,7 +312,7 @@ static void parts_have_their_partners(const Dataset *shapes) {
     free(images);
 }
 
-/* Partners lie side by side, repeats differ, and nothing depends on how the epoch is cut. */
+/* Partners are next to each other, repeats differ, and nothing depends on the division of the epoch. */
 static void loader_keeps_the_order(void **state) {
     (void)state;
     Dataset shapes;

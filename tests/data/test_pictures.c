@@ -1,5 +1,5 @@
-/* Decoding, resizing and the transforms: the bytes of Pillow (tests/fixtures/data/pillow.safetensors), parts against
- * the whole, and files that must be refused. */
+/* Decoding, resizing and transforms against Pillow's bytes (tests/fixtures/data/pillow.safetensors), parts of pictures
+ * against whole ones, and files that must be refused. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -74,7 +74,7 @@ static uint8_t *random_pixels(size_t n, uint32_t stream) {
     return pixels;
 }
 
-/* Rows and columns [low,high) of a picture, with nothing around them. */
+/* A copy of rows and columns [low,high) of a picture. */
 static uint8_t *cut(const uint8_t *pixels, int width, const int rows[2], const int columns[2]) {
     size_t row = (size_t)(columns[1] - columns[0]) * 3;
     uint8_t *part = malloc((size_t)(rows[1] - rows[0]) * row);
@@ -83,7 +83,7 @@ static uint8_t *cut(const uint8_t *pixels, int width, const int rows[2], const i
     return part;
 }
 
-/* low < high <= n */
+/* A random range, low < high <= n. */
 static void random_range(int range[2], int n, uint32_t stream, uint64_t i) {
     range[0] = (int)draw(stream, 2 * i, n);
     range[1] = range[0] + 1 + (int)draw(stream, 2 * i + 1, n - range[0]);
@@ -123,7 +123,7 @@ static void resizing_is_pillows_to_the_bit(void **state) {
     resampler_free(&resampler);
 }
 
-/* Any window of the output, from no more of the input than it needs, mirrored or not. */
+/* Any window of the output, mirrored or not, can be computed from the part of the input given by resample_range. */
 static void windows_are_parts_of_the_whole(void **state) {
     (void)state;
     Resampler resampler = {0};
@@ -188,7 +188,7 @@ static void pictures_decode_as_in_pillow(void **state) {
     }
 }
 
-/* At every scale, any rectangle is that of the whole decode. */
+/* At every scale, decoding a rectangle gives that part of the whole picture. */
 static void regions_are_parts_of_the_whole(void **state) {
     (void)state;
     JpegReader *reader = jpeg_open();
@@ -235,7 +235,7 @@ static void the_smallest_scale_that_is_enough(void **state) {
     assert_int_equal(jpeg_scaled(65500, 8), 65500);
 }
 
-/* Each says what is wrong, and the same reader goes on with the next picture. */
+/* Each message says what is wrong, and the same reader can read the next picture. */
 static void damaged_files_are_refused(void **state) {
     (void)state;
     static const struct {
@@ -264,7 +264,7 @@ static void damaged_files_are_refused(void **state) {
         assert_memory_equal(got, want, sizeof got);
         free(file.bytes);
     }
-    /* Cut at any place: refused, or with all of its pixels (only the end marker is missing). */
+    /* A file cut at any place is refused, or has all of its pixels if only the end marker is missing. */
     for (size_t size = 0; size < good.size; size++) {
         uint8_t *exact = malloc(size ? size : 1);
         memcpy(exact, good.bytes, size);
@@ -279,12 +279,12 @@ static void damaged_files_are_refused(void **state) {
     free(good.bytes);
 }
 
-/* Thousands of scans in a small file would keep a worker busy for minutes. */
+/* Thousands of scans in a small file would occupy a worker for minutes. */
 static void many_scans_are_refused(void **state) {
     (void)state;
     File file = read_corpus("progressive.jpg");
     size_t scan = 0, end = 0;
-    for (size_t i = 0; i + 1 < file.size && !end; i++) { /* the last scan, without the end marker */
+    for (size_t i = 0; i + 1 < file.size && !end; i++) { /* find the last scan, without the end marker */
         if (file.bytes[i] == 0xff && file.bytes[i + 1] == 0xda) scan = i;
         if (file.bytes[i] == 0xff && file.bytes[i + 1] == 0xd9) end = i;
     }
@@ -356,7 +356,8 @@ static void crops_resize_as_in_pillow(void **state) {
     image_free(&image);
 }
 
-/* A worker's single pass equals decoding, cropping, resizing and mirroring: for JPEGs, for pixels and for a PNG. */
+/* A transform in one pass gives the same as decoding, cropping, resizing and mirroring in turn, for files and for
+ * pixels. */
 static void training_is_crop_resize_flip(void **state) {
     (void)state;
     TransformScratch scratch = {0};
@@ -399,8 +400,8 @@ static void training_is_crop_resize_flip(void **state) {
     free(got);
 }
 
-/* With short_side_max a training image is a window of the whole picture resized to one of the sizes in between, and all
- * sizes and places occur. */
+/* With short_side_max a training image is a window of the whole picture resized to a random short side, and all sides
+ * in the range occur. */
 static void short_sides_are_drawn(void **state) {
     (void)state;
     enum { LEAST = 26, MOST = 30, H = 24, W = 20, DRAWS = 300 };
@@ -472,7 +473,7 @@ static void evaluation_is_pillows_to_the_bit(void **state) {
     free(file.bytes);
 }
 
-/* Resized size and corner as torchvision 0.29 computes them. */
+/* Resized size and corner as computed by torchvision 0.29. */
 static void evaluation_sizes_are_torchvisions(void **state) {
     (void)state;
     static const int cases[][8] = {
@@ -493,7 +494,7 @@ static void evaluation_sizes_are_torchvisions(void **state) {
             assert_memory_equal(got, c + 4, sizeof got);
         }
     }
-    /* A model that is not square: both sides are covered. */
+    /* For a model that is not square the picture covers both sides. */
     Transform wide = {.height = 112, .width = 224};
     for (uint64_t i = 0; i < 200; i++) {
         int h, w, height = 1 + (int)draw(21, 2 * i, 900), width = 1 + (int)draw(21, 2 * i + 1, 900);
@@ -522,8 +523,8 @@ static void crops_are_drawn_as_specified(void **state) {
         Crop again = transform_crop(&transform, (TransformKey){check_seed(), 1, i}, H, W);
         assert_memory_equal(&again, &crop, sizeof crop);
     }
-    /* Large areas seldom fit: 60,000 of torchvision's own crops of such a picture have a mean area of 0.4329 +- 0.0009,
-     * and 0.579 of them are wider than high. */
+    /* Large areas seldom fit: 60,000 crops by torchvision of such a picture have a mean area of 0.4329 +- 0.0009, and
+     * 0.579 of them are wider than high. */
     double mean = area_sum / N, error = sqrt((squares / N - mean * mean) / N);
     printf("  mean area %.4f +- %.4f, wider than high %.3f, mean place %.4f\n", mean, error, (double)wide / N,
            left_sum / N);
@@ -531,7 +532,7 @@ static void crops_are_drawn_as_specified(void **state) {
     assert_true(fabs((double)wide / N - 0.579) < 5 * (0.0035 + 0.002));
     assert_true(fabs(left_sum / N - 0.5) < 5 * 0.29 / sqrt(N));
 
-    /* Boxes that torchvision 0.29 falls back to where no sampled box fits. */
+    /* The crops of torchvision 0.29 when no random one fits. */
     static const int cases[][6] = {{10, 1000, 0, 493, 10, 13}, {1000, 10, 493, 0, 13, 10}, {1, 1, 0, 0, 1, 1},
                                    {3, 500, 0, 248, 3, 4}};
     Transform impossible = {.height = 224, .width = 224, .s = {.crop_area_min = 5, .crop_area_max = 5}};
@@ -541,8 +542,7 @@ static void crops_are_drawn_as_specified(void **state) {
     }
 }
 
-/* A smooth picture large enough for every scale: what the DCT shrinks differs from what the filter shrinks by little.
- * */
+/* Decoding at a reduced scale differs little from decoding fully and resizing a smooth picture. */
 static void scaled_decoding_stays_close(void **state) {
     (void)state;
     enum { H = 500, W = 700, S = 48 };

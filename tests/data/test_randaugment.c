@@ -1,5 +1,5 @@
 /* RandAugment and colour jitter: every operation against Pillow's bytes, affine maps against a simple reimplementation,
- * the draws against their distributions, and the messages for invalid policies. */
+ * the distributions of random choices, and the messages for invalid policies. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -26,7 +26,7 @@ static const char *const operation_names[AUGMENT_OPERATIONS] = {
 
 enum { GUARD = 64 };
 
-/* Applies to a copy between guards, with poisoned scratch at an odd address. */
+/* Applies the operations to a copy between guard bytes, with poisoned scratch memory at an odd address. */
 static void applied(uint8_t *out, const uint8_t *in, int height, int width, const AugmentDraw *draw) {
     size_t bytes = (size_t)height * (size_t)width * 3, scratch_bytes = pillow_scratch(height, width);
     uint8_t *pixels = malloc(bytes + 2 * GUARD), *scratch = malloc(scratch_bytes + 1 + GUARD);
@@ -144,7 +144,7 @@ static void autoaugment_is_torchvisions(void **state) {
     safetensors_close(&st);
 }
 
-/* Pairs, operations and signs come as often as they should: within six standard deviations. */
+/* Pairs, operations and signs have the expected frequencies, within six standard deviations. */
 static void autoaugment_draws_have_their_probabilities(void **state) {
     (void)state;
     enum { DRAWS = 100000 };
@@ -175,7 +175,7 @@ static void autoaugment_draws_have_their_probabilities(void **state) {
     }
 }
 
-/* torchvision's policies and RandAugment come behind crop and mirror, Compact Transformers' before them. */
+/* torchvision's policies and RandAugment are applied after crop and mirror, Compact Transformers' before. */
 static void policies_come_before_or_behind_the_crop(void **state) {
     (void)state;
     enum { SIDE = 20, BYTES = SIDE * SIDE * 3 };
@@ -206,7 +206,7 @@ static void policies_come_before_or_behind_the_crop(void **state) {
     transform_scratch_free(&scratch);
 }
 
-/* == Affine maps against a plain restatement ====================================================================== */
+/* == Affine maps against a simple reimplementation ================================================================= */
 
 static uint32_t below(uint32_t n) {
     static uint64_t i;
@@ -269,11 +269,11 @@ static void affine_is_the_plain_loop(void **state) {
     }
 }
 
-/* == The draws ==================================================================================================== */
+/* == Random choices ================================================================================================ */
 
 enum { SAMPLES = 200000 };
 
-/* A count of `n` trials at probability p, within six standard deviations. */
+/* Checks that a count of `n` trials at probability p is within six standard deviations. */
 static void assert_share(const char *what, double count, double n, double p) {
     double deviations = (count - n * p) / sqrt(n * p * (1 - p));
     printf("  %-28s %8.0f of %8.0f, expected %9.1f: %+.1f standard deviations\n", what, count, n, n * p, deviations);
@@ -357,7 +357,7 @@ static void draws_of_other_strings(void **state) {
     assert_share("Posterize without inc", shapes, SAMPLES, 1.0 / 15);
 }
 
-/* Two of them by weight and without replacement: i, then j, with probability w_i w_j / (1 - w_i). */
+/* Two operations are chosen by weight without replacement: first i and then j with probability w_i w_j / (1 - w_i). */
 static void draws_by_weight(void **state) {
     (void)state;
     const char *const texts[] = {"rand-p1-tweights", "rand-p1-w0", "rand-p1-w0-inc1"};
@@ -390,7 +390,7 @@ static void draws_by_weight(void **state) {
     }
 }
 
-/* Neighbouring draws, epochs and seeds share nothing. */
+/* Choices for neighbouring images, epochs and seeds are independent. */
 static void draws_are_independent(void **state) {
     (void)state;
     RandAugment ra = parsed("rand-m9-mstd0.5-inc1-p1-n1");
@@ -432,7 +432,7 @@ static void jitter_draws(void **state) {
     assert_share("of 0 to 4, below 1", wide, SAMPLES, 0.25);
 }
 
-/* With RandAugment there is no jitter, whatever its strength. */
+/* RandAugment turns colour jitter off, whatever its strength. */
 static void randaugment_turns_jitter_off(void **state) {
     (void)state;
     Augment both = {.s.color_jitter = 0.4f, .randaugment = parsed("rand-m9")}, one = {.s.color_jitter = 0.4f};

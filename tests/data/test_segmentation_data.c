@@ -1,6 +1,6 @@
-/* Semantic segmentation's pictures: stored values of PNG files, sizes, labels and colours against mmcv's, OpenCV's and
- * mmsegmentation's (tests/fixtures/segmentation, made by tests/reference/make_segmentation_fixtures.py), what training
- * draws, sliding windows, and drawings. */
+/* Pictures for semantic segmentation: stored values of PNG files, sizes, labels and colours against mmcv, OpenCV and
+ * mmsegmentation (tests/fixtures/segmentation, made by tests/reference/make_segmentation_fixtures.py), random choices
+ * in training, sliding windows, and drawings. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -37,10 +37,10 @@ static int below(uint32_t stream, uint64_t i, int n) {
     return (int)rng_below(check_seed(), RNG_TEST, stream, 0, i, (uint32_t)n);
 }
 
-/* The sum that the script makes of values. */
+/* The checksum that make_segmentation_fixtures.py computes. */
 static uint64_t digest(uint64_t sum, uint64_t value, uint64_t i) { return sum + value * (i + 1) * 2654435761u; }
 
-/* == Values as they are stored ==================================================================================== */
+/* == Stored values ================================================================================================= */
 
 static bool decode_file(ImageValues *values, const char *name, Error *error) {
     char path[128];
@@ -93,7 +93,7 @@ static void what_is_no_annotation_is_refused(void **state) {
     }
 }
 
-/* Every prefix and every changed byte of the header gives values or a line. */
+/* Every prefix is refused with a message, and files with a changed header byte give values or are refused. */
 static void damaged_annotations_are_refused(void **state) {
     (void)state;
     uint8_t *bytes, *copy;
@@ -141,14 +141,14 @@ static void sizes_are_mmcvs(void **state) {
     }
     fclose(file);
     assert_int_equal(cases, 158);
-    /* a side that would become 0 */
+    /* The shorter side would become 0. */
     SegmentationAugment augment = {.scale_long = 2048, .scale_short = 512};
     assert_int_equal(segmentation_resize(&augment, 1, 30000).height, 1);
 }
 
 /* == Labels ======================================================================================================= */
 
-/* Resizes one row of n numbers, as two rows of bytes, through segmentation_crop. */
+/* Resizes a row of n numbers with segmentation_crop: two rows of bytes, the high and the low byte of each. */
 static void resize_numbers(int *out, int m, int n, TransformScratch *scratch) {
     const SegmentationAugment augment = {.crop_most = 1};
     uint8_t *in = malloc((size_t)n), *half = malloc((size_t)m);
@@ -182,7 +182,7 @@ static void labels_are_opencvs(void **state) {
     assert_int_equal(cases, 258);
 }
 
-/* A picture of a few rectangles on ground 0, some of them without label. */
+/* A random picture of a few rectangles on label 0, some of them ignored. */
 static void paint_labels(uint8_t *labels, int height, int width, uint32_t stream) {
     memset(labels, 0, (size_t)height * (size_t)width);
     for (uint64_t r = 0; r < 6; r++) {
@@ -194,7 +194,7 @@ static void paint_labels(uint8_t *labels, int height, int width, uint32_t stream
     }
 }
 
-/* mmsegmentation's rule, from the definition. */
+/* mmsegmentation's rule, by its definition. */
 static bool accepted(const uint8_t *crop, int count, double most) {
     int pixels[256] = {0}, total = 0, largest = 0, present = 0;
     for (int i = 0; i < count; i++) pixels[crop[i]]++;
@@ -211,7 +211,7 @@ static int row_of(int y, int out, int in) {
     return row < in - 1 ? row : in - 1;
 }
 
-/* The crop and its labels equal those of a plain walk through the attempts. */
+/* The crop and its labels equal those of a simple loop over the attempts. */
 static void crops_are_drawn_until_they_are_mixed(void **state) {
     (void)state;
     enum { CASES = 300, SIDE = 32, MOST = 120 };
@@ -253,7 +253,7 @@ static void crops_are_drawn_until_they_are_mixed(void **state) {
 
 /* == Pixels ======================================================================================================= */
 
-/* Scale, crop and mirror of pixels equal those of the whole resized picture. */
+/* Scaled, cropped and mirrored pixels equal those of the whole resized picture. */
 static void pixels_follow_the_draw(void **state) {
     (void)state;
     enum { SIDE = 32 };
@@ -277,7 +277,7 @@ static void pixels_follow_the_draw(void **state) {
             for (int x = 0; x < draw.crop_width; x++) {
                 int from = draw.left + (draw.mirror ? draw.crop_width - 1 - x : x);
                 uint8_t *want = whole + ((draw.top + y) * draw.width + from) * 3;
-                photometric_apply(want, 3, 1, 1, &draw.colours); /* each pixel is read once */
+                photometric_apply(want, 3, 1, 1, &draw.colours); /* each pixel is used once */
                 assert_memory_equal(got + (size_t)y * stride + 3 * (size_t)x, want, 3);
             }
             for (size_t i = (size_t)draw.crop_width * 3; i < stride; i++)
@@ -308,7 +308,7 @@ static void evaluation_resizes_twice(void **state) {
     transform_scratch_free(&scratch);
 }
 
-/* == Draws ======================================================================================================== */
+/* == Random choices ================================================================================================ */
 
 static void draws_are_mmsegmentations(void **state) {
     (void)state;
@@ -343,7 +343,7 @@ static void draws_are_mmsegmentations(void **state) {
         contrast += p->contrast;
         saturation += p->saturation;
     }
-    /* five standard deviations; r < 1 for a third of the draws */
+    /* Five standard deviations; r < 1 in a third of the samples. */
     assert_in_range(short_of, COUNT / 3 - 335, COUNT / 3 + 335);
     assert_in_range(corners[0], fits / 2 - 320, fits / 2 + 320);
     assert_in_range(mirrored, COUNT / 2 - 355, COUNT / 2 + 355);
@@ -354,7 +354,7 @@ static void draws_are_mmsegmentations(void **state) {
     for (int h = 0; h < 36; h++) assert_in_range(hues[h], COUNT / 36 - 120, COUNT / 36 + 120);
     assert_true(fabs(brightness / COUNT) < 0.66 && fabs(contrast / COUNT - 1) < 0.0103);
     assert_true(fabs(saturation / COUNT - 1) < 0.0103);
-    /* switched off */
+    /* With random choices switched off: */
     const SegmentationAugment plain = {.scale_long = 128, .scale_short = 128, .scale_min = 1, .scale_max = 1,
                                        .crop_size = 128, .crop_most = 1};
     for (uint32_t i = 0; i < 100; i++) {
@@ -445,19 +445,19 @@ static void drawings_have_a_legend(void **state) {
         assert_true(segmentation_sheet_write(in_folder("sheet.png"), views, 2, named ? names : NULL, &error));
         assert_true(image_read(&image, in_folder("sheet.png"), &error));
         const uint8_t grey[3] = {100, 100, 100}, black[3] = {0};
-        assert_int_equal(count_colour(&image, grey), 25 * (40 * 60 + 30 * 50)); /* five times as large */
+        assert_int_equal(count_colour(&image, grey), 25 * (40 * 60 + 30 * 50)); /* scaled by five */
         segmentation_colour(rgb, 2);
         for (int k = 0; k < 3; k++) rgb[k] = (uint8_t)((2 * 100 + 3 * rgb[k]) / 5);
         assert_int_equal(count_colour(&image, rgb), 25 * 20 * 60);
-        assert_true(count_colour(&image, black) > 128); /* letters, and the ground's colour */
+        assert_true(count_colour(&image, black) > 128); /* letters, and the background's colour */
         segmentation_colour(rgb, 2);
-        assert_true(count_colour(&image, rgb) >= 64 && count_colour(&image, rgb) % 64 == 0); /* its sample */
+        assert_true(count_colour(&image, rgb) >= 64 && count_colour(&image, rgb) % 64 == 0); /* in the legend */
         segmentation_colour(rgb, 1);
         assert_int_equal(count_colour(&image, rgb), 0); /* does not occur */
         image_free(&image);
     }
     SegmentationView predicted = views[0];
-    predicted.predicted = labels[1]; /* the upper quarter has no class, and the rest class 0 */
+    predicted.predicted = labels[1]; /* its upper quarter is ignored, and the rest is class 0 */
     assert_true(segmentation_sheet(&image, &predicted, 1, 1, names, &error));
     assert_int_equal(image.width, 3 * 60 + 4 * 4);
     segmentation_colour(rgb, SEGMENTATION_IGNORED);

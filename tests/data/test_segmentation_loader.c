@@ -1,6 +1,6 @@
-/* Sets and batches for semantic segmentation: folders as ADE20K has them and the built-in scenes, the same batches for
- * any number of workers, ranks and parts, resuming within an epoch, the sizes of evaluation, and files that are missing,
- * damaged or not what they should be. */
+/* Sets and batches for semantic segmentation: folders in ADE20K's layout and built-in scenes, the same batches for any
+ * number of workers, ranks and parts, resuming within an epoch, sizes in evaluation, and files that are missing,
+ * damaged or of the wrong kind. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -30,14 +30,14 @@ static int below(uint32_t stream, uint64_t i, int n) {
     return (int)rng_below(1, RNG_TEST, stream, 0, i, (uint32_t)n);
 }
 
-/* Pictures 0 .. 5 have one size, and so do 6 and 7, of the same shape. */
+/* Pictures 0 .. 5 have one size, and pictures 6 and 7 another one of the same shape. */
 static void size_of(int i, int size[2]) {
     bool alike = i < 6;
     size[0] = alike ? 48 : i < 8 ? 40 : 20 + below(1, (uint64_t)i, MOST - 20);
     size[1] = alike ? 60 : i < 8 ? 50 : 20 + below(2, (uint64_t)i, MOST - 20);
 }
 
-/* Pixel (y, x) has the row, the column and the stored value in its channels; rectangles of values 0 .. CLASSES. */
+/* Rectangles of values 0 .. CLASSES; the channels of a pixel contain its row, its column and its value. */
 static void paint(uint8_t *pixels, uint8_t *values, int i, const int size[2]) {
     int h = size[0], w = size[1];
     memset(values, i % 3, (size_t)h * (size_t)w);
@@ -138,7 +138,7 @@ static void folders_are_read_as_they_are_published(void **state) {
     transform_scratch_free(&scratch);
 }
 
-/* In every form, the first name of a class. */
+/* In each of the three forms the name is the first one of its class. */
 static void names_are_read_in_three_forms(void **state) {
     (void)state;
     static const char *const forms[] = {"Idx\tRatio\tTrain\tVal\tName\n1\t0.1\t5\t1\twall\n2\t0.1\t6\t1\tbuilding, edifice\n"
@@ -254,7 +254,7 @@ static void check_part(const SegmentationLoader *loader, const SegmentationPart 
     if (loader->config.parts.train) assert_true(p->height == SIDE && p->width == SIDE && p->label_height == SIDE);
 }
 
-/* Loads one rank's pictures of an epoch to their places in the global batches, and returns their number. */
+/* Loads one rank's pictures of an epoch to their places in the global batches and returns their number. */
 static int load_epoch(SegmentationLoaderConfig config, const SegmentationSet *set, int workers, uint32_t epoch,
                       size_t from, Got *got) {
     SegmentationLoader loader;
@@ -287,7 +287,7 @@ static void pictures_do_not_depend_on_workers_or_ranks(void **state) {
                                            .augment = SMALL};
         int images = train ? IMAGES / 7 * 7 : IMAGES, seen[IMAGES] = {0};
         assert_int_equal(load_epoch(config, &set, 0, 3, 0, want), images);
-        for (int i = 0; i < images; i++) assert_int_equal(seen[want[i].image]++, 0); /* none twice */
+        for (int i = 0; i < images; i++) assert_int_equal(seen[want[i].image]++, 0); /* none occurs twice */
         for (int ranks = 1; ranks <= 3; ranks++) {
             for (int workers = 0; workers <= 7; workers += workers == 2 ? 5 : 1) {
                 for (int part = 0; part <= 4; part += 2) {
@@ -329,8 +329,8 @@ static void an_epoch_goes_on_and_the_next_differs(void **state) {
     segmentation_set_close(&set);
 }
 
-/* The channels of a picture say where a pixel comes from and what it is, and its label agrees: labels and pixels were
- * scaled, cropped and mirrored alike.  Pixels are interpolated, so that this holds away from edges. */
+/* A pixel's channels contain its position and value.  Labels agree with them away from edges, where pixels are
+ * interpolated: so labels and pixels were scaled, cropped and mirrored alike. */
 static void labels_stay_on_their_pixels(void **state) {
     (void)state;
     SegmentationSet set;
@@ -397,16 +397,16 @@ static void evaluation_keeps_labels_and_never_pads(void **state) {
     segmentation_open(&loader, &set, &config);
     parts_start(&loader.parts, 0, 0);
     assert_true(segmentation_next(&loader, &part));
-    assert_int_equal(part.n, 8); /* of two sizes that the network sees as one */
+    assert_int_equal(part.n, 8); /* two sizes, which have the same size in the network */
     assert_true(part.label_height == 48 && part.label_width == 60);
     segmentation_close(&loader);
     segmentation_set_close(&set);
     transform_scratch_free(&scratch);
 }
 
-/* == Files that are not what they should be ======================================================================= */
+/* == Invalid files ================================================================================================= */
 
-/* Picture 4 is a text from the beginning, picture 8 is cut off, annotation 11 has a value beyond the classes. */
+/* Picture 4 is a text, picture 8 is cut off, and annotation 11 has a value beyond the classes. */
 static void damage(void) {
     uint8_t *bytes, pixels[MOST * MOST * 3], values[MOST * MOST];
     size_t size;
@@ -428,7 +428,7 @@ static void repair(void) {
     write_picture(11);
 }
 
-/* Is it what training makes of its picture with the draws of picture `key`? */
+/* Whether `got` is the training sample of its picture with the random choices of picture `key`. */
 static bool drawn_by(const Got *got, const SegmentationSet *set, uint32_t epoch, uint32_t key) {
     TransformScratch scratch = {0};
     ImagePart whole;
@@ -455,7 +455,7 @@ static void damaged_pictures_are_replaced(void **state) {
                                        .augment = SMALL};
     int kept = quiet_begin();
     load_epoch(config, &set, 0, 1, 0, want);
-    for (int ranks = 1; ranks <= 3; ranks += 2) { /* what takes their place is the same everywhere */
+    for (int ranks = 1; ranks <= 3; ranks += 2) { /* the replacement is the same everywhere */
         config.parts.ranks = ranks;
         config.parts.part = 2;
         for (config.parts.rank = 0; config.parts.rank < ranks; config.parts.rank++)
@@ -468,7 +468,7 @@ static void damaged_pictures_are_replaced(void **state) {
         int image = want[i].image;
         bool own = drawn_by(&want[i], &set, 1, (uint32_t)image);
         assert_true(image != 4 && image != 8 && image != 11);
-        if (!own) assert_true(drawn_by(&want[i], &set, 1, (uint32_t)image - 1)); /* of the one that it replaces */
+        if (!own) assert_true(drawn_by(&want[i], &set, 1, (uint32_t)image - 1)); /* of the picture that it replaces */
         twice += image == 5 || image == 9 || image == 12;
         of_another += !own;
     }
@@ -508,7 +508,7 @@ static void run_open(void *argument) {
     segmentation_set_open(&set, argument, false, 1);
 }
 
-/* A child that runs it ends with status 1, and its lines on stderr hold the words. */
+/* Running it in a child process ends with status 1 and prints the words on stderr. */
 static void ends_with(void (*run)(void *), void *argument, const char *const *words) {
     char text[4096];
     int ended = status_of(run, argument, text, sizeof text);

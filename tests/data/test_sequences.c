@@ -1,5 +1,5 @@
 /* Sequences of bytes for density models: what a sequence is, every split and window, the same batches for any number of
- * workers and ranks, mu-law and WAV files, and the line for every bad input. */
+ * workers and ranks, mu-law and WAV files, and the message for every kind of bad input. */
 #include "tests/scratch.h"
 
 #include <math.h>
@@ -66,7 +66,7 @@ static void refused(SequencesSettings s, int status, const char *const *words) {
 
 /* == Text ========================================================================================================= */
 
-/* enwik8's shares of 10^8 bytes, and any others: consecutive, nothing lost, nothing twice. */
+/* Splits of a text by any shares are consecutive and complete, and enwik8's shares of 1e8 bytes are exact. */
 static void shares_divide_a_text(void **state) {
     (void)state;
     const char *path = in_folder("%s", "shares.txt");
@@ -80,7 +80,7 @@ static void shares_divide_a_text(void **state) {
         assert_int_equal(set.count[0] + set.count[1],
                          (size_t)floor((double)size * ((double)shares[0] + (double)shares[1]) / sum));
         assert_int_equal(set.count[0] + set.count[1] + set.count[2], size);
-        size_t at = set.count[0] + set.count[1]; /* the test split begins here: its windows of one token are pairs */
+        size_t at = set.count[0] + set.count[1]; /* the test split begins here; its windows of one token are pairs */
         for (size_t i = 0; i < sequences_windows(&set, SEQUENCES_TEST, 1); i++, at++) {
             uint8_t pair[2];
             int from;
@@ -92,11 +92,11 @@ static void shares_divide_a_text(void **state) {
         sequences_close(&set);
         free(bytes);
     }
-    double enwik8 = 1e8; /* the sum that the code makes of it */
+    double enwik8 = 1e8; /* computed like the code */
     assert_true((size_t)(enwik8 * 90 / 100) == 90000000 && (size_t)(enwik8 * 95 / 100) == 95000000);
 }
 
-/* Section 4 of the specification: 33 bytes in windows of 12 take 3, 4, 6 and 21 windows at steps 12, 8, 4 and 1. */
+/* 33 bytes need 3, 4, 6 and 21 windows of 12 with steps of 12, 8, 4 and 1. */
 static void every_token_is_scored_once(void **state) {
     (void)state;
     const char *path = in_folder("%s", "windows.txt");
@@ -113,7 +113,7 @@ static void every_token_is_scored_once(void **state) {
             int from;
             Error error;
             assert_true(sequences_window(&set, SEQUENCES_TEST, step, i, row, &from, NULL, &error));
-            size_t begin = i + 1 < count ? i * (size_t)step : 20; /* the last one ends with the text */
+            size_t begin = i + 1 < count ? i * (size_t)step : 20; /* the last window ends with the text */
             if (i == 0) assert_int_equal(from, 0);
             if (i > 0 && i + 1 < count) assert_int_equal(from, 12 - step);
             assert_memory_equal(row, bytes + begin, 13);
@@ -152,7 +152,7 @@ static void any_text_is_scored_once(void **state) {
     }
 }
 
-/* Section 3: windows of n + 1 bytes every n bytes from an offset below n, never past the split's end. */
+/* Training windows of n + 1 bytes begin every n bytes from an offset below n and never pass the end of the split. */
 static void epochs_of_a_text(void **state) {
     (void)state;
     const char *path = in_folder("%s", "epochs.txt");
@@ -167,7 +167,7 @@ static void epochs_of_a_text(void **state) {
         seen[offset]++;
     }
     for (size_t offset = 0; offset < 17; offset++) {
-        assert_true(seen[offset] > 0); /* missed by chance once in 2 * 10^9 runs */
+        assert_true(seen[offset] > 0); /* fails by chance once in 2e9 runs */
         for (size_t i = 0; i < windows; i++) {
             Error error;
             assert_true(sequences_train(&set, offset, i, row, NULL, &error));
@@ -175,7 +175,7 @@ static void epochs_of_a_text(void **state) {
             assert_memory_equal(row, bytes + offset + i * 17, 18);
         }
     }
-    assert_true(16 + (windows + 1) * 17 + 1 > 600); /* one more would not fit at the greatest offset */
+    assert_true(16 + (windows + 1) * 17 + 1 > 600); /* another window would not fit at the largest offset */
     sequences_close(&set);
     free(bytes);
 }
@@ -198,7 +198,7 @@ static void limits_of_a_text(void **state) {
 
 /* == Images ======================================================================================================= */
 
-/* The held-out images and the others are all training images once; another split_seed holds out others. */
+/* Held-out images and the others together are all training images, each once; another split_seed holds out others. */
 static void images_are_held_out(void **state) {
     (void)state;
     SequencesSettings s = settings_of("shapes");
@@ -262,9 +262,8 @@ static void shapes_are_read_as_they_are(void **state) {
     sequences_close(&set);
 }
 
-/* The mean of the pixels i whose centres lie in j n / out < i + 1/2 <= (j + 1) n / out, rounded to 8 bits.  Where a
- * centre lies on an edge, or the mean halfway between two bytes, the last bit of a double decides, and `got` is
- * right. */
+/* The rounded mean of the pixels i whose centres lie in j n / out < i + 1/2 <= (j + 1) n / out.  Where a centre lies on
+ * an edge, or the mean halfway between two bytes, the last bit of a double decides, and `got` is accepted. */
 static uint8_t box_mean(const double *x, int n, int out, int j, uint8_t got) {
     double sum = 0;
     int count = 0;
@@ -310,7 +309,7 @@ static void pictures_shrink_by_boxes(void **state) {
     transform_scratch_free(&scratch);
 }
 
-/* Grey pixels stay what they are, and 2 x 2 means halve the rows, then the columns. */
+/* Grey pixels are unchanged, and means of 2 x 2 average first the rows and then the columns. */
 static void small_grey_images(void **state) {
     (void)state;
     SequenceSet set = {.kind = SEQUENCES_IMAGES, .n = 4, .row_bytes = 4, .height = 2, .width = 2, .channels = 1};
@@ -338,7 +337,7 @@ static void make_picture(const char *name, int height, int width, uint32_t strea
     free(pixels);
 }
 
-/* Pictures of any size in folders become 64 x 64. */
+/* Pictures of any size in folders are resized to 64 x 64. */
 static void folders_of_pictures(void **state) {
     (void)state;
     static const char *const folders[] = {"set/train/a", "set/train/b", "set/val/a", "set/val/b"};
@@ -389,7 +388,7 @@ typedef struct {
     size_t count;
 } Epoch;
 
-/* All sequences of an epoch from some batch on, the ranks' parts put together. */
+/* All sequences of an epoch from batch `first` on, combined from the ranks' parts. */
 static Epoch load_epoch(const SequenceSet *set, SequenceLoaderConfig config, uint32_t epoch, size_t first, int ranks,
                         int part, int workers) {
     size_t row = (size_t)set->row_bytes;
@@ -440,7 +439,7 @@ static void same_batches(const SequenceSet *set, SequenceLoaderConfig config) {
                 epoch_free(&got);
             }
         }
-        size_t skipped = (size_t)config.parts.batch_size; /* resumed after its first batch */
+        size_t skipped = (size_t)config.parts.batch_size; /* resumed after the first batch */
         Epoch rest = load_epoch(set, config, epoch, 1, 2, 0, 2);
         assert_int_equal(rest.count, want.count - skipped);
         assert_memory_equal(rest.tokens + skipped * row, want.tokens + skipped * row, rest.count * row);
@@ -470,7 +469,7 @@ static void batches_are_the_same_for_all_ranks_and_workers(void **state) {
     sequences_close(&images);
 }
 
-/* An epoch has every window once, in another order in each epoch and for each seed. */
+/* An epoch has every window once, in an order that depends on epoch and seed. */
 static void epochs_are_permutations(void **state) {
     (void)state;
     const char *path = in_folder("%s", "order.bin");
@@ -534,7 +533,7 @@ static void put_text(Wav *wav, const char *text) {
     wav->size += 4;
 }
 
-/* A WAV file of samples x [frames,channels] in [-1,1); coding 1: PCM, 3: float. */
+/* A WAV file of samples x [frames,channels] in [-1,1); coding 1 is PCM, 3 float. */
 static Wav make_wav(const double *x, size_t frames, int channels, int rate, int coding, int bits) {
     size_t bytes = frames * (size_t)channels * (size_t)bits / 8;
     Wav wav = {malloc(64 + bytes), 0};
@@ -553,7 +552,7 @@ static Wav make_wav(const double *x, size_t frames, int channels, int rate, int 
     return wav;
 }
 
-/* Every sample format and number of channels gives the same bytes, as far as its bits go. */
+/* Every sample format and number of channels gives the same bytes, as far as its precision allows. */
 static void wav_files_of_all_formats(void **state) {
     (void)state;
     static const struct {
@@ -580,7 +579,7 @@ static void wav_files_of_all_formats(void **state) {
     }
 }
 
-/* A tone of 440 Hz at other rates is the same tone at 12,000 samples a second, in time and level. */
+/* A tone of 440 Hz at another rate becomes the same tone at 12,000 samples a second, with the same phase and level. */
 static void rates_are_converted(void **state) {
     (void)state;
     static const int rates[] = {44100, 48000, 22050, 8000, 11999};
@@ -628,7 +627,7 @@ static void damaged_wav_files(void **state) {
     Wav none = make_wav(x, 0, 1, 12000, 1, 16);
     damaged("without sound", none, WORDS("no sound"));
     Wav law = make_wav(x, 2000, 1, 12000, 1, 8);
-    law.bytes[20] = 7; /* mu-law of telephones */
+    law.bytes[20] = 7; /* mu-law, as in telephony */
     damaged("another coding", law, WORDS("expected PCM"));
     Wav compressed = make_wav(x, 2000, 1, 12000, 1, 16);
     compressed.bytes[20] = 0x55; /* MP3 */
@@ -646,7 +645,7 @@ static void damaged_wav_files(void **state) {
     free(not_numbers.bytes);
 }
 
-/* A folder's files follow one another by name; windows never leave a split, and every sample is scored once. */
+/* The files of a folder are concatenated by name; windows never leave a split, and every sample is scored once. */
 static void folders_of_sound(void **state) {
     (void)state;
     static double x[900];
@@ -717,7 +716,7 @@ static void sheets(void **state) {
     for (int i = 0; i < 12; i++) tokens[i] = (uint8_t)(20 * i);
     assert_true(sequences_write_sheet(&set, in_folder("%s", "sheet.png"), tokens, 3, &error));
     assert_true(image_read(&image, in_folder("%s", "sheet.png"), &error));
-    int place = 4; /* of the first image: 48 pixels for each of its own */
+    int place = 4; /* of the first image, whose pixels are scaled by 48 */
     for (int y = 0; y < 2; y++)
         for (int x = 0; x < 2; x++)
             for (int c = 0; c < 3; c++)
@@ -725,7 +724,7 @@ static void sheets(void **state) {
     image_free(&image);
 }
 
-/* Uniform bytes cost 8 bits, a constant next to nothing, and images have a histogram for each position. */
+/* Uniform bytes cost 8 bits, a constant costs nearly nothing, and images have a histogram for each position. */
 static void baselines(void **state) {
     (void)state;
     Error error;
@@ -742,7 +741,7 @@ static void baselines(void **state) {
     set = open_text(path, 16, 50, 25, 25);
     double entropy = 0.25 * log2(4) + 0.75 * log2(4 / 3.0), got = sequences_histogram_bits(&set, SEQUENCES_TEST, 0);
     printf("  text: %.4f bits, entropy %.4f\n", got, entropy);
-    assert_true(got > entropy && got < entropy + 0.02); /* 254 values were each counted once too often */
+    assert_true(got > entropy && got < entropy + 0.02); /* 254 values were counted once too often */
     sequences_close(&set);
     free(bytes);
     SequencesSettings s = settings_of("shapes");
@@ -791,7 +790,7 @@ static void bad_data(void **state) {
     refused(s, 1, WORDS("nothing", "no WAV files"));
 }
 
-/* A text that is cut short while it is read ends the run with its name. */
+/* A text that is truncated while it is read ends the program with a message that names it. */
 static void read_a_cut_text(void *argument) {
     const char *path = argument;
     SequenceSet set = open_text(path, 4096, 90, 5, 5);
@@ -814,7 +813,7 @@ static void texts_cut_short_while_they_are_read(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(texts_cut_short_while_they_are_read), /* before cmocka replaces file_map's handler */
+        cmocka_unit_test(texts_cut_short_while_they_are_read), /* before cmocka replaces file_map's signal handler */
         cmocka_unit_test(shares_divide_a_text),
         cmocka_unit_test(every_token_is_scored_once),
         cmocka_unit_test(any_text_is_scored_once),

@@ -46,7 +46,7 @@ static Dataset dataset_of(Names *n) {
                      .describe = names_describe, .close = names_close, .state = n};
 }
 
-/* counts [classes] images of each class, in the order of the classes. */
+/* A data set of counts [classes] images, in the order of the classes. */
 static Names *names_of(const int *counts, int classes, const char *folder) {
     Names *n = calloc(1, sizeof *n);
     n->folder = folder;
@@ -59,7 +59,7 @@ static Names *names_of(const int *counts, int classes, const char *folder) {
     return n;
 }
 
-/* Whether the data set has the image of that class and name. */
+/* Whether the data set has this image of this class. */
 static bool has(const Dataset *d, int label, const char *name) {
     char wanted[64], text[256];
     snprintf(wanted, sizeof wanted, "/class%d/%s", label, name);
@@ -79,7 +79,7 @@ static void every_class_gives_its_share(void **state) {
     Dataset whole = dataset_of(n), rest, held;
     Error error;
     assert_true(subset_divide(&rest, &held, &whole, 0.1, check_seed(), &error));
-    assert_int_equal(held.count, 10 + 1 + 3 + 1); /* rounded: 0.7 and 0.5 to 1 */
+    assert_int_equal(held.count, 10 + 1 + 3 + 1); /* 0.7 and 0.5 are rounded to 1 */
     assert_int_equal(rest.count + held.count, n->count);
     int of_class[4] = {0}, *labels = dataset_labels(&held), *others = dataset_labels(&rest);
     for (size_t i = 0; i < held.count; i++) of_class[labels[i]]++;
@@ -96,7 +96,8 @@ static void every_class_gives_its_share(void **state) {
     free(n);
 }
 
-/* Neither the folder's place nor the order of files decides, and an image that joins a class moves few others. */
+/* The split depends neither on the folder's path nor on the order of files, and an image that is added to a class moves
+ * few others. */
 static void names_and_the_seed_decide(void **state) {
     (void)state;
     const int counts[] = {60, 40}, more[] = {61, 40};
@@ -125,7 +126,7 @@ static void names_and_the_seed_decide(void **state) {
         same += is_held && has(&other, a->labels[i], a->names[i]);
     }
     assert_true(moved <= 1);
-    assert_true(same < 16); /* of 20; 4 are expected of another seed */
+    assert_true(same < 16); /* of 20; another seed would share 4 */
     for (int i = 0; i < 3; i++) {
         dataset_close(&rest[i]);
         dataset_close(&held[i]);
@@ -157,7 +158,7 @@ static void a_class_without_images_is_refused(void **state) {
     }
 }
 
-/* == Balance ====================================================================================================== */
+/* == Balanced classes ============================================================================================== */
 
 static void classes_come_equally_often(void **state) {
     (void)state;
@@ -176,12 +177,12 @@ static void classes_come_equally_often(void **state) {
         uint32_t image = order[i] % COUNT, turn = order[i] / COUNT;
         of_class[labels[image]]++;
         times[image]++;
-        for (int j = 0; j < i; j++) assert_true(order[j] != order[i]); /* every draw has random numbers of its own */
+        for (int j = 0; j < i; j++) assert_true(order[j] != order[i]); /* repeats differ in random numbers */
         assert_true(turn < 6 || labels[image] != 3);
     }
     assert_true(of_class[0] == 30 && of_class[1] == 0 && of_class[2] == 30 && of_class[3] == 30);
     for (int i = 0; i < COUNT; i++) assert_true(times[i] == (labels[i] == 3 ? 6 : labels[i] == 2 ? 2 : times[i] <= 1 ? times[i] : -1));
-    int runs = 0; /* classes are mixed, not in a fixed pattern */
+    int runs = 0; /* classes are mixed */
     for (int i = 1; i < COUNT; i++) runs += labels[order[i] % COUNT] == labels[order[i - 1] % COUNT];
     assert_true(runs > 5);
 }

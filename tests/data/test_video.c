@@ -1,5 +1,5 @@
-/* Videos: exactly the wanted frames of every container, with and without reordering, constant and variable rates,
- * rotations, colours, and damage of every kind.  The files are made here. */
+/* Videos: exact frames of every container, with and without reordering, constant and variable rates, rotations,
+ * colours, and every kind of damage.  The test encodes its files itself. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -23,10 +23,10 @@
 
 enum { F = 37 };
 
-/* == What is seen ================================================================================================= */
+/* == Reading frames ================================================================================================ */
 
 typedef struct {
-    int lumas[256], marks[256]; /* mark: the corner, 0 to 3 clockwise from the top left; -1 none */
+    int lumas[256], marks[256]; /* mark: its corner, 0 to 3 clockwise from the top left; -1 none */
     int count, height, width;
     uint8_t middle[3];
 } Seen;
@@ -88,7 +88,7 @@ enum { RECIPES = sizeof recipes / sizeof *recipes };
 
 static bool is_full(const VideoRecipe *r) { return r->format == AV_PIX_FMT_YUVJ420P; }
 
-/* A full-range grey of brightness y reads as another limited one. */
+/* Checks the brightness of a frame.  A full-range grey is converted to limited range first. */
 static void is_frame_of(const VideoRecipe *r, const Seen *seen, int i, int frame) {
     int want = is_full(r) ? (int)lrint(0.859 * frame_luma(frame) + 16) : frame_luma(frame);
     if (abs(seen->lumas[i] - want) > 2) fail_msg("%s of %s: at %d brightness %d instead of frame %d's %d", r->codec,
@@ -109,7 +109,7 @@ static void every_frame_is_found(void **state) {
         assert_int_equal(video_frames(v), F);
         assert_true(fabs(video_fps(v) - 25) < 0.1);
         for (int i = 0; i < F; i++) all[i] = i;
-        Seen seen = look_at(v, all, F); /* the last ones only come when the decoder is drained */
+        Seen seen = look_at(v, all, F); /* the last frames only come when the decoder is drained */
         assert_int_equal(seen.height, r->height);
         assert_int_equal(seen.width, r->width);
         for (int i = 0; i < F; i++) {
@@ -123,7 +123,7 @@ static void every_frame_is_found(void **state) {
             is_frame_of(r, &seen, 1, frame);
             late += video_decoded(v) - before > 2 * r->key_distance + 4;
         }
-        if (strcmp(r->container, "mpegts")) assert_int_equal(late, 0); /* it seeks by guessing */
+        if (strcmp(r->container, "mpegts")) assert_int_equal(late, 0); /* mpegts guesses where to seek */
         seen = look_at(v, (int[]){3, 3, 14, 30, 36, 36}, 6);
         for (int i = 0; i < 6; i++) is_frame_of(r, &seen, i, (int[]){3, 3, 14, 30, 36, 36}[i]);
         video_close(v);
@@ -131,7 +131,7 @@ static void every_frame_is_found(void **state) {
     }
 }
 
-/* Frames are named by their rank; neither the duration nor the mean rate would find them. */
+/* Frames are counted, whatever their times: neither the duration nor the mean rate would find them. */
 static void rates_may_vary(void **state) {
     (void)state;
     static const char *const containers[] = {"mp4", "matroska"};
@@ -158,8 +158,8 @@ static void rates_may_vary(void **state) {
     }
 }
 
-/* Frames that an edit list cuts away at the start are decoded, since others need them, but are not returned: neither
- * frames before a key frame nor a whole group. */
+/* Frames that an edit list removes at the start are decoded, because others need them, but are not returned.  The list
+ * removes part of a group of frames, or more than a whole group. */
 static void edit_lists_cut_the_start(void **state) {
     (void)state;
     for (int k = 0; k < RECIPES; k++)
@@ -185,7 +185,7 @@ static void edit_lists_cut_the_start(void **state) {
         }
 }
 
-/* A table of times that shows the first key frame after all others, where an edit list has cut it away. */
+/* A table of times may show the first key frame after all others, where an edit list removes it. */
 static void a_list_can_be_empty(void **state) {
     (void)state;
     VideoRecipe r = {"mp4", "mpeg4", .frames = 7, .height = 16, .width = 32, .key_distance = 4, .b_frames = 1};
@@ -193,7 +193,7 @@ static void a_list_can_be_empty(void **state) {
     Error error;
     uint8_t *bytes = encode_video(&r, &size), *table = memmem(bytes, size, "ctts", 4);
     assert_non_null(table);
-    table[17] = 0x27; /* of the first frame's offset, a 32 bit number behind version, entries and frames */
+    table[17] = 0x27; /* in the first frame's offset: 32 bits after version, count and the number of frames */
     VideoReader *v = video_open(bytes, size, 1 << 20, &error);
     if (v) assert_true(video_frames(v) > 0);
     else assert_string_equal(error.text, "no frame that can be decoded");
@@ -201,7 +201,7 @@ static void a_list_can_be_empty(void **state) {
     free(bytes);
 }
 
-/* A table of sixteen million frames of a byte each, in a file of a thousand: seeking in it would take hours. */
+/* A file of a thousand bytes lists 16 million frames of one byte each: seeking in it would take hours. */
 static void tables_may_lie(void **state) {
     (void)state;
     VideoRecipe r = {"mp4", "mpeg4", .frames = 7, .height = 16, .width = 32, .key_distance = 4};
@@ -211,13 +211,13 @@ static void tables_may_lie(void **state) {
     uint8_t *chunks = memmem(bytes, size, "stsc", 4);
     assert_true(sizes && chunks);
     memcpy(sizes + 8, (uint8_t[]){0, 0, 0, 1, 0, 0xff, 0xff, 0xff}, 8);          /* size of all, number */
-    memcpy(chunks + 12, (uint8_t[]){0, 0, 0, 1, 0, 0xff, 0xff, 0xff}, 8); /* first chunk, samples in each */
+    memcpy(chunks + 12, (uint8_t[]){0, 0, 0, 1, 0, 0xff, 0xff, 0xff}, 8); /* first chunk, frames per chunk */
     assert_null(video_open(bytes, size, 1 << 20, &error));
     assert_non_null(strstr(error.text, "16777215 frames are listed"));
     free(bytes);
 }
 
-/* Every frame that is read has the size of the first one that is. */
+/* Frames are resized to the size of the first one that is read. */
 static void sizes_may_change(void **state) {
     (void)state;
     VideoRecipe r = {"avi", "mjpeg", .frames = F, .height = 48, .width = 80, .key_distance = 1,
@@ -256,7 +256,7 @@ static void one_frame(void **state) {
     free(bytes);
 }
 
-/* A matrix that turns anticlockwise by -90 degrees: the mark goes from the top left to the top right. */
+/* Rotation by -90 degrees anticlockwise moves the mark from the top left to the top right. */
 static void rotations_are_undone(void **state) {
     (void)state;
     const struct {
@@ -278,7 +278,7 @@ static void rotations_are_undone(void **state) {
     }
 }
 
-/* Y, U, V = 81, 90, 240: the exact values rounded. */
+/* Y, U, V = 81, 90, 240 and the exact colours, rounded. */
 static void colours_follow_their_tags(void **state) {
     (void)state;
     const struct {
@@ -308,8 +308,9 @@ static void colours_follow_their_tags(void **state) {
 
 /* == Damage ======================================================================================================= */
 
-/* Every frame that is given is one of those that were encoded, in their order, whatever the file has lost: a packet
- * that the container cannot find is not missed.  True if all frames listed came. */
+/* Reads all frames of a damaged file and returns whether this succeeded.  *frames: the number of frames listed.
+ * *concealed: the number of frames read that are not encoded frames in their order, where some may be missing because
+ * the container cannot find a packet. */
 static bool given_frames_are_right(const uint8_t *bytes, size_t size, int *frames, int *concealed) {
     Error error;
     Seen seen = {.count = 0};
@@ -334,7 +335,7 @@ static bool given_frames_are_right(const uint8_t *bytes, size_t size, int *frame
     return complete;
 }
 
-/* A truncated file is read up to its end; an mp4 has its index at the end and does not open. */
+/* A truncated file can be read up to its end, except mp4, whose index is at the end. */
 static void cut_files(void **state) {
     (void)state;
     static const char *const containers[] = {"mp4", "matroska", "avi"};
@@ -355,7 +356,7 @@ static void cut_files(void **state) {
     }
 }
 
-/* Some of this damage is reported, and some concealed by the decoder; nothing else happens. */
+/* Damage in packets is reported, or concealed by the decoder. */
 static void overwritten_packets(void **state) {
     (void)state;
     VideoRecipe r = {"matroska", "ffv1", .frames = F, .height = 48, .width = 64, .key_distance = 1};
@@ -384,7 +385,7 @@ static void refuses_bytes(const void *bytes, size_t size, const char *word) {
     if (!strstr(error.text, word)) fail_msg("'%s' without '%s'", error.text, word);
 }
 
-/* No video, and lists of other files, which are not opened. */
+/* Files that are no videos, and playlists of other files, which must not be opened. */
 static void other_files_are_refused(void **state) {
     (void)state;
     static const char list[] = "#EXTM3U\n#EXT-X-TARGETDURATION:10\n#EXTINF:10,\nfile:///etc/passwd\n#EXT-X-ENDLIST\n";
@@ -431,7 +432,7 @@ static void save(const char *path, const void *bytes, size_t size) {
     assert_true(file_write(path, bytes, size, &error));
 }
 
-/* Two classes of three videos, of which one is no video and another shorter than a clip. */
+/* Two classes of three videos; one video is damaged, and one is shorter than a clip. */
 static void make_videos(void) {
     for (int i = 0; i < 6; i++) {
         VideoRecipe r = {i % 2 ? "mp4" : "matroska", "mpeg4", .frames = i == 5 ? 2 : F, .height = 40,
@@ -480,7 +481,7 @@ static void folders_of_videos(void **state) {
             }
             for (int i = 0; !workers && train && i < n; i++) {
                 uint32_t index = loader_draw(&loader, (size_t)i);
-                assert_int_equal(want_labels[i], index >= 3); /* video 2 takes the place of video 1 */
+                assert_int_equal(want_labels[i], index >= 3); /* video 2 replaces video 1 */
             }
             parts_close(&loader.parts);
             loader_pool_close(config.parts.pool);
@@ -493,7 +494,7 @@ static void folders_of_videos(void **state) {
             int video = i / 6, clip = i / 3 % 2;
             assert_int_equal(labels[i], video == 1 ? -1 : video >= 3);
             if (video == 1) continue;
-            for (int t = 0; t < T0; t++) { /* 16 of 37 frames from 0 or 21 on, in steps of 5 */
+            for (int t = 0; t < T0; t++) { /* 16 of 37 frames from 0 or 21 on, every 5th */
                 int frame = video == 5 ? (t > 0) : 21 * clip + 5 * t;
                 const uint8_t *middle = got + i * CLIP + (t * SIDE * SIDE + SIDE / 2 * SIDE + SIDE / 2) * 3;
                 if (abs(luma_of(middle) - frame_luma(frame)) > 2)
@@ -504,7 +505,7 @@ static void folders_of_videos(void **state) {
     dataset_close(&dataset);
 }
 
-/* test_video FILE: writes a video of 37 frames there, for tests of whole programs. */
+/* test_video FILE writes a video of 37 frames for tests of whole programs. */
 static int write_video(const char *path) {
     VideoRecipe r = {"mp4", "mpeg4", .frames = F, .height = 48, .width = 64, .key_distance = 12, .b_frames = 2};
     size_t size;
