@@ -1,5 +1,5 @@
 /* Milliseconds of softmax attention alone, forward and backward, as JSON lines; scripts/bench/bench_torch.py
- * --attention prints the same of PyTorch's.  The median of RUNS times, each of as many calls as hide the wait. */
+ * --attention prints the same for PyTorch.  Median of RUNS measurements, each of enough calls to hide the wait. */
 
 #include "kernels/kernels.h"
 #include "tests/bench/bench.h"
@@ -47,8 +47,8 @@ static double milliseconds(void (*work)(const Problem *), const Problem *p) {
 int main(int argc, char **argv) {
     static const int sizes[][3] = {{256, 512, 32}, {256, 512, 64}, {1024, 64, 32},
                                    {1024, 64, 64}, {4096, 8, 32},  {4096, 8, 64}};
-    int share = argc > 1 ? atoi(argv[1]) : 1;  /* of the images: a CPU wants 64 or so */
-    int shorter = argc > 2 ? atoi(argv[2]) : 1; /* of the tokens: for trying the program out */
+    int share = argc > 1 ? atoi(argv[1]) : 1;  /* divides the number of images: a CPU needs 64 or so */
+    int shorter = argc > 2 ? atoi(argv[2]) : 1; /* divides the number of tokens, for a quick try */
     if (share < 1 || shorter < 1 || shorter > sizes[0][0]) {
         fprintf(stderr, "bench_attention: expected [share of the images] [share of the tokens]\n");
         return 2;

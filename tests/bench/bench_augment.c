@@ -1,8 +1,8 @@
-/* Microseconds an image for crop, flip and RandAugment or AutoAugment, one thread:
+/* Microseconds per image for crop, flip and RandAugment or AutoAugment on one thread:
  *
  *     bench_augment POLICY SIDE COUNT FILE [ROUNDS]
  *
- * FILE holds COUNT pictures [SIDE,SIDE,3].  scripts/bench/bench_augment.py compares with timm. */
+ * FILE contains COUNT pictures [SIDE,SIDE,3].  scripts/bench/bench_augment.py compares with timm. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>

@@ -1,11 +1,11 @@
-/* Time of causal attention over sparse sets of keys against dense causal attention, and of that against softmax
- * attention over all keys; forward and backward, one sequence.
+/* Time of causal attention over sparse sets of keys compared with dense causal attention, and of dense causal attention
+ * compared with softmax attention over all keys; forward and backward, one sequence.
  *
  *   OMP_NUM_THREADS=1 build/cpu/tests/bench_causal [TOKENS [STRIDE [SUMMARY [HEADS [DK [DV]]]]]]
  *
- * Prints the share of dense's pairs and its share of the time.  GFLOP/s count 2 (Dk + Dv) operations for a pair
- * forward and 2 (3 Dk + 2 Dv) backward.  The rows are measured in rotation, and the fastest run of each counts, since other programs on
- * the machine can only add time. */
+ * Prints the pairs and the time as shares of those of dense attention.  GFLOP/s count 2 (Dk + Dv) operations per pair
+ * forward and 2 (3 Dk + 2 Dv) backward.  The rows are measured in rotation, and the fastest run of each counts, since
+ * other programs on the machine can only add time. */
 #include <stdio.h>
 #include <stdlib.h>
 

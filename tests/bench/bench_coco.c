@@ -1,6 +1,6 @@
-/* How long an annotation file takes to read, and how much memory, without segmentations, with polygons and with run
- * lengths, each in a process of its own: a file of the size of COCO's instances_train2017.json is written first, where
- * none is named (118287 images, 860001 annotations, polygons of 26 points, about 450 MB).
+/* Time and memory for reading an annotation file without segmentations, with polygons and with run lengths, each in its
+ * own process.  Without FILE a file of the size of COCO's instances_train2017.json is written first (118287 images,
+ * 860001 annotations, polygons of 26 points, about 450 MB).
  *
  *   build/cpu/tests/bench_coco [FILE] */
 #include <math.h>
@@ -22,7 +22,7 @@ static double uniform(uint64_t annotation, uint64_t i) { return rng_uniform(1, R
 static void write_annotation(FILE *file, uint64_t i) {
     double x = 400 * uniform(i, 0), y = 300 * uniform(i, 1), w = 1 + 200 * uniform(i, 2), h = 1 + 150 * uniform(i, 3);
     fprintf(file, "%s{\"segmentation\": [[", i ? ", " : "");
-    for (uint64_t c = 0; c < CORNERS; c++) { /* a ragged ellipse */
+    for (uint64_t c = 0; c < CORNERS; c++) { /* an ellipse with random radii */
         double angle = 6.2831853 * (double)c / CORNERS, reach = 0.6 + 0.4 * uniform(i, 4 + c);
         fprintf(file, "%s%.2f, %.2f", c ? ", " : "", x + w / 2 * (1 + reach * cos(angle)),
                 y + h / 2 * (1 + reach * sin(angle)));
@@ -55,7 +55,7 @@ static struct rusage usage_now(void) {
 
 static double peak_megabytes(void) { return (double)usage_now().ru_maxrss / 1024; }
 
-/* Of this process, on a core: what other processes take does not count. */
+/* Processor time of this process, which other processes disturb little. */
 static double core_seconds(void) {
     struct rusage u = usage_now();
     return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) + (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;

@@ -1,7 +1,7 @@
 /* GFLOP/s of each convolution in ResNet-50 and in a feature pyramid at one image size, forward and both backward
- * products, compared with the peak of a large matrix product: which of them does not reach it?  And for the pyramid's, which
- * have a bias, how long its gradient takes of the three.  `pyramid` leaves out ResNet-50; `cpu` measures processor time,
- * which is better on a busy machine with one thread.
+ * products, compared with the peak of a large matrix product; for the pyramid's convolutions, which have a bias, also
+ * the time of its gradient.  `pyramid` leaves out ResNet-50; `cpu` measures processor time, which is better on a busy
+ * machine with one thread.
  *
  *   build/cpu/tests/bench_convolution [height width [runs [pyramid] [cpu]]] */
 #include <stdio.h>
@@ -16,7 +16,7 @@ static real *numbers(size_t n) {
     return device_copy_of(host, n);
 }
 
-/* Returns the seconds of all three and of folding the weights, which a step of training does once. */
+/* Returns the seconds of all three products and of folding the weights, which happens once in a training step. */
 static double bench(const char *name, Convolution c, int H, int W, int runs) {
     const ImageShape images = {1, H, W};
     int Ho = convolution_side(H, c.stride), Wo = convolution_side(W, c.stride);

@@ -1,5 +1,5 @@
-/* Time of linear attention's own products, without its feature map: eight images of 256 tokens, as many channels as
- * features.
+/* Time of linear attention's products, without its feature map: eight images of 256 tokens, with as many features as
+ * channels.
  *
  *   OMP_NUM_THREADS=1 build/cpu/tests/bench_linear
  *
@@ -10,7 +10,7 @@
 
 enum { B = 8, N = 256, RUNS = 15 };
 
-/* Microseconds of a head's forward and of its backward pass, the best of some runs. */
+/* Microseconds per head of the forward and of the backward pass, the best of some runs. */
 static void measure(int H, int D) {
     LinearAttention shape = {B, N, H, D, D, DENOMINATOR_EPSILON, {0}};
     size_t n = (size_t)B * N * (size_t)(H * D), heads = (size_t)B * (size_t)H;

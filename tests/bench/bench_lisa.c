@@ -1,5 +1,5 @@
 /* Times the algorithms of LiSA and softmax attention over grids, forward and backward, in microseconds for one head
- * of one image, and prints CSV with what lisa_*_cost predicts: where the constants of the cost models come from.
+ * of one image, and prints CSV with what lisa_*_cost predicts.  The constants of the cost models come from here.
  * Processor time (bench.h).
  * Usage: OMP_NUM_THREADS=1 bench_lisa [largest grid side, default 28] [images, default 1] [patterns, default 16] */
 #include "kernels/kernels.h"

@@ -1,5 +1,5 @@
-/* How fast images are loaded: RandomResizedCrop to 224 and flip of a folder or packed file, from the page cache, one
- * line of JSON for each measurement.  scripts/bench/bench_loader.sh compares it with torchvision.
+/* How fast images of a folder or packed file are loaded from the page cache with RandomResizedCrop to 224 and flip; one
+ * line of JSON per measurement.  scripts/bench/bench_loader.sh compares it with torchvision.
  *
  *   bench_loader DATA WORKERS SECONDS      WORKERS 0: in the main thread, without the pool
  *   bench_loader --decode DATA SECONDS     only libjpeg: whole pictures */
@@ -16,7 +16,7 @@
 
 enum { SIDE = 224 };
 
-/* Milliseconds an image of the calling thread alone: what a worker does. */
+/* Milliseconds per image in the calling thread, doing what a worker does. */
 static double alone(const Dataset *dataset, double seconds) {
     static uint8_t out[SIDE * SIDE * 3];
     static TransformScratch scratch;
@@ -39,7 +39,7 @@ static double alone(const Dataset *dataset, double seconds) {
     return 1e3 * best;
 }
 
-/* Images a second out of the pool: the best epoch. */
+/* Images per second from the pool in the best epoch. */
 static double pooled(const Dataset *dataset, int workers, double seconds) {
     LoaderConfig config = {.parts = {.seed = 1, .batch_size = (int)dataset->count, .train = true, .part = 32,
                                      .max_damaged = 0, .pool = loader_pool_open(workers)},

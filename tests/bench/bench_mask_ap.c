@@ -1,5 +1,5 @@
-/* How long mask AP takes: polygons of the ground truth to masks, then the twelve numbers, for pictures of 640 x 480
- * with about 7 objects each and 30 detections near them.
+/* How long mask AP takes: converting the polygons of the ground truth to masks, then computing the twelve metrics, for
+ * pictures of 640 x 480 with about 7 objects each and 30 detections near them.
  *
  *   build/cpu/tests/bench_mask_ap [PICTURES [FOLDER]]      5000; FOLDER: truth.json and results.json are written there
  *
@@ -22,7 +22,7 @@ static double uniform(uint32_t stream, size_t which, uint64_t i) {
     return (double)rng_uniform(1, RNG_TEST, stream, (uint32_t)which, i);
 }
 
-/* A closed outline around a centre, in hundredths of a pixel as COCO has them. */
+/* A closed outline around a centre; its coordinates are multiples of 1/100 of a pixel, as in COCO. */
 typedef struct {
     double x, y, radius, radii[CORNERS];
 } Shape;
@@ -44,7 +44,7 @@ static void outline(double *xy, const Shape *s) {
     }
 }
 
-/* A detection of the shape: moved, resized and dented. */
+/* A detection of the shape, moved, resized and distorted. */
 static Shape found_shape(const Shape *s, size_t found) {
     Shape f = *s;
     double off = 0.3 * uniform(2, found, 0);
@@ -57,7 +57,7 @@ static Shape found_shape(const Shape *s, size_t found) {
 
 typedef struct {
     Coco truth;
-    double *outlines; /* [annotation_count,CORNERS,2], by id - 1 */
+    double *outlines; /* [annotation_count,CORNERS,2]; row id - 1 */
     size_t room;
     CocoResults found;
 } Drawn;
@@ -109,7 +109,7 @@ static void draw_all(Drawn *d, int pictures) {
     coco_finish(&d->truth, &error_fatal);
 }
 
-/* Seconds to make the masks of the ground truth again, which pycocotools does for each evaluation. */
+/* Seconds for computing the masks of the ground truth again, which pycocotools does in each evaluation. */
 static double time_truth(const Drawn *d) {
     double start = now_seconds();
     Rle mask = {.count = 0};

@@ -1,5 +1,5 @@
-/* Time of the detector's attention against softmax_attention, one image of 800 x 1120 (25 x 35 cells), eight heads
- * of 32.
+/* Time of the detector's attention compared with softmax_attention, one image of 800 x 1120 (25 x 35 cells), eight
+ * heads of 32.
  *
  *   OMP_NUM_THREADS=1 build/cpu/tests/bench_masked
  *

@@ -1,5 +1,5 @@
 /* Times the algorithms of ripple attention over grids and distances, forward and backward, in microseconds for one head
- * of one image, and prints CSV with what ripple_*_cost predicts: where the constants of the cost models come from.
+ * of one image, and prints CSV with what ripple_*_cost predicts.  The constants of the cost models come from here.
  * Usage: OMP_NUM_THREADS=1 bench_ripple [largest grid side, default 32] */
 #include "kernels/kernels.h"
 

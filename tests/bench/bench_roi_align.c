@@ -1,5 +1,5 @@
 /* Seconds of RoIAlign forward and backward: 1000 RoIs of a picture of 800 x 1333, padded to whole cells, from four maps
- * of 256 channels; and the least that memory allows, with every cell that a RoI reads moved once.
+ * of 256 channels; and a lower bound by memory bandwidth, where every cell that a RoI reads is moved once.
  *
  *   build/cpu/tests/bench_roi_align [P [C [RoIs [cpu]]]]      scripts/bench/bench_roi_align.py compares with torchvision
  */
@@ -11,14 +11,15 @@
 
 enum { HEIGHT = 800, WIDTH = 1344 };
 
-/* Numbers from 0 to 1 that the script draws as well. */
+/* Random numbers from 0 to 1, the same as in the script. */
 static double drawn(void) {
     static unsigned state = 1;
     state = (state * 1103515245u + 12345u) & 0x7fffffffu;
     return state / 2147483648.0;
 }
 
-/* Sides from 16 to 640 pixels with uniform logarithms, cut to the picture; levels by section 4's rule of areas. */
+/* Boxes whose sides are log-uniform from 16 to 640 pixels, clipped to the picture; their levels follow from their
+ * areas. */
 static void draw_boxes(float *boxes, int *place, int R) {
     for (int r = 0; r < R; r++) {
         double w = 16 * pow(40, drawn()), h = 16 * pow(40, drawn()), x = WIDTH * drawn(), y = HEIGHT * drawn();
@@ -33,7 +34,7 @@ static void draw_boxes(float *boxes, int *place, int R) {
     }
 }
 
-/* Cells that some RoI covers. */
+/* The number of cells that some RoI covers. */
 static size_t cells_read(const float *boxes, const int *place, int R, const RoiAlign *s) {
     size_t cells = 0;
     for (int l = 0; l < s->levels; l++) {

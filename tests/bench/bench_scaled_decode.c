@@ -1,4 +1,4 @@
-/* How far pixels decoded at a fraction of a JPEG's size are from Pillow's, in evaluation.
+/* The difference in evaluation between JPEGs decoded at a fraction of their size and Pillow's pixels.
  *
  *     build/cpu/tests/bench_scaled_decode SIZE FILE.jpg... */
 #include <stdio.h>

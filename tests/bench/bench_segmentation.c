@@ -1,9 +1,9 @@
-/* Semantic segmentation's data on one thread:
+/* Speed of semantic segmentation's data and metrics on one thread:
  *
- *     bench_segmentation              counting the pixels of two pictures of classes, and the colours of a crop
- *     bench_segmentation FOLDER       ADE20K: opening a set, and pictures a second in training and in evaluation
+ *     bench_segmentation              counting pairs of classes in two label images, and the colours of a crop
+ *     bench_segmentation FOLDER       ADE20K: opening a set, and pictures per second in training and in evaluation
  *
- * Counting is compared with memchr for a byte that is not there, which only reads the same two pictures. */
+ * Counting is compared with memchr for a byte that does not occur, which only reads the same two images. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +23,8 @@ static double now(void) {
 
 enum { SIDE = 4096, PIXELS = SIDE * SIDE, CLASSES = 150, ROUNDS = 7 };
 
-/* Squares of `size` pixels of one class each; predictions are shifted by a few pixels, so that they err at edges. */
+/* Squares of `size` pixels, one class each; predictions are shifted by a few pixels, so that they are wrong at
+ * edges. */
 static void paint(uint8_t *classes, int size, int shift) {
     for (int y = 0; y < SIDE; y++)
         for (int x = 0; x < SIDE; x++)

@@ -1,4 +1,4 @@
-/* Time of sparse attention against softmax over all keys, one image and one head, forward and backward.
+/* Time of sparse attention compared with softmax over all keys, one image and one head, forward and backward.
  *
  *   OMP_NUM_THREADS=1 build/cpu/tests/bench_sparse [SIDE [D]]      a grid of SIDE x SIDE tokens (64), heads of D (32)
  *

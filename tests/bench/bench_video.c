@@ -1,7 +1,7 @@
-/* How many frames a second one thread takes from videos, for scripts/bench/bench_video.py.
+/* Frames per second that one thread reads from videos, for scripts/bench/bench_video.py.
  *
  *   bench_video FILE all             every frame in order
- *   bench_video FILE clips N T STEP  N clips of T frames STEP apart, from evenly spaced starts, the file opened for each
+ *   bench_video FILE clips N T STEP  N clips of T frames STEP apart, evenly spaced; the file is opened for each
  *   bench_video FILE pixels          writes all pixels to standard output */
 #include <stdio.h>
 #include <stdlib.h>
@@ -66,7 +66,7 @@ int main(int argc, char **argv) {
     Error error;
     if (argc < 3) die_usage("bench_video FILE all | clips N T STEP | pixels");
     if (!file_read(argv[1], (size_t)1 << 30, &bytes, &size, &error)) die("%s: %s", argv[1], error.text);
-    clock_t begin = clock(); /* of the processor, which other programs disturb less */
+    clock_t begin = clock(); /* processor time, which other programs disturb less */
     bool pixels = !strcmp(argv[2], "pixels"), clips = !strcmp(argv[2], "clips");
     if (clips && argc < 6) die_usage("bench_video FILE clips N T STEP");
     int frames = clips ? read_clips(bytes, size, atoi(argv[3]), atoi(argv[4]), atoi(argv[5]))

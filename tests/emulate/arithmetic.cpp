@@ -1,13 +1,12 @@
-/* The arithmetic in which a GPU differs from a CPU; see device.cuh.  It is compiled without the sanitizers, for
- * speed. */
+/* Arithmetic in which a GPU differs from a CPU; see device.cuh.  Compiled without the sanitizers, for speed. */
 #include "tests/emulate/emulate.h"
 
 /* == Tensor cores ================================================================================================== */
 
 /* The sum of a tensor core as measured on an H100 (Khattak and Mikaitis, "Accurate models of NVIDIA tensor cores",
- * 2025; Fasi and others, "Numerical behavior of NVIDIA tensor cores", 2021, for its forerunners): products of bfloat16
- * are exact; the terms are shifted to the largest exponent among them, the accumulator's included, and cut off two bits
- * below its last one; their sum is exact and is cut off, not rounded, to a float. */
+ * 2025) and earlier GPUs (Fasi and others, "Numerical behavior of NVIDIA tensor cores", 2021).  Products of bfloat16
+ * are exact; all terms and the accumulator are shifted to their largest exponent and cut off two bits below its last
+ * bit; their sum is exact and is cut off to a float. */
 enum { EXTRA_BITS = 2 };
 
 static uint64_t bits_of(double x) {
@@ -26,7 +25,7 @@ static uint32_t bits_of(float x) {
     return bits;
 }
 
-/* For 0 below that of every product. */
+/* The exponent of zero is below that of every product. */
 static int exponent(float x) {
     int biased = bits_of(x) >> 23 & 0xFF;
     return x == 0 ? -400 : (biased ? biased : 1) - 127;
@@ -63,7 +62,7 @@ void emulate_tensor_core(float (&c)[TENSOR_COLUMNS], const float (&a)[TENSOR_TER
 
 /* == Special functions ============================================================================================= */
 
-/* In (-1, 1), from the bits of x alone: the hardware's error too is the same whenever the argument is. */
+/* A number in (-1, 1) that depends on x only, because the hardware's error is also the same for the same argument. */
 static double noise(float x) {
     uint32_t h = bits_of(x) * 2654435761u;
     h = (h ^ h >> 15) * 2246822519u;
@@ -73,14 +72,14 @@ static double noise(float x) {
 
 static float flushed(float x) { return fabsf(x) < 0x1p-126f ? copysignf(0, x) : x; }
 
-/* y, known exactly, off by at most `ulps` after it was rounded, which takes the last half. */
+/* The exact value y with an error of at most `ulps`, of which rounding takes 0.5. */
 static float approximate(double y, float x, double ulps) {
     if (!(fabs(y) >= 0x1p-126 && fabs(y) < 0x1p128)) return flushed((float)y);
     double ulp = double_of((bits_of(y) & (uint64_t)0x7FF << 52)) * 0x1p-23;
     return flushed((float)(y + (ulps - 0.5) * ulp * noise(x)));
 }
 
-/* PTX's tables: 2^0 is 1, 1/0 is infinite, both also where a denormal became zero. */
+/* As in PTX's tables, 2^0 is 1 and 1/0 is infinite, also where a denormal was flushed to zero. */
 float emulate_exp2(float x) {
     x = flushed(x);
     return x == 0 ? 1 : approximate(exp2((double)x), x, 2);
@@ -90,6 +89,6 @@ float emulate_reciprocal(float x) {
     return approximate(1 / (double)x, x, 1);
 }
 
-/* Absolute errors of CUDA's __sinf and __cosf in (-pi, pi). */
+/* The absolute errors of CUDA's __sinf and __cosf in (-pi, pi). */
 float emulate_sine(float x) { return (float)(sin((double)x) + 0x1p-21 * 0.7526 * noise(x)); }
 float emulate_cosine(float x) { return (float)(cos((double)x) + 0x1p-21 * 0.8766 * noise(-x)); }

@@ -1,11 +1,12 @@
-/* A stand-in for cuBLASLt: matrices by columns, bfloat16 or float factors, float sums, the epilogues of a linear layer.
+/* A stand-in for cuBLASLt: column-major matrices, factors in bfloat16 or float, sums in float, the epilogues of a
+ * linear layer.
  *
- * The heuristic offers several algorithms that add in different orders, so that a program which mixes two of them up
- * has other bits.  One of them splits the sum and needs workspace, whose content it destroys; where the preference
- * allows sums whose parts are rounded as D is, one that adds such parts apart or in place comes first, and where it
- * promises an alignment of more than 16 bytes, another.  An algorithm may rely on every alignment that its preference
- * promised, which without a promise is 256 bytes, and is good for the problem that it was found for only.  With
- * VIT_STANDIN_DENIES there is none for every other problem. */
+ * The heuristic offers several algorithms that add in different orders, so that a program which confuses two of them
+ * gets other bits.  One of them splits the sum and needs a workspace, whose content it destroys.  If the preference
+ * allows partial sums that are rounded to D's type, algorithms with such sums come first; if it promises an alignment
+ * of more than 16 bytes, another algorithm comes first.  An algorithm may rely on the alignment that its preference
+ * promised (256 bytes by default), and is valid only for the problem for which it was found.  With
+ * VIT_STANDIN_DENIES there is no algorithm for about half of the problems. */
 #include <cublasLt.h>
 #include <math.h>
 #include <string.h>
@@ -87,7 +88,7 @@ cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
     return CUBLAS_STATUS_SUCCESS;
 }
 
-/* Sets a field from an attribute of exactly its size. */
+/* Sets a field from an attribute, whose size must be the field's. */
 template <typename T>
 static void set(const char *call, T *field, const void *value, size_t bytes) {
     if (bytes != sizeof *field) fail(call, "the attribute has %zu bytes, not %zu", sizeof *field, bytes);
@@ -230,7 +231,7 @@ static bool known_epilogue(uint32_t e) {
     }
 }
 
-/* cublasLtMatmul's table of types, for float sums. */
+/* The types that cublasLtMatmul documents for sums in float. */
 static bool supported(const Problem &p) {
     const cublasLtMatmulDescOpaque &m = p.matmul;
     if (m.compute != CUBLAS_COMPUTE_32F && m.compute != CUBLAS_COMPUTE_32F_PEDANTIC) return false;
@@ -244,7 +245,7 @@ static bool supported(const Problem &p) {
 enum Sum { STRAIGHT, BACKWARDS, PAIRS, SPLIT, SPLIT_ROUNDED, SPLIT_IN_PLACE };
 
 namespace {
-/* In an algorithm's opaque words. */
+/* What an algorithm's opaque words contain. */
 struct Algorithm {
     uint64_t mark, problem;
     uint32_t sum, parts;
@@ -276,7 +277,7 @@ static uint64_t hash_of(const Problem &p) {
     return hash ^ hash >> 29;
 }
 
-/* A problem for which the library is taken to have nothing. */
+/* Whether the library is to have no algorithm for this problem. */
 static bool denied(const Problem &p) { return setting("VIT_STANDIN_DENIES", 0) && hash_of(p) % 2; }
 
 static uint64_t split_bytes(const Problem &p, uint32_t parts) { return parts * p.m * p.n * sizeof(float); }
@@ -360,7 +361,7 @@ cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t *
 
 /* == The product ================================================================================================== */
 
-/* Hot loops over memory that was checked before: without the sanitizers, which make them ten times slower. */
+/* For hot loops over memory that has been checked: the sanitizers would make them ten times slower. */
 #define LOOPS __attribute__((no_sanitize("address", "undefined"), optimize("O3", "tree-vectorize")))
 
 LOOPS static void widen(float *to, const void *from, cudaDataType type, size_t n) {
@@ -405,7 +406,7 @@ LOOPS static void add(float *__restrict__ to, const float *from, size_t n) {
     for (size_t i = 0; i < n; i++) to[i] += from[i];
 }
 
-/* One column of op(A) op(B) as the algorithm adds. */
+/* One column of op(A) op(B), added in the order of the algorithm. */
 static void product_column(const Problem &p, const Algorithm &algorithm, float *sum, const float *a, const float *b) {
     size_t each = algorithm.sum == PAIRS   ? 32
                   : algorithm.sum >= SPLIT ? (p.k + algorithm.parts - 1) / algorithm.parts
@@ -425,7 +426,7 @@ static void product_column(const Problem &p, const Algorithm &algorithm, float *
     }
 }
 
-/* The library's GELU is the one with tanh, not erf's. */
+/* The library's GELU is the approximation with tanh. */
 static float gelu(float x) { return 0.5f * x * (1 + tanhf(0.7978845608f * (x + 0.044715f * x * x * x))); }
 static float gelu_slope(float x) {
     float t = tanhf(0.7978845608f * (x + 0.044715f * x * x * x));
@@ -441,7 +442,7 @@ struct Matrices {
 } // namespace
 
 
-/* D, one column after another. */
+/* Computes a column of D from its sum. */
 static void finish_column(const Problem &p, const Matrices &x, size_t j, float *sum, float *bias_gradient) {
     uint32_t e = p.matmul.epilogue;
     cudaDataType type = p.d.type;
@@ -480,7 +481,7 @@ static Operand matrix(const char *what, const void *p, const Layout &l) {
     return {what, p, ((l.columns - 1) * (size_t)l.ld + l.rows) * size_of(l.type)};
 }
 
-/* Bias and auxiliary matrix, as their attributes are documented; kernels read sixteen bytes of them at once. */
+/* Checks the bias and the auxiliary matrix as documented; kernels read 16 bytes of them at once. */
 static void check_epilogue(const char *call, const Problem &p, std::vector<Operand> *read,
                            std::vector<Operand> *written) {
     const cublasLtMatmulDescOpaque &m = p.matmul;

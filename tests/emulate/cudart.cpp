@@ -1,4 +1,4 @@
-/* A stand-in for cudart: devices, memory, streams, events, graphs.  standin.h says what it is for. */
+/* A stand-in for cudart: devices, memory, streams, events, graphs (see standin.h). */
 #include "tests/emulate/standin.h"
 
 #include <sanitizer/asan_interface.h>
@@ -28,7 +28,7 @@ namespace standin {
 /* == Failures ===================================================================================================== */
 
 static std::recursive_mutex lock;
-static bool running; /* pending work runs: device memory is open */
+static bool running; /* pending work runs: device memory is accessible */
 
 void fail(const char *call, const char *rule, ...) {
     va_list arguments;
@@ -44,7 +44,7 @@ static void initialize();
 
 /* == Counts ======================================================================================================= */
 
-/* How often each kernel and call ran on the device, how often the host asked to wait, by call, and how many graphs it
+/* How often each kernel and call ran on the device, how often the host waited in each call, and how many graphs it
  * launched. */
 static std::map<std::string, size_t> ran, waited;
 static size_t replayed;
@@ -114,9 +114,9 @@ uint32_t random_below(uint32_t n) {
 
 /* == Device memory ================================================================================================ */
 
-/* Addresses that nothing else has and that are not used twice: a pointer to freed memory stays one. */
+/* Addresses that are used only once, so that a pointer to freed memory stays invalid. */
 static const size_t ARENA_BYTES = (size_t)1 << 42;
-static const size_t PAGE = 4096, ALIGNED = 256; /* what cudaMalloc promises, and not more */
+static const size_t PAGE = 4096, ALIGNED = 256; /* the alignment that cudaMalloc promises, and no more */
 static char *arena, *arena_next;
 
 struct Block {
@@ -168,7 +168,7 @@ static void device_protect(int protection) {
     for (auto &b : blocks)
         if (b.second.live && mprotect(b.second.pages, b.second.page_bytes, protection)) fail("mprotect", "refused");
 }
-/* To close it is a fifth of the time of tests that wait often: after the first waits it is done in one of four. */
+/* Closing device memory takes a fifth of the time of tests that wait often: after 100 waits it is done once in four. */
 static bool device_is_open;
 static void device_open() {
     if (!device_is_open) device_protect(PROT_READ | PROT_WRITE);
@@ -233,7 +233,7 @@ static void device_release(Block *b) {
     memory_used -= b->bytes;
 }
 
-/* Whether all of it is page-locked; fails if only a part is. */
+/* Whether all of the memory is page-locked; fails if only a part of it is. */
 static bool is_pinned(const char *call, const void *p, size_t bytes) {
     auto after = pinned.upper_bound((uintptr_t)p);
     if (after == pinned.begin()) return false;
@@ -252,7 +252,7 @@ struct Op {
     std::function<void()> run;
     std::function<bool()> may_run;
     std::vector<OpRef> after;
-    const void *host; /* page-locked memory that it copies from or to */
+    const void *host; /* page-locked memory that the copy reads or writes */
     size_t host_bytes;
     bool done, needed;
     int waits_for;
@@ -260,16 +260,16 @@ struct Op {
     std::vector<Op *> followers;
 };
 
-/* In the order in which it was asked for, which is one that it may run in. */
+/* In the order of submission, in which all work can be run. */
 static std::vector<OpRef> pending;
-/* The number of calls that a driver lets wait in its queues, roughly. */
+/* Roughly the number of calls that a driver keeps in its queues. */
 enum { PENDING_MOST = 4096 };
 
 bool op_done(const OpRef &op) { return !op || op->done; }
 
 static void op_run(Op *op) {
     for (const Operand &o : op->operands) check_device(op->call, o);
-    bool real = !op->operands.empty() && strcmp(op->call, "kernels_workspace"); /* not a mere place in a stream */
+    bool real = !op->operands.empty() && strcmp(op->call, "kernels_workspace"); /* not a marker in a stream */
     if (real && counts()) ran[op->call]++;
     if (op->moved) count_moved(op->call, {op->moved, op->moved, op->moved});
     op->run();
@@ -280,7 +280,7 @@ static void op_run(Op *op) {
 
 enum Order { LATE, EARLY, SHUFFLED, ORDERS };
 
-/* One of those that can run now. */
+/* Chooses one of the operations that can run now. */
 static size_t choose(const std::vector<Op *> &ready, Order order) {
     std::vector<size_t> first, second;
     for (size_t i = 0; i < ready.size(); i++) {
@@ -291,7 +291,7 @@ static size_t choose(const std::vector<Op *> &ready, Order order) {
     const std::vector<size_t> &from = first.empty() ? second : first;
     if (!from.empty()) return from[random_below((uint32_t)from.size())];
     for (size_t i = 0; i < ready.size(); i++)
-        if (ready[i]->needed) return i; /* and waits for another rank */
+        if (ready[i]->needed) return i; /* it waits for another rank */
     fail("stand-in", "work that waits for itself");
 }
 
@@ -306,7 +306,7 @@ static void mark_needed(Op *op) {
     }
 }
 
-/* Whether it needs nothing that has to wait for another rank. */
+/* Whether the operation can finish without waiting for another rank. */
 static bool can_finish(const OpRef &op) {
     if (op_done(op)) return true;
     mark_needed(op.get());
@@ -356,7 +356,7 @@ using namespace standin;
 /* == Streams, events and captures: the structures ================================================================= */
 
 namespace {
-/* A node of a graph: nodes come after those that they wait for. */
+/* A node of a graph; nodes come after those for which they wait. */
 struct Node {
     Work work;
     std::vector<int> after;
@@ -380,7 +380,7 @@ struct CUstream_st {
     bool blocking;
     OpRef last;
     CaptureRef capture;
-    std::vector<int> tail; /* nodes that the next one waits for */
+    std::vector<int> tail; /* nodes for which the next one waits */
 };
 struct CUevent_st {
     unsigned flags;
@@ -388,7 +388,7 @@ struct CUevent_st {
     std::shared_ptr<double> time;
     CaptureRef capture;
     std::vector<int> nodes;
-    int asked; /* cudaEventQuery since it was recorded */
+    int asked; /* calls of cudaEventQuery since it was recorded */
 };
 struct CUgraph_st {
     std::vector<Node> nodes;
@@ -400,7 +400,7 @@ struct CUgraphExec_st {
 
 static CUstream_st legacy = {true, nullptr, nullptr, {}};
 static std::set<CUstream_st *> streams;
-static std::vector<CaptureRef> captures; /* those that go on */
+static std::vector<CaptureRef> captures; /* those that have not ended */
 static cudaError_t last_error = cudaSuccess;
 
 static cudaError_t error(cudaError_t e) {
@@ -624,7 +624,7 @@ cudaError_t cudaMalloc(void **p, size_t bytes) {
     return *p ? cudaSuccess : error(cudaErrorMemoryAllocation);
 }
 
-/* Waits for all work, as the real one does. */
+/* Waits for all work, as the real function does. */
 cudaError_t cudaFree(void *p) {
     Guard guard("cudaFree");
     if (!p) return cudaSuccess;
@@ -680,8 +680,8 @@ static void capture_forbids_pageable(const char *call, CUstream_st *s) {
     if (s->capture) fail(call, "a capture cannot hold a copy of pageable memory");
 }
 
-/* Page-locked memory is read when the copy runs, which is as late as can be; that nobody has written there meanwhile is
- * checked. */
+/* Page-locked memory is read only when the copy runs, and it is checked that the host has not written to it
+ * meanwhile. */
 static void copy_from_pinned(const char *call, void *to, const void *from, size_t bytes, cudaStream_t stream) {
     Work work = {call, {{"the destination", to, bytes}}, [=] {
                      uint64_t sum = XXH3_64bits(from, bytes);
@@ -695,7 +695,7 @@ static void copy_from_pinned(const char *call, void *to, const void *from, size_
     submit_with_host(stream, work, from, bytes);
 }
 
-/* The host reads NaN until it has waited. */
+/* Until the host has waited it reads NaN. */
 static void copy_to_pinned(const char *call, void *to, const void *from, size_t bytes, cudaStream_t stream) {
     Work work = {call, {{"the source", from, bytes}}, [=] {
                      bool used = false;
@@ -785,11 +785,11 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags) {
 }
 cudaError_t cudaStreamCreate(cudaStream_t *stream) { return cudaStreamCreateWithFlags(stream, cudaStreamDefault); }
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int priority) {
-    (void)priority; /* out of range, it is brought into range */
+    (void)priority; /* the real function clamps it to the valid range */
     return cudaStreamCreateWithFlags(stream, flags);
 }
 
-/* Its work is done even so. */
+/* Pending work of the stream still runs. */
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
     Guard guard("cudaStreamDestroy");
     handle_check("cudaStreamDestroy", stream, "stream");
@@ -909,7 +909,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     return cudaSuccess;
 }
 
-/* The event is not ready when it is first asked. */
+/* The first query runs no work, so that a pending event is reported as not ready. */
 cudaError_t cudaEventQuery(cudaEvent_t event) {
     Guard guard("cudaEventQuery");
     event_to_wait_for("cudaEventQuery", event);
@@ -944,7 +944,7 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mo
     return cudaSuccess;
 }
 
-/* Every node must come before the end of the stream that began. */
+/* Every node must precede the end of the stream on which the capture began. */
 static void check_joined(const Capture &c) {
     std::vector<bool> reached(c.nodes.size());
     std::vector<int> stack = c.origin->tail;
@@ -1042,7 +1042,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
     if (s->capture) fail("cudaGraphLaunch", "launching a graph within a capture is not stood in for");
     replayed += counts();
     std::vector<OpRef> before = before_next(s), ops;
-    before.push_back(exec->last); /* a launch waits for the one before */
+    before.push_back(exec->last); /* a launch waits for the previous one */
     for (const Node &node : exec->nodes) {
         std::vector<OpRef> after = before;
         for (int i : node.after) after.push_back(ops[(size_t)i]);
@@ -1054,7 +1054,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
     return cudaSuccess;
 }
 
-/* A graph that was launched still runs. */
+/* A launched graph still runs. */
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
     Guard guard("cudaGraphExecDestroy");
     handle_remove("cudaGraphExecDestroy", exec, "executable graph");

@@ -1,7 +1,7 @@
-/* A stand-in for cuDNN's convolutions: channels last, bfloat16 or float, float sums.  An odd number of outputs it has
- * no algorithm for.  Otherwise it offers, the fastest first, one that is not deterministic, one that wants a gibibyte,
- * one that is not supported after all, and one for everybody, which with 26 outputs is not supported when it is to
- * run. */
+/* A stand-in for cuDNN's convolutions: channels last, bfloat16 or float, sums in float.  It has no algorithm for an odd
+ * number of outputs.  Otherwise it offers four, the fastest first: one that is not deterministic, or in forward passes
+ * one that needs a large workspace; one that needs a large workspace; one that is reported as not supported; and one
+ * that always works, except that with a multiple of 26 outputs running it fails as not supported. */
 #include <cudnn.h>
 #include <string.h>
 
@@ -232,7 +232,7 @@ LOOPS static void widen(float *to, const void *from, cudnnDataType_t type, size_
 
 enum Direction { FORWARD, DATA, FILTER };
 
-/* One pixel of y and one tap: three products of a vector and a matrix [k][taps][c] in the three directions. */
+/* The three products of one pixel of y and one tap, each of a vector and a matrix [k][taps][c]. */
 LOOPS static void tap_forward(float *y, const float *x, const float *w, int k, int c, size_t step) {
     for (int o = 0; o < k; o++) {
         float sum = 0;

@@ -1,6 +1,6 @@
-/* A stand-in for cuFFT: batched transforms of one to three dimensions in float, by their definition.  The work area is
- * destroyed by every call, and the input of a transform from complex to real numbers too, as the documentation allows
- * where there are two dimensions or more. */
+/* A stand-in for cuFFT: batched transforms of one to three dimensions in float, computed by their definition.  Every
+ * call destroys the work area, and a transform from complex to real numbers also its input, as the documentation allows
+ * for two or more dimensions. */
 #include <cufft.h>
 #include <math.h>
 #include <string.h>
@@ -15,7 +15,7 @@ using namespace standin;
 typedef std::complex<double> Complex;
 
 namespace {
-/* The layout of a batch's numbers in memory. */
+/* How the numbers of a batch are laid out in memory. */
 struct Data {
     int embed[3], stride, distance;
 };
@@ -58,7 +58,7 @@ cufftResult cufftDestroy(cufftHandle handle) {
     return CUFFT_SUCCESS;
 }
 
-/* How many numbers the last dimension has on a side. */
+/* The size of the last dimension. */
 static int last_of(const Plan &p, bool complex) {
     return complex && p.type != CUFFT_C2C ? p.n[p.rank - 1] / 2 + 1 : p.n[p.rank - 1];
 }
@@ -66,7 +66,7 @@ static int last_of(const Plan &p, bool complex) {
 static Data data_of(const char *call, const Plan &p, const int *embed, int stride, int distance, bool complex) {
     Data d = {{1, 1, 1}, 1, 1};
     for (int i = 0; i < p.rank; i++) d.embed[i] = i == p.rank - 1 ? last_of(p, complex) : p.n[i];
-    if (!embed) { /* stride and distance are ignored then */
+    if (!embed) { /* the library ignores stride and distance */
         for (int i = 0; i < p.rank; i++) d.distance *= d.embed[i];
         return d;
     }
@@ -233,7 +233,7 @@ static void for_all(const Plan &p, int last, Each each) {
     }
 }
 
-/* The half that a transform of real numbers does not store: conjugates of what lies opposite. */
+/* Fills in the half that a transform of real numbers does not store: the conjugates of the opposite elements. */
 static void complete(const Plan &p, std::vector<Complex> *x) {
     int half = last_of(p, true);
     std::vector<Complex> given = *x;

@@ -1,14 +1,14 @@
-/* Device primitives for a CPU: the names of kernels/cuda/device.cuh, with every thread of a block a fiber.  A few
- * blocks are under way at a time.
+/* Device primitives for a CPU, with the names of kernels/cuda/device.cuh.  Every thread of a block is a fiber, and a
+ * few blocks are resident at a time.
  *
- * What shows as a wrong number or in AddressSanitizer: a missing barrier, as threads take turns in an order that
- * changes from turn to turn; a race between blocks, as they begin in an order drawn from the seed, and at a barrier of
- * one another goes on (traffic.h has those without a barrier in between); a read of shared memory that nobody wrote,
- * which is full of NaN, or a write beyond it; a read of an asynchronous copy, which arrives only when it is waited for.
- * What ends the test: a barrier or an exchange at which threads arrive from different places, or that some never reach;
- * an exchange with a lane that has exited; a copy that nobody waited for; addresses that are not aligned.
+ * These errors give a wrong number or a report of AddressSanitizer: a missing barrier, because threads run in an order
+ * that changes at every barrier; a race between blocks, because they start in a random order and another block may
+ * continue at a barrier (traffic.h finds races without a barrier); a read of shared memory before it is written,
+ * because it is full of NaN, or an access beyond its end; a read of an asynchronous copy that was not waited for.
+ * These errors end the test: threads meet at different barriers or exchanges, or some never arrive; an exchange with a
+ * lane that has exited; a copy that nobody waits for; an address that is not aligned.
  *
- * The matrix instruction and the special functions err as a GPU's do (arithmetic.cpp).  The seed is VIT_TEST_SEED. */
+ * The matrix instruction and the special functions have a GPU's errors (arithmetic.cpp).  The seed is VIT_TEST_SEED. */
 #ifndef VIT_TESTS_EMULATE_DEVICE_CUH
 #define VIT_TESTS_EMULATE_DEVICE_CUH
 
@@ -29,7 +29,8 @@
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 #define DEVICE static inline
-/* A primitive becomes part of the function that calls it, and EMULATE_PLACE is where that one is called from. */
+/* A primitive is inlined into the function that uses it, and EMULATE_PLACE is the place where that function was
+ * called. */
 #define EMULATE_INLINE static inline __attribute__((always_inline))
 #define EMULATE_PLACE __builtin_return_address(0)
 
@@ -51,10 +52,10 @@ extern void *emulate_shared;
 #define blockDim emulate_block_dim
 #define gridDim emulate_grid_dim
 
-/* Runs every block of the grid to its end. */
+/* Runs all blocks of the grid. */
 void emulate_launch(const char *kernel, dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()> &body);
 
-/* Puts a launch into the stream: the arguments are copied now, the kernel runs when the stream gets there. */
+/* Enqueues a launch: the arguments are copied now, and the kernel runs when the stream reaches it. */
 void emulate_enqueue(const char *name, const void *kernel, dim3 grid, dim3 block, size_t shared_bytes,
                      cudaStream_t stream, size_t argument_bytes, std::vector<const void *> pointers,
                      std::function<void()> body);
@@ -66,8 +67,8 @@ static inline void emulate_pointer(std::vector<const void *> *to, T *p) {
     to->push_back(p);
 }
 
-/* Called like the kernel itself, so that arguments are converted to its types.  In every file another type: structures
- * of kernels have the same names in several. */
+/* Is called like the kernel itself, so that arguments are converted to its types.  The namespace makes its type local
+ * to each file, because several files have structures of the same name. */
 namespace {
 template <typename... T>
 struct EmulatedLaunch {
@@ -112,8 +113,8 @@ void emulate_warp_sync(const void *place);
 EMULATE_INLINE void block_sync() { emulate_block_sync(EMULATE_PLACE); }
 EMULATE_INLINE void warp_sync() { emulate_warp_sync(EMULATE_PLACE); }
 
-/* Puts `mine` (at most 64 bytes) where the warp can see it and returns after all lanes have, until the lane's next
- * exchange: what lane `lane` put there. */
+/* Stores `mine` (at most 64 bytes), waits until all lanes have, and returns what lane `lane` stored, which stays valid
+ * until the next exchange. */
 const void *emulate_exchange(const void *mine, size_t bytes, int lane, const void *place);
 
 EMULATE_INLINE float warp_shuffle(float x, int lane) {
@@ -161,7 +162,7 @@ DEVICE void fast_sincos(float x, float *sine, float *cosine) {
     *cosine = cosf(x);
 }
 #else
-/* The steps of kernels/cuda/device.cuh. */
+/* The same steps as in kernels/cuda/device.cuh. */
 DEVICE void fast_sincos(float x, float *sine, float *cosine) {
     const float round = 12582912.0f;
     float turns = fmaf(x, 0.159154943f, round) - round;
@@ -198,7 +199,7 @@ void emulate_mma(float *c, const uint32_t *a, const uint32_t *b, const void *pla
 EMULATE_INLINE void mma_bf16(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
     emulate_mma(c, a, b, EMULATE_PLACE);
 }
-/* The code of kernels/cuda/mma_float.cuh, for all lanes where they meet. */
+/* Runs the code of kernels/cuda/mma_float.cuh for all lanes when they have met. */
 void emulate_mma_float(float *c, const float *a, const float *b, const void *place);
 EMULATE_INLINE void mma_float(float (&c)[4], const float (&a)[8], const float (&b)[4]) {
     emulate_mma_float(c, a, b, EMULATE_PLACE);

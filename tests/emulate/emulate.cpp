@@ -1,4 +1,5 @@
-/* The emulator's other half, under the sanitizers because it touches what kernels own: copies and their loads. */
+/* The part of the emulator that accesses kernels' memory, and is therefore compiled with the sanitizers: copies and
+ * loads of matrices. */
 #include "tests/emulate/emulate.h"
 
 #include <vector>
@@ -54,7 +55,7 @@ void emulate_copy_wait(int pending) {
     mine.pending.erase(mine.pending.begin(), mine.pending.begin() + (ptrdiff_t)arrived);
 }
 
-/* Element [i] of a row of eight 16-bit elements is in its byte 2 i. */
+/* Element i of a row of eight 16-bit elements begins at byte 2 i. */
 void emulate_matrix_load(uint32_t *r, const void *row, bool transposed, const void *place) {
     if ((uintptr_t)row % 16) emulate_fail("matrix_load", "row not 16-byte aligned");
     const unsigned char *slots = emulate_exchange_all(&row, sizeof row, {__builtin_return_address(0), place});

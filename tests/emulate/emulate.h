@@ -4,34 +4,34 @@
 
 #include "device.cuh"
 
-/* Ends the test: `what` is a kernel or a primitive. */
+/* Ends the test with a message; `what` is a kernel or a primitive. */
 [[noreturn]] void emulate_fail(const char *what, const char *why);
 
-/* Ends the test: blocks of the kernel that runs do `what` in no order. */
+/* Ends the test with a message: blocks of the running kernel do `what` in no order. */
 [[noreturn]] void emulate_race(const char *what);
 
-/* The number of the thread that runs, among those of all blocks that have begun. */
+/* The index of the running thread among the threads of all resident blocks. */
 int emulate_current();
 
-/* How many blocks of all launches have started, and which of them runs. */
+/* The number of blocks that have started in all launches, and the number of the running block. */
 extern uint32_t emulate_blocks_run, emulate_block_number;
 
-/* How many blocks are under way at a time, at most as many as at the start; 1: they run one after the other. */
+/* The number of blocks that are resident at a time, at most its initial value; 1: one block after the other. */
 extern int emulate_residents;
 
-/* A block of `threads`, numbered from `first`, starts: no copy is on its way.  And ends: whether any still is. */
+/* Forgets the pending copies of a block's threads first .. first+threads-1; returns whether any copy is pending. */
 void emulate_copies_reset(int first, int threads);
 bool emulate_copies_pending(int first, int threads);
 
-/* How far apart the values of neighbouring lanes lie that emulate_exchange_all returns. */
+/* The distance in bytes of the values of neighbouring lanes that emulate_exchange_all returns. */
 enum { SLOT_BYTES = 64 };
 
-/* The place where a thread waits: the call of the primitive, and the call of the function that contains it. */
+/* Where a thread waits: the address of the primitive's call, and of the call of the function that contains it. */
 struct Place {
     const void *call, *caller;
 };
 
-/* emulate_exchange with all 32 lanes at once, every one of which must live. */
+/* Like emulate_exchange, but returns all 32 lanes, none of which may have exited. */
 const unsigned char *emulate_exchange_all(const void *mine, size_t bytes, Place place);
 
 /* c[j] += sum_k a[k] b[k][j] as a tensor core adds products of bfloat16. */

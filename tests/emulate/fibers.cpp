@@ -1,9 +1,9 @@
-/* The threads of a few blocks as fibers of one CPU thread; see device.cuh.  A fiber runs until it waits at a barrier;
- * when the last one of its block that lives arrives, all line up again, in an order that changes from barrier to
- * barrier, and another block may go on in their place.
+/* The threads of a few blocks as fibers of one CPU thread; see device.cuh.  A fiber runs until it waits at a barrier.
+ * When the last live fiber of its block arrives, all are enqueued again, in an order that changes from barrier to
+ * barrier, and another block may run first.
  *
- * This file is compiled without the sanitizers, since nothing here touches a kernel's memory: what it does happens some
- * millions of times a second. */
+ * This file is compiled without the sanitizers, for speed: it accesses no memory of kernels, and runs some millions of
+ * times a second. */
 #include "tests/emulate/emulate.h"
 
 #include <stdio.h>
@@ -17,9 +17,9 @@
 #include <ucontext.h>
 #endif
 
-/* There when the kernels are built with AddressSanitizer.  It is informed when a block begins and ends, and takes all of a
- * block's stacks for the first one's: which is whose matters to the words of a report only, and telling it every time
- * cost a tenth of the time. */
+/* Present if the kernels are built with AddressSanitizer.  It is informed when a block begins and ends, and takes all
+ * stacks of a block for the first one's: this only affects the wording of reports, and informing it at every switch
+ * took a tenth of the time. */
 extern "C" {
 __attribute__((weak)) void __sanitizer_start_switch_fiber(void **fake_stack, const void *bottom, size_t size);
 __attribute__((weak)) void __sanitizer_finish_switch_fiber(void *fake_stack, const void **bottom, size_t *size);
@@ -47,7 +47,7 @@ enum { STACK_BYTES = 256 * 1024, MAX_THREADS = 1024, RESIDENTS = 3, FIBERS = RES
 enum State { RUNNABLE, AT_WARP, AT_BLOCK, DONE };
 
 #ifdef __x86_64__
-/* A context is its stack pointer: a call preserves these six registers, and they lie on the stack. */
+/* A context is a stack pointer; the six registers that a call must preserve lie on the stack. */
 typedef void *Context;
 extern "C" void emulate_switch(Context *from, Context to);
 asm(".text\n.type emulate_switch, @function\nemulate_switch:\n"
@@ -58,7 +58,7 @@ asm(".text\n.type emulate_switch, @function\nemulate_switch:\n"
 
 static void context_create(Context *c, char *stack, void (*enter)()) {
     void **top = reinterpret_cast<void **>(stack + STACK_BYTES);
-    *--top = NULL; /* where `enter` would return to: a function starts 8 bytes off a multiple of 16 */
+    *--top = NULL; /* return address of `enter`; a function begins 8 bytes off a multiple of 16 */
     *--top = reinterpret_cast<void *>(enter);
     *c = top - 6;
 }
@@ -84,24 +84,24 @@ struct Fiber {
     int exchanges; /* so far in this block */
 };
 
-/* Threads that live, and those of them that wait at the barrier. */
+/* The number of live threads, and how many of them wait at the barrier. */
 struct Group {
     int live, waiting;
 };
 
-/* A block that has begun: fibers first .. first + MAX_THREADS - 1 are its threads. */
+/* A block that has begun; its threads are fibers first .. first + MAX_THREADS - 1. */
 struct Resident {
     int first;
     Group group;
     dim3 index;
     void *shared;
-    uint32_t number; /* of all blocks of all launches */
-    int queue[MAX_THREADS], queue_first, queue_count; /* who may run, first come first served: a ring */
+    uint32_t number; /* among the blocks of all launches */
+    int queue[MAX_THREADS], queue_first, queue_count; /* a ring of the threads that can run, in their order */
 };
 
 static Fiber fibers[FIBERS];
 static Resident residents[RESIDENTS];
-static int resident_count; /* those that have not ended come first in `living` */
+static int resident_count; /* the blocks that have not ended come first in `living` */
 static Resident *living[RESIDENTS], *here;
 static Context launcher;
 static void *launcher_fake_stack;
@@ -109,7 +109,7 @@ static const void *launcher_stack;
 static size_t launcher_stack_size;
 static int current, thread_count, turn;
 static Group warps[FIBERS / WARP];
-static int last_product[FIBERS / WARP]; /* at which of its exchanges a warp last multiplied */
+static int last_product[FIBERS / WARP]; /* the number of the exchange in which a warp last multiplied */
 static const std::function<void()> *kernel_body;
 
 static void enqueue(int i) {
@@ -118,7 +118,7 @@ static void enqueue(int i) {
     r->queue[(r->queue_first + r->queue_count++) % MAX_THREADS] = i;
 }
 
-/* Threads first .. first+n-1 that are in `state` line up: forwards, backwards or from somewhere in the middle. */
+/* Enqueues the threads first .. first+n-1 that are in `state`: forwards, backwards or from somewhere in the middle. */
 static void line_up(int first, int n, State state) {
     turn++;
     for (int k = 0; k < n; k++) {
@@ -127,7 +127,7 @@ static void line_up(int first, int n, State state) {
     }
 }
 
-/* Threads first .. first+n-1 that are in `state` have all come to the same barrier or exchange. */
+/* Checks that the threads first .. first+n-1 in `state` have all reached the same barrier or exchange. */
 static void check_places(int first, int n, State state) {
     const Place *one = NULL;
     for (int i = first; i < first + n; i++) {
@@ -161,7 +161,7 @@ static void go_to(Resident *r) {
     emulate_block_number = r->number;
 }
 
-/* At a barrier of a block any other may go on: some stay far behind, as they do where a multiprocessor is busy. */
+/* At a barrier another block may continue, so that some blocks fall far behind, as on a busy multiprocessor. */
 static void visit() {
     if (resident_count > 1) go_to(living[draw() % (unsigned)resident_count]);
 }
@@ -182,13 +182,13 @@ static void open_barriers(int i) {
     }
 }
 
-/* The first fiber that runs comes from the launcher, whose stack is learnt here. */
+/* Records the launcher's stack when it switches to the first fiber. */
 static void launcher_learn() {
     if (__sanitizer_finish_switch_fiber && !launcher_stack)
         __sanitizer_finish_switch_fiber(NULL, &launcher_stack, &launcher_stack_size);
 }
 
-/* Takes the next of this block's queue, which is not empty, and returns it. */
+/* Removes and returns the next thread of this block's queue, which must not be empty. */
 static int take_next() {
     current = here->queue[here->queue_first];
     here->queue_first = (here->queue_first + 1) % MAX_THREADS;
@@ -197,7 +197,7 @@ static int take_next() {
     return current;
 }
 
-/* The next in the queue takes over; the launcher when all threads are done, or none can go on. */
+/* Switches to the next thread in the queue, or to the launcher if all are done or none can run. */
 static void switch_from(int me) {
     Context *to = &launcher;
     if (here->queue_count) {
@@ -236,7 +236,7 @@ static void fiber_main() {
     abort();
 }
 
-/* Block `index` begins in the place of `r`. */
+/* Starts block `index` in the place of `r`. */
 static void start_block(Resident *r, dim3 index, size_t shared_bytes) {
     *r = {r->first, {thread_count, 0}, index, r->shared, ++emulate_blocks_run, {}, 0, 0};
     memset(r->shared, 0xFF, shared_bytes);
@@ -259,7 +259,7 @@ static void start_block(Resident *r, dim3 index, size_t shared_bytes) {
     line_up(r->first, thread_count, RUNNABLE);
 }
 
-/* Blocks go on until one of them, `here` then, has no thread that can. */
+/* Runs blocks until one of them, `here`, has no thread that can run. */
 static void run_blocks() {
     take_next();
     launcher_stack = NULL;
@@ -274,7 +274,7 @@ static void run_blocks() {
 
 /* == Launches ===================================================================================================== */
 
-/* A test that draws one prints it and finds the emulator's, which is there before main. */
+/* Sets VIT_TEST_SEED before main, so that a test which prints its seed prints the emulator's. */
 [[maybe_unused]] static const bool seeded = [] {
     char seed[17];
     snprintf(seed, sizeof seed, "%x", (unsigned)((uint64_t)time(NULL) * 0x9E3779B97F4A7C15u >> 32));
@@ -285,7 +285,7 @@ static void run_blocks() {
 
 int emulate_residents = RESIDENTS;
 
-/* The numbers below n in an order of their own. */
+/* The numbers below n in a random order. */
 static std::vector<uint32_t> shuffled(size_t n) {
     std::vector<uint32_t> order(n);
     for (size_t i = 0; i < n; i++) {
@@ -337,10 +337,10 @@ void emulate_launch(const char *kernel, dim3 grid, dim3 threads, size_t shared_b
 
 /* == Warp exchange, the matrix instruction ========================================================================= */
 
-/* Two sets of slots alternate: a lane that writes its next value cannot disturb one that still reads this one. */
+/* There are two sets of slots, so that a lane that writes its next value does not overwrite one that is still read. */
 alignas(16) static unsigned char slots[2][FIBERS][SLOT_BYTES];
 
-/* The current warp's slots after each lane has filled its own. */
+/* Fills this lane's slot, waits for the other lanes, and returns the slots of the warp. */
 static unsigned char (*exchange(const void *mine, size_t bytes, Place place))[SLOT_BYTES] {
     int me = current, set = fibers[me].exchanges++ % 2;
     memcpy(slots[set][me], mine, bytes);
@@ -348,7 +348,7 @@ static unsigned char (*exchange(const void *mine, size_t bytes, Place place))[SL
     return &slots[set][warp_first(me)];
 }
 
-/* Whether a lane of this warp has taken part in the exchange that this thread comes from. */
+/* Whether a lane of this warp took part in the current exchange. */
 static bool took_part(int lane) {
     int me = current;
     return lane >= 0 && lane < warp_size(me) && fibers[warp_first(me) + lane].exchanges >= fibers[me].exchanges;
@@ -371,7 +371,7 @@ const unsigned char *emulate_exchange_all(const void *mine, size_t bytes, Place 
     return exchange_all(mine, bytes, place)[0];
 }
 
-/* Row, then column, of element i of lane `lane` of A [16,16], B [16,8] and C [16,8] (kernels/cuda/fragments.cuh). */
+/* Row and column of element i of a lane, in A [16,16], B [16,8] and C [16,8] (kernels/cuda/fragments.cuh). */
 static int a_row(int lane, int i) { return lane / 4 + 8 * (i / 2 % 2); }
 static int a_column(int lane, int i) { return 2 * (lane % 4) + i % 2 + 8 * (i / 4); }
 static int b_row(int lane, int i) { return 2 * (lane % 4) + i % 2 + 8 * (i / 2); }
@@ -379,7 +379,7 @@ static int b_column(int lane) { return lane / 4; }
 static int c_row(int lane, int i) { return lane / 4 + 8 * (i / 2); }
 static int c_column(int lane, int i) { return 2 * (lane % 4) + i % 2; }
 
-/* The operands of one lane; c receives its results. */
+/* The operands of one lane; c also receives its results. */
 struct FloatOperands {
     float c[4], a[8], b[4];
 };
@@ -388,7 +388,8 @@ struct Bf16Operands {
     uint16_t a[8], b[4];
 };
 
-/* C += A B for the whole warp, by the first lane that comes: the others find their part in their slots. */
+/* C += A B for the whole warp, computed by the first lane that arrives; the others find their results in their
+ * slots. */
 static void multiply(unsigned char (*lanes)[SLOT_BYTES], Bf16Operands) {
     float a[16][16], b[16][8], c[16][8];
     for (int lane = 0; lane < WARP; lane++) {
@@ -404,8 +405,8 @@ static void multiply(unsigned char (*lanes)[SLOT_BYTES], Bf16Operands) {
     }
 }
 
-/* The GPU's own code for floats, one lane after the other: all have brought what they would shuffle, so that a shuffle
- * takes the other lane's number from where this lane has its own. */
+/* Runs the GPU's code for floats, one lane after another.  Every lane has stored what it would shuffle, so a shuffle
+ * reads the same address in the other lane's slot. */
 namespace own {
 static unsigned char (*lanes)[SLOT_BYTES];
 static int lane;

@@ -1,9 +1,9 @@
-/* A stand-in for NCCL between processes of one machine, who meet in a memory file of rank 0's.
+/* A stand-in for NCCL between processes of one machine, which share a memory file of rank 0.
  *
- * A rank takes part in a sum when its stream gets there; a rank whose host is elsewhere then has its stream run by a
- * thread of the stand-in, as a GPU would go on by itself.  Ranks must ask for the same sums in the same order; the real
- * library then hangs or adds what does not belong together, the stand-in says so.  VIT_STANDIN_NETWORK=5: the network
- * fails in the fifth sum, which never ends. */
+ * A rank takes part in a collective when its stream reaches it.  If its host is busy, a thread of the stand-in runs the
+ * stream, as a GPU would do.  Ranks must submit the same collectives in the same order; otherwise the real library
+ * hangs or adds the wrong numbers, and the stand-in reports it.  VIT_STANDIN_NETWORK=5: the network fails in the fifth
+ * collective, which never ends. */
 #include <nccl.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -35,8 +35,8 @@ struct Request {
 struct Meeting {
     std::atomic<int> joined;
     int ranks, process[RANKS_MOST], bus[RANKS_MOST];
-    std::atomic<uint64_t> announced[RANKS_MOST]; /* how many collectives a rank has asked for */
-    std::atomic<uint64_t> wanted;                /* up to which one some rank waits */
+    std::atomic<uint64_t> announced[RANKS_MOST]; /* the number of collectives that a rank has submitted */
+    std::atomic<uint64_t> wanted;                /* the last collective for which some rank waits */
     std::atomic<uint64_t> step[RANKS_MOST];
     Request request[RANKS_MOST];
     char part[RANKS_MOST][PART_BYTES];
@@ -50,7 +50,7 @@ struct ncclComm {
     std::atomic<uint64_t> done;
     uint64_t asked, steps;
     OpRef last;
-    std::deque<OpRef> ops; /* number done + 1 first */
+    std::deque<OpRef> ops; /* those not done yet; the first one has number done + 1 */
     std::atomic<bool> closing;
     std::thread helper;
 };
@@ -100,8 +100,7 @@ static bool all_alive(const ncclComm *c) {
     return true;
 }
 
-/* A rank whose partner is gone waits until somebody ends it, as with the real library; in a test it gives up after a
- * while. */
+/* A rank whose partner has died would wait for ever with the real library; here it gives up after two minutes. */
 template <typename Condition>
 static void wait_until(const char *call, Condition condition) {
     double begin = seconds_now();
@@ -166,7 +165,7 @@ static T combine(ncclRedOp_t operation, T a, T b) {
                                    : a + b;
 }
 
-/* All ranks' numbers in the order of the ranks. */
+/* Combines the numbers of all ranks in the order of the ranks. */
 template <typename T>
 static void reduce(const ncclComm *c, T *to, size_t n, ncclRedOp_t operation) {
     for (size_t i = 0; i < n; i++) {
@@ -190,7 +189,7 @@ static void compare_requests(const ncclComm *c, const char *call) {
     }
 }
 
-/* Is the network gone by then? */
+/* Whether the network has failed before this collective. */
 static bool lost(uint64_t collective) {
     static const uint64_t last = (uint64_t)setting("VIT_STANDIN_NETWORK", 0);
     return last && collective >= last;
@@ -224,11 +223,11 @@ static void take_part(ncclComm *c, const char *call, Request request, const void
     c->done++;
 }
 
-/* Runs this rank's stream as far as another rank waits for it. */
+/* Runs this rank's stream up to the collective for which another rank waits. */
 static void help(ncclComm *c) {
     sigset_t every;
     sigfillset(&every);
-    pthread_sigmask(SIG_SETMASK, &every, NULL); /* signals are the program's */
+    pthread_sigmask(SIG_SETMASK, &every, NULL); /* the program's threads handle signals */
     while (!c->closing) {
         usleep(500);
         if (c->meeting->wanted <= c->done) continue;
@@ -316,15 +315,15 @@ static void end(const char *call, ncclComm_t c, bool finish) {
         if (finish) run_until(c->last);
         handle_remove(call, c, "communicator");
         c->closing = true;
-        if (finish) c->meeting->process[c->rank] = 0; /* which is alive: this rank may end now */
+        if (finish) c->meeting->process[c->rank] = 0; /* process 0 counts as alive: this rank may end now */
     }
     c->helper.join();
-    if (!finish) return; /* what was asked for still points here */
+    if (!finish) return; /* pending work still points to c */
     munmap(c->meeting, sizeof(Meeting));
     delete c;
 }
 
-/* Work that was asked for is done first. */
+/* Finishes submitted work first. */
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
     end("ncclCommDestroy", comm, true);
     return ncclSuccess;

@@ -1,5 +1,5 @@
-/* The emulator itself: kernels that are wrong must fail under it, each for its own reason, and those that are right
- * must not; its arithmetic must err as a GPU's does. */
+/* The emulator itself: wrong kernels must fail in it, each with its own message, and right ones must not; its
+ * arithmetic must have the errors of a GPU's. */
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -19,7 +19,7 @@ extern "C" {
 #include "kernels/cuda/divisor.cuh"
 #include "tests/emulate/emulate.h"
 
-/* Completes a launch that a GPU would run at the same time as the host. */
+/* Launches a kernel and waits for it. */
 #define RUN(kernel, grid, block, shared_bytes, ...)                \
     do {                                                           \
         LAUNCH(kernel, grid, block, shared_bytes, __VA_ARGS__);    \
@@ -35,7 +35,7 @@ static std::vector<float> taken(float *x, size_t n) {
     return host;
 }
 
-/* == Who meets whom =============================================================================================== */
+/* == Threads that meet ============================================================================================= */
 
 __global__ void barrier_and_exchange_kernel(float *y) {
     if (threadIdx.x < 16) block_sync();
@@ -56,7 +56,8 @@ __global__ void two_shuffles_kernel(float *y) {
     else y[threadIdx.x] = warp_shuffle(x, 4) + 1;
 }
 
-/* Called as kernels call warp_sum: one shuffle in the program's text, and in its code if this is not inlined. */
+/* A function like warp_sum: its shuffle occurs once in the program's text, and once in its code if it is not
+ * inlined. */
 static __attribute__((noinline)) float from_first(float x) { return warp_shuffle(x, 0); }
 __global__ void two_callers_kernel(float *y) {
     float x = (float)threadIdx.x;
@@ -136,7 +137,7 @@ static void copy_not_waited() { RUN(copy_kernel, 2, 32, 512, numbers(32), number
 static void copy_waited_too_little() { RUN(copy_kernel, 2, 32, 512, numbers(32), numbers(128), WAITED_FOR_OLDER); }
 static void crooked_copy() { RUN(crooked_copy_kernel, 1, 1, 16, numbers(8)); }
 
-/* Whether `wrong` ends a process of its own with this message. */
+/* Whether `wrong`, run in a child process, ends it with this message. */
 static bool fails(void (*wrong)(), const char *message) {
     int ends[2];
     char text[4096];
@@ -195,9 +196,9 @@ static void test_copies(void **) {
     device_free(x);
 }
 
-/* == Right kernels do not ========================================================================================= */
+/* == Right kernels succeed ========================================================================================= */
 
-/* Warps take their own ways, lanes leave, and the rest goes on. */
+/* Warps take different branches, some lanes exit, and the others continue. */
 __global__ void right_kernel(float *y) {
     float x = (float)threadIdx.x;
     if (warp_id() == 0) x = warp_shuffle(x, 7);
@@ -219,13 +220,13 @@ static void test_right(void **) {
     }
 }
 
-/* == Orders ======================================================================================================= */
+/* == Order of blocks =============================================================================================== */
 
 __global__ void order_kernel(float *y, float *next) {
     y[blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z)] = next[0]++;
 }
 
-/* Every block runs once, and what one leaves for the next depends on the launch. */
+/* Every block runs once, and the order of blocks differs between launches. */
 static void test_blocks(void **) {
     enum { BLOCKS = 3 * 5 * 2 };
     std::vector<float> first;
@@ -258,15 +259,15 @@ static void test_missing_barrier(void **) {
     assert_true(wrong > 0);
 }
 
-/* One block writes where another reads or writes in the same launch: every block leaves its number, and counts with the
- * number that is there after a barrier. */
+/* Blocks write to one address in the same launch: each block stores its number, and after a barrier copies what it
+ * finds there. */
 __global__ void between_blocks_kernel(int *y, int *last) {
     if (threadIdx.x == 0) last[0] = (int)blockIdx.x;
     block_sync();
     if (threadIdx.x == 0) y[blockIdx.x] = last[0];
 }
 
-/* The number of blocks, of 8, that do not find their own number. */
+/* How many of 8 blocks do not find their own number. */
 static int surprised(int residents) {
     enum { BLOCKS = 8 };
     int at_start = emulate_residents, *y = reinterpret_cast<int *>(numbers(BLOCKS)),
@@ -281,7 +282,7 @@ static int surprised(int residents) {
     return wrong;
 }
 
-/* One after the other, blocks never meet. */
+/* Blocks that run one after the other always find their own number. */
 static void test_between_blocks(void **) {
     int wrong = 0;
     assert_true(emulate_residents > 1);
@@ -310,19 +311,19 @@ static float summed(float c, float a, float b, int n) {
 static void test_tensor_core(void **) {
     const float ulp = 0x1p-23f; /* of 1 */
     assert_true(summed(0, 1.5f, 1.5f, 16) == 36);
-    assert_true(summed(1, 0x1p-12f, 0x1p-13f, 16) == 1 + 4 * ulp); /* a term in the last of the extra bits */
-    assert_true(summed(1, 0x1p-13f, 0x1p-13f, 16) == 1);           /* terms below it, which would add up to 2 ulp */
+    assert_true(summed(1, 0x1p-12f, 0x1p-13f, 16) == 1 + 4 * ulp); /* a term in the last extra bit */
+    assert_true(summed(1, 0x1p-13f, 0x1p-13f, 16) == 1);           /* terms below it, which together are 2 ulp */
     assert_true(summed(1, 0x1.8p-12f, 0x1p-12f, 1) == 1);          /* 0.75 ulp is cut off, not rounded */
     assert_true(summed(-1, -0x1.8p-12f, 0x1p-12f, 1) == -1);
     assert_true(summed(1, -0x1p-12f, 0x1p-13f, 1) == 1 - ulp / 2); /* below 1 floats are twice as dense */
-    assert_true(summed(0x1p-30f, -1, 1, 1) == -1);                 /* the accumulator is shifted too */
+    assert_true(summed(0x1p-30f, -1, 1, 1) == -1);                 /* the accumulator is shifted, too */
     assert_true(summed(0, 0, 5, 16) == 0 && summed(3, 0, 0, 16) == 3);
     assert_true(summed(0, INFINITY, 1, 1) == INFINITY);
     float nan = summed(1, NAN, 1, 1);
     assert_true(nan != nan);
 }
 
-/* The matrix instruction adds like that. */
+/* The matrix instruction adds in this way. */
 __global__ void truncated_kernel(float *y) {
     float c[4] = {1, 1, 1, 1};
     uint32_t pair = bf16_pair(0x1p-13f, 0x1p-13f);
@@ -336,7 +337,7 @@ static void test_matrix_instruction(void **) {
     for (float one : taken(y, 32)) assert_true(one == 1);
 }
 
-/* The product of floats, lane by lane, against the definition of the layout (kernels/cuda/fragments.cuh). */
+/* The product of floats against the definition of the layout, lane by lane (kernels/cuda/fragments.cuh). */
 __global__ void whole_float_product_kernel(float *y, const float *a, const float *b) {
     int g = lane_id() / 4, t = lane_id() % 4;
     float mine[8], other[4], c[4];
@@ -349,7 +350,7 @@ __global__ void whole_float_product_kernel(float *y, const float *a, const float
 static void test_float_product(void **) {
     enum { A = 16 * 16, B = 16 * 8, C = 16 * 8 };
     float *a = numbers(A), *b = numbers(B), *y = numbers(C), host_a[A], host_b[B];
-    for (int i = 0; i < A; i++) host_a[i] = (float)(i * 37 % 101 - 50); /* whose sums are exact */
+    for (int i = 0; i < A; i++) host_a[i] = (float)(i * 37 % 101 - 50); /* the sums are exact */
     for (int i = 0; i < B; i++) host_b[i] = (float)(i * 53 % 89 - 44);
     device_upload(a, host_a, sizeof host_a);
     device_upload(b, host_b, sizeof host_b);
@@ -365,7 +366,7 @@ static void test_float_product(void **) {
     device_free(b);
 }
 
-/* Distance of got from want in units of the last place of want. */
+/* The distance of got from want in units of want's last place. */
 static double ulps(float got, double want) { return fabs(got - want) / ldexp(1, ilogb(want) - 23); }
 
 static void test_special_functions(void **) {
@@ -389,7 +390,7 @@ static void test_special_functions(void **) {
     assert_true(emulate_reciprocal(0x1.8p126f) == 0 && emulate_reciprocal(INFINITY) == 0);
 }
 
-/* 1 + 1/512 is not a bfloat16 number: the rest after subtracting 1 shows whether a parameter was rounded. */
+/* 1 + 1/512 is not a bfloat16 number: what remains after subtracting 1 shows whether a parameter was rounded. */
 static void test_rounded_parameters(void **) {
     const float rest = 0x1p-9f, biases[] = {0, 1 + rest}, ones[] = {1, 1};
     const float weights[] = {1 + rest, -1, -1, 0}, turned[] = {1 + rest, 0, -1, 0};
@@ -416,7 +417,7 @@ static void test_rounded_parameters(void **) {
     device_free(b);
 }
 
-/* Exact at the numbers where a rounded quotient would be wrong first: next to multiples, and up to 2^31 - 1. */
+/* Divisions are exact where a rounded quotient would first be wrong: next to multiples, and up to 2^31 - 1. */
 static void test_divisors(void **) {
     for (int i = 1; i < 4000; i++) {
         int by = i < 2000 ? i : i < 3000 ? 0x7fffffff - (i - 2000) : (1 << i % 31) + i % 3 - (i % 31 > 1);

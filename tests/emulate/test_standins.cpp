@@ -1,5 +1,5 @@
-/* The stand-ins for CUDA's libraries: every rule is broken once, in a process of its own, which must end with a line
- * that names the call and the rule; what is right must pass, in every order, and give the numbers that it should.
+/* The stand-ins for CUDA's libraries: every rule is broken once, in a child process, which must end with a line that
+ * names the call and the rule; right calls must pass in every order and give the right results.
  *
  *   build/emulate-FP32/tests/emulate/test_standins */
 #include <cublasLt.h>
@@ -22,7 +22,7 @@ extern "C" {
 #include "kernels/kernels.h"
 }
 
-/* == Processes of their own ======================================================================================= */
+/* == Child processes =============================================================================================== */
 
 static int count, failures;
 
@@ -33,7 +33,7 @@ static void check(const std::string &name, bool ok, const std::string &evidence 
     failures += !ok;
 }
 
-/* Runs it and collects what it says; its wait status. */
+/* Runs it in a child process, collects its standard error, and returns its wait status. */
 static int in_process(void (*body)(), std::string *said) {
     int ends[2], status;
     char text[4096];
@@ -53,7 +53,7 @@ static int in_process(void (*body)(), std::string *said) {
     return status;
 }
 
-/* Breaks a rule: the process must end by the stand-in's own hand, with one line that has these words. */
+/* `body` breaks a rule: the stand-in must end the process with one line that contains these words. */
 static void breaks(const char *name, const char *words, void (*body)()) {
     std::string said, line;
     int status = in_process(body, &said);
@@ -64,7 +64,7 @@ static void breaks(const char *name, const char *words, void (*body)()) {
           ok ? line.substr(10) : "status " + std::to_string(status) + ", said: " + line);
 }
 
-/* Passes in every order: the body calls expect(). */
+/* `body` is right and must pass in every order; it calls expect(). */
 static void passes(const char *name, void (*body)()) {
     std::string said, trouble;
     for (int seed = 1; seed <= 12 && trouble.empty(); seed++) {
@@ -76,7 +76,7 @@ static void passes(const char *name, void (*body)()) {
     check(name, trouble.empty(), trouble);
 }
 
-/* Is wrong, though no single call is: must show in some orders as a wrong number. */
+/* `body` is wrong although each call is right: the result must be wrong in some orders. */
 static void shows(const char *name, void (*body)()) {
     std::string said;
     int wrong = 0;
@@ -100,7 +100,7 @@ static void near(const char *what, double got, double want, double tolerance) {
     _exit(1);
 }
 
-/* == What the mistakes are made of ================================================================================= */
+/* == Helpers ======================================================================================================= */
 
 static cudaStream_t stream() {
     cudaStream_t s;
@@ -241,7 +241,7 @@ static void memory() {
         cudaStream_t s = stream();
         float here[4] = {1, 2, 3, 4}, back[4], *host = pinned(4), *p = device(4), *q = device(4);
         cudaMemcpyAsync(p, here, 16, TO_DEVICE, s);
-        here[0] = 9; /* its bytes were taken */
+        here[0] = 9; /* its bytes were copied */
         cudaMemcpyAsync(q, p, 16, ON_DEVICE, s);
         cudaMemcpyAsync(host, q, 16, cudaMemcpyDefault, s);
         cudaMemcpyAsync(back, q, 16, TO_HOST, s);
@@ -545,7 +545,7 @@ static void graphs() {
 
 /* == cuBLASLt ===================================================================================================== */
 
-/* D [m,n] = A^T B with A [k,m], B [k,n], all packed unless told. */
+/* D [m,n] = A^T B with A [k,m] and B [k,n], stored without gaps. */
 struct Product {
     uint64_t m = 24, n = 10, k = 16;
     cudaDataType in = CUDA_R_16BF, out = CUDA_R_16BF;
@@ -606,7 +606,7 @@ static void bf16_product(Product p, size_t a_off, size_t d_off) {
 
 static double gelu(double x) { return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); }
 
-/* Every algorithm and its numbers. */
+/* Checks the results of every algorithm. */
 static void product_numbers(uint32_t epilogue, cudaDataType out) {
     Product p;
     std::vector<float> A = numbers(p.k * p.m, 1), B = numbers(p.k * p.n, 2), bias = numbers(p.n > p.m ? p.n : p.m, 3),
@@ -877,7 +877,7 @@ static void transforms() {
         cudaStreamSynchronize(s);
         std::vector<cufftComplex> middle = downloaded(spectrum, (size_t)t.batch * t.complex_count);
         for (int b = 0; b < t.batch; b++) {
-            double sum = 0, re = 0, im = 0; /* frequencies (0, 0) and (1, 2) */
+            double sum = 0, re = 0, im = 0; /* sum: frequency (0, 0); re, im: (1, 2) */
             for (int i = 0; i < 6; i++)
                 for (int j = 0; j < 5; j++) {
                     double v = x[(size_t)(b * 30 + i * 5 + j)], angle = -2 * M_PI * (i / 6.0 + 2 * j / 5.0);
@@ -892,7 +892,7 @@ static void transforms() {
         cufftExecC2R(t.inverse, spectrum, out);
         std::vector<float> back = downloaded(out, x.size());
         for (size_t i = 0; i < x.size(); i++) near("back", back[i], 30 * x[i], 1e-5);
-        EXPECT(downloaded(spectrum, 1)[0].x != downloaded(spectrum, 1)[0].x); /* the input is lost */
+        EXPECT(downloaded(spectrum, 1)[0].x != downloaded(spectrum, 1)[0].x); /* the input is destroyed */
     });
     breaks("a plan that was destroyed", "no plan", [] {
         Transform t;
@@ -1065,7 +1065,7 @@ static void convolutions() {
 
 /* == NCCL ========================================================================================================= */
 
-/* Two processes, the second on the second GPU; each runs body(rank, communicator, stream). */
+/* Runs body(rank, communicator, stream) in two processes; the second one uses the second GPU. */
 static void two_ranks(void (*body)(int, ncclComm_t, cudaStream_t), bool one_gpu = false) {
     ncclUniqueId id;
     ncclGetUniqueId(&id);
@@ -1106,7 +1106,7 @@ static void ranks() {
             float *p = uploaded<float>({1}), x;
             char byte = 0;
             ncclAllReduce(p, p, 1, ncclFloat, ncclSum, comm, s);
-            if (rank) EXPECT(read(done[0], &byte, 1) == 1); /* until rank 0 has its sum */
+            if (rank) EXPECT(read(done[0], &byte, 1) == 1); /* wait until rank 0 has its sum */
             cudaMemcpyAsync(&x, p, 4, TO_HOST, s);
             if (!rank) EXPECT(write(done[1], &byte, 1) == 1);
             EXPECT(x == 2);
@@ -1134,7 +1134,7 @@ static void ranks() {
     passes("two ranks on one GPU are an error", [] { two_ranks(NULL, true); });
     breaks("sums of different lengths", "another, or another order", [] {
         two_ranks([](int rank, ncclComm_t comm, cudaStream_t s) {
-            if (rank) { /* one line is enough */
+            if (rank) { /* only one rank's line is needed */
                 if (!freopen("/dev/null", "w", stderr)) abort();
             }
             ncclAllReduce(device(8), device(8), rank ? 7 : 8, ncclFloat, ncclSum, comm, s);

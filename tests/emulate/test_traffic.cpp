@@ -1,4 +1,4 @@
-/* The count of bytes that kernels move, by kernels whose bytes are known. */
+/* The counts of bytes that kernels move, for kernels whose bytes are known. */
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -28,7 +28,7 @@ static void assert_traffic(size_t asked, size_t moved, size_t floor) {
     assert_int_equal(t.floor, floor);
 }
 
-/* Reads and writes of one address count apart; what is shared does not count. */
+/* Reads and writes of one address count separately; shared memory does not count. */
 __global__ void add_kernel(float *to, const float *from) {
     SHARED(float, shared);
     shared[threadIdx.x] = from[blockIdx.x * THREADS + threadIdx.x];
@@ -40,7 +40,7 @@ static void test_once(void **) {
     assert_traffic(3 * N * sizeof(float), 3 * N * sizeof(float), 3 * N * sizeof(float));
 }
 
-/* Every block reads all of x, its threads the same. */
+/* All threads of all blocks read all of x. */
 __global__ void sum_kernel(float *to, const float *from) {
     float sum = 0;
     for (int i = 0; i < N; i++) sum += from[i];
@@ -51,7 +51,7 @@ static void test_again(void **) {
     assert_traffic((N + 1) * N * sizeof(float), (BLOCKS + 1) * N * sizeof(float), 2 * N * sizeof(float));
 }
 
-/* A number in every sector. */
+/* Reads one number of each sector. */
 __global__ void apart_kernel(float *to, const float *from) {
     to[blockIdx.x * THREADS + threadIdx.x] = from[8 * (threadIdx.x % (N / 8))];
 }
@@ -61,7 +61,7 @@ static void test_sectors(void **) {
                    (N / 8 + THREADS) * sizeof(float));
 }
 
-/* Sixteen bytes at once, and on their way to shared memory. */
+/* Copies of 16 bytes, also asynchronous ones to shared memory. */
 __global__ void copies_kernel(float *to, const float *from) {
     SHARED(float, shared);
     copy_async_16(shared + 4 * threadIdx.x, from + 4 * threadIdx.x);
@@ -74,7 +74,7 @@ static void test_copies(void **) {
     assert_traffic(2 * N * sizeof(float), 2 * N * sizeof(float), 2 * N * sizeof(float));
 }
 
-/* Blocks add to one number, and read or write what another block writes, without any barrier. */
+/* Blocks update the same number, or read or write what another block writes, without synchronisation. */
 enum { RACE_ADD, RACE_READ, RACE_BEFORE, RACE_NONE };
 __global__ void race_kernel(float *to, int how) {
     if (threadIdx.x) return;

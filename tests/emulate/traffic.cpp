@@ -1,6 +1,6 @@
-/* Counters in the place of the functions that -fsanitize=thread makes a compiler call before loads and stores
- * (traffic.h). Nothing of ThreadSanitizer itself is linked.  The file is compiled without the sanitizers, as it is
- * called for every number. */
+/* Counters in place of the functions that the compiler calls before loads and stores with -fsanitize=thread
+ * (traffic.h).  ThreadSanitizer itself is not linked.  Compiled without the sanitizers, because it is called for every
+ * load and store. */
 #include "tests/emulate/traffic.h"
 
 #include <stdint.h>
@@ -13,19 +13,19 @@
 enum { SECTOR = 32 };
 enum Direction { READ, WRITE };
 
-/* The launch and the block that touched a sector last, and which of its bytes that launch touched. */
+/* For reads and writes: the last launch and block that accessed a sector, and the bytes that this launch accessed. */
 struct Sector {
     uint32_t launch[2], bytes[2], block[2];
 };
 
-/* The blocks that touched two bytes last. */
+/* The last blocks that accessed two bytes. */
 struct Touched {
     uint32_t writer, readers[2];
 };
 
 static uintptr_t memory;
 static size_t memory_bytes;
-static Sector *sectors; /* addresses that take no room until they are used */
+static Sector *sectors; /* its pages take no memory until they are used */
 static Touched *halves; /* likewise */
 static uint32_t launch, launch_first; /* its first block */
 static bool running;
@@ -117,6 +117,6 @@ void __tsan_read_range(void *p, unsigned long bytes) { touch(p, bytes, READ); }
 void __tsan_write_range(void *p, unsigned long bytes) { touch(p, bytes, WRITE); }
 void __tsan_vptr_update(void **, void *) {}
 void __tsan_vptr_read(void **) {}
-void __tsan_init() { emulate_residents = 1; } /* so that what a block has fetched is known */
+void __tsan_init() { emulate_residents = 1; } /* one block after the other, so that its reads are known */
 uint8_t __tsan_atomic8_load(const volatile uint8_t *p, int) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
 }

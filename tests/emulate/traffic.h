@@ -1,29 +1,29 @@
-/* Bytes of device memory that kernels move, counted in a build that calls a function before every load and store, which
- * also ends the program where two blocks of a launch touch the same two bytes and one of them writes: a race, as blocks
- * have no order. */
+/* Counts the bytes of device memory that kernels move, in a build that calls a function before every load and store.
+ * That function also ends the program at a race: two blocks of a launch, which have no order, access the same two bytes
+ * and one of them writes. */
 #ifndef VIT_TESTS_EMULATE_TRAFFIC_H
 #define VIT_TESTS_EMULATE_TRAFFIC_H
 
 #include <stddef.h>
 
-/* All of a launch, or of many.
+/* The bytes of one launch or of many.
  *
- *   asked   what its threads ask for
- *   moved   what its blocks fetch and write: a sector of 32 bytes once for each block that reads it and once for each
- *           that writes it, as the first-level cache leaves it and memory is addressed
- *   floor   each byte that is read once, each that is written once */
+ *   asked   what the threads read and write
+ *   moved   what the blocks move with a first-level cache: a sector of 32 bytes counts once for each block that reads
+ *           it and once for each that writes it
+ *   floor   each byte that is read counts once, and each that is written */
 struct Traffic {
     size_t asked, moved, floor;
 };
 
-/* The range of addresses of device memory. */
+/* Sets the range of addresses of device memory. */
 void traffic_memory(const void *first, size_t bytes);
 
-/* A kernel is launched; and is done. */
+/* Begin and end the counting of a launch. */
 void traffic_begin();
 Traffic traffic_end();
 
-/* Does this build count? */
+/* Whether this build counts. */
 bool traffic_counts();
 
 #endif

@@ -1,5 +1,5 @@
-/* Functions of runtime.cu and linear.cu that differ for kernels on a CPU: the linker calls these in the place of the
- * functions that they are named after (-Wl,--wrap). */
+/* Replacements of functions in runtime.cu and linear.cu for kernels on a CPU: the linker calls these functions instead
+ * (-Wl,--wrap). */
 #include <sanitizer/asan_interface.h>
 #include <string.h>
 
@@ -10,7 +10,8 @@ using namespace standin;
 
 extern "C" {
 
-/* Full of NaN again for every kernel that asks; what lies beyond the bytes asked for is forbidden. */
+/* The workspace is filled with NaN for every kernel that asks for it, and what lies beyond the requested bytes is
+ * poisoned. */
 void *__real__Z17kernels_workspacem(size_t bytes);
 void __real_kernels_reserve(size_t bytes);
 
@@ -34,7 +35,7 @@ void *__wrap__Z17kernels_workspacem(size_t bytes) {
     return p;
 }
 
-/* A CPU's numbers, and no seconds spent on a GPU's. */
+/* Constants for a CPU, instead of measurements. */
 double __wrap_gemm_peak_gflops(void) { return 1; }
 double __wrap_memory_peak_gbytes(void) { return 1; }
 size_t __wrap_activations_at_once(void) { return 8 * 256 * 192; }

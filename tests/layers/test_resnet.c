@@ -360,7 +360,7 @@ static void test_pyramid_gradients(void **state) {
         gradients[i] = normals(n, 1);
         for (size_t j = 0; j < n; j++) {
             assert_true(y[j] > 0);
-            gradients[i][j] = fabsf(gradients[i][j]); /* the differences add up, the roundings cancel */
+            gradients[i][j] = fabsf(gradients[i][j]); /* all positive: differences add up, roundings do not */
         }
         dfeatures[i] = upload_real(gradients[i], n);
     }

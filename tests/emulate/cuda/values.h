@@ -1,6 +1,6 @@
-/* The constants of CUDA's libraries that this project's sources name, with the values of NVIDIA's documentation, as
- * lists: V(name, value).  The other headers of this folder make enumerations of them, and check_values.cu, where the toolkit
- * is installed, compares each with the toolkit's own. */
+/* The constants of CUDA's libraries that this project uses, with the values in NVIDIA's documentation, as lists V(name,
+ * value).  The other headers of this folder define enumerations from them, and where the toolkit is installed
+ * check_values.cu compares them with its own. */
 #ifndef VIT_TESTS_EMULATE_CUDA_VALUES_H
 #define VIT_TESTS_EMULATE_CUDA_VALUES_H
 
@@ -55,7 +55,7 @@
     V(cudaGraphExecUpdateErrorTopologyChanged, 2) \
     V(cudaGraphExecUpdateErrorNodeTypeChanged, 3)
 
-/* Macros in the toolkit. */
+/* The toolkit defines these as macros. */
 #define CUDA_FLAGS(V)                  \
     V(cudaHostAllocDefault, 0)         \
     V(cudaHostAllocPortable, 1)        \
