@@ -227,9 +227,8 @@ test_all() {
     wait $more || echo "-- test_python, test_browser: $(tail -n 1 "$scratch/more")"
     # Runs the plan for the first hour on a GPU with the emulated kernels.
     # shellcheck disable=SC2046 # names of tests
-    suite build/cpu $(programs) $(scripts | grep -vxE "test_gpu_plan|$(all || echo "$swept" | tr ' ' '|')|$(echo "$spaced" | tr ' ' '|')")
-    # shellcheck disable=SC2086 # a list
-    all || VIT_TEST_QUICK=1 suite build/cpu $swept
+    VIT_TEST_SHORT=$(all || echo "$swept") suite build/cpu $(programs) \
+        $(scripts | grep -vxE "test_gpu_plan|$(echo "$spaced" | tr ' ' '|')")
     # Runs, in a folder whose name has a space, the tests that pass paths to a shell, to make and to other programs.
     ln -s "$PWD" "$scratch/with space"
     # shellcheck disable=SC2086 # a list

@@ -8,6 +8,7 @@
 #                                                  include tests/on_device.h, by themselves or by tests/differences.h
 #
 # VIT_TEST_QUICK=1    tests skip long parts (a sanitized build is many times slower)
+# VIT_TEST_SHORT      names of tests that skip long parts
 # VIT_TEST_TIMEOUT    seconds that one program may take
 # VIT_TEST_JOBS       programs that run at once (default: the number of cores, at most 8)
 # VIT_TEST_LAUNCHER   a command that runs programs of another machine: qemu-aarch64
@@ -68,6 +69,7 @@ run_test() { # file of results, name, command...
     name=$2
     shift 2
     log=$BUILD/tests/$name.log
+    case " ${VIT_TEST_SHORT:-} " in *" $name "*) export VIT_TEST_QUICK=1 ;; esac
     start=$(date +%s)
     run_limited "$@" >"$log" 2>&1 </dev/null
     status=$?
