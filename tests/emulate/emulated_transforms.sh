@@ -15,7 +15,8 @@ ln -s "$root/tests" tests
 fixtures="lisa lisa-2d gf gf-even clip-gf"
 case $build in *BF16*) fixtures="lisa gf-even" ;; esac
 for fixture in $fixtures; do
-    VIT_STANDIN_COUNTS=$work/counts VIT_TRANSFORMS=cufft VIT_TEST_FIXTURES=$fixture "$build/tests/test_model" >out 2>&1 &&
+    VIT_STANDIN_COUNTS=$work/counts VIT_TRANSFORMS=cufft VIT_TEST_FIXTURES=$fixture \
+        "$build/tests/test_model" test_reference >out 2>&1 &&
         grep -q 'cufftExecC2R' counts
     check "$fixture against its fixture, by cuFFT" $? "$(grep -a 'not ok\|stand-in' out | grep -v SKIP | head -n 1)"
 done
