@@ -359,7 +359,7 @@ static void test_differences(void **state) {
         printf("the loss of bfloat16 activations is too coarse to be differentiated by differences\n");
         skip();
     }
-    each_fixture(differences_agree, full_or_reduced("every n-th fixture, n =", 1, 30));
+    each_fixture(differences_agree, full_or_reduced("every n-th fixture, n =", 1, 80));
 }
 
 /* Samples drop paths until the first image keeps every half-block, and every half-block from block 1 on drops another
