@@ -4,11 +4,11 @@
 #
 #   sh scripts/test.sh        minutes: the build in float32 without warnings, the tests of units and programs without what
 #                             takes long, and the rules of style that grep can check
-#   sh scripts/test.sh ci     half an hour: what CI checks, also where CI=true.  All tests, with AVX2 alone and with bfloat16,
-#                             too; those of clang's build under AddressSanitizer and UBSan, the loaders under
+#   sh scripts/test.sh ci     an hour on two cores: what CI checks, also where CI=true.  All tests, with AVX2 alone and with
+#                             bfloat16, too; those of clang's build under AddressSanitizer and UBSan, the loaders under
 #                             ThreadSanitizer, part of the tests for arm64 under an emulator, the fuzzers for a while, the
 #                             emulated CUDA kernels, and the CUDA build if there is a compiler for it
-#   sh scripts/test.sh all    an hour, before a release or after work on kernels: the same tests with every case, more
+#   sh scripts/test.sh all    hours, before a release or after work on kernels: the same tests with every case, more
 #                             failing system calls, and all tests of clang's optimised build and under gcc's sanitizers
 #
 #   FUZZ_SECONDS=5     seconds for each fuzzer
