@@ -358,7 +358,6 @@ static void clip_of_numbers(void **state) {
     device_free(d_phi);
     device_free(d_qkv);
     device_free(d_alpha);
-    device_free(d_y);
     device_free(d_den);
 }
 
