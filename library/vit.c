@@ -3,6 +3,7 @@
  * step has allocated is freed. */
 #include "library/vit.h"
 
+#include <jansson.h>
 #include <math.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -19,6 +20,7 @@
 #include "data/images/picture.h"
 #include "kernels/kernels.h"
 #include "layers/vit/vit.h"
+#include "library/exceptions.h"
 #include "library/scope.h"
 #include "training/checkpoint.h"
 #include "training/run_folder.h"
@@ -43,6 +45,7 @@ static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
 static _Thread_local struct {
     jmp_buf failed;
     char message[sizeof(((vit_error *)0)->text)];
+    bool running;
 } call;
 
 static void come_back(int status, const char *message) {
@@ -57,14 +60,45 @@ static bool fail(vit_error *error, const char *text) {
     return false;
 }
 
+/* jansson does not survive a failed allocation: it ends the process by an assertion, or loses characters.  During a call
+ * it allocates here, where a failure ends the call; other threads, which may use jansson too, go on as before. */
+static struct {
+    json_malloc_t allocate;
+    json_free_t release;
+} others;
+
+static void *json_allocate(size_t size) {
+    if (!call.running) return others.allocate(size);
+    void *block = malloc(size);
+    if (!block) die("out of memory: %zu bytes for the checkpoint's header", size);
+    return block;
+}
+
+static void json_release(void *block) {
+    if (call.running) free(block);
+    else others.release(block);
+}
+
+static void run(void (*step)(void *context), void *context) {
+    char thrown[256];
+    if (exceptions_run(step, context, thrown, sizeof thrown)) return;
+    kernels_recover();
+    die("%s", thrown);
+}
+
 /* Runs step(context) in a turn of its own.  False: it has died, with the reason in *error. */
 static bool attempt(void (*step)(void *context), void *context, vit_error *error) {
     pthread_mutex_lock(&turn);
     die_in_library(come_back, scope_share);
+    json_get_alloc_funcs(&others.allocate, &others.release);
+    json_set_alloc_funcs(json_allocate, json_release);
     scope_begin();
+    call.running = true;
     bool failed = setjmp(call.failed) != 0;
-    if (!failed) step(context);
+    if (!failed) run(step, context);
+    call.running = false;
     scope_end(failed);
+    json_set_alloc_funcs(others.allocate, others.release);
     safetensors_hold(NULL, NULL, 0);
     pthread_mutex_unlock(&turn);
     if (error) fail(error, failed ? call.message : "");

@@ -6,12 +6,20 @@ all: $(if $(filter 0,$(SANITIZE)),library)
 comma := ,
 VERSION := $(shell sed -n 's/.*VIT_VERSION "\(.*\)"/\1/p' core/version.h)
 SONAME := libvit.so.$(firstword $(subst ., ,$(VERSION)))
-LIBRARY_OBJECTS := $(addprefix $(BUILD)/library/,vit.o scope.o collective.o)
+# Whether the compiler has a C++ part, without which an exception of oneDNN ends the process.
+CATCHES := $(if $(filter 1,$(ONEDNN)),$(shell printf '\043include <new>\n' | $(CC) $(CPPFLAGS) -x c++ -fsyntax-only - 2>/dev/null && echo 1))
+LIBRARY_OBJECTS := $(addprefix $(BUILD)/library/,vit.o scope.o collective.o exceptions$(if $(CATCHES),,_none).o)
 # Sanitized code keeps unused sections, and with them a reference to main, which is in the program that uses the
 # library. The allocations of the library's own code go through library/scope.c.
 WRAPPED := $(patsubst %,-Wl$(comma)--wrap=%,malloc calloc realloc aligned_alloc strdup free)
 # Not needed to classify images: processes, sound, config files, checksums.
-LIBRARY_LIBRARIES = $(filter-out $(MPI_LIBRARIES) $(SOUND_LIBRARIES) -lxxhash,$(LIBRARIES))
+LIBRARY_LIBRARIES = $(filter-out $(MPI_LIBRARIES) $(SOUND_LIBRARIES) -lxxhash,$(LIBRARIES)) $(if $(CATCHES),-lstdc++)
+
+# The flags of C, but for the standard and the warnings that C++ does not have.
+$(BUILD)/library/exceptions.o: library/exceptions.cpp $(BUILD)/flags
+	@mkdir -p $(@D)
+	@echo "CC $<"
+	@$(CC) $(filter-out -std=gnu11 -Wstrict-prototypes -Wmissing-prototypes,$(FLAGS)) -x c++ -std=c++11 -MMD -MP -c $< -o $@
 
 # Sums over ranks for a single process, without MPI.
 $(BUILD)/library/collective.o: kernels/device/collective.c $(BUILD)/flags
@@ -29,10 +37,12 @@ $(BUILD)/$(SONAME): $(LIBRARY_OBJECTS) $(BUILD)/libtrain.a library/vit.map make/
 $(BUILD)/libvit.so: $(BUILD)/$(SONAME)
 	@ln -sf $(SONAME) $@
 
-# One object whose only global symbols are vit_*.
-$(BUILD)/libvit.a: $(LIBRARY_OBJECTS) $(BUILD)/libtrain.a
-	@$(CC) -r -nostdlib $(WRAPPED) $^ -o $(BUILD)/library/all.o
-	@$(OBJCOPY) --wildcard --keep-global-symbol='vit_*' $(BUILD)/library/all.o
+# One object whose only global symbols are those of vit.h, without what these do not need, such as MPI.
+open := (
+API := $(shell sed -n 's/^VIT_API.*\(vit_[a-z_]*\)$(open).*/\1/p' library/vit.h)
+$(BUILD)/libvit.a: $(LIBRARY_OBJECTS) $(BUILD)/libtrain.a make/library.mk
+	@$(CC) -r -nostdlib -Wl,--gc-sections $(API:%=-Wl$(comma)-u$(comma)%) $(WRAPPED) $(filter-out %.mk,$^) -o $(BUILD)/library/all.o
+	@$(OBJCOPY) $(API:%=--keep-global-symbol=%) $(BUILD)/library/all.o
 	@rm -f $@
 	@ar rcs $@ $(BUILD)/library/all.o
 

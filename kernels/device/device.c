@@ -51,6 +51,8 @@ void kernels_exit(void) {
     kernels_workspace_bytes = 0;
 }
 
+void kernels_recover(void) { library_recover(); }
+
 const char *kernels_device(void) {
     static char text[96];
     snprintf(text, sizeof text, "CPU, %d threads, %s, %s%s", omp_get_max_threads(), kernels_instructions(),

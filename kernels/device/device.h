@@ -17,6 +17,9 @@ extern "C" {
 void kernels_init(void);
 void kernels_exit(void);
 
+/* After an exception in a library that computes: drops what the library has begun and would find again. */
+void kernels_recover(void);
+
 /* A description of the device for the first line of a run, such as "CPU, 2 threads, AVX-512, bfloat16, oneDNN
  * 2.6.3". */
 const char *kernels_device(void);

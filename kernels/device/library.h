@@ -11,6 +11,9 @@ const char *library_name(void);
 /* Called once, before any other part of the library. */
 void library_begin(void);
 
+/* kernels_recover of device.h. */
+void library_recover(void);
+
 /* True if products of bfloat16 have instructions here. */
 bool library_multiplies_bfloat16(void);
 

@@ -17,8 +17,10 @@ static dnnl_stream_t stream;
 
 dnnl_engine_t onednn_engine(void) {
     if (!engine) {
-        DNNL_TRY(dnnl_engine_create(&engine, dnnl_cpu, 0));
-        DNNL_TRY(dnnl_stream_create(&stream, engine, dnnl_stream_default_flags));
+        dnnl_engine_t created;
+        DNNL_TRY(dnnl_engine_create(&created, dnnl_cpu, 0));
+        DNNL_TRY(dnnl_stream_create(&stream, created, dnnl_stream_default_flags));
+        engine = created; /* only with its stream */
     }
     return engine;
 }
@@ -92,6 +94,15 @@ void library_begin(void) {
     *(void **)&set = dlsym(RTLD_DEFAULT, "_ZSt13set_terminatePFvvE");
     *(void **)&thrown_type = dlsym(RTLD_DEFAULT, "__cxa_current_exception_type");
     if (set) set(on_exception);
+}
+
+/* A primitive whose creation has thrown stays in oneDNN's cache as a promise that is broken, and the next one of its
+ * kind would wait for it.  A cache without room forgets it. */
+void library_recover(void) {
+    int room;
+    if (dnnl_get_primitive_cache_capacity(&room) != dnnl_success) return;
+    dnnl_set_primitive_cache_capacity(0);
+    dnnl_set_primitive_cache_capacity(room);
 }
 
 /* On x86 oneDNN reports it, and also respects ONEDNN_MAX_CPU_ISA. */

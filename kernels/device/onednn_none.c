@@ -4,6 +4,7 @@
 const char *library_name(void) { return "own products"; }
 
 void library_begin(void) {}
+void library_recover(void) {}
 
 bool library_multiplies_bfloat16(void) {
 #ifdef __AVX512BF16__

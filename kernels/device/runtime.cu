@@ -509,6 +509,7 @@ double memory_peak_gbytes(void) {
 void kernels_init(void) {}
 
 const char *kernels_unsupported(void) { return NULL; }
+void kernels_recover(void) {}
 
 /* Each rank on a machine uses its own GPU; a launcher may also make only one GPU visible to each rank. */
 static void gpu_choose(int count) {

@@ -9,6 +9,7 @@
  *   calls damage CHECKPOINT IMAGE SCRATCH N    N bit flips, most in the header, and N truncations: the file SCRATCH and
  *                                              memory give the same errors and probabilities, without a memory leak
  *   calls refused CHECKPOINT                   opens a bad checkpoint 500 times without a memory leak; prints the error
+ *   calls again CHECKPOINT IMAGE               as logits, for the third time; the first call that fails is made again
  *   calls threads A B IMAGE N                  N calls by two threads with a model each: same logits, no memory leak */
 #include <math.h>
 #include <pthread.h>
@@ -58,6 +59,23 @@ static void print_logits(char **a) {
     float *logits = logits_of(model, a[1]);
     for (int i = 0; i < vit_classes(model); i++) printf("%.9g\n", (double)logits[i]);
     free(logits);
+    vit_close(model);
+}
+
+/* tests/faults.c makes one allocation fail, of which the caller has none. */
+static void again(char **a) {
+    static float logits[1000];
+    static vit_error error;
+    vit_model *model = NULL;
+    for (int tries = 0, done = 0; done < 3; tries++) {
+        if (!model) model = vit_open(a[0], &error);
+        REQUIRE(!model || vit_classes(model) <= 1000, "more than 1000 classes");
+        bool ok = model && vit_classify_file(model, a[1], logits, &error) && vit_logits(model, logits, &error);
+        REQUIRE(ok || *error.text, "a failure without a reason");
+        REQUIRE(ok || tries == done, "a second failure: %s", error.text);
+        done += ok;
+    }
+    for (int i = 0; i < vit_classes(model); i++) printf("%.9g\n", (double)logits[i]);
     vit_close(model);
 }
 
@@ -229,7 +247,7 @@ int main(int argc, char **argv) {
         const char *name;
         int arguments;
         void (*run)(char **arguments);
-    } modes[] = {{"logits", 2, print_logits}, {"attention", 2, attention}, {"recovery", 4, recovery},
+    } modes[] = {{"logits", 2, print_logits}, {"again", 2, again},         {"attention", 2, attention}, {"recovery", 4, recovery},
                  {"damage", 4, damage},       {"refused", 1, refused},     {"threads", 4, threads}};
     srand(17);
     for (size_t i = 0; i < sizeof modes / sizeof *modes; i++)

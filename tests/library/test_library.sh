@@ -24,7 +24,7 @@ last_line() { tail -n 1 "$1"; }
 
 # == The library as a file ===========================================================================================
 
-nm -D --defined-only "$library" | awk '$2 != "A" { sub(/@.*/, "", $3); print $3 }' >names
+nm -D --defined-only "$library" | awk '$2 != "A" { sub(/@.*/, "", $3); print $3 }' | sort >names
 grep -q '^vit_open$' names && ! grep -qv '^vit_' names
 check "the library defines vit_* and nothing else" $? "$(grep -v '^vit_' names | head -n 1)"
 
@@ -92,6 +92,16 @@ for said in json.load(open("p.json"))[0]["predictions"]:
 END
 check "its probabilities are those of train_vit --predict" $? "$(last_line err)"
 
+static=$(sed -n 's/^Libs.private: //p' "$build/vit.pc")
+if [ "$sanitizer" ]; then
+    skip "libvit.a" "sanitized code keeps what nothing uses, and needs the libraries of that"
+else
+    "${CC:-cc}" -std=gnu11 -O1 -I. "$root/tests/library/calls.c" "$build/libvit.a" $static -o static 2>err &&
+        ./static logits $one a.png >out 2>err && cmp out logits >>err 2>&1 &&
+        nm -g "$build/libvit.a" | awk '$2 ~ /^[TDBRVW]$/ { print $3 }' | sort | diff - names >>err 2>&1
+    check "libvit.a is linked with the flags of vit.pc alone, has the same names, and gives the same logits" $? "$(last_line err)"
+fi
+
 ask attention $one a.png
 check "attention weights of every token; bad indices are errors" $? "$(last_line err)"
 
@@ -115,6 +125,26 @@ ask damage $one a.png checkpoint "$(few 40 400)" # the name that errors have of 
 status=$?
 [ "$status" -eq 0 ] && [ ! -s out ] && [ ! -s err ]
 check "damaged checkpoints, in files and in memory, are errors, without a print and without growth" $? "status $status: $(last_line err)"
+
+# Every allocation of the process counts, including those of oneDNN and jansson.
+starve() { # which
+    LD_LIBRARY_PATH=$build timeout -k 5 500 env LD_PRELOAD=$build/tests/faults.so VIT_FAULT=memory VIT_FAULT_AT=$1 \
+        VIT_FAULT_COUNT=allocations ./calls again $one a.png >out 2>err </dev/null
+}
+if [ "$sanitizer" ] || [ ! -e "$build/tests/faults.so" ]; then
+    skip "failing allocations" "a sanitizer has its own, or no $build/tests/faults.so"
+else
+    starve 0
+    cmp -s out logits && [ ! -s err ]
+    all=$?
+    allocations=$(cat allocations) points=$(few 24 240) wrong=
+    for i in $(seq 0 $((points - 1))); do
+        n=$((1 + i * allocations / points + $$ % (allocations / points)))
+        starve "$n" && cmp -s out logits && [ ! -s err ] || wrong="$wrong $n: $(last_line err)"
+    done
+    [ $all -eq 0 ] && [ "$allocations" -gt 1000 ] && [ ! "$wrong" ]
+    check "a failed allocation is an error, and the next call succeeds" $? "$points of $allocations$wrong"
+fi
 
 # == Threads =========================================================================================================
 

@@ -357,6 +357,10 @@ void json_delete(json_t *json) {
     free(json);
 }
 
+/* Where memory runs out, this reader says so itself. */
+void json_get_alloc_funcs(json_malloc_t *allocate, json_free_t *release) { *allocate = malloc, *release = free; }
+void json_set_alloc_funcs(json_malloc_t allocate, json_free_t release) { (void)allocate, (void)release; }
+
 json_int_t json_integer_value(const json_t *json) { return json_is_integer(json) ? ((const Integer *)json)->value : 0; }
 const char *json_string_value(const json_t *json) { return json_is_string(json) ? ((const String *)json)->text : NULL; }
 size_t json_array_size(const json_t *json) { return json_is_array(json) ? ((const Array *)json)->count : 0; }

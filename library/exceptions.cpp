@@ -1,0 +1,20 @@
+extern "C" {
+#include "library/exceptions.h"
+}
+
+#include <cstdio>
+#include <exception>
+#include <new>
+
+/* Only standard exceptions: what ends a thread is not one of them. */
+bool exceptions_run(void (*step)(void *context), void *context, char *message, size_t size) {
+    try {
+        step(context);
+        return true;
+    } catch (const std::bad_alloc &) {
+        std::snprintf(message, size, "out of memory in oneDNN");
+    } catch (const std::exception &e) {
+        std::snprintf(message, size, "oneDNN failed with a C++ exception: %s", e.what());
+    }
+    return false;
+}
