@@ -15,6 +15,7 @@
 #include "core/config/config.h"
 #include "core/die.h"
 #include "core/files.h"
+#include "core/json_memory.h"
 #include "core/limits.h"
 #include "core/progress.h"
 #include "core/signals.h"
@@ -419,6 +420,7 @@ static void check_given(const Config *config, const Settings *s) {
 __attribute__((noinline)) static int run(int argc, char **argv) {
     Config config;
     standard_files_open();
+    json_memory_begin();
     threads_check();
     config_init(&config, NULL);
     Settings *s = config_add(&config, &settings);

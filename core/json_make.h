@@ -1,11 +1,10 @@
-/* Values of jansson that cannot fail: texts are made valid UTF-8 and numbers that are not finite become null, and the
- * program ends if memory runs out. */
+/* Values of jansson that cannot fail: texts are made valid UTF-8 and numbers that are not finite become null
+ * (core/json_memory.h for memory). */
 #ifndef VIT_CORE_JSON_MAKE_H
 #define VIT_CORE_JSON_MAKE_H
 
 #include <jansson.h>
 
-json_t *json_need(json_t *value); /* what jansson has made; NULL ends the program */
 json_t *json_text_of(const char *text);
 json_t *json_number_of(double x);
 

@@ -364,38 +364,22 @@ static Piece *plan_pieces(const SafeTensorEntry *entries, int count, const char 
     return pieces;
 }
 
-/* Takes ownership of `value`, which is NULL if memory ran out.  `object` is the file's, or its metadata. */
+/* Takes ownership of `value`.  `object` is the file's, or its metadata. */
 static bool add_json(json_t *object, const char *name, json_t *value, const char *path, Error *error) {
     if (json_object_get(object, name)) {
         json_decref(value);
         return refuse(error, "%s: %s: the name occurs twice", path, name);
     }
     return !json_object_set_new(object, name, value) ||
-           refuse(error, "%s: %s: the name or its text is not UTF-8, or memory is short", path, name);
+           refuse(error, "%s: %s: the name or its text is not UTF-8", path, name);
 }
 
 static json_t *describe(const Piece *piece, size_t offset) {
     json_t *shape = json_array();
-    bool ok = shape != NULL;
-    for (int i = 0; i < piece->entry->ndim && ok; i++)
-        ok = !json_array_append_new(shape, json_integer((json_int_t)piece->entry->shape[i]));
-    if (!ok) {
-        json_decref(shape);
-        return NULL;
-    }
+    for (int i = 0; i < piece->entry->ndim; i++)
+        json_array_append_new(shape, json_integer((json_int_t)piece->entry->shape[i]));
     return json_pack("{s:s, s:o, s:[I, I]}", "dtype", dtypes[piece->entry->dtype].name, "shape", shape, "data_offsets",
                      (json_int_t)offset, (json_int_t)offset + (json_int_t)piece->bytes);
-}
-
-/* jansson's printer can omit a part without an error if memory is short, so its output is parsed again. */
-static char *print_checked(const json_t *root) {
-    char *text = json_dumps(root, JSON_COMPACT);
-    json_t *again = text ? json_loads(text, JSON_REJECT_DUPLICATES, NULL) : NULL;
-    bool same = json_equal(again, root);
-    json_decref(again);
-    if (same) return text;
-    free(text);
-    return NULL;
 }
 
 static char *print_json(const Piece *pieces, int count, const SafeMetadata *metadata, int metadata_count,
@@ -409,8 +393,7 @@ static char *print_json(const Piece *pieces, int count, const SafeMetadata *meta
         ok = add_json(root, pieces[i].entry->name, describe(&pieces[i], offset), path, error);
         offset += pieces[i].bytes;
     }
-    char *text = ok ? print_checked(root) : NULL;
-    if (ok && !text) refuse(error, "%s: out of memory for the header", path);
+    char *text = ok ? json_dumps(root, JSON_COMPACT) : NULL;
     json_decref(root);
     json_decref(map);
     return text;

@@ -3,7 +3,6 @@
  * step has allocated is freed. */
 #include "library/vit.h"
 
-#include <jansson.h>
 #include <math.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -14,6 +13,7 @@
 #include "core/config/config.h"
 #include "core/die.h"
 #include "core/files.h"
+#include "core/json_memory.h"
 #include "core/results/class_names.h"
 #include "core/text.h"
 #include "core/version.h"
@@ -45,7 +45,6 @@ static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
 static _Thread_local struct {
     jmp_buf failed;
     char message[sizeof(((vit_error *)0)->text)];
-    bool running;
 } call;
 
 static void come_back(int status, const char *message) {
@@ -60,25 +59,6 @@ static bool fail(vit_error *error, const char *text) {
     return false;
 }
 
-/* jansson does not survive a failed allocation: it ends the process by an assertion, or loses characters.  During a call
- * it allocates here, where a failure ends the call; other threads, which may use jansson too, go on as before. */
-static struct {
-    json_malloc_t allocate;
-    json_free_t release;
-} others;
-
-static void *json_allocate(size_t size) {
-    if (!call.running) return others.allocate(size);
-    void *block = malloc(size);
-    if (!block) die("out of memory: %zu bytes for the checkpoint's header", size);
-    return block;
-}
-
-static void json_release(void *block) {
-    if (call.running) free(block);
-    else others.release(block);
-}
-
 static void run(void (*step)(void *context), void *context) {
     char thrown[256];
     if (exceptions_run(step, context, thrown, sizeof thrown)) return;
@@ -90,15 +70,12 @@ static void run(void (*step)(void *context), void *context) {
 static bool attempt(void (*step)(void *context), void *context, vit_error *error) {
     pthread_mutex_lock(&turn);
     die_in_library(come_back, scope_share);
-    json_get_alloc_funcs(&others.allocate, &others.release);
-    json_set_alloc_funcs(json_allocate, json_release);
+    json_memory_begin();
     scope_begin();
-    call.running = true;
     bool failed = setjmp(call.failed) != 0;
     if (!failed) run(step, context);
-    call.running = false;
     scope_end(failed);
-    json_set_alloc_funcs(others.allocate, others.release);
+    json_memory_end();
     safetensors_hold(NULL, NULL, 0);
     pthread_mutex_unlock(&turn);
     if (error) fail(error, failed ? call.message : "");

@@ -158,7 +158,7 @@ void facts_free(Facts *facts) {
 
 static json_t *all_of(Facts *facts) {
     if (facts->all) return facts->all;
-    facts->all = json_need(json_object());
+    facts->all = json_object();
     json_put(facts->all, "report", json_integer(FORMAT));
     json_put(facts->all, "values", json_object());
     json_put(facts->all, "levels", json_array());
@@ -240,7 +240,7 @@ static json_t *section_of(Facts *facts, const char *id, size_t *at) {
 /* Puts a new section in place of the one with its id, or after all others. */
 static json_t *begin(Facts *facts, const char *id, const char *kind, const char *title) {
     size_t at;
-    json_t *sections = json_object_get(all_of(facts), "sections"), *section = json_need(json_object());
+    json_t *sections = json_object_get(all_of(facts), "sections"), *section = json_object();
     assert(is_id(id));
     json_put(section, "id", json_text_of(id));
     json_put(section, "kind", json_text_of(kind));

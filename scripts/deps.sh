@@ -6,8 +6,8 @@
 #                               libsamplerate, for sound, and FFmpeg's libraries, for videos
 #   sh scripts/deps.sh python   and PyTorch, for python/vitc: 100 MB of packages, 450 MB on the disk
 #   sh scripts/deps.sh mpi      and Open MPI, for several processes
-#   sh scripts/deps.sh test     everything that scripts/test.sh uses: what demo and mpi install, cmocka, g++ for the
-#                               emulated CUDA kernels, clang with its OpenMP and its fuzzer, Python, a compiler and an
+#   sh scripts/deps.sh test     everything that scripts/test.sh uses: what demo and mpi install, cmocka, ccache, g++ for
+#                               the emulated CUDA kernels, clang with its OpenMP and its fuzzer, Python, a compiler and an
 #                               emulator for arm64, and Chromium if it is a package (Ubuntu has it only as a snap)
 #   sh scripts/deps.sh browser  and emscripten, which compiles the library for browsers (make browser), and Chromium
 #   sh scripts/deps.sh arm64    the libraries for arm64, unpacked below build/arm64-root: nothing is installed
@@ -133,6 +133,7 @@ look() {
         has_library cmocka.h -lcmocka || missing cmocka "the tests" libcmocka-dev
         has_cxx || missing g++ "the emulated CUDA kernels" g++
         has_program xz || missing xz "the archive for a borrowed GPU" xz-utils
+        has_program ccache || missing ccache "compiling once what several builds share" ccache
         has_program clang || missing clang "its build and the fuzzers" clang
         has_clang_openmp || missing "clang's OpenMP" "its build" "$(openmp_package clang)"
         has_fuzzer || missing "clang's libFuzzer" "the fuzzers" "$(fuzzer_package)"

@@ -9,6 +9,7 @@
 #include "report/compare.h"
 #include "training/help.h"
 #include "training/report.h"
+#include "core/json_memory.h"
 #include "core/limits.h"
 #include "core/signals.h"
 #include "core/text.h"
@@ -272,6 +273,7 @@ static bool helps_only(const ModeSettings *modes) { return *modes->help || modes
  * limits_open. */
 __attribute__((noinline)) static bool begin(Training *t, const ProgramFacts *facts, int argc) {
     standard_files_open();
+    json_memory_begin();
     distributed_begin();
     threads_check();
     t->facts = facts;

@@ -23,7 +23,7 @@ static void finish(Predictions *p) {
 
 static void begin(Predictions *p, const char *file) {
     finish(p);
-    p->picture = json_need(json_object());
+    p->picture = json_object();
     json_put(p->picture, "file", json_text_of(file));
 }
 
@@ -32,7 +32,7 @@ void predictions_begin(Predictions *p, const char *file, int width, int height) 
     begin(p, file);
     if (width > 0) json_put(p->picture, "width", json_integer(width));
     if (width > 0) json_put(p->picture, "height", json_integer(height));
-    p->found = json_need(json_array());
+    p->found = json_array();
     json_put(p->picture, "predictions", p->found);
 }
 

@@ -4,7 +4,6 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <jansson.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -347,38 +346,6 @@ static void test_failed_write_keeps_the_old_file(void **state) {
     free(big);
 }
 
-static int until_failure;
-
-/* Fails for one allocation, but not for later ones. */
-static void *scarce_malloc(size_t size) { return until_failure-- == 0 ? NULL : malloc(size); }
-
-/* If any allocation for the header fails, the previous file stays, and no file with an incomplete header is written. */
-static void test_scarce_memory_keeps_the_old_file(void **state) {
-    (void)state;
-    const float values[6] = {1, 2, 3, 4, 5, 6}, value = 7;
-    const SafeTensorEntry before = {"x", SAFE_F32, 1, {1}, &value},
-                          entries[] = {{"a", SAFE_F32, 2, {2, 3}, values}, {"b", SAFE_F32, 1, {6}, values}};
-    const SafeMetadata metadata[] = {{"key", "text"}};
-    const char *path = in_folder("scarce");
-    assert_true(safetensors_write(path, &before, 1, NULL, 0, &error));
-    bool written = false;
-    int failures = 0;
-    for (int n = 0; !written; n++) {
-        until_failure = n;
-        json_set_alloc_funcs(scarce_malloc, free);
-        written = safetensors_write(path, entries, 2, metadata, 1, &error);
-        json_set_alloc_funcs(malloc, free);
-        written = written && until_failure >= 0; /* all allocations succeeded */
-        failures += until_failure < 0;
-        SafeTensors st;
-        if (!safetensors_open(&st, path, &error)) fail_msg("allocation %d: %s", n, error.text);
-        const SafeTensor *a = safetensors_find(&st, "a");
-        if (a) assert_true(a->ndim == 2 && a->shape[0] == 2 && a->shape[1] == 3);
-        safetensors_close(&st);
-    }
-    assert_true(failures > 10);
-}
-
 static void test_write_errors(void **state) {
     (void)state;
     float value = 1;
@@ -492,7 +459,6 @@ int main(void) {
         cmocka_unit_test(test_integers),
         cmocka_unit_test(test_float_formats),
         cmocka_unit_test(test_failed_write_keeps_the_old_file),
-        cmocka_unit_test(test_scarce_memory_keeps_the_old_file),
         cmocka_unit_test(test_write_errors),
         cmocka_unit_test(test_written_bytes),
         cmocka_unit_test(test_places_in_a_run),
