@@ -103,10 +103,13 @@ static void library_search(LibraryConvolution *l) {
     if (!unsupported(status)) CUDNN_TRY(status);
 }
 
+static void (*close_others)(void);
+
 static void close_all(void) {
     for (int i = 0; i < CONVOLUTIONS; i++) library_clear(&convolutions[i]);
     CUDNN_TRY(cudnnDestroy(handle));
     handle = NULL;
+    if (close_others) close_others();
 }
 
 static void library_create(LibraryConvolution *l) {
@@ -117,6 +120,7 @@ static void library_create(LibraryConvolution *l) {
         device_open();
         CUDNN_TRY(cudnnCreate(&handle));
         CUDNN_TRY(cudnnSetStream(handle, kernels_stream));
+        close_others = library_close;
         library_close = close_all;
     }
     CUDNN_TRY(cudnnCreateTensorDescriptor(&l->x));

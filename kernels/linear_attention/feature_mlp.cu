@@ -501,8 +501,6 @@ __global__ void __launch_bounds__(THREADS)
 
 /* == Launches ===================================================================================================== */
 
-static bool is_plain(int D, int E, int F) { return D > WIDEST || E > WIDEST || F > WIDEST; }
-
 /* Calls launch(W, P) with the padded sizes for D and E, and for F. */
 template <typename Launch>
 static void with_sizes(int D, int E, int F, Launch launch) {
@@ -511,6 +509,17 @@ static void with_sizes(int D, int E, int F, Launch launch) {
     else if (narrow) launch(Constant<32>(), Constant<64>());
     else if (F <= 32) launch(Constant<64>(), Constant<32>());
     else launch(Constant<64>(), Constant<64>());
+}
+
+/* With floats the largest tiles fit into the shared memory of an H100 alone. */
+static bool is_plain(int D, int E, int F) {
+    bool plain = D > WIDEST || E > WIDEST || F > WIDEST;
+    if (!plain)
+        with_sizes(D, E, F, [&](auto width, auto features) {
+            plain = backward_bytes(width.value, features.value) > launch_shared_most() ||
+                    forward_bytes(width.value, features.value) > launch_shared_most();
+        });
+    return plain;
 }
 
 static MlpShape shape_of(size_t n, int H, int D, int E, int F) {

@@ -12,7 +12,7 @@
 #include "kernels/ripple/ripple_far.cuh"
 #include "kernels/ripple/ripple.h"
 
-enum { SHARED_LIMIT = 160 * 1024 }; /* supported by both Ampere and Hopper */
+enum { SHARED_LIMIT = 160 * 1024 }; /* of an A100 and later ones for data centres; others have less */
 static const size_t BUDGET = (size_t)64 << 20;
 
 /* == Forward ====================================================================================================== */
@@ -405,9 +405,10 @@ static bool shape_of(PatchShape *s, const RippleRings *rings, int H, int D, int 
     s->far = window && s->reach < extent - 1;
     s->ld = rings->G | 1;
     if (D > 64 || F > 64 || s->limit > SHARED_LIMIT / 4) return false;
+    size_t most = launch_shared_most() < SHARED_LIMIT ? launch_shared_most() : (size_t)SHARED_LIMIT;
     for (s->warps = warps_for((rings->grid.rows + 1) / 2);; s->warps--) {
         int bytes = areas_of(*s, P, QUERIES).bytes, others = areas_of(*s, P, KEYS).bytes;
-        if ((bytes > others ? bytes : others) <= SHARED_LIMIT) break;
+        if ((size_t)(bytes > others ? bytes : others) <= most) break;
         if (s->warps == 1) return false;
     }
     s->blocks = (int)(ceil_div(rings->grid.columns, SIDE) * ceil_div(rings->grid.rows, 2 * s->warps));

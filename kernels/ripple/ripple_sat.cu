@@ -18,7 +18,7 @@ enum {
     THREADS = 256,
     FEATURE_BLOCKS = 4,         /* blocks of one head backward: 66 heads fill two blocks a multiprocessor of an H200 */
     SHARED_WANTED = 100 * 1024, /* two blocks in a multiprocessor */
-    SHARED_LIMIT = 160 * 1024
+    SHARED_LIMIT = 160 * 1024   /* where a GPU has as much */
 };
 static const size_t BUDGET = (size_t)256 << 20;
 
@@ -315,9 +315,11 @@ static SatShape shape_of(const RippleRings *rings, int H, int D, int F) {
     s.plane = rings->grid.frames * s.frame;
     s.groups = F < FEATURE_BLOCKS ? F : FEATURE_BLOCKS;
     set_columns(&s, D + 1);
-    while (s.columns > 1 && s.table_bytes + s.row_bytes > SHARED_WANTED) set_columns(&s, s.columns - 1);
-    s.tables_shared = s.table_bytes <= SHARED_LIMIT;
-    s.rows_shared = s.table_bytes + s.row_bytes <= SHARED_LIMIT;
+    size_t most = launch_shared_most(), wanted = most < SHARED_WANTED ? most : (size_t)SHARED_WANTED;
+    if (most > SHARED_LIMIT) most = SHARED_LIMIT;
+    while (s.columns > 1 && s.table_bytes + s.row_bytes > wanted) set_columns(&s, s.columns - 1);
+    s.tables_shared = s.table_bytes <= most;
+    s.rows_shared = s.table_bytes + s.row_bytes <= most;
     return s;
 }
 
