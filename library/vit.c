@@ -102,11 +102,12 @@ static void read_settings(vit_model *m, const char *path) {
     char *text = run_folder_config(path);
     if (!text) die("%s: no settings in it: expected a checkpoint that train_vit has written", path);
     config_init(&m->config, "config");
-    const VitSettings *s = vit_add_settings(&m->config);
+    VitSettings *s = vit_add_settings(&m->config);
     m->transform = config_add(&m->config, &transform_settings);
     char *lines = known_lines(&m->config, text);
     config_try_text(&m->config, lines, strlen(lines), path, &error_fatal);
     vit_use_settings(&m->config);
+    s->recompute = false; /* which overwrites what vit_attention reads */
     transform_check(&m->config, m->transform, s->img_size[0], s->img_size[1]);
     if (s->num_classes < 1) die("%s: not a classifier's checkpoint, such as train_vit writes", path);
     if (s->frames > 1) die("%s: a model of clips of %d frames; this library classifies images", path, s->frames);
@@ -237,7 +238,7 @@ bool vit_classify_file(vit_model *m, const char *path, float *probabilities, vit
 }
 
 static void require_image(const vit_model *m) {
-    if (!m->classified) die("no image has been classified yet");
+    if (!m->classified) die("no image has been classified, or the last one could not be");
 }
 
 static void copy_logits(void *context) {

@@ -90,6 +90,10 @@ void plan_reuse(Plan *plan, PlanMark mark) {
     plan->keep_top = mark.keep_top;
 }
 
+void plan_end_reuse(Plan *plan) {
+    if (plan->training) plan->keep_top = plan->keep_peak;
+}
+
 size_t plan_bytes(const Plan *plan) {
     return plan->keep_peak + plan->scratch_peak + (plan->has_room ? plan->spare : 0);
 }

@@ -70,6 +70,9 @@ void plan_release(Plan *plan, PlanMark mark);
  * backward pass (activation checkpointing). */
 void plan_reuse(Plan *plan, PlanMark mark);
 
+/* What is kept from here on has memory of its own again. */
+void plan_end_reuse(Plan *plan);
+
 /* Bytes of kept tensors and scratch together, and if has_room is set of the spare ones, without workspace. */
 size_t plan_bytes(const Plan *plan);
 

@@ -64,7 +64,11 @@ void cosine_fit(const Config *config, CosineSettings *s, int epochs) {
 }
 
 float cosine_peak(const CosineSettings *s, int batch_size) {
-    return s->lr * (s->lr_base_batch ? (float)batch_size / (float)s->lr_base_batch : 1);
+    float peak = s->lr * (s->lr_base_batch ? (float)batch_size / (float)s->lr_base_batch : 1);
+    if (peak > 0 && peak < s->lr_min && distributed_rank() == 0)
+        printf("lr: the peak of %g%s is below lr_min %g, to which the learning rate rises\n", (double)peak,
+               s->lr_base_batch ? ", scaled by lr_base_batch," : "", (double)s->lr_min);
+    return peak;
 }
 
 float cosine_lr(const CosineSettings *s, float peak, int epochs, double done) {

@@ -113,14 +113,16 @@ size_t focused_core_macs(const FocusedCore *s, const Attention *a) {
 
 void focused_core_spatial(const FocusedCore *s, const Attention *a, float *weights, int query) {
     const Depthwise *d = &s->dwc.shape;
-    int k = d->k, reach = k / 2, Wg = a->grid.columns, y0 = query / Wg - reach, x0 = query % Wg - reach;
-    float *w = xcalloc((size_t)a->D * (size_t)(k * k), sizeof *w, "attention picture");
-    device_download(w, s->dwc.w, (size_t)a->D * (size_t)(k * k) * sizeof *w);
+    int k = d->k, kt = d->kt > 1 ? d->kt : 1, taps = kt * k * k;
+    GridPlace from = grid_place(a->grid, query);
+    float *w = xcalloc((size_t)a->D, (size_t)taps * sizeof *w, "attention picture");
+    device_download(w, s->dwc.w, (size_t)a->D * (size_t)taps * sizeof *w);
     for (int j = 0; j < a->N; j++) {
-        int y = j / Wg - y0, x = j % Wg - x0;
+        GridPlace to = grid_place(a->grid, j);
+        int t = to.t - from.t + kt / 2, y = to.y - from.y + k / 2, x = to.x - from.x + k / 2;
         weights[j] = 0;
-        for (int c = 0; y >= 0 && y < k && x >= 0 && x < k && c < a->D; c++)
-            weights[j] += w[(c * k + y) * k + x] / (float)a->D;
+        if (t < 0 || t >= kt || y < 0 || y >= k || x < 0 || x >= k) continue;
+        for (int c = 0; c < a->D; c++) weights[j] += w[c * taps + (t * k + y) * k + x] / (float)a->D;
     }
     free(w);
 }

@@ -115,15 +115,20 @@ static const char *softmax_bound(const Attention *a) { return ((const Softmax *)
 
 static void softmax_weights(const Attention *a, float *weights, int b, int head, int query) {
     const Softmax *s = a->state;
-    int prefix = s->bias.prefix, n = query - prefix, Hg = a->grid.rows, Wg = a->grid.columns, across = 2 * Wg - 1;
-    size_t size = (size_t)(2 * Hg - 1) * (size_t)across;
+    int prefix = s->bias.prefix, n = query - prefix, tokens = grid_tokens(a->grid);
+    Grid g = a->grid, offsets = grid_offsets(g);
+    size_t size = (size_t)grid_tokens(offsets);
     float sum = 0;
     attention_qkv_row(a->frame.qkv_act, a, weights, b, head, query);
     if (!s->has_table || n < 0) return;
     float *table = xcalloc(size, sizeof *table, "attention picture");
     device_download(table, s->table + (s->bias.tables > 1 ? (size_t)head * size : 0), size * sizeof *table);
-    for (int m = 0; m < Hg * Wg; m++)
-        weights[prefix + m] *= expf(table[(m / Wg - n / Wg + Hg - 1) * across + m % Wg - n % Wg + Wg - 1]);
+    GridPlace from = grid_place(g, n);
+    for (int m = 0; m < tokens; m++) {
+        GridPlace to = grid_place(g, m);
+        int row = (to.t - from.t + g.frames - 1) * offsets.rows + to.y - from.y + g.rows - 1;
+        weights[prefix + m] *= expf(table[row * offsets.columns + to.x - from.x + g.columns - 1]);
+    }
     for (int m = 0; m < a->N; m++) sum += weights[m];
     for (int m = 0; m < a->N; m++) weights[m] /= sum;
     free(table);

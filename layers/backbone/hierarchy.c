@@ -37,6 +37,9 @@ static void settings_check(const Config *config, const void *settings) {
         config_reject(config, "dim", "expected four numbers, one for each map, as 64,128,320,512, got %d", s.dim.count);
     if (s.patch_size != FIRST_STRIDE)
         config_reject(config, "patch_size", "{patch_size} is not 4, the stride of the first of the four maps");
+    if (s.patch_pad && s.patch_pad != 2 && s.patch_pad != 3)
+        config_reject(config, "patch_pad", "{patch_pad} makes maps of other sides than a quarter of the image's: 2 and 3 do "
+                                           "not");
     vit_check_settings(config, &s);
 }
 

@@ -37,7 +37,7 @@ static void tell_detections(const Detector *d, Predictions *json, const char *na
     print_line("%s: %d objects with a score of at least %g\n", name, shown, (double)d->view->draw_score);
     for (int i = 0; i < shown; i++) {
         const CocoDetection *o = &detections[i];
-        const char *category = o->category_id < d->ids ? d->names[o->category_id] : "";
+        const char *category = o->category_id >= 0 && o->category_id < d->ids ? d->names[o->category_id] : "";
         predictions_add_box(json, (int)o->category_id, category, o->score, o->box);
         RleText mask = results->masks.count ? rle_texts_at(&results->masks, (size_t)i) : (RleText){0};
         if (mask.text) predictions_add_mask(json, mask.text, mask.height, mask.width);

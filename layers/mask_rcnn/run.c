@@ -4,6 +4,7 @@
 
 #include "core/die.h"
 #include "core/distributed.h"
+#include "core/results/class_names.h"
 #include "kernels/kernels.h"
 
 /* == Data ========================================================================================================= */
@@ -45,13 +46,18 @@ void mask_run_open_data(MaskRun *run, bool train) {
     mask_run_find_ids(run);
 }
 
-/* Labels are numbered in ascending order of the ids that have a name; without names they are the ids themselves. */
+/* Labels are numbered in ascending order of the ids that have a name; without names they are the ids themselves.  In a
+ * mode the names are those that the weights were trained with, as the validation images may lack a category. */
 void mask_run_find_ids(MaskRun *run) {
     const Detector *d = &run->d;
     int K = run->model_settings->num_classes + 1, known = 0;
+    ClassNames trained = {0};
+    if (d->training.mode && *d->training.s->init) run_folder_classes(&trained, d->training.s->init);
+    const char *const *names = trained.count ? trained.at : d->names;
     run->ids = xcalloc((size_t)K, sizeof *run->ids, "labels");
-    for (int id = 0; id < d->ids && known + 1 < K; id++)
-        if (*d->names[id]) run->ids[++known] = id;
+    for (int id = 0, ids = trained.count ? trained.count : d->ids; id < ids && known + 1 < K; id++)
+        if (*names[id]) run->ids[++known] = id;
+    class_names_free(&trained);
     for (int k = known + 1; k < K; k++) run->ids[k] = known ? -1 : k;
 }
 
@@ -70,6 +76,7 @@ static void first_weights(MaskRun *run) {
     if (classifier && t->mode && !run->d.modes->bench)
         die("%s: contains only the weights of a backbone, but --%s needs a whole model", init, t->mode);
     params_initialize(params, t->s->seed);
+    backbone_draw(&run->model.backbone, t->s->seed, 0, 0, 1);
     if (classifier && !t->resumed) backbone_load_weights(&run->model.backbone, params, init);
 }
 
@@ -81,7 +88,9 @@ void mask_run_open_model(MaskRun *run, int images, int H, int W, bool training) 
     params_allocate(&m->model.params, training);
     first_weights(run);
     mask_rcnn_fold(m);
-    backbone_draw(&m->backbone, run->d.training.s->seed, 0, 0, 1);
+    const Config *config = &run->d.training.config;
+    if (m->backbone.kind == BACKBONE_HIERARCHY) layer_decay_check(config, run->decay, &m->backbone.trunk.settings);
+    else if (run->decay->layer_decay < 1) config_reject(config, "layer_decay", "{layer_decay} needs {backbone} hierarchy");
     backbone_set_rates(&m->backbone, &m->model.params, 1, run->decay->layer_decay);
 }
 

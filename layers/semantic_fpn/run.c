@@ -142,8 +142,10 @@ void semantic_run_close(SemanticRun *run) {
     loader_pool_close(run->workers);
 }
 
+/* NULL if the model has more classes than the data, which then have no names. */
 const char *const *semantic_run_names(const SemanticRun *run) {
-    return run->train.count ? run->train.names.at : run->val.names.at;
+    const SegmentationSet *set = run->train.count ? &run->train : &run->val;
+    return (int)set->names.count >= run->model_settings->num_classes ? set->names.at : NULL;
 }
 
 /* == The model ==================================================================================================== */

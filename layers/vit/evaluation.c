@@ -1,6 +1,7 @@
 /* Counts the results of an evaluation: images one by one, videos by the scores of all their views. */
 #include "layers/vit/run.h"
 
+#include <math.h>
 #include <stdio.h>
 
 #include "core/die.h"
@@ -84,7 +85,8 @@ void vit_eval_end(VitRun *run) {
     if (e->confusion.classes && !run->training.stopping) confusion_sum(&e->confusion);
     e->top1 = 100 * sums[0] / count;
     e->top5 = 100 * sums[1] / count;
-    run->training.validation_loss = sums[2] / count;
+    /* A video that cannot be read counts as wrong, but it has no loss. */
+    run->training.validation_loss = sums[2] / fmax(count - (double)e->failed, 1);
     e->real_right = sums[3];
     e->real_counted = sums[4];
 }

@@ -34,7 +34,7 @@ static bool begins(const char *name, const char *with) { return !strncmp(name, w
 int layer_decay_group(const VitSettings *model, const char *name) {
     int stage = 0, block, rest = 0;
     if (sscanf(name, "pos_embed%d", &stage) == 1) return stage > 1 ? first_group(model, stage - 1) : 0;
-    if (begins(name, "patch_embed.") || begins(name, "pos_embed")) return 0;
+    if (begins(name, "patch_embed.") || begins(name, "tokenizer.") || begins(name, "pos_embed")) return 0;
     if (begins(name, "cls_token") || begins(name, "dist_token"))
         return model->dim.count > 1 ? first_group(model, model->dim.count - 1) : 0;
     if (sscanf(name, "stages.%d.%n", &stage, &rest) == 1 || sscanf(name, "layers.%d.%n", &stage, &rest) == 1)

@@ -47,10 +47,20 @@ static bool prediction_pixels(VitRun *run, const char *name, uint8_t *pixels, Er
            transform_sample(&scratch, pixels, &sample, run->train.height > 0, &transform, (TransformKey){0}, error);
 }
 
+/* Once more in the training plan, which keeps the tensors in the picture. */
+static void draw_attention(VitRun *run, const uint8_t *pixels, const char *picture) {
+    Vit *vit = &run->vit;
+    model_set_training(&vit->model, true);
+    vit_load_pixels(vit, pixels, run->train.mean, run->train.std, 1);
+    vit_forward(vit, 1, false);
+    attention_picture_write(vit, pixels, picture);
+    model_set_training(&vit->model, false);
+}
+
 static bool predict_image(VitRun *run, const char *name, const char *picture, Error *error) {
     if (!prediction_pixels(run, name, run->pixels, error)) return false;
     predict_pixels(run, name, run->pixels);
-    if (*picture) attention_picture_write(&run->vit, run->pixels, picture);
+    if (*picture) draw_attention(run, run->pixels, picture);
     return true;
 }
 
@@ -164,7 +174,7 @@ static bool predict_clip(VitRun *run, const char *name, const char *picture, con
         ok = read_view(run, name, clip, v, error);
         if (ok) predict_pixels(run, name, pixels);
         if (ok) views_add(&views, (size_t)v, 0, run->logits);
-        if (ok && !v && *picture) attention_picture_write(&run->vit, pixels, picture);
+        if (ok && !v && *picture) draw_attention(run, pixels, picture);
     }
     if (ok) memcpy(run->logits, views_logits(&views, 0), (size_t)C * sizeof *run->logits);
     views_close(&views);
@@ -187,7 +197,9 @@ void vit_predict(VitRun *run) {
     if (!clips && config_origin(&run->training.config, "top_frames"))
         config_reject(&run->training.config, "top_frames", "for clips only, and this model takes images");
     pictures_find(&images, &run->predict->predict, clips);
-    vit_run_open_model(run, 1, *picture != 0); /* the training plan keeps the tensors in the pictures */
+    if (*picture) run->model_settings->recompute = false; /* which overwrites what is shown */
+    vit_run_open_model(run, 1, *picture != 0);
+    model_set_training(&run->vit.model, false);
     linear_keep_weights(images.count > 1 || clips);
     if (clips) clip = predicted_clip_open(run);
     for (size_t i = 0; i < images.count; i++) {

@@ -233,23 +233,30 @@ void vit_run_open_evaluated(VitRun *run) {
 
 const char *vit_run_evaluated(const VitRun *run) { return run->validates ? "validation" : "test"; }
 
-bool vit_run_open_test(VitRun *run) {
+/* Opens the images that are read once at the end; false if there are none. */
+static bool open_last(VitRun *run, Dataset *test) {
     const DataSettings *s = run->data;
+    DatasetSplits splits = splits_of(s);
+    bool beside = splits.by_class && splits.validation && splits.test; /* val/ is used for validation */
+    if (!(run->held_out ? splits.test || splits.validation : beside)) return false;
+    if (beside && *s->labels) labelled_open(test, s->data, s->labels, LABELLED_TEST, (size_t)s->test_limit);
+    else if (beside) dataset_open_test(test, s->data, s->data_dir, (size_t)s->test_limit);
+    else vit_run_open_split(run, test, false);
+    if (beside) normalise(run, test);
+    return true;
+}
+
+bool vit_run_open_test(VitRun *run) {
     Training *t = &run->training;
     char path[RUN_PATH_SIZE];
-    DatasetSplits splits = splits_of(s);
-    bool beside = splits.by_class && splits.validation && splits.test; /* val/ was used for validation */
+    Dataset test;
     run_folder_file(path, t->s->run_dir, "test.json");
-    if (t->state.best < 0 || !(run->held_out ? splits.test || splits.validation : beside)) return false;
-    if (t->state.step == t->first_step && file_exists(path)) return false;
+    if (t->state.best < 0 || (t->state.step == t->first_step && file_exists(path)) || !open_last(run, &test)) return false;
     parts_close(&run->test_loader.parts);
     dataset_close(&run->test);
+    run->test = test;
     run->held_out = run->validates = false;
     run->tested = true;
-    if (beside && *s->labels) labelled_open(&run->test, s->data, s->labels, LABELLED_TEST, (size_t)s->test_limit);
-    else if (beside) dataset_open_test(&run->test, s->data, s->data_dir, (size_t)s->test_limit);
-    else vit_run_open_split(run, &run->test, false);
-    if (beside) normalise(run, &run->test);
     loading_open(run, &run->test_loader, &run->test, false);
     run_folder_file(path, t->s->run_dir, "best.safetensors");
     SafeTensors st;
@@ -276,6 +283,8 @@ void vit_run_open_data(VitRun *run, bool train) {
     else if (train) vit_run_open_split(run, &run->train, true);
     if (!train) vit_run_open_evaluated(run);
     else if (evaluates && !holds_out) open_others(run);
+    Dataset last;
+    if (train && evaluates && open_last(run, &last)) dataset_close(&last); /* what is wrong with it is said now */
     if (!distributed_agree((double)run->test.count, 0))
         die("%s: %zu %s images here, but other ranks have more or fewer", run->test.name, run->test.count,
             vit_run_evaluated(run));
@@ -321,10 +330,12 @@ int vit_run_micro_batch(const VitRun *run) {
     const VitSettings *s = run->model_settings;
     size_t frames = (size_t)convolution_side(s->frames, s->tubelet > 1 ? 2 : 1);
     const TokenizerSettings *tokenizer = config_settings(&run->training.config, &tokenizer_settings);
+    const StemSettings *stem = config_settings(&run->training.config, &hybrid_stem_settings);
     int sides[2];
     for (int i = 0; i < 2; i++)
-        sides[i] = s->stem == STEM_CONV ? tokenizer_side(tokenizer, s->img_size[i])
-                                        : convolution_side(s->img_size[i], s->patch_size);
+        sides[i] = s->stem == STEM_CONV     ? tokenizer_side(tokenizer, s->img_size[i])
+                   : s->stem == STEM_HYBRID ? convolution_side(hybrid_stem_side(stem, s->img_size[i]), s->patch_size)
+                                            : convolution_side(s->img_size[i], s->patch_size);
     size_t tokens = activations_at_once() / (size_t)s->dim.at[0];
     size_t most = tokens > LEAST_TOKENS ? tokens : LEAST_TOKENS;
     size_t N = frames * (size_t)sides[0] * (size_t)sides[1], images = most / N;

@@ -25,7 +25,7 @@ void teacher_digest(char text[TEACHER_DIGEST_SIZE], const Dataset *d) {
     int *labels = dataset_labels(d);
     for (size_t i = 0; i < d->count; i++) {
         int32_t label = labels[i];
-        dataset_name_image(d, i, name, sizeof name);
+        dataset_key(d, i, name, sizeof name);
         hash = mix_bytes(mix_bytes(hash, name, strlen(name)), &label, sizeof label);
     }
     free(labels);

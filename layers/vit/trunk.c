@@ -244,6 +244,7 @@ void trunk_plan(Trunk *t, Plan *plan, int B) {
     if (trunk_has_stem(t)) hybrid_stem_plan(&t->stem, plan, stem_prefix, B);
     if (t->use.dense) plan_workspace(plan, turned_workspace(t, plan->training, B));
     stages_plan(t, plan, B);
+    plan_end_reuse(plan);
 }
 
 void trunk_allocate(Trunk *t, int B) {

@@ -126,6 +126,10 @@ static void test_tables(void **state) {
         assert_int_equal(layer_decay_group(&vit.settings, plain[i].name), plain[i].group);
     }
     model_close(&vit);
+    model_create(&vit, ISOTROPIC, "patch_size = 1\ndepth = 11\nstem = conv\n");
+    assert_non_null(params_find(&vit.model.params, "tokenizer.conv_layers.0.0.weight"));
+    assert_int_equal(layer_decay_group(&vit.settings, "tokenizer.conv_layers.0.0.weight"), 0);
+    model_close(&vit);
     model_create(&vit, PVT, "depth = 4,6\n");
     assert_int_equal(layer_decay_groups(&vit.settings), 6);
     for (size_t i = 0; i < sizeof pvt / sizeof *pvt; i++) {

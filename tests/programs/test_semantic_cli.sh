@@ -105,6 +105,10 @@ gn_stages="$stages $small $data --seg-norm gn --steps 5 --head-dropout 0.3"
 for micro in 1 4; do run $gn_stages --micro-batch $micro --run-dir "stages-$micro"; done
 losses_agree stages-1 stages-4
 check "hierarchy: micro-batches of 1 and 4 give the same losses" $? "$(cut -d , -f 3 stages-1/log.csv stages-4/log.csv | tr '\n' ' ')"
+deep="$(echo "$stages" | sed 's/--depth 1,1,1,1/--depth 2,1,2,2/') $small $data --steps 5"
+for again in false true; do run $deep --recompute $again --run-dir "recompute-$again"; done
+[ "$(tensors recompute-false/last.safetensors | cksum)" = "$(tensors recompute-true/last.safetensors | cksum)" ]
+check "hierarchy: recompute gives the same weights" $? "$(cut -d , -f 3 recompute-false/log.csv recompute-true/log.csv | tr '\n' ' ')"
 if command -v "${MPIRUN:-mpirun}" >/dev/null 2>&1 && "$vit" --version >/dev/null && ldd "$vit" | grep -q libmpi; then
     for norm in gn bn; do
         settings="$net $small $data --seg-norm $norm --steps 5 --head-dropout 0.3"
