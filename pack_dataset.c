@@ -353,7 +353,9 @@ static int pack(const Settings *s) {
         printf("stopped by %s: the same command continues from here\n", stop_signal_name());
         return 128 + (int)stop_signal;
     }
-    record_finish(writer, dataset.height, dataset.width);
+    int shorter = dataset.height < dataset.width ? dataset.height : dataset.width;
+    bool resized = s->resize && s->resize < shorter; /* images of one size: the new one is written for each */
+    record_finish(writer, resized ? 0 : dataset.height, resized ? 0 : dataset.width);
     if (damaged) snprintf(lost, sizeof lost, ", %zu of them damaged", damaged);
     print_line("%s: %zu %s of %d classes%s\n", s->out, dataset.count, things(&dataset), dataset.classes, lost);
     dataset_close(&dataset);

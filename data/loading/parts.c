@@ -59,7 +59,8 @@ static void report(Parts *parts, size_t index, const char *error, const char *co
     pthread_mutex_unlock(mutex_of(parts));
 }
 
-/* In a small data set a single image exceeds max_damaged, so one is always allowed unless max_damaged is 0. */
+/* In a small data set a single image exceeds max_damaged, so one is always allowed unless max_damaged is 0, however often
+ * an epoch takes it. */
 static void count_damaged(Parts *parts, size_t index, int positions) {
     size_t views = parts->source.views > 1 ? (size_t)parts->source.views : 1;
     size_t count = parts->source.count * views / (size_t)parts->config.ranks;
@@ -67,7 +68,7 @@ static void count_damaged(Parts *parts, size_t index, int positions) {
     pthread_mutex_lock(mutex_of(parts));
     size_t damaged = parts->damaged_epoch += (size_t)positions;
     float share = (float)damaged / (float)(count ? count : 1), most = parts->config.max_damaged;
-    if (share > most && (damaged > views || most <= 0) && !*parts->failure) {
+    if (share > most && (parts->stats.damaged > 1 || most <= 0) && !*parts->failure) {
         parts->source.describe(parts->source.loader, index, name, sizeof name);
         snprintf(parts->failure, sizeof parts->failure,
                  "%s: damaged images: %zu in one epoch of %zu, more than max_damaged %g allows; the last is %s: repair "

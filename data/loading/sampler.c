@@ -44,7 +44,7 @@ void sampler_balance(uint32_t *order, const int *labels, size_t count, int class
             if (!place)
                 rng_shuffle(of_class + first[c], images, 1, seed, RNG_SHUFFLE, epoch,
                             1 + (uint32_t)(turn * (size_t)classes) + (uint32_t)c);
-            order[at++] = of_class[first[c] + place] + (uint32_t)(turn * count);
+            order[at++] = of_class[first[c] + place] + (uint32_t)(turn % (UINT32_MAX / count) * count);
         }
     rng_shuffle(order, count, 1, seed, RNG_SHUFFLE, epoch, 0);
     free(first);

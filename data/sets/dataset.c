@@ -22,6 +22,18 @@ void dataset_name_image(const Dataset *dataset, size_t index, char *text, size_t
         snprintf(text, size, "image %zu of %s", index, dataset->name);
 }
 
+void dataset_key(const Dataset *dataset, size_t index, char *text, size_t size) {
+    char name[DATASET_PATH + 512];
+    if (dataset->key) {
+        dataset->key(dataset, index, text, size);
+        return;
+    }
+    dataset_name_image(dataset, index, name, sizeof name);
+    const char *last = strrchr(name, '/'), *from = last ? last : name;
+    while (from > name && from[-1] != '/') from--;
+    snprintf(text, size, "%s", from);
+}
+
 void dataset_of_photographs(Dataset *dataset, const char *path, const char *otherwise) {
     *dataset = (Dataset){.count = 0};
     text_name_path(dataset->name, sizeof dataset->name, path, otherwise);

@@ -27,6 +27,8 @@ struct Dataset {
     void (*get)(const Dataset *dataset, size_t index, uint8_t *pixels, int *label);
     bool (*read)(const Dataset *dataset, size_t index, SampleBuffer *buffer, Sample *sample, Error *error);
     void (*describe)(const Dataset *dataset, size_t index, char *text, size_t size);
+    /* dataset_key, where that is not the end of what describe writes; may be NULL. */
+    void (*key)(const Dataset *dataset, size_t index, char *text, size_t size);
     /* The label of an image without its pixels; NULL: use get or read. */
     int (*label)(const Dataset *dataset, size_t index);
     /* Thread-safe.  Gives the frames of a clip to `taker` (data/video/clips.h), each valid until the next one; sets
@@ -58,6 +60,10 @@ bool dataset_read(const Dataset *dataset, size_t index, SampleBuffer *buffer, Sa
 
 /* Writes the image's name for messages, such as "train/n01440764/x.JPEG" or "image 17 of cifar10". */
 void dataset_name_image(const Dataset *dataset, size_t index, char *text, size_t size);
+
+/* Writes the last two parts of the image's path, its class and its file: the same name wherever the data set is, and for
+ * the file that it is packed into. */
+void dataset_key(const Dataset *dataset, size_t index, char *text, size_t size);
 
 /* Describes a data set of photographs: sets only its name, the last part of `path` or `otherwise`, and the
  * statistics. */

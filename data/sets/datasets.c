@@ -177,9 +177,9 @@ static const DatasetKind *kind_of_files(const char *data, const char *folder, ch
 DatasetSplits dataset_splits(const char *data, const char *folder) {
     char path[DATASET_PATH];
     const DatasetKind *kind = kind_of_files(data, folder, path);
-    DatasetSplits splits = {.by_class = kind == &folder_kind, .validation = kind == &packed_kind, .test = true};
+    DatasetSplits splits = {.by_class = kind == &folder_kind, .test = kind != &packed_kind};
     if (splits.by_class) folder_splits(path, &splits.validation, &splits.test);
-    if (splits.validation && !splits.by_class) splits.test = false;
+    if (kind == &packed_kind) splits.validation = record_has_validation(path);
     return splits;
 }
 

@@ -160,22 +160,21 @@ static bool folder_find(char found[DATASET_PATH], const char *path) {
     return is_bare(path);
 }
 
-/* A class that only one split has would shift the labels of all later classes. */
-static void check_same_classes(const char *path, const Names *classes, bool train) {
-    char other[DATASET_PATH];
+/* A class that only one of two splits has would shift the labels of all later classes.  The second one is read here. */
+static void check_same_classes(const char *path, const Names *classes, const char *split, const char *second) {
+    char root[DATASET_PATH];
     Names others = {0};
-    path_join(other, sizeof other, path, split_name(path, !train));
-    if (!folder_exists(other)) return;
-    list_classes(&others, other);
+    path_join(root, sizeof root, path, second);
+    if (!folder_exists(root)) return;
+    list_classes(&others, root);
     size_t i = 0;
     while (i < classes->count && i < others.count && !strcmp(name_of(classes, i), name_of(&others, i))) i++;
     if (i < classes->count || i < others.count) {
         bool here = i < classes->count &&
                     (i == others.count || strcmp(name_of(classes, i), name_of(&others, i)) < 0);
-        const char *in = split_name(path, here ? train : !train), *not_in = split_name(path, here ? !train : train);
-        die("%s: class %s is in %s but not in %s: %s and %s need the same class folders", path,
-            here ? name_of(classes, i) : name_of(&others, i), in, not_in, split_name(path, true),
-            split_name(path, false));
+        const char *other = strcmp(split, "train") ? split : second;
+        die("%s: class %s is in %s but not in %s: train and %s need the same class folders", path,
+            here ? name_of(classes, i) : name_of(&others, i), here ? split : second, here ? second : split, other);
     }
     names_free(&others);
 }
@@ -269,7 +268,7 @@ static void split_open(Dataset *dataset, const char *path, const char *split, bo
         die("%s: no such folder: expected the %s images in %s/<class>/%s", folder->root, train ? "training" : "test",
             folder->root, train ? "" : " (val_fraction 0.1 validates with training images, eval_every 0 trains without)");
     list_classes(&folder->classes, folder->root);
-    if (*split) check_same_classes(path, &folder->classes, train);
+    if (*split) check_same_classes(path, &folder->classes, split, split_name(path, !train));
     folder->class_names = xcalloc(folder->classes.count, sizeof *folder->class_names, "class names");
     for (size_t c = 0; c < folder->classes.count; c++) folder->class_names[c] = name_of(&folder->classes, c);
     for (size_t c = 0; c < folder->classes.count; c++) list_class(folder, c, &others, other);

@@ -154,18 +154,31 @@ void record_read_header(const char *path, RecordHeader *header) {
     if (!header_parse(header, bytes, (size_t)got, &error)) die("%s: %s", path, error.text);
 }
 
+/* The name that the file of the other split would have; false: the split is not in the name of this one. */
+static bool name_split(char found[DATASET_PATH], const char *path, bool train) {
+    const char *from = split_name(!train), *name = strrchr(path, '/') ? strrchr(path, '/') + 1 : path, *at = NULL;
+    for (const char *next = name; (next = strstr(next, from)); next++) at = next;
+    if (at) snprintf(found, DATASET_PATH, "%.*s%s%s", (int)(at - path), path, split_name(train), at + strlen(from));
+    return at;
+}
+
+bool record_has_validation(const char *path) {
+    char found[DATASET_PATH];
+    RecordHeader header;
+    record_read_header(path, &header);
+    return header.split != 0 || (name_split(found, path, false) && file_exists(found));
+}
+
 /* `path`, or the file of the other split in the same folder. */
 static void find_split(char found[DATASET_PATH], const char *path, bool train) {
     RecordHeader header;
     record_read_header(path, &header);
     if ((size_t)snprintf(found, DATASET_PATH, "%s", path) >= DATASET_PATH) die("%s: path too long", path);
     if ((header.split == 0) == train) return;
-    const char *from = split_name(!train), *name = strrchr(path, '/') ? strrchr(path, '/') + 1 : path, *at = NULL;
-    for (const char *next = name; (next = strstr(next, from)); next++) at = next;
-    if (!at)
+    const char *from = split_name(!train);
+    if (!name_split(found, path, train))
         die("%s: holds the %s split, and without '%s' in its name the %s split cannot be found", path, from, from,
             split_name(train));
-    snprintf(found, DATASET_PATH, "%.*s%s%s", (int)(at - path), path, split_name(train), at + strlen(from));
     if (!file_exists(found)) die("%s: holds the %s split, and its folder has no %s", path, from, found);
     record_read_header(found, &header);
     if ((header.split == 0) != train) die("%s: does not hold the %s split", found, split_name(train));
@@ -215,6 +228,11 @@ static void record_describe_image(const Dataset *dataset, size_t index, char *te
              record_image_name(&record->file, place));
 }
 
+static void record_key(const Dataset *dataset, size_t index, char *text, size_t size) {
+    const Record *record = dataset->state;
+    snprintf(text, size, "%s", record_image_name(&record->file, place_of(record, index)));
+}
+
 static void record_close(Dataset *dataset) {
     Record *record = dataset->state;
     file_unmap(record->file.bytes, record->file.header.size);
@@ -245,6 +263,7 @@ void record_open(Dataset *dataset, const char *path, bool train, size_t limit) {
         dataset->mirrored = record->mirrored;
     }
     dataset->describe = record_describe_image;
+    dataset->key = record_key;
     dataset->label = record_label;
     dataset->close = record_close;
     dataset->state = record;
@@ -317,20 +336,13 @@ static int open_to_write(const char *path) {
     return fd;
 }
 
-/* Keeps only class and file of a path, so that the packed file does not reveal where the data set was stored. */
-static const char *last_two(const char *name) {
-    const char *slash = strrchr(name, '/');
-    while (slash && slash > name && slash[-1] != '/') slash--;
-    return slash ? slash : name;
-}
-
 /* A checksum of the recipe and the names of all images. */
 static uint64_t fingerprint(const Dataset *dataset, uint64_t recipe) {
     char name[DATASET_PATH + 512];
     uint64_t sum = recipe;
     for (size_t i = 0; i < dataset->count; i++) {
-        dataset_name_image(dataset, i, name, sizeof name);
-        sum = XXH3_64bits_withSeed(last_two(name), strlen(last_two(name)), sum);
+        dataset_key(dataset, i, name, sizeof name);
+        sum = XXH3_64bits_withSeed(name, strlen(name), sum);
     }
     return sum;
 }
@@ -442,9 +454,9 @@ static void write_tail(RecordWriter *w) {
         class_size += put_name(out, d->class_names ? d->class_names[c] : name);
     }
     for (size_t i = 0; i < h->count; i++) {
-        dataset_name_image(d, i, name, sizeof name);
+        dataset_key(d, i, name, sizeof name); /* which does not tell where the data set was stored */
         w->entries[i].name = image_size;
-        image_size += put_name(out, last_two(name));
+        image_size += put_name(out, name);
     }
     char *names = text_close(&stream, "names");
     h->index = (w->end + ALIGN - 1) / ALIGN * ALIGN;

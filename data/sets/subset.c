@@ -57,6 +57,10 @@ static void view_describe(const Dataset *d, size_t i, char *text, size_t size) {
     dataset_name_image(&view_of(d)->shared->whole, view_of(d)->index[i], text, size);
 }
 
+static void view_key(const Dataset *d, size_t i, char *text, size_t size) {
+    dataset_key(&view_of(d)->shared->whole, view_of(d)->index[i], text, size);
+}
+
 static bool is_view(const Dataset *d) { return d->describe == view_describe; }
 
 const Dataset *subset_whole(const Dataset *d) { return is_view(d) ? &view_of(d)->shared->whole : d; }
@@ -88,6 +92,7 @@ static void view_open(Dataset *d, Shared *shared, const uint8_t *held, uint8_t w
     d->read = whole->read ? view_read : NULL;
     d->label = whole->label ? view_label : NULL;
     d->describe = view_describe;
+    d->key = view_key;
     d->close = view_close;
     d->state = view;
     shared->views++;
@@ -108,13 +113,6 @@ static int by_label_and_key(const void *a, const void *b) {
     return p->index < q->index ? -1 : p->index > q->index;
 }
 
-/* The last two parts of a path: the class and the file. */
-static const char *short_name(const char *path) {
-    const char *last = strrchr(path, '/'), *from = last;
-    while (from && from > path && from[-1] != '/') from--;
-    return from ? from : path;
-}
-
 /* 64 random bits for that seed and the FNV-1a hash of that name. */
 static uint64_t key_of(uint64_t seed, const char *name) {
     uint64_t hash = 0xcbf29ce484222325u;
@@ -128,8 +126,8 @@ static Place *places_of(const Dataset *whole, uint64_t seed) {
     int *labels = dataset_labels(whole);
     char name[DATASET_PATH + 512];
     for (size_t i = 0; i < whole->count; i++) {
-        dataset_name_image(whole, i, name, sizeof name);
-        places[i] = (Place){key_of(seed, short_name(name)), (uint32_t)i, labels[i]};
+        dataset_key(whole, i, name, sizeof name);
+        places[i] = (Place){key_of(seed, name), (uint32_t)i, labels[i]};
     }
     free(labels);
     qsort(places, whole->count, sizeof *places, by_label_and_key);

@@ -558,6 +558,29 @@ static void free_videos(Videos *v) {
 
 static void videos_close(Dataset *dataset) { free_videos(dataset->state); }
 
+static bool holds_pictures(Videos *v, const char *folder, const char *name) {
+    struct dirent **pictures;
+    (void)v, (void)name;
+    int count = scandir(folder, &pictures, is_picture, NULL);
+    if (count >= 0) free_entries(pictures, count);
+    return count > 0;
+}
+
+/* Whether the list's first line is a label after a path that is no picture's. */
+static bool lists_clips(const char *list) {
+    char *line = NULL;
+    size_t room = 0;
+    int label;
+    FILE *file = open_list(list);
+    ssize_t length = getline(&line, &room, file);
+    while (length > 0 && isspace((unsigned char)line[length - 1])) line[--length] = 0;
+    char *field = length > 0 ? last_field(line) : NULL;
+    bool clips = field && read_number(field, &label) && !image_has_name(line);
+    fclose(file);
+    free(line);
+    return clips;
+}
+
 static bool videos_find(char found[DATASET_PATH], const char *path) {
     static Videos peek;
     char list[DATASET_PATH], root[DATASET_PATH];
@@ -565,8 +588,10 @@ static bool videos_find(char found[DATASET_PATH], const char *path) {
     snprintf(found, DATASET_PATH, "%s", path);
     if (!folder_exists(path)) return false;
     for (int train = 0; train < 2; train++) {
-        if (find_list(list, path, train)) return true;
+        VideosLayout layout = find_list(list, path, train);
         path_join(root, sizeof root, path, split_folder(path, train));
+        /* A list beside folders of pictures may be one of folders of frames, or no business of ours. */
+        if (layout && (!each_class(root, holds_pictures, &peek) || (layout == LAYOUT_LIST && lists_clips(list)))) return true;
         each_class(root, holds_videos, &peek);
     }
     return peek.layout == LAYOUT_FOLDERS;

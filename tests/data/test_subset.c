@@ -187,6 +187,20 @@ static void classes_come_equally_often(void **state) {
     assert_true(runs > 5);
 }
 
+/* A class of one image among many is taken so often that its draws no longer fit into 32 bits. */
+static void a_single_image_fills_its_class(void **state) {
+    (void)state;
+    enum { COUNT = 200000 };
+    int *labels = calloc(COUNT, sizeof *labels), times = 0;
+    uint32_t *order = calloc(COUNT, sizeof *order);
+    labels[COUNT - 1] = 1;
+    sampler_balance(order, labels, COUNT, 2, check_seed(), 0);
+    for (int i = 0; i < COUNT; i++) times += order[i] % COUNT == COUNT - 1;
+    assert_int_equal(times, COUNT / 2);
+    free(labels);
+    free(order);
+}
+
 static void weights_have_a_mean_of_one(void **state) {
     (void)state;
     const int counts[] = {100, 25, 1};
@@ -205,6 +219,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_class_gives_its_share),        cmocka_unit_test(names_and_the_seed_decide),
         cmocka_unit_test(a_class_without_images_is_refused), cmocka_unit_test(classes_come_equally_often),
+        cmocka_unit_test(a_single_image_fills_its_class),
         cmocka_unit_test(weights_have_a_mean_of_one),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

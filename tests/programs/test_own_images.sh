@@ -112,6 +112,34 @@ if command -v "${MPIRUN:-mpirun}" >/dev/null 2>&1 && ldd "$vit" 2>/dev/null | gr
     check "and test alike" $? "$(cat ranks.run/test.json)"
 fi
 
+# == Folders beside each other =======================================================================================
+
+cp -R three other && mv other/test/class2 other/test/lion
+refuses "a test split of other classes, at the start" 1 "class class2 is in train but not in test" --data other $settings \
+    --run-dir none
+[ ! -e none ]
+check "before anything is trained" $?
+printf 'id,breed\n0001,class0\n' >pair/train.csv
+printf 'image000.bmp 0\n' >pair/val.txt
+run --data pair $settings --run-dir lists.run
+[ "$status" -eq 0 ] && grep -q '^pair: 69 training and 8 validation images' out
+check "lists of something else do not make images a set of videos" $? "$(tail -n 1 err)"
+rm pair/train.csv pair/val.txt
+
+pack=$build/pack_dataset
+"$pack" --data pair --split train --out "$work/pair-train.pack" >out 2>err
+run --data pair-train.pack $settings --val-fraction 0.1 --run-dir packed.run
+[ "$status" -eq 0 ] && [ "$(tensors packed.run/last.safetensors | cksum)" = "$(tensors pair.run/last.safetensors | cksum)" ]
+check "a packed folder has the same validation images" $? "$(tail -n 1 err)"
+"$pack" --data shapes --split train --limit 40 --resize 16 --out small.pack >out 2>err && "$pack" --check small.pack >out 2>err
+check "pack_dataset --resize of images of one size" $? "$(tail -n 1 err)"
+
+# A damaged image is a large share of a small class, which balanced epochs take often.
+cp -R bare hurt && head -c 300 bare/class1/image003.bmp >hurt/class1/image003.bmp
+run --data hurt $settings --balanced --val-fraction 0.2 --run-dir hurt.run
+[ "$status" -eq 0 ]
+check "one damaged image does not end a balanced run" $? "$(tail -n 1 err)"
+
 refuses "a class without validation images" 2 "val-fraction|0.02 of the 12 images of class class1|at least 0.05" \
     --data bare $settings --val-fraction 0.02 --run-dir none
 refuses "held-out images that nobody sees" 2 "val-fraction|eval-every" --data bare $settings --val-fraction 0.2 \
