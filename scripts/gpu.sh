@@ -654,11 +654,11 @@ report_row() { # row
               END { for (i in name) if (name[i] ~ /^(top1|images_per_s|loss)$/) print name[i], value[name[i]] }' \
         "$KEEP/runs/$1/log.csv" >"$scratch/row"
     while read -r metric value; do add train "$what" vit.c "$metric" "$value"; done <"$scratch/row"
-    if grep -q "^$1: ended with status" "$KEEP/train.log"; then
+    if [ -e "$KEEP/runs/$1/done" ]; then
+        add train "$1" check passed 1
+    elif grep -q "^$1: ended with status" "$KEEP/train.log"; then
         add train "$1" check passed 0
         failures=$((failures + 1))
-    elif [ -e "$KEEP/runs/$1/done" ]; then
-        add train "$1" check passed 1
     fi
 }
 

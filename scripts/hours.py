@@ -26,7 +26,7 @@ CPU, H100 = 0.72 * 224e9, 0.3 * 989e12  # operations a second
 AT_ONCE = 64
 # Training samples of an epoch by the setting `data`: images, clips, or for train_ar's texts bytes.
 SAMPLES = {"imagenet": 1281167, "datasets/imagenet21k": 14197122, "cifar10": 50000, "cifar100": 50000,
-           "datasets/pets": 3680, "datasets/flowers": 1020, "datasets/coco": 118287, "datasets/ade20k": 20210, "datasets/kinetics400": 246535,
+           "datasets/pets": 3680, "datasets/flowers": 1020, "datasets/coco": 118287, "datasets/ADEChallengeData2016": 20210, "datasets/kinetics400": 246535,
            "datasets/ssv2": 168913, "enwik8": 90000000}
 HELD_OUT = 2000  # of train_ar's images
 
@@ -80,6 +80,8 @@ def estimate(row, programs):
     path = os.path.join(ROOT, "configs", row.config + ".ini")
     settings = settings_of(path, row.arguments)
     found, samples = describe(row, programs[row.program], path), samples_of(settings, row.program)
+    if "steps" in settings and samples:
+        settings["epochs"] = -(-int(settings["steps"]) * int(settings["batch_size"]) // samples)
     if not found or "epochs" not in settings:
         return {}
     passes = 4 if settings.get("recompute") == "true" else 3

@@ -232,8 +232,8 @@ def claims_tables(results):
             verdict, figures = claim.answer(results)
             counts[verdict] += 1
             lines.append(f"| {claim.text} | {claim.papers_figures(results)} | {figures} | **{verdict}** |")
-    return [f"Of {sum(counts.values())} claims {counts['seen']} are seen, {counts['not seen']} are not, and "
-            f"{counts['undecided']} are undecided at this size or for want of rows."] + lines
+    return [f"{sum(counts.values())} claims: {counts['seen']} seen, {counts['not seen']} not seen, {counts['undecided']} undecided at this "
+            "size or for want of rows."] + lines
 
 
 # == Page ==============================================================================================================

@@ -297,6 +297,7 @@ def describe(row, cache={}):
 def read_run(folder):
     """Results by the keys of SHOWN, and 'epoch' and 'epochs', from one run's folder, as far as it has them."""
     run = {}
+    line = None
     with open(os.path.join(folder, "log.csv"), newline="") as file:
         for line in csv.DictReader(file):
             if line.get("top1"):
@@ -317,7 +318,7 @@ def read_run(folder):
     with open(os.path.join(folder, "config.ini")) as file:
         settings = dict(re.findall(r"^(epochs|eval_every) *= *(\d+)", file.read(), re.M))
         run["epochs"] = int(settings["epochs"]) if "epochs" in settings else None
-    if settings.get("eval_every") == "0":
+    if settings.get("eval_every") == "0" and line:
         run["epoch"] = int(line["epoch"])
     bench = os.path.join(folder, "bench.json")
     if os.path.exists(bench):

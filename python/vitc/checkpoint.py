@@ -7,18 +7,19 @@ from .model import Vit
 
 
 def density_config(settings, tensors):
-    """The sizes of images follow from the tables of their positions or, where these are of embedding attention, in the
+    """The sizes of images follow from the tables of their positions or, where these are of embedding attention, from the
     setting image_side."""
     image, shapes = (), {name.removeprefix("pos_embed."): len(x) for name, x in tensors.items() if "pos_embed." in name}
+    tokens, side, starts = int(settings["tokens"]), int(settings["image_side"]), "start" in tensors
     if "channel" in shapes:
         image = tuple(shapes[name] for name in ("row", "column", "channel"))
-    elif "start" in tensors:
-        side = int(settings["image_side"])
-        if side == 0:
-            raise ValueError("its images' size is not in it: train with image_side")
+    elif starts and settings["kind"] != "audio" and side:
         image = (side, side, 1 if settings["grey"] == "true" else 3)
-    stride = settings["stride"] if settings["stride"] != "0" else str(image[1] * image[2] if image else 128)
-    return dataclasses.replace(config.read(density.Config, settings | {"stride": stride}), image=image)
+    stride = int(settings["stride"]) or (image[1] * image[2] if image else min(128, tokens))
+    if starts and not image and (shapes["row"], shapes["column"]) != (-(-tokens // stride), stride):
+        raise ValueError("its images' size is not in it: train with image_side")
+    settings = settings | {"stride": str(stride)}
+    return dataclasses.replace(config.read(density.Config, settings), image=image, starts=starts)
 
 
 def load(path):

@@ -20,13 +20,14 @@ class Config:
     """The settings of train_ar that say what a model is (docs/reference/settings-ar.md), and what its sequences are."""
 
     image: tuple = ()      # H, W, C
-    tokens: int = 0        # of text
+    tokens: int = 0        # of text or sound
+    starts: bool = False   # a learned vector precedes the tokens, the first of which is predicted, too; images have one
     attn: str = "softmax"  # softmax | sparse-strided | sparse-fixed
     scheme: str = "interleaved"
     sets: str = ""
     stride: int = 128
     window: int = 0
-    summary: int = 2
+    summary: int = 32
     sub_blocks: int = 1
     vocabulary: int = 256
     dim: int = 256
@@ -132,14 +133,14 @@ class Positions(nn.Module):
 
 
 class Density(nn.Module):
-    """tokens [B,n] (int64) -> logits [B,n,vocabulary]: of images for these tokens, of text for those that follow."""
+    """tokens [B,n] (int64) -> logits [B,n,vocabulary]: for these tokens, and of text for those that follow."""
 
     def __init__(self, config):
         super().__init__()
         self.config, M = config, config.dim
         self.token_embed = nn.Embedding(config.vocabulary, M)
         self.pos_embed = Positions(config)
-        self.start = nn.Parameter(torch.zeros(1, 1, M)) if config.image else None
+        self.start = nn.Parameter(torch.zeros(1, 1, M)) if config.starts or config.image else None
         self.blocks = nn.ModuleList(Block(config, i) for i in range(config.depth))
         self.norm, self.head = nn.LayerNorm(M, 1e-6), linear(M, config.vocabulary, bias=False)
         self.drop = nn.Dropout(config.embedding_dropout)

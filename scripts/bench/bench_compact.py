@@ -25,7 +25,7 @@ def arguments():
     parser.add_argument("--bfloat16", action="store_true")
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--vit", help="the program, else build/cpu/train_vit or build/cpu-bf16/train_vit")
-    parser.add_argument("--data-dir", default="data/sets")
+    parser.add_argument("--data-dir", default="datasets")
     return parser.parse_args()
 
 

@@ -55,15 +55,17 @@ def tiles(count):
 
 def grid_shape(tokens, side):
     """Rows and columns of the grid: the image is assumed to be square unless the number of tokens excludes that."""
+    for front in range(3 if side else 0):  # with a class token, or with that and a distillation token
+        if (tokens - front) % side == 0:
+            return front, ((tokens - front) // side, side)
     root = int(round(tokens**0.5))
     if root * root == tokens:
         return 0, (root, root)
     root = int(round((tokens - 1) ** 0.5))
     if root * root == tokens - 1:
         return 1, (root, root)  # a class token in front
-    if side and tokens % side == 0:
-        return 0, (tokens // side, side)
-    raise ValueError(f"pos_embed of {tokens} tokens: no square grid; --columns says how wide it is")
+    raise ValueError(f"pos_embed of {tokens} tokens: no square grid" +
+                     ("" if side else "; --columns says how wide it is"))
 
 
 def draw_filters(figure, weight):

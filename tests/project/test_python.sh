@@ -78,7 +78,7 @@ done
 # == Refusals ========================================================================================================
 
 if [ -n "$onnx" ]; then
-    head -c 100 runs/shapes/best.safetensors >x.safetensors
+    head -c 100 runs/onnx/best.safetensors >x.safetensors
     "$python" -m vitc.export x.safetensors x.onnx >out 2>err
     status=$?
     complains 1 'x.safetensors|not a safetensors file, or damaged' && [ ! -e x.onnx ]

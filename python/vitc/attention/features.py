@@ -11,7 +11,7 @@ from ..layers import Constant, xavier, zeros
 
 
 class Mlp(nn.Module):
-    """relu(W2 [sin W1 z; cos W1 z] + b2), F = D (Zheng et al. 2023, RippleViT); W1 learned or drawn."""
+    """relu(W2 [sin W1 z; cos W1 z] + b2), F = D (Zheng et al. 2022, Ripple Attention); W1 learned or drawn."""
 
     def __init__(self, H, D, learned=True):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Ripple attention (Zheng et al. 2023, RippleViT) and its ablations: linear attention whose weights are scaled by a
+"""Ripple attention (Zheng et al. 2022, Ripple Attention) and its ablations: linear attention whose weights are scaled by a
 spatial weight for each query and group of keys, the group being a range of distances on the grid."""
 
 import math
