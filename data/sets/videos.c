@@ -590,7 +590,7 @@ static bool videos_find(char found[DATASET_PATH], const char *path) {
     for (int train = 0; train < 2; train++) {
         VideosLayout layout = find_list(list, path, train);
         path_join(root, sizeof root, path, split_folder(path, train));
-        /* A list beside folders of pictures may be one of folders of frames, or no business of ours. */
+        /* If class folders hold pictures, a list makes them a set of videos only if it names folders of frames. */
         if (layout && (!each_class(root, holds_pictures, &peek) || (layout == LAYOUT_LIST && lists_clips(list)))) return true;
         each_class(root, holds_videos, &peek);
     }

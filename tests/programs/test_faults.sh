@@ -105,8 +105,8 @@ sweep() {
 
 begin_run() { rm -rf run; }
 sweep "a write fails" write $(few 6 16) "$vit" $settings --run-dir run
-sweep "a flush to the disk fails" sync $(few 4 40) "$vit" $settings --run-dir run
-sweep "a renaming fails" rename $(few 4 40) "$vit" $settings --run-dir run
+sweep "a flush to the disk fails" sync $(few 10 40) "$vit" $settings --run-dir run
+sweep "a renaming fails" rename $(few 20 40) "$vit" $settings --run-dir run
 sweep "an allocation fails" memory $(few 12 60) "$vit" $settings --run-dir run
 
 begin_run() { rm -rf run && cp -R kept/half run; }

@@ -112,7 +112,7 @@ if command -v "${MPIRUN:-mpirun}" >/dev/null 2>&1 && ldd "$vit" 2>/dev/null | gr
     check "and test alike" $? "$(cat ranks.run/test.json)"
 fi
 
-# == Folders beside each other =======================================================================================
+# == Folders, packs and lists ========================================================================================
 
 cp -R three other && mv other/test/class2 other/test/lion
 refuses "a test split of other classes, at the start" 1 "class class2 is in train but not in test" --data other $settings \
