@@ -73,7 +73,7 @@ static void check_settings(DensityRun *run) {
     if (config_origin(config, "prompt") && !*run->draw->prompt)
         config_reject(config, "prompt", "an empty text: give at least one byte, or --sample without a prompt");
     run->training.unit = "sequences";
-    training_check_ranks(&run->training);
+    if (!run->training.mode || run->modes->bench) training_check_ranks(&run->training);
     if (*run->modes->parity) {
         density_parity_open(run);
     } else {

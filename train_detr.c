@@ -34,6 +34,7 @@ static void add_settings(DetrRun *run, Config *config) {
     config_default(config, "epochs", "50");
     config_default(config, "batch_size", "16");
     config_default(config, "weight_decay", "1e-4");
+    config_default(config, "weight_decay_of", "all");
     config_default(config, "clip_grad", "0.1");
     config_example(config, "feature_map", "--share-heads"); /* which only mlp does not need */
     config_explain(config, "describe", "Print the parts of the model, its parameters and its multiply-adds for an "
@@ -58,7 +59,11 @@ static void add_settings(DetrRun *run, Config *config) {
 
 /* Checks settings of several groups. */
 static void check_settings(DetrRun *run) {
+    const Config *config = &run->d.training.config;
+    const char *typed = config_origin(config, "weight_decay_of");
     detector_check_settings(&run->d);
+    if (typed && *typed == '-' && run->d.training.adamw->weight_decay_of != DECAY_OF_ALL)
+        config_reject(config, "weight_decay_of", "{weight_decay_of}: in DETR all parameters decay");
     if (run->backbone->lr_backbone == 0) run->model_settings->freeze_backbone = true;
     if (*run->d.modes->parity) run->model_settings->dropout = 0;
 }

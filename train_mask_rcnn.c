@@ -186,13 +186,13 @@ static void training_data_and_model(MaskRun *run) {
     mask_run_open_evaluation(run);
     add_columns(t);
     snprintf(stem, sizeof stem, "%s-mask-rcnn", d->train.name);
+    dense_schedule_fit(&t->config, run->schedule, d->loader.parts.batches * (uint64_t)t->s->epochs);
     training_open(t, &(TrainingStart){.params = &run->model.model.params,
                                       .batches = d->loader.parts.batches,
                                       .stem = stem,
                                       .class_names = d->names,
                                       .classes = d->ids});
     mask_rcnn_fold(&run->model); /* a state may have been loaded */
-    dense_schedule_fit(&t->config, run->schedule, training_steps(t));
 }
 
 static void announce(MaskRun *run) {
@@ -242,7 +242,7 @@ static int report(const MaskRun *run) {
 
 static float learning_rate(const MaskRun *run) {
     const Training *t = &run->d.training;
-    return dense_lr(run->schedule, t->state.step, training_steps(t), t->batches);
+    return dense_lr(run->schedule, t->state.step, training_steps(t), t->state.epoch);
 }
 
 /* Trains from the first or a saved step to the last epoch or a signal; returns the exit status.  The host chooses

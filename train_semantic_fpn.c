@@ -54,7 +54,7 @@ static void add_settings(SemanticRun *run, Config *config) {
 /* Checks settings of several groups. */
 static void check_settings(SemanticRun *run) {
     int batch = run->training.s->batch_size;
-    if (batch < distributed_ranks())
+    if (!run->training.mode && batch < distributed_ranks())
         config_reject(&run->training.config, "batch_size", "{batch_size} is less than the %d ranks",
                       distributed_ranks());
     if (*run->outputs->draw && !run->predict->predict.count)
@@ -196,10 +196,11 @@ static void training_data_and_model(SemanticRun *run) {
     add_columns(t);
     snprintf(stem, sizeof stem, "%s-semantic-fpn-%s", run->train.name, semantic_run_backbone(run));
     training_limit_steps(t, (uint64_t)run->own->steps, run->loader.parts.batches);
+    dense_schedule_fit(&t->config, run->schedule,
+                       t->most_steps ? t->most_steps : run->loader.parts.batches * (uint64_t)t->s->epochs);
     training_open(t, &(TrainingStart){.params = &run->net.model.params, .batches = run->loader.parts.batches,
-                                      .stem = stem, .class_names = semantic_run_names(run),
+                                      .stem = stem, .class_names = run->train.names.at,
                                       .classes = run->train.names.count});
-    dense_schedule_fit(&t->config, run->schedule, training_steps(t));
     semantic_fpn_fold(&run->net); /* a state may have been loaded */
 }
 
@@ -247,7 +248,7 @@ static int train(SemanticRun *run) {
     for (; training_epoch_left(t); training_epoch_end(t)) {
         parts_start(&run->loader.parts, (uint32_t)t->state.epoch, t->state.batch);
         while (training_batch_left(t)) {
-            training_step_begin(t, dense_lr(run->schedule, t->state.step, training_steps(t), t->batches));
+            training_step_begin(t, dense_lr(run->schedule, t->state.step, training_steps(t), t->state.epoch));
             for (int next = begin; next < end; next += part.n) {
                 device_uploads_wait(); /* the loader fills the last part's memory again */
                 segmentation_next(&run->loader, &part);

@@ -51,7 +51,7 @@ static void check_settings(VitRun *run) {
     if (*run->modes->parity) vit_parity_open(run);
     vit_check_settings(config, run->model_settings);
     run->training.unit = run->model_settings->frames > 1 ? "clips" : "images";
-    training_check_ranks(&run->training);
+    if (!run->training.mode || run->modes->bench) training_check_ranks(&run->training);
     if (*run->vit_modes->attention && run->model_settings->dim.count > 1)
         config_reject(config, "attention", "pictures show one token grid, but {dim} makes %d stages",
                       run->model_settings->dim.count);
@@ -256,6 +256,7 @@ static void training_data_and_model(VitRun *run) {
                                       .std = run->train.std,
                                       .image_size = (int[]){run->train.height, run->train.width},
                                       .classes = run->train.classes});
+    vit_run_forget_test(run);
 }
 
 /* Prints the smallest and the largest weight of a class that has images. */
@@ -296,6 +297,7 @@ static void announce(const VitRun *run) {
            vit_attn_names(s, attn), run->vit.model.params.parameters, (double)vit_macs(&run->vit) / 1e6,
            s->frames > 1 ? "a clip" : "an image", (double)model_activation_bytes(&run->vit.model) / (1 << 20));
     training_announce(&run->training, "%d at a time", run->vit.model.batch);
+    cosine_announce(run->schedule, cosine_peak(run->schedule, run->training.s->batch_size));
 }
 
 static float learning_rate(const VitRun *run) {

@@ -83,6 +83,7 @@ FinalGradients model_final_gradients(const Model *model, GradientsListener liste
 }
 
 void model_destroy(Model *model) {
+    linear_keep_weights(false);
     plan_free(&model->training);
     plan_free(&model->inference);
     device_free(model->memory);

@@ -4,6 +4,7 @@
 #include "library/vit.h"
 
 #include <math.h>
+#include <omp.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdio.h>
@@ -30,6 +31,7 @@ struct vit_model {
     Vit vit;
     const TransformSettings *transform;
     ClassNames names;
+    int threads;        /* the most for which there is memory */
     char operators[VIT_ATTN_SIZE];
     float mean[3], std[3];
     int data_size[2];   /* height and width of the data set's images; 0: they differ */
@@ -71,10 +73,12 @@ static bool attempt(void (*step)(void *context), void *context, vit_error *error
     pthread_mutex_lock(&turn);
     die_in_library(come_back, scope_share);
     json_memory_begin();
+    int threads = omp_get_max_threads(); /* of this thread of the caller */
     scope_begin();
     bool failed = setjmp(call.failed) != 0;
     if (!failed) run(step, context);
     scope_end(failed);
+    omp_set_num_threads(threads);
     json_memory_end();
     safetensors_hold(NULL, NULL, 0);
     pthread_mutex_unlock(&turn);
@@ -133,6 +137,7 @@ static void open_model(void *context) {
     Vit *vit = &m->vit;
     const VitSettings *s = &vit->settings;
     vit_create(vit, &m->config);
+    m->threads = omp_get_max_threads();
     vit_plan(vit, 1, true);
     vit_allocate(vit);
     params_allocate(&vit->model.params, false);
@@ -207,12 +212,17 @@ static void prepare(const Classifying *c) {
     transform_scratch_free(&scratch);
 }
 
+static void limit_threads(const vit_model *m) {
+    if (omp_get_max_threads() > m->threads) omp_set_num_threads(m->threads);
+}
+
 static void classify(void *context) {
     Classifying *c = context;
     vit_model *m = c->model;
     int C = vit_classes(m);
     double largest = -INFINITY, sum = 0;
     m->classified = m->attended = false;
+    limit_threads(m);
     prepare(c);
     model_set_training(&m->vit.model, false);
     vit_load_pixels(&m->vit, m->pixels, m->mean, m->std, 1);
@@ -277,6 +287,7 @@ static void attend(void *context) {
     const Attention *a = &trunk_block(&m->vit.trunk, t->block)->attention;
     int size = vit_rows(m) * vit_columns(m), before = a->N - size; /* tokens in front of the grid's */
     require_image(m);
+    limit_threads(m);
     if (!m->attended) {
         model_set_training(&m->vit.model, true);
         vit_load_pixels(&m->vit, m->pixels, m->mean, m->std, 1);

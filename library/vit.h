@@ -11,7 +11,8 @@
  * files that it is given and no others.
  *
  * Several models may be open at once, and every function may be called from any thread: calls take turns, each on as many
- * threads as OpenMP gives (OMP_NUM_THREADS).  A model must not be closed while another thread uses it.
+ * threads as OpenMP gives (OMP_NUM_THREADS), but no more than when the model was opened.  A model must not be closed
+ * while another thread uses it.
  *
  * Where memory runs out, the call fails, and a later one can succeed.  Two exceptions end the process: OpenMP's library
  * does where it gets no memory for threads, and oneDNN's C++ exceptions do where libvit was built without a C++

@@ -64,11 +64,13 @@ void cosine_fit(const Config *config, CosineSettings *s, int epochs) {
 }
 
 float cosine_peak(const CosineSettings *s, int batch_size) {
-    float peak = s->lr * (s->lr_base_batch ? (float)batch_size / (float)s->lr_base_batch : 1);
-    if (peak > 0 && peak < s->lr_min && distributed_rank() == 0)
+    return s->lr * (s->lr_base_batch ? (float)batch_size / (float)s->lr_base_batch : 1);
+}
+
+void cosine_announce(const CosineSettings *s, float peak) {
+    if (peak > 0 && peak < s->lr_min)
         printf("lr: the peak of %g%s is below lr_min %g, to which the learning rate rises\n", (double)peak,
                s->lr_base_batch ? ", scaled by lr_base_batch," : "", (double)s->lr_min);
-    return peak;
 }
 
 float cosine_lr(const CosineSettings *s, float peak, int epochs, double done) {
@@ -160,17 +162,17 @@ void dense_schedule_fit(const Config *config, DenseScheduleSettings *s, uint64_t
 }
 
 /* The factor of the learning rate without warm-up. */
-static double decay_of(const DenseScheduleSettings *s, uint64_t step, uint64_t steps, uint64_t batches) {
+static double decay_of(const DenseScheduleSettings *s, uint64_t step, uint64_t steps, uint64_t epoch) {
     double done = step < steps ? (double)step / (double)steps : 1, factor = 1;
     if (s->lr_decay == DECAY_COSINE) return 0.5 * (1 + cos(M_PI * done));
     if (s->lr_decay == DECAY_POLY) return pow(1 - done, (double)s->lr_power);
     for (int i = 0; i < s->lr_drops.count; i++)
-        if (step >= (uint64_t)s->lr_drops.at[i] * batches) factor *= 0.1;
+        if (epoch >= (uint64_t)s->lr_drops.at[i]) factor *= 0.1;
     return factor;
 }
 
-float dense_lr(const DenseScheduleSettings *s, uint64_t step, uint64_t steps, uint64_t batches) {
-    double rate = (double)s->lr * decay_of(s, step, steps, batches);
+float dense_lr(const DenseScheduleSettings *s, uint64_t step, uint64_t steps, uint64_t epoch) {
+    double rate = (double)s->lr * decay_of(s, step, steps, epoch);
     if (step < (uint64_t)s->warmup_steps)
         rate *= 1 - (1 - (double)s->lr_warmup) * (1 - (double)step / (double)s->warmup_steps);
     return (float)rate;

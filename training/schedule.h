@@ -30,6 +30,9 @@ void cosine_fit(const Config *config, CosineSettings *s, int epochs);
 /* The peak learning rate for that batch size. */
 float cosine_peak(const CosineSettings *s, int batch_size);
 
+/* Says on stdout if that peak is below lr_min. */
+void cosine_announce(const CosineSettings *s, float peak);
+
 /* The learning rate after `done` (may be fractional) of `epochs` epochs; `peak` is cosine_peak's result. */
 float cosine_lr(const CosineSettings *s, float peak, int epochs, double done);
 
@@ -81,6 +84,6 @@ void dense_schedule_fit(const Config *config, DenseScheduleSettings *s, uint64_t
 /* The learning rate of step 0, 1, ... of `steps`, with `batches` steps in an epoch, as in mmdetection and
  * mmsegmentation: in the W steps of warm-up, 1 - (1 - lr_warmup) (1 - step / W) times the result of the decay for that
  * step. */
-float dense_lr(const DenseScheduleSettings *s, uint64_t step, uint64_t steps, uint64_t batches);
+float dense_lr(const DenseScheduleSettings *s, uint64_t step, uint64_t steps, uint64_t epoch);
 
 #endif

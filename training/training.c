@@ -140,7 +140,10 @@ void training_check_ranks(const Training *t) {
                                                "equally", ranks, t->unit);
 }
 
-int training_local_batch(const Training *t) { return t->s->batch_size / distributed_ranks(); }
+int training_local_batch(const Training *t) {
+    int local = t->s->batch_size / distributed_ranks();
+    return local > 0 ? local : 1; /* evaluation does not need as many samples as ranks */
+}
 
 int training_micro_batch(const Training *t, size_t most) {
     int local = training_local_batch(t), given = t->s->micro_batch;
@@ -362,9 +365,10 @@ static void folder_open(Training *t, const TrainingStart *start) {
     distributed_last_words(last_words);
 }
 
+/* Names at the end that are "" are not saved. */
 static bool same_names(const ClassNames *names, const char *const *others, int count) {
-    bool same = names->count == count;
-    for (int c = 0; same && c < count; c++) same = !strcmp(names->at[c], others[c]);
+    bool same = names->count <= count;
+    for (int c = 0; same && c < count; c++) same = !strcmp(c < names->count ? names->at[c] : "", others[c]);
     return same;
 }
 
@@ -433,6 +437,8 @@ void training_open(Training *t, const TrainingStart *start) {
         run_folder_file(path, t->s->run_dir, "state.safetensors");
         checkpoint_load_state(params, &t->state, path);
         check_place(t, start, path);
+        if (t->most_steps > t->state.step) /* the run before may have ended within an epoch */
+            t->s->epochs = (int)(t->state.epoch + (t->most_steps - t->state.step + t->state.batch + t->batches - 1) / t->batches);
     }
     check_length(t);
     t->mixed = distributed_tally(kernels_instructions());
@@ -491,7 +497,11 @@ double training_epochs(const Training *t) {
 }
 
 uint64_t training_steps(const Training *t) {
-    return t->most_steps ? t->most_steps : t->batches * (uint64_t)t->s->epochs;
+    const RunState *state = &t->state;
+    uint64_t epochs = (uint64_t)t->s->epochs;
+    if (t->most_steps) return t->most_steps;
+    /* Epochs that are done may have had batches of another size. */
+    return state->epoch < epochs ? state->step + (epochs - state->epoch) * t->batches - state->batch : state->step;
 }
 
 double training_seconds_left(const Training *t) {
@@ -615,7 +625,8 @@ int training_report(const Training *t, const char *format, ...) {
     if (t->state.step == t->first_step && out_of_patience(t))
         print_line("nothing is left to train, %s: a higher --patience continues\n", text);
     else if (t->state.step == t->first_step)
-        print_line("all %d epochs are done, %s: a higher --epochs trains on\n", t->s->epochs, text);
+        print_line("all %d epochs are done, %s: a higher --%s trains on\n", t->s->epochs, text,
+                   t->most_steps ? "steps" : "epochs");
     else
         print_line("done in %s: %s; checkpoints, log.csv and report.html are in %s\n", elapsed, text, t->folder.path);
     return 0;

@@ -157,11 +157,14 @@ static bool load_text(Source *s) {
     return !s->failed_line;
 }
 
-/* Reads the whole file into s->text, which the caller frees, also after an error.  Works for pipes too. */
+/* Reads the whole file into s->text, which the caller frees, also after an error. */
 static bool read_whole(Source *s, FILE *in, const char *prefix, char **text) {
     struct stat status;
     if (fstat(fileno(in), &status))
         return refuse(s->error, "%scannot read '%s': %s", prefix, s->where, strerror(errno));
+    if (S_ISFIFO(status.st_mode) || S_ISSOCK(status.st_mode))
+        return refuse(s->error, "%s'%s' is a pipe, and settings are read more than once: write them into a file", prefix,
+                      s->where);
     s->device = status.st_dev;
     s->inode = status.st_ino;
     for (const Source *p = s->parent; p; p = p->parent)

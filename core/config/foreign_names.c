@@ -58,7 +58,7 @@ static const struct {
     {"drop drop_rate", "dropout", NULL},
     /* training */
     {"epoch num_epochs num_train_epochs max_epochs", "epochs", NULL},
-    {"max_iters max_steps steps iterations", "", "the length of training is counted in epochs: --epochs N"},
+    {"max_iters max_steps steps iterations", "steps", "the length of training is counted in epochs: --epochs N"},
     {"bs batch batchsize train_batch_size per_device_train_batch_size", "batch_size", NULL},
     {"validation_batch_size", "micro_batch", NULL},
     {"accum_iter accum_steps grad_accum_steps gradient_accumulation_steps update_freq", "",
@@ -69,7 +69,7 @@ static const struct {
     {"warmup warmup_iters", "warmup_epochs warmup_steps", NO_WARMUP},
     {"warmup_steps", "warmup_epochs", NO_WARMUP},
     {"warmup_epochs", "warmup_steps", NO_WARMUP},
-    {"sched scheduler lr_scheduler lr_scheduler_type", "lr_schedule lr_drop",
+    {"sched scheduler lr_scheduler lr_scheduler_type", "lr_schedule lr_decay lr_drop",
      "the learning rate always follows a cosine after a linear warm-up"},
     {"opt optim optimizer", "", "the optimizer is always AdamW (lr, weight_decay, beta1, beta2, eps)"},
     {"momentum", "beta1", NULL},

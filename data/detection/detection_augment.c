@@ -11,7 +11,7 @@
 
 #define F(KIND, field) CONFIG_FIELD(KIND, DetectionAugmentSettings, field)
 static const ConfigEntry entries[] = {
-    {F(BOOL, flip), "true", .section = "augmentation", .help = "Mirror half of the training images"},
+    {F(BOOL, flip), "true", .section = "augmentation", .change = CHANGE_FREELY, .help = "Mirror half of the training images"},
     {F(BOOL, crop), "true", .help = "Resize, crop and resize again half of the training images, as DETR does"},
     {F(INT, scale_min), "480", .min = 16, .max = 8192,
      .help = "Smallest short side to which training images are resized at random"},
@@ -31,7 +31,7 @@ static const ConfigEntry entries[] = {
     {F(INT, crop_min), "384", .min = 8, .max = 8192,
      .help = "Smallest height and width of a crop; a side of the image that is shorter is not cropped"},
     {F(INT, crop_max), "600", .min = 8, .max = 8192, .help = "Largest height and width of a crop"},
-    {F(INT, eval_scale), "800", .min = 16, .max = 8192,
+    {F(INT, eval_scale), "800", .min = 16, .max = 8192, .change = CHANGE_FREELY,
      .help = "Short side to which validation images are resized"},
 };
 #undef F
@@ -62,7 +62,7 @@ static void check(const Config *c, const void *settings) {
 }
 
 const ConfigGroup detection_augment_settings = {CONFIG_GROUP(DetectionAugmentSettings, entries),
-                                                .change = CHANGE_FREELY, .check = check};
+                                                .change = CHANGE_BETWEEN_EPOCHS, .check = check};
 
 static void fill_scales(int *scale, int *count, int least, int most, int step) {
     for (*count = 0; *count < DETECTION_SCALES && least <= most; least += step) scale[(*count)++] = least;

@@ -415,6 +415,9 @@ RecordWriter *record_create(const char *path, const Dataset *dataset, bool train
 }
 
 void record_append(RecordWriter *w, const Sample *sample) {
+    if (sample->size > UINT32_MAX)
+        die("%s: number %zu has %zu bytes, and 4 GiB are the most: a lower --fps or --resize makes it smaller", w->partial,
+            (size_t)w->appended, sample->size);
     RecordEntry *e = &w->entries[w->appended++];
     *e = (RecordEntry){.offset = w->end, .checksum = XXH3_64bits(sample->bytes, sample->size),
                        .size = (uint32_t)sample->size, .label = (uint32_t)sample->label,

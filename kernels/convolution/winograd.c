@@ -179,7 +179,7 @@ typedef struct {
 TILE_INLINE vec after(vec y, const After *a, size_t at, int c) {
     if (a->shift) y += vec_load(a->shift + c);
     if (a->add) y += real_load(a->add + at);
-    if (a->relu) y = vec_select(y > 0.0f, y, vec_set(0));
+    if (a->relu) y = vec_max(vec_set(0), y); /* keeps a NaN */
     if (a->below) y = vec_select(real_load(a->below + at) > 0.0f, y, vec_set(0));
     return y;
 }

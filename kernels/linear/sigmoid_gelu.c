@@ -20,6 +20,6 @@ void sigmoid_gelu_backward(real *dx, real *y, const real *dy, const real *x, siz
     for (size_t i = 0; i < n; i += TILE) {
         vec v = real_load_part(x + i, n - i), s = sigmoid_of(v);
         real_store_part(dx + i, real_load_part(dy + i, n - i) * (s + 1.702f * v * s * (1.0f - s)), n - i);
-        real_store_part(y + i, v * s, n - i);
+        if (y) real_store_part(y + i, v * s, n - i);
     }
 }

@@ -134,7 +134,7 @@ void channel_norm_apply(real *y, const real *x, const real *add, bool relu, cons
             xh *= vec_load_part(rstd + j, left);
             vec v = vec_load_part(g.w + j, left) * xh + vec_load_part(g.b + j, left);
             if (add) v += real_load_part(add + i * C + j, left);
-            if (relu) v = vec_select(v > 0, v, vec_set(0));
+            if (relu) v = vec_max(vec_set(0), v); /* keeps a NaN */
             real_store_part(y + i * C + j, v, left);
         }
     }

@@ -166,7 +166,14 @@ static size_t workspace_floats(const RipplePairsShape *s, bool backward) {
 
 static size_t pairs_workspace(const RippleRings *rings, int D, int F, bool window) {
     RipplePairsShape s = shape_of(rings, D, F, window);
-    return workspace_bytes(workspace_floats(&s, true));
+    size_t floats = workspace_floats(&s, true);
+    /* A smaller grid may have an even number of columns, and then multiplies pairs. */
+    s.Wg += s.Wg % 2;
+    s.narrow = false;
+    s.dots = takes_dots(&s);
+    s.Wg = rings->grid.columns;
+    size_t pairs = workspace_floats(&s, true);
+    return workspace_bytes(pairs > floats ? pairs : floats);
 }
 
 size_t ripple_dense_workspace(const RippleRings *rings, int D, int F) { return pairs_workspace(rings, D, F, false); }

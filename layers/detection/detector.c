@@ -36,7 +36,7 @@ const ConfigGroup detection_view_settings = {CONFIG_GROUP(DetectionViewSettings,
 
 void detector_check_settings(Detector *d) {
     int batch = d->training.s->batch_size;
-    if (batch < distributed_ranks())
+    if (!d->training.mode && batch < distributed_ranks())
         config_reject(&d->training.config, "batch_size", "{batch_size} is less than the %d ranks", distributed_ranks());
     if (*d->outputs->draw && !d->predict->predict.count)
         die_usage("--draw: '%s' would be written by --predict of one picture only", d->outputs->draw);

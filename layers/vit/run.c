@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/die.h"
 #include "core/distributed.h"
@@ -246,6 +247,12 @@ static bool open_last(VitRun *run, Dataset *test) {
     return true;
 }
 
+void vit_run_forget_test(const VitRun *run) {
+    char path[RUN_PATH_SIZE];
+    run_folder_file(path, run->training.s->run_dir, "test.json");
+    if (distributed_rank() == 0 && training_epoch_left(&run->training)) unlink(path);
+}
+
 bool vit_run_open_test(VitRun *run) {
     Training *t = &run->training;
     char path[RUN_PATH_SIZE];
@@ -259,6 +266,7 @@ bool vit_run_open_test(VitRun *run) {
     run->tested = true;
     loading_open(run, &run->test_loader, &run->test, false);
     run_folder_file(path, t->s->run_dir, "best.safetensors");
+    distributed_any(false); /* rank 0 has written it */
     SafeTensors st;
     Params *params = &run->vit.model.params;
     safetensors_open(&st, path, &error_fatal);

@@ -144,6 +144,9 @@ const char *vit_run_evaluated(const VitRun *run);
 /* After training: opens the test images, which had no influence on the choice of the best weights, and loads these
  * weights.  False: there are no such images, or they were evaluated before. */
 bool vit_run_open_test(VitRun *run);
+
+/* Removes test.json, which is of other weights than those that are about to be trained. */
+void vit_run_forget_test(const VitRun *run);
 void vit_run_close_data(VitRun *run);
 
 /* Class names: those stored in the checkpoint, otherwise those of the data set, if the user has given one; NULL:

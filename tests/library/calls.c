@@ -12,6 +12,7 @@
  *   calls again CHECKPOINT IMAGE               as logits, for the third time; the first call that fails is made again
  *   calls threads A B IMAGE N                  N calls by two threads with a model each: same logits, no memory leak */
 #include <math.h>
+#include <omp.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -214,6 +215,7 @@ typedef struct {
 static void *work(void *context) {
     const Job *job = context;
     vit_model *model = open_or_end(job->path);
+    omp_set_num_threads(3); /* more than there were when it was opened */
     size_t size = (size_t)vit_classes(model) * sizeof(float);
     float *first = logits_of(model, job->image);
     for (int i = 1; i < job->calls; i++) {

@@ -57,6 +57,10 @@ refuses "--results without --eval" 2 '--results|--eval' --results x.json
 refuses "two modes at once" 2 '--bench|--describe' --describe --bench
 refuses "unknown number of categories" 2 'num_classes|80' --data coco --describe
 
+run $(echo "$tiny" | sed 's/--warmup-steps 2//') --epochs 2 --run-dir warm
+grep -q '^warmup_steps = 1$' warm/config.ini
+check "a short run's default warm-up is a tenth of it, also for the run that continues it" $? "$(grep warmup_steps warm/config.ini)"
+
 # == A run ===========================================================================================================
 
 succeeds "train_mask_rcnn trains" $tiny --epochs 3 --run-dir run --log-every 2

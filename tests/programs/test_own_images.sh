@@ -140,6 +140,10 @@ run --data hurt $settings --balanced --val-fraction 0.2 --run-dir hurt.run
 [ "$status" -eq 0 ]
 check "one damaged image does not end a balanced run" $? "$(tail -n 1 err)"
 
+run --resume bare.run --epochs 4 --ema-decay 0.9
+[ "$status" -eq 0 ] && head -c $(header_size bare.run/state.safetensors) bare.run/state.safetensors | grep -qa '"ema\.'
+check "a resumed run may begin to average its weights" $? "$(tail -n 1 err)"
+
 refuses "a class without validation images" 2 "val-fraction|0.02 of the 12 images of class class1|at least 0.05" \
     --data bare $settings --val-fraction 0.02 --run-dir none
 refuses "held-out images that nobody sees" 2 "val-fraction|eval-every" --data bare $settings --val-fraction 0.2 \
