@@ -59,7 +59,7 @@ void record_read_header(const char *path, RecordHeader *header);
 /* Recognised: a file that begins with RECORD_MAGIC, or a folder with train.pack or val.pack. */
 extern const DatasetKind packed_kind;
 
-/* Whether the file holds the validation split, or one that does lies beside it. */
+/* Whether this file holds the validation split, or the one of the other split in the same folder exists. */
 bool record_has_validation(const char *path);
 
 /* See dataset_open in data/sets/datasets.h.  If the file holds the other split, the wanted one is looked for in the
