@@ -279,9 +279,12 @@ void checkpoint_load_state(Params *params, RunState *state, const char *path) {
     state->seconds = seconds ? strtod(seconds, NULL) : 0;
     if (!(state->seconds >= 0) || !isfinite(state->seconds)) state->seconds = 0;
     float *arenas[STATE_ARENAS] = {params->values, params->exp_avg, params->exp_avg_sq, params->ema};
-    char average[320];
-    snprintf(average, sizeof average, "%s%.255s", state_prefixes[STATE_ARENAS - 1], params_at(params, 0)->name);
-    bool begins = params->ema && !safetensors_find(&st, average); /* with this call the run begins to average */
+    bool begins = false; /* the run begins to average */
+    if (params->ema) {
+        char average[320];
+        snprintf(average, sizeof average, "%s%.255s", state_prefixes[STATE_ARENAS - 1], params_at(params, 0)->name);
+        begins = !safetensors_find(&st, average);
+    }
     for (int i = 0; i < STATE_ARENAS && arenas[i]; i++)
         if (arenas[i] != params->ema || !begins)
             checkpoint_read_weights(params, arenas[i], &st, state_prefixes[i], NULL, &error_fatal);

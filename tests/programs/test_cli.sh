@@ -653,7 +653,8 @@ restate a/state.safetensors place/state.safetensors '\\nring' '\\nsquare'
 grep -q 'square' place/state.safetensors
 check "a state with another class name" $?
 refuses "--resume with other classes" 1 'place/state.safetensors|other names' --resume place --epochs 9
-refuses "--resume with an average that the state lacks" 1 'a/state.safetensors|ema.' --resume a --ema-decay 0.9
+cp -R a average
+succeeds "--resume with an average that the state lacks" --resume average --ema-decay 0.9
 refuses "--resume into another folder" 2 '--run-dir|elsewhere|--resume' --resume a --run-dir elsewhere
 mkdir weights && cp a/last.safetensors weights/state.safetensors && cp a/log.csv weights
 refuses "--resume of weights" 1 'weights/state.safetensors|--init' --resume weights
