@@ -384,7 +384,7 @@ void distributed_close(void) {
     free(lines);
     free(hosts);
     MPI_Finalize();
-    ranks = 1; /* whoever goes on is alone */
+    ranks = 1; /* a rank that goes on does so alone */
 }
 
 void distributed_sum(double *values, size_t count) {

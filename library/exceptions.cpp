@@ -6,7 +6,7 @@ extern "C" {
 #include <exception>
 #include <new>
 
-/* Only standard exceptions: what ends a thread is not one of them. */
+/* Catches standard exceptions alone: the one by which pthread_cancel ends a thread has to pass. */
 bool exceptions_run(void (*step)(void *context), void *context, char *message, size_t size) {
     try {
         step(context);

@@ -111,7 +111,7 @@ static void read_settings(vit_model *m, const char *path) {
     char *lines = known_lines(&m->config, text);
     config_try_text(&m->config, lines, strlen(lines), path, &error_fatal);
     vit_use_settings(&m->config);
-    s->recompute = false; /* which overwrites what vit_attention reads */
+    s->recompute = false; /* recomputing would overwrite what vit_attention reads */
     transform_check(&m->config, m->transform, s->img_size[0], s->img_size[1]);
     if (s->num_classes < 1) die("%s: not a classifier's checkpoint, such as train_vit writes", path);
     if (s->frames > 1) die("%s: a model of clips of %d frames; this library classifies images", path, s->frames);

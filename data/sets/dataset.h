@@ -27,7 +27,7 @@ struct Dataset {
     void (*get)(const Dataset *dataset, size_t index, uint8_t *pixels, int *label);
     bool (*read)(const Dataset *dataset, size_t index, SampleBuffer *buffer, Sample *sample, Error *error);
     void (*describe)(const Dataset *dataset, size_t index, char *text, size_t size);
-    /* dataset_key, where that is not the end of what describe writes; may be NULL. */
+    /* Writes what dataset_key promises; NULL: that is the end of what describe writes. */
     void (*key)(const Dataset *dataset, size_t index, char *text, size_t size);
     /* The label of an image without its pixels; NULL: use get or read. */
     int (*label)(const Dataset *dataset, size_t index);

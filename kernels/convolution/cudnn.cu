@@ -110,6 +110,7 @@ static void close_all(void) {
     CUDNN_TRY(cudnnDestroy(handle));
     handle = NULL;
     if (close_others) close_others();
+    close_others = NULL;
 }
 
 static void library_create(LibraryConvolution *l) {

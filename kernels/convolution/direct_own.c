@@ -150,7 +150,7 @@ static void windows_multiply(const Windows *s, size_t first, int m, float *rows,
 
 static void windows_convolve(const Windows *s) {
     size_t count = (size_t)s->B * (size_t)s->rows.count * (size_t)s->columns.count;
-    if (!count) return; /* one row or column has no odd ones */
+    if (!count) return; /* a single row or column has none at odd positions */
     PanelTasks tasks = panel_tasks(count, PANEL, (int)window_floats(s));
     size_t rows = workspace_slice((size_t)tasks.rows * window_floats(s) + TILE);
     size_t sums = workspace_slice((size_t)(tasks.rows * panels_of(s->n) * PANEL));

@@ -17,7 +17,7 @@ extern "C" {
 void kernels_init(void);
 void kernels_exit(void);
 
-/* After an exception in a library that computes: drops what the library has begun and would find again. */
+/* To be called after an exception in oneDNN: drops what it had begun to create, on which a later call would fail. */
 void kernels_recover(void);
 
 /* A description of the device for the first line of a run, such as "CPU, 2 threads, AVX-512, bfloat16, oneDNN

@@ -373,7 +373,7 @@ void device_download_async(void *host, const void *device, size_t bytes) {
     CUDA_TRY(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, kernels_stream));
 }
 
-/* A copy into pageable memory returns when it is done: what it waits for is watched before it. */
+/* A copy into pageable memory blocks until it is done, so sums over ranks are watched before it begins. */
 void device_download(void *host, const void *device, size_t bytes) {
     collective_wait(NULL);
     device_download_async(host, device, bytes);

@@ -47,7 +47,7 @@ static bool prediction_pixels(VitRun *run, const char *name, uint8_t *pixels, Er
            transform_sample(&scratch, pixels, &sample, run->train.height > 0, &transform, (TransformKey){0}, error);
 }
 
-/* Once more in the training plan, which keeps the tensors in the picture. */
+/* Runs the model once more in the training plan, which keeps the tensors that the picture shows. */
 static void draw_attention(VitRun *run, const uint8_t *pixels, const char *picture) {
     Vit *vit = &run->vit;
     model_set_training(&vit->model, true);
@@ -197,7 +197,7 @@ void vit_predict(VitRun *run) {
     if (!clips && config_origin(&run->training.config, "top_frames"))
         config_reject(&run->training.config, "top_frames", "for clips only, and this model takes images");
     pictures_find(&images, &run->predict->predict, clips);
-    if (*picture) run->model_settings->recompute = false; /* which overwrites what is shown */
+    if (*picture) run->model_settings->recompute = false; /* recomputing would overwrite what the picture shows */
     vit_run_open_model(run, 1, *picture != 0);
     model_set_training(&run->vit.model, false);
     linear_keep_weights(images.count > 1 || clips);

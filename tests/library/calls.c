@@ -9,7 +9,7 @@
  *   calls damage CHECKPOINT IMAGE SCRATCH N    N bit flips, most in the header, and N truncations: the file SCRATCH and
  *                                              memory give the same errors and probabilities, without a memory leak
  *   calls refused CHECKPOINT                   opens a bad checkpoint 500 times without a memory leak; prints the error
- *   calls again CHECKPOINT IMAGE               as logits, for the third time; the first call that fails is made again
+ *   calls again CHECKPOINT IMAGE               prints the logits of the third classification; one call may fail, and is made again
  *   calls threads A B IMAGE N                  N calls by two threads with a model each: same logits, no memory leak */
 #include <math.h>
 #include <omp.h>
@@ -63,7 +63,7 @@ static void print_logits(char **a) {
     vit_close(model);
 }
 
-/* tests/faults.c makes one allocation fail, of which the caller has none. */
+/* tests/faults.c makes one allocation of the process fail; this function makes none of its own. */
 static void again(char **a) {
     static float logits[1000];
     static vit_error error;

@@ -59,7 +59,7 @@ refuses "unknown number of categories" 2 'num_classes|80' --data coco --describe
 
 run $(echo "$tiny" | sed 's/--warmup-steps 2//') --epochs 2 --run-dir warm
 grep -q '^warmup_steps = 1$' warm/config.ini
-check "a short run's default warm-up is a tenth of it, also for the run that continues it" $? "$(grep warmup_steps warm/config.ini)"
+check "a short run saves its default warm-up, a tenth of its steps" $? "$(grep warmup_steps warm/config.ini)"
 
 # == A run ===========================================================================================================
 
