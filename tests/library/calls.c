@@ -9,7 +9,8 @@
  *   calls damage CHECKPOINT IMAGE SCRATCH N    N bit flips, most in the header, and N truncations: the file SCRATCH and
  *                                              memory give the same errors and probabilities, without a memory leak
  *   calls refused CHECKPOINT                   opens a bad checkpoint 500 times without a memory leak; prints the error
- *   calls again CHECKPOINT IMAGE               prints the logits of the third classification; one call may fail, and is made again
+ *   calls again CHECKPOINT IMAGE               prints the logits of the third classification; one call may fail, and is
+ *                                              made again
  *   calls threads A B IMAGE N                  N calls by two threads with a model each: same logits, no memory leak */
 #include <math.h>
 #include <omp.h>
@@ -215,9 +216,12 @@ typedef struct {
 static void *work(void *context) {
     const Job *job = context;
     vit_model *model = open_or_end(job->path);
-    omp_set_num_threads(3); /* more than there were when it was opened */
     size_t size = (size_t)vit_classes(model) * sizeof(float);
+    int threads = omp_get_max_threads();
+    omp_set_num_threads(64); /* more than there were when it was opened */
     float *first = logits_of(model, job->image);
+    REQUIRE(omp_get_max_threads() == 64, "the caller's number of threads has changed");
+    omp_set_num_threads(threads);
     for (int i = 1; i < job->calls; i++) {
         float *logits = logits_of(model, job->image);
         REQUIRE(!memcmp(logits, first, size), "%s: other logits in call %d", job->path, i);
@@ -249,8 +253,8 @@ int main(int argc, char **argv) {
         const char *name;
         int arguments;
         void (*run)(char **arguments);
-    } modes[] = {{"logits", 2, print_logits}, {"again", 2, again},         {"attention", 2, attention}, {"recovery", 4, recovery},
-                 {"damage", 4, damage},       {"refused", 1, refused},     {"threads", 4, threads}};
+    } modes[] = {{"logits", 2, print_logits}, {"again", 2, again},   {"attention", 2, attention}, {"recovery", 4, recovery},
+                 {"damage", 4, damage},       {"refused", 1, refused}, {"threads", 4, threads}};
     srand(17);
     for (size_t i = 0; i < sizeof modes / sizeof *modes; i++)
         if (argc > 1 && !strcmp(argv[1], modes[i].name) && argc == 2 + modes[i].arguments) {

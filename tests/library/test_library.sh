@@ -43,7 +43,7 @@ check "a C program is linked with the library alone" $? "$(last_line err)"
 # == Models ==========================================================================================================
 
 "$vit" $tiny --epochs 1 --run-dir whole >out 2>err &&
-    "$vit" $tiny --seed 5 --img-size 40 --epochs 1 --run-dir other >out 2>err
+    "$vit" $tiny --attn ripple --seed 5 --img-size 40 --epochs 1 --run-dir other >out 2>err
 check "two models are trained" $? "$(last_line err)"
 one=whole/best.safetensors
 two=other/best.safetensors
