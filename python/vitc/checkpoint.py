@@ -34,7 +34,8 @@ def load(path):
         model = density.Density(density_config(settings, tensors))
     elif heads:
         model = Vit(config.read(config.Config, settings | {"num_classes": str(len(tensors[heads[0]]))}))
-        model.class_names = metadata.get("vit.c.classes", "").split("\n")
+        names = metadata.get("vit.c.classes", "")
+        model.class_names = names.removesuffix("\n").split("\n") if names else []
         numbers = tuple(map(float, metadata.get("vit.c.normalisation", "0 0 0 1 1 1").split()))
         model.mean, model.std = numbers[:3], numbers[3:]
     else:

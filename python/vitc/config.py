@@ -73,6 +73,7 @@ class Config:
     time_kernel: int = 3
     conv_time_kernel: int = 5
     ring_time: int = 1
+    first_block: int = 0        # of this stage, counted over all stages; no setting of its own
 
     @property
     def grid(self):
@@ -130,8 +131,11 @@ class Config:
             if i < self.conv_stages:
                 own["attn"] = self.conv_block
             frames = grid[0] if len(grid) == 3 else 1
+            if not last:
+                own["pool"] = "gap"  # the class token is in the last stage alone
             result.append(replace(self, **own, dim=dim, img_size=grid[-2:], frames=frames, tubelet=1, patch_size=1,
-                                  patch_pad=0, stem="none", ripple_layers=self.ripple_layers - first,
+                                  patch_pad=0, stem="none", first_block=first, ripple_layers=self.ripple_layers - first,
+                                  convit_local_layers=self.convit_local_layers - first,
                                   stage_norm=self.stage_norm or last))
             grid, first = (*grid[:-2], *(-(-side // 2) for side in grid[-2:])), first + own["depth"]
         return result

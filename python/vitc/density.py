@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from .layers import attend, linear
+from .layers import attend, hidden_width, linear
 
 SETS = {"sparse-strided": ("window", "column"), "sparse-fixed": ("block", "summary")}
 
@@ -71,7 +71,7 @@ def kinds(config, block):
         return [config.attn.removeprefix("sparse-")] * config.heads
     if config.scheme == "split":
         return [SETS[config.attn][h >= (config.heads + 1) // 2] for h in range(config.heads)]
-    names = config.sets.split(",") if config.sets else SETS[config.attn]
+    names = [word.strip() for word in config.sets.removesuffix(",").split(",")] if config.sets else SETS[config.attn]
     return [names[block % len(names)]] * config.heads
 
 
@@ -108,7 +108,7 @@ class Block(nn.Module):
         super().__init__()
         M = config.dim
         self.norm1, self.norm2 = nn.LayerNorm(M, 1e-5), nn.LayerNorm(M, 1e-5)
-        self.attn, self.mlp = Attention(config, i), Mlp(M, int(M * config.mlp_ratio))
+        self.attn, self.mlp = Attention(config, i), Mlp(M, hidden_width(config))
         self.drop1, self.drop2 = nn.Dropout(config.dropout), nn.Dropout(config.dropout)
 
     def forward(self, x):

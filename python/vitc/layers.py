@@ -54,12 +54,17 @@ class Depthwise(nn.Module):
         return grids.depthwise(x, self.grid, self.weight, self.bias, self.stride)
 
 
+def hidden_width(config):
+    """The product is rounded to float32, as in the program, before it is cut to an integer."""
+    return int(torch.tensor(config.mlp_ratio, dtype=torch.float32) * config.dim)
+
+
 class Mlp(nn.Module):
     """fc2(gelu(fc1 x)), or fc2(gelu(depthwise3x3(fc1 x))), with a ReLU before the convolution on request."""
 
     def __init__(self, config):
         super().__init__()
-        hidden = int(config.mlp_ratio * config.dim)
+        hidden = hidden_width(config)
         self.fc1, self.fc2 = linear(config.dim, hidden), linear(hidden, config.dim)
         self.relu = nn.ReLU() if config.mlp_relu else nn.Identity()
         self.dwconv = Depthwise(hidden, config.grid, config.kernel(3)) if config.mlp_conv else nn.Identity()

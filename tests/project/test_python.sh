@@ -31,6 +31,34 @@ check "the package gives the fixtures" $? "$(tail -n 1 out)"
     "$root/configs/compact/cct-2-3x2-cifar100.ini" $onnx >out 2>&1
 check "its models are those of the program's checkpoints" $? "$(tail -n 1 out)"
 
+# Models that no fixture has: what an operator counts over all stages, class tokens of the last stage alone, clips with
+# frames apart, a product of dim and mlp_ratio that float32 rounds below an integer.
+n=0
+while read -r settings; do
+    n=$((n + 1))
+    { echo '[model]'; echo "$settings" | sed 's/; /\n/g'; } >"stages$n.ini"
+done <<END
+attn = sparse-strided; img_size = 32; dim = 16,24; depth = 1,2; heads = 2,2
+attn = sparse-fixed; img_size = 32; dim = 16,24,32; depth = 1,2,1; heads = 2
+attn = convattn; img_size = 16; dim = 24; depth = 2; heads = 2; qkv_bias = false
+attn = softmax; img_size = 32; dim = 16,24; depth = 1,2; heads = 2; pool = cls; rpe = heads
+attn = linear; img_size = 32; dim = 16,24; depth = 1,2; heads = 2; pool = cls; relative = rope
+attn = convit; img_size = 32; dim = 16,32; depth = 2,3; heads = 4; convit_local_layers = 3
+attn = ripple-dense; data = moving-shapes; frames = 4; img_size = 16; dim = 16; depth = 2; heads = 2; ring_time = 2
+attn = ripple-log; data = moving-shapes; frames = 6; img_size = 16; dim = 16; depth = 2; heads = 2; ring_time = 0
+attn = focused-reduced,reduced; img_size = 64; dim = 16,24; depth = 1,1; heads = 2; reduction = 4,1; reduction_cells = 3
+attn = softmax; img_size = 16; dim = 60; depth = 1; heads = 2; mlp_ratio = 4.2
+END
+"$python" "$root/tests/reference/check_package.py" "$vit" stages*.ini >out 2>&1
+check "and so are models of several stages that no fixture has" $? "$(grep -v ok out | tail -n 3 | tr '\n' ' ')"
+
+"$vit" --data shapes --attn ripple-dense --img-size 8 --patch-size 4 --dim 8,8 --depth 1 --heads 2 --train-limit 8 \
+    --test-limit 8 --batch-size 8 --epochs 1 --warmup-epochs 0 --run-dir token >out 2>err &&
+    PYTHONPATH=$root/python "$python" -c '
+import vitc
+assert len(vitc.load("token/last.safetensors").class_names) == 10' >out 2>&1
+check "ripple attention on one token has no weights to learn, and the file names ten classes" $? "$(tail -n 1 out err)"
+
 mkdir absent
 echo 'raise ModuleNotFoundError("numpy is kept from this test", name="numpy")' >absent/numpy.py
 PYTHONPATH=$PWD/absent "$python" "$root/tests/reference/check_operators.py" >out 2>&1

@@ -106,7 +106,7 @@ def check_files():
     """A saved model is loaded as it was; a file that is cut off or has wrong offsets is refused."""
     settings = "attn = ripple\nimg_size = 16\ndim = 24\ndepth = 1\nheads = 2\n"
     model = vitc.Vit(vitc.Config(attn="ripple", img_size=(16, 16), dim=24, depth=1, heads=2, num_classes=3))
-    model.metadata = {"vit.c.config": "[model]\n" + settings, "vit.c.classes": "cat\ndog\ncow"}
+    model.metadata = {"vit.c.config": "[model]\n" + settings, "vit.c.classes": "cat\ndog\ncow\n"}
     with tempfile.TemporaryDirectory() as folder:
         path, cut = os.path.join(folder, "a.safetensors"), os.path.join(folder, "b.safetensors")
         vitc.save(model, path)

@@ -154,7 +154,8 @@ def check_config(binary, path, graph):
     config = settings.read(settings.Config, written | changed)
     torch.manual_seed(1)
     model = vitc.Vit(config)
-    images, labels = torch.randn(2, 3, *config.img_size), torch.tensor([3, 7])
+    frames = (config.frames,) if config.frames > 1 else ()
+    images, labels = torch.randn(2, *frames, 3, *config.img_size), torch.tensor([3, 7])
     with tempfile.TemporaryDirectory() as folder:
         given, result = (os.path.join(folder, name) for name in ("in.safetensors", "out.safetensors"))
         safetensors_io.write(given, {"images": images.numpy(), "labels": labels.numpy().astype(np.int32),

@@ -24,7 +24,7 @@ class ConvAttn(Mixer):
     def __init__(self, config, block=0):
         super().__init__(config)
         M, D = config.dim, config.dim // config.heads
-        self.qkv, self.pool = linear(M, 3 * M), nn.Module()
+        self.qkv, self.pool = linear(M, 3 * M, config.qkv_bias), nn.Module()
         self.pool.weight = normal(3 * M, 1, *config.kernel(3))
         bound = self.pool.weight[0].numel() ** -0.5
         nn.init.uniform_(self.pool.weight, -bound, bound)

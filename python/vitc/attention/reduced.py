@@ -1,6 +1,8 @@
 """Attention to fewer keys (Wang et al. 2021 and 2022, PVT and PVTv2), and focused linear attention to them (Han et al.
 2023, FLatten's PVT)."""
 
+from dataclasses import replace
+
 import torch.nn.functional as F
 from torch import nn
 
@@ -46,7 +48,7 @@ class FocusedReduced(Reduced):
     """Focused linear attention in softmax's place, and a convolution of v that is brought to all tokens."""
 
     def __init__(self, config, block=0):
-        super().__init__(config)
+        super().__init__(replace(config, reduction_cells=0))
         (rows, columns), M, r = config.grid, config.dim, config.reduction
         self.positional_encoding = zeros(1, (rows // r) * (columns // r), M)
         self.scale, self.focus = zeros(1, 1, M), Focus(config.focused_p)

@@ -13,7 +13,8 @@ from .features import MAPS
 
 def group_bounds(config):
     """Group r holds the tokens at distance bounds[r] <= distance < bounds[r+1]; the last has no upper bound."""
-    farthest = max(config.grid) - 1
+    *frames, rows, columns = (side - 1 for side in config.grid)
+    farthest = max(*(config.ring_time * last for last in frames), rows, columns)
     if config.attn == "ripple-log":
         return [0] + [1 << i for i in range(farthest.bit_length())]
     return list(range((farthest if config.attn == "ripple-dense" else config.r_max) + 1))
@@ -67,12 +68,16 @@ class SpatialWeights(nn.Module):
             fixed = torch.tensor([2.0 ** -(r + 1) for r in range(groups - 1)] + [2.0 ** -(groups - 1)])
             self.register_buffer("fixed", fixed, persistent=False)
             return
+        sticks = groups - (self.kind != "ripple-softmax-weights")
+        if sticks == 0:  # of the single group on a grid of one token
+            self.register_buffer("fixed", torch.ones(1), persistent=False)
+            return
         self.proj = linear(D, D)
-        self.sticks = normal(config.heads, groups - (self.kind != "ripple-softmax-weights"), D)
+        self.sticks = normal(config.heads, sticks, D)
         self.broken = StickBreaking(config.tau)
 
     def forward(self, v):
-        if self.kind == "ripple-fixed":
+        if hasattr(self, "fixed"):
             return self.fixed.to(v.dtype).expand(*v.shape[:3], -1)
         o = self.proj(v) @ self.sticks.transpose(-1, -2)
         if self.kind == "ripple-softmax-weights":

@@ -33,7 +33,7 @@ class Sparse(Projected):
         super().__init__(config)
         first, second = sparse_sets(config)
         H = config.heads
-        of_head = {"alternate": [(first, second)[block % 2]], "union": [first | second],
+        of_head = {"alternate": [(first, second)[(config.first_block + block) % 2]], "union": [first | second],
                    "split": [first] * ((H + 1) // 2) + [second] * (H // 2)}[config.sparse_heads]
         self.register_buffer("seen", torch.stack(of_head), persistent=False)  # [1 or H,N,N]
 
