@@ -211,7 +211,6 @@ static bool take_frame(void *context, int i, const Sample *frame, Error *error) 
     Packed packed = {.damaged = false};
     bool ok = pack_frame(&packed, frames->scratch, frame, frames->s);
     if (!ok) *error = packed.error;
-    if (i && time <= 0) time = i;
     ok = ok && clip_file_add(&frames->writer, time, packed.sample.bytes, packed.sample.size, error);
     free(packed.memory);
     return ok;

@@ -75,17 +75,27 @@ void class_names_print_best(const char *const *names, const ClassScore *best, in
     fprintf(out, "\n");
 }
 
+void class_names_printed(ClassNames *names, const char *const *others, int count) {
+    char *text = class_names_text(others, count);
+    class_names_parse(names, text, strlen(text), '\n');
+    free(text);
+}
+
 bool class_names_match(const ClassNames *names, const char *path, int *place, const char *const *others, int count,
                        const char *set) {
+    ClassNames printed;
     bool same = true;
+    class_names_printed(&printed, others, count);
     for (int c = 0; c < count; c++) {
-        int at = c < names->count && !strcmp(names->at[c], others[c]) ? c : 0;
-        while (at < names->count && strcmp(names->at[at], others[c])) at++;
+        const char *name = c < printed.count ? printed.at[c] : "";
+        int at = c < names->count && !strcmp(names->at[c], name) ? c : 0;
+        while (at < names->count && strcmp(names->at[at], name)) at++;
         if (at == names->count)
             die("%s: its class '%s' is none of the %d that %s was trained for ('%s', ...): evaluate on data with those "
                 "classes", set, others[c], names->count, path, names->at[0]);
         place[c] = at;
         same &= at == c;
     }
+    class_names_free(&printed);
     return same;
 }

@@ -24,6 +24,9 @@ bool class_names_complete(const ClassNames *names, int classes);
 /* The names, one per line, with control characters replaced by '?'; "" if names is NULL.  The caller frees it. */
 char *class_names_text(const char *const *names, int count);
 
+/* Sets names to those that class_names_text writes of `others` [count], without "" at the end. */
+void class_names_printed(ClassNames *names, const char *const *others, int count);
+
 /* Writes to place [count] the index in `names`, which were read from the file `path`, of each of the class names
  * `others` [count] of the data set `set`.  True if all indices are the same in both.  Dies if a name is missing. */
 bool class_names_match(const ClassNames *names, const char *path, int *place, const char *const *others, int count,

@@ -2,7 +2,7 @@
  *   area = Hi Wi U(area),  ratio = exp(U(log ratio)),  w = round(sqrt(area ratio)),  h = round(sqrt(area / ratio))
  *   the first of ten draws with w <= Wi and h <= Hi, at a uniform place
  * or, with short_side_max: short side to round(1 / U(1/max, 1/min)), long side to floor(S long / short), crop of the
- * output's size at a uniform place (SlowFast, MViT).
+ * output's size at a uniform place (SlowFast and MViT for Something-Something).
  * Evaluation: short side to S, long side to floor(S long / short), centre crop from round((long - size) / 2); crop k of
  * K along the longer side from ceil(k (long - size) / (K - 1)), in SlowFast K = 3.
  *
@@ -37,8 +37,8 @@ static const ConfigEntry entries[] = {
      .help = "In place of random resized crops: the smallest short side to which training images are resized before a "
              "crop of img_size is cut out at random (0: short_side_max)"},
     {F(INT, short_side_max), "0", .min = 0, .max = 16384,
-     .help = "The largest short side to which training images are resized; 1 / side is uniformly distributed, as in SlowFast "
-             "and MViT (0: random resized crops)"},
+     .help = "The largest short side to which training images are resized; 1 / side is uniformly distributed, as in SlowFast's "
+             "and MViT's recipes for Something-Something (0: random resized crops)"},
     {F(INT, eval_resize), "0", .min = 0, .max = 16384,
      .help = "Short side to which test images are resized before the centre crop (0: 256/224 of img_size)"},
     {F(CHOICE, interpolation), "bicubic",

@@ -365,14 +365,19 @@ static bool take_record(void *state, const JsonValue *value, uint32_t present, E
     return true;
 }
 
+/* Finds the file with the labels of Something-Something; false if there is none. */
+static bool find_labels(char file[DATASET_PATH], const char *path) {
+    path_join(file, DATASET_PATH, path, "something-something-v2-labels.json");
+    if (!file_exists(file)) path_join(file, DATASET_PATH, path, "labels.json");
+    return file_exists(file);
+}
+
 static json_t *read_labels(Videos *v, const char *path) {
-    static const char *const names[] = {"labels.json", "something-something-v2-labels.json"};
     char file[DATASET_PATH];
     json_error_t trouble;
     const char *name;
     json_t *value;
-    path_join(file, sizeof file, path, names[1]);
-    if (!file_exists(file)) path_join(file, sizeof file, path, names[0]);
+    find_labels(file, path);
     FILE *open = open_list(file);
     json_t *labels = json_loadf(open, 0, &trouble);
     fclose(open);
@@ -509,9 +514,10 @@ static bool videos_read(const Dataset *dataset, size_t index, const ClipChoice *
     return read_place(path, v->at[index].frames, *label, choice, buffer, taker, error);
 }
 
-/* The frames of a folder have no times, so their numbers replace them. */
+/* The frames of a folder have no times. */
 static bool collect_frame(void *context, int i, const Sample *frame, Error *error) {
-    return clip_file_add(context, i, frame->bytes, frame->size, error);
+    (void)i;
+    return clip_file_add(context, 0, frame->bytes, frame->size, error);
 }
 
 /* A file, or a sequence of the pictures in a folder. */
@@ -566,8 +572,12 @@ static bool holds_pictures(Videos *v, const char *folder, const char *name) {
     return count > 0;
 }
 
-/* Whether the list's first line is a label after a path that is no picture's. */
-static bool lists_clips(const char *list) {
+/* Whether there is no doubt that a list is of videos: its first line is Kinetics' or a label after a path that is no
+ * picture's, or Something-Something's labels are in the same folder. */
+static bool lists_clips(const char *list, VideosLayout layout, const char *path) {
+    char labels[DATASET_PATH];
+    if (layout == LAYOUT_SOMETHING) return find_labels(labels, path);
+    if (is_kinetics(list)) return true;
     char *line = NULL;
     size_t room = 0;
     int label;
@@ -587,12 +597,15 @@ static bool videos_find(char found[DATASET_PATH], const char *path) {
     peek.layout = LAYOUT_NONE;
     snprintf(found, DATASET_PATH, "%s", path);
     if (!folder_exists(path)) return false;
+    bool pictures = each_class(path, holds_pictures, &peek);
+    for (int train = 0; train < 2; train++) {
+        path_join(root, sizeof root, path, split_folder(path, train));
+        pictures = pictures || each_class(root, holds_pictures, &peek);
+        each_class(root, holds_videos, &peek);
+    }
     for (int train = 0; train < 2; train++) {
         VideosLayout layout = find_list(list, path, train);
-        path_join(root, sizeof root, path, split_folder(path, train));
-        /* If class folders hold pictures, a list makes them a set of videos only if it names folders of frames. */
-        if (layout && (!each_class(root, holds_pictures, &peek) || (layout == LAYOUT_LIST && lists_clips(list)))) return true;
-        each_class(root, holds_videos, &peek);
+        if (layout && (!pictures || lists_clips(list, layout, path))) return true;
     }
     return peek.layout == LAYOUT_FOLDERS;
 }

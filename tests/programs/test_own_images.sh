@@ -125,6 +125,20 @@ run --data pair $settings --run-dir lists.run
 [ "$status" -eq 0 ] && grep -q '^pair: 69 training and 8 validation images' out
 check "lists of something else do not make images a set of videos" $? "$(tail -n 1 err)"
 rm pair/train.csv pair/val.txt
+mkdir kaggle && cp -R bare kaggle/train && mkdir kaggle/test && cp bare/class0/image000.bmp kaggle/test
+printf 'file,label\nimage000.bmp,3\n' >kaggle/test.csv
+run --data kaggle $settings --run-dir kaggle.run
+[ "$status" -eq 0 ]
+check "nor does one beside a test folder without classes" $? "$(tail -n 1 err)"
+cp -R bare noted && printf 'image000.bmp,1\n' >noted/train.csv && echo '[{"id": 1}]' >noted/test.json
+run --data noted $settings --run-dir noted.run
+[ "$status" -eq 0 ]
+check "nor do some beside class folders" $? "$(tail -n 1 err)"
+
+cp -R bare tabbed && mv tabbed/class1 "tabbed/$(printf 'clas\ts1')"
+run --data tabbed $settings --run-dir tabbed.run && run --resume tabbed.run --epochs 4
+[ "$status" -eq 0 ] && run --init tabbed.run/best.safetensors --eval && [ "$status" -eq 0 ]
+check "a class whose name has a control character is found again" $? "$(tail -n 1 err)"
 
 pack=$build/pack_dataset
 "$pack" --data pair --split train --out "$work/pair-train.pack" >out 2>err
