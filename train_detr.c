@@ -1,7 +1,7 @@
 /* train_detr: SMCA-DETR, an object detector, from COCO's files to COCO's twelve metrics.
  *
  * Read it from its end: main, and train above it, show the whole run.  Above them are, in this order, the settings,
- * evaluation, and output.  The model is layers/detr/detr.c; its first weights, the loss of a step and the modes that do
+ * evaluation, and output.  The model is layers/detr/detr.c; its initial weights, the loss of a step and the modes that do
  * not train are in layers/detr/, matching and COCO's metrics in detection/, pictures and boxes come from
  * data/detection/detection_loader.c. */
 #include <math.h>
@@ -36,15 +36,15 @@ static void add_settings(DetrRun *run, Config *config) {
     config_default(config, "weight_decay", "1e-4");
     config_default(config, "weight_decay_of", "all");
     config_default(config, "clip_grad", "0.1");
-    config_example(config, "feature_map", "--share-heads"); /* which only mlp does not need */
+    config_example(config, "feature_map", "--share-heads"); /* without it, only mlp is accepted */
     config_explain(config, "describe", "Print the parts of the model, its parameters and its multiply-adds for an "
                                        "image of image_size, and stop");
     config_explain(config, "eval", "Print COCO's twelve metrics of --init or --resume on the validation split, and "
                                    "stop");
     config_explain(config, "bench", "Measure training and inference speed on random images of image_size, print one "
                                     "line of JSON, and stop");
-    config_explain(config, "predict", "Detect the objects in these images: PNG or JPEG files, folders of them, or "
-                                      "val:17 for one of the validation split");
+    config_explain(config, "predict", "Detect the objects in these images: JPEG, PNG, BMP or WebP files, folders of "
+                                      "them, or val:17 for one of the validation split");
     config_explain(config, "parity", "One forward and backward pass on the images and boxes of this safetensors file; "
                                      "parameters in it replace the model's");
     config_explain(config, "out", "Where --parity writes logits, boxes, loss and grad.<parameter>");
@@ -60,10 +60,12 @@ static void add_settings(DetrRun *run, Config *config) {
 /* Checks settings of several groups. */
 static void check_settings(DetrRun *run) {
     const Config *config = &run->d.training.config;
-    const char *typed = config_origin(config, "weight_decay_of");
+    const char *rate = config_origin(config, "lr_backbone");
     detector_check_settings(&run->d);
-    if (typed && *typed == '-' && run->d.training.adamw->weight_decay_of != DECAY_OF_ALL)
+    if (run->d.training.adamw->weight_decay_of != DECAY_OF_ALL)
         config_reject(config, "weight_decay_of", "{weight_decay_of}: in DETR all parameters decay");
+    if (run->model_settings->freeze_backbone && run->backbone->lr_backbone > 0 && rate && *rate == '-')
+        config_reject(config, "lr_backbone", "{lr_backbone}, but {freeze_backbone}");
     if (run->backbone->lr_backbone == 0) run->model_settings->freeze_backbone = true;
     if (*run->d.modes->parity) run->model_settings->dropout = 0;
 }
@@ -202,7 +204,7 @@ static void training_data_and_model(DetrRun *run) {
                                                    .stem = stem,
                                                    .class_names = run->d.names,
                                                    .classes = run->model_settings->num_classes});
-    detr_fold(&run->detr); /* a state may have been loaded */
+    detr_fold(&run->detr); /* batch norms into the weights, which training_open may have read from a state */
 }
 
 static void announce(DetrRun *run) {
@@ -217,7 +219,7 @@ static void announce(DetrRun *run) {
            run->model_settings->attn->name, run->detr.model.params.parameters,
            (double)detr_macs(&run->detr, run->d.shorter, run->d.longer) / 1e6, run->d.shorter, run->d.longer,
            (double)model_activation_bytes(&run->detr.model) / (1 << 20));
-    training_announce(&run->d.training, "at most %d at a time, %.0f %% of padding if each were one",
+    training_announce(&run->d.training, "at most %d at a time; batches padded as a whole would be %.0f %% padding",
                       run->d.loader.parts.room, 100 * detection_padding(&run->d.loader));
 }
 
@@ -251,7 +253,7 @@ static int report(const DetrRun *run) {
 }
 
 /* Trains from the first or a saved step to the last epoch or a signal; returns the exit status.  The loss is divided by
- * the number of boxes in the whole batch, which every rank needs before it begins. */
+ * the number of boxes in the whole batch, so every rank counts them before the step begins. */
 static int train(DetrRun *run) {
     Training *t = &run->d.training;
     Detr *detr = &run->detr;
@@ -272,7 +274,7 @@ static int train(DetrRun *run) {
                 detr_run_load(run, &part, run->d.train.mean, run->d.train.std);
                 detr_draw(detr, t->s->seed, (uint32_t)t->state.step, (size_t)next);
                 detr_forward(detr);
-                detection_loss(run, &part, &loss); /* matching, loss, and its gradients by the predictions */
+                detection_loss(run, &part, &loss); /* matching, loss, and its gradients with respect to the predictions */
                 detr_backward(detr, next + part.n == end ? all_reduce_start : NULL);
             }
             detr_run_update(run, &loss); /* AdamW, with the gradients of all ranks */

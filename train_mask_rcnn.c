@@ -43,8 +43,8 @@ static void add_settings(MaskRun *run, Config *config) {
                                    "validation split, and stop");
     config_explain(config, "bench", "Measure training and inference speed on random images of image_size, print one "
                                     "line of JSON, and stop");
-    config_explain(config, "predict", "Detect the objects in these images and their masks: PNG or JPEG files, folders "
-                                      "of them, or val:17 for one of the validation split");
+    config_explain(config, "predict", "Detect the objects in these images and their masks: JPEG, PNG, BMP or WebP files, "
+                                      "folders of them, or val:17 for one of the validation split");
     config_explain(config, "parity", "One forward and backward pass on the images, objects and proposals of this "
                                      "safetensors file; parameters in it replace the model's");
     config_explain(config, "out", "Where --parity writes losses, maps, class logits and grad.<parameter>");
@@ -206,7 +206,7 @@ static void announce(MaskRun *run) {
            m->model.params.parameters,
            (double)mask_rcnn_macs(m, m->H, m->W, m->settings.proposals, m->settings.detections) / 1e6, m->H, m->W,
            (double)model_activation_bytes(&m->model) / (1 << 20));
-    training_announce(&d->training, "at most %d at a time, %.0f %% of padding if each were one", d->loader.parts.room,
+    training_announce(&d->training, "at most %d at a time; batches padded as a whole would be %.0f %% padding", d->loader.parts.room,
                       100 * detection_padding(&d->loader));
 }
 

@@ -54,6 +54,7 @@ static void add_settings(SemanticRun *run, Config *config) {
 /* Checks settings of several groups. */
 static void check_settings(SemanticRun *run) {
     int batch = run->training.s->batch_size;
+    if (run->modes->bench) training_check_ranks(&run->training);
     if (!run->training.mode && batch < distributed_ranks())
         config_reject(&run->training.config, "batch_size", "{batch_size} is less than the %d ranks",
                       distributed_ranks());

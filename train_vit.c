@@ -34,9 +34,10 @@ static void add_settings(VitRun *run, Config *config) {
     run->target = config_add(config, &target_settings);
     run->distillation = config_add(config, &distillation_settings);
     run->training.s = config_add(config, &training_settings);
-    config_explain(config, "eval", "Measure the accuracy of --init or --resume on the test split, and stop");
-    config_explain(config, "predict", "Classify these images: PNG or JPEG files, folders of them, or test:17 for "
-                                      "an image of the test split; a model of clips takes videos, folders of frames, "
+    config_explain(config, "eval", "Measure the accuracy of --init or --resume on the validation images in val/, else on the "
+                                   "test images, else on those that training held out, and stop");
+    config_explain(config, "predict", "Classify these images: JPEG, PNG, BMP or WebP files, folders of them, or "
+                                      "test:17 for an image of the test split; a model of clips takes videos, folders of frames, "
                                       "and folders of both");
     config_explain(config, "parity", "One forward and backward pass on the images or clips and the labels of this "
                                      "safetensors file; parameters in it replace the model's");
@@ -83,7 +84,7 @@ static void check_settings(VitRun *run) {
 
 static const ProgramMode modes[] = {
     {"describe", "print the layers, parameters, multiply-adds and memory of the model", .alone = true},
-    {"eval", "measure the accuracy of --init or --resume on the test images", .needs_weights = true,
+    {"eval", "measure the accuracy of --init or --resume on unseen images", .needs_weights = true,
      .outputs = {"confusion", "per_class"}, .settings = {"real_labels"}},
     PROGRAM_MODE_BENCH,
     {"show_batch", "write the first training images as the model sees them to a PNG file", .alone = true,
@@ -98,7 +99,7 @@ static const ProgramMode modes[] = {
 };
 
 static const HelpLine basics[] = {
-    {"data", "a known data set, or a folder with train/<class>/ and val/<class>/"},
+    {"data", "a known data set, or a folder with a folder of images for each class"},
     {"attn", "the attention operator; --help lists all of them"},
     {"img_size", "height and width of the images that the model sees"},
     {"patch_size", "side of the square of pixels that becomes a token"},
@@ -115,7 +116,7 @@ static const ProgramFacts facts = {
     .introduction = "train_vit trains vision transformers for image classification.",
     .examples =
         "  train_vit --config configs/cpu/shapes.ini                 train on the built-in shapes, minutes\n  "
-        "train_vit --data photos --img-size 224 --patch-size 16    train on your own folder of images\n  "
+        "train_vit --config configs/cpu/photos.ini --data photos   train on your own folder of images\n  "
         "train_vit --resume runs/shapes-ripple-001                 go on where a run stopped\n  "
         "train_vit --init runs/shapes-ripple-001/best.safetensors --predict cat.png\n  "
         "train_vit --config configs/cpu/shapes.ini --attn linear   the first run with another operator\n  "
@@ -166,7 +167,8 @@ static void forward_backward(VitRun *run, int first, int B, bool last) {
     trunk_draw_drops(&vit->trunk, run->training.s->seed, (uint32_t)run->training.state.step, (size_t)first, B);
     vit_load_targets(vit, run->targets, B);
     if (run->class_weights) vit_load_weights(vit, run->weights, B);
-    /* The kernels have the same arguments every time, and no sum over ranks begins among them (docs/guide/distributed.md). */
+    /* same: this pass launches the same kernels with the same arguments as the last one and begins no sum over ranks, so a
+     * GPU can replay it as a graph. */
     bool same = B == vit->model.batch && batch == run->training.s->batch_size && !vit_drops(run->model_settings) &&
                 !(last && distributed_ranks() > 1);
     if (!same || device_graph_begin(&run->graph)) {
@@ -180,13 +182,13 @@ static void forward_backward(VitRun *run, int first, int B, bool last) {
     run->images_measured += B;
 }
 
-/* Begins a step, and samples its random features and codes if the operator has any. */
+/* Begins a step, and samples its random features and random positional codes if the operator has any. */
 static void step_begin(VitRun *run, float lr) {
     training_step_begin(&run->training, lr);
     trunk_draw_buffers(&run->vit.trunk, run->training.s->seed, (uint32_t)run->training.state.step);
 }
 
-/* --bench: trains on batches, then classifies them; the images are those already in the model. */
+/* --bench: measures training and then inference, with the random images that vit_bench_begin made. */
 static void measure_speed(VitRun *run) {
     Bench b;
     vit_bench_begin(&b, run);

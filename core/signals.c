@@ -48,10 +48,12 @@ static void *wait_for_signals(void *unused) {
     (void)unused;
     for (int number;;) {
         if (sigwait(&awaited, &number) != 0) continue;
-        if (catching && !stop_signal) {
+        if (!catching) {
+            end_by(number);
+        } else if (!stop_signal) {
             stop_signal = number;
-        } else {
-            if (catching) say_second(number);
+        } else if (number != SIGHUP) { /* a terminal that closes sends two: the shell's and the kernel's */
+            say_second(number);
             end_by(number);
         }
     }
@@ -67,9 +69,10 @@ void signals_open(void) {
     signal(SIGPIPE, SIG_IGN);
     sigemptyset(&awaited);
     for (int i = 0; i < CAUGHT; i++) {
-        sigaddset(&awaited, caught[i].number);
         sigaction(caught[i].number, NULL, &before);
-        if (before.sa_handler == SIG_IGN && caught[i].number != SIGHUP) signal(caught[i].number, SIG_DFL);
+        if (before.sa_handler == SIG_IGN && caught[i].number == SIGHUP) continue; /* sigwait would receive it */
+        if (before.sa_handler == SIG_IGN) signal(caught[i].number, SIG_DFL);
+        sigaddset(&awaited, caught[i].number);
     }
     pthread_sigmask(SIG_BLOCK, &awaited, NULL);
     int trouble = pthread_create(&thread, NULL, wait_for_signals, NULL);

@@ -1,5 +1,6 @@
 /* The signals by which a person or a batch system stops a run: SIGINT, SIGTERM, SIGHUP (the terminal was closed) or
- * SIGUSR1 (which mpirun forwards and Slurm's --signal sends).  The run saves and ends; a second signal ends it at once.
+ * SIGUSR1 (which mpirun forwards and Slurm's --signal sends).  The run saves and ends; a second signal other
+ * than SIGHUP ends it at once.
  *
  * A thread waits for the signals (sigwait) instead of a handler: some matrix products of oneDNN 2.6 use the stack
  * pointer register for data, so the frame of a handler would overwrite the heap. */

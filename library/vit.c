@@ -82,7 +82,7 @@ static bool attempt(void (*step)(void *context), void *context, vit_error *error
     json_memory_end();
     safetensors_hold(NULL, NULL, 0);
     pthread_mutex_unlock(&turn);
-    if (error) fail(error, failed ? call.message : "");
+    fail(error, failed ? call.message : "");
     return !failed;
 }
 
@@ -112,6 +112,7 @@ static void read_settings(vit_model *m, const char *path) {
     config_try_text(&m->config, lines, strlen(lines), path, &error_fatal);
     vit_use_settings(&m->config);
     s->recompute = false; /* recomputing would overwrite what vit_attention reads */
+    config_try_set(&m->config, "castling_mask", "0", path, &error_fatal); /* a branch of training alone */
     transform_check(&m->config, m->transform, s->img_size[0], s->img_size[1]);
     if (s->num_classes < 1) die("%s: not a classifier's checkpoint, such as train_vit writes", path);
     if (s->frames > 1) die("%s: a model of clips of %d frames; this library classifies images", path, s->frames);

@@ -255,7 +255,10 @@ static bool same_settings(const ComparedRun *a, const ComparedRun *b) {
 /* A seed counts once: two runs of one seed are not two samples. */
 static bool has_seed(const RunGroup *group, const char *seed) {
     bool has = !seed;
-    for (int i = 0; !has && i < group->count; i++) has = !strcmp(run_setting(group->runs[i], "seed"), seed);
+    for (int i = 0; !has && i < group->count; i++) {
+        const char *other = run_setting(group->runs[i], "seed");
+        has = !other || !strcmp(other, seed);
+    }
     return has;
 }
 

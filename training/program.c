@@ -57,7 +57,7 @@ const ConfigGroup mode_settings = {CONFIG_GROUP(ModeSettings, entries)};
 #define F(KIND, field) CONFIG_FIELD(KIND, PredictSettings, field)
 static const ConfigEntry predict_entries[] = {
     {F(LIST, predict), .section = "in place of training", .command_line_only = true, .argument = "IMAGE...",
-     .help = "Print the predictions for these PNG or JPEG images, or for all in these folders, and stop"},
+     .help = "Print the predictions for these images (JPEG, PNG, BMP or WebP), or for all in these folders, and stop"},
     {F(STRING, json), .command_line_only = true, .argument = "FILE",
      .help = "With --predict: also write the predictions to this JSON file, an object for every image"},
 };
@@ -136,6 +136,9 @@ static void read_settings(Training *t, const ModeSettings *modes, const ProgramM
     bool looks = false;
     config_try_arguments(&t->config, argc, argv, &error_usage);
     for (int i = 0; list[i].name; i++) looks |= config_chosen(&t->config, list[i].name);
+    const char *init = config_origin(&t->config, "init");
+    if (*modes->resume && init && !strncmp(init, "--init", 6))
+        die_usage("--init: not together with --resume, which loads the weights of its run");
     t->resumed = *modes->resume && !looks;
     resolve_resume(t, modes, looks);
     if (find_base(path, t, modes, looks)) text = run_folder_config(path);
@@ -148,9 +151,6 @@ static void read_settings(Training *t, const ModeSettings *modes, const ProgramM
         resolve_resume(t, modes, looks);
         free(text);
     }
-    const char *init = config_origin(&t->config, "init");
-    if (t->resumed && init && !strncmp(init, "--init", 6))
-        die_usage("--init: not together with --resume, which loads the weights of its run");
     if (t->resumed) t->s->init = ""; /* the state has later weights */
 }
 

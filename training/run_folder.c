@@ -210,6 +210,8 @@ static void log_check_header(RunFolder *folder, const char *header) {
     int ours = folder->log_columns, known = log_order(folder, header, line);
     if (known < ours && known < folder->log_columns)
         warn("%s: its columns are not this program's, which are %s", folder->log_path, header);
+    else if (known < ours)
+        warn("%s: it keeps its columns, which are fewer than this run's: %s", folder->log_path, header);
     if (!known) log_order(folder, header, header);
 }
 

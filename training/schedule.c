@@ -38,7 +38,8 @@ static const ConfigEntry cosine_entries[] = {
     {F(FLOAT, lr_min), "1e-5", .min = 0, .max = 100, .help = "Learning rate at the end of the cosine"},
     {F(FLOAT, lr_warmup), "1e-6", .min = 0, .max = 100, .help = "Learning rate at the start of the warm-up"},
     {F(FLOAT, warmup_epochs), "5", .min = 0, .max = 1e6,
-     .help = "Epochs of warm-up; the default, and one longer than the run, shrink to a tenth of epochs"},
+     .help = "Epochs of warm-up (if not given, at most a tenth of epochs; a number that a config file gives for a longer run is "
+             "shortened likewise)"},
     {F(CHOICE, warmup_curve), "linear",
      CONFIG_CHOICES([WARMUP_LINEAR] = "linear", [WARMUP_RECIPROCAL] = "reciprocal"),
      .help = "Learning rate in the warm-up: linear, from lr_warmup on; or reciprocal, lr divided by the number of "

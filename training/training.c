@@ -19,9 +19,11 @@
 
 /* == Settings ===================================================================================================== */
 
+enum { MOST_EPOCHS = 1000000 };
+
 #define F(KIND, field) CONFIG_FIELD(KIND, TrainingSettings, field)
 static const ConfigEntry entries[] = {
-    {F(INT, epochs), "300", .section = "training", .min = 1, .max = 1e6, .help = "Passes over the training images"},
+    {F(INT, epochs), "300", .section = "training", .min = 1, .max = MOST_EPOCHS, .help = "Passes over the training images"},
     {F(INT, batch_size), "512", .min = 1, .max = 1e6, .change = CHANGE_BETWEEN_EPOCHS,
      .help = "Number of images in a step of the optimizer, summed over all ranks"},
     {F(INT, micro_batch), "0", .min = 0, .max = 1e6,
@@ -63,7 +65,7 @@ const ConfigGroup training_settings = {CONFIG_GROUP(TrainingSettings, entries), 
 static void stop_on_bad(const Training *t, uint64_t step, const char *what, double value) {
     char kept[RUN_PATH_SIZE + 64] = "nothing has been saved yet", reason[256];
     if (isfinite(value)) return;
-    if (t->state.log_bytes) snprintf(kept, sizeof kept, "the last good state is in %s", t->folder.path);
+    if (t->resumed || t->has_state) snprintf(kept, sizeof kept, "the last good state is in %s", t->folder.path);
     snprintf(reason, sizeof reason, "step %llu: %s %s", (unsigned long long)step, what,
              isnan(value) ? "is not a number" : "is infinite");
     progress_end();
@@ -126,7 +128,13 @@ void training_fit_batch(Training *t, size_t images, const char *data) {
 bool training_evaluates(const Training *t) { return t->s->eval_every > 0; }
 
 void training_limit_steps(Training *t, uint64_t steps, uint64_t batches) {
+    const char *epochs = config_origin(&t->config, "epochs"), *limit = config_origin(&t->config, "steps");
     if (!steps) return;
+    if (epochs && *epochs == '-' && !(limit && *limit == '-'))
+        config_reject(&t->config, "epochs", "{epochs} does not count, because {steps} ends the run: add --steps 0");
+    if ((steps - 1) / batches >= MOST_EPOCHS)
+        config_reject(&t->config, "steps", "{steps} makes more than %d epochs of %llu batches", MOST_EPOCHS,
+                      (unsigned long long)batches);
     t->most_steps = steps;
     t->s->epochs = (int)((steps + batches - 1) / batches);
 }
@@ -367,8 +375,11 @@ static void folder_open(Training *t, const TrainingStart *start) {
 
 /* Names at the end that are "" are not saved. */
 static bool same_names(const ClassNames *names, const char *const *others, int count) {
-    bool same = names->count <= count;
-    for (int c = 0; same && c < count; c++) same = !strcmp(c < names->count ? names->at[c] : "", others[c]);
+    ClassNames printed;
+    class_names_printed(&printed, others, count);
+    bool same = names->count == printed.count;
+    for (int c = 0; same && c < printed.count; c++) same = !strcmp(names->at[c], printed.at[c]);
+    class_names_free(&printed);
     return same;
 }
 
@@ -533,6 +544,7 @@ void training_step_end(Training *t, double stalled) {
 static void save(Training *t) {
     t->state.seconds = run_seconds(t);
     run_folder_save(&t->folder, t->params, &t->state);
+    t->has_state = true;
 }
 
 static void report_stop(const Training *t) {

@@ -45,6 +45,7 @@ typedef struct {
     const char *mode; /* "eval": the mode that runs instead of training; NULL: training */
     bool alone;       /* it runs on one rank only */
     bool resumed;     /* a run is continued from its state */
+    bool has_state;   /* this process has taken part in saving a state */
     char **saved;     /* [settings]: resumed: the values that were saved with it */
     char *changes;    /* resumed: changed settings, "lr 0.001 -> 0.0005, ...", or "" */
     char *mixed;         /* if ranks use different instructions, their numbers; otherwise NULL */

@@ -7,6 +7,7 @@
 #include "core/die.h"
 #include "core/integers.h"
 #include "core/progress.h"
+#include "core/signals.h"
 #include "core/text.h"
 #include "core/text_stream.h"
 #include "data/images/drawing.h"
@@ -67,6 +68,7 @@ static const char drawn_title[] = "Samples of the model";
 /* Seconds that sampling may take: a hundredth of an epoch; at the end of a run a hundredth of the run, or a minute. */
 static double seconds_allowed(const Training *t) {
     double seconds = now_seconds() - t->started, steps = (double)(t->state.step - t->first_step);
+    if (steps == 0) return 0; /* a resumed run begins with an evaluation */
     return training_epoch_follows(t) ? 0.01 * seconds / steps * (double)t->batches : fmax(0.01 * seconds, 60);
 }
 
@@ -83,7 +85,7 @@ static bool draw(const DensityRun *run, SequenceModel *m, uint8_t *tokens, size_
     if ((now_seconds() - began) / (double)sampling.end * (double)end > seconds_allowed(t)) return false;
     sampling.end = end;
     sampling_run(m, tokens, run->sampling, &sampling, show_drawing);
-    return true;
+    return !stop_signal;
 }
 
 static void show_image(Facts *facts, const SequenceSet *set, const uint8_t *tokens) {

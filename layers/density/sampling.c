@@ -7,6 +7,7 @@
 #include "core/die.h"
 #include "core/results/outcome.h"
 #include "core/rng.h"
+#include "core/signals.h"
 #include "kernels/kernels.h"
 
 #define F(KIND, field) CONFIG_FIELD(KIND, SamplingSettings, field)
@@ -65,7 +66,7 @@ void sampling_run(SequenceModel *m, uint8_t *tokens, const SamplingSettings *s, 
         sequence_model_load(m, tokens, run->B);
         sequence_model_fill(m, (int)filled, run->B);
     }
-    for (size_t token = ahead + filled; token < run->end; token++) {
+    for (size_t token = ahead + filled; token < run->end && !stop_signal; token++) {
         sequence_model_load(m, tokens, run->B);
         sequence_model_step(m, (int)(token - ahead), run->B);
         if (passed) passed(run->offset + token + 1, run->offset + run->end);

@@ -36,6 +36,7 @@ const ConfigGroup detection_view_settings = {CONFIG_GROUP(DetectionViewSettings,
 
 void detector_check_settings(Detector *d) {
     int batch = d->training.s->batch_size;
+    if (d->modes->bench) training_check_ranks(&d->training);
     if (!d->training.mode && batch < distributed_ranks())
         config_reject(&d->training.config, "batch_size", "{batch_size} is less than the %d ranks", distributed_ranks());
     if (*d->outputs->draw && !d->predict->predict.count)

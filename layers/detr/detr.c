@@ -28,7 +28,7 @@ static const ConfigEntry entries[] = {
      .help = "Number of blocks in each of the ResNet backbone's four stages (ResNet-50: 3,4,6,3)"},
     {F(INT, backbone_width), "64", .min = 1, .max = 1024,
      .help = "Output channels of the backbone's first convolution"},
-    {F(BOOL, freeze_backbone), "false", .change = CHANGE_FREELY,
+    {F(BOOL, freeze_backbone), "false",
      .help = "Train no part of the backbone (otherwise its stages 2 to 4 are trained)"},
     {F(INT, dim), "256", .min = 4, .max = 16384, .help = "Width of the tokens of encoder and decoder"},
     {F(INT, ffn), "2048", .min = 1, .max = 65536, .help = "Hidden width of the feed-forward networks"},

@@ -619,6 +619,7 @@ END
 cmp -s a/log.csv log.before
 check "and the run stays as it was" $?
 refuses "--resume with --init" 2 '--init|--resume' --resume a --init a/last.safetensors
+refuses "--resume with --init and a mode" 2 '--init|--resume' --resume a --init a/last.safetensors --eval
 cp -R a changed
 printf 'log_every = 3\n' >changes.ini
 run --resume changed --epochs 3 --lr 1e-3 --config changes.ini

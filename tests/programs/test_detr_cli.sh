@@ -205,6 +205,12 @@ check "and again" $? "differs: $differs"
 succeeds "--resume of a run that is done" --resume part
 grep -q 'all 6 epochs are done' out
 check "says so" $? "$(tail -n 1 out)"
+refuses "a backbone is not frozen within a run" 2 '--freeze-backbone|part|false' --resume part --freeze-backbone
+run $(echo "$tiny" | sed 's/--lr-backbone 1e-4/--lr-backbone 0/') --epochs 1 --eval-every 0 --run-dir frozen
+refuses "and a frozen one has no rate" 2 '--lr-backbone|freeze_backbone true' --resume frozen --epochs 2 --lr-backbone 1e-5
+run --resume frozen --epochs 2 --eval-every 1
+[ $status -eq 0 ] && grep -q '^train_detr: frozen/log.csv: it keeps its columns' err
+check "a log that lacks an evaluation's columns is reported" $? "status $status $(head -n 1 err)"
 refuses "a loss that is lost stops the run" 1 'step|not a number|lower lr' $tiny --epochs 50 --lr 100 \
     --lr-backbone 100 --clip-grad 0 --run-dir nan
 
@@ -304,6 +310,10 @@ if command -v "$MPIRUN" >/dev/null 2>&1 && ldd "$vit" 2>/dev/null | grep -q libm
         worst=$(alike run ranks$ranks 1e-3)
         check "$ranks ranks have the curve of one" $? "$worst $(head -n 1 err)"
     done
+    timeout -k 5 100 "$MPIRUN" -np 2 "$vit" $net --num-classes 10 --image-size 64x96 --batch-size 5 --bench \
+        --bench-seconds 0.1 >out 2>err </dev/null
+    [ $? -ne 124 ] && grep -q -e '--batch-size' err
+    check "--bench refuses a batch that the ranks cannot share equally" $? "$(head -n 1 err)"
     timeout -k 5 100 "$MPIRUN" -np 3 "$vit" --init run/last.safetensors --eval >out 2>err </dev/null
     sed -n '/^ Average/p' out | cmp -s - again.txt
     check "--eval on three ranks counts every image once" $? "$(grep -m 1 Average out)"

@@ -156,7 +156,7 @@ signals() {
         unset VIT_FAULT_SIGNALS
         wanted=$3
         case $2 in
-        15) if grep -q '^done in ' out; then wanted=0; else grep -q '^stopped by SIGTERM .* and saved: ' out; fi ;;
+        15 | '1 1') if grep -q '^done in ' out; then wanted=0; else grep -q '^stopped by SIG.* and saved: ' out; fi ;;
         *' '*) [ "$(wc -l <err)" -eq 1 ] && grep -q '^train_vit: ended at once by a second signal, SIGINT: ' err ;;
         *) true ;;
         esac && told=$((told + 1)) || wrong="says $(head -n 1 err)"
@@ -172,7 +172,17 @@ signals() {
 rm -rf run
 signals "SIGTERM at a change" 15 143 $(few 8 60)
 signals "a second signal at a change" "15 2" 130 $(few 6 60)
+signals "SIGHUP twice, as from a terminal that closes" "1 1" 129 $(few 6 40)
 signals "SIGKILL at a change" 9 137 $(few 6 60)
+(trap '' HUP; exec "$vit" $settings --epochs 300 --run-dir hung >out 2>err) &
+pid=$!
+until grep -q '^4,' hung/log.csv 2>/dev/null || ! kill -0 $pid 2>/dev/null; do sleep 0.01; done
+kill -s HUP $pid
+sent=$?
+wait $pid
+status=$?
+[ $sent -eq 0 ] && [ $status -eq 0 ] && grep -q '^done in ' out
+check "under nohup a run goes on after SIGHUP" $? "sent $sent, status $status: $(tail -n 1 out)"
 
 # == Pictures through the loader's threads ===========================================================================
 

@@ -63,6 +63,8 @@ check "the log has loss, mIoU, aAcc and the loss of evaluation" $? "$(tail -n 1 
 run $tiny --steps 7 --run-dir seven
 [ $status -eq 0 ] && [ "$(tail -n 1 seven/log.csv | cut -d , -f 1)" = 7 ] && grep -q 'mIoU' out err
 check "--steps 7 ends in the second epoch, after an evaluation" $? "$(tail -n 1 seven/log.csv)"
+refuses "epochs that do not count, as steps are those of the run" 2 '--epochs|9|--steps 0' --resume seven --epochs 9
+refuses "steps of more epochs than there may be" 2 '--steps|1000000 epochs' $tiny --steps 900000000 --run-dir none
 # stopped_and_resumed NAME SETTINGS: a run that TERM stops continues to the same weights.
 stopped_and_resumed() {
     name=$1

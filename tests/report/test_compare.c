@@ -248,6 +248,9 @@ static void test_table(void **state) {
     assert_words(page, WORDS("id=\"curves\"", ">beside<"));
     free(page);
     free(page_of((const char *[]){"docs/league.csv"}, 1));
+    const char *seeds[] = {make_run_of("unseeded", "attn = gf\n", 1, 2, 3),
+                           make_run_of("seeded", "attn = gf\nseed = 2\n", 1, 2, 3)};
+    free(page_of(seeds, 2));
 }
 
 static void assert_refused(const char *path, const char *const *words) {
