@@ -238,11 +238,13 @@ def claims_tables(results):
 
 # == Page ==============================================================================================================
 
-TOP = """# A league of attention operators
+TOP = """# A league: attention operators trained under one recipe
 
-Every operator in one small model on CIFAR-100: 8 x 8 tokens of width 48, six blocks with three heads, no positions
+Operators in one small model on CIFAR-100: 8 x 8 tokens of width 48, six blocks with three heads, no positions
 (`configs/cpu/study.ini`), random crops and flips, batches of 128, float32, one thread. Only `--attn` and its settings
-differ. `python3 scripts/league.py` writes this page from [league.csv](../league.csv), in which every run is a line with
+differ. Rows of `ripple` and its variants have that operator in the first four of the six blocks (`ripple_layers = 4`, as
+in the paper's model, whose last blocks have no ripple attention) and linear attention in the other two, or softmax where
+the operator is `ripple-explicit-softmax`. `python3 scripts/league.py` writes this page from [league.csv](../league.csv), in which every run is a line with
 its flags, seed, figures, processor, commit, seconds and date, and from the speeds in league-speed.csv.
 
     sh scripts/league.sh start             # goes on with the rows that are missing, until sh scripts/league.sh stop
@@ -250,7 +252,7 @@ its flags, seed, figures, processor, commit, seconds and date, and from the spee
     python3 scripts/league.py              # writes this page and its picture
 
 **What is compared.** Top-1 is the mean over seeds with its standard error. Two rows are level if they differ by less
-than the standard error of their difference. A claim that one operator leads is *seen* if the lead is more than that,
+than the standard error of their difference, which treats the seeds of two rows as independent. A claim that one operator leads is *seen* if the lead is more than that,
 *not seen* if the other leads by more, and *undecided* if they are level or if one of them has fewer than two seeds. Of
 several numbers of epochs the largest counts for which all rows exist. Ten epochs of a small model are weak evidence
 about three hundred of a large one: a claim that is not seen here may well be true at the paper's size.
