@@ -165,5 +165,6 @@ include $(if $(filter cpu,$(BACKEND)),make/library.mk) make/install.mk make/brow
 clean:
 	rm -rf build
 
--include $(OBJECTS:.o=.d) $(COUNTED:.o=.d) $(LAUNCHER:.o=.d) $(PROGRAMS:%=$(BUILD)/%.d) $(TEST_SOURCES:%.c=$(BUILD)/%.d) \
+-include $(patsubst %.o,%.d,$(OBJECTS) $(LIBRARY_OBJECTS) $(LAUNCHER) $(COUNTED) $(COUNTED_TEST)) \
+    $(addsuffix .d,$(PROGRAMS:%=$(BUILD)/%) $(EMULATOR_TESTS)) $(TEST_SOURCES:%.c=$(BUILD)/%.d) \
     $(wildcard build/fuzz/*/*.d build/fuzz/*/*/*.d)

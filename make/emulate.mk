@@ -48,7 +48,8 @@ COUNTED := $(patsubst %,$(BUILD)/counted/%.o,tests/emulate/emulate $(patsubst %,
     lisa/lisa_fft norm/l2_normalize norm/layernorm offsets/patterns offsets/weighted_attention \
     ripple/ripple_pairs ripple/ripple_weights softmax/softmax_attention softmax/softmax_head \
     softmax/thresholded_attention tokens/images tokens/tokens training/cross_entropy training/distillation training/optimizer))
-$(COUNTED) $(BUILD)/counted/tests/emulate/test_traffic.o: \
+COUNTED_TEST := $(BUILD)/counted/tests/emulate/test_traffic.o
+$(COUNTED) $(COUNTED_TEST): \
     private CXXFLAGS_ALL := $(UNSANITIZED) -fsanitize=thread --param tsan-instrument-func-entry-exit=0
 
 $(BUILD)/counted/%.cu.o: %.cu $(BUILD)/flags
@@ -60,7 +61,7 @@ $(BUILD)/counted/%.o: %.cpp $(BUILD)/flags
 	@echo "C++ $< (counted)"
 	@g++ $(CXXFLAGS_ALL) -MMD -MP -c $< -o $@
 $(BUILD)/counted/train_vit: $(BUILD)/train_vit.o
-$(BUILD)/counted/test_traffic: $(BUILD)/counted/tests/emulate/test_traffic.o
+$(BUILD)/counted/test_traffic: $(COUNTED_TEST)
 $(BUILD)/counted/train_vit $(BUILD)/counted/test_traffic: $(COUNTED) $(BUILD)/libtrain.a
 	@echo "LINK $@"
 	@$(LINK) $(LINK_FLAGS) $(filter %.o,$^) $(BUILD)/libtrain.a -o $@ $(LIBRARIES) $(if $(findstring test,$@),-lcmocka)

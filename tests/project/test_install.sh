@@ -126,6 +126,17 @@ else
     check "and classifies a picture" $? "$(cat out err)"
 fi
 
+# A changed header recompiles the library as it recompiles the programs.
+if [ "$library" ]; then
+    make -pn -C "$root" BUILD="${build#"$root"/}" FORCE >out 2>err
+    missed=
+    for object in vit:library/vit.h scope:library/scope.h; do
+        grep -E "^[^#]*/library/${object%:*}\.o: " out | grep -q " ${object#*:}" || missed="$missed $object"
+    done
+    [ -z "$missed" ]
+    check "the library's objects depend on their headers" $? "missed:${missed:- none}"
+fi
+
 # A portable build has a second library, which glibc's loader takes on processors with AVX-512.
 if [ "$library" ] && [ "$(uname -m)" = x86_64 ]; then
     mkdir two two-v4
