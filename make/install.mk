@@ -28,7 +28,8 @@ install-built:
 	@install -m 644 $(PROGRAMS:%=$(BUILD)/man/%.1) "$(DESTDIR)$(PREFIX)/share/man/man1"
 	@$(if $(SONAME),umask 022 && mkdir -p "$(DESTDIR)$(PREFIX)/lib/pkgconfig" "$(DESTDIR)$(PREFIX)/include" && \
 		install -m 644 $(BUILD)/$(SONAME) $(BUILD)/libvit.a "$(DESTDIR)$(PREFIX)/lib" && \
-		{ [ ! -e $(BUILD)-v4/$(SONAME) ] || install -D -m 644 $(BUILD)-v4/$(SONAME) "$(DESTDIR)$(PREFIX)/$(HWCAPS)/$(SONAME)"; } && \
+		if grep -qE '(^| )v4( |$$)' $(BUILD)/variants; then install -D -m 644 $(BUILD)-v4/$(SONAME) "$(DESTDIR)$(PREFIX)/$(HWCAPS)/$(SONAME)"; \
+		else rm -f "$(DESTDIR)$(PREFIX)/$(HWCAPS)/$(SONAME)"; fi && \
 		ln -sf $(SONAME) "$(DESTDIR)$(PREFIX)/lib/libvit.so" && install -m 644 library/vit.h "$(DESTDIR)$(PREFIX)/include" && \
 		sed 's|^prefix=.*|prefix=$(PREFIX)|' $(BUILD)/vit.pc > "$(DESTDIR)$(PREFIX)/lib/pkgconfig/vit.pc")
 	@cp --parents $(SHARED) "$(DESTDIR)$(SHARE)"

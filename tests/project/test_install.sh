@@ -142,6 +142,7 @@ if [ "$library" ] && [ "$(uname -m)" = x86_64 ]; then
     mkdir two two-v4
     cp "$build"/train_* "$build/pack_dataset" "$build/$library" "$build/libvit.a" "$build/vit.pc" two
     cp "$build/$library" two-v4
+    echo v4-bf16 v4 >two/variants
     newer=$work/root/opt/two/lib/glibc-hwcaps/x86-64-v4/$library
     make -s -C "$root" BUILD="$work/two" DESTDIR="$work/root" PREFIX=/opt/two install-built >out 2>err && [ -e "$newer" ]
     check "a second library for processors with AVX-512" $? "$(tail -n 1 err)"
@@ -151,6 +152,11 @@ if [ "$library" ] && [ "$(uname -m)" = x86_64 ]; then
     taken=$(LD_LIBRARY_PATH=$work/root/opt/two/lib ldd classify | sed -n 's/.*libvit.* => \([^ ]*\) .*/\1/p')
     [ "$taken" = "$folder/$library" ]
     check "which the loader takes there, and nowhere else" $? "$taken"
+    echo v4-bf16 >two/variants
+    make -s -C "$root" BUILD="$work/two" DESTDIR="$work/root" PREFIX=/opt/two install-built >out 2>err && [ ! -e "$newer" ]
+    check "and which the installation of a build without it removes" $? "$(tail -n 1 err)"
+    echo v4 >two/variants
+    make -s -C "$root" BUILD="$work/two" DESTDIR="$work/root" PREFIX=/opt/two install-built >out 2>err
     make -s -C "$root" BUILD="$work/two" DESTDIR="$work/root" PREFIX=/opt/two uninstall >out 2>err && [ ! -e "$newer" ]
     check "and which make uninstall takes back" $? "$(tail -n 1 err)"
 fi
