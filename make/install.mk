@@ -11,8 +11,8 @@ SHARE := $(PREFIX)/share/vit.c
 # The library for C programs, if the backend has it (make/library.mk).
 HWCAPS := lib/glibc-hwcaps/x86-64-v4
 LIBRARY_FILES := $(if $(SONAME),lib/$(SONAME) $(HWCAPS)/$(SONAME) lib/libvit.so lib/libvit.a lib/pkgconfig/vit.pc include/vit.h)
-INSTALLED := $(LIBRARY_FILES:%=$(PREFIX)/%) $(PROGRAMS:%=$(PREFIX)/bin/%) $(PROGRAMS:%=$(PREFIX)/share/man/man1/%.1) $(SHARED:%=$(SHARE)/%) \
-             $(DOCUMENTS:%=$(PREFIX)/share/doc/vit.c/%)
+# Below PREFIX, whose name may contain spaces.
+INSTALLED := $(LIBRARY_FILES) $(PROGRAMS:%=bin/%) $(PROGRAMS:%=share/man/man1/%.1) $(SHARED:%=share/vit.c/%) $(DOCUMENTS:%=share/doc/vit.c/%)
 
 install: $(PROGRAMS:%=$(BUILD)/%) $(if $(SONAME),library)
 	@$(MAKE) --no-print-directory install-built
@@ -39,7 +39,7 @@ install-built:
 
 # Files of others remain, with their folders.
 uninstall:
-	@rm -f $(foreach f,$(INSTALLED),"$(DESTDIR)$f")
+	@rm -f $(foreach f,$(INSTALLED),"$(DESTDIR)$(PREFIX)/$f")
 	@for folder in "$(DESTDIR)$(SHARE)" "$(DESTDIR)$(PREFIX)/share/doc/vit.c"; do \
 		if [ -d "$$folder" ]; then find "$$folder" -depth -type d -empty -delete; fi; done
 	@echo "uninstalled from $(DESTDIR)$(PREFIX)"

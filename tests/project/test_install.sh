@@ -110,7 +110,7 @@ check "fetch_cifar.sh runs where it is installed" $? "$(head -n 1 err)"
 { printf 'BM\216\002\0\0\0\0\0\0\066\0\0\0\050\0\0\0\024\0\0\0\012\0\0\0\001\0\030\0\0\0\0\0\130\002\0\0'
   head -c 16 /dev/zero
   yes shapes | head -c 600; } >new.bmp
-flags() { PKG_CONFIG_SYSROOT_DIR=$work/root PKG_CONFIG_PATH=$there/lib/pkgconfig pkg-config --cflags --libs vit; }
+flags() { PKG_CONFIG_SYSROOT_DIR=$work/root PKG_CONFIG_PATH=${1:-$there}/lib/pkgconfig pkg-config --cflags --libs vit; }
 example=$there/share/doc/vit.c/examples/classify.c
 library=
 if [ ! -e "$there/lib/libvit.so" ] || ldd "$there/lib/libvit.so" | grep -qE 'lib(asan|tsan)'; then
@@ -142,23 +142,27 @@ if [ "$library" ] && [ "$(uname -m)" = x86_64 ]; then
     mkdir two two-v4
     cp "$build"/train_* "$build/pack_dataset" "$build/$library" "$build/libvit.a" "$build/vit.pc" two
     cp "$build/$library" two-v4
+    there2="$work/root/opt/two libraries"
+    two() { make -s -C "$root" BUILD="$work/two" DESTDIR="$work/root" PREFIX="/opt/two libraries" "$1" >out 2>err; }
+    newer=$there2/lib/glibc-hwcaps/x86-64-v4/$library
     echo v4-bf16 v4 >two/variants
-    newer=$work/root/opt/two/lib/glibc-hwcaps/x86-64-v4/$library
-    make -s -C "$root" BUILD="$work/two" DESTDIR="$work/root" PREFIX=/opt/two install-built >out 2>err && [ -e "$newer" ]
+    two install-built && [ -e "$newer" ]
     check "a second library for processors with AVX-512" $? "$(tail -n 1 err)"
     loader=$(ldd classify | sed -n 's|^[[:space:]]*\(/[^ ]*/ld-linux[^ ]*\).*|\1|p')
-    folder=$work/root/opt/two/lib
+    folder=$there2/lib
     ! "$loader" --help 2>/dev/null | grep -q 'x86-64-v4 (supported' || folder=$(dirname "$newer")
-    taken=$(LD_LIBRARY_PATH=$work/root/opt/two/lib ldd classify | sed -n 's/.*libvit.* => \([^ ]*\) .*/\1/p')
+    taken=$(LD_LIBRARY_PATH=$there2/lib ldd classify | sed -n 's/.*libvit.* => \(.*\) (.*/\1/p')
     [ "$taken" = "$folder/$library" ]
     check "which the loader takes there, and nowhere else" $? "$taken"
+    eval "${CC:-cc} '$example' $(flags "$there2") -o classify" 2>err
+    check "pkg-config quotes a folder whose name has a space" $? "$(tail -n 1 err)"
     echo v4-bf16 >two/variants
-    make -s -C "$root" BUILD="$work/two" DESTDIR="$work/root" PREFIX=/opt/two install-built >out 2>err && [ ! -e "$newer" ]
-    check "and which the installation of a build without it removes" $? "$(tail -n 1 err)"
+    two install-built && [ ! -e "$newer" ]
+    check "an installation of a build without the second library removes it" $? "$(tail -n 1 err)"
     echo v4 >two/variants
-    make -s -C "$root" BUILD="$work/two" DESTDIR="$work/root" PREFIX=/opt/two install-built >out 2>err
-    make -s -C "$root" BUILD="$work/two" DESTDIR="$work/root" PREFIX=/opt/two uninstall >out 2>err && [ ! -e "$newer" ]
-    check "and which make uninstall takes back" $? "$(tail -n 1 err)"
+    two install-built
+    two uninstall && [ -z "$(find "$there2" -type f)" ]
+    check "make uninstall removes everything from a folder whose name has a space" $? "$(find "$there2" -type f | head -n 1)"
 fi
 
 # == The pages =======================================================================================================
