@@ -117,9 +117,14 @@ look() {
         has_library sndfile.h -lsndfile || missing libsndfile "reading WAV" libsndfile1-dev
         has_library samplerate.h -lsamplerate || missing libsamplerate "converting the rate of sound" libsamplerate0-dev
         has_program pkg-config || missing pkg-config "finding FFmpeg" pkg-config
-        has_library libavformat/avformat.h -lavformat || missing libavformat "reading videos" libavformat-dev
-        has_library libavcodec/avcodec.h -lavcodec || missing libavcodec "decoding videos" libavcodec-dev
-        has_library libswscale/swscale.h -lswscale || missing libswscale "the colours of videos" libswscale-dev
+        # Fedora has these headers in a folder of their own.
+        ffmpeg=$(pkg-config --cflags libavformat libavcodec libswscale 2>/dev/null)
+        # shellcheck disable=SC2086 # a list of flags
+        has_library libavformat/avformat.h $ffmpeg -lavformat || missing libavformat "reading videos" libavformat-dev
+        # shellcheck disable=SC2086
+        has_library libavcodec/avcodec.h $ffmpeg -lavcodec || missing libavcodec "decoding videos" libavcodec-dev
+        # shellcheck disable=SC2086
+        has_library libswscale/swscale.h $ffmpeg -lswscale || missing libswscale "the colours of videos" libswscale-dev
     fi
     if [ "$torch" ]; then
         has_program python3 || missing Python "the package vitc" python3

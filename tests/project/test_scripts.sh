@@ -154,6 +154,15 @@ deps test
 complains 1 'neither root nor sudo' && ! grep -qi chromium out err
 check "and do without it where it is none" $? "status $status: $(cat err)"
 
+# Headers below /usr/include/ffmpeg, as in Fedora.
+machine make grep
+stands_in gcc 'case $* in *-Ielsewhere*) ;; *libav* | *-lav* | *-lswscale*) exit 1 ;; esac'
+stands_in python3 'exit 0'
+stands_in pkg-config 'echo -Ielsewhere'
+deps demo
+[ "$status" -eq 0 ] && [ ! -s out ] && [ ! -s err ]
+check "headers of FFmpeg where pkg-config says that they are" $? "status $status: $(cat out err)"
+
 # == What is missing is said before anything is built ================================================================
 
 machine getconf make
