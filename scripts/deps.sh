@@ -128,7 +128,8 @@ look() {
     fi
     if [ "$torch" ]; then
         has_program python3 || missing Python "the package vitc" python3
-        has_module "torch, numpy" || missing PyTorch "the package vitc" python3-torch
+        has_module "torch, numpy; assert [int(n) for n in torch.__version__.split('.')[:2]] >= [1, 13]" ||
+            missing "PyTorch 1.13 or newer" "the package vitc" python3-torch
     fi
     if [ "$mpi" ]; then
         has_program mpicc || missing "MPI's compiler" "several processes" libopenmpi-dev

@@ -163,6 +163,25 @@ deps demo
 [ "$status" -eq 0 ] && [ ! -s out ] && [ ! -s err ]
 check "headers of FFmpeg where pkg-config says that they are" $? "status $status: $(cat out err)"
 
+# The package needs PyTorch 1.13; Ubuntu 22.04 has 1.8.
+if [ "$python" ]; then
+    machine make grep
+    ln -s "$(command -v "$python")" bin/python3
+    stands_in gcc 'exit 0'
+    mkdir modules
+    : >modules/numpy.py
+    for version in 1.8.1 1.13.0a0+gitd922c29 2.5.1+cpu; do
+        echo "__version__ = '$version'" >modules/torch.py
+        env -i PATH="$PWD/bin" TMPDIR="$PWD" PYTHONPATH="$PWD/modules" PYTHONDONTWRITEBYTECODE=1 \
+            sh "$root/scripts/deps.sh" python >out 2>err
+        echo "$version $? $(cat err)"
+    done >told
+    [ "$(cut -d ' ' -f 2 told | tr -d '\n')" = 100 ] && grep -q '^1.8.1 .*PyTorch 1.13 or newer' told
+    check "deps.sh python asks for PyTorch 1.13" $? "$(paste -sd ' ' told)"
+else
+    skip "deps.sh python asks for PyTorch 1.13" "no python3 with numpy"
+fi
+
 # == What is missing is said before anything is built ================================================================
 
 machine getconf make
