@@ -85,9 +85,10 @@ fastest() {
                             END { printf "%.3f", 1000 * best }' "$1"
 }
 
-ours() { # model, grid: a line of JSON
+ours() { # model, grid: a line of JSON in last-MODEL, added to ours-MODEL
     # shellcheck disable=SC2046
-    "$TRAIN_VIT" $(block_of "$1" "$2") --bench --bench-seconds "$SECONDS_EACH" | tee -a "$scratch/ours-$1"
+    "$TRAIN_VIT" $(block_of "$1" "$2") --bench --bench-seconds "$SECONDS_EACH" >"$scratch/last-$1" || return
+    cat "$scratch/last-$1" >>"$scratch/ours-$1"
 }
 
 theirs() { # model, grid, mode
@@ -110,7 +111,7 @@ for grid in $GRIDS; do
     rm -f "$scratch"/ours-*
     round=0
     while [ "$round" -lt "$ROUNDS" ]; do
-        for model in $wanted; do ours "$model" "$grid" >"$scratch/last-$model"; done
+        for model in $wanted; do ours "$model" "$grid" || fail "$TRAIN_VIT: no result for $model at $grid"; done
         round=$((round + 1))
     done
     for model in $wanted; do

@@ -292,6 +292,14 @@ echo '{"params": 50610496, "infer_images_per_s": 200.0, "infer_bytes": 179755801
 shows "throughput and memory, and multiply-adds without transforms" 'LiSANet-B |– | 10.42|347 | 200|2.0 | 2.0 ' lisa-7 paper
 printf 'by,operator,grid,infer_ms,train_ms,infer_bytes\nvit.c,lisa,7,1.5,4.25,20000000\nPyTorch,lisa,7,9,9,\n' >block.csv
 shows "what bench_block.sh measured" 'lisa 7x7 |18.3 | 20.0 | +1.7|1.2 | 1.5 | +0.3|3.2 | 4.2' lisa-4 block.csv
+cat >failing <<'END'
+#!/bin/sh
+case $* in --help) echo "  softmax  attention" ;; *) echo "no memory" >&2 && exit 1 ;; esac
+END
+chmod +x failing
+GRIDS=7 MODELS=softmax NETS= OUT=$work/failed TRAIN_VIT=$work/failing sh "$root/scripts/bench/bench_block.sh" >out 2>err
+[ $? -eq 1 ] && grep -q 'no result for softmax at 7' err && [ "$(wc -l <failed.csv)" -eq 1 ]
+check "bench_block.sh records nothing of a program that fails" $? "$(tail -n 1 failed.csv) $(tail -n 1 err)"
 shows "what the paper could not run" 'softmax 84x84 |22200.0 | 22243.7|out of memory' lisa-4
 shows "and where other numbers are from" "LiSA's Table 5 and FLatten's Figure 6: cswin_t" hosts
 mkdir paper/finetune-vit-l16-imagenet
