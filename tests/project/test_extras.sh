@@ -330,17 +330,22 @@ reproduce() { RUNS=$work/paper TRAIN_VIT=$work/programs/train_vit PYTHON=$plain 
 reproduce lisa-6 hylisanet-s-finetune
 grep -q 'hylisanet-s-21k/best.safetensors, which is not there: run imagenet-hylisanet-s-21k first' out
 check "a row waits for the one whose weights it needs" $? "$(tail -n 1 out) $(head -n 1 err)"
-touch paper/imagenet-hylisanet-s-21k/state.safetensors paper/imagenet-hylisanet-s-21k/last.safetensors
+touch paper/imagenet-hylisanet-s-21k/last.safetensors
 reproduce lisa-6 hylisanet-s-21k hylisanet-s-finetune
 grep -q 'hylisanet-s-21k, seed 0: done before, not evaluated' out && grep -q 'train_vit --config .*finetune.ini --init .*21k/last.safetensors' out
 check "and starts from the last weights of one that was never evaluated" $? "$(tail -n 1 out) $(head -n 1 err)"
+echo 'epochs = 91' >paper/imagenet-hylisanet-s-21k/config.ini
+reproduce lisa-6 hylisanet-s-21k
+grep -q 'hylisanet-s-21k has no state.safetensors' out && ! grep -q '^train_vit' out &&
+    [ -s paper/imagenet-hylisanet-s-21k/log.csv ]
+check "a run that cannot be continued keeps its log and is not trained again" $? "$(tail -n 1 out) $(head -n 1 err)"
 reproduce lisa-8 hylisanet-s
 grep -q 'hylisanet-s/best.safetensors, which is not there: run imagenet-hylisanet-s first' out
 check "clips start from the weights of images" $? "$(tail -n 1 out) $(head -n 1 err)"
 for program in train_mask_rcnn train_semantic_fpn; do cp programs/train_vit programs/$program; done
 mkdir -p paper/imagenet-pvt-small paper/coco-mask-rcnn-resnet-50 paper/ade20k-semantic-fpn-resnet-50
 touch paper/imagenet-pvt-small/best.safetensors
-touch paper/coco-mask-rcnn-resnet-50/state.safetensors paper/ade20k-semantic-fpn-resnet-50/state.safetensors
+touch paper/coco-mask-rcnn-resnet-50/last.safetensors paper/ade20k-semantic-fpn-resnet-50/last.safetensors
 printf 'step,epoch,loss,lr,grad_norm,images_per_s,ap,ap50\n9,12,1,1e-4,1,2,0.38100,0.58600\n' >paper/coco-mask-rcnn-resnet-50/log.csv
 printf 'step,epoch,loss,lr,grad_norm,images_per_s,miou\n9,64,1,1e-4,1,2,0.36700\n' >paper/ade20k-semantic-fpn-resnet-50/log.csv
 printf 'epochs = 12\neval_every = 1\n' >paper/coco-mask-rcnn-resnet-50/config.ini
