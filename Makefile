@@ -22,6 +22,7 @@
 #   ARCH=portable        one program for every x86-64 machine from AVX2 on, which chooses at start; the one that install installs
 #   ARCH=x86-64-v3       code for another machine
 #   VARIANTS=            without the second precision, which takes as long again to compile
+#   CPPFLAGS= CFLAGS= LDFLAGS=           more flags, as for libraries in a folder of one's own (CUDA: only -L of LDFLAGS)
 #   WERROR=1             warnings are errors, as in CI
 #   MPI=0 WEBP=0 SOUND=0 VIDEO=0         without a library that is there (make/libraries.mk)
 #   ONEDNN=0             matrix products and convolutions in plain C, in build/cpu-own (make/cpu.mk)
@@ -86,7 +87,7 @@ OBJECTS := $(CU_SOURCES:%=$(BUILD)/%.o) $(SOURCES:%.c=$(BUILD)/%.o) $(BUILD)/com
 # Changed flags rebuild everything: the stamp's time changes only with its text.
 $(BUILD)/flags: FORCE
 	@mkdir -p $(@D)
-	@echo '$(CC) $(FLAGS) $(NVCC_FLAGS) $(CXXFLAGS_ALL)' | cmp -s - $@ || echo '$(CC) $(FLAGS) $(NVCC_FLAGS) $(CXXFLAGS_ALL)' > $@
+	@echo '$(CC) $(FLAGS) $(NVCC_FLAGS) $(CXXFLAGS_ALL) $(LDFLAGS)' | cmp -s - $@ || echo '$(CC) $(FLAGS) $(NVCC_FLAGS) $(CXXFLAGS_ALL) $(LDFLAGS)' > $@
 FORCE:
 
 # Files whose results must equal those of Pillow, numpy, pycocotools or DETR to the last bit are compiled without fused

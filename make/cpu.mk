@@ -3,7 +3,7 @@ ONEDNN ?= $(call headers,dnnl.h)
 SOURCES += $(filter-out kernels/launcher/% $(if $(filter 1,$(ONEDNN)),%/onednn_none.c %_own.c,%/onednn.c %_onednn.c), \
              $(wildcard kernels/*/*.c))
 LIBRARIES += $(if $(filter 1,$(ONEDNN)),-ldnnl)
-LINK_FLAGS = $(FLAGS)
+LINK_FLAGS = $(FLAGS) $(LDFLAGS)
 
 report-device:
 	@echo "vit.c for the CPU, $(CC), $(or $(MARCH),the compiler's own choice of processor)$(if $(VARIANTS), (also: $(VARIANTS)))"

@@ -28,7 +28,8 @@ CUDA_LIBRARIES := $(firstword $(wildcard $(CUDA_HOME)/lib64 $(CUDA_HOME)/targets
 LIBRARIES := $(foreach l,inih jansson jpeg $(WEBP_LIBRARIES:-l%=%) xxhash,$(call archive,$l)) \
              $(SOUND_LIBRARIES) $(MPI_LIBRARIES) $(call shared,cublasLt,$(CUDA_LIBRARIES)) $(call archive,gomp) -lm -ldl -lpthread
 LINK_FLAGS := $(GENCODE) -cudart static $(addprefix -L,$(CUDA_LIBRARIES)) \
-              -Xlinker --as-needed -Xlinker -rpath='$$ORIGIN$(addprefix :,$(CUDA_LIBRARIES))' -Xcompiler -static-libgcc,-static-libstdc++
+              -Xlinker --as-needed -Xlinker -rpath='$$ORIGIN$(addprefix :,$(CUDA_LIBRARIES))' -Xcompiler -static-libgcc,-static-libstdc++ \
+              $(filter -L%,$(LDFLAGS)) # nvcc does not take -Wl
 
 # cuDNN, for the convolutions of the detector's backbone and of hybrid stems: in CUDNN_HOME, otherwise in the toolkit.
 CUDNN_HOME ?= $(CUDA_HOME)

@@ -15,7 +15,7 @@ $(BUILD)/tests/emulate/fibers.o $(BUILD)/tests/emulate/arithmetic.o $(BUILD)/tes
 LINK := g++
 WRAPPED := $(foreach f,_Z17kernels_workspacem kernels_reserve gemm_peak_gflops memory_peak_gbytes activations_at_once \
                        device_shares_cores,-Wl,--wrap=$f)
-LINK_FLAGS := $(CXXFLAGS_ALL) $(WRAPPED)
+LINK_FLAGS := $(CXXFLAGS_ALL) $(WRAPPED) $(LDFLAGS)
 
 report-device:
 	@echo "vit.c for CUDA, $(PRECISION), emulated on the CPU"

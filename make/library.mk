@@ -32,7 +32,7 @@ library: $(BUILD)/libvit.so $(BUILD)/libvit.a $(BUILD)/vit.pc $(filter variant-v
 
 $(BUILD)/$(SONAME): $(LIBRARY_OBJECTS) $(BUILD)/libtrain.a library/vit.map make/library.mk
 	@echo "LINK $@"
-	@$(CC) $(FLAGS) -shared -Wl,-soname,$(SONAME) -Wl,--version-script=library/vit.map $(if $(filter 0,$(SANITIZE)),-Wl$(comma)--no-undefined) -Wl,--gc-sections \
+	@$(LINK) $(LINK_FLAGS) -shared -Wl,-soname,$(SONAME) -Wl,--version-script=library/vit.map $(if $(filter 0,$(SANITIZE)),-Wl$(comma)--no-undefined) -Wl,--gc-sections \
 		-Wl,--as-needed $(WRAPPED) $(LIBRARY_OBJECTS) $(BUILD)/libtrain.a -o $@ $(LIBRARY_LIBRARIES)
 $(BUILD)/libvit.so: $(BUILD)/$(SONAME)
 	@ln -sf $(SONAME) $@

@@ -137,6 +137,16 @@ if [ "$library" ]; then
     check "the library's objects depend on their headers" $? "missed:${missed:- none}"
 fi
 
+# Whoever packages the programs hardens them by LDFLAGS, or names the folder of a library there.
+if [ "$library" ]; then
+    here=${build#"$root"/}
+    make -n -C "$root" BUILD="$here" VARIANTS= LDFLAGS="-Lelsewhere -Wl,-z,now" "$here/train_vit" "$here/$library" \
+        "$here/tests/test_rng" >out 2>err
+    linked=$(grep -- '-Lelsewhere -Wl,-z,now ' out | grep -vc '^echo') # the stamp of the flags
+    [ "$linked" -eq 3 ]
+    check "programs, the library and tests are linked with LDFLAGS" $? "$linked $(tail -n 1 err)"
+fi
+
 # A portable build has a second library, which glibc's loader takes on processors with AVX-512.
 if [ "$library" ] && [ "$(uname -m)" = x86_64 ]; then
     mkdir two two-v4
