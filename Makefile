@@ -63,6 +63,8 @@ PROGRAMS := train_vit train_detr train_mask_rcnn train_semantic_fpn train_ar pac
 LINK := $(CC)
 
 all: $(PROGRAMS:%=$(BUILD)/%)
+# A recipe that fails leaves no target that looks complete.
+.DELETE_ON_ERROR:
 .PHONY: all clean test tests benches thread-tests report report-device FORCE
 .SECONDARY:
 
