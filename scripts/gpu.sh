@@ -135,16 +135,18 @@ log() { tee -a "$KEEP/gpu.log" >>"$OUT/gpu.log"; }
 # Seconds until BUDGET is spent.
 left() { [ "$BUDGET" -eq 0 ] && echo 1000000 || echo $((started + BUDGET - $(date +%s))); }
 
+# Seconds that a program may take: LIMIT, or what is left of BUDGET.
+limit() { time=$(left) && echo $((time < LIMIT ? time : LIMIT)); }
+
 # Runs a command with a time limit; prints its last lines if it fails, and more of them to gpu.log.
 run() { # stage, what, command...
     its_stage=$1 its_name=$2
     shift 2
-    time=$(left)
+    time=$(limit)
     if [ "$time" -lt 5 ]; then
         add "$its_stage" "$its_name" check left_out 1
         return 1
     fi
-    [ "$time" -lt "$LIMIT" ] || time=$LIMIT
     start=$(date +%s)
     timeout -k 10 "$time" "$@" >"$scratch/out" 2>"$scratch/err"
     status=$?
@@ -427,7 +429,8 @@ test_worker() { # number
         mkdir "$taken/$(echo "$build $test" | tr '/ ' '__')" 2>/dev/null || continue
         less=
         [ "$build $test" != "$FP32 $ALONE" ] || less=VIT_TEST_REDUCED=1
-        run_ours test "$build $test" env $less BUILD="$build" OMP_NUM_THREADS=2 VIT_TEST_TIMEOUT="$LIMIT" sh tests/run.sh "$test" ||
+        run_ours test "$build $test" env $less BUILD="$build" OMP_NUM_THREADS=2 VIT_TEST_TIMEOUT="$(limit)" \
+            sh tests/run.sh "$test" ||
             echo "$build $test" >>"$failed"
     done <"$queue"
 }
@@ -446,7 +449,7 @@ stage_test() {
 }
 
 stage_alone() {
-    run_ours alone "$FP32 $ALONE" env BUILD="$FP32" VIT_TEST_TIMEOUT="$LIMIT" sh tests/run.sh $ALONE
+    run_ours alone "$FP32 $ALONE" env BUILD="$FP32" VIT_TEST_TIMEOUT="$(limit)" sh tests/run.sh $ALONE
 }
 
 stage_parity() {

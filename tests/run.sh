@@ -55,7 +55,13 @@ show_log() {
 }
 
 run_limited() {
-    if command -v timeout >/dev/null 2>&1; then
+    if env --default-signal=INT,QUIT timeout 1 true 2>/dev/null; then
+        # timeout makes a group of processes, which gets no signal of the terminal: this shell forwards them.  The
+        # signals that env restores are ignored in a shell's background jobs, and tests send them.
+        env --default-signal=INT,QUIT timeout -k 10 "$limit" "$@" &
+        trap "kill $! 2>/dev/null; wait; exit 143" INT TERM HUP
+        wait $!
+    elif command -v timeout >/dev/null 2>&1; then
         timeout -k 10 "$limit" "$@"
     else
         "$@"
