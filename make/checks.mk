@@ -79,7 +79,7 @@ need-clang:
 	@command -v clang >/dev/null || { echo "make fuzz needs clang with libFuzzer: sh scripts/deps.sh test installs it"; exit 1; }
 build/fuzz/%.o: %.c
 	@mkdir -p $(@D)
-	@clang $(FUZZ_FLAGS) -MMD -c $< -o $@
+	@clang $(FUZZ_FLAGS) -MMD -MP -c $< -o $@
 build/fuzz/libtrain.a: $(FUZZ_SOURCES:%.c=build/fuzz/%.o)
 	@rm -f $@
 	@ar rcs $@ $^
