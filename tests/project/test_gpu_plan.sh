@@ -134,6 +134,15 @@ status=$?
 [ $status -eq 0 ] && [ -n "$libraries" ] && [ ! -s out ]
 check "gpu.sh bundle: a program that needs the C library alone" $? "status $status: $(cat out)"
 
+# A make that fails, and an older program.
+mkdir -p older/build/half/tests
+: >older/build/half/tests/test_rng
+functions=$(sed -n '/^bundled_programs() /,/^}/p; /^build_for_bundle() /,/^}/p' "$root/scripts/gpu.sh")
+(cd older && eval "$functions" && make() { return 2; } && FP32=build/single BF16=build/half JOBS=1 failures=0 TESTS=test_rng &&
+    GPU_BUILDS="$FP32 $BF16" && build_for_bundle && echo "$failures failed" && find . -type f) >out 2>err
+[ "$(cat out err)" = "3 failed" ]
+check "gpu.sh bundle: no older program where a build fails" $? "$(cat out err)"
+
 # == The Makefile's toolkit ==========================================================================================
 
 # A toolkit installed by pip, and a driver that does not respond.
