@@ -48,9 +48,9 @@ leave() {
 enter() { # its purpose
     leave
     root=$bare/$name-$1
-    if [ ! -e "$root/etc/os-release" ]; then
-        rm -rf "$root"
-        cp -a "$bare/$name.bare" "$root" || fail "$root: cannot be written"
+    if [ ! -e "$root" ]; then
+        rm -rf "$root.part"
+        cp -a "$bare/$name.bare" "$root.part" && mv "$root.part" "$root" || fail "$root: cannot be written"
     fi
     cp /etc/resolv.conf "$root/etc/resolv.conf"
     # Nothing mounted or unmounted there may reach this machine's own /dev.
@@ -144,14 +144,17 @@ for which; do
     name=$distribution-${which#*:}
     row="| $which |"
     echo "== $which" >&2
-    if [ ! -e "$bare/$name.bare/etc/os-release" ]; then
-        rm -rf "$bare/$name.bare"
-        if ! bootstrap "$distribution" "${which#*:}" "$bare/$name.bare" >"$bare/$name-bootstrap.log" 2>&1; then
+    if [ ! -e "$bare/$name.bare" ]; then
+        root=$bare/$name.bare.part # of an interrupted call, perhaps with what debootstrap mounts
+        leave
+        rm -rf "$bare/$name.bare.part"
+        if ! bootstrap "$distribution" "${which#*:}" "$bare/$name.bare.part" >"$bare/$name-bootstrap.log" 2>&1 ||
+            ! mv "$bare/$name.bare.part" "$bare/$name.bare"; then
             tail -n 5 "$bare/$name-bootstrap.log" | sed 's/^/   | /' >&2
             failures=$((failures + 1))
             rows="$rows$row not installed | | | | | |
 "
-            rm -rf "$bare/$name.bare"
+            rm -rf "$bare/$name.bare.part"
             continue
         fi
     fi
