@@ -7,7 +7,7 @@
 #   make install    programs, the library, manual pages, configs and docs, in PREFIX (/usr/local) under DESTDIR; make uninstall
 #   make browser    the code of the models as WebAssembly, in a page with trained models: build/browser/index.html
 #   make clean
-#   make cuda       build/cuda/train_vit, train_detr and train_ar; with PRECISION=FP32, for comparisons, build/cuda-fp32
+#   make cuda       the same programs for NVIDIA GPUs, in build/cuda; with PRECISION=FP32, for comparisons, build/cuda-fp32
 #   make test-cuda  builds and runs the kernel tests in both precisions, and CUDA against CPU, on this machine's GPU
 #   make sanitize-cuda   the same kernel tests under compute-sanitizer's memcheck and racecheck
 #   make emulate    the tests of the CUDA kernels, emulated on the CPU under AddressSanitizer and UBSan
@@ -61,6 +61,7 @@ CFLAGS_SANITIZE := $(if $(filter 1,$(SANITIZE)),-O1 $(SANITIZERS))$(if $(filter 
 
 PROGRAMS := train_vit train_detr train_mask_rcnn train_semantic_fpn train_ar pack_dataset
 LINK := $(CC)
+VERSION := $(shell sed -n 's/.*VIT_VERSION "\(.*\)"/\1/p' core/version.h)
 
 all: $(PROGRAMS:%=$(BUILD)/%)
 # A recipe that fails leaves no target that looks complete.

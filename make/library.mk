@@ -4,7 +4,6 @@
 all: $(if $(filter 0,$(SANITIZE)),library)
 
 comma := ,
-VERSION := $(shell sed -n 's/.*VIT_VERSION "\(.*\)"/\1/p' core/version.h)
 SONAME := libvit.so.$(firstword $(subst ., ,$(VERSION)))
 # Whether the compiler has a C++ part, without which an exception of oneDNN ends the process.
 CATCHES := $(if $(filter 1,$(ONEDNN)),$(shell printf '\043include <new>\n' | $(CC) $(CPPFLAGS) -x c++ -fsyntax-only - 2>/dev/null && echo 1))

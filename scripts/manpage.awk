@@ -74,6 +74,6 @@ END {
     if (NR == 0) exit 1
     print ".SH FILES"
     printf ".TP\n\\fI%s/configs\\fR\n", escaped(share)
-    print "Settings of complete runs, for \\fB\\-\\-config\\fR of train_vit, train_detr and train_ar"
+    print "Settings of complete runs, for \\fB\\-\\-config\\fR of the training programs"
     printf ".TP\n\\fI%s/scripts\\fR\nScripts that fetch data sets, convert weights and draw runs\n", escaped(share)
 }

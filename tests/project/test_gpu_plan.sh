@@ -163,6 +163,8 @@ if command -v make >/dev/null; then
     mkdir -p nothing/bin && cp toolkit/bin/nvcc nothing/bin
     cuda CUDA_HOME="$work/nothing" | grep -e '-o build/cuda/train_detr ' >line && ! grep -qE -e "-L( |$)|ORIGIN:'?( |$)" line
     check "make: no folder of libraries, no -L without one" $?
+    cuda CUDA_HOME="$work/toolkit" install-built | grep -q "manpage.awk -v version='$("$vit" --version | cut -d ' ' -f 2)'"
+    check "make install: manual pages of the programs for CUDA have the version" $?
 fi
 
 # == The rehearsal ===================================================================================================
