@@ -104,6 +104,17 @@ check "all of the scripts" $? "$scripts"
 [ $? -eq 2 ] && grep -q usage err
 check "fetch_cifar.sh runs where it is installed" $? "$(head -n 1 err)"
 
+if [ "$python" ]; then
+    PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=$root/python "$python" -c 'import wheel_of_vitc, zipfile
+archive = zipfile.ZipFile(wheel_of_vitc.build_wheel("."))
+print(archive.read(next(name for name in archive.namelist() if name.endswith(".dist-info/LICENSE"))).decode(), end="")' \
+        >out 2>err
+    cmp -s out "$root/LICENSE"
+    check "the wheel of the Python package has the licence" $? "$(tail -n 1 err)"
+else
+    skip "the wheel of the Python package has the licence" "no python3 with numpy"
+fi
+
 # == The library =====================================================================================================
 
 # A program with the installed library, as docs/guide/c.md says: a picture of 20 x 10 pixels, a BMP.
