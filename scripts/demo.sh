@@ -7,31 +7,14 @@
 case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; esac
 set -eu
 cd "$(dirname "$0")/.."
+. scripts/demo_steps.sh
 run=runs/demo
-# Threads that spin while they wait slow a shared machine down many times.
-export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}"
-
-sh scripts/deps.sh demo
-python=${PYTHON:-python3}
-command -v "$python" >/dev/null 2>&1 || python=/usr/bin/python3
 
 echo "== building for float32 only (make without options also builds for bfloat16)"
-make VARIANTS= -j"$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)"
-
-# Removes only files of an earlier demo; other files remain.
-if [ -e "$run/log.csv" ]; then
-    echo "== removing the previous demo from $run"
-    (cd "$run" && rm -f config.ini log.csv best.safetensors last.safetensors state.safetensors attention.safetensors \
-        report.html report.json attention.png)
-fi
+make VARIANTS= -j"$jobs"
 
 echo "== training: one to two minutes on two cores"
-status=0
-./build/cpu/train_vit --config configs/cpu/shapes.ini --run-dir "$run" "$@" || status=$?
-if [ "$status" -ne 0 ]; then
-    [ "$status" -le 128 ] || echo "interrupted; continue with ./build/cpu/train_vit --resume $run"
-    exit "$status"
-fi
+train train_vit configs/cpu/shapes.ini "$run" "attention.safetensors attention.png" "$@"
 
 echo "== eight test images: a star, a ring, a square, a triangle, a cross, a heart, a crescent, an arrow"
 ./build/cpu/train_vit --init "$run/best.safetensors" --attention "$run/attention.safetensors" \

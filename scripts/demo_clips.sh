@@ -7,36 +7,22 @@
 case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; esac
 set -eu
 cd "$(dirname "$0")/.."
+. scripts/demo_steps.sh
 run=runs/demo-clips
 config=configs/cpu/moving-shapes.ini
-# Threads that spin while they wait slow a shared machine down many times.
-export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}"
-
-sh scripts/deps.sh demo
 
 echo "== building for float32 only (make without options also builds for bfloat16)"
-make VARIANTS= -j"$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)"
-
-# Removes only files of an earlier demo; other files remain.
-for part in clips frames; do
-    [ ! -e "$run/$part/log.csv" ] || (cd "$run/$part" &&
-        rm -f config.ini log.csv best.safetensors last.safetensors state.safetensors report.html report.json)
-done
+make VARIANTS= -j"$jobs"
 mkdir -p "$run"
 
 echo "== drawing sixteen clips"
 ./build/cpu/train_vit --config $config --show-batch "$run/clips.png"
 
 echo "== training on clips: some minutes on two cores; the line below shows the remaining time"
-status=0
-./build/cpu/train_vit --config $config --run-dir "$run/clips" "$@" || status=$?
-if [ "$status" -ne 0 ]; then
-    [ "$status" -le 128 ] || echo "interrupted; continue with ./build/cpu/train_vit --resume $run/clips"
-    exit "$status"
-fi
+train train_vit "$config" "$run/clips" "" "$@"
 
 echo "== training on single frames"
-./build/cpu/train_vit --config $config --frames 1 --tubelet 1 --epochs 2 --run-dir "$run/frames"
+train train_vit "$config" "$run/frames" "" --frames 1 --tubelet 1 --epochs 2
 
 best() { awk -F, 'NR > 1 && $7 > best { best = $7 } END { printf "%.2f %%", best }' "$run/$1/log.csv"; }
 cat <<END

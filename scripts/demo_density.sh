@@ -7,31 +7,14 @@
 case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; esac
 set -eu
 cd "$(dirname "$0")/.."
+. scripts/demo_steps.sh
 run=runs/demo-density
-# Threads that spin while they wait slow a shared machine down many times.
-export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}"
-
-sh scripts/deps.sh demo
-python=${PYTHON:-python3}
-command -v "$python" >/dev/null 2>&1 || python=/usr/bin/python3
 
 echo "== building"
-make -j"$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)"
-
-# Removes only files of an earlier demo; other files remain.
-if [ -e "$run/log.csv" ]; then
-    echo "== removing the previous demo from $run"
-    (cd "$run" && rm -f config.ini log.csv best.safetensors last.safetensors state.safetensors report.html \
-        report.json drawn.png completed.png half.png test.txt shapes.pack)
-fi
+make -j"$jobs"
 
 echo "== training: about half an hour on two cores; the line below shows the remaining time"
-status=0
-./build/cpu/train_ar --config configs/ar/shapes-demo.ini --run-dir "$run" "$@" || status=$?
-if [ "$status" -ne 0 ]; then
-    [ "$status" -le 128 ] || echo "interrupted; continue with ./build/cpu/train_ar --resume $run"
-    exit "$status"
-fi
+train train_ar configs/ar/shapes-demo.ini "$run" "drawn.png completed.png half.png test.txt shapes.pack" "$@"
 
 echo "== bits per byte of test pictures, by the model and by three methods without a model"
 ./build/cpu/train_ar --init "$run/best.safetensors" --eval >"$run/test.txt"

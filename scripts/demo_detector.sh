@@ -6,28 +6,14 @@
 case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; esac
 set -eu
 cd "$(dirname "$0")/.."
+. scripts/demo_steps.sh
 run=runs/demo-detector
-# Threads that spin while they wait slow a shared machine down many times.
-export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}"
-
-sh scripts/deps.sh demo
 
 echo "== building"
-make -j"$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)"
-
-# Removes only files of an earlier demo; other files remain.
-if [ -e "$run/log.csv" ]; then
-    echo "== removing the previous demo from $run"
-    (cd "$run" && rm -f config.ini log.csv best.safetensors last.safetensors state.safetensors report.html report.json boxes.png)
-fi
+make -j"$jobs"
 
 echo "== training: about 40 minutes on two cores; the line below shows the remaining time"
-status=0
-./build/cpu/train_detr --config configs/coco/shapes-demo.ini --run-dir "$run" "$@" || status=$?
-if [ "$status" -ne 0 ]; then
-    [ "$status" -le 128 ] || echo "interrupted; continue with ./build/cpu/train_detr --resume $run"
-    exit "$status"
-fi
+train train_detr configs/coco/shapes-demo.ini "$run" boxes.png "$@"
 
 echo "== evaluating the best weights"
 ./build/cpu/train_detr --init "$run/best.safetensors" --eval

@@ -8,34 +8,14 @@
 case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; esac
 set -eu
 cd "$(dirname "$0")/.."
-# Threads that spin while they wait slow a shared machine down many times.
-export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}"
-
-sh scripts/deps.sh demo
+. scripts/demo_steps.sh
 
 echo "== building"
-make -j"$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)"
-
-# train PROGRAM CONFIG RUN [SETTINGS]: first removes the files of an earlier demo in RUN; other files remain.
-train() {
-    program=$1 config=$2 run=$3
-    shift 3
-    if [ -e "$run/log.csv" ]; then
-        echo "== removing the previous demo from $run"
-        (cd "$run" && rm -f config.ini log.csv best.safetensors last.safetensors state.safetensors report.html report.json \
-            masks.png classes.png)
-    fi
-    status=0
-    "./build/cpu/$program" --config "$config" --run-dir "$run" "$@" || status=$?
-    if [ "$status" -ne 0 ]; then
-        [ "$status" -le 128 ] || echo "interrupted; continue with ./build/cpu/$program --resume $run"
-        exit "$status"
-    fi
-}
+make -j"$jobs"
 
 echo "== instances: about five minutes on two cores; the line below shows the remaining time"
 run=runs/demo-mask-rcnn
-train train_mask_rcnn configs/coco/mask-rcnn-demo.ini $run "$@"
+train train_mask_rcnn configs/coco/mask-rcnn-demo.ini $run masks.png "$@"
 echo "== evaluating the best weights"
 ./build/cpu/train_mask_rcnn --init $run/best.safetensors --eval
 echo "== prediction for a new scene"
@@ -43,7 +23,7 @@ echo "== prediction for a new scene"
 
 echo "== classes of pixels: another five minutes"
 semantic=runs/demo-semantic-fpn
-train train_semantic_fpn configs/ade20k/shapes-demo.ini $semantic "$@"
+train train_semantic_fpn configs/ade20k/shapes-demo.ini $semantic classes.png "$@"
 echo "== evaluating the best weights"
 ./build/cpu/train_semantic_fpn --init $semantic/best.safetensors --eval
 echo "== the same scene"
