@@ -20,6 +20,7 @@ of --describe.  Epochs and the data set are those of the config, and samples tho
 import os
 import re
 import subprocess
+import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 CPU, H100 = 0.72 * 224e9, 0.3 * 989e12  # operations a second
@@ -63,14 +64,17 @@ def class_count(program):
 
 
 def describe(row, program, path):
-    """Numbers of --describe, and of the samples whose activations it plans; {} if the program is missing or refuses."""
-    more = class_count(row.program)
-    if not os.access(program, os.X_OK):
+    """Numbers of --describe, and of the samples whose activations it plans; {} if the config or the program is missing, or
+    if the program refuses and says why."""
+    if not (os.path.exists(path) and os.access(program, os.X_OK)):
         return {}
-    command = [program, "--config", path, *row.arguments, *more, "--describe"]
-    out = subprocess.run(command, text=True, capture_output=True).stdout
-    found = {name: int(value) for name, value in re.findall(r"^(\w+): (\d+)$", out, re.M)}
-    at_once = re.search(r"^memory for (\d+) \w+ at a time", out, re.M)
+    command = [program, "--config", path, *row.arguments, *class_count(row.program), "--describe"]
+    result = subprocess.run(command, text=True, capture_output=True)
+    if result.returncode:
+        sys.stderr.write(result.stderr)
+        return {}
+    found = {name: int(value) for name, value in re.findall(r"^(\w+): (\d+)$", result.stdout, re.M)}
+    at_once = re.search(r"^memory for (\d+) \w+ at a time", result.stdout, re.M)
     found["at_once"] = int(at_once.group(1)) if at_once else 1
     return found if "macs" in found else {}
 

@@ -26,7 +26,6 @@ import json
 import math
 import os
 import re
-import subprocess
 import sys
 
 import hours
@@ -273,24 +272,18 @@ def paper_numbers(table):
 def describe(row, cache={}):
     """params (of train_detr those that are trained, of the others all) and macs, with and without transforms, from
     --describe, or {} if the program is missing or refuses."""
-    program, more = PROGRAMS[row.program], hours.class_count(row.program)
     path = os.path.join(ROOT, "configs", row.config + ".ini")
     key = (path, tuple(row.arguments))
     if key not in cache:
         cache[key] = {}
-        if os.path.exists(path) and os.access(program, os.X_OK):
-            result = subprocess.run([program, "--config", path, *row.arguments, *more, "--describe"], text=True,
-                                    capture_output=True)
-            found = dict(re.findall(r"^(\w+): (\d+)$", result.stdout, re.M))
-            if result.returncode:
-                sys.stderr.write(result.stderr)
-            elif found:
-                trained = "trainable_params" if row.program == "train_detr" else "params"
-                params, macs = int(found.get(trained, found["params"])), int(found["macs"]) * row.views
-                bare = int(found.get("macs_without_transforms", found["macs"])) * row.views
-                cache[key] = {"params": params / 1e6, "gmacs": macs / 1e9, "gmacs bare": bare / 1e9}
-                if row.config in MEASURED:
-                    cache[key] = {"mmacs": macs / 1e6, "mmacs bare": bare / 1e6}
+        found = hours.describe(row, PROGRAMS[row.program], path)
+        if found:
+            trained = "trainable_params" if row.program == "train_detr" else "params"
+            params, macs = found.get(trained, found["params"]), found["macs"] * row.views
+            bare = found.get("macs_without_transforms", found["macs"]) * row.views
+            cache[key] = {"params": params / 1e6, "gmacs": macs / 1e9, "gmacs bare": bare / 1e9}
+            if row.config in MEASURED:
+                cache[key] = {"mmacs": macs / 1e6, "mmacs bare": bare / 1e6}
     return cache[key]
 
 
@@ -427,8 +420,6 @@ def main():
     parser.add_argument("--hours", action="store_true", help="print estimated hours and memory of training instead")
     parser.add_argument("--rows", choices=TABLES, help="print the runs of a table and their arguments")
     arguments = parser.parse_args()
-    if arguments.rows and not TABLES[arguments.rows][2]:
-        sys.exit(f"{arguments.rows}: its models are not in this project")
     if arguments.rows and any(row.config in MEASURED for row in TABLES[arguments.rows][2]):
         sys.exit(f"{arguments.rows}: nothing to train here, sh scripts/bench/bench_block.sh measures it")
     if arguments.rows:
