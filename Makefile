@@ -7,7 +7,7 @@
 #   make install    programs, the library, manual pages, configs and docs, in PREFIX (/usr/local) under DESTDIR; make uninstall
 #   make browser    the code of the models as WebAssembly, in a page with trained models: build/browser/index.html
 #   make clean
-#   make cuda       the same programs for NVIDIA GPUs, in build/cuda; with PRECISION=FP32, for comparisons, build/cuda-fp32
+#   make cuda       the same programs for NVIDIA GPUs, in build/cuda; with PRECISION=FP32 in build/cuda-fp32
 #   make test-cuda  builds and runs the kernel tests in both precisions, and CUDA against CPU, on this machine's GPU
 #   make sanitize-cuda   the same kernel tests under compute-sanitizer's memcheck and racecheck
 #   make emulate    the tests of the CUDA kernels, emulated on the CPU under AddressSanitizer and UBSan
@@ -22,7 +22,7 @@
 #   ARCH=portable        one program for every x86-64 machine from AVX2 on, which chooses at start; the one that install installs
 #   ARCH=x86-64-v3       code for another machine
 #   VARIANTS=            without the second precision, which takes as long again to compile
-#   CPPFLAGS= CFLAGS= LDFLAGS=           more flags, as for libraries in a folder of one's own (CUDA: only -L of LDFLAGS)
+#   CPPFLAGS= CFLAGS= LDFLAGS=           more flags, as for libraries in one's own folder (CUDA: only -L of LDFLAGS)
 #   WERROR=1             warnings are errors, as in CI
 #   MPI=0 WEBP=0 SOUND=0 VIDEO=0         without a library that is there (make/libraries.mk)
 #   ONEDNN=0             matrix products and convolutions in plain C, in build/cpu-own (make/cpu.mk)

@@ -41,8 +41,8 @@ def modules():
 def pack(folder, files):
     info = f"vitc-{version()}.dist-info"
     with open(os.path.join(HERE, "..", "LICENSE"), "rb") as file:
-        files = [*files, (f"{info}/METADATA", METADATA.format(version=version()).encode()), (f"{info}/WHEEL", WHEEL.encode()),
-                 (f"{info}/LICENSE", file.read())]
+        files = [*files, (f"{info}/METADATA", METADATA.format(version=version()).encode()),
+                 (f"{info}/WHEEL", WHEEL.encode()), (f"{info}/LICENSE", file.read())]
     record = ""
     for name, data in files:
         digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()

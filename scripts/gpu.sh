@@ -484,8 +484,8 @@ stage_sanitize() {
     fails_with=9 # another status: the tool refuses the device, for instance
     for tool in memcheck racecheck; do
         for test in ${SANITIZE_TESTS:-test_layers test_attention test_ripple}; do
-            run_ours sanitize "$tool $test" env VIT_TEST_REDUCED=1 compute-sanitizer --tool $tool --error-exitcode $fails_with \
-                "$BF16/tests/$test"
+            run_ours sanitize "$tool $test" env VIT_TEST_REDUCED=1 compute-sanitizer --tool $tool \
+                --error-exitcode $fails_with "$BF16/tests/$test"
         done
     done
     fails_with=

@@ -64,8 +64,8 @@ def class_count(program):
 
 
 def describe(row, program, path):
-    """Numbers of --describe, and of the samples whose activations it plans; {} if the config or the program is missing, or
-    if the program refuses and says why."""
+    """Numbers of --describe, and of the samples whose activations it plans; {} if the config or the program is missing,
+    or if the program refuses, whose reason is passed on."""
     if not (os.path.exists(path) and os.access(program, os.X_OK)):
         return {}
     command = [program, "--config", path, *row.arguments, *class_count(row.program), "--describe"]

@@ -85,7 +85,7 @@ fastest() {
                             END { printf "%.3f", 1000 * best }' "$1"
 }
 
-ours() { # model, grid: a line of JSON in last-MODEL, added to ours-MODEL
+ours() { # model, grid: a line of JSON, which is added to those of earlier rounds
     # shellcheck disable=SC2046
     "$TRAIN_VIT" $(block_of "$1" "$2") --bench --bench-seconds "$SECONDS_EACH" >"$scratch/last-$1" || return
     cat "$scratch/last-$1" >>"$scratch/ours-$1"
