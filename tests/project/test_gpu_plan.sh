@@ -1,6 +1,6 @@
 #!/bin/sh
-# scripts/gpu.sh: its plan for a GPU that is available for 15, 30 or 45 minutes, followed command by command with tiny sizes
-# in an environment with only the tools of such a machine; and refused input.
+# scripts/gpu.sh: its plan for a GPU that is available for 15, 30 or 45 minutes, followed command by command with tiny
+# sizes in an environment with only the tools of such a machine; and refused input.
 #
 #   BUILD=build/emulate-FP32 sh tests/project/test_gpu_plan.sh    with the emulated kernels in both precisions
 #   BUILD=build/cpu sh tests/project/test_gpu_plan.sh             with the CPU's instead, which is faster
@@ -138,8 +138,8 @@ check "gpu.sh bundle: a program that needs the C library alone" $? "status $stat
 mkdir -p older/build/half/tests
 : >older/build/half/tests/test_rng
 functions=$(sed -n '/^bundled_programs() /,/^}/p; /^build_for_bundle() /,/^}/p' "$root/scripts/gpu.sh")
-(cd older && eval "$functions" && make() { return 2; } && FP32=build/single BF16=build/half JOBS=1 failures=0 TESTS=test_rng &&
-    GPU_BUILDS="$FP32 $BF16" && build_for_bundle && echo "$failures failed" && find . -type f) >out 2>err
+(cd older && eval "$functions" && make() { return 2; } && FP32=build/single BF16=build/half &&
+    JOBS=1 failures=0 TESTS=test_rng GPU_BUILDS="$FP32 $BF16" && build_for_bundle && echo "$failures failed" && find . -type f) >out 2>err
 [ "$(cat out err)" = "3 failed" ]
 check "gpu.sh bundle: no older program where a build fails" $? "$(cat out err)"
 
@@ -175,7 +175,8 @@ if command -v make >/dev/null; then
     mkdir -p nothing/bin && cp toolkit/bin/nvcc nothing/bin
     cuda CUDA_HOME="$work/nothing" | grep -e '-o build/cuda/train_detr ' >line && ! grep -qE -e "-L( |$)|ORIGIN:'?( |$)" line
     check "make: no folder of libraries, no -L without one" $?
-    cuda CUDA_HOME="$work/toolkit" install-built | grep -q "manpage.awk -v version='$("$vit" --version | cut -d ' ' -f 2)'"
+    version=$("$vit" --version | cut -d ' ' -f 2)
+    cuda CUDA_HOME="$work/toolkit" install-built | grep -q "manpage.awk -v version='$version'"
     check "make install: manual pages of the programs for CUDA have the version" $?
 fi
 
