@@ -135,6 +135,14 @@ TILE_INLINE vec vec_sums(vec *x) {
 
 TILE_INLINE int tile_round_up(int n) { return (n + TILE - 1) / TILE * TILE; }
 
+/* total += part [n], n a multiple of TILE, and part = 0. */
+static inline void sums_join(float *total, float *part, size_t n) {
+    for (size_t i = 0; i < n; i += TILE) {
+        vec_store(total + i, vec_load(total + i) + vec_load(part + i));
+        vec_store(part + i, vec_set(0));
+    }
+}
+
 /* MR rows by NV vectors of C, in registers.  MR and NV are literals at every call, so that the loops unroll. */
 TILE_INLINE void tile_micro(int MR, int NV, float *c, size_t ldc, const float *a, size_t a_row, size_t a_col,
                             const float *b, size_t ldb, int k, int accumulate) {

@@ -292,13 +292,6 @@ static void backward_pairs(real *dqkv, MlpWork *w, bool learns_w1, const real *d
 
 #endif
 
-static void flush(MlpWork *w, MlpSizes s) {
-    for (size_t i = 0; i < gradient_floats(s); i += TILE) {
-        vec_store(w->total + i, vec_load(w->total + i) + vec_load(w->chunk + i));
-        vec_store(w->chunk + i, vec_set(0));
-    }
-}
-
 /* gradient [rows,columns], ldg floats a row, += scale times the threads' totals, in the order of threads; they are at
  * `offset` in the totals, with ld floats a row. */
 static void reduce(float *gradient, int ldg, float scale, size_t offset, int ld, int rows, int columns, MlpSizes s) {
@@ -339,9 +332,9 @@ static void backward(real *dqkv, float *dw1, float *dw2, float *db2, const real 
             else
 #endif
                 backward_tile(dqkv, &w, dw1 != NULL, dphi, phi, qkv, first, (int)rows, s);
-            if (++done % CHUNK == 0) flush(&w, s);
+            if (++done % CHUNK == 0) sums_join(w.total, w.chunk, gradient_floats(s));
         }
-        flush(&w, s);
+        sums_join(w.total, w.chunk, gradient_floats(s));
 #pragma omp barrier
         size_t at_w2 = (size_t)E * s.Dp, at_b2 = at_w2 + (size_t)F * 2 * s.Ep;
         if (dw1) reduce(dw1, D, s.scale, 0, s.Dp, E, D, s);

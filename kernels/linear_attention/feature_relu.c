@@ -112,13 +112,6 @@ static void backward_tile(real *dqkv, const ReluFeatureWork *w, const real *dphi
     for (int i = 0; i < rows; i++, walk_on(&back, s.H, s.D)) reals_round(dqkv + back.offset, w->z + i * s.Dp, s.D);
 }
 
-static void flush(const ReluFeatureWork *w, ReluFeatureSizes s) {
-    for (size_t i = 0; i < gradient_floats(s); i += TILE) {
-        vec_store(w->total + i, vec_load(w->total + i) + vec_load(w->chunk + i));
-        vec_store(w->chunk + i, vec_set(0));
-    }
-}
-
 void feature_relu_backward(real *dqkv, float *dw, float *db, const real *dphi, const real *phi, const real *qkv,
                            const float *w, const FeatureShape *shape) {
     size_t n = (size_t)shape->B * shape->N;
@@ -136,9 +129,9 @@ void feature_relu_backward(real *dqkv, float *dw, float *db, const real *dphi, c
         for (size_t t = 0; t < tiles; t++) {
             size_t first = t * ROWS, rows = total - first < ROWS ? total - first : ROWS;
             backward_tile(dqkv, &own, dphi, phi, qkv, first, (int)rows, s);
-            if (++done % CHUNK == 0) flush(&own, s);
+            if (++done % CHUNK == 0) sums_join(own.total, own.chunk, gradient_floats(s));
         }
-        flush(&own, s);
+        sums_join(own.total, own.chunk, gradient_floats(s));
 #pragma omp barrier
 #pragma omp for schedule(static)
         for (int f = 0; f < F; f++) {

@@ -103,13 +103,6 @@ static void focus_backward(real *dz, float *dscale, const real *dphi, float shar
     }
 }
 
-static void flush(float *total, float *chunk, int Mp) {
-    for (int j = 0; j < Mp; j += TILE) {
-        vec_store(total + j, vec_load(total + j) + vec_load(chunk + j));
-        vec_store(chunk + j, vec_set(0));
-    }
-}
-
 /* A token is processed for all images together, so that its row of dpos belongs to one thread. */
 void focused_features_backward(real *dx, float *dpos, float *dscale, const real *dphi, const real *x, const float *pos,
                                const float *scale, int p, const FocusedRows *rows) {
@@ -131,9 +124,9 @@ void focused_features_backward(real *dx, float *dpos, float *dscale, const real 
                 float *to = dpos + (size_t)t * M;
                 for (int j = 0; pos && j < M; j += TILE) /* power: dx */
                     vec_store_part(to + j, vec_load_part(to + j, M - j) + vec_load(power + j), M - j);
-                if (++done % CHUNK == 0) flush(total, chunk, Mp);
+                if (++done % CHUNK == 0) sums_join(total, chunk, Mp);
             }
-        flush(total, chunk, Mp);
+        sums_join(total, chunk, Mp);
 #pragma omp barrier
         int threads = omp_get_num_threads();
 #pragma omp for schedule(static)

@@ -93,13 +93,6 @@ static void backward_heads(real *dx, float *dw, float *db, const real *dy, const
         }
 }
 
-static void flush(float *work, int Dp) {
-    for (int j = 0; j < 2 * Dp; j += TILE) {
-        vec_store(work + 2 * Dp + j, vec_load(work + 2 * Dp + j) + vec_load(work + j));
-        vec_store(work + j, vec_set(0));
-    }
-}
-
 void heads_norm_backward(real *dx, float *dw, float *db, const real *dy, const real *x, const float *w,
                          const HeadsNorm *shape) {
     int row = shape->row, H = shape->H, D = shape->D, Dp = tile_round_up(D), threads = 1;
@@ -114,9 +107,9 @@ void heads_norm_backward(real *dx, float *dw, float *db, const real *dy, const r
         for (size_t first = 0; first < all; first += TILE) {
             Heads h = heads_at(first, all, row, H, D);
             backward_heads(dx, work, work + Dp, dy, x, w, &h, D, eps);
-            if (++done % CHUNK == 0) flush(work, Dp);
+            if (++done % CHUNK == 0) sums_join(work + 2 * Dp, work, 2 * Dp);
         }
-        flush(work, Dp);
+        sums_join(work + 2 * Dp, work, 2 * Dp);
 #pragma omp single
         threads = omp_get_num_threads();
     }

@@ -68,13 +68,6 @@ static size_t work_floats(int M) { return (size_t)2 * KINDS * tile_round_up(M); 
 
 size_t layernorm_workspace(int M) { return workspace_bytes(work_floats(M)); }
 
-static void flush(float *work, int kinds, int Mp) {
-    for (int j = 0; j < kinds * Mp; j += TILE) {
-        vec_store(work + KINDS * Mp + j, vec_load(work + KINDS * Mp + j) + vec_load(work + j));
-        vec_store(work + j, vec_set(0));
-    }
-}
-
 TILE_INLINE void backward_row(real *dy, real *df, float *dw, float *db, float *sums, const real *dres, const real *dh, const real *y,
                               float s, const float *w, float mu, float r, int M) {
     vec sum = {0}, sum_xh = {0};
@@ -115,9 +108,9 @@ void add_layernorm_backward(real *dy, real *df, float *dw, float *db, const real
             backward_row(dy + at, scale ? df + at : NULL, work, work + Mp, sums ? work + 2 * Mp : NULL,
                          dres ? dres + at : NULL, dh + at, y + at, scale ? scale[i / rows] : 1, l.w, l.mean[i],
                          l.rstd[i], M);
-            if (++done % CHUNK == 0) flush(work, kinds, Mp);
+            if (++done % CHUNK == 0) sums_join(work + KINDS * Mp, work, kinds * Mp);
         }
-        flush(work, kinds, Mp);
+        sums_join(work + KINDS * Mp, work, kinds * Mp);
 #pragma omp barrier
         int threads = omp_get_num_threads();
 #pragma omp for schedule(static)

@@ -249,14 +249,6 @@ static void transpose(float *to, const float *from, int count, const PatternShap
 
 /* == Sums of sums ================================================================================================= */
 
-/* total += part [n], n a multiple of TILE, and part = 0. */
-static void join_part(float *total, float *part, size_t n) {
-    for (size_t i = 0; i < n; i += TILE) {
-        vec_store(total + i, vec_load(total + i) + vec_load(part + i));
-        vec_store(part + i, vec_set(0));
-    }
-}
-
 /* c [m,n] += a b over BLOCK of the k terms at a time; c is dense, n a multiple of TILE, a's element (i,p) at
  * i a_row + p a_col, and b [k,n] is dense. */
 static void add_product(float *c, float *product, const float *a, size_t a_row, size_t a_col, const float *b, int m, int n,
@@ -406,9 +398,9 @@ static void channels_head(const Form *f, PatternWork w, Tables tables, int r, co
         if (s->Dp == TILE && s->Ep == TILE) channels_entry(f, w, tables, t, r, s, TILE, TILE);
         else channels_entry(f, w, tables, t, r, s, s->Dp, s->Ep);
         if (t % BLOCK != BLOCK - 1 && t != s->U - 1) continue;
-        if (f->fx) join_part(w.fx + channels, w.part_x, (size_t)s->N * s->Dp);
-        if (f->fk) join_part(w.fk + channels, w.part_k, (size_t)s->N * s->Dp);
-        if (f->fz) join_part(w.fz + r * s->z_head, w.part_z, (size_t)s->N * s->Ep);
+        if (f->fx) sums_join(w.fx + channels, w.part_x, (size_t)s->N * s->Dp);
+        if (f->fk) sums_join(w.fk + channels, w.part_k, (size_t)s->N * s->Dp);
+        if (f->fz) sums_join(w.fz + r * s->z_head, w.part_z, (size_t)s->N * s->Ep);
     }
 }
 
@@ -427,8 +419,8 @@ static void chunk_form(const Form *f, PatternWork w, Tables t, const Chunk *chun
     for (int i = 0; !s->per_channel && i < s->N; i += QUERIES) {
         shared_queries(f, w, t, i, s->N - i < QUERIES ? s->N - i : QUERIES, heads, s);
         if (i % BLOCK != BLOCK - QUERIES && i + QUERIES < s->N) continue;
-        if (f->fk) join_part(w.fk, w.part_k, (size_t)heads * s->N * s->Dp);
-        if (f->fw) join_part(w.fw, w.part_w, table_floats(s));
+        if (f->fk) sums_join(w.fk, w.part_k, (size_t)heads * s->N * s->Dp);
+        if (f->fw) sums_join(w.fw, w.part_w, table_floats(s));
     }
     for (int r = 0; s->per_channel && r < heads; r++) channels_head(f, w, t, r, s);
     for (int i = 0; i < s->N; i++) {
@@ -437,7 +429,7 @@ static void chunk_form(const Form *f, PatternWork w, Tables t, const Chunk *chun
         if (f->fx) tile_gemm(w.fx + xs, xh, w.z + zs, zh, 1, t.baset, s->Dp, heads, s->Dp, s->E, 1);
         if (!f->fbase) continue;
         tile_gemm(w.part_base, s->Ep, w.x + xs, 1, xh, w.z + zs, zh, s->D, s->Ep, heads, 1);
-        if (i % BLOCK == BLOCK - 1 || i == s->N - 1) join_part(w.fbase, w.part_base, (size_t)s->D * s->Ep);
+        if (i % BLOCK == BLOCK - 1 || i == s->N - 1) sums_join(w.fbase, w.part_base, (size_t)s->D * s->Ep);
     }
     if (f->fx) scatter(f->fx, NULL, w.fx, s->x_row, chunk, s);
     if (f->fz) scatter_patterns(f, w.fz, chunk, s);

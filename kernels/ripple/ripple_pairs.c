@@ -579,12 +579,10 @@ static void far_block(const RipplePairsShape *s, const RipplePairsBuffers *w, co
     tile_gemm(w->zpart, s->Fp, scale, 0, 1, w->q, s->Fp, 1, s->Fp, b->m, 1);
 }
 
-/* Ends a group of queries: dS += part, dz += zpart. */
+/* Ends a group of queries: dS += part, dz += zpart, both parts = 0. */
 static void flush_far(const RipplePairsShape *s, const RipplePairsBuffers *w) {
-    add(w->dS, w->part, (size_t)s->F * s->Dp);
-    add(w->dz, w->zpart, s->Fp);
-    zero(w->part, (size_t)s->F * s->Dp);
-    zero(w->zpart, s->Fp);
+    sums_join(w->dS, w->part, (size_t)s->F * s->Dp);
+    sums_join(w->dz, w->zpart, s->Fp);
 }
 
 static void start_far(const RipplePairsShape *s, const RipplePairsBuffers *w) {
