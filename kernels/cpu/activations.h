@@ -89,6 +89,18 @@ TILE_INLINE float reals_dot(const real *a, const real *b, int n) {
     return vec_sum(sum);
 }
 
+TILE_INLINE float row_dot(const real *a, const float *b, int n) {
+    vec sum = {0};
+    for (int j = 0; j < n; j += TILE) sum += real_load_part(a + j, n - j) * vec_load_part(b + j, n - j);
+    return vec_sum(sum);
+}
+
+/* sum += scale times x. */
+static inline void reals_add(float *sum, float scale, const real *x, int n) {
+    for (int j = 0; j < n; j += TILE)
+        vec_store_part(sum + j, vec_load_part(sum + j, n - j) + scale * real_load_part(x + j, n - j), n - j);
+}
+
 /* Activations as an operand of tile_gemm. */
 typedef struct {
     const float *at;
@@ -115,7 +127,14 @@ static inline void rows_gather(float *to, int ld, const real *from, size_t row, 
     }
 }
 
-/* The reverse: the rows of to, n numbers each, = scale times those of from [rows,ld]. */
+/* The same to [padded,ld], with zero rows behind the others. */
+static inline void rows_gather_padded(float *to, int ld, const real *from, size_t row, float scale, int rows,
+                                      int padded, int n) {
+    rows_gather(to, ld, from, row, scale, rows, n);
+    memset(to + (size_t)rows * ld, 0, (size_t)(padded - rows) * ld * sizeof *to);
+}
+
+/* The reverse of rows_gather: the rows of to, n numbers each, = scale times those of from [rows,ld]. */
 static inline void rows_scatter(real *to, size_t row, const float *from, int ld, float scale, int rows, int n) {
     for (int i = 0; i < rows; i++, to += row, from += ld)
         for (int j = 0; j < n; j += TILE) real_store_part(to + j, scale * vec_load(from + j), n - j);

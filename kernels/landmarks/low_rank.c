@@ -139,12 +139,6 @@ size_t low_rank_workspace(const LowRank *shape, int B) {
     return workspace_bytes(work_floats(&s, true));
 }
 
-/* to [padded,Dp] = scale times from's rows. */
-static void gather(float *to, const real *from, size_t row, float scale, int rows, int padded, const LowRankShape *s) {
-    rows_gather(to, s->Dp, from, row, scale, rows, s->D);
-    memset(to + (size_t)rows * s->Dp, 0, (size_t)(padded - rows) * s->Dp * sizeof *to);
-}
-
 /* to [Dp,padded] = from [padded,Dp] transposed. */
 static const float *transpose(float *to, const float *from, int padded, const LowRankShape *s) {
     for (int i = 0; i < padded; i += TILE)
@@ -302,12 +296,12 @@ static void inverse_backward(float *da2, const LowRankWork *w, const LowRankShap
 /* == Heads ======================================================================================================== */
 
 static void middle(const LowRankWork *w, const real *tokens, const real *landmarks, const LowRankShape *s) {
-    gather(w->q, tokens, s->token, s->q_scale, s->N, s->Np, s);
-    gather(w->v, tokens + s->v, s->token, 1, s->N, s->Np, s);
-    gather(w->a, landmarks, s->landmark, s->gaussian ? 1 : s->q_scale, s->L, s->Lp, s);
+    rows_gather_padded(w->q, s->Dp, tokens, s->token, s->q_scale, s->N, s->Np, s->D);
+    rows_gather_padded(w->v, s->Dp, tokens + s->v, s->token, 1, s->N, s->Np, s->D);
+    rows_gather_padded(w->a, s->Dp, landmarks, s->landmark, s->gaussian ? 1 : s->q_scale, s->L, s->Lp, s->D);
     if (!s->gaussian) {
-        gather(w->k, tokens + s->y, s->token, 1, s->N, s->Np, s);
-        gather(w->b, landmarks + s->y, s->landmark, 1, s->L, s->Lp, s);
+        rows_gather_padded(w->k, s->Dp, tokens + s->y, s->token, 1, s->N, s->Np, s->D);
+        rows_gather_padded(w->b, s->Dp, landmarks + s->y, s->landmark, 1, s->L, s->Lp, s->D);
     }
     similarity(w->a1, w->q, w->b, s->N, s->L, s->Lp, w, s);
     similarity(w->a2, w->a, w->b, s->L, s->L, s->Lp, w, s);
@@ -336,7 +330,7 @@ static void zero(float *x, int rows, const LowRankShape *s) { memset(x, 0, (size
 
 static void backward_head(real *dtokens, real *dlandmarks, const real *dy, const LowRankWork *w,
                           const LowRankShape *s) {
-    gather(w->dy, dy, s->y, 1, s->N, s->Np, s);
+    rows_gather_padded(w->dy, s->Dp, dy, s->y, 1, s->N, s->Np, s->D);
     zero(w->dq, s->Np, s);
     zero(w->dk, s->Np, s);
     zero(w->da, s->Lp, s);

@@ -417,8 +417,7 @@ static void forward_head(real *y, float *den, float *kv, const real *phi_q, cons
             float *num = w.g + (size_t)r * s.D1p, *own = den + (size_t)(i + r) * s.H;
             if (s.rule != DENOMINATOR_GIVEN) *own = denominator(num[s.D], s.rule);
             float inverse = 1 / *own;
-            for (int j = 0; j < s.D; j += TILE)
-                real_store_part(y + (i + r) * s.y_row + j, inverse * vec_load(num + j), s.D - j);
+            rows_scatter(y + (i + r) * s.y_row, s.y_row, num, s.D1p, inverse, 1, s.D);
         }
     }
 }
@@ -507,12 +506,6 @@ void linear_attention_backward(real *dqkv, real *dphi, const real *dy, const rea
 
 /* == The denominator alone ======================================================================================== */
 
-/* sum += a x. */
-static void add_scaled(float *sum, float a, const real *x, int n) {
-    for (int j = 0; j < n; j += TILE)
-        vec_store_part(sum + j, vec_load_part(sum + j, n - j) + a * real_load_part(x + j, n - j), n - j);
-}
-
 static void add(float *sum, const float *x, int n) {
     for (int j = 0; j < n; j += TILE)
         vec_store_part(sum + j, vec_load_part(sum + j, n - j) + vec_load_part(x + j, n - j), n - j);
@@ -524,12 +517,6 @@ static void add_gradient(real *dphi, float a, const float *x, int n) {
         real_store_part(dphi + j, real_load_part(dphi + j, n - j) + a * vec_load_part(x + j, n - j), n - j);
 }
 
-static float weigh(const real *phi, const float *sums, int n) {
-    vec sum = {0};
-    for (int j = 0; j < n; j += TILE) sum += real_load_part(phi + j, n - j) * vec_load_part(sums + j, n - j);
-    return vec_sum(sum);
-}
-
 size_t denominator_workspace(int F) { return workspace_bytes(workspace_line_up(F) + F); }
 
 /* sum [F] of N rows, block by block. */
@@ -538,7 +525,7 @@ static void sum_rows(float *sum, float *part, const real *rows, size_t stride, i
     for (int first = 0; first < N; first += BLOCK) {
         memset(part, 0, (size_t)F * sizeof *part);
         for (int n = first; n < N && n < first + BLOCK; n++)
-            add_scaled(part, 1, rows + n * stride, F);
+            reals_add(part, 1, rows + n * stride, F);
         add(sum, part, F);
     }
 }
@@ -554,7 +541,7 @@ void denominator_forward(float *den, float *z, const real *phi, const LinearAtte
             float *sums = z + ((size_t)b * H + h) * F, *part = kernels_workspace(workspace_line_up(F) + F);
             sum_rows(sums, part, q + (size_t)H * F, row, N, F);
             for (int n = 0; n < N; n++)
-                den[((size_t)b * N + n) * H + h] = denominator(weigh(q + n * row, sums, F), rule);
+                den[((size_t)b * N + n) * H + h] = denominator(row_dot(q + n * row, sums, F), rule);
         }
 }
 
@@ -578,7 +565,7 @@ void denominator_backward(real *dphi, const real *dy, const real *y, const float
                     if (!follows(own, rule)) continue;
                     float dden = -reals_dot(dy + at_y, y + at_y, D) / own;
                     add_gradient(dphi + at_q, dden, sums, F);
-                    add_scaled(part, dden, phi + at_q, F);
+                    reals_add(part, dden, phi + at_q, F);
                 }
                 add(dz, part, F);
             }

@@ -30,18 +30,6 @@ static void gather_matrices(float *to, const float *w, int groups, int D, bool t
         }
 }
 
-static void gather_rows(float *to, const real *from, size_t stride, int rows, int D) {
-    for (int i = 0; i < rows; i++)
-        for (int d = 0; d < D; d += TILE)
-            vec_store(to + (size_t)i * tile_round_up(D) + d, real_load_part(from + i * stride + d, D - d));
-}
-
-static void scatter_rows(real *to, size_t stride, const float *from, int rows, int D) {
-    for (int i = 0; i < rows; i++)
-        for (int d = 0; d < D; d += TILE)
-            real_store_part(to + i * stride + d, vec_load(from + (size_t)i * tile_round_up(D) + d), D - d);
-}
-
 /* The offset of head h of part 0, 1 or 2 in a row of `all`, and that of the first scale. */
 static size_t all_at(int part, int h, int H, int D) { return ((size_t)part * 2 * H + h) * D; }
 
@@ -66,7 +54,7 @@ void multiscale_forward(real *all, const real *qkv, const real *wide, const floa
             for (int g = 0; g < 3 * H; g++) {
                 FloatRows x = reals_as_floats(in, Dp, wide + first * row + (size_t)g * D, row, rows, D);
                 tile_gemm(out, Dp, x.at, x.row, 1, wt + (size_t)g * D * Dp, Dp, rows, Dp, D, 0);
-                scatter_rows(all + first * 2 * row + all_at(g / H, H + g % H, H, D), 2 * row, out, rows, D);
+                rows_scatter(all + first * 2 * row + all_at(g / H, H + g % H, H, D), 2 * row, out, Dp, 1, rows, D);
             }
         }
     }
@@ -96,8 +84,8 @@ void multiscale_backward(real *dqkv, real *dwide, float *dw, const real *dall, c
                 const real *from = dall + first * 2 * row + all_at(g / H, H + g % H, H, D);
                 FloatRows dy = reals_as_floats(gradient, Dp, from, 2 * row, rows, D);
                 tile_gemm(out, Dp, dy.at, dy.row, 1, matrices + matrix, Dp, rows, Dp, D, 0);
-                scatter_rows(dwide + at, row, out, rows, D);
-                gather_rows(in, wide + at, row, rows, D);
+                rows_scatter(dwide + at, row, out, Dp, 1, rows, D);
+                rows_gather(in, Dp, wide + at, row, 1, rows, D);
                 tile_gemm(sums + matrix, Dp, dy.at, 1, dy.row, in, Dp, D, Dp, rows, 1);
             }
         }

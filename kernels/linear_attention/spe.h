@@ -63,13 +63,6 @@ TILE_INLINE void spe_prefetch(const real *x, size_t image, int images, int D, bo
 
 enum { SPE_AHEAD = 2 }; /* tokens from prefetching to reading */
 
-/* to = the rows of from [IMAGES,Dp]. */
-TILE_INLINE void spe_store(real *to, size_t image, const float *from, SpeSizes s, int images) {
-    for (int i = 0; i < images; i++)
-        for (int j = 0; j < s.D; j += TILE)
-            real_store_part(to + i * image + j, vec_load(from + i * s.Dp + j), s.D - j);
-}
-
 /* q' of every image for tokens first .. first+rows-1. */
 static inline void spe_apply(real *coded, const real *qkv, const SpeBlock *w, SpeSizes s, int part, int h, int first,
                              int rows) {
@@ -85,7 +78,7 @@ static inline void spe_apply(real *coded, const real *qkv, const SpeBlock *w, Sp
             }
             FloatRows q = reals_as_floats(w->rows, s.Dp, qkv + at, image, images, s.D);
             tile_gemm(w->images, s.Dp, q.at, q.row, 1, w->code + (size_t)t * s.D * s.Dp, s.Dp, images, s.Dp, s.D, 0);
-            spe_store(coded + at, image, w->images, s, images);
+            rows_scatter(coded + at, image, w->images, s.Dp, 1, images, s.D);
         }
 }
 
@@ -107,14 +100,12 @@ static inline void spe_apply_backward(real *dqkv, const real *dcoded, const real
                 spe_prefetch(dcoded + next, image, images, s.D, false);
                 spe_prefetch(dqkv + next, image, images, s.D, true);
             }
-            for (int i = 0; i < images; i++)
-                for (int j = 0; j < s.D; j += TILE)
-                    vec_store(w->images + i * s.Dp + j, real_load_part(dcoded + at + i * image + j, s.D - j));
+            rows_gather(w->images, s.Dp, dcoded + at, image, 1, images, s.D);
             FloatRows q = reals_as_floats(w->rows, s.Dp, qkv + at, image, images, s.D);
             tile_gemm(w->dcode + (size_t)t * s.D * s.Dp, s.Dp, q.at, 1, q.row, w->images, s.Dp, s.D, s.Dp, images,
                       b > 0);
             tile_gemm(w->rows, s.Dp, w->images, s.Dp, 1, w->transposed, s.Dp, images, s.Dp, s.D, 0);
-            spe_store(dqkv + at, image, w->rows, s, images);
+            rows_scatter(dqkv + at, image, w->rows, s.Dp, 1, images, s.D);
         }
     }
 }

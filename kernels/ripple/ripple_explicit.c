@@ -76,12 +76,6 @@ static void log_sums(float *lse, const float *s, int n, ExplicitShape shape) {
     for (int r = 0; r < shape.G; r++) lse[r] = sum[r] == 0 ? -INFINITY : most[r] + logf(sum[r]);
 }
 
-/* y += a x. */
-static void add_scaled(float *y, float a, const real *x, int n) {
-    for (int j = 0; j < n; j += TILE)
-        vec_store_part(y + j, vec_load_part(y + j, n - j) + a * real_load_part(x + j, n - j), n - j);
-}
-
 static void forward_query(real *y, float *lse, const float *alpha, const real *q, const real *k, const real *v, int n,
                           ExplicitShape shape) {
     ExplicitWork w = work_take(shape);
@@ -91,7 +85,7 @@ static void forward_query(real *y, float *lse, const float *alpha, const real *q
     memset(w.sum, 0, (size_t)shape.D * sizeof *w.sum);
     for (int m = 0; m < shape.N; m++) {
         int r = group_of(shape.rings, n, m);
-        add_scaled(w.sum, alpha[r] * expf(s[m] - lse[r]), v + m * shape.row, shape.D);
+        reals_add(w.sum, alpha[r] * expf(s[m] - lse[r]), v + m * shape.row, shape.D);
     }
     reals_round(y, w.sum, (size_t)shape.D);
 }
@@ -129,9 +123,9 @@ static void backward_query(real *dq, float *dalpha, const real *dy, const float 
     for (int m = 0; m < shape.N; m++) {
         int r = group_of(shape.rings, n, m);
         float weight = alpha[r] * p[m], ds = shape.scale * weight * (t[m] - dalpha[r]);
-        add_scaled(w.dv + (size_t)m * shape.D, weight, dy, shape.D);
-        add_scaled(w.sum, ds, k + m * shape.row, shape.D);
-        add_scaled(w.dk + (size_t)m * shape.D, ds, q, shape.D);
+        reals_add(w.dv + (size_t)m * shape.D, weight, dy, shape.D);
+        reals_add(w.sum, ds, k + m * shape.row, shape.D);
+        reals_add(w.dk + (size_t)m * shape.D, ds, q, shape.D);
     }
     reals_round(dq, w.sum, (size_t)shape.D);
 }

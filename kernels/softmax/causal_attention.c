@@ -198,11 +198,8 @@ static void own_pair(float *dq, const CausalRun *r, const CausalHead *a, const f
     memset(dq, 0, a->Dkp * sizeof *dq);
     if (!sees_own(r, (int)token)) return;
     const real *k = a->k + token * a->k_row, *v = a->v + token * a->v_row;
-    vec score = {0}, t = {0};
-    for (int c = 0; c < a->Dk; c += TILE) score += vec_load(q + c) * real_load_part(k + c, a->Dk - c);
-    for (int c = 0; c < a->Dv; c += TILE) t += vec_load(dy + c) * real_load_part(v + c, a->Dv - c);
-    float p = expf(vec_sum(score) - lse), ds = p * (vec_sum(t) - delta);
-    for (int c = 0; c < a->Dk; c += TILE) vec_store(dq + c, ds * real_load_part(k + c, a->Dk - c));
+    float p = expf(row_dot(k, q, a->Dk) - lse), ds = p * (row_dot(v, dy, a->Dv) - delta);
+    rows_gather(dq, a->Dkp, k, a->k_row, ds, 1, a->Dk);
     scatter(a->dk + token * a->k_row, 0, NULL, 0, q, ds, false, 1, a->Dk, a->Dkp);
     scatter(a->dv + token * a->v_row, 0, NULL, 0, dy, p, false, 1, a->Dv, a->Dvp);
 }
@@ -220,10 +217,7 @@ static void begin_queries(const CausalBackward *own, const CausalBackward *run, 
         size_t token = position(r->q_order, i);
         gather(q, a->q + token * a->q_row, 0, NULL, 0, a->scale, 1, a->Dk, a->Dkp);
         gather(dy, a->dy + token * a->y_row, 0, NULL, 0, 1, 1, a->Dv, a->Dvp);
-        vec sum = {0};
-        for (int c = 0; c < a->Dv; c += TILE)
-            sum += vec_load(dy + c) * real_load_part(a->y + token * a->y_row + c, a->Dv - c);
-        run->delta[i] = vec_sum(sum);
+        run->delta[i] = row_dot(a->y + token * a->y_row, dy, a->Dv);
         run->shift[i] = a->lse[token];
         own_pair(dq, r, a, q, dy, run->delta[i], run->shift[i], token);
     }

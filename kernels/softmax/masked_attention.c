@@ -253,12 +253,7 @@ static void backward_head(const MaskedGradients *grads, const ModulationGradient
     gather(dys, head_of(dy, &view, Q, M), M, NULL, 0, 1, Q, D, Dp);
     memset(dqs, 0, all * sizeof *dqs);
     memset(sums, 0, SUMS * (size_t)Q * sizeof *sums);
-    for (int i = 0; i < Q; i++) {
-        vec sum = {0};
-        for (int d = 0; d < D; d += TILE)
-            sum += vec_load(dys + (size_t)i * Dp + d) * real_load_part(y_head + (size_t)i * M + d, D - d);
-        delta[i] = vec_sum(sum);
-    }
+    for (int i = 0; i < Q; i++) delta[i] = row_dot(y_head + (size_t)i * M, dys + (size_t)i * Dp, D);
     for (int j = 0, keys; j < view.keys; j += keys) {
         keys = keys_next(j, view.keys);
         gather_panels(kt, k_head, row_kv, view.order, j, keys, D);

@@ -274,10 +274,7 @@ static void backward_head(real *dq, float *dtable, const real *dy, const real *y
     memset(dqs, 0, all * sizeof *dqs);
     for (int i = 0; i < N; i++) {
         size_t token = position(sight.order, i);
-        vec sum = {0};
-        for (int j = 0; j < D; j += TILE)
-            sum += vec_load(dys + (size_t)i * Dp + j) * real_load_part(y + token * M + j, D - j);
-        delta[i] = vec_sum(sum);
+        delta[i] = row_dot(y + token * M, dys + (size_t)i * Dp, D);
         shift[i] = lse[token];
     }
     for (int j = 0, block; j < N; j += block) {

@@ -108,12 +108,6 @@ static void statistics(float *delta, float *shift, const real *dy, const real *y
     memset(shift + N, 0, (Np - N) * sizeof *shift);
 }
 
-static void put_rows(real *to, size_t stride, const float *from, float scale, int rows, int D, int Dp) {
-    for (int i = 0; i < rows; i++)
-        for (int j = 0; j < D; j += TILE)
-            real_store_part(to + i * stride + j, scale * vec_load(from + (size_t)i * Dp + j), D - j);
-}
-
 void softmax_pairs_backward(Pairs kind, real *dqkv, const real *dy, const real *y, const float *lse, const real *qkv,
                             size_t M, int N, int D, float *slice) {
     int Np = pairs_round_up(N), Dp = pairs_round_up(D);
@@ -158,8 +152,8 @@ void softmax_pairs_backward(Pairs kind, real *dqkv, const real *dy, const real *
             pairs_gemm(kind, dk, Dp, ds, QUERIES, qp + at, Dp, padded, Dp, inner, i > 0);
             pairs_gemm(kind, dqt + at, QUERIES, kt, KEYS, ds_pairs, QUERIES, Dp, wide, padded, j > 0);
         }
-        put_rows(dqkv + M + j * 3 * M, 3 * M, dk, scale, keys, D, Dp);
-        put_rows(dqkv + 2 * M + j * 3 * M, 3 * M, dv, 1, keys, D, Dp);
+        rows_scatter(dqkv + M + j * 3 * M, 3 * M, dk, Dp, scale, keys, D);
+        rows_scatter(dqkv + 2 * M + j * 3 * M, 3 * M, dv, Dp, 1, keys, D);
     }
     for (int i = 0; i < N; i += QUERIES)
         put_columns(dqkv + i * 3 * M, 3 * M, dqt + (size_t)i * Dp, scale, smaller(QUERIES, N - i), D);

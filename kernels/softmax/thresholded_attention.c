@@ -56,12 +56,6 @@ static ThresholdedWork work_of(const ThresholdedShape *s) {
     return w;
 }
 
-/* to [Np,Dp] = scale times from's rows, zeros beyond. */
-static void gather(float *to, const real *from, size_t row, float scale, const ThresholdedShape *s) {
-    rows_gather(to, s->Dp, from, row, scale, s->N, s->D);
-    memset(to + (size_t)s->N * s->Dp, 0, (size_t)(s->Np - s->N) * s->Dp * sizeof *to);
-}
-
 /* to's rows += scale times from. */
 static void scatter_add(real *to, size_t row, const float *from, float scale, int rows, const ThresholdedShape *s) {
     for (int i = 0; i < rows; i++)
@@ -78,9 +72,9 @@ static void transpose(float *to, const float *from, const ThresholdedShape *s) {
 }
 
 static void gather_all(ThresholdedWork *w, const real *q, const ThresholdedShape *s) {
-    gather(w->q, q, s->row, 1 / sqrtf((float)s->D), s);
-    gather(w->k, q + s->y_row, s->row, 1, s);
-    gather(w->v, q + 2 * s->y_row, s->row, 1, s);
+    rows_gather_padded(w->q, s->Dp, q, s->row, 1 / sqrtf((float)s->D), s->N, s->Np, s->D);
+    rows_gather_padded(w->k, s->Dp, q + s->y_row, s->row, 1, s->N, s->Np, s->D);
+    rows_gather_padded(w->v, s->Dp, q + 2 * s->y_row, s->row, 1, s->N, s->Np, s->D);
     transpose(w->kt, w->k, s);
 }
 
@@ -141,7 +135,7 @@ static void backward_head(real *dq, float *delta, const real *dy, const float *l
     size_t bytes = (size_t)s->Np * s->Dp * sizeof(float);
     float scale = 1 / sqrtf((float)s->D);
     gather_all(&w, q, s);
-    gather(w.dy, dy, s->y_row, 1, s);
+    rows_gather_padded(w.dy, s->Dp, dy, s->y_row, 1, s->N, s->Np, s->D);
     transpose(w.vt, w.v, s);
     memset(w.dk, 0, bytes);
     memset(w.dv, 0, bytes);

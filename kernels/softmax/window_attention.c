@@ -118,11 +118,6 @@ static float *stretch_of(float *strips, int query, const WindowAttentionShape *s
 
 /* == A window ===================================================================================================== */
 
-/* to [Dp] = scale times from [D]. */
-static void copy_row(float *to, const real *from, float scale, const WindowAttentionShape *s) {
-    for (int c = 0; c < s->D; c += TILE) vec_store(to + c, scale * real_load_part(from + c, s->D - c));
-}
-
 /* A place without a token has the learned key and value, or zeros where pad is NULL. */
 static void copy_pad(float *to, const float *pad, const WindowAttentionShape *s) {
     if (!pad) memset(to, 0, s->Dp * sizeof *to);
@@ -157,9 +152,9 @@ static int gather(WindowAttentionWork *w, const real *qkv, const float *pad, int
             continue;
         }
         const real *from = qkv + place.token * s->row;
-        copy_row(w->k + (size_t)i * s->Dp, from + s->M, 1, s);
-        copy_row(w->v + (size_t)i * s->Dp, from + 2 * s->M, 1, s);
-        copy_row(w->q + (size_t)queries * s->Dp, from, scale, s);
+        rows_gather(w->k + (size_t)i * s->Dp, s->Dp, from + s->M, s->row, 1, 1, s->D);
+        rows_gather(w->v + (size_t)i * s->Dp, s->Dp, from + 2 * s->M, s->row, 1, 1, s->D);
+        rows_gather(w->q + (size_t)queries * s->Dp, s->Dp, from, s->row, scale, 1, s->D);
         w->query[queries++] = i;
     }
     clear_rest(w->k, s);
@@ -207,11 +202,9 @@ static void forward_window(real *y, float *lse, const real *qkv, const float *pa
         for (int i = 0; i < rows; i++)
             lse[w.token[w.query[first + i]]] = softmax(w.p + (size_t)i * s->np, s->np);
         tile_gemm(w.sum, s->Dp, w.p, s->np, 1, w.v, s->Dp, rows, s->Dp, s->n, 0);
-        for (int i = 0; i < rows; i++) {
-            real *to = y + w.token[w.query[first + i]] * s->y_row;
-            for (int c = 0; c < s->D; c += TILE)
-                real_store_part(to + c, vec_load(w.sum + (size_t)i * s->Dp + c), s->D - c);
-        }
+        for (int i = 0; i < rows; i++)
+            rows_scatter(y + w.token[w.query[first + i]] * s->y_row, s->y_row, w.sum + (size_t)i * s->Dp, s->Dp, 1, 1,
+                         s->D);
     }
 }
 
@@ -225,21 +218,10 @@ static void row_backward(float *x, float *t, float *dbias, float lse, float delt
     }
 }
 
-/* to [D] = scale times from. */
-static void put_row(real *to, const float *from, float scale, const WindowAttentionShape *s) {
-    for (int c = 0; c < s->D; c += TILE) real_store_part(to + c, scale * vec_load(from + c), s->D - c);
-}
-
 /* to [D] += from. */
 static void add_row(float *to, const float *from, const WindowAttentionShape *s) {
     for (int c = 0; c < s->D; c += TILE)
         vec_store_part(to + c, vec_load_part(to + c, s->D - c) + vec_load(from + c), s->D - c);
-}
-
-static float row_dot(const float *a, const real *b, const WindowAttentionShape *s) {
-    vec sum = {0};
-    for (int c = 0; c < s->D; c += TILE) sum += vec_load_part(a + c, s->D - c) * real_load_part(b + c, s->D - c);
-    return vec_sum(sum);
 }
 
 static void backward_window(real *dqkv, float *dpad, const real *dy, const real *y, const float *lse, const real *qkv,
@@ -250,7 +232,8 @@ static void backward_window(real *dqkv, float *dpad, const real *dy, const real 
     clear_rest(w.v, s);
     transpose(w.vt, w.v, s);
     for (int i = 0; i < queries; i++)
-        copy_row(w.dy + (size_t)i * s->Dp, dy + w.token[w.query[i]] * s->y_row, 1, s);
+        rows_gather(w.dy + (size_t)i * s->Dp, s->Dp, dy + w.token[w.query[i]] * s->y_row, s->y_row, 1, 1,
+                    s->D);
     memset(w.dk, 0, bytes);
     memset(w.dv, 0, bytes);
     for (int first = 0; first < queries; first += QUERIES) {
@@ -260,7 +243,7 @@ static void backward_window(real *dqkv, float *dpad, const real *dy, const real 
         tile_gemm(w.t, s->np, dy_rows, s->Dp, 1, w.vt, s->np, rows, s->np, s->D, 0);
         for (int i = 0; i < rows; i++) {
             int query = w.query[first + i], token = w.token[query];
-            float delta = row_dot(dy_rows + (size_t)i * s->Dp, y + token * s->y_row, s);
+            float delta = row_dot(y + token * s->y_row, dy_rows + (size_t)i * s->Dp, s->D);
             row_backward(w.p + (size_t)i * s->np, w.t + (size_t)i * s->np, stretch_of(w.dstrips, query, s), lse[token],
                          delta, s);
         }
@@ -268,13 +251,14 @@ static void backward_window(real *dqkv, float *dpad, const real *dy, const real 
         tile_gemm(w.dk, s->Dp, w.t, 1, s->np, w.q + (size_t)first * s->Dp, s->Dp, s->n, s->Dp, rows, 1);
         tile_gemm(w.sum, s->Dp, w.t, s->np, 1, w.k, s->Dp, rows, s->Dp, s->n, 0);
         for (int i = 0; i < rows; i++)
-            put_row(dqkv + w.token[w.query[first + i]] * s->row, w.sum + (size_t)i * s->Dp, scale, s);
+            rows_scatter(dqkv + w.token[w.query[first + i]] * s->row, s->row, w.sum + (size_t)i * s->Dp, s->Dp, scale,
+                         1, s->D);
     }
     for (int i = 0; i < s->n; i++) {
         const float *dk = w.dk + (size_t)i * s->Dp, *dv = w.dv + (size_t)i * s->Dp;
         if (w.token[i] >= 0) {
-            put_row(dqkv + w.token[i] * s->row + s->M, dk, 1, s);
-            put_row(dqkv + w.token[i] * s->row + 2 * s->M, dv, 1, s);
+            rows_scatter(dqkv + w.token[i] * s->row + s->M, s->row, dk, s->Dp, 1, 1, s->D);
+            rows_scatter(dqkv + w.token[i] * s->row + 2 * s->M, s->row, dv, s->Dp, 1, 1, s->D);
         } else {
             add_row(dpad + s->M, dk, s);
             add_row(dpad + 2 * s->M, dv, s);

@@ -5,19 +5,6 @@
 
 #include "kernels/cpu/activations.h"
 
-/* x.v of rows [M]. */
-static float row_dot(const real *x, const float *v, int M) {
-    vec sum = {0};
-    for (int m = 0; m < M; m += TILE) sum += real_load_part(x + m, M - m) * vec_load_part(v + m, M - m);
-    return vec_sum(sum);
-}
-
-static float rows_dot(const real *x, const real *y, int M) {
-    vec sum = {0};
-    for (int m = 0; m < M; m += TILE) sum += real_load_part(x + m, M - m) * real_load_part(y + m, M - m);
-    return vec_sum(sum);
-}
-
 /* a [N] = softmax(x w). */
 static void weigh(float *a, const real *x, const float *w, int N, int M) {
     float most = -INFINITY;
@@ -49,7 +36,7 @@ void sequence_pool_forward(real *y, float *a, const real *x, const float *w, con
 static void image_backward(real *dx, float *ds, const real *dy, const real *x, const float *w, const float *a, int N,
                            int M) {
     double mean = 0;
-    for (int n = 0; n < N; n++) mean += a[n] * (double)(ds[n] = rows_dot(dy, x + (size_t)n * M, M));
+    for (int n = 0; n < N; n++) mean += a[n] * (double)(ds[n] = reals_dot(dy, x + (size_t)n * M, M));
     for (int n = 0; n < N; n++) {
         ds[n] = a[n] * (float)(ds[n] - mean);
         for (int m = 0; m < M; m += TILE)

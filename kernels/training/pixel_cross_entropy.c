@@ -102,11 +102,9 @@ static void add_row(float *to, const float *slopes, float weight, size_t n) {
 
 /* The upper of the two rows is complete: it is written to dz, unless dz is NULL, and the lower one replaces it. */
 static void row_done(Rows *r, real *dz, float scale, const PixelShape *s) {
-    size_t K = (size_t)s->K, Kp = padded(s), n = (size_t)s->w * Kp;
+    size_t Kp = padded(s), n = (size_t)s->w * Kp;
     float *above = r->above;
-    for (size_t x = 0; dz && x < (size_t)s->w; x++)
-        for (size_t k = 0; k < K; k += TILE)
-            real_store_part(dz + x * K + k, scale * vec_load(above + x * Kp + k), K - k);
+    if (dz) rows_scatter(dz, (size_t)s->K, above, (int)Kp, scale, s->w, s->K);
     memset(above, 0, n * sizeof *above);
     r->above = r->below;
     r->below = above;
