@@ -106,6 +106,18 @@ TILE_INLINE void tile_transpose(float *to, size_t ldt, const float *from, size_t
     for (int i = 0; i < TILE; i++) vec_store(to + i * ldt, r[i]);
 }
 
+/* to [columns,ldt] = from [rows,ldf] transposed; rows and columns are multiples of TILE. */
+static inline void tiles_transpose(float *to, size_t ldt, const float *from, size_t ldf, int rows, int columns) {
+    for (int i = 0; i < rows; i += TILE)
+        for (int j = 0; j < columns; j += TILE) tile_transpose(to + j * ldt + i, ldt, from + i * ldf + j, ldf);
+}
+
+/* The same for any rows and columns, with zeros beyond the rows of from. */
+static inline void transpose_padded(float *to, size_t ldt, const float *from, size_t ldf, int rows, int columns) {
+    for (int j = 0; j < columns; j++)
+        for (size_t i = 0; i < ldt; i++) to[j * ldt + i] = i < (size_t)rows ? from[i * ldf + j] : 0;
+}
+
 /* Adds neighbouring groups of S lanes, those of a first, then those of b: lane i is the sum of lanes i + i / S * S of
  * (a, b) and of that S further on. */
 #define EVEN_1(i) ((i) + (i))

@@ -141,9 +141,7 @@ size_t low_rank_workspace(const LowRank *shape, int B) {
 
 /* to [Dp,padded] = from [padded,Dp] transposed. */
 static const float *transpose(float *to, const float *from, int padded, const LowRankShape *s) {
-    for (int i = 0; i < padded; i += TILE)
-        for (int c = 0; c < s->Dp; c += TILE)
-            tile_transpose(to + (size_t)c * padded + i, padded, from + (size_t)i * s->Dp + c, s->Dp);
+    tiles_transpose(to, (size_t)padded, from, (size_t)s->Dp, padded, s->Dp);
     return to;
 }
 

@@ -364,12 +364,6 @@ static void save_sums(float *kv, const float *sums, LinearSizes s) {
     for (int i = 0; i < s.F; i++) memcpy(kv + (size_t)i * s.D1, sums + (size_t)i * s.D1p, s.D1 * sizeof *kv);
 }
 
-/* to [columns,ldt] = from [rows,ld] transposed, zeros beyond its rows. */
-static void transpose(float *to, int ldt, const float *from, int ld, int rows, int columns) {
-    for (int j = 0; j < columns; j++)
-        for (int i = 0; i < ldt; i++) to[(size_t)j * ldt + i] = i < rows ? from[(size_t)i * ld + j] : 0;
-}
-
 /* The features of a block's tokens, which may be copied to w->phi. */
 static FloatRows features(const LinearWork *w, const real *phi, int rows, LinearSizes s) {
     return reals_as_floats(w->phi, s.Fp, phi, s.phi_row, rows, s.F);
@@ -447,7 +441,7 @@ static void backward_head(real *dv, real *dphi_q, real *dphi_k, const real *dy, 
     }
 #endif
     LinearWork w = work_take(s);
-    transpose(w.st, s.Fp, kv, s.D1, s.F, s.D1);
+    transpose_padded(w.st, s.Fp, kv, s.D1, s.F, s.D1);
     memset(w.ds, 0, (size_t)s.F * s.D1p * sizeof(float));
     for (int i = 0; i < s.N; i += BLOCK) {
         int rows = rows_from(i, s.N, BLOCK), next = i + BLOCK, ahead = rows_from(next, s.N, BLOCK);
@@ -460,7 +454,7 @@ static void backward_head(real *dv, real *dphi_q, real *dphi_k, const real *dy, 
         tile_gemm(w.phi, s.Fp, w.g, s.D1p, 1, w.st, s.Fp, rows, s.Fp, s.D1, 0);
         rows_scatter(dphi_q + i * s.phi_row, s.phi_row, w.phi, s.Fp, 1, rows, s.F);
     }
-    transpose(w.dst, s.Fp, w.ds, s.D1p, s.F, s.D1);
+    transpose_padded(w.dst, s.Fp, w.ds, s.D1p, s.F, s.D1);
     for (int i = 0; i < s.keys; i += BLOCK) {
         int rows = rows_from(i, s.keys, BLOCK), next = i + BLOCK, ahead = rows_from(next, s.keys, BLOCK);
         prefetch(v, s.v_row, next, ahead, s.D, false);

@@ -88,9 +88,7 @@ static inline void spe_apply_backward(real *dqkv, const real *dcoded, const real
     size_t image = spe_at(s, 1, 0, 0, 0);
     for (int t = 0; t < rows; t++) {
         const float *code = w->code + (size_t)t * s.D * s.Dp;
-        for (int i = 0; i < s.Dp; i += TILE)
-            for (int j = 0; j < s.Dp; j += TILE)
-                tile_transpose(w->transposed + (size_t)j * s.Dp + i, s.Dp, code + (size_t)i * s.Dp + j, s.Dp);
+        tiles_transpose(w->transposed, s.Dp, code, s.Dp, s.Dp, s.Dp);
         for (int b = 0; b < s.B; b += SPE_IMAGES) {
             int images = smaller(SPE_IMAGES, s.B - b);
             size_t at = spe_at(s, b, first + t, part, h);

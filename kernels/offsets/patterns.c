@@ -238,15 +238,6 @@ static void scatter_patterns(const Form *f, const float *from, const Chunk *chun
     }
 }
 
-/* to [count,D,ldn] = from [count,N,Dp] head by head transposed, zeros beyond N. */
-static void transpose(float *to, const float *from, int count, const PatternShape *s) {
-    memset(to, 0, count * s->D * s->ldn * sizeof *to);
-    for (int r = 0; r < count; r++)
-        for (int i = 0; i < s->N; i++)
-            for (int c = 0; c < s->D; c++)
-                to[((size_t)r * s->D + c) * s->ldn + i] = from[((size_t)r * s->N + i) * s->Dp + c];
-}
-
 /* == Sums of sums ================================================================================================= */
 
 /* c [m,n] += a b over BLOCK of the k terms at a time; c is dense, n a multiple of TILE, a's element (i,p) at
@@ -412,7 +403,8 @@ static void chunk_form(const Form *f, PatternWork w, Tables t, const Chunk *chun
     if (f->x) gather(w.x, f->x, s->x_row, chunk, s);
     if (f->z) gather_patterns(w.z, f, chunk, s);
     gather(w.k, f->k, s->k_row, chunk, s);
-    if (!s->per_channel) transpose(w.kt, w.k, heads, s);
+    for (int r = 0; !s->per_channel && r < heads; r++)
+        transpose_padded(w.kt + r * s->D * s->ldn, s->ldn, w.k + (size_t)r * s->N * s->Dp, s->Dp, s->N, s->D);
     if (f->fx) memset(w.fx, 0, by_channel * sizeof *w.fx);
     if (f->fz) memset(w.fz, 0, by_pattern * sizeof *w.fz);
     if (f->fk) memset(w.fk, 0, by_channel * sizeof *w.fk);

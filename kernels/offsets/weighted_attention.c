@@ -90,12 +90,6 @@ static float *transpose_tables(const float *r, const WeightedShape *s) {
     return transposed;
 }
 
-/* to [D,ldn] = from [N,Dp] transposed, zeros beyond N. */
-static void transpose(float *to, const float *from, const WeightedShape *s) {
-    for (int c = 0; c < s->D; c++)
-        for (size_t j = 0; j < s->ldn; j++) to[c * s->ldn + j] = j < (size_t)s->N ? from[j * s->Dp + c] : 0;
-}
-
 static int rows_from(int first, const WeightedShape *s) { return s->N - first < QUERIES ? s->N - first : QUERIES; }
 
 /* == Forward ====================================================================================================== */
@@ -105,7 +99,7 @@ static void forward_head(real *y, const real *q, const real *v, const float *r, 
     rows_gather(w.q, s->Dp, q, s->qk_row, 1, s->N, s->D);
     rows_gather(w.k, s->Dp, q + s->y_row, s->qk_row, 1, s->N, s->D);
     rows_gather(w.v, s->Dp, v, s->qkv_row, 1, s->N, s->D);
-    transpose(w.kt, w.k, s);
+    transpose_padded(w.kt, s->ldn, w.k, s->Dp, s->N, s->D);
     for (int first = 0; first < s->N; first += QUERIES) {
         int rows = rows_from(first, s);
         tile_gemm(w.a, s->ldn, w.q + (size_t)first * s->Dp, s->Dp, 1, w.kt, s->ldn, rows, tile_round_up(s->N), s->D, 0);
@@ -156,8 +150,8 @@ static void backward_head(real *dv, real *dq, const real *dy, const real *q, con
     rows_gather(w.q, s->Dp, q, s->qk_row, 1, s->N, s->D);
     rows_gather(w.k, s->Dp, q + s->y_row, s->qk_row, 1, s->N, s->D);
     rows_gather(w.v, s->Dp, v, s->qkv_row, 1, s->N, s->D);
-    transpose(w.kt, w.k, s);
-    transpose(w.vt, w.v, s);
+    transpose_padded(w.kt, s->ldn, w.k, s->Dp, s->N, s->D);
+    transpose_padded(w.vt, s->ldn, w.v, s->Dp, s->N, s->D);
     memset(w.dk, 0, tokens * sizeof(float));
     memset(w.dv, 0, tokens * sizeof(float));
     for (int first = 0; first < s->N; first += QUERIES) {

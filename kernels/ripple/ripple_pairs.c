@@ -540,19 +540,13 @@ RIPPLE_FORWARD(window) { pairs_forward(y, den, in, rings, shape, true); }
 
 /* == Backward ===================================================================================================== */
 
-static void transpose(float *to, int ldt, const float *x, int ldx, int rows, int columns) {
-    zero(to, (size_t)columns * ldt);
-    for (int i = 0; i < rows; i++)
-        for (int j = 0; j < columns; j++) to[j * ldt + i] = x[i * ldx + j];
-}
-
 static void add(float *to, const float *x, size_t n) {
     for (size_t i = 0; i < n; i++) to[i] += x[i];
 }
 
 /* dphi(k_m) += dS v_m + dz,  dv_m += dS^T phi(k_m). */
 static void spread_far(const RipplePairsShape *s, const RipplePairsBuffers *w) {
-    transpose(w->dSt, s->Fp, w->dS, s->Dp, s->F, s->D);
+    transpose_padded(w->dSt, s->Fp, w->dS, s->Dp, s->F, s->D);
     tile_gemm(w->dkeys, s->Fp, w->values, s->Dp, 1, w->dSt, s->Fp, s->N, s->Fp, s->D, 1);
     tile_gemm(w->dvalues, s->Dp, w->keys, s->Fp, 1, w->dS, s->Dp, s->N, s->Dp, s->F, 1);
     for (int m = 0; m < s->N; m++) add(w->dkeys + (size_t)m * s->Fp, w->dz, s->Fp);
@@ -587,7 +581,7 @@ static void flush_far(const RipplePairsShape *s, const RipplePairsBuffers *w) {
 
 static void start_far(const RipplePairsShape *s, const RipplePairsBuffers *w) {
     sum_far(s, w);
-    transpose(w->St, s->Fp, w->S, s->Dp, s->F, s->D);
+    transpose_padded(w->St, s->Fp, w->S, s->Dp, s->F, s->D);
     zero(w->dS, (size_t)s->F * s->Dp);
     zero(w->dz, s->Fp);
     zero(w->part, (size_t)s->F * s->Dp);

@@ -31,18 +31,6 @@ static void fill_unseen(float *s, const CausalRun *r, int i, int rows, int j, in
     }
 }
 
-/* to [QUERIES,Dp] = the transpose of from [Dp,QUERIES], or the reverse. */
-static void columns_to_rows(float *to, const float *from, int Dp) {
-    for (int i = 0; i < QUERIES; i += TILE)
-        for (int j = 0; j < Dp; j += TILE)
-            tile_transpose(to + (size_t)i * Dp + j, Dp, from + (size_t)j * QUERIES + i, QUERIES);
-}
-static void rows_to_columns(float *to, const float *from, int Dp) {
-    for (int i = 0; i < QUERIES; i += TILE)
-        for (int j = 0; j < Dp; j += TILE)
-            tile_transpose(to + (size_t)j * QUERIES + i, QUERIES, from + (size_t)i * Dp + j, Dp);
-}
-
 /* == Forward ====================================================================================================== */
 
 typedef struct {
@@ -124,7 +112,7 @@ static Running begin_block(const CausalPairsForward *own, const CausalPairsForwa
             n.l[row] = n.p[row] = 1;
         }
     }
-    rows_to_columns(yt, own->transposed, Dvp);
+    tiles_transpose(yt, QUERIES, own->transposed, Dvp, QUERIES, Dvp);
     return running_of(&n);
 }
 
@@ -136,7 +124,7 @@ static void end_block(const CausalPairsForward *own, const CausalPairsForward *s
         vec_store(n.l + v * TILE, state->sum[v]);
         vec_store(n.p + v * TILE, state->rounded[v]);
     }
-    columns_to_rows(own->transposed, yt, Dvp);
+    tiles_transpose(own->transposed, Dvp, yt, QUERIES, Dvp, QUERIES);
     for (int row = 0; row < rows; row++) {
         size_t token = position(r->q_order, i + row);
         const float *y = own->transposed + (size_t)row * Dvp;
@@ -346,7 +334,7 @@ static void backward_run(Pairs kind, const CausalPairsBackward *own, const Causa
         for (int part = 1; part < team.parts; part++)
             for (int c = 0; c < QUERIES * Dkp; c += TILE)
                 vec_store(dqt + c, vec_load(dqt + c) + vec_load(dqt + part * apart + c));
-        columns_to_rows(own->transposed, dqt, Dkp);
+        tiles_transpose(own->transposed, Dkp, dqt, QUERIES, Dkp, QUERIES);
         scatter(a->dq, a->q_row, r->q_order, i, own->transposed, a->scale, r->pass->rest,
                 smaller(QUERIES, r->queries - i), a->Dk, Dkp);
     }

@@ -55,9 +55,7 @@ static inline void pair_rows(real *to, const real *from, int rows, int columns) 
 
 /* to [Dp/2][rows][2], ldt pairs from one to the next, = the transpose of from [rows,Dp]: pairs are moved as floats. */
 static inline void transpose_pairs(real *to, size_t ldt, const real *from, int rows, int Dp) {
-    for (int i = 0; i < rows; i += TILE)
-        for (int p = 0; p < Dp / 2; p += TILE)
-            tile_transpose((float *)to + p * ldt + i, ldt, (const float *)from + (size_t)i * Dp / 2 + p, Dp / 2);
+    tiles_transpose((float *)to, ldt, (const float *)from, Dp / 2, rows, Dp / 2);
 }
 
 /* Rows of A whose pairs are `row` apart between rows, and `step` apart along a row. */

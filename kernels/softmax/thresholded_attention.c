@@ -65,17 +65,11 @@ static void scatter_add(real *to, size_t row, const float *from, float scale, in
         }
 }
 
-static void transpose(float *to, const float *from, const ThresholdedShape *s) {
-    for (int i = 0; i < s->Np; i += TILE)
-        for (int c = 0; c < s->Dp; c += TILE)
-            tile_transpose(to + (size_t)c * s->Np + i, s->Np, from + (size_t)i * s->Dp + c, s->Dp);
-}
-
 static void gather_all(ThresholdedWork *w, const real *q, const ThresholdedShape *s) {
     rows_gather_padded(w->q, s->Dp, q, s->row, 1 / sqrtf((float)s->D), s->N, s->Np, s->D);
     rows_gather_padded(w->k, s->Dp, q + s->y_row, s->row, 1, s->N, s->Np, s->D);
     rows_gather_padded(w->v, s->Dp, q + 2 * s->y_row, s->row, 1, s->N, s->Np, s->D);
-    transpose(w->kt, w->k, s);
+    tiles_transpose(w->kt, s->Np, w->k, s->Dp, s->Np, s->Dp);
 }
 
 /* Scores of queries first.., minus infinity beyond the last key. */
@@ -136,7 +130,7 @@ static void backward_head(real *dq, float *delta, const real *dy, const float *l
     float scale = 1 / sqrtf((float)s->D);
     gather_all(&w, q, s);
     rows_gather_padded(w.dy, s->Dp, dy, s->y_row, 1, s->N, s->Np, s->D);
-    transpose(w.vt, w.v, s);
+    tiles_transpose(w.vt, s->Np, w.v, s->Dp, s->Np, s->Dp);
     memset(w.dk, 0, bytes);
     memset(w.dv, 0, bytes);
     for (int first = 0; first < s->N; first += QUERIES) {

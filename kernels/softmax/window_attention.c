@@ -125,12 +125,6 @@ static void copy_pad(float *to, const float *pad, const WindowAttentionShape *s)
         for (int c = 0; c < s->D; c += TILE) vec_store(to + c, vec_load_part(pad + c, s->D - c));
 }
 
-static void transpose(float *to, const float *from, const WindowAttentionShape *s) {
-    for (int i = 0; i < s->np; i += TILE)
-        for (int c = 0; c < s->Dp; c += TILE)
-            tile_transpose(to + (size_t)c * s->np + i, s->np, from + (size_t)i * s->Dp + c, s->Dp);
-}
-
 /* Rows of places beyond the last one are zero. */
 static void clear_rest(float *rows, const WindowAttentionShape *s) {
     memset(rows + (size_t)s->n * s->Dp, 0, (size_t)(s->np - s->n) * s->Dp * sizeof *rows);
@@ -158,7 +152,7 @@ static int gather(WindowAttentionWork *w, const real *qkv, const float *pad, int
         w->query[queries++] = i;
     }
     clear_rest(w->k, s);
-    transpose(w->kt, w->k, s);
+    tiles_transpose(w->kt, s->np, w->k, s->Dp, s->np, s->Dp);
     return queries;
 }
 
@@ -230,7 +224,7 @@ static void backward_window(real *dqkv, float *dpad, const real *dy, const real 
     float scale = 1 / sqrtf((float)s->D);
     int queries = gather(&w, qkv, pad, window, s);
     clear_rest(w.v, s);
-    transpose(w.vt, w.v, s);
+    tiles_transpose(w.vt, s->np, w.v, s->Dp, s->np, s->Dp);
     for (int i = 0; i < queries; i++)
         rows_gather(w.dy + (size_t)i * s->Dp, s->Dp, dy + w.token[w.query[i]] * s->y_row, s->y_row, 1, 1,
                     s->D);
