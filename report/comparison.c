@@ -10,7 +10,6 @@
 #include "core/die.h"
 #include "core/files.h"
 #include "core/text.h"
-#include "core/text_stream.h"
 
 enum { PATH_SIZE = 4096, NAME_SIZE = 64, MOST_BYTES = 1 << 24, MOST_CELLS = 64, MOST_RUNS = 4000 };
 

@@ -1,6 +1,5 @@
 #include "core/results/confusion.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/die.h"
@@ -15,12 +14,6 @@ void confusion_open(Confusion *confusion, int classes, bool matrix) {
     double *counts = xcalloc(4 * C, sizeof *counts, "accuracy of each class");
     *confusion = (Confusion){classes, counts, counts + C, counts + 2 * C, counts + 3 * C, NULL};
     if (matrix) confusion->matrix = xcalloc(matrix_size(confusion), sizeof *counts, "a confusion matrix");
-}
-
-void confusion_close(Confusion *confusion) {
-    free(confusion->images);
-    free(confusion->matrix);
-    *confusion = (Confusion){.classes = 0};
 }
 
 void confusion_clear(Confusion *confusion) {

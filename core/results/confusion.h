@@ -17,7 +17,6 @@ typedef struct {
 
 /* Without `matrix`, memory grows with the number of classes instead of its square. */
 void confusion_open(Confusion *confusion, int classes, bool matrix);
-void confusion_close(Confusion *confusion);
 void confusion_clear(Confusion *confusion); /* all counts are 0 again */
 
 void confusion_add(Confusion *confusion, int label, const Outcome *found);

@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/die.h"
 #include "data/images/drawing.h"
 #include "data/images/image.h"
 

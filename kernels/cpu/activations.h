@@ -71,9 +71,6 @@ TILE_INLINE void real_store_part(real *p, vec x, size_t n) {
 
 #endif
 
-/* x rounded to an activation. */
-TILE_INLINE float real_rounded(float x) { return real_get(real_of(x)); }
-
 /* Rows of n numbers. */
 TILE_INLINE void reals_widen(float *to, const real *from, size_t n) {
     for (size_t j = 0; j < n; j += TILE) vec_store_part(to + j, real_load_part(from + j, n - j), n - j);

@@ -4,7 +4,6 @@
 
 #include "core/die.h"
 #include "core/distributed.h"
-#include "core/results/outcome.h"
 #include "detection/mask_paste.h"
 #include "layers/mask_rcnn/run.h"
 

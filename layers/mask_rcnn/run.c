@@ -3,7 +3,6 @@
 #include <stdlib.h>
 
 #include "core/die.h"
-#include "core/distributed.h"
 #include "core/results/class_names.h"
 #include "kernels/kernels.h"
 

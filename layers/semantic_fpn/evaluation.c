@@ -6,7 +6,6 @@
 #include "core/distributed.h"
 #include "core/progress.h"
 #include "core/results/outcome.h"
-#include "core/text.h"
 #include "data/segmentation/sliding_windows.h"
 #include "kernels/kernels.h"
 #include "layers/semantic_fpn/run.h"

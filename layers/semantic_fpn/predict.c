@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "core/die.h"
-#include "core/results/outcome.h"
 #include "core/results/predictions.h"
 #include "core/text.h"
 #include "data/detection/detection_set.h"

@@ -14,8 +14,6 @@
 
 #include "core/die.h"
 #include "core/rng.h"
-#include "core/text.h"
-#include "core/text_stream.h"
 
 /* == Parameters =================================================================================================== */
 

@@ -3,7 +3,6 @@
  * inference. */
 #include "tests/settings.h"
 
-#include "core/text.h"
 #include "layers/semantic_fpn/semantic_fpn.h"
 #include "tests/on_device.h"
 #include "tests/scratch.h"
