@@ -3,26 +3,12 @@
 #include "kernels/landmarks/landmarks.h"
 #include "kernels/tokens/grid.h"
 
-/* The tokens of a cell: rows and columns from `first` to `last` - 1. */
-typedef struct {
-    int top, bottom, left, right;
-    float share; /* 1 / tokens */
-} LandmarkCell;
-
-static LandmarkCell cell_of(const Cells *c, int i, int j) {
-    int Hg = c->tokens.rows, Wg = c->tokens.columns, Lh = c->cells.rows, Lw = c->cells.columns;
-    LandmarkCell cell = {(int)((size_t)i * Hg / Lh), (int)((size_t)(i + 1) * Hg / Lh), (int)((size_t)j * Wg / Lw),
-                         (int)((size_t)(j + 1) * Wg / Lw), 0};
-    cell.share = 1.0f / ((float)(cell.bottom - cell.top) * (float)(cell.right - cell.left));
-    return cell;
-}
-
 void cell_means_forward(real *means, const real *x, const Cells *cells, int B, int C, int x_row) {
     int Wg = cells->tokens.columns, Lw = cells->cells.columns;
     size_t N = grid_tokens(cells->tokens), L = grid_tokens(cells->cells);
 #pragma omp parallel for schedule(static)
     for (size_t at = 0; at < B * L; at++) {
-        LandmarkCell cell = cell_of(cells, (int)(at % L) / Lw, (int)(at % L) % Lw);
+        LandmarkCell cell = landmark_cell(*cells, (int)(at % L) / Lw, (int)(at % L) % Lw);
         const real *image = x + at / L * N * x_row;
         for (int c = 0; c < C; c += TILE) {
             vec sum = {0};
@@ -39,7 +25,7 @@ void cell_means_backward(real *dx, const real *dmeans, const Cells *cells, int B
     size_t N = grid_tokens(cells->tokens), L = grid_tokens(cells->cells);
 #pragma omp parallel for schedule(static)
     for (size_t at = 0; at < B * L; at++) {
-        LandmarkCell cell = cell_of(cells, (int)(at % L) / Lw, (int)(at % L) % Lw);
+        LandmarkCell cell = landmark_cell(*cells, (int)(at % L) / Lw, (int)(at % L) % Lw);
         real *image = dx + at / L * N * x_row;
         for (int i = cell.top; i < cell.bottom; i++)
             for (int j = cell.left; j < cell.right; j++)
@@ -49,10 +35,6 @@ void cell_means_backward(real *dx, const real *dmeans, const Cells *cells, int B
                     real_store_part(to, slope, C - c);
                 }
     }
-}
-
-static float share_of(TokenSpan rows, TokenSpan columns) {
-    return 1.0f / ((float)(rows.end - rows.begin) * (float)(columns.end - columns.begin));
 }
 
 void overlapping_means_forward(real *means, const real *x, const Cells *cells, int B, int C) {
@@ -68,7 +50,7 @@ void overlapping_means_forward(real *means, const real *x, const Cells *cells, i
             for (int i = rows.begin; i < rows.end; i++)
                 for (int j = columns.begin; j < columns.end; j++)
                     sum += real_load_part(image + ((size_t)i * to.columns + j) * C + c, C - c);
-            real_store_part(means + at * C + c, share_of(rows, columns) * sum, C - c);
+            real_store_part(means + at * C + c, span_share(rows, columns) * sum, C - c);
         }
     }
 }
@@ -86,7 +68,7 @@ void overlapping_means_backward(real *dx, const real *dmeans, const Cells *cells
             vec sum = {0};
             for (int i = down.begin; i < down.end; i++)
                 for (int j = across.begin; j < across.end; j++) {
-                    float share = share_of(cell_span(i, from.rows, to.rows), cell_span(j, from.columns, to.columns));
+                    float share = span_share(cell_span(i, from.rows, to.rows), cell_span(j, from.columns, to.columns));
                     sum += share * real_load_part(image + ((size_t)i * from.columns + j) * C + c, C - c);
                 }
             real_store_part(dx + at * C + c, sum, C - c);

@@ -6,20 +6,6 @@
 
 enum { THREADS = 256 };
 
-/* The tokens of a cell: rows and columns from `first` to `last` - 1. */
-struct LandmarkCell {
-    int top, bottom, left, right;
-    float share; /* 1 / tokens */
-};
-
-DEVICE LandmarkCell cell_at(const Cells &c, int i, int j) {
-    int Hg = c.tokens.rows, Wg = c.tokens.columns, Lh = c.cells.rows, Lw = c.cells.columns;
-    LandmarkCell cell = {(int)((size_t)i * Hg / Lh), (int)((size_t)(i + 1) * Hg / Lh), (int)((size_t)j * Wg / Lw),
-                         (int)((size_t)(j + 1) * Wg / Lw), 0};
-    cell.share = 1.0f / ((float)(cell.bottom - cell.top) * (float)(cell.right - cell.left));
-    return cell;
-}
-
 /* Forward computes means from x, backward adds to the gradient of x. */
 template <bool backward>
 __global__ void __launch_bounds__(THREADS)
@@ -29,7 +15,7 @@ __global__ void __launch_bounds__(THREADS)
     size_t L = grid_tokens(cells.cells), l = mean % L;
     size_t image = mean / L * grid_tokens(cells.tokens) * x_row + c;
     int Wg = cells.tokens.columns, Lw = cells.cells.columns;
-    LandmarkCell cell = cell_at(cells, (int)(l / Lw), (int)(l % Lw));
+    LandmarkCell cell = landmark_cell(cells, (int)(l / Lw), (int)(l % Lw));
     float sum = 0, share = backward ? cell.share * to_float(from[at]) : 0;
     for (int i = cell.top; i < cell.bottom; i++)
         for (int j = cell.left; j < cell.right; j++) {
@@ -55,10 +41,6 @@ void cell_means_backward(real *dx, const real *dmeans, const Cells *cells, int B
     cell_means<true>(dx, dmeans, cells, B, C, x_row);
 }
 
-DEVICE float share_of(TokenSpan rows, TokenSpan columns) {
-    return 1.0f / ((float)(rows.end - rows.begin) * (float)(columns.end - columns.begin));
-}
-
 /* Forward gathers a cell's tokens, backward a token's cells: which follow from the same rule as the tokens of a
  * cell. */
 template <bool backward>
@@ -73,11 +55,11 @@ __global__ void __launch_bounds__(THREADS)
     float sum = 0;
     for (int i = rows.begin; i < rows.end; i++)
         for (int j = columns.begin; j < columns.end; j++) {
-            float share = !backward ? 1 : share_of(cell_span(i, to.rows, from.rows),
-                                                   cell_span(j, to.columns, from.columns));
+            float share = !backward ? 1 : span_share(cell_span(i, to.rows, from.rows),
+                                                     cell_span(j, to.columns, from.columns));
             sum += share * to_float(source[(image + (size_t)i * to.columns + j) * C + c]);
         }
-    result[at] = to_real(backward ? sum : share_of(rows, columns) * sum);
+    result[at] = to_real(backward ? sum : span_share(rows, columns) * sum);
 }
 
 template <bool backward>

@@ -18,6 +18,18 @@ extern "C" {
 typedef struct {
     Grid tokens, cells;
 } Cells;
+/* The tokens of a cell: rows from `top` to `bottom` - 1, columns from `left` to `right` - 1. */
+typedef struct {
+    int top, bottom, left, right;
+    float share; /* 1 / tokens */
+} LandmarkCell;
+GRID_INLINE LandmarkCell landmark_cell(Cells c, int i, int j) {
+    size_t Hg = (size_t)c.tokens.rows, Wg = (size_t)c.tokens.columns, y = (size_t)i, x = (size_t)j;
+    size_t Lh = (size_t)c.cells.rows, Lw = (size_t)c.cells.columns;
+    LandmarkCell cell = {(int)(y * Hg / Lh), (int)((y + 1) * Hg / Lh), (int)(x * Wg / Lw), (int)((x + 1) * Wg / Lw), 0};
+    cell.share = 1.0f / ((float)(cell.bottom - cell.top) * (float)(cell.right - cell.left));
+    return cell;
+}
 /* means [B,L,C] = the mean of each cell.  x [B,N,C] with row stride x_row. */
 void cell_means_forward(real *means, const real *x, const Cells *cells, int B, int C, int x_row);
 /* dx (+=), laid out like x: adds to the gradient that x already has from its other use, so it must run after the kernel
@@ -35,6 +47,10 @@ GRID_INLINE TokenSpan cell_span(int i, int from, int to) {
     TokenSpan span = {(int)((size_t)i * (size_t)to / (size_t)from),
                  (int)((((size_t)i + 1) * (size_t)to + (size_t)from - 1) / (size_t)from)};
     return span;
+}
+/* 1 / the tokens in these rows and columns. */
+GRID_INLINE float span_share(TokenSpan rows, TokenSpan columns) {
+    return 1.0f / ((float)(rows.end - rows.begin) * (float)(columns.end - columns.begin));
 }
 /* means [B,L,C] = the mean over cells that may overlap: cell (i,j) has the rows cell_span(i, Lh, Hg) and the columns
  * cell_span(j, Lw, Wg), as PyTorch's adaptive average pooling.  There may be more cells than tokens.  x [B,N,C]. */
