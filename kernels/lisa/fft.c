@@ -210,62 +210,26 @@ void fft_backward(const FftPlan *plan, float *z, float *spare) {
 
 size_t fft_spare(const FftPlan *plan) { return plan->largest > 1 ? (size_t)plan->largest * COMPLEX : 0; }
 
-typedef struct Known {
-    FftPlan plan;
-    size_t bytes;
-    struct Known *next;
-} Known;
+static FftKnown *known;
 
-static Known *known; /* the most recently used plan first */
-
-static void plan_free(Known *k) {
+static void plan_free(FftKnown *k) {
     free((float *)k->plan.roots);
     free((FftPair *)k->plan.pair);
     free(k);
 }
 
-static void plans_free(void) {
-    for (Known *next; known; known = next) {
-        next = known->next;
-        plan_free(known);
-    }
-}
-
-/* Frees the plans beyond those that the table keeps. */
-static void plans_trim(void) {
-    size_t bytes = 0;
-    int count = 0;
-    for (Known **k = &known; *k;) {
-        bytes += (*k)->bytes;
-        if (fft_plan_kept(count++, bytes)) {
-            k = &(*k)->next;
-            continue;
-        }
-        Known *old = *k;
-        *k = old->next;
-        bytes -= old->bytes;
-        plan_free(old);
-    }
-}
+static void plans_free(void) { fft_known_free(&known, plan_free); }
 
 const FftPlan *fft_plan(Grid tokens, bool grid) {
-    for (Known **k = &known; *k; k = &(*k)->next)
-        if (fft_plan_is(&(*k)->plan, tokens, grid)) {
-            Known *found = *k;
-            *k = found->next;
-            found->next = known;
-            known = found;
-            return &found->plan;
-        }
+    FftKnown *k = fft_known_find(&known, tokens, grid);
+    if (k) return &k->plan;
     static bool closes;
     if (!closes) closes = !atexit(plans_free);
     memory_shared_begin();
-    Known *k = xcalloc(1, sizeof *k, "transform plan");
+    k = xcalloc(1, sizeof *k, "transform plan");
     k->plan = fft_plan_make(tokens, grid, xcalloc);
     memory_shared_end();
     k->bytes = fft_plan_bytes(&k->plan);
-    k->next = known;
-    known = k;
-    plans_trim();
+    fft_known_add(&known, k, plan_free);
     return &k->plan;
 }

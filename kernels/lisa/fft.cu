@@ -11,29 +11,22 @@ extern "C" {
 #include "core/die.h"
 }
 
-struct KnownPlan {
-    FftPlan plan; /* without its tables */
+struct KnownPlan : FftKnown { /* without the plan's tables */
     Fft fft;
-    size_t bytes;
     char *tables; /* all of them on the device */
-    KnownPlan *next;
 };
 
-static KnownPlan *known; /* the most recently used plan first */
+static FftKnown *known;
 
-static void plan_free(KnownPlan *k) {
-    device_free(k->tables);
+static void plan_free(FftKnown *k) {
+    device_free(static_cast<KnownPlan *>(k)->tables);
     free(k);
 }
 
 static void (*close_others)(void);
 
 static void close_all(void) {
-    while (known) {
-        KnownPlan *next = known->next;
-        plan_free(known);
-        known = next;
-    }
+    fft_known_free(&known, plan_free);
     if (close_others) close_others();
     close_others = NULL;
 }
@@ -123,40 +116,14 @@ static KnownPlan *plan_make(Grid tokens, bool grid) {
     return k;
 }
 
-/* Frees the plans beyond those that the table keeps. */
-static void plans_trim(void) {
-    size_t bytes = 0;
-    int count = 0;
-    for (KnownPlan **k = &known; *k;) {
-        bytes += (*k)->bytes;
-        if (fft_plan_kept(count++, bytes)) {
-            k = &(*k)->next;
-            continue;
-        }
-        KnownPlan *old = *k;
-        *k = old->next;
-        bytes -= old->bytes;
-        plan_free(old);
-    }
-}
-
 const Fft *fft_device_plan(Grid tokens, bool grid) {
-    for (KnownPlan **k = &known; *k; k = &(*k)->next)
-        if (fft_plan_is(&(*k)->plan, tokens, grid)) {
-            KnownPlan *found = *k;
-            *k = found->next;
-            found->next = known;
-            known = found;
-            return &found->fft;
-        }
+    if (FftKnown *found = fft_known_find(&known, tokens, grid)) return &static_cast<KnownPlan *>(found)->fft;
     device_open();
     if (!known) {
         close_others = library_close;
         library_close = close_all;
     }
     KnownPlan *k = plan_make(tokens, grid);
-    k->next = known;
-    known = k;
-    plans_trim();
+    fft_known_add(&known, k, plan_free);
     return &k->fft;
 }

@@ -170,4 +170,49 @@ static inline bool fft_plan_is(const FftPlan *plan, Grid tokens, bool grid) {
            plan->tokens.columns == tokens.columns;
 }
 
+/* A list of plans, the most recently used one first. */
+typedef struct FftKnown {
+    FftPlan plan;
+    size_t bytes; /* of its tables */
+    struct FftKnown *next;
+} FftKnown;
+
+/* The plan for this transform, which becomes the first one; NULL: there is none. */
+static inline FftKnown *fft_known_find(FftKnown **known, Grid tokens, bool grid) {
+    for (FftKnown **k = known; *k; k = &(*k)->next)
+        if (fft_plan_is(&(*k)->plan, tokens, grid)) {
+            FftKnown *found = *k;
+            *k = found->next;
+            found->next = *known;
+            return *known = found;
+        }
+    return NULL;
+}
+
+/* Makes `made` the first plan, and frees those that are not to be kept. */
+static inline void fft_known_add(FftKnown **known, FftKnown *made, void (*plan_free)(FftKnown *)) {
+    size_t bytes = 0;
+    int count = 0;
+    made->next = *known;
+    *known = made;
+    for (FftKnown **k = known; *k;) {
+        FftKnown *old = *k;
+        bytes += old->bytes;
+        if (fft_plan_kept(count++, bytes)) {
+            k = &old->next;
+            continue;
+        }
+        *k = old->next;
+        bytes -= old->bytes;
+        plan_free(old);
+    }
+}
+
+static inline void fft_known_free(FftKnown **known, void (*plan_free)(FftKnown *)) {
+    for (FftKnown *next; *known; *known = next) {
+        next = (*known)->next;
+        plan_free(*known);
+    }
+}
+
 #endif
