@@ -23,6 +23,11 @@ void path_join(char *path, size_t size, const char *folder, const char *name) {
     if ((size_t)snprintf(path, size, "%s/%s", folder, name) >= size) die("%s/%s: path too long", folder, name);
 }
 
+void path_find(char *path, size_t size, const char *folder, const char *name) {
+    if (*name != '/') path_join(path, size, folder, name);
+    else if ((size_t)snprintf(path, size, "%s", name) >= size) die("%s: path too long", name);
+}
+
 bool file_exists(const char *path) {
     struct stat info;
     return stat(path, &info) == 0;

@@ -13,6 +13,9 @@
 /* Writes folder + "/" + name into a buffer of `size`; dies if it does not fit. */
 void path_join(char *path, size_t size, const char *folder, const char *name);
 
+/* The same, or the name alone if it is an absolute path. */
+void path_find(char *path, size_t size, const char *folder, const char *name);
+
 bool file_exists(const char *path);
 bool folder_exists(const char *path);
 

@@ -124,22 +124,14 @@ void detection_set_scenes(DetectionSet *set, DetectionTask task, bool train, uin
 
 static bool is_shapes(const DetectionSetSettings *s) { return !strcmp(s->data, "shapes"); }
 
-/* Makes a path that is relative to the data folder, unless it is absolute. */
-static void find_file(char path[MOST_PATH], const char *folder, const char *name) {
-    if (*name == '/')
-        snprintf(path, MOST_PATH, "%s", name);
-    else
-        path_join(path, MOST_PATH, folder, name);
-}
-
 void detection_set_open(DetectionSet *set, const DetectionSetSettings *s, DetectionTask task, bool train,
                         uint64_t seed) {
     char name[sizeof set->name], json[MOST_PATH], folder[MOST_PATH];
     int limit = train ? s->train_limit : s->val_limit;
     if (is_shapes(s)) return detection_set_scenes(set, task, train, seed, s->scene_size, limit);
     text_name_path(name, sizeof name, s->data, "images");
-    find_file(json, s->data, train ? s->train_annotations : s->val_annotations);
-    find_file(folder, s->data, train ? s->train_images : s->val_images);
+    path_find(json, sizeof json, s->data, train ? s->train_annotations : s->val_annotations);
+    path_find(folder, sizeof folder, s->data, train ? s->train_images : s->val_images);
     detection_set_coco(set, name, json, folder, task, train, limit);
 }
 

@@ -77,19 +77,13 @@ static void keep_names(char *text, char separator) {
     *out = 0;
 }
 
-/* Makes a path that is relative to the data folder, unless it is absolute. */
-static void find_file(char path[MOST_PATH], const char *folder, const char *name) {
-    if (*name == '/' && (size_t)snprintf(path, MOST_PATH, "%s", name) >= MOST_PATH) die("%s: path too long", name);
-    if (*name != '/') path_join(path, MOST_PATH, folder, name);
-}
-
 static void read_names(ClassNames *names, const SegmentationSetSettings *s) {
     enum { MOST = 1 << 20 };
     char path[MOST_PATH];
     uint8_t *bytes;
     size_t size;
     Error error;
-    find_file(path, s->data, *s->class_names ? s->class_names : "objectInfo150.txt");
+    path_find(path, sizeof path, s->data, *s->class_names ? s->class_names : "objectInfo150.txt");
     if (!*s->class_names && !file_exists(path)) return;
     if (!file_read(path, MOST, &bytes, &size, &error)) die("%s: %s", path, error.text);
     char *text = xcalloc(size + 2, 1, "class names");
@@ -177,7 +171,7 @@ static void check_all(SegmentationSet *set) {
 
 static char *folder_path(const char *data, const char *name) {
     char path[MOST_PATH];
-    find_file(path, data, name);
+    path_find(path, sizeof path, data, name);
     for (size_t length = strlen(path); length > 1 && path[length - 1] == '/';) path[--length] = 0;
     return xstrdup(path);
 }

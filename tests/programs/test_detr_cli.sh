@@ -111,6 +111,7 @@ refuses "no JSON at all" 1 'instances_train2017.json' $from --run-dir none
 rm coco/annotations/instances_train2017.json
 refuses "no annotations" 1 'coco/annotations/instances_train2017.json|No such file' $from --run-dir none
 refuses "no such data" 1 'nowhere/annotations|No such file' $net --data nowhere --run-dir none
+refuses "absolute path that is too long" 1 '/000|path too long' $from --train-annotations "/$(printf %04096d 0)" --run-dir none
 
 coco_json "$(image 1 colour444.jpg 60), $(image 5 colour420.jpg), $(image 9 grey.jpg), $(image 12 progressive.jpg)" \
     "$boxes"
