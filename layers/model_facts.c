@@ -30,6 +30,23 @@ void model_table_end(ModelTable *table, Facts *facts, double macs) {
     free(table->cells);
 }
 
+/* == --describe =================================================================================================== */
+
+void description_head(const Description *d) {
+    fprintf(d->out, "  %-*s %-36s %12s %12s\n", d->width, "layer", "", "trainable", "10^9 macs");
+}
+
+void description_part(void *description, const char *prefix, const char *what, size_t macs) {
+    const Description *d = description;
+    fprintf(d->out, "  %-*s %-36s %12zu %12.3f\n", d->width, prefix, what, params_size_of(&d->model->params, prefix),
+            (double)macs / 1e9);
+}
+
+void description_end(const Description *d, size_t params, size_t macs) {
+    fprintf(d->out, "activation_bytes: %zu\nparams: %zu\ntrainable_params: %zu\nmacs: %zu\n",
+            model_activation_bytes(d->model), params, d->model->params.parameters, macs);
+}
+
 /* == Classes ====================================================================================================== */
 
 typedef struct {

@@ -1,5 +1,5 @@
 /* Facts in the report of a run (report/facts.h) that are common to all models: a table of parts, and a result of each
- * class as bars. */
+ * class as bars; and the description of a dense model. */
 #ifndef VIT_LAYERS_MODEL_FACTS_H
 #define VIT_LAYERS_MODEL_FACTS_H
 
@@ -22,6 +22,18 @@ typedef struct {
 void model_table_part(void *table, const char *prefix, const char *what, size_t macs);
 /* Writes the table, and the fact "macs". */
 void model_table_end(ModelTable *table, Facts *facts, double macs);
+
+/* The end of --describe: the table of a model's parts, whose first column has `width` characters, then the lines that
+ * scripts read.  description_part is passed to a model's function that calls a ModelPart. */
+typedef struct {
+    const Model *model;
+    FILE *out;
+    int width;
+} Description;
+
+void description_head(const Description *d);
+void description_part(void *description, const char *prefix, const char *what, size_t macs);
+void description_end(const Description *d, size_t params, size_t macs);
 
 /* Bars of a result from 0 to 1 of each class [count], in percent and the best first.  A value below 0 or NaN means that
  * there is no result.  A class without a name ("", or all of them: NULL) is written as its number.  Of many classes the

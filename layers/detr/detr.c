@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "core/die.h"
+#include "layers/model_facts.h"
 
 const char detr_backbone_prefix[] = "backbone.0.body.";
 
@@ -328,25 +329,13 @@ void detr_parts(Detr *detr, int H, int W, ModelPart part, void *context) {
     part(context, "bbox_embed.", "boxes of every layer", perceptron_macs(&detr->heads.box, predictions));
 }
 
-typedef struct {
-    const Detr *detr;
-    FILE *out;
-} Description;
-
-static void describe_part(void *context, const char *prefix, const char *what, size_t macs) {
-    const Description *d = context;
-    fprintf(d->out, "  %-22s %-36s %12zu %12.3f\n", prefix, what, params_size_of(&d->detr->model.params, prefix),
-            (double)macs / 1e9);
-}
-
 void detr_describe(Detr *detr, FILE *out, int H, int W) {
     fprintf(out, "an image of %d x %d: %d x %d grid of %d, %d queries, %d classes\n", H, W, resnet_grid(H),
             resnet_grid(W), detr->settings.dim, detr->settings.queries, detr->columns);
-    fprintf(out, "  %-22s %-36s %12s %12s\n", "layer", "", "trainable", "10^9 macs");
-    detr_parts(detr, H, W, describe_part, &(Description){detr, out});
-    fprintf(out, "activation_bytes: %zu\nparams: %zu\ntrainable_params: %zu\nmacs: %zu\n",
-            model_activation_bytes(&detr->model), detr->model.params.parameters + frozen_weights(detr),
-            detr->model.params.parameters, detr_macs(detr, H, W));
+    Description d = {&detr->model, out, 22};
+    description_head(&d);
+    detr_parts(detr, H, W, description_part, &d);
+    description_end(&d, detr->model.params.parameters + frozen_weights(detr), detr_macs(detr, H, W));
 }
 
 void detr_destroy(Detr *detr) {

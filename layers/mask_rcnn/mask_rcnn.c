@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "core/die.h"
+#include "layers/model_facts.h"
 
 /* == Settings ===================================================================================================== */
 
@@ -337,17 +338,6 @@ void mask_rcnn_parts(MaskRcnn *m, int H, int W, ModelPart part, void *context) {
     part(context, "roi_heads.mask_", what, mask_head_macs(&m->mask, (size_t)s->detections));
 }
 
-typedef struct {
-    const MaskRcnn *m;
-    FILE *out;
-} Description;
-
-static void describe_part(void *context, const char *prefix, const char *what, size_t macs) {
-    const Description *d = context;
-    fprintf(d->out, "  %-26s %-36s %12zu %12.3f\n", prefix, what, params_size_of(&d->m->model.params, prefix),
-            (double)macs / 1e9);
-}
-
 void mask_rcnn_describe(MaskRcnn *m, FILE *out, int H, int W) {
     const MaskRcnnSettings *s = &m->settings;
     int proposals = s->proposals, masks = s->detections;
@@ -355,12 +345,12 @@ void mask_rcnn_describe(MaskRcnn *m, FILE *out, int H, int W) {
     W = (W + 31) / 32 * 32;
     fprintf(out, "an image of %d x %d: pyramid of %d, %d proposals, %d masks, %d classes with the background\n", H, W,
             s->fpn_width, proposals, masks, m->K);
-    fprintf(out, "  %-26s %-36s %12s %12s\n", "layer", "", "trainable", "10^9 macs");
-    mask_rcnn_parts(m, H, W, describe_part, &(Description){m, out});
+    Description d = {&m->model, out, 26};
+    description_head(&d);
+    mask_rcnn_parts(m, H, W, description_part, &d);
     size_t heads = m->model.params.parameters - params_size_of(&m->model.params, "backbone.body.");
-    fprintf(out, "activation_bytes: %zu\nparams: %zu\ntrainable_params: %zu\nmacs: %zu\n",
-            model_activation_bytes(&m->model), backbone_weights(&m->backbone, &m->model.params) + heads,
-            m->model.params.parameters, mask_rcnn_macs(m, H, W, proposals, masks));
+    description_end(&d, backbone_weights(&m->backbone, &m->model.params) + heads,
+                    mask_rcnn_macs(m, H, W, proposals, masks));
 }
 
 static void regions_free(Regions *regions) {

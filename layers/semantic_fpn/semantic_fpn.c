@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "core/integers.h"
+#include "layers/model_facts.h"
 
 const char semantic_fpn_backbone_prefix[] = "backbone.";
 
@@ -214,17 +215,6 @@ void semantic_fpn_parts(SemanticFpn *net, int H, int W, ModelPart part, void *co
     part(context, "decode_head.", what, semantic_head_macs(&net->head, H, W));
 }
 
-typedef struct {
-    const SemanticFpn *net;
-    FILE *out;
-} Description;
-
-static void describe_part(void *context, const char *prefix, const char *what, size_t macs) {
-    const Description *d = context;
-    fprintf(d->out, "  %-22s %-36s %12zu %12.3f\n", prefix, what, params_size_of(&d->net->model.params, prefix),
-            (double)macs / 1e9);
-}
-
 /* As in the papers, frozen weights count, and the constants of norms do not. */
 static size_t counted(const SemanticFpn *net) {
     const Params *params = &net->model.params;
@@ -234,11 +224,10 @@ static size_t counted(const SemanticFpn *net) {
 
 void semantic_fpn_describe(SemanticFpn *net, FILE *out, int H, int W) {
     fprintf(out, "an image of %d x %d: %d x %d logits of %d classes\n", H, W, H / 4, W / 4, net->settings.num_classes);
-    fprintf(out, "  %-22s %-36s %12s %12s\n", "layer", "", "trainable", "10^9 macs");
-    semantic_fpn_parts(net, H, W, describe_part, &(Description){net, out});
-    fprintf(out, "activation_bytes: %zu\nparams: %zu\ntrainable_params: %zu\nmacs: %zu\n",
-            model_activation_bytes(&net->model), counted(net), net->model.params.parameters,
-            semantic_fpn_macs(net, H, W));
+    Description d = {&net->model, out, 22};
+    description_head(&d);
+    semantic_fpn_parts(net, H, W, description_part, &d);
+    description_end(&d, counted(net), semantic_fpn_macs(net, H, W));
 }
 
 void semantic_fpn_destroy(SemanticFpn *net) {
