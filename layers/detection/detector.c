@@ -7,6 +7,7 @@
 #include "core/distributed.h"
 #include "core/progress.h"
 #include "core/text.h"
+#include "kernels/kernels.h"
 #include "layers/loading.h"
 
 /* == Settings ===================================================================================================== */
@@ -67,6 +68,14 @@ void detector_open_sets(Detector *d, bool train) {
     if (!distributed_agree(d->val.coco.image_count, 0))
         die("%s: %d validation images here, but other ranks have more or fewer", d->val.name,
             d->val.coco.image_count);
+}
+
+int detector_micro_batch(const Detector *d, int height, int width, int channels) {
+    int begin, end, given = d->training.s->micro_batch;
+    training_share(&d->training, &begin, &end);
+    size_t image = (size_t)(height + 3) / 4 * ((size_t)(width + 3) / 4) * (size_t)channels;
+    size_t most = given > 0 ? (size_t)given : activations_at_once() / image;
+    return most < 1 ? 1 : most < (size_t)(end - begin) ? (int)most : end - begin;
 }
 
 void detector_open_loader(Detector *d, bool train, int micro) {

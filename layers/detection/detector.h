@@ -55,6 +55,9 @@ void detector_check_settings(Detector *d);
 
 /* Opens the validation split, if the call evaluates, and for training also the training split. */
 void detector_open_sets(Detector *d, bool train);
+/* The number of height x width images at a time: micro_batch or, if that is 0, as many as keep the device busy with a
+ * map of that many channels at a quarter of the side. */
+int detector_micro_batch(const Detector *d, int height, int width, int channels);
 /* Opens the loader of one of the two, for `micro` images at a time. */
 void detector_open_loader(Detector *d, bool train, int micro);
 /* Sets d->names to the names in the data, at least of all ids below `ids`. */

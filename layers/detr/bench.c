@@ -43,7 +43,8 @@ static void forward_backward(DetrRun *run, const DetectionPart *part, StepLoss *
 void detr_bench(DetrRun *run) {
     Detr *detr = &run->detr;
     Training *t = &run->d.training;
-    int H = run->d.view->image_size[0], W = run->d.view->image_size[1], micro = detr_run_micro_batch(run, H, W);
+    int H = run->d.view->image_size[0], W = run->d.view->image_size[1];
+    int micro = detector_micro_batch(&run->d, H, W, 4 * run->model_settings->backbone_width);
     DetectionPart part;
     Bench b;
     detr_run_find_classes(run);

@@ -45,9 +45,6 @@ typedef struct {
 /* Sets the number of classes if only the model is needed, without data. */
 void detr_run_find_classes(DetrRun *run);
 
-/* The number of height x width images whose largest backbone activation keeps the device busy. */
-int detr_run_micro_batch(const DetrRun *run, int height, int width);
-
 /* Opens the validation split, if the call evaluates, and for training also the training split, with their loaders. */
 void detr_run_open_data(DetrRun *run, bool train);
 

@@ -63,7 +63,8 @@ static void forward_backward(MaskRun *run, const DetectionPart *part, const Trut
 void mask_run_bench(MaskRun *run) {
     MaskRcnn *m = &run->model;
     Training *t = &run->d.training;
-    int H = run->d.view->image_size[0], W = run->d.view->image_size[1], micro = mask_run_micro_batch(run, H, W);
+    int H = run->d.view->image_size[0], W = run->d.view->image_size[1];
+    int micro = detector_micro_batch(&run->d, H, W, run->model_settings->fpn_width);
     DetectionPart part;
     Bench b;
     mask_run_find_classes(run);

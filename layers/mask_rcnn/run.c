@@ -25,21 +25,14 @@ void mask_run_find_classes(MaskRun *run) {
                                                                                "give it, 80 for COCO");
 }
 
-int mask_run_micro_batch(const MaskRun *run, int height, int width) {
-    int begin, end, given = run->d.training.s->micro_batch;
-    training_share(&run->d.training, &begin, &end);
-    size_t cells = (size_t)(height + 3) / 4 * ((size_t)(width + 3) / 4);
-    size_t most = given > 0 ? (size_t)given : activations_at_once() / (cells * (size_t)run->model_settings->fpn_width);
-    return most < 1 ? 1 : most < (size_t)(end - begin) ? (int)most : end - begin;
-}
-
 void mask_run_open_data(MaskRun *run, bool train) {
     Detector *d = &run->d;
     detector_open_sets(d, train);
     if (train) check_classes(run, &d->train);
     if (d->val.coco.image_count) check_classes(run, &d->val);
     if (train)
-        detector_open_loader(d, true, mask_run_micro_batch(run, d->augment->scale_max, d->augment->max_size));
+        detector_open_loader(d, true, detector_micro_batch(d, d->augment->scale_max, d->augment->max_size,
+                                                           run->model_settings->fpn_width));
     if (d->val.coco.image_count) detector_open_loader(d, false, d->view->eval_batch);
     detector_names_of_data(d, 0);
     mask_run_find_ids(run);

@@ -35,8 +35,6 @@ typedef struct {
 
 /* Sets the number of categories if only the model is needed, without data. */
 void mask_run_find_classes(MaskRun *run);
-/* The number of height x width images whose largest map keeps the device busy. */
-int mask_run_micro_batch(const MaskRun *run, int height, int width);
 /* Opens the validation split, if the call evaluates, and for training also the training split, with their loaders. */
 void mask_run_open_data(MaskRun *run, bool train);
 /* Finds the category ids of the labels, from the names of the data or the checkpoint. */
