@@ -206,5 +206,18 @@ stop_run() {
     status=$?
 }
 
+# stops_run STATUS RUN SIGNAL PATTERN FILE ARGUMENTS...: stop_run without the folder RUN, repeated if the program ends
+# before the signal; false if its exit status is not STATUS.
+stops_run() {
+    stop_status=$1 stopped_run=$2
+    shift 2
+    for _ in 1 2 3 4 5; do
+        rm -rf "$stopped_run"
+        stop_run "$@"
+        [ "$status" -ne "$stop_status" ] || return 0
+    done
+    return 1
+}
+
 model='--dim 16 --depth 2 --heads 2 --patch-size 8'
 tiny="$model --train-limit 64 --test-limit 32 --batch-size 16 --warmup-epochs 0"

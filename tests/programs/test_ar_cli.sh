@@ -117,12 +117,7 @@ check "larger micro-batches and recomputed blocks: the same curve" $? "$worst $(
 long="$tiny --epochs 6 --log-every 1 --dropout 0.2 --embedding-dropout 0.1 --ema-decay 0.9"
 # stopped NAME SIGNAL STATUS PATTERN FILE: $long, stopped there; repeated if the run ended first.
 stopped() {
-    for try in 1 2 3 4; do
-        rm -rf part
-        stop_run "$2" "$4" "$5" $long --run-dir part
-        [ "$status" -eq "$3" ] && break
-    done
-    [ "$status" -eq "$3" ]
+    stops_run "$3" part "$2" "$4" "$5" $long --run-dir part
     check "$1" $? "status $status: $(tail -n 1 out)"
 }
 run $long --run-dir whole

@@ -842,12 +842,7 @@ rich="$model --train-limit 1024 --test-limit 32 --batch-size 32 --micro-batch 12
 # stopped NAME SIGNAL STATUS PATTERN FILE FLAGS: rich, stopped at that point; repeated if the run ended first.
 stopped() {
     mkdir "$1" && cd "$1" || exit 1
-    for _ in 1 2 3 4 5; do
-        rm -rf run
-        stop_run "$2" "$4" "$5" $rich $6
-        [ "$status" -ne 0 ] && break
-    done
-    [ "$status" -eq "$3" ]
+    stops_run "$3" run "$2" "$4" "$5" $rich $6
 }
 
 steps_done() { place run/state.safetensors | cut -d ' ' -f 1; }
@@ -892,8 +887,7 @@ examined="$model --train-limit 32 --test-limit $([ "$slow" = 1 ] && echo 2000 ||
 mkdir examined examined.stopped
 (cd examined && "$vit" $examined >out 2>err)
 cd examined.stopped || exit 1
-stop_run TERM '^epoch 1/2  batch 1/1' out $examined
-[ "$status" -eq 143 ] && [ "$(wc -l <run/log.csv)" -eq 1 ]
+stops_run 143 run TERM '^epoch 1/2  batch 1/1' out $examined && [ "$(wc -l <run/log.csv)" -eq 1 ]
 check "a signal while evaluating stops there" $? "status $status: $(tail -n 1 out)"
 run --resume run
 cd ..
@@ -1085,12 +1079,7 @@ check "PVT trains, with dropout in every stage" $? "$(last_row pvt.whole) $(head
 run $pvt --recompute --run-dir pvt.again
 same_run pvt.whole pvt.again
 check "recompute changes no bit of its run" $? "differs: $differs"
-for _ in 1 2 3 4 5; do
-    rm -rf pvt.stopped
-    stop_run INT '^8,' pvt.stopped/log.csv $pvt --run-dir pvt.stopped
-    [ "$status" -ne 0 ] && break
-done
-[ "$status" -eq 130 ]
+stops_run 130 pvt.stopped INT '^8,' pvt.stopped/log.csv $pvt --run-dir pvt.stopped
 check "and can be stopped" $? "status $status"
 run --resume pvt.stopped
 same_run pvt.whole pvt.stopped

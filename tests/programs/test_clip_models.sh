@@ -156,12 +156,7 @@ mkdir whole stopped
 (cd whole && "$vit" $twice >out 2>err && grep -q '2 epochs of 12 batches of 16 clips, 5 at a time' out)
 check "an epoch has two samples of each clip" $? "$(grep epochs whole/out)$(cat whole/err)"
 cd stopped || exit 1
-for _ in 1 2 3 4 5; do
-    rm -rf run
-    stop_run INT '^5,' run/log.csv $twice
-    [ "$status" -ne 0 ] && break
-done
-[ "$status" -eq 130 ]
+stops_run 130 run INT '^5,' run/log.csv $twice
 check "and is stopped inside" $? "status $status"
 run --resume run
 cd ..

@@ -80,9 +80,11 @@ for threads in 2 3; do
     worst=$(curves_agree whole threads$threads 1e-4)
     check "$threads threads have the losses of one" $? "$worst"
 done
-stop_run INT '^4,' stopped/log.csv $short --epochs 3 --run-dir stopped
+run $short --epochs 20 --run-dir long
+stops_run 130 stopped INT '^5,' stopped/log.csv $short --epochs 20 --run-dir stopped
+check "SIGINT stops a run" $? "status $status"
 run --resume stopped
-[ "$status" -eq 0 ] && same_run whole stopped
+[ "$status" -eq 0 ] && same_run long stopped
 check "a run that was stopped goes on bit for bit" $? "status $status, differs: $differs $(head -n 1 err)"
 if command -v "${MPIRUN:-mpirun}" >/dev/null 2>&1 && ldd "$vit" 2>/dev/null | grep -q libmpi; then
     timeout -k 5 100 "${MPIRUN:-mpirun}" -np 2 "$vit" $short --epochs 3 --run-dir ranks >out 2>err </dev/null

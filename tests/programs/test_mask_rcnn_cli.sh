@@ -104,12 +104,7 @@ check "which are evaluated" $? "$(grep -m 1 Average out), $(last_row average)"
 # stopped NAME SIGNAL STATUS PATTERN FILE: $long, stopped there; repeated if the run ended first.
 long="$tiny --epochs 6 --log-every 1"
 stopped() {
-    for try in 1 2 3 4; do
-        rm -rf part
-        stop_run "$2" "$4" "$5" $long --run-dir part
-        [ "$status" -eq "$3" ] && break
-    done
-    [ "$status" -eq "$3" ]
+    stops_run "$3" part "$2" "$4" "$5" $long --run-dir part
     check "$1" $? "status $status: $(tail -n 1 out)"
 }
 run $long --run-dir whole

@@ -69,12 +69,13 @@ refuses "steps of more epochs than there may be" 2 '--steps|1000000 epochs' $tin
 stopped_and_resumed() {
     name=$1
     shift
-    timeout -s TERM 1.2 "$vit" "$@" --epochs 400 --run-dir "$name-b" >/dev/null 2>&1
-    at=$(tail -n 1 "$name-b/log.csv" | cut -d , -f 1)
+    stops_run 143 "$name-b" TERM '^7,' "$name-b/log.csv" "$@" --epochs 400 --run-dir "$name-b"
+    stopped=$status
+    at=$(place "$name-b/state.safetensors" | cut -d ' ' -f 1)
     steps=$((at + 5))
     run --resume "$name-b" --epochs 400 --steps $steps
     run "$@" --run-dir "$name-c" --epochs 400 --steps $steps
-    [ $status -eq 0 ] && same_weights "$name-b" "$name-c"
+    [ $stopped -eq 143 ] && [ $status -eq 0 ] && same_weights "$name-b" "$name-c"
     check "$name: stopped at step $at and resumed, it has the bits of a run without a break" $? "$(tail -n 1 err)"
 }
 same_weights() {
