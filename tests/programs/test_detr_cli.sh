@@ -176,8 +176,9 @@ cut -d , -f 1-5,9-12 run/log.csv >run.txt
 [ $status -eq 0 ] && cut -d , -f 1-5,9-12 average/log.csv | cmp -s - run.txt && ! same_run run average
 check "ema_decay: training is the same, the weights that are kept are others" $? "$(last_row average)"
 run --init average/last.safetensors --eval
-[ "$(sed -n '/^ Average/{s/.*= //p;q}' out)" = "$(last_row average | awk -F , '{ printf "%.3f", $7 }')" ]
-check "and those are evaluated" $? "$(grep -m 1 Average out), $(last_row average)"
+loss=$(sed -n 's/^loss: //p' out)
+[ "$loss" = "$(last_row average | cut -d , -f 14)" ] && [ "$loss" != "$(last_row run | cut -d , -f 14)" ]
+check "and those are evaluated" $? "loss $loss, $(last_row average)"
 
 # stopped NAME SIGNAL STATUS PATTERN FILE: $long, stopped there; repeated if the run ended first.
 long="$tiny --epochs 6 --log-every 1"
@@ -242,19 +243,17 @@ succeeds "--eval" --init run/last.safetensors --eval --results found.json
 check "prints COCO's twelve lines" $? "$(grep -m 1 Average out)"
 grep -q 'Average Precision  (AP) @\[ IoU=0.50:0.95 | area=   all | maxDets=100 \] = [0-9.-]*$' out
 check "as COCO does" $?
-[ "$(sed -n '/^ Average/{s/.*= //p;q}' out)" = "$(last_row run | awk -F , '{ printf "%.3f", $7 }')" ]
-check "the AP of training" $? "$(grep -m 1 Average out), $(last_row run)"
+[ "$(sed -n 's/^loss: //p' out)" = "$(last_row run | cut -d , -f 14)" ]
+check "and the loss of training's last evaluation" $? "$(grep '^loss: ' out), $(last_row run)"
 [ "$(tr , '\n' <found.json | grep -c image_id)" -eq $((7 * 9)) ]
 check "--results has every detection" $? "$(head -c 120 found.json)"
 refuses "--init with other heads" 2 '--heads: 1|run/best.safetensors was trained with 2' --init run/best.safetensors \
     --eval --heads 1
 restate run/best.safetensors renamed.safetensors 'nring' 'nrung'
 refuses "--eval with other categories" 1 "'ring'|'rung'|renamed.safetensors" --init renamed.safetensors --eval
-run --resume run --eval --workers 2
-sed -n '/^ Average/p' out >again.txt
-run --init run/last.safetensors --eval
-sed -n '/^ Average/p' out | cmp -s - again.txt
-check "--resume RUN --eval is the same" $?
+run --resume run --eval --workers 2 --results again.json
+cmp -s found.json again.json
+check "--resume RUN --eval finds the same" $? "$(grep -c image_id again.json) detections: $(head -n 1 err)"
 succeeds "--predict" --init run/last.safetensors --predict "$root/tests/corpus/jpeg/colour444.jpg" --draw boxes.png \
     --draw-score 0
 [ "$(wc -l <out)" -eq 10 ] && grep -q ' %  [a-z]* *x [-0-9.]*  y [-0-9.]*  width [0-9.]*  height [0-9.]*$' out
@@ -310,9 +309,10 @@ if command -v "$MPIRUN" >/dev/null 2>&1 && ldd "$vit" 2>/dev/null | grep -q libm
         --bench-seconds 0.1 >out 2>err </dev/null
     [ $? -ne 124 ] && grep -q -e '--batch-size' err
     check "--bench refuses a batch that the ranks cannot share equally" $? "$(head -n 1 err)"
-    timeout -k 5 100 "$MPIRUN" -np 3 "$vit" --init run/last.safetensors --eval >out 2>err </dev/null
-    sed -n '/^ Average/p' out | cmp -s - again.txt
-    check "--eval on three ranks counts every image once" $? "$(grep -m 1 Average out)"
+    timeout -k 5 100 "$MPIRUN" -np 3 "$vit" --init run/last.safetensors --eval --results ranks.json >out 2>err \
+        </dev/null
+    cmp -s found.json ranks.json
+    check "--eval on three ranks finds the same" $? "$(grep -c image_id ranks.json) detections: $(head -n 1 err)"
 else
     skip "several ranks" "no $MPIRUN, or a build without MPI"
 fi
