@@ -116,8 +116,9 @@ for size in 1x9 4x6 7x7; do
           for (k = 1; k <= 4; k++) for (a = 0; a < side[1]; a++) for (b = 0; b < side[1]; b++)
               for (x = 0; x < side[2]; x++) for (y = 0; y < side[2]; y++)
                   p[k] += (a - b) ^ 2 < reach[k] ^ 2 && (x - y) ^ 2 < reach[k] ^ 2
-          exit !(NF == 4 && ($3 - $1) * (p[2] - p[1]) == ($2 - $1) * (p[3] - p[1]) && $2 > $1 &&
-                 ($4 - $1) * (p[2] - p[1]) == ($2 - $1) * (p[4] - p[1])) }' || echo "$size"
+          right = NF == 4 && ($3 - $1) * (p[2] - p[1]) == ($2 - $1) * (p[3] - p[1]) && $2 > $1 &&
+                  ($4 - $1) * (p[2] - p[1]) == ($2 - $1) * (p[4] - p[1]) }
+        END { exit !right }' || echo "$size"
 done >wrong
 [ ! -s wrong ]
 check "pairs of ripple attention" $? "$(head -n 1 wrong)"
