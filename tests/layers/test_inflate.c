@@ -110,10 +110,11 @@ static double difference(const char *settings, const char *clips, const char *ru
         for (int i = 0; i < B * CLASSES; i++) want[i] += one[i];
         free(frame);
     }
-    for (int i = 0; i < B * CLASSES; i++) {
+    for (int i = 0; i < B * CLASSES && !isnan(worst); i++) {
         want[i] /= count;
         squares += want[i] * want[i];
-        worst = fmax(worst, fabs(got[i] - want[i]));
+        double error = fabs(got[i] - want[i]);
+        if (!(error <= worst)) worst = error;
     }
     free(x);
     model_close(&clip);
