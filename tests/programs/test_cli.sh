@@ -137,17 +137,25 @@ status=$?
 complains 2 '--kind: data shapes (the default; --data sets it) is a set of images, not kind text'
 check "train_ar --kind text of a set of images" $? "$(head -n 1 err)"
 # Settings in the braces of a message exist, and the first named one is among them.
-wrong=$(cd "$root" && awk '/config_(reject|die)\(/ { call = "" ; open = 1 } open { call = call " " $0 }
+named=$(cd "$root" && awk '/config_(reject|die)\(/ { call = "" ; open = 1 } open { call = call " " $0 }
     open && /;$/ { print call; open = 0 }' core/*.c core/*/*.c training/*.c layers/*.c layers/*/*.c data/*/*.c train_*.c | python3 -c '
 import re, sys
 known = {name.replace("-", "_") for page in ("", "-detr", "-mask-rcnn", "-semantic-fpn", "-ar")
          for name in re.findall(r"^\| `(?:--)?([a-z0-9_-]+)", open(f"docs/reference/settings{page}.md").read(), re.M)}
+checked = 0
 for line in sys.stdin:
     text = "".join(re.findall(r"\"((?:[^\"\\]|\\.)*)\"", line.split("config_", 1)[1]))
     for name in re.findall(r"\{([^}=]*)", text):
-        if "%" not in name and name not in known: print(name, "in", text[:60])')
-[ -z "$wrong" ]
-check "messages name settings that exist" $? "wrong:${wrong:- none}"
+        if "%" in name: continue
+        checked += 1
+        if name not in known: print(name, "in", text[:60])
+print(checked)')
+if command -v python3 >/dev/null 2>&1; then
+    [ "$named" -gt 100 ] 2>/dev/null
+    check "messages name settings that exist" $? "$(echo "$named" | tr '\n' ' ')names"
+else
+    skip "messages name settings that exist" "no python3"
+fi
 refused=
 for file in "$root"/configs/*/*.ini; do
     program=train_vit data='--num-classes 10 --data cifar100'
