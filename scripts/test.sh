@@ -32,6 +32,7 @@ trap 'exit 130' INT TERM
 TOTALS=$scratch/totals
 export TOTALS
 : >"$TOTALS"
+: >"$scratch/suites"
 
 # Prints a short log completely; of a long one first the lines with errors, which may be anywhere when several compilers
 # run at once, and then its end.
@@ -67,7 +68,7 @@ suite() { # build folder, names of tests (all)
     before=$(wc -l <"$TOTALS")
     build=$1
     shift
-    BUILD=$build sh tests/run.sh "$@"
+    BUILD=$build sh tests/run.sh "$@" | tee -a "$scratch/suites"
     [ "$(wc -l <"$TOTALS")" -gt "$before" ] || check "tests/run.sh on $build" false
 }
 
@@ -418,5 +419,7 @@ if [ ! "$level" ]; then
     echo "-- left out: what takes long in these tests, $long_scripts, bfloat16, AVX2, clang, arm64, sanitizers, fuzzers, CUDA:"
     echo "-- sh scripts/test.sh ci"
 fi
+awk '/^(ok|FAILED) / && match($0, /[0-9]+ skipped/) { skipped += substr($0, RSTART) }
+     END { print "-- " skipped + 0 " tests skipped" (skipped ? ": build/*/tests/*.log say why" : "") }' "$scratch/suites"
 awk '{ passed += $1; failed += $2 }
      END { print passed + 0 " passed, " failed + 0 " failed"; exit failed > 0 || passed == 0 }' "$TOTALS"
