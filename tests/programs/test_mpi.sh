@@ -99,7 +99,8 @@ start() {
     launcher=$!
     wait_for $launcher . "$folder/state.safetensors"
     pids=$(for process in /proc/[0-9]*; do
-        { tr '\0' '\n' <"$process/cmdline" | grep -qx "$folder" || continue
+        { [ "$(readlink "$process/cwd")" = "$(pwd -P)" ] || continue # a rank of this test
+          tr '\0' '\n' <"$process/cmdline" | grep -qx "$folder" || continue
           of=$(tr '\0' '\n' <"$process/environ" | sed -n 's/^OMPI_COMM_WORLD_RANK=//p'); } 2>/dev/null
         [ -z "$of" ] || echo "$of ${process#/proc/}"
     done | sort -n | cut -d ' ' -f 2)
