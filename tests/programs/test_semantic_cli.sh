@@ -153,13 +153,17 @@ refuses "windows that are no multiple of 32" 2 '--window-size|100|32' --eval --i
 run --init whole/best.safetensors $eval_data --predict val:1 --draw classes.png --json classes.json
 [ $status -eq 0 ] && [ "$(head -c 4 classes.png | tail -c 3)" = PNG ]
 check "--predict draws a picture" $? "$(tail -n 1 err)"
-"$python" - classes.json <<'END'
+if [ -n "$python" ]; then
+    "$python" - classes.json <<'END'
 import json, sys
 picture, = json.load(open(sys.argv[1]))
 assert picture["width"] == picture["height"] == 64 and abs(sum(p["share"] for p in picture["predictions"]) - 1) < 1e-6
 assert all(p["segmentation"]["size"] == [64, 64] and p["segmentation"]["counts"] for p in picture["predictions"])
 END
-check "and lists regions as run lengths whose shares add up to 1" $? "$(head -c 300 classes.json)"
+    check "and lists regions as run lengths whose shares add up to 1" $? "$(head -c 300 classes.json)"
+else
+    skip "regions as run lengths" "no Python with numpy here"
+fi
 run --init whole/best.safetensors --predict "$root/tests/corpus/jpeg/colour444.jpg"
 [ $status -eq 0 ] && grep -q 'classes$' out
 check "--predict takes files" $? "$(head -n 1 out)$(tail -n 1 err)"
@@ -169,7 +173,7 @@ succeeds "--show-batch" $tiny --show-batch batch.png
 [ "$(head -c 4 batch.png | tail -c 3)" = PNG ]
 check "which is a picture" $?
 run $net --num-classes 11 --bench --image-size 64x64 --batch-size 2 --bench-seconds 0.1
-[ $status -eq 0 ] && "$python" -c 'import json, sys; assert json.loads(open("out").read())["train_images_per_s"] > 0'
+[ $status -eq 0 ] && grep -q '"train_images_per_s": [0-9.]*[1-9]' out
 check "--bench prints JSON" $? "$(tail -n 1 err)"
 
 # == First weights ===================================================================================================
@@ -178,14 +182,18 @@ classifier=$(echo $stages | sed 's/--backbone hierarchy//; s/--fpn-dim.*//')
 "$build/train_vit" $classifier --patch-size 4 --data shapes --epochs 1 --train-limit 20 --batch-size 10 --eval-every 0 \
     --run-dir classifier >out 2>err
 run $stages $small $data --steps 1 --eval-every 0 --lr 0 --init classifier/last.safetensors --run-dir started
-"$python" - classifier/last.safetensors started/last.safetensors "$root/tests/reference" <<'END'
+if [ -n "$python" ]; then
+    "$python" - classifier/last.safetensors started/last.safetensors "$root/tests/reference" <<'END'
 import sys; sys.path.insert(0, sys.argv[3])
 import numpy as np, safetensors_io
 before, after = safetensors_io.read(sys.argv[1])[0], safetensors_io.read(sys.argv[2])[0]
 own = [name for name in before if not name.startswith("head")]
 assert len(own) > 50 and all(np.array_equal(before[name], after["backbone." + name]) for name in own)
 END
-check "--init of a classifier gives the backbone its weights" $? "$(tail -n 1 err)"
+    check "--init of a classifier gives the backbone its weights" $? "$(tail -n 1 err)"
+else
+    skip "--init of a classifier gives the backbone its weights" "no Python with numpy here"
+fi
 refuses "weights of another backbone" 1 'whole/best.safetensors' $stages $small $data --init whole/best.safetensors \
     --run-dir no
 refuses "a classifier of other heads" 2 '--heads|4|3' $stages $small $data --dim 8,8,16,12 --heads 2,2,4,3 \
@@ -193,6 +201,12 @@ refuses "a classifier of other heads" 2 '--heads|4|3' $stages $small $data --dim
 
 # == Parity ==========================================================================================================
 
+if [ -z "$python" ]; then
+    skip "--parity" "no Python with numpy here"
+    echo "1..$count"
+    [ $failures -eq 0 ]
+    exit
+fi
 for fixture in "$root"/tests/fixtures/semantic/parity-*.safetensors; do
     name=$(basename "$fixture" .safetensors)
     flags=$("$python" -c 'import sys; sys.path.insert(0, sys.argv[2]); import safetensors_io
