@@ -199,7 +199,7 @@ seed=${VIT_TEST_SEED:-$$}
 PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=$root/scripts "$plain" - "$seed" >out 2>&1 <<'END'
 import random, sys
 import league_picture as picture
-random.seed(int(sys.argv[1]))
+random.seed(sys.argv[1])
 dots = [(min(860, max(70, random.gauss(500, 150))), min(560, max(50, random.gauss(300, 90)))) for _ in range(40)]
 names = ["x" * random.randint(2, 22) for _ in dots]
 boxes = picture.place(dots, names)
