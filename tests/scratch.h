@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -24,6 +25,7 @@ static char folder[] = "/tmp/vit_test_XXXXXX";
 /* Set-up and tear-down of a cmocka group: create and remove the folder. */
 static inline int make_folder(void **state) {
     (void)state;
+    umask(022); /* some tests read their files as another user */
     return mkdtemp(folder) == NULL;
 }
 
