@@ -31,8 +31,14 @@ cleanup() {
     rm -rf "$work"
 }
 trap cleanup EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM
+# A signal to the script alone also ends the programs that it has in the background.
+stop_all() {
+    jobs -p >"$work/jobs"
+    kill $(cat "$work/jobs") 2>/dev/null
+    exit "$1"
+}
+trap 'stop_all 130' INT
+trap 'stop_all 143' TERM
 cd "$work" || exit 1
 
 # == Telling =========================================================================================================
