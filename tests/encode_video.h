@@ -22,6 +22,8 @@
 #include <libavutil/display.h>
 #include <libavutil/opt.h>
 
+#include "tests/scratch.h"
+
 typedef struct {
     const char *container, *codec; /* "mp4", "matroska", "avi", "mpegts"; "mpeg4", "mjpeg", "mpeg2video", "ffv1", "libx264" */
     int frames, height, width;
@@ -147,8 +149,8 @@ static inline uint8_t *encode_video(const VideoRecipe *r, size_t *size) {
     stream->time_base = codec->time_base;
     stream->avg_frame_rate = codec->framerate;
     if (r->rotation) rotate_stream(stream, r->rotation);
-    char path[] = "/tmp/vit_video_XXXXXX"; /* libavformat's buffer in memory loses what avi overwrites */
-    int fd = mkstemp(path);
+    char path[SCRATCH_PATH]; /* libavformat's buffer in memory loses what avi overwrites */
+    int fd = mkstemp(scratch_path(path));
     assert_true(fd >= 0 && avio_open(&format->pb, path, AVIO_FLAG_READ_WRITE) >= 0);
     format->flags |= AVFMT_FLAG_BITEXACT;
     assert_true(avformat_write_header(format, NULL) >= 0);

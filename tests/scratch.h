@@ -20,18 +20,27 @@
 
 /* == A folder ===================================================================================================== */
 
-static char folder[] = "/tmp/vit_test_XXXXXX";
+enum { SCRATCH_PATH = 256 };
+
+/* A template for mkstemp and mkdtemp: a name in the folder TMPDIR, or in /tmp. */
+static inline char *scratch_path(char path[SCRATCH_PATH]) {
+    const char *parent = getenv("TMPDIR");
+    snprintf(path, SCRATCH_PATH, "%s/vit_test_XXXXXX", parent && *parent ? parent : "/tmp");
+    return path;
+}
+
+static char folder[SCRATCH_PATH];
 
 /* Set-up and tear-down of a cmocka group: create and remove the folder. */
 static inline int make_folder(void **state) {
     (void)state;
     umask(022); /* some tests read their files as another user */
-    return mkdtemp(folder) == NULL;
+    return mkdtemp(scratch_path(folder)) == NULL;
 }
 
 static inline int remove_folder(void **state) {
     (void)state;
-    char command[64];
+    char command[SCRATCH_PATH + 16];
     snprintf(command, sizeof command, "rm -r '%s'", folder);
     return system(command);
 }

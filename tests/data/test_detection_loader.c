@@ -27,7 +27,7 @@
 
 enum { IMAGES = 23, SIDE = 128 };
 
-static char json[64];
+static char json[SCRATCH_PATH + 16];
 
 static uint32_t draw(uint32_t stream, uint64_t i, uint32_t n) { return rng_below(1, RNG_TEST, stream, 0, i, n); }
 

@@ -27,7 +27,7 @@
  * has crowds and polygons with fewer than three corners. */
 enum { IMAGES = 21, EMPTY = 4, SMALL_ONE = 6, SLIVER = 9, KEPT = IMAGES - 3, OBJECTS = 3, CELLS = 28, MOST_SIDE = 180 };
 
-static char json[64];
+static char json[SCRATCH_PATH + 16];
 static uint8_t canvas[MOST_SIDE * MOST_SIDE * 3], bitmap[MOST_SIDE * MOST_SIDE];
 static const int categories[OBJECTS] = {5, 9, 70};
 
@@ -325,7 +325,7 @@ static void run_nothing(void *argument) {
 
 static void a_set_without_objects_is_refused(void **state) {
     (void)state;
-    char text[2048], path[64];
+    char text[2048], path[SCRATCH_PATH + 16];
     snprintf(path, sizeof path, "%s/nothing.json", folder);
     FILE *file = fopen(path, "w");
     assert_non_null(file);

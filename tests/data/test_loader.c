@@ -770,10 +770,10 @@ static void loaders_end_at_any_moment(void **state) {
 /* A damaged image is reported once per loader, and the next readable image replaces it. */
 static void damaged_images_are_named_and_replaced(void **state) {
     (void)state;
-    char path[] = "/tmp/vit_test_stderr_XXXXXX";
+    char path[SCRATCH_PATH];
     Error error;
     static uint8_t pixels[TRAIN * IMAGE];
-    int labels[TRAIN], fd = mkstemp(path), kept = dup(2);
+    int labels[TRAIN], fd = mkstemp(scratch_path(path)), kept = dup(2);
     Dataset dataset;
     open_images(&dataset, true);
     LoaderConfig config = {.parts = {.seed = check_seed(), .batch_size = TRAIN, .train = false, .max_damaged = 0.5f},

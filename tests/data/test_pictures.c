@@ -18,6 +18,7 @@
 #include "data/images/sheet.h"
 #include "data/images/transform.h"
 #include "tests/check.h"
+#include "tests/scratch.h"
 
 /* == Helpers ====================================================================================================== */
 
@@ -581,9 +582,9 @@ static void scaled_decoding_stays_close(void **state) {
 
 static void sheets_show_images_and_labels(void **state) {
     (void)state;
-    char path[] = "/tmp/vit_test_sheet_XXXXXX";
+    char path[SCRATCH_PATH];
     Error error;
-    int fd = mkstemp(path), labels[] = {0, 2, 1}, black = 0;
+    int fd = mkstemp(scratch_path(path)), labels[] = {0, 2, 1}, black = 0;
     assert_true(fd >= 0);
     static const char *const names[] = {"disc", "a_very long name that does not fit", "?!"};
     uint8_t pixels[3 * 8 * 12 * 3];

@@ -19,6 +19,7 @@
 #include "detection/coco_eval.h"
 #include "tests/check.h"
 #include "tests/detection/read_results.h"
+#include "tests/scratch.h"
 
 static const char *const number_names[COCO_NUMBERS] = {"AP",  "AP50", "AP75",  "APs", "APm", "APl",
                                                        "AR1", "AR10", "AR100", "ARs", "ARm", "ARl"};
@@ -267,11 +268,11 @@ static void without_detections_every_number_is_zero_or_none(void **state) {
 static void results_come_back_as_they_were_written(void **state) {
     (void)state;
     enum { COUNT = 5000 }; /* the reader needs several pieces */
-    char path[] = "/tmp/vit_test_results_XXXXXX";
+    char path[SCRATCH_PATH];
     Error error = {.text = ""};
     CocoResults wrote = {.count = 0}, got;
     Rle mask = {.count = 0};
-    close(mkstemp(path));
+    close(mkstemp(scratch_path(path)));
     for (uint64_t i = 0; i < COUNT; i++) {
         CocoDetection d = {.image_id = (int64_t)rng_bits(check_seed(), RNG_TEST, 1, 0, i) << 20, .category_id = 17};
         for (uint64_t k = 0; k < 4; k++) d.box[k] = rng_normal(check_seed(), RNG_TEST, 2, 0, 4 * i + k) * 1e3f;

@@ -17,6 +17,7 @@
 #include "detection/postprocess.h"
 #include "tests/check.h"
 #include "tests/ranges.h"
+#include "tests/scratch.h"
 
 /* == Postprocessing =============================================================================================== */
 
@@ -313,7 +314,7 @@ static void pixels_become_squares(void **state) {
 static void detections_are_framed_and_named(void **state) {
     (void)state;
     Coco coco;
-    char path[] = "/tmp/vit_test_draw_XXXXXX";
+    char path[SCRATCH_PATH];
     Error error = {.text = ""};
     scenes_coco(&coco, 1, 0, 1, SIDE, false);
     const CocoDetection detections[] = {{1, 3, {20, 30, 60, 40}, 0.98},
@@ -328,7 +329,7 @@ static void detections_are_framed_and_named(void **state) {
     assert_false(has_colour(&image, 5, 80, draw_colour(5)));    /* below the lowest score drawn */
     assert_true(has_colour(&image, 20, 21, draw_colour(3)));    /* the label, above its box */
     assert_true(memcmp(draw_colour(3).channel, draw_colour(4).channel, 3) != 0);
-    close(mkstemp(path));
+    close(mkstemp(scratch_path(path)));
     assert_true(image_write_png(path, image.pixels, image.height, image.width, &error));
     assert_true(image_read(&read, path, &error));
     assert_memory_equal(read.pixels, image.pixels, 160 * 130 * 3);

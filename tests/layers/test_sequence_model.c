@@ -18,6 +18,7 @@
 #include "data/sequences/sequences.h"
 #include "layers/density/sampling.h"
 #include "tests/on_device.h"
+#include "tests/scratch.h"
 #include "tests/settings.h"
 
 /* == A model and its batch ======================================================================================== */
@@ -258,10 +259,10 @@ static double sliding_bits(const char *path, int step, size_t windows) {
 
 static void test_sliding(void **state) {
     (void)state;
-    char path[] = "/tmp/vit-sliding-XXXXXX";
+    char path[SCRATCH_PATH];
     uint8_t bytes[33];
     for (int i = 0; i < 33; i++) bytes[i] = (uint8_t)((5 * i * i + i + 3) % 16);
-    int fd = mkstemp(path), ok = fd >= 0 && write(fd, bytes, sizeof bytes) == (ssize_t)sizeof bytes;
+    int fd = mkstemp(scratch_path(path)), ok = fd >= 0 && write(fd, bytes, sizeof bytes) == (ssize_t)sizeof bytes;
     assert_true(ok && !close(fd));
     ok &= near("step 12", sliding_bits(path, 12, 3), 4.27052936, 4, 1e-6, 2e-2);
     ok &= near("step 8", sliding_bits(path, 8, 4), 4.25549609, 4, 1e-6, 2e-2);
