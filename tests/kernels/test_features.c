@@ -316,7 +316,7 @@ static void test_denominators(void **state) {
         {3, 35, 3, 5, 10, DENOMINATOR_EPSILON, true}, {3, 35, 3, 5, 10, DENOMINATOR_CLAMP, false},
         {2, 35, 2, 5, 7, DENOMINATOR_CLAMP, true},    {1, 70, 1, 32, 64, DENOMINATOR_EPSILON, true},
         {1, 70, 1, 33, 64, DENOMINATOR_CLAMP, false}, {1, 9, 2, 5, 200, DENOMINATOR_EPSILON, true},
-        {1, 6, 1, 140, 12, DENOMINATOR_CLAMP, false}, {1, 2, 1, 1, 1, DENOMINATOR_EPSILON, true},
+        {1, 6, 1, 140, 12, DENOMINATOR_CLAMP, false}, {8, 2, 1, 1, 1, DENOMINATOR_EPSILON, true},
         {1, 67, 2, 32, 32, DENOMINATOR_CLAMP, false}, {1, 35, 1, 64, 32, DENOMINATOR_CLAMP, true},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) linear_case(cases[i]);
