@@ -20,6 +20,7 @@
 #include "tests/on_device.h"
 #include "tests/scratch.h"
 #include "tests/settings.h"
+#include "tests/slopes.h"
 
 /* == A model and its batch ======================================================================================== */
 
@@ -580,34 +581,20 @@ static void test_drawing(void **state) {
     assert_int_equal(sampling_draw(&(SamplingSettings){100, 0, 1}, logits, 4, 0.99f), 3);
 }
 
-/* The mean loss at base + h direction. */
-static double loss_at(Case *c, const float *base, const float *direction, double h) {
-    size_t total = c->m.model.params.total;
-    float *moved = malloc(total * sizeof *moved);
-    for (size_t j = 0; j < total; j++) moved[j] = base[j] + (float)(h * direction[j]);
-    set_values(c, moved);
-    free(moved);
-    return case_forward(c);
-}
+typedef struct {
+    Case *c;
+    const float *base, *direction;
+} Move;
 
-/* The slope of the loss by central differences whose widths halve, each pair extrapolated (Ridders).  Wide differences
- * suffer from curvature and narrow ones from rounding; the estimate whose total error looks smallest wins.  *noise: the
- * effect of a rounding error of four float epsilons in the loss. */
-static double slope_by_differences(Case *c, const float *base, const float *direction, double loss, double *noise) {
-    enum { WIDTHS = 10 };
-    double central[WIDTHS], estimate[WIDTHS], best = 0, least = INFINITY, rounding = 4 * ldexp(loss, -23);
-    for (int i = 0; i < WIDTHS; i++) {
-        double h = ldexp(1, -5 - i);
-        central[i] = (loss_at(c, base, direction, h) - loss_at(c, base, direction, -h)) / (2 * h);
-        if (i > 0) estimate[i] = (4 * central[i] - central[i - 1]) / 3;
-        if (i < 3) continue;
-        double moved = fmax(fabs(estimate[i] - estimate[i - 1]), fabs(estimate[i - 1] - estimate[i - 2]));
-        if (moved + rounding / h >= least) continue;
-        least = moved + rounding / h;
-        best = estimate[i];
-        *noise = rounding / h;
-    }
-    return best;
+/* The mean loss at base + h direction. */
+static double loss_at(void *context, double h) {
+    const Move *move = context;
+    size_t total = move->c->m.model.params.total;
+    float *moved = malloc(total * sizeof *moved);
+    for (size_t j = 0; j < total; j++) moved[j] = move->base[j] + (float)(h * move->direction[j]);
+    set_values(move->c, moved);
+    free(moved);
+    return case_forward(move->c);
 }
 
 /* With dropout, recomputed blocks give the same bits, and the gradient agrees with differences along the gradient plus
@@ -631,7 +618,9 @@ static int gradients_hold(int i) {
         direction[j] = base[j] != 0 ? direction[j] / (float)sqrt((double)total) + (float)(grads[j] / norm) : 0;
         slope += (double)grads[j] * direction[j];
     }
-    double found = slope_by_differences(&c, base, direction, loss, &noise);
+    Move move = {&c, base, direction};
+    /* At most four epsilons of the loss are rounding. */
+    double found = slope_by_differences(loss_at, &move, 1.0 / 32, 4 * ldexp(loss, -23), &noise);
     int ok = sizeof(real) != 4 || near("slope", found, slope, 1, 1e-3 * slope + noise, 1);
     free(base);
     free(direction);
