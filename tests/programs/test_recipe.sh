@@ -45,6 +45,13 @@ awk -F , 'NR == 1 { loss = $1; norm = $2 }
                 (norm - $2) ^ 2 < 1e-8 * norm ^ 2) }' lasts
 check "loss and gradient are the mean over the smaller batch" $? "$(tr '\n' ' ' <lasts)"
 
+# == The learning rate ===============================================================================================
+
+run $tiny --train-limit 64 --batch-size 16 --lr 1e-3 --lr-base-batch 32 --warmup-epochs 0 --epochs 1 --log-every 1 \
+    --run-dir half
+awk -F , 'NR == 2 { right = ($4 - 5e-4) ^ 2 < 1e-20 } END { exit !right }' half/log.csv
+check "lr_base_batch 32 halves the rate of batches of 16" $? "$(sed -n 2p half/log.csv)"
+
 # == Stopped and resumed =============================================================================================
 
 # The whole recipe.  A row is written for each of 40 batches, and the stop is within an epoch.
