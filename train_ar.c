@@ -126,7 +126,7 @@ static const ProgramFacts facts = {
         "  train_ar --data book.txt --tokens 512                    train on any file\n"
         "  train_ar --resume runs/shapes-sparse-strided-001         go on where a run stopped\n"
         "  train_ar --init runs/shapes-sparse-strided-001/best.safetensors --sample 16 --out sampled.png\n"
-        "  train_ar --config configs/ar/shapes-demo.ini --attn softmax    the same with dense attention\n"
+        "  train_ar --config configs/ar/shapes-demo.ini --attn softmax    the first run with dense attention\n"
         "  train_ar --resume runs/shapes-sparse-strided-001 --eval  measure bits per byte on the test split\n"
         "  train_ar --init runs/book.txt-softmax-001/best.safetensors --prompt \"Call me\" --sample 3\n"
         "  train_ar --config configs/ar/cifar10.ini --describe\n",
@@ -274,9 +274,9 @@ static int report(const DensityRun *run) {
     return training_report(t, "best %.4f bits per byte", best);
 }
 
-/* Trains from the first or a saved step to the last epoch or a signal; returns the exit status.  training_evaluated keeps
- * the weights with the highest score: here the geometric mean of the tokens' probabilities in percent, which is highest
- * where the bits are fewest. */
+/* Trains from the first or a saved step to the last epoch or a signal; returns the exit status.
+ * training_evaluated keeps the weights with the highest score: here the geometric mean of the tokens' probabilities in
+ * percent, which is highest where the bits are fewest. */
 static int train(DensityRun *run) {
     Training *t = &run->training;
     SequencePart part;

@@ -1,8 +1,8 @@
 /* train_detr: SMCA-DETR, an object detector, from COCO's files to COCO's twelve metrics.
  *
  * Read it from its end: main, and train above it, show the whole run.  Above them are, in this order, the settings,
- * evaluation, and output.  The model is layers/detr/detr.c; its initial weights, the loss of a step and the modes that do
- * not train are in layers/detr/, matching and COCO's metrics in detection/, pictures and boxes come from
+ * evaluation, and output.  The model is layers/detr/detr.c; its initial weights, the loss of a step and the modes that
+ * do not train are in layers/detr/, matching and COCO's metrics in detection/, pictures and boxes come from
  * data/detection/detection_loader.c. */
 #include <math.h>
 #include <stdio.h>
@@ -63,9 +63,14 @@ static void check_settings(DetrRun *run) {
     const char *rate = config_origin(config, "lr_backbone");
     detector_check_settings(&run->d);
     if (run->d.training.adamw->weight_decay_of != DECAY_OF_ALL)
-        config_reject(config, "weight_decay_of", "{weight_decay_of}: in DETR all parameters decay");
+        config_reject(config, "weight_decay_of", 
+                      "{weight_decay_of}: in DETR all parameters decay: use weight_decay_of all");
     if (run->model_settings->freeze_backbone && run->backbone->lr_backbone > 0 && rate && *rate == '-')
-        config_reject(config, "lr_backbone", "{lr_backbone}, but {freeze_backbone}");
+        config_reject(config, "lr_backbone", "{lr_backbone} would train the backbone, but {freeze_backbone} does not: "
+                                             "leave one of them out");
+    if (run->backbone->lr_backbone == 0 && !run->model_settings->freeze_backbone && run->d.training.resumed)
+        config_reject(config, "lr_backbone", "{lr_backbone} would freeze the backbone, which the run in %s trains to "
+                                             "its end", run->d.training.s->run_dir);
     if (run->backbone->lr_backbone == 0) run->model_settings->freeze_backbone = true;
     if (*run->d.modes->parity) run->model_settings->dropout = 0;
 }
@@ -274,7 +279,7 @@ static int train(DetrRun *run) {
                 detr_run_load(run, &part, run->d.train.mean, run->d.train.std);
                 detr_draw(detr, t->s->seed, (uint32_t)t->state.step, (size_t)next);
                 detr_forward(detr);
-                detection_loss(run, &part, &loss); /* matching, loss, and its gradients with respect to the predictions */
+                detection_loss(run, &part, &loss); /* matching, loss, and its gradients for the predictions */
                 detr_backward(detr, next + part.n == end ? all_reduce_start : NULL);
             }
             detr_run_update(run, &loss); /* AdamW, with the gradients of all ranks */

@@ -192,7 +192,7 @@ static void training_data_and_model(MaskRun *run) {
                                       .stem = stem,
                                       .class_names = d->names,
                                       .classes = d->ids});
-    mask_rcnn_fold(&run->model); /* a state may have been loaded */
+    mask_rcnn_fold(&run->model); /* batch norms into the weights, which training_open may have read from a state */
 }
 
 static void announce(MaskRun *run) {
@@ -206,8 +206,8 @@ static void announce(MaskRun *run) {
            m->model.params.parameters,
            (double)mask_rcnn_macs(m, m->H, m->W, m->settings.proposals, m->settings.detections) / 1e6, m->H, m->W,
            (double)model_activation_bytes(&m->model) / (1 << 20));
-    training_announce(&d->training, "at most %d at a time; batches padded as a whole would be %.0f %% padding", d->loader.parts.room,
-                      100 * detection_padding(&d->loader));
+    training_announce(&d->training, "at most %d at a time; batches padded as a whole would be %.0f %% padding",
+                      d->loader.parts.room, 100 * detection_padding(&d->loader));
 }
 
 static void note_step(Training *t, const MaskRcnnLoss *loss) {

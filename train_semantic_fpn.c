@@ -202,7 +202,7 @@ static void training_data_and_model(SemanticRun *run) {
     training_open(t, &(TrainingStart){.params = &run->net.model.params, .batches = run->loader.parts.batches,
                                       .stem = stem, .class_names = run->train.names.at,
                                       .classes = run->train.names.count});
-    semantic_fpn_fold(&run->net); /* a state may have been loaded */
+    semantic_fpn_fold(&run->net); /* batch norms into the weights, which training_open may have read from a state */
 }
 
 static void announce(SemanticRun *run) {

@@ -34,11 +34,11 @@ static void add_settings(VitRun *run, Config *config) {
     run->target = config_add(config, &target_settings);
     run->distillation = config_add(config, &distillation_settings);
     run->training.s = config_add(config, &training_settings);
-    config_explain(config, "eval", "Measure the accuracy of --init or --resume on the validation images in val/, else on the "
-                                   "test images, else on those that training held out, and stop");
+    config_explain(config, "eval", "Measure the accuracy of --init or --resume on the validation images in val/, else on "
+                                   "the test images, else on those that training held out, and stop");
     config_explain(config, "predict", "Classify these images: JPEG, PNG, BMP or WebP files, folders of them, or "
-                                      "test:17 for an image of the test split; a model of clips takes videos, folders of frames, "
-                                      "and folders of both");
+                                      "test:17 for an image of the test split; a model of clips takes videos, folders of "
+                                      "frames, and folders of both");
     config_explain(config, "parity", "One forward and backward pass on the images or clips and the labels of this "
                                      "safetensors file; parameters in it replace the model's");
     config_explain(config, "init", "Start from these weights (safetensors, timm's names); tables on the token grid are "
@@ -167,8 +167,8 @@ static void forward_backward(VitRun *run, int first, int B, bool last) {
     trunk_draw_drops(&vit->trunk, run->training.s->seed, (uint32_t)run->training.state.step, (size_t)first, B);
     vit_load_targets(vit, run->targets, B);
     if (run->class_weights) vit_load_weights(vit, run->weights, B);
-    /* same: this pass launches the same kernels with the same arguments as the last one and begins no sum over ranks, so a
-     * GPU can replay it as a graph. */
+    /* same: this pass launches the same kernels with the same arguments as the last one and begins no sum over ranks, so
+     * a GPU can replay it as a graph. */
     bool same = B == vit->model.batch && batch == run->training.s->batch_size && !vit_drops(run->model_settings) &&
                 !(last && distributed_ranks() > 1);
     if (!same || device_graph_begin(&run->graph)) {

@@ -85,4 +85,4 @@ build/fuzz/libtrain.a: $(FUZZ_SOURCES:%.c=build/fuzz/%.o)
 	@ar rcs $@ $^
 $(FUZZERS): build/fuzz/%: build/fuzz/tests/fuzz/%.o build/fuzz/libtrain.a
 	@echo "FUZZ $@"
-	@clang $(FUZZ_FLAGS) $^ -o $@ $(FUZZ_LIBRARIES)
+	@clang $(FUZZ_FLAGS) $(LDFLAGS) $^ -o $@ $(FUZZ_LIBRARIES)

@@ -46,4 +46,4 @@ $(BUILD)/libvit.a: $(LIBRARY_OBJECTS) $(BUILD)/libtrain.a make/library.mk
 	@ar rcs $@ $(BUILD)/library/all.o
 
 $(BUILD)/vit.pc: library/vit.pc.in make/library.mk FORCE
-	@sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' -e 's|@LIBRARIES@|$(LIBRARY_LIBRARIES) -fopenmp|' $< > $@
+	@sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' -e 's|@LIBRARIES@|$(filter -L%,$(LDFLAGS)) $(LIBRARY_LIBRARIES) -fopenmp|' $< > $@

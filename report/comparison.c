@@ -251,7 +251,7 @@ static bool same_settings(const ComparedRun *a, const ComparedRun *b) {
     return same && i == a->setting_count && k == b->setting_count;
 }
 
-/* A seed counts once: two runs of one seed are not two samples. */
+/* A seed counts once: two runs of one seed are not two samples.  Neither is a run without a seed another one. */
 static bool has_seed(const RunGroup *group, const char *seed) {
     bool has = !seed;
     for (int i = 0; !has && i < group->count; i++) {

@@ -8,7 +8,7 @@ export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}"
 sh scripts/deps.sh demo
 python=${PYTHON:-python3}
 command -v "$python" >/dev/null 2>&1 || python=/usr/bin/python3
-# shellcheck disable=SC2034 # of make
+# shellcheck disable=SC2034 # for the scripts that read this file
 jobs=$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 
 # Removes only files of an earlier demo from the run's folder: those of a training, and FILES; other files remain.

@@ -52,7 +52,7 @@ mkdir -p "$RUNS" || exit 1
 setting() { sed -n "s/^$2 *= *//p" "$1/config.ini"; } # folder, name
 
 finished() { # folder
-    [ -f "$1/last.safetensors" ] && [ -f "$1/config.ini" ] || return 1
+    { [ -f "$1/last.safetensors" ] || [ -f "$1/best.safetensors" ]; } && [ -f "$1/config.ini" ] || return 1
     last=$(tail -n 1 "$1/log.csv" | cut -d , -f 2,7)
     [ "${last%,*}" = "$(setting "$1" epochs)" ] && { [ -n "${last#*,}" ] || [ "$(setting "$1" eval_every)" = 0 ]; }
 }
@@ -120,7 +120,7 @@ echo "$rows" | while read -r name after program arguments; do
         elif [ -f "$folder/state.safetensors" ]; then
             echo "$name, seed $seed: goes on"
             ${TRAIN_VIT%train_vit}$program --resume "$folder" </dev/null || exit
-        elif [ -f "$folder/last.safetensors" ]; then
+        elif [ -f "$folder/last.safetensors" ] || [ -f "$folder/best.safetensors" ]; then
             echo "$name, seed $seed: $folder has no state.safetensors to go on from: remove the folder to train anew"
             continue
         elif [ "$init" ] && [ ! -f "$weights" ]; then

@@ -271,7 +271,7 @@ def paper_numbers(table):
 
 def describe(row, cache={}):
     """params (of train_detr those that are trained, of the others all) and macs, with and without transforms, from
-    --describe, or {} if the program is missing or refuses."""
+    --describe, or {} if the config or the program is missing, or if the program refuses."""
     path = os.path.join(ROOT, "configs", row.config + ".ini")
     key = (path, tuple(row.arguments))
     if key not in cache:

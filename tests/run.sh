@@ -55,10 +55,10 @@ show_log() {
 }
 
 run_limited() {
-    if env --default-signal=INT,QUIT timeout 1 true 2>/dev/null; then
+    if env --default-signal=INT,QUIT,HUP timeout 1 true 2>/dev/null; then
         # timeout makes a group of processes, which gets no signal of the terminal: this shell forwards them.  The
-        # signals that env restores are ignored in a shell's background jobs, and tests send them.
-        env --default-signal=INT,QUIT timeout -k 10 "$limit" "$@" &
+        # signals that env restores are ignored in a shell's background jobs and under nohup, and tests send them.
+        env --default-signal=INT,QUIT,HUP timeout -k 10 "$limit" "$@" &
         trap "kill $! 2>/dev/null; wait; exit 143" INT TERM HUP
         wait $!
     elif command -v timeout >/dev/null 2>&1; then
@@ -114,6 +114,7 @@ run_test() { # file of results, name, command...
 }
 
 if [ "${1:-}" = --one ]; then # file of results, source
+    unset TOTALS # a test of this script does not count there
     name=$(basename "${3%.*}")
     # shellcheck disable=SC2086 # the launcher: a command and its options, or nothing
     case $3 in

@@ -35,6 +35,8 @@ trap cleanup EXIT
 stop_all() {
     jobs -p >"$work/jobs"
     kill $(cat "$work/jobs") 2>/dev/null
+    kill -s CONT $(cat "$work/jobs") 2>/dev/null
+    wait # they may be saving into the folder
     exit "$1"
 }
 trap 'stop_all 130' INT

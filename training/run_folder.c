@@ -202,6 +202,20 @@ static int log_order(RunFolder *folder, const char *header, const char *line) {
     return known;
 }
 
+/* Names the columns of header that the log lacks. */
+static void warn_of_missing(const RunFolder *folder, const char *header) {
+    char ours[LOG_SIZE], missing[LOG_SIZE] = "", *names[LOG_COLUMNS];
+    snprintf(ours, sizeof ours, "%s", header);
+    int count = split_row(ours, names);
+    for (int i = 0; i < count; i++) {
+        int k = 0;
+        size_t end = strlen(missing);
+        while (k < folder->log_columns && folder->log_order[k] != i) k++;
+        if (k == folder->log_columns) snprintf(missing + end, sizeof missing - end, "%s%s", end ? ", " : "", names[i]);
+    }
+    warn("%s: it keeps its columns, so these are not logged: %s", folder->log_path, missing);
+}
+
 /* A log of another version, or of a run with other settings, continues with its own columns. */
 static void log_check_header(RunFolder *folder, const char *header) {
     char line[LOG_SIZE] = "";
@@ -211,7 +225,7 @@ static void log_check_header(RunFolder *folder, const char *header) {
     if (known < ours && known < folder->log_columns)
         warn("%s: its columns are not this program's, which are %s", folder->log_path, header);
     else if (known < ours)
-        warn("%s: it keeps its columns, which are fewer than this run's: %s", folder->log_path, header);
+        warn_of_missing(folder, header);
     if (!known) log_order(folder, header, header);
 }
 

@@ -38,8 +38,8 @@ static const ConfigEntry cosine_entries[] = {
     {F(FLOAT, lr_min), "1e-5", .min = 0, .max = 100, .help = "Learning rate at the end of the cosine"},
     {F(FLOAT, lr_warmup), "1e-6", .min = 0, .max = 100, .help = "Learning rate at the start of the warm-up"},
     {F(FLOAT, warmup_epochs), "5", .min = 0, .max = 1e6,
-     .help = "Epochs of warm-up (if not given, at most a tenth of epochs; a number that a config file gives for a longer run is "
-             "shortened likewise)"},
+     .help = "Epochs of warm-up (if not given, at most a tenth of epochs; a number above epochs becomes a tenth of them, or "
+             "is refused if both were given together)"},
     {F(CHOICE, warmup_curve), "linear",
      CONFIG_CHOICES([WARMUP_LINEAR] = "linear", [WARMUP_RECIPROCAL] = "reciprocal"),
      .help = "Learning rate in the warm-up: linear, from lr_warmup on; or reciprocal, lr divided by the number of "
@@ -90,7 +90,8 @@ static const ConfigEntry step_cosine_entries[] = {
     {F(FLOAT, lr), "1e-3", .section = "training", .min = 0, .max = 100,
      .help = "Peak learning rate of AdamW, reached at the end of the warm-up; from there half a cosine leads to 0"},
     {F(INT, warmup_steps), "5000", .min = 0, .max = 1e9,
-     .help = "Steps of linear warm-up; the default, and one longer than the run, shrink to a tenth of all steps"},
+     .help = "Steps of linear warm-up (if not given, at most a tenth of all steps; a number that a config file gives for "
+             "a longer run is shortened likewise)"},
 };
 #undef F
 const ConfigGroup step_cosine_settings = {CONFIG_GROUP(StepCosineSettings, step_cosine_entries),
@@ -150,7 +151,8 @@ static const ConfigEntry dense_entries[] = {
      .help = "With lr_decay drops: the epochs after which the learning rate falls to a tenth"},
     {F(FLOAT, lr_power), "0.9", .min = 0, .max = 10, .help = "With lr_decay poly: its power"},
     {F(INT, warmup_steps), "500", .min = 0, .max = 1e9,
-     .help = "Steps of linear warm-up; the default, and one longer than the run, shrink to a tenth of all steps"},
+     .help = "Steps of linear warm-up (if not given, at most a tenth of all steps; a number that a config file gives for "
+             "a longer run is shortened likewise)"},
     {F(FLOAT, lr_warmup), "0.001", .min = 0, .max = 1,
      .help = "Learning rate at the start of the warm-up, as a fraction of that at its end"},
 };

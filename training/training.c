@@ -23,7 +23,8 @@ enum { MOST_EPOCHS = 1000000 };
 
 #define F(KIND, field) CONFIG_FIELD(KIND, TrainingSettings, field)
 static const ConfigEntry entries[] = {
-    {F(INT, epochs), "300", .section = "training", .min = 1, .max = MOST_EPOCHS, .help = "Passes over the training images"},
+    {F(INT, epochs), "300", .section = "training", .min = 1, .max = MOST_EPOCHS,
+     .help = "Passes over the training images"},
     {F(INT, batch_size), "512", .min = 1, .max = 1e6, .change = CHANGE_BETWEEN_EPOCHS,
      .help = "Number of images in a step of the optimizer, summed over all ranks"},
     {F(INT, micro_batch), "0", .min = 0, .max = 1e6,

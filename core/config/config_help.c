@@ -205,8 +205,9 @@ void config_markdown(const Config *config, FILE *out) {
     int place = 0, before = -1;
     fputs("The column *resumed* says whether a run that is continued with `--resume` may have another value: never, "
           "freely, or only from one epoch to the next. *path*: the path may change, but not the name of a known data "
-          "set. *to default*: it can only be set back to its default, which takes the value from the data. *per call*: the setting applies to one call of the program and is not part of the run. *by rank*: "
-          "the processes of a run may have different values. The cell is empty for a setting that is possible only on "
+          "set. *to default*: it can only be set back to its default, which takes the value from the data. "
+          "*per call*: the setting applies to one call of the program and is not part of the run. *by rank*: the "
+          "processes of a run may have different values. The cell is empty for a setting that is possible only on "
           "the command line.\n\n", out);
     for (int i = next_setting(config, &place, -1); i >= 0; i = next_setting(config, &place, i)) {
         const ConfigEntry *entry = config->settings[i].entry;

@@ -37,8 +37,8 @@ static const ConfigEntry entries[] = {
      .help = "In place of random resized crops: the smallest short side to which training images are resized before a "
              "crop of img_size is cut out at random (0: short_side_max)"},
     {F(INT, short_side_max), "0", .min = 0, .max = 16384,
-     .help = "The largest short side to which training images are resized; 1 / side is uniformly distributed, as in SlowFast's "
-             "and MViT's recipes for Something-Something (0: random resized crops)"},
+     .help = "The largest short side to which training images are resized; 1 / side is uniformly distributed, as in "
+             "SlowFast's and MViT's recipes for Something-Something (0: random resized crops)"},
     {F(INT, eval_resize), "0", .min = 0, .max = 16384,
      .help = "Short side to which test images are resized before the centre crop (0: 256/224 of img_size)"},
     {F(CHOICE, interpolation), "bicubic",

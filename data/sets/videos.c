@@ -585,6 +585,7 @@ static bool lists_clips(const char *list, VideosLayout layout, const char *path)
     ssize_t length = getline(&line, &room, file);
     while (length > 0 && isspace((unsigned char)line[length - 1])) line[--length] = 0;
     char *field = length > 0 ? last_field(line) : NULL;
+    if (field && strlen(line) > 1 && line[strlen(line) - 1] == '"') line[strlen(line) - 1] = 0; /* a quoted path */
     bool clips = field && read_number(field, &label) && !image_has_name(line);
     fclose(file);
     free(line);

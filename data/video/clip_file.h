@@ -2,7 +2,7 @@
  * frame can be read without the others.
  *
  *     header    ClipFileHeader
- *     times     double [count]: seconds from the first frame, ascending
+ *     times     double [count]: seconds from the first frame, ascending; all 0 if they are not known
  *     offsets   uint64_t [count + 1]: of the pictures from the beginning of the file, ascending; the last is its size
  *     pictures  files as data/images/image.h reads them
  *

@@ -86,6 +86,7 @@ TILE_INLINE float reals_dot(const real *a, const real *b, int n) {
     return vec_sum(sum);
 }
 
+/* The dot product of a [n] and b [n]. */
 TILE_INLINE float row_dot(const real *a, const float *b, int n) {
     vec sum = {0};
     for (int j = 0; j < n; j += TILE) sum += real_load_part(a + j, n - j) * vec_load_part(b + j, n - j);

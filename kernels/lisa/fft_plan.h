@@ -209,9 +209,10 @@ static inline void fft_known_add(FftKnown **known, FftKnown *made, void (*plan_f
 }
 
 static inline void fft_known_free(FftKnown **known, void (*plan_free)(FftKnown *)) {
-    for (FftKnown *next; *known; *known = next) {
-        next = (*known)->next;
+    while (*known) {
+        FftKnown *next = (*known)->next;
         plan_free(*known);
+        *known = next;
     }
 }
 

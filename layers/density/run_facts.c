@@ -68,8 +68,8 @@ static const char drawn_title[] = "Samples of the model";
 /* Seconds that sampling may take: a hundredth of an epoch; at the end of a run a hundredth of the run, or a minute. */
 static double seconds_allowed(const Training *t) {
     double seconds = now_seconds() - t->started, steps = (double)(t->state.step - t->first_step);
-    if (steps == 0) return 0; /* a resumed run begins with an evaluation */
-    return training_epoch_follows(t) ? 0.01 * seconds / steps * (double)t->batches : fmax(0.01 * seconds, 60);
+    if (!training_epoch_follows(t)) return fmax(0.01 * seconds, 60);
+    return steps > 0 ? 0.01 * seconds / steps * (double)t->batches : 0; /* a resumed run may begin with an evaluation */
 }
 
 static void show_drawing(size_t done, size_t end) { progress_show(false, "sampling: token %zu/%zu", done, end); }

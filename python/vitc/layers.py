@@ -56,7 +56,7 @@ class Depthwise(nn.Module):
 
 def hidden_width(config):
     """The product is rounded to float32, as in the program, before it is cut to an integer."""
-    return int(torch.tensor(config.mlp_ratio, dtype=torch.float32) * config.dim)
+    return int(torch.tensor(config.mlp_ratio, dtype=torch.float32, device="cpu") * config.dim)
 
 
 class Mlp(nn.Module):

@@ -154,6 +154,8 @@ for which; do
             failures=$((failures + 1))
             rows="$rows$row not installed | | | | | |
 "
+            root=$bare/$name.bare.part
+            leave
             rm -rf "$bare/$name.bare.part"
             continue
         fi

@@ -130,7 +130,7 @@ printf 'file,label\nimage000.bmp,3\n' >kaggle/test.csv
 run --data kaggle $settings --run-dir kaggle.run
 [ "$status" -eq 0 ]
 check "nor does one beside a test folder without classes" $? "$(tail -n 1 err)"
-cp -R bare noted && printf 'image000.bmp,1\n' >noted/train.csv && echo '[{"id": 1}]' >noted/test.json
+cp -R bare noted && printf '"image000.bmp",1\n' >noted/train.csv && echo '[{"id": 1}]' >noted/test.json
 run --data noted $settings --run-dir noted.run
 [ "$status" -eq 0 ]
 check "nor do some beside class folders" $? "$(tail -n 1 err)"

@@ -182,8 +182,8 @@ if [ "$library" ] && [ "$(uname -m)" = x86_64 ]; then
     check "an installation of a build without the second library removes it" $? "$(tail -n 1 err)"
     echo v4 >two/variants
     two install-built
-    two uninstall && [ -z "$(find "$there2" -type f)" ]
-    check "make uninstall removes everything from a folder whose name has a space" $? "$(find "$there2" -type f | head -n 1)"
+    two uninstall && [ -z "$(find "$there2" ! -type d)" ]
+    check "make uninstall removes everything from a folder whose name has a space" $? "$(find "$there2" ! -type d | head -n 1)"
 fi
 
 # == The pages =======================================================================================================
@@ -202,7 +202,7 @@ check "links of the installed docs lead somewhere" $? "$links links, missing:${m
 
 echo mine >"$there/share/vit.c/configs/cpu/mine.ini"
 install_or_not uninstall
-left=$(cd "$there" && find . -type f)
+left=$(cd "$there" && find . ! -type d)
 [ "$left" = ./share/vit.c/configs/cpu/mine.ini ]
 check "make uninstall takes back what it installed and no other file" $? "left: $(echo $left | head -c 200)"
 [ ! -e "$there/share/doc/vit.c" ]
