@@ -19,8 +19,8 @@ static inline void depthwise_declare_from(DepthwiseLayer *l, Params *params, con
     int k = shape.k, fan = depthwise_taps(&shape);
     l->shape = shape;
     params_declare(params, (Param){.value = &l->w, .grad = &l->dw, .named = {prefix, name, ".weight"},
-                                   .init = INIT_FAN_IN_UNIFORM, .fan = fan, .decay = true, .from = from,
-                                   .shape = {shape.period, 1, shape.kt > 1 ? shape.kt : 0, k, k},
+                                   .init = INIT_FAN_IN_UNIFORM, .fan = fan, .groups = shape.period, .decay = true,
+                                   .from = from, .shape = {shape.period, 1, shape.kt > 1 ? shape.kt : 0, k, k},
                                    .time = {TIME_TAPS, 2, shape.kt, 0, true}});
     if (bias)
         params_declare(params, (Param){.value = &l->b, .grad = &l->db, .named = {prefix, name, ".bias"},

@@ -47,6 +47,15 @@ void params_start_scaled(Params *params, const char *prefix, const char *name, f
     }
 }
 
+void params_start_fan_out(Params *params, int first) {
+    for (int i = first; i < params->count; i++) {
+        Param *p = &params->items[i];
+        if (p->init != INIT_FAN_IN_UNIFORM) continue;
+        p->init = p->ndim > 1 ? INIT_KAIMING_NORMAL : INIT_ZEROS;
+        if (p->ndim > 1) p->fan = (int)p->size / p->shape[1] / (p->groups ? p->groups : 1);
+    }
+}
+
 void params_decay_from(Params *params, int first) {
     for (int i = first; i < params->count; i++) params->items[i].decay = !params->items[i].frozen;
 }

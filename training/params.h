@@ -84,6 +84,7 @@ struct Param {
     int shape[PARAM_MAX_DIMS]; /* a dimension declared as 0 is left out, such as that of the frames of an image */
     ParamInit init;
     int fan;        /* for INIT_FAN_IN_UNIFORM and INIT_KAIMING_NORMAL */
+    int groups;     /* of a convolution, for params_start_fan_out; 0 means 1 */
     float gain;     /* factor of the values that `init` draws; a declared 0 means 1 */
     ParamDraw draw; /* NULL: only `init` */
     bool decay;     /* weight decay applies to it */
@@ -128,6 +129,10 @@ void params_declare(Params *params, Param tensor);
 /* Sets the gain of the tensor `prefix` + `name`: its initial values are `gain` times what its ParamInit draws.  Does
  * nothing if there is no such tensor. */
 void params_start_scaled(Params *params, const char *prefix, const char *name, float gain);
+
+/* Gives the convolutions among the tensors from index `first` on PVTv2's initial values instead of INIT_FAN_IN_UNIFORM:
+ * normal with variance 2 / (k k out / groups), and zero biases. */
+void params_start_fan_out(Params *params, int first);
 
 /* Turns weight decay on for all learned tensors from index `first` on. */
 void params_decay_from(Params *params, int first);

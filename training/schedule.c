@@ -2,7 +2,9 @@
  *   t < W   lr_warmup + (peak - lr_warmup) t / W,  or with a reciprocal warm-up peak / (W - t)
  *   else    lr_min + (peak - lr_min) (1 + cos(pi t / T)) / 2,  or from the warm-up on with (t - W) / (T - W)
  * In DeiT's recipe the cosine starts at t = 0, not at W, because timm's warmup_prefix is off there; in that of Compact
- * Transformers it starts at W, after a reciprocal warm-up. */
+ * Transformers it starts at W, after a reciprocal warm-up.  With lr_schedule = epoch, epoch e (from 0) has the rate of t =
+ * e, as in timm's train.py; DeiT's own program trains its first two epochs at that of t = 0, and is one behind from
+ * then on. */
 #include "training/schedule.h"
 
 #include <math.h>

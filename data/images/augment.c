@@ -14,7 +14,8 @@ static const ConfigEntry entries[] = {
     {F(BOOL, flip), "true", .help = "Mirror half of the training images"},
     {F(STRING, aa), .section = "augmentation", .argument = "POLICY",
      .help = "RandAugment policy in timm's notation, such as rand-m9-mstd0.5-inc1; or AutoAugment: autoaugment-cifar10 "
-             "and autoaugment-imagenet as in torchvision, autoaugment-compact as in Compact Transformers (empty: off)"},
+             "and autoaugment-imagenet as in torchvision, autoaugment-compact as in Compact Transformers (empty: off). "
+             "RandAugment fills with ImageNet's mean colour, as in DeiT, for every data set"},
     {F(CHOICE, train_interpolation), "random",
      CONFIG_CHOICES([RANDAUGMENT_RANDOM] = "random", [RANDAUGMENT_BILINEAR] = "bilinear",
                     [RANDAUGMENT_BICUBIC] = "bicubic"),

@@ -1,7 +1,7 @@
 /* Convolution, channels last; the formulas are in kernels/convolution/convolution.c.  folded is W' as float
  * [out,k,k,in], and the libraries read a copy rounded to real (real_copy).  A 1 x 1 convolution of stride 1 is a linear
- * layer, whose weight gradient is float; the others use cuDNN, or a plain kernel where cuDNN has no algorithm. Shift,
- * addend and ReLU are a separate pass. */
+ * layer, whose weight gradient is float, except for its input gradient, which may have an addend; this and the others
+ * use cuDNN, or a plain kernel where cuDNN has no algorithm.  Shift, addend and ReLU are a separate pass. */
 #include <device.cuh>
 
 #include "kernels/convolution/cudnn.h"

@@ -113,6 +113,11 @@ static void close_all(void) {
     close_others = NULL;
 }
 
+static void tell_slow(const LibraryConvolution *l, const char *reason) {
+    fprintf(stderr, "%s for a %d x %d convolution of %d to %d channels: a slow plain kernel is used instead\n", reason, l->c.k,
+            l->c.k, l->c.in, l->c.out);
+}
+
 static void library_create(LibraryConvolution *l) {
     const Convolution *c = &l->c;
     const LibraryImages &i = l->images;
@@ -136,6 +141,7 @@ static void library_create(LibraryConvolution *l) {
                                               CUDNN_CROSS_CORRELATION, CUDNN_DATA_FLOAT));
     CUDNN_TRY(cudnnSetConvolutionMathType(l->convolution, sizeof(real) == 4 ? CUDNN_FMA_MATH : CUDNN_TENSOR_OP_MATH));
     library_search(l);
+    if (!l->found) tell_slow(l, "cuDNN has no deterministic algorithm");
 }
 
 static bool same_images(const LibraryImages &a, const LibraryImages &b) {
@@ -169,10 +175,9 @@ size_t library_workspace(const LibraryConvolution *l) { return l->workspace; }
 static bool library_did(LibraryConvolution *l, const char *call, cudnnStatus_t status) {
     if (status == CUDNN_STATUS_SUCCESS) return true;
     if (!unsupported(status)) cuda_fail(call, __FILE__, __LINE__, cudnnGetErrorString(status));
-    fprintf(stderr,
-            "%s does not support what cuDNN proposed for a %d x %d convolution of %d to %d channels: a slow plain "
-            "kernel is used instead\n",
-            call, l->c.k, l->c.k, l->c.in, l->c.out);
+    char reason[128];
+    snprintf(reason, sizeof reason, "%s does not support what cuDNN proposed", call);
+    tell_slow(l, reason);
     l->found = false;
     return false;
 }

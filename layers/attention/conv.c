@@ -1,10 +1,14 @@
 /* A convolution in attention's place: a pointwise layer, a depthwise convolution, a pointwise layer.
  *   conv     with biases, 5x5: the mixer of UniFormer's convolution blocks (Li et al. 2022)
- *   sepconv  without, twice as wide between the two, GELU before the 7x7: MetaFormer's (Yu et al. 2022, SepConv)
+ *   sepconv  without, twice as wide between the two, GELU before the 7x7: MetaFormer's (Yu et al. 2022, SepConv), where
+ *            StarReLU, a scaled and shifted square of ReLU, has GELU's place
  * x [B,N,M] -> y [B,N,M], tokens on a grid, K = M or 2 M
  * forward   1. a = x W1^T + b1 [B,N,K]   2. g = a or gelu(a)   3. c = depthwise of g   4. y = c W2^T + b2
  * backward  4. dc   3. dg   2. da   1. dx
- * saves     a, c; g is computed again. */
+ * saves     a, c; g is computed again.
+ *
+ * Initial weights differ: depthwise ones are uniform within 1/7 or 1/5 (MetaFormer's: normal, deviation 0.02), pointwise
+ * ones normal with deviation 0.02 (UniFormer's: uniform within 1/sqrt(fan in)). */
 #include "layers/attention.h"
 #include "layers/papers.h"
 #include "layers/depthwise.h"

@@ -10,6 +10,7 @@
  * The LiSA paper says that its convattn block "downsamples the query and key to 14 x 14"; the multiply-adds in its
  * Table 4 are those of downsampled keys and values, as in MViTv2, with a query for every token.
  *
+ * MViTv2's models also add relative positions to the scores, which LiSA's parameter count leaves no room for.
  * Each channel has its own 3x3 weights, which the LiSA paper's parameter count implies; in MViTv2 the heads share them.
  * The heads share the weights of the norms.  k's norm has no bias, because a bias would add the same number to all
  * scores of a query, which does not change the softmax. */

@@ -2,7 +2,9 @@
  * x [B,N,M] -> y [B,N,M], tokens on a grid
  * forward   1. mix = depthwise 7x7 of x + b   2. y = mix Wproj^T + b
  * backward  2. dmix   1. dx
- * saves     mix. */
+ * saves     mix.
+ *
+ * Initial weights are uniform within 1/7; ConvNeXt's are normal with deviation 0.02. */
 #include "layers/attention.h"
 #include "layers/papers.h"
 #include "layers/depthwise.h"

@@ -7,7 +7,8 @@
  * saves     the slices of x (the second one after the maximum, with its indices), x W1^T, the first 4C channels of wide
  *           before GELU, qkv, lse, the output of the attention, wide, mix.
  *
- * Of clips the convolutions are time_kernel frames long and the maximum is that of each frame by itself.
+ * Of clips the convolutions are time_kernel frames long and the maximum is that of each frame by itself.  W1 and W2
+ * begin with deviation 0.02, like linear layers.
  *
  * The numbers in the LiSA paper, 6.36 M parameters and 1.28 G multiply-adds, imply dim 216 with L = 96, that is 9 heads
  * of which four attend; no other division of 180 to 320 channels has both numbers. */

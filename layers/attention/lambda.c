@@ -11,7 +11,8 @@
  * multiply-adds, are exactly those of q and v of the model's width without biases, one embedding [729,16] for all
  * heads, an output projection, and no keys.  The whole layer of LambdaNetworks, where the heads share u keys and values
  * and a content lambda is added, would have 5.04 M parameters with u = 1 and 5.68 M with u = 4.  LambdaNetworks
- * normalises q and v by batch norms; here layer norms, with weights that the heads share, normalise each token. */
+ * normalises q and v by batch norms; here layer norms, with weights that the heads share, normalise each token.  Its
+ * embedding begins with deviation 1, this one with 0.02. */
 #include <stdlib.h>
 
 #include "core/die.h"

@@ -31,7 +31,8 @@ static void relu_linear_declare(Attention *a, Params *params) {
     depthwise_declare(&s->conv, params, a->prefix, "aggreg.0.0",
                       (Depthwise){a->grid, 3 * M, 5, 3 * M, 3 * M, 3 * M, a->place.time_kernel}, false);
     params_declare(params, (Param){.value = &s->w, .grad = &s->dw, .named = {a->prefix, "aggreg.0.1.weight"},
-                                   .init = INIT_FAN_IN_UNIFORM, .fan = D, .decay = true, .shape = {3 * M, D, 1, 1}});
+                                   .init = INIT_FAN_IN_UNIFORM, .fan = D, .groups = 3 * M / D, .decay = true,
+                                   .shape = {3 * M, D, 1, 1}});
     projection_declare(&s->proj, params, a->prefix, "proj", 2 * M, M);
 }
 

@@ -11,8 +11,8 @@
  * the tables with kernel and context come first, in rows of an N x N matrix that is not stored, which makes steps 4 and
  * 5 D times cheaper.  Each head has its own k and v, while H1, H2 and G [T,...] and P1 and I [D,D] are shared: the
  * model then has the LiSA paper's 8.23 M parameters (8.236 M).  As in the published code, Wqkv has no bias, P1 and I
- * are learned, and I is initialised as the identity.  That code divides by sqrt(|z|^2 + 1e-6) for unit length, this one
- * by max(|z|, 1e-6). */
+ * are learned, and I is initialised as the identity; P1 begins with deviation 0.02, there with 1/sqrt(T D).  That code
+ * divides by sqrt(|z|^2 + 1e-6) for unit length, this one by max(|z|, 1e-6). */
 #include "layers/attention.h"
 #include "layers/papers.h"
 

@@ -98,6 +98,7 @@ static void block_declare(HybridStem *stem, Params *params, const char *prefix, 
     unit_declare(stem, &block->conv2, params, name, "conv2", "norm2", H, W);
     unit_declare(stem, &block->conv3, params, name, "conv3", "norm3", convolution_side(H, stride),
                  convolution_side(W, stride));
+    params_start_scaled(params, name, "norm3.weight", 0); /* a block begins as its shortcut */
 }
 
 void hybrid_stem_declare(HybridStem *stem, const Config *config, Params *params, const char *prefix, int Hi, int Wi) {

@@ -179,8 +179,10 @@ static void stage_create(Trunk *t, const Config *config, Params *params, int i) 
 }
 
 void trunk_create(Trunk *t, const VitSettings *s, const TrunkUse *use, const Config *config, Params *params) {
+    int first = params->count;
     *t = (Trunk){.settings = *s, .use = *use, .depth = vit_depth(s)};
     for (int i = 0; i < vit_stages(s); i++) stage_create(t, config, params, i);
+    if (s->conv_init == START_FAN_OUT) params_start_fan_out(params, first);
 }
 
 Stage *trunk_last(const Trunk *t) { return (Stage *)&t->stages[vit_stages(&t->settings) - 1]; }

@@ -102,6 +102,9 @@ static const ConfigEntry entries[] = {
     {F(FLOAT, head_init_scale), "1", .min = 0, .max = 1000,
      .help = "Factor of the initial weights of the classifier's last layer, also of a new classifier after --init "
              "(ConvNeXt's fine-tuning: 0.001)"},
+    {F(CHOICE, conv_init), "uniform", CONFIG_CHOICES("uniform", "fan-out"),
+     .help = "Initial values of convolutions of patches, keys and values, and of depthwise ones: uniform within "
+             "1/sqrt(fan in), as PyTorch's; or fan-out, normal with variance 2/fan out and zero biases, as PVTv2's"},
 };
 #undef F
 

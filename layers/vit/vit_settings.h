@@ -21,6 +21,7 @@ typedef enum {
 typedef enum { STEM_NONE, STEM_HYBRID, STEM_CONV } StemKind;
 typedef enum { MLP_STREAM_RESIDUAL, MLP_STREAM_NORMED } MlpStream;
 typedef enum { INIT_SCALE_NONE, INIT_SCALE_DEPTH } InitScale;
+typedef enum { START_UNIFORM, START_FAN_OUT } ConvStart;
 
 /* The settings of the model.  Lists have one number for each stage, or one for all stages. */
 typedef struct {
@@ -44,6 +45,7 @@ typedef struct {
     float dropout, attn_dropout;
     InitScale init_scale;
     float head_init_scale;
+    ConvStart conv_init;
 } VitSettings;
 extern const ConfigGroup vit_settings;
 

@@ -1,5 +1,5 @@
 /* Layer-wise decay of the learning rate: the groups of ConvNeXt's and timm's code, two steps of AdamW with them in
- * double, and the classifier's initial weights with head_init_scale. */
+ * double, and initial weights with head_init_scale and conv_init. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -223,10 +223,49 @@ static void test_head_init_scale(void **state) {
     }
 }
 
+/* fan-out gives convolutions the variance 2 / (k k out / groups), six standard errors allowed, and zero biases; all
+ * other tensors keep their values. */
+static void test_conv_init(void **state) {
+    static const char settings[] = "img_size = 32\npatch_size = 4\npatch_overlap = true\nnum_classes = 3\ndim = 32,64\n"
+                                   "depth = 1\nheads = 2\nmlp_conv = true\nattn = reduced,relu-linear\n"
+                                   "pos_embed = none\nreduction = 2,1\n";
+    Vit vit[2];
+    int convolutions = 0, biases = 0;
+    (void)state;
+    model_create(&vit[0], settings, "conv_init = uniform\n");
+    model_create(&vit[1], settings, "conv_init = fan-out\n");
+    for (int t = 0; t < params_count(&vit[0].model.params); t++) {
+        const Param *p = params_at(&vit[0].model.params, t), *q = params_at(&vit[1].model.params, t);
+        float *a = malloc(p->size * sizeof *a), *b = malloc(p->size * sizeof *b);
+        params_draw(&vit[0].model.params, p, check_seed(), a);
+        params_draw(&vit[1].model.params, q, check_seed(), b);
+        double squares = 0;
+        for (size_t i = 0; i < p->size; i++) squares += (double)b[i] * b[i];
+        if (p->ndim == 4) {
+            /* A group of relu-linear's 1 x 1 convolution is square, one of a depthwise convolution has one channel. */
+            int outputs = p->shape[1] == 1 || strstr(p->name, "aggreg.0.1") ? p->shape[1] : p->shape[0];
+            double variance = 2.0 / (outputs * p->shape[2] * p->shape[3]);
+            assert_true(fabs(squares / ((double)p->size * variance) - 1) <= 6 * sqrt(2.0 / (double)p->size));
+            convolutions++;
+        } else if (a[0] != 0 && strstr(p->name, ".bias")) {
+            assert_true(squares == 0);
+            biases++;
+        } else {
+            assert_memory_equal(a, b, p->size * sizeof *a);
+        }
+        free(a);
+        free(b);
+    }
+    assert_int_equal(convolutions, 7);
+    assert_int_equal(biases, 5);
+    for (int i = 0; i < 2; i++) model_close(&vit[i]);
+}
+
 int main(void) {
     kernels_init();
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_convnext), cmocka_unit_test(test_tables),
-                                       cmocka_unit_test(test_step), cmocka_unit_test(test_head_init_scale)};
+                                       cmocka_unit_test(test_step), cmocka_unit_test(test_head_init_scale),
+                                       cmocka_unit_test(test_conv_init)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     kernels_exit();
     return failed;
