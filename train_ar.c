@@ -240,7 +240,7 @@ static void training_data_and_model(DensityRun *run) {
     note_kind(run);
     training_fit_batch(t, sequences_epoch_length(&run->set), run->set.name);
     loading_open(run, &run->loader, true, SEQUENCES_TRAIN);
-    loading_open(run, &run->eval_loader, false, SEQUENCES_VALIDATION);
+    if (training_evaluates(t)) loading_open(run, &run->eval_loader, false, SEQUENCES_VALIDATION);
     step_cosine_fit(&t->config, run->schedule, run->loader.parts.batches * (uint64_t)t->s->epochs);
     density_open(run, density_micro_batch(run), SEQUENCE_TRAIN);
     snprintf(stem, sizeof stem, "%s-%s", run->set.name, causal_attn_name(&t->config));

@@ -189,6 +189,7 @@ text="$net --attn sparse-fixed --scheme merged --stride 8 --summary 2 --data ./b
 succeeds "a text" $text --epochs 3 --run-dir text
 grep -q 'evaluation windows move by 16 tokens' out
 check "and how it is evaluated" $? "$(sed -n 3p out)"
+succeeds "a text without a validation split" $text --shares 95,0,5 --eval-every 0 --epochs 1 --run-dir unvalidated
 rm book.txt
 succeeds "--prompt, without the text" --init text/best.safetensors --prompt 'line' --sample 2 --seed 5
 [ "$(grep -c '^line\|^== [12] ==' out)" -ge 3 ]
