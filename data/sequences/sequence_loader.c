@@ -64,9 +64,13 @@ static size_t length_of(const SequenceLoader *loader) {
 static void check_length(const SequenceLoader *loader, size_t length) {
     const SequenceLoaderConfig *c = &loader->config;
     if (length >= UINT32_MAX) die("%s: more than %u sequences", loader->set->name, UINT32_MAX - 1);
-    if (!length && !c->parts.train)
-        die("%s: its %s split has no sequence of %d tokens: change shares or validation_images", loader->set->name,
-            sequences_split_names[c->split], loader->set->n);
+    if (length || c->parts.train) return;
+    if (loader->set->kind == SEQUENCES_IMAGES)
+        die("%s: no %s images: put them into val/<class>/, or use %s", loader->set->name,
+            sequences_split_names[c->split],
+            c->split == SEQUENCES_TEST ? "--eval-split validation" : "validation_images above 0 or eval_every 0");
+    die("%s: its %s split has no sequence of %d tokens: change shares", loader->set->name,
+        sequences_split_names[c->split], loader->set->n);
 }
 
 void sequence_loader_open(SequenceLoader *loader, const SequenceSet *set, const SequenceLoaderConfig *config) {

@@ -28,8 +28,8 @@ enum { HELD_OUT = 2000, PHOTOGRAPH_SIDE = 64 };
 static const ConfigEntry entries[] = {
     {F(STRING, data), "shapes", .section = "data", .change = CHANGE_PATH,
      .help = "Data set: shapes (generated images, no files needed), " DATASETS_WITH_FILES(", ") ", enwik8, a folder "
-             "with the files of one of these or with train/<class>/ and val/<class>/, a file made by pack_dataset, a WAV "
-             "file or a folder of them, or any other file, which is read as text"},
+             "with the files of one of these, with a folder for each class or with train/<class>/ and val/<class>/, a "
+             "file made by pack_dataset, a WAV file or a folder of them, or any other file, which is read as text"},
     {F(STRING, data_dir), "datasets", .argument = "FOLDER", .change = CHANGE_FREELY, .ranks_differ = true,
      .help = "Folder that contains the folders of " DATASETS_WITH_FILES(" and ") ", and the file enwik8"},
     {F(CHOICE, kind), "auto",
@@ -225,7 +225,9 @@ static void open_images(SequenceSet *set, const SequencesSettings *s) {
                        ? (size_t)s->train_limit + (size_t)(s->validation_images < 0 ? HELD_OUT : s->validation_images)
                        : 0;
     dataset_open(&source->train, s->data, s->data_dir, true, drawn);
-    dataset_open(&source->test, s->data, s->data_dir, false, (size_t)s->test_limit);
+    DatasetSplits splits = dataset_splits(s->data, s->data_dir);
+    if (splits.validation || splits.test)
+        dataset_open(&source->test, s->data, s->data_dir, false, (size_t)s->test_limit);
     describe_images(set, s, &source->train);
     size_t count = source->train.count, tenth = count / 10;
     size_t held_out = s->validation_images >= 0 ? (size_t)s->validation_images : tenth < HELD_OUT ? tenth : HELD_OUT;

@@ -8,7 +8,7 @@
  *
  * Text and audio are streams, which `shares` divides into three consecutive splits.  Of the training images, the last
  * `validation_images` of a permutation keyed by split_seed are held out for validation; without any, validation uses
- * the test images. */
+ * the test images, which folders with training images alone do not have. */
 #ifndef VIT_DATA_SEQUENCES_SEQUENCES_H
 #define VIT_DATA_SEQUENCES_SEQUENCES_H
 

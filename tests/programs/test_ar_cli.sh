@@ -178,6 +178,14 @@ succeeds "another seed" --init run/best.safetensors --sample 5 --out other.png -
 ! cmp -s drawn.png other.png
 check "draws others" $?
 succeeds "--complete" --init run/best.safetensors --complete drawn.png --sample 2 --out completed.png --temperature 0.5
+mkdir -p photos/one
+for i in 0 1 2 3 4 5 6 7 8 9; do cp drawn.png photos/one/$i.png; done
+photos="$net --data photos --image-side 8 --grey --batch-size 4 --warmup-steps 1 --epochs 1"
+succeeds "class folders without val/" $photos --run-dir photographed
+refuses "which have no test images" 1 'photos|val/<class>/|--eval-split validation' \
+    --init photographed/last.safetensors --eval
+refuses "nor any to validate with if none are held out" 1 'photos|validation_images|eval_every 0' $photos \
+    --validation-images 0 --run-dir none
 refuses "--complete of no picture" 1 'noise.wav' --init run/best.safetensors --complete noise.wav --out x.png
 refuses "--sample without --out" 2 '--sample|--out' --init run/best.safetensors --sample 2
 refuses "--prompt for pictures" 2 '--prompt|not of a model of text' --init run/best.safetensors --prompt x --out x.png
