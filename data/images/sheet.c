@@ -20,6 +20,7 @@ bool sheet_write(const char *path, const uint8_t *pixels, int n, int frames, int
     down = (n + across - 1) / across;
     if ((size_t)(across * cell_width) * (size_t)(down * cell_height) > IMAGE_MAX_PIXELS)
         return refuse(error, "%d images of %d x %d are too many for one picture", n, height, width);
+    if (!pixels) return true;
     Image sheet = {.height = down * cell_height + GAP, .width = across * cell_width + GAP};
     size_t bytes = (size_t)sheet.height * (size_t)sheet.width * 3;
     sheet.pixels = malloc(bytes);

@@ -7,7 +7,8 @@
 
 bool sequences_write_sheet(const SequenceSet *set, const char *path, const uint8_t *tokens, int count, Error *error) {
     size_t bytes = (size_t)count * (size_t)set->height * (size_t)set->width * 3;
-    if (set->channels == 3) return sheet_write(path, tokens, count, 1, set->height, set->width, NULL, NULL, error);
+    if (set->channels == 3 || !tokens)
+        return sheet_write(path, tokens, count, 1, set->height, set->width, NULL, NULL, error);
     uint8_t *rgb = malloc(bytes);
     if (!rgb) return refuse_memory(error, bytes, "a sheet of images");
     for (size_t i = 0; i < bytes; i++) rgb[i] = tokens[i / 3];

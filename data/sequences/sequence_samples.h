@@ -4,7 +4,8 @@
 
 #include "data/sequences/sequences.h"
 
-/* Writes images tokens [count,n] as a PNG file that is roughly square, small ones enlarged. */
+/* Writes images tokens [count,n] as a PNG file that is roughly square, small ones enlarged.  tokens NULL: only whether
+ * the file can hold `count` images. */
 bool sequences_write_sheet(const SequenceSet *set, const char *path, const uint8_t *tokens, int count, Error *error);
 
 /* Reads a picture as an image of the set, tokens [n].  A picture with the proportions of the upper half of one fills

@@ -216,6 +216,7 @@ bool sound_write(const char *path, const uint8_t *samples, size_t count, int rat
     SF_VIRTUAL_IO io = {growing_size, growing_seek, growing_read, growing_write, growing_tell};
     SF_INFO info = {.samplerate = rate, .channels = 1, .format = SF_FORMAT_WAV | SF_FORMAT_PCM_16};
     if (count > (UINT32_MAX - HEADER) / 2) return refuse(error, "%zu samples are too many for a WAV file", count);
+    if (!samples) return true;
     Growing growing = {.room = HEADER + 2 * count};
     growing.bytes = malloc(growing.room);
     if (!growing.bytes) return refuse_memory(error, growing.room, "sound");

@@ -17,8 +17,8 @@ bool sound_available(void);
  * The caller frees *samples [*count].  On failure returns false and sets `error`; there is then nothing to free. */
 bool sound_decode(uint8_t **samples, size_t *count, const uint8_t *bytes, size_t size, int rate, Error *error);
 
-/* Writes mu-law samples as a WAV file of 16 bits, mono, replacing an existing file atomically.  On failure returns
- * false and sets `error`. */
+/* Writes mu-law samples as a WAV file of 16 bits, mono, replacing an existing file atomically.  samples NULL: only
+ * whether such a file can be written.  On failure returns false and sets `error`. */
 bool sound_write(const char *path, const uint8_t *samples, size_t count, int rate, Error *error);
 
 #endif

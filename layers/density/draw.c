@@ -80,13 +80,14 @@ static bool put_text(FILE *out, const void *content) {
     return !ferror(out);
 }
 
-/* Writes to --out or, without it, to standard output. */
+/* Writes to --out or, without it, to standard output.  tokens NULL: only whether a sheet or sound can be written. */
 static bool write_drawn(const DensityRun *run, const uint8_t *tokens, int count, size_t length, Error *error) {
     const SequenceSet *set = &run->set;
     const char *path = run->modes->out;
     const DrawnText text = {tokens, count, length, !*path};
     if (set->kind == SEQUENCES_IMAGES) return sequences_write_sheet(set, path, tokens, count, error);
     if (set->kind == SEQUENCES_AUDIO) return sound_write(path, tokens, (size_t)count * length, set->rate, error);
+    if (!tokens) return true;
     if (*path) return file_replace(path, put_text, &text, error);
     put_text(stdout, &text);
     putchar('\n');
@@ -132,6 +133,7 @@ void density_draw(DensityRun *run) {
     if (given > (size_t)set->n)
         config_reject(&run->training.config, "prompt", "%zu bytes, but the model sees %d at a time", given, set->n);
     if (length < given) length = given;
+    if (!write_drawn(run, NULL, count, length, &error)) die("%s: %s", run->modes->out, error.text);
     uint8_t *tokens = xcalloc((size_t)count, length, "samples");
     for (int i = 0; i < count && prompt; i++) memcpy(tokens + (size_t)i * length, prompt, given);
     if (halves) {
