@@ -95,11 +95,14 @@ static char **find_wavs(const char *path, size_t *count) {
     if (!tree) die("%s: cannot open: %s", path, strerror(errno));
     for (FTSENT *entry; (errno = 0, entry = fts_read(tree));) {
         bool below = entry->fts_level > FTS_ROOTLEVEL;
-        if (below && entry->fts_name[0] == '.') fts_set(tree, entry, FTS_SKIP);
-        if (entry->fts_info == FTS_DNR || entry->fts_info == FTS_ERR)
-            die("%s: cannot read this folder: %s", entry->fts_path, strerror(entry->fts_errno));
-        if (entry->fts_info != FTS_F) continue;
-        if (below && (entry->fts_name[0] == '.' || !text_has_extension(entry->fts_name, "wav wave"))) continue;
+        if (below && entry->fts_name[0] == '.') {
+            fts_set(tree, entry, FTS_SKIP);
+            continue;
+        }
+        bool unread = entry->fts_info == FTS_DNR || entry->fts_info == FTS_ERR || entry->fts_info == FTS_NS;
+        if (unread || entry->fts_info == FTS_SLNONE) /* a link to nothing, whose fts_errno is 0 */
+            die("%s: cannot read: %s", entry->fts_path, strerror(unread ? entry->fts_errno : ENOENT));
+        if (entry->fts_info != FTS_F || (below && !text_has_extension(entry->fts_name, "wav wave"))) continue;
         found = xgrow(found, *count + 1, &room, sizeof *found, "the names of WAV files");
         found[(*count)++] = xstrdup(entry->fts_path);
     }

@@ -788,6 +788,10 @@ static void bad_data(void **state) {
     s = settings_of(path);
     s.kind = SEQUENCES_AUDIO;
     refused(s, 1, WORDS("nothing", "no WAV files"));
+    assert_int_equal(symlink("gone.wav", in_folder("%s", "nothing/b.wav")), 0);
+    refused(s, 1, WORDS("nothing/b.wav", "No such file"));
+    s.data = missing;
+    refused(s, 1, WORDS("bad.txt.not", "No such file"));
 }
 
 /* A text that is truncated while it is read ends the program with a message that names it. */
