@@ -6,6 +6,7 @@
  * data/sequences/sequences.h. */
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "core/die.h"
 #include "core/distributed.h"
@@ -67,6 +68,27 @@ static SequenceShape shape_of(const SequenceSet *set) {
     return (SequenceShape){set->n, set->height, set->width, set->channels, set->kind != SEQUENCES_TEXT};
 }
 
+/* Rejects settings on the command line that do not count with data of this kind, or a stride that nothing has.  Those of
+ * a file may be for other data or another attention, and scripts/reproduce.sh gives eval_step to every row. */
+static void check_counted(const DensityRun *run) {
+    static const char *const others[] = {
+        [SEQUENCES_IMAGES] = "tokens, rate, shares",
+        [SEQUENCES_TEXT] = "image_side, grey, rate, validation_images, split_seed",
+        [SEQUENCES_AUDIO] = "image_side, grey, validation_images, split_seed",
+    };
+    const Config *config = &run->training.config;
+    bool images = run->set.kind == SEQUENCES_IMAGES, dense = !strcmp(causal_attn_name(config), "softmax");
+    for (int i = 0; i < config->count; i++) {
+        const char *name = config_name(config, i), *origin = config_origin(config, name);
+        if (!origin || strncmp(origin, "--", 2)) continue;
+        if (text_lists(others[run->set.kind], name))
+            config_reject(config, name, "it does not count with {data}, whose kind is %s",
+                          config_word(config, "kind", run->set.kind));
+        if (!strcmp(name, "stride") && images && dense && run->model_settings->embedding != EMBEDDING_ATTENTION)
+            config_reject(config, name, "it counts with sparse attention or embedding attention, not with {attn}");
+    }
+}
+
 /* Checks settings of several groups, and finds out what a sequence is. */
 static void check_settings(DensityRun *run) {
     const Config *config = &run->training.config;
@@ -79,6 +101,7 @@ static void check_settings(DensityRun *run) {
     } else {
         sequences_describe(&run->set, run->data);
         run->shape = shape_of(&run->set);
+        check_counted(run);
     }
     if (run->evaluation->eval_step > run->shape.n)
         config_reject(config, "eval_step", "{eval_step} is more than the %d tokens of a sequence", run->shape.n);

@@ -65,6 +65,13 @@ run --config warm.ini $net $sparse --grey --image-side 8 --train-limit 40 --test
 [ "$status" -eq 0 ] && [ ! -s err ] && grep -q '^warmup_steps = 2$' shortened/config.ini &&
     grep -q '^warmup_steps: 99 (warm.ini:1) is more than the 20 steps of the run: shortened to 2 ' out
 check "a warm-up of a file that is longer than the run is shortened" $? "$(head -n 1 out) $(head -n 1 err)"
+for setting in tokens=256 rate=8000 shares=1,1,1; do
+    refuses "--${setting%=*} of images" 2 "--${setting%=*}|data shapes|images" $tiny --$setting --run-dir none
+done
+for setting in image-side=16 grey=true validation-images=9 split-seed=1 rate=8000; do
+    refuses "--${setting%=*} of a text" 2 "--${setting%=*}|data enwik8|text" $net --data enwik8 --$setting --describe
+done
+refuses "a stride of dense attention" 2 '--stride|attn softmax' $net --stride 8 --describe
 refuses "windows further apart than long" 2 '--eval-step|65|64' $tiny --eval-step 65
 refuses "batch larger than the data" 2 '--batch-size|41|40 training sequences' $tiny --batch-size 41 --run-dir none
 refuses "tokens above the vocabulary" 1 'shapes|not below --vocabulary 16' $tiny --vocabulary 16 --run-dir none
