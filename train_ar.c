@@ -48,8 +48,8 @@ static void add_settings(DensityRun *run, Config *config) {
     config_default(config, "batch_size", "16");
     config_default(config, "weight_decay", "0.01");
     config_default(config, "clip_grad", "1");
-    config_explain(config, "weight_decay",
-                   "Decoupled weight decay of AdamW; gains and biases do not decay, embeddings do");
+    config_explain(config, "weight_decay_of",
+                   "Parameters that decay: the matrices and embeddings, but not the biases and gains; or all of them");
     config_explain(config, "eval", "Measure bits per byte of --init or --resume on the test split, and stop");
     config_explain(config, "bench", "Measure the speed of training and inference on random tokens, print one line of "
                                     "JSON, and stop");
