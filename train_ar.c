@@ -6,6 +6,7 @@
  * data/sequences/sequences.h. */
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/die.h"
@@ -15,6 +16,7 @@
 #include "core/signals.h"
 #include "core/text.h"
 #include "data/sequences/sequence_baselines.h"
+#include "data/sets/datasets.h"
 #include "kernels/kernels.h"
 #include "layers/density/run.h"
 #include "layers/loading.h"
@@ -89,6 +91,27 @@ static void check_counted(const DensityRun *run) {
     }
 }
 
+/* Another division of the data would evaluate what the weights were trained on.  Test images are not divided. */
+static void require_split_of_weights(const DensityRun *run) {
+    const Config *config = &run->training.config;
+    const char *data = run->data->data, *dividing = "shares";
+    Config saved;
+    if (run->set.kind == SEQUENCES_IMAGES)
+        dividing = run->evaluation->eval_split == SEQUENCES_TEST ? ""
+                   : dataset_generates(data)                     ? "validation_images, split_seed, train_limit"
+                                                                 : "validation_images, split_seed";
+    bool told = run_folder_settings(&saved, config, run->training.s->init);
+    for (int i = 0; i < config->count && told && !strcmp(config_string(&saved, "data"), data); i++) {
+        const char *name = config_name(config, i);
+        if (!text_lists(dividing, name)) continue;
+        char *trained = config_value(&saved, i);
+        if (config_changed(config, i, trained))
+            config_reject(config, name, "the weights were trained with %s, which divides {data} in another way", trained);
+        free(trained);
+    }
+    config_free(&saved);
+}
+
 /* Checks settings of several groups, and finds out what a sequence is. */
 static void check_settings(DensityRun *run) {
     const Config *config = &run->training.config;
@@ -102,6 +125,7 @@ static void check_settings(DensityRun *run) {
         sequences_describe(&run->set, run->data);
         run->shape = shape_of(&run->set);
         check_counted(run);
+        if (run->modes->eval) require_split_of_weights(run);
     }
     if (run->evaluation->eval_step > run->shape.n)
         config_reject(config, "eval_step", "{eval_step} is more than the %d tokens of a sequence", run->shape.n);

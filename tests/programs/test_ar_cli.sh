@@ -151,6 +151,10 @@ check "prints what it compares with" $? "$(tr '\n' ' ' <out)"
 run --init run/last.safetensors --eval --eval-split validation
 awk -v a="$(value bits)" -v b="$(tail -n 1 run/log.csv | cut -d , -f 7)" 'BEGIN { exit !(a > 0 && (a - b) ^ 2 < 1e-10) }'
 check "--eval-split validation is what training says" $? "$(value bits), $(tail -n 1 run/log.csv)"
+for setting in split-seed=1 validation-images=8 train-limit=30; do
+    refuses "--${setting%=*} of another split than the weights'" 2 "--${setting%=*}|the weights were trained with" \
+        --init run/last.safetensors --eval --eval-split validation --$setting
+done
 run --init run/last.safetensors --eval --micro-batch 4
 [ "$(value bits)" = "$(sed -n 's/^bits: //p' test.txt)" ] && grep -q '576 test tokens' out
 check "nine images by four: every byte once" $? "$(tr '\n' ' ' <out)"
@@ -231,6 +235,8 @@ check "which they do" $? "$(od -An -tu1 eight.txt | head -n 1)"
 succeeds "a vocabulary of 128" $text --data ./letters.txt --vocabulary 128 --epochs 1 --run-dir ascii
 refuses "a prompt with bytes outside of it" 1 '--prompt|byte 195|128' --init ascii/best.safetensors \
     --prompt "$(printf '\303\244')"
+refuses "other shares of the weights' text" 2 '--shares|the weights were trained with 90,5,5' \
+    --init ascii/best.safetensors --eval --shares 50,25,25
 run --init ascii/best.safetensors --prompt ab --top-k 1 --out one.txt
 run --init ascii/best.safetensors --prompt ab --temperature 0 --seed 9 --out two.txt
 [ -s one.txt ] && cmp -s one.txt two.txt
