@@ -53,6 +53,8 @@ static bool can_read(int format) {
 /* libsndfile reads the existing part of a truncated file, so the size in the header is checked. */
 static bool whole(const uint8_t *bytes, size_t size, Error *error) {
     uint32_t rest = 0;
+    if (size >= 4 && !memcmp(bytes, "RIFX", 4))
+        return refuse(error, "a big-endian WAV file (RIFX), which is not supported: convert it to RIFF");
     if (size < 12 || (memcmp(bytes, "RIFF", 4) && memcmp(bytes, "RF64", 4)) || memcmp(bytes + 8, "WAVE", 4))
         return refuse(error, "not a WAV file");
     for (int i = 3; i >= 0; i--) rest = rest << 8 | bytes[4 + i];

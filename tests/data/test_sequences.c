@@ -622,6 +622,7 @@ static void damaged_wav_files(void **state) {
     Wav wav = make_wav(x, 2000, 1, 12000, 1, 16), short_wav = wav;
     damaged("empty", (Wav){wav.bytes, 0}, WORDS("not a WAV"));
     damaged("text", (Wav){(uint8_t *)"This is no sound at all, but text.", 30}, WORDS("not a WAV"));
+    damaged("big-endian", (Wav){(uint8_t *)"RIFX\0\0\0\4WAVE", 12}, WORDS("big-endian", "RIFF"));
     for (short_wav.size = 1; short_wav.size < wav.size; short_wav.size += 97)
         damaged("cut short", short_wav, WORDS(short_wav.size < 12 ? "not a WAV" : "cut short"));
     Wav none = make_wav(x, 0, 1, 12000, 1, 16);
