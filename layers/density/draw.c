@@ -107,7 +107,8 @@ static void check_drawing(const DensityRun *run) {
     if (run->draw->length && kind == SEQUENCES_IMAGES)
         config_reject(config, "length", "a picture always has %d bytes", run->set.n);
     if (kind != SEQUENCES_TEXT && !*run->modes->out)
-        die_usage("--sample: needs --out FILE for the %s", kind == SEQUENCES_IMAGES ? "pictures (PNG)" : "sound (WAV)");
+        die_usage("--%s: needs --out FILE for the %s", run->training.mode,
+                  kind == SEQUENCES_IMAGES ? "pictures (PNG)" : "sound (WAV)");
 }
 
 /* Writes the attention of the layers for the whole picture, in one more pass. */

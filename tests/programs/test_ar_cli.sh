@@ -201,6 +201,7 @@ refuses "--complete of no picture" 1 'noise.wav' --init run/best.safetensors --c
 refuses "more pictures than a sheet holds, before weights are read" 1 'x.png|65536 images|too many' \
     --init run/best.safetensors --vocabulary 200 --sample 65536 --out x.png
 refuses "--sample without --out" 2 '--sample|--out' --init run/best.safetensors --sample 2
+refuses "--complete without --out" 2 '--complete: needs --out' --init run/best.safetensors --complete drawn.png
 refuses "--prompt for pictures" 2 '--prompt|not of a model of text' --init run/best.safetensors --prompt x --out x.png
 refuses "--length of pictures" 2 '--length|64' --init run/best.safetensors --sample 1 --length 9 --out x.png
 
