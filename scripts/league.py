@@ -6,7 +6,8 @@ the verdicts on the papers' claims.
     python3 scripts/league.py --check    checks that both agree with the files of results
 
 Reads docs/league.csv (sh scripts/league.sh start), docs/league-speed.csv (sh scripts/bench/league_speed.sh), docs/study.csv
-(linear and ripple attention for thirty epochs) and docs/paper_tables.csv.  Needs only Python.
+(linear and ripple attention for thirty epochs, with a warm-up of three as in the league's) and docs/paper_tables.csv.
+Needs only Python.
 """
 
 import argparse
@@ -72,7 +73,7 @@ def speed_cells(results, operator):
 
 def operators_table(results, epochs):
     best = {name: results.mean(name, epochs) for name, e in results.top1 if e == epochs}
-    about = {row["operator"]: row for row in results.rows}
+    about = {row["operator"]: row for row in results.rows if row["epochs"] == str(epochs)}
     lines = ["| operator | top-1, % | seeds | parameters | 10⁶ multiply-adds | " +
              " | ".join(f"images/s, {n}" for n in TOKENS) + " | " + " | ".join(f"MiB, {n}" for n in TOKENS) + " |",
              "|---|--:|--:|--:|--:|" + "--:|" * 6]
@@ -242,9 +243,10 @@ TOP = """# A league: attention operators trained under one recipe
 
 Operators in one small model on CIFAR-100: 8 x 8 tokens of width 48, six blocks with three heads, no positions
 (`configs/cpu/study.ini`), random crops and flips, batches of 128, float32, one thread. Only `--attn` and its settings
-differ. Rows of `ripple` and its variants have that operator in the first four of the six blocks (`ripple_layers = 4`, as
-in the paper's model, whose last blocks have no ripple attention) and linear attention in the other two, or softmax where
-the operator is `ripple-explicit-softmax`. `python3 scripts/league.py` writes this page from [league.csv](../league.csv), in which every run is a line with
+differ; runs of more than ten epochs warm up for a tenth of them, those of ten for half an epoch. Rows of `ripple` and its
+variants have that operator in the first four of the six blocks (`ripple_layers = 4`, as in the paper's model, whose last
+blocks have no ripple attention) and linear attention in the other two, or softmax where the operator is
+`ripple-explicit-softmax`. `python3 scripts/league.py` writes this page from [league.csv](../league.csv), in which every run is a line with
 its flags, seed, figures, processor, commit, seconds and date, and from the speeds in league-speed.csv.
 
     sh scripts/league.sh start             # goes on with the rows that are missing, until sh scripts/league.sh stop

@@ -9,7 +9,8 @@
 #
 # A finished run is appended to docs/league.csv, docs/reference/league.md is written again (scripts/league.py), and its
 # folder is removed. After a signal, a crash or a loss of power, the next start continues a run from its last saved
-# state.  Accuracy is that of the last epoch on the test images, which influence no choice.
+# state.  Accuracy is that of the last epoch on the test images, which influence no choice.  Runs of more than ten
+# epochs warm up for a tenth of them, as those in docs/study.csv do, runs of ten epochs for half an epoch.
 #
 # DATA      folder with cifar-100-binary (default datasets, where scripts/fetch_cifar.sh cifar100 puts it)
 # WORKERS   runs at the same time (default 1); a start with more of them adds the missing ones
@@ -73,7 +74,9 @@ rows() { # name, config, epochs, seed, flags
         grep -v '^ *\(#\|$\)' "$TABLE"
     else
         league | while read -r name epochs seed; do
-            echo "$name configs/cpu/study.ini $epochs $seed $(flags_of "$name")"
+            warm_up=
+            [ "$epochs" -le 10 ] || warm_up="--warmup-epochs $((epochs / 10)) "
+            echo "$name configs/cpu/study.ini $epochs $seed $warm_up$(flags_of "$name")"
         done
     fi
 }

@@ -58,6 +58,9 @@ done
 league whole rows
 [ "$(cat out)" = "$(grep -v '^#\|^$' whole/table)" ]
 check "rows lists what is left" $? "$(head -n 1 out)"
+(unset TABLE && CSV=$work/none.csv sh "$root/scripts/league.sh" rows) >out 2>err
+grep -q '^swin .* 30 1 --warmup-epochs 3 --window 4$' out && grep -q '^linear .* 200 1 --warmup-epochs 20 *$' out && ! grep -q ' 10 . --warm' out
+check "the league's longer runs warm up for a tenth of their epochs" $? "$(grep '^swin .* 30 1' out)"
 league whole start
 wait_until finished whole
 check "rows that nothing interrupts" $? "$(tail -n 1 whole/rows.csv) $(cat whole/failed 2>/dev/null)"
@@ -171,6 +174,7 @@ cp "$root/docs/paper_tables.csv" pages
         convattn,1,40; do
         echo "${row%%,*},,10,$(echo "$row" | cut -d , -f 2-3),60,3,170000,10,100,a,b,2026-01-01"
     done
+    echo softmax,--warmup-epochs 3,30,1,40,60,3,170000,10,100,a,b,2026-01-01
 } >pages/league.csv
 page && page --check
 check "league.py writes a page, and the same again" $? "$(cat err)"
@@ -179,6 +183,8 @@ check "a lead of more than its standard error is seen" $? "$(grep 'LiSA is ahead
 says '34.00 ± 1.00: -3.00 ± 1.15, 10 epochs | **not seen** |'
 check "the other way round it is not" $? "$(grep 'Softmax attention is ahead of global' pages/reference/league.md)"
 says '31.00 ± 0.50: +0.00 ± 0.76, 10 epochs, level | **undecided** |'
+! grep -q 'warmup-epochs' pages/reference/league.md && says '| `softmax` | 40.00 | 1 |'
+check "a flag of thirty epochs is not among those of ten" $? "$(grep 'warmup-epochs' pages/reference/league.md)"
 check "level rows decide nothing" $? "$(grep 'Softmax attention is ahead of depthwise' pages/reference/league.md)"
 says '| LiSA is ahead of convolutional attention | 74.90 and 73.30 | too few rows: `lisa` 33.50 (2 seeds, 10 epochs), `convattn` 40.00 (1 seed, 10 epochs) | **undecided** |'
 check "nor does one seed" $? "$(grep 'LiSA is ahead of convolutional' pages/reference/league.md)"
