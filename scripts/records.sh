@@ -2,12 +2,14 @@
 # Searches for the best top-1 accuracy on CIFAR that this machine reaches in a given time.
 #
 #   sh scripts/records.sh search cifar100 30         trains every candidate for 30 minutes and evaluates it on held-out images
-#   sh scripts/records.sh final cifar100 30 NAME     trains the chosen one on all images with three seeds; the test images
-#                                                    are read once, at the end
+#   sh scripts/records.sh final cifar100 30 NAME     trains the chosen one on all images with three seeds and evaluates it
+#                                                    on the test images
 #   sh scripts/records.sh status cifar100 30         running and remaining rows; also stop
 #
-# Rows are appended to docs/records.csv, and the next call continues interrupted runs (scripts/league.sh).  The number
-# of epochs that fit is measured at the first call, on a machine that should do nothing else, neither then nor later.
+# A run of the search, too, ends with an evaluation on the test images, which is in no row: choose by the rows alone.
+#
+# Rows are appended to docs/records.csv, and the next call continues interrupted runs (scripts/league.sh).  The number of
+# epochs that fit is measured at the first call, on a machine that should do nothing else, neither then nor later.
 #
 # DATA       folder with the images (default datasets, where scripts/fetch_cifar.sh puts them)
 # THREADS    of a run (default: all cores)
