@@ -8,8 +8,9 @@
 #
 # A run of the search, too, ends with an evaluation on the test images, which is in no row: choose by the rows alone.
 #
-# Rows are appended to docs/records.csv, and the next call continues interrupted runs (scripts/league.sh).  The number of
-# epochs that fit is measured at the first call, on a machine that should do nothing else, neither then nor later.
+# Rows are appended to docs/records.csv, and the next call continues interrupted runs (scripts/league.sh).  The number
+# of epochs that fit is measured at the first call, on a machine that should do nothing else, neither then nor later;
+# final takes that of the search.
 #
 # DATA       folder with the images (default datasets, where scripts/fetch_cifar.sh puts them)
 # THREADS    of a run (default: all cores)
@@ -54,7 +55,8 @@ lisa lisa
 END
 }
 
-# The number of epochs that fit into the minutes, from the speed of training steps.
+# The number of epochs of all images that fit into the minutes, from the speed of training steps.  The search trains on
+# fewer images for as many epochs, since it is to find what is best in the final runs.
 fitting() { # operator, flags
     speed=$(OMP_NUM_THREADS="$THREADS" "$program" --config "$config" --attn "$@" --precision "$PRECISION" --bench \
         --bench-seconds "${BENCH_SECONDS:-5}" 2>"$WORK/bench" | sed -n 's/.*"train_images_per_s": \([0-9.]*\).*/\1/p')
@@ -72,7 +74,8 @@ table() { # names
         operator=$1
         row=$operator+$data-$minutes-$stage-$name
         ! grep -q "^$row " "$TABLE" 2>/dev/null || continue
-        epochs=$(fitting "$@") || exit 1
+        epochs=$(awk -v row="$operator+$data-$minutes-search-$name" '$1 == row { print $3 }' "$TABLE" 2>/dev/null)
+        [ -n "$epochs" ] || epochs=$(fitting "$@") || exit 1
         shift
         set -- "$@" --precision "$PRECISION" --eval-every "$epochs"
         if [ "$stage" = search ]; then
