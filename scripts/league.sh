@@ -175,21 +175,25 @@ work() {
 
 # == Workers =========================================================================================================
 
-# is_running FILE NAME: does the process whose number is in FILE still run the program NAME?
+# is_running FILE WORDS: does the process whose number is in FILE run, with these words among its arguments?  After a
+# restart of the machine another process may have that number.
 is_running() {
-    [ -s "$1" ] && ps -p "$(cat "$1")" -o args= 2>/dev/null | grep -q -- "$2"
+    [ -s "$1" ] || return 1
+    case " $(ps -ww -p "$(cat "$1")" -o args= 2>/dev/null) " in *" $2 "*) ;; *) return 1 ;; esac
 }
 
+is_worker() { is_running "$1" "scripts/league.sh work $WORK"; } # FILE
+
 running() { # files of the workers that run
-    for file in "$WORK"/worker.*; do is_running "$file" 'league\.sh' && echo "$file"; done
+    for file in "$WORK"/worker.*; do is_worker "$file" && echo "$file"; done
 }
 
 # Ends processes that a killed worker left running, and frees its row.
 free_rows() {
     for lock in "$WORK"/runs/*.lock; do
-        if [ ! -d "$lock" ] || is_running "$lock/worker" 'league\.sh'; then continue; fi
-        if is_running "$lock/child" '--epochs\|--resume'; then kill "$(cat "$lock/child")"; fi
-        while is_running "$lock/child" '--epochs\|--resume'; do sleep 1; done
+        if [ ! -d "$lock" ] || is_worker "$lock/worker"; then continue; fi
+        if is_running "$lock/child" "${lock%.lock}"; then kill "$(cat "$lock/child")"; fi
+        while is_running "$lock/child" "${lock%.lock}"; do sleep 1; done
         rm -rf "$lock"
     done
 }
@@ -228,8 +232,8 @@ start() {
     n=0 started=0
     while [ "$n" -lt "$WORKERS" ]; do
         n=$((n + 1))
-        is_running "$WORK/worker.$n" 'league\.sh' && continue
-        setsid nohup sh scripts/league.sh work >>"$WORK/log.$n" 2>&1 </dev/null &
+        is_worker "$WORK/worker.$n" && continue
+        setsid nohup sh scripts/league.sh work "$WORK" >>"$WORK/log.$n" 2>&1 </dev/null &
         echo $! >"$WORK/worker.$n"
         started=$((started + 1))
     done
@@ -239,7 +243,7 @@ start() {
 stop() {
     for file in $(running); do kill "$(cat "$file")"; done
     for file in "$WORK"/worker.*; do
-        while is_running "$file" 'league\.sh'; do sleep 1; done
+        while is_worker "$file"; do sleep 1; done
         rm -f "$file"
     done
     free_rows

@@ -86,9 +86,15 @@ check "a start ends the run that a killed worker left" $? "$child"
 wait_until epoch 6
 [ "$(grep -c '^resumed at epoch' $run.out)" -eq 2 ]
 check "both go on from the last saved state" $? "$(grep '^resumed' $run.out | tr '\n' ' ')"
+sh -c 'sleep 60; :' scripts/league.sh work elsewhere --epochs & # has the numbers that a worker and a run had before a restart
+foreign=$!
+mkdir killed/runs/gf-1-1.lock
+echo $foreign | tee killed/worker.2 >killed/runs/gf-1-1.lock/child
 league killed stop
 [ "$status" -eq 0 ] && [ -z "$(ls -d killed/runs/*.lock 2>/dev/null)" ] && [ ! -e killed/worker.1 ]
 check "a stop" $? "$(cat out err)"
+kill $foreign 2>err
+check "it ends only processes of this league" $? "$(cat err)"
 league killed status
 grep -q '^0 workers, [12] of 2 rows left' out
 check "its status" $? "$(head -n 1 out)"
