@@ -108,7 +108,7 @@ append_row() { # run, name, epochs, seed, flags
             row = row OFS cpu OFS commit OFS date
         }
         END { print row }' "$1/log.csv")
-    [ -n "$row" ] && echo "$row" >>"$CSV"
+    [ -n "$row" ] && echo "$row" >>"$CSV" && { sync "$CSV" 2>/dev/null || sync; } # before the run's folder is removed
 }
 
 forget() { rm -rf "$WORK/runs/$1" "$WORK/runs/$1.out" "$WORK/runs/$1.commit"; }
