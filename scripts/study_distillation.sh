@@ -16,12 +16,14 @@
 # TRAIN_VIT the program (default build/cpu/train_vit)
 # TEACHER   the teacher's settings; others need another CSV and WORK (default "--attn dwconv7 --dim 96": depthwise 7x7
 #           convolutions, twice as wide as the students)
-# LIMIT     number of training and test images, for a trial (default 0, all)
+# LIMIT     number of training and test images, for a trial, whose CSV and WORK are in build/distillation-LIMIT unless
+#           they are given (default 0, all)
 case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; esac
 set -u
 cd "$(dirname "$0")/.." || exit 1
 DATA=${DATA:-datasets} EPOCHS=${EPOCHS:-30} SEEDS=${SEEDS:-1 2 3} LIMIT=${LIMIT:-0}
 TEACHER=${TEACHER:---attn dwconv7 --dim 96}
+[ "$LIMIT" = 0 ] || WORK=${WORK:-build/distillation-$LIMIT} CSV=${CSV:-build/distillation-$LIMIT/rows.csv}
 CSV=${CSV:-docs/distillation.csv} WORK=${WORK:-build/distillation} TRAIN_VIT=${TRAIN_VIT:-build/cpu/train_vit}
 HEADER=model,epochs,seed,top1,top5,val_loss,seconds,date
 

@@ -167,6 +167,16 @@ records search mnist 1
 complains 1 'mnist|cifar10'
 check "and other data" $? "status $status: $(cat err)"
 
+# == scripts/study_distillation.sh ====================================================================================
+
+# A copy, so that its default files are here.
+mkdir scripts
+cp "$root/scripts/study_distillation.sh" scripts
+LIMIT=2 TRAIN_VIT=$PWD/quick sh scripts/study_distillation.sh >out 2>err
+status=$?
+[ -f build/distillation-2/rows.csv ] && [ ! -e docs ] && complains 1 'teacher|stands in'
+check "rows of a trial are apart from those of all images" $? "status $status: $(cat err)"
+
 # == scripts/league.py ===============================================================================================
 
 # The page of invented results: its claims are decided by means and standard errors over seeds, and an added row changes
