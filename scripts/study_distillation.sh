@@ -33,8 +33,10 @@ table() {
     awk -F , 'NR > 1 { n[$1 "," $2]++; sum[$1 "," $2] += $4; squares[$1 "," $2] += $4 * $4 }
         END { for (m in n) {
             mean = sum[m] / n[m]
-            spread = n[m] > 1 ? (squares[m] - n[m] * mean * mean) / (n[m] - 1) / n[m] : 0
-            printf "%-32s %6.2f %%  standard error %.2f of %d\n", m, mean, sqrt(spread > 0 ? spread : 0), n[m]
+            printf "%-32s %6.2f %%", m, mean
+            spread = squares[m] - n[m] * mean * mean
+            if (n[m] > 1) printf "  standard error %.2f of %d", sqrt(spread > 0 ? spread / (n[m] - 1) / n[m] : 0), n[m]
+            print ""
         } }' "$CSV" | sort
 }
 

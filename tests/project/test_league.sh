@@ -176,6 +176,13 @@ LIMIT=2 TRAIN_VIT=$PWD/quick sh scripts/study_distillation.sh >out 2>err
 status=$?
 [ -f build/distillation-2/rows.csv ] && [ ! -e docs ] && complains 1 'teacher|stands in'
 check "rows of a trial are apart from those of all images" $? "status $status: $(cat err)"
+{
+    echo model,epochs,seed,top1,top5,val_loss,seconds,date
+    for row in teacher,30,1,50 alone,30,1,40 alone,30,2,41; do echo "$row,70,2,100,2026-01-01"; done
+} >trial.csv
+CSV=trial.csv sh scripts/study_distillation.sh table | tr -s ' ' >out 2>err
+grep -qx 'teacher,30 50.00 %' out && grep -qx 'alone,30 40.50 % standard error 0.50 of 2' out
+check "one seed has no standard error" $? "$(tr '\n' ' ' <out)"
 
 # == scripts/league.py ===============================================================================================
 
