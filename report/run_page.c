@@ -629,7 +629,8 @@ static void state_text(char *text, size_t size, const Page *page) {
     int used = snprintf(text, size, "%.60s%s%.20s", program ? program : "", program && state ? ", " : "",
                         state ? state : "");
     if (isfinite(epoch) && isfinite(epochs))
-        used += snprintf(text + used, size - (size_t)used, ": %.4g of %.0f epochs%s", epoch, epochs, more);
+        used += snprintf(text + used, size - (size_t)used, ": %.6g of %.0f epochs%s", floor(100 * epoch + 0.01) / 100,
+                         epochs, more);
     if (words) snprintf(text + used, size - (size_t)used, "; %.300s", words);
 }
 

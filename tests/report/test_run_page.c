@@ -88,8 +88,10 @@ static void test_figures(void **state) {
     free(page);
     facts_set(&facts, "state", "failed");
     facts_set(&facts, "reason", "step 36: the loss is not a number");
+    facts_set_number(&facts, "epoch", 12345);
+    facts_set_number(&facts, "epochs", 20000);
     page = page_of(run, &facts, NULL, 0);
-    assert_words(page, WORDS("train_vit, failed: 3.5 of 10 epochs; step 36: the loss is not a number"));
+    assert_words(page, WORDS("train_vit, failed: 12345 of 20000 epochs; step 36: the loss is not a number"));
     free(page);
     facts_free(&facts);
 }
