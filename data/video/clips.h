@@ -12,8 +12,8 @@
  *             training where F < T0
  *
  * A video shorter than the clip repeats frames; the order is never changed.
- * Source: SlowFast (dense, which UniFormer and MViT share, and the single view of segments), UniFormer's
- * Something-Something loader (segments), Wang et al. 2016 and RSA (tsn). */
+ * Source: SlowFast (dense as its USE_OFFSET_SAMPLING makes it for UniFormer and MViT, and the single view of segments),
+ * UniFormer's Something-Something loader (segments), Wang et al. 2016 and RSA (tsn). */
 #ifndef VIT_DATA_VIDEO_CLIPS_H
 #define VIT_DATA_VIDEO_CLIPS_H
 

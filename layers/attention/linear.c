@@ -6,7 +6,7 @@
  * backward  7. dmix   6.-5. dpsi, dv   4. dphi   3.-2. dq, dk   1. dx
  * saves     qkv, phi, mix, den [B,N,H], kv [B,H,F,D+1] (S with z as last column), and what the position encoding saves.
  * The rule is DENOMINATOR_EPSILON or, if features may be negative, DENOMINATOR_CLAMP.  For comparison, the published
- * code of FAVOR+ adds nothing, and that of RFA uses 1e-2 for every denominator below 1e-2. */
+ * code of FAVOR+ adds nothing, and that of RFA uses 1 for every denominator below 1, with features scaled by 0.1. */
 #include <string.h>
 
 #include "layers/features/feature_map.h"

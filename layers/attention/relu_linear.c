@@ -7,8 +7,9 @@
  * backward  6. dmix   5. dphi, dv   4. dall   3.-2. dqkv   1. dx
  * saves     qkv, conv (between the two halves of step 2), all, phi, mix, den, kv.
  *
- * Differences from EfficientViT: its epsilon is 1e-15, and it has a batch norm after Wproj where this model has the
- * block's layer norms.  Its MLP with a depthwise 3x3 convolution is the setting mlp_conv. */
+ * Differences from EfficientViT: its epsilon is 1e-15, its qkv has no bias, its convolutions begin with deviation 0.02
+ * (here uniform within 1/sqrt(fan in)), and it has a batch norm after Wproj where this model has the block's layer norms.
+ * Its MLP with a depthwise 3x3 convolution is the setting mlp_conv. */
 #include "layers/attention/linear_core.h"
 #include "layers/papers.h"
 #include "layers/depthwise.h"

@@ -42,7 +42,7 @@ static const ConfigEntry entries[] = {
     {F(FLOAT, dropout), "0", .min = 0, .max = 0.9, .change = CHANGE_FREELY,
      .help = "Rate of dropout after attention's projection and after the MLP"},
     {F(FLOAT, embedding_dropout), "0", .min = 0, .max = 0.9, .change = CHANGE_FREELY,
-     .help = "Rate of dropout of the embeddings"},
+     .help = "Rate of dropout of a byte's embedding plus its positions"},
     {F(BOOL, recompute), "false", .change = CHANGE_FREELY,
      .help = "Store only the input of each block and compute the block again in the backward pass, which saves memory, "
              "takes more time and gives the same results"},

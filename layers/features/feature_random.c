@@ -5,7 +5,11 @@
  *   performer  phi = (exp(u - s - c) + 1e-4) / sqrt D, c = max of u over features, for keys over tokens too; F = D
  *              (FAVOR+, Choromanski et al. 2020)
  * backward  c is a constant; w has no gradient
- * saves     phi [B,N,2,H,F]. */
+ * saves     phi [B,N,2,H,F].
+ *
+ * In the code of RFA's authors, q and k have unit length, so that exp(s - c) is 1, w is multiplied by a learned factor
+ * for each channel and chosen from 500 fixed matrices; this is the formula of their paper for vectors of any length.  In
+ * that of FAVOR+ all heads of a layer share w. */
 #include <math.h>
 
 #include "core/rng.h"

@@ -3,7 +3,8 @@
  * backward  dp = dphi [phi > 0], dW += dp z'^T, db += dp, dz = D^-1/4 W^T dp
  * saves     phi [B,N,2,H,F].
  * According to the ripple attention paper, its map without the fully connected layer is this one; mlp-no-fc is the name
- * for that ablation. */
+ * for that ablation.  In the code of T2R's authors each head has a W and b of its own, which begin as in PyTorch, and
+ * D^-1/2 scales q alone. */
 #include "layers/features/feature_map.h"
 
 #include "layers/papers.h"

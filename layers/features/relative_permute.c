@@ -2,7 +2,10 @@
  * forward   y_(n,f) = phi_(n, pi^n(f)), for q and k alike, so that y(q_n).y(k_m) depends on n - m
  * backward  dphi_(n, pi^n(f)) = dy_(n,f)
  * saves     psi, order [H,N,F]: the powers of pi.
- * pi [H,F] is a buffer that is drawn at initialisation and stored in checkpoints with the weights. */
+ * pi [H,F] is a buffer that is drawn at initialisation and stored in checkpoints with the weights.
+ *
+ * n counts tokens row by row.  In the author's code for images one half of the features is permuted by the column and
+ * the other by the row, and all layers share pi. */
 #include "core/rng.h"
 #include "layers/papers.h"
 #include "layers/features/relative.h"
