@@ -45,36 +45,32 @@ static pthread_mutex_t *mutex_of(const Parts *parts) {
 
 /* == Damaged images =============================================================================================== */
 
-/* Names image `index` on stderr the first time.  Prints nothing after a failure was recorded, whose message should be
- * the last. */
-static void report(Parts *parts, size_t index, const char *error, const char *consequence) {
+/* Names image `index` on stderr the first time, and counts it.  Prints nothing after a failure was recorded, whose
+ * message should be the last.
+ *
+ * In a small data set a single image exceeds max_damaged, so one is always allowed unless max_damaged is 0, however
+ * often an epoch takes it.  An image that was only tried as a replacement fills no positions: what an epoch names must
+ * not exceed the share of the whole data set. */
+static void report(Parts *parts, size_t index, int positions, const char *error, const char *consequence) {
+    size_t views = parts->source.views > 1 ? (size_t)parts->source.views : 1;
+    size_t all = parts->source.count, count = all * views / (size_t)parts->config.ranks;
     char name[PARTS_FAILURE / 2];
     pthread_mutex_lock(mutex_of(parts));
+    parts->source.describe(parts->source.loader, index, name, sizeof name);
     if (!parts->damaged[index] && !*parts->failure) {
         parts->damaged[index] = 1;
         parts->stats.damaged++;
-        parts->source.describe(parts->source.loader, index, name, sizeof name);
+        parts->named_epoch++;
         warn("%s: %s: %s", name, error, consequence);
     }
-    pthread_mutex_unlock(mutex_of(parts));
-}
-
-/* In a small data set a single image exceeds max_damaged, so one is always allowed unless max_damaged is 0, however often
- * an epoch takes it. */
-static void count_damaged(Parts *parts, size_t index, int positions) {
-    size_t views = parts->source.views > 1 ? (size_t)parts->source.views : 1;
-    size_t count = parts->source.count * views / (size_t)parts->config.ranks;
-    char name[PARTS_FAILURE / 2];
-    pthread_mutex_lock(mutex_of(parts));
     size_t damaged = parts->damaged_epoch += (size_t)positions;
+    if (parts->named_epoch * count > damaged * all) damaged = parts->named_epoch, count = all;
     float share = (float)damaged / (float)(count ? count : 1), most = parts->config.max_damaged;
-    if (share > most && (parts->stats.damaged > 1 || most <= 0) && !*parts->failure) {
-        parts->source.describe(parts->source.loader, index, name, sizeof name);
+    if (share > most && (parts->stats.damaged > 1 || most <= 0) && !*parts->failure)
         snprintf(parts->failure, sizeof parts->failure,
                  "%s: damaged images: %zu in one epoch of %zu, more than max_damaged %g allows; the last is %s: repair "
                  "or remove them, or raise max_damaged",
                  parts->source.name, damaged, count, (double)most, name);
-    }
     pthread_mutex_unlock(mutex_of(parts));
 }
 
@@ -112,10 +108,11 @@ size_t parts_load(Parts *parts, size_t index, int positions, void *job,
         size_t at = (index + tried) % parts->source.count;
         if (load(job, at, &error)) return at;
         if (error.lacking) return starve(parts, at, error.text), index;
-        report(parts, at, error.text, "the next image that can be read takes its place");
-        if (!tried) count_damaged(parts, at, positions);
+        report(parts, at, tried ? 0 : positions, error.text, "the next image that can be read takes its place");
     }
-    fail(parts, "no image of the data set can be read");
+    char failure[PARTS_FAILURE];
+    snprintf(failure, sizeof failure, "%s: none of its %s can be read", parts->source.name, parts->source.noun);
+    fail(parts, failure);
     return index;
 }
 
@@ -124,8 +121,7 @@ bool parts_try(Parts *parts, size_t index, void *job, bool (*load)(void *job, si
     if (failed(parts)) return false;
     if (load(job, index, &error)) return true;
     if (error.lacking) return starve(parts, index, error.text), false;
-    report(parts, index, error.text, "counts as wrong");
-    count_damaged(parts, index, 1);
+    report(parts, index, 1, error.text, "counts as wrong");
     return false;
 }
 
@@ -362,7 +358,7 @@ void parts_start(Parts *parts, uint32_t epoch, size_t batch) {
     parts_epoch(parts, epoch);
     pthread_mutex_lock(mutex_of(parts));
     parts->opened = parts->next = parts->released = 0;
-    parts->damaged_epoch = 0;
+    parts->damaged_epoch = parts->named_epoch = 0;
     parts->begun_epoch = epoch;
     parts->begun = parts->batch = batch;
     parts->first = -1;

@@ -125,6 +125,7 @@ typedef struct {
     char failure[PARTS_FAILURE];
     uint8_t *damaged;     /* [count]: has been named on stderr */
     size_t damaged_epoch; /* images replaced in this epoch on this rank */
+    size_t named_epoch;   /* images named in this epoch, also those that were to replace others */
     LoaderStats stats;
     TransformScratch *scratch; /* [threads], one for each OpenMP thread */
     int threads;
@@ -151,7 +152,8 @@ void *parts_next(Parts *parts);
 int parts_batch(const Parts *parts, size_t batch);
 
 /* Calls load(job, index); if that image is damaged, tries the following ones until one can be read.  Returns the index
- * of the image loaded.  positions: of the epoch that it fills, each of which counts if the image is damaged. */
+ * of the image loaded.  positions: of the epoch that it fills, each of which counts if the image is damaged.  Gives up
+ * when an epoch has named a larger share of the data set than max_damaged. */
 size_t parts_load(Parts *parts, size_t index, int positions, void *job,
                   bool (*load)(void *job, size_t index, Error *error));
 

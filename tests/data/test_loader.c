@@ -870,8 +870,10 @@ static void too_many_damaged_end_the_run(void **state) {
     make_folders(in_folder("%s", "bad/train/x"));
     copy_picture("bad/train/x/1.jpg", "cut.jpg");
     copy_picture("bad/train/x/2.jpg", "empty.jpg");
-    for (int workers = 1; workers <= 3; workers += 2)
-        ends_with(load_damaged, &(Damage){1, workers, bad}, 1, WORDS("no image of the data set can be read"));
+    for (int workers = 1; workers <= 3; workers += 2) {
+        ends_with(load_damaged, &(Damage){1, workers, bad}, 1, WORDS("bad: none of its images can be read"));
+        ends_with(load_damaged, &(Damage){0.5f, workers, bad}, 1, WORDS("bad: damaged images: 2 in one epoch of 2"));
+    }
 }
 
 int main(void) {
