@@ -203,14 +203,14 @@ static void prepare(const Classifying *c) {
     int size[2] = {vit_height(m), vit_width(m)};
     bool whole = m->data_size[0] == size[0] && m->data_size[1] == size[1];
     Transform transform = {.height = size[0], .width = size[1], .s = *m->transform};
-    TransformScratch scratch = {0}; /* of this call: its scope frees it where the call fails */
+    TransformScratch scratch = {0};
     Error error;
     if (!c->path && (c->height < 1 || c->width < 1 || c->height > IMAGE_MAX_SIDE || c->width > IMAGE_MAX_SIDE))
         die("an image of %d x %d pixels, expected 1 to %d a side", c->height, c->width, IMAGE_MAX_SIDE);
     bool ok = c->path ? picture_of_file(m->pixels, c->path, &transform, whole, &scratch, &error)
                       : picture_of_pixels(m->pixels, c->pixels, c->height, c->width, &transform, whole, &scratch, &error);
+    transform_scratch_free(&scratch); /* before it dies: libjpeg's memory is not of the scope */
     if (!ok) die("%s%s%s", c->path ? c->path : "", c->path ? ": " : "", error.text);
-    transform_scratch_free(&scratch);
 }
 
 static void limit_threads(const vit_model *m) {

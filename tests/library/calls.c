@@ -4,8 +4,9 @@
  *   calls logits CHECKPOINT IMAGE              prints the logits, one per line
  *   calls attention CHECKPOINT IMAGE           the weights of each token are not negative, and their sum is at most 1
  *   calls recovery CHECKPOINT IMAGE BROKEN ENDLESS
- *                                              a broken image gives an error, and so does the checkpoint ENDLESS, whose
- *                                              outputs are not finite; afterwards the logits are the same
+ *                                              a broken image gives an error without a memory leak, and so does the
+ *                                              checkpoint ENDLESS, whose outputs are not finite; afterwards the logits
+ *                                              are the same
  *   calls damage CHECKPOINT IMAGE SCRATCH N    N bit flips, most in the header, and N truncations: the file SCRATCH and
  *                                              memory give the same errors and probabilities, without a memory leak
  *   calls refused CHECKPOINT                   opens a bad checkpoint 500 times without a memory leak; prints the error
@@ -54,6 +55,11 @@ static long resident(void) {
     REQUIRE(file && fscanf(file, "%ld %ld", &all, &pages) == 2, "no /proc/self/statm");
     fclose(file);
     return pages;
+}
+
+static void no_growth(long before, int calls) {
+    long pages = resident() - before;
+    REQUIRE(pages * sysconf(_SC_PAGESIZE) < 4 << 20, "%ld pages more after %d calls", pages, calls);
 }
 
 static void print_logits(char **a) {
@@ -107,9 +113,16 @@ static void attention(char **a) {
 }
 
 static void recovery(char **a) {
+    enum { ROUNDS = 3000 };
     vit_error error;
     vit_model *model = open_or_end(a[0]);
     float *broken = calloc((size_t)vit_classes(model), sizeof *broken);
+    long before = 0;
+    for (int i = 0; i < ROUNDS; i++) {
+        REQUIRE(!vit_classify_file(model, a[2], broken, &error) && *error.text, "a broken image was classified");
+        if (i == ROUNDS / 10) before = resident();
+    }
+    no_growth(before, ROUNDS);
     for (int round = 0; round < 20; round++) {
         REQUIRE(!vit_classify_file(model, a[2], broken, &error) && *error.text, "a broken image was classified");
         REQUIRE(!vit_classify(model, (const uint8_t *)"", 1, 1 << 20, broken, &error) && *error.text, "an endless row");
@@ -190,8 +203,7 @@ static void damage(char **a) {
     }
     REQUIRE(cut == count, "%d of %d truncated files were opened", count - cut, count);
     REQUIRE(refused > 0, "no damaged header was refused");
-    long pages = resident() - before;
-    REQUIRE(pages * sysconf(_SC_PAGESIZE) < 4 << 20, "%ld pages more after %d errors", pages, refused + cut);
+    no_growth(before, refused + cut);
     free(bytes);
 }
 
@@ -203,8 +215,7 @@ static void refused(char **a) {
         REQUIRE(!vit_open(a[0], &error) && *error.text, "%s: opened", a[0]);
         if (i == ROUNDS / 10) before = resident();
     }
-    long pages = resident() - before;
-    REQUIRE(pages * sysconf(_SC_PAGESIZE) < 4 << 20, "%ld pages more after %d errors", pages, ROUNDS);
+    no_growth(before, ROUNDS);
     puts(error.text);
 }
 
@@ -244,8 +255,7 @@ static void threads(char **a) {
     run_both(a, calls / 10);
     long before = resident();
     run_both(a, calls);
-    long pages = resident() - before;
-    REQUIRE(pages * sysconf(_SC_PAGESIZE) < 4 << 20, "%ld pages more after %d calls", pages, calls);
+    no_growth(before, calls);
 }
 
 int main(int argc, char **argv) {
