@@ -283,13 +283,12 @@ static void show(const char *what, size_t done, size_t count, size_t before, dou
 /* The picture may be valid: keeps the images packed so far, and running the same command again continues from there. */
 static void stop_starved(RecordWriter *writer, const char *name, const Error *error) {
     if (writer) record_flush(writer);
-    die("%s: %s", name, error->text);
+    die("%s: %s%s", name, error->text, writer ? "; the same command continues from here" : "");
 }
 
-/* Processes images [first, first + n) with all threads and writes them in order.  Returns how many are damaged. */
-static size_t pack_window(RecordWriter *writer, Packed *packed, Scratch *scratch, const Dataset *dataset, size_t first,
-                          int n, const Settings *s) {
-    size_t damaged = 0;
+/* Processes images [first, first + n) with all threads and writes them in order. */
+static void pack_window(RecordWriter *writer, Packed *packed, Scratch *scratch, const Dataset *dataset, size_t first,
+                        int n, const Settings *s) {
     char name[4096 + 512];
 #pragma omp parallel for schedule(dynamic) num_threads(s->threads)
     for (int i = 0; i < n; i++)
@@ -298,14 +297,12 @@ static size_t pack_window(RecordWriter *writer, Packed *packed, Scratch *scratch
         if (packed[i].damaged) {
             dataset_name_image(dataset, first + (size_t)i, name, sizeof name);
             progress_end();
-            if (packed[i].error.lacking) stop_starved(writer, name, &packed[i].error);
+            if (packed[i].error.lacking || packed[i].error.unread) stop_starved(writer, name, &packed[i].error);
             warn("%s: %s: packed as damaged", name, packed[i].error.text);
-            damaged++;
         }
         record_append(writer, &packed[i].sample);
         free(packed[i].memory);
     }
-    return damaged;
 }
 
 static bool makes_jpegs(const Settings *s) { return (s->resize && !s->raw) || s->jpeg || s->fps > 0; }
@@ -316,7 +313,7 @@ static int pack(const Settings *s) {
     static const double FLUSH_SECONDS = 10;
     Dataset dataset;
     Error error;
-    size_t begun, damaged = 0;
+    size_t begun;
     char lost[48] = "";
     int quality = makes_jpegs(s) ? s->quality : 0;
     int options[] = {(int)lrintf(100 * s->fps), s->resize, quality, s->raw + 2 * s->jpeg};
@@ -339,7 +336,7 @@ static int pack(const Settings *s) {
     for (size_t i = begun; i < dataset.count && !stop_signal; i += WINDOW) {
         size_t left = dataset.count - i;
         int n = left < WINDOW ? (int)left : WINDOW;
-        damaged += pack_window(writer, packed, scratch, &dataset, i, n, s);
+        pack_window(writer, packed, scratch, &dataset, i, n, s);
         if (now_seconds() - flushed > FLUSH_SECONDS) {
             record_flush(writer);
             flushed = now_seconds();
@@ -354,6 +351,7 @@ static int pack(const Settings *s) {
     }
     int shorter = dataset.height < dataset.width ? dataset.height : dataset.width;
     bool resized = s->resize && s->resize < shorter; /* images of one size: the new one is written for each */
+    size_t damaged = record_damaged(writer);
     record_finish(writer, resized ? 0 : dataset.height, resized ? 0 : dataset.width);
     if (damaged) snprintf(lost, sizeof lost, ", %zu of them damaged", damaged);
     print_line("%s: %zu %s of %d classes%s\n", s->out, dataset.count, things(&dataset), dataset.classes, lost);

@@ -21,7 +21,7 @@ bool refuse(Error *error, const char *format, ...) {
     if (error == &error_fatal) die("%s", text);
     if (error == &error_usage) die_usage("%s", text);
     memcpy(error->text, text, strlen(text) + 1);
-    error->lacking = false;
+    error->lacking = error->unread = false;
     return false;
 }
 
@@ -42,5 +42,6 @@ bool refuse_errno(Error *error, const char *what) {
     int reason = errno;
     refuse(error, "%s: %s", what, strerror(reason));
     error->lacking = reason == EMFILE || reason == ENFILE || reason == ENOMEM;
+    error->unread = true;
     return false;
 }

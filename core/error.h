@@ -9,6 +9,7 @@
 typedef struct {
     char text[1024]; /* zero-terminated, without control characters; truncated between two characters if too long */
     bool lacking; /* memory, descriptors or a library: the file or setting may be valid, and another would fail, too */
+    bool unread;  /* a file could not be opened or read: it may be valid, or come back */
 } Error;
 
 /* Passed by a caller that cannot continue: the function that refuses something then ends the program with its line,
@@ -22,7 +23,7 @@ bool refuse(Error *error, const char *format, ...) __attribute__((format(printf,
 /* Writes that `bytes` of memory (0: unknown) could not be allocated for `what`, sets `lacking` and returns false. */
 bool refuse_memory(Error *error, size_t bytes, const char *what);
 
-/* Writes what errno says about `what`; descriptors and memory set `lacking`, too. */
+/* Writes what errno says about `what` and sets `unread`; descriptors and memory set `lacking`, too. */
 bool refuse_errno(Error *error, const char *what);
 
 /* Like refuse_memory, where a library could not allocate memory. */

@@ -427,6 +427,12 @@ void record_append(RecordWriter *w, const Sample *sample) {
     w->end += e->size;
 }
 
+size_t record_damaged(const RecordWriter *w) {
+    size_t damaged = 0;
+    for (size_t i = 0; i < w->appended; i++) damaged += !w->entries[i].size;
+    return damaged;
+}
+
 void record_flush(RecordWriter *w) {
     size_t n = w->appended - w->flushed;
     make_lasting(w->fd, w->partial);

@@ -80,6 +80,9 @@ RecordWriter *record_create(const char *path, const Dataset *dataset, bool train
 /* Appends the next image: bytes of an encoded picture (height 0), pixels, or size 0 for a damaged one. */
 void record_append(RecordWriter *writer, const Sample *sample);
 
+/* The number of damaged images among those already written. */
+size_t record_damaged(const RecordWriter *writer);
+
 /* Makes the appended images durable: they survive a crash from here on. */
 void record_flush(RecordWriter *writer);
 

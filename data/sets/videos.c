@@ -437,6 +437,12 @@ static bool find_video(const Videos *v, size_t index, char path[PATH_ROOM]) {
     return false;
 }
 
+/* A list may name videos that are not there; those that were found in folders were.  errno is find_video's. */
+static bool refuse_missing(const Videos *v, Error *error) {
+    bool listed = v->layout != LAYOUT_FOLDERS && (errno == ENOENT || errno == ENOTDIR);
+    return listed && folder_exists(v->root) ? refuse(error, "no such file") : refuse_errno(error, "cannot open");
+}
+
 typedef struct {
     const ClipTaker *taker;
     const VideoReader *video;
@@ -485,7 +491,9 @@ static bool read_frames(const char *path, int frames, int label, const ClipChoic
         ok = file_read_again(file, IMAGE_MAX_BYTES, &buffer->bytes, &buffer->room, &frame.size, error);
         frame.bytes = buffer->bytes;
         ok = ok && taker->take(taker->context, i, &frame, error);
+        bool unread = !ok && error->unread;
         if (!ok && !error->lacking) refuse(error, "%s: %s", name, error->text);
+        error->unread = unread;
     }
     clip_index_free(&index);
     free_entries(pictures, count);
@@ -510,7 +518,7 @@ static bool videos_read(const Dataset *dataset, size_t index, const ClipChoice *
     const Videos *v = dataset->state;
     char path[PATH_ROOM];
     *label = v->at[index].label;
-    if (!find_video(v, index, path)) return refuse(error, "no such file");
+    if (!find_video(v, index, path)) return refuse_missing(v, error);
     return read_place(path, v->at[index].frames, *label, choice, buffer, taker, error);
 }
 
@@ -525,7 +533,7 @@ static bool videos_read_whole(const Dataset *dataset, size_t index, SampleBuffer
     const Videos *v = dataset->state;
     char path[PATH_ROOM];
     *sample = (Sample){.label = v->at[index].label};
-    if (!find_video(v, index, path)) return refuse(error, "no such file");
+    if (!find_video(v, index, path)) return refuse_missing(v, error);
     if (!folder_exists(path)) {
         bool ok = file_read_again(path, VIDEO_FILE_MOST, &buffer->bytes, &buffer->room, &sample->size, error);
         sample->bytes = buffer->bytes;

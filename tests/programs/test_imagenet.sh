@@ -83,6 +83,18 @@ packs --check holes-train.pack
 grep -q 'image 22 (bee/z.jpg): it was damaged when the file was packed' err && [ "$status" -eq 1 ]
 check "and stay damaged" $? "$(head -n 1 err)"
 
+# A link without its file is a file that cannot be opened, which may come back.
+cp -R holes links
+ln -s ../../../back.jpg links/train/cat/zz.jpg
+packs --data links --out links-train.pack
+[ "$status" -eq 1 ] && [ ! -e links-train.pack ] &&
+    tail -n 1 err | grep -q 'links/train/cat/zz.jpg: cannot open: .*; the same command continues from here'
+check "a picture that cannot be opened ends the packing" $? "status $status: $(tail -n 1 err)"
+cp "$root/tests/corpus/jpeg/grey.jpg" back.jpg
+packs --data links --out links-train.pack
+[ "$status" -eq 0 ] && grep -q 'continues after 34 of 35' out && grep -q 'links-train.pack: 35 .*, 1 of them damaged' out
+check "which continues, and its last line counts what was damaged before" $? "$(cat out) $(head -n 1 err)"
+
 # == Interrupted =====================================================================================================
 
 many="--data shapes --limit 12000 --split train"
