@@ -1,5 +1,6 @@
 #include "layers/vit/teacher.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -65,7 +66,11 @@ static void stored_rows(Teacher *t, const LoaderPart *part) {
         row.data = (const uint8_t *)row.data + image * C * width;
         row.size = C;
         row.bytes = C * width;
-        safetensors_to_float(&row, t->rows + (size_t)i * C, &error_fatal);
+        float *to = t->rows + (size_t)i * C;
+        safetensors_to_float(&row, to, &error_fatal);
+        for (size_t c = 0; c < C; c++)
+            if (!isfinite(to[c]))
+                die("%s: logits of image %zu are not finite: write them again with --write-logits", row.file, image);
     }
 }
 

@@ -139,11 +139,15 @@ flat = json.loads(json.dumps(header))
 flat["logits"]["shape"] = [len(rest) // 4]
 write("flat.safetensors", flat)
 write("stranger.safetensors", {"x": header["logits"]})
+place = 4 * 40 * header["logits"]["shape"][1]
+write("damaged.safetensors", header, rest[:place] + b"\0\0\xc0\x7f" + rest[place + 4:]) # not a number
 PYTHON
     bad() { refuses "$1" 1 "$2" $lesson --teacher "$3" --distillation soft; }
     bad "logits in another order" "order.safetensors|another order|--write-logits" order.safetensors
     bad "logits that do not tell the order" "silent.safetensors|does not say" silent.safetensors
     bad "logits of one dimension" "flat.safetensors|[images,classes]" flat.safetensors
+    refuses "logits that are not finite" 1 "damaged.safetensors|image 40|not finite" $lesson --teacher damaged.safetensors \
+        --distillation hard
     bad "a file that is neither" "stranger.safetensors|neither logits" stranger.safetensors
 fi
 head -c 2000 logits.safetensors >short.safetensors
