@@ -15,8 +15,21 @@ extern char *program_invocation_short_name;
 static int own_rank, all_ranks = 1;
 static bool quiet;
 
+static void (*to_do)(const char *message);
+
+void die_last(void (*last)(const char *message)) { to_do = last; }
+
+void die_do_last(const char *message) {
+    void (*last)(const char *) = to_do;
+    to_do = NULL;
+    if (!last) return;
+    quiet = true;
+    last(message);
+}
+
 static void leave_alone(int status, const char *message) {
     die_say(message);
+    die_do_last(message);
     exit(status);
 }
 

@@ -14,6 +14,13 @@ void die_usage(const char *format, ...) __attribute__((noreturn, format(printf, 
  * receives the message and calls die_say unless another rank reports the same. */
 void die_as_rank(int rank, int ranks, void (*how)(int status, const char *message));
 
+/* When die or die_usage has written its line, it calls last(message), in whichever thread it was called, but not in a
+ * library.  What fails in `last` ends the process without another line.  NULL: nothing is called any more. */
+void die_last(void (*last)(const char *message));
+
+/* Calls it; for the `how` of die_as_rank. */
+void die_do_last(const char *message);
+
 /* Writes `message` as one line to stderr. */
 void die_say(const char *message);
 

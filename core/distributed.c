@@ -280,6 +280,7 @@ static void leave(int status, const char *message) {
     }
     if (rank > 0 && mpi_running()) usleep(1000000 + 50000 * (unsigned)(rank < 40 ? rank : 40));
     die_say(message);
+    die_do_last(message);
     if (watching) tell(HAS_SPOKEN);
     if (mpi_running()) MPI_Abort(MPI_COMM_WORLD, status);
     exit(status);

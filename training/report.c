@@ -2,6 +2,7 @@
 
 #include <math.h>
 #include <omp.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -23,8 +24,12 @@ enum { RELOAD_S = 30, PAUSE_S = 30, COST = 100 /* pages between evaluations take
 typedef struct Report {
     Facts facts;
     double written, took; /* when the page was last written, and the seconds that it took; written 0: never */
-    bool warned;
+    bool warned, busy;
 } Report;
+
+static const Training *running; /* the run whose page says so */
+static pthread_t owner;         /* the thread that writes it */
+static void tell_failure(const char *message);
 
 /* A word of a command line, in quotes if a shell would interpret it otherwise. */
 static void put_word(FILE *out, const char *word) {
@@ -71,6 +76,9 @@ void report_open(Training *t) {
     facts_set_number(facts, "epochs", t->s->epochs);
     if (!isfinite(facts_number(facts, "began"))) facts_set_number(facts, "began", (double)time(NULL));
     set_resume(facts, t);
+    running = t;
+    owner = pthread_self();
+    die_last(tell_failure);
 }
 
 Facts *training_facts(const Training *t) { return t->report ? &t->report->facts : NULL; }
@@ -89,6 +97,7 @@ static void write_page(const Training *t, const char *state, const char *key, co
     Report *report = t->report;
     Facts *facts = &report->facts;
     double before = now_seconds();
+    report->busy = true;
     facts_set(facts, "state", state);
     facts_set(facts, "reason", NULL);
     facts_set(facts, "result", NULL);
@@ -103,6 +112,13 @@ static void write_page(const Training *t, const char *state, const char *key, co
     }
     report->written = now_seconds();
     report->took = report->written - before;
+    report->busy = false;
+}
+
+/* Not where the page itself fails, and not while another thread may change the facts. */
+static void tell_failure(const char *message) {
+    bool own = pthread_equal(owner, pthread_self());
+    if (own && !running->report->busy) write_page(running, "failed", "reason", message);
 }
 
 void report_refresh(const Training *t, bool evaluation) {
@@ -113,7 +129,9 @@ void report_refresh(const Training *t, bool evaluation) {
 }
 
 void report_end(const Training *t, const char *state, const char *words) {
-    if (t->report) write_page(t, state, strcmp(state, "done") ? "reason" : "result", words);
+    if (!t->report) return;
+    die_last(NULL);
+    write_page(t, state, strcmp(state, "done") ? "reason" : "result", words);
 }
 
 void report_folder(const Training *t, const char *folder, const char *out) {

@@ -1,5 +1,6 @@
 /* The page of a run while it trains: report.json and report.html in its folder (report/run_page.h), which rank 0 keeps
- * up to date.  If a page cannot be written, there is one warning; the run does not depend on it. */
+ * up to date.  If a page cannot be written, there is one warning; the run does not depend on it.  If the run dies
+ * (core/die.h) in the thread that opened the page, the page says so. */
 #ifndef VIT_TRAINING_REPORT_H
 #define VIT_TRAINING_REPORT_H
 

@@ -282,8 +282,9 @@ run --data holes $model --max-damaged 0.1 --run-dir holes.run
 [ "$status" -eq 0 ] && [ "$(wc -l <err)" -eq 1 ] && grep -q 'holes/train/bee/z.jpg: a JPEG cut short' err
 check "a damaged picture is named and replaced" $? "$(head -n 1 err)"
 run --data holes $model --batch-size 34 --max-damaged 0 --run-dir holes.run2
-[ "$status" -eq 1 ] && tail -n 1 err | grep -q 'damaged images: 1 in one epoch of 34, more than max_damaged 0 .*/z.jpg'
-check "more than max_damaged end the run" $? "$(tail -n 1 err)"
+[ "$status" -eq 1 ] && tail -n 1 err | grep -q 'damaged images: 1 in one epoch of 34, more than max_damaged 0 .*/z.jpg' &&
+    grep -q '"state": *"failed"' holes.run2/report.json && grep -q 'failed: .* damaged images: 1 in' holes.run2/report.html
+check "more than max_damaged end the run, and its page says so" $? "$(tail -n 1 err)"
 mkdir -p holes/train/dog
 cp images/val/ape/grey.jpg holes/train/dog/
 refuses "a class that val lacks" 1 'holes|class dog is in train but not in val' --data holes $model
