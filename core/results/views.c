@@ -49,11 +49,9 @@ void views_add(Views *v, size_t place, int label, const float *logits) {
 
 void views_sum(Views *v) {
     distributed_sum(v->sums, v->videos * row_length(v));
-    v->failed = 0;
     for (size_t i = 0; i < v->videos; i++) {
         const double *extra = row_of(v, i) + v->classes;
         v->labels[i] = (int)lrint(extra[LABELS] / fmax(extra[SEEN], 1));
-        v->failed += extra[FAILED] > 0;
     }
 }
 

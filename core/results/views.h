@@ -7,8 +7,8 @@
 #include <stddef.h>
 
 typedef struct {
-    size_t videos, failed; /* failed: set by views_sum, videos with a view that could not be read */
-    int classes, views;    /* views: of each video */
+    size_t videos;
+    int classes, views; /* views: of each video */
     bool of_logits;
     double *sums;  /* [videos,classes+3]: scores, then how many views there were, how many failed, and their labels */
     int *labels;   /* [videos], set by views_sum */

@@ -87,11 +87,10 @@ static bool load_sample(void *argument, size_t index, Error *error) {
     const Transform *transform = &job->loader->config.transform;
     const Target *to = job->samples;
     Sample sample;
-    if (!dataset_read(dataset, index, &job->scratch->bytes, &sample, error) ||
-        !transform_sample(job->scratch, to->out, &sample, dataset->height > 0, transform, to->key, error))
-        return false;
-    *to->label = sample.label;
-    return true;
+    bool ok = dataset_read(dataset, index, &job->scratch->bytes, &sample, error) &&
+              transform_sample(job->scratch, to->out, &sample, dataset->height > 0, transform, to->key, error);
+    *to->label = sample.label; /* which a data set knows although an image cannot be read */
+    return ok;
 }
 
 /* == One clip ===================================================================================================== */
@@ -155,15 +154,13 @@ static void add_target(ImageJob *job, size_t position, uint8_t *out, int *label)
 static void load_job(Loader *loader, ImageJob *job, size_t position) {
     const LoaderConfig *c = &loader->config;
     size_t index = job->samples[0].key.draw % loader->dataset->count;
-    if (loader->dataset->clips && !c->parts.train) {
-        int view = (int)(position % (size_t)loader_views(loader)), *label = job->samples[0].label;
-        assert(label);
-        job->clip = view / c->clips.test_crops;
-        job->crop = view % c->clips.test_crops;
-        if (!parts_try(&loader->parts, index, job, load_clip)) *label = -1 - *label;
-    } else {
-        parts_load(&loader->parts, index, job->count, job, loader->dataset->clips ? load_clip : load_sample);
-    }
+    bool (*load)(void *, size_t, Error *) = loader->dataset->clips ? load_clip : load_sample;
+    int view = (int)(position % (size_t)loader_views(loader)), *label = job->samples[0].label;
+    assert(label);
+    job->clip = view / c->clips.test_crops;
+    job->crop = view % c->clips.test_crops;
+    if (c->parts.train || c->replaces) parts_load(&loader->parts, index, job->count, job, load);
+    else if (!parts_try(&loader->parts, index, job, load)) *label = -1 - *label;
 }
 
 static void describe(const void *loader, size_t index, char *text, size_t size) {

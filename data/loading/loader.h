@@ -11,8 +11,10 @@
  *
  * The same for clips, [frames,height,width,3] in place of [height,width,3].  In training each clip has samples_per_clip
  * consecutive places of the order, with the same frames and independent augmentation, and its file is opened once for
- * those in the same part. In evaluation it has `views` places, one for each of its clips and crops; a video that cannot
- * be read is replaced in training, but not in evaluation: its label is then -1 - label, and its pixels are undefined.
+ * those in the same part. In evaluation it has `views` places, one for each of its clips and crops.
+ *
+ * An image or video that cannot be read is replaced in training, but not in evaluation, unless `replaces` is set: its
+ * label is then -1 - label, and its pixels are undefined.
  *
  * data/loading/parts.h shares batches among ranks and threads, and replaces images that cannot be read. */
 #ifndef VIT_DATA_LOADING_LOADER_H
@@ -34,6 +36,7 @@ extern const ConfigGroup target_settings;
 typedef struct {
     PartsConfig parts;
     bool balanced; /* training: every class comes equally often */
+    bool replaces; /* evaluation: another image takes the place of a damaged one, as in training */
     int repeats; /* training: how often each image is repeated (sampler.h); 0 or 1: no repeated augmentation */
     bool pairs;  /* training: samples of a batch in mixup's order, partners adjacent (mixup.h) */
     Transform transform;

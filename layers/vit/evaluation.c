@@ -19,6 +19,17 @@ static int label_of(const VitEvaluation *e, int label) {
     return e->class_of ? e->class_of[label] : label;
 }
 
+/* predicted -1: an image that cannot be read. */
+static void count_real(VitEvaluation *e, size_t index, int predicted) {
+    size_t count;
+    if (!e->real.images) return;
+    const int *labels = real_labels_of(&e->real, index, &count);
+    bool right = false;
+    for (size_t i = 0; i < count; i++) right |= label_of(e, labels[i]) == predicted;
+    e->real_right += right;
+    e->real_counted += count > 0;
+}
+
 static Outcome count_outcome(VitRun *run, size_t index, int label, const float *logits) {
     VitEvaluation *e = &run->evaluation;
     Outcome found = outcome_of(logits, run->model_settings->num_classes, label);
@@ -26,13 +37,7 @@ static Outcome count_outcome(VitRun *run, size_t index, int label, const float *
     e->right5 += found.place < 5;
     e->loss += found.loss;
     if (e->confusion.classes) confusion_add(&e->confusion, label, &found);
-    if (!e->real.images) return found;
-    size_t count;
-    const int *labels = real_labels_of(&e->real, index, &count);
-    bool right = false;
-    for (size_t i = 0; i < count; i++) right |= label_of(e, labels[i]) == found.predicted;
-    e->real_right += right;
-    e->real_counted += count > 0;
+    count_real(e, index, found.predicted);
     return found;
 }
 
@@ -44,15 +49,15 @@ static void count_videos(VitRun *run) {
     size_t rank = (size_t)distributed_rank(), ranks = (size_t)distributed_ranks();
     size_t first = views->videos * rank / ranks, end = views->videos * (rank + 1) / ranks;
     for (size_t v = first; !stopping && v < end; v++)
-        if (views_complete(views, v, run->test.name))
-            count_outcome(run, v, views->labels[v], views_logits(views, v));
-    run->evaluation.failed = views->failed;
+        if (views_complete(views, v, run->test.name)) count_outcome(run, v, views->labels[v], views_logits(views, v));
+        else run->evaluation.failed++;
     views_close(views);
 }
 
 void vit_eval_begin(VitRun *run) {
     VitEvaluation *e = &run->evaluation;
     e->right = e->right5 = e->loss = e->real_right = e->real_counted = 0;
+    e->failed = 0;
     confusion_clear(&e->confusion);
     vit_facts_begin(run);
     if (run->test.clips)
@@ -71,6 +76,11 @@ void vit_eval_add(VitRun *run, const LoaderPart *images) {
             views_add(&e->views, place, label, logits);
             continue;
         }
+        if (label < 0) {
+            e->failed++;
+            count_real(e, place, -1);
+            continue;
+        }
         Outcome found = count_outcome(run, place, label, logits);
         vit_facts_add(run, images->pixels + (size_t)b * vit_pixels(run->model_settings), label, logits, &found);
     }
@@ -80,12 +90,13 @@ void vit_eval_end(VitRun *run) {
     VitEvaluation *e = &run->evaluation;
     double count = (double)run->test.count;
     if (run->test.clips) count_videos(run);
-    double sums[] = {e->right, e->right5, e->loss, e->real_right, e->real_counted};
-    training_sum(&run->training, sums, 5);
+    double sums[] = {e->right, e->right5, e->loss, e->real_right, e->real_counted, (double)e->failed};
+    training_sum(&run->training, sums, 6);
+    e->failed = (size_t)sums[5];
     if (e->confusion.classes && !run->training.stopping) confusion_sum(&e->confusion);
     e->top1 = 100 * sums[0] / count;
     e->top5 = 100 * sums[1] / count;
-    /* A video that cannot be read counts as wrong, but it has no loss. */
+    /* An image or video that cannot be read counts as wrong, but it has no loss. */
     run->training.validation_loss = sums[2] / fmax(count - (double)e->failed, 1);
     e->real_right = sums[3];
     e->real_counted = sums[4];
@@ -133,7 +144,7 @@ void vit_eval_report(VitRun *run) {
     if (counts)
         written = confusion_report(&e->confusion, s->confusion, s->per_class, vit_run_class_names(run, &names), &error);
     class_names_free(&names);
-    if (e->failed) printf("failed: %zu videos\n", e->failed);
+    if (e->failed) printf("failed: %zu %s\n", e->failed, run->test.clips ? "videos" : "images");
     printf("loss: %.6f\n", t->validation_loss);
     printf("top1: %.4f top5: %.4f\n", e->top1, e->top5);
     if (e->real.images)

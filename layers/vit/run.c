@@ -117,7 +117,6 @@ static void loading_open(VitRun *run, Loader *loader, const Dataset *dataset, bo
     LoaderConfig config = vit_run_samples(run, train);
     config.parts = loading_parts(&run->training, run->loading, &run->workers, train, vit_run_micro_batch(run));
     config.parts.keep_last = !run->sampler->drop_last;
-    if (run->evaluation.real.images) config.parts.max_damaged = 0; /* another image would replace it */
     loader_open(loader, dataset, &config);
 }
 

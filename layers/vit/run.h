@@ -42,7 +42,7 @@ typedef struct {
     double top1, top5;   /* percent */
     double right, right5, loss;      /* sums over the images */
     double real_right, real_counted; /* likewise, for images with labels in ReaL */
-    size_t failed;       /* videos that could not be read, which count as wrong */
+    size_t failed;       /* images or videos that could not be read, which count as wrong */
     int *class_of;       /* maps the data's classes to the model's; NULL: the same */
     Confusion confusion; /* unused without classes */
     RealLabels real;     /* empty without real_labels */

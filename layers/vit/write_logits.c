@@ -33,6 +33,7 @@ void vit_write_logits(VitRun *run) {
     vit_run_open_split(run, &run->train, true); /* held-out images, too */
     vit_run_open_model(run, batch, false);
     config.parts.batch_size = batch;
+    config.replaces = true; /* as training does where it reads these logits */
     loader_open(&loader, &run->train, &config);
     uint8_t *all = xcalloc(run->train.count, C * width, "the logits");
     model_evaluation_begin(&run->vit.model);

@@ -777,7 +777,7 @@ static void damaged_images_are_named_and_replaced(void **state) {
     Dataset dataset;
     open_images(&dataset, true);
     LoaderConfig config = {.parts = {.seed = check_seed(), .batch_size = TRAIN, .train = false, .max_damaged = 0.5f},
-                           .transform = SMALL};
+                           .replaces = true, .transform = SMALL};
     fflush(stderr);
     dup2(fd, 2);
     for (uint32_t epoch = 0; epoch < 2; epoch++) {
@@ -820,6 +820,24 @@ static void damaged_images_are_named_and_replaced(void **state) {
     free(bytes);
     close(fd);
     remove(path);
+    dataset_close(&dataset);
+}
+
+static void an_evaluation_replaces_nothing(void **state) {
+    (void)state;
+    static uint8_t pixels[TRAIN * IMAGE];
+    int labels[TRAIN];
+    Dataset dataset;
+    Loader loader;
+    open_images(&dataset, true);
+    LoaderConfig config = {.parts = {.batch_size = TRAIN, .max_damaged = 0.5f}, .transform = SMALL};
+    int kept = quiet_begin();
+    loader_open(&loader, &dataset, &config);
+    loader_fill(&loader, 0, TRAIN, pixels, labels);
+    quiet_end(kept);
+    for (int i = 0; i < TRAIN; i++) assert_int_equal(labels[i] < 0, i == 18 || i == 28);
+    assert_true(labels[18] == -1 - 1 && labels[28] == -1 - 2); /* of bee/damaged.jpg and cat/zzz.jpg */
+    parts_close(&loader.parts);
     dataset_close(&dataset);
 }
 
@@ -894,6 +912,7 @@ int main(void) {
         cmocka_unit_test(a_resumed_epoch_goes_on),
         cmocka_unit_test(loaders_end_at_any_moment),
         cmocka_unit_test(damaged_images_are_named_and_replaced),
+        cmocka_unit_test(an_evaluation_replaces_nothing),
         cmocka_unit_test(too_many_damaged_end_the_run),
     };
     return cmocka_run_group_tests(tests, make_data, remove_folder);

@@ -262,9 +262,10 @@ refuses "ReaL labels without an image's" 1 'real.json|labels for 6 images|val/ca
     --eval --real-labels real.json
 cp "$root/tests/corpus/jpeg/cut.jpg" real/val/cat/ILSVRC2012_val_00000003.JPEG
 rm real/val/cat/ILSVRC2012_val_00000007.JPEG
-run $weights --eval --real-labels real.json
-[ "$status" -eq 1 ] && tail -n 1 err | grep -q 'ILSVRC2012_val_00000003.JPEG'
-check "no other image takes the place of a damaged one" $? "$(tail -n 1 err)"
+run $weights --eval --real-labels real.json --per-class classes.csv
+[ "$status" -eq 0 ] && grep -q 'ILSVRC2012_val_00000003.JPEG: .*: counts as wrong' err && grep -qx 'failed: 1 images' out &&
+    grep -q '^real: .* of 6 images' out && awk -F, 'NR > 1 { n += $3 } END { exit n != 5 }' classes.csv
+check "no other image takes the place of a damaged one" $? "$(tail -n 3 out) $(tail -n 1 err)"
 
 run --init folder/last.safetensors --predict images/val/ape/grey.jpg test:0
 [ "$status" -eq 0 ] && [ "$(wc -l <out)" -eq 2 ] && grep -q ape out
