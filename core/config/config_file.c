@@ -1,6 +1,7 @@
 /* INI files: reading, with includes, and writing. */
 #include <ctype.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <ini.h>
 #include <limits.h>
 #include <stdlib.h>
@@ -182,7 +183,8 @@ bool config_load_file(Config *config, const char *path, const char *label, const
     Source s = {.config = config, .error = error, .where = path, .parent = parent, .file = true};
     char prefix[CONFIG_LABEL + 2] = "", *text = NULL;
     if (label) snprintf(prefix, sizeof prefix, "%s: ", label);
-    FILE *in = fopen(path, "rb");
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe without a writer must not be waited for */
+    FILE *in = fd < 0 ? NULL : fdopen(fd, "rb");
     if (!in) return refuse(error, "%scannot open '%s': %s", prefix, path, strerror(errno));
     file_note(path);
     bool ok = read_whole(&s, in, prefix, &text);

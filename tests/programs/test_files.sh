@@ -40,7 +40,6 @@ else
 fi
 
 mkfifo pipe
-(echo 'dim = 8' >pipe &)
 refuses "settings from a pipe" 2 "'pipe' is a pipe, and settings are read more than once" --config pipe --describe
 cat pipe >through &
 reader=$!
