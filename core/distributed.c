@@ -264,8 +264,8 @@ static void report_to_all(int status, const char *message) {
     exit(ending);
 }
 
-/* When a rank dies, all end.  If all ranks have the same error, rank 0 prints it and ends the others.  They wait a
- * moment for that, and otherwise print their own message. */
+/* When a rank dies, all end.  If all ranks have the same error, rank 0 prints it, writes the run's page and ends the
+ * others.  They wait three seconds for that, and otherwise print their own message. */
 static void leave(int status, const char *message) {
     static bool leaving;
     if (leaving) {
@@ -278,7 +278,7 @@ static void leave(int status, const char *message) {
         mpi_start();
         report_to_all(status, message);
     }
-    if (rank > 0 && mpi_running()) usleep(1000000 + 50000 * (unsigned)(rank < 40 ? rank : 40));
+    if (rank > 0 && mpi_running()) usleep(3000000 + 50000 * (unsigned)(rank < 40 ? rank : 40));
     die_say(message);
     die_do_last(message);
     if (watching) tell(HAS_SPOKEN);

@@ -632,6 +632,7 @@ static void state_text(char *text, size_t size, const Page *page) {
         used += snprintf(text + used, size - (size_t)used, ": %.6g of %.0f epochs%s", floor(100 * epoch + 0.01) / 100,
                          epochs, more);
     if (words) snprintf(text + used, size - (size_t)used, "; %.300s", words);
+    text_drop_half_character(text, strlen(text));
 }
 
 static void put_page(FILE *out, Page *page) {

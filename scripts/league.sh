@@ -26,6 +26,8 @@ cd "$(dirname "$0")/.." || exit 1
 
 CSV=${CSV:-docs/league.csv}
 WORK=${WORK:-build/league}
+case $WORK in /*) ;; *) WORK=$PWD/$WORK ;; esac
+WORK=${WORK%/}
 DATA=${DATA:-datasets}
 WORKERS=${WORKERS:-1}
 TABLE=${TABLE:-}
@@ -179,7 +181,7 @@ work() {
 # restart of the machine another process may have that number.
 is_running() {
     [ -s "$1" ] || return 1
-    case " $(ps -ww -p "$(cat "$1")" -o args= 2>/dev/null) " in *" $2 "*) ;; *) return 1 ;; esac
+    case " $({ tr '\0' ' ' <"/proc/$(cat "$1")/cmdline"; } 2>/dev/null)" in *" $2 "*) ;; *) return 1 ;; esac
 }
 
 is_worker() { is_running "$1" "scripts/league.sh work $WORK"; } # FILE

@@ -23,7 +23,8 @@ set -u
 cd "$(dirname "$0")/.." || exit 1
 DATA=${DATA:-datasets} EPOCHS=${EPOCHS:-30} SEEDS=${SEEDS:-1 2 3} LIMIT=${LIMIT:-0}
 TEACHER=${TEACHER:---attn dwconv7 --dim 96}
-[ "$LIMIT" = 0 ] || WORK=${WORK:-build/distillation-$LIMIT} CSV=${CSV:-build/distillation-$LIMIT/rows.csv}
+[ "$LIMIT" = 0 ] || WORK=${WORK:-build/distillation-$LIMIT}
+[ "$LIMIT" = 0 ] || CSV=${CSV:-$WORK/rows.csv}
 CSV=${CSV:-docs/distillation.csv} WORK=${WORK:-build/distillation} TRAIN_VIT=${TRAIN_VIT:-build/cpu/train_vit}
 HEADER=model,epochs,seed,top1,top5,val_loss,seconds,date
 

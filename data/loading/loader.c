@@ -160,7 +160,7 @@ static void load_job(Loader *loader, ImageJob *job, size_t position) {
     job->clip = view / c->clips.test_crops;
     job->crop = view % c->clips.test_crops;
     if (c->parts.train || c->replaces) parts_load(&loader->parts, index, job->count, job, load);
-    else if (!parts_try(&loader->parts, index, job, load)) *label = -1 - *label;
+    else if (!parts_try(&loader->parts, index, job, load, "counts as wrong")) *label = -1 - *label;
 }
 
 static void describe(const void *loader, size_t index, char *text, size_t size) {

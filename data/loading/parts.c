@@ -18,8 +18,8 @@ static const ConfigEntry entries[] = {
     {F(INT, workers), "0", .section = "data", .min = 0, .max = 1024, .ranks_differ = true,
      .help = "Number of threads that load images (0: one when training on the CPU, one for each core with a GPU)"},
     {F(FLOAT, max_damaged), "0.01", .min = 0, .max = 1,
-     .help = "Largest share of damaged images in an epoch, but at least one image: damaged images are reported and "
-             "replaced by others, and a run with more of them stops (0: it stops at the first)"},
+     .help = "Largest share of damaged images in an epoch, but at least one image: damaged images are reported and, in "
+             "training, replaced by others, and a run with more of them stops (0: it stops at the first)"},
 };
 #undef F
 const ConfigGroup loader_settings = {CONFIG_GROUP(LoaderSettings, entries), .change = CHANGE_FREELY};
@@ -56,17 +56,19 @@ static void report(Parts *parts, size_t index, int positions, const char *error,
     size_t all = parts->source.count, count = all * views / (size_t)parts->config.ranks;
     char name[PARTS_FAILURE / 2];
     pthread_mutex_lock(mutex_of(parts));
-    parts->source.describe(parts->source.loader, index, name, sizeof name);
-    if (!parts->damaged[index] && !*parts->failure) {
+    bool failed = *parts->failure, first = !parts->damaged[index] && !failed;
+    if (first) {
         parts->damaged[index] = 1;
         parts->stats.damaged++;
         parts->named_epoch++;
-        warn("%s: %s: %s", name, error, consequence);
     }
     size_t damaged = parts->damaged_epoch += (size_t)positions;
     if (parts->named_epoch * count > damaged * all) damaged = parts->named_epoch, count = all;
     float share = (float)damaged / (float)(count ? count : 1), most = parts->config.max_damaged;
-    if (share > most && (parts->stats.damaged > 1 || most <= 0) && !*parts->failure)
+    bool ends = share > most && (parts->stats.damaged > 1 || most <= 0) && !failed;
+    if (first || ends) parts->source.describe(parts->source.loader, index, name, sizeof name);
+    if (first) warn("%s: %s: %s", name, error, consequence);
+    if (ends)
         snprintf(parts->failure, sizeof parts->failure,
                  "%s: damaged images: %zu in one epoch of %zu, more than max_damaged %g allows; the last is %s: repair "
                  "or remove them, or raise max_damaged",
@@ -116,12 +118,13 @@ size_t parts_load(Parts *parts, size_t index, int positions, void *job,
     return index;
 }
 
-bool parts_try(Parts *parts, size_t index, void *job, bool (*load)(void *job, size_t index, Error *error)) {
+bool parts_try(Parts *parts, size_t index, void *job, bool (*load)(void *job, size_t index, Error *error),
+               const char *consequence) {
     Error error;
     if (failed(parts)) return false;
     if (load(job, index, &error)) return true;
     if (error.lacking) return starve(parts, index, error.text), false;
-    report(parts, index, 1, error.text, "counts as wrong");
+    report(parts, index, 1, error.text, consequence);
     return false;
 }
 

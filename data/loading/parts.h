@@ -5,8 +5,8 @@
  *   ranks   rank r of R has images [r n / R, (r+1) n / R) of a batch of n
  *   slots   part i of an epoch lies in slot i mod slots, and stays valid until the next part is requested
  *
- * An image that cannot be read is named on stderr once and replaced by the next readable image of the data set.  When
- * memory runs out, the process ends instead. */
+ * An image that cannot be read is named on stderr once and, in training, replaced by the next readable image of the data
+ * set.  When memory runs out, the process ends instead. */
 #ifndef VIT_DATA_LOADING_PARTS_H
 #define VIT_DATA_LOADING_PARTS_H
 
@@ -157,8 +157,10 @@ int parts_batch(const Parts *parts, size_t batch);
 size_t parts_load(Parts *parts, size_t index, int positions, void *job,
                   bool (*load)(void *job, size_t index, Error *error));
 
-/* Loads an image without a replacement: false, and the image is named and counted, if it is damaged. */
-bool parts_try(Parts *parts, size_t index, void *job, bool (*load)(void *job, size_t index, Error *error));
+/* Loads an image without a replacement: false, and the image is named with the consequence and counted, if it is
+ * damaged. */
+bool parts_try(Parts *parts, size_t index, void *job, bool (*load)(void *job, size_t index, Error *error),
+               const char *consequence);
 
 /* Ends the process with the reason if too many images have been damaged. */
 void parts_check(const Parts *parts);

@@ -1,6 +1,7 @@
 #include "data/sequences/sequence_loader.h"
 
 #include <assert.h>
+#include <string.h>
 
 #include "core/die.h"
 
@@ -46,7 +47,13 @@ static void fill_sequence(void *argument, void *memory, int i, TransformScratch 
     const SequenceSlot *slot = memory;
     SequenceJob job = {loader, scratch, slot->part.tokens + (size_t)i * (size_t)loader->set->row_bytes,
                &slot->part.scored_from[i]};
-    parts_load(&loader->parts, loader->parts.order[slot->position + (size_t)i], 1, &job, load_sequence);
+    size_t index = loader->parts.order[slot->position + (size_t)i];
+    if (loader->config.parts.train) {
+        parts_load(&loader->parts, index, 1, &job, load_sequence);
+    } else if (!parts_try(&loader->parts, index, &job, load_sequence, "left out")) {
+        memset(job.tokens, 0, (size_t)loader->set->row_bytes);
+        *job.scored_from = loader->set->n;
+    }
 }
 
 static void describe(const void *argument, size_t index, char *text, size_t size) {

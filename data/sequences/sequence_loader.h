@@ -22,7 +22,7 @@ typedef struct {
 /* n consecutive sequences of a batch. */
 typedef struct {
     uint8_t *tokens;  /* [n,row_bytes] */
-    int *scored_from; /* [n]: targets scored_from .. set->n - 1 count; 0 in training */
+    int *scored_from; /* [n]: targets scored_from .. set->n - 1 count, none of a damaged image; 0 in training */
     int n;
     size_t batch; /* of the epoch */
     int first;    /* position of the first one in the global batch */

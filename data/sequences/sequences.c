@@ -100,9 +100,10 @@ static char **find_wavs(const char *path, size_t *count) {
             continue;
         }
         bool unread = entry->fts_info == FTS_DNR || entry->fts_info == FTS_ERR || entry->fts_info == FTS_NS;
-        if (unread || entry->fts_info == FTS_SLNONE) /* a link to nothing, whose fts_errno is 0 */
+        bool wav = !below || text_has_extension(entry->fts_name, "wav wave");
+        if (unread || (wav && entry->fts_info == FTS_SLNONE)) /* a link to nothing, whose fts_errno is 0 */
             die("%s: cannot read: %s", entry->fts_path, strerror(unread ? entry->fts_errno : ENOENT));
-        if (entry->fts_info != FTS_F || (below && !text_has_extension(entry->fts_name, "wav wave"))) continue;
+        if (!wav || entry->fts_info != FTS_F) continue;
         found = xgrow(found, *count + 1, &room, sizeof *found, "the names of WAV files");
         found[(*count)++] = xstrdup(entry->fts_path);
     }

@@ -57,7 +57,8 @@ void density_facts(DensityRun *run) {
     if (!facts) return;
     tell_model(run, facts);
     facts_level(facts, "bits", "uniform noise", log2(run->model_settings->vocabulary));
-    facts_level(facts, "bits", "byte histogram", sequences_histogram_bits(&run->set, SEQUENCES_VALIDATION, IMAGES));
+    if (training_evaluates(&run->training))
+        facts_level(facts, "bits", "byte histogram", sequences_histogram_bits(&run->set, SEQUENCES_VALIDATION, IMAGES));
 }
 
 /* == What it draws ================================================================================================ */

@@ -62,6 +62,7 @@ def chunk(kind, data):
 png = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", 50, 40, 8, 2, 0, 0, 0)) + \
     chunk(b"IDAT", zlib.compress(pixels)) + chunk(b"IEND", b"")
 open("a.png", "wb").write(png)
+open("broken.png", "wb").write(png[:len(png) // 2])
 
 # A header that is JSON, with a tensor taken out: its data belong to none.
 import json
@@ -120,8 +121,9 @@ for path in empty none.safetensors a.png hole.safetensors resize.safetensors .; 
 done
 
 # The first has the size of its data set's images, so whole pictures are resized; the second crops, as for folders.
-for model in $one $two; do
-    ask recovery $model a.png "$root/tests/corpus/jpeg/cut.jpg" endless.safetensors
+for pair in $one=broken.png $two=broken.png $two="$root/tests/corpus/jpeg/cut.jpg"; do
+    model=${pair%%=*}
+    ask recovery $model a.png "${pair#*=}" endless.safetensors
     status=$?
     [ "$status" -eq 0 ] && [ ! -s out ] && [ ! -s err ]
     check "$model: a broken image and an infinite output are errors, and the model goes on" $? "status $status: $(last_line err)"

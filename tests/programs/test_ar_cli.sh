@@ -195,6 +195,17 @@ photos="$net --data photos --image-side 8 --grey --batch-size 4 --warmup-steps 1
 succeeds "class folders without val/" $photos --run-dir photographed
 refuses "which have no test images" 1 'photos|val/<class>/|--eval-split validation' \
     --init photographed/last.safetensors --eval
+mkdir -p unhurt/train unhurt/val
+cp -R photos/one unhurt/train/one
+cp -R photos/one unhurt/val/one
+run --init photographed/last.safetensors --data unhurt --eval
+whole=$(value bits)
+cp -R unhurt hurt
+head -c 100 drawn.png >hurt/val/one/5.png
+run --init photographed/last.safetensors --data hurt --eval --max-damaged 1
+[ "$status" -eq 0 ] && grep -q 'hurt/val/one/5.png: .*: left out' err &&
+    awk -v a="$whole" -v b="$(value bits)" 'BEGIN { exit !(a > 0 && (a - b) ^ 2 < 1e-9) }'
+check "a damaged test image is left out" $? "$whole, $(value bits) $(head -n 1 err)"
 refuses "nor any to validate with if none are held out" 1 'photos|validation_images|eval_every 0' $photos \
     --validation-images 0 --run-dir none
 refuses "--complete of no picture" 1 'noise.wav' --init run/best.safetensors --complete noise.wav --out x.png
@@ -212,6 +223,7 @@ succeeds "a text" $text --epochs 3 --run-dir text
 grep -q 'evaluation windows move by 16 tokens' out
 check "and how it is evaluated" $? "$(sed -n 3p out)"
 succeeds "a text without a validation split" $text --shares 95,0,5 --eval-every 0 --epochs 1 --run-dir unvalidated
+succeeds "whose page can be made again" --report unvalidated
 rm book.txt
 succeeds "--prompt, without the text" --init text/best.safetensors --prompt 'line' --sample 2 --seed 5
 [ "$(grep -c '^line\|^== [12] ==' out)" -ge 3 ]

@@ -16,7 +16,7 @@ case "$name $*" in
 *configs/imagenet*) short="--epochs 1 --train-limit 8 --test-limit 2 --val-fraction 0.5 --batch-size 2" ;;
 train_vit*--config*) ;;
 train_vit*) short="$short --depth 2" ;;
-*configs/ar/* | *recordings*) short="$short --tokens 256" ;;
+*configs/ar/text* | *configs/ar/enwik8* | *recordings*) short="$short --tokens 256" ;;
 esac
 for argument; do
     case $argument in
