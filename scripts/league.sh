@@ -8,9 +8,10 @@
 #   sh scripts/league.sh all       all rows
 #
 # A finished run is appended to docs/league.csv, docs/reference/league.md is written again (scripts/league.py), and its
-# folder is removed. After a signal, a crash or a loss of power, the next start continues a run from its last saved
-# state.  Accuracy is that of the last epoch on the test images, which influence no choice.  Runs of more than ten
-# epochs warm up for a tenth of them, as those in docs/study.csv do, runs of ten epochs for half an epoch.
+# folder is removed; scripts/shared_tables.py takes the row into docs/guide/operators.md.  After a signal, a crash or a
+# loss of power, the next start continues a run from its last saved state.  Accuracy is that of the last epoch on the
+# test images, which influence no choice.  Runs of more than ten epochs warm up for a tenth of them, as those in
+# docs/study.csv do, runs of ten epochs for half an epoch.
 #
 # DATA      folder with cifar-100-binary (default datasets, where scripts/fetch_cifar.sh cifar100 puts it)
 # WORKERS   runs at the same time (default 1); a start with more of them adds the missing ones
