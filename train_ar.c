@@ -70,8 +70,8 @@ static SequenceShape shape_of(const SequenceSet *set) {
     return (SequenceShape){set->n, set->height, set->width, set->channels, set->kind != SEQUENCES_TEXT};
 }
 
-/* Rejects settings on the command line that do not count with data of this kind, or a stride that nothing has.  Those of
- * a file may be for other data or another attention, and scripts/reproduce.sh gives eval_step to every row. */
+/* Rejects settings on the command line that do not count with data of this kind, or a stride that no part of the model
+ * uses.  Those of a file may be for other data or another attention, and scripts/reproduce.sh gives eval_step to every row. */
 static void check_counted(const DensityRun *run) {
     static const char *const others[] = {
         [SEQUENCES_IMAGES] = "tokens, rate, shares",

@@ -114,8 +114,8 @@ static void close_all(void) {
 }
 
 static void tell_slow(const LibraryConvolution *l, const char *reason) {
-    fprintf(stderr, "%s for a %d x %d convolution of %d to %d channels: a slow plain kernel is used instead\n", reason, l->c.k,
-            l->c.k, l->c.in, l->c.out);
+    fprintf(stderr, "%s for a %d x %d convolution of %d to %d channels: a slow plain kernel is used instead\n", reason,
+            l->c.k, l->c.k, l->c.in, l->c.out);
 }
 
 static void library_create(LibraryConvolution *l) {
