@@ -30,7 +30,7 @@ static const ConfigEntry entries[] = {
              "split is train, val or test (empty: folders are the classes)"},
     {F(INT, train_limit), "0", .min = 0, .max = 1e8, .help = "Use only N of the training images (0: all)"},
     {F(INT, test_limit), "0", .min = 0, .max = 1e8, .change = CHANGE_FREELY,
-     .help = "Use only N of the test images (0: all)"},
+     .help = "Use only N of the test images, not of those that val_fraction holds out (0: all)"},
     {F(FLOAT, val_fraction), "0", .max = 0.9,
      .help = "Share of the training images of each class that is held out for validation, which chooses "
              "best.safetensors; the test images, if there are any, are then evaluated once, at the end (default: 0; "

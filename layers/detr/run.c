@@ -30,8 +30,8 @@ static void check_classes(DetrRun *run, const DetectionSet *set) {
 void detr_run_find_classes(DetrRun *run) {
     if (!run->model_settings->num_classes) run->model_settings->num_classes = detection_set_classes(run->d.data);
     if (!run->model_settings->num_classes)
-        config_reject(&run->d.training.config, "num_classes", "the number of categories is unknown: give it, 91 for "
-                                                              "COCO");
+        config_reject(&run->d.training.config, "num_classes", "the largest category id is unknown: give it plus "
+                                                              "one, 91 for COCO");
 }
 
 void detr_run_open_data(DetrRun *run, bool train) {

@@ -28,8 +28,8 @@ static const ConfigEntry entries[] = {
              "middles are every second frame (1: every frame has its own tokens)"},
     {F(INT, time_kernel), "3", .min = 1, .max = 15,
      .help = "Length in frames, odd, of the depthwise convolutions over the tokens of clips, and of lisa's windows"},
-    {F(INT, conv_time_kernel), "5", .min = 1, .max = 15, .help = "The same length for the convolution blocks of "
-                                                                 "conv_stages"},
+    {F(INT, conv_time_kernel), "5", .min = 1, .max = 15, .help = "Length in frames, odd, of the convolutions of "
+                                                                 "attn conv and sepconv and of conv_stages in clips"},
     {F(CHOICE, inflate), "none", CONFIG_CHOICES(INFLATE_KINDS),
      .help = "How a model of clips starts from the weights of an image model that --init gives: none (the weights are "
              "of a model of clips), mean (all frames have the same weight) or centre (each frame sees only itself)"},
