@@ -29,9 +29,13 @@ void dataset_key(const Dataset *dataset, size_t index, char *text, size_t size) 
         return;
     }
     dataset_name_image(dataset, index, name, sizeof name);
-    const char *last = strrchr(name, '/'), *from = last ? last : name;
-    while (from > name && from[-1] != '/') from--;
-    snprintf(text, size, "%s", from);
+    snprintf(text, size, "%s", dataset_last_parts(name));
+}
+
+const char *dataset_last_parts(const char *path) {
+    const char *last = strrchr(path, '/'), *from = last ? last : path;
+    while (from > path && from[-1] != '/') from--;
+    return from;
 }
 
 void dataset_of_photographs(Dataset *dataset, const char *path, const char *otherwise) {

@@ -65,6 +65,9 @@ void dataset_name_image(const Dataset *dataset, size_t index, char *text, size_t
  * the file that it is packed into. */
 void dataset_key(const Dataset *dataset, size_t index, char *text, size_t size);
 
+/* The last two parts of a path. */
+const char *dataset_last_parts(const char *path);
+
 /* Describes a data set of photographs: sets only its name, the last part of `path` or `otherwise`, and the
  * statistics. */
 void dataset_of_photographs(Dataset *dataset, const char *path, const char *otherwise);

@@ -223,6 +223,12 @@ static void labelled_name(const Dataset *d, size_t index, char *text, size_t siz
     snprintf(text, size, "%s", path);
 }
 
+/* Of the path in the table, which is the same wherever the folder is. */
+static void labelled_key(const Dataset *d, size_t index, char *text, size_t size) {
+    const Labelled *l = d->state;
+    snprintf(text, size, "%s", dataset_last_parts(l->table.file[l->row[index]]));
+}
+
 static void labelled_close(Dataset *d) {
     Labelled *l = d->state;
     label_table_free(&l->table);
@@ -277,6 +283,7 @@ void labelled_open(Dataset *d, const char *folder, const char *csv, LabelledSpli
     d->read = labelled_read;
     d->label = labelled_label;
     d->describe = labelled_name;
+    d->key = labelled_key;
     d->close = labelled_close;
     d->state = l;
 }

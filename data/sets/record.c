@@ -336,10 +336,10 @@ static int open_to_write(const char *path) {
     return fd;
 }
 
-/* A checksum of the recipe and the names of all images. */
-static uint64_t fingerprint(const Dataset *dataset, uint64_t recipe) {
+/* A checksum of the recipe, of the header, which has the split and the data set's name, and of all images' names. */
+static uint64_t fingerprint(const Dataset *dataset, const RecordHeader *header, uint64_t recipe) {
     char name[DATASET_PATH + 512];
-    uint64_t sum = recipe;
+    uint64_t sum = XXH3_64bits_withSeed(header, sizeof *header, recipe);
     for (size_t i = 0; i < dataset->count; i++) {
         dataset_key(dataset, i, name, sizeof name);
         sum = XXH3_64bits_withSeed(name, strlen(name), sum);
@@ -405,7 +405,7 @@ RecordWriter *record_create(const char *path, const Dataset *dataset, bool train
     w->end = sizeof w->header;
     w->fd = open_to_write(w->partial);
     w->journal_fd = open_to_write(w->journal);
-    w->appended = journal_verify(w, journal_read(w, fingerprint(dataset, recipe)));
+    w->appended = journal_verify(w, journal_read(w, fingerprint(dataset, &w->header, recipe)));
     w->flushed = w->appended;
     if (ftruncate(w->journal_fd, (off_t)(sizeof(Journal) + w->flushed * sizeof(JournalEntry))) ||
         ftruncate(w->fd, (off_t)w->end))

@@ -90,6 +90,9 @@ packs --data links --out links-train.pack
 [ "$status" -eq 1 ] && [ ! -e links-train.pack ] &&
     tail -n 1 err | grep -q 'links/train/cat/zz.jpg: cannot open: .*; the same command continues from here'
 check "a picture that cannot be opened ends the packing" $? "status $status: $(tail -n 1 err)"
+cp -R links copied
+refuses_to_pack "going on with other copies of the pictures" 1 'links-train.pack.partial|other images' --data copied \
+    --out links-train.pack
 cp "$root/tests/corpus/jpeg/grey.jpg" back.jpg
 packs --data links --out links-train.pack
 [ "$status" -eq 0 ] && grep -q 'continues after 34 of 35' out && grep -q 'links-train.pack: 35 .*, 1 of them damaged' out

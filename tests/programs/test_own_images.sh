@@ -176,6 +176,10 @@ done
 succeeds "labels come from a CSV file" --data flat --labels labels.csv $settings --run-dir csv.run
 grep -q '^flat: 69 training and 8 validation images, 3 classes' out
 check "with a validation split as that of class folders" $? "$(sed -n 2p out)"
+run --init csv.run/best.safetensors --write-logits here.safetensors &&
+    run --init csv.run/best.safetensors --data ./flat/ --write-logits there.safetensors &&
+    cmp here.safetensors there.safetensors >>err
+check "which does not depend on how the folder's path is written" $? "status $status: $(tail -n 1 err)"
 awk -F , 'NR == 1 { next } { sub(/\r/, ""); print $0 "," (NR % 5 == 0 ? "test" : NR % 5 == 1 ? "val" : "train") }' labels.csv >split.csv
 succeeds "and splits, too" --data flat --labels split.csv $settings --run-dir split.run
 grep -q '^flat: [0-9]* training and 15 validation images' out && grep -q '"images": 15,' split.run/test.json
