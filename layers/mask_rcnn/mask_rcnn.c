@@ -174,6 +174,7 @@ static void regions_allocate(Regions *regions) {
 
 void mask_rcnn_allocate(MaskRcnn *m) {
     model_allocate(&m->model);
+    conv_layers_allocate(&m->convs, &m->model);
     regions_allocate(&m->regions);
     regions_allocate(&m->masks);
     host_allocate(m);

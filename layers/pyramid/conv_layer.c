@@ -70,8 +70,11 @@ static void layers_place(void *owner, Pieces *pieces) {
     all->zeros = pieces_take(pieces, most_outputs(all) * sizeof(float));
 }
 
-static void layers_allocate(ConvLayers *all) {
+void conv_layers_allocate(ConvLayers *all, const Model *model) {
+    if (!all->count) return;
     size_t most = most_outputs(all);
+    all->trained = model_trains(model);
+    all->turn = model->turn - 1;
     float *ones = xcalloc(most, sizeof *ones, "convolutions");
     all->memory = pieces_allocate(layers_place, all, "folded weights of convolutions");
     device_zero(all->zeros, most * sizeof *ones);
@@ -81,12 +84,8 @@ static void layers_allocate(ConvLayers *all) {
 }
 
 void conv_layers_fold(ConvLayers *all, const Model *model) {
-    bool folded = all->memory && model->keeps_weights && all->turn == model->turn;
-    if (folded || !all->count) return;
-    if (!all->memory) {
-        all->trained = model_trains(model);
-        layers_allocate(all);
-    }
+    if (model->keeps_weights && all->turn == model->turn) return;
+    assert(all->memory || !all->count);
     for (int i = 0; i < all->count; i++) {
         ConvLayer *layer = all->layers[i];
         layer->scale = all->ones;

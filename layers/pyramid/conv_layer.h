@@ -24,7 +24,7 @@ typedef struct {
     int count;
     int way;            /* of all convolutions (Convolution), set before the first is declared */
     bool trained;       /* room for the backward pass as well */
-    void *memory;       /* NULL before the first conv_layers_fold */
+    void *memory;       /* NULL before conv_layers_allocate */
     float *ones, *zeros; /* [largest number of outputs] */
     unsigned turn;      /* value of model.turn when the weights were folded */
 } ConvLayers;
@@ -53,8 +53,9 @@ typedef struct {
 /* Declares the tensors and joins the layer to `all`, which keeps its address. */
 void conv_layer_declare(ConvLayer *layer, ConvLayers *all, Params *params, const ConvConfig *config);
 
-/* Folds the weights of all layers, if they have changed since the last call (Model.turn).  The first call allocates
- * memory. */
+/* Allocates the memory of the folded weights, once the model's plans and all layers are there. */
+void conv_layers_allocate(ConvLayers *all, const Model *model);
+/* Folds the weights of all layers, if they have changed since the last call (Model.turn). */
 void conv_layers_fold(ConvLayers *all, const Model *model);
 void conv_layers_free(ConvLayers *all);
 

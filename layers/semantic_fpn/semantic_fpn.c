@@ -115,6 +115,7 @@ static void set_room(SemanticFpn *net) {
 
 void semantic_fpn_allocate(SemanticFpn *net) {
     model_allocate(&net->model);
+    conv_layers_allocate(&net->convs, &net->model);
     set_room(net);
 }
 

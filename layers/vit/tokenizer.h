@@ -30,7 +30,7 @@ typedef struct {
     TokenizerSettings settings;
     bool planes; /* images are [B,3,Hi,Wi] */
     TokenizerLayer layers[TOKENIZER_CONVS];
-    ConvLayers convs; /* conv_layers_fold is called before a forward pass */
+    ConvLayers convs; /* the model allocates their memory, and folds them before a forward pass */
     real *pixels;     /* [B,Hi,Wi,3] kept: the images, channels last; unused if they are that already */
     real *h, *dh;     /* scratch: a convolution's output and its gradient */
     real *dy;         /* scratch: the gradient of a layer's output, except the last one's */

@@ -85,6 +85,7 @@ void vit_plan(Vit *vit, int batch, bool training) {
 void vit_allocate(Vit *vit) {
     model_allocate(&vit->model);
     trunk_allocate(&vit->trunk, vit->model.batch);
+    if (trunk_has_tokenizer(&vit->trunk)) conv_layers_allocate(&vit->trunk.embeddings[0].tokenizer.convs, &vit->model);
     if (vit->settings.frames > 1)
         vit->frame_rows = xcalloc((size_t)vit->settings.frames * (7 * (size_t)vit->model.batch + 10), sizeof(int),
                                   "clips");

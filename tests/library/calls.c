@@ -127,7 +127,8 @@ static void recovery(char **a) {
         REQUIRE(!vit_classify_file(model, a[2], broken, &error) && *error.text, "a broken image was classified");
         REQUIRE(!vit_classify(model, (const uint8_t *)"", 1, 1 << 20, broken, &error) && *error.text, "an endless row");
         vit_model *endless = open_or_end(a[3]);
-        REQUIRE(!vit_classify_file(endless, a[1], broken, &error) && *error.text, "%s: classified", a[3]);
+        for (int i = 0; i < 2; i++)
+            REQUIRE(!vit_classify_file(endless, a[1], broken, &error) && *error.text, "%s: classified", a[3]);
         vit_close(endless);
         float *logits = logits_of(model, a[1]), *again = logits_of(model, a[1]);
         REQUIRE(!memcmp(logits, again, (size_t)vit_classes(model) * sizeof *logits), "other logits after an error");
