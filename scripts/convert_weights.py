@@ -44,7 +44,10 @@ def arguments():
 if __name__ == "__main__":
     ARGUMENTS = arguments()  # before the imports below, so that --help needs none of them
 
-import numpy as np
+try:
+    import numpy as np
+except ImportError:
+    sys.exit("convert_weights.py: needs numpy: apt-get install python3-numpy, or pip install numpy")
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tests", "reference"))
 import safetensors_io
@@ -346,6 +349,8 @@ def convert(path, backbone_alone):
 
 def main():
     args = ARGUMENTS
+    if os.path.exists(args.out) and os.path.exists(args.pth) and os.path.samefile(args.pth, args.out):
+        fail(f"{args.out}: is the input: give another name")
     tensors = convert(args.pth, args.backbone)
     try:
         safetensors_io.write(args.out, tensors, {"converted_from": os.path.basename(args.pth)})

@@ -26,12 +26,14 @@ import json
 import math
 import os
 import re
+import shlex
 import sys
 
 import hours
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-PROGRAMS = {name: os.environ.get(name.upper(), os.path.join(ROOT, "build", "cpu", name))
+# The last word, as a launcher may come first: TRAIN_VIT="mpirun -np 8 build/cuda/train_vit".
+PROGRAMS = {name: shlex.split(os.environ.get(name.upper()) or os.path.join(ROOT, "build", "cpu", name))[-1]
             for name in ("train_vit", "train_detr", "train_mask_rcnn", "train_semantic_fpn", "train_ar")}
 
 
@@ -427,6 +429,8 @@ def main():
             print(row.run, row.after or "-", row.program, "--config", f"configs/{row.config}.ini", *row.arguments)
         return
     if arguments.hours:
+        if not any(map(os.path.exists, PROGRAMS.values())):
+            sys.exit(f"no {PROGRAMS['train_vit']}, whose --describe counts the operations: make first, or set TRAIN_VIT")
         hours.print_tables({name: TABLES[name] for name in ([arguments.table] if arguments.table else TABLES)}, PROGRAMS)
         return
     there = [name for name in arguments.runs if os.path.isdir(name) or name.endswith(".csv") and os.path.isfile(name)]

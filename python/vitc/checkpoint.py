@@ -48,4 +48,5 @@ def load(path):
 def save(model, path):
     """A file that load() reads and whose weights train_vit and train_ar take with --init.  The model is one that load()
     has returned, whatever its weights have become."""
-    files.write(path, model.state_dict(), model.metadata)
+    files.write(path, {name: x if x.is_floating_point() else x.float() for name, x in model.state_dict().items()},
+                model.metadata)

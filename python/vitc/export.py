@@ -9,6 +9,7 @@ matrices, because a graph has no complex numbers; that costs frequencies times t
 
 import argparse
 import copy
+import os
 import sys
 import warnings
 
@@ -86,6 +87,9 @@ def main():
     arguments = ARGUMENTS
     if arguments.opset < 18:
         sys.exit("--opset: 18 or later")
+    if all(map(os.path.exists, (arguments.checkpoint, arguments.onnx))) and \
+            os.path.samefile(arguments.checkpoint, arguments.onnx):
+        sys.exit(f"{arguments.onnx}: is the checkpoint: give another name")
     warnings.simplefilter("ignore")  # about the exporter's own insides
     try:
         model = load(arguments.checkpoint)
@@ -96,11 +100,13 @@ def main():
     proto = as_onnx(model, arguments.normalise, arguments.opset)
     for name, text in model.metadata.items():
         proto.metadata_props.add(key=name, value=text)
-    onnx.checker.check_model(proto, full_check=True)
     try:
+        onnx.checker.check_model(proto, full_check=True)
         onnx.save(proto, arguments.onnx)
     except OSError as error:
         sys.exit(f"{arguments.onnx}: {error.strerror}")
+    except ValueError:
+        sys.exit(f"{arguments.onnx}: the model has more than the 2 GiB that one ONNX file can hold")
     print(f"{arguments.onnx}: {len(proto.graph.node)} nodes, {proto.ByteSize() / 1e6:.1f} MB")
 
 

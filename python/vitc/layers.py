@@ -32,6 +32,10 @@ def linear(inputs, outputs, bias=True):
     return layer
 
 
+class Drawn(nn.Module):
+    """Draws tensors anew in training, which are buffers."""
+
+
 class Weight(nn.Module):
     """A table by itself, under the name of a layer's weight."""
 

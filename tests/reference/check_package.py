@@ -46,9 +46,9 @@ import torch.nn.functional as F
 import flags
 import safetensors_io
 from compare_parity import norm_error, relative_error
-from vit_reference import Config, buffer_shapes, cancels, default_dtype, parameter_shapes, read_ini, relative, vitc
+from vit_reference import Config, buffer_shapes, cancels, default_dtype, parameter_shapes, read_ini, vitc
 from vitc import config as settings
-from vitc import density
+from vitc import density, layers
 
 if __name__ == "__main__" and ARGUMENTS.onnx:
     import onnx
@@ -85,12 +85,12 @@ def loaded(binary, config, words, weights, folder):
 
 
 def module_outputs(model, dtype, inputs, labels):
-    """{logits, grad.*} of a model made anew in this type, as it is trained but for noise that is drawn."""
+    """{logits, grad.*} of a model made anew in this type, as it is trained but for what is drawn anew."""
     with default_dtype(dtype):
         again = type(model)(model.config)
     again.load_state_dict(model.state_dict())
     for module in again.train().modules():
-        if isinstance(module, relative.Stochastic):
+        if isinstance(module, layers.Drawn):
             module.eval()
     logits = again(inputs if inputs.dtype == torch.int64 else inputs.to(dtype))
     F.cross_entropy(logits.flatten(0, -2), labels.flatten()).backward()
@@ -120,7 +120,7 @@ def exported(model, inputs):
 def compare(program, model, inputs, labels, graph, config=None, measure=relative_error):
     """Figures: of the program's logits and gradients, the module in float32, its logits in bfloat16 and the graph's."""
     exact, single = (module_outputs(model, dtype, inputs, labels) for dtype in (torch.float64, torch.float32))
-    model.eval()  # in training sincspe and convspe draw noise anew for each type
+    model.eval()  # in training random tensors are drawn anew for each type
     of_graph = exported(model, inputs) if graph else np.nan
     with torch.no_grad():
         full, rounded = (model.to(dtype)(inputs if inputs.dtype == torch.int64 else inputs.to(dtype))

@@ -340,7 +340,7 @@ def performer(checkout, config, p, x, block):
 
 def own_features(p, config, q, k):
     """phi(q) and phi(k) of our map."""
-    module = features.MAPS[config.feature_map](config.heads, q.shape[-1])
+    module = features.MAPS[config.feature_map](config.heads, q.shape[-1]).eval()
     ours = same_names(lambda name: p("feature." + name), *module.state_dict())
     return [functional_call(module, ours, (z, keys)) for z, keys in ((q, False), (k, True))]
 

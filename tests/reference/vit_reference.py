@@ -179,12 +179,12 @@ def drop_as_program(model):
 
 
 def build(config, params, replay=None):
-    """params {name: tensor}, buffers included.  The model as it is trained, with `notes`; its encodings draw no noise."""
+    """params {name: tensor}, buffers included.  The model as it is trained, with `notes`; it draws nothing anew."""
     with default_dtype(next(iter(params.values())).dtype):
         model = vitc.Vit(config)
     model.load_state_dict({name: params[name] for name in {**parameter_shapes(config), **buffer_shapes(config)}})
     for module in model.train().modules():
-        if isinstance(module, relative.Stochastic):
+        if isinstance(module, layers.Drawn):
             module.eval()
     model.notes = Notes(model, replay)
     if config.dropout:

@@ -1,5 +1,5 @@
-"""Feature maps phi of linear attention: z [B,H,N,D] -> [B,H,N,F], all of them of z / D^(1/4).  A tensor that is drawn
-instead of learned is a buffer."""
+"""Feature maps phi of linear attention: z [B,H,N,D] -> [B,H,N,F], all of them of z / D^(1/4), of q before k.  A tensor
+that is drawn instead of learned is a buffer; in training it is drawn anew for every q."""
 
 import math
 
@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ..layers import Constant, xavier, zeros
+from ..layers import Constant, Drawn, xavier, zeros
 
 
 class Mlp(nn.Module):
@@ -26,9 +26,14 @@ class Mlp(nn.Module):
         return self.relu(F.linear(torch.cat([angle.sin(), angle.cos()], dim=-1), self.w2, self.b2))
 
 
-class RandomMlp(Mlp):
+class RandomMlp(Mlp, Drawn):
     def __init__(self, H, D):
         super().__init__(H, D, learned=False)
+
+    def forward(self, z, keys):
+        if self.training and not keys:
+            self.w1 = torch.randn_like(self.w1)
+        return super().forward(z, keys)
 
 
 class Relu(nn.Module):
@@ -55,16 +60,21 @@ class Dpfp(nn.Module):
         return u * u.roll(1, dims=-1)
 
 
-class Random(nn.Module):
+class Random(Drawn):
     """D random directions for each head."""
 
     def __init__(self, H, D):
         super().__init__()
-        self.register_buffer("weight", torch.randn(H, D, D))
+        self.register_buffer("weight", self.draw(torch.empty(H, D, D)))
         self.most = Constant()
 
-    def project(self, z):
+    def draw(self, like):
+        return torch.randn_like(like)
+
+    def project(self, z, keys):
         """W z [B,H,N,D] and |z|^2 / 2 [B,H,N,1]"""
+        if self.training and not keys:
+            self.weight = self.draw(self.weight)
         z = z * z.shape[-1] ** -0.25
         return z @ self.weight.transpose(-1, -2), z.square().sum(-1, keepdim=True) / 2
 
@@ -73,16 +83,23 @@ class Rfa(Random):
     """exp(|z|^2 / 2) [sin W z; cos W z] / sqrt(D), F = 2 D (Peng et al. 2021), over the largest height."""
 
     def forward(self, z, keys):
-        u, square = self.project(z)
+        u, square = self.project(z, keys)
         height = torch.exp(square - self.most(square.amax(2, keepdim=True)))
         return height * torch.cat([u.sin(), u.cos()], dim=-1) / math.sqrt(u.shape[-1])
 
 
 class Performer(Random):
-    """(exp(W z - |z|^2 / 2 - max) + 1e-4) / sqrt(D), F = D (Choromanski et al. 2021, FAVOR+)."""
+    """(exp(W z - |z|^2 / 2 - max) + 1e-4) / sqrt(D), F = D (Choromanski et al. 2021, FAVOR+).  The directions of a
+    head are orthogonal, with the lengths of normal vectors."""
+
+    def draw(self, like):
+        rows = torch.randn(like.shape, device=like.device)
+        q, r = torch.linalg.qr(rows.transpose(-1, -2))
+        q = q * r.diagonal(dim1=-2, dim2=-1).sign()[..., None, :]
+        return (q.transpose(-1, -2) * rows.norm(dim=-1, keepdim=True)).to(like.dtype)
 
     def forward(self, z, keys):
-        u, square = self.project(z)
+        u, square = self.project(z, keys)
         most = self.most(u.amax((2, 3), keepdim=True) if keys else u.amax(3, keepdim=True))
         return (torch.exp(u - square - most) + 1e-4) / math.sqrt(u.shape[-1])
 

@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from ..layers import Drawn
+
 SINES, TAPS = 12, 200
 
 
@@ -56,12 +58,11 @@ class Permute(Relative):
 
     def __init__(self, config, H, D, features):
         super().__init__()
-        orders = torch.stack([torch.randperm(features) for _ in range(H)])
-        self.register_buffer("permutation", orders.to(torch.get_default_dtype()))  # a table of numbers in the file
+        self.register_buffer("permutation", torch.stack([torch.randperm(features) for _ in range(H)]))
 
     def powers(self, N):
         """pi^n for n below N: [H,N,F], by doubling."""
-        pi = self.permutation.long()[:, None]
+        pi = self.permutation[:, None]
         table = torch.arange(pi.shape[-1], device=pi.device).expand_as(pi)
         while table.shape[1] < N:
             further = pi.gather(-1, table[:, -1:])  # pi^n, where n is the number of rows of the table
@@ -72,7 +73,7 @@ class Permute(Relative):
         return phi.gather(-1, self.powers(phi.shape[2]).expand_as(phi))
 
 
-class Stochastic(Relative):
+class Stochastic(Relative, Drawn):
     """Stochastic positional encoding (Liutkus et al. 2021): q and k times codes [H,N,D,R], R = D realisations of noise,
     which is drawn anew in every step of training."""
 
