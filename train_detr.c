@@ -91,7 +91,7 @@ static const ProgramMode modes[] = {
 
 static const HelpLine basics[] = {
     {"data", "shapes, which are built in, or COCO's folder"},
-    {"num_classes", "number of categories: 91 for COCO"},
+    {"num_classes", "the largest category id plus one: 91 for COCO"},
     {"attn", "the attention operator of the encoder; --help lists all of them"},
     {"scale_max", "the largest short side to which training images are resized"},
     {"epochs", "passes over the training images"},
@@ -217,8 +217,8 @@ static void announce(DetrRun *run) {
     if (distributed_ranks() > 1) printf("%d ranks\n", distributed_ranks());
     print_line("%s: %d training and %d validation images, %zu training boxes of %d categories, %zu images without "
                "any\n",
-               run->d.train.name, train->image_count, run->d.val.coco.image_count, train->annotation_count - train->crowds,
-               train->category_count, train->empty_images);
+               run->d.train.name, train->image_count, run->d.val.coco.image_count, run->d.train.boxes,
+               train->category_count, run->d.train.empty);
     printf("%s: %zu trainable parameters, %.1f million multiply-adds for an image of %d x %d, "
            "%.0f MiB of activations\n",
            run->model_settings->attn->name, run->detr.model.params.parameters,

@@ -91,7 +91,7 @@ static const ProgramFacts facts = {
         "  train_mask_rcnn --init best.safetensors --predict street.jpg --draw masks.png\n"
         "  train_mask_rcnn --resume runs/coco-mask-rcnn-001 --eval --results instances.json\n"
         "  train_mask_rcnn --config configs/coco/mask-rcnn-resnet-50.ini --describe\n",
-    .basics = basics, .example = "train_mask_rcnn --config configs/coco/mask-rcnn-demo.ini", .word = "resnet",
+    .basics = basics, .example = "train_mask_rcnn --config configs/coco/mask-rcnn-demo.ini", .word = "backbone",
     .reference = "docs/reference/settings-mask-rcnn.md",
     .chooser = "backbone", .modes = modes, .advice = "a lower lr", .decimals = 1,
 };
@@ -108,7 +108,7 @@ static void detect_all(MaskRun *run, CocoResults *found) {
     while (!stop_signal && detection_next(&d->val_loader, &part)) {
         double began = now_seconds();
         mask_run_load(run, &part, d->val.mean, d->val.std);
-        mask_run_detect(run, &part.size[0][0]);
+        mask_run_detect(run, &part.size[0][0], d->modes->eval ? d->val.name : NULL);
         for (int b = 0; b < part.n; b++) {
             if (part.image[b] < 0) continue; /* unreadable image: no detections */
             const CocoImage *image = &d->val.coco.images[part.image[b]];

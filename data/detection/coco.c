@@ -166,14 +166,12 @@ static void count_oddities(Coco *coco) {
         const CocoImage *image = &coco->images[a->image];
         float clipped[4];
         coco->zero_ids += a->id == 0;
-        coco->crowds += a->crowd;
         if (a->crowd) continue;
         coco->outside += a->box[0] < -1 || a->box[1] < -1 || a->box[0] + a->box[2] > image->width + 1 ||
                          a->box[1] + a->box[3] > image->height + 1;
         coco->degenerate += !clip_box(clipped, a, image);
         coco->maskless += coco->masks.kind && !has_mask(coco, i);
     }
-    for (int i = 0; i < coco->image_count; i++) coco->empty_images += coco->images[i].count == 0;
 }
 
 bool coco_finish(Coco *coco, Error *error) {

@@ -49,7 +49,6 @@ typedef struct {
     size_t annotation_count;
 
     /* Numbers of unusual annotations, for a warning to the user. */
-    size_t crowds, empty_images;
     size_t outside;    /* boxes that extend outside their image by more than a pixel, crowds excepted */
     size_t degenerate; /* boxes with no area left after clipping to the image, crowds excepted */
     size_t zero_ids;   /* annotations with id 0, which pycocotools confuses with "not matched" */

@@ -149,8 +149,10 @@ static void fill_image(void *argument, void *memory, int i, TransformScratch *sc
     DetectionLoader *loader = argument;
     DetectionSlot *slot = memory;
     DetectionJob job = {loader, slot, scratch, i};
-    size_t got = parts_load(&loader->parts, slot->index[i], 1, &job, load_picture);
-    slot->part.image[i] = loader->config.parts.train || got == slot->index[i] ? (int)got : -1;
+    bool train = loader->config.parts.train;
+    size_t got = parts_load(&loader->parts, slot->index[i], 1, &job, load_picture,
+                            train ? PARTS_REPLACED : "evaluated as a picture without detections");
+    slot->part.image[i] = train || got == slot->index[i] ? (int)got : -1;
 }
 
 static void describe(const void *loader, size_t index, char *text, size_t size) {

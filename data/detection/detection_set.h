@@ -32,6 +32,7 @@ typedef struct {
     int classes;         /* labels (see coco.h) are less than this: the model's number of classes */
     int most_boxes;      /* most training boxes of one image */
     size_t targets, boxes; /* totals over all images: boxes for training, boxes for evaluation */
+    size_t empty;          /* images without annotations */
     float mean[3], std[3];
 } DetectionSet;
 

@@ -159,7 +159,7 @@ static void load_job(Loader *loader, ImageJob *job, size_t position) {
     assert(label);
     job->clip = view / c->clips.test_crops;
     job->crop = view % c->clips.test_crops;
-    if (c->parts.train || c->replaces) parts_load(&loader->parts, index, job->count, job, load);
+    if (c->parts.train || c->replaces) parts_load(&loader->parts, index, job->count, job, load, PARTS_REPLACED);
     else if (!parts_try(&loader->parts, index, job, load, "counts as wrong")) *label = -1 - *label;
 }
 

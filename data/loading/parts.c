@@ -104,13 +104,13 @@ void parts_check(const Parts *parts) {
 }
 
 size_t parts_load(Parts *parts, size_t index, int positions, void *job,
-                  bool (*load)(void *job, size_t index, Error *error)) {
+                  bool (*load)(void *job, size_t index, Error *error), const char *consequence) {
     Error error;
     for (size_t tried = 0; tried < parts->source.count && !failed(parts); tried++) {
         size_t at = (index + tried) % parts->source.count;
         if (load(job, at, &error)) return at;
         if (error.lacking) return starve(parts, at, error.text), index;
-        report(parts, at, tried ? 0 : positions, error.text, "the next image that can be read takes its place");
+        report(parts, at, tried ? 0 : positions, error.text, consequence);
     }
     char failure[PARTS_FAILURE];
     snprintf(failure, sizeof failure, "%s: none of its %s can be read", parts->source.name, parts->source.noun);

@@ -152,10 +152,11 @@ void *parts_next(Parts *parts);
 int parts_batch(const Parts *parts, size_t batch);
 
 /* Calls load(job, index); if that image is damaged, tries the following ones until one can be read.  Returns the index
- * of the image loaded.  positions: of the epoch that it fills, each of which counts if the image is damaged.  Gives up
- * when an epoch has named a larger share of the data set than max_damaged. */
+ * of the image loaded.  positions: of the epoch that it fills, each of which counts if the image is damaged.  The image
+ * is named with the consequence.  Gives up when an epoch has named a larger share of the data set than max_damaged. */
 size_t parts_load(Parts *parts, size_t index, int positions, void *job,
-                  bool (*load)(void *job, size_t index, Error *error));
+                  bool (*load)(void *job, size_t index, Error *error), const char *consequence);
+#define PARTS_REPLACED "the next image that can be read takes its place"
 
 /* Loads an image without a replacement: false, and the image is named with the consequence and counted, if it is
  * damaged. */

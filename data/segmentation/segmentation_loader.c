@@ -86,7 +86,8 @@ static void fill_picture(void *argument, void *memory, int i, TransformScratch *
     SegmentationJob job = {loader, part, scratch, i, meant};
     memset(part->labels + (size_t)i * count, SEGMENTATION_IGNORED, count);
     memcpy(part->label_size[i], label_size(loader, meant), sizeof part->label_size[i]);
-    size_t got = parts_load(&loader->parts, meant, 1, &job, load_picture);
+    size_t got = parts_load(&loader->parts, meant, 1, &job, load_picture,
+                            trains(loader) ? PARTS_REPLACED : "left out");
     part->image[i] = trains(loader) || got == meant ? (int)got : -1;
 }
 

@@ -49,7 +49,7 @@ static void fill_sequence(void *argument, void *memory, int i, TransformScratch 
                &slot->part.scored_from[i]};
     size_t index = loader->parts.order[slot->position + (size_t)i];
     if (loader->config.parts.train) {
-        parts_load(&loader->parts, index, 1, &job, load_sequence);
+        parts_load(&loader->parts, index, 1, &job, load_sequence, PARTS_REPLACED);
     } else if (!parts_try(&loader->parts, index, &job, load_sequence, "left out")) {
         memset(job.tokens, 0, (size_t)loader->set->row_bytes);
         *job.scored_from = loader->set->n;

@@ -190,12 +190,14 @@ void detector_report_end(const Detector *d, const CocoResults *results) {
 }
 
 void detector_check_categories(const Detector *d) {
-    ClassNames names;
+    ClassNames names, own;
     const char *path = d->training.s->init;
     run_folder_classes(&names, path);
-    for (int id = 0; id < names.count && id < d->ids; id++)
-        if (*names.at[id] && *d->names[id] && strcmp(names.at[id], d->names[id]))
-            die("%s: category %d is '%s', but '%s' in what %s was trained on", d->val.name, id, d->names[id],
+    class_names_printed(&own, d->names, d->ids);
+    for (int id = 0; id < names.count && id < own.count; id++)
+        if (*names.at[id] && *own.at[id] && strcmp(names.at[id], own.at[id]))
+            die("%s: category %d is '%s', but '%s' in what %s was trained on", d->val.name, id, own.at[id],
                 names.at[id], path);
+    class_names_free(&own);
     class_names_free(&names);
 }

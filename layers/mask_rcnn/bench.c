@@ -82,7 +82,7 @@ void mask_run_bench(MaskRun *run) {
             part.position = b.first;
             Truth truth = mask_run_load(run, &part, imagenet_mean, imagenet_std);
             if (b.training) forward_backward(run, &part, &truth, &loss, b.last);
-            else mask_run_detect(run, &part.size[0][0]);
+            else mask_run_detect(run, &part.size[0][0], NULL);
         }
         if (b.training) mask_run_update(run, &loss);
     }

@@ -4,6 +4,7 @@
 
 #include "core/die.h"
 #include "core/distributed.h"
+#include "core/results/outcome.h"
 #include "detection/mask_paste.h"
 #include "layers/mask_rcnn/run.h"
 
@@ -50,7 +51,23 @@ static void detect(MaskRun *run, const int *sizes, const int *first) {
     }
 }
 
-void mask_run_detect(MaskRun *run, const int *sizes) {
+/* Outputs that are not numbers come from broken weights, and would only be missing among the detections. */
+static void require_numbers(const MaskRun *run, const char *what) {
+    const MaskRcnn *m = &run->model;
+    const char *weights = run->d.training.s->init;
+    size_t B = (size_t)m->B, R = (size_t)m->regions.count, K = (size_t)m->K, cells = MASK_OUT * MASK_OUT;
+    for (int i = 0; i < FPN_LEVELS; i++) {
+        size_t anchors = m->anchors.first[i + 1] - m->anchors.first[i];
+        outcome_require(m->logits[i], B * anchors, weights, what);
+        outcome_require(m->deltas[i], B * anchors * 4, weights, what);
+    }
+    outcome_require(m->class_logits, R * K, weights, what);
+    outcome_require(m->class_deltas, R * K * 4, weights, what);
+    for (size_t i = 0; i < (size_t)m->masks.count * cells; i++)
+        outcome_require(m->mask_logits + i * K + run->region_found[i / cells].label, 1, weights, what);
+}
+
+void mask_run_detect(MaskRun *run, const int *sizes, const char *what) {
     MaskRcnn *m = &run->model;
     int *first = xcalloc((size_t)m->B + 1, sizeof *first, "proposals");
     mask_rcnn_forward(m);
@@ -58,6 +75,7 @@ void mask_run_detect(MaskRun *run, const int *sizes) {
     mask_rcnn_forward_boxes(m);
     detect(run, sizes, first);
     mask_rcnn_forward_masks(m);
+    if (what) require_numbers(run, what);
     free(first);
 }
 

@@ -1,20 +1,9 @@
-#include "core/results/outcome.h"
 #include "layers/mask_rcnn/run.h"
-
-/* Outputs that are not finite come from broken weights. */
-static void require_finite(const MaskRun *run, const char *name) {
-    const MaskRcnn *m = &run->model;
-    size_t R = (size_t)m->regions.count, K = (size_t)m->K;
-    outcome_require(m->logits[0], (size_t)fpn_side(0, m->H) * (size_t)fpn_side(0, m->W) * ANCHOR_RATIOS,
-                    run->d.training.s->init, name);
-    outcome_require(m->class_logits, R * K, run->d.training.s->init, name);
-}
 
 static void detect(Detector *d, const DetectorPicture *p, CocoResults *results) {
     MaskRun *run = (MaskRun *)d; /* it begins with d */
     mask_rcnn_load(&run->model, p->pixels, p->size, imagenet_mean, imagenet_std, 1, p->H, p->W);
-    mask_run_detect(run, p->size);
-    require_finite(run, p->name);
+    mask_run_detect(run, p->size, p->name);
     mask_run_results(run, 0, p->size, 1, p->width, p->height, results);
 }
 

@@ -53,8 +53,9 @@ void mask_run_update(MaskRun *run, MaskRcnnLoss *loss);
 /* == Evaluation =================================================================================================== */
 
 void mask_run_open_evaluation(MaskRun *run);
-/* Finds the objects in the loaded batch: the forward pass and everything after it. */
-void mask_run_detect(MaskRun *run, const int *sizes);
+/* Finds the objects in the loaded batch: the forward pass and everything after it.  what: the pictures of --eval or
+ * --predict, for the message that ends the run if an output is not a number; NULL in training. */
+void mask_run_detect(MaskRun *run, const int *sizes, const char *what);
 /* Adds the detections in image b of that batch, which has size[0] x size[1] pixels there and the id image_id and height
  * x width pixels as a picture, to `results`, best first. */
 void mask_run_results(MaskRun *run, int b, const int size[2], int64_t image_id, int width, int height,

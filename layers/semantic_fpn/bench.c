@@ -42,7 +42,7 @@ void semantic_bench_load(const Bench *b, SemanticRun *run) {
 void semantic_bench_infer(SemanticRun *run) {
     const SegmentationPart *p = &run->bench;
     semantic_eval_pictures(run, &(SemanticPictures){p->pixels, p->n, p->height, p->width, imagenet_mean, imagenet_std});
-    for (int i = 0; i < p->n; i++) semantic_eval_classes(run, i, p->height, p->width);
+    for (int i = 0; i < p->n; i++) semantic_eval_classes(run, i, p->height, p->width, NULL);
 }
 
 void semantic_bench_print(const Bench *b, SemanticRun *run) {

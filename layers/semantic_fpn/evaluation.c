@@ -20,17 +20,21 @@ static size_t logits_of(const SemanticRun *run, int height, int width) {
 
 void semantic_eval_open(SemanticRun *run) {
     const SemanticRoom *room = &run->eval_room;
-    size_t pixels = (size_t)room->label_H * (size_t)room->label_W, logits = 0;
+    size_t pixels = (size_t)room->label_H * (size_t)room->label_W;
+    size_t logits = logits_of(run, room->H, room->W);
     int size = run->view->window_size, stride = run->view->window_stride;
     run->own_labels = xcalloc(pixels, 1, "labels of a picture");
     run->classes = xcalloc(pixels, 1, "classes of a picture");
     run->device_classes = device_malloc(pixels, "classes of a picture");
-    if (!slides(run)) return;
-    /* A picture with height and width exchanged, or with a smaller side, has at most the same number of windows. */
-    SlidingWindow first = sliding_window(room->H, room->W, size, stride, 0);
-    logits = (size_t)sliding_count(room->H, room->W, size, stride) * logits_of(run, first.height, first.width);
-    run->window_pixels = host_malloc((size_t)first.height * (size_t)first.width * 3, "a window");
-    run->window_logits = device_malloc(logits * sizeof *run->window_logits, "logits of windows");
+    if (slides(run)) {
+        /* A picture with height and width exchanged, or with a smaller side, has at most the same number of windows. */
+        SlidingWindow first = sliding_window(room->H, room->W, size, stride, 0);
+        logits = (size_t)sliding_count(room->H, room->W, size, stride) * logits_of(run, first.height, first.width);
+        run->window_pixels = host_malloc((size_t)first.height * (size_t)first.width * 3, "a window");
+        run->window_logits = device_malloc(logits * sizeof *run->window_logits, "logits of windows");
+    }
+    if (run->modes->eval || run->predict->predict.count)
+        run->host_logits = xcalloc(logits, sizeof *run->host_logits, "logits of a picture");
 }
 
 static LogitWindows whole_windows(const SemanticRun *run, int out_H, int out_W) {
@@ -83,9 +87,15 @@ static const real *own_logits(const SemanticRun *run, int b) {
     return run->net.head.logits + (size_t)b * logits_of(run, run->shown.height, run->shown.width);
 }
 
-void semantic_eval_classes(SemanticRun *run, int b, int height, int width) {
+void semantic_eval_classes(SemanticRun *run, int b, int height, int width, const char *what) {
     LogitWindows windows = slides(run) ? slide(run, b, height, width) : whole_windows(run, height, width);
-    pixel_classes(run->device_classes, slides(run) ? run->window_logits : own_logits(run, b), &windows);
+    const real *logits = slides(run) ? run->window_logits : own_logits(run, b);
+    if (run->host_logits) {
+        size_t n = (size_t)windows.down * (size_t)windows.across * logits_of(run, windows.height, windows.width);
+        real_download(run->host_logits, logits, n);
+        outcome_require(run->host_logits, n, run->training.s->init, what);
+    }
+    pixel_classes(run->device_classes, logits, &windows);
     device_download(run->classes, run->device_classes, (size_t)height * (size_t)width);
 }
 
@@ -119,7 +129,7 @@ void semantic_eval_add(SemanticRun *run, const SegmentationPart *part) {
         const uint8_t *labels = part->labels + (size_t)b * picture;
         for (int y = 0; y < height; y++)
             memcpy(run->own_labels + (size_t)y * (size_t)width, labels + (size_t)y * stride, (size_t)width);
-        semantic_eval_classes(run, b, height, width);
+        semantic_eval_classes(run, b, height, width, run->val.name);
         segmentation_counts_add(&run->counts, run->classes, (size_t)width, run->own_labels, (size_t)width, height,
                                 width);
         semantic_facts_keep(run, part, b, height, width);
@@ -143,7 +153,6 @@ void semantic_eval_report(SemanticRun *run) {
     const char *path = run->outputs->per_class;
     const SegmentationScores *s = &run->scores;
     Error error;
-    outcome_require_loss(run->training.validation_loss, run->training.s->init, run->val.name);
     if (distributed_rank() > 0) return;
     progress_show(true, "%.0f validation pictures of %s", run->pictures, run->val.name);
     segmentation_counts_print(&run->counts, semantic_run_names(run));

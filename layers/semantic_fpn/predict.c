@@ -105,7 +105,7 @@ static bool predict(SemanticRun *run, Prediction *p, const char *name, Error *er
     if (!segmentation_pixels(&p->scratch, p->pixels, (size_t)width * 3, &picture, &draw)) die("%s: out of memory", name);
     see(run, p, (size_t)picture.height * (size_t)picture.width);
     semantic_eval_pictures(run, &(SemanticPictures){p->pixels, 1, height, width, imagenet_mean, imagenet_std});
-    semantic_eval_classes(run, 0, picture.height, picture.width);
+    semantic_eval_classes(run, 0, picture.height, picture.width, name);
     predictions_begin(&p->json, name, picture.width, picture.height);
     tell_classes(p, name, run->classes, picture.height, picture.width);
     if (!*run->outputs->draw) return true;

@@ -77,6 +77,7 @@ typedef struct {
     uint8_t *classes, *device_classes; /* host, device: the predictions of one picture */
     uint8_t *window_pixels;       /* host_malloc: of one window */
     real *window_logits;          /* of all windows of a picture */
+    float *host_logits;           /* --eval and --predict: the same, or those of a whole picture */
     SemanticPictures shown;       /* the arguments of semantic_eval_pictures */
     SegmentationPart bench;       /* random pixels and labels of --bench */
     SegmentationCounts counts;    /* of the last evaluation */
@@ -116,8 +117,9 @@ void semantic_eval_open(SemanticRun *run);
 
 /* Whole pictures pass through the network here, windows in the call for their classes. */
 void semantic_eval_pictures(SemanticRun *run, const SemanticPictures *pictures);
-/* Computes the classes of picture b of these, at its original size: run->classes [height,width]. */
-void semantic_eval_classes(SemanticRun *run, int b, int height, int width);
+/* Computes the classes of picture b of these, at its original size: run->classes [height,width].  --eval and --predict
+ * end if a logit is not a number, with `what` in the message. */
+void semantic_eval_classes(SemanticRun *run, int b, int height, int width, const char *what);
 
 /* The three steps of counting: begin; count the pictures of a part; sum over all ranks, unless a signal has ended the
  * evaluation. */

@@ -233,7 +233,7 @@ static void test_detections(void **state) {
     (void)state;
     model_set_training(&m->model, false);
     load(w, 0, IMAGES);
-    mask_run_detect(&w->run, w->sizes);
+    mask_run_detect(&w->run, w->sizes, NULL);
     assert_true(m->regions.count > 0 && m->masks.count > 0);
     assert_sides(&m->regions);
     assert_sides(&m->masks);

@@ -74,7 +74,7 @@ box() {
 # coco_json IMAGES ANNOTATIONS
 coco_json() {
     printf '{"images": [%s], "annotations": [%s], "categories": [%s]}\n' "$1" "$2" \
-        '{"id": 3, "name": "cat"}, {"id": 7, "name": "dog"}' >coco/annotations/instances_train2017.json
+        '{"id": 3, "name": "cat"}, {"id": 7, "name": "dog\t2"}' >coco/annotations/instances_train2017.json
     cp coco/annotations/instances_train2017.json coco/annotations/instances_val2017.json
 }
 images="$(image 1 colour444.jpg), $(image 5 colour420.jpg), $(image 9 grey.jpg), $(image 12 progressive.jpg)"
@@ -85,6 +85,12 @@ coco_json "$images" "$boxes"
 succeeds "images without annotations are trained on" $from --run-dir plain
 grep -q '^coco: 4 training and 4 validation images, 3 training boxes of 2 categories, 1 images without any$' out
 check "and counted" $? "$(grep '^coco:' out)"
+succeeds "--eval finds the same categories, of which one has a tab in its name" --init plain/last.safetensors --eval
+crowds="$(box 7 12 3 '1, 2, 3, 4'), $(box 8 12 3 '1, 2, 3, 4')"
+coco_json "$images" "$boxes, $(echo "$crowds" | sed 's/"iscrowd": 0/"iscrowd": 1/g')"
+run $from --train-limit 1 --batch-size 1 --run-dir limited
+grep -q '^coco: 1 training and 4 validation images, 1 training boxes of 2 categories, 0 images without any$' out
+check "and those of the first image are counted alone" $? "$(grep '^coco:' out)"
 
 coco_json "$images" "$boxes, $(box 4 1 7 '10, 10, 0, 12'), $(box 5 5 7 '70, 60, 10, 10'), $(box 6 9 3 '50, 30, 40, 40')"
 run $from --run-dir repaired

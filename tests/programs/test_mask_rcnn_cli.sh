@@ -155,6 +155,22 @@ if command -v "${MPIRUN:-mpirun}" >/dev/null 2>&1 && ldd "$vit" | grep -q libmpi
 else
     skip "two ranks" "no mpirun"
 fi
+if [ -n "$python" ]; then
+    "$python" - run/last.safetensors huge.safetensors "$root/tests/reference" <<'END'
+import sys
+sys.path.insert(0, sys.argv[3])
+import safetensors_io
+tensors, metadata = safetensors_io.read(sys.argv[1])
+for name in tensors:
+    if "box_head.fc" in name and name.endswith("weight"):
+        tensors[name] = tensors[name] * 1e38
+safetensors_io.write(sys.argv[2], tensors, metadata)
+END
+    refuses "--eval of weights that are too large" 1 'huge.safetensors|shapes|not a number' --init huge.safetensors --eval
+    refuses "and --predict" 1 'huge.safetensors|val:3|not a number' --init huge.safetensors --predict val:3
+else
+    skip "weights that are too large" "no python3 with numpy"
+fi
 refuses "--eval with other categories" 1 "'ring'|'rung'|renamed.safetensors" --init renamed.safetensors --eval
 succeeds "--predict" --init run/last.safetensors --predict "$root/tests/corpus/jpeg/colour444.jpg" --draw masks.png \
     --json found.json --draw-score 0
