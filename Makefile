@@ -22,7 +22,8 @@
 #   ARCH=portable        one program for every x86-64 machine from AVX2 on, which chooses at start; the one that install installs
 #   ARCH=x86-64-v3       code for another machine
 #   VARIANTS=            without the second precision, which takes as long again to compile
-#   CPPFLAGS= CFLAGS= LDFLAGS=           more flags, as for libraries in one's own folder (CUDA: only -L of LDFLAGS)
+#   CPPFLAGS= CFLAGS= LDFLAGS=           more flags, as for libraries in one's own folder (CUDA: only -L of LDFLAGS); the
+#                                        machine is that of ARCH, and there is no link-time optimisation
 #   WERROR=1             warnings are errors, as in CI
 #   MPI=0 WEBP=0 SOUND=0 VIDEO=0         without a library that is there (make/libraries.mk)
 #   ONEDNN=0             matrix products and convolutions in plain C, in build/cpu-own (make/cpu.mk)
@@ -50,7 +51,7 @@ BUILD := $(BUILD)$(if $(filter cuda-FP32,$(BACKEND)-$(PRECISION)),-fp32)$(if $(f
 BUILD := $(BUILD)$(if $(filter cpu-0,$(BACKEND)-$(ONEDNN)),-own)
 BUILD := $(BUILD)$(if $(filter 1,$(SANITIZE)),-asan)$(if $(filter thread,$(SANITIZE)),-tsan)
 
-CFLAGS_BASE := -std=gnu11 -O3 $(if $(filter cpu,$(BACKEND)),-fPIC -fvisibility=hidden -ffunction-sections) $(MARCH) $(if $(X86),-mprefer-vector-width=512) -ffp-contract=fast -fno-math-errno -fno-trapping-math -fopenmp
+CFLAGS_BASE := -std=gnu11 -O3 $(if $(filter cpu,$(BACKEND)),-fvisibility=hidden -ffunction-sections) $(if $(X86),-mprefer-vector-width=512) -ffp-contract=fast -fno-math-errno -fno-trapping-math -fopenmp
 # clang warns if it does not vectorise a loop with omp simd, which is not an error of the source.
 CFLAGS_WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wno-psabi $(if $(CLANG),-Wno-pass-failed) \
                $(if $(filter 1,$(WERROR)),-Werror)
@@ -73,7 +74,10 @@ include make/libraries.mk
 # kernels/cpu and kernels/cuda each have a real.h with the type of an activation.
 CPPFLAGS_ALL := -I. -Ikernels/$(if $(filter cpu,$(BACKEND)),cpu,cuda) -D_GNU_SOURCE $(if $(filter FP32,$(PRECISION)),-DVIT_FP32) \
                 $(MPI_CPPFLAGS) $(VIDEO_CPPFLAGS) $(CPPFLAGS)
-FLAGS = $(CFLAGS_BASE) $(CFLAGS_WARN) $(CFLAGS_SANITIZE) $(CPPFLAGS_ALL) $(CFLAGS)
+# What a distribution's CFLAGS must not change: variants have instructions of their own, and objcopy hides their symbols
+# (make/cpu.mk), which it could not do in the code of link-time optimisation.
+CFLAGS_LAST := $(if $(filter cpu,$(BACKEND)),-fPIC) $(MARCH) -fno-lto
+FLAGS = $(CFLAGS_BASE) $(CFLAGS_WARN) $(CFLAGS_SANITIZE) $(CPPFLAGS_ALL) $(CFLAGS) $(CFLAGS_LAST)
 # Every .c file outside kernels/ and tests/; if a library is missing, x_none.c replaces x.c (make/libraries.mk).
 SOURCES := $(filter-out $(LEFT_OUT),$(wildcard core/*.c core/*/*.c training/*.c report/*.c data/*/*.c detection/*.c detection/*/*.c layers/*.c layers/*/*.c))
 # The sources of train_vit's models, without oneDNN: for libvit in a browser and for its fuzzer.

@@ -3,6 +3,7 @@
  * step has allocated is freed. */
 #include "library/vit.h"
 
+#include <locale.h>
 #include <math.h>
 #include <omp.h>
 #include <pthread.h>
@@ -74,10 +75,13 @@ static bool attempt(void (*step)(void *context), void *context, vit_error *error
     die_in_library(come_back, scope_share);
     json_memory_begin();
     int threads = omp_get_max_threads(); /* of this thread of the caller */
+    locale_t points = newlocale(LC_NUMERIC_MASK, "C", (locale_t)0); /* in numbers: the caller may have set commas */
+    locale_t before = points ? uselocale(points) : (locale_t)0;
     scope_begin();
     bool failed = setjmp(call.failed) != 0;
     if (!failed) run(step, context);
     scope_end(failed);
+    if (points) uselocale(before), freelocale(points);
     omp_set_num_threads(threads);
     json_memory_end();
     safetensors_hold(NULL, NULL, 0);

@@ -26,7 +26,7 @@ numbered = $(addprefix -l:,$(notdir $(firstword $(wildcard $(addsuffix /lib$(1).
 shared = $(or $(if $(wildcard $(addsuffix /lib$(1).so,$(2))),-l$(1)),$(call numbered,$(1),$(2)),-l$(1))
 CUDA_LIBRARIES := $(firstword $(wildcard $(CUDA_HOME)/lib64 $(CUDA_HOME)/targets/*/lib $(CUDA_HOME)/lib))
 LIBRARIES := $(foreach l,inih jansson jpeg $(WEBP_LIBRARIES:-l%=%) xxhash,$(call archive,$l)) \
-             $(SOUND_LIBRARIES) $(MPI_LIBRARIES) $(call shared,cublasLt,$(CUDA_LIBRARIES)) $(call archive,gomp) -lm -ldl -lpthread
+             $(SOUND_LIBRARIES) $(filter-out -Wl%,$(MPI_LIBRARIES)) $(call shared,cublasLt,$(CUDA_LIBRARIES)) $(call archive,gomp) -lm -ldl -lpthread
 LINK_FLAGS := $(GENCODE) -cudart static $(addprefix -L,$(CUDA_LIBRARIES)) \
               -Xlinker --as-needed -Xlinker -rpath='$$ORIGIN$(addprefix :,$(CUDA_LIBRARIES))' -Xcompiler -static-libgcc,-static-libstdc++ \
               $(filter -L%,$(LDFLAGS)) # nvcc does not take -Wl

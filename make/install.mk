@@ -19,13 +19,12 @@ install: $(PROGRAMS:%=$(BUILD)/%) $(if $(SONAME),library)
 
 # For another user than the one who builds: nothing is compiled.
 install-built:
-	@mkdir -p $(BUILD)/man
-	@for program in $(PROGRAMS); do $(BUILD)/$$program --help > $(BUILD)/man/$$program.txt && \
-		awk -f scripts/manpage.awk -v version='$(VERSION)' -v share='$(SHARE)' $(BUILD)/man/$$program.txt \
-			> $(BUILD)/man/$$program.1 || exit 1; done
 	@umask 022 && mkdir -p $(foreach f,bin share/man/man1 share/vit.c share/doc/vit.c,"$(DESTDIR)$(PREFIX)/$f")
 	@install -m 755 $(PROGRAMS:%=$(BUILD)/%) "$(DESTDIR)$(PREFIX)/bin"
-	@install -m 644 $(PROGRAMS:%=$(BUILD)/man/%.1) "$(DESTDIR)$(PREFIX)/share/man/man1"
+	@pages=$$(mktemp -d) && trap 'rm -rf "$$pages"' EXIT && for program in $(PROGRAMS); do \
+		$(BUILD)/$$program --help > "$$pages/$$program.txt" && \
+		awk -f scripts/manpage.awk -v version='$(VERSION)' -v share='$(SHARE)' "$$pages/$$program.txt" > "$$pages/$$program.1" || \
+		exit 1; done && install -m 644 "$$pages"/*.1 "$(DESTDIR)$(PREFIX)/share/man/man1"
 	@$(if $(SONAME),umask 022 && mkdir -p "$(DESTDIR)$(PREFIX)/lib/pkgconfig" "$(DESTDIR)$(PREFIX)/include" && \
 		install -m 644 $(BUILD)/$(SONAME) $(BUILD)/libvit.a "$(DESTDIR)$(PREFIX)/lib" && \
 		if grep -qE '(^| )v4( |$$)' $(BUILD)/variants; then install -D -m 644 $(BUILD)-v4/$(SONAME) "$(DESTDIR)$(PREFIX)/$(HWCAPS)/$(SONAME)"; \

@@ -2,6 +2,8 @@
 #   LIBRARIES     libraries that programs are linked with; a backend adds its own
 #   LEFT_OUT      sources that this machine cannot compile, or need not
 
+comma := ,
+
 # True if the C compiler finds the headers: 1, else 0.
 headers = $(shell printf '\043include <%s>\n' $1 | $(CC) $(CPPFLAGS) -E -x c - >/dev/null 2>&1 && echo 1 || echo 0)
 
@@ -10,7 +12,7 @@ MPICC ?= mpicc
 MPI ?= $(shell command -v $(MPICC) >/dev/null 2>&1 && echo 1 || echo 0)
 ifeq ($(MPI),1)
 MPI_CPPFLAGS := -DVIT_MPI $(patsubst -I%,-isystem %,$(filter -I%,$(shell $(MPICC) --showme:compile 2>/dev/null || $(MPICC) -compile-info)))
-MPI_LIBRARIES := $(filter -L% -l%,$(shell $(MPICC) --showme:link 2>/dev/null || $(MPICC) -link-info))
+MPI_LIBRARIES := $(filter -L% -l% -Wl$(comma)-rpath% -Wl$(comma)/%,$(shell $(MPICC) --showme:link 2>/dev/null || $(MPICC) -link-info))
 endif
 
 # libwebp, for WebP pictures; libsndfile and libsamplerate, for sound.

@@ -3,7 +3,6 @@
 .PHONY: library
 all: $(if $(filter 0,$(SANITIZE)),library)
 
-comma := ,
 SONAME := libvit.so.$(firstword $(subst ., ,$(VERSION)))
 # Whether the compiler has a C++ part, without which an exception of oneDNN ends the process.
 CATCHES := $(if $(filter 1,$(ONEDNN)),$(shell printf '\043include <new>\n' | $(CC) $(CPPFLAGS) -x c++ -fsyntax-only - 2>/dev/null && echo 1))

@@ -13,6 +13,7 @@
  *   calls again CHECKPOINT IMAGE               prints the logits of the third classification; one call may fail, and is
  *                                              made again
  *   calls threads A B IMAGE N                  N calls by two threads with a model each: same logits, no memory leak */
+#include <locale.h>
 #include <math.h>
 #include <omp.h>
 #include <pthread.h>
@@ -266,6 +267,7 @@ int main(int argc, char **argv) {
         void (*run)(char **arguments);
     } modes[] = {{"logits", 2, print_logits}, {"again", 2, again},   {"attention", 2, attention}, {"recovery", 4, recovery},
                  {"damage", 4, damage},       {"refused", 1, refused}, {"threads", 4, threads}};
+    setlocale(LC_ALL, ""); /* as programs with windows do */
     srand(17);
     for (size_t i = 0; i < sizeof modes / sizeof *modes; i++)
         if (argc > 1 && !strcmp(argv[1], modes[i].name) && argc == 2 + modes[i].arguments) {

@@ -103,6 +103,17 @@ for said in json.load(open("p.json"))[0]["predictions"]:
 END
 check "its probabilities are those of train_vit --predict" $? "$(last_line err)"
 
+printf 'LC_NUMERIC\ndecimal_point ","\nthousands_sep ""\ngrouping -1\nEND LC_NUMERIC\n' >comma
+if localedef -c -i comma "$PWD/commas" >out 2>err || [ -e commas/LC_NUMERIC ]; then
+    ask logits $one a.png
+    mv out points
+    (export LC_ALL='' LOCPATH="$PWD" LC_NUMERIC=commas && ask logits $one a.png) && grep -q , out &&
+        sed 's/,/./' out | cmp - points >>err
+    check "and the same where numbers have a decimal comma" $? "$(last_line err)"
+else
+    skip "numbers with a decimal comma" "localedef makes no locale here"
+fi
+
 static=$(sed -n 's/^Libs.private: //p' "$build/vit.pc")
 if [ "$sanitizer" ]; then
     skip "libvit.a" "sanitized code keeps what nothing uses, and needs the libraries of that"

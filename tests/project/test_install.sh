@@ -21,7 +21,7 @@ check "make install-built" $? "$(tail -n 1 err)"
 check "which compiles nothing" $? "$(grep -c '^CC' out) files"
 
 # A package is for more machines than the one that made it, unless ARCH says otherwise.
-folder=$(env -u ARCH make -n -C "$root" DESTDIR="$work/root" PREFIX=$prefix install-built | sed -n 's/^mkdir -p \(build[^ ]*\)\/man$/\1/p')
+folder=$(env -u ARCH make -n -C "$root" DESTDIR="$work/root" PREFIX=$prefix install-built | sed -n 's/^install -m 755 \(build[^ ]*\)\/train_vit .*/\1/p')
 [ "$folder" = build/cpu-portable ]
 check "what is installed by default is portable" $? "$folder"
 
