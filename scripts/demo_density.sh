@@ -6,7 +6,7 @@
 #   sh scripts/demo_density.sh [--epochs 2 ...]      arguments are passed on to train_ar
 case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; esac
 set -eu
-cd "$(dirname "$0")/.."
+CDPATH='' cd "$(dirname "$0")/.."
 . scripts/demo_steps.sh
 run=runs/demo-density
 

@@ -5,6 +5,8 @@ case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; es
 # Threads that spin while they wait slow a shared machine down many times.
 export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}"
 
+export LC_ALL=C # awk reads and writes numbers with points
+
 sh scripts/deps.sh demo
 python=${PYTHON:-python3}
 command -v "$python" >/dev/null 2>&1 || python=/usr/bin/python3

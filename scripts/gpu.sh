@@ -45,7 +45,8 @@
 #   GPU_REHEARSAL=1       tiny sizes and no GPU: tests/project/test_gpu_plan.sh runs the plan with it and other builds
 case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; esac
 set -u
-cd "$(dirname "$0")/.." || exit 1
+CDPATH='' cd "$(dirname "$0")/.." || exit 1
+export LC_ALL=C # awk reads and writes numbers with points
 started=$(date +%s)
 OUT=${OUT:-build/gpu-out}
 KEEP=${KEEP:-${TMPDIR:-/tmp}/vit.c-gpu}

@@ -23,7 +23,7 @@
 # THREADS   threads of a run (default 1); NICE is its niceness (default 19)
 case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; esac
 set -u
-cd "$(dirname "$0")/.." || exit 1
+CDPATH='' cd "$(dirname "$0")/.." || exit 1
 
 CSV=${CSV:-docs/league.csv}
 WORK=${WORK:-build/league}

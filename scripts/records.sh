@@ -19,7 +19,7 @@
 # SHARE      share of training steps in the time, the rest being loading and evaluation (default 0.9)
 case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; esac
 set -u
-cd "$(dirname "$0")/.." || exit 1
+CDPATH='' cd "$(dirname "$0")/.." || exit 1
 
 fail() { echo "scripts/records.sh: $*" >&2; exit 1; }
 [ $# -ge 3 ] || fail "usage: sh scripts/records.sh search|final|status|stop cifar10|cifar100 MINUTES [NAME]"

@@ -17,7 +17,7 @@
 #            without --warmup-epochs, rows of train_vit warm up for a tenth of N epochs, rounded down
 case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; esac
 set -u
-cd "$(dirname "$0")/.." || exit 1
+CDPATH='' cd "$(dirname "$0")/.." || exit 1
 
 fail() {
     printf 'scripts/reproduce.sh: %s\n' "$*" >&2

@@ -20,7 +20,8 @@
 #           they are given (default 0, all)
 case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; esac
 set -u
-cd "$(dirname "$0")/.." || exit 1
+CDPATH='' cd "$(dirname "$0")/.." || exit 1
+export LC_ALL=C # awk reads and writes numbers with points
 DATA=${DATA:-datasets} EPOCHS=${EPOCHS:-30} SEEDS=${SEEDS:-1 2 3} LIMIT=${LIMIT:-0}
 TEACHER=${TEACHER:---attn dwconv7 --dim 96}
 [ "$LIMIT" = 0 ] || WORK=${WORK:-build/distillation-$LIMIT}

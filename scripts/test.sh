@@ -21,7 +21,8 @@ ci | all) level=$1 ;;
 *) echo "scripts/test.sh: '$1': expected ci, all, or nothing for the tests that take minutes" >&2 && exit 2 ;;
 esac
 set -u
-cd "$(dirname "$0")/.." || exit 1
+CDPATH='' cd "$(dirname "$0")/.." || exit 1
+export LC_ALL=C # awk reads and writes numbers with points
 
 JOBS=${JOBS:-$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)}
 FUZZ_SECONDS=${FUZZ_SECONDS:-5}

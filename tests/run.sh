@@ -17,7 +17,7 @@
 # A test also counts as failed if it crashes, hangs, is missing, prints no report or only a part of its plan, or if its
 # exit status contradicts its report.
 set -u
-cd "$(dirname "$0")/.." || exit 1
+CDPATH='' cd "$(dirname "$0")/.." || exit 1
 
 if [ "${1:-}" = --device-tests ]; then
     grep -lE '^#include "tests/(on_device|differences)\.h"' tests/*/test_*.c | sed 's|.*/||; s|\.c$||'

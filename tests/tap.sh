@@ -4,7 +4,7 @@
 # shellcheck shell=sh disable=SC2012,SC2013,SC2015,SC2034,SC2046,SC2086
 set -u
 umask 022 # some tests read their files as another user
-root=$(cd "$(dirname "$0")/../.." && pwd)
+root=$(CDPATH='' cd "$(dirname "$0")/../.." && pwd)
 build=${BUILD:-build/cpu}
 case $build in /*) ;; *) build=$root/$build ;; esac
 vit=$build/train_vit

@@ -7,7 +7,7 @@
 case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; esac
 set -eu
 [ $# -gt 0 ] || { echo "examples/browser/train.sh: expected a folder for the models" >&2; exit 2; }
-root=$(cd "$(dirname "$0")/../.." && pwd)
+root=$(CDPATH='' cd "$(dirname "$0")/../.." && pwd)
 folder=$1
 shift
 export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}"

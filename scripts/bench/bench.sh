@@ -19,7 +19,7 @@
 # Measurements of vit.c and PyTorch alternate, so that a change in the machine's speed affects both.
 case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; esac
 set -eu
-cd "$(dirname "$0")/../.."
+CDPATH='' cd "$(dirname "$0")/../.."
 
 BATCH=${BATCH:-64}
 THREADS=${THREADS:-$(getconf _NPROCESSORS_ONLN)}

@@ -29,7 +29,8 @@ case ${1:-} in
 *) echo "scripts/bench/bench_ar.sh: unknown argument '$1'; see --help" >&2 && exit 2 ;;
 esac
 set -eu
-cd "$(dirname "$0")/../.."
+CDPATH='' cd "$(dirname "$0")/../.."
+export LC_ALL=C # awk reads and writes numbers with points
 
 TABLES=${TABLES:-torch sparse sample}
 SHAPES=${SHAPES:-4x64 4x1024}

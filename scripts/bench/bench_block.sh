@@ -22,7 +22,8 @@
 # each token, the mean over the tokens, a classifier of ten classes, and in training AdamW.
 case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; esac
 set -eu
-cd "$(dirname "$0")/../.."
+CDPATH='' cd "$(dirname "$0")/../.."
+export LC_ALL=C # awk reads and writes numbers with points
 
 TRAIN_VIT=${TRAIN_VIT:-build/cpu/train_vit}
 GRIDS=${GRIDS:-7 14 28 56 84}

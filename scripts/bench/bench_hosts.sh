@@ -28,7 +28,8 @@ case ${1:-} in
 *) echo "scripts/bench/bench_hosts.sh: unknown argument '$1'; see --help" >&2 && exit 2 ;;
 esac
 set -eu
-cd "$(dirname "$0")/../.."
+CDPATH='' cd "$(dirname "$0")/../.."
+export LC_ALL=C # awk reads and writes numbers with points
 
 BATCH=${BATCH:-8}
 THREADS=${THREADS:-$(getconf _NPROCESSORS_ONLN)}

@@ -11,7 +11,8 @@
 #   WORKERS="1 2"      numbers of threads for which the scaling is measured
 case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; esac
 set -u
-cd "$(dirname "$0")/../.." || exit 1
+CDPATH='' cd "$(dirname "$0")/../.." || exit 1
+export LC_ALL=C # awk reads and writes numbers with points
 data=${1:?"usage: sh scripts/bench/bench_loader.sh FOLDER (with train/<class>/*.JPEG in it)"}
 PYTHON=${PYTHON:-python3}
 ROUNDS=${ROUNDS:-3}

@@ -14,7 +14,8 @@
 # CSV           file (default docs/league-speed.csv); its rows are not measured again
 case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; esac
 set -u
-cd "$(dirname "$0")/../.." || exit 1
+CDPATH='' cd "$(dirname "$0")/../.." || exit 1
+export LC_ALL=C # awk reads and writes numbers with points
 
 TRAIN_VIT=${TRAIN_VIT:-build/cpu/train_vit}
 TOKENS=${TOKENS:-64 196 784}

@@ -14,7 +14,8 @@
 # LIMIT    skip larger grids of an operator once its training batch takes more than this many seconds (default 20)
 case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; esac
 set -u
-cd "$(dirname "$0")/../.." || exit 1
+CDPATH='' cd "$(dirname "$0")/../.." || exit 1
+export LC_ALL=C # awk reads and writes numbers with points
 
 TRAIN_VIT=${TRAIN_VIT:-build/cpu/train_vit}
 LAYERS=${LAYERS:-9}

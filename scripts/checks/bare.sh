@@ -17,7 +17,7 @@
 # none; UBUNTU_MIRROR and DEBIAN_MIRROR set other ones.
 case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" && exit ;; esac
 set -u
-cd "$(dirname "$0")/../.." || exit 1
+CDPATH='' cd "$(dirname "$0")/../.." || exit 1
 
 fail() {
     printf 'scripts/checks/bare.sh: %s\n' "$*" >&2

@@ -10,7 +10,7 @@
 # CPU=build/cpu/train_vit, CUDA_FP32=build/cuda-fp32/train_vit, CUDA_BF16=build/cuda/train_vit (empty: leave this one
 # out), PARITY=build/cpu/tests/parity (make tests), VIT_TEST_SEED=... replays the images
 set -eu
-cd "$(dirname "$0")/../.."
+CDPATH='' cd "$(dirname "$0")/../.."
 CPU=${CPU:-build/cpu/train_vit}
 CUDA_FP32=${CUDA_FP32-build/cuda-fp32/train_vit}
 CUDA_BF16=${CUDA_BF16-build/cuda/train_vit}
