@@ -333,9 +333,10 @@ static int pack(const Settings *s) {
     if (begun) print_line("%s: continues after %zu of %zu images\n", s->out, begun, dataset.count);
     Scratch *scratch = scratch_open(s->threads);
     double started = now_seconds(), flushed = started;
-    for (size_t i = begun; i < dataset.count && !stop_signal; i += WINDOW) {
+    size_t window = dataset.clips ? 32 : WINDOW; /* held in memory; videos can be large */
+    for (size_t i = begun; i < dataset.count && !stop_signal; i += window) {
         size_t left = dataset.count - i;
-        int n = left < WINDOW ? (int)left : WINDOW;
+        int n = (int)(left < window ? left : window);
         pack_window(writer, packed, scratch, &dataset, i, n, s);
         if (now_seconds() - flushed > FLUSH_SECONDS) {
             record_flush(writer);

@@ -240,7 +240,7 @@ void loader_open(Loader *loader, const Dataset *dataset, const LoaderConfig *con
     c->transform.train = c->parts.train;
     PartsSource source = {
         .name = dataset->name,
-        .noun = "images",
+        .noun = dataset->clips ? "videos" : "images",
         .count = dataset->count,
         .length = length_of(loader),
         .chunk = dataset->get ? 16 : 1, /* a lock is costly next to a copy, cheap next to a JPEG */

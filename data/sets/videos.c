@@ -102,7 +102,8 @@ static bool each_class(const char *root, bool (*take)(Videos *v, const char *fol
     struct dirent **classes;
     char folder[PATH_ROOM];
     bool done = false;
-    int count = scandir(root, &classes, visible, alphasort);
+    int count = scandir(root, &classes, visible, alphasort), reason = errno;
+    if (count < 0 && folder_exists(root)) die("%s: cannot read this folder: %s", root, strerror(reason));
     for (int i = 0; i < count && !done; i++) {
         snprintf(folder, sizeof folder, "%s/%s", root, classes[i]->d_name);
         done = folder_exists(folder) && take(v, folder, classes[i]->d_name);
@@ -221,21 +222,27 @@ static char *last_field(char *line) {
 static void refuse_line(const char *list, size_t number, const char *what) { die("%s:%zu: %s", list, number, what); }
 
 /* `path label` or `path frames label`; a path may have spaces, and whether it is a file distinguishes the two forms. */
+static bool quoted(const char *text) {
+    size_t length = strlen(text);
+    return length > 1 && text[0] == '"' && text[length - 1] == '"';
+}
+
 static void take_line(Videos *v, char *line, const char *list, size_t number) {
     int label = 0, frames = 0;
     size_t length = strlen(line);
     char *text = last_field(line);
     if (!text || !read_number(text, &label) || label >= MOST_CLASSES)
         refuse_line(list, number, "expected a path and a label");
-    if (*line == '"' && line[strlen(line) - 1] == '"' && strlen(line) > 1) {
-        line[strlen(line) - 1] = 0;
-        line++;
-    } else if (!video_has_name(line)) {
+    if (!quoted(line) && !video_has_name(line)) {
         char copy[PATH_ROOM];
         snprintf(copy, sizeof copy, "%s", line);
         char *middle = length < sizeof copy ? last_field(copy) : NULL;
         if (middle && read_number(middle, &frames)) line[strlen(copy)] = 0;
         else frames = 0;
+    }
+    if (quoted(line)) {
+        line[strlen(line) - 1] = 0;
+        line++;
     }
     if (!*line) refuse_line(list, number, "expected a path and a label");
     add_video(v, line, label, frames);

@@ -264,7 +264,18 @@ static bool keep_list(VideoReader *v, Listed *list, int count, int64_t first, Er
     return v->count || refuse_empty(error);
 }
 
-/* *timeless: a packet has no time, and nothing is listed. */
+/* VP8 has hidden frames, whose packets have times, and which are never shown. */
+static bool packet_hides(const VideoReader *v) {
+    return v->codec->codec_id == AV_CODEC_ID_VP8 && v->packet->size > 0 && !(v->packet->data[0] & 0x10);
+}
+
+/* A frame that MPEG-4 does not code, as it equals the last one, has a packet without a picture: a start code, up to 22
+ * bits of a header, and stuffing. */
+static bool packet_may_be_empty(const VideoReader *v) {
+    return v->codec->codec_id == AV_CODEC_ID_MPEG4 && v->packet->size <= 7;
+}
+
+/* *timeless: a packet has no time, or maybe no frame, and nothing is listed. */
 static bool list_packets(VideoReader *v, bool *timeless, Error *error) {
     int count = 0, room = 0;
     int64_t first = INT64_MIN;
@@ -277,7 +288,8 @@ static bool list_packets(VideoReader *v, bool *timeless, Error *error) {
             begun = true;
         }
         if (!begun || v->packet->flags & AV_PKT_FLAG_DISCARD) continue; /* cut away by an edit list, but decoded */
-        if (v->packet->pts == AV_NOPTS_VALUE) *timeless = true;
+        if (packet_hides(v)) continue;
+        if (v->packet->pts == AV_NOPTS_VALUE || packet_may_be_empty(v)) *timeless = true;
         else if ((list = grow(list, count, &room, error))) list[count++] = (Listed){v->packet->pts, key};
         else ok = false;
     }

@@ -140,11 +140,12 @@ void vit_eval_report(VitRun *run) {
     Error error;
     if (!t->stopping) outcome_require_loss(t->validation_loss, t->s->init, run->test.name);
     if (distributed_rank() > 0) return;
-    progress_show(true, "%zu %s images of %s", run->test.count, vit_run_evaluated(run), run->test.name);
+    const char *things = run->test.clips ? "videos" : "images";
+    progress_show(true, "%zu %s %s of %s", run->test.count, vit_run_evaluated(run), things, run->test.name);
     if (counts)
         written = confusion_report(&e->confusion, s->confusion, s->per_class, vit_run_class_names(run, &names), &error);
     class_names_free(&names);
-    if (e->failed) printf("failed: %zu %s\n", e->failed, run->test.clips ? "videos" : "images");
+    if (e->failed) printf("failed: %zu %s\n", e->failed, things);
     printf("loss: %.6f\n", t->validation_loss);
     printf("top1: %.4f top5: %.4f\n", e->top1, e->top5);
     if (e->real.images)

@@ -392,6 +392,9 @@ void vit_run_open_model(VitRun *run, int batch, bool training) {
     } else {
         params_initialize(&vit->model.params, run->training.s->seed);
         trunk_draw_buffers(&vit->trunk, run->training.s->seed, 0);
+        if (run->model_settings->inflate != INFLATE_NONE && !run->training.mode && !run->training.resumed &&
+            distributed_rank() == 0)
+            warn("inflate has no effect without --init: the run begins with random weights");
     }
     if (training) vit_run_open_columns(run);
     size_t B = (size_t)batch, C = (size_t)run->model_settings->num_classes;

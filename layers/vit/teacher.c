@@ -39,8 +39,8 @@ static void stored_open(Teacher *t, const char *path, const Vit *student, const 
     const Dataset *whole = subset_whole(data);
     size_t C = (size_t)student->settings.num_classes;
     char digest[TEACHER_DIGEST_SIZE];
-    if (student->settings.frames > 1)
-        die("%s: stored logits are of images, but the model takes clips: give a checkpoint as teacher", path);
+    if (data->clips)
+        die("%s: stored logits are of images, but %s has clips: give a checkpoint as teacher", path, data->name);
     if (logits->ndim != 2 || (logits->dtype != SAFE_F32 && logits->dtype != SAFE_BF16))
         die("%s: " TEACHER_LOGITS ": expected [images,classes] of float32 or bfloat16", path);
     if (logits->shape[1] != C)

@@ -27,8 +27,8 @@ void vit_write_logits(VitRun *run) {
     char digest[TEACHER_DIGEST_SIZE];
     int batch = vit_run_micro_batch(run);
     Loader loader;
-    if (run->model_settings->frames > 1)
-        config_reject(&run->training.config, "write_logits", "{frames} makes clips, and logits are written for images "
+    if (run->train.clips)
+        config_reject(&run->training.config, "write_logits", "{data} has clips, and logits are written for images "
                       "only: give the checkpoint itself as teacher");
     vit_run_open_split(run, &run->train, true); /* held-out images, too */
     vit_run_open_model(run, batch, false);

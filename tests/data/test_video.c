@@ -83,6 +83,7 @@ static const VideoRecipe recipes[] = {
     {"avi", "mjpeg", .frames = F, .height = 48, .width = 64, .key_distance = 1, .format = AV_PIX_FMT_YUVJ420P},
     {"mpegts", "mpeg2video", .frames = F, .height = 48, .width = 64, .key_distance = 12, .b_frames = 2},
     {"mp4", "libx264", .frames = F, .height = 48, .width = 64, .key_distance = 12, .b_frames = 3},
+    {"webm", "libvpx", .frames = F, .height = 48, .width = 64, .key_distance = 12},
 };
 enum { RECIPES = sizeof recipes / sizeof *recipes };
 
