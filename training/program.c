@@ -64,15 +64,21 @@ static const ConfigEntry predict_entries[] = {
 #undef F
 const ConfigGroup predict_settings = {CONFIG_GROUP(PredictSettings, predict_entries)};
 
+/* No output may replace a file of the run; its page may be made again where `page` is false. */
+static void note_run(const char *folder, bool page) {
+    char path[RUN_PATH_SIZE];
+    for (int i = 0; run_folder_files[i]; i++) {
+        run_folder_file(path, folder, run_folder_files[i]);
+        if (page || strcmp(run_folder_files[i], "report.html")) file_note(path);
+    }
+}
+
 /* Converts --resume's value to the run's folder (for training) or to its last weights (for a mode). */
 static void resolve_resume(Training *t, const ModeSettings *modes, bool looks) {
     static char folder[RUN_PATH_SIZE], last[RUN_PATH_SIZE];
     if (!*modes->resume) return;
     run_folder_of(folder, modes->resume);
-    for (int i = 0; run_folder_files[i] && looks; i++) {
-        run_folder_file(last, folder, run_folder_files[i]);
-        file_note(last);
-    }
+    if (looks) note_run(folder, true);
     run_folder_file(last, folder, "last.safetensors");
     const char *given = config_origin(&t->config, "run_dir");
     if (!looks && given && !strncmp(given, "--run", 5) && strcmp(t->s->run_dir, folder))
@@ -317,6 +323,10 @@ static void help(Training *t, const ModeSettings *modes) {
 static void make_page(Training *t, const ModeSettings *modes) {
     Error error;
     if (!meet_ranks(&t->config, true)) return;
+    if (*modes->report) note_run(modes->report, false);
+    for (int i = 0; i < modes->compare.count; i++)
+        if (folder_exists(modes->compare.items[i])) note_run(modes->compare.items[i], false);
+        else file_note(modes->compare.items[i]);
     claim_outputs(choose_mode(t->facts->modes, t), &t->config);
     if (*modes->report) report_folder(t, modes->report, *modes->out ? modes->out : NULL);
     else if (!compare_write(modes->compare.items, modes->compare.count, modes->out, &error)) die("%s", error.text);

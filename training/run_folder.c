@@ -15,7 +15,7 @@
 
 enum { CONFIG_FILE, FIRST_CHECKPOINT, FIRST_PAGE = 4 };
 const char *const run_folder_files[] = {"config.ini", "last.safetensors", "best.safetensors", "state.safetensors",
-                                        "report.json", "report.html", NULL};
+                                        "report.json", "report.html", "log.csv", "test.json", NULL};
 
 void run_folder_file(char path[RUN_PATH_SIZE], const char *folder, const char *name) {
     path_join(path, RUN_PATH_SIZE, folder, name);
@@ -229,23 +229,32 @@ static void log_check_header(RunFolder *folder, const char *header) {
     if (!known) log_order(folder, header, header);
 }
 
-/* If the log was removed, a new one is created.  If the state has no log length, the log is not changed. */
+/* The length of the open log up to its last end of a line. */
+static long whole_lines(const RunFolder *folder, long length) {
+    char last;
+    while (length > 0 && pread(fileno(folder->log), &last, 1, length - 1) == 1 && last != '\n') length--;
+    return length;
+}
+
+/* If the log was removed or emptied, a new one begins.  If the state has no log length, the log is not changed. */
 static void log_reopen(RunFolder *folder, const char *header, uint64_t saved_bytes) {
     if (!log_open(folder)) {
         warn("%s: missing: a new one begins, without the rows up to here", folder->log_path);
         log_create(folder, header);
         return;
     }
-    log_check_header(folder, header);
     bool ok = fseek(folder->log, 0, SEEK_END) == 0;
-    long length = ok ? ftell(folder->log) : -1;
+    long length = ok ? ftell(folder->log) : -1, kept = saved_bytes ? (long)saved_bytes : length;
     ok = length >= 0;
-    if (ok && !saved_bytes) return;
-    if (ok && (uint64_t)length < saved_bytes)
-        warn("%s: %ld bytes, but it had %llu when the state was saved: rows are missing", folder->log_path, length,
-             (unsigned long long)saved_bytes);
-    else
-        ok = ok && ftruncate(fileno(folder->log), (off_t)saved_bytes) == 0 && fseek(folder->log, 0, SEEK_END) == 0;
+    if (ok && length < kept) {
+        warn("%s: %ld bytes, but it had %ld when the state was saved: rows are missing", folder->log_path, length, kept);
+        kept = whole_lines(folder, length);
+    }
+    ok = ok && (kept == length || ftruncate(fileno(folder->log), kept) == 0);
+    if (ok && !kept && saved_bytes) fprintf(folder->log, "%s\n", header);
+    rewind(folder->log);
+    log_check_header(folder, header);
+    ok = ok && fseek(folder->log, 0, SEEK_END) == 0;
     if (!ok) die("%s: cannot cut back to the saved state: %s", folder->log_path, strerror(errno));
 }
 

@@ -32,8 +32,8 @@ typedef struct {
     const int *image_size;   /* [2]: of all images of the data set, 0 where they differ, or NULL; stored likewise */
 } TrainingStart;
 
-/* The names of the files in it except log.csv, ending with NULL.  The last two are the page; if they cannot be written,
- * the run continues without them (training/report.h). */
+/* The names of the files in it, ending with NULL: settings, checkpoints, the page, without which a run continues if it
+ * cannot be written (training/report.h), the log, and the result on the test images. */
 extern const char *const run_folder_files[];
 
 /* Writes the next unused runs/<stem>-<number> to path. */

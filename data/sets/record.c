@@ -354,7 +354,7 @@ static size_t journal_read(RecordWriter *w, uint64_t recipe) {
     struct stat info;
     memcpy(want.magic, JOURNAL_MAGIC, sizeof want.magic);
     if (fstat(w->fd, &info)) die("%s: cannot read: %s", w->partial, strerror(errno));
-    if (!get(w->journal_fd, &begun, sizeof begun, 0)) {
+    if (!info.st_size || !get(w->journal_fd, &begun, sizeof begun, 0)) { /* afresh, if the partial file is removed */
         put(w->journal_fd, w->journal, &want, sizeof want, 0);
         return 0;
     }

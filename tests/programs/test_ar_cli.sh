@@ -208,6 +208,12 @@ run --init photographed/last.safetensors --data hurt --eval --max-damaged 1
 [ "$status" -eq 0 ] && grep -q 'hurt/val/one/5.png: .*: left out' err &&
     awk -v a="$whole" -v b="$(value bits)" 'BEGIN { exit !(a > 0 && (a - b) ^ 2 < 1e-9) }'
 check "a damaged test image is left out" $? "$whole, $(value bits) $(head -n 1 err)"
+mkdir -p lost/train lost/val/one
+cp -R photos/one lost/train/one
+for i in 0 1 2; do cp hurt/val/one/5.png lost/val/one/$i.png; done
+run --init photographed/last.safetensors --data lost --eval --max-damaged 1
+[ "$status" -eq 1 ] && tail -n 1 err | grep -q 'lost: none of the sequences to evaluate can be read'
+check "and if none can be read there is no result" $? "status $status: $(tail -n 1 err)"
 refuses "nor any to validate with if none are held out" 1 'photos|validation_images|eval_every 0' $photos \
     --validation-images 0 --run-dir none
 refuses "--complete of no picture" 1 'noise.wav' --init run/best.safetensors --complete noise.wav --out x.png

@@ -191,6 +191,17 @@ run --resume missing --epochs 3
 complains 0 'missing/log.csv|missing' && [ "$(head -n 1 missing/log.csv)" = "$(head -n 1 whole/log.csv)" ] &&
     [ "$(wc -l <missing/log.csv)" -ge 2 ] && run --resume missing && [ "$status" -eq 0 ] && [ ! -s err ]
 check "--resume without the log begins a new one" $? "status $status $(head -n 1 err) $(wc -l <missing/log.csv) rows"
+cp -R whole chopped
+head -c "$(($(head -n 2 whole/log.csv | wc -c) - 9))" whole/log.csv >chopped/log.csv
+run --resume chopped --epochs 3
+complains 0 'chopped/log.csv|rows are missing' && [ "$(awk -F , '{ print NF }' chopped/log.csv | uniq | wc -l)" -eq 1 ] &&
+    [ "$(head -n 1 chopped/log.csv)" = "$(head -n 1 whole/log.csv)" ] && [ "$(wc -l <chopped/log.csv)" -ge 2 ]
+check "a row that was cut off is not continued by the next one" $? "status $status $(head -n 3 chopped/log.csv | tail -n 2)"
+cp -R whole emptied
+: >emptied/log.csv
+run --resume emptied --epochs 3
+complains 0 'emptied/log.csv|rows are missing' && [ "$(head -n 1 emptied/log.csv)" = "$(head -n 1 whole/log.csv)" ]
+check "and a log that was emptied gets its header again" $? "status $status $(head -n 1 emptied/log.csv)"
 
 # States without the length of the log, from runs whose disk did not report it.
 cp -R whole unknown

@@ -93,6 +93,12 @@ check "a picture that cannot be opened ends the packing" $? "status $status: $(t
 cp -R links copied
 refuses_to_pack "going on with other copies of the pictures" 1 'links-train.pack.partial|other images' --data copied \
     --out links-train.pack
+for file in partial partial.index; do cp links-train.pack.$file links.$file; done
+rm links-train.pack.partial
+packs --data copied --out links-train.pack
+tail -n 1 err | grep -q 'copied/train/cat/zz.jpg: cannot open'
+check "which begins afresh once the file is removed" $? "$(tail -n 1 err)"
+for file in partial partial.index; do cp links.$file links-train.pack.$file; done
 cp "$root/tests/corpus/jpeg/grey.jpg" back.jpg
 packs --data links --out links-train.pack
 [ "$status" -eq 0 ] && grep -q 'continues after 34 of 35' out && grep -q 'links-train.pack: 35 .*, 1 of them damaged' out

@@ -97,6 +97,9 @@ done
 rm hard
 cp $weights weights.copy
 refuses "--confusion is --init" 2 "--confusion|input of this call" --init weights.copy --eval --confusion weights.copy
+refuses "--json is the log of --resume's run" 2 "--json|input of this call" --resume vit --predict picture.png \
+    --json vit/log.csv
+refuses "a page over a checkpoint of its run" 2 "--out|input of this call" --report vit --out vit/state.safetensors
 refuses "--json is a file of --resume's run" 2 "--json|input of this call" --resume vit --predict picture.png \
     --json vit/state.safetensors
 refuses "--json is the predicted picture" 2 'picture.png|--json' $predict --json picture.png
