@@ -245,7 +245,8 @@ static void evaluate(DensityRun *run) {
     }
     training_sum(&run->training, sums, 2);
     model_evaluation_end(model);
-    if (!run->training.stopping && sums[1] <= 0) die("%s: none of the sequences to evaluate can be read", run->set.name);
+    if (!run->training.stopping && sums[1] <= 0)
+        die("%s: none of the sequences to evaluate can be read", run->set.name);
     run->training.validation_loss = sums[0] / sums[1];
     run->bits = bits_of(sums[0] / sums[1]);
 }

@@ -430,7 +430,7 @@ def main():
         return
     if arguments.hours:
         if not any(map(os.path.exists, PROGRAMS.values())):
-            sys.exit(f"no {PROGRAMS['train_vit']}, whose --describe counts the operations: make first, or set TRAIN_VIT")
+            sys.exit(f"no {PROGRAMS['train_vit']}, whose --describe counts operations: make first, or set TRAIN_VIT")
         hours.print_tables({name: TABLES[name] for name in ([arguments.table] if arguments.table else TABLES)}, PROGRAMS)
         return
     there = [name for name in arguments.runs if os.path.isdir(name) or name.endswith(".csv") and os.path.isfile(name)]

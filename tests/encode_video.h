@@ -35,6 +35,7 @@ typedef struct {
     enum AVColorRange range;
     int yuv[3];         /* colour of all frames, if yuv[0] is not 0 */
     int then[3];        /* the frame at which the size changes, new height and width; 0: none */
+    int hidden;         /* the packet of this frame says that it is hidden (libvpx) or not coded (mpeg4); 0: none */
 } VideoRecipe;
 
 /* The brightness of frame i, one of 37 values. */
@@ -55,9 +56,22 @@ static inline void paint_frame(AVFrame *frame, const VideoRecipe *r, int i) {
     }
 }
 
-static inline void write_packets(AVFormatContext *format, AVCodecContext *codec, AVStream *stream) {
+/* VP8's flag show_frame; a VOP of MPEG-4 at second 0 of 1/25 s, without a picture. */
+static inline void hide_packet(AVPacket *packet, const VideoRecipe *r) {
+    uint8_t empty[] = {0, 0, 1, 0xb6, (uint8_t)(0x50 | r->hidden >> 1), (uint8_t)((r->hidden & 1) << 7 | 0x4f)};
+    assert_true(av_packet_make_writable(packet) >= 0 && packet->size > (int)sizeof empty && r->hidden < 25);
+    if (!strcmp(r->codec, "libvpx")) {
+        packet->data[0] &= (uint8_t)~0x10;
+        return;
+    }
+    memcpy(packet->data, empty, sizeof empty);
+    av_shrink_packet(packet, sizeof empty);
+}
+
+static inline void write_packets(const VideoRecipe *r, AVFormatContext *format, AVCodecContext *codec, AVStream *stream) {
     AVPacket *packet = av_packet_alloc();
     while (avcodec_receive_packet(codec, packet) >= 0) {
+        if (r->hidden && packet->pts == r->hidden) hide_packet(packet, r);
         av_packet_rescale_ts(packet, codec->time_base, stream->time_base);
         packet->stream_index = stream->index;
         assert_true(av_interleaved_write_frame(format, packet) >= 0);
@@ -131,10 +145,10 @@ static inline void write_frames(const VideoRecipe *r, AVFormatContext *format, A
         paint_frame(frame, r, i);
         frame->pts = r->times ? r->times[i] : i;
         assert_true(avcodec_send_frame(codec, frame) >= 0);
-        write_packets(format, codec, stream);
+        write_packets(r, format, codec, stream);
     }
     avcodec_send_frame(codec, NULL);
-    write_packets(format, codec, stream);
+    write_packets(r, format, codec, stream);
     av_frame_free(&frame);
 }
 

@@ -325,7 +325,7 @@ static void make_page(Training *t, const ModeSettings *modes) {
     if (!meet_ranks(&t->config, true)) return;
     if (*modes->report) note_run(modes->report, false);
     for (int i = 0; i < modes->compare.count; i++)
-        if (folder_exists(modes->compare.items[i])) note_run(modes->compare.items[i], false);
+        if (folder_exists(modes->compare.items[i])) note_run(modes->compare.items[i], true);
         else file_note(modes->compare.items[i]);
     claim_outputs(choose_mode(t->facts->modes, t), &t->config);
     if (*modes->report) report_folder(t, modes->report, *modes->out ? modes->out : NULL);

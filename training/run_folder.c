@@ -247,10 +247,12 @@ static void log_reopen(RunFolder *folder, const char *header, uint64_t saved_byt
     long length = ok ? ftell(folder->log) : -1, kept = saved_bytes ? (long)saved_bytes : length;
     ok = length >= 0;
     if (ok && length < kept) {
-        warn("%s: %ld bytes, but it had %ld when the state was saved: rows are missing", folder->log_path, length, kept);
+        warn("%s: %ld bytes, but it had %ld when the state was saved: rows are missing", folder->log_path, length,
+             kept);
         kept = whole_lines(folder, length);
     }
     ok = ok && (kept == length || ftruncate(fileno(folder->log), kept) == 0);
+    rewind(folder->log);
     if (ok && !kept && saved_bytes) fprintf(folder->log, "%s\n", header);
     rewind(folder->log);
     log_check_header(folder, header);

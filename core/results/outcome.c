@@ -38,5 +38,5 @@ void outcome_require_loss(double loss, const char *weights, const char *what) {
 }
 
 void outcome_require(const float *x, size_t n, const char *weights, const char *what) {
-    for (size_t i = 0; i < n; i++) outcome_require_loss((double)x[i], weights, what);
+    for (size_t i = 0; i < n; i++) outcome_require_loss((double)(x[i] - x[i]), weights, what); /* NaN for infinity, too */
 }

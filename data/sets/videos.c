@@ -221,12 +221,13 @@ static char *last_field(char *line) {
 
 static void refuse_line(const char *list, size_t number, const char *what) { die("%s:%zu: %s", list, number, what); }
 
-/* `path label` or `path frames label`; a path may have spaces, and whether it is a file distinguishes the two forms. */
 static bool quoted(const char *text) {
     size_t length = strlen(text);
     return length > 1 && text[0] == '"' && text[length - 1] == '"';
 }
 
+/* `path label` or `path frames label`; a path may have spaces and be quoted, and whether it is a file distinguishes the
+ * two forms. */
 static void take_line(Videos *v, char *line, const char *list, size_t number) {
     int label = 0, frames = 0;
     size_t length = strlen(line);

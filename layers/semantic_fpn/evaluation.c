@@ -153,6 +153,7 @@ void semantic_eval_report(SemanticRun *run) {
     const char *path = run->outputs->per_class;
     const SegmentationScores *s = &run->scores;
     Error error;
+    outcome_require_loss(run->training.validation_loss, run->training.s->init, run->val.name);
     if (distributed_rank() > 0) return;
     progress_show(true, "%.0f validation pictures of %s", run->pictures, run->val.name);
     segmentation_counts_print(&run->counts, semantic_run_names(run));

@@ -132,6 +132,28 @@ static void every_frame_is_found(void **state) {
     }
 }
 
+/* A packet without a picture is no frame. */
+static void frames_may_be_hidden(void **state) {
+    (void)state;
+    const VideoRecipe hidden[] = {
+        {"webm", "libvpx", .frames = F, .height = 48, .width = 64, .key_distance = 12, .hidden = 7},
+        {"matroska", "mpeg4", .frames = F, .height = 48, .width = 64, .key_distance = 1, .hidden = 7},
+        {"avi", "mpeg4", .frames = F, .height = 48, .width = 64, .key_distance = 1, .hidden = 7}};
+    for (int k = 0; k < 3; k++) {
+        if (!can_encode(hidden[k].codec)) continue;
+        int all[F - 1];
+        size_t size;
+        uint8_t *bytes = encode_video(&hidden[k], &size);
+        VideoReader *v = open_bytes(bytes, size);
+        assert_int_equal(video_frames(v), F - 1);
+        for (int i = 0; i < F - 1; i++) all[i] = i;
+        Seen seen = look_at(v, all, F - 1);
+        for (int i = 0; i < F - 1; i++) is_frame(&seen, i, i < 7 ? i : i + 1);
+        video_close(v);
+        free(bytes);
+    }
+}
+
 /* Frames are counted, whatever their times: neither the duration nor the mean rate would find them. */
 static void rates_may_vary(void **state) {
     (void)state;
@@ -521,6 +543,7 @@ int main(int argc, char **argv) {
     if (argc > 1) return write_video(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_frame_is_found),
+        cmocka_unit_test(frames_may_be_hidden),
         cmocka_unit_test(rates_may_vary),
         cmocka_unit_test(edit_lists_cut_the_start),
         cmocka_unit_test(a_list_can_be_empty),

@@ -267,7 +267,7 @@ int main(int argc, char **argv) {
         void (*run)(char **arguments);
     } modes[] = {{"logits", 2, print_logits}, {"again", 2, again},   {"attention", 2, attention}, {"recovery", 4, recovery},
                  {"damage", 4, damage},       {"refused", 1, refused}, {"threads", 4, threads}};
-    setlocale(LC_ALL, ""); /* as programs with windows do */
+    setlocale(LC_NUMERIC, ""); /* as programs with windows do */
     srand(17);
     for (size_t i = 0; i < sizeof modes / sizeof *modes; i++)
         if (argc > 1 && !strcmp(argv[1], modes[i].name) && argc == 2 + modes[i].arguments) {

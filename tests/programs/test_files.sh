@@ -197,11 +197,14 @@ run --resume chopped --epochs 3
 complains 0 'chopped/log.csv|rows are missing' && [ "$(awk -F , '{ print NF }' chopped/log.csv | uniq | wc -l)" -eq 1 ] &&
     [ "$(head -n 1 chopped/log.csv)" = "$(head -n 1 whole/log.csv)" ] && [ "$(wc -l <chopped/log.csv)" -ge 2 ]
 check "a row that was cut off is not continued by the next one" $? "status $status $(head -n 3 chopped/log.csv | tail -n 2)"
-cp -R whole emptied
-: >emptied/log.csv
-run --resume emptied --epochs 3
-complains 0 'emptied/log.csv|rows are missing' && [ "$(head -n 1 emptied/log.csv)" = "$(head -n 1 whole/log.csv)" ]
-check "and a log that was emptied gets its header again" $? "status $status $(head -n 1 emptied/log.csv)"
+for bytes in 0 20; do
+    cp -R whole emptied-$bytes
+    head -c $bytes whole/log.csv >emptied-$bytes/log.csv
+    run --resume emptied-$bytes --epochs 3
+    complains 0 "emptied-$bytes/log.csv|rows are missing" &&
+        [ "$(head -n 1 emptied-$bytes/log.csv)" = "$(head -n 1 whole/log.csv)" ]
+    check "and a log of $bytes bytes gets its header again" $? "status $status $(head -n 1 emptied-$bytes/log.csv)"
+done
 
 # States without the length of the log, from runs whose disk did not report it.
 cp -R whole unknown

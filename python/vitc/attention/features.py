@@ -1,5 +1,5 @@
-"""Feature maps phi of linear attention: z [B,H,N,D] -> [B,H,N,F], all of them of z / D^(1/4), of q before k.  A tensor
-that is drawn instead of learned is a buffer; in training it is drawn anew for every q."""
+"""Feature maps phi of linear attention: z [B,H,N,D] -> [B,H,N,F], all of them of z / D^(1/4).  A map is
+called for q and then for k.  What is drawn instead of learned is a buffer; in training each call for q draws it anew."""
 
 import math
 
@@ -93,7 +93,7 @@ class Performer(Random):
     head are orthogonal, with the lengths of normal vectors."""
 
     def draw(self, like):
-        rows = torch.randn(like.shape, device=like.device)
+        rows = torch.randn(like.shape, device=like.device, dtype=torch.promote_types(like.dtype, torch.float32))
         q, r = torch.linalg.qr(rows.transpose(-1, -2))
         q = q * r.diagonal(dim1=-2, dim2=-1).sign()[..., None, :]
         return (q.transpose(-1, -2) * rows.norm(dim=-1, keepdim=True)).to(like.dtype)
