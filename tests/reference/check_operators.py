@@ -94,12 +94,13 @@ def check_dropout(name):
 
 
 def check_refusals():
-    for name, more in (("lisa", {}), ("softmax", {"rpe": "heads"})):
+    for name, grid, settings in (("lisa", GRID, {"attn_dropout": 0.1}), ("softmax", GRID, {"attn_dropout": 0.1, "rpe": "heads"}),
+                                 ("ripple", GRID, {"feature_map": "rfa"}), ("lisa", (2, *GRID), {"lisa_fft": "2d"})):
         try:
-            vitc.attention(name, DIM, HEADS, GRID, attn_dropout=0.1, **more)
+            vitc.attention(name, DIM, HEADS, grid, **settings)
         except ValueError:
             continue
-        raise AssertionError(f"{name}: attn_dropout is not refused")
+        raise AssertionError(f"{name}: {settings} is not refused")
 
 
 def check_files():

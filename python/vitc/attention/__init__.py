@@ -3,6 +3,7 @@
 from ..config import RIPPLE, Config
 from . import (convattn, convit, convolution, cswin, focused, inception, lambdas, landmarks, linear, linear_variants,
                lisa, reduced, ripple, softmax, window)
+from .features import MAY_BE_NEGATIVE
 
 OPERATORS = {
     "softmax": softmax.Softmax,
@@ -43,7 +44,7 @@ def attention(name, dim, heads, grid, block=0, **settings):
     """An operator by itself, for models of one's own: x [B,N,dim] -> [B,N,dim], N the tokens of the grid (rows,
     columns), of clips (frames, rows, columns), row by row; with pool="cls" a class token before them.
 
-    settings are train_vit's, such as r_max=3.  `block` is the place in the model, which decides on the shift of swin's
+    settings are train_vit's, such as r_max=3; those of other operators count for nothing.  `block` is the place in the model, which decides on the shift of swin's
     windows and on the set of pairs of sparse attention."""
     if name not in OPERATORS:
         raise ValueError(f"no attention operator '{name}' (one of {', '.join(OPERATORS)})")
@@ -51,6 +52,10 @@ def attention(name, dim, heads, grid, block=0, **settings):
         raise ValueError(f"{heads} heads do not divide {dim} channels")
     if settings.get("attn_dropout") and (name not in DROPS_WEIGHTS or settings.get("rpe", "none") != "none"):
         raise ValueError(f"attn_dropout is for {' and '.join(DROPS_WEIGHTS)} without rpe, as in train_vit")
+    if name in RIPPLE and settings.get("feature_map") in MAY_BE_NEGATIVE:
+        raise ValueError(f"{name} needs features that are not negative, and those of {settings['feature_map']} may be")
     frames = grid[0] if len(grid) == 3 else 1
+    if frames > 1 and settings.get("lisa_fft") == "2d":
+        raise ValueError("lisa_fft 2d is for images: clips take 1d or 3d")
     config = Config(attn=name, dim=dim, heads=heads, img_size=tuple(grid[-2:]), patch_size=1, frames=frames, **settings)
     return OPERATORS[name](config, block)
