@@ -912,7 +912,7 @@ static void measures_match_formulas(void **state) {
         bool softmax;
         double tau;
         bool truncate;
-    } sizes[] = {{1, 1, 2, false, 0, false},      {37, 3, 4, false, 0.2, false}, {1500, 2, 4, false, 0.05, true},
+    } sizes[] = {{1, 1, 2, false, 0, false},      {37, 11, 4, false, 0.2, false}, {1500, 2, 4, false, 0.05, true},
                  {100, 1, 63, false, 0, false}, {29, 2, 5, true, 0, false},    {5, 2, 1, false, 0.4, false}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         Weights w = weights_of(sizes[i].n, sizes[i].H, 8, sizes[i].R, sizes[i].softmax, sizes[i].tau, sizes[i].truncate,
