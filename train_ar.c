@@ -71,7 +71,8 @@ static SequenceShape shape_of(const SequenceSet *set) {
 }
 
 /* Rejects settings on the command line that do not count with data of this kind, or a stride that no part of the model
- * uses.  Those of a file may be for other data or another attention, and scripts/reproduce.sh gives eval_step to every row. */
+ * uses.  Those of a file may be for other data or another attention, and scripts/reproduce.sh gives eval_step to every
+ * row. */
 static void check_counted(const DensityRun *run) {
     static const char *const others[] = {
         [SEQUENCES_IMAGES] = "tokens, rate, shares",

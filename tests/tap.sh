@@ -128,6 +128,21 @@ restate() {
     { number ${#header}; printf %s "$header"; tensors "$1"; } >"$2"
 }
 
+# enlarge FROM TO WORD: a copy in which weights with WORD in their names are 3e38, nearly the largest number.  It needs
+# $python, which has numpy.
+enlarge() {
+    "$python" - "$@" "$root/tests/reference" <<'END'
+import sys
+sys.path.insert(0, sys.argv[4])
+import numpy, safetensors_io
+tensors, metadata = safetensors_io.read(sys.argv[1])
+for name in tensors:
+    if sys.argv[3] in name and name.endswith("weight"):
+        tensors[name] = numpy.full_like(tensors[name], 3e38)
+safetensors_io.write(sys.argv[2], tensors, metadata)
+END
+}
+
 # not_a_number FILE: its first number becomes NaN.
 not_a_number() {
     printf '\000\000\300\177' | dd of="$1" bs=1 seek=$((8 + $(header_size "$1"))) conv=notrunc 2>/dev/null

@@ -12,8 +12,8 @@ typedef struct {
 
 Outcome outcome_of(const float *logits, int classes, int label);
 
-/* Ends the program if x [n], the output for `what`, contains NaN or infinity: finite weights, a mean or a std can be too large to
- * compute with. */
+/* Ends the program if x [n], the output for `what`, contains NaN or infinity: finite weights, a mean or a std can be too
+ * large to compute with. */
 void outcome_require(const float *x, size_t n, const char *weights, const char *what);
 void outcome_require_loss(double loss, const char *weights, const char *what);
 

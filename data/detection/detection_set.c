@@ -42,9 +42,10 @@ static void set_finish(DetectionSet *set, const char *name) {
     snprintf(set->name, sizeof set->name, "%s", name);
     set->classes = coco_num_classes(&set->coco);
     set->most_boxes = 1;
-    for (int i = 0; i < set->coco.image_count; i++)
-        if (set->coco.images[i].count > set->most_boxes) set->most_boxes = set->coco.images[i].count;
-    for (int i = 0; i < set->coco.image_count; i++) set->empty += set->coco.images[i].count == 0;
+    for (int i = 0; i < set->coco.image_count; i++) {
+        set->most_boxes = larger(set->most_boxes, set->coco.images[i].count);
+        set->empty += set->coco.images[i].count == 0;
+    }
     for (size_t i = 0; i < set->coco.annotation_count; i++) set->boxes += !set->coco.annotations[i].crowd;
     float(*box)[4] = xcalloc((size_t)set->most_boxes, sizeof *box, "boxes");
     int *label = xcalloc((size_t)set->most_boxes, sizeof *label, "labels");

@@ -33,7 +33,7 @@ def linear(inputs, outputs, bias=True):
 
 
 class Drawn(nn.Module):
-    """Draws tensors anew in training, which are buffers."""
+    """A module with buffers that are drawn anew in training."""
 
 
 class Weight(nn.Module):

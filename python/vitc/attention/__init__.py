@@ -44,8 +44,8 @@ def attention(name, dim, heads, grid, block=0, **settings):
     """An operator by itself, for models of one's own: x [B,N,dim] -> [B,N,dim], N the tokens of the grid (rows,
     columns), of clips (frames, rows, columns), row by row; with pool="cls" a class token before them.
 
-    settings are train_vit's, such as r_max=3; those of other operators count for nothing.  `block` is the place in the model, which decides on the shift of swin's
-    windows and on the set of pairs of sparse attention."""
+    settings are train_vit's, such as r_max=3; those of other operators count for nothing.  `block` is the place in the
+    model, which decides on the shift of swin's windows and on the set of pairs of sparse attention."""
     if name not in OPERATORS:
         raise ValueError(f"no attention operator '{name}' (one of {', '.join(OPERATORS)})")
     if dim % heads:
