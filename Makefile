@@ -91,10 +91,15 @@ OBJECTS := $(CU_SOURCES:%=$(BUILD)/%.o) $(SOURCES:%.c=$(BUILD)/%.o) $(BUILD)/com
 
 # == Building ========================================================================================================
 
-# Changed flags rebuild everything: the stamp's time changes only with its text.
+# Writes a text to the target, whose time changes only with the text.
+define stamp
+@mkdir -p $(@D)
+@echo '$1' | cmp -s - $@ || echo '$1' > $@
+endef
+
+# Changed flags rebuild everything.
 $(BUILD)/flags: FORCE
-	@mkdir -p $(@D)
-	@echo '$(CC) $(FLAGS) $(NVCC_FLAGS) $(CXXFLAGS_ALL) $(LDFLAGS)' | cmp -s - $@ || echo '$(CC) $(FLAGS) $(NVCC_FLAGS) $(CXXFLAGS_ALL) $(LDFLAGS)' > $@
+	$(call stamp,$(CC) $(FLAGS) $(NVCC_FLAGS) $(CXXFLAGS_ALL) $(LDFLAGS))
 FORCE:
 
 # Files whose results must equal those of Pillow, numpy, pycocotools or DETR to the last bit are compiled without fused
@@ -118,8 +123,7 @@ $(BUILD)/%.o: %.c $(BUILD)/flags
 COMMIT := $(if $(wildcard .git),$(shell git describe --always --dirty --exclude '*' 2>/dev/null))
 COMMIT_SOURCE := extern const char vit_commit[]; const char vit_commit[] = "$(COMMIT)";
 $(BUILD)/commit.c: FORCE
-	@mkdir -p $(@D)
-	@echo '$(COMMIT_SOURCE)' | cmp -s - $@ || echo '$(COMMIT_SOURCE)' > $@
+	$(call stamp,$(COMMIT_SOURCE))
 $(BUILD)/commit.o: $(BUILD)/commit.c $(BUILD)/flags
 	@$(CC) $(FLAGS) -c $< -o $@
 

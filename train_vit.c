@@ -37,8 +37,8 @@ static void add_settings(VitRun *run, Config *config) {
     config_explain(config, "eval", "Measure the accuracy of --init or --resume on the validation images in val/, else on "
                                    "the test images, else on those that training held out, and stop");
     config_explain(config, "predict", "Classify these images: JPEG, PNG, BMP or WebP files, folders of them, or "
-                                      "test:17 for an image of the test split; a model of clips takes videos, folders of "
-                                      "frames, and folders of both");
+                                      "test:17 for an image of those that --eval evaluates; a model of clips takes "
+                                      "videos, folders of frames, and folders of both");
     config_explain(config, "parity", "One forward and backward pass on the images or clips and the labels of this "
                                      "safetensors file; parameters in it replace the model's");
     config_explain(config, "init", "Start from these weights (safetensors, timm's names); tables on the token grid are "

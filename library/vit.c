@@ -150,7 +150,7 @@ static void open_model(void *context) {
     if (!run_folder_normalisation(m->mean, m->std, o->path)) die("%s: it does not say how pixels are normalised", o->path);
     run_folder_image_size(m->data_size, o->path);
     run_folder_classes(&m->names, o->path);
-    if (!class_names_complete(&m->names, s->num_classes)) class_names_free(&m->names);
+    class_names_extend(&m->names, s->num_classes);
     vit_attn_names(s, m->operators);
     m->pixels = host_malloc(3 * (size_t)vit_height(m) * (size_t)vit_width(m), "an image");
     m->logits = xcalloc((size_t)s->num_classes, sizeof *m->logits, "logits");
@@ -189,7 +189,7 @@ const char *vit_operator(const vit_model *m) { return m->operators; }
 size_t vit_parameters(const vit_model *m) { return m->vit.model.params.parameters; }
 
 const char *vit_class_name(const vit_model *m, int index) {
-    return index >= 0 && index < (int)m->names.count ? m->names.at[index] : NULL;
+    return index >= 0 && index < m->names.count && *m->names.at[index] ? m->names.at[index] : NULL;
 }
 
 /* == Classification =============================================================================================== */

@@ -57,7 +57,8 @@ VIT_API void vit_close(vit_model *model);
 VIT_API int vit_height(const vit_model *model);
 VIT_API int vit_width(const vit_model *model);
 
-/* The number of classes, and the name of each: NULL where the checkpoint has no names, or there is no such class. */
+/* The number of classes, and the name of each: NULL where the checkpoint has none for it, or there is no such
+ * class. */
 VIT_API int vit_classes(const vit_model *model);
 VIT_API const char *vit_class_name(const vit_model *model, int index);
 

@@ -30,7 +30,9 @@ browser: $(BROWSER_PAGE)
 need-emcc:
 	@command -v emcc >/dev/null || { echo "make browser needs emcc: sh scripts/deps.sh browser installs it"; exit 1; }
 
-$(BROWSER)/%.o: %.c | need-emcc
+$(BROWSER)/flags: FORCE
+	$(call stamp,$(EMCC) $(BROWSER_FLAGS))
+$(BROWSER)/%.o: %.c $(BROWSER)/flags | need-emcc
 	@mkdir -p $(@D)
 	@echo "EMCC $<"
 	@$(EMCC) $(BROWSER_FLAGS) -MMD -MP -c $< -o $@

@@ -72,12 +72,14 @@ build/fuzz/fuzz_library: FUZZ_LIBRARIES += $(WRAPPED) -lpthread
 build/fuzz/fuzz_library: $(BUILD)/commit.o # a page of a run names it
 build/fuzz/fuzz_video: FUZZ_LIBRARIES += $(VIDEO_LIBRARIES) -lcmocka
 # stb_image copies zero bytes from NULL.
-build/fuzz/data/images/image.o: FUZZ_FLAGS += -fno-sanitize=nonnull-attribute
+build/fuzz/data/images/image.o: private FUZZ_FLAGS += -fno-sanitize=nonnull-attribute
 
 fuzz: need-clang $(FUZZERS)
 need-clang:
 	@command -v clang >/dev/null || { echo "make fuzz needs clang with libFuzzer: sh scripts/deps.sh test installs it"; exit 1; }
-build/fuzz/%.o: %.c
+build/fuzz/flags: FORCE
+	$(call stamp,$(FUZZ_FLAGS) $(LDFLAGS))
+build/fuzz/%.o: %.c build/fuzz/flags
 	@mkdir -p $(@D)
 	@clang $(FUZZ_FLAGS) -MMD -MP -c $< -o $@
 build/fuzz/libtrain.a: $(FUZZ_SOURCES:%.c=build/fuzz/%.o)

@@ -117,7 +117,7 @@ enum { NAME, RESULT, DEVIATION, RUNS, SEED, STATE, EPOCH, BEST, BEST_AT, SPEED, 
 static const struct {
     const char *name;
     RunProperty property;
-    int decimals;
+    int decimals; /* SPEED: by its value */
     double scale;
 } properties[] = {
     [SPEED] = {"images/s", RUN_SPEED, 0, 1},
@@ -125,6 +125,11 @@ static const struct {
     [MACS] = {"10⁶ multiply-adds", RUN_MACS, 1, 1e-6},
     [MEMORY] = {"MiB", RUN_BYTES, 0, 1.0 / (1 << 20)},
 };
+
+static void put_property(Sheet *sheet, int row, int p, double value) {
+    int decimals = p == SPEED ? run_log_speed_decimals(value) : properties[p].decimals;
+    put_number(sheet, row, p, decimals, properties[p].scale * value);
+}
 
 enum { HEADING_SIZE = 48 };
 
@@ -179,10 +184,7 @@ static void groups_table(FILE *out, const Comparison *c, int groups, TimeUnit un
             put_epoch(&sheet, g, EPOCH, result.epoch);
             put_number(&sheet, g, DEVIATION, metrics[m].decimals, result.sample.deviation);
         }
-        for (int p = SPEED; p <= MEMORY; p++) {
-            Sample sample = group_property(group, properties[p].property);
-            put_number(&sheet, g, p, properties[p].decimals, properties[p].scale * sample.mean);
-        }
+        for (int p = SPEED; p <= MEMORY; p++) put_property(&sheet, g, p, group_property(group, properties[p].property).mean);
         put_number(&sheet, g, TIME, 1, group_property(group, RUN_SECONDS).mean / unit.seconds);
     }
     sheet_end(out, &sheet);
@@ -201,10 +203,7 @@ static void put_run(Sheet *sheet, int row, const Comparison *c, const ComparedRu
     if (run->log.rows) put_epoch(sheet, row, EPOCH, run->epochs[run->log.rows - 1]);
     for (int m = 0; m < METRICS; m++)
         put_number(sheet, row, metric_column(c, m), metrics[m].decimals, run_log_last(&run->log, metrics[m].column));
-    for (int p = SPEED; p <= MEMORY; p++) {
-        double value = run_property(run, properties[p].property);
-        put_number(sheet, row, p, properties[p].decimals, properties[p].scale * value);
-    }
+    for (int p = SPEED; p <= MEMORY; p++) put_property(sheet, row, p, run_property(run, properties[p].property));
     put_number(sheet, row, TIME, 1, run_property(run, RUN_SECONDS) / unit.seconds);
     if (run->row || !c->metric) return;
     put_number(sheet, row, BEST, c->metric->decimals,
@@ -513,7 +512,8 @@ static void figures(FILE *out, const Comparison *c) {
         if (here > 0 && !(fast && group_property(fast, RUN_SPEED).mean >= here)) fast = &c->groups[g];
     }
     if (fast) {
-        snprintf(fastest, sizeof fastest, "%.0f", group_property(fast, RUN_SPEED).mean);
+        double speed = group_property(fast, RUN_SPEED).mean;
+        snprintf(fastest, sizeof fastest, "%.*f", run_log_speed_decimals(speed), speed);
         all[count++] = (HtmlFigure){fastest, "most images/s", fast->name};
     }
     html_figures(out, all, count);

@@ -21,6 +21,9 @@ bool run_log_read(RunLog *log, const char *path, Error *error);
 bool run_log_parse(RunLog *log, char *text, size_t size, Error *error);
 void run_log_free(RunLog *log);
 
+/* The decimals of a column images_per_s: three digits of a slow program, whole numbers from 100 on. */
+static inline int run_log_speed_decimals(double speed) { return speed < 1 ? 3 : speed < 10 ? 2 : speed < 100 ? 1 : 0; }
+
 /* The values of a column [log->rows]; NULL: there is none of this name. */
 const double *run_log_column(const RunLog *log, const char *name);
 /* The last finite value, NaN if there is none; the greatest or the least one, NaN if there is none, and in *row, unless

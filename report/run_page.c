@@ -217,7 +217,7 @@ static void add_figures(Figures *figures, const Page *page) {
     if (isfinite(speed)) {
         snprintf(label, sizeof label, "%.50s per second", unit_of(page));
         f = next_figure(figures, label);
-        snprintf(f->value, sizeof f->value, speed < 100 ? "%.1f" : "%.0f", speed);
+        snprintf(f->value, sizeof f->value, "%.*f", run_log_speed_decimals(speed), speed);
     }
     if (isfinite(seconds)) duration_text((f = next_figure(figures, "wall time"))->value, sizeof f->value, seconds);
     if (isfinite(parameters))

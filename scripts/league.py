@@ -306,13 +306,13 @@ def main():
             continue
         if not arguments.check:
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            with open(path + ".part", "w") as file:
+            with open(path + ".part", "w", encoding="utf-8") as file:
                 file.write(text)
             os.replace(path + ".part", path)
             continue
         old = None
         if os.path.exists(path):
-            with open(path) as file:
+            with open(path, encoding="utf-8") as file:
                 old = file.read()
         if old != text:
             sys.exit(f"league.py: {path}: not what the results give: run python3 scripts/league.py")

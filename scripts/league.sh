@@ -84,10 +84,10 @@ rows() { # name, config, epochs, seed, flags
     fi
 }
 
-# The rows that are not in the file.
+# The rows that are not in the file; a line of a full disk may be incomplete.
 left() {
-    rows | awk -v csv="$CSV" '
-        BEGIN { while ((getline line <csv) > 0) { split(line, f, ","); done[f[1] " " f[3] " " f[4]] } }
+    rows | awk -v csv="$CSV" -v columns="$(echo "$HEADER" | awk -F , '{ print NF }')" '
+        BEGIN { while ((getline line <csv) > 0) if (split(line, f, ",") == columns) done[f[1] " " f[3] " " f[4]] }
         !(($1 " " $3 " " $4) in done)'
 }
 
@@ -205,7 +205,7 @@ free_rows() {
 recover() {
     free_rows
     rm -f "$WORK/failed"
-    awk -F , '{ print $1 "-" $3 "-" $4 }' "$CSV" | while read -r row; do forget "$row"; done
+    awk -F , 'NR == 1 { columns = NF } NF == columns { print $1 "-" $3 "-" $4 }' "$CSV" | while read -r row; do forget "$row"; done
 }
 
 prepare() {
@@ -226,6 +226,7 @@ prepare() {
     [ -n "$TABLE" ] || [ -f "$DATA/cifar-100-binary/train.bin" ] || [ -f "$DATA/train.bin" ] ||
         fail "$DATA: no cifar-100-binary: run scripts/fetch_cifar.sh cifar100, or name its folder by DATA"
     [ -s "$CSV" ] || echo "$HEADER" >"$CSV"
+    [ -z "$(tail -c 1 "$CSV")" ] || echo >>"$CSV"
     [ "$(head -n 1 "$CSV")" = "$HEADER" ] || fail "$CSV: its columns are not $HEADER"
 }
 
@@ -244,7 +245,7 @@ start() {
 }
 
 stop() {
-    for file in $(running); do kill "$(cat "$file")"; done
+    running | while read -r file; do kill "$(cat "$file")"; done
     for file in "$WORK"/worker.*; do
         while is_worker "$file"; do sleep 1; done
         rm -f "$file"

@@ -19,6 +19,7 @@ published counts, for an excerpt.  Needs only Python.
 
 import argparse
 import csv
+import fcntl
 import hashlib
 import io
 import json
@@ -362,6 +363,12 @@ def main():
         fail(f"{place}: is there already: remove it, or give another --data-dir")
     work = Work(arguments.downloads, place + ".part", dict(arguments.expect))
     try:
+        os.makedirs(arguments.data_dir, exist_ok=True)
+        lock = open(work.made + ".lock", "w")  # held until the end, and removed if the data set is complete
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            fail(f"{work.made}: another call is making it")
         shutil.rmtree(work.made, ignore_errors=True)
         os.makedirs(work.made)
         SETS[arguments.name](work)
@@ -372,6 +379,7 @@ def main():
             os.rmdir(work.made)
         else:
             os.rename(work.made, place)
+        os.remove(lock.name)
     except KeyboardInterrupt:
         print(f"prepare_data.py: interrupted: {work.made} is incomplete", file=sys.stderr)
         sys.exit(130)

@@ -49,6 +49,11 @@ for wanted; do
 done
 mkdir -p "$RUNS" || exit 1
 
+# The runs of seed 0 are in the row's folder, or in the one with -seed0 if it is there.
+folder_of() { # name, seed
+    if [ "$2" = 0 ] && [ ! -d "$RUNS/$1-seed0" ]; then echo "$RUNS/$1"; else echo "$RUNS/$1-seed$2"; fi
+}
+
 setting() { sed -n "s/^$2 *= *//p" "$1/config.ini"; } # folder, name
 
 finished() { # folder
@@ -111,9 +116,7 @@ echo "$rows" | while read -r name after program arguments; do
         continue
     fi
     for seed in $SEEDS; do
-        of_seed=
-        [ "$SEEDS" = 0 ] || of_seed=-seed$seed
-        folder=$RUNS/$name$of_seed weights=$(weights_of "$RUNS/$after$of_seed") init=
+        folder=$(folder_of "$name" "$seed") weights=$(weights_of "$(folder_of "$after" "$seed")") init=
         [ "$after" = - ] || init="--init $weights"
         if finished "$folder"; then
             echo "$name, seed $seed: done before, $(result "$folder" "$program")"

@@ -153,14 +153,14 @@ def main():
     arguments = parser.parse_args()
     os.chdir(ROOT)
     for path in ["README.md", *sorted(glob.glob("docs/**/*.md", recursive=True))]:
-        with open(path) as file:
+        with open(path, encoding="utf-8") as file:
             text = file.read()
         new = filled(text, path)
         if new == text:
             continue
         if arguments.check:
             sys.exit(f"shared_tables.py: {path}: not what docs/*.csv and the programs say: run python3 scripts/shared_tables.py")
-        with open(path + ".part", "w") as file:
+        with open(path + ".part", "w", encoding="utf-8") as file:
             file.write(new)
         os.replace(path + ".part", path)
 

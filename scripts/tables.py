@@ -290,8 +290,25 @@ def describe(row, cache={}):
 
 
 def read_run(folder):
-    """Results by the keys of SHOWN, and 'epoch' and 'epochs', from one run's folder, as far as it has them."""
+    """Results by the keys of SHOWN from one run's folder, as far as it has them, and of a training 'epoch', 'epochs' and
+    'seed'."""
     run = {}
+    if os.path.exists(os.path.join(folder, "log.csv")):
+        read_training(run, folder)
+    bench = os.path.join(folder, "bench.json")
+    if os.path.exists(bench):
+        with open(bench) as file:
+            speeds = json.load(file)
+        if "infer_images_per_s" in speeds:
+            run["speed"] = speeds["infer_images_per_s"]
+        else:
+            run["seconds"] = speeds["train_batch_seconds"]
+        if "infer_bytes" in speeds and "params" in speeds:
+            run["mem_GB"] = (speeds["infer_bytes"] + 4 * speeds["params"]) / 1e9
+    return run
+
+
+def read_training(run, folder):
     line = None
     with open(os.path.join(folder, "log.csv"), newline="") as file:
         for line in csv.DictReader(file):
@@ -311,20 +328,11 @@ def read_run(folder):
         with open(test) as file:
             run.update({key: float(value) for key, value in re.findall(r"^(bits|real): ([0-9.]+)\b", file.read(), re.M)})
     with open(os.path.join(folder, "config.ini")) as file:
-        settings = dict(re.findall(r"^(epochs|eval_every) *= *(\d+)", file.read(), re.M))
+        settings = dict(re.findall(r"^(epochs|eval_every|seed) *= *(\d+)", file.read(), re.M))
         run["epochs"] = int(settings["epochs"]) if "epochs" in settings else None
+        run["seed"] = settings.get("seed")
     if settings.get("eval_every") == "0" and line:
         run["epoch"] = int(line["epoch"])
-    bench = os.path.join(folder, "bench.json")
-    if os.path.exists(bench):
-        with open(bench) as file:
-            speeds = json.load(file)
-        if "infer_images_per_s" in speeds:
-            run["speed"] = speeds["infer_images_per_s"]
-            run["mem_GB"] = (speeds["infer_bytes"] + 4 * speeds["params"]) / 1e9
-        else:
-            run["seconds"] = speeds["train_batch_seconds"]
-    return run
 
 
 def read_block(path):
@@ -336,7 +344,8 @@ def read_block(path):
 
 
 def find_runs(given_names):
-    """{name without -seedN: [run]} of the folders and of the folders in them, and of bench_block.sh's files."""
+    """{name without -seedN: [run]} of the folders and of the folders in them, and of bench_block.sh's files; of several
+    runs with one seed, only the first."""
     runs = {}
     for given in given_names:
         if given.endswith(".csv"):
@@ -344,10 +353,17 @@ def find_runs(given_names):
             continue
         inside = [os.path.join(given, name) for name in sorted(os.listdir(given))]
         for folder in [given] + inside:
-            if os.path.exists(os.path.join(folder, "log.csv")):
-                name = re.sub(r"-seed\d+$", "", os.path.basename(os.path.normpath(folder)))
-                runs.setdefault(name, []).append(read_run(folder))
+            run = read_run(folder)
+            name = re.sub(r"-seed\d+$", "", os.path.basename(os.path.normpath(folder)))
+            seeds = [other["seed"] for other in trained(runs.get(name, []))]
+            if run and not (run.get("seed") and run["seed"] in seeds):
+                runs.setdefault(name, []).append(run)
     return runs
+
+
+def trained(found):
+    """Those of the runs that are more than measured speeds."""
+    return [run for run in found if "epochs" in run]
 
 
 def mean_and_error(values):
@@ -367,7 +383,7 @@ def ours(row, runs, key, bare):
 
 
 def status(row, runs):
-    found = runs.get(row.run, [])
+    found = trained(runs.get(row.run, []))
     if not found:
         return "" if row.config in MEASURED else "not run"
     going = [run for run in found if run.get("epoch") != run.get("epochs")]
@@ -416,6 +432,7 @@ def print_table(name, runs):
 
 
 def main():
+    sys.stdout.reconfigure(encoding="utf-8")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="*", metavar="RUN", help="folders of runs, folders that hold them, or block.csv")
     parser.add_argument("--table", choices=TABLES, help="print only this table")

@@ -324,16 +324,19 @@ static void log_header(const Training *t, char header[LOG_SIZE]) {
     put_columns(t, header, used, LOG_LAST, true);
 }
 
-/* Writes a row of log.csv; loss and speed of the next begin after it. */
+/* Writes a row of log.csv; loss and speed of the next begin after it.  A run that was resumed for an evaluation has no
+ * speed. */
 static void log_row(Training *t, bool evaluated) {
     RunState *state = &t->state;
-    char row[LOG_SIZE], validation[32] = "";
+    char row[LOG_SIZE], validation[32] = "", speed[32] = "", stall[32] = "";
     if (evaluated && t->validation_loss) snprintf(validation, sizeof validation, "%.6f", t->validation_loss);
-    int used = snprintf(row, sizeof row, "%llu,%llu,%.6f,%.8g,%.6g,%.*f", (unsigned long long)state->step,
+    if (t->images > 0) snprintf(speed, sizeof speed, "%.*f", t->decimals + 1, t->images_per_s);
+    if (t->images > 0) snprintf(stall, sizeof stall, "%.3f", t->stall);
+    int used = snprintf(row, sizeof row, "%llu,%llu,%.6f,%.8g,%.6g,%s", (unsigned long long)state->step,
                         (unsigned long long)state->epoch + 1, training_loss(t), (double)state->lr,
-                        (double)state->gradient_norm, t->decimals + 1, t->images_per_s);
+                        (double)state->gradient_norm, speed);
     used = put_columns(t, row, used, LOG_MIDDLE, false);
-    used += snprintf(row + used, sizeof row - (size_t)used, ",%.3f,%s,%.1f,%zu", t->stall, validation, run_seconds(t),
+    used += snprintf(row + used, sizeof row - (size_t)used, ",%s,%s,%.1f,%zu", stall, validation, run_seconds(t),
                      device_peak_bytes());
     put_columns(t, row, used, LOG_LAST, false);
     run_folder_log(&t->folder, row);

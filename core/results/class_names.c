@@ -29,6 +29,17 @@ bool class_names_complete(const ClassNames *names, int classes) {
     return names->count == classes && names->named == classes;
 }
 
+bool class_names_extend(ClassNames *names, int classes) {
+    if (names->count > classes) class_names_free(names);
+    if (!names->count) return false;
+    const char **longer = xcalloc((size_t)classes, sizeof *longer, "class names");
+    for (int c = 0; c < classes; c++) longer[c] = c < names->count ? names->at[c] : "";
+    free(names->at);
+    names->at = longer;
+    names->count = classes;
+    return true;
+}
+
 char *class_names_text(const char *const *names, int count) {
     size_t size = 1;
     for (int c = 0; names && c < count; c++) size += strlen(names[c]) + 1;
@@ -66,7 +77,7 @@ int class_names_best(ClassScore best[CLASS_BEST], float *logits, int C) {
 void class_names_print_best(const char *const *names, const ClassScore *best, int count, FILE *out) {
     for (int i = 0; i < count; i++) {
         fprintf(out, "%s ", i ? "," : "");
-        if (names)
+        if (names && *names[best[i].class])
             print_line_to(out, "%s", names[best[i].class]);
         else
             fprintf(out, "class %d", best[i].class);

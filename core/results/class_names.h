@@ -21,6 +21,9 @@ void class_names_parse(ClassNames *names, const char *text, size_t size, char en
 /* Are there exactly `classes` names, none of them ""? */
 bool class_names_complete(const ClassNames *names, int classes);
 
+/* Gives the classes past the last name the name "".  False, and there are no names, if there are more than classes. */
+bool class_names_extend(ClassNames *names, int classes);
+
 /* The names, one per line, with control characters replaced by '?'; "" if names is NULL.  The caller frees it. */
 char *class_names_text(const char *const *names, int count);
 
@@ -45,7 +48,8 @@ typedef struct {
  * Replaces the logits [classes] by their softmax. */
 int class_names_best(ClassScore best[CLASS_BEST], float *logits, int classes);
 
-/* " cat 61.2 %, dog 30.1 %, ..." and a newline; class indices in place of names if names is NULL. */
+/* " cat 61.2 %, dog 30.1 %, ..." and a newline; class indices in place of names that are "", or of all if names is
+ * NULL. */
 void class_names_print_best(const char *const *names, const ClassScore *best, int count, FILE *out);
 
 #endif

@@ -53,7 +53,7 @@ typedef struct {
 } Table;
 
 static void put_class(FILE *file, const Table *table, int c) {
-    if (table->names)
+    if (table->names && *table->names[c])
         text_put_field(file, table->names[c]);
     else
         fprintf(file, "%d", c);
@@ -115,8 +115,9 @@ bool confusion_report(const Confusion *confusion, const char *matrix, const char
     int worst = worst_class(confusion);
     if (!*classes || worst < 0) return true;
     char number[32];
+    const char *name = names ? names[worst] : "";
     snprintf(number, sizeof number, "class %d", worst);
     print_line("%s: %d classes, the lowest top-1 is %.2f %%, of %s\n", classes, confusion->classes,
-               100 * confusion->top1[worst] / confusion->images[worst], names ? names[worst] : number);
+               100 * confusion->top1[worst] / confusion->images[worst], *name ? name : number);
     return true;
 }

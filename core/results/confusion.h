@@ -30,7 +30,7 @@ void confusion_check_path(const char *path);
 /* Writes each file whose path is given and reports it on stdout.  On failure returns false with the file and the reason
  * in `error`.
  * matrix:  CSV with a row for each true class and a column for each predicted one, both labelled with their names
- *          [classes], or with their indices if names is NULL.
+ *          [classes], or with their indices if a name is "" or names is NULL.
  * classes: CSV with class,name,images,top1,top5,precision, the last three in percent, and empty where the divisor
  *          is zero. */
 bool confusion_report(const Confusion *confusion, const char *matrix, const char *classes, const char *const *names,

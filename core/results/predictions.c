@@ -103,7 +103,7 @@ static void print_frame(const FrameScore *f) {
 }
 
 void predictions_frames(Predictions *p, const char *name, int class, const FrameScore *frames, int count) {
-    if (name) print_line("  frames that alone look most like %s:", name);
+    if (name && *name) print_line("  frames that alone look most like %s:", name);
     else print_line("  frames that alone look most like class %d:", class);
     for (int i = 0; i < count; i++) {
         if (i) putchar(',');

@@ -27,7 +27,9 @@ def accuracy(folder):
 
 
 def checkpoint(argument):
-    name, _, folder = argument.partition("=")
+    name, equals, folder = argument.partition("=")
+    if not equals:
+        sys.exit(f"assemble.py: {argument}: expected NAME=RUN_FOLDER")
     folder = pathlib.Path(folder)
     try:
         data = (folder / "best.safetensors").read_bytes()

@@ -126,6 +126,7 @@ $("example").onclick = () => {
 async function takePicture(file) {
     const picture = await createImageBitmap(file), side = Math.min(picture.width, picture.height);
     remember();
+    clear(); // what a picture with transparency does not cover
     drawing.imageSmoothingQuality = "high";
     drawing.drawImage(picture, (picture.width - side) / 2, (picture.height - side) / 2, side, side, 0, 0, SIDE, SIDE);
     look();

@@ -175,7 +175,7 @@ function showAnswer() {
     const sorted = [...times].sort((a, b) => a - b), median = sorted[Math.floor(sorted.length / 2)];
     $("about").textContent = `${NOTES[operator] || `Attention: ${operator}.`} ` +
         `${facts.parameters.toLocaleString("en")} parameters` +
-        `${accuracy ? `, ${accuracy} of the generated test images right` : ""}. ` +
+        `${accuracy ? `, top-1 ${accuracy} in its run` : ""}. ` +
         `An inference takes ${median.toFixed(1)} ms here.`;
 }
 

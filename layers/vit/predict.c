@@ -16,14 +16,15 @@
 
 /* == Images ======================================================================================================= */
 
-/* The index in test:INDEX; false: the name is that of a file.  Opens the test split. */
+/* The index in test:INDEX; false: the name is that of a file.  Opens the images that --eval evaluates. */
 static bool is_test(VitRun *run, const char *name, size_t *index) {
     char *end;
     if (strncmp(name, "test:", 5)) return false;
     *index = strtoull(name + 5, &end, 10);
     if (!run->test.count) vit_run_open_evaluated(run);
     if (end == name + 5 || *end || *index >= run->test.count)
-        die_usage("--predict %s: expected test:INDEX with an index below %zu", name, run->test.count);
+        die_usage("--predict %s: expected test:INDEX with an index below %zu, the number of %s images", name,
+                  run->test.count, vit_run_evaluated(run));
     return true;
 }
 

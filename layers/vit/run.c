@@ -310,9 +310,9 @@ void vit_run_open_data(VitRun *run, bool train) {
 const char *const *vit_run_class_names(const VitRun *run, ClassNames *owned) {
     const Dataset *d = &run->train;
     if (*run->training.s->init) run_folder_classes(owned, run->training.s->init);
-    if (owned->named) return class_names_complete(owned, run->model_settings->num_classes) ? owned->at : NULL;
     bool chosen = config_origin(&run->training.config, "data") != NULL;
-    return chosen && d->class_names && d->classes == run->model_settings->num_classes ? d->class_names : NULL;
+    if (!owned->named && chosen && d->class_names) class_names_printed(owned, d->class_names, d->classes);
+    return class_names_extend(owned, run->model_settings->num_classes) ? owned->at : NULL;
 }
 
 /* == The model ==================================================================================================== */

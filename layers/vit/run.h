@@ -150,8 +150,8 @@ void vit_run_forget_test(const VitRun *run);
 void vit_run_close_data(VitRun *run);
 
 /* Class names: those stored in the checkpoint, otherwise those of the data set, if the user has given one; NULL:
- * neither has names for the model's classes.  `owned` is to be freed (class_names_free) when they are no longer
- * needed. */
+ * neither has names, or they are more than the model's classes.  A class without a name has "".  `owned` is to be freed
+ * (class_names_free) when they are no longer needed. */
 const char *const *vit_run_class_names(const VitRun *run, ClassNames *owned);
 
 /* == The model ==================================================================================================== */

@@ -223,19 +223,23 @@ double vit_moved_bytes(const Vit *vit, int B) {
 void vit_describe(const Vit *vit, FILE *out) {
     const VitSettings *c = &vit->settings;
     char grid[VIT_GRID_SIZE];
+    const char *sample = c->frames > 1 ? "clip" : "image";
     if (c->frames > 1)
         fprintf(out, "clip of %d frames of %d x %d, tubelets of %d x %d: ", c->frames, c->img_size[0], c->img_size[1],
                 c->tubelet, c->patch_size);
+    else if (c->stem == STEM_CONV)
+        fprintf(out, "%d x %d image, a convolutional tokenizer: ", c->img_size[0], c->img_size[1]);
     else
         fprintf(out, "%d x %d image, %spatches of %d: ", c->img_size[0], c->img_size[1],
                 trunk_has_stem(&vit->trunk) ? "a stem's features, " : "", c->patch_size);
     fprintf(out, "%s grid, %d tokens of %d\n", vit_grid_text(grid, vit->trunk.grid, " x "), vit->trunk.N, c->dim.at[0]);
-    model_describe_head(out, "image");
+    model_describe_head(out, sample);
     trunk_describe(&vit->trunk, &vit->model, out);
+    if (c->pool == POOL_SEQ) model_describe_row(&vit->model, out, "attention_pool.", "sequence pooling", 0);
     model_describe_row(&vit->model, out, "head.", "classifier", classifier_macs(&vit->head, 1));
     if (c->distilled)
         model_describe_row(&vit->model, out, "head_dist.", "the same, distilled", classifier_macs(&vit->head_dist, 1));
-    model_describe_memory(&vit->model, out, "image", c->recompute);
+    model_describe_memory(&vit->model, out, sample, c->recompute);
     fprintf(out, "params: %zu\nmacs: %zu\nactivation_bytes: %zu\n", vit->model.params.parameters, vit_macs(vit),
             model_activation_bytes(&vit->model));
     size_t transforms = trunk_transform_macs(&vit->trunk);

@@ -46,10 +46,11 @@ def runs_of_folder(folder):
     """Row and seed -> the lines of its log.csv that have an accuracy."""
     found = {}
     for name in sorted(os.listdir(folder)):
-        match = re.fullmatch(r"(.+)-seed(\d+)", name)
-        if match:
-            with open(os.path.join(folder, name, "log.csv"), newline="") as file:
-                found[match[1], int(match[2])] = [line for line in csv.DictReader(file) if line["top1"]]
+        log = os.path.join(folder, name, "log.csv")
+        if os.path.exists(log):
+            row, _, seed = name.partition("-seed")
+            with open(log, newline="") as file:
+                found[row, int(seed or 0)] = [line for line in csv.DictReader(file) if line.get("top1")]
     return found
 
 

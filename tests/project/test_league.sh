@@ -61,6 +61,13 @@ check "rows lists what is left" $? "$(head -n 1 out)"
 (unset TABLE && CSV=$work/none.csv sh "$root/scripts/league.sh" rows) >out 2>err
 grep -q '^swin .* 30 1 --warmup-epochs 3 --window 4$' out && grep -q '^linear .* 200 1 --warmup-epochs 20 *$' out && ! grep -q ' 10 . --warm' out
 check "the league's longer runs warm up for a tenth of their epochs" $? "$(grep '^swin .* 30 1' out)"
+mkdir "with space" && cp whole/table "with space"
+league "with space" start
+wait_until holds 2 "with space"/runs/softmax+a-6-1/log.csv
+league "with space" stop
+league "with space" status
+grep -q '^0 workers, 2 of 2 rows left' out
+check "a stop where a folder's name has a space" $? "$(head -n 1 out)"
 league whole start
 wait_until finished whole
 check "rows that nothing interrupts" $? "$(tail -n 1 whole/rows.csv) $(cat whole/failed 2>/dev/null)"
@@ -110,6 +117,10 @@ league killed start
 league killed rows
 [ ! -s out ] && [ "$(wc -l <killed/rows.csv)" -eq 3 ]
 check "a row that is there is not trained again" $? "$(cat out)"
+truncate -s -20 killed/rows.csv
+league killed rows
+[ "$(wc -l <out)" -eq 1 ]
+check "but one of which a full disk kept a part is" $? "$(cat out)"
 
 # A run that fails keeps its message, and the other runs are not affected.
 mkdir failing
@@ -174,14 +185,15 @@ mkdir scripts
 cp "$root/scripts/study_distillation.sh" scripts
 LIMIT=2 TRAIN_VIT=$PWD/quick sh scripts/study_distillation.sh >out 2>err
 status=$?
-[ -f build/distillation-2/rows.csv ] && [ ! -e docs ] && complains 1 'teacher|stands in'
+[ -f build/distillation-2/rows.csv ] && [ ! -e docs ] && complains 1 'alone|stands in'
 check "rows of a trial are apart from those of all images" $? "status $status: $(cat err)"
 {
-    echo model,epochs,seed,top1,top5,val_loss,seconds,date
-    for row in teacher,30,1,50 alone,30,1,40 alone,30,2,41; do echo "$row,70,2,100,2026-01-01"; done
+    echo model,precision,epochs,teacher_epochs,seed,top1,top5,val_loss,seconds,date
+    for row in teacher,float32,30,,1,50 hard,float32,10,30,1,40 hard,float32,10,30,2,41; do echo "$row,70,2,100,2026-01-01"; done
 } >trial.csv
 CSV=trial.csv sh scripts/study_distillation.sh table | tr -s ' ' >out 2>err
-grep -qx 'teacher,30 50.00 %' out && grep -qx 'alone,30 40.50 % standard error 0.50 of 2' out
+grep -qx 'teacher, float32, 30 epochs 50.00 %' out &&
+    grep -qx 'hard, float32, 10 epochs, teacher 30 40.50 % standard error 0.50 of 2' out
 check "one seed has no standard error" $? "$(tr '\n' ' ' <out)"
 
 # == scripts/league.py ===============================================================================================

@@ -27,7 +27,7 @@ lays() {
     rm -rf datasets
     prepares "$name" "$@"
     found=$(cd datasets/$name 2>/dev/null && find . -type f | sed 's|^\./||; s|/[^/]*$||' | sort | uniq -c | tr -s ' \n' ' ')
-    [ "$status" -eq 0 ] && [ ! -s err ] && [ "$found" = " $wanted " ] && [ ! -e datasets/$name.part ]
+    [ "$status" -eq 0 ] && [ ! -s err ] && [ "$found" = " $wanted " ] && [ -z "$(ls -d datasets/$name.*)" ]
     check "$name is laid out" $? "$found $(head -n 1 err)"
 }
 
@@ -210,6 +210,11 @@ mkdir -p read.only && chmod 500 read.only
 if ! touch read.only/x 2>/dev/null; then
     stops "a folder that cannot be written" 'read.only|Permission denied' pets pets --data-dir read.only
 fi
+rm -rf datasets && mkdir datasets
+flock datasets/pets.part.lock "$python" "$root/scripts/prepare_data.py" pets pets >out 2>err
+status=$?
+complains 1 'datasets/pets.part|another call'
+check "two calls at once" $? "status $status: $(head -n 1 err)"
 prepares pets pets --expect many
 [ "$status" -eq 2 ] && tail -n 1 err | grep -q "'many': expected counts like train=100,val=10"
 check "counts that are none" $? "$(tail -n 1 err)"
