@@ -11,6 +11,7 @@
 
 #include "core/die.h"
 #include "core/distributed.h"
+#include "core/files.h"
 #include "core/results/outcome.h"
 #include "core/progress.h"
 #include "core/signals.h"
@@ -92,6 +93,16 @@ static void check_counted(const DensityRun *run) {
     }
 }
 
+/* Do these shares, as text, divide a stream as those of this call do? */
+static bool shares_equal(const DensityRun *run, const char *text) {
+    const float *ours = run->data->shares.at;
+    double theirs[SEQUENCES_SPLITS], our_sum = 0, their_sum = 0, error = 0;
+    if (sscanf(text, "%lf,%lf,%lf", &theirs[0], &theirs[1], &theirs[2]) != SEQUENCES_SPLITS) return false;
+    for (int i = 0; i < SEQUENCES_SPLITS; i++) our_sum += (double)ours[i], their_sum += theirs[i];
+    for (int i = 0; i < SEQUENCES_SPLITS; i++) error += fabs((double)ours[i] / our_sum - theirs[i] / their_sum);
+    return error < 1e-7;
+}
+
 /* Another division of the data would evaluate what the weights were trained on.  Test images are not divided. */
 static void require_split_of_weights(const DensityRun *run) {
     const Config *config = &run->training.config;
@@ -102,11 +113,11 @@ static void require_split_of_weights(const DensityRun *run) {
                    : dataset_generates(data)                     ? "validation_images, split_seed, train_limit"
                                                                  : "validation_images, split_seed";
     bool told = run_folder_settings(&saved, config, run->training.s->init);
-    for (int i = 0; i < config->count && told && !strcmp(config_string(&saved, "data"), data); i++) {
+    for (int i = 0; i < config->count && told && file_is_same(config_string(&saved, "data"), data); i++) {
         const char *name = config_name(config, i);
         if (!text_lists(dividing, name)) continue;
         char *trained = config_value(&saved, i);
-        if (config_changed(config, i, trained))
+        if (config_changed(config, i, trained) && !(!strcmp(name, "shares") && shares_equal(run, trained)))
             config_reject(config, name, "the weights were trained with %s, which divides {data} in another way", trained);
         free(trained);
     }
@@ -297,6 +308,8 @@ static void training_data_and_model(DensityRun *run) {
     training_column(t, "bits", "%.6f", LOG_MIDDLE);
     training_open(t, &(TrainingStart){.params = &run->model.model.params,
                                       .batches = run->loader.parts.batches,
+                                      .examples = run->set.count[SEQUENCES_TRAIN],
+                                      .streams = run->set.kind != SEQUENCES_IMAGES,
                                       .stem = stem});
 }
 

@@ -206,6 +206,7 @@ static void training_data_and_model(DetrRun *run) {
     snprintf(stem, sizeof stem, "%s-detr-%s", run->d.train.name, run->model_settings->attn->name);
     training_open(&run->d.training, &(TrainingStart){.params = &run->detr.model.params,
                                                    .batches = run->d.loader.parts.batches,
+                                                   .examples = (size_t)run->d.train.coco.image_count,
                                                    .stem = stem,
                                                    .class_names = run->d.names,
                                                    .classes = run->model_settings->num_classes});

@@ -189,6 +189,7 @@ static void training_data_and_model(MaskRun *run) {
     dense_schedule_fit(&t->config, run->schedule, d->loader.parts.batches * (uint64_t)t->s->epochs);
     training_open(t, &(TrainingStart){.params = &run->model.model.params,
                                       .batches = d->loader.parts.batches,
+                                      .examples = (size_t)d->train.coco.image_count,
                                       .stem = stem,
                                       .class_names = d->names,
                                       .classes = d->ids});

@@ -200,6 +200,7 @@ static void training_data_and_model(SemanticRun *run) {
     dense_schedule_fit(&t->config, run->schedule,
                        t->most_steps ? t->most_steps : run->loader.parts.batches * (uint64_t)t->s->epochs);
     training_open(t, &(TrainingStart){.params = &run->net.model.params, .batches = run->loader.parts.batches,
+                                      .examples = (size_t)run->train.count,
                                       .stem = stem, .class_names = run->train.names.at,
                                       .classes = run->train.names.count});
     semantic_fpn_fold(&run->net); /* batch norms into the weights, which training_open may have read from a state */

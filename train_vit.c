@@ -252,6 +252,7 @@ static void training_data_and_model(VitRun *run) {
     training_open(t, &(TrainingStart){.params = &run->vit.model.params,
                                       .batches = run->loader.parts.batches,
                                       .samples = run->sampler->drop_last ? 0 : run->loader.parts.source.length,
+                                      .examples = run->train.count,
                                       .stem = stem,
                                       .class_names = run->train.class_names,
                                       .mean = run->train.mean,

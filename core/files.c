@@ -38,6 +38,12 @@ bool folder_exists(const char *path) {
     return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
 }
 
+bool file_is_same(const char *a, const char *b) {
+    struct stat one, other;
+    if (stat(a, &one) || stat(b, &other)) return !strcmp(a, b);
+    return one.st_dev == other.st_dev && one.st_ino == other.st_ino;
+}
+
 static void make_folder(const char *path) {
     struct stat info;
     if (mkdir(path, 0777) == 0) return;
@@ -347,8 +353,11 @@ bool file_claim(const char *path, const char *setting, Error *error) {
     static const char *const streams[] = {[STDOUT_FILENO] = "output", [STDERR_FILENO] = "error"};
     struct stat info = {0}, stream;
     bool there = stat(path, &info) == 0;
-    if (there && !S_ISREG(info.st_mode)) return true; /* it receives the bytes, and no file is replaced */
     FileId id = there ? id_of(&info) : (FileId){0};
+    for (int fd = STDOUT_FILENO; fd <= STDERR_FILENO && S_ISFIFO(info.st_mode); fd++)
+        if (fstat(fd, &stream) == 0 && same_file(id, id_of(&stream)))
+            return refuse(error, "%s is where standard %s goes, which would be mixed with it: %s", path, streams[fd], advice);
+    if (there && !S_ISREG(info.st_mode)) return true; /* it receives the bytes, and no file is replaced */
     for (int i = 0; i < noted_count && i < MOST_NOTED; i++)
         if (same_file(id, noted[i]))
             return refuse(error, "%s is an input of this call, too, and would be replaced: %s", path, advice);

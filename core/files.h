@@ -19,6 +19,9 @@ void path_find(char *path, size_t size, const char *folder, const char *name);
 bool file_exists(const char *path);
 bool folder_exists(const char *path);
 
+/* Are these names of the same file or folder?  If one of them does not exist, only if they are the same text. */
+bool file_is_same(const char *a, const char *b);
+
 /* Makes the folder and its parents; dies with the one that could not be made, and why. */
 void make_folders(const char *path);
 

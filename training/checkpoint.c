@@ -49,7 +49,7 @@ static void arenas_save(const Params *params, const float *const *arenas, const 
         n += checkpoint_entries(entries + n, names + n, host + (size_t)i * params->total, params, arenas[i],
                                 prefixes[i]);
     if (!safetensors_write(path, entries, n, metadata, metadata_count, &error))
-        die("%s%s", error.text, file_exists(path) ? ": the file saved before is still whole" : "");
+        die("%s%s", error.text, file_exists(path) && !folder_exists(path) ? ": the file saved before is still whole" : "");
     free(host);
     free(names);
     free(entries);
@@ -84,7 +84,7 @@ static const char *const state_prefixes[STATE_ARENAS] = {"param.", "exp_avg.", "
 void checkpoint_save_state(const Params *params, const RunState *state, const char *path, const SafeMetadata *metadata,
                            int metadata_count) {
     const float *arenas[STATE_ARENAS] = {params->values, params->exp_avg, params->exp_avg_sq, params->ema};
-    char run[256], seconds[64], since[32], device[CHECKPOINT_DEVICE], *columns = columns_text(state);
+    char run[256], seconds[64], since[32], examples[32], device[CHECKPOINT_DEVICE], *columns = columns_text(state);
     SafeMetadata all[MAX_METADATA];
     snprintf(run, sizeof run, "%" PRIu64 " %" PRIu64 " %" PRIu64 " %.17g %" PRIu64 " %.17g %" PRIu64 " %.9g %.9g",
              state->step, state->epoch, state->batch, state->loss_sum, state->loss_count, state->best, state->log_bytes,
@@ -97,6 +97,8 @@ void checkpoint_save_state(const Params *params, const RunState *state, const ch
         snprintf(since, sizeof since, "%" PRIu64, state->since_best);
         all[metadata_count++] = (SafeMetadata){"vit.c.since_best", since};
     }
+    snprintf(examples, sizeof examples, "%" PRIu64, state->examples);
+    all[metadata_count++] = (SafeMetadata){"vit.c.examples", examples};
     checkpoint_device(device);
     all[metadata_count++] = (SafeMetadata){"vit.c.device", device};
     if (*columns) all[metadata_count++] = (SafeMetadata){"vit.c.log", columns};
@@ -275,6 +277,8 @@ void checkpoint_load_state(Params *params, RunState *state, const char *path) {
     read_columns(state, safetensors_metadata(&st, "vit.c.log"));
     const char *since = safetensors_metadata(&st, "vit.c.since_best");
     state->since_best = since ? strtoull(since, NULL, 10) : 0;
+    const char *examples = safetensors_metadata(&st, "vit.c.examples");
+    state->examples = examples ? strtoull(examples, NULL, 10) : 0;
     const char *seconds = safetensors_metadata(&st, "vit.c.seconds"); /* older versions did not save it */
     state->seconds = seconds ? strtod(seconds, NULL) : 0;
     if (!(state->seconds >= 0) || !isfinite(state->seconds)) state->seconds = 0;

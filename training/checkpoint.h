@@ -30,6 +30,7 @@ typedef struct {
     double best;        /* accuracy or AP, percent; -1 before the first evaluation */
     uint64_t since_best; /* evaluations since the best one */
     uint64_t log_bytes; /* length of log.csv when the state was saved */
+    uint64_t examples;  /* number of training images, or of bytes of a stream, when the state was saved; 0: not known */
     float lr, gradient_norm; /* of the last step; needed if the run stopped before its row of the log was written */
     double seconds;          /* spent training and evaluating, summed over all processes that continued this run */
     LogColumn columns[MAX_LOG_COLUMNS]; /* [column_count]: added before a state is loaded, which contains their

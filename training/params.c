@@ -156,14 +156,14 @@ void params_initialize(Params *params, uint64_t seed) {
     free(host);
 }
 
-const Param *params_not_finite(const Params *params, const float *arena) {
+const Param *params_not_finite(const Params *params, const float *arena, float *value) {
     float *host = xcalloc(params->total, sizeof *host, "parameters");
     const Param *found = NULL;
     device_download(host, arena, params->total * sizeof *host);
     for (int t = 0; t < params->count && !found; t++) {
         const Param *p = &params->items[t];
         for (size_t i = 0; i < p->size && !found; i++)
-            if (!isfinite(host[p->offset + i])) found = p;
+            if (!isfinite(*value = host[p->offset + i])) found = p;
     }
     free(host);
     return found;

@@ -158,8 +158,8 @@ void params_initialize(Params *params, uint64_t seed);
 /* Writes the values that params_initialize gives tensor p to host [p->size], in host memory. */
 void params_draw(const Params *params, const Param *p, uint64_t seed, float *host);
 
-/* The first tensor of `arena` (values or ema) with an infinity or a NaN, or NULL. */
-const Param *params_not_finite(const Params *params, const float *arena);
+/* The first tensor of `arena` (values or ema) with an infinity or a NaN, which is put into *value, or NULL. */
+const Param *params_not_finite(const Params *params, const float *arena, float *value);
 
 /* The number of declared tensors, and tensor i of them; order of declaration, which is also the arena's. */
 int params_count(const Params *params);

@@ -136,14 +136,23 @@ static bool log_open(RunFolder *folder) {
     return true;
 }
 
-/* Did the run in this folder end before it trained?  Then its log has no rows, and it saved no weights. */
-static bool is_untrained(const RunFolder *folder) {
-    static const char first[] = "step,epoch,";
-    char path[RUN_PATH_SIZE], begun[1024];
+/* Dies if the folder has checkpoints, which a new run would replace. */
+static void refuse_checkpoints(const RunFolder *folder) {
+    char path[RUN_PATH_SIZE];
+    run_folder_file(path, folder->path, "state.safetensors");
+    if (file_exists(path))
+        die("%s: there is a run in this folder already: --resume %s continues it, another --run-dir starts afresh",
+            folder->log_path, folder->path);
     for (int i = FIRST_CHECKPOINT; i < FIRST_PAGE; i++) {
         run_folder_file(path, folder->path, run_folder_files[i]);
-        if (file_exists(path)) return false;
+        if (file_exists(path)) die("%s: this run would replace it: choose another --run-dir, or remove the file", path);
     }
+}
+
+/* Did the run in this folder end before it trained?  Then its log has no rows. */
+static bool is_untrained(const RunFolder *folder) {
+    static const char first[] = "step,epoch,";
+    char begun[1024];
     size_t length = fread(begun, 1, sizeof begun, folder->log), compared = sizeof first - 1;
     const char *end = memchr(begun, '\n', length);
     return length < sizeof begun && !memcmp(begun, first, length < compared ? length : compared) &&
@@ -153,12 +162,8 @@ static bool is_untrained(const RunFolder *folder) {
 /* The log of a folder that has one: of a run in another process, of a run that can be resumed, or of a run that ended
  * before it trained, whose folder is used again. */
 static void log_take_over(RunFolder *folder) {
-    char state[RUN_PATH_SIZE];
     if (!log_open(folder)) die("%s: cannot open: a link that leads nowhere, or just removed", folder->log_path);
-    run_folder_file(state, folder->path, "state.safetensors");
-    if (file_exists(state))
-        die("%s: there is a run in this folder already: --resume %s continues it, another --run-dir starts afresh",
-            folder->log_path, folder->path);
+    refuse_checkpoints(folder);
     if (!is_untrained(folder))
         die("%s: here a run ended before it saved anything: remove the folder or choose another --run-dir",
             folder->log_path);
@@ -346,6 +351,7 @@ void run_folder_open(RunFolder *folder, const char *path, const Config *config, 
     make_folders(folder->path);
     run_folder_file(folder->log_path, folder->path, "log.csv");
     log_order(folder, header, header);
+    if (!resumed && !file_exists(folder->log_path)) refuse_checkpoints(folder);
     if (resumed)
         log_reopen(folder, header, resumed->log_bytes);
     else

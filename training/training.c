@@ -80,8 +80,9 @@ void training_stop_on_bad(const Training *t, const char *what, double value) {
 
 /* The last update may have overflowed even though its loss and gradient were finite. */
 static void stop_on_bad_weights(const Training *t) {
-    const Param *p = params_not_finite(t->params, t->params->values);
-    if (p) stop_on_bad(t, t->state.step, p->name, NAN);
+    float value;
+    const Param *p = params_not_finite(t->params, t->params->values, &value);
+    if (p) stop_on_bad(t, t->state.step, p->name, (double)value);
 }
 
 /* Do all ranks have the same parameters, to the bit unless their instructions differ? */
@@ -398,6 +399,9 @@ static void check_place(const Training *t, const TrainingStart *start, const cha
     if (state->batch > t->batches)
         die("%s: the run is at batch %llu of an epoch that has %llu: has its data set lost images?", path,
             (unsigned long long)state->batch, (unsigned long long)t->batches);
+    if (state->examples && state->examples != start->examples && distributed_rank() == 0)
+        warn("%s: the run had %llu training %s, and now there are %zu: the data have changed, and the split may have", path,
+             (unsigned long long)state->examples, start->streams ? "bytes" : t->unit, start->examples);
     run_folder_classes(&names, path);
     if (names.named && start->class_names && !same_names(&names, start->class_names, start->classes))
         die("%s: the run's %d classes have other names than those of the data set: was it replaced by another "
@@ -452,9 +456,11 @@ void training_open(Training *t, const TrainingStart *start) {
         run_folder_file(path, t->s->run_dir, "state.safetensors");
         checkpoint_load_state(params, &t->state, path);
         check_place(t, start, path);
-        if (t->most_steps > t->state.step) /* the run before may have ended within an epoch */
-            t->s->epochs = (int)(t->state.epoch + (t->most_steps - t->state.step + t->state.batch + t->batches - 1) / t->batches);
+        uint64_t steps = t->most_steps > t->state.step ? t->most_steps - t->state.step : 0;
+        if (steps || (t->most_steps && t->state.batch)) /* the run before may have ended within an epoch */
+            t->s->epochs = (int)(t->state.epoch + (steps + t->state.batch + t->batches - 1) / t->batches);
     }
+    t->state.examples = start->examples;
     check_length(t);
     t->mixed = distributed_tally(kernels_instructions());
     check_ranks_begin_alike(t);

@@ -152,7 +152,10 @@ static SequencesKind kind_of(const SequencesSettings *s, char path[DATASET_PATH]
     }
     if (dataset_is_there(path)) return SEQUENCES_IMAGES;
     if (!S_ISDIR(info.st_mode)) return is_wav(path) ? SEQUENCES_AUDIO : SEQUENCES_TEXT;
-    return has_wavs(path) ? SEQUENCES_AUDIO : SEQUENCES_IMAGES;
+    if (!has_wavs(path))
+        die("%s: neither a data set of pictures nor WAV files are in this folder (convert other sound to WAV, and join "
+            "texts to one file)", path);
+    return SEQUENCES_AUDIO;
 }
 
 /* == A set ======================================================================================================== */

@@ -133,7 +133,10 @@ void density_draw(DensityRun *run) {
     if (set->kind == SEQUENCES_TEXT) prompt = prompt_bytes(run, &given);
     if (given > (size_t)set->n)
         config_reject(&run->training.config, "prompt", "%zu bytes, but the model sees %d at a time", given, set->n);
-    if (length < given) length = given;
+    if (length < given + 1 && prompt)
+        config_reject(&run->training.config, run->draw->length ? "length" : "prompt",
+                      "the prompt has %zu of the %zu bytes: nothing is left to generate: give a greater --length", given,
+                      length);
     if (!write_drawn(run, NULL, count, length, &error)) die("%s: %s", run->modes->out, error.text);
     uint8_t *tokens = xcalloc((size_t)count, length, "samples");
     for (int i = 0; i < count && prompt; i++) memcpy(tokens + (size_t)i * length, prompt, given);

@@ -69,7 +69,7 @@ void sampling_run(SequenceModel *m, uint8_t *tokens, const SamplingSettings *s, 
     for (size_t token = ahead + filled; token < run->end && !stop_signal; token++) {
         sequence_model_load(m, tokens, run->B);
         sequence_model_step(m, (int)(token - ahead), run->B);
-        if (passed) passed(run->offset + token + 1, run->offset + run->end);
+        if (passed) passed(run->before + run->offset + token + 1, run->all ? run->all : run->offset + run->end);
         if (token < run->given) continue;
         real_download(logits, m->logits, (size_t)run->B * (size_t)V);
         if (run->weights) outcome_require(logits, (size_t)run->B * (size_t)V, run->weights, "a sequence");
@@ -93,7 +93,8 @@ static void copy_window(uint8_t *window, size_t row, uint8_t *many, size_t lengt
 
 void sampling_long(SequenceModel *m, uint8_t *tokens, const SamplingSettings *s, const SamplingRun *run,
                    SamplingPassed *passed) {
-    size_t row = (size_t)m->row_bytes, length = run->end;
+    size_t row = (size_t)m->row_bytes, length = run->end, batch = (size_t)m->model.batch;
+    size_t all = ((size_t)run->B + batch - 1) / batch * length;
     uint8_t *window = xcalloc((size_t)m->model.batch, row, "samples");
     linear_keep_weights(true);
     for (int first = 0, B; first < run->B; first += B) {
@@ -102,7 +103,7 @@ void sampling_long(SequenceModel *m, uint8_t *tokens, const SamplingSettings *s,
         for (size_t from = 0, have = run->given; have < length; from = have - row / 2) {
             size_t end = length - from < row ? length - from : row;
             SamplingRun part = {B, have - from, end, run->seed, run->first + (size_t)first, run->offset + from,
-                                run->weights};
+                                run->weights, (size_t)first / batch * length, all};
             copy_window(window, row, many, length, from, end, B, false);
             sampling_run(m, window, s, &part, passed);
             copy_window(window, row, many, length, from, end, B, true);

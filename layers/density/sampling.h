@@ -17,7 +17,7 @@ extern const ConfigGroup sampling_settings;
  * one counts as more likely. */
 int sampling_draw(const SamplingSettings *s, const float *logits, int V, float u);
 
-/* Called after every token that has been computed. */
+/* Called after every token that has been computed, with its number among those of all sequences. */
 typedef void SamplingPassed(size_t done, size_t end);
 
 typedef struct {
@@ -28,11 +28,12 @@ typedef struct {
     size_t first;  /* the random numbers of sequence b are those of first + b, */
     size_t offset; /* and of its token i those of offset + i */
     const char *weights; /* the file of the weights, for a message if logits are not finite; NULL: none */
+    size_t before, all;  /* tokens of other sequences before these, and tokens of all; 0: offset + end */
 } SamplingRun;
 
 /* Samples tokens given .. end-1 of host tokens [B,row_bytes], with a model that was planned to sample that many
- * sequences and has that many tokens.  The samples depend neither on the number of sequences nor on that of threads.
- * `passed` may be NULL. */
+ * sequences and has that many tokens.  The samples depend on the number of sequences and that of threads only where the rounding of a
+ * matrix product does, which seldom changes a token (docs/guide/density.md).  `passed` may be NULL. */
 void sampling_run(SequenceModel *m, uint8_t *tokens, const SamplingSettings *s, const SamplingRun *run,
                   SamplingPassed *passed);
 

@@ -554,6 +554,28 @@ static void test_fill(void **state) {
     assert_true(ok);
 }
 
+static size_t passed, of_all;
+
+static void count_passed(size_t done, size_t end) {
+    assert_true(done > passed && done <= end && (!of_all || end == of_all));
+    passed = done;
+    of_all = end;
+}
+
+/* Progress grows from sequence to sequence and from window to window, to the number of all tokens. */
+static void test_progress(void **state) {
+    (void)state;
+    enum { B = 7, LENGTH = 400 };
+    static uint8_t tokens[B * LENGTH];
+    Case c;
+    case_open_odd(&c, 1, "", SEQUENCE_SAMPLE);
+    assert_true(c.m.model.batch < B && c.m.row_bytes < LENGTH);
+    sampling_long(&c.m, tokens, &(SamplingSettings){.top_p = 1}, &(SamplingRun){.B = B, .given = 4, .end = LENGTH},
+                  count_passed);
+    assert_int_equal(passed, of_all);
+    case_close(&c);
+}
+
 /* A sequence is sampled equally alone and in a batch, and top-k of one takes the most likely token. */
 static void test_drawing(void **state) {
     (void)state;
@@ -562,9 +584,9 @@ static void test_drawing(void **state) {
     case_open_odd(&all, 1, "", SEQUENCE_SAMPLE);
     case_open_odd(&one, 1, "", SEQUENCE_SAMPLE);
     size_t row = (size_t)all.m.row_bytes;
-    sampling_run(&all.m, all.tokens, &s, &(SamplingRun){3, 4, row, check_seed(), 5, 0, ""}, NULL);
+    sampling_run(&all.m, all.tokens, &s, &(SamplingRun){3, 4, row, check_seed(), 5, 0, "", 0, 0}, NULL);
     memcpy(one.tokens, one.tokens + row, row);
-    sampling_run(&one.m, one.tokens, &s, &(SamplingRun){1, 4, row, check_seed(), 6, 0, ""}, NULL);
+    sampling_run(&one.m, one.tokens, &s, &(SamplingRun){1, 4, row, check_seed(), 6, 0, "", 0, 0}, NULL);
     assert_memory_equal(one.tokens, all.tokens + row, row);
     assert_memory_not_equal(all.tokens, all.tokens + row, row);
     case_close(&all);
@@ -732,7 +754,7 @@ int main(void) {
         cmocka_unit_test(test_rows),       cmocka_unit_test(test_sliding),       cmocka_unit_test(test_greedy),
         cmocka_unit_test(test_adamw),      cmocka_unit_test(test_schedule),      cmocka_unit_test(test_first_weights),
         cmocka_unit_test(test_causality),  cmocka_unit_test(test_steps),         cmocka_unit_test(test_fill),
-        cmocka_unit_test(test_drawing),    cmocka_unit_test(test_gradients),     cmocka_unit_test(test_reference),
+        cmocka_unit_test(test_progress), cmocka_unit_test(test_drawing),    cmocka_unit_test(test_gradients),     cmocka_unit_test(test_reference),
         cmocka_unit_test(test_start_values),
         cmocka_unit_test(test_first_step_of_gpt2),
     };

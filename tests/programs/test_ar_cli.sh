@@ -232,6 +232,16 @@ grep -q 'evaluation windows move by 16 tokens' out
 check "and how it is evaluated" $? "$(sed -n 3p out)"
 succeeds "a text without a validation split" $text --shares 95,0,5 --eval-every 0 --epochs 1 --run-dir unvalidated
 succeeds "whose page can be made again" --report unvalidated
+grew=$(wc -c <book.txt) && head -c 3000 book.txt >short.txt && mv book.txt kept.txt && mv short.txt book.txt
+run --resume text --epochs 4
+[ "$status" -eq 0 ] && grep -q "text/state.safetensors: the run had $((grew * 9 / 10)) training bytes, and now there are 2700" err
+check "a resumed run says if the text is another" $? "$(head -n 1 err)"
+mv kept.txt book.txt
+refuses "other shares of the same text by another name" 2 '--shares|the weights were trained with' \
+    --init unvalidated/last.safetensors --eval --data book.txt --shares 90,5,5
+run --init unvalidated/last.safetensors --eval --shares 190,0,10
+[ "$status" -eq 0 ]
+check "but not the same shares in other numbers" $? "$(tail -n 1 err)"
 rm book.txt
 succeeds "--prompt, without the text" --init text/best.safetensors --prompt 'line' --sample 2 --seed 5
 [ "$(grep -c '^line\|^== [12] ==' out)" -ge 3 ]
@@ -239,6 +249,12 @@ check "goes on from there" $? "$(tr '\n' ' ' <out | head -c 120)"
 succeeds "more than the model sees" --init text/best.safetensors --prompt 'line\n' --length 100 --out long.txt
 [ "$(wc -c <long.txt)" -eq 100 ] && [ "$(head -n 1 long.txt)" = line ]
 check "has that length" $? "$(wc -c <long.txt)"
+refuses "a length that the prompt has already" 2 '--length|4 of the 3 bytes' --init text/best.safetensors --prompt line --length 3
+"$vit" --init text/best.safetensors --sample 1 --out /dev/stdout 2>err | cat >out
+grep -q '/dev/stdout is where standard output goes' err && [ ! -s out ]
+check "samples and messages are not mixed in a pipe" $? "$(head -n 1 err)"
+mkdir flac && : >flac/a.flac
+refuses "a folder of other sound" 1 'flac|WAV' $net --data flac --run-dir none
 refuses "an empty prompt" 2 '--prompt|empty' --init text/best.safetensors --prompt ''
 refuses "a prompt that is longer than that" 2 '--prompt|40 bytes|32' --init text/best.safetensors \
     --prompt 0123456789012345678901234567890123456789

@@ -584,6 +584,12 @@ cp a/log.csv log.before
 refuses "a folder that holds a run" 1 'a/log.csv|--resume a|--run-dir' $tiny --epochs 1 --run-dir a
 cmp -s a/log.csv log.before
 check "and the run in it stays as it was" $?
+mkdir given && cp a/best.safetensors given/
+refuses "a folder with weights" 1 'given/best.safetensors|would replace it|--run-dir' $tiny --epochs 1 --run-dir given
+cp -R a unlogged && rm unlogged/log.csv
+refuses "a folder with a run whose log is gone" 1 'unlogged|--resume unlogged|--run-dir' $tiny --epochs 1 --run-dir unlogged
+cmp -s a/best.safetensors given/best.safetensors && cmp -s a/state.safetensors unlogged/state.safetensors
+check "and their files stay as they were" $?
 mkdir half && printf 'step,epoch\n2,1\n' >half/log.csv
 refuses "a folder where a run saved nothing" 1 'half/log.csv|--run-dir' $tiny --epochs 1 --run-dir half
 : >file

@@ -63,6 +63,17 @@ check "the log has loss, mIoU, aAcc and the loss of evaluation" $? "$(tail -n 1 
 run $tiny --steps 7 --run-dir seven
 [ $status -eq 0 ] && [ "$(tail -n 1 seven/log.csv | cut -d , -f 1)" = 7 ] && grep -q 'mIoU' out err
 check "--steps 7 ends in the second epoch, after an evaluation" $? "$(tail -n 1 seven/log.csv)"
+# A run that ended within an epoch is extended and stopped, and continues with no step left.
+run $tiny --steps 3 --run-dir three
+for _ in 1 2 3 4 5; do
+    rm -rf extended && cp -R three extended
+    stop_run TERM '^4,' extended/log.csv --resume extended --steps 4000
+    [ "$status" -ne 143 ] || break
+done
+at=$(place extended/state.safetensors | cut -d ' ' -f 1)
+run --resume extended --steps "$at"
+tail -n 1 extended/log.csv | grep -qE "^$at,([^,]*,){5}[0-9]"
+check "the last evaluation of an extended run is made up for" $? "step $at: $(tail -n 1 extended/log.csv)"
 refuses "epochs that do not count, as steps are those of the run" 2 '--epochs|9|--steps 0' --resume seven --epochs 9
 refuses "steps of more epochs than there may be" 2 '--steps|1000000 epochs' $tiny --steps 900000000 --run-dir none
 # stopped_and_resumed NAME SETTINGS: a run that TERM stops continues to the same weights.
