@@ -1,5 +1,5 @@
 /* The smaller and the larger of two integers, and of two sizes; an integer between two others; pairs of near numbers; a
- * number from four bytes, the highest first. */
+ * number from four bytes, the highest or the lowest first. */
 #ifndef VIT_CORE_INTEGERS_H
 #define VIT_CORE_INTEGERS_H
 
@@ -14,6 +14,10 @@ static inline int clamp(int x, int low, int high) { return x < low ? low : x > h
 
 static inline uint32_t big_endian(const uint8_t *b) {
     return (uint32_t)b[0] << 24 | (uint32_t)b[1] << 16 | (uint32_t)b[2] << 8 | b[3];
+}
+
+static inline uint32_t little_endian(const uint8_t *b) {
+    return (uint32_t)b[3] << 24 | (uint32_t)b[2] << 16 | (uint32_t)b[1] << 8 | b[0];
 }
 
 /* How many pairs (x, y) of numbers below n have |x - y| <= most. */

@@ -78,6 +78,19 @@ static bool webp_is(const uint8_t *bytes, size_t size) {
 
 static bool png_is(const uint8_t *bytes, size_t size) { return size >= 8 && !memcmp(bytes, "\x89PNG\r\n\x1a\n", 8); }
 
+/* Behind the end of a BMP stb reads zeros, which would become black pixels.  Refuses a file without all of its pixels;
+ * the padding of the last row may be missing. */
+static bool bmp_is_whole(const uint8_t *bytes, size_t size, int height, int width, Error *error) {
+    enum { OFFSET = 10, HEADER = 14, BITS = 28, BITS_OS2 = 24 };
+    if (size >= BITS + 2) {
+        uint64_t offset = little_endian(bytes + OFFSET);
+        const uint8_t *bits = bytes + (little_endian(bytes + HEADER) == 12 ? BITS_OS2 : BITS);
+        uint64_t row = (uint64_t)width * (bits[0] | (uint64_t)bits[1] << 8), stride = (row + 31) / 32 * 4;
+        if (offset + (uint64_t)(height - 1) * stride + (row + 7) / 8 <= size) return true;
+    }
+    return refuse(error, "a BMP cut short");
+}
+
 /* Decodes a PNG or BMP to `channels` a pixel; NULL, and `error` is set, on failure. */
 static uint8_t *decode_stb(const uint8_t *bytes, size_t size, size_t most_pixels, int channels, int *height, int *width,
                            Error *error) {
@@ -101,6 +114,7 @@ static uint8_t *decode_stb(const uint8_t *bytes, size_t size, size_t most_pixels
         (size_t)*height * (size_t)*width > most_pixels) {
         return refuse_size(error, *height, *width, most_pixels), NULL;
     }
+    if (!png && !bmp_is_whole(bytes, size, *height, *width, error)) return NULL;
     uint8_t *pixels = stbi_load_from_memory(bytes, (int)size, width, height, &stored, channels);
     if (!pixels && starved) refuse_memory(error, 0, "a picture");
     else if (!pixels) refuse(error, "a damaged picture (%s)", stbi_failure_reason());

@@ -465,6 +465,52 @@ static void bmp_from_the_top_down(void **state) {
     free(bytes);
 }
 
+/* Decodes the first `size` bytes; a byte too far is caught. */
+static bool decode_beginning(Image *image, const uint8_t *bytes, size_t size, Error *error) {
+    uint8_t *exact = malloc(size ? size : 1);
+    memcpy(exact, bytes, size);
+    bool ok = image_decode(image, exact, size, 1 << 20, error);
+    free(exact);
+    return ok;
+}
+
+/* A BMP cut at any place is refused, or has all of its pixels if only the padding of its last row is missing: with rows
+ * from the bottom up and from the top down, and with OS/2's header of 12 bytes. */
+static void bmp_cut_short(void **state) {
+    (void)state;
+    enum { HEADER = 54, HEIGHT = 22, OS2 = 26, PIXELS = 5 * 24 };
+    Error error;
+    Image whole, part;
+    uint8_t *bytes, files[3][HEADER + PIXELS];
+    size_t size;
+    assert_true(file_read("tests/corpus/image/colour.bmp", 1 << 20, &bytes, &size, &error));
+    assert_int_equal(size, HEADER + PIXELS);
+    for (int i = 0; i < 3; i++) memcpy(files[i], bytes, size);
+    memcpy(files[1] + HEIGHT, &(int32_t){-5}, 4);
+    memcpy(files[2] + 10, &(uint32_t){OS2}, 4);
+    memcpy(files[2] + 14, (uint8_t[]){12, 0, 0, 0, 7, 0, 5, 0, 1, 0, 24, 0}, 12);
+    memcpy(files[2] + OS2, bytes + HEADER, PIXELS);
+    for (int i = 0; i < 3; i++) {
+        size_t all = i == 2 ? OS2 + PIXELS : HEADER + PIXELS;
+        if (!decode_beginning(&whole, files[i], all, &error)) fail_msg("file %d: %s", i, error.text);
+        for (size_t cut = 0; cut < all; cut++) {
+            if (decode_beginning(&part, files[i], cut, &error)) {
+                assert_true(cut >= all - 3);
+                assert_memory_equal(part.pixels, whole.pixels, 5 * 7 * 3);
+                image_free(&part);
+            } else {
+                assert_true(cut < all - 3);
+                if (cut >= HEADER && !strstr(error.text, "a BMP cut short")) fail_msg("%zu: %s", cut, error.text);
+            }
+        }
+        image_free(&whole);
+    }
+    memcpy(bytes + 10, &(uint32_t){INT32_MAX}, 4); /* pixels far behind the end */
+    assert_false(image_decode(&part, bytes, size, 1 << 20, &error));
+    assert_non_null(strstr(error.text, "a BMP cut short"));
+    free(bytes);
+}
+
 /* A process without free file descriptors must not report a damaged file. */
 static void lack_of_descriptors_is_no_damage(void **state) {
     (void)state;
@@ -851,6 +897,7 @@ int main(void) {
         cmocka_unit_test(pictures_become_rgb),
         cmocka_unit_test(webp_pictures),
         cmocka_unit_test(bmp_from_the_top_down),
+        cmocka_unit_test(bmp_cut_short),
         cmocka_unit_test(lack_of_descriptors_is_no_damage),
         cmocka_unit_test(damaged_pictures_are_refused),
         cmocka_unit_test(hostile_pictures_are_harmless),
