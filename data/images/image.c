@@ -9,6 +9,7 @@
 #include "core/integers.h"
 #include "core/text.h"
 #include "data/images/jpeg.h"
+#include "data/images/png.h"
 #include "data/images/resample.h"
 #include "data/images/webp.h"
 
@@ -76,8 +77,6 @@ static bool webp_is(const uint8_t *bytes, size_t size) {
     return size >= 12 && !memcmp(bytes, "RIFF", 4) && !memcmp(bytes + 8, "WEBP", 4);
 }
 
-static bool png_is(const uint8_t *bytes, size_t size) { return size >= 8 && !memcmp(bytes, "\x89PNG\r\n\x1a\n", 8); }
-
 /* Behind the end of a BMP stb reads zeros, which would become black pixels.  Refuses a file without all of its pixels;
  * the padding of the last row may be missing. */
 static bool bmp_is_whole(const uint8_t *bytes, size_t size, int height, int width, Error *error) {
@@ -130,6 +129,7 @@ bool image_decode(Image *image, const uint8_t *bytes, size_t size, size_t most_p
     if (!check_bytes(size, error)) return false;
     if (jpeg_is(bytes, size)) return decode_jpeg(image, bytes, size, most_pixels, error);
     if (webp_is(bytes, size)) return webp_decode(image, bytes, size, most_pixels, error);
+    if (png_is(bytes, size) && !png_check(bytes, size, error)) return false;
     uint8_t *pixels = decode_stb(bytes, size, most_pixels, 3, &height, &width, error);
     if (pixels) *image = (Image){height, width, pixels};
     return pixels != NULL;
@@ -186,19 +186,16 @@ bool image_values_size(const uint8_t *bytes, size_t size, int *height, int *widt
 
 /* Gives chunks of transparency a name that stb does not know: with palette indices they have another form. */
 static void hide_transparency(uint8_t *bytes, size_t size) {
-    for (size_t at = 8; size - at >= 12;) {
-        size_t length = big_endian(bytes + at);
+    for (size_t at = PNG_FIRST, length; png_chunk(bytes, size, at, &length); at += PNG_CHUNK + length)
         if (!memcmp(bytes + at + 4, "tRNS", 4)) bytes[at + 6] = 'n';
-        if (length > size - at - 12) break;
-        at += length + 12;
-    }
 }
 
 /* stb replaces palette indices by colours.  If the header calls them grey values, they are unchanged, except those of
  * 1, 2 and 4 bits, which stb multiplies so that the largest becomes 255. */
 bool image_decode_values(ImageValues *values, uint8_t *bytes, size_t size, size_t most_pixels, Error *error) {
     int height, width;
-    if (!check_bytes(size, error) || !image_values_size(bytes, size, &height, &width, error)) return false;
+    if (!check_bytes(size, error) || !image_values_size(bytes, size, &height, &width, error) ||
+        !png_check(bytes, size, error)) return false;
     int depth = bytes[PNG_DEPTH], most = depth < 8 ? (1 << depth) - 1 : 255;
     bytes[PNG_COLOUR] = PNG_GREY;
     hide_transparency(bytes, size);

@@ -609,6 +609,45 @@ static void damaged_pictures_are_refused(void **state) {
     free(bytes);
 }
 
+/* A PNG with one wrong bit is refused, or the bit does not belong to the pixels. */
+static void png_with_a_wrong_bit(void **state) {
+    (void)state;
+    static const char *const names[] = {"grey", "alpha", "deep", "palette", "palette4", "palette2-interlaced"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char path[64];
+        Error error;
+        Image whole, image;
+        ImageValues values, damaged;
+        uint8_t *bytes;
+        size_t size, refused = 0;
+        snprintf(path, sizeof path, "tests/corpus/image/%s.png", names[i]);
+        assert_true(file_read(path, 1 << 20, &bytes, &size, &error));
+        if (!image_decode(&whole, bytes, size, 1 << 20, &error)) fail_msg("%s: %s", path, error.text);
+        uint8_t *copy = malloc(size);
+        memcpy(copy, bytes, size);
+        size_t n = (size_t)whole.height * (size_t)whole.width;
+        bool palette = image_decode_values(&values, copy, size, 1 << 20, &error);
+        for (size_t bit = 0; bit < 8 * size; bit++) {
+            bytes[bit / 8] ^= (uint8_t)(1 << bit % 8);
+            memcpy(copy, bytes, size);
+            bool ok = image_decode(&image, bytes, size, 1 << 20, &error);
+            if (ok) assert_memory_equal(image.pixels, whole.pixels, n * 3);
+            if (ok) image_free(&image);
+            refused += !ok;
+            ok = palette && image_decode_values(&damaged, copy, size, 1 << 20, &error);
+            if (ok) assert_memory_equal(damaged.at, values.at, n);
+            if (ok) image_values_free(&damaged);
+            bytes[bit / 8] ^= (uint8_t)(1 << bit % 8);
+        }
+        printf("  %s.png: %zu of %zu bits refused\n", names[i], refused, 8 * size);
+        assert_true(refused > 8 * size * 4 / 5); /* the others are in IEND and in transparency */
+        if (palette) image_values_free(&values);
+        image_free(&whole);
+        free(bytes);
+        free(copy);
+    }
+}
+
 /* Pictures with which the fuzzer found errors in stb_image: all are harmless, and the first two are refused. */
 static void hostile_pictures_are_harmless(void **state) {
     (void)state;
@@ -900,6 +939,7 @@ int main(void) {
         cmocka_unit_test(bmp_cut_short),
         cmocka_unit_test(lack_of_descriptors_is_no_damage),
         cmocka_unit_test(damaged_pictures_are_refused),
+        cmocka_unit_test(png_with_a_wrong_bit),
         cmocka_unit_test(hostile_pictures_are_harmless),
         cmocka_unit_test(resize_is_pillows),
         cmocka_unit_test(resize_keeps_what_it_must),
