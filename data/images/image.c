@@ -73,6 +73,10 @@ static bool decode_jpeg(Image *image, const uint8_t *bytes, size_t size, size_t 
     return pixels != NULL;
 }
 
+/* Positions in a PNG's header, and the colour types. */
+enum { PNG_WIDTH = 16, PNG_HEIGHT = 20, PNG_DEPTH = 24, PNG_COLOUR = 25, PNG_HEADER = 33 };
+enum { PNG_GREY = 0, PNG_PALETTE = 3 };
+
 static bool webp_is(const uint8_t *bytes, size_t size) {
     return size >= 12 && !memcmp(bytes, "RIFF", 4) && !memcmp(bytes + 8, "WEBP", 4);
 }
@@ -120,6 +124,39 @@ static uint8_t *decode_stb(const uint8_t *bytes, size_t size, size_t most_pixels
     return pixels;
 }
 
+/* By how many bytes the palette of a PNG, a chunk at *palette, is too short for the largest index that its pixels can
+ * have; 0 if it is long enough or stb refuses the file. */
+static size_t palette_lacks(const uint8_t *bytes, size_t size, size_t *palette) {
+    if (size < PNG_HEADER || bytes[PNG_COLOUR] != PNG_PALETTE || bytes[PNG_DEPTH] > 8) return 0;
+    size_t have = 0, need = (size_t)3 << bytes[PNG_DEPTH];
+    for (size_t at = PNG_FIRST, length; png_chunk(bytes, size, at, &length); at += PNG_CHUNK + length) {
+        const uint8_t *name = bytes + at + 4;
+        if (!memcmp(name, "IDAT", 4)) return have && have % 3 == 0 && have < need ? need - have : 0;
+        if (!memcmp(name, "tRNS", 4) && 3 * length > have) return 0;
+        if (memcmp(name, "PLTE", 4)) continue;
+        *palette = at;
+        have = length;
+    }
+    return 0;
+}
+
+/* stb leaves colours undefined that a palette lacks.  As in Pillow, they are black. */
+static uint8_t *decode_png(const uint8_t *bytes, size_t size, size_t most_pixels, int *height, int *width,
+                           Error *error) {
+    size_t palette, lacks = palette_lacks(bytes, size, &palette);
+    if (!lacks) return decode_stb(bytes, size, most_pixels, 3, height, width, error);
+    uint8_t *filled = calloc(size + lacks, 1);
+    if (!filled) return refuse_memory(error, size + lacks, "a picture"), NULL;
+    size_t length = big_endian(bytes + palette), end = palette + 8 + length;
+    memcpy(filled, bytes, end);
+    memcpy(filled + end + lacks, bytes + end, size - end);
+    filled[palette + 2] = (uint8_t)((length + lacks) >> 8);
+    filled[palette + 3] = (uint8_t)(length + lacks);
+    uint8_t *pixels = decode_stb(filled, size + lacks, most_pixels, 3, height, width, error);
+    free(filled);
+    return pixels;
+}
+
 static bool check_bytes(size_t size, Error *error) {
     return (size && size <= IMAGE_MAX_BYTES) || refuse(error, "%zu bytes, expected 1 to %d", size, IMAGE_MAX_BYTES);
 }
@@ -129,8 +166,10 @@ bool image_decode(Image *image, const uint8_t *bytes, size_t size, size_t most_p
     if (!check_bytes(size, error)) return false;
     if (jpeg_is(bytes, size)) return decode_jpeg(image, bytes, size, most_pixels, error);
     if (webp_is(bytes, size)) return webp_decode(image, bytes, size, most_pixels, error);
-    if (png_is(bytes, size) && !png_check(bytes, size, error)) return false;
-    uint8_t *pixels = decode_stb(bytes, size, most_pixels, 3, &height, &width, error);
+    bool png = png_is(bytes, size);
+    if (png && !png_check(bytes, size, error)) return false;
+    uint8_t *pixels = png ? decode_png(bytes, size, most_pixels, &height, &width, error)
+                          : decode_stb(bytes, size, most_pixels, 3, &height, &width, error);
     if (pixels) *image = (Image){height, width, pixels};
     return pixels != NULL;
 }
@@ -161,10 +200,6 @@ bool image_size(const uint8_t *bytes, size_t size, int *height, int *width, Erro
 }
 
 /* == Values as they are stored ==================================================================================== */
-
-/* Positions in a PNG's header, and the colour types. */
-enum { PNG_WIDTH = 16, PNG_HEIGHT = 20, PNG_DEPTH = 24, PNG_COLOUR = 25, PNG_HEADER = 33 };
-enum { PNG_GREY = 0, PNG_PALETTE = 3 };
 
 bool image_values_size(const uint8_t *bytes, size_t size, int *height, int *width, Error *error) {
     static const char *const kinds[] = {[2] = "colours", [4] = "grey values with alpha", [6] = "colours with alpha"};

@@ -25,6 +25,7 @@
 #include "data/sets/cifar.h"
 #include "data/sets/datasets.h"
 #include "data/images/image.h"
+#include "data/images/png.h"
 #include "data/loading/loader.h"
 #include "data/sets/shapes.h"
 #include "tests/check.h"
@@ -648,6 +649,63 @@ static void png_with_a_wrong_bit(void **state) {
     }
 }
 
+/* Shortens the palette of a PNG to so many colours; returns the file's new size, or 0 if it has no more. */
+static size_t shorten_palette(uint8_t *bytes, size_t size, size_t colours) {
+    for (size_t at = PNG_FIRST, length; png_chunk(bytes, size, at, &length); at += PNG_CHUNK + length) {
+        if (memcmp(bytes + at + 4, "PLTE", 4)) continue;
+        if (length <= 3 * colours) return 0;
+        uint8_t *end = bytes + at + 8 + 3 * colours, *crc = bytes + at + 8 + length;
+        memmove(end, crc, size - at - 8 - length);
+        bytes[at + 2] = (uint8_t)(3 * colours >> 8);
+        bytes[at + 3] = (uint8_t)(3 * colours);
+        uint32_t sum = png_checksum(bytes + at + 4, 4 + 3 * colours);
+        for (int i = 0; i < 4; i++) end[i] = (uint8_t)(sum >> (24 - 8 * i));
+        return size - length + 3 * colours;
+    }
+    return 0;
+}
+
+/* An index without a colour is black, as in Pillow; more transparencies than colours are refused. */
+static void palettes_may_be_short(void **state) {
+    (void)state;
+    static const struct {
+        const char *name;
+        bool transparent; /* all 16 colours */
+    } cases[] = {{"palette", false}, {"palette2-interlaced", false}, {"palette4", true}, {"palette8", false}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char path[64];
+        Error error;
+        Image whole, image;
+        ImageValues values;
+        uint8_t *bytes;
+        size_t size, shorter, black = 0;
+        snprintf(path, sizeof path, "tests/corpus/image/%s.png", cases[i].name);
+        assert_true(file_read(path, 1 << 20, &bytes, &size, &error));
+        assert_true(image_decode(&whole, bytes, size, 1 << 20, &error));
+        uint8_t *copy = malloc(size);
+        memcpy(copy, bytes, size);
+        assert_true(image_decode_values(&values, copy, size, 1 << 20, &error));
+        for (size_t colours = 1;; colours++) {
+            memcpy(copy, bytes, size);
+            if (!(shorter = shorten_palette(copy, size, colours))) break;
+            bool ok = image_decode(&image, copy, shorter, 1 << 20, &error);
+            if (ok == cases[i].transparent) fail_msg("%s, %zu colours: %s", path, colours, error.text);
+            for (int k = 0; ok && k < image.height * image.width; k++) {
+                bool has = values.at[k] < colours;
+                black += !has;
+                for (int c = 0; c < 3; c++) assert_int_equal(image.pixels[3 * k + c], has ? whole.pixels[3 * k + c] : 0);
+            }
+            if (ok) image_free(&image);
+        }
+        printf("  %s: %zu pixels are black\n", path, black);
+        assert_true((black > 0) != cases[i].transparent);
+        image_values_free(&values);
+        image_free(&whole);
+        free(bytes);
+        free(copy);
+    }
+}
+
 /* Pictures with which the fuzzer found errors in stb_image: all are harmless, and the first two are refused. */
 static void hostile_pictures_are_harmless(void **state) {
     (void)state;
@@ -940,6 +998,7 @@ int main(void) {
         cmocka_unit_test(lack_of_descriptors_is_no_damage),
         cmocka_unit_test(damaged_pictures_are_refused),
         cmocka_unit_test(png_with_a_wrong_bit),
+        cmocka_unit_test(palettes_may_be_short),
         cmocka_unit_test(hostile_pictures_are_harmless),
         cmocka_unit_test(resize_is_pillows),
         cmocka_unit_test(resize_keeps_what_it_must),
