@@ -1,5 +1,6 @@
 #include "data/sets/subset.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -134,6 +135,14 @@ static Place *places_of(const Dataset *whole, uint64_t seed) {
     return places;
 }
 
+/* How many images of a class are held.  A fraction that was a float can be a little less than the decimal that a user
+ * wrote: 0.02 of 25 images is one image.  Larger shares are not corrected, because existing runs have been split with
+ * them. */
+static size_t share_of(size_t count, double fraction) {
+    long share = lround(fraction * (double)count);
+    return (size_t)(share ? share : lround(fraction * (double)count * (1 + (double)FLT_EPSILON)));
+}
+
 static bool refuse_class(const Dataset *whole, int label, size_t count, double fraction, bool none, Error *error) {
     char name[64];
     if (whole->class_names) snprintf(name, sizeof name, "class %.50s", whole->class_names[label]);
@@ -148,14 +157,18 @@ static bool refuse_class(const Dataset *whole, int label, size_t count, double f
 bool subset_divide(Dataset *rest, Dataset *held, Dataset *whole, double fraction, uint64_t seed, Error *error) {
     Place *places = places_of(whole, seed);
     uint8_t *is_held = xcalloc(whole->count, 1, "a part of a data set");
-    bool ok = true;
-    for (size_t first = 0, end; ok && first < whole->count; first = end) {
+    size_t fewest = 0; /* images of a class of which none or all would be held */
+    int refused = 0;
+    for (size_t first = 0, end; first < whole->count; first = end) {
         for (end = first; end < whole->count && places[end].label == places[first].label;) end++;
-        size_t count = end - first, share = (size_t)lround(fraction * (double)count);
+        size_t count = end - first, share = share_of(count, fraction);
         for (size_t i = first; i < first + share; i++) is_held[places[i].index] = 1;
-        if (share == 0 || share == count)
-            ok = refuse_class(whole, places[first].label, count, fraction, share == 0, error);
+        if ((share == 0 || share == count) && (!fewest || count < fewest)) {
+            fewest = count;
+            refused = places[first].label;
+        }
     }
+    bool ok = !fewest || refuse_class(whole, refused, fewest, fraction, share_of(fewest, fraction) == 0, error);
     if (ok) {
         Shared *shared = xcalloc(1, sizeof *shared, "a data set");
         shared->whole = *whole;

@@ -9,7 +9,7 @@
  * image's name: it does not depend on the location of the folder, nor on the order of the files.  If images are added
  * to a class, some of its other images may change sides, since the number that is held grows.  Images keep their order.
  * Takes ownership of `whole`, which is closed with the last of its parts.  If no image or every image of a class would
- * be held, closes nothing, returns false and sets `error`. */
+ * be held, closes nothing, returns false and sets `error`, which names the smallest such class. */
 bool subset_divide(Dataset *rest, Dataset *held, Dataset *whole, double fraction, uint64_t seed, Error *error);
 
 /* For an image of a part, the whole data set and the index in it.  For any other data set, itself and the same

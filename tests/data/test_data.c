@@ -649,7 +649,7 @@ static void png_with_a_wrong_bit(void **state) {
     }
 }
 
-/* Shortens the palette of a PNG to so many colours; returns the file's new size, or 0 if it has no more. */
+/* Shortens the palette of a PNG to its first `colours`; returns the file's new size, or 0 if it has no more of them. */
 static size_t shorten_palette(uint8_t *bytes, size_t size, size_t colours) {
     for (size_t at = PNG_FIRST, length; png_chunk(bytes, size, at, &length); at += PNG_CHUNK + length) {
         if (memcmp(bytes + at + 4, "PLTE", 4)) continue;
@@ -693,7 +693,8 @@ static void palettes_may_be_short(void **state) {
             for (int k = 0; ok && k < image.height * image.width; k++) {
                 bool has = values.at[k] < colours;
                 black += !has;
-                for (int c = 0; c < 3; c++) assert_int_equal(image.pixels[3 * k + c], has ? whole.pixels[3 * k + c] : 0);
+                for (int c = 3 * k; c < 3 * k + 3; c++)
+                    assert_int_equal(image.pixels[c], has ? whole.pixels[c] : 0);
             }
             if (ok) image_free(&image);
         }

@@ -139,16 +139,18 @@ static void names_and_the_seed_decide(void **state) {
 
 static void a_class_without_images_is_refused(void **state) {
     (void)state;
-    const int few[] = {50, 4}, one[] = {50, 1};
+    const int few[] = {50, 4, 60}, one[] = {50, 1, 60}, two[] = {4, 2, 40}, last[] = {4, 40, 1};
     const struct {
         const int *counts;
         double fraction;
         const char *words;
     } cases[] = {{few, 0.1, "0.1 of the 4 images of class 1 leaves none to validate: at least 0.13 is needed"},
                  {few, 0.9, "0.9 of the 4 images of class 1 leaves none to train on"},
-                 {one, 0.1, "which has one image"}};
+                 {one, 0.1, "which has one image"},
+                 {two, 0.1, "0.1 of the 2 images of class 1 leaves none to validate: at least 0.25 is needed"},
+                 {last, 0.1, "0.1 of class 2, which has one image"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        Names *n = names_of(cases[i].counts, 2, "photos");
+        Names *n = names_of(cases[i].counts, 3, "photos");
         Dataset whole = dataset_of(n), rest, held;
         Error error;
         assert_false(subset_divide(&rest, &held, &whole, cases[i].fraction, 1, &error));
@@ -156,6 +158,38 @@ static void a_class_without_images_is_refused(void **state) {
         assert_int_equal(n->closed, 0);
         free(n);
     }
+}
+
+/* How many images of a class of `count` images are held; 0 if that is refused. */
+static size_t held_of(int count, float fraction) {
+    Names *n = names_of(&count, 1, "photos");
+    Dataset whole = dataset_of(n), rest, held;
+    Error error;
+    size_t share = 0;
+    if (subset_divide(&rest, &held, &whole, (double)fraction, 1, &error)) {
+        share = held.count;
+        dataset_close(&rest);
+        dataset_close(&held);
+    }
+    free(n);
+    return share;
+}
+
+/* A fraction that a message names is accepted, although it is a float; shares that the float rounds otherwise than its
+ * decimal do not change for existing runs. */
+static void fractions_are_decimals(void **state) {
+    (void)state;
+    for (int count = 2; count <= 400; count++) assert_true(held_of(count, (float)(ceil(50.0 / count) / 100)) > 0);
+    assert_int_equal(held_of(25, 0.02f), 1);
+    assert_int_equal(held_of(24, 0.02f), 0);
+    assert_int_equal(held_of(75, 0.02f), 1);  /* 1.5 */
+    assert_int_equal(held_of(125, 0.02f), 2); /* 2.5 */
+    for (int count = 2; count <= 400; count += 37)
+        for (int percent = 1; percent <= 90; percent++) {
+            float fraction = (float)percent / 100;
+            long share = lround((double)fraction * count);
+            if (share > 0 && share < count) assert_int_equal(held_of(count, fraction), share);
+        }
 }
 
 /* == Balanced classes ============================================================================================== */
@@ -218,7 +252,8 @@ static void weights_have_a_mean_of_one(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_class_gives_its_share),        cmocka_unit_test(names_and_the_seed_decide),
-        cmocka_unit_test(a_class_without_images_is_refused), cmocka_unit_test(classes_come_equally_often),
+        cmocka_unit_test(a_class_without_images_is_refused), cmocka_unit_test(fractions_are_decimals),
+        cmocka_unit_test(classes_come_equally_often),
         cmocka_unit_test(a_single_image_fills_its_class),
         cmocka_unit_test(weights_have_a_mean_of_one),
     };
