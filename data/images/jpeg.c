@@ -156,6 +156,10 @@ bool jpeg_begin(JpegReader *reader, const uint8_t *bytes, size_t size, size_t mo
     return true;
 }
 
+bool jpeg_scales(const JpegReader *reader) {
+    return reader->jpeg.max_h_samp_factor <= 2 && reader->jpeg.max_v_samp_factor <= 2;
+}
+
 int jpeg_scaled(int n, int eighths) { return (int)(((int64_t)n * eighths + 7) / 8); }
 
 int jpeg_eighths(int height, int width, int out_height, int out_width) {
@@ -235,6 +239,7 @@ static void read_region(JpegReader *reader) {
 
 bool jpeg_region(JpegReader *reader, int eighths, const int rows[2], const int columns[2], ImagePart *part,
                  Error *error) {
+    assert(eighths == 8 || jpeg_scales(reader));
     assert(rows[0] >= 0 && rows[0] < rows[1] && rows[1] <= jpeg_scaled((int)reader->jpeg.image_height, eighths));
     assert(columns[0] >= 0 && columns[0] < columns[1] &&
            columns[1] <= jpeg_scaled((int)reader->jpeg.image_width, eighths));

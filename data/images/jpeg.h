@@ -27,6 +27,10 @@ bool jpeg_is(const uint8_t *bytes, size_t size);
 bool jpeg_begin(JpegReader *reader, const uint8_t *bytes, size_t size, size_t most_pixels, int *height, int *width,
                 Error *error);
 
+/* Whether parts of the picture that was begun may be decoded at less than its size.  With a sampling factor of more
+ * than 2, libjpeg-turbo skips rows of reduced pictures wrongly. */
+bool jpeg_scales(const JpegReader *reader);
+
 /* The smallest m of 1, 2, 4, 8 (those for which libjpeg-turbo has vector code) such that a region of height x width
  * pixels, decoded at m/8 of its size, still has at least out_height x out_width pixels. */
 int jpeg_eighths(int height, int width, int out_height, int out_width);
@@ -34,9 +38,9 @@ int jpeg_eighths(int height, int width, int out_height, int out_width);
 /* The length that libjpeg gives to a side of n pixels at `eighths` / 8 of its size. */
 int jpeg_scaled(int n, int eighths);
 
-/* Decodes rows and columns [low,high), which must lie inside the picture scaled to `eighths` / 8 of its size; `part` is
- * valid until the next call.  With eighths = 8 the pixels equal those of a full decode.  A file that ends before the
- * last wanted row is refused; damage that libjpeg only warns about is accepted, as in Pillow. */
+/* Decodes rows and columns [low,high), which must lie inside the picture scaled to `eighths` / 8 of its size, 8 unless
+ * it scales; `part` is valid until the next call.  With eighths = 8 the pixels equal those of a full decode.  A file
+ * that ends before the last wanted row is refused; damage that libjpeg only warns about is accepted, as in Pillow. */
 bool jpeg_region(JpegReader *reader, int eighths, const int rows[2], const int columns[2], ImagePart *part,
                  Error *error);
 

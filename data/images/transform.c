@@ -243,7 +243,7 @@ static bool resized_crop(TransformScratch *scratch, uint8_t *out, const Sample *
                          TransformKey key, Error *error) {
     OpenPicture picture;
     if (!picture_open(&picture, scratch, sample, error)) return false;
-    bool jpeg = !picture.part.pixels, scaled = jpeg && !t->s.exact_decode;
+    bool jpeg = !picture.part.pixels, scaled = jpeg && !t->s.exact_decode && jpeg_scales(scratch->jpeg);
     int height = picture.height, width = picture.width;
     CropPlan plan = !t->train              ? plan_evaluation(t, height, width, scaled)
                 : t->s.short_side_max ? plan_short_side(t, key, height, width, scaled)

@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <jpeglib.h>
+
 #include "core/files.h"
 #include "core/safetensors.h"
 #include "data/images/image.h"
@@ -190,38 +192,103 @@ static void pictures_decode_as_in_pillow(void **state) {
 }
 
 /* At every scale, decoding a rectangle gives that part of the whole picture. */
-static void regions_are_parts_of_the_whole(void **state) {
-    (void)state;
-    JpegReader *reader = jpeg_open();
+static void check_regions(JpegReader *reader, const char *name, File file) {
     Error error;
     int height, width;
     ImagePart part;
+    assert_true(jpeg_begin(reader, file.bytes, file.size, 1 << 20, &height, &width, &error));
+    for (int m = jpeg_scales(reader) ? 1 : 8; m <= 8; m *= 2) {
+        int h = jpeg_scaled(height, m), w = jpeg_scaled(width, m);
+        assert_true(jpeg_begin(reader, file.bytes, file.size, 1 << 20, &height, &width, &error));
+        assert_true(jpeg_region(reader, m, (int[]){0, h}, (int[]){0, w}, &part, &error));
+        assert_int_equal(part.width, w);
+        uint8_t *whole = cut(part.pixels, w, (int[]){0, h}, (int[]){0, w});
+        for (uint64_t j = 0; j < 60; j++) {
+            int rows[2], columns[2];
+            random_range(rows, h, 11, 1000 * (uint64_t)m + j);
+            random_range(columns, w, 12, 1000 * (uint64_t)m + j);
+            assert_true(jpeg_begin(reader, file.bytes, file.size, 1 << 20, &height, &width, &error));
+            assert_true(jpeg_region(reader, m, rows, columns, &part, &error));
+            assert_true(part.top <= rows[0] && rows[1] <= part.top + part.height);
+            assert_true(part.left <= columns[0] && columns[1] <= part.left + part.width);
+            for (int y = rows[0]; y < rows[1]; y++) {
+                const uint8_t *row = part.pixels + (size_t)(y - part.top) * part.stride;
+                assert_same_pixels(name, row + (columns[0] - part.left) * 3, whole + (y * w + columns[0]) * 3,
+                                   (size_t)(columns[1] - columns[0]) * 3);
+            }
+        }
+        free(whole);
+    }
+}
+
+static void regions_are_parts_of_the_whole(void **state) {
+    (void)state;
+    JpegReader *reader = jpeg_open();
     for (int i = 0; i < JPEGS; i++) {
         File file = read_corpus(sound[i]);
-        for (int m = 1; m <= 8; m *= 2) {
-            int h = jpeg_scaled(HEIGHT, m), w = jpeg_scaled(WIDTH, m);
-            assert_true(jpeg_begin(reader, file.bytes, file.size, 1 << 20, &height, &width, &error));
-            assert_true(jpeg_region(reader, m, (int[]){0, h}, (int[]){0, w}, &part, &error));
-            assert_int_equal(part.width, w);
-            uint8_t *whole = cut(part.pixels, w, (int[]){0, h}, (int[]){0, w});
-            for (uint64_t j = 0; j < 60; j++) {
-                int rows[2], columns[2];
-                random_range(rows, h, 11, 1000 * (uint64_t)m + j);
-                random_range(columns, w, 12, 1000 * (uint64_t)m + j);
-                assert_true(jpeg_begin(reader, file.bytes, file.size, 1 << 20, &height, &width, &error));
-                assert_true(jpeg_region(reader, m, rows, columns, &part, &error));
-                assert_true(part.top <= rows[0] && rows[1] <= part.top + part.height);
-                assert_true(part.left <= columns[0] && columns[1] <= part.left + part.width);
-                for (int y = rows[0]; y < rows[1]; y++) {
-                    const uint8_t *row = part.pixels + (size_t)(y - part.top) * part.stride;
-                    assert_same_pixels(sound[i], row + (columns[0] - part.left) * 3, whole + (y * w + columns[0]) * 3,
-                                       (size_t)(columns[1] - columns[0]) * 3);
-                }
-            }
-            free(whole);
+        check_regions(reader, sound[i], file);
+        free(file.bytes);
+    }
+    jpeg_close(reader);
+}
+
+/* A picture of waves whose brightness has these sampling factors, and whose colours have 1. */
+static File sampled_jpeg(int height, int width, int across, int down) {
+    struct jpeg_compress_struct jpeg;
+    struct jpeg_error_mgr errors;
+    unsigned char *bytes = NULL;
+    unsigned long size = 0;
+    uint8_t *row = malloc((size_t)width * 3);
+    jpeg.err = jpeg_std_error(&errors);
+    jpeg_create_compress(&jpeg);
+    jpeg_mem_dest(&jpeg, &bytes, &size);
+    jpeg.image_height = (JDIMENSION)height;
+    jpeg.image_width = (JDIMENSION)width;
+    jpeg.input_components = 3;
+    jpeg.in_color_space = JCS_RGB;
+    jpeg_set_defaults(&jpeg);
+    jpeg.comp_info[0].h_samp_factor = across;
+    jpeg.comp_info[0].v_samp_factor = down;
+    jpeg_start_compress(&jpeg, TRUE);
+    for (int y = 0; y < height; y++) {
+        for (int i = 0; i < width * 3; i++)
+            row[i] = (uint8_t)(127.5 + 100 * sin(9.0 * (i / 3) / width + i % 3) * cos(7.0 * y / height * (i % 3 + 1)));
+        jpeg_write_scanlines(&jpeg, &row, 1);
+    }
+    jpeg_finish_compress(&jpeg);
+    jpeg_destroy_compress(&jpeg);
+    free(row);
+    return (File){bytes, size};
+}
+
+/* Pictures with sampling factors of more than 2 have the same pixels, whichever part is needed at which size. */
+static void every_sampling_factor(void **state) {
+    (void)state;
+    enum { H = 203, W = 307, S = 24 };
+    static const int factors[][2] = {{1, 1}, {2, 2}, {4, 2}, {2, 4}, {4, 1}, {1, 4}, {3, 1}};
+    JpegReader *reader = jpeg_open();
+    TransformScratch scratch = {0};
+    for (size_t i = 0; i < sizeof factors / sizeof *factors; i++) {
+        char name[32];
+        Error error;
+        uint8_t fast[S * S * 3], exact[S * S * 3];
+        bool scales = factors[i][0] <= 2 && factors[i][1] <= 2;
+        File file = sampled_jpeg(H, W, factors[i][0], factors[i][1]);
+        Sample sample = {.bytes = file.bytes, .size = file.size};
+        snprintf(name, sizeof name, "factors %d x %d", factors[i][0], factors[i][1]);
+        check_regions(reader, name, file);
+        assert_true(jpeg_scales(reader) == scales);
+        for (uint32_t j = 0; j < 60 && !scales; j++) {
+            Transform transform = {.height = S, .width = S, .train = j % 4 != 0};
+            TransformKey key = {check_seed(), 0, j};
+            assert_true(transform_sample(&scratch, fast, &sample, false, &transform, key, &error));
+            transform.s.exact_decode = true;
+            assert_true(transform_sample(&scratch, exact, &sample, false, &transform, key, &error));
+            assert_same_pixels(name, fast, exact, sizeof fast);
         }
         free(file.bytes);
     }
+    transform_scratch_free(&scratch);
     jpeg_close(reader);
 }
 
@@ -608,6 +675,7 @@ int main(void) {
         cmocka_unit_test(windows_are_parts_of_the_whole),
         cmocka_unit_test(pictures_decode_as_in_pillow),
         cmocka_unit_test(regions_are_parts_of_the_whole),
+        cmocka_unit_test(every_sampling_factor),
         cmocka_unit_test(the_smallest_scale_that_is_enough),
         cmocka_unit_test(damaged_files_are_refused),
         cmocka_unit_test(many_scans_are_refused),

@@ -17,7 +17,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (!reader) reader = jpeg_open();
     if (size < 3 || !jpeg_begin(reader, data, size, MOST, &height, &width, &error)) return 0;
     if (height < 1 || width < 1 || (size_t)height * (size_t)width > MOST) abort();
-    int m = 1 << (data[size - 1] & 3), h = jpeg_scaled(height, m), w = jpeg_scaled(width, m);
+    int m = jpeg_scales(reader) ? 1 << (data[size - 1] & 3) : 8, h = jpeg_scaled(height, m), w = jpeg_scaled(width, m);
     int rows[2] = {data[size - 2] * (h - 1) / 255, 0}, columns[2] = {data[size - 3] * (w - 1) / 255, 0};
     rows[1] = rows[0] + 1 + (data[size - 1] >> 2) * (h - rows[0] - 1) / 63;
     columns[1] = columns[0] + 1 + (data[size - 1] >> 2) * (w - columns[0] - 1) / 63;

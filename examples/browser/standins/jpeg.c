@@ -20,6 +20,8 @@ bool jpeg_region(JpegReader *reader, int eighths, const int rows[2], const int c
     return refuse(error, "this build has no decoder of JPEGs");
 }
 
+bool jpeg_scales(const JpegReader *reader) { return (void)reader, false; }
+
 int jpeg_eighths(int height, int width, int out_height, int out_width) {
     return (void)height, (void)width, (void)out_height, (void)out_width, 8;
 }
