@@ -33,6 +33,11 @@ bool file_exists(const char *path) {
     return stat(path, &info) == 0;
 }
 
+bool file_is_regular(const char *path) {
+    struct stat info;
+    return stat(path, &info) == 0 && S_ISREG(info.st_mode);
+}
+
 bool folder_exists(const char *path) {
     struct stat info;
     return stat(path, &info) == 0 && S_ISDIR(info.st_mode);

@@ -17,6 +17,7 @@ void path_join(char *path, size_t size, const char *folder, const char *name);
 void path_find(char *path, size_t size, const char *folder, const char *name);
 
 bool file_exists(const char *path);
+bool file_is_regular(const char *path);
 bool folder_exists(const char *path);
 
 /* Are these names of the same file or folder?  If one of them does not exist, only if they are the same text. */

@@ -15,7 +15,7 @@ enum { FIELDS = 3, MOST_BYTES = 1 << 30 };
 
 /* Reads a field, ends it with a 0 and returns the start of the next one: after a comma, or NULL at the end of the line;
  * *line then points to the next line. */
-static char *field(char **at, char **line, char *end, const char **value, Error *error) {
+static char *field(char **at, char **line, char *end, char **value, Error *error) {
     char *from = *at, *to = *at;
     bool quoted = from < end && *from == '"';
     *value = to;
@@ -47,7 +47,7 @@ static int column_named(const char *name) {
 
 /* The first line is a header if one of its fields names the column of files; if so, sets the position of each
  * column. */
-static bool read_header(int place[FIELDS], const char *const fields[FIELDS], int count, Error *error) {
+static bool read_header(int place[FIELDS], char *const fields[FIELDS], int count, Error *error) {
     int at[FIELDS] = {-1, -1, -1};
     bool header = false;
     for (int i = 0; i < count; i++) header |= column_named(fields[i]) == 0;
@@ -84,14 +84,27 @@ static bool leaves_folder(const char *path) {
     return false;
 }
 
-static bool add_row(LabelTable *t, const char *const row[FIELDS], const int place[FIELDS], int count, int line,
+/* Leaves out ./ and second slashes, so that a file has one name. */
+static void tidy(char *path) {
+    char *to = path;
+    for (const char *from = path; *from;) {
+        bool begins = to == path || to[-1] == '/';
+        if (begins && from[0] == '.' && from[1] == '/') from += 2;
+        else if (begins && *from == '/') from++;
+        else *to++ = *from++;
+    }
+    *to = 0;
+}
+
+static bool add_row(LabelTable *t, char *const row[FIELDS], const int place[FIELDS], int count, int line,
                     Error *error) {
     if (count <= place[0] || count <= place[1])
         return refuse(error, "expected a file and a label, separated by a comma");
-    const char *file = row[place[0]], *label = row[place[1]];
+    char *file = row[place[0]], *label = row[place[1]];
+    if (leaves_folder(file)) return refuse(error, "%.200s: expected a path below the folder", file);
+    tidy(file);
     if (!*file) return refuse(error, "the file has no name");
     if (!*label) return refuse(error, "%.200s has no label", file);
-    if (leaves_folder(file)) return refuse(error, "%.200s: expected a path below the folder", file);
     bool splits = place[2] >= 0 && count > place[2];
     if (!split_named(splits ? row[place[2]] : "", &t->split[t->count], error)) return false;
     t->file[t->count] = file;
@@ -101,7 +114,7 @@ static bool add_row(LabelTable *t, const char *const row[FIELDS], const int plac
 }
 
 /* A quoted field may hold ends of lines. */
-static int lines_in(const char *const fields[FIELDS], int count) {
+static int lines_in(char *const fields[FIELDS], int count) {
     int lines = 1;
     for (int i = 0; i < count; i++)
         for (const char *at = fields[i]; (at = strchr(at, '\n')); at++) lines++;
@@ -113,7 +126,7 @@ static bool read_rows(LabelTable *t, char *end, Error *error) {
     char *at = t->text;
     if (end - at >= 3 && !memcmp(at, "\xef\xbb\xbf", 3)) at += 3;
     while (at < end) {
-        const char *fields[FIELDS];
+        char *fields[FIELDS];
         char *next = at, *begin = at;
         int count = 0;
         Error why = {.text = ""};
@@ -275,7 +288,9 @@ void labelled_open(Dataset *d, const char *folder, const char *csv, LabelledSpli
     for (size_t i = 0; i < count; i++) l->row[i] = l->row[i * rows / count];
     for (size_t i = 0; i < count; i++) {
         path_of(l, i, path);
-        if (!file_exists(path)) die("%s: line %d: %s: no such file", csv, t->line[l->row[i]], path);
+        if (!file_is_regular(path))
+            die("%s: line %d: %s: %s", csv, t->line[l->row[i]], path,
+                file_exists(path) ? "not a file" : "no such file");
     }
     d->classes = t->class_count;
     d->class_names = t->classes;

@@ -1,8 +1,8 @@
 /* Images in a folder, with their labels in a CSV file.  It has a line for each image, `file,label` or
- * `file,label,split`: the file's path below the folder, its label, and train, val or test.  A field may be in double
- * quotes, within which two double quotes mean one.  A first line with a field file, filename, image or path, in any
- * case, is a header: it also has label or class, and it may have split, in any order.  Classes are numbered in the
- * order of their labels (strcmp), images in the order of the lines. */
+ * `file,label,split`: the file's path below the folder, its label, and train, val or test.  ./ and second slashes in a
+ * path are left out.  A field may be in double quotes, within which two double quotes mean one.  A first line with a
+ * field file, filename, image or path, in any case, is a header: it also has label or class, and it may have split, in
+ * any order.  Classes are numbered in the order of their labels (strcmp), images in the order of the lines. */
 #ifndef VIT_DATA_SETS_LABELLED_H
 #define VIT_DATA_SETS_LABELLED_H
 

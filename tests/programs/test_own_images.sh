@@ -204,6 +204,13 @@ labels "four fields" 'line 1: more than 3 fields' 'a,b,train,c\n'
 labels "another split" "line 1: the split 'dev' is none of train, val and test" 'class0-image000.bmp,a,dev\n'
 labels "an image twice" 'lines 1 and 3: class0-image000.bmp has two' \
     'class0-image000.bmp,a\nclass0-image001.bmp,a\nclass0-image000.bmp,b\n'
+mkdir flat/ant && cp flat/class0-image000.bmp flat/ant/1.bmp
+for name in ./ant/1.bmp ant//1.bmp .//ant/././1.bmp; do
+    labels "an image twice, as $name" 'lines 1 and 2: ant/1.bmp has two' "ant/1.bmp,a\n$name,b\n"
+done
+labels "a folder" 'line 2: flat/ant: not a file' 'class0-image000.bmp,a\nant,b\n'
+labels "a slash behind a file" 'line 1: flat/ant/1.bmp/: no such file' 'ant/1.bmp/,a\n'
+labels "the folder itself" 'line 1: the file has no name' './/,a\n'
 labels "an open quote" 'line 2: a double quote is not closed' 'class0-image000.bmp,a\n"class0-image001.bmp,a\n'
 labels "a path out of the folder" 'line 1: ../bare/class0/image000.bmp: expected a path below the folder' \
     '../bare/class0/image000.bmp,a\n'
