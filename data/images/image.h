@@ -10,9 +10,11 @@
 #include "core/error.h"
 #include "data/images/pixels.h"
 
-/* Decodes a complete file in memory to RGB; grey is repeated, 16 bits become 8, alpha is dropped, as Pillow's
- * convert("RGB") does.  A picture of more than `most_pixels` pixels is refused before decoding, and the memory used is
- * at most proportional to most_pixels.  On failure returns false and sets `error`; there is then nothing to free. */
+/* Decodes a complete file in memory to RGB; grey is repeated and alpha is dropped, as Pillow's convert("RGB") does.  Of
+ * 16 bits the higher 8 are taken, also of grey values, of which Pillow turns all above 255 into white, and colours of
+ * BMPs of 16 bits a pixel can differ from Pillow's by 1.  A picture of more than `most_pixels` pixels is refused before
+ * decoding, and the memory used is at most proportional to most_pixels.  On failure returns false and sets `error`;
+ * there is then nothing to free. */
 bool image_decode(Image *image, const uint8_t *bytes, size_t size, size_t most_pixels, Error *error);
 
 /* Decodes a PNG file whose values are not brightness but, for example, classes: 8-bit grey values or the indices of a
