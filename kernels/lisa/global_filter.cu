@@ -25,13 +25,15 @@ static size_t sequences_bytes(const Fft &fft, int L) {
     return (size_t)L * fft.N * sizeof(Complex) * (fft.largest > 1 ? 2 : 1);
 }
 
+static size_t most_slices(const FilterShape &s) { return ceil_div(BLOCKS, s.groups); }
+
 static FilterShape shape_of(int B, Grid grid, int M) {
     const Fft *fft = fft_device_plan(grid, true);
     FilterShape s = {*fft, B, fft->N, M, fft->P, M, 1, 1, 0, divisor_of(M), {}, {}};
     while (s.L > 1 && 2 * sequences_bytes(s.fft, s.L) > SHARED_WISH) s.L--;
     s.groups = (int)ceil_div(M, s.L);
     s.L = (int)ceil_div(M, s.groups);
-    s.slice = (int)ceil_div(B, ceil_div(BLOCKS, s.groups));
+    s.slice = (int)ceil_div(B, most_slices(s));
     s.slice += s.slice % 2;
     s.slices = (int)ceil_div(B, s.slice);
     s.by_L = divisor_of(s.L);
@@ -39,9 +41,10 @@ static FilterShape shape_of(int B, Grid grid, int M) {
     return s;
 }
 
+/* A smaller batch may have more slices: this is enough for them, too. */
 static size_t blocks_workspace(int B, Grid grid, int M) {
     FilterShape s = shape_of(B, grid, M);
-    return (size_t)s.slices * s.P * s.M * sizeof(Complex);
+    return blocks_for(B, 2, most_slices(s)) * (size_t)s.P * s.M * sizeof(Complex);
 }
 
 /* E / N. */
@@ -166,8 +169,8 @@ static void blocks_backward(void *work, real *dx, float *dw, const real *dy, con
 
 /* == By cuFFT ===================================================================================================== */
 
-/* Images are processed in chunks.  The last chunk also transforms the memory after its images, whose result is not
- * read. */
+/* Images are processed in chunks.  If there is only a plan for more images than a chunk has, the memory after them is
+ * transformed as well, and its result is not read. */
 struct FilterChunks {
     Grid grid;
     int M, images;
@@ -184,23 +187,25 @@ static bool same_filter(Grid a, int a_M, Grid b, int b_M) {
 static int images_at_once(int B, Grid grid, int M) {
     size_t each = (size_t)M * (grid_tokens(grid) * sizeof(float) + 2 * (size_t)half_of(grid, true) * sizeof(Complex));
     size_t most = MOST_CHUNK_BYTES > each ? MOST_CHUNK_BYTES / each : 1;
-    return (int)ceil_div(B, ceil_div(B, most));
+    return most < (size_t)B ? (int)most : B;
 }
 
-/* The plans, made when memory is planned.  In a step, the smallest ones that are large enough for B images are used. */
-static const FilterChunks *chunks_for(int B, Grid grid, int M, bool in_step) {
+/* The plan for a chunk, made when memory is planned.  In a step, the smallest one that is large enough is used.  Its
+ * transform is made again if it was freed. */
+static const FilterChunks *chunks_for(int images, Grid grid, int M, bool in_step) {
     static FilterChunks *known;
-    const FilterChunks *best = NULL;
-    int images = images_at_once(B, grid, M);
-    for (const FilterChunks *k = known; k; k = k->next)
+    FilterChunks *best = NULL;
+    for (FilterChunks *k = known; k; k = k->next)
         if (same_filter(k->grid, k->M, grid, M) && (in_step ? k->images >= images : k->images == images) &&
             (!best || k->images < best->images))
             best = k;
-    if (best) return best;
-    FilterChunks *k = static_cast<FilterChunks *>(xcalloc(1, sizeof *k, "transform plan"));
-    *k = {grid, M, images, transform_plan(grid, true, images * M), known};
-    known = k;
-    return k;
+    if (!best) {
+        best = static_cast<FilterChunks *>(xcalloc(1, sizeof *best, "transform plan"));
+        *best = {grid, M, images, NULL, known};
+        known = best;
+    }
+    best->transform = transform_plan(grid, true, best->images * M);
+    return best;
 }
 
 struct FilterBuffers {
@@ -225,10 +230,16 @@ static FilterBuffers buffers_of(const FilterChunks *k, void *base, size_t *bytes
     return w;
 }
 
-static size_t cufft_workspace(int B, Grid grid, int M, bool in_step) {
+static size_t chunk_bytes(int images, Grid grid, int M, bool in_step) {
     size_t bytes;
-    buffers_of(chunks_for(B, grid, M, in_step), NULL, &bytes);
+    buffers_of(chunks_for(images, grid, M, in_step), NULL, &bytes);
     return bytes;
+}
+
+static size_t cufft_workspace(int B, Grid grid, int M, bool in_step) {
+    int images = images_at_once(B, grid, M), left = B % images;
+    size_t bytes = chunk_bytes(images, grid, M, in_step), last = left ? chunk_bytes(left, grid, M, in_step) : 0;
+    return last > bytes ? last : bytes;
 }
 
 struct Spectra {
@@ -326,18 +337,20 @@ static void filter(real *y, Complex *spectra, const float *filters, bool conjuga
            y + (size_t)first * s.N * s.M, s.N, s.M);
 }
 
-/* Calls visit(first image, shape of a chunk) for each chunk. */
+/* Calls visit(plan, buffers, first image, shape of a chunk) for each chunk. */
 template <typename Visit>
-static void for_chunks(const FilterChunks *k, int B, Visit visit) {
-    for (int first = 0; first < B; first += k->images)
-        visit(first, spectra_of(k, B - first < k->images ? B - first : k->images));
+static void for_chunks(void *work, int B, Grid grid, int M, Visit visit) {
+    int most = images_at_once(B, grid, M);
+    for (int first = 0; first < B; first += most) {
+        int images = B - first < most ? B - first : most;
+        const FilterChunks *k = chunks_for(images, grid, M, true);
+        size_t bytes;
+        visit(k, buffers_of(k, work, &bytes), first, spectra_of(k, images));
+    }
 }
 
 static void cufft_forward(void *work, real *y, const real *x, const float *w, int B, Grid grid, int M) {
-    const FilterChunks *k = chunks_for(B, grid, M, true);
-    size_t bytes;
-    FilterBuffers buffers = buffers_of(k, work, &bytes);
-    for_chunks(k, B, [&](int first, const Spectra &s) {
+    for_chunks(work, B, grid, M, [&](const FilterChunks *k, const FilterBuffers &buffers, int first, const Spectra &s) {
         transform(buffers.spectra, x, buffers, k, first, s);
         filter(y, buffers.spectra, w, false, buffers, k, first, s);
     });
@@ -345,10 +358,7 @@ static void cufft_forward(void *work, real *y, const real *x, const float *w, in
 
 static void cufft_backward(void *work, real *dx, float *dw, const real *dy, const real *x, const float *w, int B,
                            Grid grid, int M) {
-    const FilterChunks *k = chunks_for(B, grid, M, true);
-    size_t bytes;
-    FilterBuffers buffers = buffers_of(k, work, &bytes);
-    for_chunks(k, B, [&](int first, const Spectra &s) {
+    for_chunks(work, B, grid, M, [&](const FilterChunks *k, const FilterBuffers &buffers, int first, const Spectra &s) {
         transform(buffers.spectra, x, buffers, k, first, s);
         transform(buffers.g, dy, buffers, k, first, s);
         LAUNCH(global_filter_correlate_kernel, (unsigned)ceil_div((size_t)s.M * s.F, THREADS), THREADS, 0,
@@ -375,7 +385,7 @@ size_t global_filter_workspace(int B, Grid grid, int M) {
 
 void global_filter_forward(real *y, const real *x, const float *w, int B, Grid grid, int M) {
     bool cufft = takes_cufft(B, grid, M);
-    void *work = kernels_workspace(workspace_of(B, grid, M, cufft, true));
+    void *work = cufft ? kernels_workspace(cufft_workspace(B, grid, M, true)) : NULL;
     (cufft ? cufft_forward : blocks_forward)(work, y, x, w, B, grid, M);
 }
 

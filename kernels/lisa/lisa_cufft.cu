@@ -1,8 +1,8 @@
 /* LiSA with cuFFT's transforms; the formulas are those of kernels/lisa/lisa_fft.c.  Between two transforms, a spectrum
  * is multiplied by that of every pattern, [heads,E,D,F] in memory; F is the size of the half spectrum of N tokens. A
  * thread computes one number of a result, and its sums in a fixed order.  Heads are processed in chunks, so that
- * workspace does not grow with the batch.  The last chunk also transforms the memory after its heads, whose result is
- * not read. */
+ * workspace does not grow with the batch.  If there are only plans for more heads than a chunk has, the memory after
+ * them is transformed as well, and its result is not read. */
 #include <device.cuh>
 
 #include "kernels/lisa/lisa.cuh"
@@ -41,10 +41,10 @@ static int heads_at_once(const Patterns *p, int B) {
     size_t F = (size_t)half_of(p->offsets.grid, p->offsets.kind == OFFSETS_TORUS);
     size_t each = (size_t)p->E * p->D * (F * sizeof(Complex) + N * sizeof(float)), heads = (size_t)B * p->H;
     size_t most = MOST_HEAD_BYTES > each ? MOST_HEAD_BYTES / each : 1;
-    return (int)ceil_div(heads, ceil_div(heads, most));
+    return (int)(most < heads ? most : heads);
 }
 
-/* The plans, made when memory is planned.  In a step, the smallest ones that are large enough for the heads are used,
+/* The plans for a chunk, made when memory is planned.  In a step, the smallest ones that are large enough are used,
  * because nothing may be allocated there unless the grid is new.  The most recent plans are kept, and their transforms
  * are made again if they were freed. */
 static const CufftChunks *chunks_for(const Patterns *p, int heads, bool in_step) {
@@ -119,11 +119,17 @@ static CufftBuffers buffers_of(const CufftShape &s, const CufftChunks *k, void *
     return w;
 }
 
-size_t lisa_cufft_workspace(const Patterns *patterns, int B, bool in_step) {
-    const CufftChunks *k = chunks_for(patterns, heads_at_once(patterns, B), in_step);
+static size_t chunk_bytes(const Patterns *patterns, int heads, bool in_step) {
+    const CufftChunks *k = chunks_for(patterns, heads, in_step);
     size_t bytes;
     buffers_of(shape_of(patterns, k), k, NULL, &bytes);
     return bytes;
+}
+
+size_t lisa_cufft_workspace(const Patterns *patterns, int B, bool in_step) {
+    int heads = heads_at_once(patterns, B), left = B * patterns->H % heads;
+    size_t bytes = chunk_bytes(patterns, heads, in_step), last = left ? chunk_bytes(patterns, left, in_step) : 0;
+    return last > bytes ? last : bytes;
 }
 
 /* == Indices ====================================================================================================== */
@@ -330,24 +336,28 @@ static CufftBuffers begin(const CufftChunks *k, void *work, const LisaTables *li
     return w;
 }
 
-/* Calls visit(shape of a launch) for each chunk. */
-template <typename Visit>
-static void for_chunks(CufftShape s, const CufftChunks *k, int heads, Visit visit) {
-    for (s.first_head = 0; s.first_head < heads; s.first_head += k->heads) {
-        s.heads = heads - s.first_head < k->heads ? heads - s.first_head : k->heads;
-        visit(s);
-    }
-}
-
 static const CufftChunks *planned(const LisaTables *lisa, int B) {
     return chunks_for(&lisa->patterns, heads_at_once(&lisa->patterns, B), true);
 }
 
+/* Calls visit(plans, buffers, shape of a launch) for each chunk.  All chunks have the tables and their gradients in the
+ * same memory. */
+template <typename Visit>
+static void for_chunks(void *work, CufftShape s, const LisaTables *lisa, int B, Visit visit) {
+    int heads = B * s.H, most = heads_at_once(&lisa->patterns, B);
+    for (s.first_head = 0; s.first_head < heads; s.first_head += most) {
+        s.heads = heads - s.first_head < most ? heads - s.first_head : most;
+        const CufftChunks *k = chunks_for(&lisa->patterns, s.heads, true);
+        size_t bytes;
+        visit(k, buffers_of(s, k, work, &bytes), s);
+    }
+}
+
 void lisa_cufft_forward(void *work, real *y, real *s, const real *qk, const real *qkv, const LisaTables *lisa, int B) {
-    const CufftChunks *k = planned(lisa, B);
-    CufftShape shape = shape_of(&lisa->patterns, k);
-    CufftBuffers w = begin(k, work, lisa, shape);
-    for_chunks(shape, k, B * shape.H, [&](const CufftShape &at) {
+    const CufftChunks *whole = planned(lisa, B);
+    CufftShape shape = shape_of(&lisa->patterns, whole);
+    begin(whole, work, lisa, shape);
+    for_chunks(work, shape, lisa, B, [&](const CufftChunks *k, const CufftBuffers &w, const CufftShape &at) {
         real *patterns = s + (size_t)at.first_head * at.E * at.N;
         spectra(w, k, qk, qkv, at);
         convolve(w, k, KEYS, at);
@@ -361,10 +371,10 @@ void lisa_cufft_forward(void *work, real *y, real *s, const real *qk, const real
 
 void lisa_cufft_backward(void *work, real *dqkv, real *dqk, const LisaGradients *d, const real *dy, const real *s,
                          const real *qk, const real *qkv, const LisaTables *lisa, int B) {
-    const CufftChunks *k = planned(lisa, B);
-    CufftShape shape = shape_of(&lisa->patterns, k);
-    CufftBuffers w = begin(k, work, lisa, shape);
-    for_chunks(shape, k, B * shape.H, [&](const CufftShape &at) {
+    const CufftChunks *whole = planned(lisa, B);
+    CufftShape shape = shape_of(&lisa->patterns, whole);
+    CufftBuffers all = begin(whole, work, lisa, shape);
+    for_chunks(work, shape, lisa, B, [&](const CufftChunks *k, const CufftBuffers &w, const CufftShape &at) {
         const real *patterns = s + (size_t)at.first_head * at.E * at.N;
         unsigned outer = blocks_of(products_of(at, at.N)), values = blocks_of((size_t)at.heads * at.N * at.D);
         spectra(w, k, qk, qkv, at);
@@ -380,7 +390,7 @@ void lisa_cufft_backward(void *work, real *dqkv, real *dqk, const LisaGradients 
         transform_backward(k->values, w.values, w.dkv, w.work);
         LAUNCH(lisa_values_backward_kernel, values, THREADS, 0, dqk, dqkv, w.values, at);
     });
-    LAUNCH(lisa_shared_table_kernel, blocks_of((size_t)shape.E * shape.F), THREADS, 0, w.dw, w.dwb, shape);
-    transform_backward(k->tables, w.tables, w.dw, w.work);
-    LAUNCH((lisa_tables_kernel<true>), tables_blocks(shape), THREADS, 0, d->wa, d->wb, w.tables, shape);
+    LAUNCH(lisa_shared_table_kernel, blocks_of((size_t)shape.E * shape.F), THREADS, 0, all.dw, all.dwb, shape);
+    transform_backward(whole->tables, all.tables, all.dw, all.work);
+    LAUNCH((lisa_tables_kernel<true>), tables_blocks(shape), THREADS, 0, d->wa, d->wb, all.tables, shape);
 }

@@ -51,7 +51,7 @@ static struct Known {
     Known *next;
 } *known; /* the most recently used plan first */
 
-/* A model with one grid has fewer: three plans for each of its shapes, in training and in evaluation. */
+/* A model with one grid has fewer: at most five plans for each of its shapes, in training and in evaluation. */
 enum { MOST = 256 };
 
 static void (*close_others)(void);
