@@ -361,35 +361,40 @@ static LowRankShape shape_of(const LowRank *r, int B) {
             (size_t)(parts - 1) * M, (size_t)M, (parts - 1) * M, (size_t)B * r->H, 0};
 }
 
-static size_t blocks_of(const LowRankShape &s) {
-    size_t most = MOST_FLOATS / s.floats < MOST_BLOCKS ? MOST_FLOATS / s.floats : MOST_BLOCKS;
-    return s.heads < most ? s.heads : most < 1 ? 1 : most;
+static unsigned blocks_of(const LowRankShape &s, size_t floats) {
+    size_t most = floats / s.floats < MOST_BLOCKS ? floats / s.floats : MOST_BLOCKS;
+    return (unsigned)(s.heads < most ? s.heads : most < 1 ? 1 : most);
 }
 
-size_t low_rank_workspace(const LowRank *shape, int B) {
-    LowRankShape s = shape_of(shape, B);
+/* The floats of backward's slices. */
+static size_t most_floats(LowRankShape s) {
     slice_at(NULL, &s, true, &s.floats);
-    return blocks_of(s) * s.floats * sizeof(float);
+    return blocks_of(s, MOST_FLOATS) * s.floats;
 }
 
-/* The first block's slice; s->floats. */
-static LowRankWork slices(LowRankShape *s, bool backward) {
+size_t low_rank_workspace(const LowRank *shape, int B) { return most_floats(shape_of(shape, B)) * sizeof(float); }
+
+/* The first block's slice; s->floats; the number of blocks.  Forward has as many blocks as backward's memory has room
+ * for, because its slices are shorter. */
+static LowRankWork slices(LowRankShape *s, bool backward, unsigned *blocks) {
     slice_at(NULL, s, backward, &s->floats);
-    float *workspace = (float *)kernels_workspace(blocks_of(*s) * s->floats * sizeof(float));
+    *blocks = blocks_of(*s, most_floats(*s));
+    float *workspace = (float *)kernels_workspace(*blocks * s->floats * sizeof(float));
     return slice_at(workspace, s, backward, &s->floats);
 }
 
 void low_rank_forward(real *y, const real *tokens, const real *landmarks, const LowRank *shape, int B) {
     LowRankShape s = shape_of(shape, B);
-    LowRankWork w = slices(&s, false);
-    LAUNCH(low_rank_forward_kernel, (unsigned)blocks_of(s), THREADS, 2 * SLAB * TILE * sizeof(float), y, tokens,
-           landmarks, w, s);
+    unsigned blocks;
+    LowRankWork w = slices(&s, false, &blocks);
+    LAUNCH(low_rank_forward_kernel, blocks, THREADS, 2 * SLAB * TILE * sizeof(float), y, tokens, landmarks, w, s);
 }
 
 void low_rank_backward(real *dtokens, real *dlandmarks, const real *dy, const real *tokens, const real *landmarks,
                        const LowRank *shape, int B) {
     LowRankShape s = shape_of(shape, B);
-    LowRankWork w = slices(&s, true);
-    LAUNCH(low_rank_backward_kernel, (unsigned)blocks_of(s), THREADS, 2 * SLAB * TILE * sizeof(float), dtokens,
-           dlandmarks, dy, tokens, landmarks, w, s);
+    unsigned blocks;
+    LowRankWork w = slices(&s, true, &blocks);
+    LAUNCH(low_rank_backward_kernel, blocks, THREADS, 2 * SLAB * TILE * sizeof(float), dtokens, dlandmarks, dy, tokens,
+           landmarks, w, s);
 }
