@@ -473,11 +473,12 @@ static unsigned table_blocks(const Patterns *p, int B) {
     return blocks_for((size_t)B * p->H * ceil_div(grid_tokens(p->offsets.grid), TABLE_ROWS), 1, TABLE_BLOCKS);
 }
 
-/* The heads in a slice for the gradient of tables for each channel. */
-static int heads_in_slice(const Patterns *p, int B) {
+/* The most slices of the heads for the gradient of tables for each channel, and the heads in one. */
+static int most_slices(const Patterns *p) {
     int most = TABLE_BLOCKS / (int)ceil_div(offsets_count(&p->offsets), ENTRIES_BACK);
-    return (int)ceil_div((size_t)B * p->H, most < 1 ? 1 : most);
+    return most < 1 ? 1 : most;
 }
+static int heads_in_slice(const Patterns *p, int B) { return (int)ceil_div((size_t)B * p->H, most_slices(p)); }
 
 /* The number of shares of the table's gradient that are added up, 0 if a kernel adds to it directly. */
 static unsigned table_shares(const Patterns *p, int B) {
@@ -485,9 +486,11 @@ static unsigned table_shares(const Patterns *p, int B) {
     return table_bytes(p) ? table_blocks(p, B) : 0;
 }
 
+/* Fewer heads may have more slices: this is enough for them, too. */
 size_t patterns_workspace(const Patterns *p, int B) {
-    size_t base = (size_t)B * p->H * p->D * p->E;
-    size_t tables = (size_t)table_shares(p, B) * offsets_count(&p->offsets) * (p->per_channel ? p->D : 1) * p->E;
+    size_t heads = (size_t)B * p->H, base = heads * p->D * p->E;
+    size_t shares = p->per_channel ? blocks_for(heads, 1, most_slices(p)) : table_shares(p, B);
+    size_t tables = shares * offsets_count(&p->offsets) * (p->per_channel ? p->D : 1) * p->E;
     return (tables > base ? tables : base) * sizeof(float);
 }
 
