@@ -49,7 +49,7 @@ static void arenas_save(const Params *params, const float *const *arenas, const 
         n += checkpoint_entries(entries + n, names + n, host + (size_t)i * params->total, params, arenas[i],
                                 prefixes[i]);
     if (!safetensors_write(path, entries, n, metadata, metadata_count, &error))
-        die("%s%s", error.text, file_exists(path) && !folder_exists(path) ? ": the file saved before is still whole" : "");
+        die("%s%s", error.text, file_is_regular(path) ? ": the file saved before is still whole" : "");
     free(host);
     free(names);
     free(entries);

@@ -136,16 +136,19 @@ static bool log_open(RunFolder *folder) {
     return true;
 }
 
-/* Dies if the folder has checkpoints, which a new run would replace. */
-static void refuse_checkpoints(const RunFolder *folder) {
+static void refuse_state(const RunFolder *folder) {
     char path[RUN_PATH_SIZE];
     run_folder_file(path, folder->path, "state.safetensors");
     if (file_exists(path))
         die("%s: there is a run in this folder already: --resume %s continues it, another --run-dir starts afresh",
             folder->log_path, folder->path);
+}
+
+static void refuse_weights(const RunFolder *folder) {
+    char path[RUN_PATH_SIZE];
     for (int i = FIRST_CHECKPOINT; i < FIRST_PAGE; i++) {
         run_folder_file(path, folder->path, run_folder_files[i]);
-        if (file_exists(path)) die("%s: this run would replace it: choose another --run-dir, or remove the file", path);
+        if (file_is_regular(path)) die("%s: this run would replace it: choose another --run-dir, or remove the file", path);
     }
 }
 
@@ -163,10 +166,11 @@ static bool is_untrained(const RunFolder *folder) {
  * before it trained, whose folder is used again. */
 static void log_take_over(RunFolder *folder) {
     if (!log_open(folder)) die("%s: cannot open: a link that leads nowhere, or just removed", folder->log_path);
-    refuse_checkpoints(folder);
+    refuse_state(folder);
     if (!is_untrained(folder))
-        die("%s: here a run ended before it saved anything: remove the folder or choose another --run-dir",
+        die("%s: here a run ended before it saved its state: remove the folder or choose another --run-dir",
             folder->log_path);
+    refuse_weights(folder);
     if (ftruncate(fileno(folder->log), 0) || fseek(folder->log, 0, SEEK_SET))
         die("%s: cannot write: %s", folder->log_path, strerror(errno));
 }
@@ -351,7 +355,10 @@ void run_folder_open(RunFolder *folder, const char *path, const Config *config, 
     make_folders(folder->path);
     run_folder_file(folder->log_path, folder->path, "log.csv");
     log_order(folder, header, header);
-    if (!resumed && !file_exists(folder->log_path)) refuse_checkpoints(folder);
+    if (!resumed && !file_exists(folder->log_path)) {
+        refuse_state(folder);
+        refuse_weights(folder);
+    }
     if (resumed)
         log_reopen(folder, header, resumed->log_bytes);
     else

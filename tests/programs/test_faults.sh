@@ -137,7 +137,7 @@ again() {
         went_on=$((went_on + 1))
     else
         run $settings --run-dir run
-        complains 1 'run/log.csv|ended before it saved' || { wrong="with rows: $(head -n 1 err)"; return 1; }
+        complains 1 'run/log.csv|ended before it saved its state' || { wrong="with rows: $(head -n 1 err)"; return 1; }
         with_rows=$((with_rows + 1))
     fi
 }
