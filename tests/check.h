@@ -31,6 +31,13 @@ static inline float *check_normal(size_t n, float scale, uint32_t stream) {
     return x;
 }
 
+/* n random bytes; `stream` distinguishes the arrays of one test. */
+static inline uint8_t *check_bytes(size_t n, uint32_t stream) {
+    uint8_t *bytes = malloc(n);
+    for (size_t i = 0; i < n; i++) bytes[i] = (uint8_t)rng_bits(check_seed(), RNG_TEST, stream, 0, i);
+    return bytes;
+}
+
 /* Fills an output with NaN, so that an element that is not written makes the test fail. */
 static inline float *check_poison(size_t n) {
     float *x = malloc((n ? n : 1) * sizeof *x);

@@ -355,14 +355,12 @@ void run_folder_open(RunFolder *folder, const char *path, const Config *config, 
     make_folders(folder->path);
     run_folder_file(folder->log_path, folder->path, "log.csv");
     log_order(folder, header, header);
-    if (!resumed && !file_exists(folder->log_path)) {
-        refuse_state(folder);
-        refuse_weights(folder);
-    }
-    if (resumed)
+    if (resumed) {
         log_reopen(folder, header, resumed->log_bytes);
-    else
+    } else {
+        if (!file_exists(folder->log_path)) refuse_state(folder), refuse_weights(folder);
         log_create(folder, header);
+    }
     for (int i = 0; i < FIRST_PAGE; i++) {
         run_folder_file(left, folder->path, run_folder_files[i]);
         if (!file_try(left, &error)) die("%s: %s", left, error.text); /* not only at the end of the first epoch */

@@ -26,7 +26,7 @@ typedef struct {
     Params *params;   /* with initial weights, and Param.rate set */
     uint64_t batches, samples; /* per epoch */
     size_t examples;  /* training images, or bytes of a stream, for RunState */
-    bool streams;
+    bool streams;     /* which the message about another number of them names bytes */
     const char *stem; /* for the folder's default name: runs/<stem>-001 */
     const char *const *class_names; /* [classes], or NULL; stored with the weights */
     int classes;

@@ -331,8 +331,10 @@ static void log_row(Training *t, bool evaluated) {
     RunState *state = &t->state;
     char row[LOG_SIZE], validation[32] = "", speed[32] = "", stall[32] = "";
     if (evaluated && t->validation_loss) snprintf(validation, sizeof validation, "%.6f", t->validation_loss);
-    if (t->images > 0) snprintf(speed, sizeof speed, "%.*f", t->decimals + 1, t->images_per_s);
-    if (t->images > 0) snprintf(stall, sizeof stall, "%.3f", t->stall);
+    if (t->images > 0) {
+        snprintf(speed, sizeof speed, "%.*f", t->decimals + 1, t->images_per_s);
+        snprintf(stall, sizeof stall, "%.3f", t->stall);
+    }
     int used = snprintf(row, sizeof row, "%llu,%llu,%.6f,%.8g,%.6g,%s", (unsigned long long)state->step,
                         (unsigned long long)state->epoch + 1, training_loss(t), (double)state->lr,
                         (double)state->gradient_norm, speed);

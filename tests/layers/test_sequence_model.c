@@ -754,8 +754,8 @@ int main(void) {
         cmocka_unit_test(test_rows),       cmocka_unit_test(test_sliding),       cmocka_unit_test(test_greedy),
         cmocka_unit_test(test_adamw),      cmocka_unit_test(test_schedule),      cmocka_unit_test(test_first_weights),
         cmocka_unit_test(test_causality),  cmocka_unit_test(test_steps),         cmocka_unit_test(test_fill),
-        cmocka_unit_test(test_progress), cmocka_unit_test(test_drawing),    cmocka_unit_test(test_gradients),     cmocka_unit_test(test_reference),
-        cmocka_unit_test(test_start_values),
+        cmocka_unit_test(test_drawing),    cmocka_unit_test(test_gradients),     cmocka_unit_test(test_reference),
+        cmocka_unit_test(test_progress),   cmocka_unit_test(test_start_values),
         cmocka_unit_test(test_first_step_of_gpt2),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
